@@ -1,0 +1,25 @@
+"""Every Byte: where the memory of a GPU goes while it trains a transformer.
+
+Importing this loads neither torch nor sympy: what needs them is fetched when it is first used.
+"""
+
+from importlib import import_module
+
+from .budget import Budget, budget
+from .catalog import Gpu, Model, gpu, gpus, model, models
+from .setup import Setup
+
+_HOME = {"Formula": "formulas", "formula": "formulas", "Trace": "dryrun", "dry_run": "dryrun"}
+_HOME |= {"Comparison": "comparison", "compare": "comparison"}
+__all__ = sorted([*_HOME, "Budget", "Gpu", "Model", "Setup", "budget", "gpu", "gpus", "model", "models"])
+__version__ = "0.1.0"
+
+
+def __getattr__(name):
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__():
+    return __all__

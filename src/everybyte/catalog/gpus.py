@@ -1,0 +1,65 @@
+"""GPUs as training sees them: memory, bandwidth, arithmetic, links."""
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from .. import checks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One GPU's data sheet, and the memory that a process really finds on it.
+
+    Attributes:
+        name: as in the catalogue. title: the vendor's name.
+        memory: bytes that the driver reports as the device's total; what a process can hope for before its own context.
+        memory_source: `reported` where the driver's figure is published or was read, else `data sheet`.
+        advertised_gb: the data sheet's figure, GB as the vendor counts.
+        bandwidth: device memory's, bytes a second.
+        bf16_flops: dense, without sparsity, a second; fp16's where `bf16` is False.
+        bf16: whether the tensor cores take bf16.
+        host_link: bytes a second, one direction, to the host. peer_link: to the other GPUs, one direction; 0 for none but the host's.
+        capability: CUDA compute capability, or the vendor's architecture name.
+        source: where the figures stand.
+
+    Raises:
+        ValueError: naming the field, the value and what is allowed.
+    """
+
+    name: str
+    title: str
+    memory: int
+    memory_source: str
+    advertised_gb: int
+    bandwidth: int
+    bf16_flops: int
+    bf16: bool = True
+    host_link: int
+    peer_link: int = 0
+    capability: str
+    source: str
+
+    def __post_init__(self):
+        for field in ("memory", "bandwidth", "bf16_flops", "host_link", "advertised_gb"):
+            checks.whole("Gpu", field, getattr(self, field), 1, 2**60)
+        checks.whole("Gpu", "peer_link", self.peer_link, 0, 2**60)
+        checks.one_of("Gpu", "memory_source", self.memory_source, ("reported", "data sheet"))
+
+
+@cache
+def gpus() -> dict[str, Gpu]:
+    """Every GPU of the catalogue, by name, in the catalogue's order."""
+    text = resources.files(__package__).joinpath("gpus.toml").read_text(encoding="utf-8")
+    return {name: Gpu(name=name, **entry) for name, entry in tomllib.loads(text).items()}
+
+
+def gpu(name: str) -> Gpu:
+    """The catalogue's GPU of that name.
+
+    Raises:
+        ValueError: where there is none; the message names near matches.
+    """
+    checks.one_of("gpu", "name", name, gpus())
+    return gpus()[name]

@@ -1,0 +1,7 @@
+"""The formulas of the book, in sympy: the notation, the registry, one module for each topic."""
+
+from . import formats, parameters, states  # noqa: F401  each fills the registry
+from .registry import Amount, Formula, Tensor, bindings, formula, registry
+from .symbols import SYMBOLS
+
+__all__ = ["SYMBOLS", "Amount", "Formula", "Tensor", "bindings", "formula", "registry"]

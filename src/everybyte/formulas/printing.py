@@ -1,0 +1,86 @@
+"""One expression, three programs: Python for integers, numpy for arrays, JavaScript for the browser.
+
+All three keep whole numbers whole: a quotient inside floor or ceiling is printed as a division of two
+integers, never as a product with a fraction (`floor(a/49)` as `(1/49)*a` gives 0 for a = 49).
+"""
+
+import re
+
+import sympy
+from sympy.printing.jscode import JavascriptCodePrinter
+from sympy.printing.pycode import PythonCodePrinter
+
+
+class _Python(PythonCodePrinter):
+    def _print_ceiling(self, expr):
+        over, under = map(self._print, expr.args[0].as_numer_denom())
+        return f"(-(-({over}) // ({under})))"
+
+    def _print_floor(self, expr):
+        over, under = map(self._print, expr.args[0].as_numer_denom())
+        return f"(({over}) // ({under}))"
+
+
+class _Numpy(_Python):
+    def _print_Max(self, expr):
+        return self._fold("numpy.maximum", expr.args)
+
+    def _print_Min(self, expr):
+        return self._fold("numpy.minimum", expr.args)
+
+    def _fold(self, function, args):
+        first, *rest = map(self._print, args)
+        for arg in rest:
+            first = f"{function}({first}, {arg})"
+        return first
+
+    def _print_Piecewise(self, expr):
+        text = "numpy.nan"
+        for value, condition in reversed(expr.args):
+            value = self._print(value)
+            text = value if condition is sympy.true else f"numpy.where({self._print(condition)}, {value}, {text})"
+        return text
+
+
+class _JavaScript(JavascriptCodePrinter):
+    def _print_ceiling(self, expr):
+        over, under = map(self._print, expr.args[0].as_numer_denom())
+        return f"Math.ceil(({over}) / ({under}))"
+
+    def _print_floor(self, expr):
+        over, under = map(self._print, expr.args[0].as_numer_denom())
+        return f"Math.floor(({over}) / ({under}))"
+
+    def _print_Piecewise(self, expr):
+        text = "NaN"
+        for value, condition in reversed(expr.args):
+            value = self._print(value)
+            text = value if condition is sympy.true else f"(({self._print(condition)}) ? ({value}) : ({text}))"
+        return text
+
+
+def _program(printer, exprs, names):
+    """(assignments, results) as text, common subexpressions taken out, symbols renamed to `names`."""
+    rename = {s: sympy.Symbol(name) for s, name in names.items()}
+    shared, results = sympy.cse([e.xreplace(rename) for e in exprs], symbols=sympy.numbered_symbols("t_"))
+    return [(str(s), printer.doprint(e)) for s, e in shared], [printer.doprint(e) for e in results]
+
+
+def compile_python(exprs, names, arrays=False):
+    """A function of the names' values, by keyword, that returns the list of the expressions' values.
+
+    Extra keywords are ignored. With `arrays` the values may be numpy arrays, which broadcast.
+    """
+    printer = (_Numpy if arrays else _Python)({"fully_qualified_modules": True})
+    lines, results = _program(printer, exprs, names)
+    body = "".join(f"    {name} = {text}\n" for name, text in lines)
+    source = f"def program(*, {''.join(n + ', ' for n in names.values())}**_):\n{body}    return [{', '.join(results)}]\n"
+    modules = {name: __import__(name) for name in ("math", "numpy") if re.search(rf"\b{name}\.", source)}
+    exec(source, modules)  # noqa: S102 the source is printed from the registry's expressions, nothing else
+    return modules["program"]
+
+
+def javascript(expr, names) -> str:
+    """An arrow function of one object whose fields are the names: `(v) => …`."""
+    lines, (result,) = _program(_JavaScript(), [expr], {s: f"v.{name}" for s, name in names.items()})
+    return "(v) => { " + "".join(f"const {name} = {text}; " for name, text in lines) + f"return {result}; }}"

@@ -1,0 +1,206 @@
+"""The registry: every formula of the book, by name."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import sympy
+
+from .. import checks
+from ..catalog import Model
+from ..setup import Setup
+from .printing import compile_python, javascript
+from .symbols import BY_SYMBOL, SYMBOLS, block
+
+_REGISTRY: dict[str, "Formula"] = {}
+
+
+def bindings(model: Model | None, setup: Setup | None) -> dict[str, int]:
+    """The value of every symbol that a model and a setup decide, by its name in code."""
+    values = {}
+    for s in SYMBOLS.values():
+        source = model if s.needs == "model" else setup if s.needs == "setup" else None
+        if source is not None:
+            values[s.name] = s.value(source)
+    return values
+
+
+class Amount(int):
+    """A whole number that remembers the formula and the numbers put in: it shows both in a notebook."""
+
+    def __new__(cls, value, formula, values):
+        self = super().__new__(cls, value)
+        self.formula, self.values = formula, values
+        return self
+
+    def _repr_latex_(self):
+        return f"$\\displaystyle {self.formula.with_numbers(self.values)} = {_digits(self)}{self.formula.latex_unit}$"
+
+
+def _digits(value: int) -> str:
+    return f"{value:,}".replace(",", "{,}")
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """Tensors of one shape that the step holds: `count` of them, `elements` numbers each.
+
+    Attributes:
+        name: as in the reference model. elements, count: expressions.
+        unfused: where the model's [fused] is 0, the tensor stands as these pieces instead; they sum to `elements`.
+    """
+
+    name: str
+    elements: sympy.Expr
+    count: sympy.Expr = sympy.Integer(1)
+    unfused: tuple = ()
+
+    def numbers(self):
+        """The numbers held, in all."""
+        return self.count * self.elements
+
+    def bytes(self, width, fused):
+        """The bytes held, each tensor rounded up to the allocator's block."""
+        whole = _rounded(self.elements * width)
+        if not self.unfused:
+            return self.count * whole
+        return self.count * (fused * whole + (1 - fused) * sum(_rounded(piece * width) for piece in self.unfused))
+
+
+def _rounded(size):
+    return block * sympy.ceiling(size / block)
+
+
+@dataclass(frozen=True, eq=False)
+class Formula:
+    """A named formula.
+
+    Attributes:
+        name: `topic.item`. title: in words. expr: sympy's. unit: `parameters`, `B`, `bit` or `` for a pure number.
+        assumptions: what it holds under. source: paper and equation, or the code that it describes.
+        chapter: the notebook that derives it.
+    """
+
+    name: str
+    title: str
+    expr: sympy.Expr
+    unit: str
+    source: str
+    chapter: str
+    assumptions: tuple[str, ...] = ()
+
+    @cached_property
+    def symbols(self):
+        """The entries of the notation that it uses, in the notation's order."""
+        used = self.expr.free_symbols
+        unknown = used - BY_SYMBOL.keys()
+        if unknown:
+            raise ValueError(f"formula {self.name}: {unknown} is not in the notation")
+        return [entry for entry in SYMBOLS.values() if entry.symbol in used]
+
+    @cached_property
+    def _names(self):
+        return {entry.symbol: entry.name for entry in self.symbols}
+
+    @cached_property
+    def _python(self):
+        return compile_python([self.expr], self._names)
+
+    @cached_property
+    def _numpy(self):
+        return compile_python([self.expr], self._names, arrays=True)
+
+    @cached_property
+    def javascript(self) -> str:
+        """The expression as a JavaScript arrow function of one object with the symbols' names as fields."""
+        return javascript(self.expr, self._names)
+
+    @property
+    def latex_unit(self):
+        """The unit as LaTeX, after a value."""
+        return rf"\ \text{{{self.unit}}}" if self.unit else ""
+
+    def __call__(self, **values):
+        """The value, a plain Python number, from the symbols' values by name in code. Extra names are ignored."""
+        self._need(values)
+        return self._python(**values)[0]
+
+    def arrays(self, **values):
+        """The value over numpy arrays, which broadcast. Use 64-bit integers for exact bytes."""
+        self._need(values)
+        return self._numpy(**values)[0]
+
+    def at(self, model: Model | None = None, setup: Setup | None = None, **values):
+        """The value for a model and a setup; `values` replace or add symbols by name in code.
+
+        Returns:
+            An `Amount` where the value is whole, else a number.
+
+        Raises:
+            ValueError: where a symbol has no value, or a name is not in the notation.
+        """
+        for name in values:
+            checks.one_of("formula", "symbol", name, SYMBOLS)
+        values = bindings(model, setup) | values
+        result = self(**values)
+        return Amount(result, self, values) if result == int(result) else result
+
+    def given(self, **values):
+        """The expression with some symbols, by name in code, replaced by numbers or expressions."""
+        for name in values:
+            checks.one_of("formula", "symbol", name, SYMBOLS)
+        return self.expr.subs({SYMBOLS[name].symbol: value for name, value in values.items()})
+
+    def for_model(self, model: Model):
+        """The expression for a model's architecture: conditions and absent parts put in, dimensions left as letters."""
+        values = bindings(model, None)
+        keep = {"layers", "width", "heads", "vocabulary", "kv_heads", "head_width", "ffn_width", "learned_positions"}
+        expr = self.given(**{n: v for n, v in values.items() if n not in keep or v == 0})
+        plain = {"kv_heads": SYMBOLS["heads"].symbol, "ffn_width": 4 * SYMBOLS["width"].symbol}
+        if model.kv_heads == model.heads:
+            expr = expr.subs(SYMBOLS["kv_heads"].symbol, plain["kv_heads"])
+        if model.ffn_width == 4 * model.width:
+            expr = expr.subs(SYMBOLS["ffn_width"].symbol, plain["ffn_width"])
+        if model.head_width * model.heads == model.width:
+            expr = expr.subs(SYMBOLS["head_width"].symbol, SYMBOLS["width"].symbol / SYMBOLS["heads"].symbol)
+        return sympy.expand(expr)
+
+    def with_numbers(self, values) -> str:
+        """LaTeX of the expression with the numbers put in, nothing evaluated."""
+        digits = {e.symbol: _digits(values[e.name]) for e in self.symbols}
+        return sympy.latex(self.expr, symbol_names=digits, mul_symbol="times", order="none")
+
+    def _repr_latex_(self):
+        return f"$\\displaystyle {sympy.latex(self.expr)}$"
+
+    def __repr__(self):
+        return f"Formula({self.name!r}: {self.expr})"
+
+    def _need(self, values):
+        missing = [e for e in self.symbols if e.name not in values]
+        if missing:
+            who = sorted({e.needs or "value" for e in missing})
+            names = ", ".join(f"{e.name} ({e.meaning})" for e in missing)
+            raise ValueError(f"formula {self.name}: no value for {names}; give a {' and a '.join(who)}, or name it")
+
+
+def register(name, title, expr, unit, *, source, chapter, assumptions=()) -> Formula:
+    """Add a formula to the registry. A name is given once."""
+    if name in _REGISTRY:
+        raise ValueError(f"formula.name: {name!r} is registered already")
+    _REGISTRY[name] = Formula(name, title, sympy.sympify(expr), unit, source, chapter, tuple(assumptions))
+    return _REGISTRY[name]
+
+
+def registry() -> dict[str, Formula]:
+    """Every formula, by name, in the book's order."""
+    return dict(_REGISTRY)
+
+
+def formula(name: str) -> Formula:
+    """The formula of that name.
+
+    Raises:
+        ValueError: where there is none; the message names near matches.
+    """
+    checks.one_of("formula", "name", name, _REGISTRY)
+    return _REGISTRY[name]

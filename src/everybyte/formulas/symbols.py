@@ -1,0 +1,134 @@
+"""The book's notation: each symbol with its meaning, its unit, and where its value comes from.
+
+Letters are the papers'. A condition in square brackets is Iverson's: 1 where it holds, else 0.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import sympy
+
+from ..setup import DTYPE_BYTES, OPTIMIZERS
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """One letter of the notation.
+
+    Attributes:
+        name: spelled out, as in code. symbol: sympy's. meaning: in words. unit: what it counts.
+        needs: `model` or `setup`, which gives the value; `` for a free one. value: reads it off.
+    """
+
+    name: str
+    symbol: sympy.Symbol
+    meaning: str
+    unit: str
+    needs: str
+    value: Callable | None
+
+
+#: Every symbol of the book, by its name in code.
+SYMBOLS: dict[str, Symbol] = {}
+
+
+def _symbol(name, latex, meaning, unit, needs="", value=None, positive=False):
+    sign = {"positive": True} if positive else {"nonnegative": True}
+    SYMBOLS[name] = Symbol(name, sympy.Symbol(latex, integer=True, **sign), meaning, unit, needs, value)
+    return SYMBOLS[name].symbol
+
+
+def _dimension(name, latex, meaning, positive=False, value=None):
+    return _symbol(name, latex, meaning, "", "model", value or (lambda m: getattr(m, name)), positive)
+
+
+def _condition(name, meaning, holds):
+    return _symbol(name, rf"[\text{{{name.replace('_', ' ')}}}]", meaning, "0 or 1", "model", lambda m: int(holds(m)))
+
+
+def _of_setup(name, latex, meaning, unit, value, positive=False):
+    return _symbol(name, latex, meaning, unit, "setup", value, positive)
+
+
+# The run.
+B = _of_setup("batch", "B", "sequences in a step, on one GPU", "", lambda s: s.batch, True)
+S = _of_setup("sequence", "S", "tokens in a sequence", "", lambda s: s.sequence, True)
+
+# The model's dimensions.
+L = _dimension("layers", "L", "layers (blocks)", True)
+H = _dimension("width", "H", "width of the residual stream", True)
+A = _dimension("heads", "A", "attention heads", True)
+V = _dimension("vocabulary", "V", "entries of the vocabulary", True)
+A_kv = _dimension("kv_heads", "A_{kv}", "key and value heads", True)
+D = _dimension("head_width", "D", "width of a head", True)
+F = _dimension("ffn_width", "F", "inner width of the MLP", True)
+N = _dimension("learned_positions", "N", "rows of the learned position table")
+W = _dimension("embedding_width", "W", "width of the token table", True)
+T = _dimension("token_types", "T", "rows of the segment table")
+K_n = _dimension("block_norms", "K_n", "norms of width H in a block")
+E = _dimension("experts", "E", "routed experts in a mixture layer")
+E_s = _dimension("shared_experts", "E_s", "experts that every token visits")
+E_t = _dimension("experts_per_token", "E_t", "routed experts that one token visits")
+F_e = _dimension("expert_width", "F_e", "inner width of an expert")
+L_m = _dimension(
+    "mixture_layers", "L_m", "layers with experts", value=lambda m: m.layers - m.dense_layers if m.experts else 0
+)
+R_q = _dimension("query_rank", "R_q", "rank of the queries' compression")
+R_kv = _dimension("latent_rank", "R_{kv}", "rank of the keys' and values' compression")
+D_r = _dimension("rope_width", "D_r", "rotary part of a head")
+D_v = _dimension("value_width", "D_v", "width of a value head")
+
+# Conditions on the model.
+tied = _condition("tied", "the output head is the token table", lambda m: m.tied)
+gated = _condition("gated", "the MLP has three matrices", lambda m: m.gated)
+fused = _condition("fused", "query, key and value share one tensor", lambda m: m.fused)
+qkv_bias = _condition("qkv_bias", "biases on query, key and value", lambda m: m.qkv_bias)
+out_bias = _condition("out_bias", "a bias on the attention's output", lambda m: m.out_bias)
+ffn_bias = _condition("ffn_bias", "biases in the MLP", lambda m: m.ffn_bias)
+norm_bias = _condition("norm_bias", "norms have a bias", lambda m: m.norm == "layernorm" and m.norm_bias)
+final_norm = _condition("final_norm", "a norm before the head", lambda m: m.final_norm)
+embedding_norm = _condition("embedding_norm", "a norm after the embeddings", lambda m: m.embedding_norm)
+qk_norm = _condition("qk_norm", "norms on queries and keys", lambda m: m.qk_norm)
+sinks = _condition("sinks", "a learned attention sink a head", lambda m: m.sinks)
+projected = _condition("projected", "W differs from H", lambda m: m.embedding_width != m.width)
+pooler = _condition("pooler", "BERT's pooling layer", lambda m: m.pooler)
+router_bias = _condition("router_bias", "a bias for each expert's score", lambda m: m.router_bias)
+latent = _condition("latent", "multi-head latent attention", lambda m: m.latent_rank > 0)
+
+# Bytes of one number, by role.
+w = _of_setup("weight_bytes", "w", "bytes of one weight", "B", lambda s: DTYPE_BYTES[s.dtypes.weights], True)
+c = _of_setup("compute_bytes", "c", "bytes of one number in a matrix product", "B", lambda s: DTYPE_BYTES[s.dtypes.compute], True)
+m_w = _of_setup(
+    "master_bytes", "m_w", "bytes of one master weight; 0 without", "B",
+    lambda s: DTYPE_BYTES[s.dtypes.master] if s.dtypes.master else 0,
+)  # fmt: skip
+s_b = _of_setup("state_bytes", "s", "bytes of one number of optimizer state", "B", lambda s: DTYPE_BYTES[s.dtypes.states], True)
+n_s = _of_setup("states", "n_s", "optimizer states a parameter", "", lambda s: OPTIMIZERS[s.optimizer])
+autocast = _of_setup("autocast", r"[\text{autocast}]", "autocast casts weights in forward", "0 or 1", lambda s: int(s.dtypes.autocast))
+scaled = _of_setup("loss_scaling", r"[\text{loss scaling}]", "fp16's loss scaler", "0 or 1", lambda s: int(s.dtypes.loss_scaling))
+eager = _of_setup("eager", r"[\text{eager}]", "attention forms its scores", "0 or 1", lambda s: int(s.attention == "eager"))
+fused_step = _of_setup(
+    "fused_step", r"[\text{fused step}]", "the optimizer is one kernel", "0 or 1", lambda s: int(s.optimizer_impl == "fused")
+)
+g = _of_setup(
+    "gradient_bytes", "g", "bytes of one gradient as backward leaves it; 0 where it moves to a buffer", "B",
+    lambda s: 0 if s.master_gradients == "fp32" else DTYPE_BYTES[s.dtypes.weights],
+)  # fmt: skip
+g_m = _of_setup(
+    "gradient_buffer_bytes", "g_m", "bytes of one number of a persistent gradient buffer; 0 without", "B",
+    lambda s: 0 if s.master_gradients == "bf16" else 4,
+)  # fmt: skip
+block = _symbol("block", "k", "the allocator's block: 1 for tensor bytes, 512 as CUDA rounds", "B", positive=True)
+
+# Free symbols: number formats and quantization.
+e_bits = _symbol("exponent_bits", "e", "exponent bits", "bit", positive=True)
+m_bits = _symbol("mantissa_bits", "m", "mantissa bits", "bit")
+P_free = _symbol("count", "P", "parameters", "", positive=True)
+q_bits = _symbol("quantized_bits", "b", "bits of a quantized number", "bit", positive=True)
+q_block = _symbol("quantization_block", "q_1", "numbers that share one scale", "", positive=True)
+q_scale = _symbol("scale_bits", "s_1", "bits of a scale", "bit", positive=True)
+q_outer = _symbol("outer_block", "q_2", "scales that share one outer scale", "", positive=True)
+q_outer_scale = _symbol("outer_scale_bits", "s_2", "bits of an outer scale; 0 without", "bit")
+
+#: From sympy's symbol back to its entry.
+BY_SYMBOL = {entry.symbol: entry for entry in SYMBOLS.values()}

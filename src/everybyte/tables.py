@@ -1,0 +1,45 @@
+"""A small table that reads well in a notebook, on a code host and in a terminal."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns. Cells are text or whole numbers; numbers stand to the right, with thousands apart."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    caption: str = ""
+
+    def __post_init__(self):
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"rows: {row!r} has {len(row)} cells; allowed: {len(self.columns)}, one a column")
+
+    def __repr__(self):
+        cells = [list(map(str, self.columns)), *[[_text(c) for c in row] for row in self.rows]]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        right = [self._right(i) for i in range(len(self.columns))]
+        lines = [
+            "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)).rstrip()
+            for row in cells
+        ]
+        return "\n".join([*([self.caption] if self.caption else []), lines[0], "-" * len(lines[0]), *lines[1:]])
+
+    def _repr_html_(self):
+        right = [' style="text-align:right"' if self._right(i) else ' style="text-align:left"' for i in range(len(self.columns))]
+        row = lambda tag, cells: "".join(f"<{tag}{r}>{escape(_text(c))}</{tag}>" for c, r in zip(cells, right, strict=True))  # noqa: E731
+        caption = f"<caption>{escape(self.caption)}</caption>" if self.caption else ""
+        body = "".join(f"<tr>{row('td', cells)}</tr>" for cells in self.rows)
+        return f"<table>{caption}<thead><tr>{row('th', self.columns)}</tr></thead><tbody>{body}</tbody></table>"
+
+    def _right(self, column):
+        return bool(self.rows) and all(
+            _text(row[column])[:1] in "0123456789+-−–" and _text(row[column]) for row in self.rows
+        )
+
+
+def _text(cell):
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)

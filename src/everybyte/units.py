@@ -1,0 +1,71 @@
+"""Bytes in, text out: the only place that knows 1024**3 and 1e9.
+
+Memory is counted in integer bytes and shown in GiB (1024**3). GB (10**9) appears only where a
+data sheet or an article is quoted.
+"""
+
+import re
+
+UNITS = {
+    "B": 1,
+    "KiB": 1024,
+    "MiB": 1024**2,
+    "GiB": 1024**3,
+    "TiB": 1024**4,
+    "kB": 1000,
+    "MB": 1000**2,
+    "GB": 1000**3,
+    "TB": 1000**4,
+}
+_BINARY = ("TiB", "GiB", "MiB", "KiB", "B")
+_DECIMAL = ("TB", "GB", "MB", "kB", "B")
+
+
+def to(count: float, unit: str) -> float:
+    """`count` bytes in `unit`, a key of `UNITS`."""
+    return count / _factor(unit)
+
+
+def text(count: float, *, decimal: bool = False, digits: int = 2) -> str:
+    """`count` bytes in the largest unit that keeps the number at or above one: "1.53 GiB"."""
+    units = _DECIMAL if decimal else _BINARY
+    unit = next((u for u in units if abs(count) >= UNITS[u]), "B")
+    if unit == "B":
+        return f"{count:.0f} B" if count == int(count) else f"{count:.{digits}f} B"
+    return f"{count / UNITS[unit]:.{digits}f} {unit}"
+
+
+def gib(count: float, digits: int = 2) -> str:
+    """`count` bytes in GiB, whatever their size: for columns that must line up."""
+    return f"{count / UNITS['GiB']:,.{digits}f} GiB"
+
+
+def exact(count: int) -> str:
+    """Every digit of `count` bytes: "1,646,821,376 B"."""
+    return f"{count:,} B"
+
+
+def number(count: float) -> str:
+    """A count of things, short: "124.4 M"."""
+    for size, suffix in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if abs(count) >= size:
+            return f"{count / size:.1f} {suffix}"
+    return f"{count:g}"
+
+
+def parse(value: str) -> float:
+    """Bytes from "1.5 GiB" or "12,582,912 B".
+
+    Raises:
+        ValueError: where there is no number, or the unit is missing or unknown.
+    """
+    match = re.fullmatch(r"\s*([-+]?[\d,_]*\.?\d+(?:[eE][-+]?\d+)?)\s*([A-Za-z]+)\s*", value)
+    if not match:
+        raise ValueError(f"value: {value!r} is not a number followed by a unit, such as '1.5 GiB'")
+    return float(match[1].replace(",", "").replace("_", "")) * _factor(match[2])
+
+
+def _factor(unit: str) -> int:
+    if unit not in UNITS:
+        raise ValueError(f"unit: {unit!r} is not one of {', '.join(UNITS)}")
+    return UNITS[unit]
