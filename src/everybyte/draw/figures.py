@@ -1,0 +1,349 @@
+"""The figures that do not move: state in, figure out. Nothing here keeps state between calls or uses pyplot.
+
+Each figure has its alternative text built beside it from the same state, and carries it as `fig.alt`.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from .. import units
+from .palette import CARD, GRID, INK, MUTED, ink_on, part
+
+#: Inches wide; 72 CSS pixels each.
+WIDTH = 9.5
+
+
+def canvas(title: str, height: float = 3.6, width: float = WIDTH):
+    """An empty figure in the book's style: (figure, axes). Inches."""
+    fig = Figure(figsize=(width, height), layout="constrained", facecolor=CARD)
+    ax = fig.add_subplot(facecolor=CARD)
+    ax.set_title(title, loc="left", fontsize=12, color=INK, fontweight="bold", pad=10)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        ax.spines[side].set_color(MUTED)
+    ax.tick_params(colors=INK, labelsize=10)
+    ax.xaxis.label.set_color(INK)
+    ax.yaxis.label.set_color(INK)
+    ax.grid(color=GRID, linewidth=0.8)
+    ax.set_axisbelow(True)
+    return fig, ax
+
+
+def amount(value: float, unit: str) -> str:
+    """`value` as text in `unit`: a key of `units.UNITS` takes bytes; any other unit is a count of things."""
+    if unit in units.UNITS:
+        return f"{units.to(value, unit):,.2f} {unit}"
+    return f"{units.number(value)} {unit}".rstrip()
+
+
+def _scaled(value, unit):
+    return units.to(value, unit) if unit in units.UNITS else value
+
+
+def _look(name):
+    p = part(name)
+    return {"facecolor": p.color, "hatch": p.hatch, "edgecolor": CARD, "linewidth": 1}
+
+
+def _legend(fig, names, extra=()):
+    handles = [Patch(label=part(n).label, **_look(n)) for n in names] + list(extra)
+    legend = fig.legend(
+        handles=handles, loc="outside lower left", ncols=min(len(handles), 6), frameon=False, fontsize=10
+    )
+    for text in legend.get_texts():
+        text.set_color(INK)
+
+
+def _check_rows(rows):
+    if not rows:
+        raise ValueError("rows: {} has no rows; allowed: {label: {part: amount}}")
+    for label, parts in rows.items():
+        for name, value in parts.items():
+            part(name)
+            if not value >= 0:
+                raise ValueError(f"rows[{label!r}][{name!r}]: {value!r} is not an amount; allowed: 0 or more")
+
+
+def _order(rows):
+    from .palette import PARTS
+
+    present = {n for parts in rows.values() for n, v in parts.items() if v}
+    return [n for n in PARTS if n in present]
+
+
+def stacked_alt(
+    rows: Mapping, capacity: float | None = None, title: str = "", unit: str = "GiB", capacity_label="capacity"
+):
+    """The text of `stacked`: every row's total and parts, and which rows pass the capacity."""
+    said = []
+    for label, parts in rows.items():
+        inside = ", ".join(f"{part(n).label} {amount(v, unit)}" for n, v in parts.items() if v)
+        said.append(f"{label} {amount(sum(parts.values()), unit)}" + (f" ({inside})" if inside else ""))
+    text = f"Stacked bars, {title}: " + "; ".join(said) + "."
+    if capacity is not None:
+        over = [label for label, parts in rows.items() if sum(parts.values()) > capacity]
+        text += f" {capacity_label[:1].upper()}{capacity_label[1:]} {amount(capacity, unit)}: "
+        text += f"{', '.join(over)} {'does' if len(over) == 1 else 'do'} not fit." if over else "all fit."
+    return text
+
+
+def stacked(
+    rows: Mapping[str, Mapping[str, float]],
+    capacity: float | None = None,
+    title: str = "",
+    unit: str = "GiB",
+    capacity_label: str = "capacity",
+) -> Figure:
+    """Horizontal stacked bars by part, each part with its own label where it has room.
+
+    Args:
+        rows: {label: {part: bytes}}, parts by their names in `palette.PARTS`; drawn from the top down.
+        capacity: bytes; a line across the bars, left out where it is more than four times the longest bar (then named).
+        title: above. unit: of the axis, a key of `units.UNITS`; any other word counts things instead of bytes.
+
+    Raises:
+        ValueError: no rows, an unknown part, a negative amount.
+    """
+    _check_rows(rows)
+    fig, ax = canvas(title, height=1.5 + 0.55 * len(rows))
+    totals = {label: sum(parts.values()) for label, parts in rows.items()}
+    longest = max(totals.values()) or 1
+    shown = capacity is not None and capacity <= 4 * longest
+    limit = max(longest * 1.16, capacity * 1.1 if shown else 0)
+    names = _order(rows)
+    for y, parts in enumerate(rows.values()):
+        left = 0
+        for name in sorted(parts, key=lambda n: names.index(n) if n in names else -1):
+            value = parts[name]
+            if not value:
+                continue
+            ax.barh(y, _scaled(value, unit), left=_scaled(left, unit), height=0.62, **_look(name))
+            text = amount(value, unit).removesuffix(f" {unit}")
+            if value / limit > 0.014 * len(text):
+                color = part(name).color
+                box = {"boxstyle": "round,pad=0.15", "facecolor": color, "edgecolor": "none"}
+                ax.text(
+                    _scaled(left + value / 2, unit), y, text, ha="center", va="center",
+                    fontsize=9.5, color=ink_on(color), bbox=box,
+                )  # fmt: skip
+            left += value
+        ax.text(_scaled(left + 0.008 * limit, unit), y, amount(left, unit), va="center", fontsize=10, color=INK, fontweight="bold",
+                bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1}, zorder=5)  # fmt: skip
+    if shown:
+        ax.axvline(_scaled(capacity, unit), color=INK, linestyle="--", linewidth=1.5, zorder=4)
+        ax.annotate(
+            f"{capacity_label} {amount(capacity, unit)}", (_scaled(capacity, unit), 1), xycoords=("data", "axes fraction"),
+            ha="right" if capacity > limit / 2 else "left", va="bottom", fontsize=9.5, color=INK,
+        )  # fmt: skip
+    elif capacity is not None:
+        ax.annotate(f"{capacity_label} {amount(capacity, unit)}, beyond this scale \N{RIGHTWARDS ARROW}", (1, 1),
+                    xycoords="axes fraction", ha="right", va="bottom", fontsize=9.5, color=INK)  # fmt: skip
+    ax.set_yticks(range(len(rows)), list(rows))
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_xlim(0, _scaled(limit, unit))
+    ax.set_xlabel(unit)
+    ax.grid(axis="y", visible=False)
+    _legend(fig, names)
+    fig.alt = stacked_alt(rows, capacity, title, unit, capacity_label)
+    return fig
+
+
+def shares_alt(parts: Mapping[str, float], title: str = "", unit: str = "parameters"):
+    """The text of `shares`: the whole, and each part's amount and share, the largest first."""
+    total = sum(parts.values())
+    said = [
+        f"{part(n).label} {amount(v, unit)} ({v / total:.1%})"
+        for n, v in sorted(parts.items(), key=lambda kv: -kv[1])
+        if v
+    ]
+    return f"One bar, {title}: {amount(total, unit)} in all; " + ", ".join(said) + "."
+
+
+def shares(parts: Mapping[str, float], title: str = "", unit: str = "parameters") -> Figure:
+    """One stacked bar whose length is the whole; each part's share stands on it or below it.
+
+    Args:
+        parts: {part: amount}, amounts in `unit`, bytes where it is a key of `units.UNITS`.
+
+    Raises:
+        ValueError: an unknown part, a negative amount, nothing in all.
+    """
+    _check_rows({title or "shares": parts})
+    total = sum(parts.values())
+    if not total:
+        raise ValueError(f"parts: {dict(parts)!r} sum to 0; allowed: at least one amount above 0")
+    fig, ax = canvas(title, height=2.1)
+    left = 0.0
+    for name, value in parts.items():
+        if not value:
+            continue
+        share = value / total
+        ax.barh(0, share, left=left, height=0.6, **_look(name))
+        label = f"{part(name).label}\n{amount(value, unit).removesuffix(unit).strip()} · {share:.1%}"
+        color = part(name).color
+        if share > 0.105:
+            ax.text(left + share / 2, 0, label, ha="center", va="center", fontsize=9.5, color=ink_on(color),
+                    bbox={"boxstyle": "round,pad=0.15", "facecolor": color, "edgecolor": "none"})  # fmt: skip
+        left += share
+    small = [n for n, v in parts.items() if v and v / total <= 0.105]
+    extra = [
+        Patch(label=f"{part(n).label}: {amount(parts[n], unit)} · {parts[n] / total:.2%}", **_look(n)) for n in small
+    ]
+    if extra:
+        legend = fig.legend(handles=extra, loc="outside lower left", ncols=3, frameon=False, fontsize=10)
+        for text in legend.get_texts():
+            text.set_color(INK)
+    ax.set_xlim(0, 1)
+    ax.set_ylim(-0.4, 0.4)
+    ax.set_axis_off()
+    ax.set_title(f"{title}: {amount(total, unit)}", loc="left", fontsize=12, color=INK, fontweight="bold")
+    fig.alt = shares_alt(parts, title, unit)
+    return fig
+
+
+def _stated(y, unit):
+    return amount(y, unit)
+
+
+def lines_alt(
+    x: Sequence[float], curves: Mapping[str, tuple[str, Sequence[float]]], x_label="", title="", unit="GiB", mark=None
+):
+    """The text of `lines`: each curve's first and last value, and its value at the mark."""
+    said = [
+        f"{label} from {_stated(ys[0], unit)} at {x[0]:,g} to {_stated(ys[-1], unit)} at {x[-1]:,g}"
+        for label, (_, ys) in curves.items()
+    ]
+    text = f"Lines, {title}, over {x_label}: " + "; ".join(said) + "."
+    if mark is not None:
+        near = min(range(len(x)), key=lambda i: abs(x[i] - mark))
+        text += (
+            f" At {x[near]:,g}: "
+            + ", ".join(f"{label} {_stated(ys[near], unit)}" for label, (_, ys) in curves.items())
+            + "."
+        )
+    return text
+
+
+def lines(
+    x: Sequence[float],
+    curves: Mapping[str, tuple[str, Sequence[float]]],
+    x_label: str = "",
+    title: str = "",
+    unit: str = "GiB",
+    mark: float | None = None,
+    log: bool = False,
+    capacity: float | None = None,
+) -> Figure:
+    """Curves over one quantity, each named at its end.
+
+    Args:
+        x: ascending. curves: {label: (part, values)}, values in bytes where `unit` is a key of `units.UNITS`.
+        mark: an x to mark with each curve's value. log: both axes logarithmic. capacity: a horizontal line, as the values.
+
+    Raises:
+        ValueError: an unknown part, a curve that is not as long as `x`, fewer than two points.
+    """
+    if len(x) < 2 or any(b <= a for a, b in pairwise(x)):
+        raise ValueError(f"x: {list(x)!r} is not ascending; allowed: two or more values, each above the one before")
+    fig, ax = canvas(title, height=4.2)
+    styles = ("-", "--", ":", "-.")
+    used: dict[str, int] = {}
+    for label, (name, ys) in curves.items():
+        if len(ys) != len(x):
+            raise ValueError(f"curves[{label!r}]: {len(ys)} values do not go with {len(x)} of x; allowed: as many")
+        color = part(name).color
+        style = styles[used.setdefault(color, 0) % len(styles)]
+        used[color] += 1
+        shown = [_scaled(y, unit) for y in ys]
+        ax.plot(x, shown, style, color=color, linewidth=2.5)
+        ax.annotate(f" {label}", (x[-1], shown[-1]), color=INK, fontsize=10, va="center", annotation_clip=False)
+        if mark is not None:
+            near = min(range(len(x)), key=lambda i: abs(x[i] - mark))
+            ax.plot([x[near]], [shown[near]], "o", color=color, markersize=8, markeredgecolor=INK)
+            ax.annotate(amount(ys[near], unit), (x[near], shown[near]), xytext=(0, 9), textcoords="offset points",
+                        ha="center", fontsize=9.5, color=INK)  # fmt: skip
+    if log:
+        ax.set_xscale("log", base=2)
+        ax.set_yscale("log")
+    else:
+        ax.set_ylim(bottom=0)
+    if capacity is not None:
+        ax.axhline(_scaled(capacity, unit), color=INK, linestyle="--", linewidth=1.5)
+    ax.set_xlabel(x_label)
+    ax.set_ylabel(unit)
+    fig.alt = lines_alt(x, curves, x_label, title, unit, mark)
+    return fig
+
+
+def ranges_alt(formats: Mapping[str, Mapping[str, float]], mark: float | None = None, title: str = "Number formats"):
+    """The text of `ranges`: each format's span in powers of two, and where the mark falls."""
+    said = []
+    for label, f in formats.items():
+        text = f"{label} from 2^{f['smallest']:g} (normal from 2^{f['normal']:g}) to 2^{f['largest']:.4g}"
+        if mark is not None:
+            text += f", {_place(f, mark)} 2^{mark:g}"
+        said.append(text)
+    return f"{title}, positive numbers that each can hold: " + "; ".join(said) + "."
+
+
+def _place(f, mark):
+    if mark > f["largest"]:
+        return "overflows at"
+    if mark < f["smallest"] - 1:
+        return "loses"
+    return "holds" if mark >= f["normal"] else "holds with fewer bits"
+
+
+def ranges(
+    formats: Mapping[str, Mapping[str, float]], mark: float | None = None, title: str = "Number formats"
+) -> Figure:
+    """The positive range of number formats on a logarithmic axis: subnormal part hatched, normal part solid.
+
+    Args:
+        formats: {label: {"smallest", "normal", "largest"}}, each the base-2 logarithm of a positive number:
+            the smallest subnormal, the smallest normal, the largest.
+        mark: the base-2 logarithm of a number to mark, such as a gradient.
+
+    Raises:
+        ValueError: no formats; bounds that do not ascend.
+    """
+    if not formats:
+        raise ValueError("formats: {} has no formats; allowed: {label: {smallest, normal, largest}}")
+    fig, ax = canvas(title, height=1.6 + 0.5 * len(formats))
+    for y, (label, f) in enumerate(formats.items()):
+        if not f["smallest"] <= f["normal"] < f["largest"]:
+            raise ValueError(f"formats[{label!r}]: {dict(f)!r} does not ascend; allowed: smallest <= normal < largest")
+        ax.barh(y, f["normal"] - f["smallest"], left=f["smallest"], height=0.5, **_look("casts"))
+        ax.barh(y, f["largest"] - f["normal"], left=f["normal"], height=0.5, **_look("parameters"))
+        ax.annotate(f"2^{f['smallest']:g} ", (f["smallest"], y), ha="right", va="center", fontsize=9.5, color=INK)
+        ax.annotate(f" 2^{f['largest']:.4g}", (f["largest"], y), ha="left", va="center", fontsize=9.5, color=INK)
+    low = min([f["smallest"] for f in formats.values()] + ([mark] if mark is not None else []))
+    high = max([f["largest"] for f in formats.values()] + ([mark] if mark is not None else []))
+    room = 0.1 * (high - low)
+    if mark is not None:
+        ax.axvline(mark, color=part("gradients").color, linewidth=2.5)
+        ax.annotate(
+            f"2^{mark:g}",
+            (mark, 1),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            va="bottom",
+            fontsize=10,
+            color=INK,
+        )
+    ax.set_xlim(low - room, high + room)
+    ax.set_yticks(range(len(formats)), list(formats))
+    ax.set_ylim(len(formats) - 0.5, -0.5)
+    ax.xaxis.set_major_formatter(lambda v, _: f"2^{v:g}")
+    ax.set_xlabel("magnitude")
+    ax.grid(axis="y", visible=False)
+    handles = [Patch(label="subnormal: fewer bits", **_look("casts")), Patch(label="normal", **_look("parameters"))]
+    legend = fig.legend(handles=handles, loc="outside lower left", ncols=2, frameon=False, fontsize=10)
+    for text in legend.get_texts():
+        text.set_color(INK)
+    fig.alt = ranges_alt(formats, mark, title)
+    return fig
