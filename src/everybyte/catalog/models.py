@@ -8,13 +8,24 @@ from importlib import resources
 from .. import checks
 
 NORMS = ("layernorm", "rmsnorm")
-#: Where an unstated dimension comes from. Order matters: a default may use the one before it.
+_REQUIRED = ("layers", "width", "heads", "vocabulary")
+#: Where an unstated field comes from. Order matters: a default may use the one before it.
 _DEFAULTS = {
+    "learned_positions": lambda m: m.positions,
     "kv_heads": lambda m: m.heads,
     "head_width": lambda m: m.width // m.heads,
     "ffn_width": lambda m: 4 * m.width,
     "embedding_width": lambda m: m.width,
+    "norm_bias": lambda m: m.norm == "layernorm",
 }
+#: Fields that may not be 0.
+_POSITIVE = {*_REQUIRED, "kv_heads", "head_width", "ffn_width", "embedding_width", "published"}
+#: The largest dimension that is taken for one, and the exceptions.
+_MOST = 2**24
+_MORE = {"positions": 2**27, "learned_positions": 2**27, "published": 2**60}
+#: Fields that describe only models with the field named first; 0 elsewhere.
+_MIXTURE = ("experts", "experts_per_token", "expert_width", "shared_experts", "dense_layers", "router_bias")
+_LATENT = ("latent_rank", "query_rank", "rope_width", "value_width")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +47,7 @@ class Model:
         fused: query, key and value are one weight tensor (and a gated MLP's two inner matrices one).
         tied: the output head is the embedding table.
         qkv_bias, out_bias, ffn_bias: biases of the attention's input and output projections and of the MLP.
-        norm: `layernorm` or `rmsnorm`; norm_bias: whether a layernorm has a bias.
+        norm: `layernorm` or `rmsnorm`; norm_bias: whether a layernorm has a bias, as by default.
         block_norms: norms of width `width` in a block. final_norm, embedding_norm: whether there is one.
         qk_norm: a norm of `head_width` on queries and one on keys.
         sinks: one learned attention sink a head.
@@ -70,7 +81,7 @@ class Model:
     out_bias: bool = True
     ffn_bias: bool = True
     norm: str = "layernorm"
-    norm_bias: bool = True
+    norm_bias: bool | None = None
     block_norms: int = 2
     final_norm: bool = True
     embedding_norm: bool = False
@@ -93,38 +104,61 @@ class Model:
     source: str = ""
 
     def __post_init__(self):
-        for field in ("layers", "width", "heads", "vocabulary"):
-            checks.whole("Model", field, getattr(self, field), 1, 2**24)
-        if self.learned_positions is None:
-            object.__setattr__(self, "learned_positions", self.positions)
+        self._check_each()
+        if self.head_width is None and self.width % self.heads:
+            raise ValueError(
+                f"Model.heads: {self.heads} does not divide the width {self.width}; allowed: its divisors, such as "
+                f"{_divisors_near(self.width, self.heads)}, or a head_width of its own"
+            )
         for field, default in _DEFAULTS.items():
             if getattr(self, field) is None:
-                if field == "head_width" and self.width % self.heads:
-                    divisors = [h for h in range(1, self.width + 1) if self.width % h == 0]
-                    near = sorted(divisors, key=lambda h: abs(h - self.heads))[:4]
-                    raise ValueError(
-                        f"Model.heads: {self.heads} does not divide the width {self.width}; allowed: its divisors, "
-                        f"such as {', '.join(map(str, sorted(near)))}, or a head_width of its own"
-                    )
                 object.__setattr__(self, field, default(self))
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if f.type == "bool" or f.type is bool:
-                checks.flag("Model", f.name, value)
-            elif f.type in (int, int | None) and value is not None:
-                checks.whole("Model", f.name, value, _least(f.name))
+        self._check_together()
+
+    def _check_each(self):
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.default is None:
+                continue
+            if field.type in (bool, bool | None):
+                checks.flag("Model", field.name, value)
+            elif field.type in (int, int | None):
+                checks.whole("Model", field.name, value, int(field.name in _POSITIVE), _MORE.get(field.name, _MOST))
+            elif not isinstance(value, str):
+                raise ValueError(f"Model.{field.name}: {value!r} is not text")
         checks.one_of("Model", "norm", self.norm, NORMS)
+
+    def _check_together(self):
         if self.heads % self.kv_heads:
-            raise ValueError(f"Model.kv_heads: {self.kv_heads} does not divide the {self.heads} heads; allowed: its divisors")
+            raise ValueError(
+                f"Model.kv_heads: {self.kv_heads} does not divide the {self.heads} heads; allowed: its divisors, such as "
+                f"{_divisors_near(self.heads, self.kv_heads)}"
+            )
+        if self.learned_positions and not 0 < self.positions <= self.learned_positions:
+            raise ValueError(
+                f"Model.positions: {self.positions} with a table of {self.learned_positions} learned positions; "
+                f"allowed: 1 to {self.learned_positions}"
+            )
         if self.norm == "rmsnorm" and self.norm_bias:
             raise ValueError("Model.norm_bias: True does not go with norm 'rmsnorm'; allowed: False")
+        self._only_with(*_MIXTURE)
         if self.experts:
             checks.whole("Model", "experts_per_token", self.experts_per_token, 1, self.experts)
-            checks.whole("Model", "expert_width", self.expert_width, 1)
+            checks.whole("Model", "expert_width", self.expert_width, 1, _MOST)
             checks.whole("Model", "dense_layers", self.dense_layers, 0, self.layers)
+        self._only_with(*_LATENT)
         if self.latent_rank:
-            for field in ("query_rank", "rope_width", "value_width"):
-                checks.whole("Model", field, getattr(self, field), 1)
+            checks.whole("Model", "query_rank", self.query_rank, 1, _MOST)
+            checks.whole("Model", "rope_width", self.rope_width, 1, self.head_width)
+            checks.whole("Model", "value_width", self.value_width, 1, _MOST)
+
+    def _only_with(self, switch, *others):
+        for field in others:
+            if getattr(self, field) and not getattr(self, switch):
+                raise ValueError(
+                    f"Model.{field}: {getattr(self, field)!r} needs {switch}; allowed where {switch} is 0: "
+                    f"{type(getattr(self, field))()!r}"
+                )
 
     @property
     def parameters(self) -> int:
@@ -136,20 +170,31 @@ class Model:
     def replace(self, **changes) -> "Model":
         """A copy with some fields changed, checked again.
 
-        Dimensions that followed from a changed one keep their values: name them too.
+        A dimension that had its default follows the change (GPT-2 at twice the width has twice the `ffn_width`).
+        `published` does not carry over.
+
+        Raises:
+            ValueError: where a name is no field, or the copy is not a model.
         """
-        return replace(self, **changes)
+        for field in changes:
+            checks.one_of("Model", "field", field, [f.name for f in fields(self)])
+        following = {f: None for f, default in _DEFAULTS.items() if getattr(self, f) == default(self)}
+        return replace(self, **{"published": None} | following | changes)
 
 
-def _least(field: str) -> int:
-    return 1 if field in ("kv_heads", "head_width", "embedding_width", "ffn_width") else 0
+def _divisors_near(number: int, wanted: int) -> str:
+    divisors = [d for d in range(1, number + 1) if number % d == 0]
+    return ", ".join(map(str, sorted(sorted(divisors, key=lambda d: abs(d - wanted))[:4])))
 
 
 @cache
 def models() -> dict[str, Model]:
     """Every model of the catalogue, by name, in the catalogue's order."""
     text = resources.files(__package__).joinpath("models.toml").read_text(encoding="utf-8")
-    return {name: Model(name=name, **entry) for name, entry in tomllib.loads(text).items()}
+    entries = {}
+    for name, entry in tomllib.loads(text).items():
+        entries[name] = (entries[entry.pop("like")] if "like" in entry else {}) | entry
+    return {name: Model(name=name, **entry) for name, entry in entries.items()}
 
 
 def model(name: str) -> Model:
