@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from .. import checks
+from .. import checks, units
+
+MEMORY_SOURCES = ("reported", "nvidia-smi", "data sheet")
+_BYTES = ("memory", "bandwidth", "host_link", "peer_link")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,12 +17,13 @@ class Gpu:
 
     Attributes:
         name: as in the catalogue. title: the vendor's name.
-        memory: bytes that the driver reports as the device's total; what a process can hope for before its own context.
-        memory_source: `reported` where the driver's figure is published or was read, else `data sheet`.
+        memory: bytes of the device's total; what a process can hope for before its own context.
+        memory_source: `reported`: CUDA's total for a process (torch's `total_memory`), read from such a card; `nvidia-smi`:
+            the driver's total, some hundred MiB more; `data sheet`: the vendor's figure.
         advertised_gb: the data sheet's figure, GB as the vendor counts.
         bandwidth: device memory's, bytes a second.
         bf16_flops: dense, without sparsity, a second; fp16's where `bf16` is False.
-        bf16: whether the tensor cores take bf16.
+        bf16: whether the matrix units take bf16.
         host_link: bytes a second, one direction, to the host. peer_link: to the other GPUs, one direction; 0 for none but the host's.
         capability: CUDA compute capability, or the vendor's architecture name.
         source: where the figures stand.
@@ -45,14 +49,19 @@ class Gpu:
         for field in ("memory", "bandwidth", "bf16_flops", "host_link", "advertised_gb"):
             checks.whole("Gpu", field, getattr(self, field), 1, 2**60)
         checks.whole("Gpu", "peer_link", self.peer_link, 0, 2**60)
-        checks.one_of("Gpu", "memory_source", self.memory_source, ("reported", "data sheet"))
+        checks.flag("Gpu", "bf16", self.bf16)
+        checks.one_of("Gpu", "memory_source", self.memory_source, MEMORY_SOURCES)
 
 
 @cache
 def gpus() -> dict[str, Gpu]:
     """Every GPU of the catalogue, by name, in the catalogue's order."""
     text = resources.files(__package__).joinpath("gpus.toml").read_text(encoding="utf-8")
-    return {name: Gpu(name=name, **entry) for name, entry in tomllib.loads(text).items()}
+    return {name: Gpu(name=name, **_in_bytes(entry)) for name, entry in tomllib.loads(text).items()}
+
+
+def _in_bytes(entry):
+    return entry | {field: round(units.parse(entry[field])) for field in _BYTES if field in entry}
 
 
 def gpu(name: str) -> Gpu:
