@@ -16,7 +16,9 @@ def one_of(owner: str, field: str, value: object, allowed: Iterable[str]) -> Non
     """Raise unless `value` is one of `allowed`; the message names near matches."""
     allowed = list(allowed)
     if value not in allowed:
-        near = difflib.get_close_matches(str(value), allowed, n=3, cutoff=0.5)
+        typed = str(value).lower()
+        near = [name for name in allowed if typed and name.lower().startswith(typed)][:3]
+        near = near or difflib.get_close_matches(typed, allowed, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         raise ValueError(f"{owner}.{field}: {value!r} is unknown; {hint}allowed: {', '.join(allowed)}")
 

@@ -1,0 +1,113 @@
+"""The catalogue's GPUs are plausible; what is no GPU is refused."""
+
+import dataclasses
+
+import pytest
+
+import everybyte as eb
+
+MIB = 2**20
+GPUS = list(eb.gpus().values())
+NVIDIA = [g for g in GPUS if g.title.startswith("NVIDIA")]
+
+
+def test_the_catalogue_reaches_from_small_to_large():
+    assert len(GPUS) >= 24
+    wanted = {"t4", "rtx-3060", "rtx-4090", "a100-80gb", "h100-80gb", "h200", "b200", "mi300x"}
+    assert wanted <= eb.gpus().keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "memory"),
+    [
+        ("h200", 143156 * MIB),
+        ("mi300x", 196592 * MIB),
+        ("rtx-4090", 24217 * MIB),
+        ("rtx-2080-ti", 11019 * MIB),
+        ("gh200", 189 * 2**29),
+    ],
+)
+def test_memory_is_what_such_a_card_reported(name, memory):
+    assert eb.gpu(name).memory == memory
+    assert eb.gpu(name).memory_source == "reported"
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda g: g.name)
+def test_memory_is_a_little_less_than_advertised(gpu):
+    assert 0.85 <= gpu.memory / (gpu.advertised_gb * 2**30) <= 1
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda g: g.name)
+def test_rates_are_plausible(gpu):
+    assert 250e9 <= gpu.bandwidth <= 10e12
+    assert 10e12 <= gpu.bf16_flops <= 3e15
+    assert gpu.peer_link < gpu.bandwidth
+    assert gpu.host_link < gpu.bandwidth
+    # A FLOP for each byte of memory traffic: sparse figures, or Gbit for GB, would fall outside.
+    assert 20 <= gpu.bf16_flops / gpu.bandwidth <= 450
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda g: g.name)
+def test_entry_states_its_source(gpu):
+    assert gpu.source
+    assert gpu.title
+
+
+@pytest.mark.parametrize("gpu", NVIDIA, ids=lambda g: g.name)
+def test_bf16_from_ampere_on(gpu):
+    assert gpu.bf16 == (float(gpu.capability) >= 8)
+
+
+@pytest.mark.parametrize(
+    "rising",
+    [
+        ["p100", "v100-16gb", "a100-40gb", "h100-80gb", "h200", "b200"],
+        ["rtx-3060", "rtx-3090", "rtx-4090", "rtx-5090"],
+        ["t4", "a10", "l40s", "a100-80gb-pcie", "a100-80gb", "h100-nvl"],
+        ["mi250x", "mi300x", "mi325x"],
+    ],
+)
+def test_bandwidth_rises_from_one_generation_to_the_next(rising):
+    bandwidths = [eb.gpu(name).bandwidth for name in rising]
+    assert bandwidths == sorted(set(bandwidths))
+
+
+@pytest.mark.parametrize(
+    ("name", "both_directions"), [("v100-16gb", 300), ("a100-80gb", 600), ("h100-80gb", 900), ("b200", 1800)]
+)
+def test_peer_link_is_half_of_nvlinks_advertised_sum(name, both_directions):
+    assert 2 * eb.gpu(name).peer_link == both_directions * 10**9
+
+
+def test_host_links_are_pcie_or_nvlink_c2c():
+    # 16 lanes (or twice 8) at 8, 16, 32 GT/s, 128 bits sent as 130.
+    pcie = [round(16 * rate * 1e9 * 128 / 130 / 8, -6) for rate in (8, 16, 32)]
+    assert {g.host_link for g in GPUS if g.name != "gh200"} == set(pcie)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"), [("h100", "h100-80gb"), ("rtx4090", "rtx-4090"), ("A100-80GB", "a100-80gb")]
+)
+def test_unknown_name_lists_near_matches(wrong, near):
+    with pytest.raises(ValueError, match=f"did you mean.*'{near}'"):
+        eb.gpu(wrong)
+
+
+@pytest.mark.parametrize("field", ["memory", "bandwidth", "bf16_flops", "host_link", "advertised_gb"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "80 GB", True, 2**61])
+def test_amounts_are_checked(field, value):
+    with pytest.raises(ValueError, match=rf"Gpu\.{field}: {value!r} "):
+        dataclasses.replace(eb.gpu("t4"), **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        ("peer_link", -1, "0 to"),
+        ("bf16", 1, "True or False"),
+        ("memory_source", "guess", "reported, nvidia-smi, data sheet"),
+    ],
+)
+def test_other_fields_are_checked(field, value, allowed):
+    with pytest.raises(ValueError, match=rf"Gpu\.{field}: {value!r} .*{allowed}"):
+        dataclasses.replace(eb.gpu("t4"), **{field: value})

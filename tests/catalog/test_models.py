@@ -1,0 +1,288 @@
+"""The catalogue's models: each equals its published count; what is no model is refused."""
+
+import dataclasses
+import subprocess
+import sys
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+import everybyte as eb
+
+#: Published counts, gathered apart from the catalogue.
+COUNTS = {
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "gpt2-nobias": 124_337_664,
+    "llama-2-7b": 6_738_415_616,
+    "llama-2-70b": 68_976_648_192,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800,
+    "tinyllama-1.1b": 1_100_048_384,
+    "mistral-7b": 7_241_732_096,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-7b": 7_615_616_512,
+    "mixtral-8x7b": 46_702_792_704,
+    "pythia-1b": 1_011_781_632,
+    "opt-1.3b": 1_315_758_080,
+    "bert-base": 109_482_240,
+}
+
+FAMILIES = {
+    "gpt2": 5,
+    "llama-2": 3,
+    "llama-3-": 2,
+    "llama-3.1": 3,
+    "llama-3.2": 2,
+    "tinyllama": 1,
+    "mistral": 1,
+    "mixtral": 2,
+    "qwen2.5": 7,
+    "qwen3": 2,
+    "gemma-2b": 1,
+    "gemma-2-2b": 1,
+    "phi-3": 1,
+    "pythia": 10,
+    "opt": 9,
+    "bert": 2,
+    "deepseek-v3": 1,
+    "gpt-oss": 2,
+}
+
+SMALL = {"layers": 2, "width": 64, "heads": 4, "vocabulary": 100}
+MIXTURE = SMALL | {"experts": 4, "experts_per_token": 2, "expert_width": 32}
+LATENT = SMALL | {"query_rank": 8, "latent_rank": 8, "rope_width": 4, "value_width": 16}
+
+
+@pytest.mark.parametrize("name", eb.models())
+def test_count_is_the_published_one(name):
+    model = eb.model(name)
+    assert model.parameters == model.published
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_published_counts_are_those_gathered_apart(name):
+    assert eb.model(name).published == COUNTS[name]
+
+
+def test_every_family_is_whole():
+    found = {prefix: sum(name.startswith(prefix) for name in eb.models()) for prefix in FAMILIES}
+    assert found == FAMILIES
+    assert len(eb.models()) == sum(FAMILIES.values())
+
+
+@pytest.mark.parametrize("model", eb.models().values(), ids=str)
+def test_entry_states_its_source_and_positions(model):
+    assert model.source
+    assert model.positions >= 512
+
+
+def test_published_active_counts():
+    # Rounded as the model cards and the Mixtral paper state them.
+    active = {name: eb.formula("parameters.active").at(eb.model(name)) for name in ("mixtral-8x7b", "mixtral-8x22b")}
+    assert [round(n / 1e9) for n in active.values()] == [13, 39]
+    assert round(eb.formula("parameters.active").at(eb.model("deepseek-v3")) / 1e9) in (37, 38)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"), [("gpt-2", "gpt2"), ("llama2-7b", "llama-2-7b"), ("Mixtral-8x7B", "mixtral-8x7b"), (7, "gpt2")]
+)
+def test_unknown_name_lists_near_matches(wrong, near):
+    with pytest.raises(ValueError, match=near) as error:
+        eb.model(wrong)
+    assert repr(wrong) in str(error.value)
+
+
+def test_reading_the_catalogue_loads_no_library():
+    code = (
+        "import sys, everybyte as eb\n"
+        "assert eb.models.cache_info().currsize == 0, 'read at import'\n"
+        "assert eb.models() and eb.gpus()\n"
+        "print(sorted({'sympy', 'torch', 'numpy', 'matplotlib', 'ipywidgets'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.stdout.strip() == "[]", run.stderr
+
+
+def test_catalogue_is_read_once():
+    assert eb.models() is eb.models()
+
+
+@pytest.mark.parametrize("field", SMALL)
+@pytest.mark.parametrize("value", [0, -1, 1.0, "12", True, None, 2**40])
+def test_required_dimension_must_be_a_plausible_count(field, value):
+    with pytest.raises(ValueError, match=rf"Model\.{field}.*{value!r}.*from 1 to 16,777,216"):
+        eb.Model(**SMALL | {field: value})
+
+
+OPTIONAL_COUNTS = [f.name for f in dataclasses.fields(eb.Model) if f.type in (int, int | None) and f.name not in SMALL]
+FLAGS = [f.name for f in dataclasses.fields(eb.Model) if f.type in (bool, bool | None)]
+
+
+@pytest.mark.parametrize("field", OPTIONAL_COUNTS)
+@pytest.mark.parametrize("value", [-1, 0.5, "1", True, 2**61])
+def test_every_other_count_is_checked(field, value):
+    with pytest.raises(ValueError, match=rf"Model\.{field}: {value!r} is not a whole number from [01] to "):
+        eb.Model(**SMALL, **{field: value})
+
+
+@pytest.mark.parametrize("field", ["kv_heads", "head_width", "ffn_width", "embedding_width", "published"])
+def test_what_exists_is_not_empty(field):
+    with pytest.raises(ValueError, match=rf"Model\.{field}: 0 .* from 1"):
+        eb.Model(**SMALL, **{field: 0})
+
+
+@pytest.mark.parametrize("field", FLAGS)
+@pytest.mark.parametrize("value", [1, 0, "yes"])
+def test_every_flag_is_checked(field, value):
+    with pytest.raises(ValueError, match=rf"Model\.{field}: {value!r} is not True or False"):
+        eb.Model(**SMALL, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"heads": 5}, r"Model\.heads: 5 does not divide the width 64.*4"),
+        ({"kv_heads": 3}, r"Model\.kv_heads: 3 does not divide the 4 heads.*2"),
+        ({"kv_heads": 8}, r"Model\.kv_heads: 8 does not divide the 4 heads"),
+        ({"norm": "rmsnorms"}, r"Model\.norm: 'rmsnorms'.*'rmsnorm'"),
+        ({"norm": "rmsnorm", "norm_bias": True}, r"Model\.norm_bias: True .*rmsnorm.*False"),
+        ({"name": 3}, r"Model\.name: 3 is not text"),
+        ({"learned_positions": 10}, r"Model\.positions: 0 .*10.*1 to 10"),
+        ({"positions": 20, "learned_positions": 10}, r"Model\.positions: 20 .*1 to 10"),
+        ({"experts": 4}, r"Model\.experts_per_token: 0 .* from 1 to 4"),
+        ({"experts": 4, "experts_per_token": 5, "expert_width": 8}, r"Model\.experts_per_token: 5 .* from 1 to 4"),
+        ({"experts": 4, "experts_per_token": 2}, r"Model\.expert_width: 0 "),
+        (MIXTURE | {"dense_layers": 3}, r"Model\.dense_layers: 3 .* from 0 to 2"),
+        ({"experts_per_token": 2}, r"Model\.experts_per_token: 2 needs experts"),
+        ({"shared_experts": 1}, r"Model\.shared_experts: 1 needs experts"),
+        ({"router_bias": True}, r"Model\.router_bias: True needs experts.*False"),
+        ({"latent_rank": 8}, r"Model\.query_rank: 0 "),
+        (LATENT | {"rope_width": 17}, r"Model\.rope_width: 17 .* from 1 to 16"),
+        ({"query_rank": 8}, r"Model\.query_rank: 8 needs latent_rank"),
+    ],
+)
+def test_fields_must_fit_together(changes, message):
+    with pytest.raises(ValueError, match=message):
+        eb.Model(**SMALL | changes)
+
+
+def test_heads_need_not_divide_the_width_where_a_head_has_a_width_of_its_own():
+    assert eb.Model(**SMALL | {"heads": 5, "head_width": 16}).head_width == 16
+
+
+def test_defaults_are_gpt2s():
+    model = eb.Model(layers=12, width=768, heads=12, vocabulary=50257, positions=1024)
+    assert model.parameters == COUNTS["gpt2"]
+    assert (model.kv_heads, model.head_width, model.ffn_width) == (12, 64, 3072)
+    assert not eb.Model(**SMALL, norm="rmsnorm").norm_bias
+
+
+def test_a_copy_follows_its_changes():
+    wide = eb.model("gpt2").replace(width=1536)
+    assert (wide.head_width, wide.ffn_width, wide.embedding_width, wide.published) == (128, 6144, 1536, None)
+    assert eb.model("llama-3-8b").replace(width=2048).ffn_width == 14336
+    assert eb.model("gpt2").replace(layers=24, width=1024, heads=16).parameters == COUNTS["gpt2-medium"]
+    with pytest.raises(ValueError, match=r"Model\.heads"):
+        eb.model("gpt2").replace(heads=7)
+
+
+def test_a_model_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        eb.model("gpt2").layers = 1
+
+
+@st.composite
+def _dense(draw):
+    kv_heads, share = draw(st.integers(1, 8)), draw(st.integers(1, 4))
+    positions = draw(st.integers(0, 512))
+    norm = draw(st.sampled_from(["layernorm", "rmsnorm"]))
+    flag = st.booleans()
+    return eb.Model(
+        layers=draw(st.integers(1, 8)),
+        width=draw(st.integers(1, 256)),
+        heads=kv_heads * share,
+        kv_heads=kv_heads,
+        head_width=draw(st.integers(1, 64)),
+        vocabulary=draw(st.integers(1, 1000)),
+        positions=positions,
+        learned_positions=positions and draw(st.sampled_from([0, positions, positions + 2])),
+        ffn_width=draw(st.integers(1, 512)),
+        block_norms=draw(st.integers(1, 4)),
+        norm=norm,
+        norm_bias=norm == "layernorm" and draw(flag),
+        token_types=draw(st.integers(0, 3)),
+        **{
+            f: draw(flag) for f in ("gated", "tied", "qkv_bias", "out_bias", "ffn_bias", "final_norm", "embedding_norm")
+        },
+        **{f: draw(flag) for f in ("qk_norm", "sinks", "pooler")},
+    )
+
+
+def _dense_count(m):
+    """The sizes of a dense model's tensors, added up without the formula."""
+    norm = m.width * (1 + m.norm_bias)
+    head_norm = m.head_width * (1 + m.norm_bias)
+    queries, keys = m.heads * m.head_width, m.kv_heads * m.head_width
+    block = [m.width * queries, m.width * keys, m.width * keys, queries * m.width]
+    block += [queries, keys, keys] if m.qkv_bias else []
+    block += [m.width] if m.out_bias else []
+    block += [m.width * m.ffn_width] * (3 if m.gated else 2)
+    block += ([m.ffn_width] * (2 if m.gated else 1) + [m.width]) if m.ffn_bias else []
+    block += [norm] * m.block_norms + [head_norm] * (2 * m.qk_norm) + [m.heads] * m.sinks
+    ends = [m.vocabulary * m.width] * (1 if m.tied else 2) + [m.learned_positions * m.width, m.token_types * m.width]
+    ends += [norm] * (m.final_norm + m.embedding_norm) + [m.width * m.width, m.width] * m.pooler
+    return m.layers * sum(block) + sum(ends)
+
+
+@hypothesis.given(_dense())
+@hypothesis.settings(deadline=None)
+def test_count_of_any_dense_model(model):
+    assert isinstance(model.parameters, int)
+    assert model.parameters == _dense_count(model)
+
+
+GROWING = {
+    "dense": (SMALL | {"positions": 16, "kv_heads": 2, "head_width": 16, "ffn_width": 32},
+              ["layers", "width", "vocabulary", "learned_positions", "head_width", "ffn_width", "block_norms", "token_types"]),
+    "mixture": (MIXTURE | {"head_width": 16, "dense_layers": 1},
+                ["layers", "width", "experts", "expert_width", "shared_experts", "ffn_width", "vocabulary"]),
+    "latent": (LATENT | {"head_width": 16},
+               ["layers", "width", "query_rank", "latent_rank", "value_width", "head_width", "heads", "vocabulary"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "field"), [(k, f) for k, (_, fields) in GROWING.items() for f in fields])
+@hypothesis.given(more=st.integers(1, 1000), scale=st.integers(1, 8))
+@hypothesis.settings(deadline=None, max_examples=20)
+def test_count_grows_with_each_dimension(kind, field, more, scale):
+    fields = GROWING[kind][0] | {"layers": 2 * scale, "width": 64 * scale}
+    model = eb.Model(**fields)
+    larger = eb.Model(**fields | {field: getattr(model, field) + more})
+    assert larger.parameters > model.parameters
+
+
+@pytest.mark.parametrize(
+    "field", ["gated", "qkv_bias", "out_bias", "ffn_bias", "final_norm", "qk_norm", "sinks", "pooler"]
+)
+def test_count_grows_with_each_part(field):
+    without = eb.Model(**SMALL, **{field: False})
+    assert without.replace(**{field: True}).parameters > without.parameters
+
+
+def test_tying_saves_one_table():
+    model = eb.Model(**SMALL)
+    assert model.replace(tied=False).parameters - model.parameters == 100 * 64
+
+
+def test_a_narrow_table_has_a_narrow_head():
+    # OPT-350m's kind: W by H each way, and tables of V rows of width W at both ends once untied.
+    model = eb.Model(**SMALL, embedding_width=16)
+    assert model.parameters == eb.Model(**SMALL).parameters - 100 * (64 - 16) + 2 * 64 * 16
+    assert model.replace(tied=False).parameters - model.parameters == 100 * 16

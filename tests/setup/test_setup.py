@@ -1,0 +1,138 @@
+"""A setup is checked when it is made, and when it is copied."""
+
+import dataclasses
+import json
+
+import pytest
+
+import everybyte as eb
+from everybyte.setup import DTYPE_BYTES, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
+
+GOOD = {
+    "batch": [1, 8, 4096],
+    "sequence": [1, 1024, 131072],
+    "precision": ["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16"],
+    "optimizer": ["sgd", "momentum", "adam", "adamw"],
+    "optimizer_impl": ["foreach", "loop", "fused"],
+    "attention": ["eager", "flash"],
+    "dropout": [0, 0.0, 0.1, 0.999],
+    "master_gradients": ["bf16"],
+    "checkpointing": ["none"],
+    "sharding": ["none"],
+    "gpus": [1],
+}
+BAD = {
+    "batch": [0, -1, 1.5, 8.0, "8", True, None, 2**25],
+    "sequence": [0, -1, 1.5, "1024", False, None, 2**28],
+    "precision": ["fp16", "bf16-mix", "", None, 16, []],
+    "optimizer": ["adamW", "adam8bit", None, 2],
+    "optimizer_impl": ["for-each", None, True],
+    "attention": ["flash2", "sdpa", None],
+    "dropout": [-0.1, 1, 1.0, 2, float("nan"), float("inf"), "0.1", True, None],
+    "master_gradients": ["fp16", "none", None],
+    "checkpointing": ["half", None],
+    "sharding": ["zero4", None],
+    "gpus": [0, -1, 1.0, True, "1"],
+}
+
+
+def _cases(values):
+    return [pytest.param(f, v, id=f"{f}={v!r}") for f, several in values.items() for v in several]
+
+
+def test_every_field_has_good_and_bad_values():
+    fields = {f.name for f in dataclasses.fields(eb.Setup)}
+    assert fields == GOOD.keys() == BAD.keys()
+
+
+@pytest.mark.parametrize(("field", "value"), _cases(GOOD))
+def test_good_value(field, value):
+    assert getattr(eb.Setup(**{field: value}), field) == value
+
+
+@pytest.mark.parametrize(("field", "value"), _cases(BAD))
+def test_bad_value_is_named(field, value):
+    with pytest.raises(ValueError) as error:
+        eb.Setup(**{field: value})
+    assert str(error.value).startswith(f"Setup.{field}: {value!r} ")
+    with pytest.raises(ValueError):
+        eb.Setup().replace(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("precision", "bf16-mix", "did you mean 'bf16-mixed'"),
+        ("optimizer", "adamW", "'adamw'"),
+        ("batch", 0, "from 1 to 16,777,216"),
+        ("dropout", 1.0, r"\[0, 1\)"),
+        ("attention", "sdpa", "allowed: eager, flash"),
+    ],
+)
+def test_error_says_what_is_allowed(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        eb.Setup(**{field: value})
+
+
+@pytest.mark.parametrize("where", ["fp32", "both"])
+def test_gradient_buffers_belong_to_bf16_master(where):
+    assert eb.Setup(precision="bf16-master", master_gradients=where).master_gradients == where
+    for precision in PRECISIONS.keys() - {"bf16-master"}:
+        with pytest.raises(ValueError, match=rf"Setup\.master_gradients: '{where}' needs .*'{precision}'"):
+            eb.Setup(precision=precision, master_gradients=where)
+
+
+def test_sequence_must_fit_the_models_positions():
+    gpt2 = eb.model("gpt2")
+    eb.Setup(sequence=1024).check_model(gpt2)
+    with pytest.raises(ValueError, match=r"Setup\.sequence: 1025 .*1024 positions of gpt2; allowed: 1 to 1024"):
+        eb.Setup(sequence=1025).check_model(gpt2)
+
+
+def test_a_model_without_positions_takes_any_sequence():
+    eb.Setup(sequence=2**20).check_model(eb.Model(layers=1, width=8, heads=1, vocabulary=8))
+
+
+def test_a_copy_changes_only_what_is_named():
+    setup = eb.Setup(batch=2, precision="bf16")
+    copy = setup.replace(sequence=128)
+    assert copy.as_dict() == setup.as_dict() | {"sequence": 128}
+    assert setup.sequence == 1024
+
+
+def test_json_gives_the_same_setup_back():
+    setup = eb.Setup(batch=4, precision="bf16-master", master_gradients="both", dropout=0.1)
+    assert eb.Setup(**json.loads(json.dumps(setup.as_dict()))) == setup
+
+
+def test_a_setup_cannot_be_changed_and_can_be_a_key():
+    setup = eb.Setup()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setup.batch = 1
+    assert {setup: 1}[eb.Setup()] == 1
+
+
+@pytest.mark.parametrize(
+    ("precision", "weights", "compute", "states", "master"),
+    [
+        ("fp32", 4, 4, 4, 0),
+        ("bf16-mixed", 4, 2, 4, 0),
+        ("fp16-mixed", 4, 2, 4, 0),
+        ("bf16-master", 2, 2, 4, 4),
+        ("bf16", 2, 2, 2, 0),
+    ],
+)
+def test_bytes_of_each_role(precision, weights, compute, states, master):
+    dtypes = eb.Setup(precision=precision).dtypes
+    width = DTYPE_BYTES | {None: 0}
+    assert [width[d] for d in (dtypes.weights, dtypes.compute, dtypes.states, dtypes.master)] == [
+        weights, compute, states, master,
+    ]  # fmt: skip
+    assert dtypes.autocast == precision.endswith("-mixed")
+    assert dtypes.loss_scaling == (precision == "fp16-mixed")
+
+
+def test_named_values_are_all_tried():
+    assert list(PRECISIONS) == GOOD["precision"]
+    assert list(OPTIMIZERS) == GOOD["optimizer"]
+    assert list(OPTIMIZER_IMPLS) == GOOD["optimizer_impl"]

@@ -1,0 +1,91 @@
+"""Bytes in, text out, and back."""
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from everybyte import units
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (0.5, "0.50 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (1536, "1.50 KiB"),
+        (2**20, "1.00 MiB"),
+        (8 * 1024 * 50257 * 4, "1.53 GiB"),
+        (2**40, "1.00 TiB"),
+        (-(2**30), "-1.00 GiB"),
+    ],
+)
+def test_text(count, text):
+    assert units.text(count) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(999, "999 B"), (1000, "1.00 kB"), (80e9, "80.00 GB"), (2**40, "1.10 TB")])
+def test_text_decimal(count, text):
+    assert units.text(count, decimal=True) == text
+
+
+def test_digits():
+    assert units.text(2**30, digits=0) == "1 GiB"
+    assert units.gib(2**29, digits=3) == "0.500 GiB"
+    assert units.gib(3 * 2**40) == "3,072.00 GiB"
+    assert units.exact(1646821376) == "1,646,821,376 B"
+    assert units.to(3 * 2**30, "GiB") == 3
+    assert units.to(3e9, "GB") == 3
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0"), (999, "999"), (1000, "1.0 k"), (124439808, "124.4 M"), (671026419200, "671.0 B"), (1.5e12, "1.5 T")],
+)
+def test_number(count, text):
+    assert units.number(count) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("1.5 GiB", 1.5 * 2**30),
+        ("12,582,912 B", 12582912),
+        ("12_582_912B", 12582912),
+        (" .5 kB ", 500),
+        ("1e3 MB", 1e9),
+        ("-2 KiB", -2048),
+        ("80 GB", 80 * 10**9),
+    ],
+)
+def test_parse(text, count):
+    assert units.parse(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "12", "GiB", "1.5.2 GiB", "1 2 GiB", "one GiB", "1 GiB GiB"])
+def test_parse_refuses_what_is_no_amount(text):
+    with pytest.raises(ValueError, match="is not a number followed by a unit"):
+        units.parse(text)
+
+
+@pytest.mark.parametrize("unit", ["gib", "Gb", "GIB", "bytes"])
+def test_unknown_unit_lists_the_known(unit):
+    with pytest.raises(ValueError, match=rf"unit: '{unit}' is not one of .*GiB.*GB"):
+        units.parse(f"1 {unit}")
+    with pytest.raises(ValueError, match=rf"unit: '{unit}'"):
+        units.to(1, unit)
+
+
+@hypothesis.given(st.integers(0, 2**53))
+def test_exact_comes_back(count):
+    assert units.parse(units.exact(count)) == count
+
+
+@hypothesis.given(st.integers(0, 2**60), st.booleans())
+def test_text_comes_back_within_its_digits(count, decimal):
+    text = units.text(count, decimal=decimal)
+    unit = units.UNITS[text.split()[1]]
+    assert abs(units.parse(text) - count) <= 0.005 * unit * (1 + 1e-9)
+    assert count < 1 or units.parse(text) >= unit
