@@ -1,0 +1,8 @@
+"""The explorers: one line each in a notebook. Controls around a picture that computes in the browser."""
+
+from .controls import Choice, Slider, reset, shared, steps
+from .explorer import Explorer
+from .pictures import Lines, Ranges, Stack
+from .states import states
+
+__all__ = ["Choice", "Explorer", "Lines", "Ranges", "Slider", "Stack", "reset", "shared", "states", "steps"]

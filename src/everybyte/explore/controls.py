@@ -1,0 +1,216 @@
+"""What a reader can turn: sliders, steps and choices, and the ones that all explorers of a kernel share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import ipywidgets as widgets
+
+from .. import checks
+
+_STYLE = {"description_width": "11em"}
+_WIDE = {"width": "44em", "max_width": "100%"}
+
+
+@dataclass(frozen=True)
+class Slider:
+    """A number from `low` to `high`, typed or dragged. It gives the value of the symbol `name`.
+
+    Attributes:
+        name: a symbol's name in code. label: in words. start: at first. step: between values; fractions allowed.
+        divides: the name of another control whose value this one must divide: only divisors are offered.
+    """
+
+    name: str
+    label: str
+    low: float
+    high: float
+    start: float
+    step: float = 1
+    divides: str = ""
+
+    trait = "value"
+    shared = False
+
+    def __post_init__(self):
+        if not self.low <= self.start <= self.high:
+            raise ValueError(
+                f"{self.name}: {self.start!r} is not in the slider's range; allowed: {self.low} to {self.high}"
+            )
+
+    def widget(self):
+        """The ipywidgets control."""
+        whole = all(isinstance(n, int) for n in (self.low, self.high, self.start, self.step))
+        kind = widgets.IntSlider if whole else widgets.FloatSlider
+        return kind(
+            value=self.start,
+            min=self.low,
+            max=self.high,
+            step=self.step,
+            description=self.label,
+            style=_STYLE,
+            layout=_WIDE,
+        )
+
+    def values(self, state):
+        """The symbols that the control gives at `state`."""
+        return {self.name: state}
+
+    def spec(self):
+        """What the picture needs to know."""
+        return {"name": self.name, "label": self.label, "divides": self.divides}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several options, each of which gives values to several symbols. Its state is the option's index.
+
+    Attributes:
+        name: of the control. label: in words. options: {label: {symbol's name in code: value}}.
+        start: an option's label; None for the first, or for what the shared control shows now.
+        kind: `dropdown` or `slider` (options in order). shared: one control for all explorers of this kernel.
+        instead_of: another choice that this one overrides. An option in parentheses overrides nothing and is not said.
+    """
+
+    name: str
+    label: str
+    options: Mapping[str, Mapping[str, object]]
+    start: str | None = None
+    kind: str = "dropdown"
+    shared: bool = False
+    instead_of: str = ""
+
+    trait = "index"
+
+    def __post_init__(self):
+        if self.start is not None and self.start not in self.options:
+            raise ValueError(f"{self.name}: {self.start!r} is unknown; allowed: {', '.join(self.options)}")
+
+    def _widget(self):
+        kind = widgets.SelectionSlider if self.kind == "slider" else widgets.Dropdown
+        return kind(options=list(self.options), index=0, description=self.label, style=_STYLE, layout=_WIDE)
+
+    def widget(self):
+        """The ipywidgets control: a new one, or the one that every explorer shares."""
+        if not self.shared:
+            control = self._widget()
+        else:
+            control = _SHARED.setdefault(self.name, None) or self._widget()
+            if list(control.options) != list(self.options):
+                raise ValueError(f"{self.name}: a shared control has the same options everywhere: {control.options!r}")
+            _SHARED[self.name] = control
+        if self.start is not None:
+            control.index = list(self.options).index(self.start)
+        return control
+
+    def values(self, state):
+        """The symbols that the option of index `state` gives."""
+        return list(self.options.values())[state]
+
+    def spec(self):
+        """What the picture needs to know."""
+        options = [{"label": label, "values": dict(values)} for label, values in self.options.items()]
+        return {"name": self.name, "label": self.label, "options": options, "instead_of": self.instead_of}
+
+
+#: The state that a kernel's explorers share: a control is one model with as many views as explorers show it.
+_SHARED: dict[str, widgets.Widget] = {}
+
+
+def reset() -> None:
+    """Put the shared model, precision, optimizer, batch, sequence and GPU back to where a fresh kernel has them."""
+    for name, control in _SHARED.items():
+        control.index = list(control.options).index(_DEFAULTS[name])
+
+
+def forget() -> None:
+    """Drop the shared controls: the explorers opened after this share new ones."""
+    _SHARED.clear()
+
+
+def _decided_by(variants: Mapping[str, object], read) -> dict[str, dict]:
+    """{label: the symbols' values that differ between the variants}."""
+    every = {label: read(variant) for label, variant in variants.items()}
+    first = next(iter(every.values()))
+    differ = [name for name in first if len({values[name] for values in every.values()}) > 1]
+    return {label: {name: values[name] for name in differ} for label, values in every.items()}
+
+
+def shared(name: str, start: str | None = None) -> Choice:
+    """A control of the shared state: `model`, `precision`, `optimizer`, `batch`, `sequence` or `gpu`.
+
+    Raises:
+        ValueError: where there is no such control or option.
+    """
+    checks.one_of("explore", "control", name, _OPTIONS)
+    if name not in _MADE:
+        _MADE[name] = _OPTIONS[name]()
+    options = _MADE[name]
+    if start is None and name not in _SHARED:
+        start = _DEFAULTS[name]
+    kind = "slider" if name in ("batch", "sequence") else "dropdown"
+    label = {"gpu": "GPU", "batch": "batch (sequences)", "sequence": "sequence (tokens)"}.get(name, name)
+    return Choice(name, label, options, start, kind, shared=True)
+
+
+def _models():
+    from ..catalog import models
+    from ..formulas import bindings
+
+    return {name: bindings(model, None) for name, model in models().items()}
+
+
+def _gpus():
+    from ..catalog import gpus
+
+    return {name: {"capacity": gpu.memory, "capacity_label": gpu.title} for name, gpu in gpus().items()}
+
+
+def precision_label(setup) -> str:
+    """The option of the shared control `precision` that stands for a setup."""
+    extra = "" if setup.master_gradients == "bf16" else f", {setup.master_gradients} gradients"
+    return setup.precision + extra.replace("both", "bf16 and fp32")
+
+
+def _precisions():
+    from ..formulas import bindings
+    from ..setup import MASTER_GRADIENTS, PRECISIONS, Setup
+
+    setups = [Setup(precision=p) for p in PRECISIONS]
+    setups += [Setup(precision="bf16-master", master_gradients=m) for m in MASTER_GRADIENTS if m != "bf16"]
+    return _decided_by({precision_label(s): s for s in setups}, lambda s: bindings(None, s))
+
+
+def _optimizers():
+    from ..formulas import bindings
+    from ..setup import OPTIMIZERS, Setup
+
+    return _decided_by({o: Setup(optimizer=o) for o in OPTIMIZERS}, lambda s: bindings(None, s))
+
+
+def _powers(name: str, most: int):
+    return {f"{2**i:,}": {name: 2**i} for i in range(most + 1)}
+
+
+_OPTIONS = {
+    "model": _models,
+    "precision": _precisions,
+    "optimizer": _optimizers,
+    "batch": lambda: _powers("batch", 10),
+    "sequence": lambda: _powers("sequence", 20),
+    "gpu": _gpus,
+}
+_MADE: dict[str, dict] = {}
+#: Where a fresh kernel has them: GPT-2, fp32, AdamW, batch 8, sequence 1024, an 80 GB H100.
+_DEFAULTS = {
+    "model": "gpt2",
+    "precision": "fp32",
+    "optimizer": "adamw",
+    "batch": "8",
+    "sequence": "1,024",
+    "gpu": "h100-80gb",
+}
+
+
+def steps(name: str, label: str, values: Sequence[float], start: float) -> Choice:
+    """A slider over the listed values of one symbol."""
+    return Choice(name, label, {f"{v:,}": {name: v} for v in values}, f"{start:,}", kind="slider")

@@ -1,0 +1,188 @@
+"""An explorer: ipywidgets controls, linked in the browser to one picture that evaluates the formulas itself.
+
+The controls are jslinked to the picture's traits, so that nothing needs a kernel once the explorer is shown. The
+picture's program is picture.js with the formulas, printed as JavaScript, put in.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib import resources
+
+import anywidget
+import ipywidgets as widgets
+import traitlets
+
+from .. import draw
+from .pictures import looks, quantity
+
+_PLACE = "{/* formulas */}"
+
+
+def _read(name):
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def program(quantities: Sequence) -> str:
+    """The picture's JavaScript module: picture.js with these formulas put in, by name."""
+    formulas = {f.name: f for f in map(quantity, quantities)}
+    body = ",\n".join(f"  {json.dumps(name)}: {f.javascript}" for name, f in formulas.items())
+    template = _read("picture.js")
+    if template.count(_PLACE) != 1:
+        raise ValueError(f"picture.js: {template.count(_PLACE)} places for the formulas; allowed: 1")
+    return template.replace(_PLACE, f"{{\n{body},\n}}")
+
+
+class Picture(anywidget.AnyWidget):
+    """The part of an explorer that draws. Its traits `c_<name>` are the controls' states; `spec` is fixed."""
+
+    _esm = traitlets.Unicode().tag(sync=True)
+    _css = traitlets.Unicode().tag(sync=True)
+    spec = traitlets.Dict().tag(sync=True)
+    preset = traitlets.Int(None, allow_none=True).tag(sync=True)
+
+    def __init__(self, source, spec, state):
+        self.add_traits(**{f"c_{name}": traitlets.Any(value).tag(sync=True) for name, value in state.items()})
+        super().__init__(_esm=source, _css=_read("picture.css"), spec=spec, preset=0)
+
+
+class Explorer(widgets.VBox):
+    """Controls around a picture. Shown in a notebook it is live; on a code host and on paper it is its figure.
+
+    Args:
+        title: above the picture.
+        controls: `Slider`s and `Choice`s; a later one overrides what an earlier one says of the same symbol.
+        picture: a kind of picture from `pictures`.
+        presets: {label: {control: value or option label}}. "Reset", the opening state, is put before them.
+        base: values of symbols that no control gives. derived: [(symbol's name, quantity)], computed in this order.
+        subject: the names of the choices whose labels open the sentence; by default all choices.
+
+    Raises:
+        ValueError: a preset of an unknown control or value, a symbol without a value.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        controls: Sequence,
+        picture,
+        presets: Mapping[str, Mapping] | None = None,
+        base: Mapping[str, object] | None = None,
+        derived: Sequence[tuple] = (),
+        subject: Sequence[str] | None = None,
+    ):
+        self.title, self.kind = title, picture
+        self._controls = {c.name: c for c in controls}
+        self._base, self._derived = dict(base or {}), list(derived)
+        self._subject = [c.name for c in controls if c.trait == "index"] if subject is None else list(subject)
+        self._inputs = {c.name: c.widget() for c in controls}
+        opening = self.state
+        self.presets = {"Reset": opening} | {label: self._preset(chosen) for label, chosen in (presets or {}).items()}
+        self.values()  # a symbol without a value is found here, not in the browser
+        quantities = [*picture.quantities(), *(q for _, q in self._derived)]
+        self.source = program(quantities)
+        self.picture = Picture(self.source, self._spec(quantities), opening)
+        buttons = widgets.ToggleButtons(options=list(self.presets), index=0, style={"button_width": "auto"})
+        self._links = [
+            widgets.jslink((self._inputs[name], c.trait), (self.picture, f"c_{name}"))
+            for name, c in self._controls.items()
+        ]
+        self._links.append(widgets.jslink((buttons, "index"), (self.picture, "preset")))
+        self._buttons = buttons
+        super().__init__([buttons, *self._inputs.values(), self.picture], layout={"overflow": "visible"})
+        self.add_class("everybyte-explorer")
+
+    def _preset(self, chosen):
+        state = {}
+        for name, value in chosen.items():
+            if name not in self._controls:
+                raise ValueError(f"preset: {name!r} is not a control; allowed: {', '.join(self._controls)}")
+            control = self._controls[name]
+            if control.trait == "index":
+                labels = list(control.options)
+                if value not in labels:
+                    raise ValueError(f"preset.{name}: {value!r} is unknown; allowed: {', '.join(labels)}")
+                value = labels.index(value)
+            elif not control.low <= value <= control.high:
+                raise ValueError(f"preset.{name}: {value!r} is out of range; allowed: {control.low} to {control.high}")
+            state[name] = value
+        return state
+
+    def _spec(self, quantities):
+        needed = {s.name for q in quantities for s in quantity(q).symbols} | {"capacity", "capacity_label"}
+        controls = [c.spec() for c in self._controls.values()]
+        for c in controls:
+            for option in c.get("options", ()):
+                option["values"] = {n: v for n, v in option["values"].items() if n in needed}
+        spec = {
+            "kind": self.kind.kind,
+            "title": self.title,
+            "controls": controls,
+            "base": {n: v for n, v in self._base.items() if n in needed},
+            "derived": [[name, quantity(q).name] for name, q in self._derived],
+            "subject": self._subject,
+            "presets": [{"label": label, "state": state} for label, state in self.presets.items()],
+            "looks": looks(),
+        }
+        return spec | self.kind.spec()
+
+    @property
+    def state(self) -> dict:
+        """The controls' states by name: a slider's value, a choice's index."""
+        return {name: getattr(self._inputs[name], c.trait) for name, c in self._controls.items()}
+
+    def values(self, state: Mapping | None = None, **more) -> dict:
+        """The symbols' values, by name in code, at a state; by default the one shown. `more` overrides the controls."""
+        state = self.state if state is None else state
+        values = dict(self._base)
+        for name, control in self._controls.items():
+            values |= control.values(state[name])
+        values |= more
+        for name, q in self._derived:
+            values[name] = quantity(q)(**values)
+        return values
+
+    def _subject_at(self, state):
+        said = {n: self._label(n, state[n]) for n in self._controls if n in self._subject}
+        said = {n: label for n, label in said.items() if not label.startswith("(")}
+        instead = {getattr(self._controls[n], "instead_of", "") for n in said}
+        return ", ".join(label for n, label in said.items() if n not in instead)
+
+    def _label(self, name, state):
+        control = self._controls[name]
+        return list(control.options)[state] if control.trait == "index" else f"{state:,.12g}"
+
+    def describe(self, state: Mapping | None = None) -> str:
+        """The sentence of a state, as the picture says it."""
+        state = self.state if state is None else state
+        return self.kind.describe(self._subject_at(state), self.values(state))
+
+    def figure(self, state: Mapping | None = None):
+        """matplotlib's figure of a state, for paper; it carries `alt`."""
+        state = self.state if state is None else state
+        bars = getattr(self.kind, "bars", "")
+        subject = self._subject_at(state)
+        variants = {subject: self.values(state)}
+        if bars:
+            options = list(self._controls[bars].options.items())
+            chosen = state[bars]
+            variants = {
+                ("\N{BLACK RIGHT-POINTING TRIANGLE} " if i == chosen else "") + label: self.values(state, **values)
+                for i, (label, values) in enumerate(options)
+            }
+        return self.kind.figure(self.title, subject, self.values(state), variants)
+
+    def table(self, state: Mapping | None = None):
+        """A `Table` of a state's numbers."""
+        state = self.state if state is None else state
+        return self.kind.table(f"{self.title}, {self._subject_at(state)}", self.values(state))
+
+    def _repr_mimebundle_(self, **kwargs):
+        fig = self.figure()
+        data, metadata = draw.bundle(fig, fig.alt)
+        data |= {"text/plain": self.describe()}
+        data["application/vnd.jupyter.widget-view+json"] = {
+            "version_major": 2,
+            "version_minor": 0,
+            "model_id": self.model_id,
+        }
+        return data, metadata

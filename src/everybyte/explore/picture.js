@@ -1,0 +1,449 @@
+// The picture of an explorer: it evaluates the registry's formulas, draws an SVG and says in words what changed.
+// Python puts the formulas, printed as JavaScript, into the object below; nothing is evaluated from text at run time.
+const FORMULAS = {/* formulas */};
+
+const UNITS = { TiB: 2 ** 40, GiB: 2 ** 30, MiB: 2 ** 20, KiB: 2 ** 10 };
+const ARROW = " \u2192 ";
+
+// ---- numbers as text, as units.py writes them -------------------------------------------------------------------
+
+function grouped(text) {
+  const [whole, ...rest] = text.split(".");
+  return [whole.replace(/\B(?=(\d{3})+$)/g, ","), ...rest].join(".");
+}
+
+// As Python rounds: an exact half goes to the even digit.
+function fixed(x, digits) {
+  const scaled = x * 10 ** digits;
+  const floor = Math.floor(scaled);
+  if (scaled - floor === 0.5 && Number.isInteger(x * 2 ** (digits + 1))) {
+    return ((floor % 2 === 0 ? floor : floor + 1) / 10 ** digits).toFixed(digits);
+  }
+  return x.toFixed(digits);
+}
+
+function count(x) {
+  for (const [size, suffix] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]]) {
+    if (Math.abs(x) >= size) return `${fixed(x / size, 1)} ${suffix}`;
+  }
+  return String(Number(x.toPrecision(6)));
+}
+
+function amount(x, unit) {
+  if (unit !== "B") return `${count(x)} ${unit}`.trim();
+  const name = Object.keys(UNITS).find((u) => Math.abs(x) >= UNITS[u]);
+  return name ? `${fixed(x / UNITS[name], 2)} ${name}` : Number.isInteger(x) ? `${x} B` : `${fixed(x, 2)} B`;
+}
+
+// ---- state to numbers -------------------------------------------------------------------------------------------
+
+function valuesOf(spec, state, more = {}) {
+  const v = { ...spec.base };
+  for (const c of spec.controls) {
+    if (c.options) Object.assign(v, c.options[state[c.name]].values);
+    else v[c.name] = state[c.name];
+  }
+  Object.assign(v, more);
+  for (const [name, formula] of spec.derived) v[name] = FORMULAS[formula](v);
+  return v;
+}
+
+function labelOf(control, value) {
+  return control.options ? control.options[value].label : grouped(String(Number(value.toPrecision(12))));
+}
+
+// A control marked `divides` moves on, the way it was moving, to the next divisor of the other's value.
+function snapped(spec, state, before) {
+  const out = { ...state };
+  for (const c of spec.controls.filter((c) => c.divides)) {
+    const whole = out[c.divides];
+    const step = before && out[c.name] < before[c.name] ? -1 : 1;
+    let value = Math.min(out[c.name], whole);
+    while (whole % value) value += step;
+    out[c.name] = value;
+  }
+  return out;
+}
+
+// What the picture is of. An option in parentheses is not said; a choice that stands instead of another silences it.
+function subjectOf(spec, state) {
+  const said = spec.controls.filter((c) => spec.subject.includes(c.name))
+    .map((c) => [c, labelOf(c, state[c.name])]).filter(([, label]) => !label.startsWith("("));
+  const instead = said.map(([c]) => c.instead_of).filter((name) => name);
+  return said.filter(([c]) => !instead.includes(c.name)).map(([, label]) => label).join(", ");
+}
+
+function whatChanged(spec, before, state, preset) {
+  if (preset) return preset;
+  const said = spec.controls.filter((c) => before[c.name] !== state[c.name]);
+  return said.map((c) => `${c.label} ${labelOf(c, before[c.name])}${ARROW}${labelOf(c, state[c.name])}`).join(", ");
+}
+
+const sum = (list) => list.reduce((a, b) => a + b, 0);
+const sentence = (text) => text[0].toUpperCase() + text.slice(1);
+
+// ---- the kinds of picture: each has compute, describe, change, draw ---------------------------------------------
+
+const stack = {
+  compute(spec, state) {
+    const control = spec.controls.find((c) => c.name === spec.bars);
+    const rows = (control ? control.options : [{ label: "", values: {} }]).map((option, i) => {
+      const v = valuesOf(spec, state, control ? option.values : {});
+      const parts = spec.parts.map((p) => FORMULAS[p.formula](v));
+      return { label: option.label, parts, total: sum(parts), current: !control || i === state[spec.bars], v };
+    });
+    const now = rows.find((r) => r.current);
+    for (const r of rows) {
+      for (const [i, x] of r.parts.entries()) {
+        if (!(x >= 0)) throw new Error(`${spec.parts[i].formula}: ${x} is not an amount`);
+      }
+    }
+    return { rows, now, capacity: now.v.capacity, subject: subjectOf(spec, state) };
+  },
+  capacity(spec, r) {
+    if (r.capacity === undefined) return "";
+    const free = r.capacity - r.now.total;
+    const whole = `the ${amount(r.capacity, "B")} of ${r.now.v.capacity_label}`;
+    if (free < 0) return ` ${amount(-free, "B")} more than ${whole}: it does not fit.`;
+    return ` ${fixed((100 * r.now.total) / r.capacity, 1)} % of ${whole}; ${amount(free, "B")} are left.`;
+  },
+  describe(spec, r) {
+    const said = spec.parts.map((p, i) => [p.label, r.now.parts[i]]).filter(([, x]) => x);
+    const parts = said.map(([label, x]) => `${label} ${amount(x, spec.unit)}`).join(", ");
+    return `${r.subject}: ${parts}; ${amount(r.now.total, spec.unit)} in all.${stack.capacity(spec, r)}`;
+  },
+  change(spec, a, b, what) {
+    const moved = spec.parts
+      .map((p, i) => [p.label, a.now.parts[i], b.now.parts[i]])
+      .filter(([, x, y]) => x !== y)
+      .map(([label, x, y]) => `${label} ${amount(x, spec.unit)}${ARROW}${amount(y, spec.unit)}`);
+    const total = a.now.total === b.now.total ? `total stays ${amount(b.now.total, spec.unit)}`
+      : `total ${amount(a.now.total, spec.unit)}${ARROW}${amount(b.now.total, spec.unit)}`;
+    return `${sentence(what)}: ${[...moved, total].join("; ")}.${stack.capacity(spec, b)}`;
+  },
+  draw(spec, r, paint) {
+    const multi = r.rows.length > 1;
+    const left = multi ? 14 + 7.2 * Math.max(...r.rows.map((x) => x.label.length)) : 8;
+    const [bar, gap, top] = multi ? [28, 12, 26] : [56, 12, 26];
+    const longest = Math.max(...r.rows.map((x) => x.total)) || 1;
+    const near = r.capacity !== undefined && r.capacity <= 4 * longest;
+    const limit = Math.max(longest, near ? r.capacity * 1.02 : 0);
+    const x = (value) => left + (value / limit) * (WIDTH - left - 96);
+    const bottom = top + r.rows.length * (bar + gap);
+    r.rows.forEach((row, i) => {
+      const y = top + i * (bar + gap);
+      if (multi) {
+        paint.text(left - 8, y + bar / 2, row.label, { anchor: "end", bold: row.current });
+        if (row.current) paint.rect(1, y - 5, WIDTH - 2, bar + 10, { class: "everybyte-current" });
+      }
+      let at = 0;
+      row.parts.forEach((value, j) => {
+        if (!value) return;
+        const look = spec.looks[spec.parts[j].part];
+        const width = x(at + value) - x(at);
+        paint.part(x(at), y, width, bar, spec.parts[j].part, `${spec.parts[j].label}: ${amount(value, spec.unit)}`);
+        const text = amount(value, spec.unit);
+        if (width > 7 * text.length + 8) {
+          paint.pill(x(at) + width / 2, y + bar / 2, text, look);
+        }
+        at += value;
+      });
+      paint.text(x(at) + 6, y + bar / 2, amount(at, spec.unit), { bold: row.current });
+    });
+    if (near) paint.line(x(r.capacity), top - 8, x(r.capacity), bottom - gap + 8, { class: "everybyte-limit" });
+    if (r.capacity !== undefined) {
+      const beyond = near ? "" : ", beyond this scale" + ARROW;
+      const words = `${r.now.v.capacity_label}: ${amount(r.capacity, "B")}${beyond}`;
+      const end = !near || x(r.capacity) > WIDTH / 2;
+      paint.text(near ? x(r.capacity) : WIDTH - 4, 9, words, { anchor: end ? "end" : "start" });
+    }
+    return paint.legend(bottom + 6, spec.parts.map((p, j) => [p.part, p.label, r.now.parts[j]]).filter(([, , v]) => v)
+      .map(([part, label, v]) => [part, `${label} ${amount(v, spec.unit)}` + (spec.shares ? ` (${fixed((100 * v) / r.now.total, 1)} %)` : "")]));
+  },
+};
+
+const lines = {
+  compute(spec, state) {
+    const base = valuesOf(spec, state);
+    const at = base[spec.x.name];
+    const run = (q, value) => {
+      const y = FORMULAS[q](valuesOf(spec, state, { [spec.x.name]: value }));
+      if (!Number.isFinite(y)) throw new Error(`${q}: ${y} at ${spec.x.label} ${value}`);
+      return y;
+    };
+    const curves = spec.curves.map((c) => ({ ...c, ys: spec.x.values.map((value) => run(c.formula, value)), now: run(c.formula, at) }));
+    return { curves, at, capacity: base.capacity, subject: subjectOf(spec, state), label: base.capacity_label };
+  },
+  describe(spec, r) {
+    const said = r.curves.map((c) => `${c.label} ${amount(c.now, spec.unit)}`).join(", ");
+    return `${r.subject ? r.subject + ": " : ""}at ${spec.x.label} ${grouped(String(r.at))}, ${said}.`;
+  },
+  change(spec, a, b, what) {
+    const said = b.curves.map((c, i) => {
+      const before = a.curves[i].now;
+      const times = before > 0 && before !== c.now ? ` (\u00d7 ${fixed(c.now / before, 2)})` : "";
+      return before === c.now ? `${c.label} stays ${amount(c.now, spec.unit)}`
+        : `${c.label} ${amount(before, spec.unit)}${ARROW}${amount(c.now, spec.unit)}${times}`;
+    });
+    return `${sentence(what)}: ${said.join("; ")}.`;
+  },
+  draw(spec, r, paint) {
+    const [left, top, bottom, right] = [86, 12, 270, WIDTH - 150];
+    const xs = spec.x.values;
+    const log = spec.log;
+    const all = r.curves.flatMap((c) => [...c.ys, c.now]).filter((y) => !log || y > 0);
+    const high = Math.max(...all) || 1;
+    const low = log ? Math.min(...all) : 0;
+    const part = (value, from, to) => log ? Math.log(value / from) / Math.log(to / from || 1) : (value - from) / (to - from || 1);
+    const x = (value) => left + part(value, xs[0], xs[xs.length - 1]) * (right - left);
+    const y = (value) => bottom - (log && value <= 0 ? 0 : part(value, low, high)) * (bottom - top);
+    for (const k of [0, 0.25, 0.5, 0.75, 1]) {
+      const value = log ? low * (high / low) ** k : high * k;
+      paint.line(left, y(value), right, y(value), { class: "everybyte-grid" });
+      paint.text(left - 6, y(value), amount(value, spec.unit), { anchor: "end" });
+      const across = log ? xs[0] * (xs[xs.length - 1] / xs[0]) ** k : xs[0] + (xs[xs.length - 1] - xs[0]) * k;
+      paint.text(x(across), bottom + 14, grouped(String(Math.round(across))), { anchor: "middle" });
+    }
+    paint.text((left + right) / 2, bottom + 32, spec.x.label, { anchor: "middle" });
+    if (r.at >= xs[0] && r.at <= xs[xs.length - 1]) paint.line(x(r.at), top, x(r.at), bottom, { class: "everybyte-limit" });
+    const ends = r.curves.map((c, i) => ({ i, y: y(c.ys[c.ys.length - 1]) })).sort((a, b) => a.y - b.y);
+    ends.forEach((e, k) => { if (k) e.y = Math.max(e.y, ends[k - 1].y + 15); });
+    for (const { i, y: end } of ends) {
+      const c = r.curves[i];
+      const look = spec.looks[c.part];
+      const points = xs.map((value, j) => `${x(value)},${y(c.ys[j])}`).join(" ");
+      paint.element("polyline", { points, fill: "none", stroke: look.color, "stroke-width": 3, "stroke-dasharray": c.dash || "none" });
+      paint.element("circle", { cx: x(r.at), cy: y(c.now), r: 5, fill: look.color, class: "everybyte-mark" });
+      paint.text(right + 6, end, c.label, {});
+    }
+    return bottom + 44;
+  },
+};
+
+const ranges = {
+  compute(spec, state) {
+    const v = valuesOf(spec, state);
+    const bounds = (label, values) => {
+      const out = { label };
+      for (const [name, q] of Object.entries(spec.bounds)) out[name] = FORMULAS[q](values);
+      return out;
+    };
+    const rows = spec.rows.map((row) => bounds(row.label, { ...v, ...row.values }));
+    const now = bounds(spec.own, v);
+    rows.unshift(now);
+    for (const row of rows) {
+      if (!(row.smallest > 0 && row.smallest <= row.normal && row.normal <= row.largest)) {
+        throw new Error(`${row.label}: ${row.smallest}, ${row.normal}, ${row.largest} is not a range`);
+      }
+      Object.assign(row, round(2 ** v[spec.mark], row));
+    }
+    return { rows, now, at: v[spec.mark], subject: subjectOf(spec, state) };
+  },
+  describe(spec, r) {
+    const kept = r.rows.slice(1).map((row) => `${row.label} ${row.fate}`).join(", ");
+    return `${spec.own} (${r.subject}) spans ${power(r.now.smallest)} to ${power(r.now.largest)}, steps of ${power(r.now.epsilon)} above 1: `
+      + `a ${spec.thing} of 2^${short(r.at)} ${r.now.verdict}. The others: ${kept}.`;
+  },
+  change(spec, a, b, what) {
+    const moved = a.now.smallest === b.now.smallest && a.now.largest === b.now.largest ? ""
+      : `smallest ${power(a.now.smallest)}${ARROW}${power(b.now.smallest)}, largest ${power(a.now.largest)}${ARROW}${power(b.now.largest)}; `;
+    const kept = b.rows.slice(1).map((row) => `${row.label} ${row.fate}`).join(", ");
+    return `${sentence(what)}: ${moved}a ${spec.thing} of 2^${short(b.at)} ${b.now.verdict}. The others: ${kept}.`;
+  },
+  draw(spec, r, paint) {
+    const [left, top, bar, gap] = [96, 30, 24, 14];
+    const logs = r.rows.flatMap((row) => [Math.log2(row.smallest), Math.log2(row.largest)]).concat(r.at);
+    const low = Math.min(...logs);
+    const span = Math.max(...logs) - low || 1;
+    const x = (exponent) => left + 48 + ((exponent - low) / span) * (WIDTH - left - 110);
+    r.rows.forEach((row, i) => {
+      const y = top + i * (bar + gap);
+      const [a, b, c] = [row.smallest, row.normal, row.largest].map((value) => x(Math.log2(value)));
+      if (!i) paint.rect(1, y - 5, WIDTH - 2, bar + 10, { class: "everybyte-current" });
+      paint.text(left - 8, y + bar / 2, row.label, { anchor: "end", bold: !i });
+      if (b > a) paint.part(a, y, b - a, bar, "casts", `${row.label}, subnormal: fewer bits`);
+      paint.part(b, y, Math.max(c - b, 1), bar, "parameters", `${row.label}, normal`);
+      paint.text(a - 4, y + bar / 2, power(row.smallest), { anchor: "end" });
+      paint.text(c + 4, y + bar / 2, power(row.largest), {});
+    });
+    const bottom = top + r.rows.length * (bar + gap);
+    paint.line(x(r.at), top - 10, x(r.at), bottom - gap + 6, { class: "everybyte-limit" });
+    paint.text(x(r.at), 10, `${spec.thing} 2^${short(r.at)}: ${r.now.fate}`, { anchor: x(r.at) > WIDTH / 2 ? "end" : "start", bold: true });
+    return paint.legend(bottom + 4, [["casts", "subnormal: fewer bits"], ["parameters", "normal"]]);
+  },
+};
+
+const short = (x) => String(Number(x.toPrecision(6)));
+const power = (x) => `2^${short(Number(Math.log2(x).toFixed(3)))}`;
+
+// What a format makes of a number: round to nearest, ties to even (IEEE 754).
+function round(x, f) {
+  const quantum = Math.max(2 ** Math.floor(Math.log2(x)) * f.epsilon, f.smallest);
+  const steps = Math.floor(x / quantum);
+  const rest = x / quantum - steps;
+  const rounded = (steps + (rest > 0.5 || (rest === 0.5 && steps % 2) ? 1 : 0)) * quantum;
+  if (rounded > f.largest) return { fate: "overflows", verdict: "overflows to infinity" };
+  if (rounded === 0) return { fate: "loses it", verdict: "underflows: it becomes 0" };
+  if (rounded === x) return { fate: "keeps it", verdict: "is kept exactly" };
+  const error = `${fixed((100 * Math.abs(rounded - x)) / x, 2)} % off`;
+  return { fate: `rounds it, ${error}`, verdict: `is rounded to ${Number((rounded / 2 ** Math.floor(Math.log2(x))).toPrecision(6))} \u00d7 2^${Math.floor(Math.log2(x))}, ${error}` };
+}
+
+const KINDS = { stack, lines, ranges };
+
+function describe(spec, state) {
+  const kind = KINDS[spec.kind];
+  return kind.describe(spec, kind.compute(spec, state));
+}
+
+function change(spec, before, state, preset) {
+  const kind = KINDS[spec.kind];
+  return kind.change(spec, kind.compute(spec, before), kind.compute(spec, state), whatChanged(spec, before, state, preset));
+}
+
+export const pure = { FORMULAS, amount, change, describe, snapped, valuesOf };
+
+// ---- the page ---------------------------------------------------------------------------------------------------
+
+const WIDTH = 760;
+const SVG = "http://www.w3.org/2000/svg";
+const HATCHES = {
+  "//": "M-1 1L1 -1M0 8L8 0M7 9L9 7", "\\\\": "M-1 7L1 9M0 0L8 8M7 -1L9 1", "..": "M3 4h2", "++": "M4 0V8M0 4H8",
+  xx: "M0 0L8 8M0 8L8 0", "--": "M0 4H8", "||": "M4 0V8",
+};
+
+function node(name, attributes, ...children) {
+  const element = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+function painter(svg, looks, id) {
+  const put = (name, attributes, ...children) => svg.appendChild(node(name, attributes, ...children));
+  const defs = put("defs", {});
+  for (const [name, look] of Object.entries(looks)) {
+    const attributes = { id: `${id}-${name}`, width: 8, height: 8, patternUnits: "userSpaceOnUse" };
+    const pattern = defs.appendChild(node("pattern", attributes, node("rect", { width: 8, height: 8, fill: look.color })));
+    if (look.hatch) pattern.append(node("path", { d: HATCHES[look.hatch], stroke: "#FBFAF6", "stroke-width": 1.4, fill: "none" }));
+  }
+  const paint = {
+    element: put,
+    line: (x1, y1, x2, y2, more) => put("line", { x1, y1, x2, y2, ...more }),
+    rect: (x, y, width, height, more) => put("rect", { x, y, width: Math.max(width, 0), height, ...more }),
+    text(x, y, words, { anchor = "start", bold = false, fill }) {
+      const style = { x, y, "text-anchor": anchor, "dominant-baseline": "central", "font-weight": bold ? "bold" : "normal" };
+      put("text", fill ? { ...style, style: `fill: ${fill}` } : style).textContent = words;
+    },
+    part(x, y, width, height, name, title) {
+      const bar = paint.rect(x, y, width, height, { fill: `url(#${id}-${name})`, class: "everybyte-part" });
+      bar.appendChild(node("title", {})).textContent = title;
+    },
+    pill(x, y, words, look) {
+      const width = 6.6 * words.length + 8;
+      if (look.hatch) paint.rect(x - width / 2, y - 9, width, 18, { fill: look.color, rx: 4 });
+      paint.text(x, y, words, { anchor: "middle", fill: look.ink });
+    },
+    legend(y, entries) {
+      let [x, line] = [8, y];
+      for (const [name, words] of entries) {
+        const width = 30 + 6.9 * words.length + 14;
+        if (x + width > WIDTH && x > 8) [x, line] = [8, line + 20];
+        paint.part(x, line, 22, 13, name, words);
+        paint.text(x + 28, line + 7, words, {});
+        x += width;
+      }
+      return line + 22;
+    },
+  };
+  return paint;
+}
+
+function render({ model, el }) {
+  const spec = model.get("spec");
+  const kind = KINDS[spec.kind];
+  const root = document.createElement("div");
+  root.className = "everybyte-picture";
+  const title = document.createElement("div");
+  title.className = "everybyte-title";
+  title.textContent = spec.title;
+  const place = document.createElement("div");
+  const said = document.createElement("p");
+  said.className = "everybyte-sentence";
+  said.setAttribute("aria-live", "polite");
+  root.append(title, place, said);
+  el.append(root);
+  const id = `everybyte-${Math.random().toString(36).slice(2)}`;
+  const traits = Object.fromEntries(spec.controls.map((c) => [c.name, `c_${c.name}`]));
+  const read = () => Object.fromEntries(spec.controls.map((c) => [c.name, model.get(traits[c.name])]));
+  let before = null; // the last state drawn, and what it gave
+  let result = null;
+  let preset = "";
+  let waiting = false;
+
+  function write(state) {
+    const now = read();
+    const moved = spec.controls.filter((c) => now[c.name] !== state[c.name]);
+    for (const c of moved) model.set(traits[c.name], state[c.name]);
+    if (moved.length) model.save_changes();
+  }
+
+  function picked(state) {
+    return spec.presets.findIndex((p) => Object.entries(p.state).every(([name, value]) => state[name] === value));
+  }
+
+  function redraw() {
+    waiting = false;
+    try {
+      const state = snapped(spec, read(), before);
+      if (spec.controls.some((c) => state[c.name] === null || state[c.name] === undefined)) return;
+      write(state);
+      const index = picked(state);
+      if (model.get("preset") !== (index < 0 ? null : index)) {
+        model.set("preset", index < 0 ? null : index);
+        model.save_changes();
+      }
+      const same = before && spec.controls.every((c) => before[c.name] === state[c.name]);
+      if (same && result) return;
+      const now = kind.compute(spec, state);
+      const svg = node("svg", { role: "img" });
+      const height = kind.draw(spec, now, painter(svg, spec.looks, id));
+      svg.setAttribute("viewBox", `0 0 ${WIDTH} ${height}`);
+      svg.setAttribute("aria-label", `${spec.title}. ${kind.describe(spec, now)}`);
+      place.replaceChildren(svg);
+      said.textContent = result ? kind.change(spec, result, now, whatChanged(spec, before, state, preset)) : kind.describe(spec, now);
+      [before, result, preset] = [state, now, ""];
+    } catch (error) {
+      const alert = document.createElement("pre");
+      alert.className = "everybyte-error";
+      alert.setAttribute("role", "alert");
+      alert.textContent = `This picture could not be drawn. ${error}`;
+      place.replaceChildren(alert);
+      said.textContent = "";
+      result = null;
+    }
+  }
+
+  function soon() {
+    if (!waiting) queueMicrotask(redraw);
+    waiting = true;
+  }
+
+  function pick() {
+    const chosen = spec.presets[model.get("preset")];
+    if (!chosen || (before && picked(before) === model.get("preset"))) return;
+    preset = chosen.label;
+    write({ ...read(), ...chosen.state });
+    soon();
+  }
+
+  for (const trait of Object.values(traits)) model.on(`change:${trait}`, soon);
+  model.on("change:preset", pick);
+  redraw();
+  return () => {
+    for (const trait of Object.values(traits)) model.off(`change:${trait}`, soon);
+    model.off("change:preset", pick);
+  };
+}
+
+export default { render };

@@ -1,0 +1,258 @@
+"""The kinds of picture: each names its formulas, computes, says and draws a state in Python as picture.js does in the browser.
+
+A quantity is the name of a registered formula, or a sympy expression in the book's notation.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .. import draw, units
+from ..draw.palette import PARTS, ink_on
+from ..formulas import Formula, formula
+from ..tables import Table
+
+
+def quantity(q) -> Formula:
+    """The formula behind a quantity: registered, or made from a sympy expression for an explorer alone."""
+    if isinstance(q, str):
+        return formula(q)
+    return q if isinstance(q, Formula) else Formula(str(q), "", q, "", "the explorer's own sum", "")
+
+
+def amount(value: float, unit: str) -> str:
+    """`value` as text: bytes where `unit` is "B", else a count of things."""
+    return units.text(value) if unit == "B" else f"{units.number(value)} {unit}".rstrip()
+
+
+def looks() -> dict:
+    """The palette as the picture needs it."""
+    return {name: {"color": p.color, "hatch": p.hatch, "ink": ink_on(p.color)} for name, p in PARTS.items()}
+
+
+def _axis(unit, value):
+    if unit != "B":
+        return unit
+    return next((u for u in ("TiB", "GiB", "MiB", "KiB") if value >= units.UNITS[u]), "B")
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Amounts stacked in a bar, against the capacity that the values name `capacity`, where they do.
+
+    Attributes:
+        parts: [(part of the palette, label, quantity)]. unit: "B" for bytes, else what is counted.
+        bars: the name of a choice: a bar for each of its options, the chosen one marked; "" for one bar.
+        shares: name each part's share of the whole.
+    """
+
+    parts: Sequence[tuple]
+    unit: str = "B"
+    bars: str = ""
+    shares: bool = False
+
+    kind = "stack"
+
+    def quantities(self):
+        """Every quantity that it evaluates."""
+        return [q for _, _, q in self.parts]
+
+    def spec(self):
+        """What the picture needs to know."""
+        parts = [{"part": part, "label": label, "formula": quantity(q).name} for part, label, q in self.parts]
+        return {"parts": parts, "unit": self.unit, "bars": self.bars, "shares": self.shares}
+
+    def compute(self, values):
+        """[(part, label, amount)] at the symbols' values."""
+        return [(part, label, quantity(q)(**values)) for part, label, q in self.parts]
+
+    def describe(self, subject, values):
+        """The sentence for a state, as picture.js says it."""
+        rows = self.compute(values)
+        total = sum(x for *_, x in rows)
+        said = ", ".join(f"{label} {amount(x, self.unit)}" for _, label, x in rows if x)
+        return f"{subject}: {said}; {amount(total, self.unit)} in all.{self._capacity(values, total)}"
+
+    def _capacity(self, values, total):
+        if "capacity" not in values:
+            return ""
+        free = values["capacity"] - total
+        whole = f"the {units.text(values['capacity'])} of {values['capacity_label']}"
+        if free < 0:
+            return f" {units.text(-free)} more than {whole}: it does not fit."
+        return f" {100 * total / values['capacity']:.1f} % of {whole}; {units.text(free)} are left."
+
+    def figure(self, title, subject, values, variants):
+        """matplotlib's figure of the same state. `variants`: {label: values} of the bars."""
+        rows = {label: {} for label in variants}
+        for label, row in variants.items():
+            for part, _, x in self.compute(row):
+                rows[label][part] = rows[label].get(part, 0) + x
+        if self.shares:
+            return draw.shares(next(iter(rows.values())), title=f"{title}, {subject}", unit=self.unit)
+        unit = _axis(self.unit, max(sum(r.values()) for r in rows.values()))
+        named = (
+            {"capacity": values["capacity"], "capacity_label": values["capacity_label"]} if "capacity" in values else {}
+        )
+        return draw.stacked(rows, title=f"{title}, {subject}", unit=unit, **named)
+
+    def table(self, subject, values):
+        """A `Table` of the state: each part's amount and share."""
+        rows = self.compute(values)
+        total = sum(x for *_, x in rows)
+        body = [(label, x, amount(x, self.unit), f"{x / total:.1%}" if total else "") for _, label, x in rows]
+        exact = "bytes" if self.unit == "B" else self.unit
+        return Table(
+            ("part", exact, "that is", "share"), [*body, ("total", total, amount(total, self.unit), "100.0%")], subject
+        )
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Curves over one symbol, with a mark at its value now.
+
+    Attributes:
+        x: the symbol's name. label: in words. values: where the curves are evaluated, ascending.
+        curves: [(part of the palette, label, quantity)]. unit: "B" or what is counted. log: both axes logarithmic.
+    """
+
+    x: str
+    label: str
+    values: Sequence[float]
+    curves: Sequence[tuple]
+    unit: str = "B"
+    log: bool = False
+
+    kind = "lines"
+
+    def quantities(self):
+        """Every quantity that it evaluates."""
+        return [q for _, _, q in self.curves]
+
+    def spec(self):
+        """What the picture needs to know."""
+        dashes = ("", "8 5", "2 4", "10 4 2 4")
+        curves = [
+            {"part": part, "label": label, "formula": quantity(q).name, "dash": dashes[i % 4]}
+            for i, (part, label, q) in enumerate(self.curves)
+        ]
+        x = {"name": self.x, "label": self.label, "values": list(self.values)}
+        return {"x": x, "curves": curves, "unit": self.unit, "log": self.log}
+
+    def describe(self, subject, values):
+        """The sentence for a state, as picture.js says it."""
+        said = ", ".join(f"{label} {amount(quantity(q)(**values), self.unit)}" for _, label, q in self.curves)
+        return f"{subject + ': ' if subject else ''}at {self.label} {values[self.x]:,}, {said}."
+
+    def _over(self, q, values):
+        return [quantity(q)(**{**values, self.x: x}) for x in self.values]
+
+    def figure(self, title, subject, values, variants):
+        """matplotlib's figure of the same state."""
+        curves = {label: (part, self._over(q, values)) for part, label, q in self.curves}
+        unit = _axis(self.unit, max(max(ys) for _, ys in curves.values()))
+        title = f"{title}, {subject}" if subject else title
+        return draw.lines(self.values, curves, self.label, title, unit=unit, mark=values[self.x], log=self.log)
+
+    def table(self, subject, values):
+        """A `Table` of the curves at the state's value, its half and its double."""
+        at = [values[self.x] // 2 or 1, values[self.x], values[self.x] * 2]
+        rows = [
+            (label, *(amount(quantity(q)(**{**values, self.x: x}), self.unit) for x in at))
+            for _, label, q in self.curves
+        ]
+        return Table((self.label, *(f"{x:,}" for x in at)), rows, subject)
+
+
+def rounded(x: float, smallest: float, largest: float, epsilon: float) -> float:
+    """`x` > 0 in a number format: round to nearest, ties to even (IEEE 754); infinity above the largest, 0 below."""
+    quantum = max(2.0 ** math.floor(math.log2(x)) * epsilon, smallest)
+    value = round(x / quantum) * quantum
+    return math.inf if value > largest else value
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The ranges of number formats on a logarithmic axis, with a number marked in them.
+
+    Attributes:
+        rows: {label: {symbol: value}}, the formats to compare with. own: the label of the one that the controls make.
+        bounds: {"smallest", "normal", "largest", "epsilon"}: quantities, all positive numbers.
+        mark: the name of the value that holds the number's base-2 logarithm. thing: what that number is.
+    """
+
+    rows: Mapping[str, Mapping[str, object]]
+    own: str
+    bounds: Mapping[str, object]
+    mark: str
+    thing: str
+
+    kind = "ranges"
+
+    def quantities(self):
+        """Every quantity that it evaluates."""
+        return list(self.bounds.values())
+
+    def spec(self):
+        """What the picture needs to know."""
+        rows = [{"label": label, "values": dict(values)} for label, values in self.rows.items()]
+        bounds = {name: quantity(q).name for name, q in self.bounds.items()}
+        return {"rows": rows, "own": self.own, "bounds": bounds, "mark": self.mark, "thing": self.thing}
+
+    def compute(self, values):
+        """{label: {"smallest", "normal", "largest", "epsilon"}}, the controls' own format first."""
+        every = {self.own: values} | {label: {**values, **more} for label, more in self.rows.items()}
+        return {label: {name: float(quantity(q)(**v)) for name, q in self.bounds.items()} for label, v in every.items()}
+
+    def _fate(self, x, f):
+        value = rounded(x, f["smallest"], f["largest"], f["epsilon"])
+        if math.isinf(value):
+            return "overflows", "overflows to infinity"
+        if value == 0:
+            return "loses it", "underflows: it becomes 0"
+        if value == x:
+            return "keeps it", "is kept exactly"
+        error = f"{100 * abs(value - x) / x:.2f} % off"
+        exponent = math.floor(math.log2(x))
+        return f"rounds it, {error}", f"is rounded to {value / 2.0**exponent:.6g} × 2^{exponent}, {error}"
+
+    def describe(self, subject, values):
+        """The sentence for a state, as picture.js says it."""
+        rows = self.compute(values)
+        x = 2.0 ** values[self.mark]
+        own = rows.pop(self.own)
+        others = ", ".join(f"{label} {self._fate(x, f)[0]}" for label, f in rows.items())
+        span = f"spans {_power(own['smallest'])} to {_power(own['largest'])}, steps of {_power(own['epsilon'])} above 1"
+        verdict = self._fate(x, own)[1]
+        return (
+            f"{self.own} ({subject}) {span}: a {self.thing} of 2^{values[self.mark]:g} {verdict}. The others: {others}."
+        )
+
+    def figure(self, title, subject, values, variants):
+        """matplotlib's figure of the same state."""
+        rows = {
+            label: {name: math.log2(f[name]) for name in ("smallest", "normal", "largest")}
+            for label, f in self.compute(values).items()
+        }
+        return draw.ranges(rows, mark=values[self.mark], title=f"{title}, {subject}")
+
+    def table(self, subject, values):
+        """A `Table` of the formats: smallest, smallest normal, largest, step above one, and what becomes of the number."""
+        x = 2.0 ** values[self.mark]
+        rows = [
+            (label, *(_power(f[n]) for n in ("smallest", "normal", "largest", "epsilon")), self._fate(x, f)[0])
+            for label, f in self.compute(values).items()
+        ]
+        columns = (
+            "format",
+            "smallest",
+            "smallest normal",
+            "largest",
+            "step above 1",
+            f"{self.thing} of 2^{values[self.mark]:g}",
+        )
+        return Table(columns, rows, subject)
+
+
+def _power(x):
+    return f"2^{round(math.log2(x), 3):g}"
