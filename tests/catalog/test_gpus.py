@@ -20,6 +20,7 @@ def test_the_catalogue_reaches_from_small_to_large():
 @pytest.mark.parametrize(
     ("name", "memory"),
     [
+        ("h100-80gb", 81090 * MIB),
         ("h200", 143156 * MIB),
         ("mi300x", 196592 * MIB),
         ("rtx-4090", 24217 * MIB),
@@ -73,7 +74,8 @@ def test_bandwidth_rises_from_one_generation_to_the_next(rising):
 
 
 @pytest.mark.parametrize(
-    ("name", "both_directions"), [("v100-16gb", 300), ("a100-80gb", 600), ("h100-80gb", 900), ("b200", 1800)]
+    ("name", "both_directions"),
+    [("v100-16gb", 300), ("a100-80gb", 600), ("h100-80gb", 900), ("h200", 900), ("b200", 1800)],
 )
 def test_peer_link_is_half_of_nvlinks_advertised_sum(name, both_directions):
     assert 2 * eb.gpu(name).peer_link == both_directions * 10**9
