@@ -3,6 +3,7 @@
 Each figure has its alternative text built beside it from the same state, and carries it as `fig.alt`.
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -20,7 +21,7 @@ def canvas(title: str, height: float = 3.6, width: float = WIDTH):
     """An empty figure in the book's style: (figure, axes). Inches."""
     fig = Figure(figsize=(width, height), layout="constrained", facecolor=CARD)
     ax = fig.add_subplot(facecolor=CARD)
-    ax.set_title(title, loc="left", fontsize=12, color=INK, fontweight="bold", pad=10)
+    _title(fig, title)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -31,6 +32,11 @@ def canvas(title: str, height: float = 3.6, width: float = WIDTH):
     ax.grid(color=GRID, linewidth=0.8)
     ax.set_axisbelow(True)
     return fig, ax
+
+
+def _title(fig, title):
+    words = textwrap.fill(title, int(fig.get_figwidth() * 9.5))
+    fig.suptitle(words, x=0.01, ha="left", fontsize=12, color=INK, fontweight="bold")
 
 
 def amount(value: float, unit: str) -> str:
@@ -200,13 +206,9 @@ def shares(parts: Mapping[str, float], title: str = "", unit: str = "parameters"
     ax.set_xlim(0, 1)
     ax.set_ylim(-0.4, 0.4)
     ax.set_axis_off()
-    ax.set_title(f"{title}: {amount(total, unit)}", loc="left", fontsize=12, color=INK, fontweight="bold")
+    _title(fig, f"{title}: {amount(total, unit)}")
     fig.alt = shares_alt(parts, title, unit)
     return fig
-
-
-def _stated(y, unit):
-    return amount(y, unit)
 
 
 def lines_alt(
@@ -214,7 +216,7 @@ def lines_alt(
 ):
     """The text of `lines`: each curve's first and last value, and its value at the mark."""
     said = [
-        f"{label} from {_stated(ys[0], unit)} at {x[0]:,g} to {_stated(ys[-1], unit)} at {x[-1]:,g}"
+        f"{label} from {amount(ys[0], unit)} at {x[0]:,g} to {amount(ys[-1], unit)} at {x[-1]:,g}"
         for label, (_, ys) in curves.items()
     ]
     text = f"Lines, {title}, over {x_label}: " + "; ".join(said) + "."
@@ -222,7 +224,7 @@ def lines_alt(
         near = min(range(len(x)), key=lambda i: abs(x[i] - mark))
         text += (
             f" At {x[near]:,g}: "
-            + ", ".join(f"{label} {_stated(ys[near], unit)}" for label, (_, ys) in curves.items())
+            + ", ".join(f"{label} {amount(ys[near], unit)}" for label, (_, ys) in curves.items())
             + "."
         )
     return text
@@ -252,20 +254,16 @@ def lines(
     fig, ax = canvas(title, height=4.2)
     styles = ("-", "--", ":", "-.")
     used: dict[str, int] = {}
+    near = None if mark is None else min(range(len(x)), key=lambda i: abs(x[i] - mark))
     for label, (name, ys) in curves.items():
         if len(ys) != len(x):
             raise ValueError(f"curves[{label!r}]: {len(ys)} values do not go with {len(x)} of x; allowed: as many")
         color = part(name).color
         style = styles[used.setdefault(color, 0) % len(styles)]
         used[color] += 1
-        shown = [_scaled(y, unit) for y in ys]
-        ax.plot(x, shown, style, color=color, linewidth=2.5)
-        ax.annotate(f" {label}", (x[-1], shown[-1]), color=INK, fontsize=10, va="center", annotation_clip=False)
-        if mark is not None:
-            near = min(range(len(x)), key=lambda i: abs(x[i] - mark))
-            ax.plot([x[near]], [shown[near]], "o", color=color, markersize=8, markeredgecolor=INK)
-            ax.annotate(amount(ys[near], unit), (x[near], shown[near]), xytext=(0, 9), textcoords="offset points",
-                        ha="center", fontsize=9.5, color=INK)  # fmt: skip
+        ax.plot(x, [_scaled(y, unit) for y in ys], style, color=color, linewidth=2.5)
+        if near is not None:
+            ax.plot([x[near]], [_scaled(ys[near], unit)], "o", color=color, markersize=8, markeredgecolor=INK)
     if log:
         ax.set_xscale("log", base=2)
         ax.set_yscale("log")
@@ -273,9 +271,76 @@ def lines(
         ax.set_ylim(bottom=0)
     if capacity is not None:
         ax.axhline(_scaled(capacity, unit), color=INK, linestyle="--", linewidth=1.5)
+        ax.annotate(f"capacity {amount(capacity, unit)}", (0.01, _scaled(capacity, unit)), xycoords=("axes fraction", "data"),
+                    va="bottom", fontsize=9.5, color=INK)  # fmt: skip
+    _name_ends(ax, {label: _scaled(ys[-1], unit) for label, (_, ys) in curves.items()})
+    if near is not None:
+        ax.axvline(x[near], color=MUTED, linestyle=":", linewidth=1.2)
+        said = [f"at {x[near]:,g}", *(f"{label}: {amount(ys[near], unit)}" for label, (_, ys) in curves.items())]
+        ax.text(0.02, 0.96, "\n".join(said), transform=ax.transAxes, va="top", fontsize=10, color=INK,
+                bbox={"facecolor": CARD, "edgecolor": GRID, "boxstyle": "round,pad=0.4"})  # fmt: skip
     ax.set_xlabel(x_label)
     ax.set_ylabel(unit)
     fig.alt = lines_alt(x, curves, x_label, title, unit, mark)
+    return fig
+
+
+def _name_ends(ax, ends):
+    """Each curve's name at its end, moved up where two would touch."""
+    ax.get_ylim()  # settles the limits
+    place = ax.transData + ax.transAxes.inverted()
+    at = -1.0
+    for label, y in sorted(ends.items(), key=lambda kv: kv[1]):
+        at = max(place.transform((ax.get_xlim()[0], y))[1], at + 0.06)
+        ax.annotate(
+            f" {label}", (1, at), xycoords="axes fraction", color=INK, fontsize=10, va="center", annotation_clip=False
+        )
+
+
+def timeline_alt(trace, title: str = "") -> str:
+    """The text of `timeline`: the peak, where it is, its parts, and the live bytes at each mark."""
+    inside = ", ".join(f"{part(n).label} {units.text(v)}" for n, v in trace.parts.items() if v)
+    marks = ", ".join(f"{name.replace('_', ' ')} {units.text(trace.live[i])}" for name, i in trace.marks.items())
+    return (
+        f"Live bytes over the {len(trace.live):,} operations of one step, {title}: "
+        f"the peak of {units.text(trace.peak)} is in {trace.peak_at} ({inside}). At the marks: {marks}."
+    )
+
+
+def timeline(trace, title: str = "", unit: str = "GiB", capacity: float | None = None) -> Figure:
+    """Live bytes by part over the operations of one training step, its phases and its peak marked.
+
+    Args:
+        trace: what `everybyte.dry_run` returns: its `timeline()`, `live`, `marks`, `peak`, `peak_operation`, `peak_at`, `parts`.
+        capacity: bytes; a line across.
+    """
+    fig, ax = canvas(title, height=4.6)
+    floor = [0.0] * len(trace.live)
+    steps = range(len(trace.live))
+    names = [name for name, line in trace.timeline().items() if any(line)]
+    for name in names:
+        top = [a + _scaled(b, unit) for a, b in zip(floor, trace.timeline()[name], strict=True)]
+        ax.fill_between(steps, floor, top, step="post", **{**_look(name), "linewidth": 0.3})
+        floor = top
+    high = max(_scaled(trace.peak, unit), _scaled(capacity or 0, unit)) * 1.22
+    for i, (name, at) in enumerate(sorted(trace.marks.items(), key=lambda kv: kv[1])):
+        ax.axvline(at, color=INK, linestyle=":", linewidth=1.2)
+        right = at > 0.9 * len(trace.live)
+        ax.annotate(f" {name.replace('_', ' ')} ", (at, high * (0.995 if i % 2 else 0.93)), ha="right" if right else "left",
+                    va="top", fontsize=9.5, color=INK)  # fmt: skip
+    peak = (trace.peak_operation, _scaled(trace.peak, unit))
+    ax.plot(*peak, "v", color=INK, markersize=9)
+    ax.annotate(f"peak {amount(trace.peak, unit)}, {trace.peak_at}", peak, xytext=(0, 8), textcoords="offset points",
+                ha="right" if peak[0] > len(trace.live) / 2 else "left", fontsize=10, color=INK, fontweight="bold",
+                bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1})  # fmt: skip
+    if capacity is not None:
+        ax.axhline(_scaled(capacity, unit), color=INK, linestyle="--", linewidth=1.5)
+    ax.set_xlim(0, len(trace.live) - 1)
+    ax.set_ylim(0, high)
+    ax.set_xlabel("operations of the step, in order")
+    ax.set_ylabel(unit)
+    _legend(fig, names)
+    fig.alt = timeline_alt(trace, title)
     return fig
 
 

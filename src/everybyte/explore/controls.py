@@ -7,8 +7,9 @@ import ipywidgets as widgets
 
 from .. import checks
 
-_STYLE = {"description_width": "11em"}
-_WIDE = {"width": "44em", "max_width": "100%"}
+_STYLE = {"description_width": "9em"}
+_WIDE = {"width": "40em", "max_width": "100%"}
+_NARROW = {"width": "23em", "max_width": "100%"}
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,8 @@ class Choice:
             raise ValueError(f"{self.name}: {self.start!r} is unknown; allowed: {', '.join(self.options)}")
 
     def _widget(self):
-        kind = widgets.SelectionSlider if self.kind == "slider" else widgets.Dropdown
-        return kind(options=list(self.options), index=0, description=self.label, style=_STYLE, layout=_WIDE)
+        kind, layout = (widgets.SelectionSlider, _WIDE) if self.kind == "slider" else (widgets.Dropdown, _NARROW)
+        return kind(options=list(self.options), index=0, description=self.label, style=_STYLE, layout=layout)
 
     def widget(self):
         """The ipywidgets control: a new one, or the one that every explorer shares."""
@@ -168,15 +169,18 @@ def _gpus():
 def precision_label(setup) -> str:
     """The option of the shared control `precision` that stands for a setup."""
     extra = "" if setup.master_gradients == "bf16" else f", {setup.master_gradients} gradients"
-    return setup.precision + extra.replace("both", "bf16 and fp32")
+    return setup.precision + extra
 
 
 def _precisions():
     from ..formulas import bindings
     from ..setup import MASTER_GRADIENTS, PRECISIONS, Setup
 
-    setups = [Setup(precision=p) for p in PRECISIONS]
-    setups += [Setup(precision="bf16-master", master_gradients=m) for m in MASTER_GRADIENTS if m != "bf16"]
+    setups = [
+        Setup(precision=p, master_gradients=m)
+        for p in PRECISIONS
+        for m in (MASTER_GRADIENTS if p == "bf16-master" else ["bf16"])
+    ]
     return _decided_by({precision_label(s): s for s in setups}, lambda s: bindings(None, s))
 
 

@@ -88,7 +88,8 @@ class Explorer(widgets.VBox):
         ]
         self._links.append(widgets.jslink((buttons, "index"), (self.picture, "preset")))
         self._buttons = buttons
-        super().__init__([buttons, *self._inputs.values(), self.picture], layout={"overflow": "visible"})
+        inputs = widgets.Box(list(self._inputs.values()), layout={"flex_flow": "row wrap"})
+        super().__init__([buttons, inputs, self.picture])
         self.add_class("everybyte-explorer")
 
     def _preset(self, chosen):

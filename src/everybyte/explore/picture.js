@@ -128,29 +128,25 @@ const stack = {
     const longest = Math.max(...r.rows.map((x) => x.total)) || 1;
     const near = r.capacity !== undefined && r.capacity <= 4 * longest;
     const limit = Math.max(longest, near ? r.capacity * 1.02 : 0);
-    const x = (value) => left + (value / limit) * (WIDTH - left - 96);
+    const x = (value) => left + (value / limit) * (WIDTH - left - 140);
     const bottom = top + r.rows.length * (bar + gap);
+    if (multi) paint.rect(1, top + r.rows.indexOf(r.now) * (bar + gap) - 5, WIDTH - 2, bar + 10, { class: "everybyte-current" });
+    if (near) paint.line(x(r.capacity), top - 8, x(r.capacity), bottom - gap + 8, { class: "everybyte-limit" });
     r.rows.forEach((row, i) => {
       const y = top + i * (bar + gap);
-      if (multi) {
-        paint.text(left - 8, y + bar / 2, row.label, { anchor: "end", bold: row.current });
-        if (row.current) paint.rect(1, y - 5, WIDTH - 2, bar + 10, { class: "everybyte-current" });
-      }
+      if (multi) paint.text(left - 8, y + bar / 2, row.label, { anchor: "end", bold: row.current });
       let at = 0;
       row.parts.forEach((value, j) => {
         if (!value) return;
-        const look = spec.looks[spec.parts[j].part];
-        const width = x(at + value) - x(at);
-        paint.part(x(at), y, width, bar, spec.parts[j].part, `${spec.parts[j].label}: ${amount(value, spec.unit)}`);
         const text = amount(value, spec.unit);
-        if (width > 7 * text.length + 8) {
-          paint.pill(x(at) + width / 2, y + bar / 2, text, look);
-        }
+        const width = x(at + value) - x(at);
+        paint.part(x(at), y, width, bar, spec.parts[j].part, `${spec.parts[j].label}: ${text}`);
+        if (width > 7 * text.length + 8) paint.pill(x(at) + width / 2, y + bar / 2, text, spec.looks[spec.parts[j].part]);
         at += value;
       });
-      paint.text(x(at) + 6, y + bar / 2, amount(at, spec.unit), { bold: row.current });
+      const over = r.capacity !== undefined && at > r.capacity ? ", too much" : "";
+      paint.text(x(at) + 6, y + bar / 2, amount(at, spec.unit) + over, { bold: row.current });
     });
-    if (near) paint.line(x(r.capacity), top - 8, x(r.capacity), bottom - gap + 8, { class: "everybyte-limit" });
     if (r.capacity !== undefined) {
       const beyond = near ? "" : ", beyond this scale" + ARROW;
       const words = `${r.now.v.capacity_label}: ${amount(r.capacity, "B")}${beyond}`;
@@ -333,7 +329,7 @@ function painter(svg, looks, id) {
     rect: (x, y, width, height, more) => put("rect", { x, y, width: Math.max(width, 0), height, ...more }),
     text(x, y, words, { anchor = "start", bold = false, fill }) {
       const style = { x, y, "text-anchor": anchor, "dominant-baseline": "central", "font-weight": bold ? "bold" : "normal" };
-      put("text", fill ? { ...style, style: `fill: ${fill}` } : style).textContent = words;
+      put("text", { ...style, ...(fill ? { style: `fill: ${fill}` } : { class: "everybyte-free" }) }).textContent = words;
     },
     part(x, y, width, height, name, title) {
       const bar = paint.rect(x, y, width, height, { fill: `url(#${id}-${name})`, class: "everybyte-part" });
