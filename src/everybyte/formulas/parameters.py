@@ -1,6 +1,6 @@
 """How many parameters, exactly: summed from the list of a transformer's weight tensors."""
 
-from sympy import Add, collect, expand
+from sympy import Add, Min, collect, expand, factor_terms
 
 from .registry import Tensor, register
 from .symbols import (
@@ -31,8 +31,8 @@ def _mlp(name, inner, count):
 # The weight tensors of each group. ATTENTION, NORMS, MLP and EXPERTS are one layer's.
 EMBEDDINGS = [
     Tensor("token.weight", V * W),
-    Tensor("position.weight", N * H),
-    Tensor("type.weight", T * H),
+    Tensor("position.weight", N * H, Min(N, 1)),
+    Tensor("type.weight", T * H, Min(T, 1)),
     Tensor("project.weight", W * H, 2 * projected),
     *_norm("embedding_norm", H, embedding_norm),
 ]
@@ -56,7 +56,7 @@ MLP = _mlp("mlp", F, 1)
 EXPERT = _mlp("expert", F_e, 1)
 ROUTER = [Tensor("router.weight", H * E), Tensor("router.bias", E, router_bias)]
 FINAL = [*_norm("final_norm", H, final_norm)]
-HEAD = [Tensor("head.weight", V * H, 1 - tied)]
+HEAD = [Tensor("head.weight", V * W, 1 - tied)]
 POOLER = [Tensor("pooler.weight", H * H, pooler), Tensor("pooler.bias", H, pooler)]
 
 
@@ -82,6 +82,12 @@ def _numbers(tensors):
     return Add(*(t.numbers() for t in tensors))
 
 
+def _numbers(tensors):
+    """Numbers held in all, common factors taken out."""
+    numbers = Add(*(t.numbers() for t in tensors)).replace(Min, lambda *_: 1)  # no rows, no numbers
+    return factor_terms(collect(expand(numbers), [latent, norm_bias, H]))
+
+
 def _register(item, title, expr, *assumptions, source="nanoGPT, model.py; Vaswani et al. 2017, arXiv:1706.03762"):
     return register(
         f"parameters.{item}", title, expr, "parameters", source=source, chapter="11_parameters", assumptions=assumptions
@@ -94,7 +100,7 @@ EMBEDDING_COUNT = _register(
 ATTENTION_COUNT = _register(
     "attention",
     "attention of one layer",
-    collect(expand(_numbers(ATTENTION)), latent),
+    _numbers(ATTENTION),
     "grouped queries where the key-value heads are fewer than the heads; multi-head latent attention where [latent]",
     source="Ainslie et al. 2023, arXiv:2305.13245; DeepSeek-V2, arXiv:2405.04434, section 2.1",
 )

@@ -1,6 +1,6 @@
 """The registry: every formula of the book, by name."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import sympy
@@ -14,14 +14,11 @@ from .symbols import BY_SYMBOL, SYMBOLS, block
 _REGISTRY: dict[str, "Formula"] = {}
 
 
-def bindings(model: Model | None, setup: Setup | None) -> dict[str, int]:
-    """The value of every symbol that a model and a setup decide, by its name in code."""
-    values = {}
-    for s in SYMBOLS.values():
-        source = model if s.needs == "model" else setup if s.needs == "setup" else None
-        if source is not None:
-            values[s.name] = s.value(source)
-    return values
+def bindings(model: Model | None, setup: Setup | None, symbols=None) -> dict[str, int]:
+    """The value of each of `symbols`, by default all, that a model and a setup decide, by its name in code."""
+    source = {"model": model, "setup": setup, "": None}
+    entries = SYMBOLS.values() if symbols is None else symbols
+    return {s.name: s.value(source[s.needs]) for s in entries if source[s.needs] is not None}
 
 
 class Amount(int):
@@ -77,7 +74,7 @@ class Formula:
     Attributes:
         name: `topic.item`. title: in words. expr: sympy's. unit: `parameters`, `B`, `bit` or `` for a pure number.
         assumptions: what it holds under. source: paper and equation, or the code that it describes.
-        chapter: the notebook that derives it.
+        chapter: the notebook that derives it. rounded: the same with each tensor rounded up to the allocator's block.
     """
 
     name: str
@@ -87,6 +84,13 @@ class Formula:
     source: str
     chapter: str
     assumptions: tuple[str, ...] = ()
+    rounded: sympy.Expr | None = None
+
+    def in_blocks(self) -> "Formula":
+        """The same formula with each tensor rounded up to the allocator's block, the symbol `block`."""
+        if self.rounded is None:
+            return self
+        return replace(self, expr=self.rounded, rounded=None)
 
     @cached_property
     def symbols(self):
@@ -140,7 +144,7 @@ class Formula:
         """
         for name in values:
             checks.one_of("formula", "symbol", name, SYMBOLS)
-        values = bindings(model, setup) | values
+        values = bindings(model, setup, self.symbols) | values
         result = self(**values)
         return Amount(result, self, values) if result == int(result) else result
 
@@ -165,9 +169,10 @@ class Formula:
         return sympy.expand(expr)
 
     def with_numbers(self, values) -> str:
-        """LaTeX of the expression with the numbers put in, nothing evaluated."""
+        """LaTeX of the expression with the numbers put in. What is zero is left out, nothing else is evaluated."""
+        gone = {e.symbol: values[e.name] for e in self.symbols if values[e.name] == 0 or e.unit == "0 or 1"}
         digits = {e.symbol: _digits(values[e.name]) for e in self.symbols}
-        return sympy.latex(self.expr, symbol_names=digits, mul_symbol="times", order="none")
+        return sympy.latex(self.expr.subs(gone), symbol_names=digits, mul_symbol="times", order="none")
 
     def _repr_latex_(self):
         return f"$\\displaystyle {sympy.latex(self.expr)}$"
@@ -183,12 +188,19 @@ class Formula:
             raise ValueError(f"formula {self.name}: no value for {names}; give a {' and a '.join(who)}, or name it")
 
 
-def register(name, title, expr, unit, *, source, chapter, assumptions=()) -> Formula:
+def register(name, title, expr, unit, *, source, chapter, assumptions=(), rounded=None) -> Formula:
     """Add a formula to the registry. A name is given once."""
     if name in _REGISTRY:
         raise ValueError(f"formula.name: {name!r} is registered already")
-    _REGISTRY[name] = Formula(name, title, sympy.sympify(expr), unit, source, chapter, tuple(assumptions))
+    _REGISTRY[name] = Formula(name, title, sympy.sympify(expr), unit, source, chapter, tuple(assumptions), rounded)
     return _REGISTRY[name]
+
+
+def compile_together(formulas):
+    """One fast function of a model, a setup and a block, that returns the list of the formulas' values."""
+    entries = {entry.name: entry for f in formulas for entry in f.symbols}
+    program = compile_python([f.expr for f in formulas], {e.symbol: name for name, e in entries.items()})
+    return lambda model, setup, block: program(**{"block": block, **bindings(model, setup, entries.values())})
 
 
 def registry() -> dict[str, Formula]:

@@ -1,0 +1,106 @@
+"""What stands between steps and after one: weights, gradients, the optimizer's states."""
+
+from sympy import Add, ceiling
+
+from .parameters import TENSORS
+from .registry import register
+from .symbols import B, L, N_max, P, S, block, c, eager, fused, fused_adam, g, g_m, m_w, n_s, s_b, scaled, w
+
+_CHAPTER = "13_gradients_and_optimizers"
+_ZERO = "Rajbhandari et al. 2020 (ZeRO), arXiv:1910.02054, section 3.1"
+
+
+def in_blocks(width, tensors=TENSORS):
+    """Bytes of one number of `width` bytes for each of the tensors' numbers, each tensor rounded up to the block."""
+    return Add(*(t.bytes(width, fused) for t in tensors))
+
+
+def scalars(count, width=4):
+    """Bytes of so many tensors of one number."""
+    return count * width, count * block * ceiling(width / block)
+
+
+def _bytes(name, title, expr, rounded, *assumptions, source=_ZERO):
+    return register(name, title, expr, "B", source=source, chapter=_CHAPTER, assumptions=assumptions, rounded=rounded)
+
+
+def _sum(name, title, *terms, assumptions=(), source="the sum of the named terms"):
+    """A formula that is the sum of others, or of (exact, rounded) pairs."""
+    pairs = [t if isinstance(t, tuple) else (t.expr, t.rounded) for t in terms]
+    return _bytes(name, title, Add(*(p[0] for p in pairs)), Add(*(p[1] for p in pairs)), *assumptions, source=source)
+
+
+WEIGHTS = _bytes("weights", "weights", w * P, in_blocks(w))
+GRADIENT_BUFFER = _bytes(
+    "gradients.buffer",
+    "gradients kept in a buffer from step to step",
+    g_m * P,
+    in_blocks(g_m),
+    source="Megatron-LM, accumulate_allreduce_grads_in_fp32",
+)
+FRESH = _bytes("gradients.fresh", "gradients that backward leaves", g * P, in_blocks(g), "every parameter is trained")
+GRADIENTS = _sum("gradients", "gradients after backward", FRESH, GRADIENT_BUFFER)
+MASTER = _bytes(
+    "optimizer.master",
+    "master weights",
+    m_w * P,
+    in_blocks(m_w),
+    source="Micikevicius et al. 2018, arXiv:1710.03740, section 3.1",
+)
+STATES = _bytes(
+    "optimizer.states",
+    "momentum and variance",
+    n_s * s_b * P,
+    n_s * in_blocks(s_b),
+    source="Kingma and Ba 2015, arXiv:1412.6980, algorithm 1; PyTorch, torch/optim",
+)
+_tensors = Add(*(t.count * (fused + (1 - fused) * len(t.unfused) if t.unfused else 1) for t in TENSORS))
+COUNTERS = _bytes(
+    "optimizer.counters",
+    "step counters of a fused Adam, one a tensor",
+    *scalars(fused_adam * _tensors),
+    "the foreach and loop implementations keep them on the CPU; SGD has none",
+    source="PyTorch, torch/optim/adam.py, _init_group",
+)
+SCALER = _bytes(
+    "optimizer.scaler",
+    "the loss scaler's scale and growth counter",
+    *scalars(2 * scaled),
+    source="PyTorch, torch/amp/grad_scaler.py",
+)
+OPTIMIZER = _sum("optimizer", "all that the optimizer keeps from step to step", MASTER, STATES, COUNTERS, SCALER)
+BUFFERS = _bytes(
+    "buffers",
+    "causal masks of eager attention, one a block",
+    eager * L * N_max**2 * w,
+    eager * L * block * ceiling(N_max**2 * w / block),
+    source="nanoGPT, model.py, the buffer `bias`",
+)
+REST = _sum("phase.rest", "live bytes between steps", WEIGHTS, BUFFERS, GRADIENT_BUFFER, OPTIMIZER)
+BATCH = _bytes(
+    "batch",
+    "tokens and targets, 64-bit whole numbers",
+    2 * 8 * B * S,
+    2 * block * ceiling(8 * B * S / block),
+    source="PyTorch's embedding and cross-entropy take int64",
+)
+LOSS_VALUE = _bytes(
+    "loss.value", "the loss, one number of the weights' type", *scalars(1, w), source="PyTorch, F.cross_entropy"
+)
+AFTER_STEP = _sum(
+    "phase.after_step",
+    "live bytes after the optimizer's step, before gradients are dropped",
+    REST,
+    FRESH,
+    BATCH,
+    LOSS_VALUE,
+)
+BYTES_PER_PARAMETER = register(
+    "bytes_per_parameter",
+    "bytes that each parameter takes after backward",
+    w + g + g_m + m_w + n_s * s_b,
+    "B",
+    source=_ZERO,
+    chapter=_CHAPTER,
+    assumptions=("weights, gradients, master weights and optimizer states; no activations, no temporaries",),
+)

@@ -62,6 +62,7 @@ V = _dimension("vocabulary", "V", "entries of the vocabulary", True)
 A_kv = _dimension("kv_heads", "A_{kv}", "key and value heads", True)
 D = _dimension("head_width", "D", "width of a head", True)
 F = _dimension("ffn_width", "F", "inner width of the MLP", True)
+P = _dimension("parameters", "P", "parameters in all", True)
 N = _dimension("learned_positions", "N", "rows of the learned position table")
 W = _dimension("embedding_width", "W", "width of the token table", True)
 T = _dimension("token_types", "T", "rows of the segment table")
@@ -70,6 +71,7 @@ E = _dimension("experts", "E", "routed experts in a mixture layer")
 E_s = _dimension("shared_experts", "E_s", "experts that every token visits")
 E_t = _dimension("experts_per_token", "E_t", "routed experts that one token visits")
 F_e = _dimension("expert_width", "F_e", "inner width of an expert")
+N_max = _dimension("positions", r"S_{max}", "longest sequence")
 L_m = _dimension(
     "mixture_layers", "L_m", "layers with experts", value=lambda m: m.layers - m.dense_layers if m.experts else 0
 )
@@ -107,9 +109,10 @@ n_s = _of_setup("states", "n_s", "optimizer states a parameter", "", lambda s: O
 autocast = _of_setup("autocast", r"[\text{autocast}]", "autocast casts weights in forward", "0 or 1", lambda s: int(s.dtypes.autocast))
 scaled = _of_setup("loss_scaling", r"[\text{loss scaling}]", "fp16's loss scaler", "0 or 1", lambda s: int(s.dtypes.loss_scaling))
 eager = _of_setup("eager", r"[\text{eager}]", "attention forms its scores", "0 or 1", lambda s: int(s.attention == "eager"))
-fused_step = _of_setup(
-    "fused_step", r"[\text{fused step}]", "the optimizer is one kernel", "0 or 1", lambda s: int(s.optimizer_impl == "fused")
-)
+fused_adam = _of_setup(
+    "fused_adam", r"[\text{fused Adam}]", "Adam's step is one kernel", "0 or 1",
+    lambda s: int(s.optimizer_impl == "fused" and OPTIMIZERS[s.optimizer] == 2),
+)  # fmt: skip
 g = _of_setup(
     "gradient_bytes", "g", "bytes of one gradient as backward leaves it; 0 where it moves to a buffer", "B",
     lambda s: 0 if s.master_gradients == "fp32" else DTYPE_BYTES[s.dtypes.weights],
@@ -123,7 +126,6 @@ block = _symbol("block", "k", "the allocator's block: 1 for tensor bytes, 512 as
 # Free symbols: number formats and quantization.
 e_bits = _symbol("exponent_bits", "e", "exponent bits", "bit", positive=True)
 m_bits = _symbol("mantissa_bits", "m", "mantissa bits", "bit")
-P_free = _symbol("count", "P", "parameters", "", positive=True)
 q_bits = _symbol("quantized_bits", "b", "bits of a quantized number", "bit", positive=True)
 q_block = _symbol("quantization_block", "q_1", "numbers that share one scale", "", positive=True)
 q_scale = _symbol("scale_bits", "s_1", "bits of a scale", "bit", positive=True)

@@ -1,0 +1,159 @@
+"""CUDA's choices, made on tensors without data.
+
+A build of PyTorch without CUDA cannot run its kernels' dispatch; these function modes make the same choices one level
+above: which kernel attention takes, how dropout stores its mask, what autocast casts. Sources: PyTorch's
+`aten/src/ATen/autocast_mode.h` (the lists), `autocast_mode.cpp` (the cache), `native/Dropout.cpp`,
+`native/transformers/attention.cpp` and `native/transformers/cuda/sdp_utils.cpp`.
+"""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.optim import optimizer
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+aten = torch.ops.aten
+
+#: Functions that autocast runs in 16 bits.
+LOWER = {
+    F.linear, F.conv1d, F.conv2d, torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, torch.mm, Tensor.mm,
+    torch.bmm, Tensor.bmm, torch.addmm, Tensor.addmm, torch.baddbmm, Tensor.baddbmm, F.scaled_dot_product_attention,
+}  # fmt: skip
+#: Functions that autocast runs in fp32, casting what they are given.
+FP32 = {
+    F.layer_norm, F.group_norm, F.nll_loss, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.kl_div,
+    F.binary_cross_entropy_with_logits, F.cosine_similarity,
+    torch.exp, Tensor.exp, torch.log, Tensor.log, torch.pow, Tensor.pow, Tensor.__pow__, torch.rsqrt, Tensor.rsqrt,
+    torch.reciprocal, Tensor.reciprocal, torch.logsumexp, Tensor.logsumexp, torch.norm, Tensor.norm,
+}  # fmt: skip
+#: Functions that autocast gives an fp32 result, unless the caller names a data type.
+FP32_RESULT = {
+    F.softmax, torch.softmax, Tensor.softmax, F.log_softmax, torch.log_softmax, Tensor.log_softmax,
+    torch.sum, Tensor.sum, torch.prod, Tensor.prod, torch.cumsum, Tensor.cumsum, torch.cumprod, Tensor.cumprod,
+}  # fmt: skip
+
+
+class Kernels(TorchFunctionMode):
+    """What CUDA does in any precision."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        special = _KERNELS.get(func)
+        if special is not None and next(t for t in tree_leaves(args) if isinstance(t, Tensor)).is_meta:
+            return special(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _dropout(input, p=0.5, training=True, inplace=False):
+    if not training or p == 0:
+        return input
+    return torch.native_dropout(input, p, True)[0]  # the mask is kept as one byte an element
+
+
+def _item(input):
+    # The only number that a step reads back is the scaler's count of infinite gradients: none.
+    return torch.zeros((), dtype=input.dtype, device="cpu").item()
+
+
+def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+    if enable_gqa and query.size(-3) != key.size(-3):
+        repeats = query.size(-3) // key.size(-3)
+        key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
+    scale = scale if scale is not None else query.size(-1) ** -0.5
+    if attn_mask is None and query.dtype in (torch.float16, torch.bfloat16) and query.size(-1) <= 256:
+        return _flash(query, key, value, dropout_p, is_causal, scale)
+    needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    return aten._scaled_dot_product_efficient_attention(
+        query, key, value, attn_mask, needs_grad, dropout_p, is_causal, scale=scale
+    )[0]
+
+
+def _flash(query, key, value, dropout_p, is_causal, scale):
+    width = query.size(-1)
+    if width % 8:  # the kernel takes multiples of eight
+        query, key, value = (F.pad(t, (0, 8 - width % 8)) for t in (query, key, value))
+    out = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    return out[..., :width]
+
+
+def _softmax(function, kernel):
+    def choose(input, dim=None, *args, dtype=None, **kwargs):
+        if input.dtype is torch.float16 and dtype is torch.float32:
+            return kernel(input, dim, True)  # for fp16 alone: read in 16 bits, written in 32, no cast between
+        return function(input, dim, *args, dtype=dtype, **kwargs)
+
+    return choose
+
+
+_KERNELS = {F.dropout: _dropout, F.scaled_dot_product_attention: _attention, Tensor.item: _item}
+_KERNELS |= {torch._fused_sgd_: lambda *_, **__: None}  # writes in place; has no kernel for tensors without data
+_KERNELS |= {f: _softmax(f, aten._softmax) for f in (F.softmax, torch.softmax, Tensor.softmax)}
+_KERNELS |= {f: _softmax(f, aten._log_softmax) for f in (F.log_softmax, torch.log_softmax, Tensor.log_softmax)}
+
+
+class Autocast(TorchFunctionMode):
+    """`torch.autocast("cuda", dtype)`: casts by the lists, each weight's cast kept until the mode is left."""
+
+    def __init__(self, dtype: torch.dtype):
+        super().__init__()
+        self.dtype = dtype
+        self.cache: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __exit__(self, *exception):
+        self.cache.clear()
+        return super().__exit__(*exception)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is F.cross_entropy:
+            return self._cross_entropy(*args, **kwargs)
+        if func in LOWER:
+            args, kwargs = self._cast(args, kwargs, self._lower)
+        elif func in FP32:
+            args, kwargs = self._cast(args, kwargs, self._upper)
+        elif func in FP32_RESULT and kwargs.get("dtype") is None:
+            if any(_is_16_bit(a) for a in args):
+                kwargs = {**kwargs, "dtype": torch.float32}
+        return func(*args, **kwargs)
+
+    def _cast(self, args, kwargs, cast: Callable):
+        return tuple(cast(a) for a in args), {k: cast(v) for k, v in kwargs.items()}
+
+    def _lower(self, value):
+        if not isinstance(value, Tensor) or value.dtype is not torch.float32:
+            return value
+        if not (value.is_leaf and value.requires_grad):
+            return value.to(self.dtype)
+        if id(value) not in self.cache:
+            self.cache[id(value)] = value, value.to(self.dtype)
+        return self.cache[id(value)][1]
+
+    def _upper(self, value):
+        return value.float() if _is_16_bit(value) else value
+
+    def _cross_entropy(self, input, target, *args, label_smoothing=0.0, **kwargs):
+        if label_smoothing:
+            raise ValueError(f"cross_entropy.label_smoothing: {label_smoothing} is not followed under autocast; allowed: 0.0")
+        # It names log_softmax's data type, its input's, so autocast leaves that alone; nll_loss is on the fp32 list.
+        log_probabilities = torch.log_softmax(input, 1, dtype=input.dtype)
+        return F.nll_loss(self._upper(log_probabilities), target, *args, **kwargs)
+
+
+def _is_16_bit(value) -> bool:
+    return isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+
+
+@contextmanager
+def fused_optimizers_on_meta():
+    """Let PyTorch's optimizers take their CUDA paths (`fused=True`) for tensors on device "meta"."""
+    name = "_get_fused_kernels_supported_devices"
+    supported = getattr(optimizer, name)
+    setattr(optimizer, name, lambda: [*supported(), "meta"])
+    try:
+        yield
+    finally:
+        setattr(optimizer, name, supported)

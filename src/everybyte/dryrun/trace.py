@@ -1,0 +1,97 @@
+"""What a dry run saw: every allocation, and the live bytes at every operation."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from ..catalog import Model
+from ..setup import Setup
+from .tracker import Allocation, is_loss
+
+PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss", "workspace")
+PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """One steady training step, counted.
+
+    Attributes:
+        model, setup: what ran. block: bytes that each allocation is rounded up to a multiple of; 1 for none, 512 as CUDA.
+        operations: (name, phase, owner) of each operation that allocated, and of each mark.
+        allocations: all, those that outlived the step with `death` None.
+        marks: a moment's name, one of `PHASES` but for `step` -> its number among the operations.
+    """
+
+    model: Model
+    setup: Setup
+    operations: list[tuple[str, str, str]]
+    allocations: list[Allocation]
+    marks: dict[str, int]
+    block: int = 1
+
+    def size(self, allocation: Allocation) -> int:
+        """The allocation's bytes, rounded up to the block."""
+        return -(-allocation.bytes // self.block) * self.block
+
+    @cached_property
+    def live(self) -> list[int]:
+        """Live bytes while each operation runs."""
+        return [sum(parts) for parts in zip(*self.timeline().values(), strict=True)]
+
+    def timeline(self) -> dict[str, list[int]]:
+        """Live bytes while each operation runs, by part; every part of `PARTS` is there."""
+        changes = {part: [0] * (len(self.operations) + 1) for part in PARTS}
+        for a in self.allocations:
+            changes[a.part][a.birth] += self.size(a)
+            if a.death is not None:
+                changes[a.part][a.death + 1] -= self.size(a)
+        return {part: list(accumulate(change))[:-1] for part, change in changes.items()}
+
+    @cached_property
+    def peak_operation(self) -> int:
+        """The number of the first operation at which the most bytes live."""
+        return self.live.index(max(self.live))
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that live at once."""
+        return self.live[self.peak_operation]
+
+    @property
+    def peak_at(self) -> str:
+        """Where in the step the peak is: `forward`, `loss forward`, `loss backward`, `backward` or `optimizer step`."""
+        _, phase, owner = self.operations[self.peak_operation]
+        if phase == "optimizer":
+            return "optimizer step"
+        return f"loss {phase}" if is_loss(owner) else phase
+
+    @cached_property
+    def parts(self) -> dict[str, int]:
+        """Bytes of each part at the peak; they sum to `peak`."""
+        return {part: line[self.peak_operation] for part, line in self.timeline().items()}
+
+    @cached_property
+    def phases(self) -> dict[str, int]:
+        """Live bytes between steps (`rest`), after each phase, and the most in the optimizer's step (`step`)."""
+        live = {name: self.live[place] for name, place in self.marks.items()}
+        live["step"] = max(self.live[self.marks["after_backward"] : self.marks["after_step"] + 1])
+        return {name: live[name] for name in PHASES}
+
+    def owners(self, operation: int | None = None) -> list[Allocation]:
+        """What lives at an operation, by default the peak's, largest first."""
+        at = self.peak_operation if operation is None else operation
+        alive = [a for a in self.allocations if a.birth <= at and (a.death is None or a.death >= at)]
+        return sorted(alive, key=lambda a: -a.bytes)
+
+    def as_dict(self) -> dict:
+        """As JSON holds it: whole bytes."""
+        return {
+            "witness": "dry run",
+            "model": {"name": self.model.name, "parameters": self.model.parameters},
+            "setup": self.setup.as_dict(),
+            "parts": self.parts,
+            "phases": self.phases,
+            "peak": self.peak,
+            "peak_at": self.peak_at,
+        }

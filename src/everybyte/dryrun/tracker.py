@@ -1,0 +1,168 @@
+"""Every tensor's birth and death, seen from below autograd, on tensors without data."""
+
+import weakref
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+aten = torch.ops.aten
+
+
+@dataclass(slots=True)
+class Allocation:
+    """One storage.
+
+    Attributes:
+        bytes: its size. birth: the number of the operation that made it. death: of the last one that it outlived;
+            None while it lives. owner: the module that the operation belongs to. operation: its name. part: of memory.
+    """
+
+    bytes: int
+    birth: int
+    owner: str
+    operation: str
+    part: str
+    death: int | None = None
+
+
+class Tracker(TorchDispatchMode):
+    """Follows the storages on device "meta" while it is entered.
+
+    While an operation runs, its inputs and its outputs live together: what it frees is freed after it.
+
+    Attributes:
+        operations: (name, phase, owner) of each operation that allocated, and of each mark.
+        allocations: every `Allocation`, in order of birth.
+        phase: set by the caller as the step goes on: `rest`, `forward`, `backward`, `optimizer`.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.operations = [("rest", "rest", "")]
+        self.allocations: list[Allocation] = []
+        self.phase = "rest"
+        self._live: dict[int, Allocation] = {}  # by the storage's address
+        self._refs: dict[int, weakref.ref] = {}
+        self._modules = [""]
+        self._owner_of_node: dict[int, str] = {}  # by autograd's sequence number
+        self._weights: set[int] = set()
+        self._sole = sole_holder()
+
+    @property
+    def now(self) -> int:
+        """The number of the last operation or mark."""
+        return len(self.operations) - 1
+
+    def mark(self, name: str) -> int:
+        """Note a moment between operations; return its number."""
+        self.operations.append((name, self.phase, ""))
+        return self.now
+
+    def restart(self) -> None:
+        """Forget what has happened; what lives now was there before."""
+        self.operations = [("rest", "rest", "")]
+        self.allocations = list(self._live.values())
+        for allocation in self.allocations:
+            allocation.birth = 0
+
+    def assign(self, tensor, part: str, owner: str = "") -> None:
+        """Say what part a tensor belongs to, from its birth; follow it from now on if it is new here."""
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._live:
+            self._follow(storage, owner, "", part)
+        self._live[storage._cdata].part = part
+        if part == "parameters":
+            self._weights.add(storage._cdata)
+
+    def _follow(self, storage, owner, operation, part):
+        address = storage._cdata
+        self._live[address] = Allocation(storage.nbytes(), self.now, owner, operation, part)
+        self.allocations.append(self._live[address])
+        self._refs[address] = weakref.ref(storage, lambda _: self._freed(address))
+
+    def _freed(self, address):
+        self._live.pop(address).death = self.now
+        del self._refs[address]
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        in_backward = self.phase == "backward" and not torch.is_grad_enabled()
+        if in_backward and func is aten.add.Tensor and not kwargs and _holders(args[0]) == self._sole:
+            # Where two gradients meet, autograd adds the second to the first in place if nobody else holds the first.
+            # Under a dispatch mode it dares not, and would ask for a third tensor that a real step never has.
+            return args[0].add_(args[1])
+        out = func(*args, **(kwargs or {}))
+        born = []
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, torch.Tensor) and leaf.is_meta:
+                storage = leaf.untyped_storage()
+                if storage._cdata not in self._live:
+                    born.append(storage)
+        owner = self._owner()
+        if born:
+            name = func.overloadpacket.__name__
+            self.operations.append((name, self.phase, owner))
+            for storage in born:
+                self._follow(storage, owner, name, self._part(func, args, owner))
+        return out
+
+    def _owner(self):
+        if self.phase == "backward":
+            node = torch._C._current_autograd_node()
+            return self._owner_of_node.get(node._sequence_nr(), "") if node is not None else "loss"
+        if self.phase == "forward":
+            self._owner_of_node[torch._C._autograd._get_sequence_nr() - 1] = self._modules[-1]
+        return self._modules[-1]
+
+    def _part(self, func, args, owner):
+        if self.phase in ("rest", "optimizer"):
+            return "optimizer"
+        if self.phase == "forward" and func is aten._to_copy.default:
+            if args[0].untyped_storage()._cdata in self._weights:
+                return "casts"
+        return "loss" if is_loss(owner) else "activations"
+
+    @contextmanager
+    def watching(self, module):
+        """Know which submodule of `module` each operation belongs to."""
+
+        def leave_module(*_):
+            self._modules.pop()
+
+        with ExitStack() as stack:
+            for name, child in module.named_modules():
+                enter = child.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name))
+                leave = child.register_forward_hook(leave_module, always_call=True)
+                stack.callback(enter.remove)
+                stack.callback(leave.remove)
+            yield
+
+
+def is_loss(owner: str) -> bool:
+    """Whether a module, by its path, is the output head or the loss."""
+    return owner.rpartition(".")[2] in ("head", "lm_head", "loss")
+
+
+def _holders(tensor):
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata), tensor._use_count(), tensor.is_contiguous()
+
+
+@cache
+def sole_holder():
+    """What `_holders` says, inside a dispatch mode, of a gradient that only autograd's buffer holds: counted, not assumed."""
+    seen = []
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is aten.add.Tensor and not torch.is_grad_enabled():
+                seen.append(_holders(args[0]))
+            return func(*args, **(kwargs or {}))
+
+    with torch.enable_grad(), Count():
+        x = torch.empty(1, device="meta", requires_grad=True) * 2
+        y = x + torch.relu(x)  # x's gradient arrives from the sum, then from relu
+        (y * y).sum().backward()
+    return seen[-1]

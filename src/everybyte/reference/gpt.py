@@ -1,0 +1,134 @@
+"""A GPT after nanoGPT: B sequences of S tokens, a residual stream of width H, A heads of width D = H / A."""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ..catalog import Model
+from ..setup import Setup
+
+
+class Attention(nn.Module):
+    """Causal self-attention."""
+
+    def __init__(self, model: Model, setup: Setup):
+        super().__init__()
+        self.heads, self.flash, self.dropout = model.heads, setup.attention == "flash", setup.dropout
+        self.qkv = nn.Linear(model.width, 3 * model.width, bias=model.qkv_bias)
+        self.out = nn.Linear(model.width, model.width, bias=model.out_bias)
+        if not self.flash:  # the flash kernel knows which positions come later; the eager one reads it here
+            past = torch.tril(torch.ones(model.positions, model.positions))
+            self.register_buffer("past", past.view(1, 1, model.positions, model.positions), persistent=False)
+
+    def forward(self, x):  # (B, S, H)
+        B, S, H = x.shape
+        q, k, v = self.qkv(x).split(H, dim=2)  # three views of one (B, S, 3H) tensor
+        q = q.view(B, S, self.heads, H // self.heads).transpose(1, 2)  # (B, A, S, D)
+        k = k.view(B, S, self.heads, H // self.heads).transpose(1, 2)
+        v = v.view(B, S, self.heads, H // self.heads).transpose(1, 2)
+        y = self.flash_attention(q, k, v) if self.flash else self.eager_attention(q, k, v)
+        y = y.transpose(1, 2).contiguous().view(B, S, H)  # the heads side by side again
+        return F.dropout(self.out(y), self.dropout, self.training)
+
+    def flash_attention(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
+
+    def eager_attention(self, q, k, v):
+        S = q.size(2)
+        scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))  # (B, A, S, S): the square
+        scores = scores.masked_fill(self.past[:, :, :S, :S] == 0, float("-inf"))
+        weights = F.dropout(F.softmax(scores, dim=-1), self.dropout, self.training)
+        return weights @ v  # (B, A, S, D)
+
+
+class MLP(nn.Module):
+    """Two matrices with a GELU between them."""
+
+    def __init__(self, model: Model, setup: Setup):
+        super().__init__()
+        self.dropout = setup.dropout
+        self.up = nn.Linear(model.width, model.ffn_width, bias=model.ffn_bias)
+        self.down = nn.Linear(model.ffn_width, model.width, bias=model.ffn_bias)
+
+    def forward(self, x):  # (B, S, H) -> (B, S, F) -> (B, S, H)
+        return F.dropout(self.down(F.gelu(self.up(x))), self.dropout, self.training)
+
+
+class Block(nn.Module):
+    """Attention and MLP, each on a normed copy of the residual stream and added back to it."""
+
+    def __init__(self, model: Model, setup: Setup):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(model.width, bias=model.norm_bias)
+        self.attention = Attention(model, setup)
+        self.norm2 = nn.LayerNorm(model.width, bias=model.norm_bias)
+        self.mlp = MLP(model, setup)
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class Loss(nn.Module):
+    """Cross-entropy of the next token, averaged."""
+
+    def forward(self, logits, targets):  # (B, S, V), (B, S)
+        return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
+
+
+class GPT(nn.Module):
+    """Tokens in, loss out. The logits live only inside `forward`: whoever returned them would keep them through backward.
+
+    Raises:
+        ValueError: where `model` is not of GPT-2's architecture.
+    """
+
+    def __init__(self, model: Model, setup: Setup):
+        super().__init__()
+        check_architecture(model)
+        setup.check_model(model)
+        self.dropout = setup.dropout
+        self.token = nn.Embedding(model.vocabulary, model.width)
+        self.position = nn.Embedding(model.positions, model.width)
+        self.blocks = nn.ModuleList(Block(model, setup) for _ in range(model.layers))
+        self.norm = nn.LayerNorm(model.width, bias=model.norm_bias)
+        self.head = nn.Linear(model.width, model.vocabulary, bias=False)
+        if model.tied:
+            self.head.weight = self.token.weight
+        self.loss = Loss()
+
+    def forward(self, tokens, targets):  # (B, S), (B, S)
+        positions = torch.arange(tokens.size(1), device=tokens.device)
+        x = F.dropout(self.token(tokens) + self.position(positions), self.dropout, self.training)  # (B, S, H)
+        for block in self.blocks:
+            x = block(x)
+        return self.loss(self.head(self.norm(x)), targets)
+
+    @torch.no_grad()
+    def initialize(self):
+        """GPT-2's initialization: normal, 0.02, the residual projections scaled down by the root of their number."""
+        for name, p in self.named_parameters():
+            if name.endswith(("out.weight", "down.weight")):
+                p.normal_(0.0, 0.02 / math.sqrt(2 * len(self.blocks)))
+            elif p.dim() > 1:
+                p.normal_(0.0, 0.02)
+            elif name.endswith("bias"):
+                p.zero_()
+        return self
+
+
+def check_architecture(model: Model) -> None:
+    """Raise ValueError unless `model` is what `GPT` builds; the message names the first field that differs."""
+    wanted = {"norm": "layernorm", "gated": False, "fused": True, "experts": 0, "latent_rank": 0, "kv_heads": model.heads}
+    wanted |= {"block_norms": 2, "final_norm": True, "embedding_norm": False, "qk_norm": False, "sinks": False}
+    wanted |= {"token_types": 0, "pooler": False, "learned_positions": model.positions, "embedding_width": model.width}
+    wanted |= {"head_width": model.width // model.heads}
+    for field, value in wanted.items():
+        if getattr(model, field) != value:
+            raise ValueError(
+                f"Model.{field}: {getattr(model, field)!r} of {model.name} is not in the reference GPT; allowed: {value!r}"
+            )
+    if not model.positions:
+        raise ValueError(f"Model.positions: 0 of {model.name} is not in the reference GPT; allowed: 1 or more")

@@ -1,0 +1,127 @@
+"""The training step, in every precision, with one optimizer of PyTorch's."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+
+from ..setup import Setup
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class MasterWeights:
+    """An optimizer over fp32 copies of 16-bit weights, as Megatron-LM and DeepSpeed keep them.
+
+    `gradients` says where gradients are kept: `bf16`, as backward makes them, with fp32 copies for the step alone;
+    `fp32`, each added to a lasting buffer as soon as backward has it, then dropped; `both`.
+    """
+
+    def __init__(self, parameters, make: Callable, gradients: str):
+        self.weights = list(parameters)
+        self.masters = [p.detach().float() for p in self.weights]
+        self.optimizer = make(self.masters)
+        self.buffers = None
+        if gradients != "bf16":
+            self.buffers = [torch.zeros_like(m) for m in self.masters]
+        if gradients == "fp32":
+            for weight, buffer in zip(self.weights, self.buffers, strict=True):
+                weight.register_post_accumulate_grad_hook(lambda w, buffer=buffer: move(w, buffer))
+        self.gradients = gradients
+
+    @torch.no_grad()
+    def step(self):
+        if self.gradients == "both":
+            torch._foreach_copy_(self.buffers, [w.grad for w in self.weights])
+        for i, (weight, master) in enumerate(zip(self.weights, self.masters, strict=True)):
+            master.grad = self.buffers[i] if self.buffers else weight.grad.float()
+        self.optimizer.step()
+        for master in self.masters:
+            master.grad = None
+        torch._foreach_copy_(self.weights, self.masters)
+
+    def zero_grad(self):
+        for weight in self.weights:
+            weight.grad = None
+        if self.buffers:
+            torch._foreach_zero_(self.buffers)
+
+
+@torch.no_grad()
+def move(weight, buffer):
+    """Add a weight's gradient to its buffer and drop it."""
+    buffer.add_(weight.grad)
+    weight.grad = None
+
+
+def make_optimizer(setup: Setup) -> Callable:
+    """PyTorch's optimizer of `setup`, to be given the parameters."""
+    impl = {"foreach": setup.optimizer_impl == "foreach", "fused": setup.optimizer_impl == "fused"}
+    return {
+        "sgd": lambda p: torch.optim.SGD(p, lr=1e-3, **impl),
+        "momentum": lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9, **impl),
+        "adam": lambda p: torch.optim.Adam(p, lr=3e-4, **impl),
+        "adamw": lambda p: torch.optim.AdamW(p, lr=3e-4, **impl),
+    }[setup.optimizer]
+
+
+class Trainer:
+    """A model, its optimizer, and one step of training.
+
+    Args:
+        module: tokens and targets in, loss out; on its device, in fp32.
+        setup: precision and optimizer.
+        autocast: what to enter in forward, given the data type; by default PyTorch's autocast for the module's device.
+    """
+
+    def __init__(self, module: nn.Module, setup: Setup, autocast: Callable | None = None):
+        precision, parameters = setup.dtypes, module.parameters
+        self.device = next(parameters()).device
+        self.module = module.to(DTYPES[precision.weights])
+        make = make_optimizer(setup)
+        if precision.master:
+            self.optimizer = MasterWeights(parameters(), make, setup.master_gradients)
+        else:
+            self.optimizer = make(parameters())
+        self.scaler = torch.amp.GradScaler(self.device.type) if precision.loss_scaling else None
+        self.autocast = nullcontext
+        if precision.autocast:
+            dtype = DTYPES[precision.compute]
+            self.autocast = lambda: (autocast or default_autocast(self.device.type))(dtype)
+
+    def step(self, batch: Callable, at: Callable = lambda phase: None):
+        """One step on the tokens and targets that `batch` returns; `at` is told each phase as it ends."""
+        tokens, targets = batch()
+        with self.autocast():
+            loss = self.module(tokens, targets)
+        at("after_forward")
+        (self.scaler.scale(loss) if self.scaler else loss).backward()
+        at("after_backward")
+        self.update()
+        at("after_step")
+        self.optimizer.zero_grad()  # sets gradients to None: their memory is free until backward makes them anew
+        return loss.detach()
+
+    def update(self):
+        """The optimizer's step; under loss scaling, skipped where a gradient is infinite."""
+        if self.scaler:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+
+
+def default_autocast(device: str) -> Callable:
+    """PyTorch's autocast on that device, as a function of the data type."""
+    return lambda dtype: torch.autocast(device, dtype=dtype)
+
+
+def random_batch(vocabulary: int, setup: Setup, device) -> Callable:
+    """Random tokens, and the same moved on by one as targets: (B, S) each, int64."""
+
+    def batch():
+        tokens = torch.randint(vocabulary, (setup.batch, setup.sequence), device=device)
+        return tokens, torch.roll(tokens, -1, dims=1)
+
+    return batch
