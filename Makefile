@@ -1,0 +1,48 @@
+# Every Byte. `make` lists what can be made. Each target does its own set-up, in .venv, and is quick the second time.
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= auto
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install lab test test-browser notebooks figures bench clean
+
+help: ## list the targets
+	@echo "Every Byte: make <target>   (another Python: make PYTHON=python3.12 <target>)"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## set up .venv with everything the book needs
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo 'Every Byte needs Python 3.11 or newer, and "$(PYTHON)" is not that: try make PYTHON=python3.12 $(MAKECMDGOALS)' >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[all]'
+	@touch $@
+
+lab: $(STAMP) ## open the book in JupyterLab, on this machine only
+	$(BIN)/jupyter lab --ip=127.0.0.1 --LabApp.news_url=None \
+	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate \
+	  --ServerApp.root_dir=$(CURDIR) $(LAB_FLAGS) notebooks/00_start_here.ipynb
+
+test: $(STAMP) ## check everything: style, the tests, and every notebook run again and compared
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8
+
+test-browser: $(STAMP) ## the one test in a real browser (needs Chromium), with its timings
+	$(BIN)/python -m pytest -s tests/browser
+
+notebooks: $(STAMP) ## run every notebook and store its outputs
+	$(BIN)/python tools/notebooks.py run all
+
+figures: $(STAMP) ## draw the pictures of the README and the book
+	$(BIN)/python tools/figures.py
+
+bench: $(STAMP) ## time the imports, the budgets and the dry runs
+	$(BIN)/python tools/bench.py
+
+clean: ## remove .venv, caches and build products
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf

@@ -1,0 +1,234 @@
+"""What every notebook of the book must be. Each lint is a pure function: notebook in, list of faults out."""
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from nbformat import NotebookNode
+
+from notebooks import canonical
+
+BEATS = (
+    "The question",
+    "Derivation",
+    "Check",
+    "Explorer",
+    "Lab",
+    "What the articles say",
+    "Exercises",
+    "Interview answer",
+    "You can now",
+)
+LINES = 20  # of a code cell, at most
+WORDS = (1_200, 3_500)  # of a chapter's prose
+ALT = 40  # characters of alternative text, at least
+EXCUSES = re.compile(r"nbval[-_]|raises[-_]exception|skip[-_]execution|PYTEST_VALIDATE", re.IGNORECASE)
+MACHINE = re.compile(r"(?<![\w.])/(?:home|root|work|tmp|Users)/|\b[A-Z]:\\Users|\bC:\\")
+LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]+)\)|<a[^>]*\shref=\"([^\"]+)\"")
+PICTURE = re.compile(r"!\[([^\]]*)\]\(([^()\s]+)[^)]*\)")
+TAG = re.compile(r"<img\b[^>]*>")
+ROW = re.compile(r"^\| (?:\[`(\w+)`\]\(((?:notebooks|labs)/\w+\.ipynb)\)|`(\w+)`) \| (.+?) \|$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the table of contents: `path` is None for what is still to be written."""
+
+    slug: str
+    path: str | None
+    question: str
+
+
+def contents(readme: str) -> list[Entry]:
+    """The table of contents, which is the map in the README, in reading order; ValueError where it is empty."""
+    entries = [Entry(linked or planned, path or None, q) for linked, path, planned, q in ROW.findall(readme)]
+    if not any(e.path for e in entries):
+        raise ValueError("the README's map of chapters links no notebook")
+    return entries
+
+
+def on_disk(root: Path) -> set[str]:
+    """Every notebook under notebooks/ and labs/, as paths from `root`; ValueError where there is none."""
+    found = {p.relative_to(root).as_posix() for folder in ("notebooks", "labs") for p in root.glob(f"{folder}/*.ipynb")}
+    if not found:
+        raise ValueError(f"no notebook in {root.name}/notebooks or {root.name}/labs")
+    return found
+
+
+def is_chapter(path: str) -> bool:
+    return path.startswith("notebooks/") and not Path(path).name.startswith("00")
+
+
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    return [c for c in notebook.cells if c.cell_type == "code"]
+
+
+def prose(notebook: NotebookNode) -> list[str]:
+    """The text of the markdown cells, without code."""
+    texts = (c.source for c in notebook.cells if c.cell_type == "markdown")
+    return [re.sub(r"`[^`\n]*`", "`code`", re.sub(r"^(```|~~~).*?^\1", "", t, flags=re.S | re.M)) for t in texts]
+
+
+def headings(notebook: NotebookNode) -> list[tuple[int, str]]:
+    found = (re.findall(r"^(#{1,6}) +(.+?) *#*$", text, re.M) for text in prose(notebook))
+    return [(len(marks), text) for cell in found for marks, text in cell]
+
+
+def section(notebook: NotebookNode, *names: str) -> str:
+    """The prose that stands under these headings of the second level."""
+    kept, inside = [], False
+    for text in prose(notebook):
+        for part in re.split(r"^(?=## )", text, flags=re.M):
+            if match := re.match(r"## +(.+?) *$", part, re.M):
+                inside = match[1] in names
+            if inside:
+                kept.append(part)
+    return "\n".join(kept)
+
+
+def links(text: str) -> list[str]:
+    return [a or b for a, b in LINK.findall(text)]
+
+
+def beats(notebook: NotebookNode) -> list[str]:
+    found = [text for level, text in headings(notebook) if level == 2]
+    return [] if tuple(found) == BEATS else [f"second-level headings are {found}; a chapter's are {list(BEATS)}"]
+
+
+def heading_levels(notebook: NotebookNode) -> list[str]:
+    levels = [level for level, _ in headings(notebook)]
+    faults = (
+        [] if levels[:1] == [1] and levels.count(1) == 1 else ["there must be one title (# ...), and it comes first"]
+    )
+    return faults + [f"a heading of level {b} under one of level {a}" for a, b in pairwise(levels) if b > a + 1]
+
+
+def cell_lengths(notebook: NotebookNode) -> list[str]:
+    lines = [len(c.source.splitlines()) for c in code_cells(notebook)]
+    faults = [
+        f"code cell {i} has {n} lines; allowed: 1 to {LINES}" for i, n in enumerate(lines, 1) if not 1 <= n <= LINES
+    ]
+    middle = median(lines or [0])
+    return faults + ([] if 2 <= middle <= 4 else [f"the median code cell has {middle} lines; allowed: 2 to 4"])
+
+
+def code(notebook: NotebookNode) -> list[str]:
+    """The first cell imports and does no more; no magics, no installs, no star imports, no trailing semicolons."""
+    faults = []
+    for number, cell in enumerate(code_cells(notebook), 1):
+        if re.search(r"^\s*[!%]", cell.source, re.M) or re.search(r"\bpip3? +install\b", cell.source):
+            faults.append(f"code cell {number}: a magic, a shell line or an install")
+            continue
+        if cell.source.rstrip().endswith(";"):
+            faults.append(f"code cell {number}: ends with a semicolon")
+        try:
+            tree = ast.parse(cell.source)
+        except SyntaxError as error:
+            faults.append(f"code cell {number}: {error}")
+            continue
+        if number == 1 and not (tree.body and all(isinstance(n, ast.Import | ast.ImportFrom) for n in tree.body)):
+            faults.append("the first code cell must import and do no more")
+        stars = (n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.names[0].name == "*")
+        faults += [f"code cell {number}: from {n.module} import *" for n in stars]
+    return faults
+
+
+def outputs(notebook: NotebookNode) -> list[str]:
+    """Run once, top to bottom, without errors or warnings, and stored as `tools/notebooks.py run` stores it."""
+    faults = []
+    counts = [c.execution_count for c in code_cells(notebook)]
+    if counts != list(range(1, len(counts) + 1)):
+        faults.append(f"execution counts are {counts}: run it top to bottom")
+    for number, cell in enumerate(code_cells(notebook), 1):
+        kinds = {o.get("name", o.output_type) for o in cell.outputs}
+        faults += [f"code cell {number} stores {kind} output" for kind in sorted(kinds & {"error", "stderr"})]
+    if "widgets" in notebook.metadata:
+        faults.append("widget state is stored")
+    if canonical(notebook) != notebook:
+        faults.append("not as stored by tools/notebooks.py run (times, addresses, live widgets or ids)")
+    return faults
+
+
+def excuses(notebook: NotebookNode) -> list[str]:
+    """No cell is excused from running or from being compared."""
+    marks = [" ".join(c.metadata.get("tags", [])) + "".join(re.findall("#.*", c.source)) for c in code_cells(notebook)]
+    return [f"code cell {i} is excused: {text}" for i, text in enumerate(marks, 1) if EXCUSES.search(text)]
+
+
+def machine_paths(notebook: NotebookNode) -> list[str]:
+    faults = []
+    for number, cell in enumerate(notebook.cells, 1):
+        texts = [cell.source]
+        for output in cell.get("outputs", []):
+            data = {k: v for k, v in output.get("data", {}).items() if not k.startswith("image/")}
+            texts += [output.get("text", ""), *map(str, data.values())]
+        faults += [f"cell {number}: a path of one machine, {m[0]!r}" for text in texts if (m := MACHINE.search(text))]
+    return faults
+
+
+def alternative_text(notebook: NotebookNode) -> list[str]:
+    """A picture's alternative text states its message and a number."""
+    faults = []
+    for number, cell in enumerate(notebook.cells, 1):
+        said = []
+        for output in cell.get("outputs", []):
+            images = [kind for kind in output.get("data", {}) if kind.startswith("image/")]
+            said += [output.metadata.get(kind, {}).get("alt", "") for kind in images]
+        if cell.cell_type == "markdown":
+            said += [alt for alt, _ in PICTURE.findall(cell.source)]
+            said += [(re.search(r"\balt=\"([^\"]*)\"", tag) or ["", ""])[1] for tag in TAG.findall(cell.source)]
+        short = (alt for alt in said if len(alt) < ALT or not re.search(r"\d", alt))
+        faults += [f"cell {number}: {alt!r} is no alternative text ({ALT} characters, with a number)" for alt in short]
+    return faults
+
+
+def words(notebook: NotebookNode) -> list[str]:
+    count = sum(len(text.split()) for text in prose(notebook))
+    return [] if WORDS[0] <= count <= WORDS[1] else [f"{count:,} words; allowed: {WORDS[0]:,} to {WORDS[1]:,}"]
+
+
+def anchors(notebook: NotebookNode) -> set[str]:
+    """The anchors that JupyterLab gives to headings."""
+    return {text.replace(" ", "-") for _, text in headings(notebook)}
+
+
+def broken_links(notebook: NotebookNode, folder: Path, read: callable) -> list[str]:
+    """Links to files and headings that do not exist; `read(path)` gives the notebook behind a link."""
+    faults = []
+    targets = [t for text in prose(notebook) for t in links(text) + [p for _, p in PICTURE.findall(text)]]
+    for target in targets:
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = folder / name
+        if name and not path.exists():
+            faults.append(f"link to {target}: no such file")
+        elif anchor and (not name or path.suffix == ".ipynb"):
+            if anchor not in anchors(read(path) if name else notebook):
+                faults.append(f"link to {target}: no such heading (an anchor is the heading with - for spaces)")
+    return faults
+
+
+def neighbors(notebook: NotebookNode, path: str, order: Sequence[str]) -> list[str]:
+    """The question links the chapter before and after; "You can now", the one after. `order`: paths that exist."""
+    here = [p for p in order if Path(p).parent == Path(path).parent]
+    place = here.index(path)
+    top, end = "\n".join(prose(notebook)), section(notebook, BEATS[-1])
+    if is_chapter(path):
+        top = section(notebook, BEATS[0])
+    faults = []
+    for what, index in (("previous", place - 1), ("next", place + 1)):
+        if 0 <= index < len(here):
+            name = Path(here[index]).name
+            faults += [] if name in links(top) else [f'no link to the {what} chapter, {name}, in "{BEATS[0]}"']
+            if what == "next" and is_chapter(path) and name not in links(end):
+                faults.append(f'no link to the next chapter, {name}, in "{BEATS[-1]}"')
+    return faults
+
+
+EVERYWHERE = (heading_levels, cell_lengths, code, outputs, excuses, machine_paths, alternative_text)
+IN_CHAPTERS = (beats, words)

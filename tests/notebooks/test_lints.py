@@ -1,0 +1,196 @@
+"""The lints find what they are there to find: one right notebook, and it broken in one way after another."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import lints
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from notebooks import WIDGET_VIEW, canonical, execute, main
+
+ROOT = Path(__file__).resolve().parents[2]
+ALT = "Bars: the gradients take 4 bytes of the 16 that each parameter costs."
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def right():
+    """A chapter with which no lint finds fault."""
+    cells = [new_markdown_cell("# A title"), new_code_cell("import math\nimport sys")]
+    for beat in lints.BEATS:
+        cells.append(new_markdown_cell(f"## {beat}\n\n" + "word " * 150 + "`a #b`\n\n```python\n# no heading\n```"))
+        cells.append(new_code_cell("x = 1\nx + 1", outputs=[new_output("execute_result", {"text/plain": "2"})]))
+    cells[2].source += "\n\n[before](a.ipynb) [after](c.ipynb) [there](#You-can-now)"
+    cells[-2].source += "\n\n[after](c.ipynb)"
+    cells.append(new_code_cell("picture()\npicture()", outputs=[picture(ALT)]))
+    notebook = new_notebook(cells=cells)
+    for number, cell in enumerate(lints.code_cells(notebook), 1):
+        cell.execution_count = number
+    return canonical(notebook)
+
+
+def picture(alt):
+    data = {"image/png": PNG, "text/plain": "a picture"}
+    return new_output("display_data", data, metadata={"image/png": {"alt": alt}})
+
+
+def order(path="notebooks/b.ipynb"):
+    return ["notebooks/a.ipynb", path, "notebooks/c.ipynb"]
+
+
+def test_no_lint_faults_a_right_notebook(tmp_path):
+    for lint in (*lints.EVERYWHERE, *lints.IN_CHAPTERS):
+        assert lint(right()) == [], lint.__name__
+    for name in ("a.ipynb", "c.ipynb"):
+        (tmp_path / name).touch()
+    assert lints.broken_links(right(), tmp_path, nbformat.read) == []
+    assert lints.neighbors(right(), order()[1], order()) == []
+
+
+def source(cell, old, new):
+    def change(notebook):
+        assert old in notebook.cells[cell].source
+        notebook.cells[cell].source = notebook.cells[cell].source.replace(old, new)
+
+    return change
+
+
+def edit(cell, **fields):
+    return lambda notebook: notebook.cells[cell].update(nbformat.from_dict(fields))
+
+
+def output(cell, *outputs):
+    return edit(cell, outputs=list(outputs))
+
+
+def markdown(text):
+    return lambda notebook: notebook.cells.append(new_markdown_cell(text, id=f"c{len(notebook.cells) + 1:02d}"))
+
+
+BROKEN = {
+    "a beat is missing": (lints.beats, lambda n: n.cells.pop(4)),
+    "two beats change places": (lints.beats, lambda n: n.cells.insert(2, n.cells.pop(4))),
+    "a beat is renamed": (lints.beats, source(6, "Check", "Checks")),
+    "two titles": (lints.heading_levels, source(2, "## ", "# ")),
+    "no title": (lints.heading_levels, source(0, "# ", "")),
+    "a level is skipped": (lints.heading_levels, markdown("#### Deep")),
+    "a long cell": (lints.cell_lengths, edit(3, source="x\n" * 21)),
+    "an empty cell": (lints.cell_lengths, edit(3, source="")),
+    "long cells": (lints.cell_lengths, lambda n: [c.update(source="x\n" * 5) for c in lints.code_cells(n)]),
+    "tiny cells": (lints.cell_lengths, lambda n: [c.update(source="x") for c in lints.code_cells(n)]),
+    "the first cell works": (lints.code, edit(1, source="import math\nx = 1")),
+    "a star import": (lints.code, edit(3, source="from math import *\n1")),
+    "a magic": (lints.code, edit(3, source="%matplotlib inline\n1")),
+    "a shell line": (lints.code, edit(3, source="!ls\n1")),
+    "an install": (lints.code, edit(3, source="run('pip install x')\n1")),
+    "a semicolon": (lints.code, edit(3, source="x = 1\nx;")),
+    "no Python": (lints.code, edit(3, source="x =\n1")),
+    "never run": (lints.outputs, edit(3, execution_count=None)),
+    "run out of order": (lints.outputs, edit(3, execution_count=9)),
+    "an error": (lints.outputs, output(3, new_output("error", ename="E", evalue="", traceback=[]))),
+    "a warning": (lints.outputs, output(3, new_output("stream", name="stderr", text="Warning"))),
+    "widget state": (lints.outputs, lambda n: n.metadata.update(widgets={})),
+    "a live widget": (lints.outputs, output(3, new_output("display_data", {WIDGET_VIEW: {"model_id": "0"}}))),
+    "an address": (lints.outputs, output(3, new_output("execute_result", {"text/plain": "<a 0x7f0123456789>"}))),
+    "a time": (lints.outputs, edit(3, metadata={"execution": {"iopub.status.busy": "2026"}})),
+    "a random id": (lints.outputs, edit(3, id="9f8a7b6c")),
+    "a skipped cell": (lints.excuses, edit(3, metadata={"tags": ["nbval-skip"]})),
+    "an ignored output": (lints.excuses, edit(3, metadata={"tags": ["nbval-ignore-output"]})),
+    "an ignoring comment": (lints.excuses, edit(3, source="# NBVAL_IGNORE_OUTPUT\nx")),
+    "an excused error": (lints.excuses, edit(3, metadata={"tags": ["raises-exception"]})),
+    "a home": (lints.machine_paths, source(3, "x = 1", f"open('{Path('/home') / 'me'}')")),
+    "a folder printed": (lints.machine_paths, output(3, new_output("stream", text=str(Path("/tmp") / "x")))),
+    "a drive": (lints.machine_paths, source(2, "word", "C:" + "\\x")),
+    "a picture without text": (lints.alternative_text, output(3, picture(""))),
+    "a picture without a number": (lints.alternative_text, output(3, picture("The gradients take a part of " * 3))),
+    "a bare picture in prose": (lints.alternative_text, source(2, "word", "![](p.png)")),
+    "a bare picture in HTML": (lints.alternative_text, source(2, "word", '<img src="p.png">')),
+    "few words": (lints.words, lambda n: n.cells.pop(2) and n.cells.pop(3)),
+    "many words": (lints.words, markdown("word " * 3_000)),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_each_lint_finds_its_fault(name):
+    lint, breaking = BROKEN[name]
+    notebook = right()
+    breaking(notebook)
+    assert lint(notebook) != []
+
+
+@pytest.mark.parametrize("link", ["d.ipynb", "c.ipynb#Nothing", "#Nothing", "folder/c.ipynb"])
+@pytest.mark.parametrize("form", ["[there]({})", '<a href="{}">there</a>'])
+def test_a_broken_link_is_found(tmp_path, form, link):
+    for name in ("a.ipynb", "c.ipynb"):
+        nbformat.write(right(), tmp_path / name)
+    notebook = right()
+    markdown(form.format(link))(notebook)
+    assert len(lints.broken_links(notebook, tmp_path, lambda path: nbformat.read(path, 4))) == 1
+
+
+@pytest.mark.parametrize("cell, link", [(2, "a.ipynb"), (2, "c.ipynb"), (-3, "c.ipynb")])
+def test_a_missing_neighbor_is_found(cell, link):
+    notebook = right()
+    source(cell, link, "z.ipynb")(notebook)
+    assert len(lints.neighbors(notebook, order()[1], order())) == 1
+
+
+def test_an_empty_book_is_an_error(tmp_path):
+    (tmp_path / "notebooks").mkdir()
+    with pytest.raises(ValueError, match="no notebook"):
+        lints.on_disk(tmp_path)
+    with pytest.raises(ValueError, match="links no notebook"):
+        lints.contents("| chapter | question |\n|---|---|\n| `11_parameters` | How many? |\n")
+
+
+def test_the_map_is_read_in_order():
+    rows = "| [`11_a`](notebooks/11_a.ipynb) | One? |\n| `12_b` | Two? |\n| [`01_c`](labs/01_c.ipynb) | Three? |\n"
+    found = [(e.slug, e.path, e.question) for e in lints.contents(rows)]
+    assert found == [
+        ("11_a", "notebooks/11_a.ipynb", "One?"),
+        ("12_b", None, "Two?"),
+        ("01_c", "labs/01_c.ipynb", "Three?"),
+    ]
+
+
+def stored(path, *sources):
+    """A notebook that was run and stored at `path`."""
+    nbformat.write(new_notebook(cells=[new_code_cell(s) for s in sources]), path)
+    execute(path)
+    return nbformat.read(path, as_version=4)
+
+
+def test_nbval_passes_a_right_notebook_and_fails_a_stale_one(tmp_path):
+    """With the options that the project's own run has."""
+    notebook = stored(tmp_path / "good.ipynb", "import sympy", "print('a')\nsympy.Symbol('x') ** 2")
+    notebook.cells[1].outputs[1].data["text/latex"] = "$\\displaystyle x^{3}$"
+    nbformat.write(notebook, tmp_path / "stale.ipynb")
+    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider", "-rA", "."]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert said.returncode == 1, said.stdout + said.stderr
+    assert "1 failed, 3 passed" in said.stdout
+    assert [line for line in said.stdout.splitlines() if line.startswith("FAILED") and "stale.ipynb" in line]
+
+
+def test_storing_twice_changes_nothing(tmp_path):
+    cells = "import ipywidgets", "x=object()\nprint(x)\nipywidgets.IntSlider()", "x"
+    stored(tmp_path / "a.ipynb", *cells)
+    first = (tmp_path / "a.ipynb").read_bytes()
+    execute(tmp_path / "a.ipynb")
+    assert (tmp_path / "a.ipynb").read_bytes() == first
+    notebook = nbformat.read(tmp_path / "a.ipynb", as_version=4)
+    assert notebook.cells[1].source.startswith("x = object()")
+    assert WIDGET_VIEW not in str(notebook) and "0x0" in notebook.cells[1].outputs[0].text
+    assert canonical(notebook) == notebook
+
+
+def test_a_notebook_that_fails_is_not_stored(tmp_path, capsys):
+    path = tmp_path / "a.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell("x = 1"), new_code_cell("1 / 0")]), path)
+    before = path.read_bytes()
+    assert main(["run", str(path)]) == 1
+    said = capsys.readouterr().err
+    assert "a.ipynb: cell c02 failed; nothing was stored" in said and "ZeroDivisionError" in said
+    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["a.ipynb"]

@@ -1,0 +1,48 @@
+"""Every notebook of the book, against every lint. That its outputs are those of a fresh run, nbval shows."""
+
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import lints
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WRITTEN = [e.path for e in lints.contents((ROOT / "README.md").read_text(encoding="utf-8")) if e.path]
+CHAPTERS = [p for p in WRITTEN if lints.is_chapter(p)]
+
+
+@cache
+def read(path):
+    return nbformat.read(path, as_version=4)
+
+
+def test_the_map_in_the_readme_is_what_stands_on_disk():
+    assert sorted(WRITTEN) == sorted(lints.on_disk(ROOT))
+
+
+def test_the_plain_test_run_executes_exactly_these_notebooks():
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--ignore=tests", "-p", "no:cacheprovider"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120).stdout.splitlines()
+    assert {line.split("::")[0] for line in listed if "::" in line} == set(WRITTEN)
+
+
+@pytest.mark.parametrize("lint", lints.EVERYWHERE, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("path", WRITTEN)
+def test_notebook(path, lint):
+    assert lint(read(ROOT / path)) == []
+
+
+@pytest.mark.parametrize("lint", lints.IN_CHAPTERS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("path", CHAPTERS)
+def test_chapter(path, lint):
+    assert lint(read(ROOT / path)) == []
+
+
+@pytest.mark.parametrize("path", WRITTEN)
+def test_links(path):
+    notebook = read(ROOT / path)
+    assert lints.broken_links(notebook, (ROOT / path).parent, read) == []
+    assert lints.neighbors(notebook, path, WRITTEN) == []

@@ -1,0 +1,126 @@
+"""Who may import whom. An arrow never points up, and the witnesses know nothing of one another."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "everybyte"
+
+GROUND = {"checks", "units", "tables"}
+STATED = GROUND | {"catalog", "setup"}
+FORMULAS = STATED | {"formulas"}
+BUDGET = FORMULAS | {"budget"}
+DRAW = BUDGET | {"draw"}
+COUNTED = STATED | {"reference"}
+EVERYTHING = DRAW | COUNTED | {"dryrun", "lab", "comparison", "explore", "teach", "cli"}
+MAY = {
+    "checks": set(),
+    "units": {"checks"},
+    "tables": {"checks", "units"},
+    "catalog": GROUND,
+    "setup": GROUND | {"catalog"},
+    "formulas": STATED,
+    "budget": FORMULAS,
+    "draw": BUDGET,
+    "explore": DRAW,
+    "teach": DRAW,
+    "reference": STATED,
+    "dryrun": COUNTED,
+    "lab": COUNTED,
+    "comparison": BUDGET | COUNTED | {"dryrun", "lab"},  # where the two sides meet
+    "cli": EVERYTHING,
+    "__init__": EVERYTHING,
+}
+# A model's parameter count comes from the formula: fetched when it is asked for, so not at import.
+LATE = {("catalog", "formulas")}
+NEVER = {"torch", "matplotlib", "ipywidgets", "anywidget", "IPython"}
+WITHOUT = {"checks", "units", "tables", "catalog", "setup", "formulas", "budget"}
+
+
+def imports(tree, package):
+    """(module, whether it is imported when the file is) for each import; `package`: the parts of its package."""
+    late = {n for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.Lambda) for n in ast.walk(f)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node not in late) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) + 1 - node.level] if node.level else ()
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            if module == "everybyte":
+                yield from ((f"everybyte.{alias.name}", node not in late) for alias in node.names)
+            else:
+                yield module, node not in late
+
+
+def faults(package=PACKAGE):
+    """What the rule forbids, in words, under the folder of a package."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        inside = path.relative_to(package)
+        unit = inside.parts[0].removesuffix(".py")
+        where = ("everybyte", *inside.parent.parts)
+        if unit not in MAY:
+            found.append(f"{unit} has no place in the import rule")
+            continue
+        for module, early in imports(ast.parse(path.read_text(encoding="utf-8")), where):
+            top, _, rest = module.partition(".")
+            target = rest.split(".")[0]
+            if top == "everybyte" and target != unit and target not in MAY[unit]:
+                if early or (unit, target) not in LATE:
+                    found.append(f"{inside.as_posix()} imports {module}")
+            if unit in WITHOUT and (top in NEVER or (top == "numpy" and early)):
+                found.append(f"{inside.as_posix()} imports {module}")
+    return found
+
+
+def test_no_arrow_points_up():
+    assert faults() == []
+
+
+@pytest.mark.parametrize(
+    "path, text",
+    [
+        ("units.py", "from .catalog import Model"),
+        ("formulas/states.py", "from ..budget import budget"),
+        ("formulas/states.py", "from .. import budget"),
+        ("reference/gpt.py", "from ..formulas import formula"),
+        ("dryrun/tracker.py", "def f():\n    from everybyte.budget import budget"),
+        ("dryrun/tracker.py", "import everybyte.formulas.states"),
+        ("dryrun/tracker.py", "import everybyte"),
+        ("draw/figures.py", "from ..dryrun import dry_run"),
+        ("catalog/models.py", "from ..formulas import formula"),
+        ("formulas/states.py", "import numpy as np"),
+        ("formulas/states.py", "def f():\n    import torch"),
+        ("budget.py", "from matplotlib import pyplot"),
+        ("stray.py", ""),
+    ],
+)
+def test_a_violation_is_found(tmp_path, path, text):
+    (tmp_path / path).parent.mkdir(exist_ok=True)
+    (tmp_path / path).write_text(text)
+    assert len(faults(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    "path, text",
+    [
+        ("catalog/models.py", "def f():\n    from ..formulas import formula"),
+        ("formulas/states.py", "from . import symbols\nfrom ..catalog import Model\nimport sympy"),
+        ("formulas/states.py", "def f():\n    import numpy"),
+        ("dryrun/tracker.py", "import torch\nfrom ..reference import GPT"),
+    ],
+)
+def test_what_is_allowed_is_not_a_violation(tmp_path, path, text):
+    (tmp_path / path).parent.mkdir(exist_ok=True)
+    (tmp_path / path).write_text(text)
+    assert faults(tmp_path) == []
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = "import sys, everybyte; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "everybyte" in loaded
+    assert not (NEVER | {"numpy", "sympy"}) & set(loaded)

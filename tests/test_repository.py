@@ -1,0 +1,117 @@
+"""The repository as someone meets it: complete, consistent, and tied to no machine."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import lints
+import nbformat
+import pytest
+import yaml
+
+import everybyte
+
+ROOT = Path(__file__).resolve().parents[1]
+TOP = """README.md LICENSE LICENSE-TEXT CITATION.cff pyproject.toml constraints.txt environment.yml Makefile .gitignore
+         .ci/run notebooks src tests tools""".split()
+# In pieces, so that this file does not find itself.
+HOSTS = ("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("download.pytorch", "org"), ("anaconda", "org")
+PRIVATE = re.compile("|".join([lints.MACHINE.pattern, *(re.escape(".".join(host)) for host in HOSTS)]))
+
+
+def tracked():
+    """Texts that are tracked (in an export without git, all there are), by path; pictures left out."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    paths = [ROOT / name for name in listed.stdout.split("\0") if name] if listed.returncode == 0 else ROOT.rglob("*")
+    for path in paths:
+        if (
+            path.is_file()
+            and path.suffix not in {".png", ".jpg", ".pdf", ".ipynb", ".pyc"}
+            and ".venv" not in path.parts
+        ):
+            yield path
+
+
+needs_make = pytest.mark.skipif(not shutil.which("make"), reason="make is not on this machine")
+
+
+def private(text):
+    return [match[0] for match in PRIVATE.finditer(text)]
+
+
+def test_no_path_of_a_machine_and_no_registry_in_a_tracked_file():
+    found = {p.relative_to(ROOT).as_posix(): private(p.read_text(encoding="utf-8")) for p in tracked()}
+    assert len(found) > 20
+    assert {path: what for path, what in found.items() if what} == {}
+
+
+@pytest.mark.parametrize("text", [f"{Path('/home') / 'me'}/x", f"cd {Path('/root') / 'x'}", ".".join(HOSTS[0])])
+def test_such_a_path_would_be_found(text):
+    assert private(text)
+
+
+@pytest.mark.parametrize("name", TOP)
+def test_the_top_level_is_complete(name):
+    assert (ROOT / name).exists()
+
+
+def test_one_version_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert everybyte.__version__ == project["version"] == str(citation["version"])
+
+
+def test_the_citation_has_what_the_format_requires():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert str(citation["cff-version"]) == "1.2.0"
+    assert citation["message"] and citation["title"] and citation["authors"][0]["name"]
+    assert citation["license"] == "MIT"
+
+
+def test_the_licenses_are_the_ones_named():
+    assert (ROOT / "LICENSE").read_text(encoding="utf-8").startswith("MIT License")
+    assert (ROOT / "LICENSE-TEXT").read_text(encoding="utf-8").startswith("Attribution 4.0 International")
+
+
+def test_links_in_the_readme_lead_somewhere():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)])
+    assert lints.broken_links(notebook, ROOT, None) == []
+    assert lints.alternative_text(notebook) == []
+
+
+@needs_make
+def test_make_lists_its_targets_by_default():
+    said = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[1].split()
+    assert [line.split()[0] for line in said.splitlines()[1:]] == targets
+
+
+@needs_make
+def test_make_names_the_python_it_needs(tmp_path):
+    old = tmp_path / "python-old"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    command = ["make", "install", f"PYTHON={old}", f"VENV={tmp_path / 'venv'}"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert said.returncode != 0
+    assert said.stderr.splitlines()[0].startswith("Every Byte needs Python 3.11 or newer")
+    assert not (tmp_path / "venv").exists()
+
+
+def test_the_readme_names_only_targets_that_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = set(
+        re.findall(r"\bmake ([a-z-]+)\b *(?:#|$)", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    assert {"lab", "test"} <= named <= targets
+
+
+def test_every_tool_says_how_it_is_used():
+    for tool in sorted((ROOT / "tools").glob("*.py")):
+        said = subprocess.run([sys.executable, tool, "--help"], capture_output=True, text=True, timeout=60)
+        assert said.returncode == 0 and "usage" in said.stdout, tool.name
