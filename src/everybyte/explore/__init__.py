@@ -2,7 +2,20 @@
 
 from .controls import Choice, Slider, reset, shared, steps
 from .explorer import Explorer
+from .parameters import parameters
 from .pictures import Lines, Ranges, Stack
 from .states import states
 
-__all__ = ["Choice", "Explorer", "Lines", "Ranges", "Slider", "Stack", "reset", "shared", "states", "steps"]
+__all__ = [
+    "Choice",
+    "Explorer",
+    "Lines",
+    "Ranges",
+    "Slider",
+    "Stack",
+    "parameters",
+    "reset",
+    "shared",
+    "states",
+    "steps",
+]

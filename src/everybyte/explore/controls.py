@@ -1,7 +1,7 @@
 """What a reader can turn: sliders, steps and choices, and the ones that all explorers of a kernel share."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import ipywidgets as widgets
 
@@ -69,6 +69,7 @@ class Choice:
         name: of the control. label: in words. options: {label: {symbol's name in code: value}}.
         start: an option's label; None for the first, or for what the shared control shows now.
         kind: `dropdown` or `slider` (options in order). shared: one control for all explorers of this kernel.
+        sets: {option's label: {other control's name: its state}}: choosing the option moves those controls too.
         instead_of: another choice that this one overrides. An option in parentheses overrides nothing and is not said.
     """
 
@@ -78,6 +79,7 @@ class Choice:
     start: str | None = None
     kind: str = "dropdown"
     shared: bool = False
+    sets: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     instead_of: str = ""
 
     trait = "index"
@@ -109,7 +111,10 @@ class Choice:
 
     def spec(self):
         """What the picture needs to know."""
-        options = [{"label": label, "values": dict(values)} for label, values in self.options.items()]
+        options = [
+            {"label": label, "values": dict(values), "sets": dict(self.sets.get(label, {}))}
+            for label, values in self.options.items()
+        ]
         return {"name": self.name, "label": self.label, "options": options, "instead_of": self.instead_of}
 
 
@@ -121,11 +126,6 @@ def reset() -> None:
     """Put the shared model, precision, optimizer, batch, sequence and GPU back to where a fresh kernel has them."""
     for name, control in _SHARED.items():
         control.index = list(control.options).index(_DEFAULTS[name])
-
-
-def forget() -> None:
-    """Drop the shared controls: the explorers opened after this share new ones."""
-    _SHARED.clear()
 
 
 def _decided_by(variants: Mapping[str, object], read) -> dict[str, dict]:

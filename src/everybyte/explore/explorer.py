@@ -54,7 +54,8 @@ class Explorer(widgets.VBox):
         picture: a kind of picture from `pictures`.
         presets: {label: {control: value or option label}}. "Reset", the opening state, is put before them.
         base: values of symbols that no control gives. derived: [(symbol's name, quantity)], computed in this order.
-        subject: the names of the choices whose labels open the sentence; by default all choices.
+        subject: the names of the controls whose values open the sentence; by default all choices.
+        also: the names of derived symbols whose values follow there.
 
     Raises:
         ValueError: a preset of an unknown control or value, a symbol without a value.
@@ -69,11 +70,13 @@ class Explorer(widgets.VBox):
         base: Mapping[str, object] | None = None,
         derived: Sequence[tuple] = (),
         subject: Sequence[str] | None = None,
+        also: Sequence[str] = (),
     ):
         self.title, self.kind = title, picture
         self._controls = {c.name: c for c in controls}
         self._base, self._derived = dict(base or {}), list(derived)
         self._subject = [c.name for c in controls if c.trait == "index"] if subject is None else list(subject)
+        self._also = list(also)
         self._inputs = {c.name: c.widget() for c in controls}
         opening = self.state
         self.presets = {"Reset": opening} | {label: self._preset(chosen) for label, chosen in (presets or {}).items()}
@@ -95,6 +98,7 @@ class Explorer(widgets.VBox):
     def _preset(self, chosen):
         state = {}
         for name, value in chosen.items():
+            state |= getattr(self._controls.get(name), "sets", {}).get(value, {})
             if name not in self._controls:
                 raise ValueError(f"preset: {name!r} is not a control; allowed: {', '.join(self._controls)}")
             control = self._controls[name]
@@ -121,6 +125,7 @@ class Explorer(widgets.VBox):
             "base": {n: v for n, v in self._base.items() if n in needed},
             "derived": [[name, quantity(q).name] for name, q in self._derived],
             "subject": self._subject,
+            "also": self._also,
             "presets": [{"label": label, "state": state} for label, state in self.presets.items()],
             "looks": looks(),
         }
@@ -146,7 +151,16 @@ class Explorer(widgets.VBox):
         said = {n: self._label(n, state[n]) for n in self._controls if n in self._subject}
         said = {n: label for n, label in said.items() if not label.startswith("(")}
         instead = {getattr(self._controls[n], "instead_of", "") for n in said}
-        return ", ".join(label for n, label in said.items() if n not in instead)
+        words = [label + self._apart(n, state) for n, label in said.items() if n not in instead]
+        values = self.values(state) if self._also else {}
+        return ", ".join(words + [f"{name} {values[name]:,}" for name in self._also])
+
+    def _apart(self, name, state):
+        """Which of the controls that a choice sets have moved since."""
+        control = self._controls[name]
+        sets = getattr(control, "sets", {}).get(self._label(name, state[name]), {})
+        moved = [f"{self._controls[n].label} {self._label(n, state[n])}" for n, v in sets.items() if state[n] != v]
+        return f" with {' and '.join(moved)}" if moved else ""
 
     def _label(self, name, state):
         control = self._controls[name]

@@ -35,6 +35,10 @@ function amount(x, unit) {
   return name ? `${fixed(x / UNITS[name], 2)} ${name}` : Number.isInteger(x) ? `${x} B` : `${fixed(x, 2)} B`;
 }
 
+// A part of a sum, and the sum: bytes in the unit that fits; of things the short count, and every digit of the sum.
+const part = (x, unit) => (unit === "B" ? amount(x, unit) : count(x));
+const whole = (x, unit) => (unit === "B" ? amount(x, unit) : `${grouped(String(x))} ${unit}`);
+
 // ---- state to numbers -------------------------------------------------------------------------------------------
 
 function valuesOf(spec, state, more = {}) {
@@ -50,6 +54,15 @@ function valuesOf(spec, state, more = {}) {
 
 function labelOf(control, value) {
   return control.options ? control.options[value].label : grouped(String(Number(value.toPrecision(12))));
+}
+
+// A newly chosen option moves the controls that it sets.
+function followed(spec, state, before) {
+  const out = { ...state };
+  for (const c of spec.controls) {
+    if (before && c.options && before[c.name] !== state[c.name]) Object.assign(out, c.options[state[c.name]].sets);
+  }
+  return out;
 }
 
 // A control marked `divides` moves on, the way it was moving, to the next divisor of the other's value.
@@ -70,17 +83,28 @@ function subjectOf(spec, state) {
   const said = spec.controls.filter((c) => spec.subject.includes(c.name))
     .map((c) => [c, labelOf(c, state[c.name])]).filter(([, label]) => !label.startsWith("("));
   const instead = said.map(([c]) => c.instead_of).filter((name) => name);
-  return said.filter(([c]) => !instead.includes(c.name)).map(([, label]) => label).join(", ");
+  const words = said.filter(([c]) => !instead.includes(c.name)).map(([c, label]) => label + apart(spec, c, state));
+  const v = spec.also.length ? valuesOf(spec, state) : {};
+  return [...words, ...spec.also.map((name) => `${name} ${grouped(String(v[name]))}`)].join(", ");
+}
+
+// Which of the controls that a choice sets have moved since.
+function apart(spec, control, state) {
+  const sets = control.options ? control.options[state[control.name]].sets : {};
+  const moved = spec.controls.filter((c) => c.name in sets && state[c.name] !== sets[c.name]);
+  return moved.length ? ` with ${moved.map((c) => `${c.label} ${labelOf(c, state[c.name])}`).join(" and ")}` : "";
 }
 
 function whatChanged(spec, before, state, preset) {
   if (preset) return preset;
-  const said = spec.controls.filter((c) => before[c.name] !== state[c.name]);
-  return said.map((c) => `${c.label} ${labelOf(c, before[c.name])}${ARROW}${labelOf(c, state[c.name])}`).join(", ");
+  const moved = spec.controls.filter((c) => before[c.name] !== state[c.name]);
+  const set = moved.filter((c) => c.options).flatMap((c) => Object.keys(c.options[state[c.name]].sets));
+  const said = moved.filter((c) => !set.includes(c.name));
+  const words = said.map((c) => `${c.label} ${labelOf(c, before[c.name])}${ARROW}${labelOf(c, state[c.name])}`).join(", ");
+  return words.slice(0, 1).toUpperCase() + words.slice(1);
 }
 
 const sum = (list) => list.reduce((a, b) => a + b, 0);
-const sentence = (text) => text[0].toUpperCase() + text.slice(1);
 
 // ---- the kinds of picture: each has compute, describe, change, draw ---------------------------------------------
 
@@ -109,17 +133,17 @@ const stack = {
   },
   describe(spec, r) {
     const said = spec.parts.map((p, i) => [p.label, r.now.parts[i]]).filter(([, x]) => x);
-    const parts = said.map(([label, x]) => `${label} ${amount(x, spec.unit)}`).join(", ");
-    return `${r.subject}: ${parts}; ${amount(r.now.total, spec.unit)} in all.${stack.capacity(spec, r)}`;
+    const parts = said.map(([label, x]) => `${label} ${part(x, spec.unit)}`).join(", ");
+    return `${r.subject}: ${parts}; ${whole(r.now.total, spec.unit)} in all.${stack.capacity(spec, r)}`;
   },
   change(spec, a, b, what) {
     const moved = spec.parts
       .map((p, i) => [p.label, a.now.parts[i], b.now.parts[i]])
       .filter(([, x, y]) => x !== y)
-      .map(([label, x, y]) => `${label} ${amount(x, spec.unit)}${ARROW}${amount(y, spec.unit)}`);
-    const total = a.now.total === b.now.total ? `total stays ${amount(b.now.total, spec.unit)}`
-      : `total ${amount(a.now.total, spec.unit)}${ARROW}${amount(b.now.total, spec.unit)}`;
-    return `${sentence(what)}: ${[...moved, total].join("; ")}.${stack.capacity(spec, b)}`;
+      .map(([label, x, y]) => `${label} ${part(x, spec.unit)}${ARROW}${part(y, spec.unit)}`);
+    const total = a.now.total === b.now.total ? `total stays ${whole(b.now.total, spec.unit)}`
+      : `total ${part(a.now.total, spec.unit)}${ARROW}${whole(b.now.total, spec.unit)}`;
+    return `${what}: ${[...moved, total].join("; ")}.${stack.capacity(spec, b)}`;
   },
   draw(spec, r, paint) {
     const multi = r.rows.length > 1;
@@ -138,14 +162,14 @@ const stack = {
       let at = 0;
       row.parts.forEach((value, j) => {
         if (!value) return;
-        const text = amount(value, spec.unit);
+        const text = part(value, spec.unit);
         const width = x(at + value) - x(at);
         paint.part(x(at), y, width, bar, spec.parts[j].part, `${spec.parts[j].label}: ${text}`);
         if (width > 7 * text.length + 8) paint.pill(x(at) + width / 2, y + bar / 2, text, spec.looks[spec.parts[j].part]);
         at += value;
       });
       const over = r.capacity !== undefined && at > r.capacity ? ", too much" : "";
-      paint.text(x(at) + 6, y + bar / 2, amount(at, spec.unit) + over, { bold: row.current });
+      paint.text(x(at) + 6, y + bar / 2, part(at, spec.unit) + over, { bold: row.current });
     });
     if (r.capacity !== undefined) {
       const beyond = near ? "" : ", beyond this scale" + ARROW;
@@ -154,7 +178,7 @@ const stack = {
       paint.text(near ? x(r.capacity) : WIDTH - 4, 9, words, { anchor: end ? "end" : "start" });
     }
     return paint.legend(bottom + 6, spec.parts.map((p, j) => [p.part, p.label, r.now.parts[j]]).filter(([, , v]) => v)
-      .map(([part, label, v]) => [part, `${label} ${amount(v, spec.unit)}` + (spec.shares ? ` (${fixed((100 * v) / r.now.total, 1)} %)` : "")]));
+      .map(([look, label, v]) => [look, `${label} ${part(v, spec.unit)}` + (spec.shares ? ` (${fixed((100 * v) / r.now.total, 1)} %)` : "")]));
   },
 };
 
@@ -181,7 +205,7 @@ const lines = {
       return before === c.now ? `${c.label} stays ${amount(c.now, spec.unit)}`
         : `${c.label} ${amount(before, spec.unit)}${ARROW}${amount(c.now, spec.unit)}${times}`;
     });
-    return `${sentence(what)}: ${said.join("; ")}.`;
+    return `${what}: ${said.join("; ")}.`;
   },
   draw(spec, r, paint) {
     const [left, top, bottom, right] = [86, 12, 270, WIDTH - 150];
@@ -190,9 +214,9 @@ const lines = {
     const all = r.curves.flatMap((c) => [...c.ys, c.now]).filter((y) => !log || y > 0);
     const high = Math.max(...all) || 1;
     const low = log ? Math.min(...all) : 0;
-    const part = (value, from, to) => log ? Math.log(value / from) / Math.log(to / from || 1) : (value - from) / (to - from || 1);
-    const x = (value) => left + part(value, xs[0], xs[xs.length - 1]) * (right - left);
-    const y = (value) => bottom - (log && value <= 0 ? 0 : part(value, low, high)) * (bottom - top);
+    const share = (value, from, to) => log ? Math.log(value / from) / Math.log(to / from || 1) : (value - from) / (to - from || 1);
+    const x = (value) => left + share(value, xs[0], xs[xs.length - 1]) * (right - left);
+    const y = (value) => bottom - (log && value <= 0 ? 0 : share(value, low, high)) * (bottom - top);
     for (const k of [0, 0.25, 0.5, 0.75, 1]) {
       const value = log ? low * (high / low) ** k : high * k;
       paint.line(left, y(value), right, y(value), { class: "everybyte-grid" });
@@ -244,7 +268,7 @@ const ranges = {
     const moved = a.now.smallest === b.now.smallest && a.now.largest === b.now.largest ? ""
       : `smallest ${power(a.now.smallest)}${ARROW}${power(b.now.smallest)}, largest ${power(a.now.largest)}${ARROW}${power(b.now.largest)}; `;
     const kept = b.rows.slice(1).map((row) => `${row.label} ${row.fate}`).join(", ");
-    return `${sentence(what)}: ${moved}a ${spec.thing} of 2^${short(b.at)} ${b.now.verdict}. The others: ${kept}.`;
+    return `${what}: ${moved}a ${spec.thing} of 2^${short(b.at)} ${b.now.verdict}. The others: ${kept}.`;
   },
   draw(spec, r, paint) {
     const [left, top, bar, gap] = [96, 30, 24, 14];
@@ -297,7 +321,7 @@ function change(spec, before, state, preset) {
   return kind.change(spec, kind.compute(spec, before), kind.compute(spec, state), whatChanged(spec, before, state, preset));
 }
 
-export const pure = { FORMULAS, amount, change, describe, snapped, valuesOf };
+export const pure = { FORMULAS, amount, change, describe, followed, snapped, valuesOf };
 
 // ---- the page ---------------------------------------------------------------------------------------------------
 
@@ -391,8 +415,9 @@ function render({ model, el }) {
   function redraw() {
     waiting = false;
     try {
-      const state = snapped(spec, read(), before);
-      if (spec.controls.some((c) => state[c.name] === null || state[c.name] === undefined)) return;
+      const raw = read();
+      if (Object.values(raw).some((value) => value === null || value === undefined)) return;
+      const state = snapped(spec, preset ? raw : followed(spec, raw, before), before);
       write(state);
       const index = picked(state);
       if (model.get("preset") !== (index < 0 ? null : index)) {

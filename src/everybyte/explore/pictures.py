@@ -70,8 +70,11 @@ class Stack:
         """The sentence for a state, as picture.js says it."""
         rows = self.compute(values)
         total = sum(x for *_, x in rows)
-        said = ", ".join(f"{label} {amount(x, self.unit)}" for _, label, x in rows if x)
-        return f"{subject}: {said}; {amount(total, self.unit)} in all.{self._capacity(values, total)}"
+        said = ", ".join(
+            f"{label} {units.text(x) if self.unit == 'B' else units.number(x)}" for _, label, x in rows if x
+        )
+        whole = units.text(total) if self.unit == "B" else f"{total:,} {self.unit}"
+        return f"{subject}: {said}; {whole} in all.{self._capacity(values, total)}"
 
     def _capacity(self, values, total):
         if "capacity" not in values:
