@@ -35,7 +35,7 @@ def canvas(title: str, height: float = 3.6, width: float = WIDTH):
 
 
 def _title(fig, title):
-    words = textwrap.fill(title, int(fig.get_figwidth() * 9.5))
+    words = textwrap.fill(title, int(fig.get_figwidth() * 8))
     fig.suptitle(words, x=0.01, ha="left", fontsize=12, color=INK, fontweight="bold")
 
 

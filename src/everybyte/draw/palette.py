@@ -39,7 +39,7 @@ PARTS: dict[str, Part] = {
     "activations": Part("activations", ORANGE),
     "loss": Part("loss", PINK, "xx"),
     "other": Part("other", GRAY, "--"),
-    "buffers": Part("buffers", GRAY),
+    "buffers": Part("buffers", GRAY, ".."),
     "workspace": Part("workspace", GRAY, "||"),
     # Groups of parameters: the weights' hue, by shade.
     "embeddings": Part("embeddings", "#00466E"),

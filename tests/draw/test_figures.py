@@ -1,0 +1,111 @@
+"""Figures show what they are given, and say it."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+from matplotlib.text import Text
+
+from everybyte import draw
+
+GIB = 2**30
+ROWS = {
+    "fp32": {"parameters": GIB, "gradients": GIB, "optimizer": 2 * GIB},
+    "bf16": {"parameters": GIB // 2, "gradients": GIB // 2, "momentum": GIB // 2, "variance": GIB // 2, "loss": 0},
+}
+TRACE = SimpleNamespace(
+    timeline=lambda: {"parameters": [GIB] * 5, "activations": [0, GIB, 2 * GIB, GIB, 0], "loss": [0, 0, GIB, 0, 0], "casts": [0] * 5},
+    live=[GIB, 2 * GIB, 4 * GIB, 2 * GIB, GIB],
+    marks={"rest": 0, "after_forward": 2, "after_backward": 3, "after_step": 4},
+    peak=4 * GIB, peak_operation=2, peak_at="loss backward",
+    parts={"parameters": GIB, "activations": 2 * GIB, "loss": GIB, "casts": 0},
+)  # fmt: skip
+FORMATS = {
+    "fp16": {"smallest": -24, "normal": -14, "largest": 15.999},
+    "bf16": {"smallest": -133, "normal": -126, "largest": 127.99},
+}
+X = [128, 256, 512, 1024]
+CURVES = {"scores": ("activations", [x * x for x in X]), "flash": ("activations", [5.0 * x for x in X])}
+FIGURES = {
+    "stacked": lambda: draw.stacked(ROWS, title="GPT-2"),
+    "stacked, capacity near": lambda: draw.stacked(ROWS, capacity=3 * GIB, title="GPT-2"),
+    "stacked, capacity far": lambda: draw.stacked(ROWS, capacity=80 * GIB, title="GPT-2 " * 30, capacity_label="a GPU"),
+    "stacked, nothing": lambda: draw.stacked({"none": {"parameters": 0}}, title="A model without weights"),
+    "stacked, every part": lambda: draw.stacked({"all": dict.fromkeys(draw.PARTS, GIB)}),
+    "shares": lambda: draw.shares({"embeddings": 39e6, "mlp": 56e6, "norms": 4e4}, title="gpt2"),
+    "lines": lambda: draw.lines(X, CURVES, "sequence", "Attention", unit="MiB", mark=500),
+    "lines, log": lambda: draw.lines(X, CURVES, "sequence", "Attention", unit="B", log=True, capacity=2**20),
+    "ranges": lambda: draw.ranges(FORMATS, mark=-26),
+    "ranges, unmarked": lambda: draw.ranges(FORMATS),
+    "timeline": lambda: draw.timeline(TRACE, "GPT-2"),
+    "timeline, capacity": lambda: draw.timeline(TRACE, "GPT-2", capacity=8 * GIB),
+}
+
+
+def words(fig):
+    return [t for t in fig.findobj(Text) if t.get_text() and t.get_visible()]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_drawn_with_words_of_its_own_and_inside_its_page(name):
+    fig = FIGURES[name]()
+    assert draw.checked_alt(fig.alt) == fig.alt
+    fig.draw_without_rendering()
+    assert fig.get_facecolor()[3] == 1  # opaque: the card is what the text's contrast is measured on
+    page = fig.bbox
+    ticks = {t for ax in fig.axes for axis in (ax.xaxis, ax.yaxis) for t in axis.findobj(Text) if t is not axis.label}
+    for text in set(words(fig)) - ticks:
+        box = text.get_window_extent()
+        assert page.x0 - 1 <= box.x0 and box.x1 <= page.x1 + 1 and page.y0 - 1 <= box.y0 and box.y1 <= page.y1 + 1, text
+
+
+def test_bars_are_as_long_as_their_bytes():
+    fig = draw.stacked(ROWS)
+    widths = [bar.get_width() for bar in fig.axes[0].patches]
+    assert sum(widths) == pytest.approx(6) and widths[:3] == [1, 1, 2]
+    assert "fp32 4.00 GiB (weights 1.00 GiB, gradients 1.00 GiB, optimizer 2.00 GiB)" in fig.alt
+
+
+@pytest.mark.parametrize(
+    ("capacity", "said"), [(3 * GIB, "fp32 does not fit"), (GIB, "fp32, bf16 do not fit"), (4 * GIB, "all fit")]
+)
+def test_what_does_not_fit_is_said(capacity, said):
+    assert said in draw.stacked(ROWS, capacity=capacity).alt
+
+
+def test_the_timeline_marks_the_peak():
+    fig = draw.timeline(TRACE, "GPT-2")
+    assert any("peak 4.00 GiB, loss backward" in t.get_text() for t in words(fig))
+    assert "peak of 4.00 GiB is in loss backward (weights 1.00 GiB, activations 2.00 GiB, loss 1.00 GiB)" in fig.alt
+    assert "after forward 4.00 GiB" in fig.alt
+
+
+def test_ranges_say_where_the_number_falls():
+    assert "fp16 from 2^-24 (normal from 2^-14) to 2^16, loses 2^-26" in draw.ranges(FORMATS, mark=-26).alt
+    assert "holds with fewer bits 2^-20" in draw.ranges(FORMATS, mark=-20).alt
+    assert "overflows at 2^17" in draw.ranges(FORMATS, mark=17).alt
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: draw.stacked({}), "rows: {} has no rows"),
+        (lambda: draw.stacked({"a": {"weight": 1}}), "palette.part: 'weight'"),
+        (lambda: draw.stacked({"a": {"parameters": -1}}), "-1 is not an amount"),
+        (lambda: draw.stacked({"a": {"parameters": float("nan")}}), "nan is not an amount"),
+        (lambda: draw.shares({"mlp": 0}), "sum to 0"),
+        (lambda: draw.lines([1], {}), "x: .* is not ascending"),
+        (lambda: draw.lines([1, 2], {"a": ("loss", [1])}), r"curves\['a'\]: 1 values"),
+        (lambda: draw.ranges({}), "formats: {} has no formats"),
+        (lambda: draw.ranges({"a": {"smallest": 1, "normal": 0, "largest": 2}}), "does not ascend"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_named(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()
+
+
+def test_no_global_state(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # an import of it would fail
+    for make in FIGURES.values():
+        make()
