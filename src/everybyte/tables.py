@@ -29,11 +29,19 @@ class Table:
         return "\n".join([*([self.caption] if self.caption else []), lines[0], "-" * len(lines[0]), *lines[1:]])
 
     def _repr_html_(self):
-        right = [' style="text-align:right"' if self._right(i) else ' style="text-align:left"' for i in range(len(self.columns))]
-        row = lambda tag, cells: "".join(f"<{tag}{r}>{escape(_text(c))}</{tag}>" for c, r in zip(cells, right, strict=True))  # noqa: E731
+        align = ["right" if self._right(i) else "left" for i in range(len(self.columns))]
+
+        def row(tag, cells):
+            pairs = zip(cells, align, strict=True)
+            return (
+                "<tr>"
+                + "".join(f'<{tag} style="text-align:{a}">{escape(_text(c))}</{tag}>' for c, a in pairs)
+                + "</tr>"
+            )
+
         caption = f"<caption>{escape(self.caption)}</caption>" if self.caption else ""
-        body = "".join(f"<tr>{row('td', cells)}</tr>" for cells in self.rows)
-        return f"<table>{caption}<thead><tr>{row('th', self.columns)}</tr></thead><tbody>{body}</tbody></table>"
+        body = "".join(row("td", cells) for cells in self.rows)
+        return f"<table>{caption}<thead>{row('th', self.columns)}</thead><tbody>{body}</tbody></table>"
 
     def _right(self, column):
         return bool(self.rows) and all(

@@ -137,7 +137,9 @@ class Autocast(TorchFunctionMode):
 
     def _cross_entropy(self, input, target, *args, label_smoothing=0.0, **kwargs):
         if label_smoothing:
-            raise ValueError(f"cross_entropy.label_smoothing: {label_smoothing} is not followed under autocast; allowed: 0.0")
+            raise ValueError(
+                f"cross_entropy.label_smoothing: {label_smoothing} is not followed under autocast; allowed: 0.0"
+            )
         # It names log_softmax's data type, its input's, so autocast leaves that alone; nll_loss is on the fp32 list.
         log_probabilities = torch.log_softmax(input, 1, dtype=input.dtype)
         return F.nll_loss(self._upper(log_probabilities), target, *args, **kwargs)

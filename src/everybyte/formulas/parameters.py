@@ -4,10 +4,41 @@ from sympy import Add, Min, collect, expand, factor_terms
 
 from .registry import Tensor, register
 from .symbols import (
-    A, A_kv, D, D_r, D_v, E, E_s, E_t, F, F_e, H, K_n, L, L_m, N, R_kv, R_q, T, V, W,
-    embedding_norm, ffn_bias, final_norm, gated, latent, norm_bias, out_bias, pooler, projected, qk_norm, qkv_bias,
-    router_bias, sinks, tied,
-)  # fmt: skip
+    A,
+    A_kv,
+    D,
+    D_r,
+    D_v,
+    E,
+    E_s,
+    E_t,
+    F,
+    F_e,
+    H,
+    K_n,
+    L,
+    L_m,
+    N,
+    R_kv,
+    R_q,
+    T,
+    V,
+    W,
+    embedding_norm,
+    ffn_bias,
+    final_norm,
+    gated,
+    latent,
+    norm_bias,
+    out_bias,
+    pooler,
+    projected,
+    qk_norm,
+    qkv_bias,
+    router_bias,
+    sinks,
+    tied,
+)
 
 
 def _split(name, pieces, count):
@@ -79,10 +110,6 @@ TENSORS = [
 
 
 def _numbers(tensors):
-    return Add(*(t.numbers() for t in tensors))
-
-
-def _numbers(tensors):
     """Numbers held in all, common factors taken out."""
     numbers = Add(*(t.numbers() for t in tensors)).replace(Min, lambda *_: 1)  # no rows, no numbers
     return factor_terms(collect(expand(numbers), [latent, norm_bias, H]))
@@ -95,7 +122,10 @@ def _register(item, title, expr, *assumptions, source="nanoGPT, model.py; Vaswan
 
 
 EMBEDDING_COUNT = _register(
-    "embeddings", "embeddings", _numbers(EMBEDDINGS), "positions are learned where N > 0; rotary ones hold no parameters"
+    "embeddings",
+    "embeddings",
+    _numbers(EMBEDDINGS),
+    "positions are learned where N > 0; rotary ones hold no parameters",
 )
 ATTENTION_COUNT = _register(
     "attention",

@@ -11,13 +11,21 @@ from sympy.printing.jscode import JavascriptCodePrinter
 from sympy.printing.pycode import PythonCodePrinter
 
 
+class _CeilingOf(sympy.Function):
+    """Quotient of two whole numbers, rounded up; a function of its own, so that no pass takes the quotient apart."""
+
+
+class _FloorOf(sympy.Function):
+    """Quotient of two whole numbers, rounded down."""
+
+
 class _Python(PythonCodePrinter):
-    def _print_ceiling(self, expr):
-        over, under = map(self._print, expr.args[0].as_numer_denom())
+    def _print__CeilingOf(self, expr):
+        over, under = map(self._print, expr.args)
         return f"(-(-({over}) // ({under})))"
 
-    def _print_floor(self, expr):
-        over, under = map(self._print, expr.args[0].as_numer_denom())
+    def _print__FloorOf(self, expr):
+        over, under = map(self._print, expr.args)
         return f"(({over}) // ({under}))"
 
 
@@ -43,12 +51,12 @@ class _Numpy(_Python):
 
 
 class _JavaScript(JavascriptCodePrinter):
-    def _print_ceiling(self, expr):
-        over, under = map(self._print, expr.args[0].as_numer_denom())
+    def _print__CeilingOf(self, expr):
+        over, under = map(self._print, expr.args)
         return f"Math.ceil(({over}) / ({under}))"
 
-    def _print_floor(self, expr):
-        over, under = map(self._print, expr.args[0].as_numer_denom())
+    def _print__FloorOf(self, expr):
+        over, under = map(self._print, expr.args)
         return f"Math.floor(({over}) / ({under}))"
 
     def _print_Piecewise(self, expr):
@@ -62,8 +70,16 @@ class _JavaScript(JavascriptCodePrinter):
 def _program(printer, exprs, names):
     """(assignments, results) as text, common subexpressions taken out, symbols renamed to `names`."""
     rename = {s: sympy.Symbol(name) for s, name in names.items()}
-    shared, results = sympy.cse([e.xreplace(rename) for e in exprs], symbols=sympy.numbered_symbols("t_"))
+    exprs = [
+        e.xreplace(rename).replace(sympy.ceiling, _whole(_CeilingOf)).replace(sympy.floor, _whole(_FloorOf))
+        for e in exprs
+    ]
+    shared, results = sympy.cse(exprs, symbols=sympy.numbered_symbols("t_"))
     return [(str(s), printer.doprint(e)) for s, e in shared], [printer.doprint(e) for e in results]
+
+
+def _whole(function):
+    return lambda quotient: function(*quotient.as_numer_denom())
 
 
 def compile_python(exprs, names, arrays=False):
@@ -74,7 +90,9 @@ def compile_python(exprs, names, arrays=False):
     printer = (_Numpy if arrays else _Python)({"fully_qualified_modules": True})
     lines, results = _program(printer, exprs, names)
     body = "".join(f"    {name} = {text}\n" for name, text in lines)
-    source = f"def program(*, {''.join(n + ', ' for n in names.values())}**_):\n{body}    return [{', '.join(results)}]\n"
+    source = (
+        f"def program(*, {''.join(n + ', ' for n in names.values())}**_):\n{body}    return [{', '.join(results)}]\n"
+    )
     modules = {name: __import__(name) for name in ("math", "numpy") if re.search(rf"\b{name}\.", source)}
     exec(source, modules)  # noqa: S102 the source is printed from the registry's expressions, nothing else
     return modules["program"]

@@ -156,17 +156,18 @@ class Formula:
 
     def for_model(self, model: Model):
         """The expression for a model's architecture: conditions and absent parts put in, dimensions left as letters."""
-        values = bindings(model, None)
-        keep = {"layers", "width", "heads", "vocabulary", "kv_heads", "head_width", "ffn_width", "learned_positions"}
-        expr = self.given(**{n: v for n, v in values.items() if n not in keep or v == 0})
-        plain = {"kv_heads": SYMBOLS["heads"].symbol, "ffn_width": 4 * SYMBOLS["width"].symbol}
-        if model.kv_heads == model.heads:
-            expr = expr.subs(SYMBOLS["kv_heads"].symbol, plain["kv_heads"])
-        if model.ffn_width == 4 * model.width:
-            expr = expr.subs(SYMBOLS["ffn_width"].symbol, plain["ffn_width"])
-        if model.head_width * model.heads == model.width:
-            expr = expr.subs(SYMBOLS["head_width"].symbol, SYMBOLS["width"].symbol / SYMBOLS["heads"].symbol)
-        return sympy.expand(expr)
+        values = bindings(model, None, [e for e in self.symbols if e.name != "parameters"])
+        numbers = {e.name for e in self.symbols if e.unit == "0 or 1"} | {"block_norms"}
+        put = {name: value for name, value in values.items() if name in numbers or value == 0}
+        width, heads = SYMBOLS["width"].symbol, SYMBOLS["heads"].symbol
+        same = {
+            "embedding_width": (model.embedding_width == model.width, width),
+            "kv_heads": (model.kv_heads == model.heads, heads),
+            "ffn_width": (model.ffn_width == 4 * model.width, 4 * width),
+            "head_width": (model.head_width * model.heads == model.width, width / heads),
+        }
+        put |= {name: letter for name, (holds, letter) in same.items() if holds}
+        return sympy.expand(self.given(**put))
 
     def with_numbers(self, values) -> str:
         """LaTeX of the expression with the numbers put in. What is zero is left out, nothing else is evaluated."""

@@ -4,7 +4,7 @@ from sympy import Add, ceiling
 
 from .parameters import TENSORS
 from .registry import register
-from .symbols import B, L, N_max, P, S, block, c, eager, fused, fused_adam, g, g_m, m_w, n_s, s_b, scaled, w
+from .symbols import B, L, N_max, P, S, block, eager, fused, fused_adam, g, g_m, m_w, n_s, s_b, scaled, w
 
 _CHAPTER = "13_gradients_and_optimizers"
 _ZERO = "Rajbhandari et al. 2020 (ZeRO), arXiv:1910.02054, section 3.1"

@@ -99,16 +99,26 @@ latent = _condition("latent", "multi-head latent attention", lambda m: m.latent_
 
 # Bytes of one number, by role.
 w = _of_setup("weight_bytes", "w", "bytes of one weight", "B", lambda s: DTYPE_BYTES[s.dtypes.weights], True)
-c = _of_setup("compute_bytes", "c", "bytes of one number in a matrix product", "B", lambda s: DTYPE_BYTES[s.dtypes.compute], True)
+c = _of_setup(
+    "compute_bytes", "c", "bytes of one number in a matrix product", "B", lambda s: DTYPE_BYTES[s.dtypes.compute], True
+)
 m_w = _of_setup(
     "master_bytes", "m_w", "bytes of one master weight; 0 without", "B",
     lambda s: DTYPE_BYTES[s.dtypes.master] if s.dtypes.master else 0,
 )  # fmt: skip
-s_b = _of_setup("state_bytes", "s", "bytes of one number of optimizer state", "B", lambda s: DTYPE_BYTES[s.dtypes.states], True)
+s_b = _of_setup(
+    "state_bytes", "s", "bytes of one number of optimizer state", "B", lambda s: DTYPE_BYTES[s.dtypes.states], True
+)
 n_s = _of_setup("states", "n_s", "optimizer states a parameter", "", lambda s: OPTIMIZERS[s.optimizer])
-autocast = _of_setup("autocast", r"[\text{autocast}]", "autocast casts weights in forward", "0 or 1", lambda s: int(s.dtypes.autocast))
-scaled = _of_setup("loss_scaling", r"[\text{loss scaling}]", "fp16's loss scaler", "0 or 1", lambda s: int(s.dtypes.loss_scaling))
-eager = _of_setup("eager", r"[\text{eager}]", "attention forms its scores", "0 or 1", lambda s: int(s.attention == "eager"))
+autocast = _of_setup(
+    "autocast", r"[\text{autocast}]", "autocast casts weights in forward", "0 or 1", lambda s: int(s.dtypes.autocast)
+)
+scaled = _of_setup(
+    "loss_scaling", r"[\text{loss scaling}]", "fp16's loss scaler", "0 or 1", lambda s: int(s.dtypes.loss_scaling)
+)
+eager = _of_setup(
+    "eager", r"[\text{eager}]", "attention forms its scores", "0 or 1", lambda s: int(s.attention == "eager")
+)
 fused_adam = _of_setup(
     "fused_adam", r"[\text{fused Adam}]", "Adam's step is one kernel", "0 or 1",
     lambda s: int(s.optimizer_impl == "fused" and OPTIMIZERS[s.optimizer] == 2),

@@ -121,7 +121,14 @@ class GPT(nn.Module):
 
 def check_architecture(model: Model) -> None:
     """Raise ValueError unless `model` is what `GPT` builds; the message names the first field that differs."""
-    wanted = {"norm": "layernorm", "gated": False, "fused": True, "experts": 0, "latent_rank": 0, "kv_heads": model.heads}
+    wanted = {
+        "norm": "layernorm",
+        "gated": False,
+        "fused": True,
+        "experts": 0,
+        "latent_rank": 0,
+        "kv_heads": model.heads,
+    }
     wanted |= {"block_norms": 2, "final_norm": True, "embedding_norm": False, "qk_norm": False, "sinks": False}
     wanted |= {"token_types": 0, "pooler": False, "learned_positions": model.positions, "embedding_width": model.width}
     wanted |= {"head_width": model.width // model.heads}
