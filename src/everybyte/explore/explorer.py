@@ -80,8 +80,9 @@ class Explorer(widgets.VBox):
         self._inputs = {c.name: c.widget() for c in controls}
         opening = self.state
         self.presets = {"Reset": opening} | {label: self._preset(chosen) for label, chosen in (presets or {}).items()}
-        self.values()  # a symbol without a value is found here, not in the browser
         quantities = [*picture.quantities(), *(q for _, q in self._derived)]
+        for q in quantities:
+            quantity(q)(**self.values())  # a symbol without a value is found here, not in the browser
         self.source = program(quantities)
         self.picture = Picture(self.source, self._spec(quantities), opening)
         buttons = widgets.ToggleButtons(options=list(self.presets), index=0, style={"button_width": "auto"})
@@ -159,8 +160,9 @@ class Explorer(widgets.VBox):
         """Which of the controls that a choice sets have moved since."""
         control = self._controls[name]
         sets = getattr(control, "sets", {}).get(self._label(name, state[name]), {})
-        moved = [f"{self._controls[n].label} {self._label(n, state[n])}" for n, v in sets.items() if state[n] != v]
-        return f" with {' and '.join(moved)}" if moved else ""
+        moved = [n for n in self._controls if n in sets and state[n] != sets[n]]
+        said = " and ".join(f"{self._controls[n].label} {self._label(n, state[n])}" for n in moved)
+        return f" with {said}" if moved else ""
 
     def _label(self, name, state):
         control = self._controls[name]

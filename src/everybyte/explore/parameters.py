@@ -1,5 +1,7 @@
 """Chapter 11's explorer: a transformer's parameters, by group, from its dimensions."""
 
+import math
+
 from ..catalog import Model
 from ..formulas import SYMBOLS, bindings, formula
 from .controls import Choice, Slider
@@ -7,7 +9,22 @@ from .explorer import Explorer
 from .pictures import Stack
 
 _YES_NO = {"tied": ("its own table", "the token table (tied)"), "gated": ("two matrices", "three matrices (gated)")}
-_SLIDERS = ("layers", "heads", "kv_heads", "head_width", "ffn_width", "vocabulary", "learned_positions")
+#: {symbol: (label, most, step)}
+_SLIDERS = {
+    "layers": ("layers", 128, 1),
+    "heads": ("heads", 128, 1),
+    "kv_heads": ("key-value heads", 128, 1),
+    "head_width": ("width of a head", 256, 8),
+    "ffn_width": ("width of the MLP", 65536, 64),
+    "vocabulary": ("vocabulary", 262144, 1),
+    "learned_positions": ("learned positions", 8192, 1),
+}
+
+
+def _slider(name, label, most, step, start):
+    step = math.gcd(step, start)
+    low = 0 if name == "learned_positions" else step
+    return Slider(name, label, low, most, start, step, divides="heads" if name == "kv_heads" else "")
 
 
 def _fault(model):
@@ -52,13 +69,7 @@ def parameters(model: Model | None = None) -> Explorer:
                    labels[at[name]])
             for name, labels in _YES_NO.items()
         ),
-        Slider("layers", "layers", 1, 128, at["layers"]),
-        Slider("heads", "heads", 1, 128, at["heads"]),
-        Slider("kv_heads", "key-value heads", 1, 128, at["kv_heads"], divides="heads"),
-        Slider("head_width", "width of a head", 8, 256, at["head_width"], 8),
-        Slider("ffn_width", "width of the MLP", 64, 65536, at["ffn_width"], 64),
-        Slider("vocabulary", "vocabulary", 256, 262144, at["vocabulary"]),
-        Slider("learned_positions", "learned positions", 0, 8192, at["learned_positions"]),
+        *(_slider(name, label, most, step, at[name]) for name, (label, most, step) in _SLIDERS.items()),
     ]  # fmt: skip
     layers, width = SYMBOLS["layers"].symbol, SYMBOLS["width"].symbol
     a_layer = {item: formula(f"parameters.{item}").expr for item in ("attention", "mlp", "norms")}

@@ -399,7 +399,7 @@ function render({ model, el }) {
   let before = null; // the last state drawn, and what it gave
   let result = null;
   let preset = "";
-  let waiting = false;
+  let [waiting, pressing] = [false, false];
 
   function write(state) {
     const now = read();
@@ -408,8 +408,16 @@ function render({ model, el }) {
     if (moved.length) model.save_changes();
   }
 
-  function picked(state) {
-    return spec.presets.findIndex((p) => Object.entries(p.state).every(([name, value]) => state[name] === value));
+  const holds = (i, state) => spec.presets[i] && Object.entries(spec.presets[i].state).every(([name, value]) => state[name] === value);
+
+  // The preset that the state is, the one pressed first; null where it is none.
+  function press(state) {
+    const now = model.get("preset");
+    const index = holds(now, state) ? now : spec.presets.findIndex((_, i) => holds(i, state));
+    pressing = true;
+    model.set("preset", index < 0 ? null : index);
+    pressing = false;
+    if (model.get("preset") !== now) model.save_changes();
   }
 
   function redraw() {
@@ -419,11 +427,7 @@ function render({ model, el }) {
       if (Object.values(raw).some((value) => value === null || value === undefined)) return;
       const state = snapped(spec, preset ? raw : followed(spec, raw, before), before);
       write(state);
-      const index = picked(state);
-      if (model.get("preset") !== (index < 0 ? null : index)) {
-        model.set("preset", index < 0 ? null : index);
-        model.save_changes();
-      }
+      press(state);
       const same = before && spec.controls.every((c) => before[c.name] === state[c.name]);
       if (same && result) return;
       const now = kind.compute(spec, state);
@@ -452,7 +456,7 @@ function render({ model, el }) {
 
   function pick() {
     const chosen = spec.presets[model.get("preset")];
-    if (!chosen || (before && picked(before) === model.get("preset"))) return;
+    if (pressing || !chosen) return;
     preset = chosen.label;
     write({ ...read(), ...chosen.state });
     soon();

@@ -1,0 +1,69 @@
+// As much of a browser's page, and of a widget's model, as a picture touches.
+
+class Element {
+  constructor(name) {
+    [this.name, this.children, this.attributes, this.textContent] = [name, [], {}, ""];
+  }
+  setAttribute(key, value) {
+    if (value === undefined || Number.isNaN(value) || String(value).includes("NaN")) throw new Error(`${this.name}.${key}: ${value}`);
+    this.attributes[key] = String(value);
+  }
+  append(...children) { this.children.push(...children); }
+  appendChild(child) { this.children.push(child); return child; }
+  replaceChildren(...children) { this.children = children; }
+  set innerHTML(text) { throw new Error(`innerHTML set to ${text}`); }
+  all() { return [this, ...this.children.flatMap((c) => c.all())]; }
+}
+
+export function page() {
+  const document = { createElement: (name) => new Element(name), createElementNS: (_, name) => new Element(name) };
+  globalThis.document = document;
+  const el = new Element("root");
+  return { el, find: (test) => el.all().find(test) };
+}
+
+export function widget(values) {
+  const listeners = {};
+  return {
+    values, saved: 0,
+    get: (name) => values[name],
+    set(name, value) {
+      if (values[name] === value) return;
+      values[name] = value;
+      for (const listener of [...(listeners[`change:${name}`] ?? [])]) listener();
+    },
+    save_changes() { this.saved += 1; },
+    on: (event, listener) => (listeners[event] ??= []).push(listener),
+    off: (event, listener) => { listeners[event] = (listeners[event] ?? []).filter((f) => f !== listener); },
+    listening: () => Object.values(listeners).flat().length,
+  };
+}
+
+// Opens a picture, sets traits step by step, and tells after each what the page shows.
+export async function play(picture, spec, state, steps) {
+  const { el, find } = page();
+  const model = widget({ spec, preset: 0, ...Object.fromEntries(Object.entries(state).map(([k, v]) => [`c_${k}`, v])) });
+  const close = picture.render({ model, el });
+  const seen = [];
+  const look = () => {
+    const svg = find((e) => e.name === "svg");
+    seen.push({
+      sentence: find((e) => e.className === "everybyte-sentence").textContent,
+      error: find((e) => e.className === "everybyte-error")?.textContent ?? "",
+      label: svg?.attributes["aria-label"] ?? "",
+      role: svg?.attributes.role ?? "",
+      texts: svg ? svg.all().filter((e) => e.name === "text").map((e) => e.textContent) : [],
+      bars: svg ? svg.all().filter((e) => e.attributes.class === "everybyte-part").length : 0,
+      preset: model.values.preset,
+      state: Object.fromEntries(spec.controls.map((c) => [c.name, model.values[`c_${c.name}`]])),
+    });
+  };
+  look();
+  for (const step of steps) {
+    for (const [name, value] of Object.entries(step)) model.set(name, value);
+    await Promise.resolve().then(() => {}).then(() => {});
+    look();
+  }
+  close();
+  return { seen, listening: model.listening() };
+}

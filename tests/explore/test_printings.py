@@ -1,0 +1,87 @@
+"""Python, numpy and JavaScript print one number: every registered formula, at many points."""
+
+import math
+import random
+
+import numpy
+import pytest
+
+from everybyte.formulas import SYMBOLS, registry
+from everybyte.formulas.registry import bindings
+
+MOST = {
+    "parameters": 10**12,
+    "vocabulary": 300_000,
+    "width": 20_000,
+    "ffn_width": 70_000,
+    "positions": 2**17,
+    "sequence": 2**20,
+}
+MOST |= {
+    "embedding_width": 20_000,
+    "expert_width": 20_000,
+    "layers": 200,
+    "block": 512,
+    "states": 4,
+    "shared_experts": 8,
+}
+MOST |= {"exponent_bits": 8, "mantissa_bits": 23}
+FORMULAS = registry() | {f"{name}, in blocks": f.in_blocks() for name, f in registry().items() if f.rounded is not None}
+
+
+def span(symbol):
+    """The least and the most value that a point gives the symbol."""
+    low = 2 if symbol.name == "exponent_bits" else int(bool(symbol.symbol.is_positive))
+    if symbol.unit == "0 or 1":
+        return 0, 1
+    return low, 8 if symbol.name.endswith("_bytes") else MOST.get(symbol.name, 256)
+
+
+def points(formula):
+    """Both ends of every symbol together, each end alone, and many between; the catalogue's models and setups."""
+    spans = {s.name: span(s) for s in formula.symbols}
+    chance = random.Random(formula.name)
+    between = [{n: chance.randint(*ends) for n, ends in spans.items()} for _ in range(150)]
+    alone = [{**between[0], n: end} for n, ends in spans.items() for end in ends]
+    return [{n: ends[i] for n, ends in spans.items()} for i in (0, 1)] + alone + between
+
+
+def same(a, b):
+    return a == b or (math.isclose(a, b, rel_tol=1e-12) and not float(a).is_integer())
+
+
+def test_every_symbol_has_two_ends():
+    assert all(low < high for low, high in map(span, SYMBOLS.values()))
+
+
+def test_javascript_is_python(node):
+    data = {name: points(f) for name, f in FORMULAS.items()}
+    script = "const F = {\n" + "".join(f"{name!r}: {f.javascript},\n" for name, f in FORMULAS.items()) + "};\n"
+    script += "export default (data) => Object.fromEntries(Object.entries(data).map(([n, ps]) => [n, ps.map((p) => F[n](p))]));"
+    results = node(script, data)
+    for name, f in FORMULAS.items():
+        for point, result in zip(data[name], results[name], strict=True):
+            expected = f(**point)
+            assert abs(expected) < 2**53 or not isinstance(expected, int), (name, point, "the test's range is too wide")
+            assert same(expected, result), (name, point, expected, result)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_arrays_are_python(name):
+    f = FORMULAS[name]
+    some = points(f)
+    arrays = {s.name: numpy.array([p[s.name] for p in some], dtype=numpy.int64) for s in f.symbols}
+    results = numpy.broadcast_to(f.arrays(**arrays), len(some))
+    for point, result in zip(some, results, strict=True):
+        assert same(f(**point), result.item()), (name, point)
+
+
+def test_models_and_setups_give_the_same_in_the_browser(node):
+    from everybyte.catalog import models
+    from everybyte.setup import PRECISIONS, Setup
+
+    values = [bindings(m, Setup(precision=p)) for m in models().values() for p in PRECISIONS]
+    states = ("weights", "gradients", "optimizer", "phase.rest", "parameters")
+    script = "const F = {\n" + "".join(f"{n!r}: {FORMULAS[n].javascript},\n" for n in states) + "};\n"
+    script += "export default (all) => all.map((v) => Object.values(F).map((f) => f(v)));"
+    assert node(script, values) == [[FORMULAS[n](**v) for n in states] for v in values]
