@@ -1,0 +1,1 @@
+"""The exercises of each chapter: `cNN.py` has a list EXERCISES."""

@@ -1,0 +1,36 @@
+"""A short framed answer to the reader: plain text in a terminal, an escaped box in a notebook."""
+
+from dataclasses import dataclass
+from html import escape
+
+#: A mark and a border for each kind. The words carry the meaning too.
+_MARKS = {
+    "right": ("✓", "#009e73"),
+    "wrong": ("✗", "#d55e00"),
+    "open": ("…", "#888888"),
+    "unreadable": ("?", "#888888"),
+    "hint": ("→", "#0072b2"),
+    "guess": ("•", "#0072b2"),
+}
+
+
+@dataclass(frozen=True)
+class Callout:
+    """One answer. `kind` is `right`, `wrong`, `open` (not attempted), `unreadable`, `hint` or `guess`."""
+
+    kind: str
+    head: str
+    text: str
+
+    @property
+    def right(self) -> bool:
+        """Whether the reader's answer was accepted."""
+        return self.kind == "right"
+
+    def __repr__(self):
+        return f"{_MARKS[self.kind][0]} {self.head}. {self.text}"
+
+    def _repr_html_(self):
+        mark, color = _MARKS[self.kind]
+        style = f"border-left:4px solid {color};padding:.3em .8em;margin:.3em 0"
+        return f'<div role="note" style="{style}">{mark} <b>{escape(self.head)}.</b> {escape(self.text)}</div>'

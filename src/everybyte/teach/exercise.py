@@ -1,0 +1,266 @@
+"""The exercises: each knows its answer, computed when it is checked, the usual mistakes, and two hints.
+
+A chapter's are the list EXERCISES of `teach/bank/cNN.py`, read when the chapter is first asked for.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from textwrap import shorten
+
+from .. import checks, units
+from ..tables import Table
+from .callout import Callout
+from .quantities import missing, read, show
+
+_HINTS_TAKEN: dict[str, int] = {}
+_DIFFICULTIES = {1: "easy", 2: "medium", 3: "hard"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exercise:
+    """One exercise.
+
+    Attributes:
+        id: chapter and number, "13.2". title: in the table of exercises. difficulty: 1 to 3. minutes: a reader's.
+        accepts: `number` or `expression`.
+        unit: what a plain number means, such as "GiB", "parameters", "bit". Bytes where it is one of `units.UNITS`.
+        answer: gives the right answer from the library: a number (of bytes where the unit is one of bytes) or an expression.
+        mistakes: from what went wrong, a sentence, to the wrong answer that it gives, or a function that computes it.
+        factors: from a name, "batch", to its number here: names an answer that lacks it or has it twice.
+        hints: two.
+        decimals, significant, tolerance: how exact a number must be: to so many decimals of `unit`, to so many significant
+            digits, or within so much (of bytes where the unit is one of bytes), for the `reason` given. By default exact.
+
+    Raises:
+        ValueError: naming the field, the value and what is allowed.
+    """
+
+    id: str
+    title: str
+    difficulty: int
+    minutes: int
+    answer: Callable[[], object]
+    hints: tuple[str, str]
+    accepts: str = "number"
+    unit: str = ""
+    mistakes: Mapping[str, object] = field(default_factory=dict)
+    factors: Mapping[str, int] = field(default_factory=dict)
+    decimals: int | None = None
+    significant: int | None = None
+    tolerance: float = 0
+    reason: str = ""
+
+    def __post_init__(self):
+        chapter, _, number = self.id.partition(".")
+        if not (len(chapter) == 2 and chapter.isdecimal() and number.isdecimal()):
+            raise ValueError(f"Exercise.id: {self.id!r} is not a chapter and a number, such as '13.2'")
+        checks.whole("Exercise", "difficulty", self.difficulty, 1, max(_DIFFICULTIES))
+        checks.whole("Exercise", "minutes", self.minutes, 1, 60)
+        checks.one_of("Exercise", "accepts", self.accepts, ("number", "expression"))
+        if len(self.hints) != 2:
+            raise ValueError(f"Exercise.hints: {self.id} has {len(self.hints)}; allowed: two")
+        if sum((self.decimals is not None, self.significant is not None, self.tolerance > 0)) > 1:
+            raise ValueError(f"Exercise.tolerance: {self.id} has more than one of decimals, significant, tolerance")
+        if (self.tolerance > 0) != bool(self.reason):
+            raise ValueError(f"Exercise.reason: {self.id} needs a tolerance and its reason together")
+
+    @property
+    def chapter(self) -> str:
+        """The chapter's number, "13"."""
+        return self.id.partition(".")[0]
+
+    @property
+    def wanted(self) -> str:
+        """What it accepts, in words."""
+        if self.accepts == "expression":
+            return "a sympy expression in the book's letters"
+        if self.unit in units.UNITS:
+            what = f'text such as "100 {self.unit}", or a plain number of bytes'
+            if self.unit != "B":
+                what = f'text such as "1.5 {self.unit}", a plain number of {self.unit}, or whole bytes'
+        else:
+            what = f"a plain number of {self.unit}" if self.unit else "a plain number"
+        return what + self._exactness()
+
+    def right(self):
+        """The right answer: a Fraction, or an expression."""
+        return self._value(self.answer)
+
+    def slack(self, right: Fraction) -> Fraction:
+        """How far from `right` a number is accepted: half of the last digit asked for, or the tolerance."""
+        scale = Fraction(units.UNITS.get(self.unit, 1))
+        if self.decimals is not None:
+            return scale / 10**self.decimals / 2
+        if self.significant is not None:
+            return scale * Fraction(10) ** (_exponent(right / scale) - self.significant + 1) / 2
+        return Fraction(self.tolerance)
+
+    def judge(self, answer: object) -> Callout:
+        """Right, wrong (with the mistake's name where it is known), not attempted, or not readable. Never an exception."""
+        if missing(answer):
+            how = f"Put {self.wanted}, in place of the three dots and run the cell again."
+            return Callout("open", f"{self.id} not attempted yet", how)
+        try:
+            kind, text = self._judge_expression(answer) if self.accepts == "expression" else self._judge_number(answer)
+        except ValueError as error:
+            return Callout(
+                "unreadable",
+                f"{self.id} could not be read",
+                f"{_sentence(shorten(str(error), 200))} It takes {self.wanted}.",
+            )
+        head = {"right": "right", "wrong": "not yet", "unreadable": "not proved"}[kind]
+        return Callout(kind, f"{self.id} {head}", text)
+
+    def _value(self, value):
+        value = value() if callable(value) else value
+        if self.accepts == "expression":
+            from .expressions import read as read_expression
+
+            return read_expression(value)
+        return Fraction(value) if isinstance(value, int | float) else read(value, "")
+
+    def _exactness(self):
+        if self.decimals is not None:
+            return f", to {self.decimals} decimal{'s' * (self.decimals != 1)}" + f" of {self.unit}" * bool(self.unit)
+        if self.significant is not None:
+            return f", to {self.significant} significant digits"
+        return f", within {show(self.tolerance, self.unit)}: {self.reason}" if self.tolerance else ", exact"
+
+    def _judge_expression(self, answer):
+        from . import expressions
+
+        given, right = expressions.read(answer), self.right()
+        verdict = expressions.equal(given, right)
+        if verdict:
+            return "right", "Equal to the book's expression."
+        if verdict is None:
+            return (
+                "unreadable",
+                "It agrees with the answer wherever tried, but is not proved equal: try a simpler form.",
+            )
+        for message, wrong in self.mistakes.items():
+            if expressions.equal(given, self._value(wrong)):
+                return "wrong", _sentence(message)
+        return "wrong", expressions.describe(right, given)
+
+    def _judge_number(self, answer):
+        given, right = read(answer, self.unit), self.right()
+        if abs(given - right) <= self.slack(right):
+            exact = f", exactly {units.exact(int(right))}" if self.unit in units.UNITS and self.unit != "B" else ""
+            return "right", f"{_sentence(show(right, self.unit) + exact)}"
+        said = f"You say {show(given, self.unit)}. "
+        for message, wrong in self._known_mistakes(right):
+            if abs(given - wrong) <= self.slack(wrong):
+                return "wrong", said + _sentence(message)
+        close = "Close: mind the rounding, and what is exact." if abs(given - right) <= abs(right) / 200 else ""
+        return "wrong", said + (close or f"It is too {'large' if given > right else 'small'}.")
+
+    def _known_mistakes(self, right):
+        yield from ((message, self._value(wrong)) for message, wrong in self.mistakes.items())
+        for name, factor in self.factors.items():
+            yield f"the {name} is missing", right / factor
+            yield f"the {name} is counted twice", right * factor
+        yield "the sign is wrong", -right
+        if self.unit in units.UNITS:
+            yield from _unit_mistakes(right)
+        yield "half of it is missing: is there one thing where there are two?", right / 2
+        yield "it is twice as much: is one thing counted twice?", right * 2
+
+
+def _unit_mistakes(right):
+    for decimal, binary in (("GB", "GiB"), ("MB", "MiB"), ("kB", "KiB")):
+        ratio = Fraction(units.UNITS[binary], units.UNITS[decimal])
+        yield f"{decimal} for {binary}: divided by {units.UNITS[decimal]:,}, but called {binary}", right * ratio
+        yield f"{binary} for {decimal}: divided by {units.UNITS[binary]:,}, but called {decimal}", right / ratio
+    yield "bits for bytes: a byte has eight bits", right * 8
+    yield "divided by eight: the numbers were bytes already, not bits", right / 8
+    for power in (1024, 1024**2, 1024**3):
+        yield "the unit's prefix is off, by a power of 1,024", right * power
+        yield "the unit's prefix is off, by a power of 1,024", right / power
+
+
+def check(id: str, answer: object) -> Callout:
+    """What the book says to an answer: `.right` where it is accepted.
+
+    Args:
+        id: the exercise's, "13.2". answer: a number, text with a unit, a sympy expression; `...` where not attempted.
+
+    Raises:
+        ValueError: where there is no such exercise. Nothing in `answer` raises.
+    """
+    return exercise(id).judge(answer)
+
+
+def hint(id: str, number: int | None = None) -> Callout:
+    """The exercise's next hint, or hint `number` (1 or 2); then where its solution is.
+
+    Raises:
+        ValueError: where there is no such exercise or hint.
+    """
+    hints = exercise(id).hints
+    if number is None:
+        number = _HINTS_TAKEN[id] = _HINTS_TAKEN.get(id, 0) + 1
+    else:
+        checks.whole("hint", "number", number, 1, len(hints))
+    if number > len(hints):
+        return Callout("hint", f"{id} has no more hints", "The solution is folded below the exercise.")
+    return Callout("hint", f"{id} hint {number} of {len(hints)}", hints[number - 1])
+
+
+def exercises(chapter: str | None = None) -> Table:
+    """The exercises of a chapter, "13", or of the whole book: id, title, difficulty, minutes.
+
+    Raises:
+        ValueError: where the chapter has no exercises.
+    """
+    found = [e for c in ([chapter] if chapter else chapters()) for e in bank(c).values()]
+    rows = [(e.id, e.title, _DIFFICULTIES[e.difficulty], e.minutes) for e in found]
+    return Table(("exercise", "what", "difficulty", "minutes"), rows)
+
+
+def exercise(id: str) -> Exercise:
+    """The exercise of that id.
+
+    Raises:
+        ValueError: where there is none; the message names near matches.
+    """
+    chapter = str(id).partition(".")[0]
+    known = bank(chapter) if chapter in chapters() else {k: e for c in chapters() for k, e in bank(c).items()}
+    checks.one_of("exercise", "id", id, known)
+    return known[id]
+
+
+@cache
+def chapters() -> tuple[str, ...]:
+    """The numbers of the chapters that have exercises, in order."""
+    package = import_module(".bank", __package__)
+    return tuple(sorted(m.name[1:] for m in iter_modules(package.__path__)))
+
+
+@cache
+def bank(chapter: str) -> dict[str, Exercise]:
+    """A chapter's by id, in its order.
+
+    Raises:
+        ValueError: where the chapter has none, an id is given twice or belongs to another chapter.
+    """
+    checks.one_of("exercises", "chapter", chapter, chapters())
+    found = {}
+    for e in import_module(f".bank.c{chapter}", __package__).EXERCISES:
+        if e.id in found or e.chapter != chapter:
+            raise ValueError(f"Exercise.id: {e.id!r} is given twice or is not of chapter {chapter}")
+        found[e.id] = e
+    return found
+
+
+def _sentence(text):
+    return text[:1].upper() + text[1:] + "." * (not text.endswith((".", "?", "!")))
+
+
+def _exponent(value):
+    """The power of ten of the first digit."""
+    return int(f"{float(abs(value)):e}".partition("e")[2])

@@ -1,0 +1,88 @@
+"""A number committed to before it is seen, and the two side by side afterwards."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from textwrap import shorten
+
+from .callout import Callout
+from .quantities import missing, read, show
+
+_MADE: dict[str, "Prediction"] = {}
+#: Closer than this, a guess is called close.
+_CLOSE = Fraction(11, 10)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A reader's guess. `value` is in bytes where `unit` is one of bytes, None where there is no guess; `trouble` says why."""
+
+    id: str
+    question: str
+    unit: str
+    value: Fraction | None
+    trouble: str = ""
+
+    def reveal(self, value: float) -> Callout:
+        """The answer beside the guess, and by what factor they differ. `value` is in bytes where the unit is one of bytes."""
+        value = Fraction(value)
+        answer = f"The answer is {show(value, self.unit)}"
+        if self.value is None:
+            return Callout("guess", f"Prediction {self.id}", f"No guess was made. {answer}.")
+        texts = f"You said {show(self.value, self.unit)}. {answer}: "
+        return Callout("guess", f"Prediction {self.id}", texts + _apart(self.value, value))
+
+    @property
+    def callout(self) -> Callout:
+        """What the reader sees now."""
+        if self.value is not None:
+            text = f"You say {show(self.value, self.unit)}. The chapter will answer."
+            return Callout("guess", f"Prediction {self.id}", f"{self.question} {text}".strip())
+        example = f'"1.5 {self.unit}"' if self.unit else "1.5"
+        how = f"Not guessed yet: put a number, such as {example}, in place of the three dots and run the cell again."
+        text = " ".join(filter(None, [self.question, self.trouble, how]))
+        return Callout("unreadable" if self.trouble else "open", f"Prediction {self.id}", text)
+
+    def __repr__(self):
+        return repr(self.callout)
+
+    def _repr_html_(self):
+        return self.callout._repr_html_()
+
+
+def predict(id: str, guess: object, question: str = "", *, unit: str = "GiB") -> Prediction:
+    """Commit to a number before seeing it; kept in this session for `reveal`.
+
+    Args:
+        id: such as "13.1". guess: a number, or text with a unit; `...` until the reader edits it.
+        unit: what a plain number means. Of bytes where it is one of `units.UNITS`.
+    """
+    try:
+        made = Prediction(id, question, unit, None if missing(guess) else read(guess, unit))
+    except ValueError as error:
+        made = Prediction(id, question, unit, None, f"The guess could not be read: {shorten(str(error), 200)}.")
+    _MADE[id] = made
+    return made
+
+
+def reveal(id: str, value: float) -> Callout:
+    """The answer beside the guess that `predict(id, ...)` took. `value` is in bytes where that unit is one of bytes.
+
+    Raises:
+        ValueError: where no `predict` with this id ran in this session.
+    """
+    if id not in _MADE:
+        raise ValueError(
+            f"reveal.id: {id!r} was not predicted in this session; allowed: {', '.join(_MADE) or 'none yet'}"
+        )
+    return _MADE[id].reveal(value)
+
+
+def _apart(guess, answer):
+    if guess == answer:
+        return "exactly."
+    if guess * answer <= 0:
+        return "no factor joins the two."
+    factor = max(guess / answer, answer / guess)
+    if factor <= _CLOSE:
+        return "within a tenth of it."
+    return f"{float(factor):.3g} times too {'much' if abs(guess) > abs(answer) else 'little'}."
