@@ -14,32 +14,43 @@ class Budget:
 
     Attributes:
         model, setup: what is predicted. block: bytes that each tensor is rounded up to a multiple of.
-        parts: bytes of each part of memory. phases: live bytes at the named moments of a steady step.
+        moments: bytes of each part at each named moment of a steady step.
+        parts: bytes of each part at the peak. phases: live bytes at the moments, and the most in the optimizer's step.
         peak: the most bytes that live at once, and peak_at: where; None where not derived.
     """
 
     model: Model
     setup: Setup
     block: int
+    moments: dict[str, dict[str, int]]
     parts: dict[str, int]
     phases: dict[str, int]
     peak: int | None = None
     peak_at: str | None = None
+
+    def parts_at(self, moment: str) -> dict[str, int]:
+        """Bytes of each part at a moment: `rest`, `after_forward`, `after_backward` or `after_step`."""
+        checks.one_of("Budget", "moment", moment, self.moments)
+        return self.moments[moment]
 
     def as_dict(self) -> dict:
         """As JSON holds it: whole bytes."""
         found = {"peak": self.peak, "peak_at": self.peak_at}
         return {
             "witness": "predict",
-            "model": {"name": self.model.name, "parameters": self.model.parameters},
+            "model": {"name": self.model.name, "parameters": int(self.model.parameters)},
             "setup": self.setup.as_dict(),
             "parts": self.parts,
             "phases": self.phases,
         } | {name: value for name, value in found.items() if value is not None}
 
 
-PARTS = {"parameters": "weights", "buffers": "buffers", "gradients": "gradients", "optimizer": "optimizer"}
-PHASES = {"rest": "phase.rest", "after_step": "phase.after_step"}
+_STATES = {"parameters": "weights", "buffers": "buffers", "optimizer": "optimizer"}
+#: The formula of each part at each moment.
+MOMENTS = {
+    "rest": {**_STATES, "gradients": "gradients.buffer"},
+    "after_step": {**_STATES, "gradients": "gradients", "activations": "batch.tokens", "loss": "loss.kept"},
+}
 
 
 @cache
@@ -47,7 +58,9 @@ def _program():
     from .formulas import formula
     from .formulas.registry import compile_together
 
-    return compile_together([formula(name).in_blocks() for name in (*PARTS.values(), *PHASES.values())])
+    names = dict.fromkeys(name for parts in MOMENTS.values() for name in parts.values())
+    program = compile_together([formula(name).in_blocks() for name in names])
+    return lambda *args: dict(zip(names, program(*args), strict=True))
 
 
 def budget(model: Model, setup: Setup, block: int = 1) -> Budget:
@@ -62,5 +75,5 @@ def budget(model: Model, setup: Setup, block: int = 1) -> Budget:
     checks.whole("budget", "block", block, 1, 2**30)
     setup.check_model(model)
     values = _program()(model, setup, block)
-    parts = dict(zip(PARTS, values, strict=False))
-    return Budget(model, setup, block, parts, dict(zip(PHASES, values[len(parts) :], strict=True)))
+    moments = {m: {part: values[name] for part, name in parts.items()} for m, parts in MOMENTS.items()}
+    return Budget(model, setup, block, moments, {}, {moment: sum(parts.values()) for moment, parts in moments.items()})

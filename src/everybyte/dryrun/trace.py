@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
+from .. import checks
 from ..catalog import Model
 from ..setup import Setup
 from .tracker import Allocation, is_loss
@@ -37,10 +38,14 @@ class Trace:
     @cached_property
     def live(self) -> list[int]:
         """Live bytes while each operation runs."""
-        return [sum(parts) for parts in zip(*self.timeline().values(), strict=True)]
+        return [sum(parts) for parts in zip(*self._timeline.values(), strict=True)]
 
     def timeline(self) -> dict[str, list[int]]:
         """Live bytes while each operation runs, by part; every part of `PARTS` is there."""
+        return self._timeline
+
+    @cached_property
+    def _timeline(self):
         changes = {part: [0] * (len(self.operations) + 1) for part in PARTS}
         for a in self.allocations:
             changes[a.part][a.birth] += self.size(a)
@@ -66,10 +71,18 @@ class Trace:
             return "optimizer step"
         return f"loss {phase}" if is_loss(owner) else phase
 
-    @cached_property
+    @property
     def parts(self) -> dict[str, int]:
         """Bytes of each part at the peak; they sum to `peak`."""
-        return {part: line[self.peak_operation] for part, line in self.timeline().items()}
+        return self._parts(self.peak_operation)
+
+    def parts_at(self, moment: str) -> dict[str, int]:
+        """Bytes of each part at a moment: `rest`, `after_forward`, `after_backward` or `after_step`."""
+        checks.one_of("Trace", "moment", moment, self.marks)
+        return self._parts(self.marks[moment])
+
+    def _parts(self, operation):
+        return {part: line[operation] for part, line in self._timeline.items()}
 
     @cached_property
     def phases(self) -> dict[str, int]:
@@ -88,7 +101,7 @@ class Trace:
         """As JSON holds it: whole bytes."""
         return {
             "witness": "dry run",
-            "model": {"name": self.model.name, "parameters": self.model.parameters},
+            "model": {"name": self.model.name, "parameters": int(self.model.parameters)},
             "setup": self.setup.as_dict(),
             "parts": self.parts,
             "phases": self.phases,

@@ -15,9 +15,9 @@ def in_blocks(width, tensors=TENSORS):
     return Add(*(t.bytes(width, fused) for t in tensors))
 
 
-def scalars(count, width=4):
-    """Bytes of so many tensors of one number."""
-    return count * width, count * block * ceiling(width / block)
+def vector(numbers, width, count=1):
+    """Bytes of so many tensors of so many numbers: exact, and rounded up to the block."""
+    return count * numbers * width, count * block * ceiling(numbers * width / block)
 
 
 def _bytes(name, title, expr, rounded, *assumptions, source=_ZERO):
@@ -58,42 +58,38 @@ _tensors = Add(*(t.count * (fused + (1 - fused) * len(t.unfused) if t.unfused el
 COUNTERS = _bytes(
     "optimizer.counters",
     "step counters of a fused Adam, one a tensor",
-    *scalars(fused_adam * _tensors),
+    *vector(1, 4, fused_adam * _tensors),
     "the foreach and loop implementations keep them on the CPU; SGD has none",
     source="PyTorch, torch/optim/adam.py, _init_group",
 )
 SCALER = _bytes(
     "optimizer.scaler",
     "the loss scaler's scale and growth counter",
-    *scalars(2 * scaled),
+    *vector(1, 4, 2 * scaled),
     source="PyTorch, torch/amp/grad_scaler.py",
 )
 OPTIMIZER = _sum("optimizer", "all that the optimizer keeps from step to step", MASTER, STATES, COUNTERS, SCALER)
 BUFFERS = _bytes(
     "buffers",
     "causal masks of eager attention, one a block",
-    eager * L * N_max**2 * w,
-    eager * L * block * ceiling(N_max**2 * w / block),
+    *vector(N_max**2, w, eager * L),
     source="nanoGPT, model.py, the buffer `bias`",
 )
 REST = _sum("phase.rest", "live bytes between steps", WEIGHTS, BUFFERS, GRADIENT_BUFFER, OPTIMIZER)
-BATCH = _bytes(
-    "batch",
-    "tokens and targets, 64-bit whole numbers",
-    2 * 8 * B * S,
-    2 * block * ceiling(8 * B * S / block),
-    source="PyTorch's embedding and cross-entropy take int64",
-)
+_IDS = {"source": "PyTorch's embedding and cross-entropy take int64"}
+TOKENS = _bytes("batch.tokens", "tokens, 64-bit whole numbers", *vector(B * S, 8), **_IDS)
+TARGETS = _bytes("batch.targets", "targets, 64-bit whole numbers", *vector(B * S, 8), **_IDS)
 LOSS_VALUE = _bytes(
-    "loss.value", "the loss, one number of the weights' type", *scalars(1, w), source="PyTorch, F.cross_entropy"
+    "loss.value", "the loss, one number of the weights' type", *vector(1, w), source="PyTorch, F.cross_entropy"
 )
+LOSS_KEPT = _sum("loss.kept", "targets and loss, kept until the step returns", TARGETS, LOSS_VALUE)
 AFTER_STEP = _sum(
     "phase.after_step",
     "live bytes after the optimizer's step, before gradients are dropped",
     REST,
     FRESH,
-    BATCH,
-    LOSS_VALUE,
+    TOKENS,
+    LOSS_KEPT,
 )
 BYTES_PER_PARAMETER = register(
     "bytes_per_parameter",
