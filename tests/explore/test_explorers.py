@@ -149,7 +149,7 @@ def test_states_are_the_registry_s():
     )
     assert "98.1 % of the 23.65 GiB of NVIDIA GeForce RTX 4090; 449.74 MiB are left" in explorer.describe()
     explorer = explore.states(eb.model("gpt2-xl"), setup, eb.gpu("t4"))
-    assert "more than the 14.5" in explorer.describe() and explorer.describe().endswith("it does not fit.")
+    assert "more than the 14.74 GiB of NVIDIA T4" in explorer.describe() and explorer.describe().endswith("it does not fit.")
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-3.1-8b", "bert-large", "gemma-2b"])

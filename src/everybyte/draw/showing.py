@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 DENSITY = 2
 
 
-def png(fig: Figure) -> bytes:
+def png(fig: Figure, description: str | None = None) -> bytes:
     """The figure as a PNG; the same figure gives the same bytes (no date, no version inside)."""
     out = io.BytesIO()
-    fig.savefig(out, format="png", dpi=72 * DENSITY, metadata={"Software": None}, facecolor=fig.get_facecolor())
+    metadata = {"Software": None} | ({"Description": description} if description else {})
+    fig.savefig(out, format="png", dpi=72 * DENSITY, metadata=metadata, facecolor=fig.get_facecolor())
     return out.getvalue()
 
 

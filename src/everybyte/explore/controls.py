@@ -8,8 +8,7 @@ import ipywidgets as widgets
 from .. import checks
 
 _STYLE = {"description_width": "9em"}
-_WIDE = {"width": "40em", "max_width": "100%"}
-_NARROW = {"width": "23em", "max_width": "100%"}
+_LAYOUT = {"width": "31em", "max_width": "100%"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Slider:
             step=self.step,
             description=self.label,
             style=_STYLE,
-            layout=_WIDE,
+            layout=_LAYOUT,
         )
 
     def values(self, state):
@@ -89,8 +88,8 @@ class Choice:
             raise ValueError(f"{self.name}: {self.start!r} is unknown; allowed: {', '.join(self.options)}")
 
     def _widget(self):
-        kind, layout = (widgets.SelectionSlider, _WIDE) if self.kind == "slider" else (widgets.Dropdown, _NARROW)
-        return kind(options=list(self.options), index=0, description=self.label, style=_STYLE, layout=layout)
+        kind = widgets.SelectionSlider if self.kind == "slider" else widgets.Dropdown
+        return kind(options=list(self.options), index=0, description=self.label, style=_STYLE, layout=_LAYOUT)
 
     def widget(self):
         """The ipywidgets control: a new one, or the one that every explorer shares."""

@@ -35,7 +35,7 @@ def states(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | No
         sizes[start] = {"parameters": int(model.parameters)}
     controls = [
         shared("model", None if own or model is None else model.name),
-        Choice("size", "parameters", sizes, start, kind="slider", instead_of="model"),
+        Choice("size", "size", sizes, start, kind="slider", instead_of="model"),
         shared("precision", setup and precision_label(setup)),
         shared("optimizer", setup and setup.optimizer),
         shared("gpu", gpu and gpu.name),
