@@ -15,7 +15,7 @@ FORMULAS = STATED | {"formulas"}
 BUDGET = FORMULAS | {"budget"}
 DRAW = BUDGET | {"draw"}
 COUNTED = STATED | {"reference"}
-EVERYTHING = DRAW | COUNTED | {"dryrun", "lab", "comparison", "explore", "teach", "cli"}
+EVERYTHING = DRAW | COUNTED | {"dryrun", "lab", "comparison", "explore", "teach", "machine", "cli"}
 MAY = {
     "checks": set(),
     "units": {"checks"},
@@ -31,6 +31,7 @@ MAY = {
     "dryrun": COUNTED,
     "lab": COUNTED,
     "comparison": BUDGET | COUNTED | {"dryrun", "lab"},  # where the two sides meet
+    "machine": GROUND,
     "cli": EVERYTHING | {"__init__"},
     "__init__": EVERYTHING,
 }
