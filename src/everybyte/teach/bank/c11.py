@@ -1,5 +1,8 @@
 """Exercises of chapter 11: how many parameters, exactly?"""
 
+from fractions import Fraction
+from math import ceil, floor
+
 from ...catalog import model
 from ...formulas import SYMBOLS, formula
 from ..exercise import Exercise
@@ -13,6 +16,47 @@ def _padded(**changes):
 
 def _gpt2():
     return formula("parameters").for_model(model("gpt2"))
+
+
+def _nobias():
+    return formula("parameters").for_model(model("gpt2-nobias"))
+
+
+def _box(m, positions):
+    """The formula of GPT-2's architecture, with the dimensions of a model of another."""
+    return _gpt2().subs({L: m.layers, H: m.width, V: m.vocabulary, N: positions})
+
+
+def _missed(positions):
+    llama = model("llama-2-7b")
+    return llama.parameters - _box(llama, positions)
+
+
+def _llama(**changes):
+    return model("llama-2-7b").replace(**changes).parameters - _box(model("llama-2-7b"), 4096)
+
+
+def _layers(times):
+    """The fewest layers with which GPT-2 holds `times` its parameters, as an exact quotient before rounding up."""
+    gpt2 = model("gpt2")
+    block = gpt2.replace(layers=gpt2.layers + 1).parameters - gpt2.parameters
+    return gpt2.layers + Fraction((times - 1) * gpt2.parameters, block)
+
+
+def _mixtral(name="parameters.active", **changes):
+    return formula(name).at(model("mixtral-8x22b").replace(**changes))
+
+
+def _router():
+    m = model("mixtral-8x22b")
+    return m.layers * m.width * m.experts
+
+
+def _checkpoint(states=2, masks=True):
+    """Bytes of data in GPT-2 medium's checkpoint: fp32 weights and Adam states, its masks, a step counter a tensor."""
+    m = model("gpt2-medium")
+    tensors = 12 * m.layers + 4
+    return 4 * m.parameters * (1 + states) + 4 * m.layers * m.positions**2 * masks + 4 * tensors * (states > 0)
 
 
 EXERCISES = [
@@ -56,6 +100,103 @@ EXERCISES = [
         hints=(
             "Go through one layer: the matrices of attention, the two of the MLP, then everything with one index only.",
             "A layer's matrices hold 4 + 8 squares of the width; its biases and norms hold 9 + 4 vectors of that length.",
+        ),
+    ),
+    Exercise(
+        id="11.3",
+        title="What GPT-2's formula misses of Llama-2-7B",
+        difficulty=2,
+        minutes=10,
+        unit="parameters",
+        answer=lambda: _missed(4096),
+        mistakes={
+            "this leaves out the position table: the calculator counts one, of 4,096 rows": lambda: _missed(0),
+            "the head is missing: Llama's is a table of its own": lambda: _llama(tied=True),
+            "Llama's MLP has three matrices": lambda: _llama(gated=False),
+            "this is Llama with GPT-2's MLP, two matrices of four times the width": lambda: _llama(
+                gated=False, ffn_width=4 * 4096
+            ),
+            "this is the whole count": lambda: model("llama-2-7b").parameters,
+            "this is what the calculator says": lambda: _box(model("llama-2-7b"), 4096),
+        },
+        hints=(
+            "Put L = 32, H = 4,096, V = 32,000, N = 4,096 in GPT-2's formula, and the same with F = 11,008 in Llama's.",
+            "The head and the MLP are counted too small, the positions, biases and norms too large; add up with signs.",
+        ),
+    ),
+    Exercise(
+        id="11.4",
+        title="The fewest layers with which GPT-2 holds at least twice its parameters",
+        difficulty=1,
+        minutes=5,
+        unit="layers",
+        answer=lambda: ceil(_layers(2)),
+        mistakes={
+            "twice the layers doubles the blocks, but not the tables": lambda: 2 * model("gpt2").layers,
+            "with these the count is not yet twice as large": lambda: floor(_layers(2)),
+            "these are the layers to add: say how many there are then": lambda: ceil(_layers(2)) - model("gpt2").layers,
+        },
+        hints=(
+            "Everything outside the blocks stays as it is: how many parameters does one more block bring?",
+            "Divide the whole count by one block's, round up, and add that to the twelve layers there are.",
+        ),
+    ),
+    Exercise(
+        id="11.5",
+        title="The parameters of Mixtral-8x22B that one token meets",
+        difficulty=3,
+        minutes=12,
+        unit="parameters",
+        answer=_mixtral,
+        mistakes={
+            "these are all that are stored": lambda: _mixtral("parameters"),
+            "the routers are missing: every token asks them": lambda: _mixtral() - _router(),
+            "a token visits two experts in a layer, not one": lambda: _mixtral(experts_per_token=1),
+            "this is a quarter of what is stored: only the experts are two of eight": lambda: Fraction(
+                _mixtral("parameters"), 4
+            ),
+        },
+        hints=(
+            "From all that is stored, take away the experts that a token does not visit. How large is one expert?",
+            "One expert is three matrices of 6,144 by 16,384; six of eight stay away, in each of 56 layers.",
+        ),
+    ),
+    Exercise(
+        id="11.6",
+        title="The data in a checkpoint of GPT-2 medium, saved as nanoGPT saves it",
+        difficulty=2,
+        minutes=8,
+        unit="GiB",
+        decimals=2,
+        answer=_checkpoint,
+        mistakes={
+            "the causal masks are missing: one a layer": lambda: _checkpoint(masks=False),
+            "these are the weights and masks alone: Adam's two states are saved too": lambda: _checkpoint(states=0),
+            "these are the weights alone": lambda: _checkpoint(states=0, masks=False),
+            "Adam has two states": lambda: _checkpoint(states=1),
+        },
+        hints=(
+            "Four bytes a number. For each parameter three numbers are saved; what else has the size of a matrix?",
+            "Twelve bytes a parameter, and a mask of 1,024 by 1,024 fp32 numbers for each of the 24 layers.",
+        ),
+    ),
+    Exercise(
+        id="11.7",
+        title="GPT-2 without any bias, as an expression in L, H, V and N",
+        difficulty=2,
+        minutes=6,
+        accepts="expression",
+        answer=_nobias,
+        mistakes={
+            "the norms still have their biases": lambda: _nobias() + (2 * L + 1) * H,
+            "the linear layers still have their biases": lambda: _nobias() + 9 * L * H,
+            "the last norm lost its bias, and keeps its weight": lambda: _nobias() - H,
+            "the norms keep their weights": lambda: _nobias() - (2 * L + 1) * H,
+            "this is the count with biases": _gpt2,
+        },
+        hints=(
+            "Go back to the derivation: which of its terms have one index only, and which of those are biases?",
+            "Nine vectors of length H leave each block with the linear layers' biases, and two with the norms'.",
         ),
     ),
 ]
