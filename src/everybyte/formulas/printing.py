@@ -30,6 +30,12 @@ class _Python(PythonCodePrinter):
 
 
 class _Numpy(_Python):
+    def _print_Pow(self, expr, **settings):
+        """Powers of two as floats: numpy's whole numbers have no 2**-14, and 2**127 passes their 64 bits."""
+        if expr.base != 2:
+            return super()._print_Pow(expr, **settings)
+        return f"numpy.ldexp(1.0, numpy.asarray({self._print(expr.exp)}).astype(int))"
+
     def _print_Max(self, expr):
         return self._fold("numpy.maximum", expr.args)
 

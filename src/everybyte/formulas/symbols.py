@@ -33,8 +33,9 @@ SYMBOLS: dict[str, Symbol] = {}
 
 
 def _symbol(name, latex, meaning, unit, needs="", value=None, positive=False):
-    sign = {"positive": True} if positive else {"nonnegative": True}
-    SYMBOLS[name] = Symbol(name, sympy.Symbol(latex, integer=True, **sign), meaning, unit, needs, value)
+    """A whole number, positive or at least not negative; any real one where `positive` is None."""
+    sign = {"real": True} if positive is None else {"integer": True, "positive" if positive else "nonnegative": True}
+    SYMBOLS[name] = Symbol(name, sympy.Symbol(latex, **sign), meaning, unit, needs, value)
     return SYMBOLS[name].symbol
 
 
@@ -135,12 +136,19 @@ block = _symbol("block", "k", "the allocator's block: 1 for tensor bytes, 512 as
 
 # Free symbols: number formats and quantization.
 e_bits = _symbol("exponent_bits", "e", "exponent bits", "bit", positive=True)
-m_bits = _symbol("mantissa_bits", "m", "mantissa bits", "bit")
+m_bits = _symbol("mantissa_bits", "m", "mantissa bits", "bit", positive=True)
+top = _symbol(
+    "top_reserved", r"[\text{top reserved}]", "the top exponent is infinity and NaN, as in IEEE 754", "0 or 1"
+)
+nan = _symbol("top_nan", r"[\text{top NaN}]", "the largest code is NaN, the rest of its exponent numbers", "0 or 1")
 q_bits = _symbol("quantized_bits", "b", "bits of a quantized number", "bit", positive=True)
 q_block = _symbol("quantization_block", "q_1", "numbers that share one scale", "", positive=True)
 q_scale = _symbol("scale_bits", "s_1", "bits of a scale", "bit", positive=True)
 q_outer = _symbol("outer_block", "q_2", "scales that share one outer scale", "", positive=True)
 q_outer_scale = _symbol("outer_scale_bits", "s_2", "bits of an outer scale; 0 without", "bit")
+
+mu = _symbol("magnitude", r"\mu", "base-2 logarithm of a number's magnitude", "", positive=None)
+sigma = _symbol("scale", r"\sigma", "base-2 logarithm of the loss scale", "")
 
 #: From sympy's symbol back to its entry.
 BY_SYMBOL = {entry.symbol: entry for entry in SYMBOLS.values()}
