@@ -1,9 +1,11 @@
 """Exercises of chapter 13: which bytes make "16 bytes per parameter"?"""
 
 from ...catalog import model
-from ...formulas import formula
+from ...formulas import SYMBOLS, formula
 from ...setup import DTYPE_BYTES, Setup
 from ..exercise import Exercise
+
+G_M, M_W = (SYMBOLS[name].symbol for name in ("gradient_buffer_bytes", "master_bytes"))
 
 
 def _each(gradients):
@@ -12,6 +14,18 @@ def _each(gradients):
 
 def _states(**setup):
     return formula("optimizer.states").at(model("gpt2-xl"), Setup(**setup))
+
+
+def _of_7b(precision, optimizer="adamw"):
+    return 7 * 10**9 * formula("bytes_per_parameter").at(None, Setup(precision=precision, optimizer=optimizer))
+
+
+def _at_rest(states):
+    return formula("bytes_per_parameter").given(states=states, gradient_bytes=0)
+
+
+def _gradients(name="gpt2-xl", precision="bf16-mixed"):
+    return formula("gradients").at(model(name), Setup(precision=precision))
 
 
 EXERCISES = [
@@ -51,6 +65,66 @@ EXERCISES = [
         hints=(
             "How many numbers does Adam remember for each parameter, from one step to the next?",
             "Momentum and variance, four bytes each, times chapter 11's count; a GiB is 1024 × 1024 × 1024 bytes.",
+        ),
+    ),
+    Exercise(
+        id="13.3",
+        title="What a published sum for a 7B model leaves out",
+        difficulty=2,
+        minutes=5,
+        unit="GB",
+        answer=lambda: _of_7b("bf16-master", "sgd") - _of_7b("bf16", "sgd"),
+        mistakes={
+            "a master copy in 16 bits would be no better than the weights: it is fp32": 7 * 10**9 * DTYPE_BYTES["bf16"],
+            "that is the whole sum; what is missing from it?": lambda: _of_7b("bf16-master"),
+            "that is the published sum itself": lambda: _of_7b("bf16-master") - 7 * 10**9 * DTYPE_BYTES["fp32"],
+            "that is what Adam's states take: they are in the sum": 7 * 10**9 * 2 * DTYPE_BYTES["fp32"],
+        },
+        hints=(
+            "Hold the three lines of the sum against the row `bf16-master`: which column has no line?",
+            "The optimizer adds small steps to its own fp32 copy of the weights: four bytes for each of 7,000,000,000.",
+        ),
+    ),
+    Exercise(
+        id="13.4",
+        title="Bytes per parameter between steps, with amsgrad and an average of the weights",
+        difficulty=2,
+        minutes=8,
+        accepts="expression",
+        answer=lambda: _at_rest(4),
+        mistakes={
+            "between steps the gradients of backward are gone: g is too much": lambda: formula(
+                "bytes_per_parameter"
+            ).given(states=4),
+            "these are Adam's two states: amsgrad keeps a third, and the average is a fourth": lambda: _at_rest(2),
+            "one of the two additions is missing": lambda: _at_rest(3),
+            "the master copy is missing: where there is none, m_w is 0": lambda: _at_rest(4).subs(M_W, 0),
+            "a lasting gradient buffer survives the step: g_m is missing": lambda: _at_rest(4).subs(G_M, 0),
+        },
+        hints=(
+            "Begin with the chapter's expression at rest, and count how many numbers the optimizer now remembers for each parameter.",
+            "Momentum, variance, the largest variance so far, the average of the weights: each costs s.",
+        ),
+    ),
+    Exercise(
+        id="13.5",
+        title="How much too large: gradients added to the peak's activations, GPT-2 XL under autocast",
+        difficulty=3,
+        minutes=10,
+        unit="GiB",
+        decimals=2,
+        answer=_gradients,
+        mistakes={
+            "under autocast the weights are fp32, so their gradients are too: this is two bytes each": lambda: (
+                _gradients(precision="bf16")
+            ),
+            "these are Adam's states: they do stand beside the activations": _states,
+            "these are GPT-2 large's": lambda: _gradients("gpt2-large"),
+            "these are GPT-2's": lambda: _gradients("gpt2"),
+        },
+        hints=(
+            "Ask the dry run what stands at the peak: `eb.dry_run(model, setup).parts`. Which part is 0 there?",
+            "The difference is that part as it is after backward: four bytes for each of GPT-2 XL's parameters.",
         ),
     ),
 ]
