@@ -64,6 +64,7 @@ def execute(path: Path, timeout: int = 120) -> None:
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
         coalesce_streams=True,
+        extra_arguments=["--IPKernelApp.log_level=40"],  # not a warning a run about the loopback socket
         record_timing=False,
         store_widget_state=False,
         shutdown_kernel="immediate",
