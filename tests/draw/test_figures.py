@@ -81,7 +81,7 @@ def test_the_timeline_marks_the_peak():
 
 
 def test_ranges_say_where_the_number_falls():
-    assert "fp16 from 2^-24 (normal from 2^-14) to 2^16, loses 2^-26" in draw.ranges(FORMATS, mark=-26).alt
+    assert "fp16 from 2^-24 (normal from 2^-14) to 2^15.999, loses 2^-26" in draw.ranges(FORMATS, mark=-26).alt
     assert "holds with fewer bits 2^-20" in draw.ranges(FORMATS, mark=-20).alt
     assert "overflows at 2^17" in draw.ranges(FORMATS, mark=17).alt
 

@@ -13,7 +13,7 @@ from everybyte.explore import Choice, Explorer, Lines, Slider, Stack
 from everybyte.explore.pictures import quantity
 from everybyte.formulas import SYMBOLS
 
-EXPLORERS = {"states": explore.states, "parameters": explore.parameters}
+EXPLORERS = {"states": explore.states, "parameters": explore.parameters, "formats": explore.formats}
 PAGE = Path(__file__).with_name("page.mjs").read_text(encoding="utf-8")
 PLAY = """
 import picture, { pure } from "./picture.mjs";
@@ -149,7 +149,9 @@ def test_states_are_the_registry_s():
     )
     assert "98.1 % of the 23.65 GiB of NVIDIA GeForce RTX 4090; 449.74 MiB are left" in explorer.describe()
     explorer = explore.states(eb.model("gpt2-xl"), setup, eb.gpu("t4"))
-    assert "more than the 14.74 GiB of NVIDIA T4" in explorer.describe() and explorer.describe().endswith("it does not fit.")
+    assert "more than the 14.74 GiB of NVIDIA T4" in explorer.describe() and explorer.describe().endswith(
+        "it does not fit."
+    )
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-3.1-8b", "bert-large", "gemma-2b"])

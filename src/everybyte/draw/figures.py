@@ -348,7 +348,7 @@ def ranges_alt(formats: Mapping[str, Mapping[str, float]], mark: float | None = 
     """The text of `ranges`: each format's span in powers of two, and where the mark falls."""
     said = []
     for label, f in formats.items():
-        text = f"{label} from 2^{f['smallest']:g} (normal from 2^{f['normal']:g}) to 2^{f['largest']:.4g}"
+        text = f"{label} from 2^{f['smallest']:g} (normal from 2^{f['normal']:g}) to 2^{round(f['largest'], 3):g}"
         if mark is not None:
             text += f", {_place(f, mark)} 2^{mark:g}"
         said.append(text)
@@ -385,7 +385,9 @@ def ranges(
         ax.barh(y, f["normal"] - f["smallest"], left=f["smallest"], height=0.5, **_look("casts"))
         ax.barh(y, f["largest"] - f["normal"], left=f["normal"], height=0.5, **_look("parameters"))
         ax.annotate(f"2^{f['smallest']:g} ", (f["smallest"], y), ha="right", va="center", fontsize=9.5, color=INK)
-        ax.annotate(f" 2^{f['largest']:.4g}", (f["largest"], y), ha="left", va="center", fontsize=9.5, color=INK)
+        ax.annotate(
+            f" 2^{round(f['largest'], 3):g}", (f["largest"], y), ha="left", va="center", fontsize=9.5, color=INK
+        )
     low = min([f["smallest"] for f in formats.values()] + ([mark] if mark is not None else []))
     high = max([f["largest"] for f in formats.values()] + ([mark] if mark is not None else []))
     room = 0.1 * (high - low)

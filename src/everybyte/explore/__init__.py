@@ -2,11 +2,13 @@
 
 from .controls import Choice, Slider, reset, shared, steps
 from .explorer import Explorer
+from .formats import formats
 from .parameters import parameters
 from .pictures import Lines, Ranges, Stack
 from .states import states
 
 __all__ = [
+    "formats",
     "Choice",
     "Explorer",
     "Lines",

@@ -150,6 +150,9 @@ class Explorer(widgets.VBox):
 
     def _subject_at(self, state):
         said = {n: self._label(n, state[n]) for n in self._controls if n in self._subject}
+        said = {
+            n: s if self._controls[n].trait == "index" else f"{self._controls[n].label} {s}" for n, s in said.items()
+        }
         said = {n: label for n, label in said.items() if not label.startswith("(")}
         instead = {getattr(self._controls[n], "instead_of", "") for n in said}
         words = [label + self._apart(n, state) for n, label in said.items() if n not in instead]

@@ -81,7 +81,8 @@ function snapped(spec, state, before) {
 // What the picture is of. An option in parentheses is not said; a choice that stands instead of another silences it.
 function subjectOf(spec, state) {
   const said = spec.controls.filter((c) => spec.subject.includes(c.name))
-    .map((c) => [c, labelOf(c, state[c.name])]).filter(([, label]) => !label.startsWith("("));
+    .map((c) => [c, c.options ? labelOf(c, state[c.name]) : `${c.label} ${labelOf(c, state[c.name])}`])
+    .filter(([, label]) => !label.startsWith("("));
   const instead = said.map(([c]) => c.instead_of).filter((name) => name);
   const words = said.filter(([c]) => !instead.includes(c.name)).map(([c, label]) => label + apart(spec, c, state));
   const v = spec.also.length ? valuesOf(spec, state) : {};
@@ -261,12 +262,12 @@ const ranges = {
   },
   describe(spec, r) {
     const kept = r.rows.slice(1).map((row) => `${row.label} ${row.fate}`).join(", ");
-    return `${spec.own} (${r.subject}) spans ${power(r.now.smallest)} to ${power(r.now.largest)}, steps of ${power(r.now.epsilon)} above 1: `
+    return `${spec.own} (${r.subject}) spans ${power(r.now.smallest)} to ${plain(r.now.largest)}, steps of ${power(r.now.epsilon)} above 1: `
       + `a ${spec.thing} of 2^${short(r.at)} ${r.now.verdict}. The others: ${kept}.`;
   },
   change(spec, a, b, what) {
     const moved = a.now.smallest === b.now.smallest && a.now.largest === b.now.largest ? ""
-      : `smallest ${power(a.now.smallest)}${ARROW}${power(b.now.smallest)}, largest ${power(a.now.largest)}${ARROW}${power(b.now.largest)}; `;
+      : `smallest ${power(a.now.smallest)}${ARROW}${power(b.now.smallest)}, largest ${plain(a.now.largest)}${ARROW}${plain(b.now.largest)}; `;
     const kept = b.rows.slice(1).map((row) => `${row.label} ${row.fate}`).join(", ");
     return `${what}: ${moved}a ${spec.thing} of 2^${short(b.at)} ${b.now.verdict}. The others: ${kept}.`;
   },
@@ -284,7 +285,7 @@ const ranges = {
       if (b > a) paint.part(a, y, b - a, bar, "casts", `${row.label}, subnormal: fewer bits`);
       paint.part(b, y, Math.max(c - b, 1), bar, "parameters", `${row.label}, normal`);
       paint.text(a - 4, y + bar / 2, power(row.smallest), { anchor: "end" });
-      paint.text(c + 4, y + bar / 2, power(row.largest), {});
+      paint.text(c + 4, y + bar / 2, plain(row.largest), {});
     });
     const bottom = top + r.rows.length * (bar + gap);
     paint.line(x(r.at), top - 10, x(r.at), bottom - gap + 6, { class: "everybyte-limit" });
@@ -296,16 +297,18 @@ const ranges = {
 const short = (x) => String(Number(x.toPrecision(6)));
 const power = (x) => `2^${short(Number(Math.log2(x).toFixed(3)))}`;
 
+const plain = (x) => (x < 1e6 ? grouped(short(x)) : x.toExponential(2));
+
 // What a format makes of a number: round to nearest, ties to even (IEEE 754).
 function round(x, f) {
-  const quantum = Math.max(2 ** Math.floor(Math.log2(x)) * f.epsilon, f.smallest);
-  const steps = Math.floor(x / quantum);
-  const rest = x / quantum - steps;
-  const rounded = (steps + (rest > 0.5 || (rest === 0.5 && steps % 2) ? 1 : 0)) * quantum;
-  if (rounded > f.largest) return { fate: "overflows", verdict: "overflows to infinity" };
+  const steps = Math.floor(x / f.spacing);
+  const rest = x / f.spacing - steps;
+  const rounded = (steps + (rest > 0.5 || (rest === 0.5 && steps % 2) ? 1 : 0)) * f.spacing;
+  if (rounded > f.largest) return { fate: "overflows", verdict: "overflows: it is above the largest" };
   if (rounded === 0) return { fate: "loses it", verdict: "underflows: it becomes 0" };
   if (rounded === x) return { fate: "keeps it", verdict: "is kept exactly" };
-  const error = `${fixed((100 * Math.abs(rounded - x)) / x, 2)} % off`;
+  const percent = (100 * Math.abs(rounded - x)) / x;
+  const error = percent < 0.01 ? "under 0.01 % off" : `${fixed(percent, 2)} % off`;
   return { fate: `rounds it, ${error}`, verdict: `is rounded to ${Number((rounded / 2 ** Math.floor(Math.log2(x))).toPrecision(6))} \u00d7 2^${Math.floor(Math.log2(x))}, ${error}` };
 }
 

@@ -167,10 +167,13 @@ class Lines:
         return Table((self.label, *(f"{x:,}" for x in at)), rows, subject)
 
 
-def rounded(x: float, smallest: float, largest: float, epsilon: float) -> float:
-    """`x` > 0 in a number format: round to nearest, ties to even (IEEE 754); infinity above the largest, 0 below."""
-    quantum = max(2.0 ** math.floor(math.log2(x)) * epsilon, smallest)
-    value = round(x / quantum) * quantum
+def rounded(x: float, spacing: float, largest: float) -> float:
+    """`x` > 0 as a number format holds it: round to nearest, ties to even (IEEE 754); infinity above the largest.
+
+    Args:
+        spacing: between the format's numbers around `x`.
+    """
+    value = round(x / spacing) * spacing
     return math.inf if value > largest else value
 
 
@@ -180,8 +183,8 @@ class Ranges:
 
     Attributes:
         rows: {label: {symbol: value}}, the formats to compare with. own: the label of the one that the controls make.
-        bounds: {"smallest", "normal", "largest", "epsilon"}: quantities, all positive numbers.
-        mark: the name of the value that holds the number's base-2 logarithm. thing: what that number is.
+        bounds: {"smallest", "normal", "largest", "epsilon", "spacing"}: quantities, all positive numbers.
+        mark: the name of the symbol that holds the number's base-2 logarithm. thing: what that number is.
     """
 
     rows: Mapping[str, Mapping[str, object]]
@@ -203,19 +206,20 @@ class Ranges:
         return {"rows": rows, "own": self.own, "bounds": bounds, "mark": self.mark, "thing": self.thing}
 
     def compute(self, values):
-        """{label: {"smallest", "normal", "largest", "epsilon"}}, the controls' own format first."""
+        """{label: {each of `bounds`: its value}}, the controls' own format first."""
         every = {self.own: values} | {label: {**values, **more} for label, more in self.rows.items()}
         return {label: {name: float(quantity(q)(**v)) for name, q in self.bounds.items()} for label, v in every.items()}
 
     def _fate(self, x, f):
-        value = rounded(x, f["smallest"], f["largest"], f["epsilon"])
+        value = rounded(x, f["spacing"], f["largest"])
         if math.isinf(value):
-            return "overflows", "overflows to infinity"
+            return "overflows", "overflows: it is above the largest"
         if value == 0:
             return "loses it", "underflows: it becomes 0"
         if value == x:
             return "keeps it", "is kept exactly"
-        error = f"{100 * abs(value - x) / x:.2f} % off"
+        percent = 100 * abs(value - x) / x
+        error = "under 0.01 % off" if percent < 0.01 else f"{percent:.2f} % off"
         exponent = math.floor(math.log2(x))
         return f"rounds it, {error}", f"is rounded to {value / 2.0**exponent:.6g} × 2^{exponent}, {error}"
 
@@ -225,7 +229,7 @@ class Ranges:
         x = 2.0 ** values[self.mark]
         own = rows.pop(self.own)
         others = ", ".join(f"{label} {self._fate(x, f)[0]}" for label, f in rows.items())
-        span = f"spans {_power(own['smallest'])} to {_power(own['largest'])}, steps of {_power(own['epsilon'])} above 1"
+        span = f"spans {_power(own['smallest'])} to {_plain(own['largest'])}, steps of {_power(own['epsilon'])} above 1"
         verdict = self._fate(x, own)[1]
         return (
             f"{self.own} ({subject}) {span}: a {self.thing} of 2^{values[self.mark]:g} {verdict}. The others: {others}."
@@ -243,15 +247,20 @@ class Ranges:
         """A `Table` of the formats: smallest, smallest normal, largest, step above one, and what becomes of the number."""
         x = 2.0 ** values[self.mark]
         rows = [
-            (label, *(_power(f[n]) for n in ("smallest", "normal", "largest", "epsilon")), self._fate(x, f)[0])
+            (
+                label,
+                *(_power(f[n]) for n in ("smallest", "normal", "epsilon")),
+                _plain(f["largest"]),
+                self._fate(x, f)[0],
+            )
             for label, f in self.compute(values).items()
         ]
         columns = (
             "format",
             "smallest",
             "smallest normal",
-            "largest",
             "step above 1",
+            "largest",
             f"{self.thing} of 2^{values[self.mark]:g}",
         )
         return Table(columns, rows, subject)
@@ -259,3 +268,7 @@ class Ranges:
 
 def _power(x):
     return f"2^{round(math.log2(x), 3):g}"
+
+
+def _plain(x):
+    return f"{x:,.6g}" if x < 1e6 else f"{x:.2e}"

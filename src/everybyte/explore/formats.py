@@ -1,0 +1,42 @@
+"""Chapter 12's explorer: what exponent and mantissa bits can hold, and what becomes of a gradient."""
+
+from ..formulas.formats import FLOATS
+from .controls import Choice, Slider
+from .explorer import Explorer
+from .pictures import Ranges
+
+_TOPS = {
+    "infinity and NaN (IEEE)": {"top_reserved": 1, "top_nan": 0},
+    "one NaN, else numbers": {"top_reserved": 0, "top_nan": 1},
+    "numbers": {"top_reserved": 0, "top_nan": 0},
+}
+_BITS = {"exponent_bits", "mantissa_bits"}
+_SHOWN = ("fp32", "bf16", "fp16", "fp8 e5m2", "fp8 e4m3")
+
+
+def formats() -> Explorer:
+    """The range of a number format with the bits that the reader gives it, beside fp32, bf16, fp16 and fp8.
+
+    A gradient of magnitude 2^x is marked: each format keeps it, rounds it (to nearest, ties to even), loses it to 0, or
+    it overflows.
+    """
+    controls = [
+        Slider("exponent_bits", "exponent bits", 2, 8, 5),
+        Slider("mantissa_bits", "mantissa bits", 1, 23, 10),
+        Choice("top", "top exponent", _TOPS),
+        Slider("magnitude", "gradient, log2", -160.0, 130.0, -20.25, 0.25),
+    ]
+    presets = {name: _preset(FLOATS[name]) for name in _SHOWN}
+    presets["a gradient that fp16 loses"] = {**presets["fp16"], "magnitude": -26.0}
+    presets["scaled by 2^16"] = {**presets["fp16"], "magnitude": -10.0}
+    bounds = {name: f"formats.{name}" for name in ("smallest", "largest", "epsilon", "spacing")}
+    bounds["normal"] = "formats.smallest_normal"
+    picture = Ranges({name: FLOATS[name] for name in _SHOWN}, "yours", bounds, "magnitude", "gradient")
+    subject = ("exponent_bits", "mantissa_bits")
+    return Explorer("What a number format can hold", controls, picture, presets, subject=subject)
+
+
+def _preset(bits):
+    top = {name: value for name, value in bits.items() if name not in _BITS}
+    label = next(label for label, values in _TOPS.items() if values == top)
+    return {name: bits[name] for name in _BITS} | {"top": label}
