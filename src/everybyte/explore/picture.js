@@ -276,19 +276,19 @@ const ranges = {
     const logs = r.rows.flatMap((row) => [Math.log2(row.smallest), Math.log2(row.largest)]).concat(r.at);
     const low = Math.min(...logs);
     const span = Math.max(...logs) - low || 1;
-    const x = (exponent) => left + 48 + ((exponent - low) / span) * (WIDTH - left - 110);
+    const x = (exponent) => left + 48 + ((exponent - low) / span) * (WIDTH - left - 124);
+    const bottom = top + r.rows.length * (bar + gap);
+    const words = [];
+    paint.rect(1, top - 5, WIDTH - 2, bar + 10, { class: "everybyte-current" });
     r.rows.forEach((row, i) => {
       const y = top + i * (bar + gap);
       const [a, b, c] = [row.smallest, row.normal, row.largest].map((value) => x(Math.log2(value)));
-      if (!i) paint.rect(1, y - 5, WIDTH - 2, bar + 10, { class: "everybyte-current" });
-      paint.text(left - 8, y + bar / 2, row.label, { anchor: "end", bold: !i });
       if (b > a) paint.part(a, y, b - a, bar, "casts", `${row.label}, subnormal: fewer bits`);
       paint.part(b, y, Math.max(c - b, 1), bar, "parameters", `${row.label}, normal`);
-      paint.text(a - 4, y + bar / 2, power(row.smallest), { anchor: "end" });
-      paint.text(c + 4, y + bar / 2, plain(row.largest), {});
+      words.push([left - 8, y, row.label, { anchor: "end", bold: !i }], [a - 4, y, power(row.smallest), { anchor: "end" }], [c + 4, y, plain(row.largest), {}]);
     });
-    const bottom = top + r.rows.length * (bar + gap);
     paint.line(x(r.at), top - 10, x(r.at), bottom - gap + 6, { class: "everybyte-limit" });
+    for (const [at, y, text, more] of words) paint.text(at, y + bar / 2, text, more);
     paint.text(x(r.at), 10, `${spec.thing} 2^${short(r.at)}: ${r.now.fate}`, { anchor: x(r.at) > WIDTH / 2 ? "end" : "start", bold: true });
     return paint.legend(bottom + 4, [["casts", "subnormal: fewer bits"], ["parameters", "normal"]]);
   },
