@@ -7,7 +7,6 @@ a GPU, which only the live labs use, and memory, which is free one moment and no
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
@@ -75,8 +74,7 @@ def verdict() -> Verdict:
 
     The bounds of the packages are those of this package's own installation. Loads torch; changes nothing.
     """
-    looks: tuple[Callable, ...] = (_python, *_packages(), _torch, _front_end, _writing, _gpu, _memory)
-    return Verdict(tuple(look() for look in looks))
+    return Verdict((_python(), *_packages(), _torch(), _front_end(), _writing(), _gpu(), _memory()))
 
 
 def _python():
@@ -86,21 +84,21 @@ def _python():
 
 
 def _packages():
-    """A look for each package that the extras of the book name, within their bounds."""
+    """A finding for each package that the extras of the book name: installed, and within the bounds."""
     try:
         extras = metadata(__package__).get_all("Provides-Extra") or ()
         from packaging.requirements import Requirement
     except (PackageNotFoundError, ImportError) as error:
         reason = f"{error.name or error} is not installed"
-        return [lambda: Finding("the book's packages", False, reason, _install())]
+        return [Finding("the book's packages", False, reason, _install())]
     if not set(EXTRAS) <= set(extras):
-        return [lambda: Finding("the book's packages", False, "installed from an older copy of the book", _install())]
+        return [Finding("the book's packages", False, "installed from an older copy of the book", _install())]
     wanted = {}
     for requirement in map(Requirement, requires(__package__)):
         marker = requirement.marker
         if marker is None or any(marker.evaluate({"extra": extra}) for extra in EXTRAS):
             wanted[requirement.name] = wanted.get(requirement.name, requirement.specifier) & requirement.specifier
-    return [lambda n=name, s=bounds: _package(n, s) for name, bounds in sorted(wanted.items())]
+    return [_package(name, bounds) for name, bounds in sorted(wanted.items())]
 
 
 def _package(name, bounds):
@@ -117,9 +115,8 @@ def _torch():
         import torch
     except (ImportError, OSError) as error:  # OSError: one of its libraries does not load
         return Finding("PyTorch runs", False, f"{type(error).__name__} on import", "Install torch again.")
-    return Finding(
-        "PyTorch runs", True, f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
-    )
+    cuda = torch.version.cuda
+    return Finding("PyTorch runs", True, f"built for CUDA {cuda}" if cuda else "built without CUDA")
 
 
 def _front_end():

@@ -1,0 +1,49 @@
+"""Exercises of the first notebook: one number, one expression."""
+
+from ...catalog import model
+from ...formulas.symbols import A, H
+from ..exercise import Exercise
+
+
+def _each(count):
+    return lambda: count * model("gpt2-large").parameters
+
+
+EXERCISES = [
+    Exercise(
+        id="00.2",
+        title="Article 2's 16 bytes per parameter, for GPT-2 large",
+        difficulty=1,
+        minutes=2,
+        unit="GiB",
+        decimals=2,
+        answer=_each(16),
+        mistakes={
+            "these are 12 bytes per parameter: the master weights are missing, or one of the two moments": _each(12),
+            "the two moments are missing: these are 8 bytes per parameter": _each(8),
+            "these are article 1's 18 bytes per parameter": _each(18),
+        },
+        hints=(
+            "The cell above that names the run also shows how many parameters there are.",
+            "Multiply by 16, then divide by 1024 three times: a GiB is 1024 × 1024 × 1024 bytes.",
+        ),
+    ),
+    Exercise(
+        id="00.3",
+        title="The sequence length from which attention's square leads article 1's activations",
+        difficulty=2,
+        minutes=5,
+        accepts="expression",
+        answer=lambda: 34 * H / (5 * A),
+        mistakes={
+            "this is turned upside down": lambda: 5 * A / (34 * H),
+            "the heads are missing: each of them has its own square of scores": lambda: 34 * H / 5,
+            "the width is missing": lambda: 34 / (5 * A),
+            "this is where the square term is one, not where the two are equal": lambda: H / (5 * A),
+        },
+        hints=(
+            "Per layer, the formula has two terms: 34 B S H and 5 B A S². Set them equal.",
+            "The batch and one S stand on both sides and cancel; what is left is linear in S.",
+        ),
+    ),
+]
