@@ -12,6 +12,8 @@ GPT2_SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 SHAPES = ((8, 1024), (3, 1000))
 #: Exact bytes, and as CUDA's allocator rounds.
 BLOCKS = (1, 512)
+#: The moments that hold no activations.
+STATES = ("rest", "after_step")
 
 
 def states(
@@ -34,7 +36,7 @@ def states(
             )  # fmt: skip
 
 
-def disagreements(model: eb.Model, setup: eb.Setup, blocks=BLOCKS) -> list[str]:
+def disagreements(model: eb.Model, setup: eb.Setup, blocks=BLOCKS, moments=STATES) -> list[str]:
     """What prediction and dry run say differently, in words; one dry run serves every block.
 
     A part that the prediction does not name at one of its moments counts as predicted to hold nothing there.
@@ -42,13 +44,11 @@ def disagreements(model: eb.Model, setup: eb.Setup, blocks=BLOCKS) -> list[str]:
     exact, found = eb.dry_run(model, setup), []
     for block in blocks:
         trace, budget = replace(exact, block=block), eb.budget(model, setup, block)
-        for moment, predicted in budget.moments.items():
-            for part, counted in trace.parts_at(moment).items():
-                if predicted.get(part, 0) != counted:
-                    found.append(
-                        f"{part} {moment}, block {block}: {predicted.get(part, 0):,} predicted, {counted:,} counted"
-                    )
-        for phase, predicted in budget.phases.items():
-            if predicted != trace.phases[phase]:
-                found.append(f"{phase}, block {block}: {predicted:,} predicted, {trace.phases[phase]:,} counted")
+        for moment in moments:
+            predicted, counted = budget.parts_at(moment), trace.parts_at(moment)
+            pairs = {f"{part} {moment}": (predicted.get(part, 0), counted[part]) for part in counted}
+            pairs[moment] = budget.phases[moment], trace.phases[moment]
+            found += [
+                f"{what}, block {block}: {a:,} predicted, {b:,} counted" for what, (a, b) in pairs.items() if a != b
+            ]
     return found
