@@ -62,3 +62,12 @@ def test_the_table_is_in_its_columns():
 def test_what_becomes_of_a_gradient(exponent, said):
     explorer = explore.formats()
     assert said in explorer.describe({**explorer.state, "magnitude": exponent})
+
+
+@pytest.mark.parametrize(
+    ("gradient", "scale", "said"),
+    [(-26.0, 0, "underflows"), (-26.0, 16, "of 2^-10 is kept exactly"), (-1.0, 16, "is kept exactly"), (0.0, 16, "overflows")],
+)  # fmt: skip
+def test_a_loss_scale_moves_the_gradient(gradient, scale, said):
+    explorer = explore.formats()
+    assert said in explorer.describe({**explorer.state, "magnitude": gradient, "scale": scale})

@@ -235,5 +235,10 @@ def test_an_exercise_checks_its_fields(field, value):
 
 def test_the_formats_of_chapter_12_are_those_of_torch():
     torch = pytest.importorskip("torch")
-    assert exercise("12.2").right() == Fraction(torch.finfo(torch.bfloat16).max)
-    assert check("12.1", 4.127).right and not check("12.1", 4.126).right
+    assert exercise("12.1").right() == Fraction(torch.finfo(torch.float8_e5m2).max)
+    assert exercise("12.4").right() == Fraction(torch.finfo(torch.float16).max) / Fraction(
+        torch.amp.GradScaler("cpu").get_scale()
+    )
+    codes = torch.arange(2**15, dtype=torch.int16).view(torch.float16)
+    e, m = sorted(exercise("12.2").right().free_symbols, key=str)
+    assert exercise("12.2").right().subs({e: 5, m: 10}) == int(codes.isfinite().sum()) - 1

@@ -1,6 +1,7 @@
 """Chapter 12's explorer: what exponent and mantissa bits can hold, and what becomes of a gradient."""
 
 from ..formulas.formats import FLOATS
+from ..formulas.symbols import mu, sigma
 from .controls import Choice, Slider
 from .explorer import Explorer
 from .pictures import Ranges
@@ -17,23 +18,26 @@ _SHOWN = ("fp32", "bf16", "fp16", "fp8 e5m2", "fp8 e4m3")
 def formats() -> Explorer:
     """The range of a number format with the bits that the reader gives it, beside fp32, bf16, fp16 and fp8.
 
-    A gradient of magnitude 2^x is marked: each format keeps it, rounds it (to nearest, ties to even), loses it to 0, or
-    it overflows.
+    A gradient of magnitude 2^x, times a loss scale, is marked: each format keeps it, rounds it (to nearest, ties to
+    even), loses it to 0, or it overflows.
     """
     controls = [
         Slider("exponent_bits", "exponent bits", 2, 8, 5),
         Slider("mantissa_bits", "mantissa bits", 1, 23, 10),
         Choice("top", "top exponent", _TOPS),
         Slider("magnitude", "gradient, log2", -160.0, 130.0, -20.25, 0.25),
+        Slider("scale", "loss scale, log2", 0, 32, 0),
     ]
     presets = {name: _preset(FLOATS[name]) for name in _SHOWN}
-    presets["a gradient that fp16 loses"] = {**presets["fp16"], "magnitude": -26.0}
-    presets["scaled by 2^16"] = {**presets["fp16"], "magnitude": -10.0}
+    presets["a gradient that fp16 loses"] = {**presets["fp16"], "magnitude": -26.0, "scale": 0}
+    presets["scaled by 2^16"] = {**presets["fp16"], "magnitude": -26.0, "scale": 16}
+    presets["scaled too far"] = {**presets["fp16"], "magnitude": 0.0, "scale": 16}
     bounds = {name: f"formats.{name}" for name in ("smallest", "largest", "epsilon", "spacing")}
     bounds["normal"] = "formats.smallest_normal"
-    picture = Ranges({name: FLOATS[name] for name in _SHOWN}, "yours", bounds, "magnitude", "gradient")
+    picture = Ranges({name: FLOATS[name] for name in _SHOWN}, "yours", bounds, "magnitude", "scaled gradient")
+    scaled = [("magnitude", mu + sigma)]
     subject = ("exponent_bits", "mantissa_bits")
-    return Explorer("What a number format can hold", controls, picture, presets, subject=subject)
+    return Explorer("What a number format can hold", controls, picture, presets, derived=scaled, subject=subject)
 
 
 def _preset(bits):

@@ -105,7 +105,7 @@ EXERCISES = [
         },
         hints=(
             "The scaled gradient is the gradient times 65,536. What is the largest number of fp16?",
-            "Divide 65,504 by 65,536.",
+            "Divide 65,504, the largest number of fp16, by 65,536.",
         ),
     ),
     Exercise(
@@ -123,7 +123,7 @@ EXERCISES = [
         },
         hints=(
             "The average over many tries must be the update itself. A move is worth one spacing.",
-            "Chance times 2**-7 is 0.001.",
+            "The chance times 2**-7 must be 0.001: solve for the chance.",
         ),
     ),
     Exercise(
