@@ -10,12 +10,13 @@ from .setup import Setup
 
 @dataclass(frozen=True)
 class Budget:
-    """A prediction in bytes. What the book has not derived yet is absent, not zero.
+    """A prediction in bytes. What the book has not derived for a model's architecture is absent, not zero.
 
     Attributes:
         model, setup: what is predicted. block: bytes that each tensor is rounded up to a multiple of.
         moments: bytes of each part at each named moment of a steady step.
-        parts: bytes of each part at the peak. phases: live bytes at the moments, and the most in the optimizer's step.
+        parts: bytes of each part at the peak; they sum to it. phases: live bytes at the moments, and the most in the
+            optimizer's step (`step`).
         peak: the most bytes that live at once, and peak_at: where; None where not derived.
     """
 
@@ -46,21 +47,26 @@ class Budget:
 
 
 _STATES = {"parameters": "weights", "buffers": "buffers", "optimizer": "optimizer"}
-#: The formula of each part at each moment.
-MOMENTS = {
-    "rest": {**_STATES, "gradients": "gradients.buffer"},
-    "after_step": {**_STATES, "gradients": "gradients", "activations": "batch.tokens", "loss": "loss.kept"},
-}
+#: The formula of each part at the moments that every architecture shares.
+_REST = {**_STATES, "gradients": "gradients.buffer"}
+_AFTER_STEP = {**_STATES, "gradients": "gradients", "activations": "batch.tokens", "loss": "loss.kept"}
 
 
 @cache
-def _program():
+def _states_program():
     from .formulas import formula
-    from .formulas.registry import compile_together
+    from .formulas.registry import compile_expressions
 
-    names = dict.fromkeys(name for parts in MOMENTS.values() for name in parts.values())
-    program = compile_together([formula(name).in_blocks() for name in names])
+    names = list(dict.fromkeys([*_REST.values(), *_AFTER_STEP.values()]))
+    program = compile_expressions(formula(name).in_blocks().expr for name in names)
     return lambda *args: dict(zip(names, program(*args), strict=True))
+
+
+@cache
+def _ledger_program():
+    from .formulas.step import compile_ledger
+
+    return compile_ledger()
 
 
 def budget(model: Model, setup: Setup, block: int = 1) -> Budget:
@@ -74,6 +80,31 @@ def budget(model: Model, setup: Setup, block: int = 1) -> Budget:
     """
     checks.whole("budget", "block", block, 1, 2**30)
     setup.check_model(model)
-    values = _program()(model, setup, block)
-    moments = {m: {part: values[name] for part, name in parts.items()} for m, parts in MOMENTS.items()}
-    return Budget(model, setup, block, moments, {}, {moment: sum(parts.values()) for moment, parts in moments.items()})
+    values = _states_program()(model, setup, block)
+    rest = {part: values[name] for part, name in _REST.items()}
+    if model.unlike_gpt():
+        moments = {"rest": rest, "after_step": {part: values[name] for part, name in _AFTER_STEP.items()}}
+        return Budget(model, setup, block, moments, {}, {m: sum(parts.values()) for m, parts in moments.items()})
+    return _whole_step(model, setup, block, rest)
+
+
+def _whole_step(model, setup, block, rest):
+    from .formulas.step import walk
+
+    moments, parts, peak, peak_at, step = {"rest": rest}, rest, 0, "rest", 0
+
+    def see(moment, name, live):
+        nonlocal parts, peak, peak_at, step
+        total = sum(live.values())
+        if moment == "optimizer step" or name is None and moment == "after_backward":
+            step = max(step, total)
+        if name is None:
+            moments[moment] = dict(live)
+        elif total > peak:
+            parts, peak, peak_at = dict(live), total, moment
+
+    walk(_ledger_program()(model, setup, block), model.layers, rest, see)
+    totals = {moment: sum(live.values()) for moment, live in moments.items()}
+    totals["step"] = step
+    order = ("rest", "after_forward", "after_backward", "step", "after_step")
+    return Budget(model, setup, block, moments, parts, {name: totals[name] for name in order}, peak, peak_at)

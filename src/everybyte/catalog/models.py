@@ -167,6 +167,18 @@ class Model:
 
         return formula("parameters").at(self)
 
+    def unlike_gpt(self) -> str | None:
+        """What keeps the model from being a GPT as the book's reference builds it, in words; None where nothing does."""
+        wanted = dict.fromkeys(("experts", "latent_rank", "token_types"), 0)
+        wanted |= dict.fromkeys(("gated", "embedding_norm", "qk_norm", "sinks", "pooler"), False)
+        wanted |= {"norm": "layernorm", "fused": True, "block_norms": 2, "final_norm": True, "kv_heads": self.heads}
+        wanted |= {"head_width": self.width / self.heads, "embedding_width": self.width}
+        wanted |= {"learned_positions": self.positions or "1 or more"}
+        for field, value in wanted.items():
+            if getattr(self, field) != value:
+                return f"Model.{field}: {getattr(self, field)!r} of {self.name} is not a GPT's; allowed: {value!r}"
+        return None
+
     def replace(self, **changes) -> "Model":
         """A copy with some fields changed, checked again.
 

@@ -39,6 +39,8 @@ def dry_run(model: Model, setup: Setup, block: int = 1) -> Trace:
         stack.enter_context(tracker)
         with torch.device("meta"):
             module = GPT(model, setup)
+        for parameter in module.parameters():  # before the trainer's own hooks, which may drop the gradient
+            parameter.register_post_accumulate_grad_hook(lambda p: tracker.assign(p.grad, "gradients"))
         trainer = Trainer(module, setup, autocast=Autocast)
         _assign(tracker, trainer)
         _make_states(trainer)
@@ -69,9 +71,6 @@ def _assign(tracker, trainer):
     """Tell the tracker what each tensor is that stands before the first step."""
     for name, parameter in trainer.module.named_parameters():
         tracker.assign(parameter, "parameters", name)
-        parameter.register_post_accumulate_grad_hook(
-            lambda p: tracker.assign(p.grad, "gradients") if p.grad is not None else None
-        )
     for name, buffer in trainer.module.named_buffers():
         tracker.assign(buffer, "buffers", name)
     for buffer in getattr(trainer.optimizer, "buffers", None) or ():

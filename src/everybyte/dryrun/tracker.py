@@ -110,12 +110,12 @@ class Tracker(TorchDispatchMode):
         return out
 
     def _owner(self):
-        if self.phase == "backward":
-            node = torch._C._current_autograd_node()
-            return self._owner_of_node.get(node._sequence_nr(), "") if node is not None else "loss"
-        if self.phase == "forward":
-            self._owner_of_node[torch._C._autograd._get_sequence_nr() - 1] = self._modules[-1]
-        return self._modules[-1]
+        node = torch._C._current_autograd_node()
+        if self.phase == "backward" and node is not None:
+            return self._owner_of_node.get(node._sequence_nr(), "")
+        owner = "loss" if self.phase == "backward" else self._modules[-1]
+        self._owner_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, owner)
+        return owner
 
     def _part(self, func, args, owner):
         if self.phase in ("rest", "optimizer"):

@@ -197,11 +197,13 @@ def register(name, title, expr, unit, *, source, chapter, assumptions=(), rounde
     return _REGISTRY[name]
 
 
-def compile_together(formulas):
-    """One fast function of a model, a setup and a block, that returns the list of the formulas' values."""
-    entries = {entry.name: entry for f in formulas for entry in f.symbols}
-    program = compile_python([f.expr for f in formulas], {e.symbol: name for name, e in entries.items()})
-    return lambda model, setup, block: program(**{"block": block, **bindings(model, setup, entries.values())})
+def compile_expressions(exprs):
+    """One fast function of a model, a setup and a block, that returns the list of the expressions' values."""
+    exprs = list(exprs)
+    used = set().union(*(e.free_symbols for e in exprs))
+    entries = [entry for entry in SYMBOLS.values() if entry.symbol in used]
+    program = compile_python(exprs, {e.symbol: e.name for e in entries})
+    return lambda model, setup, block: program(**{"block": block, **bindings(model, setup, entries)})
 
 
 def registry() -> dict[str, Formula]:

@@ -44,11 +44,17 @@ def _dimension(name, latex, meaning, positive=False, value=None):
 
 
 def _condition(name, meaning, holds):
-    return _symbol(name, rf"[\text{{{name.replace('_', ' ')}}}]", meaning, "0 or 1", "model", lambda m: int(holds(m)))
+    return _symbol(
+        name, rf"[\text{{{name.replace('_', ' ')}}}]", meaning, "0 or 1", "model", lambda m: int(bool(holds(m)))
+    )
 
 
 def _of_setup(name, latex, meaning, unit, value, positive=False):
     return _symbol(name, latex, meaning, unit, "setup", value, positive)
+
+
+def _switch(name, meaning, holds):
+    return _of_setup(name, rf"[\text{{{name.replace('_', ' ')}}}]", meaning, "0 or 1", lambda s: int(bool(holds(s))))
 
 
 # The run.
@@ -96,6 +102,7 @@ sinks = _condition("sinks", "a learned attention sink a head", lambda m: m.sinks
 projected = _condition("projected", "W differs from H", lambda m: m.embedding_width != m.width)
 pooler = _condition("pooler", "BERT's pooling layer", lambda m: m.pooler)
 router_bias = _condition("router_bias", "a bias for each expert's score", lambda m: m.router_bias)
+narrow = _condition("narrow", "the width of a head is no multiple of eight", lambda m: m.head_width % 8)
 latent = _condition("latent", "multi-head latent attention", lambda m: m.latent_rank > 0)
 
 # Bytes of one number, by role.
@@ -111,19 +118,20 @@ s_b = _of_setup(
     "state_bytes", "s", "bytes of one number of optimizer state", "B", lambda s: DTYPE_BYTES[s.dtypes.states], True
 )
 n_s = _of_setup("states", "n_s", "optimizer states a parameter", "", lambda s: OPTIMIZERS[s.optimizer])
-autocast = _of_setup(
-    "autocast", r"[\text{autocast}]", "autocast casts weights in forward", "0 or 1", lambda s: int(s.dtypes.autocast)
+autocast = _switch("autocast", "autocast casts weights in forward", lambda s: s.dtypes.autocast)
+scaled = _switch("loss_scaling", "fp16's loss scaler", lambda s: s.dtypes.loss_scaling)
+eager = _switch("eager", "attention forms its scores", lambda s: s.attention == "eager")
+dropped = _switch("dropout", "there is dropout", lambda s: s.dropout > 0)
+half = _switch("half", "matrix products in 16 bits", lambda s: s.dtypes.compute != "fp32")
+fp16 = _switch("fp16", "matrix products in fp16", lambda s: s.dtypes.compute == "fp16")
+master = _switch("master", "the optimizer has weights of its own", lambda s: s.dtypes.master)
+moved = _switch("moved", "gradients move to a buffer at once", lambda s: s.master_gradients == "fp32")
+adam = _switch("adam", "the optimizer is Adam or AdamW", lambda s: OPTIMIZERS[s.optimizer] == 2)
+foreach = _switch("foreach", "the optimizer steps all tensors together", lambda s: s.optimizer_impl == "foreach")
+loop = _switch("loop", "the optimizer steps tensor by tensor", lambda s: s.optimizer_impl == "loop")
+fused_adam = _switch(
+    "fused_adam", "Adam's step is one kernel", lambda s: s.optimizer_impl == "fused" and OPTIMIZERS[s.optimizer] == 2
 )
-scaled = _of_setup(
-    "loss_scaling", r"[\text{loss scaling}]", "fp16's loss scaler", "0 or 1", lambda s: int(s.dtypes.loss_scaling)
-)
-eager = _of_setup(
-    "eager", r"[\text{eager}]", "attention forms its scores", "0 or 1", lambda s: int(s.attention == "eager")
-)
-fused_adam = _of_setup(
-    "fused_adam", r"[\text{fused Adam}]", "Adam's step is one kernel", "0 or 1",
-    lambda s: int(s.optimizer_impl == "fused" and OPTIMIZERS[s.optimizer] == 2),
-)  # fmt: skip
 g = _of_setup(
     "gradient_bytes", "g", "bytes of one gradient as backward leaves it; 0 where it moves to a buffer", "B",
     lambda s: 0 if s.master_gradients == "fp32" else DTYPE_BYTES[s.dtypes.weights],

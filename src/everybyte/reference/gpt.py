@@ -87,7 +87,8 @@ class GPT(nn.Module):
 
     def __init__(self, model: Model, setup: Setup):
         super().__init__()
-        check_architecture(model)
+        if unlike := model.unlike_gpt():
+            raise ValueError(unlike)
         setup.check_model(model)
         self.dropout = setup.dropout
         self.token = nn.Embedding(model.vocabulary, model.width)
@@ -117,25 +118,3 @@ class GPT(nn.Module):
             elif name.endswith("bias"):
                 p.zero_()
         return self
-
-
-def check_architecture(model: Model) -> None:
-    """Raise ValueError unless `model` is what `GPT` builds; the message names the first field that differs."""
-    wanted = {
-        "norm": "layernorm",
-        "gated": False,
-        "fused": True,
-        "experts": 0,
-        "latent_rank": 0,
-        "kv_heads": model.heads,
-    }
-    wanted |= {"block_norms": 2, "final_norm": True, "embedding_norm": False, "qk_norm": False, "sinks": False}
-    wanted |= {"token_types": 0, "pooler": False, "learned_positions": model.positions, "embedding_width": model.width}
-    wanted |= {"head_width": model.width // model.heads}
-    for field, value in wanted.items():
-        if getattr(model, field) != value:
-            raise ValueError(
-                f"Model.{field}: {getattr(model, field)!r} of {model.name} is not in the reference GPT; allowed: {value!r}"
-            )
-    if not model.positions:
-        raise ValueError(f"Model.positions: 0 of {model.name} is not in the reference GPT; allowed: 1 or more")
