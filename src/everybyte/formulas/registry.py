@@ -154,10 +154,15 @@ class Formula:
             checks.one_of("formula", "symbol", name, SYMBOLS)
         return self.expr.subs({SYMBOLS[name].symbol: value for name, value in values.items()})
 
-    def for_model(self, model: Model):
-        """The expression for a model's architecture: conditions and absent parts put in, dimensions left as letters."""
-        values = bindings(model, None, [e for e in self.symbols if e.name != "parameters"])
-        numbers = {e.name for e in self.symbols if e.unit == "0 or 1"} | {"block_norms"}
+    def for_model(self, model: Model, setup: Setup | None = None):
+        """The expression for a model's architecture, and a setup's switches and data types; other dimensions stay letters.
+
+        Conditions and absent parts are put in. `Min(B - 1, 1)` and the like, which tell a trivial dimension from
+        others, become 1 where the model and the setup make them so.
+        """
+        entries = [e for e in self.symbols if e.name != "parameters"]
+        values = bindings(model, setup, entries)
+        numbers = {e.name for e in entries if e.unit in ("0 or 1", "B") and e.needs} | {"block_norms", "states"}
         put = {name: value for name, value in values.items() if name in numbers or value == 0}
         width, heads = SYMBOLS["width"].symbol, SYMBOLS["heads"].symbol
         same = {
@@ -167,7 +172,9 @@ class Formula:
             "head_width": (model.head_width * model.heads == model.width, width / heads),
         }
         put |= {name: letter for name, (holds, letter) in same.items() if holds}
-        return sympy.expand(self.given(**put))
+        trivial = {SYMBOLS[n].symbol for n in ("batch", "sequence", "heads") if values.get(n, 2) > 1}
+        expr = self.expr.xreplace({sympy.Min(s - 1, 1): 1 for s in trivial})
+        return sympy.expand(expr.subs({SYMBOLS[name].symbol: value for name, value in put.items()}))
 
     def with_numbers(self, values) -> str:
         """LaTeX of the expression with the numbers put in. What is zero is left out, nothing else is evaluated."""

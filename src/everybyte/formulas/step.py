@@ -8,11 +8,13 @@ most that lives is reached in the first or in the last.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 
-from sympy import Max, Min, ceiling, sympify
+from sympy import Add, Max, Min, ceiling, sympify
 
 from .parameters import TENSORS
-from .registry import compile_expressions
+from .registry import compile_expressions, register
+from .states import AFTER_STEP, BUFFERS, GRADIENT_BUFFER, OPTIMIZER, REST, WEIGHTS
 from .symbols import (
     A,
     B,
@@ -21,6 +23,7 @@ from .symbols import (
     H,
     L,
     N,
+    P,
     S,
     V,
     adam,
@@ -439,3 +442,148 @@ def compile_ledger():
         }
 
     return sections
+
+
+# What the book derives of it, by name.
+
+
+@dataclass(frozen=True)
+class Instant:
+    """Live bytes while one operation runs; `parts` is part -> expression. Of the blocks, the first and the last."""
+
+    moment: str
+    name: str
+    parts: dict[str, object]
+
+    @property
+    def total(self):
+        """Live bytes in all."""
+        return Add(*self.parts.values())
+
+
+def _rest():
+    states = {"parameters": WEIGHTS, "buffers": BUFFERS, "optimizer": OPTIMIZER, "gradients": GRADIENT_BUFFER}
+    return {part: f.expr for part, f in states.items()}
+
+
+@cache
+def instants() -> tuple[Instant, ...]:
+    """Every instant of the step, in order, in exact tensor bytes: the peak is the largest of their totals."""
+    ledger, seen = _EXACT, []
+
+    def see(moment, name, live):
+        if name is not None:
+            seen.append(Instant(moment, name, dict(live)))
+
+    sections = {
+        section: [
+            (
+                o.moment,
+                o.name,
+                list(o.taken.values()),
+                [(ledger.tensors[n][0], k * ledger.tensors[n][1]) for n, k in o.gone],
+            )
+            for o in lines
+        ]
+        for section, lines in ledger.sections.items()
+    }
+    walk(sections, _Layers(), _rest(), see)
+    return tuple(seen)
+
+
+class _Layers:
+    """The number of blocks as a letter: more than one."""
+
+    def __sub__(self, other):
+        return L - other
+
+    def __gt__(self, other):
+        return True
+
+
+_EXACT = Ledger(exact)
+
+
+def _kept(section, part, upto=None, names=()):
+    """Bytes of a part that a section leaves standing; `upto`: when that operation runs; `names`: of these tensors alone."""
+    total = []
+    for line in _EXACT.sections[section]:
+        total += [size for n, (p, size) in line.taken.items() if p == part and (not names or n in names)]
+        if line.name == upto:
+            break
+        for n, times in line.gone:
+            if _EXACT.tensors[n][0] == part and (not names or n in names):
+                total.append(-times * _EXACT.tensors[n][1])
+    return Add(*total)
+
+
+def _register(
+    name,
+    title,
+    expr,
+    chapter,
+    *assumptions,
+    source="PyTorch, tools/autograd/derivatives.yaml: what each backward reads",
+):
+    return register(name, title, expr, "B", source=source, chapter=chapter, assumptions=assumptions)
+
+
+_AUTOCAST = "PyTorch, aten/src/ATen/autocast_mode.h"
+BLOCK_KEPT = _register(
+    "activations.block", "what one block keeps for backward", _kept("block_forward", "activations"), "14_activations",
+    "no checkpointing; nanoGPT's block",
+)  # fmt: skip
+ACTIVATIONS = _register(
+    "activations", "activations after forward: tokens, embeddings, blocks, last norm",
+    _kept("start", "activations") + L * BLOCK_KEPT.expr + _kept("loss", "activations"), "14_activations",
+)  # fmt: skip
+CASTS = _register(
+    "casts", "autocast's copies of the weights, kept until backward is done with them",
+    L * _kept("block_forward", "casts") + _kept("loss", "casts"), "14_activations", source=_AUTOCAST,
+)  # fmt: skip
+SCORES = _register(
+    "attention.scores", "the squares that eager attention keeps, one block",
+    _kept("block_forward", "activations", names={"future", "weights", "weights_dropped", "weights.mask", "weights_cast"}),
+    "15_attention", source="nanoGPT, model.py; " + _AUTOCAST,
+)  # fmt: skip
+FLASH = _register(
+    "attention.flash", "what flash attention keeps beside query, key, value and output, one block",
+    _kept("block_forward", "activations", names={"lse", "lse32", "seed", "offset"}), "15_attention",
+    source="Dao et al. 2022, arXiv:2205.14135, algorithm 2; PyTorch, _scaled_dot_product_*_attention",
+)  # fmt: skip
+LOGITS = _register("logits", "the logits", t * V * c, "16_loss", source="nanoGPT, model.py")
+LOSS = _register(
+    "loss", "what head and loss hold after forward", _kept("start", "loss") + _kept("loss", "loss"), "16_loss",
+    source="PyTorch, F.cross_entropy; " + _AUTOCAST,
+)  # fmt: skip
+_SUM = "the sum of the named terms"
+AFTER_FORWARD = _register(
+    "phase.after_forward", "live bytes after forward",
+    REST.expr + CASTS.expr + ACTIVATIONS.expr + LOSS.expr, "17_the_step", source=_SUM,
+)  # fmt: skip
+_register(
+    "phase.after_backward", "live bytes after backward", AFTER_STEP.expr, "17_the_step",
+    "gradients are all there, activations are all gone", source=_SUM,
+)  # fmt: skip
+_fresh = 4 * master * (1 - Min(g_m, 1)) * P
+STEP = _register(
+    "phase.step", "the most that lives in the optimizer's step",
+    AFTER_STEP.expr + Max(16 * scaled, 4 * scaled + _fresh + adam * foreach * s_b * P + _EXACT.tensors["root"][1]),
+    "17_the_step", source="PyTorch, torch/optim/adam.py",
+)  # fmt: skip
+
+
+def _in_loss(upto):
+    """Live bytes while an operation of the loss's backward runs."""
+    parts = ("activations", "loss", "casts", "gradients")
+    return AFTER_FORWARD.expr + Add(*(_kept("loss_backward", part, upto) for part in parts))
+
+
+NLL = _register(
+    "instant.nll_backward", "live bytes in the backward of the negative log-likelihood",
+    _in_loss("negative log-likelihood backward"), "17_the_step", source=_SUM,
+)  # fmt: skip
+LOG_SOFTMAX = _register(
+    "instant.log_softmax_backward", "live bytes in the backward of log-softmax",
+    _in_loss("log-softmax backward"), "17_the_step", source=_SUM,
+)  # fmt: skip
