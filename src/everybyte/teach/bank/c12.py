@@ -66,7 +66,7 @@ EXERCISES = [
             "the negative ones are counted too": lambda: 2 * ((2**e - 1) * 2**m - 1),
         },
         hints=(
-            "Count codes, not values: every field E below the top goes with every mantissa. One of those codes is no positive number.",
+            "Count codes, not values: every exponent field below the top goes with every mantissa. One of those codes is no positive number.",
             "There are 2**e - 1 fields below the top.",
         ),
     ),
