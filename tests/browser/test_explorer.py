@@ -120,6 +120,8 @@ def run_all(page):
         except Exception as error:
             if type(error).__name__ != "TimeoutError":
                 raise
+            if (select := page.locator(".jp-Dialog").get_by_role("button", name="Select")).count():
+                select.click()  # asked for before the kernel was there, JupyterLab asks back which one
     page.wait_for_function(PROMPTS + ".every(t => /\\d/.test(t))", timeout=180_000)
 
 
