@@ -165,7 +165,7 @@ class Model:
         """The parameter count, from the formula `parameters`."""
         from ..formulas import formula
 
-        return formula("parameters").at(self)
+        return int(formula("parameters").at(self))
 
     def unlike_gpt(self) -> str | None:
         """What keeps the model from being a GPT as the book's reference builds it, in words; None where nothing does."""

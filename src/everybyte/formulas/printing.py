@@ -11,12 +11,22 @@ from sympy.printing.jscode import JavascriptCodePrinter
 from sympy.printing.pycode import PythonCodePrinter
 
 
+# Stand-ins that no pass of sympy's takes apart, compares or reorders: a quotient stays two whole numbers, and a maximum
+# of many long sums costs nothing to rebuild.
 class _CeilingOf(sympy.Function):
-    """Quotient of two whole numbers, rounded up; a function of its own, so that no pass takes the quotient apart."""
+    """Quotient of two whole numbers, rounded up."""
 
 
 class _FloorOf(sympy.Function):
     """Quotient of two whole numbers, rounded down."""
+
+
+class _MaxOf(sympy.Function):
+    """The largest."""
+
+
+class _MinOf(sympy.Function):
+    """The smallest."""
 
 
 class _Python(PythonCodePrinter):
@@ -28,6 +38,12 @@ class _Python(PythonCodePrinter):
         over, under = map(self._print, expr.args)
         return f"(({over}) // ({under}))"
 
+    def _print__MaxOf(self, expr):
+        return f"max({', '.join(map(self._print, expr.args))})"
+
+    def _print__MinOf(self, expr):
+        return f"min({', '.join(map(self._print, expr.args))})"
+
 
 class _Numpy(_Python):
     def _print_Pow(self, expr, **settings):
@@ -36,10 +52,10 @@ class _Numpy(_Python):
             return super()._print_Pow(expr, **settings)
         return f"numpy.ldexp(1.0, numpy.asarray({self._print(expr.exp)}).astype(int))"
 
-    def _print_Max(self, expr):
+    def _print__MaxOf(self, expr):
         return self._fold("numpy.maximum", expr.args)
 
-    def _print_Min(self, expr):
+    def _print__MinOf(self, expr):
         return self._fold("numpy.minimum", expr.args)
 
     def _fold(self, function, args):
@@ -65,6 +81,12 @@ class _JavaScript(JavascriptCodePrinter):
         over, under = map(self._print, expr.args)
         return f"Math.floor(({over}) / ({under}))"
 
+    def _print__MaxOf(self, expr):
+        return f"Math.max({', '.join(map(self._print, expr.args))})"
+
+    def _print__MinOf(self, expr):
+        return f"Math.min({', '.join(map(self._print, expr.args))})"
+
     def _print_Piecewise(self, expr):
         text = "NaN"
         for value, condition in reversed(expr.args):
@@ -75,17 +97,26 @@ class _JavaScript(JavascriptCodePrinter):
 
 def _program(printer, exprs, names):
     """(assignments, results) as text, common subexpressions taken out, symbols renamed to `names`."""
-    rename = {s: sympy.Symbol(name) for s, name in names.items()}
-    exprs = [
-        e.xreplace(rename).replace(sympy.ceiling, _whole(_CeilingOf)).replace(sympy.floor, _whole(_FloorOf))
-        for e in exprs
-    ]
-    shared, results = sympy.cse(exprs, symbols=sympy.numbered_symbols("t_"))
+    known = {s: sympy.Symbol(name) for s, name in names.items()}
+    exprs = [_inert(e, known) for e in exprs]
+    shared, results = sympy.cse(exprs, symbols=sympy.numbered_symbols("t_"), optimizations=[], order="none")
     return [(str(s), printer.doprint(e)) for s, e in shared], [printer.doprint(e) for e in results]
 
 
-def _whole(function):
-    return lambda quotient: function(*quotient.as_numer_denom())
+_STAND_INS = {sympy.Max: _MaxOf, sympy.Min: _MinOf}
+
+
+def _inert(expr, known):
+    """The expression with stand-ins, its symbols renamed; `known` remembers what has been rewritten."""
+    if expr not in known:
+        if expr.func in (sympy.ceiling, sympy.floor):
+            stand_in = _CeilingOf if expr.func is sympy.ceiling else _FloorOf
+            known[expr] = stand_in(*(_inert(part, known) for part in expr.args[0].as_numer_denom()))
+        elif expr.args:
+            known[expr] = _STAND_INS.get(expr.func, expr.func)(*(_inert(arg, known) for arg in expr.args))
+        else:
+            known[expr] = expr
+    return known[expr]
 
 
 def compile_python(exprs, names, arrays=False):

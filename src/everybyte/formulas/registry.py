@@ -24,13 +24,24 @@ def bindings(model: Model | None, setup: Setup | None, symbols=None) -> dict[str
 class Amount(int):
     """A whole number that remembers the formula and the numbers put in: it shows both in a notebook."""
 
-    def __new__(cls, value, formula, values):
+    def __new__(cls, value, formula, model, setup, values):
         self = super().__new__(cls, value)
-        self.formula, self.values = formula, values
+        self.formula, self.model, self.setup, self.values = formula, model, setup, values
         return self
 
     def _repr_latex_(self):
-        return f"$\\displaystyle {self.formula.with_numbers(self.values)} = {_digits(self)}{self.formula.latex_unit}$"
+        named = set(self.values) - set(bindings(self.model, self.setup, self.formula.symbols))
+        expr = self.formula.expr if self.model is None or named else self.formula.for_model(self.model, self.setup)
+        numbers = _with_numbers(expr, self.values)
+        return f"$\\displaystyle {numbers} = {_digits(self)}{self.formula.latex_unit}$"
+
+
+def _with_numbers(expr, values) -> str:
+    """LaTeX of an expression with the symbols' values put in. What is zero goes; nothing else is evaluated."""
+    entries = [BY_SYMBOL[s] for s in expr.free_symbols]
+    gone = {e.symbol: values[e.name] for e in entries if values[e.name] == 0 or e.unit == "0 or 1"}
+    digits = {e.symbol: _digits(values[e.name]) for e in entries}
+    return sympy.latex(expr.subs(gone), symbol_names=digits, mul_symbol="times", order="none")
 
 
 def _digits(value: int) -> str:
@@ -146,7 +157,7 @@ class Formula:
             checks.one_of("formula", "symbol", name, SYMBOLS)
         values = bindings(model, setup, self.symbols) | values
         result = self(**values)
-        return Amount(result, self, values) if result == int(result) else result
+        return Amount(result, self, model, setup, values) if result == int(result) else result
 
     def given(self, **values):
         """The expression with some symbols, by name in code, replaced by numbers or expressions."""
@@ -175,12 +186,6 @@ class Formula:
         trivial = {SYMBOLS[n].symbol for n in ("batch", "sequence", "heads") if values.get(n, 2) > 1}
         expr = self.expr.xreplace({sympy.Min(s - 1, 1): 1 for s in trivial})
         return sympy.expand(expr.subs({SYMBOLS[name].symbol: value for name, value in put.items()}))
-
-    def with_numbers(self, values) -> str:
-        """LaTeX of the expression with the numbers put in. What is zero is left out, nothing else is evaluated."""
-        gone = {e.symbol: values[e.name] for e in self.symbols if values[e.name] == 0 or e.unit == "0 or 1"}
-        digits = {e.symbol: _digits(values[e.name]) for e in self.symbols}
-        return sympy.latex(self.expr.subs(gone), symbol_names=digits, mul_symbol="times", order="none")
 
     def _repr_latex_(self):
         return f"$\\displaystyle {sympy.latex(self.expr)}$"

@@ -353,7 +353,7 @@ class Ledger:
         for (first, _), (before, surely), (numbers, there) in zip([(0, 0), *order], order, order[1:], strict=False):
             named = self.size(before, s_b, surely) + self.size(first, s_b, 1 - surely)
             pairs.append(there * (named + 2 * self.size(numbers, s_b)))
-        return adam * loop * Max(*pairs)
+        return adam * loop * Max(*pairs, evaluate=False)
 
 
 def exact(numbers, width, count=1):
@@ -568,7 +568,8 @@ _register(
 _fresh = 4 * master * (1 - Min(g_m, 1)) * P
 STEP = _register(
     "phase.step", "the most that lives in the optimizer's step",
-    AFTER_STEP.expr + Max(16 * scaled, 4 * scaled + _fresh + adam * foreach * s_b * P + _EXACT.tensors["root"][1]),
+    AFTER_STEP.expr
+    + Max(16 * scaled, 4 * scaled + _fresh + adam * foreach * s_b * P + _EXACT.tensors["root"][1], evaluate=False),
     "17_the_step", source="PyTorch, torch/optim/adam.py",
 )  # fmt: skip
 
