@@ -13,7 +13,12 @@ from everybyte.explore import Choice, Explorer, Lines, Slider, Stack
 from everybyte.explore.pictures import quantity
 from everybyte.formulas import SYMBOLS
 
-EXPLORERS = {"states": explore.states, "parameters": explore.parameters, "formats": explore.formats}
+EXPLORERS = {
+    "states": explore.states,
+    "parameters": explore.parameters,
+    "formats": explore.formats,
+    "block": explore.block,
+}
 PAGE = Path(__file__).with_name("page.mjs").read_text(encoding="utf-8")
 PLAY = """
 import picture, { pure } from "./picture.mjs";

@@ -1,5 +1,6 @@
 """The explorers: one line each in a notebook. Controls around a picture that computes in the browser."""
 
+from .block import block
 from .controls import Choice, Slider, reset, shared, steps
 from .explorer import Explorer
 from .formats import formats
@@ -8,6 +9,7 @@ from .pictures import Lines, Ranges, Stack
 from .states import states
 
 __all__ = [
+    "block",
     "formats",
     "Choice",
     "Explorer",

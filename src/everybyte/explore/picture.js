@@ -294,6 +294,63 @@ const ranges = {
   },
 };
 
+const block = {
+  compute(spec, state) {
+    const v = valuesOf(spec, state);
+    const rows = spec.rows.map((row) => {
+      const tensors = row.tensors.map((t) => ({ label: t.label, x: FORMULAS[t.formula](v) }));
+      for (const t of tensors) if (!(t.x >= 0)) throw new Error(`${row.label}, ${t.label}: ${t.x} is not an amount`);
+      return { ...row, tensors: tensors.filter((t) => t.x), total: sum(tensors.map((t) => t.x)) };
+    });
+    return { rows, total: sum(rows.map((row) => row.total)), whole: FORMULAS[spec.whole](v), v, subject: subjectOf(spec, state) };
+  },
+  all: (r) => `${r.v.layers} blocks keep ${amount(r.whole, "B")}.`,
+  describe(spec, r) {
+    const said = r.rows.filter((row) => row.total).map((row) => `${row.label} ${amount(row.total, "B")}`).join(", ");
+    return `${r.subject}, batch ${grouped(String(r.v.batch))}, sequence ${grouped(String(r.v.sequence))}: one block keeps `
+      + `${amount(r.total, "B")} for backward: ${said}. ${block.all(r)}`;
+  },
+  change(spec, a, b, what) {
+    const moved = b.rows.map((row, i) => [row.label, a.rows[i].total, row.total]).filter(([, x, y]) => x !== y)
+      .map(([label, x, y]) => `${label} ${amount(x, "B")}${ARROW}${amount(y, "B")}`);
+    const total = a.total === b.total ? `the block stays at ${amount(b.total, "B")}`
+      : `the block ${amount(a.total, "B")}${ARROW}${amount(b.total, "B")}`;
+    return `${what}: ${[...moved, total].join("; ")}. ${block.all(b)}`;
+  },
+  draw(spec, r, paint) {
+    const [stream, name, left, top, bar, gap] = [16, 34, 132, 14, 22, 8];
+    const y = (i) => top + i * (bar + gap);
+    const longest = Math.max(...r.rows.map((row) => row.total)) || 1;
+    const x = (value) => left + (value / longest) * (WIDTH - left - 250);
+    const bottom = y(r.rows.length);
+    paint.line(stream, top - 12, stream, bottom, { class: "everybyte-mark" }); // the residual stream, which branches leave and join
+    r.rows.forEach((row, i) => {
+      const middle = y(i) + bar / 2;
+      if (row.tensors.length || row.note.startsWith("its input")) paint.rect(name, y(i), left - name - 10, bar, { class: "everybyte-current", rx: 4 });
+      if (row.label === "+") {
+        paint.line(stream, middle, name + 8, middle, { class: "everybyte-mark" });
+        paint.element("circle", { cx: stream, cy: middle, r: 7, class: "everybyte-operation" });
+        paint.text(stream, middle, "+", { anchor: "middle", bold: true });
+      } else {
+        if (row.label.startsWith("norm")) paint.line(stream, middle, name, middle, { class: "everybyte-mark" });
+        paint.text(name + 8, middle, row.label, { bold: row.total > 0 });
+      }
+      let at = 0;
+      for (const t of row.tensors) {
+        const width = x(at + t.x) - x(at);
+        paint.part(x(at), y(i), Math.max(width, 2), bar, "activations", `${row.label}, ${t.label}: ${amount(t.x, "B")}`);
+        if (width > 6.8 * t.label.length + 12) paint.pill(x(at) + width / 2, middle, t.label, spec.looks.activations);
+        at += t.x;
+      }
+      const narrow = row.tensors.filter((t) => x(t.x) - left <= 6.8 * t.label.length + 12).map((t) => t.label);
+      const words = row.total ? amount(row.total, "B") + (narrow.length ? ` (with ${narrow.join(", ")})` : "") : row.note;
+      paint.text(row.total ? x(at) + 8 : left, middle, words, {});
+    });
+    paint.text(left, bottom + 8, `one block: ${amount(r.total, "B")}`, { bold: true });
+    return bottom + 24;
+  },
+};
+
 const short = (x) => String(Number(x.toPrecision(6)));
 const power = (x) => `2^${short(Number(Math.log2(x).toFixed(3)))}`;
 
@@ -312,7 +369,7 @@ function round(x, f) {
   return { fate: `rounds it, ${error}`, verdict: `is rounded to ${Number((rounded / 2 ** Math.floor(Math.log2(x))).toPrecision(6))} \u00d7 2^${Math.floor(Math.log2(x))}, ${error}` };
 }
 
-const KINDS = { stack, lines, ranges };
+const KINDS = { stack, lines, ranges, block };
 
 function describe(spec, state) {
   const kind = KINDS[spec.kind];

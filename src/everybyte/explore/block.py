@@ -1,0 +1,166 @@
+"""Chapter 14's explorer: a block, operation by operation, and what each keeps for backward."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sympy import Add
+
+from .. import draw, units
+from ..catalog import Model
+from ..formulas import bindings
+from ..formulas.step import Ledger, exact
+from ..formulas.symbols import L
+from ..setup import Setup
+from ..tables import Table
+from .controls import Choice, precision_label, shared
+from .explorer import Explorer
+from .pictures import quantity
+
+_LEDGER = Ledger(exact)
+
+#: (operation, {what it keeps: tensors of the ledger}, what is said where it keeps nothing of its own). A tensor that two
+#: operations keep stands at the first. The block's output is the next one's input and as large: it stands for the input.
+OPERATIONS = (
+    ("norm 1", {"its input": {"x_out"}, "statistics": {"stats1"}}, ""),
+    ("qkv", {"its input": {"n1", "n1_cast"}}, ""),
+    (
+        "attention",
+        {
+            "query, key, value": {"qkv", "q", "k", "v", "q_padded", "k_padded", "v_padded"},
+            "its output": {"flash"},
+            "row sums": {"lse", "lse32", "seed", "offset"},
+            "softmax": {"weights"},
+            "after dropout": {"weights_dropped"},
+            "16-bit copy": {"weights_cast"},
+            "dropout mask": {"weights.mask"},
+            "causal mask": {"future"},
+        },
+        "",
+    ),
+    ("out", {"its input": {"heads", "flash_cut"}}, "its input is attention's output, counted there"),
+    ("dropout", {"mask": {"out.mask"}}, "no dropout, no mask"),
+    ("+", {}, "an addition needs nothing"),
+    ("norm 2", {"its input": {"x_mid"}, "statistics": {"stats2"}}, ""),
+    ("up", {"its input": {"n2", "n2_cast"}}, ""),
+    ("gelu", {"its input": {"up"}}, ""),
+    ("down", {"its input": {"gelu"}}, ""),
+    ("dropout", {"mask": {"down.mask"}}, "no dropout, no mask"),
+    ("+", {}, "an addition needs nothing"),
+)
+
+
+def kept(*names: str):
+    """Bytes of the ledger's tensors that a block's forward leaves standing, as an expression."""
+    lines = _LEDGER.sections["block_forward"]
+    taken = [size for line in lines for n, (_, size) in line.taken.items() if n in names]
+    gone = [times * _LEDGER.tensors[n][1] for line in lines for n, times in line.gone if n in names]
+    return Add(*taken) - Add(*gone)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A column of operations, each with the tensors that it keeps, as wide as they are large.
+
+    Attributes:
+        rows: [(operation, [(tensor, quantity)], what is said where it keeps nothing)]. whole: the quantity of all blocks.
+    """
+
+    rows: Sequence[tuple]
+    whole: object
+
+    kind = "block"
+
+    def quantities(self):
+        """Every quantity that it evaluates."""
+        return [q for _, tensors, _ in self.rows for _, q in tensors] + [self.whole]
+
+    def spec(self):
+        """What the picture needs to know."""
+        rows = [
+            {"label": name, "tensors": [{"label": t, "formula": quantity(q).name} for t, q in tensors], "note": note}
+            for name, tensors, note in self.rows
+        ]
+        return {"rows": rows, "whole": quantity(self.whole).name}
+
+    def compute(self, values):
+        """[(operation, [(tensor, bytes), ...] of what is there, bytes)] at the symbols' values."""
+        rows = []
+        for name, tensors, _ in self.rows:
+            there = [(t, x) for t, q in tensors if (x := quantity(q)(**values))]
+            rows.append((name, there, sum(x for _, x in there)))
+        return rows
+
+    def describe(self, subject, values):
+        """The sentence for a state, as picture.js says it."""
+        rows = self.compute(values)
+        said = ", ".join(f"{name} {units.text(x)}" for name, _, x in rows if x)
+        total, every = sum(x for *_, x in rows), quantity(self.whole)(**values)
+        return (
+            f"{subject}, batch {values['batch']:,}, sequence {values['sequence']:,}: one block keeps {units.text(total)} "
+            f"for backward: {said}. {values['layers']} blocks keep {units.text(every)}."
+        )
+
+    def figure(self, title, subject, values, variants):
+        """matplotlib's figure of the same state."""
+        rows, unit = {}, "B"
+        computed = self.compute(values)
+        largest = max(x for *_, x in computed)
+        unit = next((u for u in ("TiB", "GiB", "MiB", "KiB") if largest >= units.UNITS[u]), "B")
+        for number, (name, there, x) in enumerate(computed, 1):
+            label = f"{number}. {name}" + (f": {', '.join(t for t, _ in there)}" if there else "")
+            rows[label] = {"activations": x}
+        where = f"batch {values['batch']:,}, sequence {values['sequence']:,}"
+        total = units.text(sum(x for *_, x in computed))
+        return draw.stacked(rows, title=f"{title}, {subject}, {where}: {total}", unit=unit)
+
+    def table(self, subject, values):
+        """A `Table` of the state: every tensor that is kept, by operation."""
+        rows = self.compute(values)
+        total = sum(x for *_, x in rows)
+        body = [(name, t, x, units.text(x), f"{x / total:.1%}") for name, there, _ in rows for t, x in there]
+        body.append(("block", "all", total, units.text(total), "100.0%"))
+        return Table(("operation", "keeps", "bytes", "that is", "share"), body, subject)
+
+
+def block(model: Model | None = None, setup: Setup | None = None) -> Explorer:
+    """The block of a GPT, and the tensors that each of its operations keeps for backward.
+
+    A tensor that two operations keep is drawn at the first. Weights, and autocast's copies of them, are not drawn.
+
+    Args:
+        model, setup: what it opens with, a model of your own too; by default GPT-2, and what the other explorers show.
+
+    Raises:
+        ValueError: a model that is not of GPT-2's architecture.
+    """
+    from ..catalog import models
+
+    start = model or models()["gpt2"]
+    if unlike := start.unlike_gpt():
+        raise ValueError(unlike)
+    known = {name: m for name, m in models().items() if not m.unlike_gpt()}
+    known = (
+        {**{n: m for n, m in known.items() if n != start.name}, start.name: start}
+        if known.get(start.name) != start
+        else known
+    )
+    controls = [
+        Choice("model", "model", {name: bindings(m, None) for name, m in known.items()}, start.name),
+        shared("precision", setup and precision_label(setup)),
+        Choice("attention", "attention", {"flash": {"eager": 0}, "eager": {"eager": 1}}, setup and setup.attention),
+        Choice("dropout", "dropout", {"no dropout": {"dropout": 0}, "dropout": {"dropout": 1}},
+               "dropout" if setup and setup.dropout else "no dropout"),
+        shared("batch", setup and f"{setup.batch:,}"),
+        shared("sequence", setup and f"{setup.sequence:,}"),
+    ]  # fmt: skip
+    rows = [(name, [(t, kept(*names)) for t, names in tensors.items()], note) for name, tensors, note in OPERATIONS]
+    whole = L * Add(*(q for _, tensors, _ in rows for _, q in tensors))
+    plain = {"model": start.name, "attention": "flash", "dropout": "no dropout"}
+    presets = {
+        "fp32": {**plain, "precision": "fp32"},
+        "autocast": {**plain, "precision": "bf16-mixed"},
+        "all in bf16": {**plain, "precision": "bf16"},
+        "the famous 34 + 5": {"model": start.name, "precision": "bf16", "attention": "eager", "dropout": "dropout"},
+    }
+    subject = ("model", "precision", "attention", "dropout")
+    return Explorer("What one block keeps for backward", controls, Block(rows, whole), presets, subject=subject)
