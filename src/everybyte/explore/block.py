@@ -7,6 +7,7 @@ from sympy import Add
 
 from .. import draw, units
 from ..catalog import Model
+from ..draw.palette import CARD, INK
 from ..formulas import bindings
 from ..formulas.step import Ledger, exact
 from ..formulas.symbols import L
@@ -102,16 +103,28 @@ class Block:
 
     def figure(self, title, subject, values, variants):
         """matplotlib's figure of the same state."""
-        rows, unit = {}, "B"
-        computed = self.compute(values)
-        largest = max(x for *_, x in computed)
-        unit = next((u for u in ("TiB", "GiB", "MiB", "KiB") if largest >= units.UNITS[u]), "B")
-        for number, (name, there, x) in enumerate(computed, 1):
-            label = f"{number}. {name}" + (f": {', '.join(t for t, _ in there)}" if there else "")
-            rows[label] = {"activations": x}
+        rows = self.compute(values)
+        longest = max(x for *_, x in rows)
         where = f"batch {values['batch']:,}, sequence {values['sequence']:,}"
-        total = units.text(sum(x for *_, x in computed))
-        return draw.stacked(rows, title=f"{title}, {subject}, {where}: {total}", unit=unit)
+        fig, ax = draw.canvas(f"{title}: {units.text(sum(x for *_, x in rows))} ({subject}, {where})", height=4.6)
+        look = draw.part("activations")
+        for i, (_, there, x) in enumerate(rows):
+            at, inside = 0, []
+            for tensor, size in there:
+                ax.barh(i, size, 0.74, left=at, facecolor=look.color, edgecolor=CARD, linewidth=1)
+                if size > longest * len(tensor) / 60:
+                    ax.text(at + size / 2, i, tensor, ha="center", va="center", fontsize=9, color=INK)
+                    inside.append(tensor)
+                at += size
+            beside = ", ".join(tensor for tensor, _ in there if tensor not in inside)
+            words = units.text(x) + (f" (with {beside})" if inside and beside else f" ({beside})" if beside else "")
+            ax.text(at + longest / 100, i, words if x else self.rows[i][2], va="center", fontsize=9, color=INK)
+        ax.set_yticks(range(len(rows)), [name for name, *_ in rows])
+        ax.set(ylim=(len(rows) - 0.4, -0.6), xlim=(0, longest * 1.75), xticks=[])
+        ax.grid(False)
+        ax.spines["bottom"].set_visible(False)
+        fig.alt = f"{title}, a bar for each operation. {self.describe(subject, values)}"
+        return fig
 
     def table(self, subject, values):
         """A `Table` of the state: every tensor that is kept, by operation."""
