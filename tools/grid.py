@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
+from random import Random
 
 import everybyte as eb
 from everybyte.setup import ATTENTIONS, MASTER_GRADIENTS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
@@ -12,8 +13,6 @@ GPT2_SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 SHAPES = ((8, 1024), (3, 1000))
 #: Exact bytes, and as CUDA's allocator rounds.
 BLOCKS = (1, 512)
-#: The moments that hold no activations.
-STATES = ("rest", "after_step")
 
 
 def states(
@@ -36,19 +35,43 @@ def states(
             )  # fmt: skip
 
 
-def disagreements(model: eb.Model, setup: eb.Setup, blocks=BLOCKS, moments=STATES) -> list[str]:
-    """What prediction and dry run say differently, in words; one dry run serves every block.
+def steps(
+    models: Iterable[eb.Model] = (), shapes=SHAPES, dropouts=(0.0, 0.1), **choices
+) -> Iterator[tuple[eb.Model, eb.Setup]]:
+    """Every choice that decides what a step takes: those of `states`, and dropout."""
+    for (model, setup), dropout in product(states(models, shapes, **choices), dropouts):
+        yield model, setup.replace(dropout=dropout)
 
-    A part that the prediction does not name at one of its moments counts as predicted to hold nothing there.
+
+def anything(seed: int) -> tuple[eb.Model, eb.Setup, int]:
+    """A small model of odd sizes, a setup and a block, drawn at random but always the same for one seed."""
+    draw = Random(seed).choice
+    heads, width, yes = draw([1, 2, 3, 4]), draw([4, 8, 12, 16, 20, 64]), [True, True, False]
+    model = eb.Model(
+        name=f"seed {seed}", layers=draw([1, 2, 3]), width=heads * width, heads=heads, vocabulary=draw([11, 101, 1000, 5003]),
+        positions=draw([33, 64]), ffn_width=draw([None, None, 7 * heads]), tied=draw(yes), norm_bias=draw(yes),
+        qkv_bias=draw(yes), out_bias=draw(yes), ffn_bias=draw(yes),
+    )  # fmt: skip
+    precision = draw(list(PRECISIONS))
+    setup = eb.Setup(
+        batch=draw([1, 2, 3, 8]), sequence=draw([1, 7, 32, 33]), precision=precision, optimizer=draw(list(OPTIMIZERS)),
+        optimizer_impl=draw(OPTIMIZER_IMPLS), attention=draw(ATTENTIONS), dropout=draw([0.0, 0.1]),
+        master_gradients=draw(MASTER_GRADIENTS) if precision == "bf16-master" else "bf16",
+    )  # fmt: skip
+    return model, setup, draw(BLOCKS)
+
+
+def disagreements(model: eb.Model, setup: eb.Setup, blocks=BLOCKS) -> list[str]:
+    """What prediction and dry run say differently, in words: at every moment and at the peak, part by part.
+
+    One dry run serves every block. A part that the prediction does not name counts as predicted to hold nothing.
     """
     exact, found = eb.dry_run(model, setup), []
     for block in blocks:
         trace, budget = replace(exact, block=block), eb.budget(model, setup, block)
-        for moment in moments:
-            predicted, counted = budget.parts_at(moment), trace.parts_at(moment)
-            pairs = {f"{part} {moment}": (predicted.get(part, 0), counted[part]) for part in counted}
-            pairs[moment] = budget.phases[moment], trace.phases[moment]
-            found += [
-                f"{what}, block {block}: {a:,} predicted, {b:,} counted" for what, (a, b) in pairs.items() if a != b
-            ]
+        said = [(moment, budget.parts_at(moment), trace.parts_at(moment)) for moment in trace.marks]
+        said += [("at the peak", budget.parts, trace.parts), ("", budget.phases, trace.phases)]
+        pairs = {f"{what} {moment}": (b.get(what, 0), t[what]) for moment, b, t in said for what in t}
+        pairs |= {"peak": (budget.peak, trace.peak), "peak_at": (budget.peak_at, trace.peak_at)}
+        found += [f"{what}, block {block}: {a} predicted, {b} counted" for what, (a, b) in pairs.items() if a != b]
     return found
