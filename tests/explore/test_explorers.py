@@ -18,6 +18,7 @@ EXPLORERS = {
     "parameters": explore.parameters,
     "formats": explore.formats,
     "block": explore.block,
+    "attention": explore.attention,
 }
 PAGE = Path(__file__).with_name("page.mjs").read_text(encoding="utf-8")
 PLAY = """

@@ -1,5 +1,6 @@
 """The explorers: one line each in a notebook. Controls around a picture that computes in the browser."""
 
+from .attention import attention
 from .block import block
 from .controls import Choice, Slider, reset, shared, steps
 from .explorer import Explorer
@@ -9,6 +10,7 @@ from .pictures import Lines, Ranges, Stack
 from .states import states
 
 __all__ = [
+    "attention",
     "block",
     "formats",
     "Choice",

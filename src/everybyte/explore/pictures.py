@@ -153,7 +153,8 @@ class Lines:
     def figure(self, title, subject, values, variants):
         """matplotlib's figure of the same state."""
         curves = {label: (part, self._over(q, values)) for part, label, q in self.curves}
-        unit = _axis(self.unit, max(max(ys) for _, ys in curves.values()))
+        now = [quantity(q)(**values) for *_, q in self.curves]
+        unit = _axis(self.unit, max(now if self.log else (max(ys) for _, ys in curves.values())))
         title = f"{title}, {subject}" if subject else title
         return draw.lines(self.values, curves, self.label, title, unit=unit, mark=values[self.x], log=self.log)
 
