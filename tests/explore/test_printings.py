@@ -15,7 +15,10 @@ MOST = {
     "width": 20_000,
     "ffn_width": 70_000,
     "positions": 2**17,
-    "sequence": 2**20,
+    # With these the squares of attention, all layers', stay under 2**53 bytes, where JavaScript's whole numbers end.
+    "sequence": 2**14,
+    "batch": 48,
+    "heads": 96,
 }
 MOST |= {
     "embedding_width": 20_000,
