@@ -78,6 +78,10 @@ class Tracker(TorchDispatchMode):
         if part == "parameters":
             self._weights.add(storage._cdata)
 
+    def __exit__(self, *exception):
+        self._refs.clear()  # what is freed from now on outlived what was watched
+        return super().__exit__(*exception)
+
     def _follow(self, storage, owner, operation, part):
         address = storage._cdata
         self._live[address] = Allocation(storage.nbytes(), self.now, owner, operation, part)
