@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 import pytest
+import referee
 import torch
-from torch._subclasses import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
-from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import everybyte as eb
@@ -19,29 +18,6 @@ SMALL = eb.Model(name="small", layers=2, width=48, heads=3, vocabulary=1001, pos
 #: Scores, and not logits, are what it has most of.
 NARROW = SMALL.replace(vocabulary=11, layers=3)
 CPU = torch.device("cpu")
-
-
-class Fp32(GPT):
-    def to(self, dtype):
-        return self if dtype is torch.float32 else super().to(dtype)  # a fake module cannot be swapped for itself
-
-
-def mem_tracker(model, setup):
-    """What PyTorch's MemTracker says of a second step on fake CPU tensors: phases and peak, in bytes."""
-    phases = {}
-    with FakeTensorMode():
-        trainer = Trainer(Fp32(model, setup), setup)
-        batch = random_batch(model.vocabulary, setup, "cpu")
-        trainer.step(batch)
-        with MemTracker() as referee:
-            referee.track_external(trainer.module, trainer.optimizer)
-
-            def at(phase):
-                phases[phase] = referee.get_tracker_snapshot("current")[CPU]["Total"]
-
-            trainer.step(batch, at)
-            at("rest")
-        return phases, referee.get_tracker_snapshot("peak")[CPU]["Total"]
 
 
 def step_counters(model, setup):
@@ -63,7 +39,7 @@ def step_counters(model, setup):
 def test_mem_tracker_counts_the_same_bytes(monkeypatch, model, batch, sequence, attention, optimizer, impl):
     setup = eb.Setup(batch=batch, sequence=sequence, optimizer=optimizer, optimizer_impl=impl, attention=attention)
     trace = eb.dry_run(model, setup)
-    phases, peak = mem_tracker(model, setup)
+    phases, peak = referee.mem_tracker(model, setup)
     counters = step_counters(model, setup)
     # CUDA's fp32 kernel keeps its random state, 16 bytes, and pads the rows of log-sum-exp to 32; the CPU's does neither.
     kernel = model.layers * (16 + 4 * batch * model.heads * (-sequence % 32)) if attention == "flash" else 0
@@ -221,7 +197,7 @@ class Warmed(Trainer):
 )
 def test_the_second_and_third_whole_steps_are_the_steady_step(monkeypatch, setup, steps):
     steady = eb.dry_run(SMALL, setup)
-    monkeypatch.setattr("everybyte.dryrun.Trainer", Warmed)
+    monkeypatch.setattr("everybyte.dryrun.modules.Trainer", Warmed)
     monkeypatch.setattr(Warmed, "steps", steps)
     warmed = eb.dry_run(SMALL, setup)
     assert warmed.operations == steady.operations

@@ -10,6 +10,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
+#: The in-place operations on lists of tensors that PyTorch's optimizers are made of.
+_IN_PLACE = {
+    overload
+    for name in ("add", "addcdiv", "addcmul", "copy", "div", "lerp", "mul", "zero")
+    for packet in [getattr(aten, f"_foreach_{name}_")]
+    for overload in (getattr(packet, o) for o in packet.overloads())
+}
 
 
 @dataclass(slots=True)
@@ -98,7 +105,23 @@ class Tracker(TorchDispatchMode):
             # Where two gradients meet, autograd adds the second to the first in place if nobody else holds the first.
             # Under a dispatch mode it dares not, and would ask for a third tensor that a real step never has.
             return args[0].add_(args[1])
-        out = func(*args, **(kwargs or {}))
+        if func in _IN_PLACE and args[0][0].is_meta:
+            return (
+                None  # nothing is allocated, and the check of hundreds of tensors' shapes would cost more than the rest
+            )
+        if func is aten._local_scalar_dense.default and args[0].is_meta and self.phase in ("rest", "optimizer"):
+            return 0.0  # the one number that a step reads back is the scaler's count of infinite gradients: none
+        if self.phase == "forward":
+            self._check_devices(func, args)
+        try:
+            out = func(*args, **(kwargs or {}))
+        except (NotImplementedError, RuntimeError) as error:
+            if isinstance(error, NotImplementedError) or VALUES & set(func.tags):
+                raise ValueError(
+                    f"dry_run.model: module {self._modules[-1]!r} needs the values in a tensor ({func}), and in a dry run "
+                    "there are none; allowed: control flow, sizes and copies that depend on shapes alone"
+                ) from error
+            raise
         born = []
         for leaf in tree_leaves(out):
             if isinstance(leaf, torch.Tensor) and leaf.is_meta:
@@ -113,6 +136,16 @@ class Tracker(TorchDispatchMode):
                 self._follow(storage, owner, name, self._part(func, args, owner))
         return out
 
+    def _check_devices(self, func, args):
+        """Raise where CUDA would: a kernel for tensors without data does not always look at its other tensors."""
+        tensors = [a for a in args if isinstance(a, torch.Tensor)]
+        strays = [t for t in tensors if not t.is_meta and t.dim()]
+        if strays and any(t.is_meta for t in tensors) and func.overloadpacket not in CROSSING:
+            raise ValueError(
+                f"dry_run.model: module {self._modules[-1]!r} gives {func} a tensor on device {strays[0].device}; allowed: "
+                "the device of the other tensors, which stand on meta (name it: device=x.device)"
+            )
+
     def _owner(self):
         node = torch._C._current_autograd_node()
         if self.phase == "backward" and node is not None:
@@ -124,7 +157,7 @@ class Tracker(TorchDispatchMode):
     def _part(self, func, args, owner):
         if self.phase in ("rest", "optimizer"):
             return "optimizer"
-        if self.phase == "forward" and func is aten._to_copy.default:
+        if func is aten._to_copy.default:
             if args[0].untyped_storage()._cdata in self._weights:
                 return "casts"
         return "loss" if is_loss(owner) else "activations"
@@ -134,7 +167,8 @@ class Tracker(TorchDispatchMode):
         """Know which submodule of `module` each operation belongs to."""
 
         def leave_module(*_):
-            self._modules.pop()
+            if is_loss(self._modules.pop()):
+                self._modules[0] = "loss"  # what the model itself does after its head
 
         with ExitStack() as stack:
             for name, child in module.named_modules():

@@ -1,0 +1,86 @@
+"""What the book promises of speed and agreement, measured: `make bench` (all), or `bench.py speed`, `bench.py grid`.
+
+Times depend on the machine; what counts is the ratio to PyTorch's MemTracker, taken in the same run.
+"""
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from itertools import chain
+from statistics import median
+
+import grid
+from tqdm.auto import tqdm
+
+import everybyte as eb
+from everybyte.tables import Table
+
+
+def seconds(function, times=5):
+    """The median time of some calls, after one that warms up."""
+    function()
+    taken = []
+    for _ in range(times):
+        start = time.perf_counter()
+        function()
+        taken.append(time.perf_counter() - start)
+    return median(taken)
+
+
+def fresh(code):
+    """The median time of a new interpreter that runs `code`, less an empty one's."""
+    run = [lambda c=c: subprocess.run([sys.executable, "-c", c], check=True) for c in (code, "pass")]
+    return seconds(run[0]) - seconds(run[1])
+
+
+def speed():
+    """Times beside their bounds, and MemTracker beside the dry run."""
+    import referee
+
+    setup = eb.Setup(batch=8, sequence=1024)
+    small, xl = eb.model("gpt2"), eb.model("gpt2-xl")
+    rows = [("import everybyte", fresh("import everybyte"), "0.5 s")]
+    rows.append(
+        ("import, and a first budget", fresh("import everybyte as eb; eb.budget(eb.model('gpt2'), eb.Setup())"), "")
+    )
+    rows.append(("a budget after the first", seconds(lambda: eb.budget(xl, setup), 200), "0.001 s"))
+    rows.append(("dry run, gpt2", seconds(lambda: eb.dry_run(small, setup)), "1.5 s"))
+    ours = seconds(lambda: eb.dry_run(xl, setup))
+    rows.append(("dry run, gpt2-xl", ours, "4 s"))
+    eager = setup.replace(attention="eager")  # where CUDA's choices and the CPU's are the same
+    start = time.perf_counter()
+    _, peak = referee.mem_tracker(xl, eager)
+    theirs = time.perf_counter() - start
+    trace = eb.dry_run(xl, eager)
+    rows.append(("MemTracker, gpt2-xl, eager (two steps)", theirs, ""))
+    rows.append(("dry run, gpt2-xl, eager", seconds(lambda: eb.dry_run(xl, eager), 3), ""))
+    print(Table(["what", "seconds", "bound"], [[what, f"{taken:.4f}", bound] for what, taken, bound in rows]))
+    print(f"MemTracker / dry run: {theirs / rows[-1][1]:.0f} x; bound 20 x")
+    counters = 4 * sum(a.part == "parameters" for a in trace.allocations)
+    print(
+        f"peaks: MemTracker {peak:,} B, of which {counters:,} B step counters, on the CPU's side; dry run {trace.peak:,} B"
+    )
+
+
+def agreement():
+    """Every step of the grid, predicted and counted."""
+    configurations = list(chain(grid.steps(), (grid.anything(seed)[:2] for seed in range(2000))))
+    with ProcessPoolExecutor() as pool:
+        work = pool.map(grid.disagreements, *zip(*configurations, strict=True), chunksize=8)
+        found = [
+            (model.name, setup, wrong)
+            for (model, setup), wrong in zip(configurations, tqdm(work, total=len(configurations)), strict=True)
+            if wrong
+        ]
+    for model, setup, wrong in found[:20]:
+        print(model, setup, *wrong, sep="\n  ")
+    print(f"{len(configurations):,} configurations, each exact and in 512-byte blocks: {len(found):,} disagree")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    wanted = sys.argv[1:] or ["speed", "grid"]
+    if "speed" in wanted:
+        speed()
+    sys.exit(agreement() if "grid" in wanted else 0)
