@@ -103,7 +103,18 @@ class Setup:
         return asdict(self)
 
     def check_model(self, model: Model) -> None:
-        """Raise ValueError where this setup does not fit `model`: a sequence longer than its positions."""
+        """Raise ValueError where this setup does not fit `model`: its positions, or heads that no flash kernel takes.
+
+        The kernel for 16 bits takes heads up to 256 wide, the one for fp32 multiples of 4 (PyTorch's
+        `native/transformers/cuda/sdp_utils.cpp`); for others `scaled_dot_product_attention` falls back to the scores.
+        """
+        width, compute = model.head_width, self.dtypes.compute
+        allowed = "multiples of 4" if compute == "fp32" else "at most 256"
+        if self.attention == "flash" and (width % 4 if compute == "fp32" else width > 256):
+            raise ValueError(
+                f"Setup.attention: 'flash' takes no heads of width {width} in {compute}, which {model.name} has; "
+                f"allowed: 'eager', or widths that are {allowed}"
+            )
         if model.positions and self.sequence > model.positions:
             raise ValueError(
                 f"Setup.sequence: {self.sequence} is more than the {model.positions} positions of {model.name}; "

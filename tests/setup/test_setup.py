@@ -89,6 +89,27 @@ def test_sequence_must_fit_the_models_positions():
         eb.Setup(sequence=1025).check_model(gpt2)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_flash_attention_takes_what_its_kernels_take(precision):
+    setup, full = eb.Setup(precision=precision), precision == "fp32"
+    for width in (1, 2, 4, 6, 60, 64, 250, 256, 258, 260, 512):
+        model = eb.Model(name="m", layers=1, width=2 * width, heads=2, vocabulary=8, positions=1024)
+        setup.replace(attention="eager").check_model(model)
+        if width % 4 == 0 if full else width <= 256:
+            setup.check_model(model)
+            continue
+        with pytest.raises(ValueError, match=rf"Setup\.attention: 'flash' .* {width} in .* m has; allowed: 'eager'"):
+            setup.check_model(model)
+        with pytest.raises(ValueError, match=rf"width {width}"):
+            eb.budget(model, setup)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_flash_attention_takes_every_model_of_the_catalog(precision):
+    for model in eb.models().values():
+        eb.Setup(precision=precision, sequence=64).check_model(model)
+
+
 def test_a_model_without_positions_takes_any_sequence():
     eb.Setup(sequence=2**20).check_model(eb.Model(layers=1, width=8, heads=1, vocabulary=8))
 
