@@ -1,47 +1,54 @@
 """The real training step on tensors without data: every byte is counted, nothing is computed."""
 
 import gc
+import traceback
 import warnings
 from contextlib import ExitStack
 
 import torch
 
 from .. import checks
-from ..catalog import Model
-from ..reference import GPT, Trainer
-from ..reference.step import random_batch
 from ..setup import Setup
-from .cuda import Autocast, Kernels, fused_optimizers_on_meta
+from .cuda import Autocast, Kernels, fused_optimizers_on_meta, recomputation_as_in_forward
+from .modules import Counted, workload
 from .trace import PARTS, PHASES, Trace
 from .tracker import Allocation, Tracker
 
-__all__ = ["PARTS", "PHASES", "Allocation", "Trace", "dry_run"]
+__all__ = ["PARTS", "PHASES", "Allocation", "Counted", "Trace", "dry_run"]
 
 
-def dry_run(model: Model, setup: Setup, block: int = 1) -> Trace:
+def dry_run(model, setup: Setup, block: int = 1, batch=None) -> Trace:
     """Count the bytes of one steady training step, as it would run on CUDA.
 
     Steady: the optimizer's states exist already. The tensors have no data, so the model may be larger than the machine.
 
     Args:
+        model: a `Model`, whose reference implementation is run; a Hugging Face config, whose causal language model is
+            made with random weights, `setup`'s attention and dropout, and no cache, and is given tokens and labels; or
+            a function that makes a `torch.nn.Module` whose forward returns the loss, or an object with it as `.loss`.
+        setup: precision and optimizer of any model; the rest counts only where it says so above.
         block: round each allocation up to a multiple of so many bytes: 512 as CUDA's allocator does.
+        batch: the forward's arguments, for a module of your own or a config: a dict, a tuple or one value, each tensor
+            as an example or as (shape, dtype). Of a dict, `labels`, `targets` and `target` count as the loss's.
 
     Raises:
-        ValueError: where the setup does not fit the model, or the reference has no such architecture.
+        ValueError: where the setup does not fit the model, the reference has no such architecture, or the module
+            cannot run on tensors without data. What a module itself raises says in a note where it was.
     """
     checks.whole("dry_run", "block", block, 1, 2**30)
+    work = workload(model, setup, batch)
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         stack.enter_context(fused_optimizers_on_meta())
+        stack.enter_context(recomputation_as_in_forward())
         stack.enter_context(torch.enable_grad())
         tracker = Tracker()
         stack.enter_context(Kernels())
         stack.enter_context(tracker)
-        with torch.device("meta"):
-            module = GPT(model, setup)
-        for parameter in module.parameters():  # before the trainer's own hooks, which may drop the gradient
+        module = work.module()
+        for parameter in _trained(module):  # before the trainer's own hooks, which may drop the gradient
             parameter.register_post_accumulate_grad_hook(lambda p: tracker.assign(p.grad, "gradients"))
-        trainer = Trainer(module, setup, autocast=Autocast)
+        trainer = work.trainer(module, setup, autocast=Autocast)
         _assign(tracker, trainer)
         _make_states(trainer)
         gc_was_on = gc.isenabled()
@@ -58,13 +65,34 @@ def dry_run(model: Model, setup: Setup, block: int = 1) -> Trace:
 
         def batch():
             tracker.phase = "forward"
-            tokens, targets = random_batch(model.vocabulary, setup, "meta")()
-            tracker.assign(targets, "loss")
-            return tokens, targets
+            inputs = work.batch()
+            for target in work.targets(inputs):
+                tracker.assign(target, "loss")
+            return inputs
 
-        trainer.step(batch, at)
+        try:
+            trainer.step(batch, at)
+        except Exception as error:
+            error.add_note(_where(error, tracker, module))
+            raise
         tracker.mark("rest")
-    return Trace(model, setup, tracker.operations, tracker.allocations, marks, block)
+    return Trace(work.counted(module), setup, tracker.operations, tracker.allocations, marks, block)
+
+
+def _trained(module):
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+def _where(error, tracker, module):
+    """Where in the step an error arose, for its note."""
+    paths = {id(child): path or type(module).__name__ for path, child in module.named_modules()}
+    inside = [paths.get(id(frame.f_locals.get("self"))) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    path = next((p for p in reversed(inside) if p), type(module).__name__)
+    name = tracker.operations[-1][0]
+    return (
+        f"everybyte.dry_run: in {tracker.phase}, in module {path!r}, after operation {name!r}. The module runs as on a GPU, "
+        "but on device meta: its tensors have shapes and data types, and no data."
+    )
 
 
 def _assign(tracker, trainer):
@@ -79,7 +107,7 @@ def _assign(tracker, trainer):
 
 def _make_states(trainer):
     """The optimizer's first update, on gradients of nothing: from it on its states exist."""
-    for parameter in trainer.module.parameters():
+    for parameter in _trained(trainer.module):
         parameter.grad = torch.empty_like(parameter)
     if trainer.scaler:
         trainer.scaler.scale(torch.empty((), device="meta"))

@@ -7,13 +7,15 @@ above: which kernel attention takes, how dropout stores its mask, what autocast 
 """
 
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import optimizer
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
@@ -54,11 +56,6 @@ def _dropout(input, p=0.5, training=True, inplace=False):
     return torch.native_dropout(input, p, True)[0]  # the mask is kept as one byte an element
 
 
-def _item(input):
-    # The only number that a step reads back is the scaler's count of infinite gradients: none.
-    return torch.zeros((), dtype=input.dtype, device="cpu").item()
-
-
 def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
     if enable_gqa and query.size(-3) != key.size(-3):
         repeats = query.size(-3) // key.size(-3)
@@ -89,7 +86,7 @@ def _softmax(function, kernel):
     return choose
 
 
-_KERNELS = {F.dropout: _dropout, F.scaled_dot_product_attention: _attention, Tensor.item: _item}
+_KERNELS = {F.dropout: _dropout, F.scaled_dot_product_attention: _attention}
 _KERNELS |= {torch._fused_sgd_: lambda *_, **__: None}  # writes in place; has no kernel for tensors without data
 _KERNELS |= {f: _softmax(f, aten._softmax) for f in (F.softmax, torch.softmax, Tensor.softmax)}
 _KERNELS |= {f: _softmax(f, aten._log_softmax) for f in (F.log_softmax, torch.log_softmax, Tensor.log_softmax)}
@@ -159,3 +156,32 @@ def fused_optimizers_on_meta():
         yield
     finally:
         setattr(optimizer, name, supported)
+
+
+@contextmanager
+def recomputation_as_in_forward():
+    """Let checkpointing's recomputation make CUDA's choices: it runs in backward, where no function mode is entered.
+
+    PyTorch enters its own autocast there again; so is ours, with a cache that lasts as long as the recomputation.
+    """
+    original = checkpoint.checkpoint
+
+    def contexts():
+        return nullcontext(), _entered([m for m in _get_current_function_mode_stack() if isinstance(m, MODES)])
+
+    checkpoint.checkpoint = partial(original, context_fn=contexts)
+    try:
+        yield
+    finally:
+        checkpoint.checkpoint = original
+
+
+@contextmanager
+def _entered(modes):
+    with ExitStack() as stack:
+        for mode in modes:
+            stack.enter_context(mode)
+        yield
+
+
+MODES = (Kernels, Autocast)

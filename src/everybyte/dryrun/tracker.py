@@ -17,6 +17,10 @@ _IN_PLACE = {
     for packet in [getattr(aten, f"_foreach_{name}_")]
     for overload in (getattr(packet, o) for o in packet.overloads())
 }
+#: Of operations whose result depends on the values in a tensor.
+_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+#: Operations that may take tensors from two devices.
+_CROSSING = {aten.copy_, aten._to_copy, aten.index, aten.index_put, aten.index_put_}
 
 
 @dataclass(slots=True)
@@ -72,6 +76,7 @@ class Tracker(TorchDispatchMode):
     def restart(self) -> None:
         """Forget what has happened; what lives now was there before."""
         self.operations = [("rest", "rest", "")]
+        self._modules = [""]
         self.allocations = list(self._live.values())
         for allocation in self.allocations:
             allocation.birth = 0
@@ -116,7 +121,7 @@ class Tracker(TorchDispatchMode):
         try:
             out = func(*args, **(kwargs or {}))
         except (NotImplementedError, RuntimeError) as error:
-            if isinstance(error, NotImplementedError) or VALUES & set(func.tags):
+            if isinstance(error, NotImplementedError) or _VALUES & set(func.tags):
                 raise ValueError(
                     f"dry_run.model: module {self._modules[-1]!r} needs the values in a tensor ({func}), and in a dry run "
                     "there are none; allowed: control flow, sizes and copies that depend on shapes alone"
@@ -140,7 +145,7 @@ class Tracker(TorchDispatchMode):
         """Raise where CUDA would: a kernel for tensors without data does not always look at its other tensors."""
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         strays = [t for t in tensors if not t.is_meta and t.dim()]
-        if strays and any(t.is_meta for t in tensors) and func.overloadpacket not in CROSSING:
+        if strays and any(t.is_meta for t in tensors) and func.overloadpacket not in _CROSSING:
             raise ValueError(
                 f"dry_run.model: module {self._modules[-1]!r} gives {func} a tensor on device {strays[0].device}; allowed: "
                 "the device of the other tensors, which stand on meta (name it: device=x.device)"

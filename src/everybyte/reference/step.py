@@ -76,14 +76,15 @@ class Trainer:
     """
 
     def __init__(self, module: nn.Module, setup: Setup, autocast: Callable | None = None):
-        precision, parameters = setup.dtypes, module.parameters
-        self.device = next(parameters()).device
+        precision = setup.dtypes
+        self.device = next(module.parameters()).device
         self.module = module.to(DTYPES[precision.weights])
+        trained = [p for p in self.module.parameters() if p.requires_grad]
         make = make_optimizer(setup)
         if precision.master:
-            self.optimizer = MasterWeights(parameters(), make, setup.master_gradients)
+            self.optimizer = MasterWeights(trained, make, setup.master_gradients)
         else:
-            self.optimizer = make(parameters())
+            self.optimizer = make(trained)
         self.scaler = torch.amp.GradScaler(self.device.type) if precision.loss_scaling else None
         self.autocast = nullcontext
         if precision.autocast:
@@ -91,10 +92,10 @@ class Trainer:
             self.autocast = lambda: (autocast or default_autocast(self.device.type))(dtype)
 
     def step(self, batch: Callable, at: Callable = lambda phase: None):
-        """One step on the tokens and targets that `batch` returns; `at` is told each phase as it ends."""
-        tokens, targets = batch()
+        """One step on the arguments of the module that `batch` returns; `at` is told each phase as it ends."""
+        inputs = batch()
         with self.autocast():
-            loss = self.module(tokens, targets)
+            loss = self.forward(inputs)
         at("after_forward")
         (self.scaler.scale(loss) if self.scaler else loss).backward()
         at("after_backward")
@@ -102,6 +103,10 @@ class Trainer:
         at("after_step")
         self.optimizer.zero_grad()  # sets gradients to None: their memory is free until backward makes them anew
         return loss.detach()
+
+    def forward(self, inputs):
+        """The loss of a batch."""
+        return self.module(*inputs)
 
     def update(self):
         """The optimizer's step; under loss scaling, skipped where a gradient is infinite."""

@@ -1,0 +1,176 @@
+"""What can be run: the book's reference, a module of your own, a Hugging Face config."""
+
+import copy
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from ..catalog import Model
+from ..reference import GPT, Trainer
+from ..reference.step import random_batch
+from ..setup import Setup
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What stands for a module of your own as the `model` of its `Trace`. `parameters`: how many, shared ones once."""
+
+    name: str
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a step trains, and on what.
+
+    Attributes:
+        make: makes the module; called under device "meta".
+        batch: makes the module's arguments, on device "meta".
+        targets: which of them are there for the loss alone.
+        call: (module, arguments) -> the loss.
+        model: the `Model`; None where the module must be counted first.
+    """
+
+    make: Callable[[], nn.Module]
+    batch: Callable[[], tuple | dict]
+    targets: Callable[[tuple | dict], list[Tensor]]
+    call: Callable[[nn.Module, tuple | dict], Tensor]
+    model: Model | None = None
+
+    def module(self) -> nn.Module:
+        """The module, on device "meta".
+
+        Raises:
+            ValueError: where it is none, has no parameter to train, or stands on another device.
+        """
+        with torch.device("meta"):
+            module = self.make()
+        if not isinstance(module, nn.Module):
+            raise ValueError(
+                f"dry_run.model: it made {_kind(module)}; allowed: a function that makes a torch.nn.Module"
+            )
+        name = type(module).__name__
+        for what, tensors in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
+            for path, tensor in tensors:
+                if not tensor.is_meta:
+                    raise ValueError(
+                        f"dry_run.model: {what} {path!r} of {name} is on device {tensor.device}; allowed: meta, where a "
+                        "module stands that is made within the function and names no device"
+                    )
+        if not any(p.requires_grad for p in module.parameters()):
+            raise ValueError(f"dry_run.model: {name} has no parameter to train; allowed: one or more")
+        return module
+
+    def counted(self, module: nn.Module) -> Model | Counted:
+        """The `model` of the trace."""
+        return self.model or Counted(type(module).__name__, sum(p.numel() for p in module.parameters()))
+
+    def trainer(self, module: nn.Module, setup: Setup, **options) -> Trainer:
+        """A trainer that calls the module as this workload does."""
+        trainer = Trainer(module, setup, **options)
+        trainer.forward = lambda inputs: self.call(module, inputs)
+        return trainer
+
+
+def workload(model, setup: Setup, batch=None) -> Workload:
+    """What `dry_run` was given, made ready; the arguments and errors are its."""
+    if isinstance(model, Model):
+        if batch is not None:
+            raise ValueError(
+                f"dry_run.batch: {_kind(batch)} with {model.name}; allowed: None, since setup says the batch"
+            )
+        tokens = random_batch(model.vocabulary, setup, "meta")
+        return Workload(
+            lambda: GPT(model, setup), tokens, lambda batch: [batch[1]], lambda gpt, batch: gpt(*batch), model
+        )
+    if _is_config(model):
+        return _of_config(model, setup, batch)
+    if isinstance(model, nn.Module):
+        raise ValueError(
+            f"dry_run.model: {_kind(model)}, made already; allowed: a function that makes it, such as a lambda"
+        )
+    if not callable(model):
+        raise ValueError(
+            f"dry_run.model: {_kind(model)}; allowed: an everybyte Model, a Hugging Face config, or a function that makes "
+            "a torch.nn.Module"
+        )
+    if batch is None:
+        raise ValueError(
+            "dry_run.batch: None; allowed with a module of your own: the arguments of its forward, a dict or a tuple, "
+            "each a tensor or (shape, dtype)"
+        )
+    return _own(model, batch)
+
+
+def _own(make, batch):
+    def inputs():
+        made = tree_map(_without_data, batch, is_leaf=_is_description)
+        return made if isinstance(made, dict | tuple | list) else (made,)
+
+    if not any(isinstance(leaf, Tensor) for leaf in _leaves(inputs())):
+        raise ValueError(
+            f"dry_run.batch: {_kind(batch)} without a tensor; allowed: a dict or a tuple of tensors or of (shape, dtype)"
+        )
+    return Workload(make, inputs, _targets, _call)
+
+
+def _leaves(inputs):
+    return list(inputs.values()) if isinstance(inputs, dict) else list(inputs)
+
+
+def _targets(inputs):
+    names = ("labels", "targets", "target")
+    return [inputs[n] for n in names if isinstance(inputs.get(n), Tensor)] if isinstance(inputs, dict) else []
+
+
+def _is_description(value):
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], torch.dtype)
+
+
+def _without_data(value):
+    if _is_description(value):
+        return torch.empty(value[0], dtype=value[1], device="meta")
+    return torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value
+
+
+def _call(module, inputs):
+    output = module(**inputs) if isinstance(inputs, dict) else module(*inputs)
+    loss = output if isinstance(output, Tensor) else getattr(output, "loss", None)
+    name = type(module).__name__
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise ValueError(
+            f"dry_run.model: the forward of {name} returned {_kind(output)}; allowed: the loss, a tensor of one number, "
+            "or an object with it as its `loss`"
+        )
+    if not loss.requires_grad:
+        raise ValueError(f"dry_run.model: the loss of {name} depends on none of its parameters; allowed: one that does")
+    return loss
+
+
+def _kind(value):
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+
+
+def _is_config(model):
+    transformers = sys.modules.get("transformers")  # whoever holds a config has imported it
+    return transformers is not None and isinstance(model, transformers.PretrainedConfig)
+
+
+def _of_config(config, setup, batch):
+    """A causal language model with random weights: nothing is downloaded."""
+    from transformers import AutoModelForCausalLM
+
+    config = copy.deepcopy(config)
+    config.use_cache = False
+    for field, value in vars(config).items():
+        if ("dropout" in field or field.endswith("_pdrop")) and isinstance(value, float):
+            setattr(config, field, setup.dropout)
+    attention = "eager" if setup.attention == "eager" else "sdpa"
+    if batch is None:
+        shape = (setup.batch, setup.sequence), torch.int64
+        batch = {"input_ids": shape, "labels": shape}
+    return _own(lambda: AutoModelForCausalLM.from_config(config, attn_implementation=attention).train(), batch)
