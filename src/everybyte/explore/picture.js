@@ -343,7 +343,10 @@ const block = {
         at += t.x;
       }
       const narrow = row.tensors.filter((t) => x(t.x) - left <= 6.8 * t.label.length + 12).map((t) => t.label);
-      const words = row.total ? amount(row.total, "B") + (narrow.length ? ` (with ${narrow.join(", ")})` : "") : row.note;
+      const room = (WIDTH - x(at)) / 6.6 - amount(row.total, "B").length - 9;
+      const names = narrow.join(", ").length > room ? `${narrow.length} more` : narrow.join(", ");
+      const beside = narrow.length ? ` (${narrow.length < row.tensors.length ? "with " : ""}${names})` : "";
+      const words = row.total ? amount(row.total, "B") + beside : row.note;
       paint.text(row.total ? x(at) + 8 : left, middle, words, {});
     });
     paint.text(left, bottom + 8, `one block: ${amount(r.total, "B")}`, { bold: true });
