@@ -63,10 +63,10 @@ def _states_program():
 
 
 @cache
-def _ledger_program():
+def _ledger_program(chunked):
     from .formulas.step import compile_ledger
 
-    return compile_ledger()
+    return compile_ledger(chunked)
 
 
 def budget(model: Model, setup: Setup, block: int = 1) -> Budget:
@@ -103,7 +103,9 @@ def _whole_step(model, setup, block, rest):
         elif total > peak:
             parts, peak, peak_at = dict(live), total, moment
 
-    walk(_ledger_program()(model, setup, block), model.layers, rest, see)
+    chunked, tokens = setup.loss == "chunked", setup.batch * setup.sequence
+    chunks = -(-tokens // -(-tokens // setup.loss_chunks)) if chunked else None
+    walk(_ledger_program(chunked)(model, setup, block), model.layers, rest, see, chunks)
     totals = {moment: sum(live.values()) for moment, live in moments.items()}
     totals["step"] = step
     order = ("rest", "after_forward", "after_backward", "step", "after_step")

@@ -35,6 +35,8 @@ PRECISIONS = MappingProxyType(
 OPTIMIZERS = MappingProxyType({"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2})
 OPTIMIZER_IMPLS = ("foreach", "loop", "fused")
 ATTENTIONS = ("eager", "flash")
+#: How head and cross-entropy run: on all tokens at once, or chunk by chunk.
+LOSSES = ("plain", "chunked")
 #: Where `bf16-master` keeps gradients: as backward makes them, in a persistent fp32 buffer, or both.
 MASTER_GRADIENTS = ("bf16", "fp32", "both")
 
@@ -52,6 +54,9 @@ class Setup:
         optimizer_impl: PyTorch's implementation of the optimizer: `foreach` (the default on CUDA), `loop` or `fused`.
         attention: `eager` (the scores exist) or `flash` (they never do).
         dropout: probability, in [0, 1).
+        loss: `plain` (all tokens' logits exist) or `chunked` (one chunk's, made again in backward).
+        loss_chunks: for `chunked` only: into how many chunks of tokens, of equal size but for a smaller last one. Where
+            the tokens do not divide so, `torch.chunk` makes fewer.
         master_gradients: for `bf16-master` only: `bf16`, `fp32` or `both`.
         checkpointing, sharding, gpus: one value each so far; the chapters that teach them add the others.
 
@@ -66,6 +71,8 @@ class Setup:
     optimizer_impl: str = "foreach"
     attention: str = "flash"
     dropout: float = 0.0
+    loss: str = "plain"
+    loss_chunks: int = 8
     master_gradients: str = "bf16"
     checkpointing: str = "none"
     sharding: str = "none"
@@ -78,6 +85,11 @@ class Setup:
         checks.one_of("Setup", "optimizer", self.optimizer, OPTIMIZERS)
         checks.one_of("Setup", "optimizer_impl", self.optimizer_impl, OPTIMIZER_IMPLS)
         checks.one_of("Setup", "attention", self.attention, ATTENTIONS)
+        checks.one_of("Setup", "loss", self.loss, LOSSES)
+        chunked = self.loss == "chunked"
+        checks.whole(
+            "Setup", "loss_chunks", self.loss_chunks, 1, self.batch * self.sequence if chunked else checks.ABSURD
+        )
         checks.one_of("Setup", "master_gradients", self.master_gradients, MASTER_GRADIENTS)
         checks.one_of("Setup", "checkpointing", self.checkpointing, ("none",))
         checks.one_of("Setup", "sharding", self.sharding, ("none",))
@@ -88,6 +100,9 @@ class Setup:
             raise ValueError(
                 f"Setup.master_gradients: {self.master_gradients!r} needs precision 'bf16-master', not {self.precision!r}"
             )
+
+        if self.loss_chunks != 8 and not chunked:
+            raise ValueError(f"Setup.loss_chunks: {self.loss_chunks!r} needs loss 'chunked', not {self.loss!r}")
 
     @property
     def dtypes(self) -> Precision:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
-from sympy import Add, Max, Min, ceiling, sympify
+from sympy import Add, Max, Min, ceiling, expand, sympify
 
 from .parameters import TENSORS
 from .registry import compile_expressions, register
@@ -30,6 +30,7 @@ from .symbols import (
     autocast,
     block,
     c,
+    chunked,
     dropped,
     eager,
     ffn_bias,
@@ -40,6 +41,7 @@ from .symbols import (
     loop,
     master,
     moved,
+    n_c,
     narrow,
     norm_bias,
     out_bias,
@@ -65,7 +67,20 @@ p = 4 * autocast + c * full
 #: 1 where query, key and value are read from copies, so that the projection that made them need not stay.
 projection_goes = eager * copied_in + padded
 
+#: Tokens in a chunk of the chunked loss, chunks, and tokens in the last one; 1 where there is a single chunk.
+chunk = ceiling(t / n_c)
+chunks = ceiling(t / chunk)
+last_chunk = t - (chunks - 1) * chunk
+lone = 1 - Min(chunks - 1, 1)
+
 SECTIONS = ("start", "block_forward", "loss", "loss_backward", "block_backward", "end", "optimizer")
+#: A chunk's forward and backward, by where it stands. Backward goes from the last chunk to the first.
+CHUNKS_FORWARD = ("chunk_forward", "last_chunk_forward")
+CHUNKS_BACKWARD = ("lone_chunk", "last_chunk", "second_chunk", "middle_chunk", "first_chunk", "first_chunk_of_two")
+CHUNKED_SECTIONS = (
+    "start", "block_forward", "chunked_loss", *CHUNKS_FORWARD, "chunks_added",
+    "chunks_scaled", *CHUNKS_BACKWARD, "chunks_joined", "block_backward", "end", "optimizer",
+)  # fmt: skip
 
 
 @dataclass
@@ -89,13 +104,15 @@ class Ledger:
 
     Args:
         size: bytes of `count` tensors of `numbers` numbers, `width` bytes each.
+        chunked: whether head and loss run chunk by chunk.
     """
 
     size: Callable
+    chunked: bool = False
     sections: dict[str, list[Operation]] = field(default_factory=dict)
 
     def __post_init__(self):
-        for name in SECTIONS:
+        for name in CHUNKED_SECTIONS if self.chunked else SECTIONS:
             self.sections[name] = []
             self._lines = self.sections[name]
             getattr(self, f"_{name}")()
@@ -195,6 +212,122 @@ class Ledger:
         taken = ("loss", 1, w), ("total_weight", 1, w)
         biases = [(f"{name}.bias_cast", L) for name in ("qkv", "out", "up", "down")]  # no backward needs a bias
         self._op("loss", *taken, gone=["logits", *biases], part="loss")
+
+    # The chunked loss.
+
+    def _chunked_loss(self):
+        self._op("last norm", ("nf", t * H, w), ("statsf", t, 4, 2))
+        self._moment = "loss forward"
+        self._op("head weight cast", ("head.cast", V * H, c, autocast), part="casts")
+
+    def _chunk_forward(self):
+        self._forward_of("chunk", chunk)
+
+    def _last_chunk_forward(self):
+        self._forward_of("last_chunk", last_chunk)
+
+    def _forward_of(self, name, tokens):
+        """Nothing stays but the chunk's loss."""
+        logits, log_p, wide, total = (f"{name}.forward.{x}" for x in ("logits", "log_p", "log_p32", "total_weight"))
+        nf_cast = f"{name}.forward.nf_cast"
+        self._op("chunk's input cast", (nf_cast, tokens * H, c, autocast), part="loss")
+        self._op("chunk's logits", (logits, tokens * V, c), gone=[nf_cast], part="loss")
+        self._op("chunk's log-softmax", (log_p, tokens * V, c), part="loss")
+        self._op("chunk's log-probabilities in fp32", (wide, tokens * V, 4, autocast), part="loss")
+        taken = (f"{name}.loss", 1, w), (total, 1, w)
+        self._op("chunk's loss", *taken, gone=[logits, log_p, wide, total], part="loss")
+
+    def _chunks_added(self):
+        """The sum, then the mean."""
+        biases = [(f"{name}.bias_cast", L) for name in ("qkv", "out", "up", "down")]
+        gone = [("chunk.loss", chunks - 1), "last_chunk.loss", "head.cast", *biases]
+        self._op("sum of the chunks' losses", ("sum", 1, w), part="loss")
+        self._op("loss", ("loss", 1, w), gone=["sum", *gone], part="loss")
+
+    def _chunks_scaled(self):
+        self._moment, part = "loss backward", "loss"
+        self._op("scaled loss", ("scaled_loss", 1, 4, scaled), part=part)
+        self._op("gradient of one", ("one", 1, w), part=part)
+        self._op("scale of the loss", ("scale", 1, 4, scaled), part=part)
+        self._op("gradient of the sum", ("d_sum", 1, w), gone=["scale"], part=part)
+
+    def _lone_chunk(self):
+        self._backward_of("lone_chunk", last_chunk, first=True)
+
+    def _last_chunk(self):
+        self._backward_of("last_chunk", last_chunk)
+
+    def _second_chunk(self):
+        self._backward_of("second_chunk", chunk, adds="last_chunk")
+
+    def _middle_chunk(self):
+        self._backward_of("middle_chunk", chunk)
+
+    def _first_chunk(self):
+        self._backward_of("first_chunk", chunk, first=True)
+
+    def _first_chunk_of_two(self):
+        self._backward_of("first_chunk_of_two", chunk, first=True, adds="last_chunk")
+
+    def _backward_of(self, name, tokens, first=False, adds=""):
+        """A chunk made again, then its backward. The head's gradients meet as they come.
+
+        The first to come is a view, to which autograd does not add in place: the second (`adds`) is added to it in a new
+        tensor, to which all others are.
+        """
+        alone = int(name == "lone_chunk")
+
+        def own(tensor):
+            return f"{name}.{tensor}"
+
+        def op(title, *taken, gone=(), part="loss"):
+            self._op(f"chunk's {title}", *taken, gone=gone, part=part)
+
+        op("input cast", (own("nf_cast"), tokens * H, c, autocast))
+        op("head weight cast", (own("cast"), V * H, c, autocast), part="casts")
+        op("logits", (own("logits"), tokens * V, c))
+        op("log-softmax", (own("log_p"), tokens * V, c))
+        op("log-probabilities in fp32", (own("log_p32"), tokens * V, 4, autocast))
+        op("loss", (own("loss_again"), 1, w), (own("total_weight"), 1, w), gone=[own("logits"), own("loss_again")])
+        gone = [own("total_weight"), own("log_p32"), ("d_sum", int(first))]
+        op("negative log-likelihood backward", (own("d_log_p"), tokens * V, p), gone=gone)
+        gone = [(own("d_log_p"), autocast)]
+        op("gradient cast", (own("d_log_p16"), tokens * V, c, autocast), gone=gone)
+        gone = [own("log_p"), own("d_log_p16"), (own("d_log_p"), full)]
+        op("log-softmax backward", (own("d_logits"), tokens * V, c), gone=gone)
+        kept = alone * full * (1 - tied)  # the only gradient of the head is its gradient
+        taken = (own("head.grad"), V * H, c, kept, "gradients"), (own("partial"), V * H, c, 1 - kept)
+        op("head weight gradient", *taken)
+        stays = alone or adds or name == "last_chunk"
+        added = [] if stays else [own("partial")]
+        if name == "first_chunk":  # the sum is complete: the hook of one that is not shared moves it
+            added.append(("head.sum", moved * (1 - tied)))
+        gone = [own("nf_cast"), own("cast"), own("d_logits"), ("nf", int(first)), (own("head.grad"), moved), *added]
+        op("head input gradient", (own("d_nf"), tokens * H, c), gone=gone)
+        if adds:
+            taken = ("head.sum", V * H, c, full, "gradients"), ("head.sum16", V * H, c, autocast)
+            gone = [f"{adds}.partial", own("partial"), ("head.sum", int(first) * moved * (1 - tied))]
+            op("head weight gradients added", *taken, gone=gone)
+        if first:
+            summed = own("partial") if alone else "head.sum16"
+            taken = (own("head.grad32"), V * H, 4, autocast, "gradients")
+            op("head weight gradient cast", taken, gone=[(summed, autocast)])
+        op("input gradient cast", (own("d_nf32"), tokens * H, 4, autocast), gone=[(own("d_nf"), autocast)])
+
+    def _chunks_joined(self):
+        times = {
+            "lone_chunk": lone,
+            "last_chunk": 1 - lone,
+            "second_chunk": Min(Max(chunks - 2, 0), 1),
+            "middle_chunk": Max(chunks - 3, 0),
+            "first_chunk": Min(Max(chunks - 2, 0), 1),
+            "first_chunk_of_two": Min(chunks - 1, 1) - Min(Max(chunks - 2, 0), 1),
+        }
+        gone = [(f"{name}.d_nf", full * k) for name, k in times.items()]
+        gone += [(f"{name}.d_nf32", k) for name, k in times.items()]
+        self._op("chunks' input gradients joined", ("d_nf", t * H, w), gone=gone, part="loss")
+        self._moment = "backward"
+        self._norm_backward("last norm", "dx", gone=["x", "statsf", "d_nf"])
 
     # Backward.
 
@@ -315,14 +448,18 @@ class Ledger:
         self._op("sum over sequences", ("d_positions", S * H, w))
         taken = ("position.grad", N * H, w, 1, "gradients")
         self._op("position gradient", taken, gone=["positions", "d_positions", ("position.grad", moved)])
-        summed = tied * full
+        summed = tied * full * (lone if self.chunked else 1)
         taken = ("token.grad", V * H, w, 1 - tied, "gradients"), ("token.partial", V * H, w, tied)
         ending = ["one", "scaled_loss"]
         gone = ["dx", ("token.grad", moved), ("token.partial", 1 - summed), *((e, 1 - summed) for e in ending)]
         self._op("token gradient", *taken, gone=gone)
         # Both uses of a tied table give a gradient. The head's is a transposed view, which autograd does not add to in place.
         taken = ("token.sum", V * H, w, summed, "gradients")
-        gone = [("token.partial", summed), ("head.partial", full), ("token.sum", moved), *((e, summed) for e in ending)]
+        gone = [("token.partial", summed), ("token.sum", moved), *((e, summed) for e in ending)]
+        if self.chunked:
+            gone += [("lone_chunk.partial", lone * full), ("head.sum", (1 - lone) * moved * tied)]
+        else:
+            gone += [("head.partial", full)]
         self._op("token gradients added", taken, gone=gone)
 
     # The optimizer.
@@ -366,7 +503,7 @@ def rounded(numbers, width, count=1):
     return count * block * ceiling(numbers * width / block)
 
 
-def walk(sections, layers, rest, see):
+def walk(sections, layers, rest, see, chunks=None):
     """Add up a step from its ledger.
 
     Args:
@@ -375,6 +512,8 @@ def walk(sections, layers, rest, see):
         rest: part -> bytes between steps.
         see: called as see(moment, name, live) while each operation runs and, with name None, after each section;
             `live` is part -> bytes, changed in place afterwards. Of the blocks it sees the first and the last.
+        chunks: into how many chunks the tokens are cut for the loss; None for the plain loss. Of those between the
+            second and the last it sees none: forward leaves a little more at each, backward a gradient at each.
     """
     live = dict(rest)
 
@@ -396,9 +535,28 @@ def walk(sections, layers, rest, see):
     run("start")
     skip("block_forward", layers - 1)
     run("block_forward")
-    run("loss")
+    if chunks is None:
+        run("loss")
+    else:
+        run("chunked_loss")
+        if chunks > 1:
+            skip("chunk_forward", chunks - 2)
+            run("chunk_forward")
+        run("last_chunk_forward")
+        run("chunks_added")
     see("after_forward", None, live)
-    run("loss_backward")
+    if chunks is None:
+        run("loss_backward")
+    else:
+        run("chunks_scaled")
+        run("lone_chunk" if chunks == 1 else "last_chunk")
+        if chunks == 2:
+            run("first_chunk_of_two")
+        elif chunks > 2:
+            run("second_chunk")
+            skip("middle_chunk", chunks - 3)
+            run("first_chunk")
+        run("chunks_joined")
     run("block_backward")
     if layers > 1:
         skip("block_backward", layers - 2)
@@ -409,9 +567,9 @@ def walk(sections, layers, rest, see):
     see("after_step", None, live)
 
 
-def compile_ledger():
+def compile_ledger(chunked=False):
     """The ledger's sections, for `walk`, as a fast function of a model, a setup and a block."""
-    ledger = Ledger(rounded)
+    ledger = Ledger(rounded, chunked)
     places: dict[object, int] = {}
 
     def place(expr):
@@ -468,7 +626,7 @@ def _rest():
 
 @cache
 def instants() -> tuple[Instant, ...]:
-    """Every instant of the step, in order, in exact tensor bytes: the peak is the largest of their totals."""
+    """Every instant of the step with the plain loss, in order, in exact tensor bytes: the peak is the largest of their totals."""
     ledger, seen = _EXACT, []
 
     def see(moment, name, live):
@@ -501,20 +659,28 @@ class _Layers:
         return True
 
 
-_EXACT = Ledger(exact)
+_EXACT, _EXACT_CHUNKED = Ledger(exact), Ledger(exact, chunked=True)
 
 
-def _kept(section, part, upto=None, names=()):
+def _kept(section, part, upto=None, names=(), ledger=_EXACT):
     """Bytes of a part that a section leaves standing; `upto`: when that operation runs; `names`: of these tensors alone."""
     total = []
-    for line in _EXACT.sections[section]:
+    for line in ledger.sections[section]:
         total += [size for n, (p, size) in line.taken.items() if p == part and (not names or n in names)]
         if line.name == upto:
             break
         for n, times in line.gone:
-            if _EXACT.tensors[n][0] == part and (not names or n in names):
-                total.append(-times * _EXACT.tensors[n][1])
+            if ledger.tensors[n][0] == part and (not names or n in names):
+                total.append(-times * ledger.tensors[n][1])
     return Add(*total)
+
+
+def _kept_by_loss(part):
+    """What the loss's forward leaves of a part, plain or chunked."""
+    plain = _kept("loss", part)
+    passed = (chunks - 1) * _kept("chunk_forward", part, ledger=_EXACT_CHUNKED)
+    passed += sum(_kept(s, part, ledger=_EXACT_CHUNKED) for s in ("chunked_loss", "last_chunk_forward", "chunks_added"))
+    return plain + chunked * expand(passed - plain)
 
 
 def _register(
@@ -535,11 +701,11 @@ BLOCK_KEPT = _register(
 )  # fmt: skip
 ACTIVATIONS = _register(
     "activations", "activations after forward: tokens, embeddings, blocks, last norm",
-    _kept("start", "activations") + L * BLOCK_KEPT.expr + _kept("loss", "activations"), "14_activations",
+    _kept("start", "activations") + L * BLOCK_KEPT.expr + _kept_by_loss("activations"), "14_activations",
 )  # fmt: skip
 CASTS = _register(
     "casts", "autocast's copies of the weights, kept until backward is done with them",
-    L * _kept("block_forward", "casts") + _kept("loss", "casts"), "14_activations", source=_AUTOCAST,
+    L * _kept("block_forward", "casts") + _kept_by_loss("casts"), "14_activations", source=_AUTOCAST,
 )  # fmt: skip
 SCORES = _register(
     "attention.scores", "the squares that eager attention keeps, one block",
@@ -553,7 +719,7 @@ FLASH = _register(
 )  # fmt: skip
 LOGITS = _register("logits", "the logits", t * V * c, "16_loss", source="nanoGPT, model.py")
 LOSS = _register(
-    "loss", "what head and loss hold after forward", _kept("start", "loss") + _kept("loss", "loss"), "16_loss",
+    "loss", "what head and loss hold after forward", _kept("start", "loss") + _kept_by_loss("loss"), "16_loss",
     source="PyTorch, F.cross_entropy; " + _AUTOCAST,
 )  # fmt: skip
 _SUM = "the sum of the named terms"
@@ -575,16 +741,16 @@ STEP = _register(
 
 
 def _in_loss(upto):
-    """Live bytes while an operation of the loss's backward runs."""
+    """Live bytes while an operation of the plain loss's backward runs."""
     parts = ("activations", "loss", "casts", "gradients")
-    return AFTER_FORWARD.expr + Add(*(_kept("loss_backward", part, upto) for part in parts))
+    return AFTER_FORWARD.expr.subs(chunked, 0) + Add(*(_kept("loss_backward", part, upto) for part in parts))
 
 
 NLL = _register(
     "instant.nll_backward", "live bytes in the backward of the negative log-likelihood",
-    _in_loss("negative log-likelihood backward"), "17_the_step", source=_SUM,
+    _in_loss("negative log-likelihood backward"), "17_the_step", "the plain loss", source=_SUM,
 )  # fmt: skip
 LOG_SOFTMAX = _register(
     "instant.log_softmax_backward", "live bytes in the backward of log-softmax",
-    _in_loss("log-softmax backward"), "17_the_step", source=_SUM,
+    _in_loss("log-softmax backward"), "17_the_step", "the plain loss", source=_SUM,
 )  # fmt: skip

@@ -118,6 +118,8 @@ s_b = _of_setup(
     "state_bytes", "s", "bytes of one number of optimizer state", "B", lambda s: DTYPE_BYTES[s.dtypes.states], True
 )
 n_s = _of_setup("states", "n_s", "optimizer states a parameter", "", lambda s: OPTIMIZERS[s.optimizer])
+n_c = _of_setup("loss_chunks", "n_c", "chunks asked for in the chunked loss", "", lambda s: s.loss_chunks, True)
+chunked = _switch("chunked", "head and loss run chunk by chunk", lambda s: s.loss == "chunked")
 autocast = _switch("autocast", "autocast casts weights in forward", lambda s: s.dtypes.autocast)
 scaled = _switch("loss_scaling", "fp16's loss scaler", lambda s: s.dtypes.loss_scaling)
 eager = _switch("eager", "attention forms its scores", lambda s: s.attention == "eager")

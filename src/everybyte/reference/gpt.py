@@ -5,6 +5,7 @@ import math
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils import checkpoint
 
 from ..catalog import Model
 from ..setup import Setup
@@ -78,6 +79,25 @@ class Loss(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
 
 
+class ChunkedLoss(nn.Module):
+    """Head and cross-entropy, some tokens at a time: no more than one chunk's logits ever exist.
+
+    Forward keeps none of them. Backward makes each chunk's again, turns them into gradients, and lets them go.
+    """
+
+    def __init__(self, chunks: int):
+        super().__init__()
+        self.chunks = chunks
+
+    def forward(self, head, x, targets):  # the head itself, (B, S, H), (B, S)
+        def loss_of(x, targets):  # (C, H), (C,) for a chunk of C tokens
+            return F.cross_entropy(head(x), targets, reduction="sum")
+
+        chunks = zip(x.view(-1, x.size(-1)).chunk(self.chunks), targets.view(-1).chunk(self.chunks), strict=True)
+        losses = [checkpoint.checkpoint(loss_of, *chunk, use_reentrant=False) for chunk in chunks]
+        return sum(losses) / targets.numel()
+
+
 class GPT(nn.Module):
     """Tokens in, loss out. The logits live only inside `forward`: whoever returned them would keep them through backward.
 
@@ -98,13 +118,16 @@ class GPT(nn.Module):
         self.head = nn.Linear(model.width, model.vocabulary, bias=False)
         if model.tied:
             self.head.weight = self.token.weight
-        self.loss = Loss()
+        self.chunked = setup.loss == "chunked"
+        self.loss = ChunkedLoss(setup.loss_chunks) if self.chunked else Loss()
 
     def forward(self, tokens, targets):  # (B, S), (B, S)
         positions = torch.arange(tokens.size(1), device=tokens.device)
         x = F.dropout(self.token(tokens) + self.position(positions), self.dropout, self.training)  # (B, S, H)
         for block in self.blocks:
             x = block(x)
+        if self.chunked:
+            return self.loss(self.head, self.norm(x), targets)
         return self.loss(self.head(self.norm(x)), targets)
 
     @torch.no_grad()
