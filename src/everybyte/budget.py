@@ -1,7 +1,7 @@
 """The first witness: a training step's memory, predicted by formula alone."""
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 from . import checks
 from .catalog import Model
@@ -34,6 +34,45 @@ class Budget:
         checks.one_of("Budget", "moment", moment, self.moments)
         return self.moments[moment]
 
+    def timeline(self) -> dict[str, list[int]]:
+        """Live bytes while each operation that takes something runs, by part. With the plain loss, a dry run's.
+
+        But what the optimizer takes tensor by tensor stands as one operation that takes the most of it.
+
+        Raises:
+            ValueError: where the step is not derived for the model's architecture.
+        """
+        return self._course[1]
+
+    @property
+    def operations(self) -> list[tuple[str, str]]:
+        """(name, moment) of each place of the timeline: rest, operations, marks, rest."""
+        return self._course[0]
+
+    @property
+    def marks(self) -> dict[str, int]:
+        """A moment's name -> its place in the timeline."""
+        return self._course[2]
+
+    @cached_property
+    def live(self) -> list[int]:
+        """Live bytes at each place of the timeline."""
+        return [sum(parts) for parts in zip(*self.timeline().values(), strict=True)]
+
+    @cached_property
+    def peak_operation(self) -> int:
+        """The place in the timeline of the first operation at which the most bytes live."""
+        return self.live.index(max(self.live))
+
+    @cached_property
+    def _course(self):
+        if unlike := self.model.unlike_gpt():
+            raise ValueError(unlike)
+        from .formulas.step import unroll
+
+        sections, chunks = _sections(self.model, self.setup, self.block)
+        return unroll(sections, self.model.layers, self.moments["rest"], chunks)
+
     def as_dict(self) -> dict:
         """As JSON holds it: whole bytes."""
         found = {"peak": self.peak, "peak_at": self.peak_at}
@@ -63,10 +102,10 @@ def _states_program():
 
 
 @cache
-def _ledger_program(chunked):
+def _ledger_program(chunked, arrays=False):
     from .formulas.step import compile_ledger
 
-    return compile_ledger(chunked)
+    return compile_ledger(chunked, arrays)
 
 
 def budget(model: Model, setup: Setup, block: int = 1) -> Budget:
@@ -103,10 +142,58 @@ def _whole_step(model, setup, block, rest):
         elif total > peak:
             parts, peak, peak_at = dict(live), total, moment
 
-    chunked, tokens = setup.loss == "chunked", setup.batch * setup.sequence
-    chunks = -(-tokens // -(-tokens // setup.loss_chunks)) if chunked else None
-    walk(_ledger_program(chunked)(model, setup, block), model.layers, rest, see, chunks)
+    sections, chunks = _sections(model, setup, block)
+    walk(sections, model.layers, rest, see, chunks)
     totals = {moment: sum(live.values()) for moment, live in moments.items()}
     totals["step"] = step
     order = ("rest", "after_forward", "after_backward", "step", "after_step")
     return Budget(model, setup, block, moments, parts, {name: totals[name] for name in order}, peak, peak_at)
+
+
+#: Where a peak may be, in the order of the step.
+PEAKS = ("forward", "loss forward", "loss backward", "backward", "optimizer step")
+
+
+def peaks(model: Model, setup: Setup, batch, sequence, block: int = 1):
+    """The peaks of many steps at once, over numpy arrays of batches and sequences, which broadcast.
+
+    Args:
+        batch, sequence: whole numbers from 1; the setup's own are not read.
+
+    Returns:
+        (peak, peak_at), arrays of their common shape: bytes, and the place in `PEAKS` of where each is.
+
+    Raises:
+        ValueError: where the setup or a sequence does not fit the model, its step is not derived, or the loss is chunked.
+    """
+    import numpy
+
+    from .formulas.step import walk
+
+    if unlike := model.unlike_gpt():
+        raise ValueError(unlike)
+    checks.one_of("peaks", "setup.loss", setup.loss, ("plain",))
+    batch, sequence = numpy.broadcast_arrays(*(numpy.asarray(x, dtype="int64") for x in (batch, sequence)))
+    for name, values in (("batch", batch), ("sequence", sequence)):
+        for extreme in (values.min(), values.max()):
+            setup.replace(**{name: int(extreme)}).check_model(model)
+    peak, peak_at = numpy.zeros(batch.shape, "int64"), numpy.zeros(batch.shape, "int8")
+
+    def see(moment, name, live):
+        nonlocal peak, peak_at
+        if name is not None:
+            total = sum(live.values())
+            higher = total > peak
+            peak, peak_at = numpy.where(higher, total, peak), numpy.where(higher, PEAKS.index(moment), peak_at)
+
+    rest = budget(model, setup, block).moments["rest"]
+    sections = _ledger_program(False, arrays=True)(model, setup, block, batch=batch, sequence=sequence)
+    walk(sections, model.layers, rest, see)
+    return peak, peak_at
+
+
+def _sections(model, setup, block):
+    """The ledger's numbers, and into how many chunks the tokens are cut for the loss; None for the plain loss."""
+    chunked, tokens = setup.loss == "chunked", setup.batch * setup.sequence
+    chunks = -(-tokens // -(-tokens // setup.loss_chunks)) if chunked else None
+    return _ledger_program(chunked)(model, setup, block), chunks

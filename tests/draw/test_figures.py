@@ -26,6 +26,7 @@ FORMATS = {
 }
 X = [128, 256, 512, 1024]
 CURVES = {"scores": ("activations", [x * x for x in X]), "flash": ("activations", [5.0 * x for x in X])}
+MAP = [1, 2, 4], [64, 128], [[0, 0, 1], [0, 1, 1]], [("optimizer", "optimizer step"), ("loss", "loss backward")]
 FIGURES = {
     "stacked": lambda: draw.stacked(ROWS, title="GPT-2"),
     "stacked, capacity near": lambda: draw.stacked(ROWS, capacity=3 * GIB, title="GPT-2"),
@@ -38,6 +39,12 @@ FIGURES = {
     "ranges": lambda: draw.ranges(FORMATS, mark=-26),
     "ranges, unmarked": lambda: draw.ranges(FORMATS),
     "timeline": lambda: draw.timeline(TRACE, "GPT-2"),
+    "timeline, an operation": lambda: draw.timeline(TRACE, "GPT-2", at=3),
+    "timelines": lambda: draw.timelines({"predict": TRACE, "dry run": TRACE}, "GPT-2"),
+    "regions": lambda: draw.regions(*MAP, "batch", "sequence", "GPT-2", limits={"6 GiB": ([[1, 2, 4], [4, 8, 16]], 6)}),
+    "regions, one": lambda: draw.regions(
+        *MAP[:2], [[1] * 3] * 2, MAP[3], "batch", "sequence", limits={"none": (MAP[2], 9)}
+    ),
     "timeline, capacity": lambda: draw.timeline(TRACE, "GPT-2", capacity=8 * GIB),
 }
 
@@ -80,6 +87,20 @@ def test_the_timeline_marks_the_peak():
     assert "after forward 4.00 GiB" in fig.alt
 
 
+def test_timelines_stand_on_one_scale():
+    low = SimpleNamespace(**vars(TRACE) | {"peak": GIB})
+    one, other = draw.timelines({"predict": TRACE, "dry run": low}, "GPT-2").axes
+    assert one.get_ylim() == other.get_ylim() and one.get_title("left") == "predict"
+    assert "predict, 5 operations: the peak of 4.00 GiB is in loss backward" in draw.timelines({"predict": TRACE}).alt
+
+
+def test_a_map_says_its_shares_and_corners():
+    fig = draw.regions(*MAP, "batch", "sequence", "GPT-2")
+    assert {"optimizer step", "loss backward"} <= {t.get_text() for t in words(fig)}
+    assert "Map, GPT-2, 6 points: optimizer step at 3 (50.0%), loss backward at 3 (50.0%)." in fig.alt
+    assert "optimizer step at batch 1 and sequence 64, loss backward at batch 4 and sequence 64" in fig.alt
+
+
 def test_ranges_say_where_the_number_falls():
     assert "fp16 from 2^-24 (normal from 2^-14) to 2^15.999, loses 2^-26" in draw.ranges(FORMATS, mark=-26).alt
     assert "holds with fewer bits 2^-20" in draw.ranges(FORMATS, mark=-20).alt
@@ -96,6 +117,9 @@ def test_ranges_say_where_the_number_falls():
         (lambda: draw.shares({"mlp": 0}), "sum to 0"),
         (lambda: draw.lines([1], {}), "x: .* is not ascending"),
         (lambda: draw.lines([1, 2], {"a": ("loss", [1])}), r"curves\['a'\]: 1 values"),
+        (lambda: draw.timelines({}), "traces: {} has no timelines"),
+        (lambda: draw.regions([1, 2], [1, 2], [[0, 0]], [("loss", "loss")]), "where: 1 rows do not go with 2 of y"),
+        (lambda: draw.regions([1, 2], [1, 2], [[0, 0], [0, 1]], [("loss", "loss")]), r"where: \[0, 1\] name no region"),
         (lambda: draw.ranges({}), "formats: {} has no formats"),
         (lambda: draw.ranges({"a": {"smallest": 1, "normal": 0, "largest": 2}}), "does not ascend"),
     ],

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import NullLocator
 
 from .. import units
 from .palette import CARD, GRID, INK, MUTED, ink_on, part
@@ -20,8 +21,14 @@ WIDTH = 9.5
 def canvas(title: str, height: float = 3.6, width: float = WIDTH):
     """An empty figure in the book's style: (figure, axes). Inches."""
     fig = Figure(figsize=(width, height), layout="constrained", facecolor=CARD)
-    ax = fig.add_subplot(facecolor=CARD)
+    ax = fig.add_subplot()
     _title(fig, title)
+    _style(ax)
+    return fig, ax
+
+
+def _style(ax):
+    ax.set_facecolor(CARD)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -31,7 +38,6 @@ def canvas(title: str, height: float = 3.6, width: float = WIDTH):
     ax.yaxis.label.set_color(INK)
     ax.grid(color=GRID, linewidth=0.8)
     ax.set_axisbelow(True)
-    return fig, ax
 
 
 def _title(fig, title):
@@ -299,22 +305,37 @@ def _name_ends(ax, ends):
 
 def timeline_alt(trace, title: str = "") -> str:
     """The text of `timeline`: the peak, where it is, its parts, and the live bytes at each mark."""
-    inside = ", ".join(f"{part(n).label} {units.text(v)}" for n, v in trace.parts.items() if v)
     marks = ", ".join(f"{name.replace('_', ' ')} {units.text(trace.live[i])}" for name, i in trace.marks.items())
-    return (
-        f"Live bytes over the {len(trace.live):,} operations of one step, {title}: "
-        f"the peak of {units.text(trace.peak)} is in {trace.peak_at} ({inside}). At the marks: {marks}."
-    )
+    return f"Live bytes over the {len(trace.live):,} operations of one step, {title}: {_peak_of(trace)}. At the marks: {marks}."
 
 
-def timeline(trace, title: str = "", unit: str = "GiB", capacity: float | None = None) -> Figure:
+def _peak_of(trace):
+    inside = ", ".join(f"{part(n).label} {units.text(v)}" for n, v in trace.parts.items() if v)
+    return f"the peak of {units.text(trace.peak)} is in {trace.peak_at} ({inside})"
+
+
+def timeline(trace, title: str = "", unit: str = "GiB", capacity: float | None = None, at: int | None = None) -> Figure:
     """Live bytes by part over the operations of one training step, its phases and its peak marked.
 
     Args:
-        trace: what `everybyte.dry_run` returns: its `timeline()`, `live`, `marks`, `peak`, `peak_operation`, `peak_at`, `parts`.
-        capacity: bytes; a line across.
+        trace: what `everybyte.dry_run` or `everybyte.budget` returns: its `timeline()`, `live`, `marks`, `peak`,
+            `peak_operation`, `peak_at`, `parts`.
+        capacity: bytes; a line across. at: the number of an operation to mark.
     """
     fig, ax = canvas(title, height=4.6)
+    names = _course(ax, trace, unit, max(trace.peak, capacity or 0))
+    if capacity is not None:
+        ax.axhline(_scaled(capacity, unit), color=INK, linestyle="--", linewidth=1.5)
+    if at is not None:
+        ax.plot([at, at], [0, _scaled(trace.live[at], unit)], color=INK, linewidth=2.5)
+    ax.set_xlabel("operations of the step, in order")
+    _legend(fig, names)
+    fig.alt = timeline_alt(trace, title)
+    return fig
+
+
+def _course(ax, trace, unit, high):
+    """A timeline on axes that reach above `high` bytes. Returns the parts drawn."""
     floor = [0.0] * len(trace.live)
     steps = range(len(trace.live))
     names = [name for name, line in trace.timeline().items() if any(line)]
@@ -322,7 +343,7 @@ def timeline(trace, title: str = "", unit: str = "GiB", capacity: float | None =
         top = [a + _scaled(b, unit) for a, b in zip(floor, trace.timeline()[name], strict=True)]
         ax.fill_between(steps, floor, top, step="post", **{**_look(name), "linewidth": 0.3})
         floor = top
-    high = max(_scaled(trace.peak, unit), _scaled(capacity or 0, unit)) * 1.22
+    high = _scaled(high, unit) * 1.22
     for i, (name, at) in enumerate(sorted(trace.marks.items(), key=lambda kv: kv[1])):
         ax.axvline(at, color=INK, linestyle=":", linewidth=1.2)
         right = at > 0.9 * len(trace.live)
@@ -333,14 +354,108 @@ def timeline(trace, title: str = "", unit: str = "GiB", capacity: float | None =
     ax.annotate(f"peak {amount(trace.peak, unit)}, {trace.peak_at}", peak, xytext=(0, 8), textcoords="offset points",
                 ha="right" if peak[0] > len(trace.live) / 2 else "left", fontsize=10, color=INK, fontweight="bold",
                 bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1})  # fmt: skip
-    if capacity is not None:
-        ax.axhline(_scaled(capacity, unit), color=INK, linestyle="--", linewidth=1.5)
     ax.set_xlim(0, len(trace.live) - 1)
     ax.set_ylim(0, high)
-    ax.set_xlabel("operations of the step, in order")
     ax.set_ylabel(unit)
-    _legend(fig, names)
-    fig.alt = timeline_alt(trace, title)
+    return names
+
+
+def timelines_alt(traces: Mapping, title: str = "") -> str:
+    """The text of `timelines`: the peak of each, where it is, and its parts."""
+    said = "; ".join(f"{label}, {len(t.live):,} operations: {_peak_of(t)}" for label, t in traces.items())
+    return f"Live bytes over the operations of one step, {title}: {said}."
+
+
+def timelines(traces: Mapping, title: str = "", unit: str = "GiB") -> Figure:
+    """Timelines one below the other, on one scale.
+
+    Args:
+        traces: {label: what `timeline` takes}.
+
+    Raises:
+        ValueError: where there are none.
+    """
+    if not traces:
+        raise ValueError("traces: {} has no timelines; allowed: {label: a dry run or a budget}")
+    fig, first = canvas(title, height=1.2 + 3 * len(traces))
+    first.remove()
+    names, axes = [], fig.subplots(len(traces), squeeze=False)[:, 0]
+    for ax, (label, trace) in zip(axes, traces.items(), strict=True):
+        _style(ax)
+        names += _course(ax, trace, unit, max(t.peak for t in traces.values()))
+        ax.set_title(label, loc="left", fontsize=10.5, color=INK)
+    axes[-1].set_xlabel("operations of the step, in order")
+    _legend(fig, list(dict.fromkeys(names)))
+    fig.alt = timelines_alt(traces, title)
+    return fig
+
+
+def regions_alt(
+    x: Sequence[float], y: Sequence[float], where, regions: Sequence[tuple[str, str]], x_label="", y_label="", title=""
+) -> str:
+    """The text of `regions`: the share of the map that each has, and what stands in its corners."""
+    flat = [int(i) for row in where for i in row]
+    counts = [(label, flat.count(i)) for i, (_, label) in enumerate(regions)]
+    said = ", ".join(f"{label} at {n:,} ({n / len(flat):.1%})" for label, n in counts if n)
+    corners = ", ".join(
+        f"{regions[int(where[j][i])][1]} at {x_label} {x[i]:,g} and {y_label} {y[j]:,g}"
+        for j in (0, -1)
+        for i in (0, -1)
+    )
+    return f"Map, {title}, {len(flat):,} points: {said}. In the corners: {corners}."
+
+
+def regions(
+    x: Sequence[float],
+    y: Sequence[float],
+    where,
+    regions: Sequence[tuple[str, str]],
+    x_label: str = "",
+    y_label: str = "",
+    title: str = "",
+    limits: Mapping[str, tuple] | None = None,
+) -> Figure:
+    """A map of what holds where, on two logarithmic axes, each region named where it is widest.
+
+    Args:
+        x, y: ascending, above 0. where: a row for each y, a number for each x: the place in `regions`.
+        regions: [(part of the palette, label)].
+        limits: {label: (amounts like `where`, an amount)}: a line where the amounts pass it.
+
+    Raises:
+        ValueError: where `where` has not a row for each y and a number for each x, or names no region.
+    """
+    if len(where) != len(y) or any(len(row) != len(x) for row in where):
+        raise ValueError(f"where: {len(where)} rows do not go with {len(y)} of y and {len(x)} of x; allowed: one each")
+    present = sorted({int(i) for row in where for i in row})
+    if not 0 <= present[0] <= present[-1] < len(regions):
+        raise ValueError(f"where: {present} name no region; allowed: 0 to {len(regions) - 1}")
+    fig, ax = canvas(title, height=4.6)
+    ax.set(xscale="log", yscale="log", xlabel=x_label, ylabel=y_label)
+    for i in present:
+        name, label = regions[i]
+        mask = [[float(int(v) == i) for v in row] for row in where]
+        look = part(name)
+        ax.contourf(x, y, mask, levels=[0.5, 1.5], colors=[look.color], hatches=[look.hatch or None]).set_edgecolor(
+            CARD
+        )
+        row = max(range(len(y)), key=lambda j: sum(mask[j]))
+        inside = [k for k in range(len(x)) if mask[row][k]]
+        at = (x[inside[0]] * x[inside[-1]]) ** 0.5, y[row]
+        edge = row in (0, len(y) - 1)
+        ax.annotate(label, at, xytext=(0, 0 if not edge else 12 if row == 0 else -12), textcoords="offset points",
+                    ha="center", va="center", fontsize=10, color=INK, fontweight="bold",
+                    bbox={"facecolor": CARD, "edgecolor": GRID, "boxstyle": "round,pad=0.25"})  # fmt: skip
+    for label, (amounts, limit) in (limits or {}).items():
+        line = ax.contour(x, y, amounts, levels=[limit], colors=[INK], linewidths=2, linestyles="--")
+        if line.allsegs[0]:
+            ax.clabel(line, fmt=label, fontsize=9.5)
+    for axis, values in ((ax.xaxis, x), (ax.yaxis, y)):
+        axis.set_major_formatter(lambda v, _: f"{v:,g}")
+        axis.set_minor_locator(NullLocator())
+        axis.set_ticks([2**k for k in range(31) if values[0] <= 2**k <= values[-1]])
+    ax.grid(False)
+    fig.alt = regions_alt(x, y, where, regions, x_label, y_label, title)
     return fig
 
 

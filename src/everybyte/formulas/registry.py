@@ -209,13 +209,16 @@ def register(name, title, expr, unit, *, source, chapter, assumptions=(), rounde
     return _REGISTRY[name]
 
 
-def compile_expressions(exprs):
-    """One fast function of a model, a setup and a block, that returns the list of the expressions' values."""
+def compile_expressions(exprs, arrays=False):
+    """One fast function of a model, a setup, a block, and symbols by name that replace what those say.
+
+    It returns the list of the expressions' values. With `arrays` the named symbols may be numpy arrays, which broadcast.
+    """
     exprs = list(exprs)
     used = set().union(*(e.free_symbols for e in exprs))
     entries = [entry for entry in SYMBOLS.values() if entry.symbol in used]
-    program = compile_python(exprs, {e.symbol: e.name for e in entries})
-    return lambda model, setup, block: program(**{"block": block, **bindings(model, setup, entries)})
+    program = compile_python(exprs, {e.symbol: e.name for e in entries}, arrays)
+    return lambda model, setup, block, **named: program(**{"block": block, **bindings(model, setup, entries), **named})
 
 
 def registry() -> dict[str, Formula]:

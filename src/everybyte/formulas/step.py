@@ -73,6 +73,9 @@ chunks = ceiling(t / chunk)
 last_chunk = t - (chunks - 1) * chunk
 lone = 1 - Min(chunks - 1, 1)
 
+#: The parts that the ledger speaks of, in the order in which they are stacked; and the moments between the phases.
+PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss")
+MARKS = ("after_forward", "after_backward", "after_step")
 SECTIONS = ("start", "block_forward", "loss", "loss_backward", "block_backward", "end", "optimizer")
 #: A chunk's forward and backward, by where it stands. Backward goes from the last chunk to the first.
 CHUNKS_FORWARD = ("chunk_forward", "last_chunk_forward")
@@ -363,18 +366,26 @@ class Ledger:
     def _linear_backward(self, name, inputs, weight, bias, has_bias, gone):
         """Gradients of a linear layer's input, weight and bias; under autocast 16-bit ones, then cast."""
         own = "gradients"
+        self._weight_gradient(name, weight, 1 - has_bias, "first.")  # a matrix product's, where there is no bias
         self._op(f"{name} input gradient", (f"d_{name}", inputs, c))
-        taken = (f"{name}.grad", weight, c, full, own), (f"{name}.grad16", weight, c, autocast)
-        self._op(f"{name} weight gradient", *taken)
+        self._weight_gradient(name, weight, has_bias)
         taken = (
             (f"{name}.bias_grad", bias, c, full * has_bias, own),
             (f"{name}.bias_grad16", bias, c, autocast * has_bias),
         )
-        dropped_by_hook = [(f"{name}.grad", moved), (f"{name}.bias_grad", moved)]
+        dropped_by_hook = [(f"{name}.{x}", moved) for x in ("grad", "first.grad", "bias_grad")]
         self._op(f"{name} bias gradient", *taken, gone=[*gone, f"{name}.cast", *dropped_by_hook])
         taken = (f"{name}.bias_grad32", bias, 4, autocast * has_bias, own)
         self._op(f"{name} bias gradient cast", taken, gone=[f"{name}.bias_grad16"])
-        self._op(f"{name} weight gradient cast", (f"{name}.grad32", weight, 4, autocast, own), gone=[f"{name}.grad16"])
+        taken = (f"{name}.grad32", weight, 4, autocast, own)
+        self._op(f"{name} weight gradient cast", taken, gone=[f"{name}.grad16", f"{name}.first.grad16"])
+
+    def _weight_gradient(self, name, weight, there, when=""):
+        taken = (
+            (f"{name}.{when}grad", weight, c, full * there, "gradients"),
+            (f"{name}.{when}grad16", weight, c, autocast * there),
+        )
+        self._op(f"{name} weight gradient", *taken)
 
     def _branch_backward(self, name):
         """The residual stream's gradient enters a branch: cast to 16 bits, through its dropout. Returns what it leaves."""
@@ -516,59 +527,84 @@ def walk(sections, layers, rest, see, chunks=None):
             second and the last it sees none: forward leaves a little more at each, backward a gradient at each.
     """
     live = dict(rest)
-
-    def run(section):
+    for section, seen, times in _plan(layers, chunks):
+        if section in MARKS:
+            see(section, None, live)
+            continue
         for moment, name, taken, gone in sections[section]:
             for part, size in taken:
-                live[part] = live.get(part, 0) + size
-            see(moment, name, live)
-            for part, size in gone:
-                live[part] = live.get(part, 0) - size
-
-    def skip(section, times):
-        for _, _, taken, gone in sections[section]:
-            for part, size in taken:
                 live[part] = live.get(part, 0) + times * size
+            if seen:
+                see(moment, name, live)
             for part, size in gone:
                 live[part] = live.get(part, 0) - times * size
 
-    run("start")
-    skip("block_forward", layers - 1)
-    run("block_forward")
+
+def _plan(layers, chunks=None):
+    """The step's order: (section or mark, whether `walk` sees it, how many times it runs)."""
+    yield "start", True, 1
+    yield "block_forward", False, layers - 1
+    yield "block_forward", True, 1
     if chunks is None:
-        run("loss")
+        yield "loss", True, 1
     else:
-        run("chunked_loss")
+        yield "chunked_loss", True, 1
         if chunks > 1:
-            skip("chunk_forward", chunks - 2)
-            run("chunk_forward")
-        run("last_chunk_forward")
-        run("chunks_added")
-    see("after_forward", None, live)
+            yield "chunk_forward", False, chunks - 2
+            yield "chunk_forward", True, 1
+        yield "last_chunk_forward", True, 1
+        yield "chunks_added", True, 1
+    yield "after_forward", True, 1
     if chunks is None:
-        run("loss_backward")
+        yield "loss_backward", True, 1
     else:
-        run("chunks_scaled")
-        run("lone_chunk" if chunks == 1 else "last_chunk")
+        yield "chunks_scaled", True, 1
+        yield "lone_chunk" if chunks == 1 else "last_chunk", True, 1
         if chunks == 2:
-            run("first_chunk_of_two")
+            yield "first_chunk_of_two", True, 1
         elif chunks > 2:
-            run("second_chunk")
-            skip("middle_chunk", chunks - 3)
-            run("first_chunk")
-        run("chunks_joined")
-    run("block_backward")
+            yield "second_chunk", True, 1
+            yield "middle_chunk", False, chunks - 3
+            yield "first_chunk", True, 1
+        yield "chunks_joined", True, 1
+    yield "block_backward", True, 1
     if layers > 1:
-        skip("block_backward", layers - 2)
-        run("block_backward")
-    run("end")
-    see("after_backward", None, live)
-    run("optimizer")
-    see("after_step", None, live)
+        yield "block_backward", False, layers - 2
+        yield "block_backward", True, 1
+    yield "end", True, 1
+    yield "after_backward", True, 1
+    yield "optimizer", True, 1
+    yield "after_step", True, 1
 
 
-def compile_ledger(chunked=False):
-    """The ledger's sections, for `walk`, as a fast function of a model, a setup and a block."""
+def unroll(sections, layers, rest, chunks=None):
+    """The whole step from its ledger, every block's operations one after another; whole numbers alone.
+
+    Returns:
+        (operations, lines, marks). operations: (name, moment) of rest, of each operation that takes something, of each
+        mark, and of rest again. lines: part -> live bytes while each runs. marks: a mark's name -> its number among them.
+        What the optimizer takes tensor by tensor stands as one operation that takes the most of it.
+    """
+    live, course, marks = dict(rest), [("rest", "rest", dict(rest))], {"rest": 0}
+    for section, _, times in _plan(layers, chunks):
+        if section in MARKS:
+            marks[section] = len(course)
+            course.append((section, section, dict(live)))
+            continue
+        for moment, name, taken, gone in times * sections[section]:
+            for part, size in taken:
+                live[part] = live.get(part, 0) + size
+            if any(size for _, size in taken):
+                course.append((name, moment, dict(live)))
+            for part, size in gone:
+                live[part] = live.get(part, 0) - size
+    course.append(("rest", "rest", dict(rest)))
+    lines = {part: [parts.get(part, 0) for *_, parts in course] for part in PARTS}
+    return [(name, moment) for name, moment, _ in course], lines, marks
+
+
+def compile_ledger(chunked=False, arrays=False):
+    """The ledger's sections, for `walk`, as a fast function, which `compile_expressions` describes."""
     ledger = Ledger(rounded, chunked)
     places: dict[object, int] = {}
 
@@ -587,10 +623,10 @@ def compile_ledger(chunked=False):
         ]
         for section, lines in ledger.sections.items()
     }
-    program = compile_expressions(places)
+    program = compile_expressions(places, arrays)
 
-    def sections(model, setup, block):
-        values = program(model, setup, block)
+    def sections(model, setup, block, **named):
+        values = program(model, setup, block, **named)
         return {
             section: [
                 (moment, name, [(part, values[i]) for part, i in taken], [(part, values[i]) for part, i in gone])

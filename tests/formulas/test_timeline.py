@@ -1,0 +1,93 @@
+"""The whole step, operation by operation: the ledger's timeline is the dry run's, to the byte."""
+
+import grid
+import pytest
+
+import everybyte as eb
+from everybyte.dryrun import PARTS
+from everybyte.setup import PRECISIONS
+
+
+def course(witness, phase_of):
+    """[(phase, {part: bytes})] of each place of a witness's timeline."""
+    lines = witness.timeline()
+    return [
+        (phase_of(place), {part: lines[part][place] for part in PARTS if part in lines and lines[part][place]})
+        for place in range(len(witness.live))
+    ]
+
+
+def split(witness, phase_of):
+    """The places outside the optimizer's step, and the most that lives in it."""
+    places = course(witness, phase_of)
+    inside = [sum(parts.values()) for phase, parts in places if phase == "optimizer"]
+    return [parts for phase, parts in places if phase != "optimizer"], max(inside, default=None)
+
+
+def disagreement(model, setup, block=1):
+    """The first place at which the timelines differ, with what the ledger calls it; None where there is none."""
+    budget, trace = eb.budget(model, setup, block), eb.dry_run(model, setup, block)
+    moments = {"optimizer step": "optimizer"}
+    marks = set(trace.marks.values())
+    predicted, most = split(budget, lambda i: moments.get(budget.operations[i][1], budget.operations[i][1]))
+    counted, seen = split(trace, lambda i: "mark" if i in marks else trace.operations[i][1])
+    names = [name for name, moment in budget.operations if moment != "optimizer step"]
+    if len(predicted) != len(counted):
+        return f"{len(predicted)} operations predicted, {len(counted)} counted"
+    if most != seen:
+        return f"optimizer step: {most} predicted, {seen} counted"
+    different = (i for i in range(len(predicted)) if predicted[i] != counted[i])
+    return next((f"{i}, {names[i]}: {predicted[i]} predicted, {counted[i]} counted" for i in different), None)
+
+
+@pytest.mark.parametrize("start", range(0, 120, 40))
+def test_every_operation_of_any_model_and_setup(start):
+    found = {}
+    for seed in range(start, start + 40):
+        if wrong := disagreement(*grid.anything(seed)):
+            found[seed] = wrong
+    assert found == {}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("attention", ["eager", "flash"])
+def test_every_operation_of_gpt2(precision, attention):
+    setup = eb.Setup(batch=3, sequence=1000, precision=precision, attention=attention, dropout=0.1)
+    assert disagreement(eb.model("gpt2"), setup, 512) is None
+    assert disagreement(eb.model("gpt2-nobias"), setup) is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_with_the_loss_in_chunks_the_marks_and_the_peak_are_the_same(seed):
+    """A chunk's operations stand in the ledger in an order of their own."""
+    model, setup, block = grid.anything(seed)
+    for chunks in {1, min(2, setup.batch * setup.sequence), min(5, setup.batch * setup.sequence)}:
+        chunked = setup.replace(loss="chunked", loss_chunks=chunks)
+        budget, trace = eb.budget(model, chunked, block), eb.dry_run(model, chunked, block)
+        assert max(budget.live) == trace.peak
+        assert [budget.live[i] for i in budget.marks.values()] == [trace.live[i] for i in trace.marks.values()]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_timeline_holds_the_budget(seed):
+    budget = eb.budget(*grid.anything(seed))
+    lines, at = budget.timeline(), budget.peak_operation
+    assert budget.live[at] == budget.peak and budget.operations[at][1] == budget.peak_at
+    assert {part: line[at] for part, line in lines.items() if line[at]} == {p: b for p, b in budget.parts.items() if b}
+    assert {moment: budget.live[place] for moment, place in budget.marks.items()}.items() <= budget.phases.items()
+    assert budget.live[0] == budget.live[-1] == budget.phases["rest"]
+
+
+def test_a_planted_error_is_noticed(monkeypatch):
+    model, setup = eb.model("gpt2"), eb.Setup(batch=1, sequence=64)
+    trace = eb.dry_run(model, setup)
+    lines = {part: list(line) for part, line in trace.timeline().items()}
+    lines["activations"][100] += 1
+    assert disagreement(model, setup) is None
+    monkeypatch.setattr(type(trace), "timeline", lambda self: lines)
+    assert "100, " in disagreement(model, setup)
+
+
+def test_a_step_that_is_not_derived_has_no_timeline():
+    with pytest.raises(ValueError, match="llama-2-7b"):
+        eb.budget(eb.model("llama-2-7b"), eb.Setup()).timeline()
