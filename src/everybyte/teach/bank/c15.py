@@ -1,0 +1,150 @@
+"""Exercises of chapter 15: where does the square come from, and where does FlashAttention put it?"""
+
+from ...budget import budget
+from ...catalog import model
+from ...formulas import SYMBOLS, formula
+from ...setup import Setup
+from ..exercise import Exercise
+
+D = SYMBOLS["head_width"].symbol
+
+
+def _setup(precision="bf16-mixed", dropout=0.0, attention="eager"):
+    return Setup(batch=8, sequence=1024, precision=precision, dropout=dropout, attention=attention)
+
+
+def _scores(name):
+    m, s = model(name), _setup()
+    return m.layers * s.batch * m.heads * s.sequence**2
+
+
+def _squares(name, **setup):
+    """Bytes of the squares of all blocks, causal masks included."""
+    return model(name).layers * formula("attention.scores").at(model(name), _setup(**setup))
+
+
+def _masks(name):
+    return model(name).layers * _setup().sequence ** 2
+
+
+def _per_score(precision, dropout):
+    """Bytes that a block keeps for each score."""
+    return (_squares("gpt2", precision=precision, dropout=dropout) - _masks("gpt2")) // _scores("gpt2")
+
+
+def _short():
+    return _squares("gpt2-xl", dropout=0.1) - _masks("gpt2-xl") - 5 * _scores("gpt2-xl")
+
+
+def _fall(name="gpt2-xl", **setup):
+    full, mixed = (budget(model(name), _setup(precision=p, **setup)).peak for p in ("fp32", "bf16-mixed"))
+    return full - mixed
+
+
+EXERCISES = [
+    Exercise(
+        id="15.1",
+        title="Bytes kept for each score: everything in bf16, with dropout",
+        difficulty=1,
+        minutes=3,
+        unit="B",
+        answer=lambda: _per_score("bf16", 0.1),
+        mistakes={
+            "this is without dropout": lambda: _per_score("bf16", 0.0),
+            "dropout's mask is missing: one byte an element": 4,
+            "the dropped weights are missing: the product reads them, softmax's backward those before dropout": 3,
+            "this is autocast's, whose softmax is in fp32": lambda: _per_score("bf16-mixed", 0.1),
+            "this is fp32's": lambda: _per_score("fp32", 0.1),
+        },
+        hints=(
+            "Ask each of softmax, dropout and the product with the values what its backward reads.",
+            "Softmax its result, dropout its mask of one byte an element, the product its left input: and which of these are one tensor?",
+        ),
+    ),
+    Exercise(
+        id="15.2",
+        title="The squares of all blocks of GPT-2 large under autocast",
+        difficulty=1,
+        minutes=5,
+        unit="GiB",
+        decimals=2,
+        answer=lambda: _squares("gpt2-large"),
+        mistakes={
+            "the causal masks are missing": lambda: _squares("gpt2-large") - _masks("gpt2-large"),
+            "four bytes a score is fp32: autocast keeps a 16-bit copy too": lambda: _squares(
+                "gpt2-large", precision="fp32"
+            ),
+            "two bytes a score: softmax's result is fp32 under autocast": lambda: _squares(
+                "gpt2-large", precision="bf16"
+            ),
+            "this is with dropout": lambda: _squares("gpt2-large", dropout=0.1),
+            "these are GPT-2 XL's": lambda: _squares("gpt2-xl"),
+        },
+        factors={"number of layers": 36},
+        hints=(
+            "Bytes a score, times batch, heads and the sequence twice; a mask of one byte for each pair; all of it for each layer.",
+            "Under autocast softmax's result is fp32 and the product reads a 16-bit copy: six bytes.",
+        ),
+    ),
+    Exercise(
+        id="15.3",
+        title="Where the squares overtake the rest: everything in bf16, with dropout",
+        difficulty=2,
+        minutes=6,
+        accepts="expression",
+        answer=lambda: 34 * D / 5,
+        mistakes={
+            "this is without dropout": 16 * D,
+            "the rest with dropout, but the squares without: each score has five bytes now": 17 * D,
+            "the squares with dropout, but the rest without: the residual dropouts' masks are in the 34": 32 * D / 5,
+            "this is fp32's crossover with dropout": 66 * D / 9,
+            "this is autocast's": 38 * D / 7,
+        },
+        hints=(
+            "Set the bytes a score of exercise 15.1, times the number of scores, equal to 34 BSH.",
+            "Divide by B and S; what is left of H / A has a letter of its own.",
+        ),
+    ),
+    Exercise(
+        id="15.4",
+        title="A published formula under autocast: what its square term lacks",
+        difficulty=2,
+        minutes=6,
+        unit="GiB",
+        decimals=2,
+        answer=_short,
+        mistakes={
+            "causal masks are in it: leave them out": lambda: _short() + _masks("gpt2-xl"),
+            "without dropout autocast keeps six; here it keeps seven": lambda: _scores("gpt2-xl"),
+            "that is fp32's nine bytes against five: under autocast one copy serves": lambda: 4 * _scores("gpt2-xl"),
+            "that is the whole square term; what does the formula have of it?": lambda: 7 * _scores("gpt2-xl"),
+            "that is the formula's own square term": lambda: 5 * _scores("gpt2-xl"),
+        },
+        factors={"number of layers": 48},
+        hints=(
+            "The formula's five bytes a score are 2 + 1 + 2. Which of them has another width under autocast?",
+            "Softmax's result is fp32: 4 + 1 + 2. Two bytes for each of 48 · 8 · 25 · 1,024² scores are missing.",
+        ),
+    ),
+    Exercise(
+        id="15.5",
+        title="From fp32 to autocast with dropout: by how much GPT-2 XL's peak falls",
+        difficulty=3,
+        minutes=8,
+        unit="GiB",
+        decimals=2,
+        answer=lambda: _fall(dropout=0.1),
+        mistakes={
+            "this is without dropout, where it rises": _fall,
+            "this is with flash attention": lambda: _fall(dropout=0.1, attention="flash"),
+            "this is GPT-2's": lambda: _fall("gpt2", dropout=0.1),
+            "that is the squares' share alone; the rest of the block falls too, and the casts are new": lambda: (
+                2 * _scores("gpt2-xl")
+            ),
+        },
+        hints=(
+            "How many bytes a score does fp32 keep with dropout, and how many autocast?",
+            "Ask `eb.budget(xl, setup).peak` for both; the first less the second.",
+        ),
+    ),
+]
