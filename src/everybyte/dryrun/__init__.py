@@ -10,7 +10,7 @@ import torch
 from .. import checks
 from ..setup import Setup
 from .cuda import Autocast, Kernels, fused_optimizers_on_meta, recomputation_as_in_forward
-from .modules import Counted, workload
+from .modules import Counted, one_sequence_a_row, workload
 from .trace import PARTS, PHASES, Trace
 from .tracker import Allocation, Tracker
 
@@ -46,6 +46,7 @@ def dry_run(model, setup: Setup, block: int = 1, batch=None) -> Trace:
         stack.enter_context(Kernels())
         stack.enter_context(tracker)
         module = work.module()
+        stack.enter_context(one_sequence_a_row())
         for parameter in _trained(module):  # before the trainer's own hooks, which may drop the gradient
             parameter.register_post_accumulate_grad_hook(lambda p: tracker.assign(p.grad, "gradients"))
         trainer = work.trainer(module, setup, autocast=Autocast)

@@ -24,10 +24,12 @@ aten = torch.ops.aten
 LOWER = {
     F.linear, F.conv1d, F.conv2d, torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, torch.mm, Tensor.mm,
     torch.bmm, Tensor.bmm, torch.addmm, Tensor.addmm, torch.baddbmm, Tensor.baddbmm, F.scaled_dot_product_attention,
+    torch.einsum, torch.mv, Tensor.mv, torch.addmv, Tensor.addmv, F.conv3d, F.conv_transpose1d, F.conv_transpose2d,
 }  # fmt: skip
 #: Functions that autocast runs in fp32, casting what they are given.
 FP32 = {
-    F.layer_norm, F.group_norm, F.nll_loss, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.kl_div,
+    F.layer_norm, F.rms_norm, F.group_norm, F.nll_loss, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.kl_div,
+    F.softplus, torch.log1p, Tensor.log1p, torch.expm1, Tensor.expm1, torch.cdist, Tensor.__rpow__,
     F.binary_cross_entropy_with_logits, F.cosine_similarity,
     torch.exp, Tensor.exp, torch.log, Tensor.log, torch.pow, Tensor.pow, Tensor.__pow__, torch.rsqrt, Tensor.rsqrt,
     torch.reciprocal, Tensor.reciprocal, torch.logsumexp, Tensor.logsumexp, torch.norm, Tensor.norm,
@@ -45,7 +47,7 @@ class Kernels(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         special = _KERNELS.get(func)
-        if special is not None and next(t for t in tree_leaves(args) if isinstance(t, Tensor)).is_meta:
+        if special is not None and any(isinstance(t, Tensor) and t.is_meta for t in tree_leaves((args, kwargs))):
             return special(*args, **kwargs)
         return func(*args, **kwargs)
 
@@ -57,16 +59,64 @@ def _dropout(input, p=0.5, training=True, inplace=False):
 
 
 def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-    if enable_gqa and query.size(-3) != key.size(-3):
-        repeats = query.size(-3) // key.size(-3)
-        key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
     scale = scale if scale is not None else query.size(-1) ** -0.5
-    if attn_mask is None and query.dtype in (torch.float16, torch.bfloat16) and query.size(-1) <= 256:
+    sixteen_bits = query.dtype in (torch.float16, torch.bfloat16)
+    if attn_mask is None and sixteen_bits and query.size(-1) == value.size(-1) <= 256:
         return _flash(query, key, value, dropout_p, is_causal, scale)
+    attn_mask = _added(attn_mask, query)
+    if query.size(-3) != key.size(-3):  # no kernel but flash takes fewer key than query heads
+        return _math(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    if attn_mask is not None:
+        attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))
+        if odd := key.size(-2) % 16:  # the kernel reads rows of sixteen
+            attn_mask = F.pad(attn_mask, (0, 16 - odd))[..., : key.size(-2)]
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     return aten._scaled_dot_product_efficient_attention(
         query, key, value, attn_mask, needs_grad, dropout_p, is_causal, scale=scale
     )[0]
+
+
+def _added(mask, query):
+    """A mask as the kernels add it to the scores: 0 where it is True, minus infinity elsewhere."""
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    hidden = torch.full((), float("-inf"), dtype=query.dtype, device="meta")
+    return torch.where(mask, torch.zeros_like(hidden), hidden)
+
+
+def _math(query, key, value, mask, dropout_p, is_causal, scale):
+    """What is left where no kernel fits: the scores exist, in fp32."""
+    dtype, root, groups = query.dtype, scale**0.5, query.size(-3) // key.size(-3)
+    query, key, value = query.float() * root, key.float(), value.float()
+    if is_causal:
+        past = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device="meta").tril()
+        mask = _added(past, query)
+    key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    scores = query @ (key.transpose(-2, -1) * root)
+    if mask is not None:
+        scores.add_(mask)
+    return (_dropout(aten._safe_softmax(scores, -1), dropout_p) @ value).to(dtype)
+
+
+class _RMSNorm(torch.autograd.Function):
+    """CUDA's one kernel: beside its input it keeps one fp32 number a row."""
+
+    @staticmethod
+    def forward(ctx, input, weight, dims):
+        rstd = torch.empty(*input.shape[:-dims], *[1] * dims, dtype=torch.float32, device="meta")
+        ctx.save_for_backward(input, weight, rstd)
+        return torch.empty_like(input)
+
+    @staticmethod
+    def backward(ctx, grad):
+        input, weight, _ = ctx.saved_tensors
+        return torch.empty_like(input), None if weight is None else torch.empty_like(weight), None
+
+
+def _rms_norm(input, normalized_shape, weight=None, eps=None):
+    if weight is not None and weight.dtype is not input.dtype:
+        return F.rms_norm(input, normalized_shape, weight, eps)  # many small operations, as PyTorch warns
+    return _RMSNorm.apply(input, weight, len(normalized_shape))
 
 
 def _flash(query, key, value, dropout_p, is_causal, scale):
@@ -87,25 +137,37 @@ def _softmax(function, kernel):
 
 
 _KERNELS = {F.dropout: _dropout, F.scaled_dot_product_attention: _attention}
+_KERNELS |= {F.rms_norm: _rms_norm, torch.rms_norm: _rms_norm}
 _KERNELS |= {torch._fused_sgd_: lambda *_, **__: None}  # writes in place; has no kernel for tensors without data
 _KERNELS |= {f: _softmax(f, aten._softmax) for f in (F.softmax, torch.softmax, Tensor.softmax)}
 _KERNELS |= {f: _softmax(f, aten._log_softmax) for f in (F.log_softmax, torch.log_softmax, Tensor.log_softmax)}
 
 
 class Autocast(TorchFunctionMode):
-    """`torch.autocast("cuda", dtype)`: casts by the lists, each weight's cast kept until the mode is left."""
+    """`torch.autocast("cuda", dtype)`: casts by the lists, each weight's cast kept until the mode is left.
+
+    PyTorch's own flag says that it is on, so that a module can ask, and switch it off for a while.
+    """
 
     def __init__(self, dtype: torch.dtype):
         super().__init__()
         self.dtype = dtype
         self.cache: dict[int, tuple[Tensor, Tensor]] = {}
 
+    def __enter__(self):
+        self.before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+        _set_autocast(True, self.dtype)
+        return super().__enter__()
+
     def __exit__(self, *exception):
         self.cache.clear()
+        _set_autocast(*self.before)
         return super().__exit__(*exception)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if not torch.is_autocast_enabled("cuda"):
+            return func(*args, **kwargs)
         if func is F.cross_entropy:
             return self._cross_entropy(*args, **kwargs)
         if func in LOWER:
@@ -137,9 +199,18 @@ class Autocast(TorchFunctionMode):
             raise ValueError(
                 f"cross_entropy.label_smoothing: {label_smoothing} is not followed under autocast; allowed: 0.0"
             )
+        if target.is_floating_point():
+            raise ValueError(
+                "cross_entropy.target: probabilities are not followed under autocast; allowed: class indices"
+            )
         # It names log_softmax's data type, its input's, so autocast leaves that alone; nll_loss is on the fp32 list.
         log_probabilities = torch.log_softmax(input, 1, dtype=input.dtype)
         return F.nll_loss(self._upper(log_probabilities), target, *args, **kwargs)
+
+
+def _set_autocast(enabled, dtype):
+    torch.set_autocast_enabled("cuda", enabled)
+    torch.set_autocast_dtype("cuda", dtype)
 
 
 def _is_16_bit(value) -> bool:

@@ -3,6 +3,7 @@
 import copy
 import sys
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -158,6 +159,21 @@ def _kind(value):
 def _is_config(model):
     transformers = sys.modules.get("transformers")  # whoever holds a config has imported it
     return transformers is not None and isinstance(model, transformers.PretrainedConfig)
+
+
+@contextmanager
+def one_sequence_a_row():
+    """Tell Hugging Face's models what they would read from the positions: that no row packs several sequences."""
+    masks = sys.modules.get("transformers.masking_utils")
+    if masks is None:
+        yield
+        return
+    original = masks.find_packed_sequence_indices
+    masks.find_packed_sequence_indices = lambda position_ids: None
+    try:
+        yield
+    finally:
+        masks.find_packed_sequence_indices = original
 
 
 def _of_config(config, setup, batch):

@@ -76,7 +76,6 @@ class Tracker(TorchDispatchMode):
     def restart(self) -> None:
         """Forget what has happened; what lives now was there before."""
         self.operations = [("rest", "rest", "")]
-        self._modules = [""]
         self.allocations = list(self._live.values())
         for allocation in self.allocations:
             allocation.birth = 0
@@ -173,7 +172,7 @@ class Tracker(TorchDispatchMode):
 
         def leave_module(*_):
             if is_loss(self._modules.pop()):
-                self._modules[0] = "loss"  # what the model itself does after its head
+                self._modules[-1] = "loss"  # what the head's caller does with the logits
 
         with ExitStack() as stack:
             for name, child in module.named_modules():
