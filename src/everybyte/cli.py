@@ -2,37 +2,43 @@
 
 import argparse
 import json
+import os
 import sys
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict, fields
 
 from . import budget as predict
-from . import gpus, model, models, units
-from .setup import Setup
+from . import checks, gpus, model, models, units
+from .setup import CHOICES, LIMITS, Setup
 from .tables import Table
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit status: 0, or 2 for bad input, said in one line."""
-    options = _parser().parse_args(arguments)
     try:
-        report = options.run(options)
+        options = _options(sys.argv[1:] if arguments is None else arguments)
+        said, table = options.run(options)
+        print(json.dumps(said) if options.json else table, flush=True)
     except ValueError as error:
         print(f"everybyte: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        return 0
-    print(json.dumps(report[0]) if options.json else report[1])
+    except BrokenPipeError:  # whoever read the output has enough; the interpreter shall not flush it again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
-def _parser():
-    parser = argparse.ArgumentParser(prog="everybyte", description="Where the memory of a GPU goes while it trains.")
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise ValueError(f"{message}; see {self.prog} --help")
+
+
+def _options(arguments):
+    parser = _Parser(prog="everybyte", description="Where the memory of a GPU goes while it trains.")
     commands = parser.add_subparsers(required=True, metavar="command")
 
     def command(name, run, help):
         sub = commands.add_parser(name, help=help, description=help)
         sub.add_argument("--json", action="store_true", help="print one JSON value, memory in whole bytes")
-        sub.set_defaults(run=run)
+        sub.set_defaults(run=run, command=name)
         return sub
 
     command("models", _models, "the models of the catalogue")
@@ -44,18 +50,33 @@ def _parser():
         ("compare", _compare, "predict and count, side by side"),
     ):
         _add_setup(command(name, run, help))
-    return parser
+    if arguments and not arguments[0].startswith("-"):
+        checks.one_of("command", "name", arguments[0], commands.choices)
+    options, unknown = parser.parse_known_args(arguments)
+    for word in unknown:
+        names = [f"--{name.replace('_', '-')}" for name in vars(options) if name not in ("run", "command", "model")]
+        checks.one_of(options.command, "option", word, names)
+    return options
 
 
 def _add_setup(parser):
     parser.add_argument("model", help="a name from `everybyte models`")
-    parser.add_argument(
-        "--block", type=int, default=1, help="round each tensor up to so many bytes; CUDA: 512 (default 1)"
-    )
+    parser.add_argument("--block", type=int, default=1, metavar="BYTES",
+                        help="round each tensor up to a multiple of so many bytes; CUDA: 512 (default 1)")  # fmt: skip
     for field in fields(Setup):
-        assert field.default is not MISSING
-        option = "--" + field.name.replace("_", "-")
-        parser.add_argument(option, type=type(field.default), default=field.default, help=f"default {field.default}")
+        option, allowed = "--" + field.name.replace("_", "-"), _allowed(field.name)
+        help = f"{allowed} (default {field.default})"
+        parser.add_argument(option, type=type(field.default), default=field.default, metavar="VALUE", help=help)
+
+
+def _allowed(field):
+    """In words, what a field of Setup may be."""
+    if field in CHOICES:
+        return ", ".join(CHOICES[field])
+    if field in LIMITS:
+        least, most = LIMITS[field]
+        return f"{least} to {most:,}" if most > least else f"{least}"
+    return "0 or more, below 1"
 
 
 def _configuration(options):
@@ -109,11 +130,12 @@ def _dry_run(options):
 
 
 def _count(options):
+    configuration = _configuration(options)
     try:
         from . import dry_run
     except ImportError as error:
         raise ValueError(f"dry-run: {error}; it needs PyTorch: pip install 'everybyte[dryrun]'") from error
-    return dry_run(*_configuration(options), block=options.block)
+    return dry_run(*configuration, block=options.block)
 
 
 def _compare(options):

@@ -39,6 +39,22 @@ ATTENTIONS = ("eager", "flash")
 LOSSES = ("plain", "chunked")
 #: Where `bf16-master` keeps gradients: as backward makes them, in a persistent fp32 buffer, or both.
 MASTER_GRADIENTS = ("bf16", "fp32", "both")
+#: A field -> the values that it may have; the least and the most of one that is a whole number.
+CHOICES = MappingProxyType(
+    {
+        "precision": tuple(PRECISIONS),
+        "optimizer": tuple(OPTIMIZERS),
+        "optimizer_impl": OPTIMIZER_IMPLS,
+        "attention": ATTENTIONS,
+        "loss": LOSSES,
+        "master_gradients": MASTER_GRADIENTS,
+        "checkpointing": ("none",),
+        "sharding": ("none",),
+    }
+)
+LIMITS = MappingProxyType(
+    {"batch": (1, 2**24), "sequence": (1, 2**27), "loss_chunks": (1, checks.ABSURD), "gpus": (1, 1)}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,29 +95,19 @@ class Setup:
     gpus: int = 1
 
     def __post_init__(self):
-        checks.whole("Setup", "batch", self.batch, 1, 2**24)
-        checks.whole("Setup", "sequence", self.sequence, 1, 2**27)
-        checks.one_of("Setup", "precision", self.precision, PRECISIONS)
-        checks.one_of("Setup", "optimizer", self.optimizer, OPTIMIZERS)
-        checks.one_of("Setup", "optimizer_impl", self.optimizer_impl, OPTIMIZER_IMPLS)
-        checks.one_of("Setup", "attention", self.attention, ATTENTIONS)
-        checks.one_of("Setup", "loss", self.loss, LOSSES)
-        chunked = self.loss == "chunked"
-        checks.whole(
-            "Setup", "loss_chunks", self.loss_chunks, 1, self.batch * self.sequence if chunked else checks.ABSURD
-        )
-        checks.one_of("Setup", "master_gradients", self.master_gradients, MASTER_GRADIENTS)
-        checks.one_of("Setup", "checkpointing", self.checkpointing, ("none",))
-        checks.one_of("Setup", "sharding", self.sharding, ("none",))
-        checks.whole("Setup", "gpus", self.gpus, 1, 1)
+        for field, (least, most) in LIMITS.items():
+            checks.whole("Setup", field, getattr(self, field), least, most)
+        for field, allowed in CHOICES.items():
+            checks.one_of("Setup", field, getattr(self, field), allowed)
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             raise ValueError(f"Setup.dropout: {self.dropout!r} is not a number in [0, 1)")
         if self.master_gradients != "bf16" and self.precision != "bf16-master":
             raise ValueError(
                 f"Setup.master_gradients: {self.master_gradients!r} needs precision 'bf16-master', not {self.precision!r}"
             )
-
-        if self.loss_chunks != 8 and not chunked:
+        if self.loss == "chunked":
+            checks.whole("Setup", "loss_chunks", self.loss_chunks, 1, self.batch * self.sequence)
+        elif self.loss_chunks != 8:
             raise ValueError(f"Setup.loss_chunks: {self.loss_chunks!r} needs loss 'chunked', not {self.loss!r}")
 
     @property

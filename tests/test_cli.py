@@ -1,0 +1,231 @@
+"""The command: what it prints, what it returns, and what it says of bad input."""
+
+import json
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import everybyte as eb
+from everybyte.cli import main
+from everybyte.setup import CHOICES
+
+SMALL = ["gpt2", "--batch", "1", "--sequence", "8"]
+KEYS = ["witness", "model", "setup", "parts", "phases", "peak", "peak_at"]
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from everybyte.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def said(capsys, *arguments):
+    """What the command prints, where it succeeds and has nothing to complain of."""
+    assert main(list(arguments)) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def no_fractions(value):
+    return json.loads(value, parse_float=lambda text: pytest.fail(f"{text} is no whole number"))
+
+
+def run(*command, **options):
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+@pytest.mark.parametrize("command", ["budget", "dry-run"])
+def test_a_witness_as_json(capsys, command):
+    found = no_fractions(said(capsys, command, *SMALL, "--json").replace('"dropout": 0.0', '"dropout": 0'))
+    assert list(found) == KEYS
+    assert found["witness"] == {"budget": "predict"}.get(command, "dry run")
+    assert found["model"] == {"name": "gpt2", "parameters": 124439808}
+    assert found["setup"] == eb.Setup(batch=1, sequence=8).as_dict()
+    for group in ("parts", "phases"):
+        assert all(type(v) is int for v in found[group].values())
+    assert sum(found["parts"].values()) == found["peak"] > 0
+    assert found["phases"]["rest"] == 12 * 124439808
+    witness = {"budget": eb.budget, "dry-run": eb.dry_run}[command]
+    assert found == witness(eb.model("gpt2"), eb.Setup(batch=1, sequence=8)).as_dict()
+
+
+@pytest.mark.parametrize("command", ["budget", "dry-run"])
+def test_a_witness_as_a_table(capsys, command):
+    found = json.loads(said(capsys, command, *SMALL, "--json"))
+    lines = said(capsys, command, *SMALL).splitlines()
+    rows = {line.split("  ")[0]: line for line in lines[2:]}
+    assert lines[0].split() == [*found["witness"].split(), "bytes"]
+    peak = f"peak, at {found['peak_at']}"
+    assert list(rows) == [*found["parts"], *found["phases"], peak]
+    for name, value in (found["parts"] | found["phases"] | {peak: found["peak"]}).items():
+        assert f" {value:,} " in rows[name]
+
+
+def test_an_architecture_without_a_ledger_has_its_states_alone(capsys):
+    found = no_fractions(said(capsys, "budget", "llama-2-7b", "--dropout", "0", "--json").replace("0.0", "0"))
+    assert list(found) == KEYS[:5]
+    assert found["parts"] == {} and list(found["phases"]) == ["rest", "after_step"]
+    assert "peak" not in said(capsys, "budget", "llama-2-7b")
+
+
+def test_compare(capsys):
+    found = json.loads(said(capsys, "compare", *SMALL, "--json"))
+    assert list(found) == ["witnesses", "differences", "agree"]
+    assert found["agree"] is True and set(found["differences"].values()) == {0}
+    assert [list(w) for w in found["witnesses"]] == [KEYS, KEYS]
+    assert [w["witness"] for w in found["witnesses"]] == ["predict", "dry run"]
+    table = said(capsys, "compare", *SMALL)
+    assert f"{found['witnesses'][0]['peak']:,}" in table
+    assert table.splitlines()[0].split()[:4] == ["predict", "(B)", "dry", "run"]
+
+
+@pytest.mark.parametrize("command", ["models", "gpus", "formulas"])
+def test_lists(capsys, command):
+    from everybyte.formulas import registry
+
+    expected = {"models": eb.models, "gpus": eb.gpus, "formulas": registry}[command]()
+    found = no_fractions(said(capsys, command, "--json"))
+    assert [entry["name"] for entry in found] == list(expected)
+    table = said(capsys, command).splitlines()
+    assert [line.split()[0] for line in table[2:]] == list(expected)
+    sample = found[0]
+    if command == "models":
+        assert sample["parameters"] == 124439808 and sample["layers"] == 12
+    elif command == "gpus":
+        assert sample["memory"] == expected[sample["name"]].memory
+    else:
+        assert sample["expression"] == str(expected[sample["name"]].expr)
+
+
+def test_every_option_reaches_the_setup(capsys):
+    changed = {
+        "batch": 2, "sequence": 16, "precision": "bf16-master", "optimizer": "momentum", "optimizer_impl": "loop",
+        "attention": "eager", "dropout": 0.25, "loss": "chunked", "loss_chunks": 3, "master_gradients": "both",
+    }  # fmt: skip
+    assert changed.keys() | {"checkpointing", "sharding", "gpus"} == {f.name for f in fields(eb.Setup)}
+    options = [word for field, value in changed.items() for word in ("--" + field.replace("_", "-"), str(value))]
+    for command in ("budget", "dry-run"):
+        found = json.loads(said(capsys, command, "gpt2", *options, "--json"))
+        assert found["setup"] == eb.Setup(**changed).as_dict()
+
+
+@pytest.mark.parametrize("command", ["budget", "dry-run"])
+def test_block_rounds_up(capsys, command):
+    exact, rounded = (json.loads(said(capsys, command, *SMALL, "--json", *more)) for more in ([], ["--block", "512"]))
+    assert exact["phases"]["after_forward"] < rounded["phases"]["after_forward"]
+    assert all(value % 512 == 0 for value in [*rounded["parts"].values(), *rounded["phases"].values()])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("", "the following arguments are required: command; see everybyte --help"),
+        ("bugdet gpt2", "command.name: 'bugdet' is unknown; did you mean 'budget'? allowed: models, "),
+        ("budget", "the following arguments are required: model; see everybyte budget --help"),
+        ("budget gtp2", "model.name: 'gtp2' is unknown; did you mean 'gpt2'"),
+        ("dry-run gtp2", "model.name: 'gtp2' is unknown; did you mean 'gpt2'"),
+        ("compare gtp2", "model.name: 'gtp2' is unknown; did you mean 'gpt2'"),
+        ("budget gpt2 --precision bf16-mix", "Setup.precision: 'bf16-mix' is unknown; did you mean 'bf16-mixed'?"),
+        ("budget gpt2 --bathc 2", "budget.option: '--bathc' is unknown; did you mean '--batch'"),
+        ("models --batch 2", "models.option: '--batch' is unknown; allowed: --json"),
+        ("budget gpt2 gpt2-xl", "budget.option: 'gpt2-xl' is unknown; "),
+        ("budget gpt2 --batch two", "argument --batch: invalid int value: 'two'; see everybyte budget --help"),
+        ("budget gpt2 --batch 1.5", "argument --batch: invalid int value: '1.5'; "),
+        ("budget gpt2 --batch", "argument --batch: expected one argument; "),
+        ("budget gpt2 --batch -1", "Setup.batch: -1 is not a whole number from 1 to "),
+        ("budget gpt2 --dropout nan", "Setup.dropout: nan is not a number in [0, 1)"),
+        ("dry-run gpt2 --block 0", "dry_run.block: 0 is not a whole number from 1 to "),
+        ("budget gpt2 --block 0", "budget.block: 0 is not a whole number from 1 to "),
+        ("budget gpt2 --sequence 1025", "Setup.sequence: 1025 is more than the 1024 positions of gpt2; "),
+        ("dry-run llama-2-7b", "Model.gated: True of llama-2-7b is not a GPT's; allowed: False"),
+        ("compare llama-2-7b", "Model.gated: True of llama-2-7b is not a GPT's; allowed: False"),
+        ("budget gpt2 --master-gradients fp32", "Setup.master_gradients: 'fp32' needs precision 'bf16-master'"),
+    ],
+)
+def test_bad_input_is_said_in_one_line(capsys, arguments, message):
+    assert main(arguments.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"everybyte: {message}")
+    assert err.endswith("\n") and len(err.splitlines()) == 1
+
+
+def test_control_characters_of_the_users_stay_on_the_line(capsys):
+    assert main(["budget", "gpt2\nall is well\x1b[31m"]) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1 and "\x1b" not in err
+
+
+def test_an_error_of_ours_is_not_hidden(monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("everybyte.cli.predict", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["budget", "gpt2"])
+
+
+@pytest.mark.parametrize("command", ["budget", "dry-run", "compare"])
+def test_help_lists_every_field_and_its_values(capsys, command):
+    with pytest.raises(SystemExit) as done:
+        main([command, "--help"])
+    assert done.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for field in fields(eb.Setup):
+        option = f"--{field.name.replace('_', '-')} VALUE "
+        assert text.count(option) >= 1
+        said = text.rsplit(option, 1)[1].split(" --")[0]
+        assert said.endswith(f"(default {field.default})")
+        if field.name in CHOICES:
+            assert said.startswith(", ".join(CHOICES[field.name]) + " (")
+    assert "--batch VALUE 1 to 16,777,216 (default 8)" in text
+    assert "--dropout VALUE 0 or more, below 1 (default 0.0)" in text
+
+
+def test_help_lists_every_command(capsys):
+    with pytest.raises(SystemExit) as done:
+        main(["--help"])
+    assert done.value.code == 0
+    text = capsys.readouterr().out
+    for command in ("models", "gpus", "formulas", "budget", "dry-run", "compare"):
+        assert f"\n    {command} " in text
+
+
+def test_the_console_script_runs():
+    script = Path(sys.executable).parent / "everybyte"
+    found = run(script, "budget", *SMALL, "--json")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.count("\n") == 1
+    assert json.loads(found.stdout) == eb.budget(eb.model("gpt2"), eb.Setup(batch=1, sequence=8)).as_dict()
+    assert run(script, "bugdet").returncode == 2
+
+
+def test_where_torch_is_missing_the_formulas_run_and_the_dry_run_says_what_it_needs():
+    found = run(sys.executable, "-c", WITHOUT_TORCH, "budget", *SMALL, "--json")
+    assert found.returncode == 0 and json.loads(found.stdout)["peak"] > 0
+    for command in ("dry-run", "compare"):
+        found = run(sys.executable, "-c", WITHOUT_TORCH, command, *SMALL)
+        assert (found.returncode, found.stdout) == (2, "")
+        assert len(found.stderr.splitlines()) == 1
+        assert found.stderr.startswith("everybyte: dry-run: ") and "torch" in found.stderr
+        assert "it needs PyTorch: pip install 'everybyte[dryrun]'" in found.stderr
+
+
+@pytest.mark.parametrize("json", [[], ["--json"]])
+def test_a_reader_who_has_enough_is_no_error(json):
+    command = [sys.executable, "-m", "everybyte.cli", "formulas", *json]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(timeout=120) == 0
+
+
+@pytest.mark.parametrize("arguments", [["models"], ["gpus"], ["formulas"], ["budget", *SMALL]])
+def test_a_terminal_without_unicode_shows_it_too(arguments):
+    found = run(sys.executable, "-m", "everybyte.cli", *arguments, env={"PYTHONIOENCODING": "ascii"})
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.isascii()
