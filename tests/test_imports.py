@@ -36,7 +36,8 @@ MAY = {
     "__init__": EVERYTHING,
 }
 # A model's parameter count comes from the formula: fetched when it is asked for, so not at import.
-LATE = {("catalog", "formulas")}
+# A comparison's figure loads matplotlib when it is asked for.
+LATE = {("catalog", "formulas"), ("comparison", "draw")}
 NEVER = {"torch", "matplotlib", "ipywidgets", "anywidget", "IPython"}
 WITHOUT = {"checks", "units", "tables", "catalog", "setup", "formulas", "budget"}
 

@@ -41,6 +41,15 @@ class Comparison:
                 rows.append([what, *cells, size, difference, percent])
         return Table(["", *(f"{name} (B)" for name in self.witnesses), "size", "difference (B)", "%"], rows)
 
+    def figure(self):
+        """The witnesses' timelines, one below the other on one scale: matplotlib's figure, with its text as `alt`."""
+        from . import draw
+
+        first = next(iter(self.witnesses.values()))
+        setup = first.setup
+        title = f"{first.model.name}, {setup.precision}, batch {setup.batch}, sequence {setup.sequence}"
+        return draw.timelines(self.witnesses, title)
+
     def as_dict(self) -> dict:
         """As JSON holds it."""
         said = [witness.as_dict() for witness in self.witnesses.values()]
@@ -57,10 +66,15 @@ def compare(*witnesses) -> Comparison:
     """Lay predictions, dry runs and measurements of one step side by side.
 
     Raises:
-        ValueError: for fewer than two, or where their models, setups or blocks differ.
+        ValueError: for fewer than two, for what is no witness, or where their models, setups or blocks differ.
     """
     if len(witnesses) < 2:
         raise ValueError(f"compare.witnesses: {len(witnesses)} given; allowed: two or more")
+    for witness in witnesses:
+        if not hasattr(witness, "as_dict") or not hasattr(witness, "block"):
+            raise ValueError(
+                f"compare.witnesses: a {type(witness).__name__} is no witness; allowed: what budget or dry_run returns"
+            )
     first = witnesses[0]
     for field in ("model", "setup", "block"):
         for other in witnesses[1:]:

@@ -1,9 +1,11 @@
 """The whole step, operation by operation: the ledger's timeline is the dry run's, to the byte."""
 
 import grid
+import numpy
 import pytest
 
 import everybyte as eb
+from everybyte.budget import PEAKS, peaks
 from everybyte.dryrun import PARTS
 from everybyte.setup import PRECISIONS
 
@@ -91,3 +93,35 @@ def test_a_planted_error_is_noticed(monkeypatch):
 def test_a_step_that_is_not_derived_has_no_timeline():
     with pytest.raises(ValueError, match="llama-2-7b"):
         eb.budget(eb.model("llama-2-7b"), eb.Setup()).timeline()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_peaks_over_arrays_are_the_budgets(seed):
+    model, setup, block = grid.anything(seed)
+    batch, sequence = numpy.array([1, 2, 9, 4000]), numpy.array([[1], [7], [model.positions]])
+    peak, peak_at = peaks(model, setup, batch, sequence, block)
+    assert peak.shape == peak_at.shape == (3, 4)
+    for (i, j), found in numpy.ndenumerate(peak):
+        one = eb.budget(model, setup.replace(batch=int(batch[j]), sequence=int(sequence[i, 0])), block)
+        assert (found, PEAKS[peak_at[i, j]]) == (one.peak, one.peak_at)
+
+
+@pytest.mark.parametrize(
+    ("model", "setup", "batch", "sequence", "said"),
+    [
+        ("llama-2-7b", {}, 1, 1, "llama-2-7b"),
+        ("gpt2", {"loss": "chunked"}, 1, 1, "peaks.setup.loss: 'chunked'"),
+        ("gpt2", {}, 1, [8, 1025], "Setup.sequence: 1025"),
+        ("gpt2", {}, [4, 0], 8, "Setup.batch: 0"),
+    ],
+)
+def test_bad_input_is_named(model, setup, batch, sequence, said):
+    with pytest.raises(ValueError, match=said):
+        peaks(eb.model(model), eb.Setup(**setup), batch, sequence)
+
+
+def test_a_comparison_draws_both_timelines():
+    setup = eb.Setup(batch=1, sequence=64)
+    fig = eb.compare(eb.budget(eb.model("gpt2"), setup), eb.dry_run(eb.model("gpt2"), setup)).figure()
+    assert [ax.get_title("left") for ax in fig.axes] == ["predict", "dry run"]
+    assert "gpt2, fp32, batch 1, sequence 64: predict, 350 operations: the peak" in fig.alt
