@@ -45,8 +45,8 @@ class Budget:
         return self._course[1]
 
     @property
-    def operations(self) -> list[tuple[str, str]]:
-        """(name, moment) of each place of the timeline: rest, operations, marks, rest."""
+    def operations(self) -> list[tuple[str, str, str]]:
+        """(name, moment, block) of each place of the timeline: rest, operations, marks, rest."""
         return self._course[0]
 
     @property

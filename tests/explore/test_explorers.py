@@ -19,6 +19,7 @@ EXPLORERS = {
     "formats": explore.formats,
     "block": explore.block,
     "attention": explore.attention,
+    "step": explore.step,
 }
 PAGE = Path(__file__).with_name("page.mjs").read_text(encoding="utf-8")
 PLAY = """

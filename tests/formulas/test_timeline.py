@@ -33,7 +33,7 @@ def disagreement(model, setup, block=1):
     marks = set(trace.marks.values())
     predicted, most = split(budget, lambda i: moments.get(budget.operations[i][1], budget.operations[i][1]))
     counted, seen = split(trace, lambda i: "mark" if i in marks else trace.operations[i][1])
-    names = [name for name, moment in budget.operations if moment != "optimizer step"]
+    names = [name for name, moment, _ in budget.operations if moment != "optimizer step"]
     if len(predicted) != len(counted):
         return f"{len(predicted)} operations predicted, {len(counted)} counted"
     if most != seen:
@@ -78,6 +78,13 @@ def test_the_timeline_holds_the_budget(seed):
     assert {part: line[at] for part, line in lines.items() if line[at]} == {p: b for p, b in budget.parts.items() if b}
     assert {moment: budget.live[place] for moment, place in budget.marks.items()}.items() <= budget.phases.items()
     assert budget.live[0] == budget.live[-1] == budget.phases["rest"]
+
+
+def test_a_block_s_operations_are_its_own():
+    budget = eb.budget(eb.model("gpt2"), eb.Setup(batch=1, sequence=64))
+    trace = eb.dry_run(eb.model("gpt2"), eb.Setup(batch=1, sequence=64))
+    owners = [".".join(owner.split(".")[:2]) if owner.startswith("blocks") else "" for *_, owner in trace.operations]
+    assert [owner for *_, owner in budget.operations] == owners
 
 
 def test_a_planted_error_is_noticed(monkeypatch):

@@ -8,6 +8,7 @@ from .formats import formats
 from .parameters import parameters
 from .pictures import Lines, Ranges, Stack
 from .states import states
+from .step import step
 
 __all__ = [
     "attention",
@@ -23,5 +24,6 @@ __all__ = [
     "reset",
     "shared",
     "states",
+    "step",
     "steps",
 ]

@@ -354,6 +354,107 @@ const block = {
   },
 };
 
+const timeline = {
+  // The ledger walked: [name, moment, block] and live bytes by part of every operation that takes something.
+  compute(spec, state) {
+    const v = valuesOf(spec, state);
+    const sizes = {};
+    for (const name of spec.sizes) {
+      sizes[name] = FORMULAS[name](v);
+      if (!(sizes[name] >= 0)) throw new Error(`${name}: ${sizes[name]} is not an amount`);
+    }
+    const live = Object.fromEntries(Object.entries(spec.rest).map(([p, name]) => [p, sizes[name]]));
+    const [ops, course, marks] = [[], [], {}];
+    const see = (...op) => { ops.push(op); course.push({ ...live }); };
+    const run = (section, owner = 0) => {
+      for (const [moment, name, taken, gone] of spec.sections[section]) {
+        for (const [p, size] of taken) live[p] = (live[p] ?? 0) + sizes[size];
+        if (taken.some(([, size]) => sizes[size])) see(name, moment, owner);
+        for (const [p, size] of gone) live[p] -= sizes[size];
+      }
+    };
+    const mark = (name) => { marks[name] = ops.length; see(name, name, 0); };
+    mark("rest");
+    const rest = { ...live };
+    run("start");
+    for (let i = 1; i <= v.layers; i++) run("block_forward", i);
+    run("loss");
+    mark(spec.marks[0]);
+    run("loss_backward");
+    for (let i = v.layers; i >= 1; i--) run("block_backward", i);
+    run("end");
+    mark(spec.marks[1]);
+    run("optimizer");
+    mark(spec.marks[2]);
+    ops.push(["rest", "rest", 0]);
+    course.push(rest);
+    const total = course.map((parts) => sum(Object.values(parts)));
+    const top = total.indexOf(total.reduce((a, b) => Math.max(a, b)));
+    const last = total.length - 1;
+    const at = [Math.floor((2 * state.place * last + spec.places) / (2 * spec.places)), top, ...spec.marks.map((m) => marks[m])][state.look];
+    return { ops, course, total, marks, top, last, at, v, subject: subjectOf(spec, state) };
+  },
+  parts: (spec, r) => Object.keys(spec.labels).filter((p) => r.course[r.at][p]).map((p) => [p, r.course[r.at][p]]),
+  instant(spec, r) {
+    const [name, moment, owner] = r.ops[r.at];
+    const where = owner ? `, block ${owner} of ${r.v.layers}` : "";
+    const what = (name === moment ? name.replaceAll("_", " ") : `${moment}${where}, ${name}`) + (r.at === r.top ? " (the peak)" : "");
+    const inside = timeline.parts(spec, r).map(([p, x]) => `${spec.labels[p]} ${amount(x, "B")}`).join(", ");
+    return `Operation ${grouped(String(r.at))} of ${grouped(String(r.last))}, ${what}: ${inside}; ${amount(r.total[r.at], "B")} in all.`;
+  },
+  describe(spec, r) {
+    return `${r.subject}, batch ${grouped(String(r.v.batch))}, sequence ${grouped(String(r.v.sequence))}: the peak of `
+      + `${amount(r.total[r.top], "B")} is in ${r.ops[r.top][1]}. ${timeline.instant(spec, r)}`;
+  },
+  change(spec, a, b, what) {
+    const [before, now] = [a, b].map((r) => `${amount(r.total[r.top], "B")} in ${r.ops[r.top][1]}`);
+    const peak = before === now ? "" : `the peak ${before}${ARROW}${now}. `;
+    return `${what}: ${peak}${timeline.instant(spec, b)}`;
+  },
+  draw(spec, r, paint) {
+    const [left, top, bottom, right] = [76, 34, 290, WIDTH - 12];
+    const high = r.total[r.top] * 1.06;
+    const x = (i) => left + (i / r.last) * (right - left);
+    const y = (value) => bottom - (value / high) * (bottom - top);
+    for (const k of [0, 0.25, 0.5, 0.75, 1]) {
+      const value = r.total[r.top] * k;
+      paint.line(left, y(value), right, y(value), { class: "everybyte-grid" });
+      paint.text(left - 6, y(value), amount(value, "B"), { anchor: "end" });
+    }
+    // No more points than the picture can show: of the operations that share a place, the one with the most bytes.
+    const shown = [];
+    const step = Math.max(1, Math.floor(r.total.length / 1200));
+    for (let i = 0; i <= r.last; i += step) {
+      let most = i;
+      for (let j = i; j < Math.min(i + step, r.total.length); j++) if (r.total[j] > r.total[most]) most = j;
+      shown.push(most);
+    }
+    let floor = shown.map(() => 0);
+    for (const p of Object.keys(spec.labels)) {
+      const roof = shown.map((i, k) => floor[k] + (r.course[i][p] ?? 0));
+      if (roof.some((value, k) => value > floor[k])) {
+        const edge = (values) => values.flatMap((value, k) => [[k ? shown[k] : 0, value], [shown[k + 1] ?? r.last, value]]);
+        const points = [...edge(roof), ...edge(floor).reverse()].map(([i, value]) => `${x(i).toFixed(1)},${y(value).toFixed(1)}`);
+        paint.area(points.join(" "), p, spec.labels[p]);
+      }
+      floor = roof;
+    }
+    Object.entries(r.marks).filter(([, i]) => i).forEach(([name, i], k) => {
+      paint.line(x(i), top - 8, x(i), bottom, { class: "everybyte-limit" });
+      const end = x(i) > WIDTH / 2;
+      paint.text(x(i) + (end ? -4 : 4), k % 2 ? top - 26 : top - 11, name.replaceAll("_", " "), { anchor: end ? "end" : "start" });
+    });
+    const middle = x(Math.min(r.at + 0.5, r.last));
+    paint.line(middle, top - 4, middle, bottom + 6, { class: "everybyte-mark" });
+    const [px, py] = [x(r.top), y(r.total[r.top])];
+    paint.element("polygon", { points: `${px - 5},${py - 9} ${px + 5},${py - 9} ${px},${py - 1}`, class: "everybyte-mark" });
+    const away = px > WIDTH / 2;
+    paint.text(px + (away ? -10 : 10), py - 5, `peak ${amount(r.total[r.top], "B")}, ${r.ops[r.top][1]}`, { anchor: away ? "end" : "start", bold: true });
+    paint.text((left + right) / 2, bottom + 16, `the ${grouped(String(r.last))} operations of the step, in order`, { anchor: "middle" });
+    return paint.legend(bottom + 34, timeline.parts(spec, r).map(([p, value]) => [p, `${spec.labels[p]} ${amount(value, "B")}`]));
+  },
+};
+
 const short = (x) => String(Number(x.toPrecision(6)));
 const power = (x) => `2^${short(Number(Math.log2(x).toFixed(3)))}`;
 
@@ -372,7 +473,7 @@ function round(x, f) {
   return { fate: `rounds it, ${error}`, verdict: `is rounded to ${Number((rounded / 2 ** Math.floor(Math.log2(x))).toPrecision(6))} \u00d7 2^${Math.floor(Math.log2(x))}, ${error}` };
 }
 
-const KINDS = { stack, lines, ranges, block };
+const KINDS = { stack, lines, ranges, block, timeline };
 
 function describe(spec, state) {
   const kind = KINDS[spec.kind];
@@ -421,6 +522,10 @@ function painter(svg, looks, id) {
     part(x, y, width, height, name, title) {
       const bar = paint.rect(x, y, width, height, { fill: `url(#${id}-${name})`, class: "everybyte-part" });
       bar.appendChild(node("title", {})).textContent = title;
+    },
+    area(points, name, title) {
+      const shape = put("polygon", { points, fill: `url(#${id}-${name})`, class: "everybyte-part" });
+      shape.appendChild(node("title", {})).textContent = title;
     },
     pill(x, y, words, look) {
       const width = 6.6 * words.length + 8;

@@ -581,26 +581,32 @@ def unroll(sections, layers, rest, chunks=None):
     """The whole step from its ledger, every block's operations one after another; whole numbers alone.
 
     Returns:
-        (operations, lines, marks). operations: (name, moment) of rest, of each operation that takes something, of each
-        mark, and of rest again. lines: part -> live bytes while each runs. marks: a mark's name -> its number among them.
-        What the optimizer takes tensor by tensor stands as one operation that takes the most of it.
+        (operations, lines, marks). operations: (name, moment, owner) of rest, of each operation that takes something, of
+        each mark, and of rest again; the owner is the block, "blocks.0" the first, or "". lines: part -> live bytes while
+        each runs. marks: a mark's name -> its number among them. What the optimizer takes tensor by tensor stands as one
+        operation that takes the most of it.
     """
-    live, course, marks = dict(rest), [("rest", "rest", dict(rest))], {"rest": 0}
+    live, operations, course, marks = dict(rest), [("rest", "rest", "")], [dict(rest)], {"rest": 0}
+    owners = {"block_forward": iter(range(layers)), "block_backward": iter(reversed(range(layers)))}
     for section, _, times in _plan(layers, chunks):
         if section in MARKS:
             marks[section] = len(course)
-            course.append((section, section, dict(live)))
+            operations.append((section, section, ""))
+            course.append(dict(live))
             continue
-        for moment, name, taken, gone in times * sections[section]:
-            for part, size in taken:
-                live[part] = live.get(part, 0) + size
-            if any(size for _, size in taken):
-                course.append((name, moment, dict(live)))
-            for part, size in gone:
-                live[part] = live.get(part, 0) - size
-    course.append(("rest", "rest", dict(rest)))
-    lines = {part: [parts.get(part, 0) for *_, parts in course] for part in PARTS}
-    return [(name, moment) for name, moment, _ in course], lines, marks
+        for _ in range(times):
+            owner = f"blocks.{next(owners[section])}" if section in owners else ""
+            for moment, name, taken, gone in sections[section]:
+                for part, size in taken:
+                    live[part] = live.get(part, 0) + size
+                if any(size for _, size in taken):
+                    operations.append((name, moment, owner))
+                    course.append(dict(live))
+                for part, size in gone:
+                    live[part] = live.get(part, 0) - size
+    operations.append(("rest", "rest", ""))
+    course.append(dict(rest))
+    return operations, {part: [parts.get(part, 0) for parts in course] for part in PARTS}, marks
 
 
 def compile_ledger(chunked=False, arrays=False):
@@ -754,6 +760,11 @@ FLASH = _register(
     source="Dao et al. 2022, arXiv:2205.14135, algorithm 2; PyTorch, _scaled_dot_product_*_attention",
 )  # fmt: skip
 LOGITS = _register("logits", "the logits", t * V * c, "16_loss", source="nanoGPT, model.py")
+LOGITS_AT_PEAK = _register(
+    "loss.logits", "the logits-sized tensors at the loss's worst moment, in its backward: three of them",
+    (t + chunked * (chunk - t)) * V * (full * 3 * c + autocast * (4 + 4 + c)), "16_loss",
+    source="PyTorch, F.cross_entropy; " + _AUTOCAST,
+)  # fmt: skip
 LOSS = _register(
     "loss", "what head and loss hold after forward", _kept("start", "loss") + _kept_by_loss("loss"), "16_loss",
     source="PyTorch, F.cross_entropy; " + _AUTOCAST,

@@ -1,0 +1,82 @@
+"""Chapter 17's explorer: the step that it walks is the budget's, at every operation."""
+
+from pathlib import Path
+
+import pytest
+
+import everybyte as eb
+from everybyte import explore
+from everybyte.explore.step import LOOKS, PLACES
+
+PAGE = Path(__file__).with_name("page.mjs").read_text(encoding="utf-8")
+PLAY = """
+import picture from "./picture.mjs";
+import { play } from "./page.mjs";
+export default ({ spec, state, steps }) => play(picture, spec, state, steps);
+"""
+SETUPS = [
+    {},
+    {"precision": "bf16-mixed", "attention": "eager"},
+    {"precision": "fp16-mixed", "optimizer": "sgd"},
+    {"precision": "bf16-master", "optimizer_impl": "loop"},
+    {"precision": "bf16", "optimizer_impl": "fused", "dropout": 0.1},
+]
+SMALL = eb.Model(name="<i>small</i>", layers=3, width=48, heads=3, vocabulary=101, positions=64)
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=lambda s: "-".join(map(str, s.values())) or "fp32")
+@pytest.mark.parametrize("model", [SMALL, eb.model("gpt2")], ids=lambda m: m.name)
+def test_the_step_is_the_budget_s(model, setup):
+    setup = eb.Setup(batch=2, sequence=64, **setup)
+    explorer = explore.step(model, setup)
+    course, budget = explorer.kind.compute(explorer.values()), eb.budget(model, setup)
+    assert course.operations == budget.operations and course.timeline() == budget.timeline()
+    assert (course.peak, course.peak_at, course.at) == (budget.peak, budget.peak_at, budget.peak_operation)
+    assert explorer.table().rows[-1][1] == budget.peak
+
+
+def test_the_slider_reaches_every_operation_and_the_looks_every_mark():
+    explorer = explore.step(setup=eb.Setup())
+    budget = eb.budget(eb.model("gpt2"), eb.Setup())
+    seen = [explorer.kind.compute(explorer.values(look=0, place=place)).at for place in range(PLACES + 1)]
+    assert sorted(set(seen)) == list(range(len(budget.live))) and seen == sorted(seen)
+    marks = [explorer.kind.compute(explorer.values(look=i)).at for i in range(2, len(LOOKS))]
+    assert marks == [budget.marks[m] for m in ("after_forward", "after_backward", "after_step")]
+
+
+@pytest.mark.parametrize(
+    ("preset", "said"),
+    [
+        ("the loss wins", "peak of 10.54 GiB is in loss backward"),
+        ("the optimizer wins", "is in optimizer step"),
+        ("backward wins", "is in backward"),
+    ],
+)
+def test_the_presets_are_what_they_are_called(preset, said):
+    explorer = explore.step()
+    assert said in explorer.describe(explorer.state | explorer.presets[preset])
+
+
+def test_an_instant_is_named():
+    explorer = explore.step(setup=eb.Setup())
+    at = eb.budget(eb.model("gpt2"), eb.Setup()).operations.index(("gelu", "forward", "blocks.6"))
+    place = next(p for p in range(PLACES) if explorer.kind.compute(explorer.values(look=0, place=p)).at == at)
+    said = explorer.describe(explorer.state | {"look": 0, "place": place})
+    assert f"Operation {at} of 349, forward, block 7 of 12, gelu: weights 474.70 MiB, " in said
+
+
+def test_a_moved_slider_says_where_it_is(node):
+    explorer = explore.step()
+    steps = [{"c_look": 0, "c_place": 300}, {"preset": 0}]
+    data = {"spec": explorer.picture.spec, "state": explorer.state, "steps": steps}
+    opened, moved, back = node(PLAY, data, picture=explorer.source, page=PAGE)["seen"]
+    assert moved["sentence"].startswith(
+        "Look at the peak → the slider's place, place (‰ of the step) 0 → 300: Operation "
+    )
+    assert opened["label"] == back["label"] != moved["label"] and moved["bars"] >= 4
+
+
+def test_a_model_of_your_own_is_shown_as_text():
+    assert explore.step(SMALL, eb.Setup(batch=2, sequence=32)).describe().startswith("<i>small</i>, fp32, flash, adamw")
+    with pytest.raises(ValueError, match="llama-2-7b"):
+        explore.step(eb.model("llama-2-7b"))
