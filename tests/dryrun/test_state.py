@@ -1,14 +1,9 @@
 """A dry run that is interrupted, anywhere, leaves nothing behind."""
 
 import gc
-import warnings
 
 import pytest
 import torch
-from torch.optim import optimizer
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils import checkpoint
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import everybyte as eb
 from everybyte.dryrun import cuda
@@ -17,24 +12,6 @@ from everybyte.reference.gpt import Block
 
 SMALL = eb.Model(name="small", layers=2, width=48, heads=3, vocabulary=101, positions=40)
 SETUP = eb.Setup(batch=2, sequence=8, precision="fp16-mixed", dropout=0.1)
-
-
-def state():
-    """What a dry run changes while it lasts, and what random numbers it might draw."""
-    return {
-        "function modes": _get_current_function_mode_stack(),
-        "dispatch modes": _get_current_dispatch_mode_stack(),
-        "default data type": torch.get_default_dtype(),
-        "default device": torch.get_default_device(),
-        "gradients": torch.is_grad_enabled(),
-        "autocast": [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")],
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "random numbers": torch.get_rng_state().tolist(),
-        "fused optimizers": optimizer._get_fused_kernels_supported_devices,
-        "checkpoint": checkpoint.checkpoint,
-        "warnings": list(warnings.filters),
-        "collector": gc.isenabled(),
-    }
 
 
 def raising(error):
@@ -68,7 +45,7 @@ PLACES = {
 @pytest.mark.parametrize("collecting", [True, False])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("place", PLACES)
-def test_an_interruption_leaves_no_global_state(monkeypatch, place, error, collecting):
+def test_an_interruption_leaves_no_global_state(monkeypatch, state, place, error, collecting):
     expected = eb.dry_run(SMALL, SETUP)
     (gc.enable if collecting else gc.disable)()
     try:
@@ -85,7 +62,7 @@ def test_an_interruption_leaves_no_global_state(monkeypatch, place, error, colle
     assert after.as_dict() == expected.as_dict()
 
 
-def test_a_dry_run_leaves_no_global_state_and_draws_no_random_number():
+def test_a_dry_run_leaves_no_global_state_and_draws_no_random_number(state):
     before = state()
     eb.dry_run(SMALL, SETUP)
     assert state() == before

@@ -1,0 +1,323 @@
+"""A module of your own in a dry run: counted as the reference is, and told clearly what it cannot do there."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import everybyte as eb
+from everybyte.dryrun import Counted
+from everybyte.reference import GPT
+
+SMALL = eb.Model(name="small", layers=2, width=48, heads=3, vocabulary=101, positions=40)
+SETUP = eb.Setup(batch=2, sequence=8)
+TOKENS = (2, 8), torch.int64
+BATCH = {"x": torch.ones(4, 6), "labels": ((4,), torch.int64)}
+
+
+class Net(nn.Module):
+    """One layer, and a place to do something else."""
+
+    def __init__(self, between=lambda x: x, output=lambda loss: loss):
+        super().__init__()
+        self.layer, self.between, self.output = nn.Linear(6, 6), between, output
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x, labels):
+        return self.output(F.cross_entropy(self.head(self.between(self.layer(x))), labels))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16"])
+def test_the_reference_as_a_module_of_your_own_is_counted_as_the_reference(precision):
+    setup = SETUP.replace(precision=precision, dropout=0.1)
+    own = eb.dry_run(lambda: GPT(SMALL, setup), setup, batch={"tokens": TOKENS, "targets": TOKENS})
+    reference = eb.dry_run(SMALL, setup)
+    assert own.model == Counted("GPT", SMALL.parameters)
+    assert (own.phases, own.peak, own.peak_at, own.parts) == (
+        reference.phases, reference.peak, reference.peak_at, reference.parts,
+    )  # fmt: skip
+    assert own.timeline() == reference.timeline()
+    assert own.as_dict()["model"] == {"name": "GPT", "parameters": SMALL.parameters}
+
+
+def test_what_a_small_net_keeps_is_counted_by_hand():
+    trace = eb.dry_run(Net, eb.Setup(optimizer="sgd"), batch=BATCH)
+    parameters = 4 * (6 * 6 + 6 + 5 * 6 + 5)
+    assert trace.phases["rest"] == parameters
+    after = trace.parts_at("after_forward")
+    assert after["activations"] == 4 * (4 * 6) * 2  # x, and the layer's output
+    assert after["loss"] == 4 * (4 * 5 + 1 + 1) + 8 * 4  # log-probabilities, the total weight, the loss; the labels
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        BATCH,
+        (torch.ones(4, 6), torch.ones(4, dtype=torch.int64)),
+        [((4, 6), torch.float32), (torch.Size([4]), torch.int64)],
+        {"x": torch.empty(4, 6, device="meta"), "labels": torch.zeros(4, dtype=torch.int64)},
+    ],
+)
+def test_a_batch_is_described_by_examples_or_by_shapes(batch):
+    assert eb.dry_run(Net, SETUP, batch=batch).peak == eb.dry_run(Net, SETUP, batch=BATCH).peak
+
+
+def test_an_object_with_the_loss_is_as_good_as_the_loss():
+    class Output:
+        def __init__(self, loss):
+            self.loss = loss
+
+    assert eb.dry_run(lambda: Net(output=Output), SETUP, batch=BATCH).peak == eb.dry_run(Net, SETUP, batch=BATCH).peak
+
+
+def test_frozen_parameters_have_neither_gradients_nor_states():
+    def half():
+        net = Net()
+        net.layer.requires_grad_(False)
+        return net
+
+    for precision in ("fp32", "bf16-master", "fp16-mixed"):
+        trace = eb.dry_run(half, eb.Setup(precision=precision), batch=BATCH)
+        trained = 5 * 6 + 5
+        numbers = 2 * trained + (trained if precision == "bf16-master" else 0)
+        states = trace.parts_at("rest")["optimizer"] - (8 if precision == "fp16-mixed" else 0)  # the scale, its tracker
+        assert states == 4 * numbers
+        assert trace.parts_at("after_backward")["gradients"] == trained * (2 if precision == "bf16-master" else 4)
+
+
+def note(error):
+    return "\n".join(getattr(error.value, "__notes__", []))
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "said"),
+    [
+        (lambda: nn.Module(), BATCH, "dry_run.model: Module has no parameter to train"),
+        (lambda: Net().requires_grad_(False), BATCH, "dry_run.model: Net has no parameter to train"),
+        (lambda: 3, BATCH, "dry_run.model: it made a int; allowed: a function that makes a torch.nn.Module"),
+        (Net(), BATCH, "dry_run.model: a Net, made already; allowed: a function"),
+        ("gpt2", BATCH, "dry_run.model: a str; allowed: an everybyte Model"),
+        (Net, None, "dry_run.batch: None; allowed with a module of your own"),
+        (Net, {}, "dry_run.batch: a dict without a tensor"),
+        (Net, 3, "dry_run.batch: a int without a tensor"),
+        (SMALL, BATCH, "dry_run.batch: a dict with small; allowed: None"),
+        (lambda: Net(output=lambda loss: None), BATCH, "the forward of Net returned a NoneType; allowed: the loss"),
+        (
+            lambda: Net(output=lambda loss: loss.expand(2)),
+            BATCH,
+            r"returned a tensor of shape \(2,\); allowed: the loss",
+        ),
+        (lambda: Net(output=lambda loss: loss.detach()), BATCH, "the loss of Net depends on none of its parameters"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_words(state, model, batch, said):
+    before = state()
+    with pytest.raises(ValueError, match=said):
+        eb.dry_run(model, SETUP, batch=batch)
+    assert state() == before
+
+
+@pytest.mark.parametrize("place", ["parameter", "buffer"])
+def test_a_module_on_another_device_is_refused_by_the_name_of_its_tensor(place):
+    def make():
+        net = Net()
+        if place == "parameter":
+            net.head = nn.Linear(6, 5, device="cpu")
+        else:
+            net.layer.register_buffer("scale", torch.ones(1, device="cpu"))
+        return net
+
+    name = {"parameter": "head.weight", "buffer": "layer.scale"}[place]
+    with pytest.raises(ValueError, match=f"dry_run.model: {place} '{name}' of Net is on device cpu; allowed: meta"):
+        eb.dry_run(make, SETUP, batch=BATCH)
+
+
+@pytest.mark.parametrize(
+    ("between", "operation"),
+    [
+        (lambda x: x if x.sum() > 0 else -x, "_local_scalar_dense"),
+        (lambda x: x * x.max().item(), "_local_scalar_dense"),
+        (lambda x: x[x[:, 0] > 0], "index"),
+        (lambda x: x + x.nonzero().size(0), "nonzero"),
+        (lambda x: x + x.unique().numel(), "_unique2"),
+        (lambda x: x.cpu(), "_to_copy"),
+        (lambda x: x if torch.equal(x, x) else -x, "equal"),
+        (lambda x: x.repeat_interleave(x[:, 0].long(), 0), "repeat_interleave"),
+    ],
+)
+def test_a_module_that_needs_values_is_told_which_operation_does(state, between, operation):
+    before = state()
+    with pytest.raises(ValueError, match=rf"module '' needs the values in a tensor \(aten\.{operation}\.") as error:
+        eb.dry_run(lambda: Net(between), SETUP, batch=BATCH)
+    assert "everybyte.dry_run: in forward, in module 'Net', after operation" in note(error)
+    assert state() == before
+
+
+@pytest.mark.parametrize(
+    ("between", "operation"),
+    [
+        (lambda x: x @ torch.ones(6, 6), "mm"),
+        (lambda x: F.linear(x, torch.ones(6, 6)), "mm"),
+        (lambda x: F.embedding(torch.zeros(4, dtype=torch.int64), x), "embedding"),
+    ],
+)
+def test_a_tensor_on_the_wrong_device_in_forward_is_refused_as_cuda_would(between, operation):
+    with pytest.raises(
+        ValueError, match=rf"gives aten\.{operation}\.default a tensor on device cpu; allowed: .*device=x.device"
+    ):
+        eb.dry_run(lambda: Net(between), SETUP, batch=BATCH)
+
+
+def test_numbers_and_indices_on_the_cpu_are_none_of_the_gpus_business():
+    expected = eb.dry_run(lambda: Net(lambda x: x * 2), SETUP, batch=BATCH).peak
+    assert eb.dry_run(lambda: Net(lambda x: x * torch.tensor(2.0)), SETUP, batch=BATCH).peak == expected
+    eb.dry_run(lambda: Net(lambda x: x[torch.tensor([0, 1, 2, 3])]), SETUP, batch=BATCH)
+
+
+class Broken(Exception):
+    pass
+
+
+def broken(*_):
+    raise Broken("as the module says it")
+
+
+class Nested(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Net(), Net(broken)])
+
+    def forward(self, x, labels):
+        return sum(block(x, labels) for block in self.blocks)
+
+
+def test_what_a_module_raises_says_where_it_was(state):
+    before = state()
+    with pytest.raises(Broken) as error:
+        eb.dry_run(Nested, SETUP, batch=BATCH)
+    assert str(error.value) == "as the module says it"
+    assert "in forward, in module 'blocks.1', after operation 'addmm'" in note(error)
+    assert state() == before
+
+
+def test_shapes_that_do_not_fit_are_pytorchs_own_error_with_a_note():
+    with pytest.raises(RuntimeError, match="size|shape") as error:
+        eb.dry_run(Net, SETUP, batch={"x": torch.ones(4, 7), "labels": torch.zeros(4, dtype=torch.int64)})
+    assert "in module 'layer'" in note(error)
+
+
+def test_an_error_in_backward_says_so():
+    class Backward(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            raise Broken("backward")
+
+    with pytest.raises(Broken) as error:
+        eb.dry_run(lambda: Net(Backward.apply), SETUP, batch=BATCH)
+    assert "everybyte.dry_run: in backward" in note(error)
+
+
+class Attends(nn.Module):
+    """Attention with fewer key than query heads, a mask, a norm, a stretch without autocast."""
+
+    def __init__(self, kv_heads=4, mask=False, dropout=0.0, norm=False, off=False):
+        super().__init__()
+        self.kv_heads, self.mask, self.dropout, self.off = kv_heads, mask, dropout, off
+        self.norm = nn.RMSNorm(64) if norm else nn.Identity()
+        self.q, self.k, self.head = nn.Linear(64, 64), nn.Linear(64, 16 * kv_heads), nn.Linear(64, 10)
+
+    def forward(self, x, labels):
+        B, S, _ = x.shape
+        x = self.norm(x)
+        if self.off:
+            with torch.autocast("cuda", enabled=False):
+                x = x.float() @ torch.empty(64, 64, device=x.device)
+        q = self.q(x).view(B, S, 4, 16).transpose(1, 2)
+        k = self.k(x).view(B, S, self.kv_heads, 16).transpose(1, 2)
+        mask = torch.ones(B, 1, S, S, dtype=torch.bool, device=x.device) if self.mask else None
+        y = F.scaled_dot_product_attention(
+            query=q, key=k, value=k, attn_mask=mask, dropout_p=self.dropout, is_causal=not self.mask,
+            enable_gqa=self.kv_heads < 4,
+        )  # fmt: skip
+        return F.cross_entropy(self.head(y.transpose(1, 2).reshape(B, S, 64)).view(-1, 10), labels.view(-1))
+
+
+def attends(precision="fp32", sequence=20, **options):
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    batch = {"x": ((2, sequence, 64), dtype), "labels": ((2, sequence), torch.int64)}
+    return eb.dry_run(lambda: Attends(**options), eb.Setup(precision=precision, optimizer="sgd"), batch=batch)
+
+
+def operations(trace):
+    return [name for name, phase, _ in trace.operations if phase == "forward"]
+
+
+@pytest.mark.parametrize(
+    ("precision", "options", "kernel"),
+    [
+        ("fp32", {}, "_scaled_dot_product_efficient_attention"),
+        ("bf16", {}, "_scaled_dot_product_flash_attention"),
+        ("bf16-mixed", {"kv_heads": 2}, "_scaled_dot_product_flash_attention"),
+        ("bf16", {"mask": True}, "_scaled_dot_product_efficient_attention"),
+        ("bf16-mixed", {"mask": True}, "_scaled_dot_product_efficient_attention"),
+        ("fp32", {"kv_heads": 2}, "_safe_softmax"),
+        ("bf16", {"kv_heads": 2, "mask": True}, "_safe_softmax"),
+        ("bf16-mixed", {"kv_heads": 1, "mask": True, "dropout": 0.1}, "_safe_softmax"),
+    ],
+)
+def test_attention_takes_the_kernel_that_cuda_would(precision, options, kernel):
+    kernels = {
+        "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention", "_safe_softmax",
+    }  # fmt: skip
+    assert kernels & set(operations(attends(precision, **options))) == {kernel}
+
+
+@pytest.mark.parametrize(("sequence", "padded"), [(32, 0), (20, 32)])
+def test_a_mask_is_added_in_the_querys_data_type_and_its_rows_padded_to_sixteen(sequence, padded):
+    with_mask, without = (attends(sequence=sequence, mask=m).parts_at("after_forward") for m in (True, False))
+    # Kept: the added mask, one for all heads, or where the rows are padded one for each head; and the two scalars of it.
+    added = 4 * 2 * 4 * sequence * padded if padded else 4 * 2 * sequence * sequence
+    assert with_mask["activations"] - without["activations"] == added
+
+
+def test_where_no_kernel_fits_the_scores_exist_in_fp32():
+    trace = attends(sequence=128, kv_heads=2)
+    scores = 4 * 2 * 4 * 128 * 128
+    assert sum(a.bytes == scores for a in trace.owners(trace.marks["after_forward"])) == 1
+    assert trace.peak >= 2 * scores
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed"])
+def test_an_rms_norm_is_one_kernel_that_keeps_one_number_a_row(precision):
+    plain, normed = (attends(precision, norm=n) for n in (False, True))
+    assert "pow" not in operations(normed)
+    rows, width = 2 * 20, 2 if precision == "bf16" else 4
+    kept = {n: t.parts_at("after_forward")["activations"] for n, t in (("plain", plain), ("normed", normed))}
+    # Its output, where a matrix product keeps that itself; under autocast that one keeps a 16-bit copy of it, as before.
+    output = 0 if precision == "bf16-mixed" else rows * 64 * width
+    assert kept["normed"] - kept["plain"] == output + rows * 4
+
+
+def test_autocast_can_be_switched_off_for_a_while():
+    trace = attends("bf16-mixed", off=True)
+    names = operations(trace)
+    assert names[: names.index("mm")].count("_to_copy") == 0
+
+
+def test_what_autocast_does_with_a_smoothed_loss_is_refused_and_not_guessed():
+    class Smoothed(Net):
+        def forward(self, x, labels):
+            return F.cross_entropy(self.layer(x), labels, label_smoothing=0.1)
+
+    class Soft(Net):
+        def forward(self, x, labels):
+            return F.cross_entropy(self.layer(x), x)
+
+    for net, said in ((Smoothed, "label_smoothing: 0.1"), (Soft, "target: probabilities")):
+        with pytest.raises(ValueError, match=f"cross_entropy.{said}"):
+            eb.dry_run(net, eb.Setup(precision="bf16-mixed"), batch=BATCH)
+        assert eb.dry_run(net, eb.Setup(precision="fp32"), batch=BATCH).peak > 0
