@@ -47,7 +47,7 @@ def test_in_fp32_the_squares_catch_up_at_sixteen_head_widths():
 def test_the_presets_say_what_they_show():
     explorer = explore.attention()
     said = explorer.describe(explorer.state | explorer.presets["GPT-2, fp32"])
-    assert "at sequence (tokens) 1,024, a block with eager attention" in said and said.startswith(
+    assert "at sequence (tokens) 1,024, eager block" in said and said.startswith(
         "heads 12, 64 wide, fp32, no dropout, batch 8, width 768: "
     )
 
