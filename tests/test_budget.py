@@ -1,0 +1,150 @@
+"""The prediction as an object: its sums, its order, what it refuses. That its numbers are right, others test."""
+
+import json
+
+import grid
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import everybyte as eb
+from everybyte.setup import ATTENTIONS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
+
+MODEL = eb.Model(name="small", layers=2, width=48, heads=3, vocabulary=101, positions=64)
+MOMENTS = ("rest", "after_forward", "after_backward", "after_step")
+PEAKS = {"forward", "loss forward", "loss backward", "backward", "optimizer step"}
+#: A GPT as large as the largest: 175 B parameters, and a batch that no GPU has ever held.
+HUGE = eb.Model(name="175B", layers=96, width=12288, heads=96, vocabulary=50257, positions=2048)
+
+
+@st.composite
+def steps(draw):
+    """A model, a setup and a block; heads that any kernel takes."""
+    heads = draw(st.integers(1, 6))
+    model = eb.Model(
+        name="drawn", layers=draw(st.integers(1, 6)), width=heads * 4 * draw(st.integers(1, 24)), heads=heads,
+        vocabulary=draw(st.integers(2, 60000)), positions=128, tied=draw(st.booleans()), qkv_bias=draw(st.booleans()),
+    )  # fmt: skip
+    setup = eb.Setup(
+        batch=draw(st.integers(1, 12)), sequence=draw(st.integers(1, 100)), precision=draw(st.sampled_from(list(PRECISIONS))),
+        optimizer=draw(st.sampled_from(list(OPTIMIZERS))), optimizer_impl=draw(st.sampled_from(OPTIMIZER_IMPLS)),
+        attention=draw(st.sampled_from(ATTENTIONS)), dropout=draw(st.sampled_from([0.0, 0.1])),
+    )  # fmt: skip
+    return model, setup, draw(st.sampled_from(grid.BLOCKS))
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_parts_sum_to_the_peak_and_moments_to_their_phases(seed):
+    model, setup, block = grid.anything(seed)
+    budget = eb.budget(model, setup, block)
+    assert sum(budget.parts.values()) == budget.peak
+    assert list(budget.moments) == list(MOMENTS)
+    for moment in MOMENTS:
+        assert sum(budget.parts_at(moment).values()) == budget.phases[moment]
+    assert budget.peak_at in PEAKS
+    # Nothing that is a moment of the step is above its peak, which the optimizer's step reaches or does not.
+    assert max(budget.phases.values()) <= budget.peak
+    assert (budget.phases["step"] == budget.peak) >= (budget.peak_at == "optimizer step")
+    assert budget.phases["step"] >= max(budget.phases["after_backward"], budget.phases["after_step"])
+    assert budget.phases["after_step"] >= budget.phases["rest"]
+    for value in [*budget.parts.values(), *budget.phases.values(), budget.peak]:
+        assert type(value) is int and value >= 0 and value % block == 0
+
+
+@given(steps())
+def test_what_is_drawn_adds_up(step):
+    model, setup, block = step
+    budget = eb.budget(model, setup, block)
+    assert sum(budget.parts.values()) == budget.peak == max(budget.peak, *budget.phases.values())
+
+
+@given(steps(), st.integers(1, 5))
+def test_a_larger_batch_takes_no_less(step, more):
+    model, setup, block = step
+    no_less(eb.budget(model, setup, block), eb.budget(model, setup.replace(batch=setup.batch + more), block))
+
+
+@given(steps(), st.integers(1, 28))
+def test_a_longer_sequence_takes_no_less(step, more):
+    model, setup, block = step
+    no_less(eb.budget(model, setup, block), eb.budget(model, setup.replace(sequence=setup.sequence + more), block))
+
+
+@given(steps(), st.integers(1, 5))
+def test_more_layers_take_more(step, more):
+    model, setup, block = step
+    small, large = (eb.budget(m, setup, block) for m in (model, model.replace(layers=model.layers + more)))
+    no_less(small, large)
+    assert small.peak < large.peak
+    assert all(small.phases[m] < large.phases[m] for m in small.phases)
+
+
+@given(steps())
+def test_rounding_takes_no_less_and_512_covers_1(step):
+    model, setup, _ = step
+    no_less(eb.budget(model, setup, 1), eb.budget(model, setup, 512))
+
+
+def no_less(small, large):
+    assert small.peak <= large.peak
+    for moment in small.phases:
+        assert small.phases[moment] <= large.phases[moment]
+
+
+def test_unknown_moment():
+    budget = eb.budget(MODEL, eb.Setup(sequence=64))
+    with pytest.raises(ValueError, match=r"Budget\.moment: 'after_forwards' is unknown; did you mean 'after_forward'"):
+        budget.parts_at("after_forwards")
+    with pytest.raises(ValueError, match=r"Budget\.moment: 'step' is unknown; .*allowed: rest, after_forward"):
+        budget.parts_at("step")
+
+
+@pytest.mark.parametrize("sequence", [65, 1024])
+def test_a_sequence_longer_than_the_positions_is_refused(sequence):
+    with pytest.raises(ValueError, match=rf"Setup\.sequence: {sequence} is more than the 64 positions of small"):
+        eb.budget(MODEL, eb.Setup(sequence=sequence))
+
+
+@pytest.mark.parametrize("block", [0, -512, 512.0, True, "512", None, 2**31])
+def test_a_block_is_a_whole_number(block):
+    with pytest.raises(ValueError, match=rf"budget\.block: {block!r} is not a whole number"):
+        eb.budget(MODEL, eb.Setup(sequence=64), block=block)
+
+
+@pytest.mark.parametrize(("precision", "attention"), [("fp32", "eager"), ("bf16-mixed", "flash"), ("bf16", "flash")])
+def test_a_model_too_big_for_any_machine_is_predicted_and_counted_alike(precision, attention):
+    setup = eb.Setup(batch=64, sequence=2048, precision=precision, attention=attention)
+    budget, trace = eb.budget(HUGE, setup), eb.dry_run(HUGE, setup)
+    assert eb.compare(budget, trace).agree
+    assert budget.peak_at == trace.peak_at
+    assert HUGE.parameters > 174_000_000_000
+    assert budget.peak > 2**42  # bytes: four times the memory of eight of the largest GPUs
+
+
+def test_budgets_are_values():
+    setup = eb.Setup(batch=2, sequence=8)
+    first, second = eb.budget(MODEL, setup), eb.budget(MODEL, setup)
+    assert first == second and first is not second
+    first.parts.clear()
+    first.moments["rest"].clear()
+    assert eb.budget(MODEL, setup) == second
+
+
+def test_json_gives_the_same_numbers_back():
+    budget = eb.budget(MODEL, eb.Setup(batch=2, sequence=8, dropout=0.1))
+    found = json.loads(json.dumps(budget.as_dict()))
+    assert list(found) == ["witness", "model", "setup", "parts", "phases", "peak", "peak_at"]
+    assert found["model"] == {"name": "small", "parameters": MODEL.parameters}
+    assert eb.Setup(**found["setup"]) == budget.setup
+    assert (found["parts"], found["phases"], found["peak"]) == (budget.parts, budget.phases, budget.peak)
+    assert found["peak_at"] == budget.peak_at
+
+
+def test_an_architecture_without_a_ledger_keeps_to_its_states():
+    budget = eb.budget(eb.model("llama-2-7b"), eb.Setup())
+    assert (budget.peak, budget.peak_at, budget.parts) == (None, None, {})
+    assert list(budget.moments) == list(budget.phases) == ["rest", "after_step"]
+    for moment, live in budget.phases.items():
+        assert sum(budget.parts_at(moment).values()) == live
+    with pytest.raises(ValueError, match="Budget.moment: 'after_forward' is unknown"):
+        budget.parts_at("after_forward")
