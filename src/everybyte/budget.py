@@ -68,7 +68,7 @@ class Budget:
     def _course(self):
         if unlike := self.model.unlike_gpt():
             raise ValueError(unlike)
-        from .formulas.step import unroll
+        from .formulas.walking import unroll
 
         sections, chunks = _sections(self.model, self.setup, self.block)
         return unroll(sections, self.model.layers, self.moments["rest"], chunks)
@@ -103,7 +103,7 @@ def _states_program():
 
 @cache
 def _ledger_program(chunked, arrays=False):
-    from .formulas.step import compile_ledger
+    from .formulas.walking import compile_ledger
 
     return compile_ledger(chunked, arrays)
 
@@ -128,7 +128,7 @@ def budget(model: Model, setup: Setup, block: int = 1) -> Budget:
 
 
 def _whole_step(model, setup, block, rest):
-    from .formulas.step import walk
+    from .formulas.walking import walk
 
     moments, parts, peak, peak_at, step = {"rest": rest}, rest, 0, "rest", 0
 
@@ -168,7 +168,7 @@ def peaks(model: Model, setup: Setup, batch, sequence, block: int = 1):
     """
     import numpy
 
-    from .formulas.step import walk
+    from .formulas.walking import walk
 
     if unlike := model.unlike_gpt():
         raise ValueError(unlike)

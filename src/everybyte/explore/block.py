@@ -9,7 +9,7 @@ from .. import draw, units
 from ..catalog import Model
 from ..draw.palette import CARD, INK
 from ..formulas import bindings
-from ..formulas.step import Ledger, exact
+from ..formulas.ledger import Ledger, exact
 from ..formulas.symbols import L
 from ..setup import Setup
 from ..tables import Table
@@ -52,10 +52,7 @@ OPERATIONS = (
 
 def kept(*names: str):
     """Bytes of the ledger's tensors that a block's forward leaves standing, as an expression."""
-    lines = _LEDGER.sections["block_forward"]
-    taken = [size for line in lines for n, (_, size) in line.taken.items() if n in names]
-    gone = [times * _LEDGER.tensors[n][1] for line in lines for n, times in line.gone if n in names]
-    return Add(*taken) - Add(*gone)
+    return _LEDGER.kept("block_forward", names=names)
 
 
 @dataclass(frozen=True)

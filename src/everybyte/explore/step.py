@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from .. import draw, units
 from ..catalog import Model
 from ..formulas import Formula, bindings
-from ..formulas.step import MARKS, PARTS, Ledger, exact, unroll
+from ..formulas.ledger import Ledger, exact
 from ..formulas.symbols import adam, foreach, loop
+from ..formulas.walking import MARKS, PARTS, unroll
 from ..setup import OPTIMIZER_IMPLS, Setup
 from ..tables import Table
 from .controls import Choice, Slider, precision_label, shared

@@ -1,650 +1,15 @@
-"""The training step of a GPT as a ledger: what each operation takes, and what goes after it.
+"""What the book derives of a whole step, by name: read off the ledger."""
 
-One rule for every operation: its outputs are taken; what backward will need stays; the rest goes as soon as nothing
-refers to it any more, which in Python is often the end of the function that holds it. Blocks are alike, so the ledger
-has one block's forward and one block's backward: along the blocks memory changes by the same amount each time, and the
-most that lives is reached in the first or in the last.
-"""
-
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
-from sympy import Add, Max, Min, ceiling, expand, sympify
+from sympy import Add, Max, Min, expand
 
-from .parameters import TENSORS
-from .registry import compile_expressions, register
+from .ledger import Ledger, chunk, chunks, exact, full, t
+from .registry import register
 from .states import AFTER_STEP, BUFFERS, GRADIENT_BUFFER, OPTIMIZER, REST, WEIGHTS
-from .symbols import (
-    A,
-    B,
-    D,
-    F,
-    H,
-    L,
-    N,
-    P,
-    S,
-    V,
-    adam,
-    autocast,
-    block,
-    c,
-    chunked,
-    dropped,
-    eager,
-    ffn_bias,
-    foreach,
-    fp16,
-    g_m,
-    half,
-    loop,
-    master,
-    moved,
-    n_c,
-    narrow,
-    norm_bias,
-    out_bias,
-    qkv_bias,
-    s_b,
-    scaled,
-    tied,
-    w,
-)  # fmt: skip
-
-t = B * S
-flash = 1 - eager
-full = 1 - autocast
-#: 1 where the flash kernel needs heads padded to a multiple of eight; the width of a head as it sees it.
-padded = flash * half * narrow
-head = D + padded * (8 * ceiling(D / 8) - D)
-#: 1 where merging two dimensions of a transposed tensor needs a copy: neither of them is trivial.
-copied_in = Min(B - 1, 1) * Min(A - 1, 1)
-copied_out = Min(A - 1, 1) * Min(S - 1, 1)
-copied_back = Min(B - 1, 1) * Min(A - 1, 1) * Min(S - 1, 1)
-#: Bytes of an attention weight after softmax, which autocast runs in fp32.
-p = 4 * autocast + c * full
-#: 1 where query, key and value are read from copies, so that the projection that made them need not stay.
-projection_goes = eager * copied_in + padded
-
-#: Tokens in a chunk of the chunked loss, chunks, and tokens in the last one; 1 where there is a single chunk.
-chunk = ceiling(t / n_c)
-chunks = ceiling(t / chunk)
-last_chunk = t - (chunks - 1) * chunk
-lone = 1 - Min(chunks - 1, 1)
-
-#: The parts that the ledger speaks of, in the order in which they are stacked; and the moments between the phases.
-PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss")
-MARKS = ("after_forward", "after_backward", "after_step")
-SECTIONS = ("start", "block_forward", "loss", "loss_backward", "block_backward", "end", "optimizer")
-#: A chunk's forward and backward, by where it stands. Backward goes from the last chunk to the first.
-CHUNKS_FORWARD = ("chunk_forward", "last_chunk_forward")
-CHUNKS_BACKWARD = ("lone_chunk", "last_chunk", "second_chunk", "middle_chunk", "first_chunk", "first_chunk_of_two")
-CHUNKED_SECTIONS = (
-    "start", "block_forward", "chunked_loss", *CHUNKS_FORWARD, "chunks_added",
-    "chunks_scaled", *CHUNKS_BACKWARD, "chunks_joined", "block_backward", "end", "optimizer",
-)  # fmt: skip
-
-
-@dataclass
-class Operation:
-    """One line of the ledger.
-
-    Attributes:
-        moment: where in the step, as `peak_at` says it. name: what happens.
-        taken: tensor -> (part, bytes). gone: (tensor, 0 or 1): what goes after it, and whether.
-    """
-
-    moment: str
-    name: str
-    taken: dict[str, tuple[str, object]]
-    gone: list[tuple[str, object]]
-
-
-@dataclass
-class Ledger:
-    """The operations of a step, by section.
-
-    Args:
-        size: bytes of `count` tensors of `numbers` numbers, `width` bytes each.
-        chunked: whether head and loss run chunk by chunk.
-    """
-
-    size: Callable
-    chunked: bool = False
-    sections: dict[str, list[Operation]] = field(default_factory=dict)
-
-    def __post_init__(self):
-        for name in CHUNKED_SECTIONS if self.chunked else SECTIONS:
-            self.sections[name] = []
-            self._lines = self.sections[name]
-            getattr(self, f"_{name}")()
-        self.tensors = {n: t for lines in self.sections.values() for line in lines for n, t in line.taken.items()}
-
-    def _op(self, name, *taken, gone=(), part="activations"):
-        """A line. `taken`: (tensor, numbers, width) each, then perhaps a count and a part of its own."""
-        born = {}
-        for tensor, numbers, width, *rest in taken:
-            count = rest[0] if rest else 1
-            born[tensor] = (rest[1] if len(rest) > 1 else part, self.size(numbers, width, count))
-        pairs = [(g, 1) if isinstance(g, str) else g for g in gone]
-        self._lines.append(Operation(self._moment, name, born, pairs))
-
-    # Forward.
-
-    def _start(self):
-        self._moment = "forward"
-        self._op("tokens", ("tokens", t, 8))
-        self._op("targets", ("targets", t, 8), part="loss")
-        self._op("positions", ("positions", S, 8))
-        self._op("token rows", ("token_rows", t * H, w))
-        self._op("position rows", ("position_rows", S * H, w))
-        self._op("embedding", ("x", t * H, w), gone=["token_rows", "position_rows"])
-        self._dropout("embedding", w)
-
-    def _dropout(self, name, width, gone=()):
-        """Takes a tensor as large as its input, which goes, and a mask of one byte an element."""
-        taken = (f"{name}.dropped", t * H, width, dropped), (f"{name}.mask", t * H, 1, dropped)
-        self._op(f"{name} dropout", *taken, gone=[f"{name}.dropped", *gone])
-
-    def _casts(self, name, weight, bias, has_bias):
-        """Autocast's 16-bit copies of a linear layer's weight and bias."""
-        self._op(f"{name} weight cast", (f"{name}.cast", weight, c, autocast), part="casts")
-        self._op(f"{name} bias cast", (f"{name}.bias_cast", bias, c, autocast * has_bias), part="casts")
-
-    def _block_forward(self):
-        self._op("norm 1", ("n1", t * H, w), ("stats1", t, 4, 2))
-        self._op("qkv input cast", ("n1_cast", t * H, c, autocast))
-        self._casts("qkv", 3 * H * H, 3 * H, qkv_bias)
-        self._op("qkv", ("qkv", 3 * t * H, c))
-        self._flash_forward()
-        self._eager_forward()
-        self._casts("out", H * H, H, out_bias)
-        self._op("out", ("o", t * H, c))
-        self._dropout("out", c, gone=[("n1", autocast), ("qkv", projection_goes)])
-        self._op("residual 1", ("x_mid", t * H, w), gone=["o"])
-        self._op("norm 2", ("n2", t * H, w), ("stats2", t, 4, 2))
-        self._op("up input cast", ("n2_cast", t * H, c, autocast))
-        self._casts("up", H * F, F, ffn_bias)
-        self._op("up", ("up", t * F, c))
-        self._op("gelu", ("gelu", t * F, c))
-        self._casts("down", F * H, H, ffn_bias)
-        self._op("down", ("m", t * H, c))
-        self._dropout("down", c, gone=[("n2", autocast)])
-        self._op("residual 2", ("x_out", t * H, w), gone=["m"])
-
-    def _flash_forward(self):
-        """Of the scores, the logarithm of each row's sum alone; and the dropout's random state."""
-        for name in "qkv":
-            self._op(f"{name} padded", (f"{name}_padded", t * A * head, c, padded))
-        self._op(
-            "flash attention",
-            ("flash", t * A * head, c, flash),
-            ("lse", B * A * S, 4, flash * half),
-            ("lse32", B * A * 32 * ceiling(S / 32), 4, flash * (1 - half)),
-            ("seed", 1, 8 + 8 * half, flash),
-            ("offset", 1, 8, flash),
-        )
-        self._op("padding cut", ("flash_cut", t * H, c, padded * Min(t * A - 1, 1)))
-
-    def _eager_forward(self):
-        square = B * A * S**2
-        self._op("q copied", ("q", t * H, c, eager * copied_in))
-        self._op("k copied", ("k", t * H, c, eager * copied_in))
-        self._op("scores", ("scores", square, c, eager))
-        self._op("scaled scores", ("scaled", square, c, eager), gone=["scores"])
-        self._op("causal mask", ("future", S**2, 1, eager))
-        self._op("masked scores", ("masked", square, c, eager), gone=["scaled"])
-        self._op("scores in fp32", ("wide", square, 4, eager * autocast * (1 - fp16)))
-        self._op("softmax", ("weights", square, p, eager), gone=["wide"])
-        taken = ("weights_dropped", square, p, eager * dropped), ("weights.mask", square, 1, eager * dropped)
-        self._op("weights dropout", *taken)
-        self._op("weights cast", ("weights_cast", square, c, eager * autocast))
-        self._op("v copied", ("v", t * H, c, eager * copied_in))
-        self._op("heads", ("heads", t * H, c, eager), gone=["masked", ("weights_dropped", autocast)])
-        self._op("heads merged", ("merged", t * H, c, eager * copied_out), gone=["merged"])
-
-    def _loss(self):
-        self._op("last norm", ("nf", t * H, w), ("statsf", t, 4, 2))
-        self._moment = "loss forward"
-        self._op("head input cast", ("nf_cast", t * H, c, autocast), part="loss")
-        self._op("head weight cast", ("head.cast", V * H, c, autocast), part="casts")
-        self._op("logits", ("logits", t * V, c), gone=[("nf", autocast)], part="loss")
-        self._op("log-softmax", ("log_p", t * V, c), part="loss")
-        self._op("log-probabilities in fp32", ("log_p32", t * V, 4, autocast), part="loss")
-        taken = ("loss", 1, w), ("total_weight", 1, w)
-        biases = [(f"{name}.bias_cast", L) for name in ("qkv", "out", "up", "down")]  # no backward needs a bias
-        self._op("loss", *taken, gone=["logits", *biases], part="loss")
-
-    # The chunked loss.
-
-    def _chunked_loss(self):
-        self._op("last norm", ("nf", t * H, w), ("statsf", t, 4, 2))
-        self._moment = "loss forward"
-        self._op("head weight cast", ("head.cast", V * H, c, autocast), part="casts")
-
-    def _chunk_forward(self):
-        self._forward_of("chunk", chunk)
-
-    def _last_chunk_forward(self):
-        self._forward_of("last_chunk", last_chunk)
-
-    def _forward_of(self, name, tokens):
-        """Nothing stays but the chunk's loss."""
-        logits, log_p, wide, total = (f"{name}.forward.{x}" for x in ("logits", "log_p", "log_p32", "total_weight"))
-        nf_cast = f"{name}.forward.nf_cast"
-        self._op("chunk's input cast", (nf_cast, tokens * H, c, autocast), part="loss")
-        self._op("chunk's logits", (logits, tokens * V, c), gone=[nf_cast], part="loss")
-        self._op("chunk's log-softmax", (log_p, tokens * V, c), part="loss")
-        self._op("chunk's log-probabilities in fp32", (wide, tokens * V, 4, autocast), part="loss")
-        taken = (f"{name}.loss", 1, w), (total, 1, w)
-        self._op("chunk's loss", *taken, gone=[logits, log_p, wide, total], part="loss")
-
-    def _chunks_added(self):
-        """The sum, then the mean."""
-        biases = [(f"{name}.bias_cast", L) for name in ("qkv", "out", "up", "down")]
-        gone = [("chunk.loss", chunks - 1), "last_chunk.loss", "head.cast", *biases]
-        self._op("sum of the chunks' losses", ("sum", 1, w), part="loss")
-        self._op("loss", ("loss", 1, w), gone=["sum", *gone], part="loss")
-
-    def _chunks_scaled(self):
-        self._moment, part = "loss backward", "loss"
-        self._op("scaled loss", ("scaled_loss", 1, 4, scaled), part=part)
-        self._op("gradient of one", ("one", 1, w), part=part)
-        self._op("scale of the loss", ("scale", 1, 4, scaled), part=part)
-        self._op("gradient of the sum", ("d_sum", 1, w), gone=["scale"], part=part)
-
-    def _lone_chunk(self):
-        self._backward_of("lone_chunk", last_chunk, first=True)
-
-    def _last_chunk(self):
-        self._backward_of("last_chunk", last_chunk)
-
-    def _second_chunk(self):
-        self._backward_of("second_chunk", chunk, adds="last_chunk")
-
-    def _middle_chunk(self):
-        self._backward_of("middle_chunk", chunk)
-
-    def _first_chunk(self):
-        self._backward_of("first_chunk", chunk, first=True)
-
-    def _first_chunk_of_two(self):
-        self._backward_of("first_chunk_of_two", chunk, first=True, adds="last_chunk")
-
-    def _backward_of(self, name, tokens, first=False, adds=""):
-        """A chunk made again, then its backward. The head's gradients meet as they come.
-
-        The first to come is a view, to which autograd does not add in place: the second (`adds`) is added to it in a new
-        tensor, to which all others are.
-        """
-        alone = int(name == "lone_chunk")
-
-        def own(tensor):
-            return f"{name}.{tensor}"
-
-        def op(title, *taken, gone=(), part="loss"):
-            self._op(f"chunk's {title}", *taken, gone=gone, part=part)
-
-        op("input cast", (own("nf_cast"), tokens * H, c, autocast))
-        op("head weight cast", (own("cast"), V * H, c, autocast), part="casts")
-        op("logits", (own("logits"), tokens * V, c))
-        op("log-softmax", (own("log_p"), tokens * V, c))
-        op("log-probabilities in fp32", (own("log_p32"), tokens * V, 4, autocast))
-        op("loss", (own("loss_again"), 1, w), (own("total_weight"), 1, w), gone=[own("logits"), own("loss_again")])
-        gone = [own("total_weight"), own("log_p32"), ("d_sum", int(first))]
-        op("negative log-likelihood backward", (own("d_log_p"), tokens * V, p), gone=gone)
-        gone = [(own("d_log_p"), autocast)]
-        op("gradient cast", (own("d_log_p16"), tokens * V, c, autocast), gone=gone)
-        gone = [own("log_p"), own("d_log_p16"), (own("d_log_p"), full)]
-        op("log-softmax backward", (own("d_logits"), tokens * V, c), gone=gone)
-        kept = alone * full * (1 - tied)  # the only gradient of the head is its gradient
-        taken = (own("head.grad"), V * H, c, kept, "gradients"), (own("partial"), V * H, c, 1 - kept)
-        op("head weight gradient", *taken)
-        stays = alone or adds or name == "last_chunk"
-        added = [] if stays else [own("partial")]
-        if name == "first_chunk":  # the sum is complete: the hook of one that is not shared moves it
-            added.append(("head.sum", moved * (1 - tied)))
-        gone = [own("nf_cast"), own("cast"), own("d_logits"), ("nf", int(first)), (own("head.grad"), moved), *added]
-        op("head input gradient", (own("d_nf"), tokens * H, c), gone=gone)
-        if adds:
-            taken = ("head.sum", V * H, c, full, "gradients"), ("head.sum16", V * H, c, autocast)
-            gone = [f"{adds}.partial", own("partial"), ("head.sum", int(first) * moved * (1 - tied))]
-            op("head weight gradients added", *taken, gone=gone)
-        if first:
-            summed = own("partial") if alone else "head.sum16"
-            taken = (own("head.grad32"), V * H, 4, autocast, "gradients")
-            op("head weight gradient cast", taken, gone=[(summed, autocast)])
-        op("input gradient cast", (own("d_nf32"), tokens * H, 4, autocast), gone=[(own("d_nf"), autocast)])
-
-    def _chunks_joined(self):
-        times = {
-            "lone_chunk": lone,
-            "last_chunk": 1 - lone,
-            "second_chunk": Min(Max(chunks - 2, 0), 1),
-            "middle_chunk": Max(chunks - 3, 0),
-            "first_chunk": Min(Max(chunks - 2, 0), 1),
-            "first_chunk_of_two": Min(chunks - 1, 1) - Min(Max(chunks - 2, 0), 1),
-        }
-        gone = [(f"{name}.d_nf", full * k) for name, k in times.items()]
-        gone += [(f"{name}.d_nf32", k) for name, k in times.items()]
-        self._op("chunks' input gradients joined", ("d_nf", t * H, w), gone=gone, part="loss")
-        self._moment = "backward"
-        self._norm_backward("last norm", "dx", gone=["x", "statsf", "d_nf"])
-
-    # Backward.
-
-    def _loss_backward(self):
-        self._moment, part = "loss backward", "loss"
-        self._op("scaled loss", ("scaled_loss", 1, 4, scaled), part=part)
-        self._op("gradient of one", ("one", 1, w), part=part)
-        self._op("scale of the loss", ("scale", 1, 4, scaled), part=part)
-        self._op(
-            "negative log-likelihood backward",
-            ("d_log_p", t * V, p),
-            gone=["total_weight", "log_p32", "scale"],
-            part=part,
-        )
-        self._op("gradient cast", ("d_log_p16", t * V, c, autocast), gone=[("d_log_p", autocast)], part=part)
-        gone = ["log_p", "d_log_p16", ("d_log_p", full)]
-        self._op("log-softmax backward", ("d_logits", t * V, c), gone=gone, part=part)
-        grad = ("head.grad", V * H, c, full * (1 - tied), "gradients")
-        self._op("head weight gradient", grad, ("head.partial", V * H, c, full * tied + autocast), part=part)
-        gone = ["nf_cast", ("nf", full), "head.cast", "d_logits", ("head.grad", moved)]
-        self._op("head input gradient", ("d_nf", t * H, c), gone=gone, part=part)
-        grad = ("head.grad32", V * H, 4, autocast, "gradients")
-        self._op("head weight gradient cast", grad, gone=[("head.partial", autocast)], part=part)
-        self._op("head input gradient cast", ("d_nf32", t * H, 4, autocast), gone=[("d_nf", autocast)], part=part)
-        self._moment = "backward"
-        self._norm_backward("last norm", "dx", gone=["x", "statsf", ("d_nf", full), "d_nf32"])
-
-    def _norm_backward(self, name, gradient, gone):
-        taken = (f"{name}.grad", H, w, 1, "gradients"), (f"{name}.bias_grad", H, w, norm_bias, "gradients")
-        dropped_by_hook = [(f"{name}.grad", moved), (f"{name}.bias_grad", moved)]
-        self._op(f"{name} backward", (gradient, t * H, w), *taken, gone=[*gone, *dropped_by_hook])
-
-    def _linear_backward(self, name, inputs, weight, bias, has_bias, gone):
-        """Gradients of a linear layer's input, weight and bias; under autocast 16-bit ones, then cast."""
-        own = "gradients"
-        self._weight_gradient(name, weight, 1 - has_bias, "first.")  # a matrix product's, where there is no bias
-        self._op(f"{name} input gradient", (f"d_{name}", inputs, c))
-        self._weight_gradient(name, weight, has_bias)
-        taken = (
-            (f"{name}.bias_grad", bias, c, full * has_bias, own),
-            (f"{name}.bias_grad16", bias, c, autocast * has_bias),
-        )
-        dropped_by_hook = [(f"{name}.{x}", moved) for x in ("grad", "first.grad", "bias_grad")]
-        self._op(f"{name} bias gradient", *taken, gone=[*gone, f"{name}.cast", *dropped_by_hook])
-        taken = (f"{name}.bias_grad32", bias, 4, autocast * has_bias, own)
-        self._op(f"{name} bias gradient cast", taken, gone=[f"{name}.bias_grad16"])
-        taken = (f"{name}.grad32", weight, 4, autocast, own)
-        self._op(f"{name} weight gradient cast", taken, gone=[f"{name}.grad16", f"{name}.first.grad16"])
-
-    def _weight_gradient(self, name, weight, there, when=""):
-        taken = (
-            (f"{name}.{when}grad", weight, c, full * there, "gradients"),
-            (f"{name}.{when}grad16", weight, c, autocast * there),
-        )
-        self._op(f"{name} weight gradient", *taken)
-
-    def _branch_backward(self, name):
-        """The residual stream's gradient enters a branch: cast to 16 bits, through its dropout. Returns what it leaves."""
-        self._op(f"{name} gradient cast", (f"{name}.in", t * H, c, autocast))
-        taken = (f"{name}.undropped", t * H, c, dropped)
-        self._op(f"{name} dropout backward", taken, gone=[f"{name}.mask", (f"{name}.in", dropped)])
-        return [(f"{name}.in", 1 - dropped), f"{name}.undropped"]
-
-    def _input_cast(self, name):
-        self._op(f"{name} input gradient cast", (f"d_{name}32", t * H, 4, autocast), gone=[(f"d_{name}", autocast)])
-        return [(f"d_{name}", full), f"d_{name}32"]
-
-    def _block_backward(self):
-        gone = self._branch_backward("down")
-        self._linear_backward("down", t * F, F * H, H, ffn_bias, [*gone, "gelu"])
-        self._op("gelu backward", ("d_gelu", t * F, c), gone=["up", "d_down"])
-        self._linear_backward("up", t * H, H * F, F, ffn_bias, ["n2_cast", ("n2", full), "d_gelu"])
-        gone = self._input_cast("up")
-        self._norm_backward("norm 2", "d_x_mid", gone=["x_mid", "stats2", *gone, "d_x_mid"])  # added in place
-        gone = self._branch_backward("out")
-        kept = [("flash_cut", 1), ("heads", 1)]
-        self._linear_backward("out", t * H, H * H, H, out_bias, [*gone, *kept])
-        self._flash_backward()
-        self._eager_backward()
-        gone = [g for name in "qkv" for g in ((f"d_{name}", 1 - padded), f"d_{name}_cut", f"d{name}")]
-        self._op("gradients joined", ("d_split", 3 * t * H, c), gone=gone)
-        self._linear_backward("qkv", t * H, 3 * H * H, 3 * H, qkv_bias, ["n1_cast", ("n1", full), "d_split"])
-        gone = self._input_cast("qkv")
-        self._norm_backward("norm 1", "d_x", gone=["x_out", "stats1", *gone, "d_x"])  # added in place
-
-    def _flash_backward(self):
-        taken = ("d_flash_padded", t * A * head, c, padded)
-        self._op("padding backward", taken, gone=[("d_out", padded)])
-        taken = [(f"d_{name}", t * A * head, c, flash) for name in "qkv"]
-        gone = ["flash", "lse", "lse32", "seed", "offset", "q_padded", "k_padded", "v_padded", "d_flash_padded"]
-        gone += [("qkv", flash * (1 - padded)), ("d_out", flash * (1 - padded))]
-        self._op("flash attention backward", *taken, gone=gone)
-        for name in "qkv":
-            self._op(f"{name} padding backward", (f"d_{name}_cut", t * H, c, padded), gone=[(f"d_{name}", padded)])
-        for name in "qkv":
-            self._op(
-                f"{name} gradient copied", (f"d_{name}_copy", t * H, c, padded * copied_out), gone=[f"d_{name}_copy"]
-            )
-
-    def _eager_backward(self):
-        square = B * A * S**2
-        self._op("gradient of heads copied", ("d_heads", t * H, c, eager * copied_back), gone=["d_heads"])
-        self._op("v gradient", ("dv", t * H, c, eager))
-        gone = ["weights_cast", ("weights_dropped", full), "v", ("d_out", eager)]
-        self._op("weights gradient", ("d_weights", square, c, eager), gone=gone)
-        self._op("weights gradient cast", ("d_weights32", square, 4, eager * autocast), gone=[("d_weights", autocast)])
-        gone = ["weights.mask", ("d_weights", full * dropped), ("d_weights32", dropped)]
-        self._op("weights dropout backward", ("d_undropped", square, p, eager * dropped), gone=gone)
-        gone = ["weights", "d_undropped", ("d_weights", full * (1 - dropped)), ("d_weights32", 1 - dropped)]
-        width = c * fp16 + p * (1 - fp16)
-        self._op("softmax backward", ("d_softmax", square, width, eager), gone=gone)
-        narrowed = autocast * (1 - fp16)
-        self._op("scores gradient cast", ("d_masked", square, c, eager * narrowed), gone=[("d_softmax", narrowed)])
-        gone = ["future", "d_masked", ("d_softmax", 1 - narrowed)]
-        self._op("mask backward", ("d_scaled", square, c, eager), gone=gone)
-        self._op("scale backward", ("d_scores", square, c, eager), gone=["d_scaled"])
-        self._op("q gradient", ("dq", t * H, c, eager))
-        gone = ["q", "k", "d_scores", ("qkv", eager * (1 - copied_in))]
-        self._op("k gradient", ("dk", t * H, c, eager), gone=gone)
-        for name in ("q gradient copied", "v gradient copied"):
-            self._op(name, (f"{name}.copy", t * H, c, eager * copied_out), gone=[f"{name}.copy"])
-
-    def _end(self):
-        taken = ("embedding.undropped", t * H, w, dropped)
-        self._op("embedding dropout backward", taken, gone=["embedding.mask", "embedding.undropped"])
-        self._op("sum over sequences", ("d_positions", S * H, w))
-        taken = ("position.grad", N * H, w, 1, "gradients")
-        self._op("position gradient", taken, gone=["positions", "d_positions", ("position.grad", moved)])
-        summed = tied * full * (lone if self.chunked else 1)
-        taken = ("token.grad", V * H, w, 1 - tied, "gradients"), ("token.partial", V * H, w, tied)
-        ending = ["one", "scaled_loss"]
-        gone = ["dx", ("token.grad", moved), ("token.partial", 1 - summed), *((e, 1 - summed) for e in ending)]
-        self._op("token gradient", *taken, gone=gone)
-        # Both uses of a tied table give a gradient. The head's is a transposed view, which autograd does not add to in place.
-        taken = ("token.sum", V * H, w, summed, "gradients")
-        gone = [("token.partial", summed), ("token.sum", moved), *((e, summed) for e in ending)]
-        if self.chunked:
-            gone += [("lone_chunk.partial", lone * full), ("head.sum", (1 - lone) * moved * tied)]
-        else:
-            gone += [("head.partial", full)]
-        self._op("token gradients added", taken, gone=gone)
-
-    # The optimizer.
-
-    def _optimizer(self):
-        self._moment, part = "optimizer step", "optimizer"
-        checks = [(f"check{i}", 1, 4, scaled) for i in range(4)]
-        self._op("gradients unscaled", *checks, gone=[name for name, *_ in checks[1:]], part=part)
-        fresh = master * (1 - Min(g_m, 1))
-        self._lump("fp32 gradients", "grads32", self._all(4, fresh))
-        self._lump("root of the variance", "roots", self._all(s_b, adam * foreach), gone=["roots"])
-        self._lump("root of one tensor's variance", "root", self._one_root(), gone=["root", "grads32", "check0"])
-
-    def _lump(self, name, tensor, size, gone=()):
-        self._lines.append(Operation(self._moment, name, {tensor: ("optimizer", size)}, [(g, 1) for g in gone]))
-
-    def _all(self, width, count):
-        """A tensor beside each parameter tensor."""
-        return sum(self.size(x.elements, width, x.count * count) for x in TENSORS)
-
-    def _one_root(self):
-        """The loop's most: the tensor before's root, scaled, still has its name while this one's root is scaled."""
-        ffn, width = H * F, H * H
-        order = [(V * H, 1), (N * H, 1), (H, 1), (H, norm_bias), (3 * width, 1), (3 * H, qkv_bias), (width, 1)]
-        order += [(H, out_bias), (H, 1), (H, norm_bias), (ffn, 1), (F, ffn_bias), (ffn, 1), (H, ffn_bias)]
-        order += [(H, 1), (H, norm_bias), (V * H, 1 - tied)]
-        pairs = [2 * self.size(V * H, s_b)]
-        for (first, _), (before, surely), (numbers, there) in zip([(0, 0), *order], order, order[1:], strict=False):
-            named = self.size(before, s_b, surely) + self.size(first, s_b, 1 - surely)
-            pairs.append(there * (named + 2 * self.size(numbers, s_b)))
-        return adam * loop * Max(*pairs, evaluate=False)
-
-
-def exact(numbers, width, count=1):
-    """Bytes of the tensors' numbers."""
-    return count * numbers * width
-
-
-def rounded(numbers, width, count=1):
-    """Bytes as the allocator counts them: each tensor rounded up to the block."""
-    return count * block * ceiling(numbers * width / block)
-
-
-def walk(sections, layers, rest, see, chunks=None):
-    """Add up a step from its ledger.
-
-    Args:
-        sections: section -> [(moment, name, [(part, bytes taken)], [(part, bytes gone)])]; numbers, arrays or expressions.
-        layers: how many blocks.
-        rest: part -> bytes between steps.
-        see: called as see(moment, name, live) while each operation runs and, with name None, after each section;
-            `live` is part -> bytes, changed in place afterwards. Of the blocks it sees the first and the last.
-        chunks: into how many chunks the tokens are cut for the loss; None for the plain loss. Of those between the
-            second and the last it sees none: forward leaves a little more at each, backward a gradient at each.
-    """
-    live = dict(rest)
-    for section, seen, times in _plan(layers, chunks):
-        if section in MARKS:
-            see(section, None, live)
-            continue
-        for moment, name, taken, gone in sections[section]:
-            for part, size in taken:
-                live[part] = live.get(part, 0) + times * size
-            if seen:
-                see(moment, name, live)
-            for part, size in gone:
-                live[part] = live.get(part, 0) - times * size
-
-
-def _plan(layers, chunks=None):
-    """The step's order: (section or mark, whether `walk` sees it, how many times it runs)."""
-    yield "start", True, 1
-    yield "block_forward", False, layers - 1
-    yield "block_forward", True, 1
-    if chunks is None:
-        yield "loss", True, 1
-    else:
-        yield "chunked_loss", True, 1
-        if chunks > 1:
-            yield "chunk_forward", False, chunks - 2
-            yield "chunk_forward", True, 1
-        yield "last_chunk_forward", True, 1
-        yield "chunks_added", True, 1
-    yield "after_forward", True, 1
-    if chunks is None:
-        yield "loss_backward", True, 1
-    else:
-        yield "chunks_scaled", True, 1
-        yield "lone_chunk" if chunks == 1 else "last_chunk", True, 1
-        if chunks == 2:
-            yield "first_chunk_of_two", True, 1
-        elif chunks > 2:
-            yield "second_chunk", True, 1
-            yield "middle_chunk", False, chunks - 3
-            yield "first_chunk", True, 1
-        yield "chunks_joined", True, 1
-    yield "block_backward", True, 1
-    if layers > 1:
-        yield "block_backward", False, layers - 2
-        yield "block_backward", True, 1
-    yield "end", True, 1
-    yield "after_backward", True, 1
-    yield "optimizer", True, 1
-    yield "after_step", True, 1
-
-
-def unroll(sections, layers, rest, chunks=None):
-    """The whole step from its ledger, every block's operations one after another; whole numbers alone.
-
-    Returns:
-        (operations, lines, marks). operations: (name, moment, owner) of rest, of each operation that takes something, of
-        each mark, and of rest again; the owner is the block, "blocks.0" the first, or "". lines: part -> live bytes while
-        each runs. marks: a mark's name -> its number among them. What the optimizer takes tensor by tensor stands as one
-        operation that takes the most of it.
-    """
-    live, operations, course, marks = dict(rest), [("rest", "rest", "")], [dict(rest)], {"rest": 0}
-    owners = {"block_forward": iter(range(layers)), "block_backward": iter(reversed(range(layers)))}
-    for section, _, times in _plan(layers, chunks):
-        if section in MARKS:
-            marks[section] = len(course)
-            operations.append((section, section, ""))
-            course.append(dict(live))
-            continue
-        for _ in range(times):
-            owner = f"blocks.{next(owners[section])}" if section in owners else ""
-            for moment, name, taken, gone in sections[section]:
-                for part, size in taken:
-                    live[part] = live.get(part, 0) + size
-                if any(size for _, size in taken):
-                    operations.append((name, moment, owner))
-                    course.append(dict(live))
-                for part, size in gone:
-                    live[part] = live.get(part, 0) - size
-    operations.append(("rest", "rest", ""))
-    course.append(dict(rest))
-    return operations, {part: [parts.get(part, 0) for parts in course] for part in PARTS}, marks
-
-
-def compile_ledger(chunked=False, arrays=False):
-    """The ledger's sections, for `walk`, as a fast function, which `compile_expressions` describes."""
-    ledger = Ledger(rounded, chunked)
-    places: dict[object, int] = {}
-
-    def place(expr):
-        return places.setdefault(sympify(expr), len(places))
-
-    script = {
-        section: [
-            (
-                line.moment,
-                line.name,
-                [(part, place(size)) for part, size in line.taken.values()],
-                [(ledger.tensors[n][0], place(times * ledger.tensors[n][1])) for n, times in line.gone],
-            )
-            for line in lines
-        ]
-        for section, lines in ledger.sections.items()
-    }
-    program = compile_expressions(places, arrays)
-
-    def sections(model, setup, block, **named):
-        values = program(model, setup, block, **named)
-        return {
-            section: [
-                (moment, name, [(part, values[i]) for part, i in taken], [(part, values[i]) for part, i in gone])
-                for moment, name, taken, gone in lines
-            ]
-            for section, lines in script.items()
-        }
-
-    return sections
-
-
-# What the book derives of it, by name.
+from .symbols import L, P, V, adam, autocast, c, chunked, foreach, g_m, master, moved, s_b, scaled, tied
+from .walking import walk
 
 
 @dataclass(frozen=True)
@@ -704,24 +69,11 @@ class _Layers:
 _EXACT, _EXACT_CHUNKED = Ledger(exact), Ledger(exact, chunked=True)
 
 
-def _kept(section, part, upto=None, names=(), ledger=_EXACT):
-    """Bytes of a part that a section leaves standing; `upto`: when that operation runs; `names`: of these tensors alone."""
-    total = []
-    for line in ledger.sections[section]:
-        total += [size for n, (p, size) in line.taken.items() if p == part and (not names or n in names)]
-        if line.name == upto:
-            break
-        for n, times in line.gone:
-            if ledger.tensors[n][0] == part and (not names or n in names):
-                total.append(-times * ledger.tensors[n][1])
-    return Add(*total)
-
-
 def _kept_by_loss(part):
     """What the loss's forward leaves of a part, plain or chunked."""
-    plain = _kept("loss", part)
-    passed = (chunks - 1) * _kept("chunk_forward", part, ledger=_EXACT_CHUNKED)
-    passed += sum(_kept(s, part, ledger=_EXACT_CHUNKED) for s in ("chunked_loss", "last_chunk_forward", "chunks_added"))
+    plain = _EXACT.kept("loss", part)
+    passed = (chunks - 1) * _EXACT_CHUNKED.kept("chunk_forward", part)
+    passed += sum(_EXACT_CHUNKED.kept(s, part) for s in ("chunked_loss", "last_chunk_forward", "chunks_added"))
     return plain + chunked * expand(passed - plain)
 
 
@@ -738,25 +90,25 @@ def _register(
 
 _AUTOCAST = "PyTorch, aten/src/ATen/autocast_mode.h"
 BLOCK_KEPT = _register(
-    "activations.block", "what one block keeps for backward", _kept("block_forward", "activations"), "14_activations",
+    "activations.block", "what one block keeps for backward", _EXACT.kept("block_forward", "activations"), "14_activations",
     "no checkpointing; nanoGPT's block",
 )  # fmt: skip
 ACTIVATIONS = _register(
     "activations", "activations after forward: tokens, embeddings, blocks, last norm",
-    _kept("start", "activations") + L * BLOCK_KEPT.expr + _kept_by_loss("activations"), "14_activations",
+    _EXACT.kept("start", "activations") + L * BLOCK_KEPT.expr + _kept_by_loss("activations"), "14_activations",
 )  # fmt: skip
 CASTS = _register(
     "casts", "autocast's copies of the weights, kept until backward is done with them",
-    L * _kept("block_forward", "casts") + _kept_by_loss("casts"), "14_activations", source=_AUTOCAST,
+    L * _EXACT.kept("block_forward", "casts") + _kept_by_loss("casts"), "14_activations", source=_AUTOCAST,
 )  # fmt: skip
 SCORES = _register(
     "attention.scores", "the squares that eager attention keeps, one block",
-    _kept("block_forward", "activations", names={"future", "weights", "weights_dropped", "weights.mask", "weights_cast"}),
+    _EXACT.kept("block_forward", "activations", names={"future", "weights", "weights_dropped", "weights.mask", "weights_cast"}),
     "15_attention", source="nanoGPT, model.py; " + _AUTOCAST,
 )  # fmt: skip
 FLASH = _register(
     "attention.flash", "what flash attention keeps beside query, key, value and output, one block",
-    _kept("block_forward", "activations", names={"lse", "lse32", "seed", "offset"}), "15_attention",
+    _EXACT.kept("block_forward", "activations", names={"lse", "lse32", "seed", "offset"}), "15_attention",
     source="Dao et al. 2022, arXiv:2205.14135, algorithm 2; PyTorch, _scaled_dot_product_*_attention",
 )  # fmt: skip
 LOGITS = _register("logits", "the logits", t * V * c, "16_loss", source="nanoGPT, model.py")
@@ -766,7 +118,7 @@ LOGITS_AT_PEAK = _register(
     source="PyTorch, F.cross_entropy; " + _AUTOCAST,
 )  # fmt: skip
 LOSS = _register(
-    "loss", "what head and loss hold after forward", _kept("start", "loss") + _kept_by_loss("loss"), "16_loss",
+    "loss", "what head and loss hold after forward", _EXACT.kept("start", "loss") + _kept_by_loss("loss"), "16_loss",
     source="PyTorch, F.cross_entropy; " + _AUTOCAST,
 )  # fmt: skip
 _SUM = "the sum of the named terms"
@@ -790,7 +142,7 @@ STEP = _register(
 def _in_loss(upto):
     """Live bytes while an operation of the plain loss's backward runs."""
     parts = ("activations", "loss", "casts", "gradients")
-    return AFTER_FORWARD.expr.subs(chunked, 0) + Add(*(_kept("loss_backward", part, upto) for part in parts))
+    return AFTER_FORWARD.expr.subs(chunked, 0) + Add(*(_EXACT.kept("loss_backward", part, upto) for part in parts))
 
 
 NLL = _register(
@@ -800,4 +152,19 @@ NLL = _register(
 LOG_SOFTMAX = _register(
     "instant.log_softmax_backward", "live bytes in the backward of log-softmax",
     _in_loss("log-softmax backward"), "17_the_step", "the plain loss", source=_SUM,
+)  # fmt: skip
+
+
+def _at_the_end():
+    """The last two operations of backward: the table's gradient made, and added to the head's where that takes a third."""
+    size = {name: tensor[1] for name, tensor in _EXACT.tensors.items()}
+    third = tied * full
+    made = (1 - tied) * moved * size["token.grad"] + (1 - third) * (size["dx"] + size["token.partial"])
+    added = third * (size["token.partial"] + size["head.partial"] + moved * size["token.sum"])
+    return AFTER_STEP.expr + made + added + size["one"] + size["scaled_loss"]
+
+
+END = _register(
+    "instant.end_of_backward", "live bytes as the gradient of the token table is made, or added to the head's",
+    _at_the_end(), "17_the_step", "the plain loss", source=_SUM,
 )  # fmt: skip
