@@ -20,6 +20,7 @@ EXPLORERS = {
     "block": explore.block,
     "attention": explore.attention,
     "step": explore.step,
+    "loss": explore.loss,
 }
 PAGE = Path(__file__).with_name("page.mjs").read_text(encoding="utf-8")
 PLAY = """

@@ -64,6 +64,16 @@ def test_the_named_formulas_are_the_ledgers(seed):
         assert formula(part).at(model, setup) == after[part]
 
 
+@pytest.mark.parametrize("loss", ["plain", "chunked"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_logits_sized_tensors_at_the_worst_moment(precision, loss):
+    setup = SETUP.replace(precision=precision, loss=loss)
+    tokens = 5 if loss == "chunked" else 35
+    trace, sizes = eb.dry_run(SMALL, setup), {tokens * SMALL.vocabulary * width for width in (2, 4)}
+    worst = max(sum(a.bytes for a in trace.owners(i) if a.bytes in sizes) for i in range(len(trace.operations)))
+    assert worst == formula("loss.logits").at(SMALL, setup)
+
+
 def step(model, setup):
     """The module after backward, on real tensors that every call draws alike; and the loss."""
     with torch.random.fork_rng():

@@ -5,6 +5,7 @@ from .block import block
 from .controls import Choice, Slider, reset, shared, steps
 from .explorer import Explorer
 from .formats import formats
+from .loss import loss
 from .parameters import parameters
 from .pictures import Lines, Ranges, Stack
 from .states import states
@@ -14,6 +15,7 @@ __all__ = [
     "attention",
     "block",
     "formats",
+    "loss",
     "Choice",
     "Explorer",
     "Lines",
