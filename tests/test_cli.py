@@ -141,8 +141,8 @@ def test_block_rounds_up(capsys, command):
         ("dry-run gpt2 --block 0", "dry_run.block: 0 is not a whole number from 1 to "),
         ("budget gpt2 --block 0", "budget.block: 0 is not a whole number from 1 to "),
         ("budget gpt2 --sequence 1025", "Setup.sequence: 1025 is more than the 1024 positions of gpt2; "),
-        ("dry-run llama-2-7b", "Model.gated: True of llama-2-7b is not a GPT's; allowed: False"),
-        ("compare llama-2-7b", "Model.gated: True of llama-2-7b is not a GPT's; allowed: False"),
+        ("dry-run mixtral-8x7b", "Model.experts: 8 of mixtral-8x7b is not a GPT's; allowed: 0"),
+        ("compare mixtral-8x7b", "Model.experts: 8 of mixtral-8x7b is not a GPT's; allowed: 0"),
         ("budget gpt2 --master-gradients fp32", "Setup.master_gradients: 'fp32' needs precision 'bf16-master'"),
     ],
 )

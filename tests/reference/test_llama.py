@@ -39,8 +39,9 @@ def test_it_computes_the_loss_of_hugging_faces_llama(model, attention):
         weights[name] = weight
     ours.load_state_dict(weights)
     tokens = torch.randint(331, (3, 21))
-    expected = theirs(input_ids=tokens[:, :-1], labels=tokens[:, :-1], shift_labels=tokens[:, 1:]).loss
-    torch.testing.assert_close(ours(tokens[:, :-1], tokens[:, 1:]), expected, rtol=1e-5, atol=1e-5)
+    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    expected = theirs(input_ids=inputs, labels=inputs, shift_labels=targets).loss
+    torch.testing.assert_close(ours(inputs, targets), expected, rtol=1e-5, atol=1e-5)
     assert expected > 6  # weights large enough for attention to matter
 
 

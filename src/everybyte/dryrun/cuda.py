@@ -8,7 +8,8 @@ above: which kernel attention takes, how dropout stores its mask, what autocast 
 
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
+from types import FunctionType
 
 import torch
 from torch import Tensor
@@ -16,32 +17,70 @@ from torch.nn import functional as F
 from torch.optim import optimizer
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import checkpoint
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 aten = torch.ops.aten
 
+
+def _functions(names: str) -> set:
+    """All that PyTorch offers under these names, as functions and as methods."""
+    owners = (torch, Tensor, F, torch.linalg, torch.special)
+    return {getattr(owner, name) for name in names.split() for owner in owners if hasattr(owner, name)}
+
+
 #: Functions that autocast runs in 16 bits.
-LOWER = {
-    F.linear, F.conv1d, F.conv2d, torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, torch.mm, Tensor.mm,
-    torch.bmm, Tensor.bmm, torch.addmm, Tensor.addmm, torch.baddbmm, Tensor.baddbmm, F.scaled_dot_product_attention,
-    torch.einsum, torch.mv, Tensor.mv, torch.addmv, Tensor.addmv, F.conv3d, F.conv_transpose1d, F.conv_transpose2d,
-}  # fmt: skip
+LOWER = _functions(
+    """linear matmul __matmul__ __rmatmul__ mm bmm mv addmm addmv addr addbmm baddbmm einsum vecdot multi_dot chain_matmul
+    convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu
+    lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention"""
+)
 #: Functions that autocast runs in fp32, casting what they are given.
-FP32 = {
-    F.layer_norm, F.rms_norm, F.group_norm, F.nll_loss, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.kl_div,
-    F.softplus, torch.log1p, Tensor.log1p, torch.expm1, Tensor.expm1, torch.cdist, Tensor.__rpow__,
-    F.binary_cross_entropy_with_logits, F.cosine_similarity,
-    torch.exp, Tensor.exp, torch.log, Tensor.log, torch.pow, Tensor.pow, Tensor.__pow__, torch.rsqrt, Tensor.rsqrt,
-    torch.reciprocal, Tensor.reciprocal, torch.logsumexp, Tensor.logsumexp, torch.norm, Tensor.norm,
-}  # fmt: skip
+FP32 = _functions(
+    """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__ __rpow__ softplus
+    layer_norm native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm cosine_similarity
+    nll_loss poisson_nll_loss cosine_embedding_loss hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss
+    margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss
+    binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp interpolate upsample"""
+)
 #: Functions that autocast gives an fp32 result, unless the caller names a data type.
-FP32_RESULT = {
-    F.softmax, torch.softmax, Tensor.softmax, F.log_softmax, torch.log_softmax, Tensor.log_softmax,
-    torch.sum, Tensor.sum, torch.prod, Tensor.prod, torch.cumsum, Tensor.cumsum, torch.cumprod, Tensor.cumprod,
-}  # fmt: skip
+FP32_RESULT = _functions("softmax log_softmax sum prod cumsum cumprod norm vector_norm matrix_norm")
+#: Functions whose tensors autocast casts to fp32 where one of them is.
+WIDEST = _functions(
+    "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler grid_sample index_put tensordot scatter_add"
+)
 
 
-class Kernels(TorchFunctionMode):
+class _Mode(TorchFunctionMode):
+    """A function mode that also sees what the functions of `torch.nn.functional` written in Python call."""
+
+    def run(self, func, args, kwargs):
+        body = _body(func)
+        if body is None:
+            return func(*args, **kwargs)
+        TorchFunctionMode.__enter__(self)
+        try:
+            return body(*args, **kwargs)
+        finally:
+            TorchFunctionMode.__exit__(self, None, None, None)
+
+
+@cache
+def _body(func):
+    """The function without the line that hands it to a mode as a whole; None where it has none.
+
+    PyTorch would run it, and all that it calls, without the mode; but CUDA's choices are made for what it calls:
+    `multi_head_attention_forward`, say, calls `linear`, `scaled_dot_product_attention` and `dropout`.
+    """
+    if func in _KERNELS or not isinstance(func, FunctionType) or func.__globals__ is not vars(F):
+        return None
+    checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    unchecked = vars(F) | dict.fromkeys(checks, lambda *_: False)
+    body = FunctionType(func.__code__, unchecked, func.__name__, func.__defaults__, func.__closure__)
+    body.__kwdefaults__ = func.__kwdefaults__
+    return body
+
+
+class Kernels(_Mode):
     """What CUDA does in any precision."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -49,7 +88,7 @@ class Kernels(TorchFunctionMode):
         special = _KERNELS.get(func)
         if special is not None and any(isinstance(t, Tensor) and t.is_meta for t in tree_leaves((args, kwargs))):
             return special(*args, **kwargs)
-        return func(*args, **kwargs)
+        return self.run(func, args, kwargs)
 
 
 def _dropout(input, p=0.5, training=True, inplace=False):
@@ -136,14 +175,14 @@ def _softmax(function, kernel):
     return choose
 
 
-_KERNELS = {F.dropout: _dropout, F.scaled_dot_product_attention: _attention}
+_KERNELS = {F.dropout: _dropout, torch.dropout: _dropout, F.scaled_dot_product_attention: _attention}
 _KERNELS |= {F.rms_norm: _rms_norm, torch.rms_norm: _rms_norm}
 _KERNELS |= {torch._fused_sgd_: lambda *_, **__: None}  # writes in place; has no kernel for tensors without data
 _KERNELS |= {f: _softmax(f, aten._softmax) for f in (F.softmax, torch.softmax, Tensor.softmax)}
 _KERNELS |= {f: _softmax(f, aten._log_softmax) for f in (F.log_softmax, torch.log_softmax, Tensor.log_softmax)}
 
 
-class Autocast(TorchFunctionMode):
+class Autocast(_Mode):
     """`torch.autocast("cuda", dtype)`: casts by the lists, each weight's cast kept until the mode is left.
 
     PyTorch's own flag says that it is on, so that a module can ask, and switch it off for a while.
@@ -177,13 +216,15 @@ class Autocast(TorchFunctionMode):
         elif func in FP32_RESULT and kwargs.get("dtype") is None:
             if any(_is_16_bit(a) for a in args):
                 kwargs = {**kwargs, "dtype": torch.float32}
-        return func(*args, **kwargs)
+        elif func in WIDEST and any(_is_32_bit(a) for a in tree_leaves((args, kwargs))):
+            args, kwargs = self._cast(args, kwargs, self._upper)
+        return self.run(func, args, kwargs)
 
     def _cast(self, args, kwargs, cast: Callable):
-        return tuple(cast(a) for a in args), {k: cast(v) for k, v in kwargs.items()}
+        return tree_map(cast, args), tree_map(cast, kwargs)
 
     def _lower(self, value):
-        if not isinstance(value, Tensor) or value.dtype is not torch.float32:
+        if not _is_32_bit(value):
             return value
         if not (value.is_leaf and value.requires_grad):
             return value.to(self.dtype)
@@ -211,6 +252,10 @@ class Autocast(TorchFunctionMode):
 def _set_autocast(enabled, dtype):
     torch.set_autocast_enabled("cuda", enabled)
     torch.set_autocast_dtype("cuda", dtype)
+
+
+def _is_32_bit(value) -> bool:
+    return isinstance(value, Tensor) and value.dtype is torch.float32
 
 
 def _is_16_bit(value) -> bool:

@@ -1,0 +1,130 @@
+"""A Llama: RMS norms, rotary positions, a gated MLP, and fewer key and value heads (K) than query heads (A)."""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ..catalog import Model
+from ..setup import Setup
+from .gpt import ChunkedLoss, Loss
+
+#: Fields that may differ from Llama's, and what the others must be.
+_WANTED = dict.fromkeys(("experts", "latent_rank", "token_types", "learned_positions"), 0)
+_WANTED |= dict.fromkeys(("embedding_norm", "qk_norm", "sinks", "pooler", "fused", "out_bias", "ffn_bias"), False)
+_WANTED |= {"gated": True, "norm": "rmsnorm", "block_norms": 2, "final_norm": True}
+
+
+def unlike_llama(model: Model) -> str | None:
+    """What keeps the model from being a Llama as it is built here, in words; None where nothing does."""
+    for field, value in (_WANTED | {"embedding_width": model.width}).items():
+        if getattr(model, field) != value:
+            return f"Model.{field}: {getattr(model, field)!r} of {model.name} is not a Llama's; allowed: {value!r}"
+    if model.head_width % 2:
+        return f"Model.head_width: {model.head_width} of {model.name} cannot be turned in pairs; allowed: even numbers"
+    return None
+
+
+def turns(S, D, device, base=10_000.0):
+    """Cosine and sine by which position s turns the pairs of a head: (S, 1, D/2) each."""
+    speeds = base ** -(torch.arange(0, D, 2, dtype=torch.float32, device=device) / D)
+    angles = torch.arange(S, dtype=torch.float32, device=device)[:, None, None] * speeds
+    return angles.cos(), angles.sin()
+
+
+def rotate(x, cos, sin):  # (B, S, A, D)
+    a, b = x.float().chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
+
+
+class GroupedAttention(nn.Module):
+    """Causal self-attention in which A / K query heads share a key head and a value head."""
+
+    def __init__(self, model: Model, setup: Setup):
+        super().__init__()
+        self.heads, self.kv_heads, self.flash = model.heads, model.kv_heads, setup.attention == "flash"
+        queries, keys = model.heads * model.head_width, model.kv_heads * model.head_width
+        self.q = nn.Linear(model.width, queries, bias=model.qkv_bias)
+        self.k = nn.Linear(model.width, keys, bias=model.qkv_bias)
+        self.v = nn.Linear(model.width, keys, bias=model.qkv_bias)
+        self.out = nn.Linear(queries, model.width, bias=False)
+
+    def forward(self, x, cos, sin):  # (B, S, H)
+        B, S, _ = x.shape
+        q = rotate(self.q(x).view(B, S, self.heads, -1), cos, sin).transpose(1, 2)  # (B, A, S, D)
+        k = rotate(self.k(x).view(B, S, self.kv_heads, -1), cos, sin).transpose(1, 2)  # (B, K, S, D)
+        v = self.v(x).view(B, S, self.kv_heads, -1).transpose(1, 2)
+        if self.flash:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.kv_heads < self.heads)
+        else:
+            y = self.eager_attention(q, k, v)
+        return self.out(y.transpose(1, 2).reshape(B, S, -1))
+
+    def eager_attention(self, q, k, v):
+        k, v = (t.repeat_interleave(self.heads // self.kv_heads, dim=1) for t in (k, v))
+        scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))  # (B, A, S, S)
+        future = torch.ones(*scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        return F.softmax(scores.masked_fill(future, float("-inf")), dim=-1).type_as(v) @ v
+
+
+class GatedMLP(nn.Module):
+    """SwiGLU: three matrices, one of them through SiLU the gate of another."""
+
+    def __init__(self, model: Model):
+        super().__init__()
+        self.gate = nn.Linear(model.width, model.ffn_width, bias=False)
+        self.up = nn.Linear(model.width, model.ffn_width, bias=False)
+        self.down = nn.Linear(model.ffn_width, model.width, bias=False)
+
+    def forward(self, x):  # (B, S, H) -> (B, S, F) -> (B, S, H)
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class LlamaBlock(nn.Module):
+    """Attention and MLP, each on a normed copy of the residual stream and added back to it."""
+
+    def __init__(self, model: Model, setup: Setup):
+        super().__init__()
+        self.norm1 = nn.RMSNorm(model.width, eps=1e-5)
+        self.attention = GroupedAttention(model, setup)
+        self.norm2 = nn.RMSNorm(model.width, eps=1e-5)
+        self.mlp = GatedMLP(model)
+
+    def forward(self, x, cos, sin):
+        x = x + self.attention(self.norm1(x), cos, sin)
+        return x + self.mlp(self.norm2(x))
+
+
+class Llama(nn.Module):
+    """Tokens in, loss out, as `GPT`.
+
+    Raises:
+        ValueError: where `model` is not of Llama's architecture, or `setup` asks for dropout, which it has none of.
+    """
+
+    def __init__(self, model: Model, setup: Setup):
+        super().__init__()
+        if unlike := unlike_llama(model):
+            raise ValueError(unlike)
+        setup.check_model(model)
+        if setup.dropout:
+            raise ValueError(f"Setup.dropout: {setup.dropout} with {model.name}, a Llama; allowed: 0.0")
+        self.head_width = model.head_width
+        self.token = nn.Embedding(model.vocabulary, model.width)
+        self.blocks = nn.ModuleList(LlamaBlock(model, setup) for _ in range(model.layers))
+        self.norm = nn.RMSNorm(model.width, eps=1e-5)
+        self.head = nn.Linear(model.width, model.vocabulary, bias=False)
+        if model.tied:
+            self.head.weight = self.token.weight
+        self.chunked = setup.loss == "chunked"
+        self.loss = ChunkedLoss(setup.loss_chunks) if self.chunked else Loss()
+
+    def forward(self, tokens, targets):  # (B, S), (B, S)
+        x = self.token(tokens)  # (B, S, H)
+        cos, sin = turns(tokens.size(1), self.head_width, tokens.device)
+        for block in self.blocks:
+            x = block(x, cos, sin)
+        if self.chunked:
+            return self.loss(self.head, self.norm(x), targets)
+        return self.loss(self.head(self.norm(x)), targets)
