@@ -6,17 +6,22 @@ import pytest
 import referee
 import torch
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import everybyte as eb
-from everybyte.dryrun import tracker
+from everybyte.dryrun import cuda, tracker
 from everybyte.dryrun.cuda import Autocast, Kernels
-from everybyte.reference import GPT, Trainer
+from everybyte.reference import GPT, Llama, Trainer
 from everybyte.reference.step import random_batch
 
 SMALL = eb.Model(name="small", layers=2, width=48, heads=3, vocabulary=1001, positions=40)
 #: Scores, and not logits, are what it has most of.
 NARROW = SMALL.replace(vocabulary=11, layers=3)
+LLAMA = eb.Model(
+    name="llama", layers=2, width=48, heads=6, kv_heads=6, vocabulary=1001, positions=40, learned_positions=0, gated=True,
+    fused=False, tied=False, qkv_bias=False, out_bias=False, ffn_bias=False, norm="rmsnorm",
+)  # fmt: skip
 CPU = torch.device("cpu")
 
 
@@ -157,18 +162,36 @@ class Additions(TorchDispatchMode):
 @pytest.mark.parametrize("model", [SMALL, SMALL.replace(tied=False), SMALL.replace(layers=1)], ids=lambda m: m.name)
 def test_autograd_adds_gradients_in_place_where_the_tracker_says_so(model, attention):
     setup = eb.Setup(batch=2, sequence=32, attention=attention, optimizer="sgd", optimizer_impl="loop")
-    with Additions() as additions:
+    ours, real = additions(model, setup, GPT)
+    assert ours == real
+    assert [name for name, _ in real].count("add_") == 2 * model.layers
+    assert [name for name, _ in real].count("add") == int(model.tied)
+
+
+@pytest.mark.parametrize("attention", ["eager", "flash"])
+@pytest.mark.parametrize("model", [LLAMA, LLAMA.replace(kv_heads=3)], ids=lambda m: f"{m.kv_heads} kv heads")
+def test_autograd_adds_a_llamas_gradients_in_place_where_the_tracker_says_so(monkeypatch, model, attention):
+    for function in (F.rms_norm, torch.rms_norm):  # the CPU has no kernel for it: many small operations
+        monkeypatch.delitem(cuda._KERNELS, function)
+    setup = eb.Setup(batch=2, sequence=32, attention=attention, optimizer="sgd", optimizer_impl="loop")
+    ours, real = additions(model, setup, Llama)
+    assert ours == real
+    assert {name for name, _ in real} == {"add", "add_"}
+
+
+def additions(model, setup, reference):
+    """Each addition in backward, in order: as the dry run lets it through, and as a real step on the CPU makes it."""
+    tracker.sole_holder()  # counted before there is a second mode
+    with Additions() as ours:
         eb.dry_run(model, setup)
-    loss = GPT(model, setup)(*random_batch(model.vocabulary, setup, "cpu")())
+    loss = reference(model, setup)(*random_batch(model.vocabulary, setup, "cpu")())
     with torch.profiler.profile(record_shapes=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         loss.backward()
     real = sorted(
         (e for e in profile.events() if e.name in ("aten::add", "aten::add_")), key=lambda e: e.time_range.start
     )
     real = [(e.name.removeprefix("aten::"), e.input_shapes[0]) for e in real]
-    assert real == additions.seen
-    assert [name for name, _ in real].count("add_") == 2 * model.layers
-    assert [name for name, _ in real].count("add") == int(model.tied)
+    return ours.seen, real
 
 
 class Warmed(Trainer):

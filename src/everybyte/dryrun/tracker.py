@@ -110,9 +110,7 @@ class Tracker(TorchDispatchMode):
             # Under a dispatch mode it dares not, and would ask for a third tensor that a real step never has.
             return args[0].add_(args[1])
         if func in _IN_PLACE and args[0][0].is_meta:
-            return (
-                None  # nothing is allocated, and the check of hundreds of tensors' shapes would cost more than the rest
-            )
+            return None  # nothing is allocated, and a check of hundreds of shapes would cost more than the rest
         if func is aten._local_scalar_dense.default and args[0].is_meta and self.phase in ("rest", "optimizer"):
             return 0.0  # the one number that a step reads back is the scaler's count of infinite gradients: none
         if self.phase == "forward":
@@ -189,7 +187,18 @@ def is_loss(owner: str) -> bool:
 
 
 def _holders(tensor):
-    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata), tensor._use_count(), tensor.is_contiguous()
+    holders = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata), tensor._use_count()
+    return *holders, _is_dense(tensor)  # autograd's three conditions, in torch/csrc/autograd/input_buffer.cpp
+
+
+def _is_dense(tensor):
+    """Whether its elements, in some order of the dimensions, lie side by side."""
+    step = 1
+    for stride, size in sorted((t, s) for t, s in zip(tensor.stride(), tensor.size(), strict=True) if s != 1):
+        if stride != step:
+            return False
+        step *= size
+    return True
 
 
 @cache
