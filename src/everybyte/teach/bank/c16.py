@@ -107,7 +107,7 @@ EXERCISES = [
         },
         hints=(
             "Two budgets and a difference: `setup.replace(loss='chunked', loss_chunks=8)`.",
-            "Seven eighths of 10 bytes go; the head's gradients of two chunks, and a fresh 16-bit copy of its weight, come.",
+            "Seven eighths of 10 bytes go; the head's gradient so far, and the gradients of the chunks' inputs, come.",
         ),
     ),
     Exercise(
