@@ -103,12 +103,15 @@ def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
     if attn_mask is None and sixteen_bits and query.size(-1) == value.size(-1) <= 256:
         return _flash(query, key, value, dropout_p, is_causal, scale)
     attn_mask = _added(attn_mask, query)
-    if query.size(-3) != key.size(-3):  # no kernel but flash takes fewer key than query heads
+    odd = any(t.size(-1) % (8 if sixteen_bits else 4) for t in (query, value))
+    if odd or query.size(-3) != key.size(
+        -3
+    ):  # nor does the other kernel take such widths, or fewer key than query heads
         return _math(query, key, value, attn_mask, dropout_p, is_causal, scale)
     if attn_mask is not None:
         attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))
-        if odd := key.size(-2) % 16:  # the kernel reads rows of sixteen
-            attn_mask = F.pad(attn_mask, (0, 16 - odd))[..., : key.size(-2)]
+        if rest := key.size(-2) % 16:  # the kernel reads rows of sixteen
+            attn_mask = F.pad(attn_mask, (0, 16 - rest))[..., : key.size(-2)]
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     return aten._scaled_dot_product_efficient_attention(
         query, key, value, attn_mask, needs_grad, dropout_p, is_causal, scale=scale
@@ -126,15 +129,19 @@ def _added(mask, query):
 def _math(query, key, value, mask, dropout_p, is_causal, scale):
     """What is left where no kernel fits: the scores exist, in fp32."""
     dtype, root, groups = query.dtype, scale**0.5, query.size(-3) // key.size(-3)
-    query, key, value = query.float() * root, key.float(), value.float()
+    query, key, value = query.float(), key.float(), value.float()
+    query = query * root
     if is_causal:
         past = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device="meta").tril()
         mask = _added(past, query)
-    key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
     scores = query @ (key.transpose(-2, -1) * root)
     if mask is not None:
         scores.add_(mask)
-    return (_dropout(aten._safe_softmax(scores, -1), dropout_p) @ value).to(dtype)
+    weights = _dropout(aten._safe_softmax(scores, -1), dropout_p)
+    _returned = weights.to(dtype)  # PyTorch's function returns these too; nobody takes them
+    return (weights @ value).to(dtype)
 
 
 class _RMSNorm(torch.autograd.Function):
