@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab test test-browser notebooks figures bench clean
+.PHONY: help install lab test test-browser notebooks figures record bench clean
 
 help: ## list the targets
 	@echo "Every Byte: make <target>   (another Python: make PYTHON=python3.12 <target>)"
@@ -39,6 +39,9 @@ notebooks: $(STAMP) ## run every notebook and store its outputs
 
 figures: $(STAMP) ## draw the pictures of the README and the book
 	$(BIN)/python tools/figures.py
+
+record: $(STAMP) ## measure the labs' grid on this machine's GPU into labs/records
+	$(BIN)/everybyte record $(RECORD_FLAGS)
 
 bench: $(STAMP) ## time the imports, the budgets and the dry runs
 	$(BIN)/python tools/bench.py

@@ -10,7 +10,7 @@ from .catalog import Gpu, Model, gpu, gpus, model, models
 from .setup import Setup
 
 _HOME = {"Formula": "formulas", "formula": "formulas", "Trace": "dryrun", "dry_run": "dryrun"}
-_HOME |= {"Comparison": "comparison", "compare": "comparison"}
+_HOME |= {"Comparison": "comparison", "compare": "comparison", "Measurement": "lab", "measure": "lab"}
 __all__ = sorted([*_HOME, "Budget", "Gpu", "Model", "Setup", "budget", "gpu", "gpus", "model", "models"])
 __version__ = "0.1.0"
 

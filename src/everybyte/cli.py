@@ -50,6 +50,16 @@ def _options(arguments):
         ("compare", _compare, "predict and count, side by side"),
     ):
         _add_setup(command(name, run, help))
+    measuring = command("measure", _measure, "measure it: the same step on this machine's GPU")
+    _add_setup(measuring, block=False)
+    recording = command("record", _record, "measure the labs' grid on this machine's GPU, and keep what it says")
+    for sub in (measuring, recording):
+        sub.add_argument("--device", metavar="NAME", help="cuda, cuda:1, ..., cpu (default: the first GPU)")
+    recording.add_argument(
+        "--out", default="labs/records", metavar="FOLDER", help="of the records (default labs/records)"
+    )
+    recording.add_argument("--minutes", type=float, default=8.0, metavar="N", help="time for all of it (default 8)")
+    recording.add_argument("--only", nargs="+", default=(), metavar="GROUP", help="groups of the grid (default all)")
     if arguments and not arguments[0].startswith("-"):
         checks.one_of("command", "name", arguments[0], commands.choices)
     options, unknown = parser.parse_known_args(arguments)
@@ -59,10 +69,11 @@ def _options(arguments):
     return options
 
 
-def _add_setup(parser):
+def _add_setup(parser, block=True):
     parser.add_argument("model", help="a name from `everybyte models`")
-    parser.add_argument("--block", type=int, default=1, metavar="BYTES",
-                        help="round each tensor up to a multiple of so many bytes; CUDA: 512 (default 1)")  # fmt: skip
+    if block:
+        parser.add_argument("--block", type=int, default=1, metavar="BYTES",
+                            help="round each tensor up to a multiple of so many bytes; CUDA: 512 (default 1)")  # fmt: skip
     for field in fields(Setup):
         option, allowed = "--" + field.name.replace("_", "-"), _allowed(field.name)
         help = f"{allowed} (default {field.default})"
@@ -143,6 +154,29 @@ def _compare(options):
 
     comparison = compare(predict(*_configuration(options), block=options.block), _count(options))
     return comparison.as_dict(), comparison
+
+
+def _measure(options):
+    from .lab import Failed, measure
+
+    try:
+        measurement = measure(*_configuration(options), options.device)
+    except Failed as error:
+        raise ValueError(f"measure: {error}") from error
+    return measurement.as_dict(), measurement.table()
+
+
+def _record(options):
+    from .lab import Failed, record
+
+    def need(model, setup):
+        return predict(model, setup, block=512).peak
+
+    try:
+        progress = record(options.out, options.minutes, options.only, options.device, need=need)
+    except (Failed, ImportError, OSError) as error:
+        raise ValueError(f"record: {error}") from error
+    return progress.as_dict(), progress
 
 
 if __name__ == "__main__":

@@ -1,0 +1,30 @@
+"""Which GPU of the catalogue a device is, by the name that its driver gives it."""
+
+import re
+
+from ..catalog import Gpu, gpus
+
+#: Words of a driver's name or a data sheet's that tell no two cards apart.
+_VENDOR = {"nvidia", "amd", "tesla", "geforce", "instinct", "generation", "hbm2", "hbm2e", "hbm3", "hbm3e"}
+
+
+def recognize(name: str, memory: int) -> Gpu | None:
+    """The catalogue's GPU that a device of that name and so many bytes is, or None.
+
+    Every word of the name must stand in the catalogue's title and the memory lie within 5 %; of two such, the nearer.
+    """
+    words = _words(name)
+    fits = [
+        g for g in gpus().values() if words and words <= _words(g.title) and abs(g.memory - memory) <= g.memory / 20
+    ]
+    return min(fits, key=lambda g: abs(g.memory - memory), default=None)
+
+
+def slug(name: str) -> str:
+    """A device's name as a file's."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "device"
+
+
+def _words(name):
+    joined = re.sub(r"(\d) gb\b", r"\1gb", re.sub(r"[^a-z0-9]+", " ", name.lower()))
+    return set(joined.split()) - _VENDOR

@@ -1,0 +1,217 @@
+"""What a device can say of its memory and its time: CUDA's allocator by its own statistics, a CPU by following storages."""
+
+import gc
+import time
+import weakref
+from contextlib import contextmanager
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from .timeline import live_at_allocations
+
+#: What each meter counts, in bytes: what tensors asked for; the blocks they got; with blocks freed but still waited for;
+#: with what the allocator keeps for later.
+COUNTS = ("requested", "allocated", "active", "reserved")
+
+
+class Cuda:
+    """The memory of one CUDA device, as PyTorch's caching allocator counts it.
+
+    Args:
+        limit: bytes that this process may take; more is out of memory.
+    """
+
+    block = 512
+
+    def __init__(self, device: torch.device, limit: int | None):
+        self.device = device
+        self._total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_device(device)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / self._total) if limit else 1.0, device)
+        self.empty()
+        self._retries = self._stats()["num_alloc_retries"]
+
+    def empty(self) -> int:
+        """Give back what nothing uses, cuBLAS workspaces too; return the bytes of these."""
+        gc.collect()
+        torch.cuda.synchronize(self.device)
+        before = self.now()["allocated"]
+        torch._C._cuda_clearCublasWorkspaces()
+        workspaces = before - self.now()["allocated"]
+        torch.cuda.empty_cache()
+        self.restart()
+        return workspaces
+
+    def _stats(self):
+        return torch.cuda.memory_stats(self.device)
+
+    def now(self) -> dict[str, int]:
+        """Bytes of each of `COUNTS`."""
+        stats = self._stats()
+        return {count: stats[f"{count}_bytes.all.current"] for count in COUNTS}
+
+    def most(self) -> dict[str, int]:
+        """The most of each of `COUNTS` since `restart`."""
+        stats = self._stats()
+        return {count: stats[f"{count}_bytes.all.peak"] for count in COUNTS}
+
+    def restart(self) -> None:
+        """Count the most from here on."""
+        torch.cuda.reset_peak_memory_stats(self.device)
+
+    def allocations(self) -> int:
+        """How many allocations there have been."""
+        return self._stats()["allocation.all.allocated"]
+
+    def retries(self) -> int:
+        """How often the allocator had to give back what it kept before it could serve a request, in this measurement."""
+        return self._stats()["num_alloc_retries"] - self._retries
+
+    def driver(self) -> dict[str, int | None]:
+        """Bytes in use on the device as CUDA and as NVML count them: all processes, contexts and libraries."""
+        free, total = torch.cuda.mem_get_info(self.device)
+        try:
+            nvml = torch.cuda.device_memory_used(self.device)
+        except Exception:  # NVML's Python binding is not a requirement, and its errors are its own
+            nvml = None
+        return {"cuda": total - free, "nvml": nvml}
+
+    def free(self) -> int:
+        """Bytes that the driver, or the limit, has left."""
+        return torch.cuda.mem_get_info(self.device)[0]
+
+    @contextmanager
+    def watching(self):
+        """The allocator watches always."""
+        yield
+
+    @contextmanager
+    def history(self):
+        """Within it, allocations are noted: the list that it gives is filled at its end, as `live_at_allocations` says."""
+        live = []
+        torch.cuda.memory._record_memory_history(enabled="all", context=None)
+        start = self.allocations()
+        try:
+            yield live
+            snapshot = torch.cuda.memory._snapshot(self.device)
+            live += live_at_allocations(snapshot, self.device.index, self.allocations() - start, self.block)
+        finally:
+            torch.cuda.memory._record_memory_history(enabled=None)
+
+    @contextmanager
+    def clock(self):
+        """Within it, time is taken by CUDA events: the list that it gives holds milliseconds at its end."""
+        elapsed, start, end = [], torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        yield elapsed
+        end.record()
+        end.synchronize()
+        elapsed.append(start.elapsed_time(end))
+
+
+class Cpu:
+    """The storages of CPU tensors, followed from birth to death while `watching`.
+
+    What a kernel takes for itself is not seen. Where two gradients of one tensor meet in backward, a third tensor is
+    counted that would not be there unwatched.
+
+    Args:
+        limit: bytes; one more is out of memory.
+    """
+
+    block = 1
+
+    def __init__(self, device: torch.device, limit: int | None):
+        self.device = device
+        self._limit = limit
+        self._counter = _Counter(limit)
+
+    def empty(self) -> int:
+        """Collect what nothing uses; there are no workspaces to give back."""
+        gc.collect()
+        self.restart()
+        return 0
+
+    def now(self) -> dict[str, int]:
+        """Bytes of each of `COUNTS`: all the same here."""
+        return dict.fromkeys(COUNTS, self._counter.live)
+
+    def most(self) -> dict[str, int]:
+        """The most of each of `COUNTS` since `restart`."""
+        return dict.fromkeys(COUNTS, self._counter.most)
+
+    def restart(self) -> None:
+        """Count the most from here on."""
+        self._counter.most = self._counter.live
+
+    def allocations(self) -> int:
+        """How many storages there have been."""
+        return self._counter.allocations
+
+    def retries(self) -> int:
+        """Nothing is kept for later, so nothing is tried again."""
+        return 0
+
+    def driver(self) -> dict[str, int | None]:
+        """No driver counts here."""
+        return {"cuda": None, "nvml": None}
+
+    def free(self) -> int | None:
+        """Bytes that the limit has left; None where there is none."""
+        return self._limit and self._limit - self._counter.refused
+
+    @contextmanager
+    def watching(self):
+        """Within it, storages are followed."""
+        with self._counter:
+            yield
+
+    @contextmanager
+    def history(self):
+        """Within it, allocations are noted: the list that it gives starts with the live bytes and has them after each."""
+        self._counter.history = live = [self._counter.live]
+        try:
+            yield live
+        finally:
+            self._counter.history = None
+
+    @contextmanager
+    def clock(self):
+        """Within it, time is taken by the wall: the list that it gives holds milliseconds at its end."""
+        elapsed, start = [], time.perf_counter()
+        yield elapsed
+        elapsed.append((time.perf_counter() - start) * 1e3)
+
+
+class _Counter(TorchDispatchMode):
+    """Follows storages by weak reference."""
+
+    def __init__(self, limit):
+        super().__init__()
+        self.limit, self.live, self.most, self.allocations, self.refused, self.history = limit, 0, 0, 0, 0, None
+        self._refs = {}  # by the storage's address
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, torch.Tensor) and leaf.untyped_storage()._cdata not in self._refs:
+                self._follow(leaf.untyped_storage())
+        return out
+
+    def _follow(self, storage):
+        address, size = storage._cdata, storage.nbytes()
+        if self.limit and self.live + size > self.limit:
+            self.refused = self.live
+            raise torch.OutOfMemoryError(f"Out of memory. Tried to allocate {size} bytes with a limit of {self.limit}.")
+        self.live += size
+        self.most = max(self.most, self.live)
+        self.allocations += 1
+        if self.history is not None:
+            self.history.append(self.live)
+        self._refs[address] = weakref.ref(storage, lambda _: self._freed(address, size))
+
+    def _freed(self, address, size):
+        self.live -= size
+        del self._refs[address]

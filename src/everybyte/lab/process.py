@@ -1,0 +1,169 @@
+"""A process of its own for measuring: it takes its memory with it when it ends, however it ends."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import checks
+from ..catalog import Model
+from ..setup import Setup
+from .measurement import Measurement, model_as_dict
+
+_SOURCES = str(Path(__file__).resolve().parents[2])
+#: Lines of a worker's standard error that are told when it fails.
+_LAST_LINES = 8
+_ENDED = None
+
+
+class Failed(RuntimeError):
+    """A worker died, hung, or said what no worker says."""
+
+
+class Worker:
+    """A process that measures, one request after another. Use it as a context: at its end the process is ended.
+
+    Args:
+        command: what to run; by default this package's worker.
+    """
+
+    def __init__(self, command: Sequence[str] = (sys.executable, "-u", "-m", "everybyte.lab.worker")):
+        paths = [_SOURCES, *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._errors = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, encoding="utf-8",
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            start_new_session=True,  # Ctrl-C comes to us alone, and the process can be ended with its children
+        )  # fmt: skip
+        self._answers = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self):
+        for line in self.process.stdout:
+            self._answers.put(line)
+        self._answers.put(_ENDED)
+
+    def ask(self, timeout: float, **request) -> dict:
+        """What the worker answers to a request.
+
+        Raises:
+            ValueError: where the worker refuses the request.
+            Failed: where it ends, or gives no answer within `timeout` seconds; it is ended then.
+        """
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+            line = self._answers.get(timeout=timeout)
+        except BrokenPipeError:
+            line = _ENDED
+        except queue.Empty:
+            self.end()
+            raise Failed(f"the worker gave no answer within {timeout:g} s and was ended{self._last_words()}") from None
+        except BaseException:  # Ctrl-C above all
+            self.end()
+            raise
+        if line is _ENDED:
+            status = self.process.wait()
+            how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
+            self.end()
+            raise Failed(f"the worker ended {how}{self._last_words()}")
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            self.end()
+            raise Failed(f"the worker said {line.strip()[:200]!r}, which is no answer{self._last_words()}") from None
+        if "error" in answer:
+            raise ValueError(answer["error"])
+        return answer
+
+    def _last_words(self):
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
+        return "".join(f"\n  {line}" for line in ["; its last lines:", *lines]).replace("\n  ;", ";") if lines else ""
+
+    def end(self) -> None:
+        """End the process and its children, now; once more does nothing."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except AttributeError:  # not on Windows
+            self.process.kill()
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.end()
+
+
+def measure(
+    model: Model,
+    setup: Setup,
+    device: str | None = None,
+    *,
+    warm_up: int = 2,
+    steps: int = 5,
+    points: int = 400,
+    tf32: bool = False,
+    limit: int | None = None,
+    timeout: float = 600.0,
+) -> Measurement:
+    """Measure one steady training step on this machine: the reference step, on real tensors, in a process of its own.
+
+    Out of memory is a result. Ctrl-C ends the process and frees what it held.
+
+    Args:
+        device: `cuda`, `cuda:1`, ...; by default the first GPU. `cpu` runs the same step on the CPU and counts the storages
+            of its tensors (`block` 1): no kernel's own memory, and the CPU's choice of kernels.
+        warm_up, steps: how many steps to take before, and how many to time.
+        points: the most places of the timeline to keep; 0 for no timeline, and no `peak_at`.
+        tf32: whether fp32 matrix products may round their factors to TF32.
+        limit: bytes that the step may take, to run out on purpose.
+        timeout: seconds until the process is ended.
+
+    Raises:
+        ValueError: for bad input, for a setup that does not fit the model, and where there is no such device.
+        Failed: where the process dies, with its exit status and last lines, or takes longer than `timeout`.
+    """
+    check_request(model, setup, warm_up=warm_up, steps=steps, points=points, tf32=tf32, limit=limit)
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise ValueError(f"measure.timeout: {timeout!r} is not a number of seconds above 0")
+    options = {"warm_up": warm_up, "steps": steps, "points": points, "tf32": tf32, "limit": limit}
+    with Worker() as worker:
+        return ask(worker, model, setup, device, timeout, **options)[0]
+
+
+def ask(worker: Worker, model: Model, setup: Setup, device: str | None, timeout: float, **options):
+    """The measurement that a worker makes, and whether the worker is fit for another."""
+    answer = worker.ask(
+        timeout, ask="measure", device=device, model=model_as_dict(model), setup=setup.as_dict(), options=options
+    )
+    return Measurement.from_dict(answer["found"]), answer["clean"]
+
+
+def check_request(model, setup, *, warm_up=2, steps=5, points=0, tf32=False, limit=None) -> None:
+    """Raise ValueError where a worker could only fail, before one is started."""
+    if not isinstance(model, Model):
+        raise ValueError(
+            f"measure.model: {model!r} is not a Model; allowed: everybyte.model(name) or everybyte.Model(...)"
+        )
+    if not isinstance(setup, Setup):
+        raise ValueError(f"measure.setup: {setup!r} is not a Setup; allowed: everybyte.Setup(...)")
+    if unlike := model.unlike_gpt():
+        raise ValueError(unlike)
+    setup.check_model(model)
+    checks.whole("measure", "warm_up", warm_up, 1, 1000)
+    checks.whole("measure", "steps", steps, 1, 1000)
+    if points != 0:
+        checks.whole("measure", "points", points, 4, 100_000)
+    checks.flag("measure", "tf32", tf32)
+    if limit is not None:
+        checks.whole("measure", "limit", limit, 1)

@@ -1,0 +1,166 @@
+"""Measure a grid of steps on one device and keep what it says, so that an interruption loses only what is running."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from .. import units
+from ..catalog import Model
+from ..setup import Setup
+from .devices import slug
+from .grid import Configuration, grid
+from .measurement import Measurement
+from .process import Failed, Worker, ask, check_request
+from .records import append, fingerprint, read, repair
+
+#: Seconds that a worker may take to start, and that one measurement may take.
+START, EACH = 120.0, 120.0
+OPTIONS = {"warm_up": 2, "steps": 5, "points": 160}
+
+
+@dataclass
+class Progress:
+    """What a recording came to.
+
+    Attributes:
+        path: the record. found: measurements with each status, of this recording. there: how many it had already.
+        left: how many there was no time for. faults: lines that the record's file had and that were moved aside.
+    """
+
+    path: Path
+    there: int = 0
+    left: int = 0
+    found: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict:
+        """As JSON holds it."""
+        return {
+            "path": str(self.path),
+            "there": self.there,
+            "left": self.left,
+            "found": self.found,
+            "faults": self.faults,
+        }
+
+    def __str__(self):
+        found = ", ".join(f"{count} {status}" for status, count in self.found.items()) or "nothing new"
+        lines = [f"{self.path}: {found}, {self.there} there before, {self.left} left for want of time"]
+        return "\n".join(lines + [f"moved aside: {fault}" for fault in self.faults])
+
+
+def record(
+    out: str | Path = "labs/records",
+    minutes: float = 8.0,
+    only: Iterable[str] = (),
+    device: str | None = None,
+    configurations: Iterable[Configuration] | None = None,
+    need: Callable[[Model, Setup], int] | None = None,
+    start: Callable[[], Worker] = Worker,
+) -> Progress:
+    """Measure what a device has not been recorded for yet, a line of `out`/`<gpu>.jsonl` each, until time is up.
+
+    One worker takes one step after another; after an out-of-memory, a failure, or whenever something of a step is left in
+    its memory, a fresh one takes over. What failed is tried again by the next recording; what is there with the same
+    fingerprint of the reference step is not.
+
+    Args:
+        minutes: after which no more is started, and what runs is given up.
+        only: names of the grid's groups.
+        device: as `measure`'s.
+        configurations: in place of the grid.
+        need: bytes that a step takes at least; where the device has less free, the step is recorded as skipped.
+        start: starts a worker.
+
+    Raises:
+        ValueError: for bad input, and where there is no such device.
+        Failed: where not even the device can be asked for.
+    """
+    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not minutes > 0:
+        raise ValueError(f"record.minutes: {minutes!r} is not a number above 0")
+    wanted = list(configurations) if configurations is not None else grid(only)
+    for configuration in wanted:
+        check_request(configuration.model, configuration.setup)
+    return _Recording(Path(out), time.monotonic() + 60 * minutes, device, need, start).run(wanted)
+
+
+class _Recording:
+    def __init__(self, folder, deadline, device, need, start):
+        self.folder, self.deadline, self.device, self.need, self.start = folder, deadline, device, need, start
+        self.worker = None
+
+    def run(self, wanted):
+        from tqdm import tqdm
+
+        try:
+            found = self._worker().ask(START, ask="device", device=self.device)["found"]
+            self.folder.mkdir(parents=True, exist_ok=True)
+            progress = Progress(self.folder / f"{found['gpu'] or slug(found['name'])}.jsonl")
+            progress.faults = repair(progress.path)
+            there = self._there(progress.path)
+            todo = [c for c in wanted if (c.model, c.setup) not in there]
+            progress.there = len(wanted) - len(todo)
+            progress.left = len(todo)
+            with tqdm(todo, unit="step", smoothing=0.1) as bar:
+                for configuration in bar:
+                    bar.set_postfix_str(
+                        f"{configuration.group}: {configuration.model.name}, {configuration.setup.precision}"
+                    )
+                    measurement = self._measurement(configuration, found)
+                    if measurement is None:
+                        break
+                    append(progress.path, measurement)
+                    if measurement.status == "failed":
+                        bar.write(
+                            f"{configuration.model.name}, {configuration.setup}: {measurement.reason}", file=sys.stderr
+                        )
+                    progress.found[measurement.status] = progress.found.get(measurement.status, 0) + 1
+                    progress.left -= 1
+        finally:
+            self._end()
+        return progress
+
+    def _there(self, path):
+        if not path.exists():
+            return set()
+        measured = (m for m in read(path).measurements if m.fingerprint == fingerprint() and m.status != "failed")
+        return {(m.model, m.setup) for m in measured}
+
+    def _worker(self):
+        if self.worker is None:
+            self.worker = self.start()
+        return self.worker
+
+    def _end(self):
+        if self.worker is not None:
+            self.worker.end()
+        self.worker = None
+
+    def _measurement(self, configuration, device):
+        """The measurement of a configuration; None where there is no time for it."""
+        model, setup = configuration.model, configuration.setup
+        without = {"model": model, "setup": setup, "device": device, "fingerprint": fingerprint()}
+        without |= {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "block": 512 if device["type"] == "cuda" else 1,
+        }
+        needed = self.need(model, setup) if self.need else 0
+        if device["free"] is not None and needed > device["free"]:
+            reason = f"it needs {units.text(needed)} at least, and {units.text(device['free'])} were free"
+            return Measurement(status="skipped", reason=reason, **without)
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            return None
+        try:
+            measurement, clean = ask(self._worker(), model, setup, self.device, min(EACH, left), **OPTIONS)
+        except (Failed, ValueError) as error:
+            self._end()
+            if time.monotonic() >= self.deadline:
+                return None
+            return Measurement(status="failed", reason=str(error), **without)
+        if not clean:
+            self._end()
+        return measurement

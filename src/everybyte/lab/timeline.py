@@ -1,0 +1,63 @@
+"""From an allocator's history to a short list of live bytes: the instant of the peak is never lost."""
+
+ALLOCATED = "active_allocated"
+
+
+def live_at_allocations(snapshot: dict, device: int, allocations: int, block: int = 512) -> list[int]:
+    """Live bytes just before the last `allocations` allocations of a CUDA snapshot, and just after each.
+
+    The history holds what was asked for; each request counts rounded up to `block`, and lives until it is freed.
+
+    Args:
+        snapshot: of `torch.cuda.memory._snapshot()`: `segments` with their `blocks`, and `device_traces`.
+    """
+    events, left = [], allocations
+    for event in reversed(snapshot["device_traces"][device]):
+        if not left:
+            break
+        events.append(event)
+        left -= event["action"] == "alloc"
+    changes = [(_change(event, block), event["action"] == "alloc") for event in reversed(events)]
+    segments = [s for s in snapshot["segments"] if s["device"] == device]
+    blocks = [b for s in segments for b in s["blocks"] if b["state"] == ALLOCATED]
+    live = sum(_rounded(b["requested_size"], block) for b in blocks) - sum(change for change, _ in changes)
+    found = [live]
+    for change, is_allocation in changes:
+        live += change
+        if is_allocation:
+            found.append(live)
+    return found
+
+
+def _change(event, block):
+    sign = {"alloc": 1, "free_requested": -1}.get(event["action"], 0)
+    return sign * _rounded(event["size"], block)
+
+
+def _rounded(size, block):
+    return -(-size // block) * block
+
+
+def reduced(live: list[int], most: int) -> list[int]:
+    """At most `most` places of `live` (four or more) that show its course: first, last, and extremes of equal stretches."""
+    if len(live) <= most:
+        return list(range(len(live)))
+    stretches = (most - 2) // 2
+    kept = {0, len(live) - 1}
+    for i in range(stretches):
+        places = range(i * len(live) // stretches, (i + 1) * len(live) // stretches)
+        kept |= {min(places, key=live.__getitem__), max(places, key=live.__getitem__)}
+    return sorted(kept)
+
+
+def where(place: int, marks: dict[str, int]) -> str:
+    """Where in the step an allocation is, in a dry run's words.
+
+    Args:
+        place: how many allocations the step had made with it.
+        marks: how many it had made when each of these moments came, in this order: `loss`, `after_forward`, `loss_done`,
+            `after_backward`.
+    """
+    names = ("forward", "loss forward", "loss backward", "backward")
+    order = ("loss", "after_forward", "loss_done", "after_backward")
+    return next((name for name, mark in zip(names, order, strict=True) if place <= marks[mark]), "optimizer step")

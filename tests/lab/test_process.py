@@ -1,0 +1,155 @@
+"""The worker's process: what it answers, and how it dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import everybyte as eb
+import everybyte.lab
+from everybyte import cli
+from everybyte.lab import Failed, Worker, measure, process
+from everybyte.lab.measurement import model_as_dict
+
+WITHOUT_GPU = not os.path.exists("/dev/nvidiactl")
+
+
+def script(text):
+    """A worker in place of ours."""
+    return Worker([sys.executable, "-u", "-c", "import json, os, subprocess, sys, time\n" + text])
+
+
+def test_a_worker_that_exits_is_reported_with_its_status_and_last_lines():
+    with script("input(); print('first', file=sys.stderr); sys.exit('the last line')") as worker:
+        with pytest.raises(
+            Failed, match=r"^the worker ended with exit status 1; its last lines:\n  first\n  the last line$"
+        ):
+            worker.ask(30, ask="device", device=None)
+        with pytest.raises(Failed, match="exit status 1"):
+            worker.ask(30, ask="device", device=None)
+
+
+def test_a_worker_that_is_killed_is_reported_with_the_signal():
+    with (
+        script("os.kill(os.getpid(), 11)") as worker,
+        pytest.raises(Failed, match=r"^the worker ended by signal SIGSEGV$"),
+    ):
+        worker.ask(30, ask="device", device=None)
+
+
+def test_a_worker_that_hangs_is_ended_with_its_children(tmp_path, ends):
+    child = tmp_path / "child"
+    hang = f"p = subprocess.Popen(['sleep', '600']); open({str(child)!r}, 'w').write(str(p.pid)); time.sleep(600)"
+    with script(hang) as worker:
+        while not child.exists() or not child.read_text():
+            time.sleep(0.02)
+        with pytest.raises(Failed, match=r"^the worker gave no answer within 0\.3 s and was ended"):
+            worker.ask(0.3, ask="device", device=None)
+        assert worker.process.returncode == -signal.SIGKILL
+    assert ends(int(child.read_text()))
+
+
+def test_a_worker_that_talks_nonsense_is_reported():
+    with script("input(); print('hello')") as worker, pytest.raises(Failed, match="said 'hello', which is no answer"):
+        worker.ask(30, ask="device", device=None)
+
+
+def test_ctrl_c_ends_the_worker(monkeypatch):
+    with script("time.sleep(600)") as worker:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            worker.ask(60, ask="device", device=None)
+        assert worker.process.returncode == -signal.SIGKILL
+
+
+def test_at_the_end_of_the_context_the_worker_is_gone():
+    with script("time.sleep(600)") as worker:
+        assert worker.process.poll() is None
+    assert worker.process.returncode == -signal.SIGKILL
+    worker.end()
+
+
+@pytest.fixture(scope="module")
+def worker():
+    with Worker() as worker:
+        yield worker
+
+
+def test_one_worker_measures_one_after_another(worker, small, tiny):
+    first, clean = process.ask(worker, small, tiny, "cpu", 60, warm_up=1, steps=1)
+    again, still = process.ask(worker, small, tiny, "cpu", 60, warm_up=1, steps=1)
+    assert clean and still and first.status == "measured" and first.baseline == again.baseline == 0
+    assert first.phases == again.phases == eb.dry_run(small, tiny).phases and first.loss == again.loss
+    assert first.model == small and first.setup == tiny and first.device["type"] == "cpu"
+
+
+def test_bad_input_leaves_the_worker_alive(worker, small, tiny):
+    with pytest.raises(ValueError, match="is no GPU that PyTorch can use here"):
+        worker.ask(60, ask="device", device="cuda:9999")
+    with pytest.raises(ValueError, match="Measurement.model: 'gpt2'"):
+        worker.ask(60, ask="measure", device="cpu", model="gpt2", setup=tiny.as_dict(), options={})
+    assert worker.ask(60, ask="device", device="cpu")["found"]["type"] == "cpu"
+
+
+@pytest.mark.skipif(not WITHOUT_GPU, reason="there is a GPU")
+def test_without_a_gpu_one_sentence_says_what_to_do(capsys, small, tiny):
+    with pytest.raises(
+        ValueError, match=r"^measure\.device: None is no GPU that PyTorch can use here \(.*\); allowed: .*'cpu'"
+    ):
+        eb.measure(small, tiny)
+
+
+def test_the_command_measures(capsys, small, tiny, monkeypatch):
+    monkeypatch.setattr(cli, "model", {"small": small}.get)
+    options = "small --batch 1 --sequence 8 --optimizer sgd --attention eager --device cpu --json"
+    assert cli.main(["measure", *options.split()]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["witness"] == "measure" and said["parts"] == {} and said["setup"] == tiny.as_dict()
+    assert said["phases"] == eb.dry_run(small, tiny).phases
+
+
+def test_the_command_says_in_one_line_that_a_worker_died(capsys, monkeypatch):
+    def dies(*_):
+        raise Failed("the worker ended with exit status 1")
+
+    monkeypatch.setattr(everybyte.lab, "measure", dies)
+    assert cli.main(["measure", "gpt2"]) == 2
+    assert capsys.readouterr().err == "everybyte: measure: the worker ended with exit status 1\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"model": "gpt2"}, "measure.model"), ({"setup": 8}, "measure.setup"), ({"warm_up": 0}, "measure.warm_up"),
+        ({"steps": 0}, "measure.steps"), ({"points": 3}, "measure.points"), ({"tf32": 1}, "measure.tf32"),
+        ({"limit": 0}, "measure.limit"), ({"timeout": 0}, "measure.timeout"), ({"timeout": True}, "measure.timeout"),
+        ({"model": eb.model("llama-2-7b")}, "Model.gated"), ({"setup": eb.Setup(sequence=1025)}, "Setup.sequence"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_before_a_worker_starts(monkeypatch, options, field):
+    monkeypatch.setattr(process, "Worker", lambda: pytest.fail("a worker was started"))
+    arguments = {"model": eb.model("gpt2"), "setup": eb.Setup(), "device": "cpu"} | options
+    with pytest.raises(ValueError, match=f"^{field}: "):
+        measure(arguments.pop("model"), arguments.pop("setup"), **arguments)
+
+
+def test_the_protocol_is_a_line_in_and_a_line_out(small, tiny):
+    request = {
+        "ask": "measure",
+        "device": "cpu",
+        "model": model_as_dict(small),
+        "setup": tiny.as_dict(),
+        "options": {"steps": 1},
+    }
+    lines = json.dumps(request) + "\n" + json.dumps({"ask": "device", "device": "cpu"}) + "\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "everybyte.lab.worker"], input=lines, capture_output=True, text=True, timeout=60
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0 and answers[0]["clean"] is True and answers[0]["found"]["steps"] == 1
+    assert answers[1]["found"]["name"] == answers[0]["found"]["device"]["name"]
