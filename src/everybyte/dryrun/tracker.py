@@ -168,14 +168,15 @@ class Tracker(TorchDispatchMode):
     def watching(self, module):
         """Know which submodule of `module` each operation belongs to."""
 
-        def leave_module(*_):
-            if is_loss(self._modules.pop()):
+        def leave_module(name):
+            self._modules.pop()
+            if is_loss(name):
                 self._modules[-1] = "loss"  # what the head's caller does with the logits
 
         with ExitStack() as stack:
             for name, child in module.named_modules():
                 enter = child.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name))
-                leave = child.register_forward_hook(leave_module, always_call=True)
+                leave = child.register_forward_hook(lambda *_, name=name: leave_module(name), always_call=True)
                 stack.callback(enter.remove)
                 stack.callback(leave.remove)
             yield
