@@ -102,6 +102,24 @@ def test_a_step_that_is_not_derived_has_no_timeline():
         eb.budget(eb.model("llama-2-7b"), eb.Setup()).timeline()
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_the_named_instants_are_the_timeline_s(seed):
+    model, setup, _ = grid.anything(seed)
+    budget = eb.budget(model, setup)
+    live = {
+        name: x
+        for (name, moment, _), x in zip(budget.operations, budget.live, strict=True)
+        if moment != "optimizer step"
+    }
+    last = "token gradients added" if "token gradients added" in live else "token gradient"
+    assert eb.formula("instant.end_of_backward").at(model, setup) == live[last]
+    for name, operation in (
+        ("nll_backward", "negative log-likelihood backward"),
+        ("log_softmax_backward", "log-softmax backward"),
+    ):
+        assert eb.formula(f"instant.{name}").at(model, setup) == live[operation]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_peaks_over_arrays_are_the_budgets(seed):
     model, setup, block = grid.anything(seed)
