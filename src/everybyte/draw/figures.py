@@ -447,9 +447,13 @@ def regions(
                     ha="center", va="center", fontsize=10, color=INK, fontweight="bold",
                     bbox={"facecolor": CARD, "edgecolor": GRID, "boxstyle": "round,pad=0.25"})  # fmt: skip
     for label, (amounts, limit) in (limits or {}).items():
+        every = [amount for row in amounts for amount in row]
+        if not min(every) < limit < max(every):
+            continue
         line = ax.contour(x, y, amounts, levels=[limit], colors=[INK], linewidths=2, linestyles="--")
-        if line.allsegs[0]:
-            ax.clabel(line, fmt=label, fontsize=9.5)
+        right, top = max((point for piece in line.allsegs[0] for point in piece), key=lambda point: point[0])
+        ax.annotate(label, (right, top), xytext=(-4, 6), textcoords="offset points", ha="right", va="bottom",
+                    fontsize=9.5, color=INK, bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1.5})  # fmt: skip
     for axis, values in ((ax.xaxis, x), (ax.yaxis, y)):
         axis.set_major_formatter(lambda v, _: f"{v:,g}")
         axis.set_minor_locator(NullLocator())
