@@ -6,7 +6,7 @@ from itertools import product
 from random import Random
 
 import everybyte as eb
-from everybyte.setup import ATTENTIONS, MASTER_GRADIENTS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
+from everybyte.setup import ATTENTIONS, LOSSES, MASTER_GRADIENTS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
 
 GPT2_SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 #: (batch, sequence): a round one, and one that no power of two divides.
@@ -36,11 +36,11 @@ def states(
 
 
 def steps(
-    models: Iterable[eb.Model] = (), shapes=SHAPES, dropouts=(0.0, 0.1), **choices
+    models: Iterable[eb.Model] = (), shapes=SHAPES, dropouts=(0.0, 0.1), losses=LOSSES, **choices
 ) -> Iterator[tuple[eb.Model, eb.Setup]]:
-    """Every choice that decides what a step takes: those of `states`, and dropout."""
-    for (model, setup), dropout in product(states(models, shapes, **choices), dropouts):
-        yield model, setup.replace(dropout=dropout)
+    """Every choice that decides what a step takes: those of `states`, dropout and the loss."""
+    for (model, setup), dropout, loss in product(states(models, shapes, **choices), dropouts, losses):
+        yield model, setup.replace(dropout=dropout, loss=loss)
 
 
 def anything(seed: int) -> tuple[eb.Model, eb.Setup, int]:
