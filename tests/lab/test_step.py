@@ -174,7 +174,7 @@ class Allocator(meters._Counter):
             said |= {f"{count}_bytes.all.current": self.live, f"{count}_bytes.all.peak": self.most}
         return said
 
-    def snapshot(self, _device=None):
+    def snapshot(self):
         blocks = [{"state": "active_allocated", "requested_size": size} for size in self.sizes.values()]
         return {"segments": [{"device": None, "blocks": blocks}], "device_traces": {None: self.events}}
 
@@ -218,7 +218,7 @@ def cuda(monkeypatch):
         monkeypatch.setattr(cuda, name, fake)
     monkeypatch.setattr(cuda.memory, "_snapshot", allocator.snapshot)
     monkeypatch.setattr(
-        cuda.memory, "_record_memory_history", lambda enabled, context=0: setattr(allocator, "noting", bool(enabled))
+        cuda.memory, "_record_memory_history", lambda enabled, **_: setattr(allocator, "noting", bool(enabled))
     )
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
     return allocator
@@ -244,6 +244,9 @@ def test_running_out_on_cuda(cuda, small):
     with cuda:
         measurement, clean = measured(small, setup)
     assert measurement.oom and not clean and measurement.out_of_memory["free"] == 7 * 1024**3
+    with torch.no_grad():
+        limited = meters.Cuda(CPU, limit=cuda.live + 1000)
+    assert limited.free() == 1000
 
 
 @pytest.mark.parametrize(

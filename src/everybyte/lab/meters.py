@@ -27,9 +27,11 @@ class Cuda:
 
     def __init__(self, device: torch.device, limit: int | None):
         self.device = device
-        self._total = torch.cuda.get_device_properties(device).total_memory
+        self._limit = limit
         torch.cuda.set_device(device)
-        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / self._total) if limit else 1.0, device)
+        if limit:
+            total = torch.cuda.get_device_properties(device).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
         self.empty()
         self._retries = self._stats()["num_alloc_retries"]
 
@@ -80,7 +82,8 @@ class Cuda:
 
     def free(self) -> int:
         """Bytes that the driver, or the limit, has left."""
-        return torch.cuda.mem_get_info(self.device)[0]
+        free = torch.cuda.mem_get_info(self.device)[0]
+        return min(free, max(0, self._limit - self.now()["reserved"])) if self._limit else free
 
     @contextmanager
     def watching(self):
@@ -91,11 +94,11 @@ class Cuda:
     def history(self):
         """Within it, allocations are noted: the list that it gives is filled at its end, as `live_at_allocations` says."""
         live = []
-        torch.cuda.memory._record_memory_history(enabled="all", context=None)
+        torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python")
         start = self.allocations()
         try:
             yield live
-            snapshot = torch.cuda.memory._snapshot(self.device)
+            snapshot = torch.cuda.memory._snapshot()
             live += live_at_allocations(snapshot, self.device.index, self.allocations() - start, self.block)
         finally:
             torch.cuda.memory._record_memory_history(enabled=None)

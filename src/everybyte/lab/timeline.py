@@ -6,7 +6,8 @@ ALLOCATED = "active_allocated"
 def live_at_allocations(snapshot: dict, device: int, allocations: int, block: int = 512) -> list[int]:
     """Live bytes just before the last `allocations` allocations of a CUDA snapshot, and just after each.
 
-    The history holds what was asked for; each request counts rounded up to `block`, and lives until it is freed.
+    The history holds what was asked for, not the block that was found for it; each request counts rounded up to `block` and
+    lives until it is freed. Source: PyTorch, `c10/cuda/CUDACachingAllocator.cpp` (`alloc_found_block`, `free`).
 
     Args:
         snapshot: of `torch.cuda.memory._snapshot()`: `segments` with their `blocks`, and `device_traces`.
