@@ -41,8 +41,8 @@ def _options(arguments):
         sub.set_defaults(run=run, command=name)
         return sub
 
-    command("models", _models, "the models of the catalogue")
-    command("gpus", _gpus, "the GPUs of the catalogue")
+    command("models", _models, "the models of the catalog")
+    command("gpus", _gpus, "the GPUs of the catalog")
     command("formulas", _formulas, "the formulas of the book")
     for name, run, help in (
         ("budget", _budget, "predict a training step's memory by formula"),

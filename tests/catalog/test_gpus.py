@@ -1,4 +1,4 @@
-"""The catalogue's GPUs are plausible; what is no GPU is refused."""
+"""The catalog's GPUs are plausible; what is no GPU is refused."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ GPUS = list(eb.gpus().values())
 NVIDIA = [g for g in GPUS if g.title.startswith("NVIDIA")]
 
 
-def test_the_catalogue_reaches_from_small_to_large():
+def test_the_catalog_reaches_from_small_to_large():
     assert len(GPUS) >= 24
     wanted = {"t4", "rtx-3060", "rtx-4090", "a100-80gb", "h100-80gb", "h200", "b200", "mi300x"}
     assert wanted <= eb.gpus().keys()

@@ -1,4 +1,4 @@
-"""The catalogue's models: each equals its published count; what is no model is refused."""
+"""The catalog's models: each equals its published count; what is no model is refused."""
 
 import dataclasses
 import subprocess
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import everybyte as eb
 
-#: Published counts, gathered apart from the catalogue.
+#: Published counts, gathered apart from the catalog.
 COUNTS = {
     "gpt2": 124_439_808,
     "gpt2-medium": 354_823_168,
@@ -99,7 +99,7 @@ def test_unknown_name_lists_near_matches(wrong, near):
     assert repr(wrong) in str(error.value)
 
 
-def test_reading_the_catalogue_loads_no_library():
+def test_reading_the_catalog_loads_no_library():
     code = (
         "import sys, everybyte as eb\n"
         "assert eb.models.cache_info().currsize == 0, 'read at import'\n"
@@ -110,7 +110,7 @@ def test_reading_the_catalogue_loads_no_library():
     assert run.stdout.strip() == "[]", run.stderr
 
 
-def test_catalogue_is_read_once():
+def test_catalog_is_read_once():
     assert eb.models() is eb.models()
 
 

@@ -42,7 +42,7 @@ def span(symbol):
 
 
 def points(formula):
-    """Both ends of every symbol together, each end alone, and many between; the catalogue's models and setups."""
+    """Both ends of every symbol together, each end alone, and many between; the catalog's models and setups."""
     spans = {s.name: span(s) for s in formula.symbols}
     chance = random.Random(formula.name)
     between = [{n: chance.randint(*ends) for n, ends in spans.items()} for _ in range(150)]

@@ -36,7 +36,7 @@ def test_recognize(name, mib, expected):
     assert (found and found.name) == expected
 
 
-def test_every_gpu_of_the_catalogue_is_recognized_by_its_title():
+def test_every_gpu_of_the_catalog_is_recognized_by_its_title():
     assert {g.name: recognize(g.title, g.memory).name for g in gpus().values()} == {name: name for name in gpus()}
 
 

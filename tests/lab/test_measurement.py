@@ -17,9 +17,9 @@ def test_round_trip(said):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt2-xl", "gpt2-nobias", "llama-2-7b", "deepseek-v3"])
-def test_a_model_of_the_catalogue_comes_back_itself(name):
+def test_a_model_of_the_catalog_comes_back_itself(name):
     if name not in eb.models():
-        pytest.skip("not in the catalogue")
+        pytest.skip("not in the catalog")
     assert model_from_dict(json.loads(json.dumps(model_as_dict(eb.model(name))))) == eb.model(name)
 
 

@@ -1,4 +1,4 @@
-"""The reference model: causal, tied, of the catalogue's size, the same with either attention."""
+"""The reference model: causal, tied, of the catalog's size, the same with either attention."""
 
 import math
 
@@ -34,7 +34,7 @@ def logits(module, tokens):
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt2-nobias"])
 @pytest.mark.parametrize("attention", ["eager", "flash"])
-def test_as_many_parameters_as_the_catalogue_says(name, attention):
+def test_as_many_parameters_as_the_catalog_says(name, attention):
     model = eb.model(name)
     with torch.device("meta"):
         module = GPT(model, eb.Setup(attention=attention))

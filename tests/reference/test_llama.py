@@ -46,7 +46,7 @@ def test_it_computes_the_loss_of_hugging_faces_llama(model, attention):
 
 
 @pytest.mark.parametrize("model", [m for m in eb.models().values() if not unlike_llama(m)], ids=lambda m: m.name)
-def test_the_catalogues_llamas_have_their_parameters(model):
+def test_the_catalogs_llamas_have_their_parameters(model):
     with torch.device("meta"):
         module = Llama(model, eb.Setup(batch=1, sequence=8))
     assert sum(p.numel() for p in module.parameters()) == model.parameters

@@ -16,7 +16,7 @@ class Gpu:
     """One GPU's data sheet, and the memory that a process really finds on it.
 
     Attributes:
-        name: as in the catalogue. title: the vendor's name.
+        name: as in the catalog. title: the vendor's name.
         memory: bytes of the device's total; what a process can hope for before its own context.
         memory_source: `reported`: CUDA's total for a process (torch's `total_memory`), read from such a card; `nvidia-smi`:
             the driver's total, some hundred MiB more; `data sheet`: the vendor's figure.
@@ -55,7 +55,7 @@ class Gpu:
 
 @cache
 def gpus() -> dict[str, Gpu]:
-    """Every GPU of the catalogue, by name, in the catalogue's order."""
+    """Every GPU of the catalog, by name, in the catalog's order."""
     text = resources.files(__package__).joinpath("gpus.toml").read_text(encoding="utf-8")
     return {name: Gpu(name=name, **_in_bytes(entry)) for name, entry in tomllib.loads(text).items()}
 
@@ -65,7 +65,7 @@ def _in_bytes(entry):
 
 
 def gpu(name: str) -> Gpu:
-    """The catalogue's GPU of that name.
+    """The catalog's GPU of that name.
 
     Raises:
         ValueError: where there is none; the message names near matches.

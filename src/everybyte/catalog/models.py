@@ -1,4 +1,4 @@
-"""A transformer's dimensions, and the catalogue of published ones."""
+"""A transformer's dimensions, and the catalog of published ones."""
 
 import tomllib
 from dataclasses import dataclass, fields, replace
@@ -37,7 +37,7 @@ class Model:
     tied embedding and output head.
 
     Attributes:
-        name: as in the catalogue, or any text for a model of your own.
+        name: as in the catalog, or any text for a model of your own.
         positions: the longest sequence; 0 where nothing bounds it.
         learned_positions: rows of the learned position table; 0 for rotary or no positions; by default `positions`.
         kv_heads: key and value heads (grouped-query attention); by default `heads`.
@@ -196,7 +196,7 @@ def _divisors_near(number: int, wanted: int) -> str:
 
 @cache
 def models() -> dict[str, Model]:
-    """Every model of the catalogue, by name, in the catalogue's order."""
+    """Every model of the catalog, by name, in the catalog's order."""
     text = resources.files(__package__).joinpath("models.toml").read_text(encoding="utf-8")
     entries = {}
     for name, entry in tomllib.loads(text).items():
@@ -205,7 +205,7 @@ def models() -> dict[str, Model]:
 
 
 def model(name: str) -> Model:
-    """The catalogue's model of that name.
+    """The catalog's model of that name.
 
     Raises:
         ValueError: where there is none; the message names near matches.

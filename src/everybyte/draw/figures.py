@@ -327,7 +327,7 @@ def timeline(trace, title: str = "", unit: str = "GiB", capacity: float | None =
     if capacity is not None:
         ax.axhline(_scaled(capacity, unit), color=INK, linestyle="--", linewidth=1.5)
     if at is not None:
-        ax.plot([at + 0.5] * 2, [0, _scaled(trace.live[at], unit)], color=INK, linewidth=1.5)
+        ax.plot([at + 0.5], [0], "^", color=INK, markersize=9, clip_on=False, zorder=5)
     ax.set_xlabel("operations of the step, in order")
     _legend(fig, names)
     fig.alt = timeline_alt(trace, title)

@@ -445,12 +445,13 @@ const timeline = {
       paint.text(x(i) + (end ? -4 : 4), k % 2 ? top - 26 : top - 11, name.replaceAll("_", " "), { anchor: end ? "end" : "start" });
     });
     const middle = x(Math.min(r.at + 0.5, r.last));
-    paint.line(middle, top - 4, middle, bottom + 6, { class: "everybyte-mark" });
+    paint.line(middle, top - 4, middle, y(r.total[r.at]), { class: "everybyte-mark" }); // above and below: not over what it points at
+    paint.element("polygon", { points: `${middle - 5},${bottom + 9} ${middle + 5},${bottom + 9} ${middle},${bottom + 1}`, class: "everybyte-mark" });
     const [px, py] = [x(r.top), y(r.total[r.top])];
     paint.element("polygon", { points: `${px - 5},${py - 9} ${px + 5},${py - 9} ${px},${py - 1}`, class: "everybyte-mark" });
     const away = px > WIDTH / 2;
     paint.text(px + (away ? -10 : 10), py - 5, `peak ${amount(r.total[r.top], "B")}, ${r.ops[r.top][1]}`, { anchor: away ? "end" : "start", bold: true });
-    paint.text((left + right) / 2, bottom + 16, `the ${grouped(String(r.last))} operations of the step, in order`, { anchor: "middle" });
+    paint.text((left + right) / 2, bottom + 20, `the ${grouped(String(r.last))} operations of the step, in order`, { anchor: "middle" });
     return paint.legend(bottom + 34, timeline.parts(spec, r).map(([p, value]) => [p, `${spec.labels[p]} ${amount(value, "B")}`]));
   },
 };
@@ -524,7 +525,7 @@ function painter(svg, looks, id) {
       bar.appendChild(node("title", {})).textContent = title;
     },
     area(points, name, title) {
-      const shape = put("polygon", { points, fill: `url(#${id}-${name})`, class: "everybyte-part" });
+      const shape = put("polygon", { points, fill: `url(#${id}-${name})`, class: "everybyte-part", style: "stroke: none" });
       shape.appendChild(node("title", {})).textContent = title;
     },
     pill(x, y, words, look) {

@@ -23,7 +23,7 @@ def states(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | No
             opens as its parameter count.
 
     Raises:
-        ValueError: a GPU that is not in the catalogue.
+        ValueError: a GPU that is not in the catalog.
     """
     from ..catalog import models
 

@@ -174,13 +174,13 @@ def step(model: Model | None = None, setup: Setup | None = None) -> Explorer:
         Choice("dropout", "dropout", {"(no dropout)": {"dropout": 0}, "dropout": {"dropout": 1}},
                "dropout" if chosen.dropout else "(no dropout)"),
         shared("optimizer", setup and setup.optimizer),
-        Choice("optimizer_impl", "its implementation", {i: {"foreach": int(i == "foreach"), "loop": int(i == "loop")} for i in OPTIMIZER_IMPLS},
+        Choice("optimizer_impl", "implementation", {i: {"foreach": int(i == "foreach"), "loop": int(i == "loop")} for i in OPTIMIZER_IMPLS},
                chosen.optimizer_impl),
         shared("batch", setup and f"{setup.batch:,}"),
         Choice("sequence", "sequence (tokens)", {f"{2**i:,}": {"sequence": 2**i} for i in range(shortest.bit_length())},
                f"{min(chosen.sequence, shortest):,}", kind="slider"),
         Choice("look", "look at", {label: {"look": i} for i, label in enumerate(LOOKS)}, "the peak"),
-        Slider("place", "place (‰ of the step)", 0, PLACES, 0),
+        Slider("place", "place (‰)", 0, PLACES, 0),
     ]  # fmt: skip
     plain = {"model": "gpt2", "precision": "fp32", "attention": "flash", "optimizer": "adamw", "optimizer_impl": "foreach",
              "batch": "8", "sequence": "1,024", "look": "the peak"}  # fmt: skip

@@ -155,7 +155,7 @@ TOTAL = register(
     + L_m * MIXTURE_COUNT.expr
     + FINAL_COUNT.expr,
     "parameters",
-    source="the sum of the model's weight tensors; each catalogue entry's published count",
+    source="the sum of the model's weight tensors; each catalog entry's published count",
     chapter="11_parameters",
 )
 _register(

@@ -1,4 +1,4 @@
-"""Which GPU of the catalogue a device is, by the name that its driver gives it."""
+"""Which GPU of the catalog a device is, by the name that its driver gives it."""
 
 import re
 
@@ -9,9 +9,9 @@ _VENDOR = {"nvidia", "amd", "tesla", "geforce", "instinct", "generation", "hbm2"
 
 
 def recognize(name: str, memory: int) -> Gpu | None:
-    """The catalogue's GPU that a device of that name and so many bytes is, or None.
+    """The catalog's GPU that a device of that name and so many bytes is, or None.
 
-    Every word of the name must stand in the catalogue's title and the memory lie within 5 %; of two such, the nearer.
+    Every word of the name must stand in the catalog's title and the memory lie within 5 %; of two such, the nearer.
     """
     words = _words(name)
     fits = [

@@ -36,7 +36,7 @@ class Measurement:
             and NVML (`nvml`, None without its Python binding) count them: the context and other processes too.
         out_of_memory: for `oom`: bytes asked for (`requested`, as precise as PyTorch's message), `free`, and `at` what stage.
         steps: how many were timed. step_ms: their median. tokens_per_s, flops (of a step, the model's), mfu: their share of
-            the catalogue's dense 16-bit peak; None for fp32 and unknown devices.
+            the catalog's dense 16-bit peak; None for fp32 and unknown devices.
         loss: of every step, on the same tokens each time; None where not finite. skipped_steps: by loss scaling.
         history: `allocations` of one step, the places `at` which `live` bytes are given (the extremes are among them), and
             `marks`: allocations made when a moment came.
@@ -150,7 +150,7 @@ class Measurement:
 def model_as_dict(model: Model) -> dict:
     """A model as JSON holds it: its name, its parameters, and the dimensions that a plain GPT-2 has not.
 
-    Where the catalogue has the model, its source and published count are left to the catalogue.
+    Where the catalog has the model, its source and published count are left to the catalog.
     """
     plain = Model(**{f.name: getattr(model, f.name) for f in fields(Model) if f.default is MISSING})
     left_out = {"name"} | ({"published", "source"} if models().get(model.name) == model else set())
@@ -162,7 +162,7 @@ def model_as_dict(model: Model) -> dict:
 
 
 def model_from_dict(said: dict) -> Model:
-    """The model of `model_as_dict`; where the catalogue has it, the catalogue's.
+    """The model of `model_as_dict`; where the catalog has it, the catalog's.
 
     Raises:
         ValueError: where a field is missing or wrong, or the parameters are not those of the dimensions.

@@ -49,14 +49,14 @@ def find(device: str | None) -> torch.device:
     except (AssertionError, RuntimeError) as error:
         reason = str(error).strip().split("\n")[0].rstrip(".")
         raise ValueError(
-            f"measure.device: {device!r} is no GPU that PyTorch can use here ({reason}); allowed: an NVIDIA GPU with its "
+            f"measure.device: {device!r}, and PyTorch can use no such GPU here ({reason}); allowed: an NVIDIA GPU with its "
             "driver and a CUDA build of PyTorch, or 'cpu', where the same step runs in the machine's own memory"
         ) from error
     return torch.device("cuda", number)
 
 
 def describe(device: torch.device) -> dict:
-    """The device: its name, its memory in bytes, and the catalogue's name for it where it has one."""
+    """The device: its name, its memory in bytes, and the catalog's name for it where it has one."""
     if device.type == "cpu":
         return {"name": platform.machine(), "type": "cpu", "gpu": None, "memory": None, "free": None, "driver": None}
     properties = torch.cuda.get_device_properties(device)
@@ -314,7 +314,7 @@ def flops_of_step(module, model: Model, tokens: int, sequence: int) -> int:
 
 
 def utilization(flops: int, milliseconds: float, gpu: str | None, setup: Setup) -> float | None:
-    """Model FLOP/s over the catalogue's dense 16-bit peak; None for fp32, whose peak is another, and for unknown devices."""
+    """Model FLOP/s over the catalog's dense 16-bit peak; None for fp32, whose peak is another, and for unknown devices."""
     from ..catalog import gpus
 
     if gpu is None or setup.dtypes.compute == "fp32":
