@@ -89,7 +89,7 @@ def test_one_worker_measures_one_after_another(worker, small, tiny):
 
 
 def test_bad_input_leaves_the_worker_alive(worker, small, tiny):
-    with pytest.raises(ValueError, match="is no GPU that PyTorch can use here"):
+    with pytest.raises(ValueError, match="PyTorch can use no such GPU here"):
         worker.ask(60, ask="device", device="cuda:9999")
     with pytest.raises(ValueError, match="Measurement.model: 'gpt2'"):
         worker.ask(60, ask="measure", device="cpu", model="gpt2", setup=tiny.as_dict(), options={})
@@ -99,7 +99,7 @@ def test_bad_input_leaves_the_worker_alive(worker, small, tiny):
 @pytest.mark.skipif(not WITHOUT_GPU, reason="there is a GPU")
 def test_without_a_gpu_one_sentence_says_what_to_do(capsys, small, tiny):
     with pytest.raises(
-        ValueError, match=r"^measure\.device: None is no GPU that PyTorch can use here \(.*\); allowed: .*'cpu'"
+        ValueError, match=r"^measure\.device: None, and PyTorch can use no such GPU here \(.*\); allowed: .*'cpu'"
     ):
         eb.measure(small, tiny)
 
