@@ -70,9 +70,7 @@ def test_a_moved_slider_says_where_it_is(node):
     steps = [{"c_look": 0, "c_place": 300}, {"preset": 0}]
     data = {"spec": explorer.picture.spec, "state": explorer.state, "steps": steps}
     opened, moved, back = node(PLAY, data, picture=explorer.source, page=PAGE)["seen"]
-    assert moved["sentence"].startswith(
-        "Look at the peak → the slider's place, place (‰) 0 → 300: Operation "
-    )
+    assert moved["sentence"].startswith("Look at the peak → the slider's place, place (‰) 0 → 300: Operation ")
     assert opened["label"] == back["label"] != moved["label"] and moved["bars"] >= 4
 
 
