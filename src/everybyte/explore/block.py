@@ -29,7 +29,7 @@ OPERATIONS = (
         {
             "query, key, value": {"qkv", "q", "k", "v", "q_padded", "k_padded", "v_padded"},
             "its output": {"flash"},
-            "row sums": {"lse", "lse32", "seed", "offset"},
+            "log-sum-exp": {"lse", "lse32", "seed", "offset"},
             "softmax": {"weights"},
             "after dropout": {"weights_dropped"},
             "16-bit copy": {"weights_cast"},

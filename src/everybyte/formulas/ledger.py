@@ -284,8 +284,8 @@ class Ledger:
     def _backward_of(self, name, tokens, first=False, adds=""):
         """A chunk made again, then its backward. The head's gradients meet as they come.
 
-        The first to come is a view, to which autograd does not add in place: the second (`adds`) is added to it in a new
-        tensor, to which all others are.
+        The first to come is a view, whose storage has a second holder, so autograd does not add to it in place: the
+        second (`adds`) is added to it in a new tensor, to which all others are.
         """
         alone = int(name == "lone_chunk")
 
@@ -473,7 +473,8 @@ class Ledger:
         ending = ["one", "scaled_loss"]
         gone = ["dx", ("token.grad", moved), ("token.partial", 1 - summed), *((e, 1 - summed) for e in ending)]
         self._op("token gradient", *taken, gone=gone)
-        # Both uses of a tied table give a gradient. The head's is a transposed view, which autograd does not add to in place.
+        # Both uses of a tied table give a gradient. The head's is a transposed view, and its storage has a second holder:
+        # autograd adds in place only where nobody else holds the tensor or its storage.
         taken = ("token.sum", V * H, w, summed, "gradients")
         gone = [("token.partial", summed), ("token.sum", moved), *((e, summed) for e in ending)]
         if self.chunked:

@@ -53,7 +53,7 @@ EXERCISES = [
         factors={"batch": 8},
         hints=(
             "How many bytes does one block keep for each of the B S H numbers of the residual stream?",
-            "36 bytes, times 8 x 1,024 x 1,600; the statistics and row sums add almost 1 MiB.",
+            "36 bytes, times 8 x 1,024 x 1,600; the statistics and log-sum-exps add almost 1 MiB.",
         ),
     ),
     Exercise(
