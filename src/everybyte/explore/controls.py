@@ -7,7 +7,7 @@ import ipywidgets as widgets
 
 from .. import checks
 
-_STYLE = {"description_width": "9em"}
+_STYLE = {"description_width": "10.5em"}
 _LAYOUT = {"width": "31em", "max_width": "100%"}
 
 

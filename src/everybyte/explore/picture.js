@@ -213,15 +213,21 @@ const lines = {
     const xs = spec.x.values;
     const log = spec.log;
     const all = r.curves.flatMap((c) => [...c.ys, c.now]).filter((y) => !log || y > 0);
-    const high = Math.max(...all) || 1;
-    const low = log ? Math.min(...all) : 0;
+    // A logarithmic axis runs between round numbers: bytes, KiB, MiB, or powers of ten.
+    const base = spec.unit === "B" ? 1024 : 10;
+    const round = (value, way) => base ** way(Number((Math.log(value) / Math.log(base)).toFixed(9)));
+    const high = log ? round(Math.max(...all), Math.ceil) : Math.max(...all) || 1;
+    const low = log ? round(Math.min(...all), Math.floor) : 0;
+    const steps = log ? Math.max(1, Math.round(Math.log(high / low) / Math.log(base))) : 4;
     const share = (value, from, to) => log ? Math.log(value / from) / Math.log(to / from || 1) : (value - from) / (to - from || 1);
     const x = (value) => left + share(value, xs[0], xs[xs.length - 1]) * (right - left);
     const y = (value) => bottom - (log && value <= 0 ? 0 : share(value, low, high)) * (bottom - top);
-    for (const k of [0, 0.25, 0.5, 0.75, 1]) {
-      const value = log ? low * (high / low) ** k : high * k;
+    for (let i = 0; i <= steps; i += 1) {
+      const value = log ? low * base ** i : (high * i) / steps;
       paint.line(left, y(value), right, y(value), { class: "everybyte-grid" });
       paint.text(left - 6, y(value), amount(value, spec.unit), { anchor: "end" });
+    }
+    for (const k of [0, 0.25, 0.5, 0.75, 1]) {
       const across = log ? xs[0] * (xs[xs.length - 1] / xs[0]) ** k : xs[0] + (xs[xs.length - 1] - xs[0]) * k;
       paint.text(x(across), bottom + 14, grouped(String(Math.round(across))), { anchor: "middle" });
     }
