@@ -82,3 +82,14 @@ def test_a_default_data_type_of_the_callers_changes_nothing():
         assert eb.dry_run(SMALL, SETUP).as_dict() == expected.as_dict()
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_what_lives_is_gathered_by_owner():
+    trace = eb.dry_run(eb.model("gpt2"), eb.Setup(batch=1, sequence=64), block=512)
+    rows = trace.by_owner()
+    assert sum(size for *_, size in rows) == trace.peak
+    assert [size for *_, size in rows] == sorted((size for *_, size in rows), reverse=True)
+    found = {(owner, part): (count, size) for owner, part, count, size in trace.by_owner(trace.marks["after_forward"])}
+    assert found["blocks.*.mlp.up", "activations"] == (12, 12 * 64 * 4 * 768 * 4)
+    assert found["blocks.*.mlp.up.weight", "parameters"] == (12, 12 * 4 * 768 * 768 * 4)
+    assert not any(part == "activations" and owner.startswith("blocks") for owner, part, *_ in trace.by_owner(0))

@@ -1,5 +1,6 @@
 """What a dry run saw: every allocation, and the live bytes at every operation."""
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -96,6 +97,18 @@ class Trace:
         at = self.peak_operation if operation is None else operation
         alive = [a for a in self.allocations if a.birth <= at and (a.death is None or a.death >= at)]
         return sorted(alive, key=lambda a: -a.bytes)
+
+    def by_owner(self, operation: int | None = None) -> list[tuple[str, str, int, int]]:
+        """What lives at an operation, by default the peak's: (owner, part, tensors, bytes), most bytes first.
+
+        The owner is the parameter or the module that made it, all blocks' gathered as `blocks.*`.
+        """
+        gathered = {}
+        for allocation in self.owners(operation):
+            key = re.sub(r"\.\d+", ".*", allocation.owner), allocation.part
+            count, size = gathered.get(key, (0, 0))
+            gathered[key] = count + 1, size + self.size(allocation)
+        return sorted(((*key, *found) for key, found in gathered.items()), key=lambda row: -row[3])
 
     def as_dict(self) -> dict:
         """As JSON holds it: whole bytes."""

@@ -81,11 +81,12 @@ class Tracker(TorchDispatchMode):
             allocation.birth = 0
 
     def assign(self, tensor, part: str, owner: str = "") -> None:
-        """Say what part a tensor belongs to, from its birth; follow it from now on if it is new here."""
+        """Say what part a tensor belongs to, and whose it is, from its birth; follow it from now on if it is new here."""
         storage = tensor.untyped_storage()
         if storage._cdata not in self._live:
             self._follow(storage, owner, "", part)
-        self._live[storage._cdata].part = part
+        allocation = self._live[storage._cdata]
+        allocation.part, allocation.owner = part, owner or allocation.owner
         if part == "parameters":
             self._weights.add(storage._cdata)
 
