@@ -128,7 +128,7 @@ class Timeline:
 @cache
 def _sections():
     """The ledger's sections with a formula for every size, and each part once a line."""
-    ledger, formulas = Ledger(exact), {}
+    formulas = {}
 
     def sizes(pairs):
         sums = {}
@@ -142,12 +142,9 @@ def _sections():
         return tuple(known.items())
 
     return {
-        section: [
-            (o.moment, o.name, sizes(o.taken.values()), sizes((ledger.tensors[n][0], k * ledger.tensors[n][1]) for n, k in o.gone))
-            for o in lines
-        ]
-        for section, lines in ledger.sections.items()
-    }  # fmt: skip
+        section: [(moment, name, sizes(taken), sizes(gone)) for moment, name, taken, gone in lines]
+        for section, lines in Ledger(exact).amounts().items()
+    }
 
 
 def step(model: Model | None = None, setup: Setup | None = None) -> Explorer:

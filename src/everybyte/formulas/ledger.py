@@ -122,6 +122,21 @@ class Ledger:
         pairs = [(g, 1) if isinstance(g, str) else g for g in gone]
         self._lines.append(Operation(self._moment, name, born, pairs))
 
+    def amounts(self):
+        """Section -> [(moment, name, [(part, bytes taken)], [(part, bytes gone)])], as `walk` adds them up."""
+        return {
+            section: [
+                (
+                    line.moment,
+                    line.name,
+                    list(line.taken.values()),
+                    [(self.tensors[tensor][0], times * self.tensors[tensor][1]) for tensor, times in line.gone],
+                )
+                for line in lines
+            ]
+            for section, lines in self.sections.items()
+        }
+
     def kept(self, section, part=None, upto=None, names=()):
         """Bytes that a section leaves standing.
 

@@ -34,25 +34,13 @@ def _rest():
 @cache
 def instants() -> tuple[Instant, ...]:
     """Every instant of the step with the plain loss, in order, in exact tensor bytes: the peak is the largest of their totals."""
-    ledger, seen = _EXACT, []
+    seen = []
 
     def see(moment, name, live):
         if name is not None:
             seen.append(Instant(moment, name, dict(live)))
 
-    sections = {
-        section: [
-            (
-                o.moment,
-                o.name,
-                list(o.taken.values()),
-                [(ledger.tensors[n][0], k * ledger.tensors[n][1]) for n, k in o.gone],
-            )
-            for o in lines
-        ]
-        for section, lines in ledger.sections.items()
-    }
-    walk(sections, _Layers(), _rest(), see)
+    walk(_EXACT.amounts(), _Layers(), _rest(), see)
     return tuple(seen)
 
 

@@ -107,23 +107,14 @@ def unroll(sections, layers, rest, chunks=None):
 
 def compile_ledger(chunked=False, arrays=False):
     """The ledger's sections, for `walk`, as a fast function, which `compile_expressions` describes."""
-    ledger = Ledger(rounded, chunked)
     places: dict[object, int] = {}
 
-    def place(expr):
-        return places.setdefault(sympify(expr), len(places))
+    def place(pairs):
+        return [(part, places.setdefault(sympify(size), len(places))) for part, size in pairs]
 
     script = {
-        section: [
-            (
-                line.moment,
-                line.name,
-                [(part, place(size)) for part, size in line.taken.values()],
-                [(ledger.tensors[n][0], place(times * ledger.tensors[n][1])) for n, times in line.gone],
-            )
-            for line in lines
-        ]
-        for section, lines in ledger.sections.items()
+        section: [(moment, name, place(taken), place(gone)) for moment, name, taken, gone in lines]
+        for section, lines in Ledger(rounded, chunked).amounts().items()
     }
     program = compile_expressions(places, arrays)
 
