@@ -148,3 +148,10 @@ def test_an_architecture_without_a_ledger_keeps_to_its_states():
         assert sum(budget.parts_at(moment).values()) == live
     with pytest.raises(ValueError, match="Budget.moment: 'after_forward' is unknown"):
         budget.parts_at("after_forward")
+
+
+@pytest.mark.parametrize(("field", "said"), [("model", "budget.model: 'gpt2'"), ("setup", "budget.setup: None")])
+def test_what_is_no_model_or_no_setup_is_named(field, said):
+    given = {"model": eb.model("gpt2"), "setup": eb.Setup()} | {field: "gpt2" if field == "model" else None}
+    with pytest.raises(ValueError, match=said):
+        eb.budget(**given)

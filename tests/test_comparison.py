@@ -6,6 +6,8 @@ import pytest
 
 import everybyte as eb
 from everybyte import units
+from everybyte.comparison import everyone
+from everybyte.lab import Measurement, Runs
 
 MODEL = eb.Model(name="small", layers=2, width=48, heads=3, vocabulary=101, positions=40)
 SETUP = eb.Setup(batch=2, sequence=8)
@@ -128,3 +130,35 @@ def test_json_holds_whole_bytes(budget, trace):
     found = eb.compare(with_more(budget, 3), trace).as_dict()
     assert all(type(v) is int for v in found["differences"].values())
     assert [w["peak"] for w in found["witnesses"]] == [budget.peak + 3, trace.peak]
+
+
+def test_everyone_answers_one_question(trace):
+    table = everyone({"an article": 3 * trace.peak, "<b>": 0}, MODEL, SETUP)
+    assert [row[0] for row in table.rows] == [
+        "an article", "<b>", "this book, by formula", "this book, by dry run", "a GPU",
+    ]  # fmt: skip
+    assert [row[2] for row in table.rows] == ["3.00 times", "0.00 times", "1.00 times", "1.00 times", "–"]
+    assert table.rows[-1][1] == "not yet recorded on a GPU" and "<b>" not in table._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [({}, "2.00 times"), ({"status": "oom", "peak": None}, "out of memory"), ({"status": "failed"}, "failed")],
+)
+def test_everyone_and_a_gpu(trace, change, shown):
+    device = {"name": "NVIDIA Made-Up", "type": "cuda", "gpu": None, "memory": None}
+    status = {"status": "measured", "reason": "", "peak": 2 * trace.peak} | change
+    measured = Measurement(model=MODEL, setup=SETUP, device=device, fingerprint="0" * 64, date="2026-11-21", **status)
+    row = everyone({}, MODEL, SETUP, Runs("made up", {"this": measured})).rows[-1]
+    assert row[0] == "NVIDIA Made-Up" and shown in row
+    on_cpu = replace(measured, device=device | {"type": "cpu"})
+    assert everyone({}, MODEL, SETUP, Runs("made up", {"this": on_cpu})).rows[-1][0] == "a GPU"
+
+
+def test_everyone_answers_of_the_same_step(trace):
+    other = Measurement(
+        model=MODEL, setup=SETUP.replace(batch=7), status="failed", reason="", device={"type": "cuda"}, fingerprint="", date=""
+    )  # fmt: skip
+    for found in ({"this": other}, {}, {"one": None, "two": None}):
+        with pytest.raises(ValueError, match="everyone.runs: not of this step"):
+            everyone({}, MODEL, SETUP, Runs("made up", found))

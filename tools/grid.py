@@ -6,7 +6,18 @@ from itertools import product
 from random import Random
 
 import everybyte as eb
-from everybyte.setup import ATTENTIONS, LOSSES, MASTER_GRADIENTS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
+from everybyte.setup import (
+    ATTENTIONS,
+    BUCKETS,
+    CHECKPOINTINGS,
+    LOSSES,
+    MASTER_GRADIENTS,
+    OPTIMIZER_IMPLS,
+    OPTIMIZERS,
+    PRECISIONS,
+    SHARDING_UNITS,
+    SHARDINGS,
+)
 
 GPT2_SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 #: (batch, sequence): a round one, and one that no power of two divides.
@@ -59,6 +70,45 @@ def anything(seed: int) -> tuple[eb.Model, eb.Setup, int]:
         master_gradients=draw(MASTER_GRADIENTS) if precision == "bf16-master" else "bf16",
     )  # fmt: skip
     return model, setup, draw(BLOCKS)
+
+
+def saving(seed: int, chunks: bool = True) -> tuple[eb.Model, eb.Setup, int]:
+    """`anything(seed)` with more blocks and with switches that save memory: checkpointing, accumulation, the chunked loss."""
+    model, setup, block = anything(seed)
+    draw = Random(-1 - seed).choice
+    model = model.replace(layers=draw([1, 2, 3, 4, 5, 7]))
+    changes = {"checkpointing": draw(CHECKPOINTINGS), "accumulation": draw([1, 1, 2, 3])}
+    if changes["checkpointing"] == "every-k":
+        changes["checkpoint_every"] = draw(range(1, model.layers + 1))
+    if chunks and draw([True, False]):
+        changes |= {"loss": "chunked", "loss_chunks": draw(range(1, min(9, setup.batch * setup.sequence) + 1))}
+    return model, setup.replace(**changes), block
+
+
+#: How many GPUs may share a model.
+WORLDS = (1, 2, 3, 8, 64, 1024)
+
+
+def shared(seed: int) -> tuple[eb.Model, eb.Setup, int]:
+    """`saving(seed)` on several GPUs: DDP, or a stage of ZeRO."""
+    model, setup, block = saving(seed)
+    draw = Random(10**6 + seed).choice
+    sharding = draw(SHARDINGS)
+    changes = {"sharding": sharding, "gpus": draw(WORLDS), "master_gradients": "bf16"}
+    if sharding != "none" and setup.precision == "fp16-mixed":
+        changes["precision"] = "bf16-mixed"
+    if sharding == "none":
+        changes |= {"gpus": draw(WORLDS[1:]), "buckets": draw(BUCKETS)}
+    if sharding in ("zero2", "zero3"):
+        changes["sharding_units"] = draw(SHARDING_UNITS)
+        if draw([True, False, False]):
+            changes |= {"gpus": 2 * changes["gpus"], "replicas": 2}
+    return model, setup.replace(**changes), block
+
+
+def disagreeing(drawn, seeds: Iterable[int]) -> dict[int, list[str]]:
+    """Of the runs that `drawn` gives for these seeds, those of which prediction and dry run say different things."""
+    return {seed: wrong for seed in seeds if (wrong := disagreements(*drawn(seed)[:2]))}
 
 
 def disagreements(model: eb.Model, setup: eb.Setup, blocks=BLOCKS) -> list[str]:

@@ -5,7 +5,7 @@ from functools import cache, cached_property
 
 from . import checks
 from .catalog import Model
-from .setup import Setup
+from .setup import DTYPE_BYTES, Setup
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class Budget:
     Attributes:
         model, setup: what is predicted. block: bytes that each tensor is rounded up to a multiple of.
         moments: bytes of each part at each named moment of a steady step.
-        parts: bytes of each part at the peak; they sum to it. phases: live bytes at the moments, and the most in the
+        parts: bytes of each part at the peak; they sum to it. `workspace`, what kernels take for themselves, is 0 until it is
+            measured: `formulas.workspaces` says what their sources say. phases: live bytes at the moments, and the most in the
             optimizer's step (`step`).
         peak: the most bytes that live at once, and peak_at: where; None where not derived.
     """
@@ -68,10 +69,10 @@ class Budget:
     def _course(self):
         if unlike := self.model.unlike_gpt():
             raise ValueError(unlike)
-        from .formulas.walking import unroll
+        from .formulas.walking import Shape, unroll
 
-        sections, chunks = _sections(self.model, self.setup, self.block)
-        return unroll(sections, self.model.layers, self.moments["rest"], chunks)
+        sections = _sections(self.model, self.setup, self.block)
+        return unroll(sections, Shape.of(self.model, self.setup), self.moments["rest"])
 
     def as_dict(self) -> dict:
         """As JSON holds it: whole bytes."""
@@ -102,10 +103,20 @@ def _states_program():
 
 
 @cache
-def _ledger_program(chunked, arrays=False):
-    from .formulas.walking import compile_ledger
+def _ledger_program(chunked, checkpointing, accumulated, kind, arrays=False):
+    from .formulas.walking import compile_ledgers
 
-    return compile_ledger(chunked, arrays)
+    return compile_ledgers(chunked, checkpointing, accumulated, arrays, kind.ledger)
+
+
+@cache
+def _rest_program(kind):
+    from .formulas.ledger import rounded
+    from .formulas.registry import compile_expressions
+
+    parts = kind.rest(rounded)
+    program = compile_expressions(parts.values())
+    return lambda *args: dict(zip(parts, program(*args), strict=True))
 
 
 def budget(model: Model, setup: Setup, block: int = 1) -> Budget:
@@ -115,20 +126,40 @@ def budget(model: Model, setup: Setup, block: int = 1) -> Budget:
         block: round each tensor up to a multiple of so many bytes: 512 as CUDA's allocator does.
 
     Raises:
-        ValueError: where the setup does not fit the model.
+        ValueError: where the setup does not fit the model, or its sharding is not derived for such a model.
     """
     checks.whole("budget", "block", block, 1, 2**30)
+    checks.kind("budget", "model", model, Model)
+    checks.kind("budget", "setup", setup, Setup)
     setup.check_model(model)
     values = _states_program()(model, setup, block)
     rest = {part: values[name] for part, name in _REST.items()}
+    if setup.distributed:
+        rest |= _shared_rest(model, setup, block)
     if model.unlike_gpt():
         moments = {"rest": rest, "after_step": {part: values[name] for part, name in _AFTER_STEP.items()}}
         return Budget(model, setup, block, moments, {}, {m: sum(parts.values()) for m, parts in moments.items()})
     return _whole_step(model, setup, block, rest)
 
 
+def _shared_rest(model, setup, block):
+    """What stands between steps otherwise than on one GPU."""
+    from .formulas.sharding import Kind, buckets
+
+    if unlike := model.unlike_gpt():
+        raise ValueError(unlike)
+    found = {"unsharded": 0, "communication": 0}
+    if not setup.ddp:
+        found |= _rest_program(Kind.of(setup))(model, setup, block)
+    else:
+        sizes = buckets(model, DTYPE_BYTES[setup.dtypes.weights])
+        found["gradients" if setup.buckets == "views" else "communication"] = sum(-(-b // block) * block for b in sizes)
+    return found
+
+
 def _whole_step(model, setup, block, rest):
-    from .formulas.walking import walk
+    from .formulas.walking import Shape, walk
+    from .formulas.workspaces import COUNTED
 
     moments, parts, peak, peak_at, step = {"rest": rest}, rest, 0, "rest", 0
 
@@ -142,11 +173,11 @@ def _whole_step(model, setup, block, rest):
         elif total > peak:
             parts, peak, peak_at = dict(live), total, moment
 
-    sections, chunks = _sections(model, setup, block)
-    walk(sections, model.layers, rest, see, chunks)
+    walk(_sections(model, setup, block), Shape.of(model, setup), rest, see)
     totals = {moment: sum(live.values()) for moment, live in moments.items()}
     totals["step"] = step
     order = ("rest", "after_forward", "after_backward", "step", "after_step")
+    parts = parts | {"workspace": COUNTED}
     return Budget(model, setup, block, moments, parts, {name: totals[name] for name in order}, peak, peak_at)
 
 
@@ -168,7 +199,7 @@ def peaks(model: Model, setup: Setup, batch, sequence, block: int = 1):
     """
     import numpy
 
-    from .formulas.walking import walk
+    from .formulas.walking import Shape, walk
 
     if unlike := model.unlike_gpt():
         raise ValueError(unlike)
@@ -187,13 +218,15 @@ def peaks(model: Model, setup: Setup, batch, sequence, block: int = 1):
             peak, peak_at = numpy.where(higher, total, peak), numpy.where(higher, PEAKS.index(moment), peak_at)
 
     rest = budget(model, setup, block).moments["rest"]
-    sections = _ledger_program(False, arrays=True)(model, setup, block, batch=batch, sequence=sequence)
-    walk(sections, model.layers, rest, see)
+    sections = _sections(model, setup, block, arrays=True, batch=batch, sequence=sequence)
+    walk(sections, Shape.of(model, setup), rest, see)
     return peak, peak_at
 
 
-def _sections(model, setup, block):
-    """The ledger's numbers, and into how many chunks the tokens are cut for the loss; None for the plain loss."""
-    chunked, tokens = setup.loss == "chunked", setup.batch * setup.sequence
-    chunks = -(-tokens // -(-tokens // setup.loss_chunks)) if chunked else None
-    return _ledger_program(chunked)(model, setup, block), chunks
+def _sections(model, setup, block, arrays=False, **named):
+    """The ledgers' numbers, by section."""
+    from .formulas.sharding import Kind
+
+    checkpointing = "segments" if setup.segment else setup.checkpointing
+    program = _ledger_program(setup.loss == "chunked", checkpointing, setup.accumulation > 1, Kind.of(setup), arrays)
+    return program(model, setup, block, **named)

@@ -27,3 +27,9 @@ def flag(owner: str, field: str, value: object) -> None:
     """Raise unless `value` is True or False."""
     if not isinstance(value, bool):
         raise ValueError(f"{owner}.{field}: {value!r} is not True or False")
+
+
+def kind(owner: str, field: str, value: object, wanted: type) -> None:
+    """Raise unless `value` is a `wanted`."""
+    if not isinstance(value, wanted):
+        raise ValueError(f"{owner}.{field}: {value!r}; allowed: a {wanted.__name__}")

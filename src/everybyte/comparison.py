@@ -1,8 +1,11 @@
 """The witnesses side by side: predicted, counted, measured."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from . import units
+from .catalog import Model
+from .setup import Setup
 from .tables import Table
 
 
@@ -93,3 +96,88 @@ def compare(*witnesses) -> Comparison:
     if len(set(names)) < len(names):
         names = [f"{name} {i}" for i, name in enumerate(names, 1)]
     return Comparison(dict(zip(names, witnesses, strict=True)), rows)
+
+
+def side_by_side(
+    model: Model | Callable[[Setup], Model], setups: Mapping[str, Setup], runs=None, block: int = 512
+) -> Table:
+    """The peaks of several steps: predicted, counted by the dry run, measured, and what is left between the last two.
+
+    Args:
+        model: of all of them, or what gives it for a setup. setups: name -> setup. runs: `lab.runs` of the same, or None. block: as CUDA's allocator; 1 beside a CPU.
+    """
+    from .budget import budget
+    from .dryrun import dry_run
+
+    rows = []
+    for name, setup in setups.items():
+        shape = model(setup) if callable(model) else model
+        said = [budget(shape, setup, block).peak, dry_run(shape, setup, block).peak]
+        measured = runs.measured.get(name) if runs else None
+        if measured and measured.block != block:
+            raise ValueError(f"side_by_side.block: {block} is not the measurement's {measured.block}")
+        left = [measured.peak, measured.peak - said[1]] if measured else ["not yet recorded", "–"]
+        rows.append([name, *said, *left])
+    return Table(["peak (B)", "predicted", "dry run", "measured", "left over"], rows)
+
+
+def everyone(said: Mapping[str, int], model: Model, setup: Setup, runs=None) -> Table:
+    """What everyone says of the peak of one step: others, the formula, the dry run, a GPU; each over the dry run's.
+
+    Args:
+        said: who -> bytes, what others say. runs: `lab.runs` of this step alone, or None.
+
+    Raises:
+        ValueError: where `runs` has not one step, or another one than this.
+    """
+    from .budget import budget
+    from .dryrun import dry_run
+
+    counted = dry_run(model, setup).peak
+    who = {**said, "this book, by formula": budget(model, setup).peak, "this book, by dry run": counted}
+    rows = [(name, *_beside(peak, counted)) for name, peak in who.items()]
+    found = list(runs.found.values()) if runs else [None]
+    if len(found) != 1 or (found[0] and (found[0].model, found[0].setup) != (model, setup)):
+        raise ValueError("everyone.runs: not of this step; allowed: lab.runs of this step alone, or None")
+    (m,) = found
+    if m is None or m.device["type"] == "cpu":
+        rows.append(("a GPU", "not yet recorded on a GPU", "–"))
+    else:
+        measured = _beside(m.peak, counted) if m.status == "measured" else ("out of memory" if m.oom else m.status, "–")
+        rows.append((m.device["name"], *measured))
+    return Table(["who", "peak", "over the dry run"], rows)
+
+
+def _beside(peak, counted):
+    return units.text(peak, decimal=True, digits=1), f"{peak / counted:.2f} times"
+
+
+def gaps(measurement) -> Table:
+    """From the prediction to what a GPU says of the same step, each gap by its name; what no name explains stands alone.
+
+    Raises:
+        ValueError: where the step was not measured to its end, or not on a GPU.
+    """
+    from .budget import budget
+    from .formulas.workspaces import COUNTED, WHY
+
+    m = measurement
+    if m.status != "measured" or m.block == 1:
+        raise ValueError(f"gaps.measurement: {m.status} on {m.device['type']}; allowed: one measured on a GPU")
+    exact, rounded = (budget(m.model, m.setup, block).peak for block in (1, m.block))
+    unnamed = m.peak - rounded - m.workspace - COUNTED
+    used = m.driver_used["cuda"] - m.reserved_peak
+    steps = [
+        ("predicted: the tensors, as asked for", exact, "the budget"),
+        (f"each rounded up to a multiple of {m.block} B", rounded - exact, "the budget, in blocks"),
+        ("cuBLAS's workspaces", m.workspace, "measured: what clearing them gave back"),
+        ("kernels' own memory", COUNTED, WHY),
+        ("without a name", unnamed, "what is left: to be explained, never fitted"),
+        ("measured: allocated at the peak", m.peak, "torch.cuda.max_memory_allocated, above the baseline"),
+        ("kept by the allocator for later", m.reserved_peak - m.allocated_peak, "reserved above allocated"),
+        ("context, libraries, other processes", used, "the driver's count above reserved"),
+    ]
+    rows = [
+        [what, size, units.text(abs(size)) if size >= 0 else f"-{units.text(-size)}", why] for what, size, why in steps
+    ]
+    return Table(["", "bytes", "size", "from"], rows, f"{m.device['name']}, {m.date[:10]}")

@@ -37,6 +37,14 @@ OPTIMIZER_IMPLS = ("foreach", "loop", "fused")
 ATTENTIONS = ("eager", "flash")
 #: How head and cross-entropy run: on all tokens at once, or chunk by chunk.
 LOSSES = ("plain", "chunked")
+#: Which activations backward makes again: none; every block's, one or several blocks at a time; those of attention alone.
+CHECKPOINTINGS = ("none", "full", "every-k", "selective")
+#: What the GPUs divide among them: nothing (DDP), the optimizer's states, gradients too, weights too (FSDP).
+SHARDINGS = ("none", "zero1", "zero2", "zero3")
+#: What FSDP gathers at a time: each block, and the rest with the root; or the whole model.
+SHARDING_UNITS = ("block", "model")
+#: How DDP's buckets stand to the gradients: copies beside them, or the gradients are views of the buckets.
+BUCKETS = ("copies", "views")
 #: Where `bf16-master` keeps gradients: as backward makes them, in a persistent fp32 buffer, or both.
 MASTER_GRADIENTS = ("bf16", "fp32", "both")
 #: A field -> the values that it may have; the least and the most of one that is a whole number.
@@ -48,12 +56,22 @@ CHOICES = MappingProxyType(
         "attention": ATTENTIONS,
         "loss": LOSSES,
         "master_gradients": MASTER_GRADIENTS,
-        "checkpointing": ("none",),
-        "sharding": ("none",),
+        "checkpointing": CHECKPOINTINGS,
+        "sharding": SHARDINGS,
+        "sharding_units": SHARDING_UNITS,
+        "buckets": BUCKETS,
     }
 )
 LIMITS = MappingProxyType(
-    {"batch": (1, 2**24), "sequence": (1, 2**27), "loss_chunks": (1, checks.ABSURD), "gpus": (1, 1)}
+    {
+        "batch": (1, 2**24),
+        "sequence": (1, 2**27),
+        "accumulation": (1, 2**20),
+        "loss_chunks": (1, checks.ABSURD),
+        "checkpoint_every": (1, 2**20),
+        "gpus": (1, 2**20),
+        "replicas": (1, 2**20),
+    }
 )
 
 
@@ -62,8 +80,9 @@ class Setup:
     """A training configuration: what runs, in which data types, with which switches.
 
     Attributes:
-        batch: sequences in one step on one GPU.
+        batch: sequences in one forward on one GPU.
         sequence: tokens in one sequence.
+        accumulation: forwards and backwards, on a batch each, whose gradients add up before the optimizer's step.
         precision: a key of `PRECISIONS`. `*-mixed` is autocast over fp32 weights; `bf16-master` keeps bf16
             weights and an fp32 copy in the optimizer.
         optimizer: a key of `OPTIMIZERS`.
@@ -74,7 +93,17 @@ class Setup:
         loss_chunks: for `chunked` only: into how many chunks of tokens, of equal size but for a smaller last one. Where
             the tokens do not divide so, `torch.chunk` makes fewer.
         master_gradients: for `bf16-master` only: `bf16`, `fp32` or `both`.
-        checkpointing, sharding, gpus: one value each so far; the chapters that teach them add the others.
+        checkpointing: what forward forgets and backward makes again: `none`; `full` (each block keeps its input alone);
+            `every-k` (so does each segment of `checkpoint_every` blocks); `selective` (attention, between the projections).
+        checkpoint_every: for `every-k` only: blocks in a segment; the last one may be shorter.
+        gpus: how many train one model, each on a batch of its own.
+        sharding: what they divide among them: `none`, so that each holds all of it (DDP, from two GPUs on); `zero1`, the
+            optimizer's states; `zero2` and `zero3`, gradients and weights too (FSDP), where weights once gathered stay
+            through backward (`zero2`), or are let go after forward and gathered again (`zero3`).
+        sharding_units: for `zero2` and `zero3` only: what is gathered at a time, each `block`, or the whole `model`.
+        replicas: for `zero2` and `zero3` only: how many groups of GPUs hold all of it, each dividing it (HSDP); a divisor
+            of `gpus`.
+        buckets: for DDP only: beside the gradients stand `copies` of them to be averaged, or they are `views` of these.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -82,6 +111,7 @@ class Setup:
 
     batch: int = 8
     sequence: int = 1024
+    accumulation: int = 1
     precision: str = "fp32"
     optimizer: str = "adamw"
     optimizer_impl: str = "foreach"
@@ -91,8 +121,12 @@ class Setup:
     loss_chunks: int = 8
     master_gradients: str = "bf16"
     checkpointing: str = "none"
+    checkpoint_every: int = 2
     sharding: str = "none"
     gpus: int = 1
+    sharding_units: str = "block"
+    replicas: int = 1
+    buckets: str = "copies"
 
     def __post_init__(self):
         for field, (least, most) in LIMITS.items():
@@ -109,6 +143,59 @@ class Setup:
             checks.whole("Setup", "loss_chunks", self.loss_chunks, 1, self.batch * self.sequence)
         elif self.loss_chunks != 8:
             raise ValueError(f"Setup.loss_chunks: {self.loss_chunks!r} needs loss 'chunked', not {self.loss!r}")
+        if self.checkpoint_every != 2 and self.checkpointing != "every-k":
+            raise ValueError(
+                f"Setup.checkpoint_every: {self.checkpoint_every!r} needs checkpointing 'every-k', not {self.checkpointing!r}"
+            )
+
+        self._check_gpus()
+
+    def _check_gpus(self):
+        """Which switches belong to which sharding."""
+        for field, usual in (("sharding_units", "block"), ("replicas", 1)):
+            if getattr(self, field) != usual and not self.fsdp:
+                raise ValueError(
+                    f"Setup.{field}: {getattr(self, field)!r} needs sharding 'zero2' or 'zero3', not {self.sharding!r}"
+                )
+        if self.gpus % self.replicas:
+            raise ValueError(
+                f"Setup.replicas: {self.replicas} does not divide the {self.gpus} gpus; allowed: a divisor"
+            )
+        if self.buckets != "copies" and not self.ddp:
+            raise ValueError(
+                f"Setup.buckets: {self.buckets!r} needs sharding 'none' and gpus from 2 on, not {self.sharding!r} and "
+                f"{self.gpus}"
+            )
+        if self.dtypes.loss_scaling and self.sharding != "none":
+            raise ValueError(
+                f"Setup.precision: {self.precision!r} with sharding {self.sharding!r}: each GPU would see its own share of "
+                "the gradients alone, and scale the loss by itself; allowed: fp32, bf16-mixed, bf16-master, bf16"
+            )
+        if self.master_gradients != "bf16" and self.distributed:
+            raise ValueError(
+                f"Setup.master_gradients: {self.master_gradients!r} needs one GPU and sharding 'none', not {self.gpus} and "
+                f"{self.sharding!r}"
+            )
+
+    @property
+    def fsdp(self) -> bool:
+        """Whether weights are divided too, and gathered to be used."""
+        return self.sharding in ("zero2", "zero3")
+
+    @property
+    def ddp(self) -> bool:
+        """Whether every one of several GPUs holds everything."""
+        return self.gpus > 1 and self.sharding == "none"
+
+    @property
+    def distributed(self) -> bool:
+        """Whether the step communicates."""
+        return self.gpus > 1 or self.sharding != "none"
+
+    @property
+    def segment(self) -> int:
+        """Blocks that forward forgets together, and backward makes again together; 0 for none."""
+        return {"full": 1, "every-k": self.checkpoint_every}.get(self.checkpointing, 0)
 
     @property
     def dtypes(self) -> Precision:
@@ -124,7 +211,7 @@ class Setup:
         return asdict(self)
 
     def check_model(self, model: Model) -> None:
-        """Raise ValueError where this setup does not fit `model`: its positions, or heads that no flash kernel takes.
+        """Raise ValueError where this setup does not fit `model`: its positions, its blocks, or heads no flash kernel takes.
 
         The kernel for 16 bits takes heads up to 256 wide, the one for fp32 multiples of 4 (PyTorch's
         `native/transformers/cuda/sdp_utils.cpp`); for others `scaled_dot_product_attention` falls back to the scores.
@@ -135,6 +222,11 @@ class Setup:
             raise ValueError(
                 f"Setup.attention: 'flash' takes no heads of width {width} in {compute}, which {model.name} has; "
                 f"allowed: 'eager', or widths that are {allowed}"
+            )
+        if self.segment > model.layers:
+            raise ValueError(
+                f"Setup.checkpoint_every: {self.checkpoint_every} is more than the {model.layers} blocks of {model.name}; "
+                f"allowed: 1 to {model.layers}"
             )
         if model.positions and self.sequence > model.positions:
             raise ValueError(

@@ -8,21 +8,36 @@ import numpy
 import pytest
 
 import everybyte as eb
-from everybyte.formulas import formula, walking
+from everybyte.formulas import formula
+from everybyte.formulas.ledger import Ledger
 from everybyte.formulas.registry import bindings, compile_expressions
+from everybyte.formulas.sharding import Kind
 from everybyte.formulas.step import instants
-from everybyte.setup import ATTENTIONS, PRECISIONS
+from everybyte.setup import ATTENTIONS, CHECKPOINTINGS, LOSSES, PRECISIONS
 
 
 @pytest.mark.parametrize("start", range(0, 160, 40))
 def test_any_model_any_setup(start):
     """Odd sizes, trivial dimensions, padded heads, missing biases: forty at a time."""
-    found = {}
-    for seed in range(start, start + 40):
-        model, setup, _ = grid.anything(seed)
-        if wrong := grid.disagreements(model, setup):
-            found[seed] = wrong
-    assert found == {}
+    assert grid.disagreeing(grid.anything, range(start, start + 40)) == {}
+
+
+@pytest.mark.parametrize("start", range(0, 90, 30))
+def test_any_way_of_saving(start):
+    """The same with checkpointing, accumulation and the chunked loss, together."""
+    assert grid.disagreeing(grid.saving, range(start, start + 30)) == {}
+
+
+@pytest.mark.parametrize("name", grid.GPT2_SIZES)
+@pytest.mark.parametrize("checkpointing", CHECKPOINTINGS[1:])
+def test_the_gpt2_sizes_checkpointed(name, checkpointing):
+    turn = grid.GPT2_SIZES.index(name) + CHECKPOINTINGS.index(checkpointing)
+    precision, attention = list(PRECISIONS)[turn % 5], ATTENTIONS[turn % 2]
+    setup = eb.Setup(
+        batch=3, sequence=1000, precision=precision, attention=attention, checkpointing=checkpointing,
+        checkpoint_every=5 if checkpointing == "every-k" else 2, accumulation=1 + turn % 2,
+    )  # fmt: skip
+    assert grid.disagreements(eb.model(name), setup) == []
 
 
 def test_the_random_models_are_not_all_alike():
@@ -33,6 +48,11 @@ def test_the_random_models_are_not_all_alike():
         (t, a, d) for t in (True, False) for a in ATTENTIONS for d in (True, False)
     }
     assert len({eb.budget(m, s).peak_at for m, s, _ in drawn}) >= 3
+    saved = [grid.saving(seed) for seed in range(160)]
+    assert {(s.checkpointing, s.accumulation > 1, s.loss) for _, s, _ in saved} == {
+        (c, a, x) for c in CHECKPOINTINGS for a in (True, False) for x in LOSSES
+    }
+    assert any(m.layers % s.checkpoint_every for m, s, _ in saved if s.checkpointing == "every-k")
 
 
 @pytest.mark.parametrize("name", grid.GPT2_SIZES)
@@ -45,23 +65,25 @@ def test_the_gpt2_sizes(name, precision):
 
 
 def test_a_changed_ledger_is_noticed(monkeypatch):
-    class Forgetful(walking.Ledger):
+    class Forgetful(Ledger):
         """Does not know that the GELU's output is kept."""
 
         def _op(self, name, *taken, gone=(), **rest):
             super()._op(name, *(t for t in taken if t[0] != "gelu"), gone=[g for g in gone if g != "gelu"], **rest)
 
-    monkeypatch.setattr(walking, "Ledger", Forgetful)
-    monkeypatch.setattr(sys.modules["everybyte.budget"], "_ledger_program", cache(walking.compile_ledger))
+    monkeypatch.setattr(Kind, "ledger", property(lambda self: Forgetful))
+    budget = sys.modules["everybyte.budget"]
+    monkeypatch.setattr(budget, "_ledger_program", budget._ledger_program.__wrapped__)
     found = grid.disagreements(eb.model("gpt2"), eb.Setup(batch=1, sequence=64))
     missing = 12 * 64 * 4 * 768 * 4
     after = formula("activations").at(eb.model("gpt2"), eb.Setup(batch=1, sequence=64))
     assert f"activations after_forward, block 1: {after - missing} predicted, {after} counted" in found
 
 
+@pytest.mark.parametrize("drawn", [grid.anything, grid.saving])
 @pytest.mark.parametrize("seed", range(12))
-def test_the_named_formulas_are_the_ledgers(seed):
-    model, setup, _ = grid.anything(seed)
+def test_the_named_formulas_are_the_ledgers(seed, drawn):
+    model, setup, _ = drawn(seed)
     budget = eb.budget(model, setup)
     for moment in ("rest", "after_forward", "after_backward", "step", "after_step"):
         assert formula(f"phase.{moment}").at(model, setup) == budget.phases[moment]

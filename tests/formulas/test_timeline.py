@@ -51,6 +51,15 @@ def test_every_operation_of_any_model_and_setup(start):
     assert found == {}
 
 
+@pytest.mark.parametrize("start", range(0, 80, 40))
+def test_every_operation_with_checkpointing_and_accumulation(start):
+    found = {}
+    for seed in range(start, start + 40):
+        if wrong := disagreement(*grid.saving(seed, chunks=False)):
+            found[seed] = wrong
+    assert found == {}
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("attention", ["eager", "flash"])
 def test_every_operation_of_gpt2(precision, attention):
@@ -70,9 +79,10 @@ def test_with_the_loss_in_chunks_the_marks_and_the_peak_are_the_same(seed):
         assert [budget.live[i] for i in budget.marks.values()] == [trace.live[i] for i in trace.marks.values()]
 
 
+@pytest.mark.parametrize("drawn", [grid.anything, grid.saving, grid.shared])
 @pytest.mark.parametrize("seed", range(12))
-def test_the_timeline_holds_the_budget(seed):
-    budget = eb.budget(*grid.anything(seed))
+def test_the_timeline_holds_the_budget(seed, drawn):
+    budget = eb.budget(*drawn(seed))
     lines, at = budget.timeline(), budget.peak_operation
     assert budget.live[at] == budget.peak and budget.operations[at][1] == budget.peak_at
     assert {part: line[at] for part, line in lines.items() if line[at]} == {p: b for p, b in budget.parts.items() if b}
@@ -83,6 +93,15 @@ def test_the_timeline_holds_the_budget(seed):
 def test_a_block_s_operations_are_its_own():
     budget = eb.budget(eb.model("gpt2"), eb.Setup(batch=1, sequence=64))
     trace = eb.dry_run(eb.model("gpt2"), eb.Setup(batch=1, sequence=64))
+    owners = [".".join(owner.split(".")[:2]) if owner.startswith("blocks") else "" for *_, owner in trace.operations]
+    assert [owner for *_, owner in budget.operations] == owners
+
+
+@pytest.mark.parametrize("checkpointing", ["full", "every-k"])
+def test_a_block_made_again_owns_what_it_makes(checkpointing):
+    setup = eb.Setup(batch=1, sequence=64, checkpointing=checkpointing, accumulation=2)
+    model = eb.Model(name="five", layers=5, width=32, heads=2, vocabulary=101, positions=64)
+    budget, trace = eb.budget(model, setup), eb.dry_run(model, setup)
     owners = [".".join(owner.split(".")[:2]) if owner.startswith("blocks") else "" for *_, owner in trace.operations]
     assert [owner for *_, owner in budget.operations] == owners
 

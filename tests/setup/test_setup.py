@@ -19,9 +19,14 @@ GOOD = {
     "loss": ["plain", "chunked"],
     "loss_chunks": [8],
     "master_gradients": ["bf16"],
-    "checkpointing": ["none"],
-    "sharding": ["none"],
-    "gpus": [1],
+    "checkpointing": ["none", "full", "every-k", "selective"],
+    "checkpoint_every": [2],
+    "accumulation": [1, 2, 2**20],
+    "sharding": ["none", "zero1", "zero2", "zero3"],
+    "gpus": [1, 2, 3, 1024, 2**20],
+    "sharding_units": ["block"],
+    "replicas": [1],
+    "buckets": ["copies"],
 }
 BAD = {
     "batch": [0, -1, 1.5, 8.0, "8", True, None, 2**25],
@@ -35,8 +40,13 @@ BAD = {
     "loss_chunks": [0, -1, 8.0, "8", True, None, 9],
     "master_gradients": ["fp16", "none", None],
     "checkpointing": ["half", None],
-    "sharding": ["zero4", None],
-    "gpus": [0, -1, 1.0, True, "1"],
+    "checkpoint_every": [0, -1, 2.0, None, 3],
+    "accumulation": [0, -1, 1.0, True, 2**21],
+    "sharding": ["zero4", "fsdp", "ZeRO1", None, 3],
+    "gpus": [0, -1, 1.0, True, "1", 2**20 + 1],
+    "sharding_units": ["layer", "model", None],
+    "replicas": [0, -1, 2, 1.0, True],
+    "buckets": ["view", "views", None],
 }
 
 
@@ -84,6 +94,43 @@ def test_gradient_buffers_belong_to_bf16_master(where):
     for precision in PRECISIONS.keys() - {"bf16-master"}:
         with pytest.raises(ValueError, match=rf"Setup\.master_gradients: '{where}' needs .*'{precision}'"):
             eb.Setup(precision=precision, master_gradients=where)
+
+
+@pytest.mark.parametrize("sharding", ["zero2", "zero3"])
+def test_fsdps_switches_belong_to_fsdp(sharding):
+    setup = eb.Setup(gpus=8, sharding=sharding, sharding_units="model", replicas=4)
+    assert setup.fsdp and setup.distributed and not setup.ddp
+    for other in ("none", "zero1"):
+        with pytest.raises(ValueError, match=rf"Setup\.sharding_units: 'model' needs .*'zero3', not '{other}'"):
+            eb.Setup(gpus=8, sharding=other, sharding_units="model")
+        with pytest.raises(ValueError, match=rf"Setup\.replicas: 4 needs .*'zero3', not '{other}'"):
+            eb.Setup(gpus=8, sharding=other, replicas=4)
+    for replicas in (3, 16):
+        with pytest.raises(ValueError, match=rf"Setup\.replicas: {replicas} does not divide the 8 gpus"):
+            setup.replace(replicas=replicas)
+
+
+def test_buckets_belong_to_ddp():
+    assert eb.Setup(gpus=2, buckets="views").ddp and not eb.Setup().distributed
+    for others in ({"gpus": 1}, {"gpus": 2, "sharding": "zero1"}, {"gpus": 2, "sharding": "zero3"}):
+        with pytest.raises(ValueError, match=r"Setup\.buckets: 'views' needs sharding 'none' and gpus from 2 on"):
+            eb.Setup(buckets="views", **others)
+
+
+@pytest.mark.parametrize("sharding", ["zero1", "zero2", "zero3"])
+def test_loss_scaling_is_not_divided(sharding):
+    assert eb.Setup(gpus=4, precision="fp16-mixed").ddp
+    with pytest.raises(
+        ValueError, match=rf"Setup\.precision: 'fp16-mixed' with sharding '{sharding}': .* allowed: fp32"
+    ):
+        eb.Setup(precision="fp16-mixed", sharding=sharding)
+
+
+@pytest.mark.parametrize("others", [{"gpus": 2}, {"sharding": "zero1"}, {"gpus": 2, "sharding": "zero3"}])
+def test_gradient_buffers_belong_to_one_gpu(others):
+    assert eb.Setup(precision="bf16-master", **others).distributed
+    with pytest.raises(ValueError, match=r"Setup\.master_gradients: 'both' needs one GPU and sharding 'none'"):
+        eb.Setup(precision="bf16-master", master_gradients="both", **others)
 
 
 def test_sequence_must_fit_the_models_positions():

@@ -9,12 +9,13 @@ import torch
 
 from .. import checks
 from ..setup import Setup
+from . import parallel
 from .cuda import Autocast, Kernels, fused_optimizers_on_meta, recomputation_as_in_forward
 from .modules import Counted, one_sequence_a_row, workload
-from .trace import PARTS, PHASES, Trace
+from .trace import PARTS, PHASES, SHARED_PARTS, Trace
 from .tracker import Allocation, Tracker
 
-__all__ = ["PARTS", "PHASES", "Allocation", "Counted", "Trace", "dry_run"]
+__all__ = ["PARTS", "PHASES", "SHARED_PARTS", "Allocation", "Counted", "Trace", "dry_run"]
 
 
 def dry_run(model, setup: Setup, block: int = 1, batch=None) -> Trace:
@@ -44,14 +45,17 @@ def dry_run(model, setup: Setup, block: int = 1, batch=None) -> Trace:
         stack.enter_context(torch.enable_grad())
         tracker = Tracker()
         stack.enter_context(Kernels())
+        stack.enter_context(parallel.rank_zero(setup, tracker))
         stack.enter_context(tracker)
         module = work.module()
         stack.enter_context(one_sequence_a_row())
-        for parameter in _trained(module):  # before the trainer's own hooks, which may drop the gradient
-            parameter.register_post_accumulate_grad_hook(lambda p: tracker.assign(p.grad, "gradients"))
+        _follow_gradients(tracker, _trained(module))  # before the trainer's own hooks, which may drop the gradient
         trainer = work.trainer(module, setup, autocast=Autocast)
+        if setup.distributed:
+            parallel.make_steady(trainer, work.batch, tracker)
+        else:
+            _make_states(trainer)
         _assign(tracker, trainer)
-        _make_states(trainer)
         gc_was_on = gc.isenabled()
         gc.disable()  # what a cycle keeps alive here, it keeps alive on the GPU; collections in between would hide that
         stack.callback(gc.enable if gc_was_on else lambda: None)
@@ -84,6 +88,12 @@ def _trained(module):
     return [p for p in module.parameters() if p.requires_grad]
 
 
+def _follow_gradients(tracker, parameters):
+    for parameter in parameters:
+        parameter.register_hook(lambda gradient: tracker.assign(gradient, "gradients"))
+        parameter.register_post_accumulate_grad_hook(lambda p: tracker.assign(p.grad, "gradients"))
+
+
 def _where(error, tracker, module):
     """Where in the step an error arose, for its note."""
     paths = {id(child): path or type(module).__name__ for path, child in module.named_modules()}
@@ -100,10 +110,16 @@ def _assign(tracker, trainer):
     """Tell the tracker what each tensor is that stands before the first step."""
     for name, parameter in trainer.module.named_parameters():
         tracker.assign(parameter, "parameters", name)
+    if hasattr(trainer.optimizer, "flat"):
+        tracker.assign(trainer.optimizer.flat, "parameters", "weights")
     for name, buffer in trainer.module.named_buffers():
         tracker.assign(buffer, "buffers", name)
     for buffer in getattr(trainer.optimizer, "buffers", None) or ():
         tracker.assign(buffer, "gradients")
+    for name, parameter, storages in parallel.gathered(trainer.module):
+        _follow_gradients(tracker, [parameter])
+        for storage in storages:
+            tracker.assign(storage, "unsharded", name)
 
 
 def _make_states(trainer):

@@ -73,7 +73,7 @@ class Workload:
     def trainer(self, module: nn.Module, setup: Setup, **options) -> Trainer:
         """A trainer that calls the module as this workload does."""
         trainer = Trainer(module, setup, **options)
-        trainer.forward = lambda inputs: self.call(module, inputs)
+        trainer.forward = lambda inputs: self.call(trainer.called, inputs)
         return trainer
 
 

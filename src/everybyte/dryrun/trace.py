@@ -11,6 +11,8 @@ from ..setup import Setup
 from .tracker import Allocation, is_loss
 
 PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss", "workspace")
+#: What steps on several GPUs have besides: weights gathered whole, and what is sent and received.
+SHARED_PARTS = ("unsharded", "communication")
 PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 
 
@@ -42,12 +44,12 @@ class Trace:
         return [sum(parts) for parts in zip(*self._timeline.values(), strict=True)]
 
     def timeline(self) -> dict[str, list[int]]:
-        """Live bytes while each operation runs, by part; every part of `PARTS` is there."""
+        """Live bytes while each operation runs, by part; every part of `PARTS` is there, on several GPUs of `SHARED_PARTS` too."""
         return self._timeline
 
     @cached_property
     def _timeline(self):
-        changes = {part: [0] * (len(self.operations) + 1) for part in PARTS}
+        changes = {part: [0] * (len(self.operations) + 1) for part in PARTS + SHARED_PARTS * self.setup.distributed}
         for a in self.allocations:
             changes[a.part][a.birth] += self.size(a)
             if a.death is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
+from torch._subclasses import FakeTensor  # DTensor's, which asks by them for the shape of a result
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -17,6 +18,8 @@ _IN_PLACE = {
     for packet in [getattr(aten, f"_foreach_{name}_")]
     for overload in (getattr(packet, o) for o in packet.overloads())
 }
+#: FSDP's own that write into tensors they are given; the CPU's make padded copies within, CUDA's do not.
+_COPIES = ("fsdp::chunk_cat", "fsdp::split_with_sizes_copy")
 #: Of operations whose result depends on the values in a tensor.
 _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 #: Operations that may take tensors from two devices.
@@ -49,7 +52,10 @@ class Tracker(TorchDispatchMode):
         operations: (name, phase, owner) of each operation that allocated, and of each mark.
         allocations: every `Allocation`, in order of birth.
         phase: set by the caller as the step goes on: `rest`, `forward`, `backward`, `optimizer`.
+        opened: classes of tensors that are made of others; the others are followed.
     """
+
+    opened = ()
 
     def __init__(self):
         super().__init__()
@@ -62,6 +68,7 @@ class Tracker(TorchDispatchMode):
         self._owner_of_node: dict[int, str] = {}  # by autograd's sequence number
         self._weights: set[int] = set()
         self._sole = sole_holder()
+        self._making = None  # the part and the owner that everything belongs to for a while
 
     @property
     def now(self) -> int:
@@ -76,13 +83,13 @@ class Tracker(TorchDispatchMode):
     def restart(self) -> None:
         """Forget what has happened; what lives now was there before."""
         self.operations = [("rest", "rest", "")]
-        self.allocations = list(self._live.values())
+        self.allocations = [a for a in self._live.values() if a.death is None and a.bytes]
         for allocation in self.allocations:
             allocation.birth = 0
 
     def assign(self, tensor, part: str, owner: str = "") -> None:
         """Say what part a tensor belongs to, and whose it is, from its birth; follow it from now on if it is new here."""
-        storage = tensor.untyped_storage()
+        storage = getattr(tensor, "_local_tensor", tensor).untyped_storage()
         if storage._cdata not in self._live:
             self._follow(storage, owner, "", part)
         allocation = self._live[storage._cdata]
@@ -101,10 +108,38 @@ class Tracker(TorchDispatchMode):
         self._refs[address] = weakref.ref(storage, lambda _: self._freed(address))
 
     def _freed(self, address):
-        self._live.pop(address).death = self.now
+        allocation = self._live.pop(address)
+        if allocation.death is None:  # else its bytes were let go before
+            allocation.death = self.now
         del self._refs[address]
 
+    def resized(self, storage) -> None:
+        """Note that a storage has got another size: FSDP lets its bytes go and takes new ones, the tensor staying."""
+        before = self._live.get(storage._cdata)
+        if before is None or (before.death is None and before.bytes == storage.nbytes()):
+            return
+        if before.death is None:
+            before.death = self.now
+        if storage.nbytes():
+            self.operations.append(("resize_", self.phase, before.owner))
+            after = Allocation(storage.nbytes(), self.now, before.owner, "resize_", before.part)
+            self._live[storage._cdata] = after
+            self.allocations.append(after)
+
+    @contextmanager
+    def making(self, part: str, owner: str):
+        """Within it, everything new belongs to that part and that owner."""
+        before, self._making = self._making, (part, owner)
+        try:
+            yield
+        finally:
+            self._making = before
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if self.opened and any(issubclass(t, self.opened) for t in types):
+            if func in _IN_PLACE:
+                return None
+            return NotImplemented  # then it does what it does on the tensors that it is made of, and that is seen here
         in_backward = self.phase == "backward" and not torch.is_grad_enabled()
         if in_backward and func is aten.add.Tensor and not kwargs and _holders(args[0]) == self._sole:
             # Where two gradients meet, autograd adds the second to the first in place if nobody else holds the first.
@@ -112,6 +147,8 @@ class Tracker(TorchDispatchMode):
             return args[0].add_(args[1])
         if func in _IN_PLACE and args[0][0].is_meta:
             return None  # nothing is allocated, and a check of hundreds of shapes would cost more than the rest
+        if func.name() in _COPIES:
+            return None
         if func is aten._local_scalar_dense.default and args[0].is_meta and self.phase in ("rest", "optimizer"):
             return 0.0  # the one number that a step reads back is the scaler's count of infinite gradients: none
         if self.phase == "forward":
@@ -127,16 +164,16 @@ class Tracker(TorchDispatchMode):
             raise
         born = []
         for leaf in tree_leaves(out):
-            if isinstance(leaf, torch.Tensor) and leaf.is_meta:
+            if isinstance(leaf, torch.Tensor) and leaf.is_meta and not isinstance(leaf, FakeTensor):
                 storage = leaf.untyped_storage()
                 if storage._cdata not in self._live:
                     born.append(storage)
-        owner = self._owner()
+        part, owner = self._making or (None, self._owner())
         if born:
             name = func.overloadpacket.__name__
             self.operations.append((name, self.phase, owner))
             for storage in born:
-                self._follow(storage, owner, name, self._part(func, args, owner))
+                self._follow(storage, owner, name, part or self._part(func, args, owner))
         return out
 
     def _check_devices(self, func, args):
@@ -150,10 +187,11 @@ class Tracker(TorchDispatchMode):
             )
 
     def _owner(self):
+        again = len(self._modules) > 1  # a module's forward runs, if need be once more in backward
         node = torch._C._current_autograd_node()
-        if self.phase == "backward" and node is not None:
+        if self.phase == "backward" and node is not None and not again:
             return self._owner_of_node.get(node._sequence_nr(), "")
-        owner = "loss" if self.phase == "backward" else self._modules[-1]
+        owner = "loss" if self.phase == "backward" and not again else self._modules[-1]
         self._owner_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, owner)
         return owner
 
@@ -171,7 +209,7 @@ class Tracker(TorchDispatchMode):
 
         def leave_module(name):
             self._modules.pop()
-            if is_loss(name):
+            if is_loss(name) and len(self._modules) > 1:
                 self._modules[-1] = "loss"  # what the head's caller does with the logits
 
         with ExitStack() as stack:

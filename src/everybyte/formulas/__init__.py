@@ -1,6 +1,6 @@
 """The formulas of the book, in sympy: the notation, the registry, one module for each topic."""
 
-from . import formats, llama, parameters, states, step  # noqa: F401  each fills the registry
+from . import checkpointing, compute, formats, llama, parameters, sharding, states, step, workspaces, zero  # noqa: F401  each fills the registry
 from .registry import Amount, Formula, Tensor, bindings, formula, registry
 from .symbols import SYMBOLS
 

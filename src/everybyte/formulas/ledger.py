@@ -57,6 +57,8 @@ head = D + padded * (8 * ceiling(D / 8) - D)
 copied_in = Min(B - 1, 1) * Min(A - 1, 1)
 copied_out = Min(A - 1, 1) * Min(S - 1, 1)
 copied_back = Min(B - 1, 1) * Min(A - 1, 1) * Min(S - 1, 1)
+#: 1 where the heads' own width is cut out of what the kernel padded by a copy.
+cut = padded * Min(t * A - 1, 1)
 #: Bytes of an attention weight after softmax, which autocast runs in fp32.
 p = 4 * autocast + c * full
 #: 1 where query, key and value are read from copies, so that the projection that made them need not stay.
@@ -72,10 +74,38 @@ SECTIONS = ("start", "block_forward", "loss", "loss_backward", "block_backward",
 #: A chunk's forward and backward, by where it stands. Backward goes from the last chunk to the first.
 CHUNKS_FORWARD = ("chunk_forward", "last_chunk_forward")
 CHUNKS_BACKWARD = ("lone_chunk", "last_chunk", "second_chunk", "middle_chunk", "first_chunk", "first_chunk_of_two")
-CHUNKED_SECTIONS = (
-    "start", "block_forward", "chunked_loss", *CHUNKS_FORWARD, "chunks_added",
-    "chunks_scaled", *CHUNKS_BACKWARD, "chunks_joined", "block_backward", "end", "optimizer",
-)  # fmt: skip
+#: What stands for the loss where it is chunked, and for the blocks where whole segments of them are checkpointed.
+CHUNKED = {
+    "loss": ("chunked_loss", *CHUNKS_FORWARD, "chunks_added"),
+    "loss_backward": ("chunks_scaled", *CHUNKS_BACKWARD, "chunks_joined"),
+}
+SEGMENTED = {
+    "block_forward": ("first_block_passed", "block_passed"),
+    "block_backward": (
+        "segment_entered", "block_again", "last_block_again", "casts_dropped", "last_block_backward", "block_backward",
+    ),
+}  # fmt: skip
+#: What goes after each operation of attention, and of the rest of a block, where forward keeps nothing of it.
+FORGOTTEN_IN_ATTENTION = {
+    "flash attention": ["lse", "lse32", "seed", "offset", "q_padded", "k_padded", "v_padded"],
+    "padding cut": [("flash", cut)],
+    "scores": ["q", "k"],
+    "masked scores": ["future"],
+    "weights dropout": [("weights", dropped), "weights.mask"],
+    "heads": [("weights", 1 - dropped), ("weights_dropped", full), "weights_cast", "v"],
+}
+FORGOTTEN = FORGOTTEN_IN_ATTENTION | {
+    "norm 1": ["stats1"],
+    "qkv": ["n1_cast"],
+    "out dropout": [("n1", full), ("qkv", 1 - projection_goes), ("flash", 1 - cut), "flash_cut", "heads", "out.mask"],
+    "norm 2": ["stats2"],
+    "up": ["n2_cast"],
+    "gelu": ["up"],
+    "down": ["gelu"],
+    "down dropout": [("n2", full), "down.mask"],
+    "residual 2": ["x_mid"],
+}
+LINEAR = ("qkv", "out", "up", "down")
 
 
 @dataclass
@@ -100,18 +130,57 @@ class Ledger:
     Args:
         size: bytes of `count` tensors of `numbers` numbers, `width` bytes each.
         chunked: whether head and loss run chunk by chunk.
+        checkpointing: what forward forgets and backward makes again: `none`, `segments` of blocks, `selective`.
+        accumulation: which of the batches whose gradients add up: `only`, `first`, `later`, which finds gradients there, or
+            `last`, where that one is unlike the others that do.
     """
 
     size: Callable
     chunked: bool = False
+    checkpointing: str = "none"
+    accumulation: str = "only"
     sections: dict[str, list[Operation]] = field(default_factory=dict)
 
     def __post_init__(self):
-        for name in CHUNKED_SECTIONS if self.chunked else SECTIONS:
+        self._moved = self._gradients_go
+        self._loss_scale = "scale" if self.accumulation == "only" else "d_share"
+        self._selective = self.checkpointing == "selective"
+        self._forgotten = FORGOTTEN_IN_ATTENTION if self._selective else {}
+        for name in self._names():
             self.sections[name] = []
             self._lines = self.sections[name]
             getattr(self, f"_{name}")()
         self.tensors = {n: t for lines in self.sections.values() for line in lines for n, t in line.taken.items()}
+
+    def _names(self):
+        """The sections that there are."""
+        names = [name for section in SECTIONS for name in (CHUNKED if self.chunked else {}).get(section, [section])]
+        if self.checkpointing == "segments":
+            names = [name for section in names for name in SEGMENTED.get(section, [section])]
+        return names
+
+    @property
+    def _later(self):
+        return self.accumulation in ("later", "last")
+
+    @property
+    def _gradients_go(self):
+        """How many of a parameter's gradients go as soon as backward has made one: 1 where it is added to another, or moved."""
+        return 1 if self._later else moved
+
+    #: Whether the last of several batches is unlike those before.
+    last_differs = False
+    #: What goes as backward ends.
+    _ending = ("one", "scaled_loss")
+
+    def _module_entered(self):
+        """Forward begins."""
+
+    def _backward_entered(self):
+        """Backward enters the module."""
+
+    def _backward_left(self):
+        """Backward ends."""
 
     def _op(self, name, *taken, gone=(), part="activations"):
         """A line. `taken`: (tensor, numbers, width) each, then perhaps a count and a part of its own."""
@@ -119,7 +188,7 @@ class Ledger:
         for tensor, numbers, width, *rest in taken:
             count = rest[0] if rest else 1
             born[tensor] = (rest[1] if len(rest) > 1 else part, self.size(numbers, width, count))
-        pairs = [(g, 1) if isinstance(g, str) else g for g in gone]
+        pairs = [(g, 1) if isinstance(g, str) else g for g in [*gone, *self._forgotten.get(name, [])]]
         self._lines.append(Operation(self._moment, name, born, pairs))
 
     def amounts(self):
@@ -159,7 +228,9 @@ class Ledger:
     def _start(self):
         self._moment = "forward"
         self._op("tokens", ("tokens", t, 8))
-        self._op("targets", ("targets", t, 8), part="loss")
+        old = ["tokens", "targets"] if self._later else []  # the batch before's have their names still
+        self._op("targets", ("targets", t, 8), gone=old, part="loss")
+        self._module_entered()
         self._op("positions", ("positions", S, 8))
         self._op("token rows", ("token_rows", t * H, w))
         self._op("position rows", ("position_rows", S * H, w))
@@ -176,16 +247,20 @@ class Ledger:
         self._op(f"{name} weight cast", (f"{name}.cast", weight, c, autocast), part="casts")
         self._op(f"{name} bias cast", (f"{name}.bias_cast", bias, c, autocast * has_bias), part="casts")
 
-    def _block_forward(self):
+    def _block_forward(self, last=False):
+        """`last`: of a segment that is made again, which stops at the last tensor that backward reads."""
         self._op("norm 1", ("n1", t * H, w), ("stats1", t, 4, 2))
         self._op("qkv input cast", ("n1_cast", t * H, c, autocast))
         self._casts("qkv", 3 * H * H, 3 * H, qkv_bias)
         self._op("qkv", ("qkv", 3 * t * H, c))
         self._flash_forward()
+        self._op("padding cut", ("flash_cut", t * H, c, cut))
         self._eager_forward()
+        self._op("heads merged", ("merged", t * H, c, eager * copied_out), gone=["merged"])
         self._casts("out", H * H, H, out_bias)
         self._op("out", ("o", t * H, c))
-        self._dropout("out", c, gone=[("n1", autocast), ("qkv", projection_goes)])
+        gone = [("n1", autocast), ("qkv", 0 if self._selective else projection_goes)]
+        self._dropout("out", c, gone=gone)
         self._op("residual 1", ("x_mid", t * H, w), gone=["o"])
         self._op("norm 2", ("n2", t * H, w), ("stats2", t, 4, 2))
         self._op("up input cast", ("n2_cast", t * H, c, autocast))
@@ -193,9 +268,34 @@ class Ledger:
         self._op("up", ("up", t * F, c))
         self._op("gelu", ("gelu", t * F, c))
         self._casts("down", F * H, H, ffn_bias)
-        self._op("down", ("m", t * H, c))
-        self._dropout("down", c, gone=[("n2", autocast)])
-        self._op("residual 2", ("x_out", t * H, w), gone=["m"])
+        if last:
+            self._op("down", ("m_again", t * H, c, dropped))
+            self._dropout("down", c, gone=[("n2", autocast), "m_again"])
+        else:
+            self._op("down", ("m", t * H, c))
+            self._dropout("down", c, gone=[("n2", autocast)])
+            self._op("residual 2", ("x_out", t * H, w), gone=["m"])
+
+    def _first_block_passed(self):
+        """Forward of a segment's first block: of it, its input alone stays."""
+        self._forgotten = FORGOTTEN
+        self._block_forward()
+
+    def _block_passed(self):
+        """Forward of another block of a segment: its input goes too."""
+        self._forgotten = FORGOTTEN | {"residual 2": ["x_mid", "x_out"]}
+        self._block_forward()
+        self._forgotten = {}
+
+    def _block_again(self):
+        self._block_forward()
+
+    def _last_block_again(self):
+        self._block_forward(last=True)
+
+    def _casts_dropped(self):
+        """A segment is made again: autocast's copies go, but for those that backward will read."""
+        self._op("casts dropped", gone=[f"{name}.bias_cast" for name in LINEAR])
 
     def _flash_forward(self):
         """Of the scores, the logarithm of each row's sum alone; and the dropout's random state."""
@@ -209,9 +309,9 @@ class Ledger:
             ("seed", 1, 8 + 8 * half, flash),
             ("offset", 1, 8, flash),
         )
-        self._op("padding cut", ("flash_cut", t * H, c, padded * Min(t * A - 1, 1)))
 
-    def _eager_forward(self):
+    def _eager_forward(self, again=False):
+        """`again`: made again in backward, which stops at the last tensor that it reads."""
         square = B * A * S**2
         self._op("q copied", ("q", t * H, c, eager * copied_in))
         self._op("k copied", ("k", t * H, c, eager * copied_in))
@@ -225,8 +325,8 @@ class Ledger:
         self._op("weights dropout", *taken)
         self._op("weights cast", ("weights_cast", square, c, eager * autocast))
         self._op("v copied", ("v", t * H, c, eager * copied_in))
-        self._op("heads", ("heads", t * H, c, eager), gone=["masked", ("weights_dropped", autocast)])
-        self._op("heads merged", ("merged", t * H, c, eager * copied_out), gone=["merged"])
+        taken = [] if again else [("heads", t * H, c, eager)]
+        self._op("heads", *taken, gone=["masked", ("weights_dropped", autocast)])
 
     def _loss(self):
         self._op("last norm", ("nf", t * H, w), ("statsf", t, 4, 2))
@@ -237,8 +337,12 @@ class Ledger:
         self._op("log-softmax", ("log_p", t * V, c), part="loss")
         self._op("log-probabilities in fp32", ("log_p32", t * V, 4, autocast), part="loss")
         taken = ("loss", 1, w), ("total_weight", 1, w)
-        biases = [(f"{name}.bias_cast", L) for name in ("qkv", "out", "up", "down")]  # no backward needs a bias
-        self._op("loss", *taken, gone=["logits", *biases], part="loss")
+        self._op("loss", *taken, gone=["logits", *self._forward_ends()], part="loss")
+
+    def _forward_ends(self):
+        """What goes as forward ends: autocast's copies of what no backward reads, and the batch before's loss."""
+        copies = ("bias_cast", "cast") if self.checkpointing == "segments" else ("bias_cast",)
+        return [(f"{name}.{copy}", L) for name in LINEAR for copy in copies] + ["loss"] * (self._later)
 
     # The chunked loss.
 
@@ -266,17 +370,14 @@ class Ledger:
 
     def _chunks_added(self):
         """The sum, then the mean."""
-        biases = [(f"{name}.bias_cast", L) for name in ("qkv", "out", "up", "down")]
-        gone = [("chunk.loss", chunks - 1), "last_chunk.loss", "head.cast", *biases]
+        gone = [("chunk.loss", chunks - 1), "last_chunk.loss", "head.cast", *self._forward_ends()]
         self._op("sum of the chunks' losses", ("sum", 1, w), part="loss")
         self._op("loss", ("loss", 1, w), gone=["sum", *gone], part="loss")
 
     def _chunks_scaled(self):
-        self._moment, part = "loss backward", "loss"
-        self._op("scaled loss", ("scaled_loss", 1, 4, scaled), part=part)
-        self._op("gradient of one", ("one", 1, w), part=part)
-        self._op("scale of the loss", ("scale", 1, 4, scaled), part=part)
-        self._op("gradient of the sum", ("d_sum", 1, w), gone=["scale"], part=part)
+        self._scaled_loss()
+        part = "loss"
+        self._op("gradient of the sum", ("d_sum", 1, w), gone=[self._loss_scale], part=part)
 
     def _lone_chunk(self):
         self._backward_of("lone_chunk", last_chunk, first=True)
@@ -327,18 +428,26 @@ class Ledger:
         op("head weight gradient", *taken)
         stays = alone or adds or name == "last_chunk"
         added = [] if stays else [own("partial")]
-        if name == "first_chunk":  # the sum is complete: the hook of one that is not shared moves it
-            added.append(("head.sum", moved * (1 - tied)))
-        gone = [own("nf_cast"), own("cast"), own("d_logits"), ("nf", int(first)), (own("head.grad"), moved), *added]
+        if name == "first_chunk":  # the sum is complete: one that is not shared is added
+            added.append(("head.sum", self._moved * (1 - tied)))
+        gone = [
+            own("nf_cast"),
+            own("cast"),
+            own("d_logits"),
+            ("nf", int(first)),
+            (own("head.grad"), self._moved),
+            *added,
+        ]
         op("head input gradient", (own("d_nf"), tokens * H, c), gone=gone)
         if adds:
             taken = ("head.sum", V * H, c, full, "gradients"), ("head.sum16", V * H, c, autocast)
-            gone = [f"{adds}.partial", own("partial"), ("head.sum", int(first) * moved * (1 - tied))]
+            gone = [f"{adds}.partial", own("partial"), ("head.sum", int(first) * self._moved * (1 - tied))]
             op("head weight gradients added", *taken, gone=gone)
         if first:
             summed = own("partial") if alone else "head.sum16"
             taken = (own("head.grad32"), V * H, 4, autocast, "gradients")
-            op("head weight gradient cast", taken, gone=[(summed, autocast)])
+            gone = [(summed, autocast), (own("head.grad32"), self._moved * (1 - tied))]
+            op("head weight gradient cast", taken, gone=gone)
         op("input gradient cast", (own("d_nf32"), tokens * H, 4, autocast), gone=[(own("d_nf"), autocast)])
 
     def _chunks_joined(self):
@@ -358,15 +467,24 @@ class Ledger:
 
     # Backward.
 
-    def _loss_backward(self):
-        self._moment, part = "loss backward", "loss"
+    def _scaled_loss(self):
+        """Backward begins: with the batch's share in the loss, where there are several, and its scale, where there is one."""
+        self._moment, part, several = "loss backward", "loss", int(self.accumulation != "only")
+        gone = ["share"] if self._later else []
+        self._op("share in the loss", ("share", 1, w, several), gone=gone, part=part)
         self._op("scaled loss", ("scaled_loss", 1, 4, scaled), part=part)
         self._op("gradient of one", ("one", 1, w), part=part)
         self._op("scale of the loss", ("scale", 1, 4, scaled), part=part)
+        self._op("gradient of the share", ("d_share", 1, w, several), gone=[("scale", several)], part=part)
+        self._backward_entered()
+
+    def _loss_backward(self):
+        self._scaled_loss()
+        part = "loss"
         self._op(
             "negative log-likelihood backward",
             ("d_log_p", t * V, p),
-            gone=["total_weight", "log_p32", "scale"],
+            gone=["total_weight", "log_p32", self._loss_scale],
             part=part,
         )
         self._op("gradient cast", ("d_log_p16", t * V, c, autocast), gone=[("d_log_p", autocast)], part=part)
@@ -374,46 +492,57 @@ class Ledger:
         self._op("log-softmax backward", ("d_logits", t * V, c), gone=gone, part=part)
         grad = ("head.grad", V * H, c, full * (1 - tied), "gradients")
         self._op("head weight gradient", grad, ("head.partial", V * H, c, full * tied + autocast), part=part)
-        gone = ["nf_cast", ("nf", full), "head.cast", "d_logits", ("head.grad", moved)]
+        gone = ["nf_cast", ("nf", full), "head.cast", "d_logits", ("head.grad", self._moved)]
         self._op("head input gradient", ("d_nf", t * H, c), gone=gone, part=part)
         grad = ("head.grad32", V * H, 4, autocast, "gradients")
-        self._op("head weight gradient cast", grad, gone=[("head.partial", autocast)], part=part)
+        gone = [("head.partial", autocast), ("head.grad32", self._moved * (1 - tied))]
+        self._op("head weight gradient cast", grad, gone=gone, part=part)
         self._op("head input gradient cast", ("d_nf32", t * H, 4, autocast), gone=[("d_nf", autocast)], part=part)
         self._moment = "backward"
         self._norm_backward("last norm", "dx", gone=["x", "statsf", ("d_nf", full), "d_nf32"])
 
     def _norm_backward(self, name, gradient, gone):
         taken = (f"{name}.grad", H, w, 1, "gradients"), (f"{name}.bias_grad", H, w, norm_bias, "gradients")
-        dropped_by_hook = [(f"{name}.grad", moved), (f"{name}.bias_grad", moved)]
-        self._op(f"{name} backward", (gradient, t * H, w), *taken, gone=[*gone, *dropped_by_hook])
+        added = [(f"{name}.grad", self._moved), (f"{name}.bias_grad", self._moved)]
+        self._op(f"{name} backward", (gradient, t * H, w), *taken, gone=[*gone, *added])
 
-    def _linear_backward(self, name, inputs, weight, bias, has_bias, gone):
-        """Gradients of a linear layer's input, weight and bias; under autocast 16-bit ones, then cast."""
-        own = "gradients"
+    def _linear_backward(self, name, inputs, weight, bias, has_bias, saved, gone):
+        """Gradients of a linear layer's input, weight and bias; under autocast 16-bit ones, then cast.
+
+        `saved`: its input. What was made again goes as soon as it is read; what was kept, when all gradients are made.
+        """
+        own, saved = "gradients", [*saved, f"{name}.cast"]
+        again = self.checkpointing == "segments"
         self._weight_gradient(name, weight, 1 - has_bias, "first.")  # a matrix product's, where there is no bias
         self._op(f"{name} input gradient", (f"d_{name}", inputs, c))
-        self._weight_gradient(name, weight, has_bias)
+        self._weight_gradient(name, weight, has_bias, gone=saved if again else [])
         taken = (
             (f"{name}.bias_grad", bias, c, full * has_bias, own),
             (f"{name}.bias_grad16", bias, c, autocast * has_bias),
         )
-        dropped_by_hook = [(f"{name}.{x}", moved) for x in ("grad", "first.grad", "bias_grad")]
-        self._op(f"{name} bias gradient", *taken, gone=[*gone, f"{name}.cast", *dropped_by_hook])
+        added = [(f"{name}.{x}", self._moved) for x in ("grad", "first.grad", "bias_grad")]
+        self._op(f"{name} bias gradient", *taken, gone=[*gone, *([] if again else saved), *added])
         taken = (f"{name}.bias_grad32", bias, 4, autocast * has_bias, own)
-        self._op(f"{name} bias gradient cast", taken, gone=[f"{name}.bias_grad16"])
+        gone = [f"{name}.bias_grad16", (f"{name}.bias_grad32", self._moved)]
+        self._op(f"{name} bias gradient cast", taken, gone=gone)
         taken = (f"{name}.grad32", weight, 4, autocast, own)
-        self._op(f"{name} weight gradient cast", taken, gone=[f"{name}.grad16", f"{name}.first.grad16"])
+        gone = [f"{name}.grad16", f"{name}.first.grad16", (f"{name}.grad32", self._moved)]
+        self._op(f"{name} weight gradient cast", taken, gone=gone)
 
-    def _weight_gradient(self, name, weight, there, when=""):
+    def _weight_gradient(self, name, weight, there, when="", gone=()):
         taken = (
             (f"{name}.{when}grad", weight, c, full * there, "gradients"),
             (f"{name}.{when}grad16", weight, c, autocast * there),
         )
-        self._op(f"{name} weight gradient", *taken)
+        self._op(f"{name} weight gradient", *taken, gone=gone)
 
-    def _branch_backward(self, name):
-        """The residual stream's gradient enters a branch: cast to 16 bits, through its dropout. Returns what it leaves."""
+    def _gradient_cast(self, name):
         self._op(f"{name} gradient cast", (f"{name}.in", t * H, c, autocast))
+
+    def _branch_backward(self, name, entered=False):
+        """The residual stream's gradient enters a branch: cast to 16 bits, through its dropout. Returns what it leaves."""
+        if not entered:
+            self._gradient_cast(name)
         taken = (f"{name}.undropped", t * H, c, dropped)
         self._op(f"{name} dropout backward", taken, gone=[f"{name}.mask", (f"{name}.in", dropped)])
         return [(f"{name}.in", 1 - dropped), f"{name}.undropped"]
@@ -422,30 +551,40 @@ class Ledger:
         self._op(f"{name} input gradient cast", (f"d_{name}32", t * H, 4, autocast), gone=[(f"d_{name}", autocast)])
         return [(f"d_{name}", full), f"d_{name}32"]
 
-    def _block_backward(self):
-        gone = self._branch_backward("down")
-        self._linear_backward("down", t * F, F * H, H, ffn_bias, [*gone, "gelu"])
+    def _segment_entered(self):
+        """What the last block's backward does before it asks for a tensor that must be made again."""
+        self._gradient_cast("down")
+
+    def _last_block_backward(self):
+        self._block_backward(entered=True)
+
+    def _block_backward(self, entered=False):
+        gone = self._branch_backward("down", entered)
+        self._linear_backward("down", t * F, F * H, H, ffn_bias, ["gelu"], gone)
         self._op("gelu backward", ("d_gelu", t * F, c), gone=["up", "d_down"])
-        self._linear_backward("up", t * H, H * F, F, ffn_bias, ["n2_cast", ("n2", full), "d_gelu"])
+        self._linear_backward("up", t * H, H * F, F, ffn_bias, ["n2_cast", ("n2", full)], ["d_gelu"])
         gone = self._input_cast("up")
         self._norm_backward("norm 2", "d_x_mid", gone=["x_mid", "stats2", *gone, "d_x_mid"])  # added in place
         gone = self._branch_backward("out")
-        kept = [("flash_cut", 1), ("heads", 1)]
-        self._linear_backward("out", t * H, H * H, H, out_bias, [*gone, *kept])
+        kept = ["flash_cut", "heads", *([("flash", 1 - cut)] if self._selective else [])]
+        self._linear_backward("out", t * H, H * H, H, out_bias, kept, gone)
+        self._forgotten = {}
         self._flash_backward()
         self._eager_backward()
         gone = [g for name in "qkv" for g in ((f"d_{name}", 1 - padded), f"d_{name}_cut", f"d{name}")]
         self._op("gradients joined", ("d_split", 3 * t * H, c), gone=gone)
-        self._linear_backward("qkv", t * H, 3 * H * H, 3 * H, qkv_bias, ["n1_cast", ("n1", full), "d_split"])
+        self._linear_backward("qkv", t * H, 3 * H * H, 3 * H, qkv_bias, ["n1_cast", ("n1", full)], ["d_split"])
         gone = self._input_cast("qkv")
         self._norm_backward("norm 1", "d_x", gone=["x_out", "stats1", *gone, "d_x"])  # added in place
 
     def _flash_backward(self):
         taken = ("d_flash_padded", t * A * head, c, padded)
         self._op("padding backward", taken, gone=[("d_out", padded)])
+        if self._selective:
+            self._flash_forward()
         taken = [(f"d_{name}", t * A * head, c, flash) for name in "qkv"]
         gone = ["flash", "lse", "lse32", "seed", "offset", "q_padded", "k_padded", "v_padded", "d_flash_padded"]
-        gone += [("qkv", flash * (1 - padded)), ("d_out", flash * (1 - padded))]
+        gone += [("qkv", flash * (1 if self._selective else 1 - padded)), ("d_out", flash * (1 - padded))]
         self._op("flash attention backward", *taken, gone=gone)
         for name in "qkv":
             self._op(f"{name} padding backward", (f"d_{name}_cut", t * H, c, padded), gone=[(f"d_{name}", padded)])
@@ -457,6 +596,8 @@ class Ledger:
     def _eager_backward(self):
         square = B * A * S**2
         self._op("gradient of heads copied", ("d_heads", t * H, c, eager * copied_back), gone=["d_heads"])
+        if self._selective:
+            self._eager_forward(again=True)
         self._op("v gradient", ("dv", t * H, c, eager))
         gone = ["weights_cast", ("weights_dropped", full), "v", ("d_out", eager)]
         self._op("weights gradient", ("d_weights", square, c, eager), gone=gone)
@@ -472,7 +613,7 @@ class Ledger:
         self._op("mask backward", ("d_scaled", square, c, eager), gone=gone)
         self._op("scale backward", ("d_scores", square, c, eager), gone=["d_scaled"])
         self._op("q gradient", ("dq", t * H, c, eager))
-        gone = ["q", "k", "d_scores", ("qkv", eager * (1 - copied_in))]
+        gone = ["q", "k", "d_scores", ("qkv", eager if self._selective else eager * (1 - copied_in))]
         self._op("k gradient", ("dk", t * H, c, eager), gone=gone)
         for name in ("q gradient copied", "v gradient copied"):
             self._op(name, (f"{name}.copy", t * H, c, eager * copied_out), gone=[f"{name}.copy"])
@@ -482,21 +623,27 @@ class Ledger:
         self._op("embedding dropout backward", taken, gone=["embedding.mask", "embedding.undropped"])
         self._op("sum over sequences", ("d_positions", S * H, w))
         taken = ("position.grad", N * H, w, 1, "gradients")
-        self._op("position gradient", taken, gone=["positions", "d_positions", ("position.grad", moved)])
+        self._op("position gradient", taken, gone=["positions", "d_positions", ("position.grad", self._moved)])
         summed = tied * full * (lone if self.chunked else 1)
         taken = ("token.grad", V * H, w, 1 - tied, "gradients"), ("token.partial", V * H, w, tied)
-        ending = ["one", "scaled_loss"]
-        gone = ["dx", ("token.grad", moved), ("token.partial", 1 - summed), *((e, 1 - summed) for e in ending)]
+        ending = self._ending
+        gone = ["dx", ("token.grad", self._moved), ("token.partial", 1 - summed), *((e, 1 - summed) for e in ending)]
+        head = "lone_chunk.head.grad32" if self.chunked else "head.grad32"
+        gone.append((head, self._moved * tied))
         self._op("token gradient", *taken, gone=gone)
         # Both uses of a tied table give a gradient. The head's is a transposed view, and its storage has a second holder:
         # autograd adds in place only where nobody else holds the tensor or its storage.
         taken = ("token.sum", V * H, w, summed, "gradients")
-        gone = [("token.partial", summed), ("token.sum", moved), *((e, summed) for e in ending)]
+        gone = [("token.partial", summed), ("token.sum", self._moved), *((e, summed) for e in ending)]
         if self.chunked:
-            gone += [("lone_chunk.partial", lone * full), ("head.sum", (1 - lone) * moved * tied)]
+            gone += [("lone_chunk.partial", lone * full), ("head.sum", (1 - lone) * self._moved * tied)]
         else:
             gone += [("head.partial", full)]
         self._op("token gradients added", taken, gone=gone)
+        self._backward_left()
+        several = int(self.accumulation != "only")
+        gone = ["total"] if self._later else []
+        self._op("sum of the shares", ("total", 1, w, several), gone=gone, part="loss")
 
     # The optimizer.
 
@@ -516,13 +663,17 @@ class Ledger:
         """A tensor beside each parameter tensor."""
         return sum(self.size(x.elements, width, x.count * count) for x in TENSORS)
 
+    @property
+    def _optimized(self):
+        """(numbers, whether there is one) of the tensors that the optimizer goes through, blocks being alike."""
+        block = [(H, 1), (H, norm_bias), (3 * H * H, 1), (3 * H, qkv_bias), (H * H, 1), (H, out_bias)]
+        block += [(H, 1), (H, norm_bias), (H * F, 1), (F, ffn_bias), (F * H, 1), (H, ffn_bias)]
+        return [(V * H, 1), (N * H, 1), *block, (H, 1), (H, norm_bias), (V * H, 1 - tied)]
+
     def _one_root(self):
         """The loop's most: the tensor before's root, scaled, still has its name while this one's root is scaled."""
-        ffn, width = H * F, H * H
-        order = [(V * H, 1), (N * H, 1), (H, 1), (H, norm_bias), (3 * width, 1), (3 * H, qkv_bias), (width, 1)]
-        order += [(H, out_bias), (H, 1), (H, norm_bias), (ffn, 1), (F, ffn_bias), (ffn, 1), (H, ffn_bias)]
-        order += [(H, 1), (H, norm_bias), (V * H, 1 - tied)]
-        pairs = [2 * self.size(V * H, s_b)]
+        order = self._optimized
+        pairs = [2 * self.size(order[0][0], s_b)]
         for (first, _), (before, surely), (numbers, there) in zip([(0, 0), *order], order, order[1:], strict=False):
             named = self.size(before, s_b, surely) + self.size(first, s_b, 1 - surely)
             pairs.append(there * (named + 2 * self.size(numbers, s_b)))

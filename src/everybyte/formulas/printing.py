@@ -127,9 +127,7 @@ def compile_python(exprs, names, arrays=False):
     printer = (_Numpy if arrays else _Python)({"fully_qualified_modules": True})
     lines, results = _program(printer, exprs, names)
     body = "".join(f"    {name} = {text}\n" for name, text in lines)
-    source = (
-        f"def program(*, {''.join(n + ', ' for n in names.values())}**_):\n{body}    return [{', '.join(results)}]\n"
-    )
+    source = f"def program({'*, ' * bool(names)}{''.join(n + ', ' for n in names.values())}**_):\n{body}    return [{', '.join(results)}]\n"
     modules = {name: __import__(name) for name in ("math", "numpy") if re.search(rf"\b{name}\.", source)}
     exec(source, modules)  # noqa: S102 the source is printed from the registry's expressions, nothing else
     return modules["program"]

@@ -4,7 +4,26 @@ from sympy import Add, ceiling
 
 from .parameters import TENSORS
 from .registry import register
-from .symbols import B, L, N_max, P, S, block, eager, fused, fused_adam, g, g_m, m_w, n_s, s_b, scaled, w
+from .symbols import (
+    B,
+    L,
+    N_max,
+    P,
+    S,
+    accumulated,
+    block,
+    eager,
+    fused,
+    fused_adam,
+    g,
+    g_m,
+    m_w,
+    n_s,
+    s_b,
+    scaled,
+    w,
+    w_s,
+)  # fmt: skip
 
 _CHAPTER = "13_gradients_and_optimizers"
 _ZERO = "Rajbhandari et al. 2020 (ZeRO), arXiv:1910.02054, section 3.1"
@@ -72,7 +91,7 @@ OPTIMIZER = _sum("optimizer", "all that the optimizer keeps from step to step", 
 BUFFERS = _bytes(
     "buffers",
     "causal masks of eager attention, one a block",
-    *vector(N_max**2, w, eager * L),
+    *vector(N_max**2, w_s, eager * L),
     source="nanoGPT, model.py, the buffer `bias`",
 )
 REST = _sum("phase.rest", "live bytes between steps", WEIGHTS, BUFFERS, GRADIENT_BUFFER, OPTIMIZER)
@@ -82,7 +101,11 @@ TARGETS = _bytes("batch.targets", "targets, 64-bit whole numbers", *vector(B * S
 LOSS_VALUE = _bytes(
     "loss.value", "the loss, one number of the weights' type", *vector(1, w), source="PyTorch, F.cross_entropy"
 )
-LOSS_KEPT = _sum("loss.kept", "targets and loss, kept until the step returns", TARGETS, LOSS_VALUE)
+SHARES = _bytes(
+    "loss.shares", "the last batch's share in the loss and the sum of the shares", *vector(1, w, 2 * accumulated),
+    source="nanoGPT, train.py",
+)  # fmt: skip
+LOSS_KEPT = _sum("loss.kept", "targets, loss and shares, kept until the step returns", TARGETS, LOSS_VALUE, SHARES)
 AFTER_STEP = _sum(
     "phase.after_step",
     "live bytes after the optimizer's step, before gradients are dropped",

@@ -3,13 +3,34 @@
 from dataclasses import dataclass
 from functools import cache
 
-from sympy import Add, Max, Min, expand
+from sympy import Add, Max, Min, ceiling, expand
 
 from .ledger import Ledger, chunk, chunks, exact, full, t
 from .registry import register
-from .states import AFTER_STEP, BUFFERS, GRADIENT_BUFFER, OPTIMIZER, REST, WEIGHTS
-from .symbols import L, P, V, adam, autocast, c, chunked, foreach, g_m, master, moved, s_b, scaled, tied
-from .walking import walk
+from .states import AFTER_STEP, BUFFERS, FRESH, GRADIENT_BUFFER, OPTIMIZER, REST, SHARES, WEIGHTS
+from .symbols import (
+    H,
+    K,
+    L,
+    P,
+    V,
+    accumulated,
+    adam,
+    autocast,
+    c,
+    chunked,
+    foreach,
+    g_m,
+    master,
+    moved,
+    s_b,
+    scaled,
+    segmented,
+    selective,
+    tied,
+    w,
+)  # fmt: skip
+from .walking import Shape, walk
 
 
 @dataclass(frozen=True)
@@ -33,14 +54,17 @@ def _rest():
 
 @cache
 def instants() -> tuple[Instant, ...]:
-    """Every instant of the step with the plain loss, in order, in exact tensor bytes: the peak is the largest of their totals."""
+    """Every instant of the step, in order, in exact tensor bytes: the peak is the largest of their totals.
+
+    With the plain loss, no checkpointing and one batch.
+    """
     seen = []
 
     def see(moment, name, live):
         if name is not None:
             seen.append(Instant(moment, name, dict(live)))
 
-    walk(_EXACT.amounts(), _Layers(), _rest(), see)
+    walk(_EXACT.amounts(), Shape(_Layers()), _rest(), see)
     return tuple(seen)
 
 
@@ -55,6 +79,18 @@ class _Layers:
 
 
 _EXACT, _EXACT_CHUNKED = Ledger(exact), Ledger(exact, chunked=True)
+_SEGMENTS, _SELECTIVE = Ledger(exact, checkpointing="segments"), Ledger(exact, checkpointing="selective")
+_LATER = Ledger(exact, accumulation="later")
+
+
+def _kept_by_blocks(part):
+    """What the blocks' forward leaves of a part, under any checkpointing; autocast's copies of biases go as forward ends."""
+    gone = _SEGMENTS.kept("loss", part) - _EXACT.kept("loss", part)  # the other copies, where segments forget them
+    passed = ceiling(L / K) * _SEGMENTS.kept("first_block_passed", part)
+    passed += (L - ceiling(L / K)) * _SEGMENTS.kept("block_passed", part) + gone
+    kept = _EXACT.kept("block_forward", part)
+    kept += selective * expand(_SELECTIVE.kept("block_forward", part) - kept)
+    return (1 - segmented) * L * kept + segmented * expand(passed)
 
 
 def _kept_by_loss(part):
@@ -83,11 +119,11 @@ BLOCK_KEPT = _register(
 )  # fmt: skip
 ACTIVATIONS = _register(
     "activations", "activations after forward: tokens, embeddings, blocks, last norm",
-    _EXACT.kept("start", "activations") + L * BLOCK_KEPT.expr + _kept_by_loss("activations"), "14_activations",
+    _EXACT.kept("start", "activations") + _kept_by_blocks("activations") + _kept_by_loss("activations"), "14_activations",
 )  # fmt: skip
 CASTS = _register(
     "casts", "autocast's copies of the weights, kept until backward is done with them",
-    L * _EXACT.kept("block_forward", "casts") + _kept_by_loss("casts"), "14_activations", source=_AUTOCAST,
+    _kept_by_blocks("casts") + _kept_by_loss("casts"), "14_activations", source=_AUTOCAST,
 )  # fmt: skip
 SCORES = _register(
     "attention.scores", "the squares that eager attention keeps, one block",
@@ -106,13 +142,14 @@ LOGITS_AT_PEAK = _register(
     source="PyTorch, F.cross_entropy; " + _AUTOCAST,
 )  # fmt: skip
 LOSS = _register(
-    "loss", "what head and loss hold after forward", _EXACT.kept("start", "loss") + _kept_by_loss("loss"), "16_loss",
+    "loss", "what head and loss hold after forward",
+    _EXACT.kept("start", "loss") + _kept_by_loss("loss") + SHARES.expr, "16_loss",
     source="PyTorch, F.cross_entropy; " + _AUTOCAST,
 )  # fmt: skip
 _SUM = "the sum of the named terms"
 AFTER_FORWARD = _register(
     "phase.after_forward", "live bytes after forward",
-    REST.expr + CASTS.expr + ACTIVATIONS.expr + LOSS.expr, "17_the_step", source=_SUM,
+    REST.expr + accumulated * FRESH.expr + CASTS.expr + ACTIVATIONS.expr + LOSS.expr, "17_the_step", source=_SUM,
 )  # fmt: skip
 _register(
     "phase.after_backward", "live bytes after backward", AFTER_STEP.expr, "17_the_step",
@@ -129,8 +166,8 @@ STEP = _register(
 
 def _in_loss(upto):
     """Live bytes while an operation of the plain loss's backward runs."""
-    parts = ("activations", "loss", "casts", "gradients")
-    return AFTER_FORWARD.expr.subs(chunked, 0) + Add(*(_EXACT.kept("loss_backward", part, upto) for part in parts))
+    first, later = (ledger.kept("loss_backward", upto=upto) for ledger in (_EXACT, _LATER))
+    return AFTER_FORWARD.expr.subs(chunked, 0) + first + accumulated * expand(later - first)
 
 
 NLL = _register(
@@ -154,5 +191,33 @@ def _at_the_end():
 
 END = _register(
     "instant.end_of_backward", "live bytes as the gradient of the token table is made, or added to the head's",
-    _at_the_end(), "17_the_step", "the plain loss", source=_SUM,
+    _at_the_end(), "17_the_step", "the plain loss", "one batch a step", source=_SUM,
+)  # fmt: skip
+
+_CHECKPOINT = {
+    "chapter": "22_checkpointing",
+    "source": "Chen et al. 2016, arXiv:1604.06174; PyTorch, torch/utils/checkpoint.py",
+}
+
+
+def _register_checkpoint(name, title, expr, *assumptions):
+    return register(name, title, expr, "B", assumptions=assumptions, **_CHECKPOINT)
+
+
+_register_checkpoint(
+    "checkpoint.inputs", "what segments keep of the residual stream: the output of each", ceiling(L / K) * t * H * w
+)
+_register_checkpoint(
+    "checkpoint.block", "what a block that is made again holds for its backward, autocast's copies of its weights included",
+    _SEGMENTS.kept("block_again") + _SEGMENTS.kept("casts_dropped"),
+    "not the last of its segment, whose output nobody asks for",
+)  # fmt: skip
+_register_checkpoint(
+    "checkpoint.segment", "what a segment of K blocks holds when it is made again, autocast's copies of weights included",
+    (K - 1) * _SEGMENTS.kept("block_again") + _SEGMENTS.kept("last_block_again") + K * _SEGMENTS.kept("casts_dropped"),
+    "a full segment; the last one may be shorter",
+)  # fmt: skip
+_register_checkpoint(
+    "checkpoint.selective", "what one block keeps for backward where attention is made again",
+    _SELECTIVE.kept("block_forward", "activations"),
 )  # fmt: skip

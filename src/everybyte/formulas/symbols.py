@@ -106,7 +106,29 @@ narrow = _condition("narrow", "the width of a head is no multiple of eight", lam
 latent = _condition("latent", "multi-head latent attention", lambda m: m.latent_rank > 0)
 
 # Bytes of one number, by role.
-w = _of_setup("weight_bytes", "w", "bytes of one weight", "B", lambda s: DTYPE_BYTES[s.dtypes.weights], True)
+w = _of_setup(
+    "weight_bytes", "w", "bytes of one weight in forward and backward", "B",
+    lambda s: DTYPE_BYTES[s.dtypes.compute if s.fsdp else s.dtypes.weights], True,
+)  # fmt: skip
+w_s = _of_setup(
+    "stored_weight_bytes",
+    "w_s",
+    "bytes of one weight between steps",
+    "B",
+    lambda s: DTYPE_BYTES[s.dtypes.weights],
+    True,
+)
+r = _of_setup(
+    "reduced_bytes", "r", "bytes of one gradient as GPUs add it up", "B", lambda s: DTYPE_BYTES[s.dtypes.weights], True
+)
+G = _of_setup("shards", "G", "GPUs that divide a model among them", "", lambda s: s.gpus // s.replicas, True)
+sharded_optimizer = _switch("sharded_optimizer", "the optimizer's states are divided", lambda s: s.sharding != "none")
+sharded_gradients = _switch("sharded_gradients", "gradients are divided", lambda s: s.sharding in ("zero2", "zero3"))
+sharded_weights = _switch("sharded_weights", "weights are divided", lambda s: s.sharding == "zero3")
+mixed = _of_setup(
+    "cast_to_gather", r"[\text{cast to gather}]", "weights are cast before they are gathered", "0 or 1",
+    lambda s: int(s.fsdp and s.dtypes.autocast),
+)  # fmt: skip
 c = _of_setup(
     "compute_bytes", "c", "bytes of one number in a matrix product", "B", lambda s: DTYPE_BYTES[s.dtypes.compute], True
 )
@@ -119,8 +141,17 @@ s_b = _of_setup(
 )
 n_s = _of_setup("states", "n_s", "optimizer states a parameter", "", lambda s: OPTIMIZERS[s.optimizer])
 n_c = _of_setup("loss_chunks", "n_c", "chunks asked for in the chunked loss", "", lambda s: s.loss_chunks, True)
+n_a = _of_setup(
+    "accumulation", "n_a", "batches whose gradients add up before a step", "", lambda s: s.accumulation, True
+)
+accumulated = _switch("accumulated", "gradients of several batches add up", lambda s: s.accumulation > 1)
+K = _of_setup(
+    "segment", "K", "blocks that forward forgets together; 1 where it forgets none", "", lambda s: s.segment or 1, True
+)
+segmented = _switch("segmented", "segments of blocks are checkpointed", lambda s: s.segment > 0)
+selective = _switch("selective", "attention is checkpointed", lambda s: s.checkpointing == "selective")
 chunked = _switch("chunked", "head and loss run chunk by chunk", lambda s: s.loss == "chunked")
-autocast = _switch("autocast", "autocast casts weights in forward", lambda s: s.dtypes.autocast)
+autocast = _switch("autocast", "autocast casts weights in forward", lambda s: s.dtypes.autocast and not s.fsdp)
 scaled = _switch("loss_scaling", "fp16's loss scaler", lambda s: s.dtypes.loss_scaling)
 eager = _switch("eager", "attention forms its scores", lambda s: s.attention == "eager")
 dropped = _switch("dropout", "there is dropout", lambda s: s.dropout > 0)

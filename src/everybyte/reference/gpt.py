@@ -17,6 +17,7 @@ class Attention(nn.Module):
     def __init__(self, model: Model, setup: Setup):
         super().__init__()
         self.heads, self.flash, self.dropout = model.heads, setup.attention == "flash", setup.dropout
+        self.again = setup.checkpointing == "selective"
         self.qkv = nn.Linear(model.width, 3 * model.width, bias=model.qkv_bias)
         self.out = nn.Linear(model.width, model.width, bias=model.out_bias)
         if not self.flash:  # the flash kernel knows which positions come later; the eager one reads it here
@@ -29,7 +30,8 @@ class Attention(nn.Module):
         q = q.view(B, S, self.heads, H // self.heads).transpose(1, 2)  # (B, A, S, D)
         k = k.view(B, S, self.heads, H // self.heads).transpose(1, 2)
         v = v.view(B, S, self.heads, H // self.heads).transpose(1, 2)
-        y = self.flash_attention(q, k, v) if self.flash else self.eager_attention(q, k, v)
+        attend = self.flash_attention if self.flash else self.eager_attention
+        y = checkpoint.checkpoint(attend, q, k, v, use_reentrant=False) if self.again else attend(q, k, v)
         y = y.transpose(1, 2).contiguous().view(B, S, H)  # the heads side by side again
         return F.dropout(self.out(y), self.dropout, self.training)
 
@@ -98,6 +100,19 @@ class ChunkedLoss(nn.Module):
         return sum(losses) / targets.numel()
 
 
+def checkpointed(blocks, segment: int, x, *others):
+    """The blocks one after another. Of each segment of so many, forward keeps the input alone, and backward makes the rest again."""
+
+    def run(blocks, x):
+        for block in blocks:
+            x = block(x, *others)
+        return x
+
+    for first in range(0, len(blocks), segment):
+        x = checkpoint.checkpoint(run, list(blocks)[first : first + segment], x, use_reentrant=False)
+    return x
+
+
 class GPT(nn.Module):
     """Tokens in, loss out. The logits live only inside `forward`: whoever returned them would keep them through backward.
 
@@ -110,7 +125,7 @@ class GPT(nn.Module):
         if unlike := model.unlike_gpt():
             raise ValueError(unlike)
         setup.check_model(model)
-        self.dropout = setup.dropout
+        self.dropout, self.segment = setup.dropout, setup.segment
         self.token = nn.Embedding(model.vocabulary, model.width)
         self.position = nn.Embedding(model.positions, model.width)
         self.blocks = nn.ModuleList(Block(model, setup) for _ in range(model.layers))
@@ -124,8 +139,11 @@ class GPT(nn.Module):
     def forward(self, tokens, targets):  # (B, S), (B, S)
         positions = torch.arange(tokens.size(1), device=tokens.device)
         x = F.dropout(self.token(tokens) + self.position(positions), self.dropout, self.training)  # (B, S, H)
-        for block in self.blocks:
-            x = block(x)
+        if self.segment:
+            x = checkpointed(self.blocks, self.segment, x)
+        else:
+            for block in self.blocks:
+                x = block(x)
         if self.chunked:
             return self.loss(self.head, self.norm(x), targets)
         return self.loss(self.head(self.norm(x)), targets)

@@ -5,10 +5,11 @@ import math
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils import checkpoint
 
 from ..catalog import Model
 from ..setup import Setup
-from .gpt import ChunkedLoss, Loss
+from .gpt import ChunkedLoss, Loss, checkpointed
 
 #: Fields that may differ from Llama's, and what the others must be.
 _WANTED = dict.fromkeys(("experts", "latent_rank", "token_types", "learned_positions"), 0)
@@ -44,6 +45,7 @@ class GroupedAttention(nn.Module):
     def __init__(self, model: Model, setup: Setup):
         super().__init__()
         self.heads, self.kv_heads, self.flash = model.heads, model.kv_heads, setup.attention == "flash"
+        self.again = setup.checkpointing == "selective"
         queries, keys = model.heads * model.head_width, model.kv_heads * model.head_width
         self.q = nn.Linear(model.width, queries, bias=model.qkv_bias)
         self.k = nn.Linear(model.width, keys, bias=model.qkv_bias)
@@ -55,11 +57,12 @@ class GroupedAttention(nn.Module):
         q = rotate(self.q(x).view(B, S, self.heads, -1), cos, sin).transpose(1, 2)  # (B, A, S, D)
         k = rotate(self.k(x).view(B, S, self.kv_heads, -1), cos, sin).transpose(1, 2)  # (B, K, S, D)
         v = self.v(x).view(B, S, self.kv_heads, -1).transpose(1, 2)
-        if self.flash:
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.kv_heads < self.heads)
-        else:
-            y = self.eager_attention(q, k, v)
+        attend = self.flash_attention if self.flash else self.eager_attention
+        y = checkpoint.checkpoint(attend, q, k, v, use_reentrant=False) if self.again else attend(q, k, v)
         return self.out(y.transpose(1, 2).reshape(B, S, -1))
+
+    def flash_attention(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.kv_heads < self.heads)
 
     def eager_attention(self, q, k, v):
         k, v = (t.repeat_interleave(self.heads // self.kv_heads, dim=1) for t in (k, v))
@@ -110,7 +113,7 @@ class Llama(nn.Module):
         setup.check_model(model)
         if setup.dropout:
             raise ValueError(f"Setup.dropout: {setup.dropout} with {model.name}, a Llama; allowed: 0.0")
-        self.head_width = model.head_width
+        self.head_width, self.segment = model.head_width, setup.segment
         self.token = nn.Embedding(model.vocabulary, model.width)
         self.blocks = nn.ModuleList(LlamaBlock(model, setup) for _ in range(model.layers))
         self.norm = nn.RMSNorm(model.width, eps=1e-5)
@@ -123,8 +126,11 @@ class Llama(nn.Module):
     def forward(self, tokens, targets):  # (B, S), (B, S)
         x = self.token(tokens)  # (B, S, H)
         cos, sin = turns(tokens.size(1), self.head_width, tokens.device)
-        for block in self.blocks:
-            x = block(x, cos, sin)
+        if self.segment:
+            x = checkpointed(self.blocks, self.segment, x, cos, sin)
+        else:
+            for block in self.blocks:
+                x = block(x, cos, sin)
         if self.chunked:
             return self.loss(self.head, self.norm(x), targets)
         return self.loss(self.head(self.norm(x)), targets)

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch import nn
 
 from ..setup import Setup
+from .parallel import ShardedOptimizer, distribute
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -39,7 +41,8 @@ class MasterWeights:
         self.optimizer.step()
         for master in self.masters:
             master.grad = None
-        torch._foreach_copy_(self.weights, self.masters)
+        for weight, master in zip(self.weights, self.masters, strict=True):
+            weight.copy_(master)  # one by one: FSDP's tensors have no copy of lists
 
     def zero_grad(self):
         for weight in self.weights:
@@ -79,34 +82,53 @@ class Trainer:
         precision = setup.dtypes
         self.device = next(module.parameters()).device
         self.module = module.to(DTYPES[precision.weights])
+        self.called = distribute(self.module, setup)  # the module itself, or what averages its gradients over GPUs
+        self.accumulation = setup.accumulation
         trained = [p for p in self.module.parameters() if p.requires_grad]
         make = make_optimizer(setup)
         if precision.master:
-            self.optimizer = MasterWeights(trained, make, setup.master_gradients)
-        else:
-            self.optimizer = make(trained)
+            make = partial(MasterWeights, make=make, gradients=setup.master_gradients)
+        self.optimizer = ShardedOptimizer(trained, make) if setup.sharding == "zero1" else make(trained)
         self.scaler = torch.amp.GradScaler(self.device.type) if precision.loss_scaling else None
         self.autocast = nullcontext
-        if precision.autocast:
+        if precision.autocast and not setup.fsdp:  # FSDP gathers 16 bits itself
             dtype = DTYPES[precision.compute]
             self.autocast = lambda: (autocast or default_autocast(self.device.type))(dtype)
 
     def step(self, batch: Callable, at: Callable = lambda phase: None):
-        """One step on the arguments of the module that `batch` returns; `at` is told each phase as it ends."""
-        inputs = batch()
-        with self.autocast():
-            loss = self.forward(inputs)
-        at("after_forward")
-        (self.scaler.scale(loss) if self.scaler else loss).backward()
-        at("after_backward")
+        """One step: the gradients of some batches add up, then the optimizer moves the weights once.
+
+        Args:
+            batch: makes the arguments of the module.
+            at: is told each phase as it ends: `after_forward` and `after_backward` of each batch, `after_step`.
+
+        Returns:
+            The loss, averaged over the batches.
+        """
+        total = 0.0
+        for left in reversed(range(self.accumulation)):
+            inputs = batch()
+            with self.averaging(not left):
+                with self.autocast():
+                    loss = self.forward(inputs)
+                at("after_forward")
+                share = loss / self.accumulation if self.accumulation > 1 else loss
+                (self.scaler.scale(share) if self.scaler else share).backward()  # adds to the gradients that are there
+            total = total + share.detach() if self.accumulation > 1 else share.detach()
+            at("after_backward")
         self.update()
         at("after_step")
         self.optimizer.zero_grad()  # sets gradients to None: their memory is free until backward makes them anew
-        return loss.detach()
+        return total
 
     def forward(self, inputs):
         """The loss of a batch."""
-        return self.module(*inputs)
+        return self.called(*inputs)
+
+    def averaging(self, last: bool):
+        """Within it, backward averages gradients over GPUs: under DDP after the last batch alone."""
+        no_sync = getattr(self.called, "no_sync", None)
+        return nullcontext() if last or no_sync is None else no_sync()
 
     def update(self):
         """The optimizer's step; under loss scaling, skipped where a gradient is infinite."""

@@ -1,0 +1,148 @@
+"""Rank 0 of any number of GPUs in one process: collectives move nothing, and every buffer is counted.
+
+PyTorch's "fake" process group takes each collective as done. FSDP and DDP run as they are, on device meta; what they
+would ask of the CUDA device (streams, events) the CPU's stand-ins answer, which wait for nothing. So the live bytes are
+those of CUDA's allocator, which counts a tensor as freed with its last reference, whatever stream it was used on (FSDP
+orders its streams by events and calls no `record_stream`). What streams do change is which freed block may serve which
+request, the reserved bytes: they are not seen here.
+"""
+
+import sys
+import warnings
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..setup import Setup
+from .tracker import Tracker
+
+
+@contextmanager
+def rank_zero(setup: Setup, tracker: Tracker):
+    """Within it, this process is the first of `setup.gpus`; what FSDP gathers, sends and lets go is told to the tracker.
+
+    Raises:
+        ValueError: where this process is one of several already.
+    """
+    if not setup.distributed:
+        yield
+        return
+    if dist.is_initialized():
+        raise ValueError(
+            f"dry_run.setup: {setup.gpus} gpus in a process that has a process group; allowed: a process without one"
+        )
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(sys, "excepthook", sys.excepthook))  # PyTorch puts its own in place
+        dist.init_process_group("fake", rank=0, world_size=setup.gpus, store=FakeStore())
+        stack.callback(dist.destroy_process_group)
+        if setup.fsdp:
+            for patch in _fsdp_on_meta(tracker):
+                stack.enter_context(patch)
+        yield
+
+
+def _fsdp_on_meta(tracker):
+    """FSDP takes meta for a device like others, and the tracker sees what no operation shows."""
+    from torch.distributed import device_mesh
+    from torch.distributed.fsdp._fully_shard import (
+        _fsdp_collectives,
+        _fsdp_param,
+        _fsdp_param_group,
+        _fsdp_state,
+        _fully_shard,
+    )
+    from torch.distributed.tensor import DTensor
+
+    group, change = _fsdp_param_group.FSDPParamGroup, mock.patch.object
+    yield change(_fully_shard, "_get_device_from_mesh", lambda mesh: torch.device("meta"))
+    for module in (device_mesh, _fsdp_collectives, _fsdp_param_group, _fsdp_state):
+        yield change(module, "_get_device_handle", lambda device: _Device)
+    yield change(group, "_validate_no_meta_params", lambda self: None)
+    yield change(_fsdp_param, "_chunk_with_empty", _first_shares)
+    for name, part in (
+        ("unshard", "communication"),
+        ("wait_for_unshard", "unsharded"),
+        ("post_backward", "communication"),
+    ):
+        yield change(group, name, _within(tracker, part, getattr(group, name)))
+    yield change(torch.UntypedStorage, "resize_", _told(tracker, torch.UntypedStorage.resize_))
+    yield change(tracker, "opened", (DTensor,))
+
+
+def _first_shares(tensor, count, dim):
+    """In place of a view for each rank, of which rank 0 takes the first: with a thousand ranks they take most of the time."""
+    return [tensor.narrow(dim, 0, -(-tensor.size(dim) // count))] * count
+
+
+def _within(tracker, part, method):
+    def run(group, *args):
+        with tracker.making(part, group._module_fqn or "root"):
+            method(group, *args)
+        for p in group.fsdp_params if method.__name__ == "post_backward" else ():
+            if p.sharded_param.grad is not None:  # a view of what came out of the reduce-scatter
+                tracker.assign(p.sharded_param.grad, "gradients", group._module_fqn or "root")
+
+    return run
+
+
+def _told(tracker, resize):
+    def run(storage, size):
+        resize(storage, size)
+        tracker.resized(storage)
+        return storage
+
+    return run
+
+
+class _Stream(torch.cpu.Stream):
+    def record_event(self):
+        return torch.cpu.Event()
+
+
+class _Device:
+    """What FSDP asks of `torch.cuda`: streams in which everything has been done already."""
+
+    Stream, Event, stream = _Stream, torch.cpu.Event, torch.cpu.stream
+
+    @staticmethod
+    def current_stream():
+        return _Stream()
+
+    @staticmethod
+    def device_count():
+        return 1
+
+
+class _OnMeta(TorchDispatchMode):
+    """DDP's ranks agree on the order of buckets by numbers, which they read back: here they are rank 0's own."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.copy_.default and args[1].is_meta and not args[0].is_meta:
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+def make_steady(trainer, batch, tracker: Tracker) -> None:
+    """One whole step: from it on FSDP knows its units, DDP has its last buckets, and the optimizer has its states."""
+    if isinstance(trainer.called, DistributedDataParallel):
+        trainer.called.logger = SimpleNamespace(set_runtime_stats_and_log=lambda: None)  # it times no meta tensors
+    trainer.step(batch)
+    if isinstance(trainer.called, DistributedDataParallel):
+        views = trainer.called.gradient_as_bucket_view
+        with tracker.making("gradients" if views else "communication", "buckets"), _OnMeta(), warnings.catch_warnings():
+            trainer.called.reducer._rebuild_buckets()
+
+
+def gathered(module):
+    """(name, whole parameter, storage) of each of FSDP's parameters, once it has been gathered."""
+    for state in {id(s): s for m in module.modules() if (s := getattr(m, "_get_fsdp_state", lambda: None)())}.values():
+        for group in state._fsdp_param_groups:
+            for p in group.fsdp_params:
+                yield p._param_fqn, p.unsharded_param, p.all_gather_outputs

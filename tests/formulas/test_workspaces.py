@@ -1,0 +1,54 @@
+"""Workspaces: what the kernels' sources say, worked by hand; none of it is in the budget before a GPU has shown it."""
+
+import pytest
+
+import everybyte as eb
+from everybyte import cli
+from everybyte.formulas import registry
+from everybyte.formulas.workspaces import COUNTED, TERMS, cublas, said, table
+
+GPT2, MIXED = eb.model("gpt2"), eb.Setup(precision="bf16-mixed")
+
+
+def test_every_term_is_registered_with_its_source_and_its_assumption():
+    named = {name for name in registry() if name.startswith("workspace.")}
+    assert named == {t.name for t in TERMS}
+    for term in TERMS:
+        assert term.unit == "B" and "PyTorch" in term.source and "not measured" in term.assumptions[-1]
+
+
+def test_none_is_counted_before_it_is_measured(capsys):
+    assert COUNTED == 0
+    assert eb.budget(GPT2, MIXED).parts["workspace"] == COUNTED == eb.dry_run(GPT2, MIXED).parts["workspace"]
+    assert cli.main(["budget", "gpt2"]) == 0 and "not measured: 0" in capsys.readouterr().out
+    assert {row[2] for row in table(GPT2, MIXED).rows} == {"not measured: 0"}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "size"), [("h100-80gb", 32 * 2**20), ("b200", 32 * 2**20), ("a100-80gb", 8_519_680), ("t4", 8_519_680)]
+)
+def test_cublas(gpu, size):
+    assert cublas(eb.gpu(gpu)) == size and said(GPT2, MIXED, eb.gpu(gpu))["cublas"] == 2 * size
+
+
+def test_by_hand():
+    # GPT-2, 8 sequences of 1,024: 12 heads of 64, an fp32 query gradient and one sum a row.
+    assert said(GPT2, MIXED)["flash_backward"] == 4 * 8 * 1024 * 12 * 64 + 4 * 8 * 12 * 1024
+    assert said(GPT2, eb.Setup())["flash_backward"] == 0 == said(GPT2, MIXED)["efficient_backward"]
+    assert said(GPT2, eb.Setup())["efficient_backward"] == 2 * 4 * 8 * 1024 * 768 + 4 * 8 * 12 * 1024
+    # 8,192 tokens in at most 8,192 rows, in segments of ten: 819 + 8,192 partial sums of 768.
+    assert said(GPT2, MIXED)["embedding_backward"] == 4 * 768 * 9011 + 8 * (3 * 8192 + 2 * 8192 + 9011)
+    assert said(GPT2, MIXED)["norm_backward"] == 0
+    many = said(GPT2, eb.Setup(batch=128))
+    assert many["norm_backward"] == 2 * 4 * 768 * (32768 // 24)
+    few = said(GPT2, eb.Setup(batch=3))
+    assert few["embedding_backward"] == 0  # 3,072 tokens take another kernel
+    assert few["cublaslt"] == 0
+
+
+def test_heads_and_sequences_that_are_no_whole_tiles():
+    odd = eb.Model(name="odd", layers=1, width=300, heads=5, vocabulary=300, positions=1000)
+    assert said(odd, MIXED.replace(batch=1, sequence=129))["flash_backward"] == 4 * 5 * 256 * (64 + 1)
+    wide = odd.replace(name="wide", width=5 * 130)
+    assert said(wide, MIXED.replace(batch=1, sequence=129))["flash_backward"] == 4 * 5 * 256 * (192 + 1)
+    assert said(odd, MIXED.replace(batch=1, sequence=129, attention="eager"))["flash_backward"] == 0

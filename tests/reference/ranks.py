@@ -1,0 +1,100 @@
+"""One of two processes that train a small GPT together: `python ranks.py FOLDER RANK`. What it saw goes to FOLDER/RANK.json."""
+
+import json
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import everybyte as eb
+from everybyte.lab.meters import Cpu
+from everybyte.reference import GPT, Trainer
+from everybyte.setup import SHARDINGS
+
+GPUS, STEPS = 2, 4
+MODEL = eb.Model(name="small", layers=3, width=20, heads=2, vocabulary=101, positions=24)
+#: The batch is a GPU's own; a process alone trains on all of them.
+SETUP = eb.Setup(batch=2, sequence=16, attention="eager", optimizer="momentum")
+SETUPS = {
+    name: SETUP.replace(gpus=GPUS, **changes)
+    for name, changes in {
+        "ddp": {},
+        "views": {"buckets": "views"},
+        "zero1": {"sharding": "zero1"},
+        "zero2": {"sharding": "zero2"},
+        "zero3": {"sharding": "zero3"},
+        "replicas": {"sharding": "zero3", "replicas": 2},
+        "whole": {"sharding": "zero3", "sharding_units": "model"},
+        "checkpointed": {"sharding": "zero3", "checkpointing": "full"},
+        "ddp, twice": {"accumulation": 2},
+        "zero1, twice": {"sharding": "zero1", "accumulation": 2},
+        "zero2, twice": {"sharding": "zero2", "accumulation": 2},
+    }.items()
+}
+#: In 16 bits a CPU keeps other statistics than CUDA, and sums round: their losses are compared, coarsely, not their bytes.
+SHORT = {
+    f"{sharding}, {precision}": SETUP.replace(gpus=GPUS, sharding=sharding, precision=precision, optimizer="adamw")
+    for sharding in SHARDINGS
+    for precision in ("bf16-mixed", "bf16-master", "bf16")
+}
+
+
+def tokens(step: int, accumulation: int):
+    """All GPUs' tokens and targets of a step: (micro-batch, GPU, B, S) each."""
+    generator = torch.Generator().manual_seed(step)
+    shape = accumulation, GPUS, SETUP.batch, SETUP.sequence + 1
+    drawn = torch.randint(MODEL.vocabulary, shape, generator=generator)
+    return drawn[..., :-1], drawn[..., 1:]
+
+
+def train(setup, share, steps=STEPS):
+    """The losses, and the live bytes at each moment of a steady step and at its peak.
+
+    These are the least of several steps: Gloo's threads may let go of what they have sent a moment late.
+
+    Args:
+        share: of all GPUs' batches, what this process takes.
+    """
+    torch.manual_seed(0)
+    meter = Cpu(torch.device("cpu"), None)
+    with meter.watching():
+        trainer = Trainer(GPT(MODEL, setup).initialize(), setup)
+        inner = trainer.optimizer
+        while not isinstance(inner, torch.optim.Optimizer):
+            inner = inner.optimizer
+        inner.param_groups[0]["lr"] = 0.1 if setup.optimizer == "momentum" else 0.003
+        counts, losses = [], []
+        for step in range(steps):
+            loss, count = one(trainer, meter, *tokens(step, setup.accumulation), share)
+            losses.append(loss)
+            counts.append(count)
+    return losses, {moment: min(count[moment] for count in counts[1:]) for moment in counts[0]}
+
+
+def one(trainer, meter, inputs, targets, share):
+    """The loss of a step, and its live bytes, those of everybody's tokens left out."""
+    everybodys = inputs.untyped_storage().nbytes()
+    batches = ((share(i).clone(), share(t).clone()) for i, t in zip(inputs, targets, strict=True))
+    meter.restart()
+    count = {"rest": meter.now()["allocated"] - everybodys}
+
+    def at(moment):
+        count[moment] = meter.now()["allocated"] - everybodys
+
+    loss = trainer.step(lambda: next(batches), at).item()
+    return loss, count | {"peak": meter.most()["allocated"] - everybodys}
+
+
+def main(folder, rank):
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(Path(folder) / "store"), GPUS)
+    dist.init_process_group("gloo", rank=rank, world_size=GPUS, store=store, timeout=timedelta(seconds=60))
+    seen = {name: train(setup, lambda all: all[rank]) for name, setup in (SETUPS | SHORT).items()}
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(seen))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

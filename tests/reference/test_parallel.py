@@ -1,0 +1,93 @@
+"""Two processes train as one would on the whole batch, and each holds the bytes that the dry run counts."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import everybyte as eb
+from everybyte.reference import GPT, Trainer
+from everybyte.reference.parallel import units
+
+SCRIPT = Path(__file__).with_name("ranks.py")
+_spec = importlib.util.spec_from_file_location("ranks", SCRIPT)
+ranks = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(ranks)
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """What each of two processes saw, by the name of its setup."""
+    folder = tmp_path_factory.mktemp("ranks")
+    there = [
+        subprocess.Popen([sys.executable, str(SCRIPT), str(folder), str(rank)], stderr=subprocess.PIPE, text=True)
+        for rank in range(ranks.GPUS)
+    ]
+    try:
+        errors = [process.communicate(timeout=120)[1] for process in there]
+    finally:
+        for process in there:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in there] == [0] * ranks.GPUS, errors
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks.GPUS)]
+
+
+@pytest.mark.parametrize("name", ranks.SETUPS)
+def test_two_processes_train_as_one_on_the_whole_batch(seen, name):
+    setup = ranks.SETUPS[name]
+    alone = ranks.SETUP.replace(batch=ranks.GPUS * ranks.SETUP.batch, accumulation=setup.accumulation)
+    expected, _ = ranks.train(alone, lambda all: all.flatten(0, 1))
+    together = [sum(losses) / ranks.GPUS for losses in zip(*(rank[name][0] for rank in seen), strict=True)]
+    assert together == pytest.approx(expected, rel=2e-6)  # sums in another order, in fp32
+    assert seen[0][name][0] != seen[1][name][0]  # each on tokens of its own
+    assert abs(expected[-1] - expected[0]) > 1e-3
+
+
+@pytest.mark.parametrize("name", ranks.SETUPS)
+def test_each_process_holds_what_the_dry_run_counts(seen, name):
+    setup = ranks.SETUPS[name]
+    trace = eb.dry_run(ranks.MODEL, setup)
+    expected = {moment: trace.phases[moment] for moment in ("rest", "after_forward", "after_backward", "after_step")}
+    expected["peak"] = trace.peak
+    for rank, (_, count) in enumerate(seen[name] for seen in seen):
+        # FSDP's mesh is a list of the GPUs, 4 bytes each, which a GPU machine has in the CPU's memory.
+        other = 4 * ranks.GPUS if setup.fsdp else 0
+        if setup.fsdp and setup.replicas == 1 and rank == 1:
+            other -= 4 * ranks.MODEL.width  # 101 tokens: the second has a row of states less; its weights are padded
+        assert count == {moment: size + other for moment, size in expected.items()}
+
+
+@pytest.mark.parametrize("name", ranks.SHORT)
+def test_two_processes_train_as_one_in_16_bits(seen, name):
+    alone = ranks.SHORT[name].replace(gpus=1, sharding="none", batch=ranks.GPUS * ranks.SETUP.batch)
+    expected, _ = ranks.train(alone, lambda all: all.flatten(0, 1))
+    together = [sum(losses) / ranks.GPUS for losses in zip(*(rank[name][0] for rank in seen), strict=True)]
+    assert together == pytest.approx(expected, rel=1e-2)
+
+
+def test_the_blocks_are_the_units():
+    with torch.device("meta"):
+        gpt = GPT(ranks.MODEL, ranks.SETUP)
+    assert units(gpt) == list(gpt.blocks)
+    assert units(torch.nn.Linear(2, 2)) == []
+
+
+def test_as_many_gpus_as_there_are_processes():
+    setup = ranks.SETUPS["zero3"].replace(gpus=4)
+    with pytest.raises(
+        ValueError, match=r"^Setup\.gpus: 4, and there is no process group; allowed: as many as torchrun"
+    ):
+        Trainer(GPT(ranks.MODEL, setup), setup)
+    dist.init_process_group("fake", rank=0, world_size=2, store=dist.HashStore())
+    try:
+        for sharding in ("none", "zero1", "zero3"):
+            with pytest.raises(ValueError, match=r"^Setup\.gpus: 4, and the process group has 2"):
+                Trainer(GPT(ranks.MODEL, setup), setup.replace(sharding=sharding))
+    finally:
+        dist.destroy_process_group()
