@@ -6,10 +6,18 @@ from itertools import product
 import pytest
 
 import everybyte as eb
-from everybyte.lab import grid
-from everybyte.lab.grid import GROUPS, SIZES
+from everybyte.lab import estimate, grid
+from everybyte.lab.grid import CURVE, GROUPS, SIZES, STEPS
 from everybyte.lab.process import check_request
-from everybyte.setup import ATTENTIONS, LOSSES, MASTER_GRADIENTS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
+from everybyte.setup import (
+    ATTENTIONS,
+    CHECKPOINTINGS,
+    LOSSES,
+    MASTER_GRADIENTS,
+    OPTIMIZER_IMPLS,
+    OPTIMIZERS,
+    PRECISIONS,
+)
 
 GRID = grid()
 
@@ -31,11 +39,38 @@ def test_every_size_in_every_precision_with_each_attention():
         assert (size, eb.Setup(precision=precision, attention=attention)) in there
 
 
+def test_every_size_in_every_precision_with_each_attention_forgets_in_every_way_beside_one_that_does_not():
+    there = {(c.model.name, c.setup) for c in GRID}
+    for size, precision, attention in product(SIZES, PRECISIONS, ATTENTIONS):
+        root = eb.Setup(checkpointing="every-k", checkpoint_every=round(eb.model(size).layers ** 0.5))
+        plain = [eb.Setup(batch=b, precision=precision, attention=attention) for b in (8, 2)]
+        for forgets in (eb.Setup(checkpointing="full"), eb.Setup(checkpointing="selective"), root):
+            fields = {"checkpointing": forgets.checkpointing, "checkpoint_every": forgets.checkpoint_every}
+            assert any({(size, s.replace(**fields)), (size, s)} <= there for s in plain)
+
+
+def test_the_loss_is_followed_for_every_switch_on_the_same_windows():
+    curves = grid(["curves"])
+    assert {c.steps for c in curves} == {CURVE} and {c.steps for c in GRID if c.group != "curves"} == {STEPS}
+    assert {c.setup.accumulation * c.setup.batch * c.setup.sequence for c in curves} == {2048}
+    assert {c.setup.precision for c in curves} == set(PRECISIONS) and {c.setup.dropout for c in curves} == {0, 0.1}
+    assert {c.setup.checkpointing for c in curves} == set(CHECKPOINTINGS)
+
+
+def test_all_of_it_is_planned_for_eight_minutes_of_an_h200():
+    table = estimate(GRID, eb.gpu("h200"), lambda model, setup: 0)
+    assert table.rows[-1][:3] == ["all", len(GRID), len(GRID)]
+    assert 60 < table.rows[-1][3] == sum(row[3] for row in table.rows[:-1]) < 8 * 60
+    slower, none = estimate(GRID, eb.gpu("t4"), lambda m, s: 0), estimate(GRID, eb.gpu("t4"), lambda m, s: 2**60)
+    assert slower.rows[-1][3] > 2 * table.rows[-1][3] and none.rows[-1][2:] == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("field", "values"),
     [
         ("dropout", {0.0, 0.1}), ("optimizer", set(OPTIMIZERS)), ("optimizer_impl", set(OPTIMIZER_IMPLS)),
         ("batch", {1, 2, 4, 8, 16, 32, 64}), ("sequence", {128, 256, 512, 1024, 2048, 4096, 8192, 1000, 333}),
+        ("checkpointing", set(CHECKPOINTINGS)), ("checkpoint_every", {2, 3, 4, 5, 6, 7}), ("accumulation", {1, 4}),
         ("loss", set(LOSSES)), ("master_gradients", set(MASTER_GRADIENTS)), ("attention", set(ATTENTIONS)),
     ],
 )  # fmt: skip
@@ -44,13 +79,15 @@ def test_every_switch_has_each_of_its_values(field, values):
 
 
 def test_a_few_of_everything_come_first():
-    start = GRID[:80]
+    start = GRID[:130]
     assert {c.group for c in GRID[: len(GROUPS)]} >= set(GROUPS) - {"small"}
     for field, values in {
         "precision": PRECISIONS,
         "attention": ATTENTIONS,
         "optimizer_impl": OPTIMIZER_IMPLS,
         "loss": LOSSES,
+        "checkpointing": CHECKPOINTINGS,
+        "accumulation": (1, 4),
     }.items():
         assert {getattr(c.setup, field) for c in start} == set(values)
     assert {c.model.name for c in start} >= set(SIZES)

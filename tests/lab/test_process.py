@@ -99,7 +99,7 @@ def test_bad_input_leaves_the_worker_alive(worker, small, tiny):
 @pytest.mark.skipif(not WITHOUT_GPU, reason="there is a GPU")
 def test_without_a_gpu_one_sentence_says_what_to_do(capsys, small, tiny):
     with pytest.raises(
-        ValueError, match=r"^measure\.device: None, and PyTorch can use no such GPU here \(.*\); allowed: .*'cpu'"
+        ValueError, match=r"^measure\.device: None, and PyTorch can use no such GPU here \(.*\): .*; allowed: .*'cpu'"
     ):
         eb.measure(small, tiny)
 
@@ -114,7 +114,7 @@ def test_the_command_measures(capsys, small, tiny, monkeypatch):
 
 
 def test_the_command_says_in_one_line_that_a_worker_died(capsys, monkeypatch):
-    def dies(*_):
+    def dies(*_, **__):
         raise Failed("the worker ended with exit status 1")
 
     monkeypatch.setattr(everybyte.lab, "measure", dies)

@@ -177,6 +177,33 @@ def test_killed_in_the_middle_and_resumed(tmp_path, small, ends):
     assert all(m.status == "measured" and isinstance(m, Measurement) for m in measured)
 
 
+@pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc to see a process end")
+def test_ctrl_c_ends_the_worker_and_is_said_in_one_sentence(tmp_path, ends):
+    out, command = tmp_path / "out", [sys.executable, "-m", "everybyte.cli", "record", "--device", "cpu", "--out"]
+    begun = subprocess.Popen([*command, str(out)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while not out.exists():  # the worker has said what the device is, and measures now
+        assert begun.poll() is None
+        time.sleep(0.02)
+    (worker,) = Path(f"/proc/{begun.pid}/task/{begun.pid}/children").read_text().split()
+    begun.send_signal(signal.SIGINT)
+    said, errors = begun.communicate(timeout=60)
+    assert begun.returncode == 130 and said == "" and ends(int(worker))
+    assert errors.strip().splitlines()[-1] == (
+        f"everybyte: interrupted; what was measured is in {out}; the same command goes on from there"
+    )
+    assert "Traceback" not in errors
+
+
+def test_the_command_lists_what_it_would_measure(capsys, monkeypatch):
+    monkeypatch.setattr(recording, "record", lambda *_: pytest.fail("it records"))
+    assert main(["record", "--list", "--only", "curves", "sequences", "--gpu", "t4", "--json"]) == 0
+    rows = {row["group"]: row for row in json.loads(capsys.readouterr().out)}
+    assert set(rows) == {"curves", "sequences", "all"} and rows["curves"]["fit"] == rows["curves"]["steps"] == 13
+    assert 0 < rows["sequences"]["fit"] < rows["sequences"]["steps"] and rows["all"]["seconds"] > 60
+    assert main(["record", "--list", "--gpu", "h2000"]) == 2
+    assert "did you mean 'h200'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("minutes", [0, -1, True, "8"])
 def test_bad_input(tmp_path, minutes):
     with pytest.raises(ValueError, match=r"^record\.minutes: "):

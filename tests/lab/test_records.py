@@ -108,12 +108,15 @@ def test_a_damaged_line_is_refused_and_moved_aside(record, damage, number, words
 
 
 def test_the_fingerprint_is_of_the_source(tmp_path):
-    for path in REFERENCE.glob("*.py"):
+    for path in [*REFERENCE.glob("*.py"), *REFERENCE.glob("*.txt")]:
         (tmp_path / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
     assert fingerprint(tmp_path) == fingerprint()
-    fingerprint.cache_clear()
-    (tmp_path / "step.py").write_text("# another\n")
-    assert fingerprint(tmp_path) != fingerprint()
+    for name in ("step.py", "alice.txt"):
+        fingerprint.cache_clear()
+        kept = (tmp_path / name).read_text(encoding="utf-8")
+        (tmp_path / name).write_text("# another\n")
+        assert fingerprint(tmp_path) != fingerprint()
+        (tmp_path / name).write_text(kept, encoding="utf-8")
 
 
 def test_nothing_is_repaired_where_there_is_no_record(tmp_path):

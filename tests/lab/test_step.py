@@ -10,6 +10,7 @@ import everybyte as eb
 from everybyte.lab import Measurement, meters
 from everybyte.lab import run as step
 from everybyte.lab.measurement import model_as_dict
+from everybyte.lab.rates import flops_of_step, utilization
 
 CPU = torch.device("cpu")
 
@@ -45,6 +46,11 @@ def norm_statistics(model, setup):
         {"optimizer": "adamw"},
         {"optimizer": "adamw", "precision": "bf16-master", "master_gradients": "both"},
         {"loss": "chunked", "loss_chunks": 3},
+        {"accumulation": 3, "precision": "bf16"},
+        {"checkpointing": "full"},
+        {"checkpointing": "full", "attention": "flash", "accumulation": 2},
+        {"checkpointing": "every-k"},
+        {"checkpointing": "selective"},
     ],
 )
 def test_real_tensors_take_what_the_dry_run_counts(small, changes):
@@ -82,7 +88,7 @@ def test_the_step_trains_in_every_precision(small, precision):
     setup = eb.Setup(batch=2, sequence=16, precision=precision, dropout=0.1)
     measurement, _ = measured(small, setup, steps=3)
     assert measurement.status == "measured" and measurement.steps == 3
-    assert len(measurement.loss) == 1 + 1 + 1 + 3 + measurement.skipped_steps
+    assert len(measurement.loss) == 1 + 1 + 3 + measurement.skipped_steps
     assert abs(measurement.loss[0] - math.log(small.vocabulary)) < 0.5
     assert measurement.loss[-1] < measurement.loss[0] - 0.01
     assert measurement.step_ms > 0 and measurement.mfu is None and measurement.block == 1
@@ -127,19 +133,64 @@ def test_out_of_memory_is_a_result(small, part, stage):
     assert measurement.out_of_memory["requested"] > measurement.out_of_memory["free"] >= 0
     assert measurement.allocated_peak <= limit
     assert measurement.phases is None and measurement.as_dict()["phases"] == {} and measurement.peak is None
-    assert "out of memory in " + stage in repr(measurement)
+    assert "out of memory in " + stage in repr(measurement) and "everybyte fit" in repr(measurement)
+
+
+def test_the_second_batch_s_forward_is_a_forward(small):
+    """It has the first one's gradients beside it, and so may run out of memory where the first did not."""
+    narrow = small.replace(vocabulary=11)
+    setup = eb.Setup(batch=1, sequence=1, attention="eager", optimizer="sgd", accumulation=2)
+    alone = measured(narrow, setup.replace(accumulation=1))[0].peak
+    measurement, _ = measured(narrow, setup, limit=alone + 100)
+    assert measurement.oom and measurement.out_of_memory["at"] == "forward"
+    both = measured(narrow, setup)[0]
+    assert both.peaks["forward"] > alone + 100 and both.phases["after_forward"] > both.phases["rest"] + 4 * 50_000
+
+
+def test_no_more_steps_are_timed_than_there_is_time_for(small, tiny):
+    assert measured(small, tiny, steps=9, seconds=1e-9)[0].steps == 2
+    assert measured(small, tiny, steps=9, seconds=1e9)[0].steps == 9
+
+
+def test_what_it_trains_on(small, tiny):
+    measurement, _ = measured(small, tiny, steps=4)
+    assert measurement.settings["tokens"] == "text" and len(set(measurement.loss)) == len(measurement.loss)
+    measurement, _ = measured(small.replace(vocabulary=255), tiny)
+    assert measurement.settings["tokens"] == "random"
+
+
+@pytest.mark.parametrize(
+    ("said", "built", "remedy"),
+    [
+        ("Torch not compiled with CUDA enabled", None, "install one that is built with it"),
+        ("The NVIDIA driver on your system is too old (found version 11040).", "13.0", "update the driver"),
+        ("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", "13.0", "put one in this"),
+        ("No CUDA GPUs are available", "13.0", "make it visible"),
+        ("CUDA error: invalid device ordinal", "13.0", "sees 1 of them"),
+    ],
+)
+def test_a_gpu_that_cannot_be_used_is_explained_in_one_sentence(monkeypatch, said, built, remedy):
+    def fails():
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(torch.cuda, "init", fails)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.version, "cuda", built)
+    with pytest.raises(ValueError, match=r"^measure\.device: None, and PyTorch can use no such GPU here \(") as error:
+        step.find(None)
+    assert remedy in str(error.value) and "\n" not in str(error.value) and "'cpu'" in str(error.value)
 
 
 def test_the_flops_of_a_step():
     # By hand: 6 * 124M = 746.6 MFLOP a token without the 786,432 positions' weights, and 12 * 12 * 768 * 1024 for attention.
-    with torch.device("meta"):
-        module = step.GPT(eb.model("gpt2"), eb.Setup())
     per_token = 6 * (124439808 - 1024 * 768) + 12 * 12 * 768 * 1024
-    assert step.flops_of_step(module, eb.model("gpt2"), 8192, 1024) == 8192 * per_token
+    assert flops_of_step(eb.model("gpt2"), 8192, 1024) == 8192 * per_token
+    untied = eb.model("gpt2").replace(name="untied", tied=False)
+    assert flops_of_step(untied, 8192, 1024) == 8192 * per_token
     mixed = eb.Setup(precision="bf16-mixed")
-    assert step.utilization(989_400_000_000, 2.0, "h100-80gb", mixed) == 0.5
-    assert step.utilization(10, 2.0, "h100-80gb", eb.Setup()) is None
-    assert step.utilization(10, 2.0, None, mixed) is None
+    assert utilization(989_400_000_000, 2.0, "h100-80gb", mixed) == 0.5
+    assert utilization(10, 2.0, "h100-80gb", eb.Setup()) is None
+    assert utilization(10, 2.0, None, mixed) is None
 
 
 def test_every_step_has_the_same_tokens():
@@ -162,9 +213,9 @@ class Allocator(meters._Counter):
             self.events.append({"action": "alloc", "size": storage.nbytes()})
         self.sizes = getattr(self, "sizes", {}) | {storage._cdata: storage.nbytes()}
 
-    def _freed(self, address, size):
-        super()._freed(address, size)
-        del self.sizes[address]
+    def _freed(self, address):
+        super()._freed(address)
+        size = self.sizes.pop(address)
         if self.noting:
             self.events += [{"action": a, "size": size} for a in ("free_requested", "free_completed")]
 

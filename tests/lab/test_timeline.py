@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from everybyte.lab.timeline import live_at_allocations, reduced, where
 
-MARKS = {"loss": 2, "after_forward": 4, "loss_done": 6, "after_backward": 9, "after_step": 12}
+MARKS = [("loss", 2), ("after_forward", 4), ("loss_done", 6), ("after_backward", 9), ("after_step", 12)]
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=300), st.integers(4, 100))
@@ -25,6 +25,21 @@ def test_the_words_for_a_place():
     assert words == [
         "forward", "forward", "loss forward", "loss forward", "loss backward", "loss backward", "backward", "backward",
         "optimizer step", "optimizer step",
+    ]  # fmt: skip
+
+
+def test_the_words_under_accumulation():
+    marks = [
+        *MARKS[:4],
+        ("loss", 11),
+        ("after_forward", 13),
+        ("loss_done", 14),
+        ("after_backward", 18),
+        ("after_step", 20),
+    ]
+    words = [where(place, marks) for place in (9, 10, 12, 14, 15, 18, 19)]
+    assert words == [
+        "backward", "forward", "loss forward", "loss backward", "backward", "backward", "optimizer step",
     ]  # fmt: skip
 
 

@@ -6,18 +6,21 @@ from itertools import product, zip_longest
 
 from .. import checks
 from ..catalog import Model, model
-from ..setup import ATTENTIONS, LOSSES, MASTER_GRADIENTS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS, Setup
+from ..setup import ATTENTIONS, LOSSES, MASTER_GRADIENTS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS, SHARDINGS, Setup
 
 SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
+#: Steps that are timed at most; and where the loss shall be seen to fall.
+STEPS, CURVE = 5, 40
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A step to measure, and the group of the grid that it stands for first."""
+    """A step to measure, the group of the grid that it stands for first, and how many of it are timed at most."""
 
     group: str
     model: Model
     setup: Setup
+    steps: int = STEPS
 
 
 def _crossed(**axes) -> list[dict]:
@@ -40,7 +43,51 @@ def _sizes() -> Iterator[tuple[Model, dict]]:
 def _small() -> Iterator[tuple[Model, dict]]:
     """Steps that smaller GPUs hold too, and whose peak is the optimizer's."""
     for choice in _crossed(name=SIZES, precision=_TELLING, sequence=(128, 512)):
-        yield model(choice.pop("name")), {"batch": 1} | choice
+        if choice["sequence"] == 128 or choice["precision"] == "bf16-mixed":
+            yield model(choice.pop("name")), {"batch": 1} | choice
+
+
+def _root(name: str) -> dict:
+    """Segments of about as many blocks as there are segments."""
+    return {"checkpointing": "every-k", "checkpoint_every": round(model(name).layers ** 0.5)}
+
+
+def _checkpointing() -> Iterator[tuple[Model, dict]]:
+    """Every size in every precision, with each way to forget; then segments of other lengths.
+
+    The larger two take two sequences in fp32, also with nothing forgotten: eight would take most of the grid's time.
+    """
+    for choice in _crossed(
+        forget=("full", "root", "selective", "none"), name=SIZES, attention=ATTENTIONS[::-1], precision=_TELLING
+    ):
+        name, forget = choice.pop("name"), choice.pop("forget")
+        batch = 2 if name in SIZES[2:] and choice["precision"] == "fp32" else 8
+        yield model(name), {"batch": batch} | (_root(name) if forget == "root" else {"checkpointing": forget}) | choice
+    for choice in _crossed(
+        checkpoint_every=(2, 4, 6), name=SIZES[::3], attention=ATTENTIONS[::-1], precision=("bf16-mixed", "fp32")
+    ):
+        if choice["name"] == "gpt2" or choice["precision"] != "fp32":  # the longest steps of all, and no news
+            yield model(choice.pop("name")), {"checkpointing": "every-k"} | choice
+
+
+def _accumulation() -> Iterator[tuple[Model, dict]]:
+    """The tokens of one batch in four, and four times as many."""
+    for choice in _crossed(
+        batch=(2, 8), precision=_TELLING, checkpointing=("none", "full"), attention=ATTENTIONS[::-1]
+    ):
+        if choice["batch"] == 2 or choice["precision"] == "bf16-mixed":
+            yield model("gpt2"), {"accumulation": 4} | choice
+
+
+def _curves() -> Iterator[tuple[Model, dict]]:
+    """Many short steps: whether each switch changes what is learned."""
+    shape = {"batch": 8, "sequence": 256}
+    switches = [{"precision": precision} for precision in _TELLING]
+    switches += [{"precision": "fp32", "attention": "eager"}, {"precision": "bf16-mixed", "attention": "eager"}]
+    switches += [{"checkpointing": c} for c in ("full", "selective")] + [_root("gpt2")]
+    switches += [{"accumulation": 4, "batch": 2}, {"optimizer_impl": "fused"}, {"dropout": 0.1}]
+    for switch in switches:
+        yield model("gpt2"), shape | {"precision": "bf16-mixed"} | switch
 
 
 def _dropout() -> Iterator[tuple[Model, dict]]:
@@ -54,14 +101,21 @@ def _optimizers() -> Iterator[tuple[Model, dict]]:
         sequence=(128, 1024),
     )  # fmt: skip
     for choice in rows:
-        yield model("gpt2"), {"batch": 1 if choice["sequence"] == 128 else 8} | choice
+        if choice["sequence"] == 128 or choice["precision"] == "bf16-mixed":
+            yield model("gpt2"), {"batch": 1 if choice["sequence"] == 128 else 8} | choice
 
 
 def _batches() -> Iterator[tuple[Model, dict]]:
-    for choice in _crossed(
-        batch=(1, 16, 2, 32, 4, 64, 12), precision=("bf16-mixed", "fp32"), attention=ATTENTIONS[::-1]
-    ):
-        yield model("gpt2"), choice
+    for choice in _crossed(batch=(1, 16, 2, 32, 4, 64), precision=("bf16-mixed", "fp32"), attention=ATTENTIONS[::-1]):
+        if choice["batch"] <= 16 or choice["precision"] != "fp32":
+            yield model("gpt2"), choice
+
+
+def gpt2_for(setup: Setup) -> Model:
+    """GPT-2 small, with as many positions as the setup's sequence needs."""
+    if setup.sequence <= model("gpt2").positions:
+        return model("gpt2")
+    return model("gpt2").replace(name=f"gpt2-{setup.sequence}", positions=setup.sequence)
 
 
 def _sequences() -> Iterator[tuple[Model, dict]]:
@@ -69,8 +123,8 @@ def _sequences() -> Iterator[tuple[Model, dict]]:
     for choice in _crossed(
         sequence=(2048, 256, 8192, 512, 4096), attention=ATTENTIONS, precision=("bf16-mixed", "fp32")
     ):
-        longer = model("gpt2").replace(name=f"gpt2-{choice['sequence']}", positions=choice["sequence"])
-        yield longer if choice["sequence"] > 1024 else model("gpt2"), {"batch": 8192 // choice["sequence"]} | choice
+        setup = {"batch": 8192 // choice["sequence"]} | choice
+        yield gpt2_for(Setup(**setup)), setup
 
 
 def _odd() -> Iterator[tuple[Model, dict]]:
@@ -84,6 +138,8 @@ def _odd() -> Iterator[tuple[Model, dict]]:
         batch, sequence = choice.pop("shape")
         if choice["model"].vocabulary == model("gpt2").vocabulary and choice["model"].name != "gpt2" and batch != 3:
             continue  # what sets these apart does not depend on the shape
+        if choice["model"].name == "odd" and choice["precision"] == "fp32" and batch in (7, 5):
+            continue  # heads of 60 are padded in 16 bits alone
         yield choice.pop("model"), {"batch": batch, "sequence": sequence} | choice
 
 
@@ -99,13 +155,40 @@ def _losses() -> Iterator[tuple[Model, dict]]:
         loss=[name for name in LOSSES if name != "plain"], loss_chunks=(8, 64), name=SIZES[::3], precision=_TELLING
     )
     for choice in rows:
-        yield model(choice.pop("name")), choice
+        if choice["name"] == "gpt2" or choice["precision"] not in ("fp32", "fp16-mixed"):
+            yield model(choice.pop("name")), choice
+
+
+def _sharding() -> Iterator[tuple[Model, dict]]:
+    """Rank 0 of ever more GPUs, alone on one; then FSDP's other switches, and sizes that many do not divide."""
+    kinds = [{"sharding": s} for s in SHARDINGS[::-1]] + [{"buckets": "views"}]
+    for choice in _crossed(kind=kinds, gpus=(8, 1024, 2, 64, 7), precision=("bf16-mixed", "fp32")):
+        if choice["precision"] == "fp32" and choice["gpus"] not in (8, 1024):
+            continue
+        yield model("gpt2"), choice.pop("kind") | choice
+    for size, changes in _crossed_sharding():
+        yield model(size), {"gpus": 64, "sharding": "zero3", "precision": "bf16-mixed"} | changes
+
+
+def _crossed_sharding():
+    for name in SIZES[1:]:
+        yield from ((name, changes) for changes in ({}, {"sharding": "zero2"}, {"checkpointing": "full"}))
+    for changes in (
+        {"sharding_units": "model"}, {"replicas": 8}, {"checkpointing": "full"}, {"accumulation": 2}, {"gpus": 1},
+        {"sharding": "zero2", "accumulation": 2}, {"precision": "bf16-master"}, {"precision": "bf16"},
+        {"sharding": "zero1", "precision": "bf16-master"}, {"optimizer": "momentum"},
+    ):  # fmt: skip
+        yield "gpt2", changes
 
 
 GROUPS: dict[str, Callable[[], Iterable[tuple[Model, dict]]]] = {
     "sizes": _sizes,
+    "checkpointing": _checkpointing,
     "sequences": _sequences,
+    "curves": _curves,
+    "accumulation": _accumulation,
     "optimizers": _optimizers,
+    "sharding": _sharding,
     "losses": _losses,
     "batches": _batches,
     "dropout": _dropout,
@@ -132,5 +215,6 @@ def grid(only: Iterable[str] = ()) -> list[Configuration]:
     for row in zip_longest(*columns):
         for name, shape, choice in filter(None, row):
             setup = Setup(**choice)
-            found.setdefault((shape, setup), Configuration(name, shape, setup))
+            steps = CURVE if name == "curves" else STEPS
+            found.setdefault((shape, setup), Configuration(name, shape, setup, steps))
     return list(found.values())

@@ -37,9 +37,11 @@ class Measurement:
         out_of_memory: for `oom`: bytes asked for (`requested`, as precise as PyTorch's message), `free`, and `at` what stage.
         steps: how many were timed. step_ms: their median. tokens_per_s, flops (of a step, the model's), mfu: their share of
             the catalog's dense 16-bit peak; None for fp32 and unknown devices.
-        loss: of every step, on the same tokens each time; None where not finite. skipped_steps: by loss scaling.
+        loss: of every step, on the next windows of the book's text, the same for every configuration of one shape; None
+            where not finite. skipped_steps: by loss scaling. A vocabulary under 256 has random tokens, always the same.
         history: `allocations` of one step, the places `at` which `live` bytes are given (the extremes are among them), and
-            `marks`: allocations made when a moment came.
+            `marks`: allocations made when a moment last came.
+        ranks: of many GPUs measured at once, what each found: its `rank`, and some of the fields here, which are rank 0's.
         device, versions, settings: what it ran on and with. date: UTC. fingerprint: of the reference step's source.
     """
 
@@ -74,6 +76,7 @@ class Measurement:
     loss: list | None = None
     skipped_steps: int | None = None
     history: dict | None = None
+    ranks: list | None = None
     versions: dict | None = None
     settings: dict | None = None
 
@@ -133,6 +136,9 @@ class Measurement:
                 if self.out_of_memory[name] is not None:
                     size = self.out_of_memory[name]
                     rows.append([f"out of memory in {self.out_of_memory['at']}, {name}", size, units.text(size)])
+            rows.append(
+                ["what to do", "a smaller batch, or checkpointing", "`everybyte fit --plan` says what fits a GPU"]
+            )
         else:
             rows.append(["milliseconds a step", self.step_ms, ""])
             rows.append(["tokens a second", self.tokens_per_s, ""])
@@ -225,6 +231,10 @@ def _device(value):
     return _object(value) and {"name", "type", "gpu", "memory"} <= set(value) and _text(value["name"])
 
 
+def _ranks(value):
+    return isinstance(value, list) and all(_object(one) and _whole(one.get("rank")) for one in value)
+
+
 def _date(value):
     try:
         return datetime.fromisoformat(value).tzinfo is not None
@@ -250,6 +260,7 @@ def _kinds():
     yield "out_of_memory", (_out_of_memory, "bytes requested and free, or null, and at what stage")
     yield "loss", (_losses, "a list of numbers, null where not finite")
     yield "history", (_history, "allocations, marks, and as many places at as live bytes")
+    yield "ranks", (_ranks, "a list of objects, each with its rank")
     yield "device", (_device, "an object with at least name, type, gpu and memory")
     yield "date", (_date, "a date and time with its zone, ISO 8601")
     yield "fingerprint", (_fingerprint, "64 hexadecimal digits")
@@ -259,7 +270,7 @@ def _kinds():
 _KINDS = dict(_kinds())
 _ALWAYS = {f.name for f in fields(Measurement) if f.default is MISSING}
 _NEEDED = {
-    "measured": _KINDS.keys() - {"out_of_memory", "reason", "peak_at", "history", "mfu"},
+    "measured": _KINDS.keys() - {"out_of_memory", "reason", "peak_at", "history", "ranks", "mfu"},
     "oom": _ALWAYS
     | {"out_of_memory", "allocated_peak", "reserved_peak", "retries", "baseline", "versions", "settings"},
     "skipped": _ALWAYS | {"reason"},

@@ -4,8 +4,10 @@ import gc
 import time
 import weakref
 from contextlib import contextmanager
+from unittest import mock
 
 import torch
+from torch._subclasses import FakeTensor  # DTensor's, which asks by them for the shape of a result
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -189,32 +191,65 @@ class Cpu:
 
 
 class _Counter(TorchDispatchMode):
-    """Follows storages by weak reference."""
+    """Follows storages by weak reference, and what FSDP gives and takes by resizing them."""
 
     def __init__(self, limit):
         super().__init__()
         self.limit, self.live, self.most, self.allocations, self.refused, self.history = limit, 0, 0, 0, 0, None
         self._refs = {}  # by the storage's address
+        self._sizes = {}
+
+    def __enter__(self):
+        resize = torch.UntypedStorage.resize_
+
+        def told(storage, size):
+            resize(storage, size)
+            if storage._cdata in self._refs:
+                self._resized(storage)
+            return storage
+
+        self._watch = mock.patch.object(torch.UntypedStorage, "resize_", told)
+        self._watch.start()
+        return super().__enter__()
+
+    def __exit__(self, *exception):
+        self._watch.stop()
+        return super().__exit__(*exception)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(hasattr(t, "__tensor_flatten__") for t in types):
+            return NotImplemented  # FSDP's tensors are made of others, which come by here
         out = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(out):
-            if isinstance(leaf, torch.Tensor) and leaf.untyped_storage()._cdata not in self._refs:
+            if (
+                isinstance(leaf, torch.Tensor)
+                and not isinstance(leaf, FakeTensor)
+                and leaf.untyped_storage()._cdata not in self._refs
+            ):
                 self._follow(leaf.untyped_storage())
         return out
 
     def _follow(self, storage):
-        address, size = storage._cdata, storage.nbytes()
+        address = storage._cdata
+        self._take(address, storage.nbytes())
+        self._refs[address] = weakref.ref(storage, lambda _: self._freed(address))
+
+    def _resized(self, storage):
+        self.live -= self._sizes.pop(storage._cdata)
+        self._take(storage._cdata, storage.nbytes())
+
+    def _take(self, address, size):
         if self.limit and self.live + size > self.limit:
             self.refused = self.live
             raise torch.OutOfMemoryError(f"Out of memory. Tried to allocate {size} bytes with a limit of {self.limit}.")
         self.live += size
         self.most = max(self.most, self.live)
-        self.allocations += 1
-        if self.history is not None:
+        self._sizes[address] = size
+        if size:
+            self.allocations += 1
+        if size and self.history is not None:
             self.history.append(self.live)
-        self._refs[address] = weakref.ref(storage, lambda _: self._freed(address, size))
 
-    def _freed(self, address, size):
-        self.live -= size
+    def _freed(self, address):
+        self.live -= self._sizes.pop(address)
         del self._refs[address]

@@ -16,9 +16,9 @@ from ..catalog import Model
 from ..setup import Setup
 from .measurement import Measurement, model_as_dict
 
-_SOURCES = str(Path(__file__).resolve().parents[2])
+SOURCES = str(Path(__file__).resolve().parents[2])
 #: Lines of a worker's standard error that are told when it fails.
-_LAST_LINES = 8
+LAST_LINES = 8
 _ENDED = None
 
 
@@ -34,7 +34,7 @@ class Worker:
     """
 
     def __init__(self, command: Sequence[str] = (sys.executable, "-u", "-m", "everybyte.lab.worker")):
-        paths = [_SOURCES, *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [SOURCES, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, encoding="utf-8",
@@ -84,7 +84,7 @@ class Worker:
 
     def _last_words(self):
         self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()[-LAST_LINES:]
         return "".join(f"\n  {line}" for line in ["; its last lines:", *lines]).replace("\n  ;", ";") if lines else ""
 
     def end(self) -> None:
@@ -114,11 +114,13 @@ def measure(
     points: int = 400,
     tf32: bool = False,
     limit: int | None = None,
+    alone: bool = False,
     timeout: float = 600.0,
 ) -> Measurement:
     """Measure one steady training step on this machine: the reference step, on real tensors, in a process of its own.
 
-    Out of memory is a result. Ctrl-C ends the process and frees what it held.
+    Out of memory is a result. Ctrl-C ends the process and frees what it held. A setup of many GPUs runs on as many, a
+    process each (`ranks` says what each found); or `alone`, the first of them on one GPU.
 
     Args:
         device: `cuda`, `cuda:1`, ...; by default the first GPU. `cpu` runs the same step on the CPU and counts the storages
@@ -127,16 +129,22 @@ def measure(
         points: the most places of the timeline to keep; 0 for no timeline, and no `peak_at`.
         tf32: whether fp32 matrix products may round their factors to TF32.
         limit: bytes that the step may take, to run out on purpose.
+        alone: of many GPUs measure the first, on one device: its collectives move nothing, and all its tensors are there.
         timeout: seconds until the process is ended.
 
     Raises:
-        ValueError: for bad input, for a setup that does not fit the model, and where there is no such device.
+        ValueError: for bad input, for a setup that does not fit the model, and where there is no such device, or too few.
         Failed: where the process dies, with its exit status and last lines, or takes longer than `timeout`.
     """
     check_request(model, setup, warm_up=warm_up, steps=steps, points=points, tf32=tf32, limit=limit)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise ValueError(f"measure.timeout: {timeout!r} is not a number of seconds above 0")
+    checks.flag("measure", "alone", alone)
     options = {"warm_up": warm_up, "steps": steps, "points": points, "tf32": tf32, "limit": limit}
+    if setup.gpus > 1 and not alone:
+        from .torchrun import measure_ranks
+
+        return measure_ranks(model, setup, device, timeout, **options)
     with Worker() as worker:
         return ask(worker, model, setup, device, timeout, **options)[0]
 

@@ -14,11 +14,11 @@ from .devices import slug
 from .grid import Configuration, grid
 from .measurement import Measurement
 from .process import Failed, Worker, ask, check_request
+from .rates import OPTIONS
 from .records import append, fingerprint, read, repair
 
 #: Seconds that a worker may take to start, and that one measurement may take.
 START, EACH = 120.0, 120.0
-OPTIONS = {"warm_up": 2, "steps": 5, "points": 160}
 
 
 @dataclass
@@ -155,7 +155,9 @@ class _Recording:
         if left <= 0:
             return None
         try:
-            measurement, clean = ask(self._worker(), model, setup, self.device, min(EACH, left), **OPTIONS)
+            measurement, clean = ask(
+                self._worker(), model, setup, self.device, min(EACH, left), steps=configuration.steps, **OPTIONS
+            )
         except (Failed, ValueError) as error:
             self._end()
             if time.monotonic() >= self.deadline:

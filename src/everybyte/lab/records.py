@@ -14,9 +14,9 @@ REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 
 @cache
 def fingerprint(folder: Path = REFERENCE) -> str:
-    """Which reference step this is: SHA-256 of its source files, names and text, in order of their names."""
+    """Which reference step this is: SHA-256 of its source files and of its text, by name, in the names' order."""
     digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.py")):
+    for path in sorted([*folder.glob("*.py"), *folder.glob("*.txt")]):
         digest.update(f"{path.name}\n{path.read_text(encoding='utf-8')}\n".encode())
     return digest.hexdigest()
 

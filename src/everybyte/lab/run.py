@@ -1,7 +1,7 @@
 """One measurement, inside the worker: the reference step, warmed up, counted, remembered, timed.
 
-Warm-up steps bring the optimizer's states into being. One steady step is then counted, moment by moment; in one more, if
-asked for, every allocation is noted; the rest are only timed.
+Warm-up steps bring the optimizer's states into being. One steady step is then counted, moment by moment, and, if asked for,
+every allocation in it is noted; the rest are only timed.
 """
 
 import gc
@@ -11,6 +11,7 @@ import platform
 import re
 import statistics
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import torch
@@ -18,15 +19,21 @@ import torch
 from .. import units
 from ..catalog import Model
 from ..reference import GPT, Trainer
+from ..reference.text import text_batch
 from ..setup import Setup
 from .devices import recognize
 from .measurement import SCHEMA
 from .meters import Cpu, Cuda
+from .rates import flops_of_step, tokens_of_step, utilization
 from .records import fingerprint
 from .timeline import reduced, where
 
 #: Steps that loss scaling may skip, gradients being infinite, before a measurement is given up.
 SKIPS = 24
+#: Tokens that the text needs.
+BYTES = 256
+#: Functions of PyTorch's that tell how large its workspaces are.
+SIZES = ("cublas_workspace_size", "cublaslt_workspace_size")
 #: Variables of the environment that change what an allocator or cuBLAS takes.
 VARIABLES = (
     "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "CUBLAS_WORKSPACE_CONFIG",
@@ -49,10 +56,22 @@ def find(device: str | None) -> torch.device:
     except (AssertionError, RuntimeError) as error:
         reason = str(error).strip().split("\n")[0].rstrip(".")
         raise ValueError(
-            f"measure.device: {device!r}, and PyTorch can use no such GPU here ({reason}); allowed: an NVIDIA GPU with its "
-            "driver and a CUDA build of PyTorch, or 'cpu', where the same step runs in the machine's own memory"
+            f"measure.device: {device!r}, and PyTorch can use no such GPU here ({reason}): {_remedy(str(error))}; allowed: "
+            "an NVIDIA GPU, or 'cpu', where the same step runs in the machine's own memory"
         ) from error
     return torch.device("cuda", number)
+
+
+def _remedy(said):
+    """What to do about an error of CUDA's beginning, in words."""
+    if torch.version.cuda is None:
+        return "this PyTorch is built without CUDA, so install one that is built with it"
+    said = said.lower()
+    if "driver" in said and "too old" in said:
+        return f"update the driver, or install a PyTorch built for a CUDA older than {torch.version.cuda}"
+    if any(words in said for words in ("no nvidia", "no cuda-capable", "no cuda gpus")):
+        return "put one in this machine or make it visible (driver, container, CUDA_VISIBLE_DEVICES)"
+    return f"this PyTorch sees {torch.cuda.device_count()} of them"
 
 
 def describe(device: torch.device) -> dict:
@@ -93,23 +112,38 @@ def settings(device: torch.device, tf32: bool) -> dict:
     if device.type == "cuda":
         kernels.enable_cudnn_sdp(False)
         kernels.enable_math_sdp(False)
+    else:
+        torch.set_num_threads(1)  # several, beside other work, spend their time in waiting for one another
     return {
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "allow_tf32": kernels.matmul.allow_tf32,
         "flash_sdp": kernels.flash_sdp_enabled(),
         "mem_efficient_sdp": kernels.mem_efficient_sdp_enabled(),
         "cudnn_sdp": kernels.cudnn_sdp_enabled(),
+        "workspaces": {
+            name: getattr(kernels, name)() for name in SIZES if device.type == "cuda" and hasattr(kernels, name)
+        },
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
 
 
 def run(
-    model: Model, setup: Setup, device: torch.device, *, warm_up=2, steps=5, points=160, tf32=False, limit=None
+    model: Model,
+    setup: Setup,
+    device: torch.device,
+    *,
+    warm_up=2,
+    steps=5,
+    seconds=None,
+    points=160,
+    tf32=False,
+    limit=None,
 ) -> tuple[dict, bool]:
     """Measure one configuration.
 
     Args:
         warm_up, steps: how many steps to take before, and how many to time.
+        seconds: after so many, two timed steps are enough.
         points: the most places of the timeline that are kept; 0 for no timeline.
         tf32: whether fp32 matrix products may use it.
         limit: bytes that the step may take.
@@ -129,7 +163,8 @@ def run(
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version() if device.type == "cuda" else None,
         },
-        "settings": settings(device, tf32) | {"limit": limit},
+        "settings": settings(device, tf32)
+        | {"limit": limit, "tokens": "text" if model.vocabulary >= BYTES else "random"},
     }
     meter = (Cpu if device.type == "cpu" else Cuda)(device, limit)
     found |= {"block": meter.block, "baseline": meter.now()["allocated"], "driver_before": meter.driver()}
@@ -139,10 +174,8 @@ def run(
     try:
         with meter.watching():
             session.prepare(warm_up)
-            found |= session.count()
-            if points:
-                found |= session.remember(points)
-        found |= session.time(steps)
+            found |= session.count(points)
+        found |= session.time(steps, seconds)
     except torch.OutOfMemoryError as error:
         return found | _out_of_memory(error, session, meter), False
     finally:
@@ -168,19 +201,26 @@ class _Session:
         with torch.device(self.meter.device):
             module = GPT(self.model, self.setup).initialize()
         self.trainer = Trainer(module, self.setup)
-        self.batch = same_batch(self.model.vocabulary, self.setup, self.meter.device)
+        self.batch = self._batches()
         for _ in range(warm_up):
             self.taken_step()
+
+    def _batches(self):
+        make = text_batch if self.model.vocabulary >= BYTES else same_batch
+        return make(self.model.vocabulary, self.setup, self.meter.device)
 
     def step(self, at=lambda moment: None):
         """One step; (milliseconds, whether the weights changed: loss scaling skips a step whose gradients are infinite)."""
         scaler = self.trainer.scaler
         scale = scaler.get_scale() if scaler else 0
         following = {"after_forward": "backward", "after_backward": "optimizer step", "after_step": "rest"}
+        left = self.setup.accumulation
 
         def tell(moment):
+            nonlocal left
             at(moment)
-            self.stage = following[moment]
+            left -= moment == "after_backward"
+            self.stage = "forward" if moment == "after_backward" and left else following[moment]
 
         self.stage = "forward"
         with self.meter.clock() as elapsed:
@@ -191,14 +231,17 @@ class _Session:
         self.skipped += not taken
         return elapsed[0], taken
 
-    def taken_step(self, at=lambda moment: None):
+    def taken_step(self):
         """Steps until one changes the weights: its milliseconds."""
         while True:
-            elapsed, taken = self.step(at)
+            elapsed, taken = self.step()
             if taken:
                 return elapsed
-            if self.skipped > SKIPS:
-                raise RuntimeError(f"{self.skipped} steps were skipped: gradients stay infinite at every loss scale")
+            self._check_skipped()
+
+    def _check_skipped(self):
+        if self.skipped > SKIPS:
+            raise RuntimeError(f"{self.skipped} steps were skipped: gradients stay infinite at every loss scale")
 
     def _see_most(self):
         """The most bytes since it was last asked."""
@@ -207,65 +250,67 @@ class _Session:
         self.meter.restart()
         return most
 
-    def count(self):
-        """The live bytes at each moment of a step, and the most in each phase."""
-        seen = {}
+    def count(self, points):
+        """The live bytes at each moment of a step, with several batches at the last one's, and the most in each phase.
 
-        def see(moment, phase=None):
-            seen[moment] = self.meter.now()
-            most = self._see_most()
-            if phase:
-                seen[phase] = most
-
-        def at(moment):
-            see(moment, {"after_forward": "forward", "after_backward": "backward", "after_step": "step"}[moment])
-
-        self.meter.restart()
-        see("rest")
-        self.taken_step(at)
-
-        def said(count, names):
-            return {name: seen[name][count] - self.baseline for name in names}
-
-        moments = ("rest", "after_forward", "after_backward", "step", "after_step")
-        return {
-            "phases": said("allocated", moments),
-            "requested": said("requested", moments),
-            "peaks": said("allocated", ("forward", "backward", "step")),
-        }
-
-    def remember(self, points):
-        """The timeline of a step, and where in it the peak is."""
-        module, marks = self.trainer.module, {}
+        With `points` also the step's timeline, and where in it the peak is.
+        """
+        phases = {"after_forward": "forward", "after_backward": "backward", "after_step": "step"}
+        seen, marks = {}, []
 
         def mark(moment):
-            marks[moment] = self.meter.allocations() - start
+            marks.append((moment, self.meter.allocations() - start))
+
+        def at(moment):
+            mark(moment)
+            seen[moment], most = self.meter.now(), self._see_most()
+            before = seen.get(phases[moment], most)
+            seen[phases[moment]] = {count: max(before[count], value) for count, value in most.items()}
 
         def after_last_norm(_module, _inputs, out):
             mark("loss")
             out.register_hook(lambda _gradient: mark("loss_done"))
 
-        hook = module.norm.register_forward_hook(after_last_norm)
+        hook = self.trainer.module.norm.register_forward_hook(after_last_norm)
         try:
             taken = False
-            while not taken and self.skipped <= SKIPS:
-                start = self.meter.allocations()
-                with self.meter.history() as live:
-                    _, taken = self.step(mark)
+            while not taken:
+                seen, marks, start = {"rest": self.meter.now()}, [], self.meter.allocations()
+                self.meter.restart()
+                with self.meter.history() if points else nullcontext() as live:
+                    _, taken = self.step(at)
+                self._check_skipped()
         finally:
             hook.remove()
-        live[:] = [bytes - self.baseline for bytes in live]
-        kept = reduced(live, points)
-        peak = live.index(max(live))
-        return {
-            "peak_at": where(peak, marks),
-            "history": {"allocations": len(live) - 1, "marks": marks, "at": kept, "live": [live[i] for i in kept]},
-        }
 
-    def time(self, steps):
+        def said(count, names):
+            return {name: seen[name][count] - self.baseline for name in names}
+
+        moments = ("rest", "after_forward", "after_backward", "step", "after_step")
+        found = {
+            "phases": said("allocated", moments),
+            "requested": said("requested", moments),
+            "peaks": said("allocated", ("forward", "backward", "step")),
+        }
+        return found | (self._course(live, marks, points) if points else {})
+
+    def _course(self, live, marks, points):
+        live = [size - self.baseline for size in live]
+        kept = reduced(live, points)
+        return {
+            "peak_at": where(live.index(max(live)), marks),
+            "history": {
+                "allocations": len(live) - 1, "marks": dict(marks), "at": kept, "live": [live[i] for i in kept],
+            },
+        }  # fmt: skip
+
+    def time(self, steps, seconds):
         """Steps that are only timed; what they take at most counts for the peaks too."""
         self.meter.restart()
-        self.step_ms = [self.taken_step() for _ in range(steps)]
+        while len(self.step_ms) < steps and not (
+            seconds and len(self.step_ms) > 1 and sum(self.step_ms) > 1e3 * seconds
+        ):
+            self.step_ms.append(self.taken_step())
         self._see_most()
         peaks = {f"{count}_peak": value for count, value in self.most.items()}
         return {"peak": peaks["allocated_peak"] - self.baseline} | peaks
@@ -273,8 +318,8 @@ class _Session:
     def rates(self, gpu):
         """Time, and what follows from it."""
         milliseconds = statistics.median(self.step_ms)
-        tokens = self.setup.batch * self.setup.sequence
-        flops = flops_of_step(self.trainer.module, self.model, tokens, self.setup.sequence)
+        tokens = tokens_of_step(self.setup)
+        flops = flops_of_step(self.model, tokens, self.setup.sequence)
         return {
             "steps": len(self.step_ms),
             "step_ms": round(milliseconds, 3),
@@ -289,7 +334,7 @@ class _Session:
 def same_batch(vocabulary: int, setup: Setup, device) -> Callable:
     """Random tokens, the same in every step, and the same moved on by one as targets: (B, S) each, int64.
 
-    A step that trains then lowers the loss, and two configurations start from the same one.
+    For vocabularies that have no place for the text's bytes.
     """
     generator = torch.Generator(device)
 
@@ -299,27 +344,6 @@ def same_batch(vocabulary: int, setup: Setup, device) -> Callable:
         return tokens, torch.roll(tokens, -1, dims=1)
 
     return batch
-
-
-def flops_of_step(module, model: Model, tokens: int, sequence: int) -> int:
-    """Model FLOPs of one training step, recomputation left out: 6·N + 12·L·H·S for each token.
-
-    N: parameters that multiply (positions are only looked up, and so is the token table where the head is another matrix);
-    L layers of width H over sequences of S. Source: Chowdhery et al., PaLM (2022), appendix B. The causal mask's half of
-    attention counts as done, as there.
-    """
-    looked_up = module.position.weight.numel() + (0 if model.tied else module.token.weight.numel())
-    multiplied = sum(p.numel() for p in module.parameters()) - looked_up
-    return tokens * (6 * multiplied + 12 * model.layers * model.width * sequence)
-
-
-def utilization(flops: int, milliseconds: float, gpu: str | None, setup: Setup) -> float | None:
-    """Model FLOP/s over the catalog's dense 16-bit peak; None for fp32, whose peak is another, and for unknown devices."""
-    from ..catalog import gpus
-
-    if gpu is None or setup.dtypes.compute == "fp32":
-        return None
-    return round(flops / (milliseconds / 1e3) / gpus()[gpu].bf16_flops, 4)
 
 
 def _out_of_memory(error, session, meter):

@@ -51,14 +51,18 @@ def reduced(live: list[int], most: int) -> list[int]:
     return sorted(kept)
 
 
-def where(place: int, marks: dict[str, int]) -> str:
+def where(place: int, marks: list[tuple[str, int]]) -> str:
     """Where in the step an allocation is, in a dry run's words.
 
     Args:
         place: how many allocations the step had made with it.
-        marks: how many it had made when each of these moments came, in this order: `loss`, `after_forward`, `loss_done`,
-            `after_backward`.
+        marks: (moment, how many it had made when that came), in order: `loss`, `after_forward`, `loss_done` and
+            `after_backward` of each batch, `after_step`.
     """
-    names = ("forward", "loss forward", "loss backward", "backward")
-    order = ("loss", "after_forward", "loss_done", "after_backward")
-    return next((name for name, mark in zip(names, order, strict=True) if place <= marks[mark]), "optimizer step")
+    ends = {
+        "loss": "forward",
+        "after_forward": "loss forward",
+        "loss_done": "loss backward",
+        "after_backward": "backward",
+    }
+    return next((ends.get(moment) for moment, mark in marks if place <= mark), None) or "optimizer step"

@@ -1,6 +1,6 @@
 """The process that measures: `python -m everybyte.lab.worker`. A request a line comes in, an answer a line goes out, in JSON.
 
-`{"ask": "device", "device": …}` asks what the device is; `{"ask": "measure", "device": …, "model": {…}, "setup": {…}, …}`
+`{"ask": "device", "device": …}` asks what the device is, `gpus` in its place how many ranks there is room for; `{"ask": "measure", "device": …, "model": {…}, "setup": {…}, …}`
 for a measurement. An answer holds `found`, or `error` for bad input. Whatever else is printed goes to standard error. The
 process ends with its input, and with its parent.
 """
@@ -11,9 +11,15 @@ import sys
 import threading
 import time
 
+import torch
+
 from ..setup import Setup
 from .measurement import model_from_dict
-from .run import describe, find, run
+from .ranks import run_as_rank
+from .run import describe, find
+
+#: Ranks that a CPU may be given at once.
+PROCESSES = 8
 
 
 def answer(request: dict) -> dict:
@@ -22,8 +28,10 @@ def answer(request: dict) -> dict:
         device = find(request["device"])
         if request["ask"] == "device":
             return {"found": describe(device)}
+        if request["ask"] == "gpus":
+            return {"found": torch.cuda.device_count() if device.type == "cuda" else PROCESSES}
         model, setup = model_from_dict(request["model"]), Setup(**request["setup"])
-        found, clean = run(model, setup, device, **request["options"])
+        found, clean = run_as_rank(model, setup, device, **request["options"])
     except ValueError as error:
         return {"error": str(error)}
     return {"found": found | {"model": request["model"], "setup": request["setup"]}, "clean": clean}

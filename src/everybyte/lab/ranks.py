@@ -1,0 +1,111 @@
+"""One of many GPUs: `python -m everybyte.lab.ranks FOLDER`, started by torchrun, or the first of them all alone.
+
+Each rank reads `FOLDER/request.json` and writes what it found to `FOLDER/RANK.json`, beside and then renamed.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from ..setup import Setup
+from .measurement import model_from_dict
+from .run import find, run
+
+#: Seconds that a rank waits for the others in one collective: who is dead by then is not waited for any longer.
+PATIENCE = 40
+
+
+@contextmanager
+def group(setup: Setup, device: torch.device):
+    """Within it, this process is a rank of `setup.gpus`: torchrun's, where that started it; else the first, all alone.
+
+    Alone, collectives move nothing, yet every tensor of rank 0's is there. Gives the name of what carries them.
+
+    Raises:
+        ValueError: where torchrun started another number, or PyTorch was built without what they need.
+    """
+    if not setup.distributed:
+        yield None
+        return
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        started = int(os.environ["WORLD_SIZE"])
+        if started != setup.gpus:
+            raise ValueError(f"Setup.gpus: {setup.gpus}, and torchrun started {started}; allowed: as many")
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        if not dist.is_backend_available(backend):
+            raise ValueError(f"Setup.gpus: {setup.gpus} need {backend}, and this PyTorch has none; allowed: 1")
+        dist.init_process_group(backend, timeout=timedelta(seconds=PATIENCE))
+    else:
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        backend = "fake"
+        dist.init_process_group(backend, rank=0, world_size=setup.gpus, store=FakeStore())
+    try:
+        yield backend
+    finally:
+        dist.destroy_process_group()
+
+
+def run_as_rank(model, setup: Setup, device: torch.device, **options) -> tuple[dict, bool]:
+    """What `run` finds, in the group of its setup."""
+    if setup.ddp:  # its buckets are made anew at the second step, in the order in which gradients came
+        options["warm_up"] = max(2, options.get("warm_up", 2))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    with group(setup, device) as backend:
+        found, clean = run(model, setup, device, **options)
+    if backend:
+        found["settings"] = found["settings"] | {"collectives": backend, "gpus": setup.gpus}
+    return found, clean
+
+
+def main(folder: Path) -> int:
+    """Measure as one rank; the exit status. A rank that ran out of memory ends with 3: the others wait for it in vain."""
+    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    threading.Thread(target=_end_with, args=(os.getppid(), request["launcher"]), daemon=True).start()
+    rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    try:
+        device = find("cpu" if request["device"] == "cpu" else f"cuda:{local}")
+        model, setup = model_from_dict(request["model"]), Setup(**request["setup"])
+        found, _ = run_as_rank(model, setup, device, **request["options"])
+    except ValueError as error:
+        _write(folder / f"{rank}.json", {"error": str(error)})
+        return 2
+    found = found | {"model": request["model"], "setup": request["setup"]}
+    _write(folder / f"{rank}.json", {"found": found})
+    return 3 if found["status"] == "oom" else 0
+
+
+def _write(path, said):
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(said, allow_nan=False), encoding="utf-8")
+    os.replace(part, path)
+
+
+def _end_with(parent, launcher):
+    """Torchrun that was killed can tell nobody, nor can who started it; memory must not wait for a step that nobody waits for."""
+    while os.getppid() == parent and _lives(launcher):
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _lives(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,80 @@
+"""Arithmetic of a training step and the time it may take: for utilization, and for a plan of what to measure."""
+
+from collections.abc import Callable, Iterable
+
+from ..catalog import Gpu, Model
+from ..setup import DTYPE_BYTES, Setup
+from ..tables import Table
+from .grid import Configuration
+
+#: What a recording asks of each measurement: steps before, seconds after which no more than two are timed, places of the
+#: timeline.
+OPTIONS = {"warm_up": 1, "seconds": 0.5, "points": 160}
+#: Of the catalog's dense 16-bit peak: what such a step reaches, and what fp32 without TF32 does.
+USED, FP32 = 0.45, 1 / 20
+#: Times that eager attention reads or writes its scores; seconds that Python takes for a block's operations, both ways.
+PASSES, LAUNCH = 16, 1.5e-3
+#: Bytes of weights, gradients and states that an optimizer's step moves, a parameter; seconds around each measurement.
+MOVED, AROUND = 40, 0.4
+
+
+def flops_of_step(model: Model, tokens: int, sequence: int) -> int:
+    """Model FLOPs of one training step, recomputation left out: 6·N + 12·L·H·S for each token.
+
+    N: parameters that multiply (positions are only looked up, and so is the token table where the head is another matrix);
+    L layers of width H over sequences of S. Source: Chowdhery et al., PaLM (2022), appendix B. The causal mask's half of
+    attention counts as done, as there.
+    """
+    looked_up = model.learned_positions + (0 if model.tied else model.vocabulary)
+    multiplied = int(model.parameters) - looked_up * model.width
+    return tokens * (6 * multiplied + 12 * model.layers * model.width * sequence)
+
+
+def utilization(flops: int, milliseconds: float, gpu: str | None, setup: Setup) -> float | None:
+    """Model FLOP/s over the catalog's dense 16-bit peak; None for fp32, whose peak is another, and for unknown devices."""
+    from ..catalog import gpus
+
+    if gpu is None or setup.dtypes.compute == "fp32":
+        return None
+    return round(flops / (milliseconds / 1e3) / gpus()[gpu].bf16_flops, 4)
+
+
+def tokens_of_step(setup: Setup) -> int:
+    """Tokens that one optimizer step has seen on one GPU."""
+    return setup.accumulation * setup.batch * setup.sequence
+
+
+def step_seconds(model: Model, setup: Setup, gpu: Gpu) -> float:
+    """What a step may take, by rule of thumb: it plans a recording and claims nothing."""
+    tokens, compute = tokens_of_step(setup), setup.dtypes.compute
+    again = 4 / 3 if setup.segment else 1
+    arithmetic = again * flops_of_step(model, tokens, setup.sequence) / gpu.bf16_flops
+    arithmetic /= FP32 if compute == "fp32" else USED
+    scores = model.layers * model.heads * tokens * setup.sequence * DTYPE_BYTES[compute]
+    eager = PASSES * again * scores / gpu.bandwidth if setup.attention == "eager" else 0
+    asked = again * model.layers * LAUNCH * setup.accumulation
+    return max(arithmetic + eager, asked) + MOVED * int(model.parameters) / gpu.bandwidth
+
+
+def seconds(configuration: Configuration, gpu: Gpu) -> float:
+    """What measuring a configuration may take."""
+    each = step_seconds(configuration.model, configuration.setup, gpu)
+    timed = min(configuration.steps, max(2, OPTIONS["seconds"] / each))
+    if configuration.steps > 5:
+        timed = configuration.steps
+    return AROUND + each * (OPTIONS["warm_up"] + 1 + timed)
+
+
+def estimate(wanted: Iterable[Configuration], gpu: Gpu, need: Callable[[Model, Setup], int]) -> Table:
+    """What a recording would measure on a GPU: a row a group, with how many fit its memory and the seconds they may take."""
+    groups = {}
+    for configuration in wanted:
+        row = groups.setdefault(configuration.group, [0, 0, 0.0])
+        row[0] += 1
+        if need(configuration.model, configuration.setup) <= gpu.memory:
+            row[1] += 1
+            row[2] += seconds(configuration, gpu)
+    rows = [[name, steps, fit, round(time)] for name, (steps, fit, time) in groups.items()]
+    total = ["all", *(sum(column) for column in list(zip(*rows, strict=True))[1:])]
+    caption = f"{gpu.title}: an estimate by rule of thumb, not a measurement"
+    return Table(["group", "steps", "fit", "seconds"], [*rows, total], caption)

@@ -1,0 +1,148 @@
+"""What the labs' notebooks show of several steps: measured here where there is a GPU, else the record, else a plain no."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import units
+from ..catalog import Model
+from ..setup import Setup
+from ..tables import Table
+from .measurement import Measurement
+from .process import Failed, Worker, ask, check_request
+from .records import fingerprint, read
+
+#: Set, to anything: no GPU is asked. So the book's stored outputs are those of the record on every machine.
+RECORD_ONLY = "EVERYBYTE_RECORD_ONLY"
+#: Where records are looked for, from the working folder: of a lab, of the repository, of a chapter.
+FOLDERS = ("records", "labs/records", "../labs/records")
+NOT_YET = "Not yet recorded on a GPU"
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Some steps of one model, by the names that a notebook gives them.
+
+    Attributes:
+        said: where the measurements are from, a sentence. found: name -> measurement; None for what is not there.
+        live: whether they were made just now.
+    """
+
+    said: str
+    found: dict[str, Measurement | None]
+    live: bool = False
+
+    @property
+    def measured(self) -> dict[str, Measurement]:
+        """Those that were measured to the end."""
+        return {name: m for name, m in self.found.items() if m is not None and m.status == "measured"}
+
+    def table(self) -> Table:
+        """A row each: the most bytes allocated and reserved, and on a GPU time and what follows from it."""
+        timed = any(m.device["type"] != "cpu" for m in self.measured.values())
+        columns = ["", "peak (B)", "size", *(["reserved (B)", "ms a step", "tokens/s", "MFU"] if timed else [])]
+        rows = [[name, *_row(m, timed)] for name, m in self.found.items()]
+        return Table(columns, rows, self.said)
+
+    def __repr__(self):
+        return repr(self.table()) if any(self.found.values()) else self.said
+
+    def _repr_html_(self):
+        return self.table()._repr_html_() if any(self.found.values()) else None
+
+
+def _row(measurement, timed):
+    rest = 4 * timed
+    if measurement is None:
+        return ["–", "not yet recorded", *["–"] * rest]
+    if measurement.oom:
+        out = measurement.out_of_memory
+        asked, free = ("?" if out[k] is None else units.text(out[k]) for k in ("requested", "free"))
+        return ["–", f"out of memory in {out['at']}: {asked} asked for, {free} free", *["–"] * rest]
+    if measurement.status != "measured":
+        return ["–", f"{measurement.status}: {measurement.reason}", *["–"] * rest]
+    m = measurement
+    times = [m.reserved_peak, f"{m.step_ms:,.1f}", f"{m.tokens_per_s:,.0f}", "–" if m.mfu is None else f"{m.mfu:.1%}"]
+    return [m.peak, units.text(m.peak), *(times if timed else [])]
+
+
+def runs(
+    model: Model | Callable[[Setup], Model],
+    setups: Mapping[str, Setup],
+    device: str | None = None,
+    *,
+    records: str | os.PathLike | None = None,
+    timeout: float = 600.0,
+    **options,
+) -> Runs:
+    """Several steps of a model, one after another in one process of their own, or from the record.
+
+    Args:
+        model: of all of them, or what gives it for a setup. setups: name -> setup. device: as `measure`'s, and measured there. By default the first GPU where PyTorch can use
+            one and `EVERYBYTE_RECORD_ONLY` is not set; else the record of the GPU that has most of them.
+        records: the folder of the records; by default the first of `FOLDERS` that there is.
+        timeout: seconds for each. options: `warm_up`, `steps`, `points`, ... as `measure`'s.
+
+    Raises:
+        ValueError: for bad input, and for a `device` that there is not.
+    """
+    steps = {name: (model(setup) if callable(model) else model, setup) for name, setup in setups.items()}
+    for step in steps.values():
+        check_request(*step)
+    if device is None and not _gpu():
+        return _recorded(steps, records)
+    return _measured(steps, device, timeout, options)
+
+
+def _gpu():
+    if os.environ.get(RECORD_ONLY):
+        return False
+    import torch
+
+    return torch.cuda.is_available()  # asks the driver, and takes none of the GPU's memory
+
+
+def _measured(steps, device, timeout, options):
+    found, worker = {}, None
+    try:
+        for name, (model, setup) in steps.items():
+            worker = worker or Worker()
+            try:
+                found[name], clean = ask(worker, model, setup, device, timeout, **options)
+            except Failed as error:
+                found[name], clean = _failed(model, setup, error), False
+            if not clean:
+                worker.end()
+                worker = None
+    finally:  # Ctrl-C too: the process ends and its memory is free
+        if worker:
+            worker.end()
+    first = next((m for m in found.values() if m.status != "failed"), None)
+    where = f"on {first.device['name']}" if first and first.device["type"] != "cpu" else "on the CPU"
+    return Runs(f"Measured here, {where}", found, live=True)
+
+
+def _failed(model, setup, error):
+    from datetime import UTC, datetime
+
+    return Measurement(
+        model=model, setup=setup, status="failed", reason=str(error).partition("\n")[0], fingerprint=fingerprint(),
+        device={"name": "unknown", "type": "cpu", "gpu": None, "memory": None},
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+    )  # fmt: skip
+
+
+def _recorded(steps, records):
+    folder = next((p for p in ([records] if records else FOLDERS) if Path(p).is_dir()), None)
+    most = None
+    for path in sorted(Path(folder).glob("*.jsonl")) if folder else ():
+        there = {(m.model, m.setup): m for m in read(path).measurements if m.fingerprint == fingerprint()}
+        found = {name: there.get(step) for name, step in steps.items()}
+        if most is None or sum(map(bool, found.values())) > sum(map(bool, most.values())):
+            most = found
+    if not most or not any(most.values()):
+        return Runs(f"{NOT_YET}: none of these {len(steps)} steps", dict.fromkeys(steps))
+    first = next(filter(None, most.values()))
+    versions = "" if not first.versions else f", PyTorch {first.versions['torch']}, CUDA {first.versions.get('cuda')}"
+    return Runs(f"Recorded on {first.device['name']}, {first.date[:10]}{versions}", most)

@@ -1,0 +1,99 @@
+"""A run that is killed loses nothing but what came after its last whole checkpoint."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import everybyte as eb
+from everybyte.lab import checkpoints
+from everybyte.reference import GPT, Trainer
+from everybyte.reference.text import text_batch
+
+SCRIPT = Path(__file__).with_name("run_and_die.py")
+MODEL = eb.Model(name="small", layers=2, width=20, heads=2, vocabulary=257, positions=24)
+
+
+def train(folder, attempt, dies):
+    """Two processes, to their end; their exit statuses and errors."""
+    environment = os.environ | {"ATTEMPT": str(attempt)}
+    there = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(folder), str(rank), "zero3", "fp32", dies],
+            stderr=subprocess.PIPE, text=True, errors="replace", env=environment,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        errors = [process.communicate(timeout=120)[1] for process in there]
+    finally:
+        for process in there:
+            process.kill()
+            process.wait()
+    return [process.returncode for process in there], errors
+
+
+def said(folder):
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+def test_two_processes_one_killed_while_it_writes(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    assert train(whole, 0, "no")[0] == [0, 0]
+    statuses, errors = train(killed, 0, "save")
+    assert statuses[1] == -signal.SIGKILL and statuses[0] not in (0, -signal.SIGKILL)
+    assert "Connection" in errors[0] or "Timed out" in errors[0]  # the other ends by itself and says why
+    assert {path.name for path in (killed / "kept").iterdir()} == {"step-2", "step-4.part"}
+    assert train(killed, 1, "no")[0] == [0, 0]
+    for resumed, expected in zip(said(killed), said(whole), strict=True):
+        assert resumed["start"] == 2
+        assert resumed["losses"] == expected["losses"][2:]  # bit by bit, dropout's random numbers too
+        assert resumed["weights"] == expected["weights"]
+    assert [path.name for path in (killed / "kept").iterdir()] == ["step-6"]
+
+
+@pytest.fixture
+def one_rank(tmp_path):
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.FileStore(str(tmp_path / "store"), 1))
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sharding": "zero1", "precision": "bf16-master"}, {"sharding": "zero2", "precision": "bf16-master"},
+        {"sharding": "zero3", "optimizer": "momentum"}, {"precision": "fp16-mixed"}, {"optimizer": "sgd"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_kept_is_what_is_taken_up(tmp_path, one_rank, changes):
+    setup = eb.Setup(**{"batch": 2, "sequence": 16, "attention": "eager", "dropout": 0.1} | changes)
+
+    def made(seed):
+        torch.manual_seed(seed)
+        return Trainer(GPT(MODEL, setup).initialize(), setup)
+
+    first, batch, folder = made(0), text_batch(257, setup, "cpu"), tmp_path / "kept"
+    assert checkpoints.load(first, folder) == 0
+    inputs = [batch() for _ in range(4)]
+    for i in range(2):
+        first.step(lambda i=i: inputs[i])
+    assert checkpoints.save(first, folder, 2).name == "step-2"
+    expected = [first.step(lambda i=i: inputs[i]).item() for i in (2, 3)]
+    second = made(1)
+    assert checkpoints.load(second, folder) == 2
+    assert [second.step(lambda i=i: inputs[i]).item() for i in (2, 3)] == expected
+    with pytest.raises(ValueError, match=r"^save\.step: 2 is there already, in kept"):
+        checkpoints.save(second, folder, 2)
+    (folder / "step-4.part").mkdir()  # what a killed run leaves
+    checkpoints.save(second, folder, 5)
+    assert [path.name for path in folder.iterdir()] == ["step-5"]
