@@ -1,6 +1,7 @@
-"""Models and GPUs: dimensions and data sheets, each with its source."""
+"""Models, GPUs and the articles' claims: dimensions, data sheets and statements, each with its source."""
 
+from .claims import Claim, claims
 from .gpus import Gpu, gpu, gpus
 from .models import Model, model, models
 
-__all__ = ["Gpu", "Model", "gpu", "gpus", "model", "models"]
+__all__ = ["Claim", "Gpu", "Model", "claims", "gpu", "gpus", "model", "models"]

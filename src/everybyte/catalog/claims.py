@@ -1,0 +1,232 @@
+"""What five published articles say, claim by claim: in the book's words, with the numbers as stated and what settles them."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from fractions import Fraction
+from functools import cache, cached_property
+from importlib import resources
+
+from .. import checks, units
+
+VERDICTS = (
+    "holds",
+    "holds if",
+    "off by a factor of",
+    "contradicts itself",
+    "contradicts another article",
+    "outdated API",
+    "not settled here",
+)
+#: The articles, by number, by what they are about.
+ARTICLES = {
+    1: "Calculating GPU memory requirements",
+    2: "Predicting VRAM usage",
+    3: "GPU memory management",
+    4: "A practical guide to LLM GPU memory estimation",
+    5: "Where training memory goes",
+}
+_NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
+_STATED = re.compile(rf"([<>=]\s*)?{_NUMBER}(?:\s*to\s*{_NUMBER}|(\+))?\s*(.*)")
+#: What a sum of an article's own whole coefficients, or a plain proportion, may leave out and still be called right.
+_SHARE = Fraction(1, 100)
+
+
+@dataclass(frozen=True)
+class Stated:
+    """An article's number, or the span that its words leave: from `low` to `high`, in `unit`, with the rounding of each.
+
+    A single number has `low` equal to `high`; `None` leaves an end open. `strict` ends are not in the span.
+    """
+
+    low: Fraction | None
+    high: Fraction | None
+    unit: str = ""
+    slack: tuple[Fraction, Fraction] = (Fraction(0), Fraction(0))
+    strict: bool = False
+
+    @classmethod
+    def read(cls, text: str) -> "Stated":
+        """From "28 GB", "10 to 15 GB", "20+ GB"; "> 1", "< 1 %", "= 2" for what is implied.
+
+        Raises:
+            ValueError: where the text is none of these.
+        """
+        match = _STATED.fullmatch(text)
+        if not match or (match[1] and (match[3] or match[4])):
+            raise ValueError(
+                f"{text!r} does not begin with its number; allowed: '28 GB', '10 to 15 GB', '20+ GB', '> 1'"
+            )
+        low = Fraction(match[2].replace(",", ""))
+        high = Fraction(match[3].replace(",", "")) if match[3] else low
+        sign, unit = (match[1] or "").strip(), match[5].strip()
+        if high < low:
+            raise ValueError(f"{text!r} does not ascend")
+        if sign in ("<", ">"):
+            return cls(*((None, high) if sign == "<" else (low, None)), unit, strict=True)
+        if sign == "=":
+            return cls.about(low, unit)
+        return cls(low, None if match[4] else high, unit, (_rounding(low), _rounding(high)))
+
+    @classmethod
+    def about(cls, number: Fraction, unit: str = "") -> "Stated":
+        """A number that follows from a rule, right to one part in a hundred."""
+        return cls(number, number, unit, (number * _SHARE, number * _SHARE))
+
+    def holds(self, value: Fraction) -> bool:
+        """Whether `value`, in the same unit, is what was stated."""
+        if self.strict:
+            return (self.low is None or value > self.low) and (self.high is None or value < self.high)
+        above = self.low is None or value >= self.low - self.slack[0]
+        return above and (self.high is None or value <= self.high + self.slack[1])
+
+    def nearest(self, value: Fraction) -> Fraction:
+        """The number of the span that is nearest to `value`."""
+        if self.low is not None and value < self.low:
+            return self.low
+        return self.high if self.high is not None and value > self.high else value
+
+    def meets(self, other: "Stated") -> bool:
+        """Whether the two have a number in common, rounding allowed. Their unit is the same."""
+
+        def apart(one, two):
+            if one.high is None or two.low is None:
+                return False
+            top, bottom = one.high + one.slack[1], two.low - two.slack[0]
+            return top < bottom or (top == bottom and (one.strict or two.strict))
+
+        return not apart(self, other) and not apart(other, self)
+
+
+def _rounding(number):
+    """How far rounding may have moved a number: half of its last digit other than zero, and at most a tenth of it."""
+    if not number:
+        return Fraction(0)
+    power = 12
+    while (number / Fraction(10) ** power).denominator != 1:
+        power -= 1
+    return min(Fraction(10) ** power / 2, number / 10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One claim of an article, and what settles it. Expressions are read by `everybyte.settling`, never evaluated as code.
+
+    Attributes:
+        id: article and a name, "1.weights-7b". article: 1 to 5. section: its heading. claim: in the book's words.
+        verdict: one of `VERDICTS`, which has to follow from the numbers. chapter: the notebook that derives them.
+        stated: the number with its unit, as `Stated.read` takes it, in digits of the article; "" where it has none.
+        expects: the comparison that its words imply, "> 1". recipe: an expression, what its own rule gives.
+        unit: of `expects` and `recipe`; `stated` brings its own. conditions: what the article says that it holds under.
+        numbers: the numbers of the article that the claim rests on; by default those of `stated`.
+        value: an expression, what is so. model, setup, gpu, format, symbols: what its letters take their values from.
+        runs: by name, other models and setups that the expression names. condition, given: what has to be so besides,
+            in words, and the fields that change then.
+        own: an expression, what the article itself says elsewhere. against: the id of another article's claim that
+            speaks of the same quantity.
+        sample: the name of a call in `everybyte.samples`. needs: what would settle a claim that is not settled here.
+
+    Raises:
+        ValueError: naming the claim, the field, the value and what is allowed.
+    """
+
+    id: str
+    article: int
+    section: str
+    claim: str
+    verdict: str
+    chapter: str
+    stated: str = ""
+    expects: str = ""
+    recipe: str = ""
+    unit: str = ""
+    conditions: str = ""
+    numbers: tuple[str, ...] | None = None
+    value: str = ""
+    model: str | Mapping = ""
+    setup: Mapping = field(default_factory=dict)
+    gpu: str = ""
+    format: str = ""
+    symbols: Mapping = field(default_factory=dict)
+    runs: Mapping = field(default_factory=dict)
+    condition: str = ""
+    given: Mapping = field(default_factory=dict)
+    own: str = ""
+    against: str = ""
+    sample: str = ""
+    needs: str = ""
+
+    def __post_init__(self):
+        owner = f"claim {self.id}"
+        checks.one_of(owner, "verdict", self.verdict, VERDICTS)
+        checks.whole(owner, "article", self.article, min(ARTICLES), max(ARTICLES))
+        for each in fields(self):
+            value = getattr(self, each.name)
+            wanted = {"article": int, "numbers": tuple | None, "model": str | Mapping}.get(each.name)
+            wanted = wanted or (Mapping if each.default_factory is dict else str)
+            if not isinstance(value, wanted):
+                raise ValueError(
+                    f"{owner}.{each.name}: {value!r} is not {'text' if wanted is str else 'of the right kind'}"
+                )
+            if each.name in _REQUIRED and not value:
+                raise ValueError(f"{owner}.{each.name}: empty; allowed: text")
+        if not re.fullmatch(r"\d\d_\w+", self.chapter):
+            raise ValueError(
+                f"{owner}.chapter: {self.chapter!r} is no chapter; allowed: such as '13_gradients_and_optimizers'"
+            )
+        if sum(map(bool, (self.stated, self.expects, self.recipe))) > 1:
+            raise ValueError(f"{owner}.expects: only one of stated, expects and recipe may be given")
+        if bool(self.condition) != bool(self.given):
+            raise ValueError(f"{owner}.given: a condition in words and what it changes go together")
+        for name in ("stated", "expects"):
+            try:
+                if getattr(self, name):
+                    Stated.read(getattr(self, name))
+            except ValueError as error:
+                raise ValueError(f"{owner}.{name}: {error}") from None
+        if self.numbers is None:
+            object.__setattr__(self, "numbers", tuple(re.findall(_NUMBER, self.stated)))
+        if not self.unit and self.span:
+            object.__setattr__(self, "unit", self.span.unit)
+        if "/" not in self.unit and self.unit not in units.UNITS and self.unit.lower() in map(str.lower, units.UNITS):
+            raise ValueError(f"{owner}.unit: {self.unit!r} is unknown; allowed: {', '.join(units.UNITS)}")
+
+    @cached_property
+    def span(self) -> Stated | None:
+        """The span that `stated` or `expects` leaves; None where the article's rule has yet to be computed, or there is none."""
+        text = self.stated or self.expects
+        return Stated.read(text) if text else None
+
+
+_REQUIRED = tuple(f.name for f in fields(Claim) if f.default is f.default_factory and f.name != "id")
+
+
+def read_claims(text: str) -> dict[str, Claim]:
+    """Claims by id from TOML, a table each.
+
+    Raises:
+        ValueError: naming the claim and the field: one missing, unknown, or with a value that is not allowed.
+    """
+    found = {}
+    for id, entry in tomllib.loads(text).items():
+        if not isinstance(entry, dict):
+            raise ValueError(f"claim {id}: {entry!r} is not a table")
+        for name in _REQUIRED:
+            if name not in entry:
+                raise ValueError(f"claim {id}.{name}: missing")
+        for name in entry:
+            checks.one_of(f"claim {id}", "field", name, [f.name for f in fields(Claim)])
+        if "numbers" in entry:
+            entry["numbers"] = tuple(entry["numbers"])
+        found[id] = Claim(id=id, **entry)
+    for claim in found.values():
+        if claim.against:
+            checks.one_of(f"claim {claim.id}", "against", claim.against, found)
+    return found
+
+
+@cache
+def claims() -> dict[str, Claim]:
+    """Every claim of the catalog, by id, article by article."""
+    return read_claims(resources.files(__package__).joinpath("claims.toml").read_text(encoding="utf-8"))

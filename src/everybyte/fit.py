@@ -1,0 +1,409 @@
+"""What fits a GPU: the largest batch or sequence, or the fewest GPUs, by the budget that predicts the step."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+
+from . import checks, units
+from .budget import budget
+from .catalog import Gpu, Model, gpu, gpus
+from .setup import LIMITS, Setup
+from .tables import Table
+
+#: What `fit` may vary; of gpus it wants the fewest, of the others the most.
+VARY = ("batch", "sequence", "gpus")
+#: CUDA's allocator rounds every tensor up to a multiple of so many bytes.
+BLOCK = 512
+
+
+@dataclass(frozen=True)
+class Term:
+    """Bytes of a GPU that no tensor of the step can have: `name`, the `reason`, and the `source` of the default."""
+
+    name: str
+    bytes: int
+    reason: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headroom:
+    """What is kept free of tensors on a GPU, in named bytes. None: the default for the GPU, as `terms` says with its source.
+
+    Attributes:
+        driver: what the driver keeps from every process; 0 where the catalog's memory is what a process is told.
+        context: the process's CUDA context: the driver's structures and the loaded kernels.
+        workspace: scratch of cuBLAS, one for the thread of forward and one for that of backward.
+        fragmentation: what the allocator has and no tensor can use.
+        other: other processes, a display, a communicator; 0 by default.
+    """
+
+    driver: int | None = None
+    context: int | None = None
+    workspace: int | None = None
+    fragmentation: int | None = None
+    other: int | None = None
+
+    def __post_init__(self):
+        for name, value in vars(self).items():
+            if value is not None:
+                checks.whole("Headroom", name, value, 0, 2**50)
+
+    def terms(self, gpu: Gpu) -> list[Term]:
+        """The terms on that GPU, in the order in which they are taken."""
+        return [
+            term if getattr(self, name) is None else Term(name, getattr(self, name), term.reason, "set by the reader")
+            for name, term in _defaults(gpu).items()
+        ]
+
+    def usable(self, gpu: Gpu) -> int:
+        """Bytes that are left for tensors."""
+        return gpu.memory - sum(term.bytes for term in self.terms(gpu))
+
+    def table(self, gpu: Gpu) -> Table:
+        """From the GPU's memory to what is usable."""
+        rows = [(f"memory ({gpu.memory_source})", units.text(gpu.memory), gpu.title, gpu.source)]
+        rows += [(f"− {t.name}", units.text(t.bytes), t.reason, t.source) for t in self.terms(gpu)]
+        return Table(("", "bytes", "what it is", "source"), [*rows, ("usable", units.text(self.usable(gpu)), "", "")])
+
+
+_MIB = units.UNITS["MiB"]
+
+
+def _defaults(gpu):
+    from .formulas.workspaces import cublas
+
+    terms = [
+        Term(
+            "driver", 0 if gpu.memory_source == "reported" else 441 * _MIB, "kept by the driver from every process",
+            "the same chip and memory, read both ways: A10 23,028 MiB by nvidia-smi, A10G 22,587 MiB by CUDA",
+        ),
+        Term(
+            "context", 616 * _MIB, "the process's CUDA context: driver structures, loaded kernels",
+            "the largest of three readings of a bare one: 256 MiB (invoke-ai/InvokeAI#9413), 426 MiB "
+            "(unslothai/unsloth-zoo#1053), 616 MiB (LMCache/LMCache#4019)",
+        ),
+        Term(
+            "workspace", 2 * cublas(gpu), "cuBLAS scratch, for forward's thread and for backward's",
+            "PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize",
+        ),
+        Term(
+            "fragmentation", 22 * _MIB, "the part-filled last page of each of the allocator's two pools",
+            "PyTorch, c10/cuda/CUDACachingAllocator.cpp: pages of 20 and of 2 MiB under expandable_segments:True, and "
+            "steps that repeat; without these it can be much more, and is the reader's to set",
+        ),
+        Term("other", 0, "other processes, a display, communicators", "none assumed"),
+    ]  # fmt: skip
+    return {term.name: term for term in terms}
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """The most (of gpus the fewest) with which a step fits a GPU, and what keeps it from more.
+
+    Attributes:
+        model, gpu, vary: as asked. setup: as asked, with `vary` at the value found, or where nothing fits at the least
+            (of gpus, where the least is missing). headroom: what is kept free of tensors; usable: bytes that are left for them.
+        value: what was found; None where nothing fits.
+        witness: what the step with `setup` takes, each tensor rounded up as CUDA's allocator does.
+        next: the same for the next value, which does not fit; None where there is no next value.
+    """
+
+    model: Model
+    setup: Setup
+    gpu: Gpu
+    vary: str
+    headroom: Headroom
+    usable: int
+    value: int | None
+    witness: object
+    next: object | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether anything fits."""
+        return self.value is not None
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the step with `setup`: its peak, or the least that it is known to need."""
+        return _least(self.witness)
+
+    @property
+    def free(self) -> int:
+        """Bytes between the peak and what is usable; negative where nothing fits."""
+        return self.usable - self.peak
+
+    @property
+    def limit(self) -> dict:
+        """What keeps it from more: the bytes that the next value, or the step itself, has too many, `at` where, and the
+        largest `part` there. Of a value that ends the range, the `bound`."""
+        if self.fits and self.next is None:
+            return {"bound": self._bound()}
+        wanted = self.next if self.fits else self.witness
+        parts = _parts(wanted)
+        at = wanted.peak_at or "optimizer step"
+        return {"over": _least(wanted) - self.usable, "at": at, "part": max(parts, key=parts.get), "parts": parts}
+
+    def _bound(self):
+        if self.vary == "gpus":
+            return "no fewer are possible"
+        if self.vary == "sequence" and self.value == self.model.positions:
+            return f"{self.model.name} ends at {self.value:,} positions"
+        return f"Setup.{self.vary} ends at {self.value:,}"
+
+    @cached_property
+    def nearest_gpu(self) -> Gpu | None:
+        """The GPU of the catalog with the least memory that `setup` fits; None where there is none."""
+        found = (g for g in sorted(gpus().values(), key=lambda g: g.memory) if self.headroom.usable(g) >= self.peak)
+        return next(found, None)
+
+    @cached_property
+    def nearest_setup(self):
+        """The cheapest `Rung` of `plan` that fits this GPU; None where there is none or the whole step is not derived."""
+        from .plan import plan
+
+        return plan(self.model, self.setup, self.gpu, self.headroom).best if self.witness.peak is not None else None
+
+    @cached_property
+    def nearest_gpus(self) -> int | None:
+        """The fewest GPUs of this kind that `setup` fits with all states and weights divided; None where none do, or where
+        it is divided already or such a step is not derived."""
+        if self.setup.sharding != "none":
+            return None
+        try:
+            return fit(self.model, self.setup.replace(sharding="zero3"), self.gpu, "gpus", self.headroom).value
+        except ValueError:
+            return None
+
+    def why(self) -> str:
+        """In words: what limits it; where nothing fits, what is too large, and what would do."""
+        said = self.limit
+        if "bound" in said:
+            return f"{said['bound']}; {units.text(self.free)} are left"
+        at, over, parts = said["at"], units.text(said["over"]), said["parts"]
+        share = f"{parts[said['part']] / sum(parts.values()):.0%}"
+        largest = f"the largest part is {said['part']}, {units.text(parts[said['part']])} ({share})"
+        if self.fits:
+            step = f"{self.vary} {self.value + 1:,} is"
+            if self.vary == "gpus":
+                less = self.value - self.setup.replicas
+                step = f"{less:,} GPUs are" if less > 1 else "1 GPU is"
+            return f"{step} {over} too much, in {at}: {largest}"
+        alone = [p for p, size in parts.items() if size > self.usable]
+        what = f"{alone[0]} alone take {units.text(parts[alone[0]])}" if alone else largest
+        return f"{self._least()} is {over} more than the {units.text(self.usable)} usable, in {at}: {what}"
+
+    def _least(self):
+        if self.vary == "gpus" and self.setup.gpus > 1:
+            return f"the least that {self.setup.gpus:,} GPUs have each"
+        return f"{self.vary} {getattr(self.setup, self.vary):,}"
+
+    def instead(self) -> list[str]:
+        """In words, where nothing fits: the nearest GPU and the nearest setup that would."""
+        card, rung = self.nearest_gpu, self.nearest_setup
+        card = f"{card.name} ({units.text(card.memory)})" if card else "no single GPU of the catalog"
+        whole = "whole step" if self.witness.peak is not None else "states alone"
+        said = [f"nearest GPU that the {whole} would fit: {card}"]
+        if self.witness.peak is not None:
+            said.append(
+                f"nearest setup on {self.gpu.name}: {rung.text() if rung else 'none of the switches is enough'}"
+            )
+        return said
+
+    def table(self) -> Table:
+        """What was found, and why it is no more."""
+        title = f"{self.model.name} on {self.gpu.name}: "
+        title += f"{self.vary} {self.value:,} fits" if self.fits else "does not fit"
+        rows = [("memory", self.gpu.memory, units.text(self.gpu.memory))]
+        rows += [(f"− {t.name}", t.bytes, units.text(t.bytes)) for t in self.headroom.terms(self.gpu)]
+        peak = f"peak, in {self.witness.peak_at}" if self.witness.peak_at else "states, in optimizer step"
+        rows += [("usable", self.usable, units.text(self.usable)), (peak, self.peak, units.text(self.peak))]
+        rows.append(
+            ("free", self.free, units.text(self.free)) if self.fits else ("missing", -self.free, units.text(-self.free))
+        )
+        return Table((title, "bytes", ""), rows)
+
+    def said(self) -> list[str]:
+        """The lines under the table: why it is no more and, where nothing fits, what would do."""
+        return [self.why(), *([] if self.fits else self.instead())]
+
+    def as_dict(self) -> dict:
+        """As JSON holds it: whole bytes."""
+        said = {
+            "model": {"name": self.model.name, "parameters": int(self.model.parameters)},
+            "setup": self.setup.as_dict(),
+            "gpu": {"name": self.gpu.name, "memory": self.gpu.memory},
+            "vary": self.vary,
+            "fits": self.fits,
+            "value": self.value,
+            "headroom": {t.name: t.bytes for t in self.headroom.terms(self.gpu)},
+            "usable": self.usable,
+            "peak": self.peak,
+            "peak_at": self.witness.peak_at,
+            "free": self.free,
+            "limit": self.limit,
+            "why": self.why(),
+        }
+        if not self.fits:
+            card, rung = self.nearest_gpu, self.nearest_setup
+            said["nearest"] = {"gpu": card.name if card else None, "setup": rung.setup.as_dict() if rung else None}
+            said["nearest"]["gpus"] = self.nearest_gpus
+        return said
+
+    def __repr__(self):
+        return "\n".join([repr(self.table()), *self.said()])
+
+    def _repr_html_(self):
+        return self.table()._repr_html_() + "".join(f"<p>{escape(line)}</p>" for line in self.said())
+
+
+def fit(
+    model: Model,
+    setup: Setup,
+    gpu: Gpu | str,
+    vary: str = "batch",
+    headroom: Headroom | None = None,
+    witness: Callable = budget,
+) -> Fit:
+    """The largest batch or sequence, or the fewest gpus, with which a step fits a GPU.
+
+    The value found fits, and the next does not, by the same budget with tensors rounded up to 512 bytes; and no value
+    beyond it fits either (of gpus, none below it that was looked at). Of `setup`, the field `vary` is not read.
+
+    Args:
+        gpu: of the catalog, by name too. vary: a name in `VARY`. headroom: what is kept free; by default the GPU's own.
+        witness: what counts the bytes: called with model, setup and block. `eb.dry_run` takes models whose whole step is
+            not derived, at seconds a value.
+
+    Raises:
+        ValueError: an unknown GPU or `vary`; a setup that does not fit the model; a model whose whole step is not derived,
+            unless its states alone are too large.
+    """
+    checks.one_of("fit", "vary", vary, VARY)
+    gpu = find_gpu(gpu)
+    headroom = headroom or Headroom()
+    usable, counted = headroom.usable(gpu), {}
+
+    def count(value):
+        if value not in counted:
+            counted[value] = witness(model, setup.replace(**{vary: value}), block=BLOCK)
+        return counted[value]
+
+    def over(value):
+        return _least(count(value)) - usable
+
+    low, high = _range(model, setup, vary)
+    if vary == "gpus":
+        each = setup.replicas  # divides the gpus
+        shown, enough = _fewest(lambda n: over(n * each), low, high // each, usable // 64)
+        shown *= each
+        value, after = (shown, None if shown == each else shown - each) if enough else (None, None)
+    else:
+        value = _most(over, low, high)
+        if setup.loss == "chunked":
+            value = _beyond(over, value, low, high, 1024 * setup.loss_chunks)
+        shown, after = low if value is None else value, None if value in (None, high) else value + 1
+    found = count(shown)
+    if found.peak is None and value is not None:
+        raise ValueError(
+            f"{model.unlike_gpt()}; its whole step is not derived, and its states fit the {units.text(usable)} that "
+            f"{gpu.name} has usable; allowed: witness=eb.dry_run, where the reference has its architecture"
+        )
+    following = None if after is None else count(after)
+    return Fit(model, setup.replace(**{vary: shown}), gpu, vary, headroom, usable, value, found, following)
+
+
+def find_gpu(wanted: Gpu | str) -> Gpu:
+    """The GPU, by name too. Raises ValueError where the catalog has none of that name."""
+    if isinstance(wanted, Gpu):
+        return wanted
+    checks.one_of("fit", "gpu", wanted, gpus())
+    return gpu(wanted)
+
+
+def _least(witness):
+    """Bytes of the peak; of a step that is not derived, the most of the moments that are."""
+    return max(witness.phases.values()) if witness.peak is None else witness.peak
+
+
+def _parts(witness):
+    parts = witness.parts_at("after_step") if witness.peak is None else witness.parts
+    return {name: size for name, size in parts.items() if size}
+
+
+def _range(model, setup, vary):
+    """The least and the most value of `vary` that the setup and the model allow."""
+    low, high = LIMITS[vary]
+    if vary == "gpus" and setup.sharding == "none":
+        return low, low  # each of them would hold everything
+    if vary == "sequence" and model.positions:
+        high = min(high, model.positions)
+    if setup.loss == "chunked" and vary != "gpus":  # no more chunks than tokens
+        low = -(-setup.loss_chunks // (setup.sequence if vary == "batch" else setup.batch))
+        if low > high:
+            setup.replace(**{vary: high}).check_model(model)  # says what is wrong
+    return low, high
+
+
+def _most(over, low, high):
+    """The largest value that is not over, of a measure that grows; None for none.
+
+    Peaks are nearly straight lines, or two with a bend: a line through two values guesses the border, and every third
+    guess halves what is left, for those that are not.
+    """
+    below = over(low)
+    if below > 0:
+        return None
+    slope, bracketed, guess, guesses = 0, False, low + 1, 0
+    while low + bracketed < high:
+        guess = max(low + 1, min(guess, high - bracketed))
+        found, guesses = over(guess), guesses + 1
+        if found <= 0:
+            slope, low, below = (found - below) / (guess - low), guess, found
+        else:
+            slope, high, bracketed = (found - below) / (guess - low), guess, True
+        guess = low + (int(-below / slope) if slope > 0 else 3 * low)
+        if bracketed and guesses % 3 == 0:
+            guess = (low + high) // 2
+    return low
+
+
+def _fewest(over, low, high, slack):
+    """The smallest value that is not over, and whether there is one; else the value that is the least over.
+
+    More GPUs have less each, but for two things: a single one needs no buffers to talk to others, and each tensor is
+    filled up to a multiple of the GPUs. So it doubles the value until it is enough, halves what is between, and looks
+    further down until a value is over by more than `slack`.
+    """
+    seen, value = {}, low
+    while value <= high:
+        seen[value] = over(value)
+        if seen[value] <= 0:
+            break
+        value *= 2
+    else:
+        return min(seen, key=seen.get), False
+    below = value // 2 if value > low else low - 1
+    while value - below > 1:
+        middle = (below + value) // 2
+        below, value = (below, middle) if over(middle) <= 0 else (middle, value)
+    ahead = value - 1
+    while ahead >= low and (more := over(ahead)) <= slack:
+        value, ahead = (ahead if more <= 0 else value), ahead - 1
+    return value, True
+
+
+def _beyond(over, value, low, high, slack):
+    """The largest value that is not over, from `value` or the `low` one on, of a peak that may fall by `slack` bytes.
+
+    With the tokens, the number of chunks of the loss goes up and down, and with it what rounding adds: less than two
+    blocks a chunk, for its share of the loss and of the input's gradient. Everything else only grows.
+    """
+    ahead = value or low
+    while ahead < high and over(ahead) <= slack:
+        ahead += 1
+        if over(ahead) <= 0:
+            value = ahead
+    return value

@@ -1,0 +1,430 @@
+"""What fits: held against trying every value; where nothing does, what is said; and the price of each switch."""
+
+import json
+import time
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import everybyte as eb
+from everybyte.cli import main
+from everybyte.fit import BLOCK, Headroom, _fewest, _most, fit
+from everybyte.plan import DIGITS, PASSES, made, plan, work
+from everybyte.reference.step import make_optimizer
+from everybyte.setup import ATTENTIONS, CHECKPOINTINGS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
+
+NOTHING = Headroom(driver=0, context=0, workspace=0, fragmentation=0)
+GPT2, XL = eb.model("gpt2"), eb.model("gpt2-xl")
+
+
+def card(memory, **more):
+    given = {
+        "advertised_gb": 1,
+        "bandwidth": 10**12,
+        "bf16_flops": 10**14,
+        "host_link": 1,
+        "capability": "8.0",
+        "source": "a test",
+    }
+    return eb.Gpu(name="card", title="a card", memory=memory, memory_source="reported", **given | more)
+
+
+@st.composite
+def runs(draw, losses=("plain", "chunked")):
+    """A small GPT, a setup, and which field to vary."""
+    heads = draw(st.integers(1, 4))
+    model = eb.Model(
+        name="drawn", layers=draw(st.integers(1, 5)), width=heads * 8 * draw(st.integers(1, 6)), heads=heads,
+        vocabulary=draw(st.integers(2, 4000)), positions=32, tied=draw(st.booleans()),
+    )  # fmt: skip
+    loss, batch, sequence = draw(st.sampled_from(losses)), draw(st.integers(1, 5)), draw(st.integers(1, 6))
+    setup = eb.Setup(
+        batch=batch, sequence=sequence, precision=draw(st.sampled_from(list(PRECISIONS))),
+        optimizer=draw(st.sampled_from(list(OPTIMIZERS))), optimizer_impl=draw(st.sampled_from(OPTIMIZER_IMPLS)),
+        attention=draw(st.sampled_from(ATTENTIONS)), dropout=draw(st.sampled_from([0.0, 0.1])),
+        checkpointing=draw(st.sampled_from([c for c in CHECKPOINTINGS if c != "every-k" or model.layers > 1])),
+        accumulation=draw(st.integers(1, 3)), loss=loss,
+        loss_chunks=draw(st.integers(1, batch * sequence)) if loss == "chunked" else 8,
+    )  # fmt: skip
+    return model, setup, draw(st.sampled_from(["batch", "sequence"]))
+
+
+def every(model, setup, vary, most):
+    """Each value that the setup allows, up to `most`, with its peak."""
+    found = {}
+    for value in range(1, most + 1):
+        try:
+            found[value] = eb.budget(model, setup.replace(**{vary: value}), BLOCK).peak
+        except ValueError:
+            assert setup.loss == "chunked" or value > model.positions
+    return found
+
+
+@settings(max_examples=30)
+@given(runs(), st.integers(1, 20), st.integers(-1, 1))
+def test_it_is_what_trying_every_value_finds(run, at, slack):
+    model, setup, vary = run
+    peaks = every(model, setup, vary, 32)
+    at = sorted(peaks)[min(at, len(peaks)) - 1]
+    memory = peaks[at] + slack  # exactly enough for a value, a byte too few, a byte to spare
+    found = fit(model, setup, card(memory), vary, NOTHING)
+    right = [value for value, peak in peaks.items() if peak <= memory]
+    if not right:
+        assert found.value is None and not found.fits and found.free < 0
+    elif vary == "batch" and right[-1] == 32:
+        assert found.value >= 32
+    else:
+        assert found.value == right[-1]
+        assert found.peak == peaks[found.value] and found.free == memory - found.peak >= 0
+        if found.next:
+            assert (
+                found.next.peak == peaks[found.value + 1] > memory and found.limit["over"] == found.next.peak - memory
+            )
+
+
+@settings(max_examples=25)
+@given(runs(losses=("plain",)))
+def test_the_peak_grows_with_batch_and_sequence(run):
+    """What the search stands on. The chunked loss breaks it, by its chunks' rounding."""
+    peaks = list(every(*run, 24).values())
+    assert peaks == sorted(peaks)
+
+
+def test_the_chunked_loss_may_fall_and_the_largest_is_found():
+    model = eb.Model(name="falls", layers=1, width=48, heads=6, vocabulary=1039, positions=128)
+    setup = eb.Setup(
+        precision="bf16",
+        optimizer="sgd",
+        attention="eager",
+        dropout=0.1,
+        loss="chunked",
+        loss_chunks=3,
+        sequence=1,
+        batch=3,
+    )
+    peaks = every(model, setup, "batch", 60)
+    falling = [v for v in peaks if v + 1 in peaks and peaks[v + 1] < peaks[v]]
+    assert falling
+    for value in falling:
+        found = fit(model, setup, card(peaks[value + 1]), "batch", NOTHING)
+        assert found.value == max(v for v, peak in peaks.items() if peak <= found.usable) > value
+
+
+@given(
+    st.integers(1, 500),
+    st.integers(0, 500),
+    st.integers(-5, 600),
+    st.integers(1, 9),
+    st.integers(0, 700),
+    st.integers(0, 9),
+)
+def test_the_searches(low, more, border, slope, bend, steeper):
+    """Over a line with a bend, or one flat up to the border."""
+    high, asked = low + more, []
+
+    def over(n):
+        asked.append(n)
+        return slope * (n - border) + steeper * (max(n - bend, 0) - max(border - bend, 0))
+
+    right = min(border, high) if border >= low else None
+    assert _most(over, low, high) == right
+    assert set(asked) <= set(range(low, high + 1)) and len(asked) == len(set(asked)) <= 5 + 3 * more.bit_length()
+    assert _most(lambda n: -1 if n <= border else 1, low, high) == right
+
+
+@given(st.integers(1, 4), st.integers(0, 300), st.integers(1, 200), st.integers(0, 9))
+def test_the_fewest(low, more, border, seed):
+    """Of a share that falls with the GPUs, and goes up and down a little by what fills it up."""
+    high = low + more
+
+    def over(n):
+        return 10**6 // n - 10**6 // border + (n * seed * 7919) % 50 - 25
+
+    right = next((n for n in range(low, high + 1) if over(n) <= 0), None)
+    value, enough = _fewest(over, low, high, 100)
+    if enough:
+        assert value == right
+    elif right is not None:  # between the last doubling and the end of the range
+        assert right > max(low * 2**k for k in range(12) if low * 2**k <= high)
+    # One GPU needs no buffers to talk to others: it may be enough where two are not.
+    assert _fewest(lambda n: n > low, low, high, 0) == (low, True)
+
+
+@pytest.mark.parametrize("gpu", ["a100-40gb", "h100-80gb", "mi300x", "t4"])
+@pytest.mark.parametrize("vary", ["batch", "sequence"])
+def test_gpt2_xl_over_the_catalog(gpu, vary):
+    setup = eb.Setup(batch=2, precision="fp16-mixed")
+    found = fit(XL, setup, gpu, vary)
+    assert found.usable == eb.gpu(gpu).memory - sum(found.headroom.terms(eb.gpu(gpu))[i].bytes for i in range(5))
+    if not found.fits:
+        assert gpu == "t4" and eb.budget(XL, setup.replace(**{vary: 1}), BLOCK).peak > found.usable
+        return
+    assert found.peak == eb.budget(XL, found.setup, BLOCK).peak <= found.usable
+    if found.value == 1024 and vary == "sequence":
+        assert found.limit == {"bound": "gpt2-xl ends at 1,024 positions"}
+    else:
+        after = eb.budget(XL, setup.replace(**{vary: found.value + 1}), BLOCK)
+        assert after.peak > found.usable and found.limit["part"] == max(after.parts, key=after.parts.get)
+        assert (
+            found.limit["at"] == after.peak_at and found.limit["part"] in found.why() and after.peak_at in found.why()
+        )
+
+
+def test_it_takes_less_than_50_milliseconds():
+    setup = eb.Setup(precision="bf16-mixed")
+    fit(GPT2, setup, "b200")
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        assert fit(GPT2, setup, "b200").value > 150
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.05
+
+
+def test_fewest_gpus():
+    """A stand-in for a sharded step's witness: half of its bytes are shared among the GPUs."""
+
+    def sharded(model, setup, block):
+        found = eb.budget(model, setup.replace(gpus=1, sharding="none", replicas=1), block)
+        size = 10**9 + 10**9 // (setup.gpus // setup.replicas)
+        return type(found)(model, setup, block, found.moments, found.parts, found.phases, size, "backward")
+
+    zero3 = eb.Setup(sharding="zero3")
+    found = fit(GPT2, zero3, card(10**9 + 10**9 // 7), "gpus", NOTHING, sharded)
+    assert found.value == 7 and found.next.peak > found.usable and "6 GPUs are" in found.why()
+    found = fit(GPT2, zero3.replace(gpus=2, replicas=2), card(10**9 + 10**9 // 7), "gpus", NOTHING, sharded)
+    assert found.value == 14 and found.next.setup.gpus == 12
+    assert fit(GPT2, zero3, card(2 * 10**9), "gpus", NOTHING, sharded).limit == {"bound": "no fewer are possible"}
+    assert not fit(GPT2, zero3, card(10**9), "gpus", NOTHING, sharded).fits
+    assert fit(GPT2, eb.Setup(), "t4", "gpus").value == 1
+    assert not fit(XL, eb.Setup(), "t4", "gpus").fits  # without sharding each of many would hold everything
+
+
+def test_where_nothing_fits_it_says_what_is_too_large_and_what_would_do():
+    found = fit(XL, eb.Setup(precision="bf16-mixed"), "rtx-2080-ti")
+    assert found.value is None and found.limit["part"] == "optimizer"
+    assert "optimizer alone take 17.41 GiB" in found.why() and "batch 1" in found.why()
+    assert found.nearest_gpu.name == "rtx-5090"
+    smaller = [g for g in eb.gpus().values() if g.memory < found.nearest_gpu.memory]
+    assert smaller and all(Headroom().usable(g) < found.peak for g in smaller)
+    assert Headroom().usable(found.nearest_gpu) >= found.peak
+    assert found.nearest_setup is None and "none of the switches is enough" in repr(found)
+    near = fit(XL, eb.Setup(), "rtx-4090")
+    rung = near.nearest_setup
+    assert eb.budget(XL, rung.setup, BLOCK).peak <= near.usable and rung.text() in repr(near)
+    assert "<p>" in near._repr_html_() and "&" in fit(GPT2.replace(name="<&>"), eb.Setup(), card(10**7))._repr_html_()
+
+
+def test_an_architecture_whose_step_is_not_derived():
+    llama = eb.model("llama-2-7b")
+    found = fit(llama, eb.Setup(), "a100-80gb")
+    assert not found.fits and found.peak == eb.budget(llama, eb.Setup(batch=1), BLOCK).phases["after_step"]
+    assert found.nearest_gpu.name == "h200" and "states alone" in repr(found)
+    with pytest.raises(ValueError, match="Model.gated.*witness=eb.dry_run"):
+        fit(llama, eb.Setup(), "h200")
+    with pytest.raises(ValueError, match="Model.gated"):
+        plan(llama, eb.Setup(), "h200")
+    small = llama.replace(layers=2, width=64, heads=4, kv_heads=4, head_width=16, ffn_width=96, vocabulary=500)
+    wanted = eb.dry_run(small, eb.Setup(batch=9, sequence=16), block=BLOCK).peak
+    counted = fit(small, eb.Setup(sequence=16), card(wanted), "batch", NOTHING, eb.dry_run)
+    assert counted.value == 9 and counted.free == 0 and counted.next.peak > wanted
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ((GPT2, eb.Setup(), "h1000"), "fit.gpu: 'h1000' is unknown; did you mean"),
+        ((GPT2, eb.Setup(), "h200", "layers"), "fit.vary: 'layers' is unknown; allowed: batch, sequence, gpus"),
+        ((GPT2, eb.Setup(sequence=2000), "h200"), "Setup.sequence: 2000 is more than the 1024 positions of gpt2"),
+    ],
+)
+def test_bad_input(arguments, said):
+    with pytest.raises(ValueError) as error:
+        fit(*arguments)
+    assert said in str(error.value)
+
+
+def test_headroom_is_named_and_the_reader_s_to_set():
+    a10, h100 = eb.gpu("a10"), eb.gpu("h100-80gb")
+    terms = {t.name: t for t in Headroom().terms(h100)}
+    assert list(terms) == ["driver", "context", "workspace", "fragmentation", "other"]
+    assert all(t.reason and t.source for t in terms.values())
+    assert terms["driver"].bytes == 0 and terms["workspace"].bytes == 2 * 2**25
+    assert {t.name: t.bytes for t in Headroom().terms(a10)}["driver"] == 441 * 2**20
+    mine = Headroom(context=0, other=2**30)
+    assert mine.usable(h100) == Headroom().usable(h100) + terms["context"].bytes - 2**30
+    assert next(t for t in mine.terms(h100) if t.name == "context").source == "set by the reader"
+    assert fit(XL, eb.Setup(), h100, headroom=Headroom(other=40 * 2**30)).value < fit(XL, eb.Setup(), h100).value
+    for bad in (-1, 0.5, True, "1 GiB"):
+        with pytest.raises(ValueError, match="Headroom.context"):
+            Headroom(context=bad)
+
+
+def test_every_rung_is_what_the_budget_says_of_the_same_tokens():
+    setup = eb.Setup(batch=4, attention="eager", precision="bf16-mixed")
+    found = plan(GPT2, setup, "rtx-3090")
+    assert found.asked.setup == setup and found.asked.switches == {} and found.asked.seconds == 0
+    assert len({r.setup for r in found.rungs}) == len(found.rungs) > 100
+    for rung in found.rungs:
+        run = rung.setup
+        assert run.batch * run.accumulation * run.sequence == 4 * 1024
+        assert rung.switches == {n: v for n, v in run.as_dict().items() if v != getattr(setup, n)}
+        assert DIGITS[run.precision][0] >= DIGITS["bf16-mixed"][0]
+    for rung in found.rungs[::23]:
+        assert rung.peak == eb.budget(GPT2, rung.setup, BLOCK).peak == found.asked.peak - rung.saved
+        assert rung.work == work(GPT2, rung.setup) and rung.flops == rung.work.flops - found.asked.work.flops
+    kinds = set().union(*(r.kinds for r in found.rungs))
+    assert kinds == {"precision", "attention", "loss", "checkpointing", "accumulation", "optimizer_impl"}
+
+
+def test_the_ladder_climbs_and_the_best_is_the_cheapest():
+    found = plan(GPT2, eb.Setup(batch=32, precision="bf16-mixed"), "rtx-3090")
+    ladder = found.ladder()
+    assert [r.seconds for r in ladder] == sorted(r.seconds for r in ladder)
+    assert all(b.peak < a.peak for a, b in zip(ladder, ladder[1:], strict=False))
+    mine = [r for r in found.rungs if r.setup.precision == "bf16-mixed" and r.peak <= found.usable]
+    assert found.asked.peak > found.usable and found.best.seconds == min(r.seconds for r in mine)
+    assert found.best.peak <= found.usable and found.cheapest("bf16-mixed") is found.best
+    alone = found.singles
+    assert all(len(r.kinds) == 1 for r in alone) and {r.kinds.pop() for r in alone} >= {"checkpointing", "loss"}
+    saving = [r.seconds / r.saved for r in alone if r.saved > 0]
+    assert saving == sorted(saving) and all(r.saved <= 0 for r in alone[len(saving) :])
+
+
+def test_a_run_that_fits_needs_no_switch_and_digits_are_given_up_last():
+    assert plan(GPT2, eb.Setup(), "h100-80gb").best.switches == {}
+    assert plan(XL, eb.Setup(), "rtx-4090").best.setup.precision == "bf16"  # nothing with more digits fits
+    assert plan(XL, eb.Setup(), "rtx-4090").precisions == ["fp32", "bf16-mixed", "bf16-master", "bf16"]
+    assert plan(XL, eb.Setup(), "v100-32gb").precisions == ["fp32", "fp16-mixed"]  # Volta has no bf16
+    assert plan(XL, eb.Setup(), "p100").best is None
+
+
+def test_the_order_of_price_is_the_run_s():
+    """Recomputation is priced by FLOPs and bytes, so its place in the order changes with run and GPU."""
+
+    def order(batch, gpu):
+        found = plan(GPT2, eb.Setup(batch=batch, precision="bf16-mixed"), gpu).singles
+        return [r.text() for r in found if "accumulation" in r.text() or r.text() == "checkpointing full"]
+
+    assert order(4, "h100-80gb")[-1] != "checkpointing full" == order(64, "h100-80gb")[-1]
+
+
+def test_work_by_hand():
+    setup = eb.Setup(batch=8)
+    plain = work(GPT2, setup)
+    tokens = 8 * 1024
+    matrices = 12 * 12 * 768**2 + 768 * 50257
+    squares = 12 * 2 * 8 * 12 * 1024**2 * 64  # of one product, all layers
+    assert plain.flops == 6 * tokens * matrices + 7 * squares
+    twice = work(GPT2, setup.replace(batch=4, accumulation=2))
+    assert twice.flops == plain.flops and twice.moved > plain.moved
+    # Each batch after the first reads and writes the sum of the gradients; the rest is what does not shrink with the batch.
+    assert (
+        twice.moved - plain.moved
+        == 2 * (made(GPT2, setup.replace(batch=4, accumulation=2)) - made(GPT2, setup)) + 8 * GPT2.parameters
+    )
+    full, selective = (work(GPT2, setup.replace(checkpointing=c)) for c in ("full", "selective"))
+    assert full.flops - plain.flops == 2 * tokens * (12 * 12 - 12 * 4) * 768**2 + 2 * squares
+    assert selective.flops - plain.flops == 2 * squares
+    chunked = work(GPT2, setup.replace(loss="chunked"))
+    assert chunked.flops - plain.flops == 2 * tokens * 768 * 50257
+    fused = work(GPT2, setup.replace(optimizer_impl="fused"))
+    assert plain.moved - fused.moved == 4 * GPT2.parameters * (PASSES["adamw"][0] - PASSES["adamw"][1])
+    gpu = card(2**40)
+    assert plain.seconds(gpu) == plain.flops / 1e14 + plain.moved / 1e12
+
+
+class Traffic(TorchDispatchMode):
+    """Counts the numbers that operations on tensors of more than one number read and write."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        read, written = {}, {}
+        for argument, value in zip(function._schema.arguments, args, strict=False):
+            tensors = {id(t): t.numel() for t in tree_leaves(value) if isinstance(t, torch.Tensor) and t.numel() > 1}
+            read |= tensors
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                written |= tensors
+        made = {id(t): t.numel() for t in tree_leaves(result) if isinstance(t, torch.Tensor) and t.numel() > 1}
+        self.numbers += sum(read.values()) + sum((written | made).values())
+        return result
+
+
+@pytest.mark.parametrize("optimizer", PASSES)
+@pytest.mark.parametrize("impl", ["foreach", "loop", "fused"])
+def test_the_optimizer_s_passes_are_pytorch_s(optimizer, impl):
+    module = torch.nn.Linear(64, 32)
+    made = make_optimizer(eb.Setup(optimizer=optimizer, optimizer_impl=impl))(module.parameters())
+    for _ in range(2):  # the states exist from the first step on
+        for p in module.parameters():
+            p.grad = torch.ones_like(p)
+        with Traffic() as traffic:
+            made.step()
+    scaled = int(impl == "fused")  # by its schema it writes gradients too; the kernel does so under a loss scaler alone
+    assert traffic.numbers == (PASSES[optimizer][impl == "fused"] + scaled) * (64 * 32 + 32)
+
+
+def test_made_is_what_a_trace_sees_born():
+    model = eb.Model(name="tiny", layers=3, width=32, heads=2, vocabulary=101, positions=32)
+    for more in (
+        {},
+        {"checkpointing": "full"},
+        {"loss": "chunked", "loss_chunks": 4},
+        {"attention": "eager", "precision": "bf16-mixed"},
+    ):
+        setup = eb.Setup(batch=2, sequence=16, **more)
+        trace = eb.dry_run(model, setup)
+        born = [
+            a for a in trace.allocations if a.birth > 0 and trace.operations[a.birth][1] not in ("optimizer", "rest")
+        ]
+        sums = 3 * 4 if "loss" in more else 0  # of the four chunks' losses, which the ledger takes as one
+        assert made(model, setup) == sum(a.bytes for a in born) - sums
+
+
+def test_the_command(capsys):
+    def said(*arguments):
+        assert main(["fit", *arguments]) == 0
+        return capsys.readouterr().out
+
+    found = json.loads(said("gpt2-xl", "--gpu", "a100-40gb", "--precision", "bf16-mixed", "--json"))
+    assert found["value"] == fit(XL, eb.Setup(precision="bf16-mixed"), "a100-40gb").value == 5
+    assert found["setup"]["batch"] == 5 and found["usable"] - found["peak"] == found["free"] > 0
+    assert sum(found["headroom"].values()) == found["gpu"]["memory"] - found["usable"]
+    assert "batch 5 fits" in said("gpt2-xl", "--gpu", "a100-40gb", "--precision", "bf16-mixed")
+    less = json.loads(
+        said("gpt2-xl", "--gpu", "a100-40gb", "--precision", "bf16-mixed", "--keep-other", "4GiB", "--json")
+    )
+    assert less["value"] < 5 and less["headroom"]["other"] == 4 * 2**30
+    assert json.loads(said("gpt2", "--gpu", "t4", "--vary", "sequence", "--batch", "2", "--json"))["value"] == 1024
+    nothing = json.loads(said("gpt2-xl", "--gpu", "rtx-4090", "--plan", "--json"))
+    assert (
+        nothing["value"] is None
+        and nothing["nearest"]["gpu"] == "rtx-5090"
+        and nothing["nearest"]["setup"]["precision"] == "bf16"
+    )
+    assert nothing["plan"]["best"] and nothing["plan"]["ladder"] and nothing["plan"]["asked"]["switches"] == {}
+    assert "optimizer fused" in said("gpt2-xl", "--gpu", "rtx-4090", "--plan")
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["gpt2"], "--gpu"),
+        (["gpt2", "--gpu", "h300"], "fit.gpu: 'h300' is unknown"),
+        (["gpt2", "--gpu", "h200", "--vary", "width"], "fit.vary: 'width'"),
+        (["gpt2", "--gpu", "h200", "--keep-other", "1"], "not a number followed by a unit"),
+        (["llama-2-7b", "--gpu", "h200"], "Model.gated"),
+    ],
+)
+def test_bad_input_to_the_command(capsys, arguments, said):
+    assert main(["fit", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and said in err and err.count("\n") == 1
