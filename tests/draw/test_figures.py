@@ -27,6 +27,10 @@ FORMATS = {
 X = [128, 256, 512, 1024]
 CURVES = {"scores": ("activations", [x * x for x in X]), "flash": ("activations", [5.0 * x for x in X])}
 MAP = [1, 2, 4], [64, 128], [[0, 0, 1], [0, 1, 1]], [("optimizer", "optimizer step"), ("loss", "loss backward")]
+RATIOS = {
+    "one": [(1.0, "holds", "weights")] * 20 + [(0.03, "off", "activations and loss at the peak")],
+    "two": [(12.5, "off", "a lower bound")],
+}
 FIGURES = {
     "stacked": lambda: draw.stacked(ROWS, title="GPT-2"),
     "stacked, capacity near": lambda: draw.stacked(ROWS, capacity=3 * GIB, title="GPT-2"),
@@ -45,6 +49,11 @@ FIGURES = {
     "regions, one": lambda: draw.regions(
         *MAP[:2], [[1] * 3] * 2, MAP[3], "batch", "sequence", limits={"none": (MAP[2], 9)}
     ),
+    "ratios": lambda: draw.ratios(RATIOS, ("holds", "off"), "articles"),
+    "costs": lambda: draw.costs({"none": (8 * GIB, 1.0), "full": (GIB, 1.33)}, "arithmetic, none is 1", "GPT-2"),
+    "costs, unpriced": lambda: draw.costs({"a": (GIB, None), "b": (2 * GIB, None)}, "milliseconds: not recorded"),
+    "costs, one": lambda: draw.costs({"none": (0, 40)}, "milliseconds a step"),
+    "losses": lambda: draw.losses({f"run {i}": [7.0, None, 6.0 - i] for i in range(9)}, "GPT-2"),
     "timeline, capacity": lambda: draw.timeline(TRACE, "GPT-2", capacity=8 * GIB),
 }
 
@@ -101,6 +110,14 @@ def test_a_map_says_its_shares_and_corners():
     assert "optimizer step at batch 1 and sequence 64, loss backward at batch 4 and sequence 64" in fig.alt
 
 
+def test_dots_stand_at_their_ratios_and_do_not_cover_each_other():
+    fig = draw.ratios(RATIOS, ("holds", "off"), "articles")
+    dots = [tuple(float(v[0]) for v in line.get_data()) for line in fig.axes[0].lines if line.get_marker() in "o^"]
+    assert len(set(dots)) == len(dots) == 22 and sorted({x for x, _ in dots}) == [0.03, 1.0, 12.5]
+    assert "one, 21 numbers, 20 of them within a tenth, from 0.03 times (activations and loss at the peak)" in fig.alt
+    assert {"activations and loss at the peak", "a lower bound"} <= {" ".join(t.get_text().split()) for t in words(fig)}
+
+
 def test_ranges_say_where_the_number_falls():
     assert "fp16 from 2^-24 (normal from 2^-14) to 2^15.999, loses 2^-26" in draw.ranges(FORMATS, mark=-26).alt
     assert "holds with fewer bits 2^-20" in draw.ranges(FORMATS, mark=-20).alt
@@ -120,6 +137,10 @@ def test_ranges_say_where_the_number_falls():
         (lambda: draw.timelines({}), "traces: {} has no timelines"),
         (lambda: draw.regions([1, 2], [1, 2], [[0, 0]], [("loss", "loss")]), "where: 1 rows do not go with 2 of y"),
         (lambda: draw.regions([1, 2], [1, 2], [[0, 0], [0, 1]], [("loss", "loss")]), r"where: \[0, 1\] name no region"),
+        (lambda: draw.ratios({"a": []}, ("holds",)), "a row without dots"),
+        (lambda: draw.ratios({"a": [(0, "holds", "w")]}, ("holds",)), r"rows\['a'\]: 0, 'holds'"),
+        (lambda: draw.ratios({"a": [(1, "off", "w")]}, ("holds",)), "'off'; allowed: ratios above 0, kinds holds"),
+        (lambda: draw.ratios({"a": [(1, "a", "w")]}, "abcde"), "kinds: 5 kinds; allowed: up to 4"),
         (lambda: draw.ranges({}), "formats: {} has no formats"),
         (lambda: draw.ranges({"a": {"smallest": 1, "normal": 0, "largest": 2}}), "does not ascend"),
     ],

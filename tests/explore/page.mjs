@@ -49,6 +49,7 @@ export async function play(picture, spec, state, steps) {
     const svg = find((e) => e.name === "svg");
     seen.push({
       sentence: find((e) => e.className === "everybyte-sentence").textContent,
+      title: find((e) => e.className === "everybyte-title").textContent,
       error: find((e) => e.className === "everybyte-error")?.textContent ?? "",
       label: svg?.attributes["aria-label"] ?? "",
       role: svg?.attributes.role ?? "",

@@ -21,6 +21,12 @@ EXPLORERS = {
     "attention": explore.attention,
     "step": explore.step,
     "loss": explore.loss,
+    "planning": explore.planning,
+    "precision": explore.precision,
+    "batches": explore.batches,
+    "checkpointing": explore.checkpointing,
+    "zero": explore.zero,
+    "sharding": explore.sharding,
 }
 PAGE = Path(__file__).with_name("page.mjs").read_text(encoding="utf-8")
 PLAY = """

@@ -29,21 +29,33 @@ MOST |= {
     "shared_experts": 8,
 }
 MOST |= {"exponent_bits": 8, "mantissa_bits": 23, "quantized_bits": 32, "magnitude": 40}
+#: FLOPs are products of more: smaller models and batches keep them under 2**53.
+MOST_OF_FLOPS = {"vocabulary": 60_000, "width": 4096, "ffn_width": 16_384, "sequence": 4096, "batch": 4, "layers": 48}
+MOST_OF_FLOPS |= {
+    "accumulation": 2,
+    "loss_chunks": 8,
+    "segment": 48,
+    "parameters": 10**10,
+    "heads": 64,
+    "kv_heads": 64,
+    "head_width": 64,
+}
 FORMULAS = registry() | {f"{name}, in blocks": f.in_blocks() for name, f in registry().items() if f.rounded is not None}
 
 
-def span(symbol):
+def span(symbol, flops=False):
     """The least and the most value that a point gives the symbol."""
+    most = MOST | (MOST_OF_FLOPS if flops else {})
     least = {"exponent_bits": 2, "magnitude": -150}
     low = least.get(symbol.name, int(bool(symbol.symbol.is_positive)))
     if symbol.unit == "0 or 1":
         return 0, 1
-    return low, 8 if symbol.name.endswith("_bytes") else MOST.get(symbol.name, 256)
+    return low, 8 if symbol.name.endswith("_bytes") else most.get(symbol.name, 256)
 
 
 def points(formula):
     """Both ends of every symbol together, each end alone, and many between; the catalog's models and setups."""
-    spans = {s.name: span(s) for s in formula.symbols}
+    spans = {s.name: span(s, "flops" in formula.name) for s in formula.symbols}
     chance = random.Random(formula.name)
     between = [{n: chance.randint(*ends) for n, ends in spans.items()} for _ in range(150)]
     alone = [{**between[0], n: end} for n, ends in spans.items() for end in ends]

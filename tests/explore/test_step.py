@@ -67,10 +67,10 @@ def test_an_instant_is_named():
 
 def test_a_moved_slider_says_where_it_is(node):
     explorer = explore.step()
-    steps = [{"c_look": 0, "c_place": 300}, {"preset": 0}]
+    steps = [{"c_place": 300}, {"preset": 0}]
     data = {"spec": explorer.picture.spec, "state": explorer.state, "steps": steps}
     opened, moved, back = node(PLAY, data, picture=explorer.source, page=PAGE)["seen"]
-    assert moved["sentence"].startswith("Look at the peak → the slider's place, place (‰) 0 → 300: Operation ")
+    assert moved["sentence"].startswith("Place (‰) 0 → 300: Operation ") and moved["state"]["look"] == 0
     assert opened["label"] == back["label"] != moved["label"] and moved["bars"] >= 4
 
 

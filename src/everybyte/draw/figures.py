@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import NullLocator
 
 from .. import units
@@ -16,6 +17,8 @@ from .palette import CARD, GRID, INK, MUTED, ink_on, part
 
 #: Inches wide; 72 CSS pixels each.
 WIDTH = 9.5
+#: Around a line: its color is seen on the card whatever it is.
+_CASING = [withStroke(linewidth=4, foreground=MUTED)]
 
 
 def canvas(title: str, height: float = 3.6, width: float = WIDTH):
@@ -33,20 +36,22 @@ def _style(ax):
         ax.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         ax.spines[side].set_color(MUTED)
-    ax.tick_params(colors=INK, labelsize=10)
-    ax.xaxis.label.set_color(INK)
-    ax.yaxis.label.set_color(INK)
+    ax.tick_params(colors=INK, labelsize=11)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.label.set(color=INK, fontsize=11)
     ax.grid(color=GRID, linewidth=0.8)
     ax.set_axisbelow(True)
 
 
 def _title(fig, title):
-    words = textwrap.fill(title, int(fig.get_figwidth() * 8))
-    fig.suptitle(words, x=0.01, ha="left", fontsize=12, color=INK, fontweight="bold")
+    words = textwrap.fill(title, int(fig.get_figwidth() * 8.5))
+    fig.suptitle(words, x=0.01, ha="left", fontsize=13, color=INK, fontweight="bold")
 
 
 def amount(value: float, unit: str) -> str:
     """`value` as text in `unit`: a key of `units.UNITS` takes bytes; any other unit is a count of things."""
+    if unit == "B":
+        return f"{value:,.2f}".removesuffix(".00") + " B"  # there are no parts of a byte
     if unit in units.UNITS:
         return f"{units.to(value, unit):,.2f} {unit}"
     return f"{units.number(value)} {unit}".rstrip()
@@ -63,9 +68,19 @@ def _look(name):
 
 def _legend(fig, names, extra=()):
     handles = [Patch(label=part(n).label, **_look(n)) for n in names] + list(extra)
-    legend = fig.legend(
-        handles=handles, loc="outside lower left", ncols=min(len(handles), 6), frameon=False, fontsize=10
-    )
+    _keys(fig, handles)
+
+
+def _keys(fig, handles):
+    """A legend below, in as many columns as its words leave room for."""
+    words = [len(h.get_label()) for h in handles]
+
+    def wide(columns):  # in inches
+        rows = -(-len(words) // columns)
+        return sum(0.6 + 0.088 * max(words[i : i + rows]) for i in range(0, len(words), rows))
+
+    columns = next((n for n in range(min(len(words), 6), 1, -1) if wide(n) < fig.get_figwidth()), 1)
+    legend = fig.legend(handles=handles, loc="outside lower left", ncols=columns, frameon=False, fontsize=11)
     for text in legend.get_texts():
         text.set_color(INK)
 
@@ -121,12 +136,12 @@ def stacked(
         ValueError: no rows, an unknown part, a negative amount.
     """
     _check_rows(rows)
-    fig, ax = canvas(title, height=1.5 + 0.55 * len(rows))
+    names = _order(rows)
+    fig, ax = canvas(title, height=1.5 + 0.55 * len(rows) + 0.06 * max(0, len(names) - 20))  # more words in the legend
     totals = {label: sum(parts.values()) for label, parts in rows.items()}
     longest = max(totals.values()) or 1
     shown = capacity is not None and capacity <= 4 * longest
     limit = max(longest * 1.16, capacity * 1.1 if shown else 0)
-    names = _order(rows)
     for y, parts in enumerate(rows.values()):
         left = 0
         for name in sorted(parts, key=lambda n: names.index(n) if n in names else -1):
@@ -206,9 +221,7 @@ def shares(parts: Mapping[str, float], title: str = "", unit: str = "parameters"
         Patch(label=f"{part(n).label}: {amount(parts[n], unit)} · {parts[n] / total:.2%}", **_look(n)) for n in small
     ]
     if extra:
-        legend = fig.legend(handles=extra, loc="outside lower left", ncols=3, frameon=False, fontsize=10)
-        for text in legend.get_texts():
-            text.set_color(INK)
+        _keys(fig, extra)
     ax.set_xlim(0, 1)
     ax.set_ylim(-0.4, 0.4)
     ax.set_axis_off()
@@ -259,15 +272,19 @@ def lines(
         raise ValueError(f"x: {list(x)!r} is not ascending; allowed: two or more values, each above the one before")
     fig, ax = canvas(title, height=4.2)
     styles = ("-", "--", ":", "-.")
-    used: dict[str, int] = {}
     near = None if mark is None else min(range(len(x)), key=lambda i: abs(x[i] - mark))
-    for label, (name, ys) in curves.items():
+    for number, (label, (name, ys)) in enumerate(curves.items()):
         if len(ys) != len(x):
             raise ValueError(f"curves[{label!r}]: {len(ys)} values do not go with {len(x)} of x; allowed: as many")
         color = part(name).color
-        style = styles[used.setdefault(color, 0) % len(styles)]
-        used[color] += 1
-        ax.plot(x, [_scaled(y, unit) for y in ys], style, color=color, linewidth=2.5)
+        ax.plot(
+            x,
+            [_scaled(y, unit) for y in ys],
+            styles[number % len(styles)],
+            color=color,
+            linewidth=2.5,
+            path_effects=_CASING,
+        )
         if near is not None:
             ax.plot([x[near]], [_scaled(ys[near], unit)], "o", color=color, markersize=8, markeredgecolor=INK)
     if log:
@@ -528,8 +545,6 @@ def ranges(
     ax.set_xlabel("magnitude")
     ax.grid(axis="y", visible=False)
     handles = [Patch(label="subnormal: fewer bits", **_look("casts")), Patch(label="normal", **_look("parameters"))]
-    legend = fig.legend(handles=handles, loc="outside lower left", ncols=2, frameon=False, fontsize=10)
-    for text in legend.get_texts():
-        text.set_color(INK)
+    _keys(fig, handles)
     fig.alt = ranges_alt(formats, mark, title)
     return fig

@@ -31,16 +31,21 @@ class Part:
 PARTS: dict[str, Part] = {
     "parameters": Part("weights", BLUE),
     "casts": Part("16-bit casts of weights", BLUE, "//"),
+    "unsharded": Part("gathered weights", BLUE, ".."),
     "gradients": Part("gradients", VERMILION, "\\\\"),
     "master": Part("master weights", GREEN, "//"),
     "optimizer": Part("optimizer", GREEN),
     "momentum": Part("momentum", GREEN, ".."),
     "variance": Part("variance", GREEN, "++"),
     "activations": Part("activations", ORANGE),
+    # Activations that are told from others: their hue, darker.
+    "eager": Part("eager attention", "#7A4500"),
+    "scores": Part("eager attention's squares", "#A86400", "--"),
     "loss": Part("loss", PINK, "xx"),
     "other": Part("other", GRAY, "--"),
     "buffers": Part("buffers", GRAY, ".."),
     "workspace": Part("workspace", GRAY, "||"),
+    "communication": Part("sent and received", GRAY, "++"),
     # Groups of parameters: the weights' hue, by shade.
     "embeddings": Part("embeddings", "#00466E"),
     "attention": Part("attention", "#4A9CCB"),

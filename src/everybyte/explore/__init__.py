@@ -1,19 +1,27 @@
 """The explorers: one line each in a notebook. Controls around a picture that computes in the browser."""
 
 from .attention import attention
+from .batches import batches
 from .block import block
+from .checkpointing import checkpointing
 from .controls import Choice, Slider, reset, shared, steps
 from .explorer import Explorer
 from .formats import formats
 from .loss import loss
 from .parameters import parameters
 from .pictures import Lines, Ranges, Stack
+from .planning import planning
+from .precision import precision
+from .sharding import sharding
 from .states import states
 from .step import step
+from .zero import zero
 
 __all__ = [
     "attention",
+    "batches",
     "block",
+    "checkpointing",
     "formats",
     "loss",
     "Choice",
@@ -23,9 +31,13 @@ __all__ = [
     "Slider",
     "Stack",
     "parameters",
+    "planning",
+    "precision",
     "reset",
     "shared",
+    "sharding",
     "states",
     "step",
     "steps",
+    "zero",
 ]

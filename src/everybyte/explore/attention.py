@@ -41,9 +41,9 @@ def attention(model: Model | None = None, setup: Setup | None = None) -> Explore
     ]  # fmt: skip
     block, square = formula("activations.block"), formula("attention.scores")
     curves = [
-        ("activations", "eager block", block.given(eager=1)),
+        ("eager", "eager block", block.given(eager=1)),
         ("activations", "flash block", block.given(eager=0)),
-        ("activations", "eager squares", square.given(eager=1)),
+        ("scores", "eager squares", square.given(eager=1)),
     ]
     width = SYMBOLS["heads"].symbol * SYMBOLS["head_width"].symbol
     plain = {"precision": "fp32", "dropout": "no dropout", "batch": "8"}

@@ -18,6 +18,7 @@ class Slider:
     Attributes:
         name: a symbol's name in code. label: in words. start: at first. step: between values; fractions allowed.
         divides: the name of another control whose value this one must divide: only divisors are offered.
+        sets: {other control's name: its state}: moving the slider moves those controls too.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Slider:
     start: float
     step: float = 1
     divides: str = ""
+    sets: Mapping[str, object] = field(default_factory=dict)
 
     trait = "value"
     shared = False
@@ -57,7 +59,7 @@ class Slider:
 
     def spec(self):
         """What the picture needs to know."""
-        return {"name": self.name, "label": self.label, "divides": self.divides}
+        return {"name": self.name, "label": self.label, "divides": self.divides, "sets": dict(self.sets)}
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,28 @@ def shared(name: str, start: str | None = None) -> Choice:
     kind = "slider" if name in ("batch", "sequence") else "dropdown"
     label = {"gpu": "GPU", "batch": "batch (sequences)", "sequence": "sequence (tokens)"}.get(name, name)
     return Choice(name, label, options, start, kind, shared=True)
+
+
+def of_the_step(setup, chosen, longest: int) -> list[Choice]:
+    """The controls of one step on one GPU, but for its model and its precision.
+
+    Args:
+        setup: what was asked for; None leaves the shared ones as they are. chosen: what the others start with.
+        longest: the most tokens in a sequence.
+    """
+    from ..setup import OPTIMIZER_IMPLS
+
+    impls = {i: {"foreach": int(i == "foreach"), "loop": int(i == "loop")} for i in OPTIMIZER_IMPLS}
+    dropout = "dropout" if chosen.dropout else "(no dropout)"
+    return [
+        Choice("attention", "attention", {"flash": {"eager": 0}, "eager": {"eager": 1}}, chosen.attention),
+        Choice("dropout", "dropout", {"(no dropout)": {"dropout": 0}, "dropout": {"dropout": 1}}, dropout),
+        shared("optimizer", setup and setup.optimizer),
+        Choice("optimizer_impl", "implementation", impls, chosen.optimizer_impl),
+        shared("batch", setup and f"{setup.batch:,}"),
+        Choice("sequence", "sequence (tokens)", _powers("sequence", longest.bit_length() - 1),
+               f"{min(chosen.sequence, longest):,}", kind="slider"),
+    ]  # fmt: skip
 
 
 def _models():

@@ -56,11 +56,14 @@ function labelOf(control, value) {
   return control.options ? control.options[value].label : grouped(String(Number(value.toPrecision(12))));
 }
 
-// A newly chosen option moves the controls that it sets.
+// The controls that one moves with it: those of the option now, or the slider's own.
+const setBy = (control, state) => (control.options ? control.options[state[control.name]].sets : control.sets);
+
+// A newly chosen option, or a moved slider, moves the controls that it sets.
 function followed(spec, state, before) {
   const out = { ...state };
   for (const c of spec.controls) {
-    if (before && c.options && before[c.name] !== state[c.name]) Object.assign(out, c.options[state[c.name]].sets);
+    if (before && before[c.name] !== state[c.name]) Object.assign(out, setBy(c, state));
   }
   return out;
 }
@@ -99,7 +102,7 @@ function apart(spec, control, state) {
 function whatChanged(spec, before, state, preset) {
   if (preset) return preset;
   const moved = spec.controls.filter((c) => before[c.name] !== state[c.name]);
-  const set = moved.filter((c) => c.options).flatMap((c) => Object.keys(c.options[state[c.name]].sets));
+  const set = moved.flatMap((c) => Object.keys(setBy(c, state)));
   const said = moved.filter((c) => !set.includes(c.name));
   const words = said.map((c) => `${c.label} ${labelOf(c, before[c.name])}${ARROW}${labelOf(c, state[c.name])}`).join(", ");
   return words.slice(0, 1).toUpperCase() + words.slice(1);
@@ -109,13 +112,19 @@ const sum = (list) => list.reduce((a, b) => a + b, 0);
 
 // ---- the kinds of picture: each has compute, describe, change, draw ---------------------------------------------
 
+// Of several instants the one with the most in all, the first of equal ones.
+function highest(spec, v) {
+  const all = spec.instants.map(([where, q]) => ({ where, parts: spec.parts.map((p) => (q[p.formula] ? FORMULAS[q[p.formula]](v) : 0)) }));
+  return all.reduce((a, b) => (sum(b.parts) > sum(a.parts) ? b : a));
+}
+
 const stack = {
   compute(spec, state) {
     const control = spec.controls.find((c) => c.name === spec.bars);
     const rows = (control ? control.options : [{ label: "", values: {} }]).map((option, i) => {
       const v = valuesOf(spec, state, control ? option.values : {});
-      const parts = spec.parts.map((p) => FORMULAS[p.formula](v));
-      return { label: option.label, parts, total: sum(parts), current: !control || i === state[spec.bars], v };
+      const { parts, where } = spec.instants ? highest(spec, v) : { parts: spec.parts.map((p) => FORMULAS[p.formula](v)) };
+      return { label: option.label, parts, where, total: sum(parts), current: !control || i === state[spec.bars], v };
     });
     const now = rows.find((r) => r.current);
     for (const r of rows) {
@@ -148,39 +157,50 @@ const stack = {
   },
   draw(spec, r, paint) {
     const multi = r.rows.length > 1;
-    const left = multi ? 14 + 7.2 * Math.max(...r.rows.map((x) => x.label.length)) : 8;
-    const [bar, gap, top] = multi ? [28, 12, 26] : [56, 12, 26];
+    const above = multi && paint.narrow; // the labels stand above their bars
+    const left = multi && !above ? 16 + Math.max(...r.rows.map((x) => paint.measure(x.label, true))) : 8;
+    const words = (row) => part(row.total, spec.unit) + (r.capacity !== undefined && row.total > r.capacity ? ", too much" : "");
+    const right = paint.width - 14 - Math.max(...r.rows.map((row) => paint.measure(words(row), true)));
+    const [bar, head, gap, top] = [multi ? 28 : 56, above ? 20 : 0, 12, 26];
     const longest = Math.max(...r.rows.map((x) => x.total)) || 1;
     const near = r.capacity !== undefined && r.capacity <= 4 * longest;
     const limit = Math.max(longest, near ? r.capacity * 1.02 : 0);
-    const x = (value) => left + (value / limit) * (WIDTH - left - 140);
-    const bottom = top + r.rows.length * (bar + gap);
-    if (multi) paint.rect(1, top + r.rows.indexOf(r.now) * (bar + gap) - 5, WIDTH - 2, bar + 10, { class: "everybyte-current" });
+    const x = (value) => left + (value / limit) * (right - left);
+    const place = (i) => top + head + i * (bar + gap + head);
+    const bottom = place(r.rows.length) - head;
+    if (multi) paint.rect(1, place(r.rows.indexOf(r.now)) - head - 5, paint.width - 2, bar + head + 10, { class: "everybyte-current", rx: 4 });
     if (near) paint.line(x(r.capacity), top - 8, x(r.capacity), bottom - gap + 8, { class: "everybyte-limit" });
     r.rows.forEach((row, i) => {
-      const y = top + i * (bar + gap);
-      if (multi) paint.text(left - 8, y + bar / 2, row.label, { anchor: "end", bold: row.current });
+      const y = place(i);
+      const more = { bold: row.current, on: multi && row.current };
+      if (above) paint.text(8, y - 11, row.label, more);
+      else if (multi) paint.text(left - 8, y + bar / 2, row.label, { anchor: "end", ...more });
       let at = 0;
       row.parts.forEach((value, j) => {
         if (!value) return;
         const text = part(value, spec.unit);
         const width = x(at + value) - x(at);
         paint.part(x(at), y, width, bar, spec.parts[j].part, `${spec.parts[j].label}: ${text}`);
-        if (width > 7 * text.length + 8) paint.pill(x(at) + width / 2, y + bar / 2, text, spec.looks[spec.parts[j].part]);
+        if (width > paint.measure(text) + 10) paint.pill(x(at) + width / 2, y + bar / 2, text, spec.looks[spec.parts[j].part]);
         at += value;
       });
-      const over = r.capacity !== undefined && at > r.capacity ? ", too much" : "";
-      paint.text(x(at) + 6, y + bar / 2, part(at, spec.unit) + over, { bold: row.current });
+      paint.text(x(at) + 6, y + bar / 2, words(row), more);
     });
     if (r.capacity !== undefined) {
       const beyond = near ? "" : ", beyond this scale" + ARROW;
       const words = `${r.now.v.capacity_label}: ${amount(r.capacity, "B")}${beyond}`;
-      const end = !near || x(r.capacity) > WIDTH / 2;
-      paint.text(near ? x(r.capacity) : WIDTH - 4, 9, words, { anchor: end ? "end" : "start" });
+      paint.near(near ? x(r.capacity) : paint.width - 2, 9, words, { end: !near || x(r.capacity) > paint.width / 2 });
     }
     return paint.legend(bottom + 6, spec.parts.map((p, j) => [p.part, p.label, r.now.parts[j]]).filter(([, , v]) => v)
       .map(([look, label, v]) => [look, `${label} ${part(v, spec.unit)}` + (spec.shares ? ` (${fixed((100 * v) / r.now.total, 1)} %)` : "")]));
   },
+};
+
+const peak = {
+  ...stack,
+  describe: (spec, r) => `${stack.describe(spec, r)} The peak is in ${r.now.where}.`,
+  change: (spec, a, b, what) => stack.change(spec, a, b, what)
+    + (a.now.where === b.now.where ? "" : ` The peak moves from ${a.now.where} to ${b.now.where}.`),
 };
 
 const lines = {
@@ -209,7 +229,9 @@ const lines = {
     return `${what}: ${said.join("; ")}.`;
   },
   draw(spec, r, paint) {
-    const [left, top, bottom, right] = [86, 12, 270, WIDTH - 150];
+    const longest = Math.max(...r.curves.map((c) => paint.measure(c.label)));
+    const beside = longest < paint.width * 0.3; // a curve's name at its end, or all of them in a legend
+    const [top, bottom, right] = [12, 280, paint.width - (beside ? longest + 14 : 34)];
     const xs = spec.x.values;
     const log = spec.log;
     const all = r.curves.flatMap((c) => [...c.ys, c.now]).filter((y) => !log || y > 0);
@@ -219,31 +241,33 @@ const lines = {
     const high = log ? round(Math.max(...all), Math.ceil) : Math.max(...all) || 1;
     const low = log ? round(Math.min(...all), Math.floor) : 0;
     const steps = log ? Math.max(1, Math.round(Math.log(high / low) / Math.log(base))) : 4;
+    const ticks = Array.from({ length: steps + 1 }, (_, i) => (log ? low * base ** i : (high * i) / steps));
+    const words = (value) => amount(value, spec.unit).replace(/\.0+(?= |$)/, "");
+    const left = 14 + Math.max(...ticks.map((value) => paint.measure(words(value))));
     const share = (value, from, to) => log ? Math.log(value / from) / Math.log(to / from || 1) : (value - from) / (to - from || 1);
     const x = (value) => left + share(value, xs[0], xs[xs.length - 1]) * (right - left);
     const y = (value) => bottom - (log && value <= 0 ? 0 : share(value, low, high)) * (bottom - top);
-    for (let i = 0; i <= steps; i += 1) {
-      const value = log ? low * base ** i : (high * i) / steps;
+    for (const value of ticks) {
       paint.line(left, y(value), right, y(value), { class: "everybyte-grid" });
-      paint.text(left - 6, y(value), amount(value, spec.unit), { anchor: "end" });
+      paint.text(left - 6, y(value), words(value), { anchor: "end" });
     }
-    for (const k of [0, 0.25, 0.5, 0.75, 1]) {
+    for (const k of paint.narrow ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1]) {
       const across = log ? xs[0] * (xs[xs.length - 1] / xs[0]) ** k : xs[0] + (xs[xs.length - 1] - xs[0]) * k;
       paint.text(x(across), bottom + 14, grouped(String(Math.round(across))), { anchor: "middle" });
     }
     paint.text((left + right) / 2, bottom + 32, spec.x.label, { anchor: "middle" });
     if (r.at >= xs[0] && r.at <= xs[xs.length - 1]) paint.line(x(r.at), top, x(r.at), bottom, { class: "everybyte-limit" });
     const ends = r.curves.map((c, i) => ({ i, y: y(c.ys[c.ys.length - 1]) })).sort((a, b) => a.y - b.y);
-    ends.forEach((e, k) => { if (k) e.y = Math.max(e.y, ends[k - 1].y + 15); });
+    ends.forEach((e, k) => { if (k) e.y = Math.max(e.y, ends[k - 1].y + 16); });
     for (const { i, y: end } of ends) {
       const c = r.curves[i];
       const look = spec.looks[c.part];
       const points = xs.map((value, j) => `${x(value)},${y(c.ys[j])}`).join(" ");
-      paint.element("polyline", { points, fill: "none", stroke: look.color, "stroke-width": 3, "stroke-dasharray": c.dash || "none" });
+      paint.curve(points, look, c.dash);
       paint.element("circle", { cx: x(r.at), cy: y(c.now), r: 5, fill: look.color, class: "everybyte-mark" });
-      paint.text(right + 6, end, c.label, {});
+      if (beside) paint.text(right + 8, end, c.label, {});
     }
-    return bottom + 44;
+    return beside ? bottom + 46 : paint.legend(bottom + 48, r.curves.map((c) => [c.part, c.label, c.dash]));
   },
 };
 
@@ -278,24 +302,25 @@ const ranges = {
     return `${what}: ${moved}a ${spec.thing} of 2^${short(b.at)} ${b.now.verdict}. The others: ${kept}.`;
   },
   draw(spec, r, paint) {
-    const [left, top, bar, gap] = [96, 30, 24, 14];
+    const [left, top, bar, gap] = [paint.narrow ? 80 : 96, 30, 24, 14];
     const logs = r.rows.flatMap((row) => [Math.log2(row.smallest), Math.log2(row.largest)]).concat(r.at);
     const low = Math.min(...logs);
     const span = Math.max(...logs) - low || 1;
-    const x = (exponent) => left + 48 + ((exponent - low) / span) * (WIDTH - left - 124);
+    const x = (exponent) => left + 52 + ((exponent - low) / span) * (paint.width - left - 132);
     const bottom = top + r.rows.length * (bar + gap);
     const words = [];
-    paint.rect(1, top - 5, WIDTH - 2, bar + 10, { class: "everybyte-current" });
+    paint.rect(1, top - 5, paint.width - 2, bar + 10, { class: "everybyte-current", rx: 4 });
     r.rows.forEach((row, i) => {
       const y = top + i * (bar + gap);
       const [a, b, c] = [row.smallest, row.normal, row.largest].map((value) => x(Math.log2(value)));
       if (b > a) paint.part(a, y, b - a, bar, "casts", `${row.label}, subnormal: fewer bits`);
       paint.part(b, y, Math.max(c - b, 1), bar, "parameters", `${row.label}, normal`);
-      words.push([left - 8, y, row.label, { anchor: "end", bold: !i }], [a - 4, y, power(row.smallest), { anchor: "end" }], [c + 4, y, plain(row.largest), {}]);
+      const on = !i;
+      words.push([left - 8, y, row.label, { anchor: "end", bold: on, on }], [a - 4, y, power(row.smallest), { anchor: "end", on }], [c + 4, y, plain(row.largest), { on }]);
     });
     paint.line(x(r.at), top - 10, x(r.at), bottom - gap + 6, { class: "everybyte-limit" });
     for (const [at, y, text, more] of words) paint.text(at, y + bar / 2, text, more);
-    paint.text(x(r.at), 10, `${spec.thing} 2^${short(r.at)}: ${r.now.fate}`, { anchor: x(r.at) > WIDTH / 2 ? "end" : "start", bold: true });
+    paint.near(x(r.at), 10, `${spec.thing} 2^${short(r.at)}: ${r.now.fate}`, { end: x(r.at) > paint.width / 2, bold: true });
     return paint.legend(bottom + 4, [["casts", "subnormal: fewer bits"], ["parameters", "normal"]]);
   },
 };
@@ -327,7 +352,7 @@ const block = {
     const [stream, name, left, top, bar, gap] = [16, 34, 132, 14, 22, 8];
     const y = (i) => top + i * (bar + gap);
     const longest = Math.max(...r.rows.map((row) => row.total)) || 1;
-    const x = (value) => left + (value / longest) * (WIDTH - left - 250);
+    const x = (value) => left + (value / longest) * (paint.width - left - (paint.narrow ? 90 : 265));
     const bottom = y(r.rows.length);
     paint.line(stream, top - 12, stream, bottom, { class: "everybyte-mark" }); // the residual stream, which branches leave and join
     r.rows.forEach((row, i) => {
@@ -339,30 +364,49 @@ const block = {
         paint.text(stream, middle, "+", { anchor: "middle", bold: true });
       } else {
         if (row.label.startsWith("norm")) paint.line(stream, middle, name, middle, { class: "everybyte-mark" });
-        paint.text(name + 8, middle, row.label, { bold: row.total > 0 });
+        paint.text(name + 8, middle, row.label, { bold: row.total > 0, on: row.tensors.length > 0 || row.note.startsWith("its input") });
       }
       let at = 0;
       for (const t of row.tensors) {
         const width = x(at + t.x) - x(at);
         paint.part(x(at), y(i), Math.max(width, 2), bar, "activations", `${row.label}, ${t.label}: ${amount(t.x, "B")}`);
-        if (width > 6.8 * t.label.length + 12) paint.pill(x(at) + width / 2, middle, t.label, spec.looks.activations);
+        if (width > paint.measure(t.label) + 12) paint.pill(x(at) + width / 2, middle, t.label, spec.looks.activations);
         at += t.x;
       }
-      const narrow = row.tensors.filter((t) => x(t.x) - left <= 6.8 * t.label.length + 12).map((t) => t.label);
-      const room = (WIDTH - x(at)) / 6.6 - amount(row.total, "B").length - 9;
-      const names = narrow.join(", ").length > room ? `${narrow.length} more` : narrow.join(", ");
-      const beside = narrow.length ? ` (${narrow.length < row.tensors.length ? "with " : ""}${names})` : "";
+      const narrow = row.tensors.filter((t) => x(t.x) - left <= paint.measure(t.label) + 12).map((t) => t.label);
+      const list = ` (${narrow.length < row.tensors.length ? "with " : ""}${narrow.join(", ")})`;
+      const fits = paint.measure(amount(row.total, "B") + list) < paint.width - x(at) - 10;
+      const beside = !narrow.length ? "" : fits ? list : paint.narrow ? "" : list.replace(narrow.join(", "), `${narrow.length} more`);
       const words = row.total ? amount(row.total, "B") + beside : row.note;
-      paint.text(row.total ? x(at) + 8 : left, middle, words, {});
+      paint.text(row.total ? x(at) + 8 : left, middle, words, { room: paint.width - (row.total ? x(at) + 8 : left) });
     });
     paint.text(left, bottom + 8, `one block: ${amount(r.total, "B")}`, { bold: true });
     return bottom + 24;
   },
 };
 
+// The sections of a step in order, each with its block or 0, as formulas/walking.py has them. `segment`: blocks forgotten together.
+function order(spec, layers, segment) {
+  const [through, back] = [[], []];
+  for (let i = 1; i <= layers; i++) through.push([!segment ? "block_forward" : (i - 1) % segment ? "block_passed" : "first_block_passed", i]);
+  if (!segment) for (let i = layers; i >= 1; i--) back.push(["block_backward", i]);
+  for (let first = segment && layers - ((layers - 1) % segment); first >= 1; first -= segment) {
+    const last = Math.min(first + segment - 1, layers);
+    back.push(["segment_entered", last]);
+    for (let i = first; i < last; i++) back.push(["block_again", i]);
+    back.push(["last_block_again", last]);
+    for (let i = first; i <= last; i++) back.push(["casts_dropped", i]);
+    back.push(["last_block_backward", last]);
+    for (let i = last - 1; i >= first; i--) back.push(["block_backward", i]);
+  }
+  const [forward, backward, stepped] = spec.marks.map((m) => [m, 0]);
+  return [["start", 0], ...through, ["loss", 0], forward, ["loss_backward", 0], ...back, ["end", 0], backward, ["optimizer", 0], stepped];
+}
+
 const timeline = {
+  compute: (spec, state) => timeline.walked(spec, state, "none", 0),
   // The ledger walked: [name, moment, block] and live bytes by part of every operation that takes something.
-  compute(spec, state) {
+  walked(spec, state, checkpointing, segment) {
     const v = valuesOf(spec, state);
     const sizes = {};
     for (const name of spec.sizes) {
@@ -372,26 +416,17 @@ const timeline = {
     const live = Object.fromEntries(Object.entries(spec.rest).map(([p, name]) => [p, sizes[name]]));
     const [ops, course, marks] = [[], [], {}];
     const see = (...op) => { ops.push(op); course.push({ ...live }); };
-    const run = (section, owner = 0) => {
-      for (const [moment, name, taken, gone] of spec.sections[section]) {
+    const mark = (name) => { marks[name] = ops.length; see(name, name, 0); };
+    mark("rest");
+    const rest = { ...live };
+    for (const [section, owner] of order(spec, v.layers, segment)) {
+      if (spec.marks.includes(section)) { mark(section); continue; }
+      for (const [moment, name, taken, gone] of spec.ledgers[checkpointing][section]) {
         for (const [p, size] of taken) live[p] = (live[p] ?? 0) + sizes[size];
         if (taken.some(([, size]) => sizes[size])) see(name, moment, owner);
         for (const [p, size] of gone) live[p] -= sizes[size];
       }
-    };
-    const mark = (name) => { marks[name] = ops.length; see(name, name, 0); };
-    mark("rest");
-    const rest = { ...live };
-    run("start");
-    for (let i = 1; i <= v.layers; i++) run("block_forward", i);
-    run("loss");
-    mark(spec.marks[0]);
-    run("loss_backward");
-    for (let i = v.layers; i >= 1; i--) run("block_backward", i);
-    run("end");
-    mark(spec.marks[1]);
-    run("optimizer");
-    mark(spec.marks[2]);
+    }
     ops.push(["rest", "rest", 0]);
     course.push(rest);
     const total = course.map((parts) => sum(Object.values(parts)));
@@ -418,12 +453,12 @@ const timeline = {
     return `${what}: ${peak}${timeline.instant(spec, b)}`;
   },
   draw(spec, r, paint) {
-    const [left, top, bottom, right] = [76, 34, 290, WIDTH - 12];
-    const high = r.total[r.top] * 1.06;
+    const [left, top, bottom, right] = [80, 36, 300, paint.width - 12];
+    const most = Math.max(r.plain ?? 0, r.total[r.top]);
     const x = (i) => left + (i / r.last) * (right - left);
-    const y = (value) => bottom - (value / high) * (bottom - top);
+    const y = (value) => bottom - (value / (most * 1.06)) * (bottom - top);
     for (const k of [0, 0.25, 0.5, 0.75, 1]) {
-      const value = r.total[r.top] * k;
+      const value = most * k;
       paint.line(left, y(value), right, y(value), { class: "everybyte-grid" });
       paint.text(left - 6, y(value), amount(value, "B"), { anchor: "end" });
     }
@@ -445,9 +480,13 @@ const timeline = {
       }
       floor = roof;
     }
+    if (r.plain) {
+      paint.line(left, y(r.plain), right, y(r.plain), { class: "everybyte-limit" });
+      paint.text(left + 6, y(r.plain) + 11, `none: ${amount(r.plain, "B")}`, {});
+    }
     Object.entries(r.marks).filter(([, i]) => i).forEach(([name, i], k) => {
       paint.line(x(i), top - 8, x(i), bottom, { class: "everybyte-limit" });
-      const end = x(i) > WIDTH / 2;
+      const end = x(i) > paint.width / 2;
       paint.text(x(i) + (end ? -4 : 4), k % 2 ? top - 26 : top - 11, name.replaceAll("_", " "), { anchor: end ? "end" : "start" });
     });
     const middle = x(Math.min(r.at + 0.5, r.last));
@@ -455,10 +494,45 @@ const timeline = {
     paint.element("polygon", { points: `${middle - 5},${bottom + 9} ${middle + 5},${bottom + 9} ${middle},${bottom + 1}`, class: "everybyte-mark" });
     const [px, py] = [x(r.top), y(r.total[r.top])];
     paint.element("polygon", { points: `${px - 5},${py - 9} ${px + 5},${py - 9} ${px},${py - 1}`, class: "everybyte-mark" });
-    const away = px > WIDTH / 2;
-    paint.text(px + (away ? -10 : 10), py - 5, `peak ${amount(r.total[r.top], "B")}, ${r.ops[r.top][1]}`, { anchor: away ? "end" : "start", bold: true });
-    paint.text((left + right) / 2, bottom + 20, `the ${grouped(String(r.last))} operations of the step, in order`, { anchor: "middle" });
-    return paint.legend(bottom + 34, timeline.parts(spec, r).map(([p, value]) => [p, `${spec.labels[p]} ${amount(value, "B")}`]));
+    paint.near(px, py - 5, `peak ${amount(r.total[r.top], "B")}, ${r.ops[r.top][1]}`, { gap: 10, end: px > paint.width / 2, bold: true });
+    paint.text((left + right) / 2, bottom + 22, `the ${grouped(String(r.last))} operations of the step, in order`, { anchor: "middle" });
+    return paint.legend(bottom + 38, timeline.parts(spec, r).map(([p, value]) => [p, `${spec.labels[p]} ${amount(value, "B")}`]));
+  },
+};
+
+const forgetting = {
+  ...timeline,
+  compute(spec, state) {
+    const v = valuesOf(spec, state);
+    const ledger = v.segmented ? "segments" : v.selective ? "selective" : "none";
+    const r = timeline.walked(spec, state, ledger, v.segmented && v.segment);
+    if (ledger !== "none") {
+      const plain = timeline.walked(spec, state, "none", 0);
+      r.plain = plain.total[plain.top];
+    }
+    r.left = r.course[r.marks[spec.marks[0]]].activations;
+    r.share = FORMULAS[spec.again](v) / FORMULAS[spec.done](v);
+    return r;
+  },
+  // What checkpointing changes, in words.
+  against(spec, r) {
+    const gain = r.plain - r.total[r.top];
+    const against = gain ? `, ${amount(Math.abs(gain), "B")} ${gain > 0 ? "below" : "above"} the ${amount(r.plain, "B")} without checkpointing`
+      : ", the same as without checkpointing";
+    const blocks = Math.min(r.v.segment, r.v.layers);
+    const what = r.v.segmented ? `${blocks} block${blocks > 1 ? "s" : ""} at a time` : "attention";
+    const again = r.plain ? `backward makes ${what} again, ${fixed(100 * r.share, 1)} % more products` : "backward makes nothing again";
+    return `${r.plain ? against : ""}. Forward leaves ${amount(r.left, "B")} of activations; ${again}.`;
+  },
+  describe(spec, r) {
+    return `${r.subject}, batch ${grouped(String(r.v.batch))}, sequence ${grouped(String(r.v.sequence))}: the peak of `
+      + `${amount(r.total[r.top], "B")} is in ${r.ops[r.top][1]}${forgetting.against(spec, r)} ${timeline.instant(spec, r)}`;
+  },
+  change(spec, a, b, what) {
+    const said = (r) => `${amount(r.total[r.top], "B")} in ${r.ops[r.top][1]}`;
+    const [before, now] = [a, b].map((r) => said(r) + forgetting.against(spec, r));
+    if (before === now) return `${what}: ${timeline.instant(spec, b)}`;
+    return `${what}: the peak ${said(a)}${ARROW}${now}`;
   },
 };
 
@@ -480,7 +554,7 @@ function round(x, f) {
   return { fate: `rounds it, ${error}`, verdict: `is rounded to ${Number((rounded / 2 ** Math.floor(Math.log2(x))).toPrecision(6))} \u00d7 2^${Math.floor(Math.log2(x))}, ${error}` };
 }
 
-const KINDS = { stack, lines, ranges, block, timeline };
+const KINDS = { stack, peak, lines, ranges, block, timeline, forgetting };
 
 function describe(spec, state) {
   const kind = KINDS[spec.kind];
@@ -492,11 +566,13 @@ function change(spec, before, state, preset) {
   return kind.change(spec, kind.compute(spec, before), kind.compute(spec, state), whatChanged(spec, before, state, preset));
 }
 
-export const pure = { FORMULAS, amount, change, describe, followed, snapped, valuesOf };
+export const pure = { FORMULAS, amount, change, describe, followed, nearest, snapped, valuesOf };
 
 // ---- the page ---------------------------------------------------------------------------------------------------
 
-const WIDTH = 760;
+const WIDTH = { least: 360, most: 860, start: 760, narrow: 560 }; // of a picture, in CSS pixels: it is laid out for the room it has
+const SIZE = 13; // of its text
+const KEYS = "data-lm-suppress-shortcuts"; // JupyterLab leaves the keys to an element that has it
 const SVG = "http://www.w3.org/2000/svg";
 const HATCHES = {
   "//": "M-1 1L1 -1M0 8L8 0M7 9L9 7", "\\\\": "M-1 7L1 9M0 0L8 8M7 -1L9 1", "..": "M3 4h2", "++": "M4 0V8M0 4H8",
@@ -510,48 +586,128 @@ function node(name, attributes, ...children) {
   return element;
 }
 
-function painter(svg, looks, id) {
+let context; // of a canvas on which words are measured
+
+// How wide words are, in the font that the page uses; where there is no canvas, about.
+function ruler(element) {
+  context ??= document.createElement("canvas").getContext?.("2d");
+  if (!context) return (words) => 0.56 * SIZE * words.length;
+  const family = getComputedStyle(element).fontFamily || "sans-serif";
+  return (words, bold = false) => {
+    context.font = `${bold ? "bold " : ""}${SIZE}px ${family}`;
+    return context.measureText(words).width;
+  };
+}
+
+function painter(svg, looks, id, width, measure) {
   const put = (name, attributes, ...children) => svg.appendChild(node(name, attributes, ...children));
   const defs = put("defs", {});
-  for (const [name, look] of Object.entries(looks)) {
-    const attributes = { id: `${id}-${name}`, width: 8, height: 8, patternUnits: "userSpaceOnUse" };
-    const pattern = defs.appendChild(node("pattern", attributes, node("rect", { width: 8, height: 8, fill: look.color })));
-    if (look.hatch) pattern.append(node("path", { d: HATCHES[look.hatch], stroke: "#FBFAF6", "stroke-width": 1.4, fill: "none" }));
-  }
+  const made = {};
+  // The paint of a part: its color under its hatch, made when it is first used.
+  const fill = (name) => {
+    if (!made[name]) {
+      const attributes = { id: `${id}-${name}`, width: 8, height: 8, patternUnits: "userSpaceOnUse" };
+      const pattern = defs.appendChild(node("pattern", attributes, node("rect", { width: 8, height: 8, fill: looks[name].color })));
+      if (looks[name].hatch) pattern.append(node("path", { d: HATCHES[looks[name].hatch], stroke: "#FBFAF6", "stroke-width": 1.4, fill: "none" }));
+    }
+    made[name] = `url(#${id}-${name})`;
+    return made[name];
+  };
   const paint = {
+    width,
+    measure,
+    narrow: width < WIDTH.narrow,
     element: put,
     line: (x1, y1, x2, y2, more) => put("line", { x1, y1, x2, y2, ...more }),
     rect: (x, y, width, height, more) => put("rect", { x, y, width: Math.max(width, 0), height, ...more }),
-    text(x, y, words, { anchor = "start", bold = false, fill }) {
+    // `on`: it stands on the band of the row now. `room`: no wider than this; what is cut off, the title says.
+    text(x, y, words, { anchor = "start", bold = false, fill, on = false, room = Infinity }) {
       const style = { x, y, "text-anchor": anchor, "dominant-baseline": "central", "font-weight": bold ? "bold" : "normal" };
-      put("text", { ...style, ...(fill ? { style: `fill: ${fill}` } : { class: "everybyte-free" }) }).textContent = words;
+      let shown = words;
+      while (shown.length > 4 && measure(shown, bold) > room) shown = `${shown.slice(0, -2).trimEnd()}\u2026`;
+      const placed = put("text", { ...style, ...(fill ? { style: `fill: ${fill}` } : { class: on ? "everybyte-free everybyte-on" : "everybyte-free" }) });
+      placed.textContent = shown;
+      if (shown !== words) placed.appendChild(node("title", {})).textContent = words;
+    },
+    // Words beside a point, on the side that has room for them; within the picture in any case.
+    near(x, y, words, { gap = 0, end = false, ...more }) {
+      const wide = measure(words, more.bold);
+      const [after, before] = [x + gap, x - gap - wide];
+      const fits = (start) => start >= 2 && start + wide <= width - 2;
+      const start = (end ? [before, after] : [after, before]).find(fits) ?? Math.max(2, width - 2 - wide);
+      paint.text(start, y, words, { ...more, room: width - 4 });
+    },
+    // A line in its color over a darker or lighter one of the page's: seen on every background.
+    curve(points, look, dash) {
+      put("polyline", { points, fill: "none", class: "everybyte-casing", "stroke-width": 5, "stroke-dasharray": dash || "none" });
+      put("polyline", { points, fill: "none", stroke: look.color, "stroke-width": 3, "stroke-dasharray": dash || "none" });
     },
     part(x, y, width, height, name, title) {
-      const bar = paint.rect(x, y, width, height, { fill: `url(#${id}-${name})`, class: "everybyte-part" });
+      const bar = paint.rect(x, y, width, height, { fill: fill(name), class: "everybyte-part" });
       bar.appendChild(node("title", {})).textContent = title;
     },
     area(points, name, title) {
-      const shape = put("polygon", { points, fill: `url(#${id}-${name})`, class: "everybyte-part", style: "stroke: none" });
+      const shape = put("polygon", { points, fill: fill(name), class: "everybyte-part", style: "stroke: none" });
       shape.appendChild(node("title", {})).textContent = title;
     },
     pill(x, y, words, look) {
-      const width = 6.6 * words.length + 8;
-      if (look.hatch) paint.rect(x - width / 2, y - 9, width, 18, { fill: look.color, rx: 4 });
+      const wide = measure(words) + 8;
+      if (look.hatch) paint.rect(x - wide / 2, y - 9, wide, 18, { fill: look.color, rx: 4 });
       paint.text(x, y, words, { anchor: "middle", fill: look.ink });
     },
+    // Entries are [part, words] or, for curves, [part, words, dash].
     legend(y, entries) {
       let [x, line] = [8, y];
-      for (const [name, words] of entries) {
-        const width = 30 + 6.9 * words.length + 14;
-        if (x + width > WIDTH && x > 8) [x, line] = [8, line + 20];
-        paint.part(x, line, 22, 13, name, words);
-        paint.text(x + 28, line + 7, words, {});
-        x += width;
+      for (const [name, words, dash] of entries) {
+        const wide = 32 + measure(words) + 16;
+        if (x + wide > width && x > 8) [x, line] = [8, line + 22];
+        if (dash === undefined) paint.part(x, line, 24, 14, name, words);
+        else paint.curve(`${x},${line + 7} ${x + 24},${line + 7}`, looks[name], dash);
+        paint.text(x + 31, line + 7.5, words, {});
+        x += wide;
       }
-      return line + 22;
+      return line + 24;
     },
   };
   return paint;
+}
+
+// Names, states and keys for the controls around the picture, which ipywidgets leaves without: whether all were there.
+function dress(home, spec, model, state, enter) {
+  const keep = (element, attributes) => {
+    for (const [name, value] of Object.entries(attributes)) if (element.getAttribute(name) !== value) element.setAttribute(name, value);
+  };
+  const buttons = [...home.querySelectorAll(".widget-toggle-buttons button")];
+  buttons.forEach((button, i) => keep(button, { "aria-pressed": String(i === model.get("preset")), [KEYS]: "true" }));
+  buttons[0]?.parentElement.setAttribute("role", "group");
+  buttons[0]?.parentElement.setAttribute("aria-label", "presets");
+  const inputs = [...home.querySelectorAll(".widget-inline-hbox")];
+  inputs.forEach((input, i) => {
+    const control = spec.controls[i];
+    const [handle, readout, label] = [".noUi-handle", ".widget-readout", ".widget-label"].map((name) => input.querySelector(name));
+    input.querySelector("select")?.setAttribute(KEYS, "true");
+    if (label?.title === "null") label.removeAttribute("title");
+    if (!control || !handle) return;
+    keep(handle, { "aria-label": control.label, "aria-valuetext": labelOf(control, state[control.name]), [KEYS]: "true" });
+    if (!readout) return;
+    keep(readout, { role: "textbox", "aria-label": `${control.label}, typed`, [KEYS]: "true" });
+    if (control.options && !readout.everybyte) {
+      readout.everybyte = true;
+      for (const event of ["keydown", "blur"]) readout.addEventListener(event, (e) => enter(e, control, readout), true);
+    }
+  });
+  return buttons.length && inputs.length >= spec.controls.length;
+}
+
+// The option nearest to what was typed: the one so called, or of the numbers the nearest.
+function nearest(control, typed) {
+  const number = (text) => Number.parseFloat(text.replaceAll(",", ""));
+  const labels = control.options.map((option) => option.label);
+  const said = labels.findIndex((label) => label.toLowerCase() === typed.trim().toLowerCase());
+  if (said >= 0 || Number.isNaN(number(typed))) return said;
+  const away = labels.map((label) => Math.abs(number(label) - number(typed)));
+  const least = Math.min(...away.filter((x) => !Number.isNaN(x)));
+  return away.indexOf(least);
 }
 
 function render({ model, el }) {
@@ -561,7 +717,6 @@ function render({ model, el }) {
   root.className = "everybyte-picture";
   const title = document.createElement("div");
   title.className = "everybyte-title";
-  title.textContent = spec.title;
   const place = document.createElement("div");
   const said = document.createElement("p");
   said.className = "everybyte-sentence";
@@ -574,6 +729,7 @@ function render({ model, el }) {
   let before = null; // the last state drawn, and what it gave
   let result = null;
   let preset = "";
+  let width = WIDTH.start;
   let [waiting, pressing] = [false, false];
 
   function write(state) {
@@ -595,6 +751,39 @@ function render({ model, el }) {
     if (model.get("preset") !== now) model.save_changes();
   }
 
+  function show(now) {
+    const svg = node("svg", { role: "img" });
+    const height = kind.draw(spec, now, painter(svg, spec.looks, id, width, ruler(root)));
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    svg.setAttribute("aria-label", `${spec.title}. ${kind.describe(spec, now)}`);
+    place.replaceChildren(svg);
+    title.textContent = [spec.title, now.subject].filter((words) => words).join(": ");
+  }
+
+  // Dresses the controls, again a little later where some are not there yet.
+  function attend(state, again = 20) {
+    const home = el.closest?.(".everybyte-explorer");
+    if (!(home && dress(home, spec, model, state, enter)) && again && el.isConnected) setTimeout(() => attend(read(), again - 1), 250);
+  }
+
+  function enter(event, control, readout) {
+    if (event.type === "keydown" && event.key !== "Enter") return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    const index = nearest(control, readout.textContent);
+    if (index >= 0) write({ ...read(), [control.name]: index });
+    readout.textContent = labelOf(control, model.get(traits[control.name]));
+    if (event.type === "keydown") readout.blur();
+  }
+
+  function resized() {
+    const wide = Math.round(Math.min(Math.max(el.clientWidth || WIDTH.start, WIDTH.least), WIDTH.most));
+    if (wide === width) return;
+    width = wide;
+    if (result) show(result);
+    attend(read());
+  }
+
   function redraw() {
     waiting = false;
     try {
@@ -604,13 +793,14 @@ function render({ model, el }) {
       write(state);
       press(state);
       const same = before && spec.controls.every((c) => before[c.name] === state[c.name]);
-      if (same && result) return;
+      attend(state);
+      if (same && result) {
+        if (preset) said.textContent = `${preset}: as it was. ${kind.describe(spec, result)}`;
+        preset = "";
+        return;
+      }
       const now = kind.compute(spec, state);
-      const svg = node("svg", { role: "img" });
-      const height = kind.draw(spec, now, painter(svg, spec.looks, id));
-      svg.setAttribute("viewBox", `0 0 ${WIDTH} ${height}`);
-      svg.setAttribute("aria-label", `${spec.title}. ${kind.describe(spec, now)}`);
-      place.replaceChildren(svg);
+      show(now);
       said.textContent = result ? kind.change(spec, result, now, whatChanged(spec, before, state, preset)) : kind.describe(spec, now);
       [before, result, preset] = [state, now, ""];
     } catch (error) {
@@ -640,7 +830,10 @@ function render({ model, el }) {
   for (const trait of Object.values(traits)) model.on(`change:${trait}`, soon);
   model.on("change:preset", pick);
   redraw();
+  const room = globalThis.ResizeObserver && new ResizeObserver(() => { resized(); attend(read()); });
+  room?.observe(el);
   return () => {
+    room?.disconnect();
     for (const trait of Object.values(traits)) model.off(`change:${trait}`, soon);
     model.off("change:preset", pick);
   };

@@ -10,10 +10,10 @@ from ..catalog import Model
 from ..formulas import Formula, bindings
 from ..formulas.ledger import Ledger, exact
 from ..formulas.symbols import adam, foreach, loop
-from ..formulas.walking import MARKS, PARTS, unroll
-from ..setup import OPTIMIZER_IMPLS, Setup
+from ..formulas.walking import MARKS, PARTS, Shape, unroll
+from ..setup import Setup
 from ..tables import Table
-from .controls import Choice, Slider, precision_label, shared
+from .controls import Choice, Slider, of_the_step, precision_label, shared
 from .explorer import Explorer
 from .pictures import quantity
 
@@ -30,11 +30,11 @@ class Timeline:
     """Live bytes by part over the operations of a step, which it walks itself, with one instant taken apart.
 
     Attributes:
-        sections: section -> [(moment, name, [(part, quantity taken)], [(part, quantity gone)])], the ledger's.
+        ledgers: checkpointing -> section -> [(moment, name, [(part, quantity taken)], [(part, quantity gone)])].
         rest: part -> quantity. The values name the layers, the `place` of the slider and the `look`, a number in `LOOKS`.
     """
 
-    sections: Mapping[str, Sequence[tuple]]
+    ledgers: Mapping[str, Mapping[str, Sequence[tuple]]]
     rest: Mapping[str, object]
 
     kind = "timeline"
@@ -42,24 +42,28 @@ class Timeline:
     def quantities(self):
         """Every quantity that it evaluates."""
         found = list(self.rest.values())
-        for lines in self.sections.values():
-            found += [q for _, _, taken, gone in lines for _, q in (*taken, *gone)]
+        for sections in self.ledgers.values():
+            for lines in sections.values():
+                found += [q for _, _, taken, gone in lines for _, q in (*taken, *gone)]
         return list(dict.fromkeys(found))
 
     def spec(self):
         """What the picture needs to know."""
-        sections = {
-            section: [
-                [moment, name, [[p, quantity(q).name] for p, q in taken], [[p, quantity(q).name] for p, q in gone]]
-                for moment, name, taken, gone in lines
-            ]
-            for section, lines in self.sections.items()
+        ledgers = {
+            checkpointing: {
+                section: [
+                    [moment, name, [[p, quantity(q).name] for p, q in taken], [[p, quantity(q).name] for p, q in gone]]
+                    for moment, name, taken, gone in lines
+                ]
+                for section, lines in sections.items()
+            }
+            for checkpointing, sections in self.ledgers.items()
         }
         rest = {name: quantity(q).name for name, q in self.rest.items()}
         sizes = [quantity(q).name for q in self.quantities()]
         labels = {name: draw.part(name).label for name in PARTS}
         return {
-            "sections": sections,
+            "ledgers": ledgers,
             "rest": rest,
             "sizes": sizes,
             "labels": labels,
@@ -69,16 +73,19 @@ class Timeline:
 
     def compute(self, values):
         """The step, as `draw.timeline` takes it, with `operations` and the number `at` of the instant looked at."""
+        return self._walked(values, "none", 0)
+
+    def _walked(self, values, checkpointing, segment):
         amounts = {q: quantity(q)(**values) for q in self.quantities()}
         sections = {
             section: [
                 (moment, name, [(p, amounts[q]) for p, q in taken], [(p, amounts[q]) for p, q in gone])
                 for moment, name, taken, gone in lines
             ]
-            for section, lines in self.sections.items()
+            for section, lines in self.ledgers[checkpointing].items()
         }
         rest = {name: amounts[q] for name, q in self.rest.items()}
-        operations, lines, marks = unroll(sections, values["layers"], rest)
+        operations, lines, marks = unroll(sections, Shape(values["layers"], segment=segment), rest)
         live = [sum(parts) for parts in zip(*lines.values(), strict=True)]
         top = live.index(max(live))
         last = len(live) - 1
@@ -95,15 +102,18 @@ class Timeline:
         parts = {p: line[course.at] for p, line in course.timeline().items() if line[course.at]}
         return what + (" (the peak)" if course.at == course.peak_operation else ""), parts
 
+    def _looked_at(self, course, values):
+        what, parts = self._instant(course, values["layers"])
+        inside = ", ".join(f"{draw.part(p).label} {units.text(x)}" for p, x in parts.items())
+        all_of_it = units.text(course.live[course.at])
+        return f"Operation {course.at:,} of {len(course.live) - 1:,}, {what}: {inside}; {all_of_it} in all."
+
     def describe(self, subject, values):
         """The sentence for a state, as picture.js says it."""
         course = self.compute(values)
-        what, parts = self._instant(course, values["layers"])
-        inside = ", ".join(f"{draw.part(p).label} {units.text(x)}" for p, x in parts.items())
         return (
             f"{subject}, batch {values['batch']:,}, sequence {values['sequence']:,}: the peak of {units.text(course.peak)} "
-            f"is in {course.peak_at}. Operation {course.at:,} of {len(course.live) - 1:,}, {what}: {inside}; "
-            f"{units.text(course.live[course.at])} in all."
+            f"is in {course.peak_at}. {self._looked_at(course, values)}"
         )
 
     def figure(self, title, subject, values, variants):
@@ -126,8 +136,8 @@ class Timeline:
 
 
 @cache
-def _sections():
-    """The ledger's sections with a formula for every size, and each part once a line."""
+def ledgers(*checkpointings: str) -> dict:
+    """Each ledger's sections with a formula for every size, equal ones shared, and each part once a line."""
     formulas = {}
 
     def sizes(pairs):
@@ -142,16 +152,16 @@ def _sections():
         return tuple(known.items())
 
     return {
-        section: [(moment, name, sizes(taken), sizes(gone)) for moment, name, taken, gone in lines]
-        for section, lines in Ledger(exact).amounts().items()
+        checkpointing: {
+            section: [(moment, name, sizes(taken), sizes(gone)) for moment, name, taken, gone in lines]
+            for section, lines in Ledger(exact, checkpointing=checkpointing).amounts().items()
+        }
+        for checkpointing in checkpointings
     }
 
 
-def step(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """One training step of a GPT with the plain loss, in exact tensor bytes: the instant to look at is yours.
-
-    Args:
-        model, setup: what it opens with, a model of your own too; by default GPT-2, and what the other explorers show.
+def controls_of(model: Model | None, setup: Setup | None) -> list:
+    """The controls of a step of a GPT with the plain loss, the instant to look at last.
 
     Raises:
         ValueError: a model that is not of GPT-2's architecture; a batch or a sequence that is no power of two.
@@ -164,34 +174,45 @@ def step(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     known = {name: m for name, m in models().items() if not m.unlike_gpt()} | {start.name: start}
     chosen = setup or Setup(batch=8, sequence=min(1024, start.positions))
     shortest = min(m.positions for m in known.values())
-    controls = [
+    return [
         Choice("model", "model", {name: bindings(m, None) for name, m in known.items()}, start.name),
         shared("precision", setup and precision_label(setup)),
-        Choice("attention", "attention", {"flash": {"eager": 0}, "eager": {"eager": 1}}, chosen.attention),
-        Choice("dropout", "dropout", {"(no dropout)": {"dropout": 0}, "dropout": {"dropout": 1}},
-               "dropout" if chosen.dropout else "(no dropout)"),
-        shared("optimizer", setup and setup.optimizer),
-        Choice("optimizer_impl", "implementation", {i: {"foreach": int(i == "foreach"), "loop": int(i == "loop")} for i in OPTIMIZER_IMPLS},
-               chosen.optimizer_impl),
-        shared("batch", setup and f"{setup.batch:,}"),
-        Choice("sequence", "sequence (tokens)", {f"{2**i:,}": {"sequence": 2**i} for i in range(shortest.bit_length())},
-               f"{min(chosen.sequence, shortest):,}", kind="slider"),
+        *of_the_step(setup, chosen, shortest),
         Choice("look", "look at", {label: {"look": i} for i, label in enumerate(LOOKS)}, "the peak"),
-        Slider("place", "place (‰)", 0, PLACES, 0),
+        Slider("place", "place (‰)", 0, PLACES, 0, sets={"look": 0}),
     ]  # fmt: skip
-    plain = {"model": "gpt2", "precision": "fp32", "attention": "flash", "optimizer": "adamw", "optimizer_impl": "foreach",
-             "batch": "8", "sequence": "1,024", "look": "the peak"}  # fmt: skip
+
+
+#: What the controls of a step are set to where all eyes are on the loss; and the formula of a letter that they leave open.
+PLAIN = {"model": "gpt2", "precision": "fp32", "attention": "flash", "optimizer": "adamw", "optimizer_impl": "foreach",
+         "batch": "8", "sequence": "1,024", "look": "the peak"}  # fmt: skip
+DERIVED = [("fused_adam", adam * (1 - foreach - loop))]
+
+
+def offered(controls: Sequence, presets: Mapping) -> Mapping:
+    """The presets, where a model of one's own has not made the sequence's slider too short for them."""
+    lengths = next(c.options for c in controls if c.name == "sequence")
+    return presets if PLAIN["sequence"] in lengths else {}
+
+
+def step(model: Model | None = None, setup: Setup | None = None) -> Explorer:
+    """One training step of a GPT with the plain loss, in exact tensor bytes: the instant to look at is yours.
+
+    Args:
+        model, setup: what it opens with, a model of your own too; by default GPT-2, and what the other explorers show.
+
+    Raises:
+        ValueError: a model that is not of GPT-2's architecture; a batch or a sequence that is no power of two.
+    """
+    controls = controls_of(model, setup)
     large = {"model": "gpt2-xl", "batch": "1"}
     presets = {
-        "the loss wins": plain,
-        "the optimizer wins": plain | large,
-        "backward wins": plain | large | {"optimizer_impl": "fused", "sequence": "128"},
-        "autocast, eager": plain | {"precision": "bf16-mixed", "attention": "eager"},
+        "the loss wins": PLAIN,
+        "the optimizer wins": PLAIN | large,
+        "backward wins": PLAIN | large | {"optimizer_impl": "fused", "sequence": "128"},
+        "autocast, eager": PLAIN | {"precision": "bf16-mixed", "attention": "eager"},
     }
-    if shortest < 1024:
-        presets = {}
     return Explorer(
-        "The bytes of one training step", controls, Timeline(_sections(), REST), presets,
-        derived=[("fused_adam", adam * (1 - foreach - loop))],
-        subject=("model", "precision", "attention", "dropout", "optimizer", "optimizer_impl"),
+        "The bytes of one training step", controls, Timeline(ledgers("none"), REST), offered(controls, presets),
+        derived=DERIVED, subject=("model", "precision", "attention", "dropout", "optimizer", "optimizer_impl"),
     )  # fmt: skip

@@ -1,0 +1,70 @@
+"""What the browser does with a control: typed numbers, presets that change nothing, sliders that move others, titles."""
+
+from pathlib import Path
+
+import pytest
+
+import everybyte as eb
+from everybyte import explore
+
+PAGE = Path(__file__).with_name("page.mjs").read_text(encoding="utf-8")
+PLAY = """
+import picture from "./picture.mjs";
+import { play } from "./page.mjs";
+export default ({ spec, state, steps }) => play(picture, spec, state, steps);
+"""
+NEAREST = """
+import { pure } from "./picture.mjs";
+export default ({ control, typed }) => typed.map((text) => pure.nearest(control, text));
+"""
+
+
+def play(node, explorer, *steps):
+    data = {"spec": explorer.picture.spec, "state": explorer.state, "steps": steps}
+    return node(PLAY, data, picture=explorer.source, page=PAGE)["seen"]
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "chosen"),
+    [
+        ("batch", ["1", "1,024", " 100 ", "3", "1e9", "0"], ["1", "1,024", "128", "2", "1,024", "1"]),
+        ("sequence", ["4096", "1,048,576"], ["4,096", "1,048,576"]),
+        ("head_width", ["64", "128 wide", "100"], ["64 wide", "128 wide", "96 wide"]),
+        ("batch", ["", "many", "-"], [None, None, None]),
+    ],
+)
+def test_a_typed_number_is_the_nearest_option(name, typed, chosen, node):
+    explorer = explore.attention()
+    control = next(c for c in explorer.picture.spec["controls"] if c["name"] == name)
+    found = node(NEAREST, {"control": control, "typed": typed}, picture=explorer.source)
+    labels = [option["label"] for option in control["options"]]
+    assert [labels[i] if i >= 0 else None for i in found] == chosen
+
+
+def test_a_preset_that_changes_nothing_says_so_and_names_nothing_after_it(node):
+    explorer = explore.attention()
+    same = list(explorer.presets).index("GPT-2, fp32")
+    assert explorer.presets["GPT-2, fp32"].items() <= explorer.state.items()
+    opened, pressed, moved = play(node, explorer, {"preset": same}, {"c_heads": 13})
+    assert pressed["sentence"] == f"GPT-2, fp32: as it was. {explorer.describe()}"
+    assert pressed["title"] == opened["title"] and moved["sentence"].startswith("Heads 12 → 13: ")
+
+
+def test_the_place_moved_is_the_place_looked_at(node):
+    explorer = explore.step()
+    assert explorer.describe().count("(the peak)") == 1
+    _, moved = play(node, explorer, {"c_place": 1000})
+    assert moved["state"]["look"] == 0 and "Operation 349 of 349, rest" in moved["sentence"]
+
+
+def test_the_title_says_what_is_shown(node):
+    explorer = explore.states()
+    models = list(explorer._controls["model"].options)
+    opened, moved = play(node, explorer, {"c_model": models.index("gpt2-xl")})
+    assert opened["title"] == "Bytes of every parameter, after backward: gpt2, fp32, adamw"
+    assert moved["title"] == "Bytes of every parameter, after backward: gpt2-xl, fp32, adamw"
+
+
+def test_a_name_from_a_reader_is_text_in_the_title(node):
+    mine = eb.Model(name="<b>mine</b>", layers=2, width=64, heads=2, vocabulary=100)
+    assert play(node, explore.states(mine))[0]["title"].endswith(": <b>mine</b>, fp32, adamw")

@@ -1,0 +1,77 @@
+"""Chapter 32's explorer: for any number of GPUs its peak is the budget's, part by part, wherever its controls go."""
+
+import random
+
+import pytest
+
+import everybyte as eb
+from everybyte import explore
+from everybyte.explore.sharding import MOST, gpus_label
+from everybyte.setup import OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
+
+MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt2-nobias")
+NAMED = [p for p in PRECISIONS if not PRECISIONS[p].loss_scaling]
+
+
+def state(explorer, setup, model):
+    labels = {
+        "model": model,
+        "precision": setup.precision,
+        "gpus": gpus_label(setup.gpus),
+        "attention": setup.attention,
+        "dropout": "dropout" if setup.dropout else "(no dropout)",
+        "optimizer": setup.optimizer,
+        "optimizer_impl": setup.optimizer_impl,
+        "batch": f"{setup.batch:,}",
+        "sequence": f"{setup.sequence:,}",
+    }
+    return explorer.state | {n: list(explorer._controls[n].options).index(label) for n, label in labels.items()}
+
+
+@pytest.fixture(scope="module")
+def explorer():
+    return explore.sharding()
+
+
+@pytest.mark.parametrize("precision", NAMED)
+def test_the_peak_is_the_budget_s(explorer, precision):
+    chance = random.Random(precision)
+    for _ in range(60):
+        setup = eb.Setup(
+            gpus=2 ** chance.randint(0, MOST.bit_length() - 1), sharding="zero3", precision=precision,
+            batch=2 ** chance.randint(0, 10), sequence=2 ** chance.randint(0, 10),
+            attention=chance.choice(["flash", "eager"]), dropout=chance.choice([0, 0.1]),
+            optimizer=chance.choice(list(OPTIMIZERS)), optimizer_impl=chance.choice(list(OPTIMIZER_IMPLS)),
+        )  # fmt: skip
+        model = chance.choice(MODELS)
+        budget = eb.budget(eb.model(model), setup)
+        where, parts = explorer.kind.highest(explorer.values(state(explorer, setup, model)))
+        assert (where, sum(parts.values())) == (budget.peak_at, budget.peak), (model, setup)
+        assert {p: x for p, x in parts.items() if x} == {p: x for p, x in budget.parts.items() if x}, (model, setup)
+
+
+@pytest.mark.parametrize(
+    ("preset", "said"),
+    [
+        ("XL, one sequence on 1,024", "2.93 GiB in all."),
+        ("GPT-2 on 4,096", "gathered weights 84.02 MiB"),
+        ("XL, one short sequence", "The peak is in backward."),
+        ("XL, fp32, eager", "it does not fit"),
+    ],
+)
+def test_the_presets_are_what_they_are_called(explorer, preset, said):
+    assert said in explorer.describe(explorer.state | explorer.presets[preset])
+
+
+def test_a_bar_for_every_number_of_gpus(explorer):
+    bars = [gpus_label(2**i) for i in range(13)]
+    alt = explorer.figure().alt
+    assert all(f"{label} " in alt for label in bars)
+
+
+def test_what_it_does_not_cover_is_refused():
+    for model in (eb.Model(name="own", layers=2, width=64, heads=2, vocabulary=100), eb.model("llama-2-7b")):
+        with pytest.raises(ValueError, match=r"sharding\.model: .* allowed: gpt2"):
+            explore.sharding(model)
+    with pytest.raises(ValueError, match="gpus: '6 GPUs' is unknown; allowed: 1 GPU, 2 GPUs"):
+        explore.sharding(setup=eb.Setup(gpus=6, sharding="zero3"))
