@@ -3,7 +3,6 @@
 import ast
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -23,32 +22,26 @@ BEATS = (
     "Interview answer",
     "You can now",
 )
+#: A lab's.
+STATIONS = (
+    "The question",
+    "The step",
+    "The run",
+    "Side by side",
+    "Memory against time",
+    "The loss",
+    "Exercises",
+    "You can now",
+)
 LINES = 20  # of a code cell, at most
 WORDS = (1_200, 3_500)  # of a chapter's prose
+LAB_WORDS = (500, 2_000)  # of a lab's
 ALT = 40  # characters of alternative text, at least
 EXCUSES = re.compile(r"nbval[-_]|raises[-_]exception|skip[-_]execution|PYTEST_VALIDATE", re.IGNORECASE)
 MACHINE = re.compile(r"(?<![\w.])/(?:home|root|work|tmp|Users)/|\b[A-Z]:\\Users|\bC:\\")
 LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]+)\)|<a[^>]*\shref=\"([^\"]+)\"")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^()\s]+)[^)]*\)")
 TAG = re.compile(r"<img\b[^>]*>")
-ROW = re.compile(r"^\| (?:\[`(\w+)`\]\(((?:notebooks|labs)/\w+\.ipynb)\)|`(\w+)`) \| (.+?) \|$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A line of the table of contents: `path` is None for what is still to be written."""
-
-    slug: str
-    path: str | None
-    question: str
-
-
-def contents(readme: str) -> list[Entry]:
-    """The table of contents, which is the map in the README, in reading order; ValueError where it is empty."""
-    entries = [Entry(linked or planned, path or None, q) for linked, path, planned, q in ROW.findall(readme)]
-    if not any(e.path for e in entries):
-        raise ValueError("the README's map of chapters links no notebook")
-    return entries
 
 
 def on_disk(root: Path) -> set[str]:
@@ -61,6 +54,10 @@ def on_disk(root: Path) -> set[str]:
 
 def is_chapter(path: str) -> bool:
     return path.startswith("notebooks/") and not Path(path).name.startswith("00")
+
+
+def is_lab(path: str) -> bool:
+    return path.startswith("labs/")
 
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
@@ -97,6 +94,19 @@ def links(text: str) -> list[str]:
 def beats(notebook: NotebookNode) -> list[str]:
     found = [text for level, text in headings(notebook) if level == 2]
     return [] if tuple(found) == BEATS else [f"second-level headings are {found}; a chapter's are {list(BEATS)}"]
+
+
+def stations(notebook: NotebookNode) -> list[str]:
+    found = [text for level, text in headings(notebook) if level == 2]
+    return [] if tuple(found) == STATIONS else [f"second-level headings are {found}; a lab's are {list(STATIONS)}"]
+
+
+def runs_really(notebook: NotebookNode) -> list[str]:
+    """A lab measures on a GPU or shows the record, and where there is neither runs the same step on the CPU."""
+    sources = "\n".join(c.source for c in code_cells(notebook))
+    calls = re.findall(r"lab\.runs\(((?:[^()]|\([^()]*\))*)\)", sources)
+    faults = [] if any("device" not in call for call in calls) else ["no lab.runs(...) on a GPU or from its record"]
+    return faults + ([] if any('device="cpu"' in call for call in calls) else ['no lab.runs(..., device="cpu")'])
 
 
 def heading_levels(notebook: NotebookNode) -> list[str]:
@@ -186,9 +196,13 @@ def alternative_text(notebook: NotebookNode) -> list[str]:
     return faults
 
 
-def words(notebook: NotebookNode) -> list[str]:
+def words(notebook: NotebookNode, allowed: tuple[int, int] = WORDS) -> list[str]:
     count = sum(len(text.split()) for text in prose(notebook))
-    return [] if WORDS[0] <= count <= WORDS[1] else [f"{count:,} words; allowed: {WORDS[0]:,} to {WORDS[1]:,}"]
+    return [] if allowed[0] <= count <= allowed[1] else [f"{count:,} words; allowed: {allowed[0]:,} to {allowed[1]:,}"]
+
+
+def lab_words(notebook: NotebookNode) -> list[str]:
+    return words(notebook, LAB_WORDS)
 
 
 def anchors(notebook: NotebookNode) -> set[str]:
@@ -232,3 +246,4 @@ def neighbors(notebook: NotebookNode, path: str, order: Sequence[str]) -> list[s
 
 EVERYWHERE = (heading_levels, cell_lengths, code, outputs, excuses, machine_paths, alternative_text)
 IN_CHAPTERS = (beats, words)
+IN_LABS = (stations, runs_really, lab_words)

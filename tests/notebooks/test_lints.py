@@ -7,6 +7,7 @@ from pathlib import Path
 import lints
 import nbformat
 import pytest
+from contents import contents
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from notebooks import WIDGET_VIEW, canonical, execute, main
@@ -112,6 +113,34 @@ BROKEN = {
 }
 
 
+def right_lab():
+    """A lab with which no lint finds fault."""
+    cells = [new_markdown_cell("# A lab"), new_code_cell("import math\nimport sys")]
+    for station in lints.STATIONS:
+        cells.append(new_markdown_cell(f"## {station}\n\n" + "word " * 90))
+    cells.append(new_code_cell("measured = lab.runs(gpt2, {'a': f(1)})\nmeasured"))
+    cells.append(new_code_cell('here = lab.runs(small, few(), device="cpu")\nhere'))
+    return new_notebook(cells=cells)
+
+
+LABS_BROKEN = {
+    "a station is missing": (lints.stations, lambda n: n.cells.pop(4)),
+    "a station is renamed": (lints.stations, source(3, "The step", "Steps")),
+    "nothing of a GPU": (lints.runs_really, source(-2, "{'a': f(1)}", '{}, device="cpu"')),
+    "nothing on the CPU": (lints.runs_really, source(-1, ', device="cpu"', "")),
+    "few words in a lab": (lints.lab_words, lambda n: [n.cells.pop(4) for _ in range(4)]),
+}
+
+
+@pytest.mark.parametrize("name", LABS_BROKEN)
+def test_each_lint_of_labs_finds_its_fault(name):
+    lint, breaking = LABS_BROKEN[name]
+    notebook = right_lab()
+    assert all(lint(notebook) == [] for lint in lints.IN_LABS)
+    breaking(notebook)
+    assert lint(notebook) != []
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_each_lint_finds_its_fault(name):
     lint, breaking = BROKEN[name]
@@ -142,12 +171,12 @@ def test_an_empty_book_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="no notebook"):
         lints.on_disk(tmp_path)
     with pytest.raises(ValueError, match="links no notebook"):
-        lints.contents("| chapter | question |\n|---|---|\n| `11_parameters` | How many? |\n")
+        contents("| chapter | question |\n|---|---|\n| `11_parameters` | How many? |\n")
 
 
 def test_the_map_is_read_in_order():
     rows = "| [`11_a`](notebooks/11_a.ipynb) | One? |\n| `12_b` | Two? |\n| [`01_c`](labs/01_c.ipynb) | Three? |\n"
-    found = [(e.slug, e.path, e.question) for e in lints.contents(rows)]
+    found = [(e.slug, e.path, e.question) for e in contents(rows)]
     assert found == [
         ("11_a", "notebooks/11_a.ipynb", "One?"),
         ("12_b", None, "Two?"),

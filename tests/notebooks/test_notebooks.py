@@ -8,10 +8,12 @@ from pathlib import Path
 import lints
 import nbformat
 import pytest
+from contents import contents
 
 ROOT = Path(__file__).resolve().parents[2]
-WRITTEN = [e.path for e in lints.contents((ROOT / "README.md").read_text(encoding="utf-8")) if e.path]
+WRITTEN = [e.path for e in contents((ROOT / "README.md").read_text(encoding="utf-8")) if e.path]
 CHAPTERS = [p for p in WRITTEN if lints.is_chapter(p)]
+LABS = [p for p in WRITTEN if lints.is_lab(p)]
 
 
 @cache
@@ -39,6 +41,12 @@ def test_notebook(path, lint):
 @pytest.mark.parametrize("lint", lints.IN_CHAPTERS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("path", CHAPTERS)
 def test_chapter(path, lint):
+    assert lint(read(ROOT / path)) == []
+
+
+@pytest.mark.parametrize("lint", lints.IN_LABS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("path", LABS)
+def test_lab(path, lint):
     assert lint(read(ROOT / path)) == []
 
 

@@ -1,66 +1,54 @@
-"""A verdict is one of the fixed ones and follows from its numbers."""
+"""The table of what the articles say is the catalog's claims, settled."""
 
 import pytest
 
+from everybyte import claims, settle
 from everybyte.teach import articles
 
 
-def _verdict(*row):
-    return articles([row]).rows[0][-1]
+def test_a_chapter_shows_its_own_claims():
+    table = articles("13", 2, caption="Article 2")
+    mine = [c for c in claims().values() if c.chapter.startswith("13") and c.article == 2]
+    assert table.columns == ("article", "claim", "stated", "computed", "verdict") and table.caption == "Article 2"
+    assert len(mine) >= 5 and [row[1] for row in table.rows] == [c.claim for c in mine]
+    row = next(row for row in table.rows if row[1] == "all states of a 7B model")
+    assert row == ("2", "all states of a 7B model", "112 GB", "112 GB", "holds")
 
 
-def test_the_factor_is_filled_in():
-    table = articles([(2, "the whole run", "30 GB", 12_460_889_600, "off by a factor of …")], caption="Chapter 13")
-    assert table.rows == [("2", "the whole run", "30 GB", "12.46 GB", "off by a factor of 2.4")]
-    assert _verdict(1, "c", "10 GB", 24 * 10**9, "off by a factor of") == "off by a factor of 2.4"
-    assert _verdict(1, "c", "10 to 15 GB", 30 * 10**9, "off by a factor of 2") == "off by a factor of 2"
-    assert _verdict(1, "c", "10 to 15 GB", 5 * 10**9, "off by a factor of") == "off by a factor of 2"
+def test_both_numbers_of_a_condition_are_shown():
+    row = next(row for row in articles("11", 1).rows if "fp32 (Llama-2-7B)" in row[1])
+    assert row[2:] == ("28 GB", "26.95 GB, or 28 GB", "holds if P is 7.0 B, not 6.74 B")
 
 
-@pytest.mark.parametrize(
-    ("stated", "computed"),
-    [("16 bytes", 16), ("500 MB", 497_759_232), ("40-60 %", 50), ("124.4 M", 124.44), ("10 to 15 GB", 12 * 10**9)],
-)
-def test_what_holds(stated, computed):
-    assert _verdict(1, "c", stated, computed, "holds") == "holds"
-    with pytest.raises(ValueError, match="was stated"):
-        _verdict(1, "c", stated, computed, "off by a factor of")
+def test_a_slug_will_do_and_all_is_every_chapter():
+    assert articles("16_loss").rows == articles("16").rows
+    table = articles("all", 4)
+    assert table.columns[-1] == "chapter"
+    assert [row[-1] for row in table.rows] == [c.chapter[:2] for c in claims().values() if c.article == 4]
+    assert len(articles("all").rows) == len(claims())
 
 
-@pytest.mark.parametrize(
-    "verdict",
-    [
-        "holds if gradients are fp32",
-        "contradicts itself",
-        "contradicts another article",
-        "outdated API",
-        "not settled here",
-    ],
-)
-def test_verdicts_that_need_no_numbers(verdict):
-    assert articles([(3, "c", "", None, verdict)]).rows == [("3", "c", "–", "–", verdict)]
+def test_what_is_not_settled_shows_no_number():
+    for row in articles("41").rows:
+        assert row[3:] == ("–", "not settled here")
+    assert settle(claims()["3.overhead"]).text == "–"
 
 
 @pytest.mark.parametrize(
-    ("row", "field"),
-    [
-        ((6, "c", "1 GB", 10**9, "holds"), "article"),
-        ((1, "c", "1 GB", 10**9, "true"), "verdict"),
-        ((1, "c", "1 GB", 10**9, "holds if …"), "verdict"),
-        ((1, "c", "1 GB", 2 * 10**9, "holds"), "verdict"),
-        ((1, "c", "10 GB", 14 * 10**9, "holds"), "verdict"),
-        ((1, "c", "16 bytes", 16.6, "holds"), "verdict"),
-        ((1, "c", "1 GB", 10**9, "off by a factor of"), "verdict"),
-        ((1, "c", "1 GB", 3 * 10**9, "off by a factor of 2"), "verdict"),
-        ((1, "c", "", None, "off by a factor of"), "verdict"),
-        ((1, "c", "1 GB", 0, "off by a factor of"), "verdict"),
-        ((1, "c", "about 1 GB", 10**9, "holds"), "stated"),
-    ],
+    ("arguments", "named"),
+    [(("99",), "articles.chapter: '99'"), (("00",), "articles.chapter"), (("13", 6), "articles.numbers: 6")],
 )
-def test_a_verdict_that_does_not_follow_is_refused(row, field):
-    with pytest.raises(ValueError, match=f"articles.{field}"):
-        articles([row])
+def test_what_there_is_not_is_named(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        articles(*arguments)
 
 
 def test_claims_are_escaped():
-    assert "<b>" not in articles([(1, "<b>c", "", None, "outdated API")])._repr_html_()
+    assert "7 &lt; 8" not in articles("12")._repr_html_() and "&lt; 1" in articles("12")._repr_html_()
+
+
+def test_one_section_of_an_article():
+    claims_there = [c for c in claims().values() if (c.article, c.section) == (3, "Interview Questions")]
+    assert len(articles("all", 3, section="Interview Questions").rows) == len(claims_there) > 10
+    with pytest.raises(ValueError, match="articles.section: 'Cooking' is unknown"):
+        articles("all", 3, section="Cooking")

@@ -1,7 +1,16 @@
-"""What the reader does: predict, answer an exercise, take a hint; and the table of what the articles say."""
+"""What the reader does: predict, answer an exercise, take a hint; the table of what the articles say; the interview."""
 
 from .exercise import Exercise, check, exercises, hint
 from .predictions import predict, reveal
+from .progress import progress
 from .verdicts import articles
 
-__all__ = ["Exercise", "articles", "check", "exercises", "hint", "predict", "reveal"]
+__all__ = ["Exercise", "articles", "check", "exercises", "hint", "interview", "predict", "progress", "reveal"]
+
+
+def __getattr__(name):
+    if name == "interview":  # it brings the formulas along, so it waits until it is asked for
+        from .interviewing import interview
+
+        return interview
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """A short framed answer to the reader: plain text in a terminal, an escaped box in a notebook."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 #: A mark and a border for each kind. The words carry the meaning too.
@@ -26,6 +26,10 @@ class Callout:
     def right(self) -> bool:
         """Whether the reader's answer was accepted."""
         return self.kind == "right"
+
+    def and_said(self, sentence: str) -> "Callout":
+        """The same with one more sentence; itself where that is empty."""
+        return replace(self, text=f"{self.text} {sentence}") if sentence else self
 
     def __repr__(self):
         return f"{_MARKS[self.kind][0]} {self.head}. {self.text}"

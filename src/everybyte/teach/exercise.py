@@ -13,11 +13,12 @@ from textwrap import shorten
 
 from .. import checks, units
 from ..tables import Table
+from . import kept
 from .callout import Callout
 from .quantities import missing, read, show
 
 _HINTS_TAKEN: dict[str, int] = {}
-_DIFFICULTIES = {1: "easy", 2: "medium", 3: "hard"}
+DIFFICULTIES = {1: "easy", 2: "medium", 3: "hard"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ class Exercise:
         chapter, _, number = self.id.partition(".")
         if not (len(chapter) == 2 and chapter.isdecimal() and number.isdecimal()):
             raise ValueError(f"Exercise.id: {self.id!r} is not a chapter and a number, such as '13.2'")
-        checks.whole("Exercise", "difficulty", self.difficulty, 1, max(_DIFFICULTIES))
+        checks.whole("Exercise", "difficulty", self.difficulty, 1, max(DIFFICULTIES))
         checks.whole("Exercise", "minutes", self.minutes, 1, 60)
         checks.one_of("Exercise", "accepts", self.accepts, ("number", "expression"))
         if len(self.hints) != 2:
@@ -191,8 +192,13 @@ def check(id: str, answer: object) -> Callout:
 
     Raises:
         ValueError: where there is no such exercise. Nothing in `answer` raises.
+
+    What is right or wrong is kept for `progress()`; what is not attempted or could not be read is not.
     """
-    return exercise(id).judge(answer)
+    verdict = exercise(id).judge(answer)
+    if verdict.kind not in ("right", "wrong"):
+        return verdict
+    return verdict.and_said(kept.keep(kept.SOLVED if verdict.right else kept.TRIED, id))
 
 
 def hint(id: str, number: int | None = None) -> Callout:
@@ -218,7 +224,7 @@ def exercises(chapter: str | None = None) -> Table:
         ValueError: where the chapter has no exercises.
     """
     found = [e for c in ([chapter] if chapter else chapters()) for e in bank(c).values()]
-    rows = [(e.id, e.title, _DIFFICULTIES[e.difficulty], e.minutes) for e in found]
+    rows = [(e.id, e.title, DIFFICULTIES[e.difficulty], e.minutes) for e in found]
     return Table(("exercise", "what", "difficulty", "minutes"), rows)
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from textwrap import shorten
 
+from . import kept
 from .callout import Callout
 from .quantities import missing, read, show
 
@@ -14,13 +15,17 @@ _CLOSE = Fraction(11, 10)
 
 @dataclass(frozen=True)
 class Prediction:
-    """A reader's guess. `value` is in bytes where `unit` is one of bytes, None where there is no guess; `trouble` says why."""
+    """A reader's guess. `value` is in bytes where `unit` is one of bytes, None where there is no guess; `trouble` says why.
+
+    `note`: why it could not be kept for `progress()`, "" where it was.
+    """
 
     id: str
     question: str
     unit: str
     value: Fraction | None
     trouble: str = ""
+    note: str = ""
 
     def reveal(self, value: float) -> Callout:
         """The answer beside the guess, and by what factor they differ. `value` is in bytes where the unit is one of bytes."""
@@ -36,7 +41,7 @@ class Prediction:
         """What the reader sees now."""
         if self.value is not None:
             text = f"You say {show(self.value, self.unit)}. The chapter will answer."
-            return Callout("guess", f"Prediction {self.id}", f"{self.question} {text}".strip())
+            return Callout("guess", f"Prediction {self.id}", f"{self.question} {text}".strip()).and_said(self.note)
         example = f'"1.5 {self.unit}"' if self.unit else "1.5"
         how = f"Not guessed yet: put a number, such as {example}, in place of the three dots and run the cell again."
         text = " ".join(filter(None, [self.question, self.trouble, how]))
@@ -50,14 +55,16 @@ class Prediction:
 
 
 def predict(id: str, guess: object, question: str = "", *, unit: str = "GiB") -> Prediction:
-    """Commit to a number before seeing it; kept in this session for `reveal`.
+    """Commit to a number before seeing it; kept in this session for `reveal`, and that it was made for `progress()`.
 
     Args:
         id: such as "13.1". guess: a number, or text with a unit; `...` until the reader edits it.
         unit: what a plain number means. Of bytes where it is one of `units.UNITS`.
     """
     try:
-        made = Prediction(id, question, unit, None if missing(guess) else read(guess, unit))
+        value = None if missing(guess) else read(guess, unit)
+        note = "" if value is None else kept.keep(kept.PREDICTED, id)
+        made = Prediction(id, question, unit, value, note=note)
     except ValueError as error:
         made = Prediction(id, question, unit, None, f"The guess could not be read: {shorten(str(error), 200)}.")
     _MADE[id] = made

@@ -1,0 +1,777 @@
+"""Interview questions, answered in thirty seconds with numbers for the model, GPU and setup that the reader chooses.
+
+The text stands in `cards.toml`; a number stands there as its name in braces, and is computed here when it is asked for.
+"""
+
+import csv
+import io
+import os
+import re
+import tomllib
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import cache, cached_property
+from html import escape
+from importlib import resources
+from math import ceil, sqrt
+from pathlib import Path
+
+from .. import checks, units
+from ..budget import budget
+from ..catalog import Gpu, Model, model
+from ..fit import BLOCK, Headroom, find_gpu, fit
+from ..formulas import formula
+from ..formulas.formats import BLOCKS, FLOATS
+from ..plan import work
+from ..setup import Setup
+from ..tables import Table
+
+PARTS = {1: "What fills the GPU", 2: "Saving it on one GPU", 3: "Many GPUs", 4: "Practice"}
+#: Where nothing else is chosen: the GPUs of part 3, adapters' rank, the step of the late out-of-memory, a dropout.
+GPUS, RANK, LATE_STEP, DROPOUT = 8, 16, 5_000, 0.1
+#: One minus Adam's beta_2, PyTorch's default: the share of a new squared gradient in the average.
+NEW = 0.001
+_NAME = re.compile(r"\{(\w+)\}")
+_BACK = 3  # cards that come before one that was missed comes back
+
+
+@cache
+def _budget(model, setup, block=1):
+    found = budget(model, setup, block)
+    if found.peak is None:
+        raise ValueError(model.unlike_gpt())
+    return found
+
+
+@cache
+def _fit(model, setup, gpu, vary):
+    _budget(model, setup)
+    value = fit(model, setup, gpu, vary).value
+    if value is None:
+        raise ValueError(f"no {vary} fits {gpu.name}")
+    return value
+
+
+#: A field that is changed -> what of it must go back to the default.
+_WITH = {
+    "checkpointing": {"checkpoint_every": 2},
+    "loss": {"loss_chunks": 8},
+    "precision": {"master_gradients": "bf16"},
+    "sharding": {"sharding_units": "block", "replicas": 1, "buckets": "copies"},
+}
+_ONE = {"gpus": 1, "sharding": "none"} | _WITH["sharding"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the numbers are for. Questions about one GPU take the setup on one GPU; those about many, its GPUs, or 8."""
+
+    model: Model
+    gpu: Gpu
+    setup: Setup
+
+    @property
+    def one(self) -> Setup:
+        """The setup on one GPU."""
+        return self.setup.replace(**_ONE)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs, of questions about many."""
+        return self.setup.gpus if self.setup.gpus > 1 else GPUS
+
+    def having(self, **changes) -> Setup:
+        """The setup on one GPU with some fields changed."""
+        usual = {}
+        for field in changes:
+            usual |= _WITH.get(field, {})
+        return self.one.replace(**{**usual, **changes})
+
+    def budget(self, block=1, **changes):
+        """The budget of that; ValueError where the whole step is not derived for the model."""
+        return _budget(self.model, self.having(**changes), block)
+
+    def peak(self, **changes) -> int:
+        """The peak of that, in bytes."""
+        return self.budget(**changes).peak
+
+    def at(self, name, symbols=None, **changes):
+        """A registered formula's value; `symbols` replace some."""
+        return formula(name).at(self.model, self.having(**changes), **(symbols or {}))
+
+    def gpt(self, name, symbols=None, **changes):
+        """The same for a formula that is derived for a GPT alone."""
+        if unlike := self.model.unlike_gpt():
+            raise ValueError(unlike)
+        return self.at(name, symbols, **changes)
+
+    def states(self, **changes) -> int:
+        """Bytes of weights, gradients and all that the optimizer keeps."""
+        return sum(self.at(name, **changes) for name in ("weights", "gradients", "optimizer"))
+
+    def shared(self, name, sharding, **symbols):
+        """A formula's value where the GPUs of the case divide so."""
+        return self.at(name, symbols, sharding=sharding, gpus=self.gpus)
+
+    def kept(self, segment: int) -> int:
+        """Bytes of checkpointed inputs, and of one segment of so many blocks that is made again."""
+        changes = {"checkpointing": "every-k", "checkpoint_every": segment}
+        return self.gpt("checkpoint.inputs", **changes) + self.gpt("checkpoint.segment", **changes)
+
+    @property
+    def segments(self) -> range:
+        """How many blocks a checkpointed segment can have."""
+        return range(1, self.model.layers + 1)
+
+    @property
+    def root(self) -> int:
+        """The square root of the layers, rounded."""
+        return round(sqrt(self.model.layers))
+
+    def half_sequence(self) -> dict:
+        """As many tokens in sequences half as long."""
+        if self.one.sequence % 2:
+            raise ValueError("the sequence is odd")
+        return {"batch": 2 * self.one.batch, "sequence": self.one.sequence // 2}
+
+    def moved_for_one_more(self) -> float:
+        """Bytes a parameter that the memory moves for each further batch of an accumulation."""
+        if self.one.batch < 2 or self.one.accumulation > 1:
+            raise ValueError("one batch of several sequences is needed")
+        parts = self.having(batch=1, accumulation=self.one.batch)
+        more = work(self.model, parts).moved - work(self.model, self.one).moved
+        return more / (self.one.batch - 1) / self.model.parameters
+
+    def adapters(self) -> int:
+        """Parameters of adapters on query, key, value and output."""
+        m = self.model
+        inner, keys = m.heads * m.head_width, m.kv_heads * m.head_width
+        return m.layers * RANK * 2 * (m.width + inner + m.width + keys)
+
+    def cache(self, heads=None) -> int:
+        """Bytes that keys and values of one token take, in 16 bits."""
+        m = self.model
+        if m.latent_rank:
+            raise ValueError("latent attention caches something else")
+        return 2 * m.layers * (heads or m.kv_heads) * m.head_width * 2
+
+    def free(self) -> int:
+        """Bytes between the peak and what is usable."""
+        free = Headroom().usable(self.gpu) - self.budget(BLOCK).peak
+        if free < 0:
+            raise ValueError(f"the step does not fit {self.gpu.name}")
+        return free
+
+    def margin(self, name) -> int:
+        """Bytes of the headroom's term of that name."""
+        return next(t.bytes for t in Headroom().terms(self.gpu) if t.name == name)
+
+    def stage(self) -> int:
+        """Bytes that one micro-batch leaves on one stage of a pipeline as long as the GPUs are many."""
+        return ceil(self.model.layers / self.gpus) * self.gpt("activations.block")
+
+
+def _float(name, item, **symbols):
+    return formula(f"formats.{item}")(**{**FLOATS[name], **symbols})
+
+
+def _quantized(case, name):
+    return formula("formats.blocks.bytes")(parameters=int(case.model.parameters), **BLOCKS[name])
+
+
+def _flops(case, *names, **changes):
+    if case.model.experts or case.model.latent_rank:
+        raise ValueError(f"operations are not derived for {case.model.name}: it has experts or latent attention")
+    return sum(case.at(f"flops.{name}", **changes) for name in names)
+
+
+_EAGER, _FLASH = {"attention": "eager"}, {"attention": "flash"}
+_SHOWN = {
+    "text": str,
+    "bytes": units.text,
+    "vendor": lambda n: units.text(n, decimal=True, digits=0),
+    "count": lambda n: f"{n:,}",
+    "share": lambda x: f"{x:.1%}",
+    "signed": lambda x: f"{x:+.1%}",
+    "number": lambda x: f"{x:.2f}",
+    "tiny": lambda x: f"{float(x):.3g}",
+    "teraflop": lambda n: f"{n / 1e12:,.1f} TFLOP",
+    "milliseconds": lambda s: f"{1e3 * s:,.0f} ms",
+}
+#: Name -> how it is shown, and how it is computed for a `Case`.
+NUMBERS = {
+    "model": ("text", lambda c: c.model.name),
+    "gpu": ("text", lambda c: c.gpu.title),
+    "precision": ("text", lambda c: c.one.precision),
+    "batch": ("count", lambda c: c.one.batch),
+    "sequence": ("count", lambda c: c.one.sequence),
+    "tokens": ("count", lambda c: c.one.batch * c.one.sequence),
+    "layers": ("count", lambda c: c.model.layers),
+    # What fills the GPU.
+    "parameters": ("count", lambda c: int(c.model.parameters)),
+    "embeddings": ("count", lambda c: c.at("parameters.embeddings")),
+    "embeddings_share": ("share", lambda c: c.at("parameters.embeddings") / c.model.parameters),
+    "head_again": ("count", lambda c: c.model.vocabulary * c.model.width),
+    "bytes_per_parameter": ("count", lambda c: c.at("bytes_per_parameter")),
+    "states": ("bytes", lambda c: c.states()),
+    "weights_fp32": ("bytes", lambda c: c.at("weights", precision="fp32")),
+    "weights_bf16": ("bytes", lambda c: c.at("weights", precision="bf16")),
+    "adam_states": ("bytes", lambda c: c.at("optimizer.states", optimizer="adamw", precision="fp32")),
+    "momentum_states": ("bytes", lambda c: c.at("optimizer.states", optimizer="momentum", precision="fp32")),
+    "adam_share": (
+        "share",
+        lambda c: c.at("optimizer.states", optimizer="adamw", precision="fp32")
+        / c.states(optimizer="adamw", precision="fp32"),
+    ),
+    "fp16_smallest": ("tiny", lambda c: _float("fp16", "smallest")),
+    "fp16_largest": ("count", lambda c: int(_float("fp16", "largest"))),
+    "bf16_largest": ("tiny", lambda c: _float("bf16", "largest")),
+    "bf16_spacing": ("tiny", lambda c: _float("bf16", "epsilon")),
+    "bf16_lost": ("tiny", lambda c: _float("bf16", "epsilon") / 2),
+    "fp32_lost": ("tiny", lambda c: _float("fp32", "epsilon") / 2),
+    "fp16_vanishing": ("tiny", lambda c: sqrt(_float("fp16", "smallest") / 2 / NEW)),
+    "half_of_adam": ("bytes", lambda c: c.at("optimizer.states", optimizer="adamw", precision="fp32") // 2),
+    "states_autocast": ("bytes", lambda c: c.states(precision="bf16-mixed")),
+    "states_master": ("bytes", lambda c: c.states(precision="bf16-master")),
+    "states_bf16": ("bytes", lambda c: c.states(precision="bf16")),
+    "master": ("bytes", lambda c: c.at("optimizer.master", precision="bf16-master")),
+    "gradients": ("bytes", lambda c: c.at("gradients")),
+    "block_activations": ("bytes", lambda c: c.gpt("activations.block")),
+    "bytes_per_number": (
+        "number",
+        lambda c: c.gpt("activations.block") / (c.one.batch * c.one.sequence * c.model.width),
+    ),
+    "activations": ("bytes", lambda c: c.gpt("activations")),
+    "activations_twice": ("bytes", lambda c: c.gpt("activations", batch=2 * c.one.batch)),
+    "eager_activations": ("bytes", lambda c: c.gpt("activations", **_EAGER)),
+    "eager_short": ("bytes", lambda c: c.gpt("activations", **_EAGER, **c.half_sequence())),
+    "flash_activations": ("bytes", lambda c: c.gpt("activations", **_FLASH)),
+    "flash_short": ("bytes", lambda c: c.gpt("activations", **_FLASH, **c.half_sequence())),
+    "scores_block": ("bytes", lambda c: c.gpt("attention.scores", **_EAGER)),
+    "scores": ("bytes", lambda c: c.model.layers * c.gpt("attention.scores", **_EAGER)),
+    "flash_kept": ("bytes", lambda c: c.gpt("attention.flash", **_FLASH)),
+    "eager_peak": ("bytes", lambda c: c.peak(**_EAGER)),
+    "flash_peak": ("bytes", lambda c: c.peak(**_FLASH)),
+    "flash_backward": ("number", lambda c: _flops(c, "backward", **_FLASH) / _flops(c, "forward", **_FLASH)),
+    "eager_backward": ("number", lambda c: _flops(c, "backward", **_EAGER) / _flops(c, "forward", **_EAGER)),
+    "dropout_cost": (
+        "bytes",
+        lambda c: c.gpt("activations", dropout=DROPOUT) - c.gpt("activations", dropout=0.0),
+    ),
+    "logits": ("bytes", lambda c: c.at("logits", loss="plain")),
+    "loss_worst": ("bytes", lambda c: c.gpt("loss.logits", loss="plain")),
+    "llama_vocabulary": ("count", lambda c: model("llama-3-8b").vocabulary),
+    "loss_llama": (
+        "bytes",
+        lambda c: c.gpt("loss.logits", {"vocabulary": model("llama-3-8b").vocabulary}, loss="plain"),
+    ),
+    "peak": ("bytes", lambda c: c.peak()),
+    "peak_at": ("text", lambda c: c.budget().peak_at),
+    "rest": ("bytes", lambda c: c.budget().phases["rest"]),
+    "after_forward": ("bytes", lambda c: c.budget().phases["after_forward"]),
+    "step_foreach": ("bytes", lambda c: c.budget(optimizer_impl="foreach").phases["step"]),
+    "step_fused": ("bytes", lambda c: c.budget(optimizer_impl="fused").phases["step"]),
+    # Saving it on one GPU.
+    "peak_fp32": ("bytes", lambda c: c.peak(precision="fp32")),
+    "peak_mixed": ("bytes", lambda c: c.peak(precision="bf16-mixed")),
+    "mixed_change": ("signed", lambda c: c.peak(precision="bf16-mixed") / c.peak(precision="fp32") - 1),
+    "mixed_change_one": (
+        "signed",
+        lambda c: c.peak(precision="bf16-mixed", batch=1, loss="plain") / c.peak(precision="fp32", batch=1, loss="plain")
+        - 1,
+    ),
+    "casts": ("bytes", lambda c: c.gpt("casts", precision="bf16-mixed")),
+    "peak_none": ("bytes", lambda c: c.peak(checkpointing="none")),
+    "peak_full": ("bytes", lambda c: c.peak(checkpointing="full")),
+    "full_flops": (
+        "share",
+        lambda c: c.gpt("checkpoint.flops", checkpointing="full") / _flops(c, "forward", "backward"),
+    ),
+    "best_every": ("count", lambda c: min(c.segments, key=c.kept)),
+    "best_bytes": ("bytes", lambda c: min(map(c.kept, c.segments))),
+    "root_segment": ("count", lambda c: c.root),
+    "root_bytes": ("bytes", lambda c: c.kept(c.root)),
+    "root": ("number", lambda c: sqrt(c.model.layers)),
+    "selective_flash": (
+        "bytes",
+        lambda c: c.peak(checkpointing="none", **_FLASH) - c.peak(checkpointing="selective", **_FLASH),
+    ),
+    "selective_eager": (
+        "bytes",
+        lambda c: c.peak(checkpointing="none", **_EAGER) - c.peak(checkpointing="selective", **_EAGER),
+    ),
+    "peak_accumulated": ("bytes", lambda c: c.peak(batch=1, accumulation=c.one.batch, loss="plain")),
+    "moved": ("number", lambda c: c.moved_for_one_more()),
+    "largest_batch": ("count", lambda c: _fit(c.model, c.having(loss="plain"), c.gpu, "batch")),
+    "longest": ("count", lambda c: _fit(c.model, c.one, c.gpu, "sequence")),
+    "slope": ("bytes", lambda c: c.peak(batch=2 * c.one.batch) // c.one.batch - c.peak() // c.one.batch),
+    "adam_8bit": ("bytes", lambda c: 2 * _quantized(c, "8-bit optimizer state")),
+    "rank": ("count", lambda c: RANK),
+    "adapters": ("count", lambda c: c.adapters()),
+    "adapters_share": ("share", lambda c: c.adapters() / c.model.parameters),
+    "adapters_states": ("bytes", lambda c: c.adapters() * c.at("bytes_per_parameter", precision="fp32", optimizer="adamw")),
+    "nf4": ("bytes", lambda c: _quantized(c, "NF4, double quantization")),
+    "host_link": ("vendor", lambda c: c.gpu.host_link),
+    "bus": ("milliseconds", lambda c: (c.at("gradients") + c.at("weights")) / c.gpu.host_link),
+    "read_in_place": ("milliseconds", lambda c: (c.at("gradients") + c.at("weights")) / c.gpu.bandwidth),
+    "peak_chunked": ("bytes", lambda c: c.peak(loss="chunked")),
+    "peak_plain": ("bytes", lambda c: c.peak(loss="plain")),
+    # Many GPUs.
+    "gpus": ("count", lambda c: c.gpus),
+    "ddp_states": ("bytes", lambda c: c.shared("zero.states", "none")),
+    "zero1_states": ("bytes", lambda c: c.shared("zero.states", "zero1")),
+    "zero2_states": ("bytes", lambda c: c.shared("zero.states", "zero2")),
+    "zero3_states": ("bytes", lambda c: c.shared("zero.states", "zero3")),
+    "buckets": ("bytes", lambda c: c.budget(gpus=c.gpus).moments["rest"]["communication"]),
+    "ddp_peak": ("bytes", lambda c: c.peak(gpus=c.gpus)),
+    "zero3_peak": ("bytes", lambda c: c.peak(gpus=c.gpus, sharding="zero3")),
+    "sent_ddp": ("count", lambda c: c.shared("zero.sent.numbers", "none")),
+    "sent_zero3": ("count", lambda c: c.shared("zero.sent.numbers", "zero3")),
+    "sent_ratio": (
+        "number",
+        lambda c: c.shared("zero.sent.numbers", "zero3") / c.shared("zero.sent.numbers", "none"),
+    ),
+    "block_flat": ("bytes", lambda c: c.gpt("fsdp.block.flat", sharding="zero3", gpus=c.gpus)),
+    "model_flat": (
+        "bytes",
+        lambda c: c.gpt("fsdp.model.flat", sharding="zero3", gpus=c.gpus, sharding_units="model"),
+    ),
+    "fewest": ("count", lambda c: _fit(c.model, c.having(sharding="zero3"), c.gpu, "gpus")),
+    "stage": ("bytes", lambda c: c.stage()),
+    "first_stage": ("bytes", lambda c: c.gpus * c.stage()),
+    "mixtral": ("count", lambda c: int(model("mixtral-8x7b").parameters)),
+    "mixtral_active": ("count", lambda c: formula("parameters.active").at(model("mixtral-8x7b"))),
+    "mixtral_weights": ("bytes", lambda c: formula("weights").at(model("mixtral-8x7b"), c.having(precision="bf16"))),
+    # Practice.
+    "rounded_peak": ("bytes", lambda c: c.budget(BLOCK).peak),
+    "rounding": ("bytes", lambda c: c.budget(BLOCK).peak - c.peak()),
+    "context": ("bytes", lambda c: c.margin("context")),
+    "gpu_memory": ("bytes", lambda c: c.gpu.memory),
+    "advertised": ("vendor", lambda c: c.gpu.advertised_gb * units.UNITS["GB"]),
+    "advertised_gib": ("bytes", lambda c: c.gpu.advertised_gb * units.UNITS["GB"]),
+    "usable": ("bytes", lambda c: Headroom().usable(c.gpu)),
+    "free": ("bytes", lambda c: c.free()),
+    "late_step": ("count", lambda c: LATE_STEP),
+    "leak": ("bytes", lambda c: c.free() // LATE_STEP),
+    "forward_kept": ("bytes", lambda c: c.budget().phases["after_forward"] - c.budget().phases["rest"]),
+    "cache_token": ("bytes", lambda c: c.cache()),
+    "cache_all": ("bytes", lambda c: c.one.batch * c.one.sequence * c.cache()),
+    "cache_llama": ("bytes", lambda c: Case(model("llama-3-8b"), c.gpu, c.setup).cache()),
+    "cache_llama_heads": (
+        "bytes",
+        lambda c: Case(model("llama-3-8b"), c.gpu, c.setup).cache(model("llama-3-8b").heads),
+    ),
+    "inference": ("bytes", lambda c: c.at("weights", precision="bf16") + c.one.batch * c.one.sequence * c.cache()),
+    "training_times": (
+        "number",
+        lambda c: c.peak() / (c.at("weights", precision="bf16") + c.one.batch * c.one.sequence * c.cache()),
+    ),
+    "flops": ("teraflop", lambda c: _flops(c, "forward", "backward")),
+    "six_share": (
+        "share",
+        lambda c: 6 * c.model.parameters * c.one.batch * c.one.sequence / _flops(c, "forward", "backward"),
+    ),
+    "seconds": ("milliseconds", lambda c: _flops(c, "forward", "backward") / c.gpu.bf16_flops),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Card:
+    """One question as it is asked.
+
+    Attributes:
+        id, part, topic: where it belongs. question: as it is asked. answer: thirty seconds' worth, numbers as names in braces.
+        chapter: slug of the one whose derivation it rests on. follow_up: what is asked next. wrong: the usual wrong answer,
+        and why it is wrong; they may have numbers too.
+
+    Raises:
+        ValueError: naming the card, the field, the value and what is allowed.
+    """
+
+    id: str
+    part: int
+    topic: str
+    question: str
+    answer: str
+    chapter: str
+    follow_up: str
+    wrong: str
+    why: str
+
+    def __post_init__(self):
+        owner = f"Card {self.id}"
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "part" and not (isinstance(value, str) and value.strip()):
+                raise ValueError(f"{owner}.{field.name}: {value!r} is no text")
+        checks.one_of("Card", "id", self.id, [self.id] if re.fullmatch(r"[a-z0-9-]+", self.id) else ["a-z, 0-9 and -"])
+        checks.whole(owner, "part", self.part, min(PARTS), max(PARTS))
+        for field in ("question", "answer", "follow_up", "wrong", "why"):
+            for name in _NAME.findall(getattr(self, field)):
+                checks.one_of(owner, field, name, NUMBERS)
+
+    @property
+    def names(self) -> list[str]:
+        """The numbers that its texts ask for, once each."""
+        texts = (self.question, self.answer, self.follow_up, self.wrong, self.why)
+        return list(dict.fromkeys(name for text in texts for name in _NAME.findall(text)))
+
+
+@cache
+def cards() -> dict[str, Card]:
+    """Every card by id, in the book's order.
+
+    Raises:
+        ValueError: where an entry of `cards.toml` lacks a field, has one too many, or says what is not allowed.
+    """
+    text = resources.files(__package__).joinpath("cards.toml").read_text(encoding="utf-8")
+    return read_cards(tomllib.loads(text))
+
+
+def read_cards(entries: dict) -> dict[str, Card]:
+    """Cards from tables by id, checked."""
+    found, known = {}, {field.name for field in fields(Card)} - {"id"}
+    for id, entry in entries.items():
+        if missing := sorted(known - entry.keys()):
+            raise ValueError(f"Card {id}.{missing[0]}: missing")
+        for field in entry:
+            checks.one_of(f"Card {id}", "field", field, known)
+        found[id] = Card(id, **entry)
+    return found
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A card with its numbers put in. `missing`: a number's name -> why there is none for this choice."""
+
+    card: Card
+    question: str
+    answer: str
+    follow_up: str
+    wrong: str
+    why: str
+    missing: dict
+
+    @property
+    def chapter(self) -> str:
+        """The notebook of the derivation, beside this one."""
+        return f"{self.card.chapter}.ipynb"
+
+    def __repr__(self):
+        return f"{self.question}\n\n{self.text()}"
+
+    def text(self) -> str:
+        """What is under the question."""
+        return (
+            f"{self.answer}\n\nDerived in: {self.card.chapter}\nFollow-up: {self.follow_up}\n"
+            f"The usual wrong answer: {self.wrong}\nWhy it is wrong: {self.why}"
+            + "".join(f"\n{x}" for x in self.apology)
+        )
+
+    @property
+    def apology(self) -> list[str]:
+        """Why some numbers are not there."""
+        return [f"No number here: {why}." for why in dict.fromkeys(self.missing.values())]
+
+    def _repr_html_(self):
+        return f"<h4>{escape(self.question)}</h4>{self.back()}"
+
+    def back(self) -> str:
+        """What is under the question, as HTML; every text is escaped."""
+        link = f'<a href="{escape(self.chapter)}">{escape(self.card.chapter)}</a>'
+        return (
+            f"<p>{escape(self.answer)}</p><p><b>Derived in</b> {link}. <b>Follow-up:</b> {escape(self.follow_up)}</p>"
+            f"<p><b>The usual wrong answer:</b> {escape(self.wrong)} <b>Why it is wrong:</b> {escape(self.why)}</p>"
+            + "".join(f"<p>{escape(line)}</p>" for line in self.apology)
+        )
+
+    def markdown(self) -> str:
+        """The same as Markdown; every text is escaped."""
+        return (
+            f"### {_plain(self.question)}\n\n{_plain(self.answer)}\n\n"
+            f"- **Derived in:** [{self.card.chapter}]({self.chapter})\n- **Follow-up:** {_plain(self.follow_up)}\n"
+            f"- **The usual wrong answer:** {_plain(self.wrong)} **Why it is wrong:** {_plain(self.why)}\n"
+            + "".join(f"- {_plain(line)}\n" for line in self.apology)
+        )
+
+
+def _plain(text):
+    return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", escape(text, quote=False))
+
+
+@dataclass(frozen=True)
+class Deck:
+    """Cards for one choice of model, GPU and setup."""
+
+    case: Case
+    cards: tuple[Card, ...]
+
+    def __len__(self):
+        return len(self.cards)
+
+    @cached_property
+    def _values(self):
+        return {}
+
+    def value(self, name: str) -> tuple[object, str]:
+        """A number and "", or None and why there is none for this choice.
+
+        Raises:
+            ValueError: where there is no number of that name.
+        """
+        checks.one_of("Deck", "number", name, NUMBERS)
+        if name not in self._values:
+            try:
+                self._values[name] = NUMBERS[name][1](self.case), ""
+            except ValueError as error:
+                self._values[name] = None, str(error)
+        return self._values[name]
+
+    def shown(self, name: str) -> str:
+        """A number as the answers show it."""
+        value, why = self.value(name)
+        return "(no number here)" if why else _SHOWN[NUMBERS[name][0]](value)
+
+    def card(self, id: str) -> Answered:
+        """The card of that id, its numbers put in.
+
+        Raises:
+            ValueError: where the deck has none; the message names near matches.
+        """
+        known = {card.id: card for card in self.cards}
+        checks.one_of("Deck", "id", id, known)
+        card = known[id]
+        texts = {
+            field: _NAME.sub(lambda match: self.shown(match[1]), getattr(card, field))
+            for field in ("question", "answer", "follow_up", "wrong", "why")
+        }
+        missing = {name: why for name in card.names if (why := self.value(name)[1])}
+        return Answered(card, **texts, missing=missing)
+
+    def about(self, topic: str | None = None, part: int | None = None) -> "Deck":
+        """The cards of a topic, or of a part.
+
+        Raises:
+            ValueError: where there are none.
+        """
+        if topic is not None:
+            checks.one_of("Deck", "topic", topic, dict.fromkeys(card.topic for card in self.cards))
+        if part is not None:
+            checks.whole("Deck", "part", part, min(PARTS), max(PARTS))
+        wanted = (c for c in self.cards if topic in (None, c.topic) and part in (None, c.part))
+        return Deck(self.case, tuple(wanted))
+
+    def table(self) -> Table:
+        """Every question: id, topic, the chapter that it rests on."""
+        rows = [(a.card.id, a.card.topic, a.question, a.card.chapter) for a in self._all()]
+        return Table(("card", "topic", "question", "derived in"), rows)
+
+    def browse(self) -> "Folded":
+        """Every question, its answer folded under it."""
+        return Folded(tuple(self._all()))
+
+    def drill(self, ids: Iterable[str] | None = None) -> "Drill":
+        """Question, your answer, then the card's; what was missed comes back. `ids`: in which order; by default the deck's."""
+        order = [card.id for card in self.cards] if ids is None else list(ids)
+        for id in order:
+            checks.one_of("drill", "ids", id, [card.id for card in self.cards])
+        if not order or len(set(order)) < len(order):
+            raise ValueError(f"drill.ids: {order!r} is empty or names a card twice")
+        return Drill(self, order)
+
+    def page(self, part: int) -> str:
+        """One part's cards as a page of Markdown, to be printed.
+
+        Raises:
+            ValueError: where there is no such part, or the deck has no card of it.
+        """
+        found = self.about(part=part)
+        if not len(found):
+            raise ValueError(f"Deck.part: {part} has no card here; allowed: {sorted({c.part for c in self.cards})}")
+        case = self.case
+        chosen = f"{case.model.name}, {case.gpu.title}, {case.setup.batch} × {case.setup.sequence:,} tokens, {case.setup.precision}"
+        return "\n".join(
+            [f"# Interview, part {part}: {PARTS[part]}\n\n{_plain(chosen)}\n", *(a.markdown() for a in found._all())]
+        )
+
+    def save_page(self, part: int, path: str | Path) -> Path:
+        """That page in a file."""
+        return _write(path, self.page(part).encode())
+
+    def save_csv(self, path: str | Path) -> Path:
+        """All cards as CSV: one row a card, under a row of names."""
+        text = io.StringIO(newline="")
+        rows = csv.writer(text)
+        rows.writerow(("id", "part", "topic", "question", "answer", "chapter", "follow_up", "wrong", "why"))
+        for a in self._all():
+            c = a.card
+            rows.writerow((c.id, c.part, c.topic, a.question, a.answer, c.chapter, a.follow_up, a.wrong, a.why))
+        return _write(path, text.getvalue().encode())
+
+    def save_anki(self, path: str | Path) -> Path:
+        """All cards as an Anki package. A card keeps its identity, so that importing again replaces its numbers.
+
+        Raises:
+            ImportError: where genanki is not installed: `pip install "everybyte[cards]"`.
+            ValueError: where the name does not end with `.apkg`.
+        """
+        path = Path(path)
+        if path.suffix != ".apkg":
+            raise ValueError(f"save_anki.path: {path.name!r} does not end with '.apkg'")
+        try:
+            import genanki
+        except ImportError as error:
+            raise ImportError('Anki packages need genanki: pip install "everybyte[cards]"') from error
+
+        face = {"name": "Card", "qfmt": "{{Question}}", "afmt": "{{FrontSide}}<hr id=answer>{{Answer}}"}
+        kind = genanki.Model(
+            _number_of("model"), "Every Byte", fields=[{"name": "Question"}, {"name": "Answer"}], templates=[face]
+        )
+        deck = genanki.Deck(_number_of("deck"), "Every Byte: interview")
+        for a in self._all():
+            back = re.sub(r"<a [^>]*>|</a>", "", a.back())  # the notebooks are not beside Anki
+            tags = [f"part-{a.card.part}", a.card.topic.replace(" ", "-")]
+            guid = genanki.guid_for("everybyte", a.card.id)
+            deck.add_note(genanki.Note(kind, [escape(a.question), back], guid=guid, tags=tags))
+        beside = path.with_name(path.name + ".part")
+        try:
+            genanki.Package(deck).write_to_file(str(beside), timestamp=0.0)
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+        return path
+
+    def _all(self):
+        return [self.card(card.id) for card in self.cards]
+
+
+def _number_of(name):
+    """Anki tells decks and kinds of notes apart by a number of 31 bits."""
+    return zlib.crc32(f"everybyte.interview.{name}".encode()) & 0x7FFFFFFF
+
+
+def _write(path, data):
+    path = Path(path)
+    beside = path.with_name(path.name + ".part")
+    try:
+        beside.write_bytes(data)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return path
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Cards to leaf through: in a notebook each answer is folded under its question."""
+
+    cards: tuple[Answered, ...]
+
+    def __repr__(self):
+        return "\n\n".join(map(repr, self.cards))
+
+    def _repr_html_(self):
+        return "".join(
+            f"<details><summary><b>{escape(a.question)}</b></summary>{a.back()}</details>" for a in self.cards
+        )
+
+
+class Drill:
+    """One question after another: `answer(...)` reveals the card, `knew()` or `missed()` goes on.
+
+    What was missed comes back after three others, or at the end. Nothing is random. `asked`: ids in the order of asking.
+    """
+
+    def __init__(self, deck, order):
+        self.deck, self._queue, self.asked, self.misses = deck, list(order), [], {}
+        self._said = None
+        self._ask()
+
+    @property
+    def card(self) -> Answered | None:
+        """The card in hand; None at the end."""
+        return self.deck.card(self._queue[0]) if self._queue else None
+
+    @property
+    def left(self) -> int:
+        """Cards still to come, the one in hand included."""
+        return len(self._queue)
+
+    def answer(self, text: str) -> "Drill":
+        """Your answer, in a sentence; then the card's is shown beside it.
+
+        Raises:
+            ValueError: where there is no text (it is `...` until you write one), or no question is left.
+        """
+        self._must()
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"drill.answer: {text!r} is no text; say a sentence first, then look")
+        self._said = text
+        return self
+
+    def knew(self) -> "Drill":
+        """You had it: it is done."""
+        self._must(revealed=True)
+        self._queue.pop(0)
+        return self._ask()
+
+    def missed(self) -> "Drill":
+        """You had it not: it comes back."""
+        self._must(revealed=True)
+        id = self._queue.pop(0)
+        self.misses[id] = self.misses.get(id, 0) + 1
+        self._queue.insert(min(_BACK, len(self._queue)), id)
+        return self._ask()
+
+    def score(self) -> Table:
+        """The cards that were asked, and how often each was missed."""
+        rows = [(id, self.misses.get(id, 0)) for id in dict.fromkeys(self.asked)]
+        return Table(("card", "missed"), rows)
+
+    def _ask(self):
+        self._said = None
+        self.asked += self._queue[:1]
+        return self
+
+    def _must(self, revealed=False):
+        if not self._queue:
+            raise ValueError("drill: no question is left; start another with deck.drill()")
+        if revealed and self._said is None:
+            raise ValueError("drill: answer first, drill.answer('...'), then say whether you knew it")
+
+    def __repr__(self):
+        if not self._queue:
+            return f"Done: {len(set(self.asked))} cards, {sum(self.misses.values())} missed on the way."
+        head = f"[{self.left} left] {self.card.question}"
+        if self._said is None:
+            return f"{head}\nYour answer first: drill.answer('...')"
+        return (
+            f"{head}\nYou said: {self._said}\n\n{self.card.text()}\n\nDid you have it? drill.knew() or drill.missed()"
+        )
+
+    def _repr_html_(self):
+        if not self._queue:
+            return f"<p>{escape(repr(self))}</p>"
+        head = f"<p>{self.left} left</p><h4>{escape(self.card.question)}</h4>"
+        if self._said is None:
+            return head + "<p>Your answer first: <code>drill.answer('...')</code></p>"
+        said = f"<p><b>You said:</b> {escape(self._said)}</p>{self.card.back()}"
+        return f"{head}{said}<p>Did you have it? <code>drill.knew()</code> or <code>drill.missed()</code></p>"
+
+
+def interview(of: Model | str = "gpt2-xl", gpu: Gpu | str = "a100-40gb", setup: Setup | None = None) -> Deck:
+    """The deck for a model, a GPU and a setup; by default four sequences of 1,024 tokens under bf16 autocast.
+
+    Raises:
+        ValueError: naming the field, the value and what is allowed.
+    """
+    if not isinstance(of, Model):
+        if not isinstance(of, str):
+            raise ValueError(f"interview.of: {of!r} is no model; allowed: a Model, or a name of the catalog")
+        of = model(of)
+    setup = setup or Setup(batch=4, sequence=min(1024, of.positions or 1024), precision="bf16-mixed")
+    if not isinstance(setup, Setup):
+        raise ValueError(f"interview.setup: {setup!r} is no Setup")
+    setup.check_model(of)
+    return Deck(Case(of, find_gpu(gpu), setup), tuple(cards().values()))

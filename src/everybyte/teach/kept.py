@@ -1,0 +1,115 @@
+"""The file in which a reader's progress is kept: small, on this machine alone, outside the book's folder.
+
+Where: the file that the environment variable EVERYBYTE_PROGRESS names, by a whole path; with `off`, none; unset,
+`progress.json` in the user's state directory (XDG_STATE_HOME/everybyte, or the platform's), and none where CI is set. The
+tools and tests that run the notebooks set `off`, so that what is stored in them is a new reader's on every machine.
+It comes with the notebooks' packages: without them nothing is kept.
+"""
+
+import json
+import os
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+VARIABLE = "EVERYBYTE_PROGRESS"
+OFF = "off"
+#: What the file holds: for each of these the ids. Nothing in it is ever taken back.
+SOLVED, TRIED, PREDICTED = "solved", "tried", "predicted"
+_PATIENCE = 5  # seconds to wait for another notebook
+
+
+def load() -> tuple[dict[str, list[str]], Path | None, str]:
+    """What is kept, in which file, and a sentence where something is wrong with it. It raises nothing."""
+    path = None
+    try:
+        path = place()
+        kept, trouble = _read(path) if path else ({}, "")
+        return kept, path, trouble
+    except (OSError, ValueError) as error:
+        return {}, path, f"The file of answers could not be read: {error}."
+
+
+def keep(what: str, id: str) -> str:
+    """Add an id to what is kept; say in a sentence what went wrong, "" where nothing did. It raises nothing."""
+    try:
+        path = place()
+        if path is None:
+            return ""
+        kept, trouble = _read(path)
+        if id not in kept.get(what, ()):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with _alone(path):
+                kept = _load(path)  # again: another notebook may have been faster
+                _write(path, kept | {what: sorted({*kept.get(what, ()), id})})
+        return trouble
+    except (OSError, ValueError) as error:
+        return f"This was not kept in the file of answers: {error}."
+
+
+def place() -> Path | None:
+    """The file; None where nothing is kept.
+
+    Raises:
+        ValueError: where EVERYBYTE_PROGRESS is neither `off` nor a whole path.
+    """
+    try:
+        from filelock import FileLock  # noqa: F401
+        from platformdirs import user_state_path
+    except ImportError:
+        return None
+    said = os.environ.get(VARIABLE, "").strip()
+    if said.lower() == OFF:
+        return None
+    if said:
+        path = Path(said).expanduser()
+        if not path.is_absolute():
+            raise ValueError(f"{VARIABLE}: {said!r} is no whole path; allowed: one, or {OFF!r}")
+        return path
+    return None if os.environ.get("CI") else user_state_path("everybyte", appauthor=False) / "progress.json"
+
+
+def _read(path):
+    """What the file holds, and a sentence where it was damaged and is set aside."""
+    try:
+        return _load(path), ""
+    except ValueError:
+        with _alone(path):
+            try:
+                return _load(path), ""  # another notebook has set it aside
+            except ValueError:
+                aside = next(p for n in count(1) if not (p := path.with_name(f"{path.name}.damaged-{n}")).exists())
+                os.replace(path, aside)
+                return {}, f"The file of answers was damaged: it is kept as {aside.name}, and a new one begins."
+
+
+def _load(path):
+    """The ids in the file, by what they are; ValueError where it is damaged."""
+    try:
+        kept = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except RecursionError:
+        raise ValueError("too deep") from None
+    if not isinstance(kept, dict) or not all(isinstance(ids, list) for ids in kept.values()):
+        raise ValueError("not lists by name")
+    if not all(isinstance(id, str) for ids in kept.values() for id in ids):
+        raise ValueError("not lists of ids")
+    return kept
+
+
+def _write(path, kept):
+    part = path.with_name(path.name + ".part")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(kept, indent=1) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+@contextmanager
+def _alone(path):
+    from filelock import FileLock
+
+    with FileLock(f"{path}.lock", timeout=_PATIENCE):
+        yield

@@ -1,0 +1,313 @@
+"""The interview's cards: every number recomputed and found, none typed; exports; the drill."""
+
+import csv
+import io
+import json
+import re
+import sqlite3
+import zipfile
+from html import unescape
+from math import ceil, sqrt
+from pathlib import Path
+
+import pytest
+
+import everybyte as eb
+from everybyte import units
+from everybyte.plan import work
+from everybyte.teach import interview
+from everybyte.teach.interviewing import NUMBERS, PARTS, Card, cards, read_cards
+
+ROOT = Path(__file__).resolve().parents[2]
+M, GPU = eb.model("gpt2"), eb.gpu("a10g")
+SETUP = eb.Setup(batch=4, sequence=256, precision="bf16-mixed")
+DECK = interview(M, GPU, SETUP)
+P, L, H, V, A = 124_439_808, 12, 768, 50_257, 12
+B, S = 4, 256
+T, SCORES = B * S, B * A * S * S
+LLAMA = eb.model("llama-3-8b")
+
+
+def peak(**changes):
+    return eb.budget(M, SETUP.replace(**changes)).peak
+
+
+def phase(name, **changes):
+    return eb.budget(M, SETUP.replace(**changes)).phases[name]
+
+
+def at(name, **changes):
+    return int(eb.formula(name).at(M, SETUP.replace(**changes)))
+
+
+def forward_flops():
+    return L * (2 * T * 12 * H * H + 4 * B * S * S * H) + 2 * T * H * V
+
+
+def best(kept):
+    return min(kept, key=kept.get)
+
+
+KEPT = {
+    k: at("checkpoint.inputs", checkpointing="every-k", checkpoint_every=k)
+    + at("checkpoint.segment", checkpointing="every-k", checkpoint_every=k)
+    for k in range(1, L + 1)
+}
+SQUARE = 2 * B * S * S * H
+STEP_FLOPS = 3 * forward_flops() + L * SQUARE
+CACHE = 2 * L * H * 2
+ADAPTERS = L * 4 * 16 * 2 * H
+USABLE = eb.Headroom().usable(GPU)
+ROUNDED = eb.budget(M, SETUP, block=512).peak
+RING = 7 * (P // 8)
+STAGE = 2 * at("activations.block")
+#: The second opinion on every number: by hand where a hand can, by the dry run, by the budget of a setup spelled out.
+TRUTH = {
+    "model": "gpt2", "gpu": GPU.title, "precision": "bf16-mixed", "batch": 4, "sequence": 256, "tokens": 1024, "layers": 12,
+    "parameters": P, "embeddings": V * H + 1024 * H, "embeddings_share": (V + 1024) * H / P, "head_again": V * H,
+    "bytes_per_parameter": 16, "states": 16 * P, "weights_fp32": 4 * P, "weights_bf16": 2 * P,
+    "adam_states": 8 * P, "momentum_states": 4 * P, "adam_share": 0.5, "fp16_smallest": 2**-24, "fp16_largest": 65_504,
+    "bf16_largest": (2 - 2**-7) * 2.0**127, "bf16_spacing": 2**-7, "bf16_lost": 2**-8, "fp32_lost": 2**-24,
+    "fp16_vanishing": sqrt(2**-25 / 0.001), "half_of_adam": 4 * P, "states_autocast": 16 * P, "states_master": 16 * P,
+    "states_bf16": 8 * P, "master": 4 * P, "gradients": 4 * P,
+    "block_activations": at("activations.block"), "bytes_per_number": at("activations.block") / (T * H),
+    "activations": at("activations"), "activations_twice": at("activations", batch=8),
+    "eager_activations": at("activations", attention="eager"),
+    "eager_short": at("activations", attention="eager", batch=8, sequence=128),
+    "flash_activations": at("activations"), "flash_short": at("activations", batch=8, sequence=128),
+    "scores_block": at("attention.scores", attention="eager"), "scores": L * at("attention.scores", attention="eager"),
+    "flash_kept": 4 * B * A * S + 24, "eager_peak": lambda: eb.dry_run(M, SETUP.replace(attention="eager")).peak,
+    "flash_peak": lambda: eb.dry_run(M, SETUP).peak,
+    "flash_backward": 2 + L * SQUARE / forward_flops(), "eager_backward": 2,
+    "dropout_cost": at("activations", dropout=0.1) - at("activations"),
+    "logits": 2 * T * V, "loss_worst": (4 + 4 + 2) * T * V, "llama_vocabulary": 128_256, "loss_llama": 10 * T * 128_256,
+    "peak": lambda: eb.dry_run(M, SETUP).peak, "peak_at": eb.budget(M, SETUP).peak_at,
+    "rest": 12 * P, "after_forward": lambda: eb.dry_run(M, SETUP).phases["after_forward"],
+    "step_foreach": phase("step"), "step_fused": phase("step", optimizer_impl="fused"),
+    "peak_fp32": peak(precision="fp32"), "peak_mixed": peak(), "mixed_change": peak() / peak(precision="fp32") - 1,
+    "mixed_change_one": peak(batch=1) / peak(batch=1, precision="fp32") - 1,
+    "casts": at("casts"), "peak_none": peak(), "peak_full": peak(checkpointing="full"),
+    "full_flops": L * (2 * T * 8 * H * H + 2 * SQUARE) / STEP_FLOPS, "best_every": best(KEPT), "best_bytes": min(KEPT.values()),
+    "root": sqrt(L), "root_segment": 3, "root_bytes": KEPT[3],
+    "selective_flash": peak() - peak(checkpointing="selective"),
+    "selective_eager": peak(attention="eager") - peak(attention="eager", checkpointing="selective"),
+    "peak_accumulated": peak(batch=1, accumulation=4), "peak_plain": peak(), "peak_chunked": peak(loss="chunked"),
+    "moved": (work(M, SETUP.replace(batch=1, accumulation=4)).moved - work(M, SETUP).moved) / 3 / P,
+    "largest_batch": lambda: eb.fit(M, SETUP, GPU).value, "longest": lambda: eb.fit(M, SETUP, GPU, "sequence").value,
+    "slope": peak(batch=8) // 4 - peak() // 4, "adam_8bit": 2 * (P + 4 * ceil(P / 256)), "rank": 16,
+    "adapters": ADAPTERS, "adapters_share": ADAPTERS / P, "adapters_states": 16 * ADAPTERS,
+    "nf4": P // 2 + ceil(P / 64) + 4 * ceil(ceil(P / 64) / 256), "host_link": GPU.host_link, "bus": 8 * P / GPU.host_link,
+    "read_in_place": 8 * P / GPU.bandwidth, "gpus": 8, "ddp_states": 16 * P, "zero1_states": 8 * P + P,
+    "zero2_states": 4 * P + 12 * P // 8, "zero3_states": 2 * P, "buckets": 4 * P, "ddp_peak": peak(gpus=8),
+    "zero3_peak": peak(gpus=8, sharding="zero3"), "sent_ddp": 2 * RING, "sent_zero3": 3 * RING, "sent_ratio": 1.5,
+    "block_flat": at("fsdp.block.flat", gpus=8, sharding="zero3"),
+    "model_flat": at("fsdp.model.flat", gpus=8, sharding="zero3", sharding_units="model"),
+    "fewest": lambda: eb.fit(M, SETUP.replace(sharding="zero3"), GPU, "gpus").value,
+    "stage": STAGE, "first_stage": 8 * STAGE,
+    "mixtral": 46_702_792_704, "mixtral_active": 12_879_925_248, "mixtral_weights": 2 * 46_702_792_704,
+    "rounded_peak": ROUNDED, "rounding": ROUNDED - peak(), "context": GPU.memory - USABLE - sum(
+        t.bytes for t in eb.Headroom().terms(GPU) if t.name != "context"),
+    "gpu_memory": GPU.memory, "advertised": 24 * 10**9, "advertised_gib": 24 * 10**9, "usable": USABLE,
+    "free": USABLE - ROUNDED, "late_step": 5_000, "leak": (USABLE - ROUNDED) // 5_000,
+    "forward_kept": phase("after_forward") - phase("rest"), "cache_token": CACHE, "cache_all": T * CACHE,
+    "cache_llama": 2 * 32 * 8 * 128 * 2, "cache_llama_heads": 2 * 32 * 32 * 128 * 2, "inference": 2 * P + T * CACHE,
+    "training_times": peak() / (2 * P + T * CACHE), "flops": STEP_FLOPS, "six_share": 6 * P * T / STEP_FLOPS,
+    "seconds": STEP_FLOPS / GPU.bf16_flops,
+}  # fmt: skip
+SHOWN = {
+    "text": str, "bytes": units.text, "vendor": lambda n: f"{n / 1e9:.0f} GB", "count": "{:,}".format,
+    "share": lambda x: f"{100 * x:.1f}%", "signed": lambda x: f"{100 * x:+.1f}%", "number": "{:.2f}".format,
+    "tiny": "{:.3g}".format, "teraflop": lambda n: f"{n / 10**12:,.1f} TFLOP", "milliseconds": lambda s: f"{s * 1000:,.0f} ms",
+}  # fmt: skip
+TEXTS = ("question", "answer", "follow_up", "wrong", "why")
+#: What may stand in a card with a digit in it: names, not amounts.
+NAMES = r"\b(fp32|fp16|bf16|GPT-2|Llama 3( 8B)?|ZeRO-[123]|NF4|8-bit|16-bit|(16|32) bits)\b"
+EVERY = pytest.mark.parametrize("id", cards())
+
+
+def truth(name):
+    value = TRUTH[name]() if callable(TRUTH[name]) else TRUTH[name]
+    return SHOWN[NUMBERS[name][0]](value)
+
+
+def text(answered):
+    return " ".join(getattr(answered, field) for field in TEXTS)
+
+
+def test_at_least_forty_over_all_parts():
+    assert len(cards()) >= 40
+    assert {card.part for card in cards().values()} == set(PARTS)
+    assert len({card.question for card in cards().values()}) == len(cards())
+
+
+def test_every_number_is_asked_for_and_has_a_second_opinion():
+    assert {name for card in cards().values() for name in card.names} == NUMBERS.keys() == TRUTH.keys()
+
+
+@EVERY
+def test_every_number_of_every_card_is_recomputed_and_stands_there(id):
+    answered = DECK.card(id)
+    assert answered.missing == {}
+    for field in TEXTS:
+        by_hand = re.sub(r"\{(\w+)\}", lambda m: truth(m[1]), getattr(cards()[id], field))
+        assert getattr(answered, field) == by_hand
+
+
+@EVERY
+def test_no_number_is_typed_and_the_answer_takes_thirty_seconds(id):
+    for field in TEXTS:
+        typed = re.sub(r"\{\w+\}", "", getattr(cards()[id], field))
+        assert not re.search(r"\d", re.sub(NAMES, "", typed)), typed
+    assert 25 <= len(DECK.card(id).answer.split()) <= 75  # at 150 words a minute
+
+
+@EVERY
+def test_it_rests_on_a_chapter_that_is_there(id):
+    assert (ROOT / "notebooks" / DECK.card(id).chapter).is_file()
+
+
+def test_numbers_follow_the_choice():
+    other = interview("gpt2-xl", "h100-80gb", SETUP)
+    assert "1,557,611,200" in other.card("how-many-parameters").answer
+    assert "H100" in other.card("gigabytes").answer
+    changed = [c.id for c in DECK.cards if text(DECK.card(c.id)) != text(other.card(c.id))]
+    assert len(changed) > 35
+
+
+def test_what_is_not_derived_is_said():
+    answered = interview("llama-3-8b", "h100-80gb").card("when-is-the-peak")
+    assert "(no number here)" in answered.answer
+    assert "llama-3-8b" in repr(answered) and "No number here" in answered._repr_html_()
+    assert interview("llama-3-8b").card("kv-cache").missing == {}
+
+
+def test_a_step_that_does_not_fit_has_no_free_bytes():
+    answered = interview("gpt2-xl", "t4").card("oom-late")
+    assert "does not fit t4" in answered.missing["free"]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_is_a_page(part, tmp_path):
+    page = DECK.save_page(part, tmp_path / "page.md").read_text(encoding="utf-8")
+    assert page.startswith(f"# Interview, part {part}: {PARTS[part]}\n")
+    assert re.findall("^### ", page, re.M) == ["### "] * len(DECK.about(part=part))
+    assert [p.name for p in tmp_path.iterdir()] == ["page.md"]
+
+
+def test_csv_comes_back(tmp_path):
+    data = DECK.save_csv(tmp_path / "cards.csv").read_bytes().decode()
+    rows = list(csv.DictReader(io.StringIO(data, newline="")))
+    assert [row["id"] for row in rows] == list(cards())
+    for row in rows:
+        assert [row[f] for f in TEXTS] == [getattr(DECK.card(row["id"]), f) for f in TEXTS]
+    assert [p.name for p in tmp_path.iterdir()] == ["cards.csv"]
+
+
+def notes(path, folder):
+    with zipfile.ZipFile(path) as package:
+        package.extract("collection.anki2", folder)
+    base = sqlite3.connect(folder / "collection.anki2")
+    found = {guid: fields.split("\x1f") for guid, fields in base.execute("select guid, flds from notes")}
+    decks = json.loads(base.execute("select decks from col").fetchone()[0])
+    base.close()
+    return found, decks
+
+
+def test_anki_comes_back_and_a_card_keeps_its_identity(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    found, decks = notes(DECK.save_anki(out / "cards.apkg"), tmp_path)
+    assert [p.name for p in out.iterdir()] == ["cards.apkg"]
+    assert "Every Byte: interview" in {deck["name"] for deck in decks.values()}
+    assert {unescape(front) for front, _ in found.values()} == {DECK.card(id).question for id in cards()}
+    for id in cards():
+        back = next(back for front, back in found.values() if unescape(front) == DECK.card(id).question)
+        assert DECK.card(id).answer in unescape(back)
+    other = notes(interview("gpt2-medium").save_anki(out / "other.apkg"), tmp_path)[0]
+    assert other.keys() == found.keys() and other != found
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
+    (tmp_path / "cards.csv").mkdir()
+    with pytest.raises(OSError):
+        DECK.save_csv(tmp_path / "cards.csv")
+    assert [p.name for p in tmp_path.iterdir()] == ["cards.csv"]
+
+
+def test_the_drill_brings_back_what_was_missed():
+    drill = DECK.drill(["flash", "logits", "lora", "kv-cache", "flops"])
+    drill.answer("tiles").missed()
+    for _ in range(5):
+        drill.answer("so").knew()
+    assert drill.asked == ["flash", "logits", "lora", "kv-cache", "flash", "flops"]
+    assert drill.card is None and drill.left == 0 and "1 missed" in repr(drill)
+    assert dict(drill.score().rows) == {"flash": 1, "logits": 0, "lora": 0, "kv-cache": 0, "flops": 0}
+
+
+def test_the_last_card_comes_back_too_and_every_drill_is_the_same():
+    first, second = DECK.drill(["flash"]), DECK.drill(["flash"])
+    for drill in (first, second):
+        assert drill.answer("no").missed().card.card.id == "flash"
+        drill.answer("yes").knew()
+    assert first.asked == second.asked == ["flash", "flash"]
+
+
+def test_the_drill_hides_the_answer_until_the_reader_has_said_something():
+    drill = DECK.drill(["flash"])
+    answer = drill.card.answer
+    assert answer not in repr(drill) and answer not in unescape(drill._repr_html_())
+    for early in (drill.knew, drill.missed):
+        with pytest.raises(ValueError, match="answer first"):
+            early()
+    drill.answer("tiles")
+    assert answer in repr(drill) and answer in unescape(drill._repr_html_())
+
+
+def test_user_text_is_escaped(tmp_path):
+    deck = interview(M.replace(name="<script>x</script>"), GPU, SETUP)
+    drill = deck.drill(["flash"]).answer("<img src=x onerror=alert(1)>")
+    shown = (
+        drill._repr_html_()
+        + deck.browse()._repr_html_()
+        + deck.table()._repr_html_()
+        + deck.card("flash")._repr_html_()
+    )
+    found, _ = notes(deck.save_anki(tmp_path / "x.apkg"), tmp_path)
+    shown += "".join(map("".join, found.values()))
+    assert "<script" not in shown and "<img" not in shown and "&lt;script" in shown and "&lt;img" in shown
+    assert "<script" not in deck.page(1)
+
+
+CARD = cards()["flash"]
+ENTRY = {f: getattr(CARD, f) for f in ("part", "topic", "chapter", *TEXTS)}
+
+
+@pytest.mark.parametrize(
+    ("field", "call"),
+    [
+        ("fit.gpu", lambda: interview(M, "a1000")),
+        ("model", lambda: interview("gpt3")),
+        ("interview.of", lambda: interview(3)),
+        ("interview.setup", lambda: interview(M, GPU, {"batch": 3})),
+        ("Setup.sequence", lambda: interview(M, GPU, eb.Setup(sequence=4096))),
+        ("Deck.id", lambda: DECK.card("flsh")),
+        ("Deck.topic", lambda: DECK.about("cooking")),
+        ("Deck.part", lambda: DECK.page(5)),
+        ("Deck.part", lambda: DECK.about("attention").page(2)),
+        ("Deck.number", lambda: DECK.value("pek")),
+        ("drill.ids", lambda: DECK.drill(["nothing"])),
+        ("drill.ids", lambda: DECK.drill([])),
+        ("drill.ids", lambda: DECK.drill(["flash", "flash"])),
+        ("drill.answer", lambda: DECK.drill().answer(...)),
+        ("save_anki.path", lambda: DECK.save_anki("cards.zip")),
+        ("Card x.answer", lambda: read_cards({"x": ENTRY | {"answer": "{pek}"}})),
+        ("Card x.why", lambda: read_cards({"x": ENTRY | {"why": " "}})),
+        ("Card x.part", lambda: read_cards({"x": ENTRY | {"part": 9}})),
+        ("Card x.wrong", lambda: read_cards({"x": {k: v for k, v in ENTRY.items() if k != "wrong"}})),
+        ("Card x.field", lambda: read_cards({"x": ENTRY | {"more": ""}})),
+        ("Card.id", lambda: Card("X y", **ENTRY)),
+    ],
+)
+def test_bad_input_names_the_field(field, call):
+    with pytest.raises(ValueError, match=re.escape(field)):
+        call()
