@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab test test-browser notebooks figures record bench clean
+.PHONY: help install lab test test-browser notebooks figures site slides handout pdf lite record bench clean
 
 help: ## list the targets
 	@echo "Every Byte: make <target>   (another Python: make PYTHON=python3.12 <target>)"
@@ -31,14 +31,29 @@ test: $(STAMP) ## check everything: style, the tests, and every notebook run aga
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8
 
-test-browser: $(STAMP) ## the one test in a real browser (needs Chromium), with its timings
-	$(BIN)/python -m pytest -s tests/browser
+test-browser: $(STAMP) ## every notebook in a real browser (needs Chromium), with timings and screenshots in .artifacts
+	EVERYBYTE_BROWSER=whole $(BIN)/python -m pytest -s tests/browser
 
 notebooks: $(STAMP) ## run every notebook and store its outputs
 	$(BIN)/python tools/notebooks.py run all
 
 figures: $(STAMP) ## draw the pictures of the README and the book
 	$(BIN)/python tools/figures.py
+
+site: $(STAMP) ## build the static edition into build/site: every page works without a kernel and from disk
+	$(BIN)/python tools/edition.py
+
+slides: $(STAMP) ## build slides of every chapter into build/slides
+	$(BIN)/python tools/slides.py
+
+handout: $(STAMP) ## print the formulas on one sheet, build/handout.pdf (needs Chromium)
+	$(BIN)/python tools/paper.py handout
+
+pdf: site ## print the static edition, a file for each chapter, into build/pdf (needs Chromium)
+	$(BIN)/python tools/paper.py book
+
+lite: $(STAMP) ## build a JupyterLite with the formulas into build/lite (needs npm and the network)
+	$(BIN)/python tools/lite.py
 
 record: $(STAMP) ## measure the labs' grid on this machine's GPU into labs/records
 	$(BIN)/everybyte record $(RECORD_FLAGS)

@@ -47,6 +47,31 @@ def canonical(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     return result
 
 
+def run(notebook: nbformat.NotebookNode, path: Path, timeout: int = 120, widgets: bool = False) -> None:
+    """Run a notebook in place, in a fresh kernel in the folder of `path`; RuntimeError names the cell that failed.
+
+    `timeout` is in seconds, for each cell. With `widgets` the notebook's metadata get the widgets' state.
+    """
+    os.environ["EVERYBYTE_RECORD_ONLY"] = "1"  # what is stored is the record's on every machine, not this GPU's
+    os.environ["EVERYBYTE_PROGRESS"] = "off"  # and a new reader's
+    client = NotebookClient(
+        notebook,
+        timeout=timeout,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+        coalesce_streams=True,
+        extra_arguments=["--IPKernelApp.log_level=40"],  # not a warning a run about the loopback socket
+        record_timing=False,
+        store_widget_state=widgets,
+        shutdown_kernel="immediate",
+    )
+    try:
+        client.execute()
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        cell = next((c.id for c in notebook.cells if any(o.output_type == "error" for o in c.get("outputs", []))), "?")
+        raise RuntimeError(f"{path}: cell {cell} failed; nothing was stored\n{error}") from None
+
+
 def execute(path: Path, timeout: int = 120) -> None:
     """Format, run and store the notebook at `path`; RuntimeError names the cell that failed, and stores nothing.
 
@@ -58,22 +83,7 @@ def execute(path: Path, timeout: int = 120) -> None:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
-    client = NotebookClient(
-        notebook,
-        timeout=timeout,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(path.parent)}},
-        coalesce_streams=True,
-        extra_arguments=["--IPKernelApp.log_level=40"],  # not a warning a run about the loopback socket
-        record_timing=False,
-        store_widget_state=False,
-        shutdown_kernel="immediate",
-    )
-    try:
-        client.execute()
-    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-        cell = next((c.id for c in notebook.cells if any(o.output_type == "error" for o in c.get("outputs", []))), "?")
-        raise RuntimeError(f"{path}: cell {cell} failed; nothing was stored\n{error}") from None
+    run(notebook, path, timeout)
     notebook = canonical(notebook)
     nbformat.validate(notebook)
     part = path.with_name(path.name + ".part")

@@ -1,0 +1,254 @@
+"""Driving JupyterLab by menu and keyboard, and what is measured and kept on the way."""
+
+import json
+import secrets
+import shutil
+import statistics
+import subprocess
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+ARTIFACTS = ROOT / ".artifacts" / "browser"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = """--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
+           --disable-component-update --disable-sync --disable-dev-shm-usage""".split()
+SETTINGS = {  # every cell is in the page, and nothing asks for the network
+    "notebook-extension/tracker": {"windowingMode": "none"},
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+}
+PROMPTS = "[...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputPrompt')].map(e => e.textContent)"
+IDLE = """!document.querySelector('.jp-Dialog')
+  && document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle'"""
+ERRORS = ".jp-Notebook [data-mime-type='application/vnd.jupyter.error']"
+#: What JupyterLab itself says of a kernel that was ended on purpose.
+OWN = ("Canceled future for", "Kernel Died", "WebSocket", "ERR_CONNECTION", "the kernel")
+
+
+@dataclass
+class Lab:
+    """A running JupyterLab: where, its token, the folder that it shows, its process."""
+
+    address: str
+    token: str
+    folder: Path
+    process: subprocess.Popen
+
+    def ask(self, path, method="GET"):
+        """The server's answer, or nothing where it says nothing."""
+        headers = {"Authorization": f"token {self.token}"}
+        request = urllib.request.Request(f"{self.address}/api/{path}", headers=headers, method=method)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read() or "null")
+
+    def kernels(self):
+        """What the server says of its kernels."""
+        return self.ask("kernels")
+
+    def end(self, kernel):
+        """Shut a kernel down."""
+        self.ask(f"kernels/{kernel}", "DELETE")
+
+    def processes(self):
+        """The kernels' own processes."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return [p for p in children if "ipykernel_launcher" in " ".join(p.cmdline())]
+
+    def open(self, page, path):
+        """Show the notebook at `path`, from the folder, in a workspace of its own."""
+        page.goto(f"{self.address}/lab/workspaces/{secrets.token_hex(4)}/tree/{path}?token={self.token}")
+        page.locator(".jp-Notebook .jp-Cell").first.wait_for()
+
+
+def copy(folder):
+    """The book without its outputs, so that what is seen is new."""
+    for name in ("notebooks", "labs", "figures"):
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns(".*"))
+    for path in folder.rglob("*.ipynb"):
+        notebook = nbformat.read(path, as_version=4)
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                cell.outputs, cell.execution_count = [], None
+        nbformat.write(notebook, path)
+
+
+def watched(chromium):
+    """A new page; what its console calls an error is kept in `page.errors`."""
+    page = chromium.new_page()
+    page.set_default_timeout(30_000)
+    page.errors = []
+    page.on("pageerror", lambda error: page.errors.append(str(error)))
+    page.on("console", lambda said: said.type == "error" and page.errors.append(said.text))
+    return page
+
+
+def own_errors(page):
+    """The page's errors, without what JupyterLab says of a lost kernel."""
+    return [e for e in page.errors if not any(word in e for word in OWN)]
+
+
+def waited(page, condition, timeout, **more):
+    """Whether `condition` became true in the page within `timeout` milliseconds."""
+    try:
+        page.wait_for_function(condition, timeout=timeout, **more)
+    except Exception as error:
+        if type(error).__name__ != "TimeoutError":
+            raise
+        return False
+    return True
+
+
+def menu(page, name, item):
+    page.get_by_role("menuitem", name=name, exact=True).click()
+    page.get_by_role("menuitem", name=item, exact=True).click()
+
+
+def accept(page):
+    """Agree to what JupyterLab asks, such as which kernel to start, or that one died; whether it asked."""
+    asked = (button := page.locator(".jp-Dialog .jp-mod-accept")).count() > 0
+    if asked:
+        button.first.click()
+    return asked
+
+
+def run_all(page):
+    """Run every cell and wait for the last. A run asked for too early is dropped without a word, so ask again."""
+    for _ in range(20):
+        accept(page)
+        if not waited(page, IDLE, 6_000):
+            continue
+        menu(page, "Run", "Run All Cells")
+        if waited(page, PROMPTS + ".some(t => /[*\\d]/.test(t))", 5_000):
+            break
+    page.wait_for_function(PROMPTS + ".every(t => /\\d/.test(t))", timeout=600_000)
+
+
+def screenshot(page, name):
+    """Keep a picture of the page to be looked at."""
+    ARTIFACTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=ARTIFACTS / f"{name}.png")
+
+
+# In the page: from a key to the moment after the frame in which an explorer's picture differs was painted.
+WATCH = """root => {
+  if (root.watched) return;
+  root.watched = true;
+  const place = root.querySelector(".everybyte-picture"), paint = new MessageChannel();
+  window.answers ??= [];
+  let start = 0, waiting = false;
+  window.addEventListener("keydown", (event) => { start = event.timeStamp; }, true);
+  paint.port1.onmessage = () => { waiting = false; window.answers.push(performance.now() - start); start = 0; };
+  new MutationObserver(() => {
+    if (!start || waiting || !root.contains(document.activeElement)) return;
+    waiting = true;
+    requestAnimationFrame(() => paint.port2.postMessage(0));
+  }).observe(place, { childList: true, subtree: true });
+}"""
+STATE = """root => ({
+  sentence: root.querySelector(".everybyte-sentence").textContent,
+  picture: root.querySelector("svg")?.outerHTML ?? "",
+  error: root.querySelector(".everybyte-error")?.textContent ?? "",
+})"""
+
+
+class Keys:
+    """An explorer moved by the keyboard alone. `answers`: milliseconds from each key to the painted picture."""
+
+    def __init__(self, page, explorer):
+        self.page, self.explorer, self.answers = page, explorer, []
+        explorer.locator("svg[role=img]").wait_for()
+        explorer.evaluate(WATCH)
+
+    def seen(self):
+        """What the explorer shows: its sentence, its picture, its error."""
+        return self.explorer.evaluate(STATE)
+
+    def press(self, control, key, patience=2_000):
+        """Press a key on a control: what was seen before and after, the same where nothing followed in `patience` ms."""
+        before = self.seen()
+        control.focus()
+        self.page.evaluate("window.answers.length = 0")
+        self.page.keyboard.press(key)
+        if waited(self.page, "window.answers.length > 0", patience, polling=5):
+            self.answers.append(self.page.evaluate("window.answers[0]"))
+        return before, self.seen()
+
+    def moves(self, control, key, what):
+        """Press a key that must change picture and sentence."""
+        before, after = self.press(control, key)
+        assert not after["error"], (what, key, after["error"])
+        for side in ("sentence", "picture"):
+            assert before[side] != after[side], (what, key, before["sentence"])
+        return after
+
+    def sliders(self):
+        return self.explorer.locator(".noUi-handle").all()
+
+    def choices(self):
+        return self.explorer.locator("select").all()
+
+    def presets(self):
+        return self.explorer.locator(".widget-toggle-buttons button").all()
+
+    def every_control(self):
+        """Each slider to both its ends, each choice to its last option, each preset from a state that is none."""
+        reset = self.presets()[0]
+        for slider in self.sliders():
+            self.press(reset, "Enter", 300)
+            name = slider.get_attribute("aria-label")
+            least = slider.get_attribute("aria-valuemin")
+            for key in ("End", "Home") if slider.get_attribute("aria-valuenow") == least else ("Home", "End"):
+                self.moves(slider, key, name)
+                assert (slider.get_attribute("aria-valuenow") == least) is (key == "Home"), (name, key)
+        for choice in self.choices():
+            self.press(reset, "Enter", 300)
+            index, last = choice.evaluate("e => [e.selectedIndex, e.options.length - 1]")
+            if index == last:
+                self.moves(choice, "ArrowUp", choice.input_value())
+            self.moves(choice, "End", choice.input_value())
+        for preset in reversed(self.presets()):
+            if preset.get_attribute("aria-pressed") == "true":
+                continue  # what is shown is this preset
+            before, after = self.press(preset, "Enter")
+            said = after["sentence"]
+            assert said.startswith(preset.inner_text().strip() + ": ") and not after["error"], (said, after["error"])
+            assert ": as it was." in said or before["picture"] != after["picture"], said
+            assert preset.get_attribute("aria-pressed") == "true", said
+
+
+def summary(answers):
+    """Median and 95th percentile of the answers, as text."""
+    if len(answers) < 2:
+        return "too few answers"
+    middle, high = statistics.median(answers), statistics.quantiles(answers, n=20)[-1]
+    return f"{len(answers)} keys: median {middle:.0f} ms, 95th percentile {high:.0f} ms"
+
+
+def theme(page, name):
+    """Choose a theme by the menu, as a reader does."""
+    page.get_by_role("menuitem", name="Settings", exact=True).click()
+    page.get_by_text("Theme", exact=True).hover()
+    page.get_by_text(name, exact=True).click()
+    page.wait_for_function(f"document.body.dataset.jpThemeName === {json.dumps(name)}")
+
+
+def serious(page, within=(".jp-OutputArea-output", ".jp-RenderedMarkdown")):
+    """What axe-core finds serious or critical in the cells' outputs and prose, but for JupyterLab's own parts."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    ours = {"include": [[selector] for selector in within]}
+    rules = {
+        "image-alt": {"enabled": False}
+    }  # JupyterLab drops the alternative text that outputs carry; a lint holds them to it
+    found = Axe().run(page, context=ours, options={"rules": rules}).response["violations"]
+    return [
+        f"{v['impact']}, {v['help']}: {node['html'][:200]} {node['failureSummary'][:300]}"
+        for v in found
+        if v["impact"] in ("serious", "critical")
+        for node in v["nodes"]
+    ]

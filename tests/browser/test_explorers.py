@@ -1,0 +1,202 @@
+"""Every explorer of the book in a real JupyterLab, by keyboard: dark, narrow, still, and when its kernel dies."""
+
+import inspect
+import json
+import re
+
+import nbformat
+import psutil
+import pytest
+from driving import (
+    ARTIFACTS,
+    ERRORS,
+    Keys,
+    accept,
+    menu,
+    own_errors,
+    run_all,
+    screenshot,
+    serious,
+    summary,
+    theme,
+    watched,
+)
+
+from everybyte import explore
+from everybyte.draw import contrast
+
+EXPLORERS = sorted(
+    name
+    for name in explore.__all__
+    if callable(made := getattr(explore, name)) and inspect.signature(made).return_annotation is explore.Explorer
+)
+WIDE = {"width": 1400, "height": 1000}
+# A text that leaves its picture, or is drawn smaller than 11 pixels.
+OUTSIDE = """root => [...root.querySelectorAll("svg[role=img] text")].flatMap((text) => {
+  const [box, page] = [text.getBoundingClientRect(), text.ownerSVGElement.getBoundingClientRect()];
+  const scale = page.width / text.ownerSVGElement.viewBox.baseVal.width;
+  const inside = box.left >= page.left - 2 && box.right <= page.right + 2 && box.top >= page.top - 2 && box.bottom <= page.bottom + 2;
+  return inside && 13 * scale >= 11 ? [] : [`${text.textContent} (${box.left - page.left} to ${box.right - page.left} of ${page.width})`];
+})"""
+COLORS = """root => {
+  const style = (name) => { const e = root.querySelector(name); return e && getComputedStyle(e); };
+  const behind = (e) => { const c = getComputedStyle(e).backgroundColor; return /, 0\\)$/.test(c) && e.parentElement ? behind(e.parentElement) : c; };
+  return { page: behind(root), band: style(".everybyte-current")?.fill, ink: style("svg text.everybyte-free").fill,
+    on: style("svg text.everybyte-on")?.fill, sentence: style(".everybyte-sentence").color, arrow: style("select")?.color };
+}"""
+
+
+@pytest.fixture(scope="module")
+def page(lab, chromium):
+    """A notebook that opens every explorer, run."""
+    notebook = nbformat.v4.new_notebook()
+    cells = ["from everybyte import explore", *(f"explore.{name}()" for name in EXPLORERS)]
+    notebook.cells = [nbformat.v4.new_markdown_cell("# Every explorer"), *map(nbformat.v4.new_code_cell, cells)]
+    notebook.metadata.kernelspec = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    nbformat.write(notebook, lab.folder / "explorers.ipynb")
+    page = watched(chromium)
+    lab.open(page, "explorers.ipynb")
+    page.keyboard.press("Control+b")  # the file browser makes room
+    run_all(page)
+    assert page.locator(ERRORS).all_inner_texts() == []
+    drawn = "document.querySelectorAll('.everybyte-explorer svg[role=img]').length"
+    page.wait_for_function(f"{drawn} === {len(EXPLORERS)}")
+    yield page
+    page.close()
+
+
+@pytest.fixture(autouse=True)
+def as_opened(page):
+    """Each test finds a wide, light page, with every explorer reset."""
+    yield
+    page.set_viewport_size(WIDE)
+    page.emulate_media(reduced_motion="no-preference")
+
+
+def explorer(page, name):
+    return page.locator(".everybyte-explorer").nth(EXPLORERS.index(name))
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """The answers of every explorer, told at the end."""
+    found = {}
+    yield found
+    ARTIFACTS.mkdir(parents=True, exist_ok=True)
+    (ARTIFACTS / "explorers.json").write_text(json.dumps(found, indent=1))
+    print(*(f"\n{name}: {summary(times)}" for name, times in found.items()), sep="")
+    print("all on one page:", summary([t for times in found.values() for t in times]))
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_every_control_moves_picture_and_sentence(page, name, answers):
+    keys = Keys(page, explorer(page, name))
+    keys.every_control()
+    answers[name] = keys.answers
+    assert own_errors(page) == []
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_controls_have_names_and_take_typed_values(page, name):
+    root = explorer(page, name)
+    for control in root.locator(".widget-inline-hbox").all():
+        label = control.locator(".widget-label").inner_text()
+        if (handle := control.locator(".noUi-handle")).count():
+            assert handle.get_attribute("aria-label") == label
+            readout = control.locator(".widget-readout")
+            assert readout.get_attribute("aria-label").startswith(label)
+            handle.focus()
+            page.keyboard.press("End")
+            end = readout.inner_text()
+            page.keyboard.press("Home")
+            assert readout.inner_text() != end and handle.get_attribute("aria-valuetext") is not None
+            readout.focus()
+            page.keyboard.press("Control+A")
+            page.keyboard.type(end)
+            page.keyboard.press("Enter")
+            page.wait_for_function(
+                "([e, end]) => e.innerText === end", arg=[readout.element_handle(), end], timeout=3_000
+            )
+            assert handle.get_attribute("aria-valuenow") == handle.get_attribute("aria-valuemax"), label
+        else:
+            assert control.locator("select").evaluate("e => e.labels[0].innerText") == label
+    root.locator("button", has_text="Reset").click()
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_the_focus_is_seen_and_goes_through_every_control(page, name):
+    root = explorer(page, name)
+    stops = root.locator("button, select, .noUi-handle, .widget-readout").count()
+    root.locator("button").first.focus()
+    for stop in range(stops):
+        style = page.evaluate("[document.activeElement.tagName, getComputedStyle(document.activeElement).outlineStyle]")
+        assert style[1] == "solid", (stop, style)
+        page.keyboard.press("Tab")
+    assert not root.evaluate("root => root.contains(document.activeElement)"), "the focus is caught"
+
+
+@pytest.mark.parametrize("width", [480, 700, 1000, 1400])
+def test_every_word_has_room(page, width):
+    page.set_viewport_size({"width": width, "height": 1000})
+    page.wait_for_timeout(500)
+    for name in EXPLORERS:
+        root = explorer(page, name)
+        assert root.evaluate(OUTSIDE) == [], name
+        assert root.evaluate("e => e.scrollWidth <= e.clientWidth + 1"), f"{name} is wider than its place"
+        if width == 480:
+            root.evaluate("e => e.scrollIntoView()")
+            screenshot(page, f"explorer-{name}-narrow")
+
+
+@pytest.mark.parametrize("mode", ["Light", "Dark"])
+def test_it_reads_on_every_theme(page, mode):
+    theme(page, f"JupyterLab {mode}")
+    try:
+        assert serious(page) == []
+        for name in EXPLORERS:
+            root = explorer(page, name)
+            colors = {k: hexadecimal(v) for k, v in root.evaluate(COLORS).items() if v}
+            for word in ("ink", "sentence", "arrow"):
+                assert word not in colors or contrast(colors[word], colors["page"]) >= 4.5, (name, word, colors)
+            assert "on" not in colors or contrast(colors["on"], colors["band"]) >= 4.5, (name, colors)
+            root.screenshot(path=ARTIFACTS / f"explorer-{name}-{mode.lower()}.png")
+    finally:
+        theme(page, "JupyterLab Light")
+
+
+def hexadecimal(color):
+    return "#" + "".join(f"{int(c):02X}" for c in re.findall(r"\d+", color)[:3])
+
+
+def test_where_motion_is_unwanted_nothing_moves(page):
+    page.emulate_media(reduced_motion="reduce")
+    moving = """() => [...document.querySelectorAll(".everybyte-explorer *")].map((e) => getComputedStyle(e))
+      .filter((s) => (parseFloat(s.transitionDuration) && s.transitionProperty !== "none") || s.animationName !== "none").length"""
+    assert page.evaluate(moving) == 0
+
+
+def test_a_kernel_that_dies_leaves_an_explorer_that_answers(page, lab):
+    keys = Keys(page, explorer(page, "states"))
+    slider = keys.sliders()[0]
+    keys.press(slider, "Home")
+    dead = lab.processes()
+    for press in range(12):
+        before, after = keys.press(slider, "ArrowRight")
+        if before == after and accept(page):  # JupyterLab had put its question over the page
+            before, after = keys.press(slider, "ArrowRight")
+        assert before["sentence"] != after["sentence"] and before["picture"] != after["picture"], press
+        if press == 3:
+            for process in dead:
+                process.kill()
+        if press == 7:
+            page.wait_for_timeout(4_000)  # long enough for the server to notice
+    assert dead and not psutil.wait_procs(dead, timeout=20)[1]
+    accept(page)
+    menu(page, "Kernel", "Shut Down Kernel")
+    for _ in range(100):
+        if not lab.kernels():
+            break
+        page.wait_for_timeout(200)
+    assert not lab.kernels()
+    for key in ("Home", "ArrowRight", "End"):
+        keys.moves(slider, key, "no kernel")

@@ -1,0 +1,132 @@
+"""The static edition and the slides in a real browser, from disk: explorers answer without a kernel, asking nothing outside."""
+
+import copy
+import re
+
+import pytest
+from driving import Keys, screenshot, serious, summary, watched
+
+pytest.importorskip("sphinx", reason="the site's extra is not installed: python -m pip install -e .[site]")
+edition = pytest.importorskip("edition")
+slides = pytest.importorskip("slides")
+
+SLUG = "12_number_formats"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The edition and the slides with one chapter, run once; a warning, a broken link or an outside address fails here."""
+    folder = tmp_path_factory.mktemp("edition")
+    ran = edition.fresh(edition.ROOT / "notebooks" / f"{SLUG}.ipynb", 240)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (edition, slides):
+            patch.setattr(module, "fresh", lambda path, timeout: copy.deepcopy(ran))
+            module.build(folder / module.__name__, only=[SLUG])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(built):
+    return built / "edition"
+
+
+@pytest.fixture
+def page(chromium):
+    page = watched(chromium)
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def asked(page):
+    """Every address that the page asks for."""
+    found = []
+    page.on("request", lambda request: found.append(request.url))
+    return found
+
+
+def outside(asked):
+    return [url for url in asked if not re.match(r"file:|data:|blob:", url)]
+
+
+def test_a_slider_moves_text_and_picture_and_nothing_leaves_the_page(page, asked, site, capsys):
+    page.goto((site / "notebooks" / f"{SLUG}.html").as_uri())
+    page.wait_for_function("document.documentElement.dataset.explorers")
+    assert page.evaluate("document.documentElement.dataset.explorers") == "ready"
+    keys = Keys(page, page.locator(".everybyte-explorer").first)
+    for key in ["ArrowRight", "ArrowLeft"] * 4:
+        before, after = keys.press(keys.sliders()[0], key)
+        assert after["sentence"] != before["sentence"]
+        assert after["picture"] != before["picture"]
+        assert after["error"] == ""
+    before, after = keys.press(keys.presets()[2], "Enter")
+    assert after != before
+    assert page.url.endswith(f"{SLUG}.html")  # the arrows turned no page
+    assert page.locator("mjx-container").count() > 20
+    assert page.locator("mjx-merror").count() == 0
+    assert outside(asked) == []
+    assert page.errors == []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        screenshot(page, f"site-{scheme}")
+        assert serious(page, [".everybyte-live", "article"]) == [], scheme
+    with capsys.disabled():
+        print(f"\nstatic edition, {summary(keys.answers)}")
+
+
+def test_on_a_slide_the_explorer_answers_and_the_deck_stays(page, asked, built):
+    page.goto((built / "slides" / "notebooks" / f"{SLUG}.html").as_uri())
+    page.wait_for_function("document.documentElement.dataset.explorers === 'ready' && window.Reveal?.isReady()")
+    assert page.evaluate("Reveal.getTotalSlides()") > 20
+    page.evaluate("""() => {
+      const slide = document.querySelector(".everybyte-explorer").closest("section:not(.stack)");
+      const place = Reveal.getIndices(slide);
+      Reveal.slide(place.h, place.v);
+    }""")
+    keys = Keys(page, page.locator(".everybyte-explorer").first)
+    place = page.evaluate("Reveal.getIndices()")
+    before, after = keys.press(keys.sliders()[0], "ArrowRight")
+    assert after["sentence"] != before["sentence"]
+    assert page.evaluate("Reveal.getIndices()") == place
+    assert outside(asked) == []
+    assert page.errors == []
+    screenshot(page, "slide")
+
+
+def test_the_search_finds_a_word_from_disk(page, asked, site):
+    page.goto((site / "search.html").as_uri() + "?q=underflow")
+    page.locator("#search-results li a").first.wait_for()
+    assert any(SLUG in link.get_attribute("href") for link in page.locator("#search-results li a").all())
+    assert outside(asked) == []
+    assert page.errors == []
+
+
+def test_a_narrow_page_scrolls_down_and_not_sideways(page, site):
+    page.set_viewport_size({"width": 700, "height": 900})
+    for name in (f"notebooks/{SLUG}.html", "formulas.html", "index.html"):
+        page.goto((site / name).as_uri())
+        page.wait_for_timeout(500)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 700, name
+    screenshot(page, "site-narrow")
+
+
+def test_without_javascript_the_explorer_is_its_figure(chromium, site):
+    page = chromium.browser.new_context(java_script_enabled=False).new_page() if chromium.browser else None
+    if page is None:
+        pytest.skip("this Chromium cannot open a page without JavaScript")
+    page.goto((site / "notebooks" / f"{SLUG}.html").as_uri())
+    assert len(page.locator(".everybyte-live img").first.get_attribute("alt")) > 40
+    page.close()
+
+
+def test_the_handout_is_one_sheet(chromium, tmp_path):
+    paper = pytest.importorskip("paper")
+    (tmp_path / "source" / "extra").mkdir(parents=True)
+    (tmp_path / "source" / "index.md").write_text(paper.pages.handout(), encoding="utf-8")
+    edition.sphinx(tmp_path)
+    page = chromium.new_page()
+    page.goto((tmp_path / "html" / "index.html").as_uri())
+    page.locator("mjx-container").first.wait_for()
+    sheets = re.findall(rb"/Type\s*/Page\b", page.pdf(prefer_css_page_size=True))
+    page.close()
+    assert len(sheets) == 1

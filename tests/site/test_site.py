@@ -1,0 +1,147 @@
+"""The static edition's own parts, without a browser: what is refused, what is written, what stands on a slide."""
+
+import re
+
+import edition
+import nbformat
+import pages
+import pytest
+import slides
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from everybyte.formulas import registry
+from everybyte.formulas.symbols import SYMBOLS
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def shows(data, **metadata):
+    return new_code_cell("x", outputs=[new_output("display_data", data, metadata=metadata)])
+
+
+def site(folder, **pages):
+    for name, text in pages.items():
+        path = folder / name.replace("__", "/").replace("_html", ".html").replace("_css", ".css")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return list(edition.faults(folder))
+
+
+def test_a_sound_site_has_no_faults(tmp_path):
+    first = '<a href="b/two.html#here">x</a><a href="https://arxiv.org/">y</a><img src="data:image/png;base64,x">'
+    assert site(tmp_path, one_html=first, b__two_html='<p id="here"><a href="../one.html">x</a>') == []
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ('<a href="two.html">x</a>', "two.html is not there"),
+        ('<a href="#nowhere">x</a>', "no such place"),
+        ('<img src="pictures/x.png">', "pictures/x.png is not there"),
+        ('<script src="https://cdn.example/x.js"></script>', "asks for https://cdn.example/x.js"),
+        ('<link rel="stylesheet" href="//fonts.example/x.css">', "asks for //fonts.example/x.css"),
+        ('<img src="http://example.org/x.png">', "asks for"),
+        ('<a href="http://example.org">x</a>', "asks for"),  # not encrypted: no link of ours
+    ],
+)
+def test_a_fault_is_found(tmp_path, page, said):
+    (found,) = site(tmp_path, one_html=page)
+    assert said in found
+
+
+def test_a_style_that_asks_outside_is_found(tmp_path):
+    (found,) = site(tmp_path, one_css="@import url(https://fonts.example/css?family=X);")
+    assert "https://fonts.example" in found
+
+
+def test_a_picture_becomes_a_file_with_its_text_and_a_widget_keeps_it_as_its_place(tmp_path):
+    view = {edition.WIDGET_VIEW: {"model_id": "abc"}, "image/png": PIXEL}
+    notebook = new_notebook(cells=[shows(view, **{"image/png": {"alt": 'four "bars", 3 GiB', "width": 50}})])
+    (cell,) = edition.live(notebook, "one", tmp_path).cells
+    text = cell.outputs[0].data["text/html"]
+    assert (tmp_path / "one-1.png").read_bytes()[:4] == b"\x89PNG"
+    assert re.fullmatch(
+        r'<div class="everybyte-live" data-model="abc"><img src="\.\./pictures/one-1\.png" .*></div>', text
+    )
+    assert 'alt="four &quot;bars&quot;, 3 GiB" width="50"' in text
+    assert edition.WIDGET_VIEW not in cell.outputs[0].data
+
+
+def test_a_link_in_an_output_leads_to_the_page(tmp_path):
+    notebook = new_notebook(
+        cells=[shows({"text/markdown": "[a](12_x.ipynb#Check)", "text/html": '<a href="12_x.ipynb">'})]
+    )
+    (cell,) = edition.live(notebook, "one", tmp_path).cells
+    assert cell.outputs[0].data == {"text/markdown": "[a](12_x.html#Check)", "text/html": '<a href="12_x.html">'}
+
+
+def test_a_folder_that_is_something_else_is_not_replaced(tmp_path):
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(FileExistsError, match="something else"), edition.replaced(tmp_path):
+        pass
+    assert (tmp_path / "letter.txt").exists()
+
+
+def test_an_unknown_chapter_is_named(capsys):
+    with pytest.raises(ValueError, match="no chapter 99_none; allowed: 00_start_here"):
+        edition.written(["99_none"])
+
+
+def test_notation_and_formulas_are_all_there():
+    notation, formulas = pages.notation(), pages.formulas()
+    assert [name for name in SYMBOLS if f"| `{name}` |" not in notation] == []
+    assert [name for name in registry() if f"### `{name}`" not in formulas] == []
+    for title in ("batch", "weights", "bf16-mixed"):
+        assert f"`{title}`" in pages.glossary()
+
+
+def test_the_handout_says_what_the_registry_says():
+    text = pages.handout()
+    for name, _ in pages.HANDOUT:
+        assert registry()[name].title in text
+    assert "8.03 GiB" in text
+
+
+def test_sentences_are_whole_and_short():
+    text = "One word. Two words here: and `Three`. " + "Far too long " * 30 + "."
+    assert slides.sentences(text, 10) == "One word. Two words here: and `Three`."
+    assert slides.sentences("Far too long " * 30, 10) == ""
+    assert slides.sentences("First. Second one. Third.", 3, last=True) == "Second one. Third."
+
+
+def test_a_deck_shows_headings_guesses_exercises_and_what_cells_show():
+    guess = "… Prediction 1.1. How many bytes? Not guessed yet: put a number"
+    notebook = new_notebook(
+        cells=[
+            new_markdown_cell("# Title\n\n**Why?**"),
+            new_code_cell("import x"),
+            new_markdown_cell("## The question\n\nSome prose. It is short."),
+            new_code_cell("predict(...)", outputs=[new_output("execute_result", {"text/plain": guess})]),
+            new_markdown_cell("### A step\n\nThe reason:"),
+            shows({"text/latex": "$x$", "text/plain": "x"}),
+            new_code_cell("print(1)", outputs=[new_output("stream", text="1")]),
+            new_markdown_cell("**1.2** How much?\n\n<details><summary>Solution</summary>\n\nSo much.\n\n</details>"),
+            shows({"text/html": '<div role="note">not attempted</div>'}),
+        ]
+    )
+    cells = slides.deck(notebook).cells
+    text = "\n".join(c.source for c in cells if c.cell_type == "markdown")
+    on_slides = re.sub(r"<aside.*?</aside>", "", text, flags=re.S)
+    for said in ("# Title", "**Why?**", "Some prose.", "**How many bytes?**", "### A step", "**1.2** How much?"):
+        assert said in on_slides
+    assert "So much." not in on_slides  # the solution is for the speaker
+    assert "So much." in text
+    (formula,) = (c for c in cells if c.cell_type == "code")
+    assert formula.outputs[0].data["text/latex"] == "$x$"
+    assert formula.metadata["tags"] == ["remove-input"]
+    nbformat.validate(slides.deck(notebook))
+
+
+def test_what_a_page_links_in_the_repository_comes_along(tmp_path):
+    (tmp_path / "notebooks").mkdir()
+    text = "[a](../LICENSE) [b](../src/everybyte/reference/TEXT.md) [c](none.py) [d](https://x.org/y) [e](#here) [f](../../x)"
+    (tmp_path / "notebooks" / "page.md").write_text(text)
+    edition.bring_linked(tmp_path)
+    found = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()}
+    assert found == {"notebooks/page.md", "LICENSE", "src/everybyte/reference/TEXT.md"}
+    assert (tmp_path / "src/everybyte/reference/TEXT.md").read_text(encoding="utf-8").startswith("---\norphan: true")
