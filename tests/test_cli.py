@@ -106,7 +106,9 @@ def test_every_option_reaches_the_setup(capsys):
         "batch": 2, "sequence": 16, "precision": "bf16-master", "optimizer": "momentum", "optimizer_impl": "loop",
         "attention": "eager", "dropout": 0.25, "loss": "chunked", "loss_chunks": 3, "master_gradients": "both",
     }  # fmt: skip
-    assert changed.keys() | {"checkpointing", "sharding", "gpus"} == {f.name for f in fields(eb.Setup)}
+    others = {"checkpointing", "checkpoint_every", "accumulation"}
+    others |= {"gpus", "sharding", "sharding_units", "replicas", "buckets"}
+    assert changed.keys() | others == {f.name for f in fields(eb.Setup)}
     options = [word for field, value in changed.items() for word in ("--" + field.replace("_", "-"), str(value))]
     for command in ("budget", "dry-run"):
         found = json.loads(said(capsys, command, "gpt2", *options, "--json"))

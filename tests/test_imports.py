@@ -13,9 +13,15 @@ GROUND = {"checks", "units", "tables"}
 STATED = GROUND | {"catalog", "setup"}
 FORMULAS = STATED | {"formulas"}
 BUDGET = FORMULAS | {"budget"}
+PLANNING = {"fit", "plan"}
 DRAW = BUDGET | {"draw"}
 COUNTED = STATED | {"reference"}
-EVERYTHING = DRAW | COUNTED | {"dryrun", "lab", "comparison", "explore", "teach", "machine", "cli"}
+EVERYTHING = (
+    DRAW
+    | COUNTED
+    | PLANNING
+    | {"dryrun", "lab", "comparison", "explore", "teach", "machine", "settling", "samples", "cli"}
+)
 MAY = {
     "checks": set(),
     "units": {"checks"},
@@ -24,22 +30,27 @@ MAY = {
     "setup": GROUND | {"catalog"},
     "formulas": STATED,
     "budget": FORMULAS,
+    "fit": BUDGET,
+    "plan": BUDGET | {"fit"},
     "draw": BUDGET,
-    "explore": DRAW,
-    "teach": DRAW,
+    "explore": DRAW | PLANNING,
+    "teach": DRAW | PLANNING | {"settling"},
     "reference": STATED,
     "dryrun": COUNTED,
     "lab": COUNTED,
     "comparison": BUDGET | COUNTED | {"dryrun", "lab"},  # where the two sides meet
+    "settling": BUDGET | COUNTED | {"dryrun", "samples"},  # the articles' claims, against either side
+    "samples": set(),
     "machine": GROUND,
     "cli": EVERYTHING | {"__init__"},
     "__init__": EVERYTHING,
 }
 # A model's parameter count comes from the formula: fetched when it is asked for, so not at import.
 # A comparison's figure loads matplotlib when it is asked for.
-LATE = {("catalog", "formulas"), ("comparison", "draw")}
+# What would fit instead is planned when it is asked for.
+LATE = {("catalog", "formulas"), ("comparison", "draw"), ("fit", "plan")}
 NEVER = {"torch", "matplotlib", "ipywidgets", "anywidget", "IPython"}
-WITHOUT = {"checks", "units", "tables", "catalog", "setup", "formulas", "budget"}
+WITHOUT = {"checks", "units", "tables", "catalog", "setup", "formulas", "budget", "fit", "plan"}
 
 
 def imports(tree, package):

@@ -15,8 +15,8 @@ import yaml
 import everybyte
 
 ROOT = Path(__file__).resolve().parents[1]
-TOP = """README.md LICENSE LICENSE-TEXT CITATION.cff pyproject.toml constraints.txt environment.yml Makefile .gitignore
-         .ci/run notebooks src tests tools""".split()
+TOP = """README.md CONTRIBUTING.md LICENSE LICENSE-TEXT CITATION.cff pyproject.toml constraints.txt environment.yml Makefile .gitignore
+         .ci/run notebooks labs figures src tests tools""".split()
 # In pieces, so that this file does not find itself.
 HOSTS = ("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("download.pytorch", "org"), ("anaconda", "org")
 PRIVATE = re.compile("|".join([lints.MACHINE.pattern, *(re.escape(".".join(host)) for host in HOSTS)]))

@@ -6,12 +6,35 @@ Importing this loads neither torch nor sympy: what needs them is fetched when it
 from importlib import import_module
 
 from .budget import Budget, budget
-from .catalog import Gpu, Model, gpu, gpus, model, models
+from .catalog import Claim, Gpu, Model, claims, gpu, gpus, model, models
+from .fit import Fit, Headroom, fit
+from .plan import Plan, plan
 from .setup import Setup
 
 _HOME = {"Formula": "formulas", "formula": "formulas", "Trace": "dryrun", "dry_run": "dryrun"}
 _HOME |= {"Comparison": "comparison", "compare": "comparison", "Measurement": "lab", "measure": "lab"}
-__all__ = sorted([*_HOME, "Budget", "Gpu", "Model", "Setup", "budget", "gpu", "gpus", "model", "models"])
+_HOME |= {"Settled": "settling", "settle": "settling"}
+__all__ = sorted(
+    [
+        *_HOME,
+        "Budget",
+        "Claim",
+        "Fit",
+        "Gpu",
+        "Headroom",
+        "Model",
+        "Plan",
+        "Setup",
+        "budget",
+        "claims",
+        "fit",
+        "gpu",
+        "gpus",
+        "model",
+        "models",
+        "plan",
+    ]
+)
 __version__ = "0.1.0"
 
 

@@ -7,13 +7,14 @@ import sys
 from dataclasses import asdict, fields
 
 from . import budget as predict
-from . import checks, gpus, model, models, units
+from . import checks, gpu, gpus, model, models, units
+from .fit import VARY, Headroom
 from .setup import CHOICES, LIMITS, Setup
 from .tables import Table
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return its exit status: 0, or 2 for bad input, said in one line."""
+    """Run the command; return its exit status: 0, 2 for bad input, 130 for Ctrl-C, both said in one line."""
     try:
         options = _options(sys.argv[1:] if arguments is None else arguments)
         said, table = options.run(options)
@@ -21,6 +22,9 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"everybyte: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt as error:
+        print("; ".join(["everybyte: interrupted", *map(str, error.args)]), file=sys.stderr)
+        return 130
     except BrokenPipeError:  # whoever read the output has enough; the interpreter shall not flush it again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
@@ -44,21 +48,36 @@ def _options(arguments):
     command("models", _models, "the models of the catalog")
     command("gpus", _gpus, "the GPUs of the catalog")
     command("formulas", _formulas, "the formulas of the book")
+    command("claims", _claims, "what five articles say, against what is so")
     for name, run, help in (
         ("budget", _budget, "predict a training step's memory by formula"),
         ("dry-run", _dry_run, "count it: PyTorch's own step, on tensors without data"),
         ("compare", _compare, "predict and count, side by side"),
     ):
         _add_setup(command(name, run, help))
+    _add_fit(
+        command("fit", _fit, "the largest batch or sequence, or the fewest GPUs, that fit a GPU, and what limits it")
+    )
     measuring = command("measure", _measure, "measure it: the same step on this machine's GPU")
     _add_setup(measuring, block=False)
     recording = command("record", _record, "measure the labs' grid on this machine's GPU, and keep what it says")
     for sub in (measuring, recording):
         sub.add_argument("--device", metavar="NAME", help="cuda, cuda:1, ..., cpu (default: the first GPU)")
+    measuring.add_argument(
+        "--alone",
+        action="store_true",
+        help="of many GPUs measure the first, on one GPU, over collectives that move nothing",
+    )
     recording.add_argument(
         "--out", default="labs/records", metavar="FOLDER", help="of the records (default labs/records)"
     )
     recording.add_argument("--minutes", type=float, default=8.0, metavar="N", help="time for all of it (default 8)")
+    recording.add_argument(
+        "--list", action="store_true", help="what would be measured and how long it may take; no GPU needed"
+    )
+    recording.add_argument(
+        "--gpu", default="h200", metavar="NAME", help="for --list, from `everybyte gpus` (default h200)"
+    )
     recording.add_argument("--only", nargs="+", default=(), metavar="GROUP", help="groups of the grid (default all)")
     if arguments and not arguments[0].startswith("-"):
         checks.one_of("command", "name", arguments[0], commands.choices)
@@ -78,6 +97,17 @@ def _add_setup(parser, block=True):
         option, allowed = "--" + field.name.replace("_", "-"), _allowed(field.name)
         help = f"{allowed} (default {field.default})"
         parser.add_argument(option, type=type(field.default), default=field.default, metavar="VALUE", help=help)
+
+
+def _add_fit(parser):
+    parser.add_argument("--gpu", required=True, metavar="NAME", help="a name from `everybyte gpus`")
+    parser.add_argument("--vary", default="batch", metavar="FIELD", help=f"{', '.join(VARY)} (default batch)")
+    parser.add_argument("--plan", action="store_true", help="also the switches for the setup as given, by price")
+    for field in fields(Headroom):
+        parser.add_argument(
+            f"--keep-{field.name}", default=field.default, metavar="SIZE", help=f"kept free of tensors: {field.name}, as 500MiB"
+        )  # fmt: skip
+    _add_setup(parser, block=False)
 
 
 def _allowed(field):
@@ -124,9 +154,19 @@ def _formulas(_):
     )
 
 
+def _claims(_):
+    from . import claims, settle
+
+    found = [settle(claim) for claim in claims().values()]
+    rows = [[s.claim.id, s.claim.claim, s.stated_text, s.text, s.verdict, s.claim.chapter] for s in found]
+    return [s.as_dict() for s in found], Table(["id", "claim", "stated", "computed", "verdict", "chapter"], rows)
+
+
 def _witness(witness):
     said = witness.as_dict()
     rows = [[name, value, units.text(value)] for group in ("parts", "phases") for name, value in said[group].items()]
+    if "workspace" in said["parts"] and said["witness"] == "predict":
+        rows[list(said["parts"]).index("workspace")][2] = "not measured: 0"
     if "peak" in said:
         rows.append([f"peak, at {said['peak_at']}", said["peak"], units.text(said["peak"])])
     return said, Table([said["witness"], "bytes", ""], rows)
@@ -156,26 +196,45 @@ def _compare(options):
     return comparison.as_dict(), comparison
 
 
+def _fit(options):
+    from . import fit, plan
+
+    kept = {f.name: getattr(options, f"keep_{f.name}") for f in fields(Headroom)}
+    headroom = Headroom(**{n: round(units.parse(v)) if isinstance(v, str) else v for n, v in kept.items()})
+    configuration = _configuration(options)
+    found = fit(*configuration, options.gpu, options.vary, headroom)
+    if not options.plan:
+        return found.as_dict(), found
+    switches = plan(*configuration, options.gpu, headroom)
+    ladder = switches.show([switches.asked, *switches.ladder()])
+    return found.as_dict() | {"plan": switches.as_dict()}, f"{found}\n\n{ladder}"
+
+
 def _measure(options):
     from .lab import Failed, measure
 
     try:
-        measurement = measure(*_configuration(options), options.device)
+        measurement = measure(*_configuration(options), options.device, alone=options.alone)
     except Failed as error:
         raise ValueError(f"measure: {error}") from error
     return measurement.as_dict(), measurement.table()
 
 
 def _record(options):
-    from .lab import Failed, record
+    from .lab import Failed, estimate, grid, record
 
     def need(model, setup):
         return predict(model, setup, block=512).peak
 
+    if options.list:
+        table = estimate(grid(options.only), gpu(options.gpu), need)
+        return [dict(zip(table.columns, row, strict=True)) for row in table.rows], table
     try:
         progress = record(options.out, options.minutes, options.only, options.device, need=need)
     except (Failed, ImportError, OSError) as error:
         raise ValueError(f"record: {error}") from error
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"what was measured is in {options.out}; the same command goes on from there") from None
     return progress.as_dict(), progress
 
 
