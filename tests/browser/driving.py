@@ -1,10 +1,12 @@
 """Driving JupyterLab by menu and keyboard, and what is measured and kept on the way."""
 
 import json
+import re
 import secrets
 import shutil
 import statistics
 import subprocess
+import time
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +86,7 @@ def watched(chromium):
     page.errors = []
     page.on("pageerror", lambda error: page.errors.append(str(error)))
     page.on("console", lambda said: said.type == "error" and page.errors.append(said.text))
+    page.on("dialog", lambda dialog: dialog.accept())  # a page opened again asks whether to leave
     return page
 
 
@@ -116,16 +119,39 @@ def accept(page):
     return asked
 
 
-def run_all(page):
-    """Run every cell and wait for the last. A run asked for too early is dropped without a word, so ask again."""
-    for _ in range(20):
-        accept(page)
-        if not waited(page, IDLE, 6_000):
-            continue
-        menu(page, "Run", "Run All Cells")
-        if waited(page, PROMPTS + ".some(t => /[*\\d]/.test(t))", 5_000):
-            break
-    page.wait_for_function(PROMPTS + ".every(t => /\\d/.test(t))", timeout=600_000)
+def run_all(page, patience=90, attempts=4):
+    """Run every cell and wait for the last, or for an error, which ends a run.
+
+    JupyterLab drops a run, whole or in part, without a word while its kernel is not quite there: where no prompt has
+    changed for `patience` seconds, or nothing is left to run but not all has run, the page is opened again and asked again.
+    """
+    seen = []
+    for _ in range(attempts):
+        for _ in range(20):
+            accept(page)
+            if waited(page, IDLE, 6_000):
+                menu(page, "Run", "Run All Cells")
+                break
+        if ended(page, patience, seen):
+            return
+        page.reload()
+        page.locator(".jp-Notebook .jp-Cell").first.wait_for()
+    raise TimeoutError(f"the cells did not run in {attempts} attempts; their prompts, and what the kernel was: {seen}")
+
+
+def ended(page, patience, seen):
+    """Whether every cell has run or one has failed; if not, what was there is added to `seen`."""
+    prompts, changed = [], time.monotonic()
+    while time.monotonic() - changed < patience:
+        page.wait_for_timeout(300)
+        if prompts != (prompts := page.evaluate(PROMPTS)):
+            changed = time.monotonic()
+        if all(re.search(r"\d", prompt) for prompt in prompts) or page.locator(ERRORS).count():
+            return True
+        if not any("*" in prompt for prompt in prompts) and time.monotonic() - changed > 6:
+            break  # asked for, and nothing runs: dropped
+    seen.append((prompts, page.evaluate("document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status")))
+    return False
 
 
 def screenshot(page, name):
