@@ -12,6 +12,7 @@ from everybyte.setup import (
     CHECKPOINTINGS,
     LOSSES,
     MASTER_GRADIENTS,
+    OFFLOADS,
     OPTIMIZER_IMPLS,
     OPTIMIZERS,
     PRECISIONS,
@@ -103,6 +104,7 @@ def shared(seed: int) -> tuple[eb.Model, eb.Setup, int]:
         changes["sharding_units"] = draw(SHARDING_UNITS)
         if draw([True, False, False]):
             changes |= {"gpus": 2 * changes["gpus"], "replicas": 2}
+        changes["offload"] = draw(OFFLOADS)
     return model, setup.replace(**changes), block
 
 
@@ -117,6 +119,9 @@ def disagreements(model: eb.Model, setup: eb.Setup, blocks=BLOCKS) -> list[str]:
     One dry run serves every block. A part that the prediction does not name counts as predicted to hold nothing.
     """
     exact, found = eb.dry_run(model, setup), []
+    host = eb.budget(model, setup).host
+    if host != exact.host:
+        found.append(f"host: {host} predicted, {exact.host} counted")
     for block in blocks:
         trace, budget = replace(exact, block=block), eb.budget(model, setup, block)
         said = [(moment, budget.parts_at(moment), trace.parts_at(moment)) for moment in trace.marks]

@@ -1,6 +1,6 @@
 """The first witness: a training step's memory, predicted by formula alone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
 from . import checks
@@ -19,6 +19,8 @@ class Budget:
             measured: `formulas.workspaces` says what their sources say. phases: live bytes at the moments, and the most in the
             optimizer's step (`step`).
         peak: the most bytes that live at once, and peak_at: where; None where not derived.
+        host: bytes of each part in the memory of the CPU, for each GPU, from backward to the optimizer's step; empty without
+            offload. As PyTorch asks for them: what it pins, its allocator rounds up to a power of two.
     """
 
     model: Model
@@ -29,6 +31,7 @@ class Budget:
     phases: dict[str, int]
     peak: int | None = None
     peak_at: str | None = None
+    host: dict[str, int] = field(default_factory=dict)
 
     def parts_at(self, moment: str) -> dict[str, int]:
         """Bytes of each part at a moment: `rest`, `after_forward`, `after_backward` or `after_step`."""
@@ -76,7 +79,7 @@ class Budget:
 
     def as_dict(self) -> dict:
         """As JSON holds it: whole bytes."""
-        found = {"peak": self.peak, "peak_at": self.peak_at}
+        found = {"peak": self.peak, "peak_at": self.peak_at, "host": self.host or None}
         return {
             "witness": "predict",
             "model": {"name": self.model.name, "parameters": int(self.model.parameters)},
@@ -119,6 +122,16 @@ def _rest_program(kind):
     return lambda *args: dict(zip(parts, program(*args), strict=True))
 
 
+@cache
+def _host_program():
+    from .formulas import formula
+    from .formulas.registry import compile_expressions
+
+    parts = ("parameters", "weights"), ("gradients", "gradients"), ("optimizer", "optimizer")
+    program = compile_expressions(formula(f"fsdp.{name}").expr for _, name in parts)
+    return lambda *args: dict(zip((part for part, _ in parts), program(*args), strict=True))
+
+
 def budget(model: Model, setup: Setup, block: int = 1) -> Budget:
     """Predict the memory of one steady training step.
 
@@ -139,7 +152,8 @@ def budget(model: Model, setup: Setup, block: int = 1) -> Budget:
     if model.unlike_gpt():
         moments = {"rest": rest, "after_step": {part: values[name] for part, name in _AFTER_STEP.items()}}
         return Budget(model, setup, block, moments, {}, {m: sum(parts.values()) for m, parts in moments.items()})
-    return _whole_step(model, setup, block, rest)
+    found = _whole_step(model, setup, block, rest)
+    return found if setup.offload == "none" else replace(found, host=_host_program()(model, setup, 1))
 
 
 def _shared_rest(model, setup, block):

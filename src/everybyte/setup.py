@@ -43,6 +43,8 @@ CHECKPOINTINGS = ("none", "full", "every-k", "selective")
 SHARDINGS = ("none", "zero1", "zero2", "zero3")
 #: What FSDP gathers at a time: each block, and the rest with the root; or the whole model.
 SHARDING_UNITS = ("block", "model")
+#: What FSDP keeps in the memory of the CPU: nothing; or weights, gradients and states, with the optimizer run there.
+OFFLOADS = ("none", "cpu")
 #: How DDP's buckets stand to the gradients: copies beside them, or the gradients are views of the buckets.
 BUCKETS = ("copies", "views")
 #: Where `bf16-master` keeps gradients: as backward makes them, in a persistent fp32 buffer, or both.
@@ -59,6 +61,7 @@ CHOICES = MappingProxyType(
         "checkpointing": CHECKPOINTINGS,
         "sharding": SHARDINGS,
         "sharding_units": SHARDING_UNITS,
+        "offload": OFFLOADS,
         "buckets": BUCKETS,
     }
 )
@@ -103,6 +106,8 @@ class Setup:
         sharding_units: for `zero2` and `zero3` only: what is gathered at a time, each `block`, or the whole `model`.
         replicas: for `zero2` and `zero3` only: how many groups of GPUs hold all of it, each dividing it (HSDP); a divisor
             of `gpus`.
+        offload: for `zero2` and `zero3` only: `cpu` keeps each GPU's share of weights, gradients and states in the memory of the
+            CPU, which runs the optimizer; weights are copied to the GPU to be gathered, gradients back as they come.
         buckets: for DDP only: beside the gradients stand `copies` of them to be averaged, or they are `views` of these.
 
     Raises:
@@ -126,6 +131,7 @@ class Setup:
     gpus: int = 1
     sharding_units: str = "block"
     replicas: int = 1
+    offload: str = "none"
     buckets: str = "copies"
 
     def __post_init__(self):
@@ -152,7 +158,7 @@ class Setup:
 
     def _check_gpus(self):
         """Which switches belong to which sharding."""
-        for field, usual in (("sharding_units", "block"), ("replicas", 1)):
+        for field, usual in (("sharding_units", "block"), ("replicas", 1), ("offload", "none")):
             if getattr(self, field) != usual and not self.fsdp:
                 raise ValueError(
                     f"Setup.{field}: {getattr(self, field)!r} needs sharding 'zero2' or 'zero3', not {self.sharding!r}"

@@ -50,7 +50,12 @@ def dry_run(model, setup: Setup, block: int = 1, batch=None) -> Trace:
         module = work.module()
         stack.enter_context(one_sequence_a_row())
         _follow_gradients(tracker, _trained(module))  # before the trainer's own hooks, which may drop the gradient
-        trainer = work.trainer(module, setup, autocast=Autocast)
+        if setup.offload == "cpu":
+            with tracker.on_host():  # shares, and the optimizer's copies of them
+                trainer = work.trainer(module, setup, autocast=Autocast)
+            parallel.offload(trainer, tracker)
+        else:
+            trainer = work.trainer(module, setup, autocast=Autocast)
         if setup.distributed:
             parallel.make_steady(trainer, work.batch, tracker)
         else:
@@ -113,7 +118,7 @@ def _assign(tracker, trainer):
     if hasattr(trainer.optimizer, "flat"):
         tracker.assign(trainer.optimizer.flat, "parameters", "weights")
     for name, buffer in trainer.module.named_buffers():
-        tracker.assign(buffer, "buffers", name)
+        tracker.assign(buffer, "buffers", name, device=True)
     for buffer in getattr(trainer.optimizer, "buffers", None) or ():
         tracker.assign(buffer, "gradients")
     for name, parameter, storages in parallel.gathered(trainer.module):

@@ -64,7 +64,9 @@ def _fsdp_on_meta(tracker):
     yield change(_fully_shard, "_get_device_from_mesh", lambda mesh: torch.device("meta"))
     for module in (device_mesh, _fsdp_collectives, _fsdp_param_group, _fsdp_state):
         yield change(module, "_get_device_handle", lambda device: _Device)
-    yield change(group, "_validate_no_meta_params", lambda self: None)
+    for check in ("_validate_no_meta_params", "_validate_cpu_offload_params"):
+        yield change(group, check, lambda self: None)
+    yield change(_fsdp_param.FSDPParam, "all_gather_inputs", _copied_up(_fsdp_param.FSDPParam.all_gather_inputs))
     yield change(_fsdp_param, "_chunk_with_empty", _first_shares)
     for name, part in (
         ("unshard", "communication"),
@@ -86,10 +88,22 @@ def _within(tracker, part, method):
         with tracker.making(part, group._module_fqn or "root"):
             method(group, *args)
         for p in group.fsdp_params if method.__name__ == "post_backward" else ():
-            if p.sharded_param.grad is not None:  # a view of what came out of the reduce-scatter
+            if p.sharded_param.grad is not None:  # a view of what came out of the reduce-scatter, or a copy on the host
                 tracker.assign(p.sharded_param.grad, "gradients", group._module_fqn or "root")
 
     return run
+
+
+def _copied_up(inputs):
+    """A share on the host is copied to the GPU to be gathered. Here both stand on meta, where PyTorch would copy nothing."""
+
+    def run(param):
+        if not param.offload_to_cpu:
+            return inputs.fget(param)
+        with mock.patch.object(param, "_sharded_param_data", param._sharded_param_data.clone()):
+            return inputs.fget(param)
+
+    return property(run)
 
 
 def _told(tracker, resize):
@@ -127,6 +141,17 @@ class _OnMeta(TorchDispatchMode):
         if func is torch.ops.aten.copy_.default and args[1].is_meta and not args[0].is_meta:
             return args[0]
         return func(*args, **(kwargs or {}))
+
+
+def offload(trainer, tracker: Tracker) -> None:
+    """Have the tracker know that the optimizer works on the host."""
+    update = trainer.update
+
+    def on_host():
+        with tracker.on_host():
+            update()
+
+    trainer.update = on_host
 
 
 def make_steady(trainer, batch, tracker: Tracker) -> None:

@@ -51,6 +51,8 @@ class Trace:
     def _timeline(self):
         changes = {part: [0] * (len(self.operations) + 1) for part in PARTS + SHARED_PARTS * self.setup.distributed}
         for a in self.allocations:
+            if a.host:
+                continue
             changes[a.part][a.birth] += self.size(a)
             if a.death is not None:
                 changes[a.part][a.death + 1] -= self.size(a)
@@ -97,8 +99,17 @@ class Trace:
     def owners(self, operation: int | None = None) -> list[Allocation]:
         """What lives at an operation, by default the peak's, largest first."""
         at = self.peak_operation if operation is None else operation
-        alive = [a for a in self.allocations if a.birth <= at and (a.death is None or a.death >= at)]
-        return sorted(alive, key=lambda a: -a.bytes)
+        return sorted((a for a in self._alive(at) if not a.host), key=lambda a: -a.bytes)
+
+    def _alive(self, at):
+        return [a for a in self.allocations if a.birth <= at and (a.death is None or a.death >= at)]
+
+    @property
+    def host(self) -> dict[str, int]:
+        """Bytes of each part in the memory of the CPU after backward, when all of it is there; empty without offload."""
+        there = [a for a in self._alive(self.marks["after_backward"]) if a.host]
+        parts = ("parameters", "gradients", "optimizer") if there else ()
+        return {part: sum(a.bytes for a in there if a.part == part) for part in parts}
 
     def by_owner(self, operation: int | None = None) -> list[tuple[str, str, int, int]]:
         """What lives at an operation, by default the peak's: (owner, part, tensors, bytes), most bytes first.
@@ -122,4 +133,4 @@ class Trace:
             "phases": self.phases,
             "peak": self.peak,
             "peak_at": self.peak_at,
-        }
+        } | ({"host": self.host} if self.host else {})

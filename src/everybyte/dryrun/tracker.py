@@ -22,6 +22,7 @@ _IN_PLACE = {
 _COPIES = ("fsdp::chunk_cat", "fsdp::split_with_sizes_copy")
 #: Of operations whose result depends on the values in a tensor.
 _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+CPU = torch.device("cpu")
 #: Operations that may take tensors from two devices.
 _CROSSING = {aten.copy_, aten._to_copy, aten.index, aten.index_put, aten.index_put_}
 
@@ -33,6 +34,7 @@ class Allocation:
     Attributes:
         bytes: its size. birth: the number of the operation that made it. death: of the last one that it outlived;
             None while it lives. owner: the module that the operation belongs to. operation: its name. part: of memory.
+            host: whether it stands in the memory of the CPU.
     """
 
     bytes: int
@@ -41,6 +43,7 @@ class Allocation:
     operation: str
     part: str
     death: int | None = None
+    host: bool = False
 
 
 class Tracker(TorchDispatchMode):
@@ -53,6 +56,7 @@ class Tracker(TorchDispatchMode):
         allocations: every `Allocation`, in order of birth.
         phase: set by the caller as the step goes on: `rest`, `forward`, `backward`, `optimizer`.
         opened: classes of tensors that are made of others; the others are followed.
+        host: whether what is made now stands in the memory of the CPU.
     """
 
     opened = ()
@@ -68,6 +72,7 @@ class Tracker(TorchDispatchMode):
         self._owner_of_node: dict[int, str] = {}  # by autograd's sequence number
         self._weights: set[int] = set()
         self._sole = sole_holder()
+        self.host = False
         self._making = None  # the part and the owner that everything belongs to for a while
 
     @property
@@ -87,8 +92,11 @@ class Tracker(TorchDispatchMode):
         for allocation in self.allocations:
             allocation.birth = 0
 
-    def assign(self, tensor, part: str, owner: str = "") -> None:
-        """Say what part a tensor belongs to, and whose it is, from its birth; follow it from now on if it is new here."""
+    def assign(self, tensor, part: str, owner: str = "", device: bool = False) -> None:
+        """Say what part a tensor belongs to, and whose it is, from its birth; follow it from now on if it is new here.
+
+        `device`: it is on the GPU, wherever it was made.
+        """
         storage = getattr(tensor, "_local_tensor", tensor).untyped_storage()
         if storage._cdata not in self._live:
             self._follow(storage, owner, "", part)
@@ -96,6 +104,7 @@ class Tracker(TorchDispatchMode):
         allocation.part, allocation.owner = part, owner or allocation.owner
         if part == "parameters":
             self._weights.add(storage._cdata)
+        allocation.host &= not device
 
     def __exit__(self, *exception):
         self._refs.clear()  # what is freed from now on outlived what was watched
@@ -103,7 +112,7 @@ class Tracker(TorchDispatchMode):
 
     def _follow(self, storage, owner, operation, part):
         address = storage._cdata
-        self._live[address] = Allocation(storage.nbytes(), self.now, owner, operation, part)
+        self._live[address] = Allocation(storage.nbytes(), self.now, owner, operation, part, host=self.host)
         self.allocations.append(self._live[address])
         self._refs[address] = weakref.ref(storage, lambda _: self._freed(address))
 
@@ -135,6 +144,15 @@ class Tracker(TorchDispatchMode):
         finally:
             self._making = before
 
+    @contextmanager
+    def on_host(self):
+        """Within it, everything new stands in the memory of the CPU: there too a tensor is one without data, on meta."""
+        before, self.host = self.host, True
+        try:
+            yield
+        finally:
+            self.host = before
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if self.opened and any(issubclass(t, self.opened) for t in types):
             if func in _IN_PLACE:
@@ -153,6 +171,9 @@ class Tracker(TorchDispatchMode):
             return 0.0  # the one number that a step reads back is the scaler's count of infinite gradients: none
         if self.phase == "forward":
             self._check_devices(func, args)
+        if func is aten._to_copy.default and self._making and kwargs.get("device") == CPU:
+            with self.on_host():  # FSDP sends a gradient there
+                return self.__torch_dispatch__(aten.clone.default, types, args)
         try:
             out = func(*args, **(kwargs or {}))
         except (NotImplementedError, RuntimeError) as error:

@@ -121,10 +121,11 @@ class UnitLedger(Ledger):
 
     Each gathering takes the flat buffer, then the whole tensors, all of them counted as one operation: the last is the one
     at which most lives. `alone`: one GPU, which has nobody to gather from and needs no flat buffer for it. `replicas`: several
-    groups, whose averages of what was received FSDP still names as backward ends.
+    groups, whose averages of what was received FSDP still names as backward ends. `offload`: shares stand in the CPU's
+    memory, so the GPU takes a copy of each tensor's to gather, and what was received goes as soon as it has been sent there.
     """
 
-    alone = regathers = replicas = False
+    alone = regathers = replicas = offload = False
     UNITS = (
         "first_unit", "next_unit", "unit_let_go", "unit_again", "unit_prefetched", "unit_whole", "flat_let_go", "block_ends",
         "block_reduced",
@@ -146,19 +147,25 @@ class UnitLedger(Ledger):
     def _all(self, width, count):
         return Add(*(self.size(cut.share, width, times * cut.count * count) for cut, times in ALL))
 
+    def _optimizer(self):
+        if not self.offload:
+            super()._optimizer()
+
     # A unit.
 
     def _take(self, moment, name, tensor, part, size, gone=()):
         self._lines.append(Operation(moment, name, {tensor: (part, size)}, [(g, 1) for g in gone]))
 
     def _gathered(self, unit, moment):
-        """The flat buffer; before it, where weights are cast on their way, this GPU's share of it."""
+        """The flat buffer; before it, where weights are cast or copied on their way, this GPU's share of it."""
         if self.alone:
             return
-        share = SHARES[unit]
-        cast = f"{unit}.cast_share"
-        self._take(moment, f"{unit} cast", cast, "communication", self.size(share, w, mixed))
-        self._take(moment, f"{unit} gathered", f"{unit}.flat", "communication", self.size(G * share, w), gone=[cast])
+        share, copied = SHARES[unit], f"{unit}.copied_share"
+        size = self.size(share, w, mixed)  # one tensor, into which all are cast
+        if self.offload:
+            size = self._each(unit, lambda cut: self.size(cut.share, w, cut.count))
+        self._take(moment, f"{unit} copied", copied, "communication", size)
+        self._take(moment, f"{unit} gathered", f"{unit}.flat", "communication", self.size(G * share, w), gone=[copied])
 
     def _copied_out(self, unit, moment, gone):
         if not self.alone:
@@ -217,10 +224,15 @@ class UnitLedger(Ledger):
         self._op(f"{unit} let go", gone=let_go)
         self._take(moment, f"{unit} sent", f"{unit}.sent", "communication", self.size(G * share, r))
         self._op(f"{unit} gradients", gone=gradients)
-        later = self._later  # then what is received is added to what is there
-        part = "communication" if later else "gradients"
+        passing = self._received_passes
+        part = "communication" if passing else "gradients"
         self._take(moment, f"{unit} received", f"{unit}.received", part, self.size(share, r))
-        self._op(f"{unit} last gradient", gone=[*last, *([f"{unit}.received"] if later and not self.replicas else [])])
+        self._op(f"{unit} last gradient", gone=[*last, *([f"{unit}.received"] if passing and not self.replicas else [])])
+
+    @property
+    def _received_passes(self):
+        """Whether what is received does not stay as the gradient: it is added to what is there, or sent to the CPU."""
+        return self._later or self.offload
 
     # The root.
 
@@ -239,7 +251,7 @@ class UnitLedger(Ledger):
         self._op("last block's gradients sent", gone=["block.sent"])
         gradients, last = self._root_gradients()
         self._reduced("root", gradients, last, ["root.whole"])
-        received = ["root.received", ("block.received", L)] if self.replicas and self._later else []
+        received = ["root.received", ("block.received", L)] if self.replicas and self._received_passes else []
         self._op("root's gradients sent", gone=["root.sent", "one", *received])
 
     def _root_gradients(self):
@@ -273,7 +285,7 @@ class WholeLedger(UnitLedger):
     def _backward_left(self):
         gradients, last = self._root_gradients()
         self._reduced("model", [*gradients, *((name, L) for name in BLOCK_GRADIENTS)], last, ["model.whole"])
-        received = ["model.received"] if self.replicas and self._later else []
+        received = ["model.received"] if self.replicas and self._received_passes else []
         self._op("gradients sent", gone=["model.sent", "one", *received])
 
 
@@ -310,14 +322,15 @@ class Kind:
 
     Attributes:
         sharding: as in Setup. units: `block` or `model`, for FSDP. alone: whether FSDP's group is one GPU. replicas: whether there
-            are several groups. views: whether DDP's
-            buckets are the gradients.
+            are several groups. offload: whether their shares stand in the CPU's memory. views: whether DDP's buckets are the
+            gradients.
     """
 
     sharding: str = "none"
     units: str = ""
     alone: bool = False
     replicas: bool = False
+    offload: bool = False
     views: bool = False
 
     @classmethod
@@ -325,14 +338,16 @@ class Kind:
         """The kind of a setup's step."""
         units = setup.sharding_units if setup.fsdp else ""
         alone = setup.fsdp and setup.gpus == setup.replicas
-        return cls(setup.sharding, units, alone, setup.replicas > 1, setup.ddp and setup.buckets == "views")
+        views = setup.ddp and setup.buckets == "views"
+        return cls(setup.sharding, units, alone, setup.replicas > 1, setup.offload == "cpu", views)
 
     @property
     def ledger(self):
         """The class of the ledger."""
         if self.units:
             base = UnitLedger if self.units == "block" else WholeLedger
-            form = {"alone": self.alone, "replicas": self.replicas, "regathers": self.sharding == "zero3"}
+            form = {name: getattr(self, name) for name in ("alone", "replicas", "offload")}
+            form["regathers"] = self.sharding == "zero3"
             return type(base.__name__, (base,), form)
         if self.sharding == "zero1":
             return ShardedOptimizerLedger
@@ -340,15 +355,22 @@ class Kind:
 
     def rest(self, size):
         """Part -> bytes between steps, where they are not those of one GPU. DDP's buckets are not among them."""
+        if self.offload:
+            return {"parameters": Integer(0), "optimizer": Integer(0)}
         if self.units:
-            return {
-                "parameters": _over(lambda cut: size(cut.share, w_s, cut.count)),
-                "optimizer": _over(lambda cut: _states(size, cut.share, cut.count)),
-            }
+            return divided(size)
         if self.sharding == "zero1":
             padded = size(G * ceiling(P / G), w_s)
             return {"parameters": padded, "gradients": padded, "optimizer": _states(size, ceiling(P / G), 1)}
         return {}
+
+
+def divided(size):
+    """Part -> bytes of one GPU's share between steps, wherever it stands."""
+    return {
+        "parameters": _over(lambda cut: size(cut.share, w_s, cut.count)),
+        "optimizer": _over(lambda cut: _states(size, cut.share, cut.count)),
+    }
 
 
 def _over(bytes_of):
@@ -388,6 +410,7 @@ for _unit, _what in (
     )
 
 
-_FSDP = Kind("zero3", "block").rest(exact)
-_register("weights", "weights between steps, on one GPU", _FSDP["parameters"])
-_register("optimizer", "the optimizer's states between steps, on one GPU", _FSDP["optimizer"])
+_DIVIDED = divided(exact)
+_register("weights", "one GPU's share of the weights", _DIVIDED["parameters"])
+_register("gradients", "one GPU's share of the gradients", SHARES["model"] * r)
+_register("optimizer", "one GPU's share of the optimizer's states", _DIVIDED["optimizer"])

@@ -114,7 +114,7 @@ def shard(module, setup):
     own policy for FSDP. Autocast would gather fp32, twice the bytes, and keep its bf16 copies beside.
     """
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
     device = next(module.parameters()).device.type
     if setup.replicas > 1:  # in one group each weight has one share; the groups average their gradients
@@ -130,6 +130,8 @@ def shard(module, setup):
         # None is PyTorch's default: let go of every unit but the root, which backward needs first.
         "reshard_after_forward": False if setup.sharding == "zero2" else None,
     }
+    if setup.offload == "cpu":  # shares, their gradients, and so the optimizer's states and its work
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=device == "cuda")
     if setup.sharding_units == "block":
         for unit in units(module):
             fully_shard(unit, **options)
