@@ -107,7 +107,7 @@ def test_every_option_reaches_the_setup(capsys):
         "attention": "eager", "dropout": 0.25, "loss": "chunked", "loss_chunks": 3, "master_gradients": "both",
     }  # fmt: skip
     others = {"checkpointing", "checkpoint_every", "accumulation"}
-    others |= {"gpus", "sharding", "sharding_units", "replicas", "buckets"}
+    others |= {"gpus", "sharding", "sharding_units", "replicas", "offload", "buckets"}
     assert changed.keys() | others == {f.name for f in fields(eb.Setup)}
     options = [word for field, value in changed.items() for word in ("--" + field.replace("_", "-"), str(value))]
     for command in ("budget", "dry-run"):

@@ -11,6 +11,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 import everybyte as eb
 from everybyte.dryrun import parallel, tracker
+from everybyte.formulas import formula
 from everybyte.reference import GPT
 
 SMALL = eb.Model(name="small", layers=2, width=48, heads=3, vocabulary=1001, positions=40)
@@ -101,6 +102,52 @@ def test_zero3_has_a_block_whole_only_while_it_works(precision):
     # Through the loss's backward the last block's flat buffer waits already.
     head = [i for i, (_, phase, owner) in enumerate(zero3.operations) if phase == "backward" and owner == "head"]
     assert {zero3.timeline()["communication"][i] for i in head} == {size * block}
+
+
+OFFLOADED = [
+    {"gpus": 8, "sharding": "zero3"},
+    {"gpus": 7, "sharding": "zero2", "precision": "bf16-mixed", "accumulation": 2},
+    {"gpus": 4, "sharding": "zero3", "replicas": 2, "precision": "bf16-master"},
+    {"gpus": 1, "sharding": "zero3", "precision": "bf16"},
+    {"gpus": 8, "sharding": "zero3", "sharding_units": "model", "optimizer_impl": "fused"},
+]
+
+
+@pytest.mark.parametrize("changes", OFFLOADED, ids=str)
+def test_what_is_offloaded_stands_on_the_host_alone(changes):
+    """Shares, states and gradients have gone from the GPU, none of them is lost, and nothing else has moved."""
+    here = eb.dry_run(SMALL, SETUP.replace(**changes))
+    away = eb.dry_run(SMALL, SETUP.replace(offload="cpu", **changes))
+    there = ("parameters", "gradients", "optimizer")
+    assert not any(size for part in ("parameters", "optimizer") for size in away.timeline()[part])
+    assert away.parts_at("after_backward")["gradients"] == 0
+    standing = here.parts_at("after_backward")
+    assert away.host == {part: standing[part] for part in there} and here.host == {}
+    for part in ("buffers", "activations", "loss", "unsharded"):
+        assert max(away.timeline()[part]) == max(here.timeline()[part])
+    assert away.peak < here.peak and away.as_dict()["host"] == away.host
+
+
+@pytest.mark.parametrize("changes", OFFLOADED[:4], ids=str)
+def test_what_crosses_the_bus(changes):
+    """Weights go up as they are stored, for every gathering; gradients come down once a batch."""
+    setup = SETUP.replace(offload="cpu", **changes)
+    copies = [a for a in eb.dry_run(SMALL, setup).allocations if a.operation == "clone" and a.birth]
+    up, down = (sum(a.bytes for a in copies if a.host is host) for host in (False, True))
+    assert up == formula("fsdp.to_gpu").at(SMALL, setup) and down == formula("fsdp.to_host").at(SMALL, setup)
+
+
+def test_a_module_that_asks_for_the_cpu_is_refused_as_before():
+    """Only FSDP's own copies may leave the GPU."""
+
+    def make():
+        body = torch.nn.Linear(16, 16)
+        module = torch.nn.Sequential(body)
+        module.forward = lambda x: body(x).cpu().sum()
+        return module
+
+    with pytest.raises(ValueError, match="needs the values in a tensor"):
+        eb.dry_run(make, SETUP.replace(gpus=4, sharding="zero3", offload="cpu"), batch=((2, 16), torch.float32))
 
 
 def test_a_gradient_in_a_bucket_is_not_there_twice():

@@ -22,6 +22,7 @@ def test_the_random_runs_are_not_all_alike():
     assert {k.sharding for k in kinds} == set(SHARDINGS)
     assert {True, False} == {k.alone for k in kinds} == {k.replicas for k in kinds} == {k.views for k in kinds}
     assert {k.units for k in kinds} == {"", "block", "model"}
+    assert {True, False} == {k.offload for k in kinds}
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 8, 64, 1024])
@@ -38,6 +39,7 @@ def test_gpt2_on_any_number_of_gpus(gpus, precision):
         ("gpt2-large", {"sharding": "zero1", "precision": "bf16-master"}),
         ("gpt2-xl", {"sharding": "zero3", "precision": "bf16-mixed", "checkpointing": "every-k", "checkpoint_every": 5}),
         ("gpt2-xl", {"buckets": "views"}),
+        ("gpt2-xl", {"sharding": "zero3", "precision": "bf16-mixed", "offload": "cpu"}),
     ],
 )  # fmt: skip
 def test_the_larger_sizes(name, changes):

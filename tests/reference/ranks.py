@@ -26,6 +26,7 @@ SETUPS = {
         "zero2": {"sharding": "zero2"},
         "zero3": {"sharding": "zero3"},
         "replicas": {"sharding": "zero3", "replicas": 2},
+        "offloaded": {"sharding": "zero3", "offload": "cpu"},
         "whole": {"sharding": "zero3", "sharding_units": "model"},
         "checkpointed": {"sharding": "zero3", "checkpointing": "full"},
         "ddp, twice": {"accumulation": 2},

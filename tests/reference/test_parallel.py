@@ -52,7 +52,8 @@ def test_two_processes_train_as_one_on_the_whole_batch(seen, name):
 @pytest.mark.parametrize("name", ranks.SETUPS)
 def test_each_process_holds_what_the_dry_run_counts(seen, name):
     setup = ranks.SETUPS[name]
-    trace = eb.dry_run(ranks.MODEL, setup)
+    # Where there is no GPU the two memories are one, and FSDP copies nothing between them.
+    trace = eb.dry_run(ranks.MODEL, setup.replace(offload="none"))
     expected = {moment: trace.phases[moment] for moment in ("rest", "after_forward", "after_backward", "after_step")}
     expected["peak"] = trace.peak
     for rank, (_, count) in enumerate(seen[name] for seen in seen):

@@ -26,6 +26,7 @@ GOOD = {
     "gpus": [1, 2, 3, 1024, 2**20],
     "sharding_units": ["block"],
     "replicas": [1],
+    "offload": ["none"],
     "buckets": ["copies"],
 }
 BAD = {
@@ -46,6 +47,7 @@ BAD = {
     "gpus": [0, -1, 1.0, True, "1", 2**20 + 1],
     "sharding_units": ["layer", "model", None],
     "replicas": [0, -1, 2, 1.0, True],
+    "offload": ["cpu", "CPU", "nvme", True, None],
     "buckets": ["view", "views", None],
 }
 
@@ -105,6 +107,8 @@ def test_fsdps_switches_belong_to_fsdp(sharding):
             eb.Setup(gpus=8, sharding=other, sharding_units="model")
         with pytest.raises(ValueError, match=rf"Setup\.replicas: 4 needs .*'zero3', not '{other}'"):
             eb.Setup(gpus=8, sharding=other, replicas=4)
+        with pytest.raises(ValueError, match=rf"Setup\.offload: 'cpu' needs .*'zero3', not '{other}'"):
+            eb.Setup(gpus=8, sharding=other, offload="cpu")
     for replicas in (3, 16):
         with pytest.raises(ValueError, match=rf"Setup\.replicas: {replicas} does not divide the 8 gpus"):
             setup.replace(replicas=replicas)

@@ -66,7 +66,9 @@ def _fsdp_on_meta(tracker):
         yield change(module, "_get_device_handle", lambda device: _Device)
     for check in ("_validate_no_meta_params", "_validate_cpu_offload_params"):
         yield change(group, check, lambda self: None)
-    yield change(_fsdp_param.FSDPParam, "all_gather_inputs", _copied_up(_fsdp_param.FSDPParam.all_gather_inputs))
+    yield change(
+        _fsdp_param.FSDPParam, "all_gather_inputs", _copied_up(tracker, _fsdp_param.FSDPParam.all_gather_inputs)
+    )
     yield change(_fsdp_param, "_chunk_with_empty", _first_shares)
     for name, part in (
         ("unshard", "communication"),
@@ -94,13 +96,16 @@ def _within(tracker, part, method):
     return run
 
 
-def _copied_up(inputs):
+def _copied_up(tracker, inputs):
     """A share on the host is copied to the GPU to be gathered. Here both stand on meta, where PyTorch would copy nothing."""
 
     def run(param):
-        if not param.offload_to_cpu:
-            return inputs.fget(param)
-        with mock.patch.object(param, "_sharded_param_data", param._sharded_param_data.clone()):
+        with ExitStack() as stack:
+            stack.enter_context(tracker.making("communication"))
+            if param.offload_to_cpu:
+                copy = param._sharded_param_data.clone()
+                stack.enter_context(mock.patch.object(param, "_sharded_param_data", copy))
+                del copy
             return inputs.fget(param)
 
     return property(run)

@@ -136,9 +136,10 @@ class Tracker(TorchDispatchMode):
             self.allocations.append(after)
 
     @contextmanager
-    def making(self, part: str, owner: str):
-        """Within it, everything new belongs to that part and that owner."""
-        before, self._making = self._making, (part, owner)
+    def making(self, part: str, owner: str | None = None):
+        """Within it, everything new belongs to that part and that owner, by default the one that it belonged to before."""
+        before = self._making
+        self._making = part, before[1] if owner is None else owner
         try:
             yield
         finally:

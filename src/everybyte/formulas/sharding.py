@@ -29,7 +29,7 @@ from .ledger import (
     w,
 )
 from .registry import register
-from .symbols import SYMBOLS, A, A_kv, D, G, P, fused_adam, m_w, mixed, n_s, r, s_b, w_s
+from .symbols import SYMBOLS, A, A_kv, D, G, P, fused_adam, m_w, mixed, n_a, n_s, r, s_b, sharded_weights, w_s
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,9 @@ class UnitLedger(Ledger):
         passing = self._received_passes
         part = "communication" if passing else "gradients"
         self._take(moment, f"{unit} received", f"{unit}.received", part, self.size(share, r))
-        self._op(f"{unit} last gradient", gone=[*last, *([f"{unit}.received"] if passing and not self.replicas else [])])
+        self._op(
+            f"{unit} last gradient", gone=[*last, *([f"{unit}.received"] if passing and not self.replicas else [])]
+        )
 
     @property
     def _received_passes(self):
@@ -410,6 +412,17 @@ for _unit, _what in (
     )
 
 
+_register(
+    "to_gpu",
+    "what offloading copies to one GPU in a step: its shares, as they are stored, each time a unit is gathered",
+    n_a * w_s * (ROOT_SHARE + (1 + sharded_weights) * L * BLOCK_SHARE),
+    "B",
+    "units of blocks",
+)
+_register(
+    "to_host", "what offloading copies from one GPU in a step: its share of each batch's gradients",
+    n_a * r * SHARES["model"],
+)  # fmt: skip
 _DIVIDED = divided(exact)
 _register("weights", "one GPU's share of the weights", _DIVIDED["parameters"])
 _register("gradients", "one GPU's share of the gradients", SHARES["model"] * r)
