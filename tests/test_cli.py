@@ -116,6 +116,15 @@ def test_every_option_reaches_the_setup(capsys):
 
 
 @pytest.mark.parametrize("command", ["budget", "dry-run"])
+def test_what_is_offloaded_is_said(capsys, command):
+    shared = [*SMALL, "--gpus", "4", "--sharding", "zero3"]
+    assert "host" not in json.loads(said(capsys, command, *shared, "--json"))
+    there = json.loads(said(capsys, command, *shared, "--offload", "cpu", "--json"))["host"]
+    assert there.keys() == {"parameters", "gradients", "optimizer"} and min(there.values()) > 0
+    assert f"{there['optimizer']:,}" in said(capsys, command, *shared, "--offload", "cpu")
+
+
+@pytest.mark.parametrize("command", ["budget", "dry-run"])
 def test_block_rounds_up(capsys, command):
     exact, rounded = (json.loads(said(capsys, command, *SMALL, "--json", *more)) for more in ([], ["--block", "512"]))
     assert exact["phases"]["after_forward"] < rounded["phases"]["after_forward"]

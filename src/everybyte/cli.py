@@ -169,6 +169,7 @@ def _witness(witness):
         rows[list(said["parts"]).index("workspace")][2] = "not measured: 0"
     if "peak" in said:
         rows.append([f"peak, at {said['peak_at']}", said["peak"], units.text(said["peak"])])
+    rows += [[f"{name}, in the CPU's memory", value, units.text(value)] for name, value in said.get("host", {}).items()]
     return said, Table([said["witness"], "bytes", ""], rows)
 
 

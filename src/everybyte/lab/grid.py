@@ -177,6 +177,7 @@ def _crossed_sharding():
         {"sharding_units": "model"}, {"replicas": 8}, {"checkpointing": "full"}, {"accumulation": 2}, {"gpus": 1},
         {"sharding": "zero2", "accumulation": 2}, {"precision": "bf16-master"}, {"precision": "bf16"},
         {"sharding": "zero1", "precision": "bf16-master"}, {"optimizer": "momentum"},
+        *({"offload": "cpu"} | others for others in ({}, {"gpus": 1}, {"sharding": "zero2", "accumulation": 2})),
     ):  # fmt: skip
         yield "gpt2", changes
 
