@@ -74,7 +74,7 @@ class Budget:
             raise ValueError(unlike)
         from .formulas.walking import Shape, unroll
 
-        sections = _sections(self.model, self.setup, self.block)
+        sections = sections_of(self.model, self.setup, self.block)
         return unroll(sections, Shape.of(self.model, self.setup), self.moments["rest"])
 
     def as_dict(self) -> dict:
@@ -187,7 +187,7 @@ def _whole_step(model, setup, block, rest):
         elif total > peak:
             parts, peak, peak_at = dict(live), total, moment
 
-    walk(_sections(model, setup, block), Shape.of(model, setup), rest, see)
+    walk(sections_of(model, setup, block), Shape.of(model, setup), rest, see)
     totals = {moment: sum(live.values()) for moment, live in moments.items()}
     totals["step"] = step
     order = ("rest", "after_forward", "after_backward", "step", "after_step")
@@ -232,13 +232,17 @@ def peaks(model: Model, setup: Setup, batch, sequence, block: int = 1):
             peak, peak_at = numpy.where(higher, total, peak), numpy.where(higher, PEAKS.index(moment), peak_at)
 
     rest = budget(model, setup, block).moments["rest"]
-    sections = _sections(model, setup, block, arrays=True, batch=batch, sequence=sequence)
+    sections = sections_of(model, setup, block, arrays=True, batch=batch, sequence=sequence)
     walk(sections, Shape.of(model, setup), rest, see)
     return peak, peak_at
 
 
-def _sections(model, setup, block, arrays=False, **named):
-    """The ledgers' numbers, by section."""
+def sections_of(model: Model, setup: Setup, block: int, arrays: bool = False, **named) -> dict:
+    """The ledgers of a step with their numbers: section -> [(moment, name, [(part, bytes taken)], [(part, bytes gone)])].
+
+    Args:
+        arrays: whether `named`, symbols by name in code that replace what the setup says, are numpy arrays.
+    """
     from .formulas.sharding import Kind
 
     checkpointing = "segments" if setup.segment else setup.checkpointing

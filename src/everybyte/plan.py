@@ -5,7 +5,7 @@ from functools import cached_property, lru_cache
 from itertools import product
 
 from . import units
-from .budget import _sections, budget
+from .budget import budget, sections_of
 from .catalog import Gpu, Model
 from .fit import BLOCK, Headroom, find_gpu
 from .setup import DTYPE_BYTES, Setup
@@ -52,7 +52,7 @@ def made(model: Model, setup: Setup) -> int:
 def _made(model, setup):
     from .formulas.walking import LATER, MARKS, Shape
 
-    ledger = _sections(model, setup, 1)
+    ledger = sections_of(model, setup, 1)
     sizes = {name: sum(size for *_, taken, _ in lines for _, size in taken) for name, lines in ledger.items()}
     plan = Shape.of(model, setup).plan(whole=False)
     return sum(times * sizes[name] for name, _, times in plan if name.removeprefix(LATER) not in (*MARKS, "optimizer"))

@@ -7,6 +7,7 @@ copied into a flat buffer, and one N-th of their sum comes out. Source: PyTorch,
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sympy import Add, Integer, Max, ceiling, sympify
 
@@ -29,7 +30,7 @@ from .ledger import (
     w,
 )
 from .registry import register
-from .symbols import SYMBOLS, A, A_kv, D, G, P, fused_adam, m_w, mixed, n_a, n_s, r, s_b, sharded_weights, w_s
+from .symbols import SYMBOLS, A, A_kv, D, G, P, R, fused_adam, m_w, mixed, n_a, n_s, r, s_b, sharded_weights, w_s
 
 
 @dataclass(frozen=True)
@@ -295,6 +296,7 @@ class WholeLedger(UnitLedger):
 FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
 
 
+@lru_cache(256)
 def buckets(model, width: int) -> list[int]:
     """Bytes of each of DDP's buckets: gradients in the order in which backward makes them, `width` bytes a number.
 
@@ -412,10 +414,18 @@ for _unit, _what in (
     )
 
 
+#: Numbers of a GPU's shares, each time a unit is gathered for a batch.
+_GATHERED = ROOT_SHARE + (1 + sharded_weights) * L * BLOCK_SHARE
+_register(
+    "sent", "bytes that one GPU sends in a step: each batch gathers weights and adds up gradients, among replicas too",
+    n_a * ((G - 1) * (w * _GATHERED + r * SHARES["model"])
+           + 2 * (R - 1) * r * (ceiling(ROOT_SHARE / R) + L * ceiling(BLOCK_SHARE / R))),
+    "B", "collectives go round a ring", "units of blocks",
+)  # fmt: skip
 _register(
     "to_gpu",
     "what offloading copies to one GPU in a step: its shares, as they are stored, each time a unit is gathered",
-    n_a * w_s * (ROOT_SHARE + (1 + sharded_weights) * L * BLOCK_SHARE),
+    n_a * w_s * _GATHERED,
     "B",
     "units of blocks",
 )
