@@ -26,7 +26,7 @@ def _logits(sequences):
 EXERCISES = [
     Exercise(
         id="23.1",
-        title="The peak of GPT-2 medium, 16 × 1,024 tokens in four batches",
+        title="The peak of GPT-2 medium, 16 × 1,024 tokens in four micro-batches",
         difficulty=1,
         minutes=5,
         unit="GiB",
@@ -42,7 +42,7 @@ EXERCISES = [
             ),
         },
         hints=(
-            "Weights, Adam's two states and the gradients of the batches before stand; then come four sequences' tokens.",
+            "Weights, Adam's two states and the gradients of the micro-batches before stand; then come four sequences' tokens.",
             "16 bytes a parameter, and `alpha` for each of 4 × 1,024 tokens.",
         ),
     ),
@@ -65,23 +65,25 @@ EXERCISES = [
     ),
     Exercise(
         id="23.3",
-        title="The loss of two batches of which one is mostly padding",
+        title="How much too heavy a token is in the micro-batch with the fewest real ones",
         difficulty=1,
-        minutes=3,
-        answer=lambda: 2,
+        minutes=4,
+        answer=lambda: 6_000 / (4 * 400),
         mistakes={
-            "that is the mean of the means: six tokens count as much as two": lambda: 3,
-            "that is the sum of the means": lambda: 6,
-            "that is the sum over the tokens: divide by all eight": lambda: 16,
+            "that is against a token of the fullest micro-batch; against what it should be": lambda: 3_000 / 400,
+            "each mean is divided by four, too": lambda: 6_000 / 400,
+            "that is the number of micro-batches": lambda: 4,
+            "that is how much too light a token of the fullest is": lambda: 6_000 / (4 * 3_000),
+            "that is the inverse": lambda: 4 * 400 / 6_000,
         },
         hints=(
-            "The whole batch's loss is the mean over its tokens. How many are there, and what do their losses add up to?",
-            "(6 × 1 + 2 × 5) / 8.",
+            "What is a token's weight in the loop's sum of four means, and what is it in one mean over all 6,000?",
+            "1 / (4 × 400), against 1 / 6,000.",
         ),
     ),
     Exercise(
         id="23.4",
-        title="What eight loss chunks take off batches of four sequences",
+        title="What eight loss chunks take off micro-batches of four sequences",
         difficulty=2,
         minutes=8,
         unit="GiB",
@@ -93,7 +95,7 @@ EXERCISES = [
             "that is the whole batch's logits": lambda: _logits(64),
         },
         hints=(
-            "A chunk is cut from a batch, not from the step: four sequences.",
+            "A chunk is cut from a micro-batch, not from the step: four sequences.",
             "`eb.budget` with batch=4, accumulation=16, plain and chunked, and subtract.",
         ),
     ),
