@@ -25,6 +25,7 @@ EXPLORERS = {
     "precision": explore.precision,
     "batches": explore.batches,
     "checkpointing": explore.checkpointing,
+    "offloading": explore.offloading,
     "zero": explore.zero,
     "sharding": explore.sharding,
 }

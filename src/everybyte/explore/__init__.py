@@ -8,6 +8,7 @@ from .controls import Choice, Slider, reset, shared, steps
 from .explorer import Explorer
 from .formats import formats
 from .loss import loss
+from .offloading import offloading
 from .parameters import parameters
 from .pictures import Lines, Ranges, Stack
 from .planning import planning
@@ -30,6 +31,7 @@ __all__ = [
     "Ranges",
     "Slider",
     "Stack",
+    "offloading",
     "parameters",
     "planning",
     "precision",

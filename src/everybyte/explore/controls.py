@@ -186,7 +186,10 @@ def _models():
 def _gpus():
     from ..catalog import gpus
 
-    return {name: {"capacity": gpu.memory, "capacity_label": gpu.title} for name, gpu in gpus().items()}
+    return {
+        name: {"capacity": g.memory, "capacity_label": g.title, "host_link": g.host_link, "flop_rate": g.bf16_flops}
+        for name, g in gpus().items()
+    }
 
 
 def precision_label(setup) -> str:

@@ -192,5 +192,9 @@ q_outer_scale = _symbol("outer_scale_bits", "s_2", "bits of an outer scale; 0 wi
 mu = _symbol("magnitude", r"\mu", "base-2 logarithm of a number's magnitude", "", positive=None)
 sigma = _symbol("scale", r"\sigma", "base-2 logarithm of the loss scale", "")
 
+# Free symbols: a machine's rates.
+ell = _symbol("host_link", r"\ell", "bytes a second between host and GPU, in one direction", "B", positive=True)
+f = _symbol("flop_rate", "f", "floating-point operations of matrix products a second", "", positive=True)
+
 #: From sympy's symbol back to its entry.
 BY_SYMBOL = {entry.symbol: entry for entry in SYMBOLS.values()}

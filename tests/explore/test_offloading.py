@@ -1,0 +1,91 @@
+"""Chapter 26's explorer: bytes and seconds are the registered formulas', wherever its controls go."""
+
+import random
+import re
+from math import ceil
+
+import pytest
+
+import everybyte as eb
+from everybyte import explore
+from everybyte.catalog import gpus
+from everybyte.explore.offloading import GPUS, STAGES, gpus_label
+from everybyte.setup import PRECISIONS
+
+NAMED = [p for p in PRECISIONS if not PRECISIONS[p].loss_scaling]
+
+
+def tenths(amount, rate):
+    """Seconds, rounded up to a tenth of a millisecond."""
+    return ceil(10_000 * amount / rate) / 10_000
+
+
+@pytest.fixture(scope="module")
+def explorer():
+    return explore.offloading()
+
+
+def state(explorer, setup, model, gpu):
+    labels = {
+        "model": model.name,
+        "precision": setup.precision,
+        "stage": STAGES[setup.sharding],
+        "checkpointing": "blocks made again" if setup.segment else "nothing again",
+        "gpus": gpus_label(setup.gpus),
+        "batch": f"{setup.batch:,}",
+        "gpu": gpu.name,
+    }
+    return {name: list(explorer._controls[name].options).index(label) for name, label in labels.items()}
+
+
+@pytest.mark.parametrize("precision", NAMED)
+def test_the_curves_are_the_book_s(explorer, precision):
+    chance = random.Random(precision)
+    for _ in range(25):
+        model = eb.model(chance.choice(("gpt2", "gpt2-large", "gpt2-nobias")))
+        gpu = chance.choice(list(gpus().values()))
+        setup = eb.Setup(
+            batch=2 ** chance.randint(0, 8), precision=precision, sharding=chance.choice(list(STAGES)), offload="cpu",
+            gpus=chance.choice(GPUS), checkpointing=chance.choice(("none", "full")),
+        )  # fmt: skip
+        values = explorer.values(state(explorer, setup, model, gpu))
+        up, down = (eb.formula(f"fsdp.{way}").at(model, setup) for way in ("to_gpu", "to_host"))
+        assert (values["bytes up"], values["bytes down"]) == (up, down)
+        done = ("flops.forward", "flops.backward", "checkpoint.flops")
+        products = sum(eb.formula(name).at(model, setup) for name in done)
+        drawn = {label: explorer.kind._over(q, values) for _, label, q in explorer.kind.curves}
+        found = {label: ys[setup.batch.bit_length() - 1] for label, ys in drawn.items()}
+        assert found == pytest.approx(
+            {
+                "weights, up": tenths(up, gpu.host_link),
+                "gradients, down": tenths(down, gpu.host_link),
+                "arithmetic": tenths(products, gpu.bf16_flops),
+            },
+            rel=1e-12,
+        )
+
+
+def seconds(explorer, preset):
+    said = explorer.describe(explorer.state | explorer.presets[preset])
+    return [float(x) for x in re.findall(r" ([\d.]+) s\b", said)]
+
+
+@pytest.mark.parametrize(
+    ("preset", "hidden"),
+    [("Reset", False), ("XL, the bus is hidden", True), ("the same, blocks made again", True), ("XL on 8", True), ("a slower GPU", True)],
+)  # fmt: skip
+def test_the_presets_are_what_they_are_called(explorer, preset, hidden):
+    up, down, arithmetic = seconds(explorer, preset)
+    assert (arithmetic > max(up, down)) == hidden
+
+
+def test_what_it_does_not_cover_is_refused():
+    for arguments, said in (
+        ((eb.model("llama-2-7b"),), "llama-2-7b"),
+        ((None, eb.Setup(sharding="zero1")), "offloading.setup.sharding: 'zero1'"),
+        ((None, eb.Setup(sharding="zero3", sequence=512)), "offloading.setup.sequence: 512"),
+        ((None, eb.Setup(sharding="zero3", checkpointing="selective")), "offloading.setup.checkpointing: 'selective'"),
+        ((None, eb.Setup(sharding="zero3", gpus=16)), "gpus: '16 GPUs' is unknown"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            explore.offloading(*arguments)
