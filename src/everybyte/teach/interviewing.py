@@ -232,9 +232,9 @@ NUMBERS = {
     "fp32_lost": ("tiny", lambda c: _float("fp32", "epsilon") / 2),
     "fp16_vanishing": ("tiny", lambda c: sqrt(_float("fp16", "smallest") / 2 / NEW)),
     "half_of_adam": ("bytes", lambda c: c.at("optimizer.states", optimizer="adamw", precision="fp32") // 2),
-    "states_autocast": ("bytes", lambda c: c.states(precision="bf16-mixed")),
-    "states_master": ("bytes", lambda c: c.states(precision="bf16-master")),
-    "states_bf16": ("bytes", lambda c: c.states(precision="bf16")),
+    "states_autocast": ("bytes", lambda c: c.states(precision="bf16-mixed", optimizer="adamw")),
+    "states_master": ("bytes", lambda c: c.states(precision="bf16-master", optimizer="adamw")),
+    "states_bf16": ("bytes", lambda c: c.states(precision="bf16", optimizer="adamw")),
     "master": ("bytes", lambda c: c.at("optimizer.master", precision="bf16-master")),
     "gradients": ("bytes", lambda c: c.at("gradients")),
     "block_activations": ("bytes", lambda c: c.gpt("activations.block")),
@@ -301,7 +301,7 @@ NUMBERS = {
         "bytes",
         lambda c: c.peak(checkpointing="none", **_EAGER) - c.peak(checkpointing="selective", **_EAGER),
     ),
-    "peak_accumulated": ("bytes", lambda c: c.peak(batch=1, accumulation=c.one.batch, loss="plain")),
+    "peak_accumulated": ("bytes", lambda c: c.peak(batch=1, accumulation=c.one.batch * c.one.accumulation, loss="plain")),
     "moved": ("number", lambda c: c.moved_for_one_more()),
     "largest_batch": ("count", lambda c: _fit(c.model, c.having(loss="plain"), c.gpu, "batch")),
     "longest": ("count", lambda c: _fit(c.model, c.one, c.gpu, "sequence")),
@@ -464,7 +464,7 @@ class Answered:
     def text(self) -> str:
         """What is under the question."""
         return (
-            f"{self.answer}\n\nDerived in: {self.card.chapter}\nFollow-up: {self.follow_up}\n"
+            f"{self.answer}\n\nRests on: {self.card.chapter}\nFollow-up: {self.follow_up}\n"
             f"The usual wrong answer: {self.wrong}\nWhy it is wrong: {self.why}"
             + "".join(f"\n{x}" for x in self.apology)
         )
@@ -481,7 +481,7 @@ class Answered:
         """What is under the question, as HTML; every text is escaped."""
         link = f'<a href="{escape(self.chapter)}">{escape(self.card.chapter)}</a>'
         return (
-            f"<p>{escape(self.answer)}</p><p><b>Derived in</b> {link}. <b>Follow-up:</b> {escape(self.follow_up)}</p>"
+            f"<p>{escape(self.answer)}</p><p><b>Rests on</b> {link}. <b>Follow-up:</b> {escape(self.follow_up)}</p>"
             f"<p><b>The usual wrong answer:</b> {escape(self.wrong)} <b>Why it is wrong:</b> {escape(self.why)}</p>"
             + "".join(f"<p>{escape(line)}</p>" for line in self.apology)
         )
@@ -490,7 +490,7 @@ class Answered:
         """The same as Markdown; every text is escaped."""
         return (
             f"### {_plain(self.question)}\n\n{_plain(self.answer)}\n\n"
-            f"- **Derived in:** [{self.card.chapter}]({self.chapter})\n- **Follow-up:** {_plain(self.follow_up)}\n"
+            f"- **Rests on:** [{self.card.chapter}]({self.chapter})\n- **Follow-up:** {_plain(self.follow_up)}\n"
             f"- **The usual wrong answer:** {_plain(self.wrong)} **Why it is wrong:** {_plain(self.why)}\n"
             + "".join(f"- {_plain(line)}\n" for line in self.apology)
         )
@@ -565,7 +565,7 @@ class Deck:
     def table(self) -> Table:
         """Every question: id, topic, the chapter that it rests on."""
         rows = [(a.card.id, a.card.topic, a.question, a.card.chapter) for a in self._all()]
-        return Table(("card", "topic", "question", "derived in"), rows)
+        return Table(("card", "topic", "question", "rests on"), rows)
 
     def browse(self) -> "Folded":
         """Every question, its answer folded under it."""

@@ -14,7 +14,7 @@ _SEVEN = 7 * 10**9
 
 
 def _cache(heads="kv_heads", tensors=2, width=2):
-    m = model("llama-3.1-8b")
+    m = model("llama-3.1-70b")
     return tensors * m.layers * getattr(m, heads) * m.head_width * width * _TOKENS
 
 
@@ -29,7 +29,7 @@ def _stage(micro_batches=4, blocks=12, setup=_MICRO):
 EXERCISES = [
     Exercise(
         id="46.1",
-        title="The KV cache of Llama-3.1-8B for 32 sequences of 8,192 tokens, in 16 bits",
+        title="The KV cache of Llama-3.1-70B for 32 sequences of 8,192 tokens, in 16 bits",
         difficulty=1,
         minutes=3,
         unit="GiB",
@@ -42,7 +42,7 @@ EXERCISES = [
         },
         hints=(
             "Two vectors for each token in each layer, each as long as key-value heads times head width.",
-            "2 × 32 layers × 8 key-value heads × 128 × 2 bytes for one token; then 32 × 8,192 tokens.",
+            "2 × 80 layers × 8 key-value heads × 128 × 2 bytes for one token; then 32 × 8,192 tokens.",
         ),
     ),
     Exercise(
@@ -59,7 +59,7 @@ EXERCISES = [
             "the state takes a twentieth of the square": lambda: 10**6 * _vanishing(new=1),
         },
         hints=(
-            "The first state is (1 - beta_2) times the squared gradient. What rounds to zero?",
+            "After the first step the state is (1 - beta_2) times the squared gradient. What does fp16 round to zero?",
             "What is at most half of fp16's smallest number, 2⁻²⁴, does: 0.05 g² = 2⁻²⁵.",
         ),
     ),
