@@ -173,13 +173,16 @@ class UnitLedger(Ledger):
             whole = self._each(unit, lambda cut: self.size(cut.whole, w, cut.count))
             self._take(moment, f"{unit} whole", f"{unit}.whole", "unsharded", whole, gone=gone)
             return
-        # Nobody to gather from: tensor by tensor, a cast beside its copy where weights are cast.
+        # Nobody to gather from: tensor by tensor, a cast beside its copy where weights are cast. Comparing so many terms as
+        # expressions would take sympy ten seconds.
         after, most = Integer(0), [Integer(0)]
         for cut, times in reversed(self._tensors(unit)):
             most.append(mixed * (cut.count * self.size(cut.share, w) - after))
             after += times * self.size(cut.whole, w, cut.count)
         self._take(moment, f"{unit} whole", f"{unit}.whole", "unsharded", after)
-        self._take(moment, f"{unit} cast", f"{unit}.cast", "communication", Max(*most), gone=[f"{unit}.cast"])
+        self._take(
+            moment, f"{unit} cast", f"{unit}.cast", "communication", Max(*most, evaluate=False), gone=[f"{unit}.cast"]
+        )
 
     def _tensors(self, unit):
         return ALL if unit == "model" else [(cut, 1) for cut in (ROOT if unit == "root" else BLOCK)]
