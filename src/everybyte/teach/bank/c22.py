@@ -16,9 +16,9 @@ def _inputs(name):
     return formula("checkpoint.inputs").at(model(name), _FULL)
 
 
-def _most(segment):
-    """The most activations of a step of GPT-2 XL in fp32, in segments of so many blocks."""
-    setup = Setup(checkpointing="every-k", checkpoint_every=segment)
+def _most(segment, precision="bf16-mixed"):
+    """The most activations of a step of GPT-2 XL in segments of so many blocks."""
+    setup = Setup(precision=precision, checkpointing="every-k", checkpoint_every=segment)
     return max(budget(model("gpt2-xl"), setup).timeline()["activations"])
 
 
@@ -75,7 +75,7 @@ EXERCISES = [
     ),
     Exercise(
         id="22.3",
-        title="What the rule of the root costs GPT-2 XL: segments of 7 against single blocks",
+        title="What the rule of the root costs GPT-2 XL under autocast: segments of 7 against single blocks",
         difficulty=2,
         minutes=6,
         unit="GiB",
@@ -84,13 +84,14 @@ EXERCISES = [
         mistakes={
             "that is against segments of two, the best; full checkpointing has one": lambda: _most(7) - _most(2),
             "those are the activations with segments of 7 alone: subtract full checkpointing's": lambda: _most(7),
-            "that is their sum over the root of 48 unrounded": lambda: (
-                7 * formula("activations.block").at(model("gpt2-xl"), Setup())
+            "those are seven blocks alone: subtract full checkpointing's activations, and count the inputs": lambda: (
+                7 * formula("activations.block").at(model("gpt2-xl"), Setup(precision="bf16-mixed"))
             ),
+            "that is in fp32": lambda: _most(7, "fp32") - _most(1, "fp32"),
         },
         hints=(
-            "The chapter's function `most` takes a model and a setup; 7 is the root of 48, rounded.",
-            'The table has both: the column "full" and the column "by the root".',
+            "The chapter's function `most` takes a model and a setup, `segments` a number of blocks and a setup; 7 is the root of 48, rounded.",
+            "`most(xl, segments(7, mixed))`, less the same for segments of 1.",
         ),
     ),
     Exercise(
