@@ -6,6 +6,7 @@ A quantity is the name of a registered formula, or a sympy expression in the boo
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .. import draw, units
 from ..draw.palette import PARTS, ink_on
@@ -17,7 +18,13 @@ def quantity(q) -> Formula:
     """The formula behind a quantity: registered, or made from a sympy expression for an explorer alone."""
     if isinstance(q, str):
         return formula(q)
-    return q if isinstance(q, Formula) else Formula(str(q), "", q, "", "the explorer's own sum", "")
+    return q if isinstance(q, Formula) else _own(q)
+
+
+@lru_cache(maxsize=1024)
+def _own(expr):
+    """An expression's formula: one, so that it is compiled once."""
+    return Formula(str(expr), "", expr, "", "the explorer's own sum", "")
 
 
 def amount(value: float, unit: str) -> str:

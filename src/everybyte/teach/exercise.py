@@ -117,12 +117,7 @@ class Exercise:
         return Callout(kind, f"{self.id} {head}", text)
 
     def _value(self, value):
-        value = value() if callable(value) else value
-        if self.accepts == "expression":
-            from .expressions import read as read_expression
-
-            return read_expression(value)
-        return Fraction(value) if isinstance(value, int | float) else read(value, "")
+        return _computed(value, self.accepts) if callable(value) else _read(value, self.accepts)
 
     def _exactness(self):
         if self.decimals is not None:
@@ -170,6 +165,20 @@ class Exercise:
             yield from _unit_mistakes(right)
         yield "half of it is missing: is there one thing where there are two?", right / 2
         yield "it is twice as much: is one thing counted twice?", right * 2
+
+
+@cache
+def _computed(function, accepts):
+    """What the function says, read; a judge asks for the same again and again."""
+    return _read(function(), accepts)
+
+
+def _read(value, accepts):
+    if accepts == "expression":
+        from .expressions import read as read_expression
+
+        return read_expression(value)
+    return Fraction(value) if isinstance(value, int | float) else read(value, "")
 
 
 def _unit_mistakes(right):
