@@ -3,7 +3,7 @@
 import gc
 import traceback
 import warnings
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import torch
 
@@ -50,12 +50,11 @@ def dry_run(model, setup: Setup, block: int = 1, batch=None) -> Trace:
         module = work.module()
         stack.enter_context(one_sequence_a_row())
         _follow_gradients(tracker, _trained(module))  # before the trainer's own hooks, which may drop the gradient
-        if setup.offload == "cpu":
-            with tracker.on_host():  # shares, and the optimizer's copies of them
-                trainer = work.trainer(module, setup, autocast=Autocast)
-            parallel.offload(trainer, tracker)
-        else:
+        offloaded = setup.offload == "cpu"
+        with tracker.on_host() if offloaded else nullcontext():  # FSDP's shares, and the optimizer's copies of them
             trainer = work.trainer(module, setup, autocast=Autocast)
+        if offloaded:
+            parallel.offload(trainer, tracker)
         if setup.distributed:
             parallel.make_steady(trainer, work.batch, tracker)
         else:

@@ -3,13 +3,14 @@
 import weakref
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from typing import NamedTuple
+from functools import cache
 
 import torch
 from torch._subclasses import FakeTensor  # DTensor's, which asks by them for the shape of a result
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from .answers import answer
 
 aten = torch.ops.aten
 #: The in-place operations on lists of tensors that PyTorch's optimizers are made of.
@@ -26,53 +27,6 @@ _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 CPU = torch.device("cpu")
 #: Operations that may take tensors from two devices.
 _CROSSING = {aten.copy_, aten._to_copy, aten.index, aten.index_put, aten.index_put_}
-
-
-#: Operations whose kernels for tensors without data are written in Python, and slow; what they return is new.
-_SLOW = {
-    aten.addmm.default, aten.gelu.default, aten.gelu_backward.default, aten.native_dropout.default,
-    aten.native_dropout_backward.default, aten.native_layer_norm.default, aten.native_layer_norm_backward.default,
-    aten._softmax_backward_data.default, aten.mul.Tensor, aten.sum.dim_IntList,
-}  # fmt: skip
-
-
-class _Form(NamedTuple):
-    """A tensor without data."""
-
-    size: tuple
-    stride: tuple
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, value):
-        """The form of a tensor on meta; of a list, the tuple; anything else as it is."""
-        if isinstance(value, torch.Tensor):
-            return cls(tuple(value.shape), value.stride(), value.dtype)
-        return tuple(value) if isinstance(value, list) else value
-
-    @staticmethod
-    def made(value):
-        """The other way."""
-        if isinstance(value, _Form):
-            return torch.empty_strided(*value[:2], dtype=value.dtype, device="meta")
-        return list(value) if isinstance(value, tuple) else value
-
-
-def answer(func, args, kwargs):
-    """What the operation returns: of the slow ones, PyTorch's own answer, remembered for arguments of the same form."""
-    if func not in _SLOW or not all(a.is_meta for a in args if isinstance(a, torch.Tensor)):
-        return func(*args, **kwargs)
-    found = _asked(func, tuple(map(_Form.of, args)), tuple(kwargs.items()))
-    return _Form.made(found) if isinstance(found, _Form) else tuple(map(_Form.made, found))
-
-
-@lru_cache(4096)
-def _asked(func, args, kwargs):
-    out = func(*map(_Form.made, args), **dict(kwargs))
-    for tensor in tree_leaves(out):
-        if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().nbytes() != tensor.numel() * tensor.itemsize:
-            raise AssertionError(f"{func} returned a part of a storage")
-    return _Form.of(out) if isinstance(out, torch.Tensor) else tuple(map(_Form.of, out))
 
 
 @dataclass(slots=True)
@@ -203,14 +157,15 @@ class Tracker(TorchDispatchMode):
             self.host = before
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
         if self.opened and any(issubclass(t, self.opened) for t in types):
             if func in _IN_PLACE:
                 return None
-            if func is not aten._foreach_sqrt.default:
-                return (
-                    NotImplemented  # then it does what it does on the tensors that it is made of, and that is seen here
-                )
-            args = ([t._local_tensor for t in args[0]],)  # straight away: a plan for each of hundreds takes long
+            if (
+                func is not aten._foreach_sqrt.default
+            ):  # then it runs on the tensors that it is made of, and is seen here
+                return NotImplemented
+            args = ([t._local_tensor for t in args[0]],)  # at once: PyTorch would plan it for each of hundreds
         in_backward = self.phase == "backward" and not torch.is_grad_enabled()
         if in_backward and func is aten.add.Tensor and not kwargs and _holders(args[0]) == self._sole:
             # Where two gradients meet, autograd adds the second to the first in place if nobody else holds the first.
@@ -228,7 +183,7 @@ class Tracker(TorchDispatchMode):
             with self.on_host():  # FSDP sends a gradient there
                 return self.__torch_dispatch__(aten.clone.default, types, args)
         try:
-            out = answer(func, args, kwargs or {})
+            out = answer(func, args, kwargs)
         except (NotImplementedError, RuntimeError) as error:
             if isinstance(error, NotImplementedError) or _VALUES & set(func.tags):
                 raise ValueError(
