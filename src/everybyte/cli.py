@@ -132,10 +132,11 @@ def _models(_):
 
 def _gpus(_):
     rows = [
-        [g.name, g.title, units.gib(g.memory), f"{g.bandwidth / 1e9:,.0f} GB/s", f"{g.bf16_flops / 1e12:,.0f} TFLOP/s"]
+        [g.name, g.title, units.gib(g.memory), f"{g.bandwidth / 1e9:,.0f} GB/s",
+         f"{g.bf16_flops / 1e12:,.0f} TFLOP/s", f"{g.fp32_flops / 1e12:,.0f} TFLOP/s"]
         for g in gpus().values()
-    ]
-    return [asdict(g) for g in gpus().values()], Table(["gpu", "", "memory", "bandwidth", "dense 16-bit"], rows)
+    ]  # fmt: skip
+    return [asdict(g) for g in gpus().values()], Table(["gpu", "", "memory", "bandwidth", "dense 16-bit", "fp32"], rows)
 
 
 def _formulas(_):
@@ -207,8 +208,10 @@ def _fit(options):
     if not options.plan:
         return found.as_dict(), found
     switches = plan(*configuration, options.gpu, headroom)
-    ladder = switches.show([switches.asked, *switches.ladder()])
-    return found.as_dict() | {"plan": switches.as_dict()}, f"{found}\n\n{ladder}"
+    rungs = [switches.asked, *switches.ladder()]
+    if switches.best and switches.best not in rungs:
+        rungs.append(switches.best)  # in another precision
+    return found.as_dict() | {"plan": switches.as_dict()}, f"{found}\n\n{switches.show(rungs)}"
 
 
 def _measure(options):

@@ -21,6 +21,8 @@ DIGITS = {
 }
 #: Into how many chunks the loss is cut, where it is not, and how many blocks a checkpointed segment may have.
 CHUNKS, SEGMENTS = (8,), (2, 4)
+#: How FSDP may divide what is offloaded.
+OFFLOADED = ("zero2", "zero3")
 #: Numbers that the optimizer's step reads and writes for each parameter, operation by operation, and fused in one kernel.
 #: Source: PyTorch, torch/optim/adam.py, adamw.py, sgd.py; aten/src/ATen/native/cuda/fused_adam_utils.cuh.
 PASSES = {"sgd": (3, 3), "momentum": (8, 5), "adam": (18, 7), "adamw": (20, 7)}
@@ -28,52 +30,80 @@ PASSES = {"sgd": (3, 3), "momentum": (8, 5), "adam": (18, 7), "adamw": (20, 7)}
 
 @dataclass(frozen=True)
 class Work:
-    """What a step does. `flops`: of its matrix products. `moved`: bytes to and from the GPU's memory.
+    """What a step does on each GPU.
 
     Every tensor that the step makes is written once and read once; the optimizer reads and writes its numbers as often as
-    its implementation does; each batch after the first adds its gradients to those that are there. What GPUs send each other
-    is not counted.
+    its implementation does; each batch after the first adds its gradients to those that are there.
+
+    Attributes:
+        flops: of its matrix products, and compute: in which data type. moved: bytes to and from the GPU's memory.
+        sent: bytes to the other GPUs, by collectives that go round a ring. copied: bytes over the bus, from the host and to it.
+        hosted: bytes to and from the host's memory, where gradients add up and the optimizer works there.
     """
 
     flops: int
     moved: int
+    sent: int = 0
+    copied: int = 0
+    hosted: int = 0
+    compute: str = "bf16"
 
     def seconds(self, gpu: Gpu) -> float:
-        """At the data sheet's rates, one after the other: products at the dense 16-bit one, which fp32 does not reach."""
-        return self.flops / gpu.bf16_flops + self.moved / gpu.bandwidth
+        """At the data sheet's rates, one after the other: with whatever overlaps, a step that reached them would take less.
+
+        What is sent takes the link to the other GPUs, as if all of them were on it; where there is none, the host's. What the
+        host does is not in it, as no GPU's data sheet says how fast that is.
+        """
+        links = self.sent / (gpu.peer_link or gpu.host_link) + self.copied / gpu.host_link
+        return self.flops / gpu.flops(self.compute) + self.moved / gpu.bandwidth + links
 
 
 def made(model: Model, setup: Setup) -> int:
-    """Bytes of all tensors that a GPT's forward and backward make, one after another."""
+    """Bytes of all tensors that a GPT's forward and backward make on a GPU, one after another."""
     return _made(model, setup.replace(optimizer_impl="foreach"))
 
 
 @lru_cache(4096)
 def _made(model, setup):
-    from .formulas.walking import LATER, MARKS, Shape
+    from .formulas.walking import LAST, LATER, MARKS, Shape
 
     ledger = sections_of(model, setup, 1)
     sizes = {name: sum(size for *_, taken, _ in lines for _, size in taken) for name, lines in ledger.items()}
     plan = Shape.of(model, setup).plan(whole=False)
-    return sum(times * sizes[name] for name, _, times in plan if name.removeprefix(LATER) not in (*MARKS, "optimizer"))
+    other = {*MARKS, "optimizer"}
+    return sum(n * sizes[name] for name, _, n in plan if name.removeprefix(LATER).removeprefix(LAST) not in other)
 
 
 def work(model: Model, setup: Setup) -> Work:
-    """FLOPs and bytes moved of one step of a GPT.
+    """What one step of a GPT does.
 
     Raises:
         ValueError: where the setup does not fit the model, or its step is not derived.
     """
     from .formulas import formula
 
-    done = ("flops.forward", "flops.backward", "flops.again.loss", "checkpoint.flops")
-    batch = sum(int(formula(name).at(model, setup)) for name in done)
+    def at(*names, **values):
+        return sum(int(formula(name).at(model, setup, **values)) for name in names)
+
+    batch = at("flops.forward", "flops.backward", "flops.again.loss", "checkpoint.flops")
     weights = DTYPE_BYTES[setup.dtypes.weights]
     own = DTYPE_BYTES[setup.dtypes.master or setup.dtypes.weights]
-    shares = 1 if setup.sharding == "none" else setup.gpus // setup.replicas
-    passes = own * PASSES[setup.optimizer][setup.optimizer_impl == "fused"] // shares
-    added = 2 * weights * (setup.accumulation - 1)  # beside the new gradient, the sum is read and written
-    return Work(setup.accumulation * batch, 2 * made(model, setup) + int(model.parameters) * (passes + added))
+    held = added = int(model.parameters)  # numbers that the optimizer has, and that gradients are
+    sent = copied = 0
+    if setup.fsdp:
+        once = {"sharded_weights": 0} if setup.sharding_units == "model" else {}  # it gathers nothing again
+        held = added = at("fsdp.model.share")
+        sent = at("fsdp.sent", **once)
+        copied = at("fsdp.to_gpu", **once) + at("fsdp.to_host") if setup.offload == "cpu" else 0
+    elif setup.distributed:
+        held = -(-held // setup.gpus) if setup.sharding == "zero1" else held
+        sent = at("zero.sent")  # once, whatever the number of batches
+    adding = setup.accumulation - (setup.sharding != "zero1")  # there the first batch, too, finds a buffer
+    # Beside the new gradient, the sum is read and written.
+    states = own * PASSES[setup.optimizer][setup.optimizer_impl == "fused"] * held + 2 * weights * adding * added
+    here, there = (0, states) if setup.offload == "cpu" else (states, 0)
+    moved = 2 * made(model, setup) + here
+    return Work(setup.accumulation * batch, moved, sent, copied, there, setup.dtypes.compute)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,19 +111,23 @@ class Rung:
     """A set of switches: the setup, what it needs and what it does.
 
     Attributes:
-        switches: the fields that differ from the setup asked for. peak: bytes, and peak_at: where. work: a `Work`.
-        saved: bytes under the peak asked for. flops, moved, seconds: what it does more than the setup asked for; negative
-            for less. share: `seconds` over those of the step asked for.
+        switches: the fields that differ from the setup asked for. peak: bytes, and peak_at: where. host: bytes in the memory
+            of the CPU, for each GPU. work: a `Work`.
+        saved: bytes under the peak asked for. flops, moved, sent, copied, seconds: what it does more than the setup asked for;
+            negative for less. share: `seconds` over those of the step asked for.
     """
 
     setup: Setup
     switches: dict
     peak: int
     peak_at: str
+    host: int
     work: Work
     saved: int
     flops: int
     moved: int
+    sent: int
+    copied: int
     seconds: float
     share: float
 
@@ -106,17 +140,20 @@ class Rung:
                 value = f"every {self.setup.checkpoint_every} blocks"
             if name == "loss" and value == "chunked":
                 value = f"in {self.setup.loss_chunks} chunks"
-            if (shown := names.get(name, name)) and name != "batch":
+            if (shown := names.get(name, name)) and name not in ("batch", "buckets"):
                 said.append(f"{shown} {value}" + (f" (batch {self.setup.batch})" if name == "accumulation" else ""))
         return ", ".join(said) or "as asked"
 
     @property
     def kinds(self) -> set:
-        """The switches by kind: a batch and its accumulation are one, and so are a choice and its number."""
-        return {
-            {"batch": "accumulation", "checkpoint_every": "checkpointing", "loss_chunks": "loss"}.get(n, n)
-            for n in self.switches
-        }
+        """The switches by kind: a batch and its accumulation are one, a choice and its number, what is divided and offloaded."""
+        return {_KINDS.get(n, n) for n in self.switches}
+
+
+_KINDS = {
+    "batch": "accumulation", "checkpoint_every": "checkpointing", "loss_chunks": "loss", "offload": "sharding",
+    "buckets": "sharding",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +203,7 @@ class Plan:
     @cached_property
     def best(self) -> Rung | None:
         """The run as asked where it fits; else the cheapest set that does. Time does not buy back digits: a precision with
-        fewer of them is looked at only where none with more fits."""
+        fewer of them is looked at only where none with more fits. And the host's memory comes after all of them."""
         if self.asked.peak <= self.usable:
             return self.asked
         return next((r for p in self.precisions if (r := self.cheapest(p))), None)
@@ -177,16 +214,24 @@ class Plan:
         return sorted({r.setup.precision for r in self.rungs}, key=lambda p: (DIGITS[p], p != self.setup.precision))
 
     def show(self, rungs) -> Table:
-        """Rungs as a table: peak, what is saved, and the price."""
-        rows = [
-            (
-                r.text(), units.text(r.peak), units.text(r.saved), f"{r.flops / self.asked.work.flops:+.1%}",
-                _signed(r.moved), f"{r.share:+.1%}", "fits" if r.peak <= self.usable else "–",
-            )
-            for r in rungs
-        ]  # fmt: skip
+        """Rungs as a table: peak, what is saved, and the price; of links and the host, what differs."""
+        columns = {
+            "switches": [r.text() for r in rungs],
+            "peak": [units.text(r.peak) for r in rungs],
+            "saved": [units.text(r.saved) for r in rungs],
+            "FLOPs": [f"{r.flops / self.asked.work.flops:+.1%}" for r in rungs],
+            "bytes moved": [_signed(r.moved) for r in rungs],
+            "sent": [_signed(r.sent) for r in rungs] if any(r.sent for r in rungs) else None,
+            "over the bus": [_signed(r.copied) for r in rungs] if any(r.copied for r in rungs) else None,
+            "on the host": [units.text(r.host) for r in rungs] if any(r.host for r in rungs) else None,
+            "moved there": [units.text(r.work.hosted) for r in rungs] if any(r.host for r in rungs) else None,
+            "time": [f"{r.share:+.1%}" for r in rungs],
+            "fits": ["fits" if r.peak <= self.usable else "–" for r in rungs],
+        }
+        columns = {name: column for name, column in columns.items() if column is not None}
         title = f"{self.model.name} on {self.gpu.name}, {units.text(self.usable)} usable"
-        return Table(("switches", "peak", "saved", "FLOPs", "bytes moved", "time", "fits"), rows, title)
+        title += "; time without the host's own" * any(r.host for r in rungs)
+        return Table(tuple(columns), list(zip(*columns.values(), strict=True)), title)
 
     def table(self) -> Table:
         """The run as asked, and the cheapest set that fits in each precision."""
@@ -215,15 +260,18 @@ def _signed(size):
 
 
 def _rung_as_dict(rung):
-    said = {name: getattr(rung, name) for name in ("switches", "peak", "peak_at", "saved", "flops", "moved")}
-    return said | {"time": round(rung.share, 6)}
+    names = ("switches", "peak", "peak_at", "host", "saved", "flops", "moved", "sent", "copied")
+    said = {name: getattr(rung, name) for name in names}
+    return said | {"hosted": rung.work.hosted, "time": round(rung.share, 6)}
 
 
 def plan(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None) -> Plan:
     """Every set of switches for a run, with what it needs and what it costs in time, tokens in a step unchanged.
 
     The switches: the optimizer's implementation, attention, the loss in chunks, checkpointing, smaller batches with
-    accumulation, and a precision with fewer digits. Those that the setup has thrown already stay thrown.
+    accumulation, and a precision with fewer digits. Those that the setup has thrown already stay thrown. Where no set of them
+    fits, the last resorts: weights divided by FSDP, where there are several GPUs; then weights, gradients and states in the
+    memory of the CPU. Of each, no more than the precision with most digits that then fits.
 
     Raises:
         ValueError: an unknown GPU, a setup that does not fit the model, a model whose step is not derived.
@@ -232,40 +280,70 @@ def plan(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None =
         raise ValueError(unlike)
     setup.check_model(model)
     gpu = find_gpu(gpu)
-    asked = budget(model, setup, BLOCK)
-    first = work(model, setup)
-    rungs = []
-    for changed in _sets(model, setup, gpu):
-        try:
-            found, does = budget(model, changed, BLOCK), work(model, changed)
-        except ValueError:  # a set that has no formula
-            continue
-        switches = {n: v for n, v in changed.as_dict().items() if v != getattr(setup, n)}
-        seconds = does.seconds(gpu) - first.seconds(gpu)
-        more = does.flops - first.flops, does.moved - first.moved
-        share = seconds / first.seconds(gpu)
-        rungs.append(
-            Rung(changed, switches, found.peak, found.peak_at, does, asked.peak - found.peak, *more, seconds, share)
-        )
-    return Plan(model, setup, gpu, (headroom or Headroom()).usable(gpu), rungs)
+    usable = (headroom or Headroom()).usable(gpu)
+    asked, first = budget(model, setup, BLOCK), work(model, setup)
+
+    def rungs_of(sets):
+        for changed in sets:
+            try:
+                found, does = budget(model, changed, BLOCK), work(model, changed)
+            except ValueError:  # a set that has no formula
+                continue
+            switches = {n: v for n, v in changed.as_dict().items() if v != getattr(setup, n)}
+            more = [getattr(does, name) - getattr(first, name) for name in ("flops", "moved", "sent", "copied")]
+            seconds = does.seconds(gpu) - first.seconds(gpu)
+            share, host = seconds / first.seconds(gpu), sum(found.host.values())
+            yield Rung(
+                changed, switches, found.peak, found.peak_at, host, does, asked.peak - found.peak, *more, seconds, share
+            )
+
+    precisions = list(_precisions(setup, gpu))
+    rungs = list(rungs_of(_sets(model, setup, precisions)))
+    for resort, precision in product(_resorts(setup), precisions):
+        if any(r.peak <= usable for r in rungs):
+            break
+        rungs += rungs_of(_last_sets(model, setup, resort, precision))
+    return Plan(model, setup, gpu, usable, rungs)
 
 
-def _sets(model, setup, gpu):
+def _sets(model, setup, precisions):
     """Every set of switches, the setup itself first."""
-    for precision, attention, impl, loss, checkpointing, batches in product(
-        _precisions(setup, gpu),
+    others = (
         _attentions(setup),
         _implementations(setup),
         _losses(setup),
         _checkpointings(model, setup),
         _batches(setup),
-    ):
+    )
+    return _allowed(model, setup, precisions, *others)
+
+
+def _last_sets(model, setup, resort, precision):
+    """A last resort's in one precision. Fused, the optimizer reads and writes the host's memory least; of activations, blocks
+    forgotten whole leave least."""
+    checkpointings = [c for c in _checkpointings(model, setup) if c in ({}, {"checkpointing": "full"})]
+    others = (_attentions(setup), _implementations(setup)[-1:], _losses(setup), checkpointings, _batches(setup))
+    return _allowed(model, setup, [precision], resort, *others)
+
+
+def _allowed(model, setup, *switches):
+    """The setup with each combination of one of each switch's settings, where it may be."""
+    for chosen in product(*switches):
         try:
-            changed = setup.replace(**precision, **attention, **impl, **loss, **checkpointing, **batches)
+            changed = setup.replace(**{name: value for one in chosen for name, value in one.items()})
             changed.check_model(model)
-        except ValueError:  # more chunks than tokens, or heads that no flash kernel takes
+        except ValueError:  # more chunks than tokens, heads that no flash kernel takes, or loss scaling on shares
             continue
         yield changed
+
+
+def _resorts(setup):
+    """The last resorts, each by its settings: weights divided among several GPUs; offloaded, and gathered once or twice."""
+    away = [{"sharding": sharding, "buckets": "copies", "offload": "cpu"} for sharding in OFFLOADED]
+    if setup.gpus > setup.replicas and setup.sharding != "zero3":
+        yield [{"sharding": "zero3", "buckets": "copies"}]
+    if setup.offload == "none":
+        yield away
 
 
 def _precisions(setup, gpu):

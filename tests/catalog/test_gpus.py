@@ -49,6 +49,19 @@ def test_rates_are_plausible(gpu):
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda g: g.name)
+def test_products_in_fp32_are_slower_by_what_the_chip_s_units_are(gpu):
+    """A clock's rounding aside, the ratio to 16 bits is a whole number, alike in all chips of a generation and kind."""
+    ratio = {
+        "6.0": 2, "7.0": 8, "7.5": 4 if gpu.name == "rtx-2080-ti" else 8, "8.0": 16, "9.0": 14.8, "10.0": 30, "12.0": 2,
+        "gfx90a": 4, "gfx942": 8,
+    }  # fmt: skip
+    geforce = gpu.name.startswith("rtx-") and gpu.name not in ("rtx-a6000", "rtx-6000-ada") or gpu.name == "a10g"
+    found = gpu.flops("bf16") / gpu.flops("fp32")
+    assert found == pytest.approx(ratio.get(gpu.capability, 2 if geforce else 4), rel=0.07)
+    assert gpu.flops("fp16") == gpu.bf16_flops and gpu.flops("fp32") == gpu.fp32_flops
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda g: g.name)
 def test_entry_states_its_source(gpu):
     assert gpu.source
     assert gpu.title
@@ -95,7 +108,7 @@ def test_unknown_name_lists_near_matches(wrong, near):
         eb.gpu(wrong)
 
 
-@pytest.mark.parametrize("field", ["memory", "bandwidth", "bf16_flops", "host_link", "advertised_gb"])
+@pytest.mark.parametrize("field", ["memory", "bandwidth", "bf16_flops", "fp32_flops", "host_link", "advertised_gb"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, "80 GB", True, 2**61])
 def test_amounts_are_checked(field, value):
     with pytest.raises(ValueError, match=rf"Gpu\.{field}: {value!r} "):

@@ -23,6 +23,7 @@ class Gpu:
         advertised_gb: the data sheet's figure, GB as the vendor counts.
         bandwidth: device memory's, bytes a second.
         bf16_flops: dense, without sparsity, a second; fp16's where `bf16` is False.
+        fp32_flops: of products in fp32 throughout, without TF32, a second.
         bf16: whether the matrix units take bf16.
         host_link: bytes a second, one direction, to the host. peer_link: to the other GPUs, one direction; 0 for none but the host's.
         capability: CUDA compute capability, or the vendor's architecture name.
@@ -39,6 +40,7 @@ class Gpu:
     advertised_gb: int
     bandwidth: int
     bf16_flops: int
+    fp32_flops: int
     bf16: bool = True
     host_link: int
     peer_link: int = 0
@@ -46,11 +48,15 @@ class Gpu:
     source: str
 
     def __post_init__(self):
-        for field in ("memory", "bandwidth", "bf16_flops", "host_link", "advertised_gb"):
+        for field in ("memory", "bandwidth", "bf16_flops", "fp32_flops", "host_link", "advertised_gb"):
             checks.whole("Gpu", field, getattr(self, field), 1, 2**60)
         checks.whole("Gpu", "peer_link", self.peer_link, 0, 2**60)
         checks.flag("Gpu", "bf16", self.bf16)
         checks.one_of("Gpu", "memory_source", self.memory_source, MEMORY_SOURCES)
+
+    def flops(self, compute: str) -> int:
+        """Operations a second of matrix products in that data type: `fp32`, or one of 16 bits."""
+        return self.fp32_flops if compute == "fp32" else self.bf16_flops
 
 
 @cache

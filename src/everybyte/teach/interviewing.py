@@ -372,7 +372,7 @@ NUMBERS = {
         "share",
         lambda c: 6 * c.model.parameters * c.one.batch * c.one.sequence / _flops(c, "forward", "backward"),
     ),
-    "seconds": ("milliseconds", lambda c: _flops(c, "forward", "backward") / c.gpu.bf16_flops),
+    "seconds": ("milliseconds", lambda c: _flops(c, "forward", "backward") / c.gpu.flops(c.one.dtypes.compute)),
 }  # fmt: skip
 
 

@@ -1,0 +1,301 @@
+"""The price of each switch: what a step does, by hand and as the dry run counts it; and which set of them is the answer."""
+
+import json
+from functools import wraps
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import everybyte as eb
+from everybyte import units
+from everybyte.cli import main
+from everybyte.fit import BLOCK
+from everybyte.plan import DIGITS, PASSES, Work, made, plan, work
+from everybyte.reference import parallel
+from everybyte.reference.step import make_optimizer
+
+GPT2, XL = eb.model("gpt2"), eb.model("gpt2-xl")
+TINY = eb.Model(name="tiny", layers=3, width=40, heads=5, vocabulary=331, positions=64)
+
+
+def test_every_rung_is_what_the_budget_says_of_the_same_tokens():
+    setup = eb.Setup(batch=4, attention="eager", precision="bf16-mixed")
+    found = plan(GPT2, setup, "rtx-3090")
+    assert found.asked.setup == setup and found.asked.switches == {} and found.asked.seconds == 0
+    assert len({r.setup for r in found.rungs}) == len(found.rungs) > 100
+    for rung in found.rungs:
+        run = rung.setup
+        assert run.batch * run.accumulation * run.sequence == 4 * 1024
+        assert rung.switches == {n: v for n, v in run.as_dict().items() if v != getattr(setup, n)}
+        assert DIGITS[run.precision][0] >= DIGITS["bf16-mixed"][0]
+    for rung in found.rungs[::23]:
+        assert rung.peak == eb.budget(GPT2, rung.setup, BLOCK).peak == found.asked.peak - rung.saved
+        assert rung.work == work(GPT2, rung.setup) and rung.flops == rung.work.flops - found.asked.work.flops
+    kinds = set().union(*(r.kinds for r in found.rungs))
+    assert kinds == {"precision", "attention", "loss", "checkpointing", "accumulation", "optimizer_impl"}
+
+
+def test_the_ladder_climbs_and_the_best_is_the_cheapest():
+    found = plan(GPT2, eb.Setup(batch=32, precision="bf16-mixed"), "rtx-3090")
+    ladder = found.ladder()
+    assert [r.seconds for r in ladder] == sorted(r.seconds for r in ladder)
+    assert all(b.peak < a.peak for a, b in zip(ladder, ladder[1:], strict=False))
+    mine = [r for r in found.rungs if r.setup.precision == "bf16-mixed" and r.peak <= found.usable]
+    assert found.asked.peak > found.usable and found.best.seconds == min(r.seconds for r in mine)
+    assert found.best.peak <= found.usable and found.cheapest("bf16-mixed") is found.best
+    alone = found.singles
+    assert all(len(r.kinds) == 1 for r in alone) and {r.kinds.pop() for r in alone} >= {"checkpointing", "loss"}
+    saving = [r.seconds / r.saved for r in alone if r.saved > 0]
+    assert saving == sorted(saving) and all(r.saved <= 0 for r in alone[len(saving) :])
+
+
+def test_a_run_that_fits_needs_no_switch_and_digits_are_given_up_last():
+    assert plan(GPT2, eb.Setup(), "h100-80gb").best.switches == {}
+    assert plan(XL, eb.Setup(), "rtx-4090").best.setup.precision == "bf16"  # nothing with more digits fits
+    assert plan(XL, eb.Setup(), "rtx-4090").precisions == ["fp32", "bf16-mixed", "bf16-master", "bf16"]
+    assert plan(XL, eb.Setup(), "v100-32gb").precisions == ["fp32", "fp16-mixed"]  # Volta has no bf16
+
+
+def test_the_order_of_price_is_the_run_s():
+    """Recomputation is priced by FLOPs and bytes, so its place in the order changes with run and GPU."""
+
+    def order(batch, gpu):
+        found = plan(GPT2, eb.Setup(batch=batch, precision="bf16-mixed"), gpu).singles
+        return [r.text() for r in found if "accumulation" in r.text() or r.text() == "checkpointing full"]
+
+    assert order(4, "h100-80gb")[-1] != "checkpointing full" == order(64, "h100-80gb")[-1]
+
+
+def test_work_by_hand():
+    setup = eb.Setup(batch=8)
+    plain = work(GPT2, setup)
+    tokens = 8 * 1024
+    matrices = 12 * 12 * 768**2 + 768 * 50257
+    squares = 12 * 2 * 8 * 12 * 1024**2 * 64  # of one product, all layers
+    assert plain.flops == 6 * tokens * matrices + 7 * squares
+    twice = work(GPT2, setup.replace(batch=4, accumulation=2))
+    assert twice.flops == plain.flops and twice.moved > plain.moved
+    # Each batch after the first reads and writes the sum of the gradients; the rest is what does not shrink with the batch.
+    assert (
+        twice.moved - plain.moved
+        == 2 * (made(GPT2, setup.replace(batch=4, accumulation=2)) - made(GPT2, setup)) + 8 * GPT2.parameters
+    )
+    full, selective = (work(GPT2, setup.replace(checkpointing=c)) for c in ("full", "selective"))
+    assert full.flops - plain.flops == 2 * tokens * (12 * 12 - 12 * 4) * 768**2 + 2 * squares
+    assert selective.flops - plain.flops == 2 * squares
+    chunked = work(GPT2, setup.replace(loss="chunked"))
+    assert chunked.flops - plain.flops == 2 * tokens * 768 * 50257
+    fused = work(GPT2, setup.replace(optimizer_impl="fused"))
+    assert plain.moved - fused.moved == 4 * GPT2.parameters * (PASSES["adamw"][0] - PASSES["adamw"][1])
+    gpu = eb.gpu("a100-40gb")
+    assert plain.seconds(gpu) == plain.flops / 19.5e12 + plain.moved / 1555e9
+    autocast = work(GPT2, setup.replace(precision="bf16-mixed"))
+    assert autocast.seconds(gpu) == autocast.flops / 312e12 + autocast.moved / 1555e9
+
+
+class Traffic(TorchDispatchMode):
+    """Counts the numbers that operations on tensors of more than one number read and write."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        read, written = {}, {}
+        for argument, value in zip(function._schema.arguments, args, strict=False):
+            tensors = {id(t): t.numel() for t in tree_leaves(value) if isinstance(t, torch.Tensor) and t.numel() > 1}
+            read |= tensors
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                written |= tensors
+        made = {id(t): t.numel() for t in tree_leaves(result) if isinstance(t, torch.Tensor) and t.numel() > 1}
+        self.numbers += sum(read.values()) + sum((written | made).values())
+        return result
+
+
+@pytest.mark.parametrize("optimizer", PASSES)
+@pytest.mark.parametrize("impl", ["foreach", "loop", "fused"])
+def test_the_optimizer_s_passes_are_pytorch_s(optimizer, impl):
+    module = torch.nn.Linear(64, 32)
+    made = make_optimizer(eb.Setup(optimizer=optimizer, optimizer_impl=impl))(module.parameters())
+    for _ in range(2):  # the states exist from the first step on
+        for p in module.parameters():
+            p.grad = torch.ones_like(p)
+        with Traffic() as traffic:
+            made.step()
+    scaled = int(impl == "fused")  # by its schema it writes gradients too; the kernel does so under a loss scaler alone
+    assert traffic.numbers == (PASSES[optimizer][impl == "fused"] + scaled) * (64 * 32 + 32)
+
+
+def test_made_is_what_a_trace_sees_born():
+    model = eb.Model(name="tiny", layers=3, width=32, heads=2, vocabulary=101, positions=32)
+    for more in (
+        {},
+        {"checkpointing": "full"},
+        {"loss": "chunked", "loss_chunks": 4},
+        {"attention": "eager", "precision": "bf16-mixed"},
+    ):
+        setup = eb.Setup(batch=2, sequence=16, **more)
+        trace = eb.dry_run(model, setup)
+        born = [
+            a for a in trace.allocations if a.birth > 0 and trace.operations[a.birth][1] not in ("optimizer", "rest")
+        ]
+        sums = 3 * 4 if "loss" in more else 0  # of the four chunks' losses, which the ledger takes as one
+        assert made(model, setup) == sum(a.bytes for a in born) - sums
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"accumulation": 3},
+        {"sharding": "zero1", "accumulation": 2, "precision": "bf16-master"},
+        {"sharding": "zero2", "accumulation": 2},
+        {"sharding": "zero3", "accumulation": 2, "precision": "bf16-mixed", "checkpointing": "every-k"},
+        {"sharding": "zero3", "precision": "bf16-master", "replicas": 2},
+        {"sharding": "zero3", "sharding_units": "model", "accumulation": 2},
+        {"sharding": "zero3", "precision": "bf16", "replicas": 6},
+    ],
+    ids=str,
+)
+def test_what_is_sent_is_what_the_step_gives_its_collectives(changes, monkeypatch):
+    """Around a ring of n, each sends n - 1 n-ths of the whole to gather it, as much to reduce it, and both to average it."""
+    setup, sent = eb.Setup(batch=2, sequence=16, gpus=6, **changes), []
+
+    def spy(module, name, gpus, rounds):
+        if (call := getattr(module, name, None)) is None:
+            return
+
+        @wraps(call)
+        def counted(*args, **kwargs):
+            given = [a.buffer() if isinstance(a, dist.GradBucket) else a for a in (*args, *kwargs.values())]
+            whole = max((t for t in given if isinstance(t, torch.Tensor)), key=torch.Tensor.numel)
+            sent.append(rounds * (gpus - 1) * -(-whole.numel() // gpus) * whole.element_size())
+            return call(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, counted)
+
+    shards = setup.gpus // setup.replicas
+    for name in ("all_gather_single", "all_gather_into_tensor", "reduce_scatter_single", "reduce_scatter_tensor"):
+        spy(dist, name, shards, 1)  # FSDP's, by PyTorch's names from 2.13 on and before
+    spy(dist, "all_reduce", setup.replicas, 2)
+    spy(parallel, "all_gather", shards, 1)
+    spy(parallel, "reduce_scatter", shards, 1)
+    spy(parallel, "at_once", setup.gpus, 2)
+    eb.dry_run(TINY, setup)  # which runs two steps
+    assert sum(sent) == 2 * work(TINY, setup).sent > 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gpus": 1, "sharding": "zero2", "accumulation": 3},
+        {"gpus": 3, "sharding": "zero3", "precision": "bf16-mixed"},
+        {"gpus": 2, "sharding": "zero3", "sharding_units": "model"},
+    ],
+    ids=str,
+)
+def test_what_is_copied_is_what_the_step_copies(changes):
+    setup = eb.Setup(batch=2, sequence=16, offload="cpu", **changes)
+    copies = [a for a in eb.dry_run(TINY, setup).allocations if a.operation == "clone" and a.birth]
+    found = work(TINY, setup)
+    assert found.copied == sum(a.bytes for a in copies) > 0
+    assert work(TINY, setup.replace(offload="none")).copied == 0
+
+
+def test_an_offloaded_optimizer_moves_the_host_s_bytes_instead_of_the_gpu_s():
+    here = eb.Setup(batch=2, sequence=16, sharding="zero3", accumulation=3)
+    away = here.replace(offload="cpu")
+    numbers = 4 * int(TINY.parameters)  # one GPU: nothing is padded
+    assert work(TINY, here).hosted == 0
+    assert work(TINY, away).hosted == numbers * (PASSES["adamw"][0] + 2 * 2)
+    assert work(TINY, here).moved - work(TINY, away).moved >= work(TINY, away).hosted - 2 * made(TINY, away)
+    with_more = work(TINY, here.replace(gpus=4))
+    assert with_more.moved < work(TINY, here.replace(gpus=2)).moved  # each has fewer states and gradients to add
+
+
+def test_links_are_priced_at_the_data_sheet_s_rates():
+    both = Work(flops=0, moved=0, sent=300 * 10**9, copied=0)
+    assert both.seconds(eb.gpu("a100-40gb")) == 1
+    assert both.seconds(eb.gpu("t4")) == 300 / 15.754  # no link but the host's
+    assert Work(0, 0, copied=63_015_000_000).seconds(eb.gpu("h100-80gb")) == 1
+    alone, ddp = (work(GPT2, eb.Setup(gpus=n, precision="bf16-mixed")) for n in (1, 8))
+    sent = 2 * 7 * -(-int(GPT2.parameters) // 8) * 4
+    assert alone.sent == 0 and ddp.sent == sent == work(GPT2, eb.Setup(gpus=8, accumulation=4)).sent
+    h200 = eb.gpu("h200")
+    assert ddp.seconds(h200) - alone.seconds(h200) == pytest.approx(sent / 450e9)
+
+
+def test_accumulation_costs_fsdp_a_round_for_every_batch():
+    """Half the batch twice: under DDP nothing more is sent, under FSDP twice as much, and the plan says so."""
+    for sharding, times in (("none", 1), ("zero3", 2)):
+        found = plan(GPT2, eb.Setup(batch=2, gpus=4, sharding=sharding, precision="bf16-mixed"), "h200")
+        half = next(r for r in found.singles if r.text() == "accumulation 2 (batch 1)")
+        assert half.work.sent == times * found.asked.work.sent and half.sent == (times - 1) * found.asked.work.sent
+        shown = repr(found.show([found.asked, half]))
+        assert ("sent" in shown) == (times == 2) and "the bus" not in shown and "host" not in shown
+
+
+def test_products_in_16_bits_are_faster_by_the_matrix_units():
+    found = plan(GPT2, eb.Setup(), "a100-40gb")
+    mixed = next(r for r in found.singles if r.text() == "precision bf16-mixed")
+    assert found.asked.work.compute == "fp32" and mixed.work.compute == "bf16" and mixed.flops == 0
+    faster = found.asked.work.flops * (1 / 19.5e12 - 1 / 312e12)
+    assert mixed.seconds == pytest.approx(mixed.moved / 1555e9 - faster) and mixed.share < -0.6
+
+
+def test_the_host_is_the_last_resort():
+    found = plan(XL, eb.Setup(), "v100-16gb")
+    away = [r for r in found.rungs if r.setup.offload == "cpu"]
+    assert all(r.peak > found.usable for r in found.rungs if r not in away)
+    assert {r.setup.precision for r in away} == {"fp32"} and {"fp32", "fp16-mixed"} == set(found.precisions)
+    best = found.best
+    assert best in away and best.peak <= found.usable
+    assert best.seconds == min(r.seconds for r in away if r.peak <= found.usable)
+    predicted = eb.budget(XL, best.setup, BLOCK)
+    assert (best.peak, best.host) == (predicted.peak, sum(predicted.host.values()))
+    assert best.host > 16 * XL.parameters - 1 and best.copied == best.work.copied > 0
+    assert best.kinds == {"sharding", "checkpointing", "optimizer_impl"} and "offload cpu" in best.text()
+    shown = repr(found)
+    assert units.text(best.host) in shown and "over the bus" in shown and "time without the host's own" in shown
+
+
+def test_the_last_resort_is_looked_at_where_nothing_else_fits():
+    for model, setup, card in (
+        (GPT2, eb.Setup(batch=32, precision="bf16-mixed"), "rtx-3090"),
+        (XL, eb.Setup(), "rtx-4090"),  # there fewer digits come first
+        (XL, eb.Setup(batch=1, precision="fp16-mixed"), "t4"),  # loss scaling does not go with shares
+    ):
+        assert {r.setup.offload for r in plan(model, setup, card).rungs} == {"none"}
+    assert plan(XL, eb.Setup(batch=1, precision="fp16-mixed"), "t4").best is None
+
+
+def test_several_gpus_divide_before_they_offload():
+    found = plan(XL, eb.Setup(gpus=4, buckets="views"), "v100-16gb")
+    assert found.best.setup.sharding == "zero3" and {r.setup.offload for r in found.rungs} == {"none"}
+    assert all(r.peak > found.usable for r in found.rungs if r.setup.sharding == "none")
+    divided = plan(XL, eb.Setup(gpus=2, sharding="zero3"), "rtx-2080-ti")
+    assert divided.best.setup.offload == "cpu" and divided.best.setup.gpus == 2
+    assert divided.best.host == sum(eb.budget(XL, divided.best.setup).host.values())
+    already = eb.Setup(sharding="zero3", offload="cpu")
+    assert plan(GPT2, already, "t4").best.switches == {}
+
+
+def test_the_command_says_what_the_host_holds(capsys):
+    def said(*arguments):
+        assert main(["fit", "gpt2-xl", "--gpu", "v100-16gb", "--plan", *arguments]) == 0
+        return capsys.readouterr().out
+
+    best = json.loads(said("--json"))["plan"]["best"]
+    found = plan(XL, eb.Setup(), "v100-16gb").best
+    assert best["switches"] == found.switches and best["switches"]["offload"] == "cpu"
+    assert (best["host"], best["copied"], best["hosted"]) == (found.host, found.copied, found.work.hosted)
+    table = said()
+    assert "on the host" in table and units.text(found.host) in table and "in the host's memory" in table
+    assert (
+        main(["fit", "gpt2-xl", "--gpu", "rtx-4090", "--plan"]) == 0
+    )  # the answer in another precision is shown as well
+    assert "precision bf16, optimizer fused" in capsys.readouterr().out
