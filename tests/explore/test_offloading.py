@@ -12,7 +12,7 @@ from everybyte.catalog import gpus
 from everybyte.explore.offloading import GPUS, STAGES, gpus_label
 from everybyte.setup import PRECISIONS
 
-NAMED = [p for p in PRECISIONS if not PRECISIONS[p].loss_scaling]
+NAMED = [p for p in PRECISIONS if PRECISIONS[p].compute == "bf16"]
 
 
 def tenths(amount, rate):
@@ -85,7 +85,8 @@ def test_what_it_does_not_cover_is_refused():
         ((None, eb.Setup(sharding="zero1")), "offloading.setup.sharding: 'zero1'"),
         ((None, eb.Setup(sharding="zero3", sequence=512)), "offloading.setup.sequence: 512"),
         ((None, eb.Setup(sharding="zero3", checkpointing="selective")), "offloading.setup.checkpointing: 'selective'"),
-        ((None, eb.Setup(sharding="zero3", gpus=16)), "gpus: '16 GPUs' is unknown"),
+        ((None, eb.Setup(sharding="zero3", precision="bf16", gpus=16)), "gpus: '16 GPUs' is unknown"),
+        ((None, eb.Setup(sharding="zero3")), "precision: 'fp32' is unknown"),
     ):
         with pytest.raises(ValueError, match=said):
             explore.offloading(*arguments)

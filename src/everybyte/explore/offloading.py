@@ -35,15 +35,15 @@ def _decided(names, setup):
 def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
     """The least time on the bus and the least time of arithmetic in one batch of an offloaded GPT, against its sequences.
 
-    At the data sheets' rates, both directions of the bus at once, products at the dense 16-bit rate. Blocks are the units;
-    sequences have 1,024 tokens; attention is flash.
+    At the data sheets' rates, both directions of the bus at once, products in 16 bits. Blocks are the units; sequences have
+    1,024 tokens; attention is flash.
 
     Args:
         model, setup, gpu: what it opens with, a model of your own too; by default GPT-2 XL under mixed precision on one GPU.
 
     Raises:
         ValueError: a model that is not of GPT-2's architecture; a batch that is no power of two; a sequence of other than
-            1,024 tokens; other than 1, 2, 4 or 8 GPUs; a sharding or a precision that FSDP does not take; a GPU that is not in
+            1,024 tokens; other than 1, 2, 4 or 8 GPUs; a sharding that is not FSDP's; products in other than bf16; a GPU that is not in
             the catalog.
     """
     from ..catalog import models
@@ -58,7 +58,7 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
     precisions = {
         p: _decided(("stored_weight_bytes", "reduced_bytes"), Setup(precision=p))
         for p in PRECISIONS
-        if not PRECISIONS[p].loss_scaling
+        if PRECISIONS[p].compute == "bf16"
     }
     kept = {"nothing again": Setup(), "blocks made again": Setup(checkpointing="full")}
     controls = [

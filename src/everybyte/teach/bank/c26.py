@@ -1,0 +1,144 @@
+"""Exercises of chapter 26: what may live outside the GPU, and what does the bus charge for it?"""
+
+import math
+
+from ...budget import budget
+from ...catalog import gpu, model
+from ...formulas import formula
+from ...formulas.sharding import ALL
+from ...formulas.symbols import P
+from ...setup import Setup
+from ..exercise import Exercise
+
+_AWAY = Setup(sharding="zero3", offload="cpu", precision="bf16-mixed", batch=1, sequence=1024)
+_FOUR = _AWAY.replace(precision="bf16-master", batch=2, accumulation=4)
+_BILLIONS = 7 * 10**9
+
+
+def _crosses(setup):
+    return sum(int(formula(f"fsdp.{way}").at(model("gpt2-xl"), setup)) for way in ("to_gpu", "to_host"))
+
+
+def _one_way(way):
+    return int(formula(f"fsdp.{way}").at(model("gpt2-xl"), _FOUR))
+
+
+def _pinned(tensors=True):
+    """Bytes for GPT-2 XL's fp32 weights, each tensor, or all at once, rounded up to a power of two."""
+    from ...formulas.registry import compile_expressions
+
+    cuts = [cut for cut, _ in ALL]
+    times = [t for _, t in ALL]
+    sizes = compile_expressions([4 * cut.share for cut in cuts])(model("gpt2-xl"), _AWAY, 1)
+    counts = compile_expressions([t * cut.count for cut, t in zip(cuts, times, strict=True)])(model("gpt2-xl"), _AWAY, 1)
+    every = [(int(size), int(count)) for size, count in zip(sizes, counts, strict=True)]
+    if not tensors:
+        return 1 << (sum(size * count for size, count in every) - 1).bit_length()
+    return sum((1 << (size - 1).bit_length()) * count for size, count in every)
+
+
+def _tokens(moved, done, gpus=4):
+    card = gpu("rtx-4090")
+    return math.ceil(moved * card.bf16_flops / (done * gpus * card.host_link))
+
+
+EXERCISES = [
+    Exercise(
+        id="26.1",
+        title="7 billion parameters, offloaded under ZeRO-3: what crosses the bus in a step",
+        difficulty=1,
+        minutes=4,
+        unit="GB",
+        answer=lambda: 12 * _BILLIONS,
+        mistakes={
+            "weights and gradients cross as they are stored, 4 bytes: they are cast on the GPU": lambda: 6 * _BILLIONS,
+            "under ZeRO-3 the weights go up twice, and then the gradients come down": lambda: 8 * _BILLIONS,
+            "that is one crossing: there are three": lambda: 4 * _BILLIONS,
+            "the states do not travel: the CPU runs the optimizer": lambda: (12 + 16) * _BILLIONS,
+        },
+        hints=(
+            "How often does each weight go up, how often does each gradient come down, and how wide is what is stored?",
+            "Twice up and once down, 4 bytes each.",
+        ),
+    ),
+    Exercise(
+        id="26.2",
+        title="Master copy and states on the host, weights on the GPU: what crosses the bus in a step",
+        difficulty=2,
+        minutes=5,
+        accepts="expression",
+        answer=lambda: 4 * P,
+        mistakes={
+            "the gradient and the new weight cross in bf16, 2 bytes each": 8 * P,
+            "that is one way only": 2 * P,
+            "the weights are at home: they come up once, when they are new": 6 * P,
+            "the states do not travel: the CPU works on them": 16 * P,
+            "that is what has left the GPU, not what crosses": 12 * P,
+        },
+        hints=(
+            "Who needs what: the CPU a gradient, the GPU a new weight.",
+            "Both in bf16, once a step.",
+        ),
+    ),
+    Exercise(
+        id="26.3",
+        title="GPT-2 XL under `bf16-master`, four batches: what crosses the bus in a step",
+        difficulty=2,
+        minutes=6,
+        unit="GiB",
+        decimals=2,
+        answer=lambda: _crosses(_FOUR),
+        mistakes={
+            "that is one batch: each of the four pays": lambda: _crosses(_FOUR.replace(accumulation=1)),
+            "that is bf16-mixed, which stores fp32": lambda: _crosses(_FOUR.replace(precision="bf16-mixed")),
+            "that is ZeRO-2: under ZeRO-3 the blocks go up twice": lambda: _crosses(_FOUR.replace(sharding="zero2")),
+            "the gradients come down as well": lambda: _one_way("to_gpu"),
+            "the weights go up as well": lambda: _one_way("to_host"),
+            "the root goes up once a batch, not twice": lambda: 4 * 6 * model("gpt2-xl").parameters,
+        },
+        hints=(
+            "`fsdp.to_gpu` and `fsdp.to_host` of the setup, or `put` with 2 bytes stored and four batches.",
+            "Gradients too have 2 bytes here; put r = 2 in `down`.",
+        ),
+    ),
+    Exercise(
+        id="26.4",
+        title="What PyTorch pins for GPT-2 XL's fp32 weights and gradients",
+        difficulty=2,
+        minutes=5,
+        unit="GiB",
+        decimals=2,
+        answer=lambda: 2 * _pinned(),
+        mistakes={
+            "that is what is asked for: each tensor is rounded up to a power of two": lambda: (
+                budget(model("gpt2-xl"), _AWAY).host["parameters"] + budget(model("gpt2-xl"), _AWAY).host["gradients"]
+            ),
+            "the weights alone: each gradient is pinned as well": _pinned,
+            "each tensor is rounded up by itself, not the sum": lambda: 2 * _pinned(tensors=False),
+            "the states are not pinned": lambda: 4 * _pinned(),
+        },
+        hints=(
+            "`pinned(xl)` has the weights'. What else has their shapes, and is copied while the GPU computes?",
+            "Twice the second number that `pinned(xl)` gives.",
+        ),
+    ),
+    Exercise(
+        id="26.5",
+        title="Tokens that hide the bus on four checkpointed RTX 4090s",
+        difficulty=3,
+        minutes=6,
+        unit="tokens",
+        answer=lambda: _tokens(8, 8),
+        mistakes={
+            "that is for one GPU: four bring four links": lambda: _tokens(8, 8, 1),
+            "with checkpointing arithmetic has 8 operations, not 6": lambda: _tokens(8, 6),
+            "bf16-mixed stores fp32: 8 bytes go up": lambda: _tokens(4, 8),
+            "round up: fewer do not hide it": lambda: _tokens(8, 8) - 1,
+            "both ways at once: the fuller direction decides, not the sum": lambda: _tokens(12, 8),
+        },
+        hints=(
+            "`tokens(8, 8)`, and the catalog's `bf16_flops` and `host_link`.",
+            "The rate of arithmetic over four times the rate of one link.",
+        ),
+    ),
+]
