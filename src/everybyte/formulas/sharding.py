@@ -392,8 +392,8 @@ def _states(size, numbers, count):
 _SOURCE = "PyTorch, torch/distributed/fsdp/_fully_shard"
 
 
-def _register(name, title, expr, unit="B", *assumptions):
-    return register(f"fsdp.{name}", title, expr, unit, source=_SOURCE, chapter="32_fsdp", assumptions=assumptions)
+def _register(name, title, expr, unit="B", *assumptions, chapter="32_fsdp"):
+    return register(f"fsdp.{name}", title, expr, unit, source=_SOURCE, chapter=chapter, assumptions=assumptions)
 
 
 for _unit, _what in (
@@ -431,10 +431,11 @@ _register(
     n_a * w_s * _GATHERED,
     "B",
     "units of blocks",
+    chapter="26_offloading",
 )
 _register(
     "to_host", "what offloading copies from one GPU in a step: its share of each batch's gradients",
-    n_a * r * SHARES["model"],
+    n_a * r * SHARES["model"], chapter="26_offloading",
 )  # fmt: skip
 _DIVIDED = divided(exact)
 _register("weights", "one GPU's share of the weights", _DIVIDED["parameters"])
