@@ -2,7 +2,7 @@
 
 from functools import cache, partial
 
-from sympy import Integer, Min, Mul, ceiling, sympify
+from sympy import Add, Integer, Min, Mul, ceiling, sympify
 
 from .. import checks, draw
 from ..catalog import Gpu, Model, gpus
@@ -70,37 +70,50 @@ def _amounts(kind, put):
         later = Ledger(exact, **of, accumulation="later").amounts()
         ledger |= {LATER + name: lines for name, lines in later.items()} | {"optimizer": later["optimizer"]}
     states = {"parameters": WEIGHTS, "buffers": BUFFERS, "optimizer": OPTIMIZER, "gradients": GRADIENT_BUFFER}
-    live = {part: f.expr.xreplace(put) for part, f in states.items()}
+    live = {part: [f.expr.xreplace(put)] for part, f in states.items()}  # terms, added up where somebody looks
+
+    @cache
+    def bytes_of(size):
+        if size.is_Mul and any(put.get(factor) == 0 for factor in size.args):
+            return Integer(0)  # before what it multiplies is worked out
+        return size.xreplace(put)
+
     for section, seen, times in _times(shape):
         if section.removeprefix(LATER) in MARKS:
             continue
         for moment, name, taken, gone in ledger[section]:
             for part, size in taken:
-                live[part] = live.get(part, 0) + times * sympify(size).xreplace(put)
+                live.setdefault(part, []).append(times * bytes_of(sympify(size)))
             if seen and name in tops:
-                yield moment, dict(live)
+                live = {part: [Add(*terms)] for part, terms in live.items()}
+                yield moment, {part: total for part, (total,) in live.items()}
             for part, size in gone:
-                live[part] = live.get(part, 0) - times * sympify(size).xreplace(put)
+                live.setdefault(part, []).append(-(times * bytes_of(sympify(size))))
 
 
-@cache
 def instants(kinds):
     """Where steps of several kinds can peak; the amounts of all but the kind at hand are nothing.
 
     Args:
         kinds: (checkpointed, accumulated, loss chunked) of each, 0 or 1.
     """
+    return [instant for kind in kinds for instant in _instants(*kind)]
+
+
+@cache
+def _instants(segments, several, chunks):
+    """Where steps of one kind can peak, equal amounts shared."""
     formulas, found = {}, []
 
     def amount(expr):
-        return formulas.setdefault(expr, Formula(f"amount {len(formulas)}", "", expr, "B", "the ledger", ""))
+        name = f"amount {segments}{several}{chunks}.{len(formulas)}"
+        return formulas.setdefault(expr, Formula(name, "", expr, "B", "the ledger", ""))
 
-    for segments, several, chunks in kinds:
-        kind = {"segmented": segments, "accumulated": several, "chunked": chunks}
-        own = Mul(*(SYMBOLS[name].symbol if there else 1 - SYMBOLS[name].symbol for name, there in kind.items()))
-        put = {SYMBOLS[name].symbol: Integer(value) for name, value in (SAME | kind | {"loss_chunks": CHUNKS}).items()}
-        for moment, parts in _amounts(kind, put):
-            found.append((moment, {p: amount(own * x) for p, x in parts.items() if x != 0}))
+    kind = {"segmented": segments, "accumulated": several, "chunked": chunks}
+    own = Mul(*(SYMBOLS[name].symbol if there else 1 - SYMBOLS[name].symbol for name, there in kind.items()))
+    put = {SYMBOLS[name].symbol: Integer(value) for name, value in (SAME | kind | {"loss_chunks": CHUNKS}).items()}
+    for moment, parts in _amounts(kind, put):
+        found.append((moment, {p: amount(own * x) for p, x in parts.items() if x != 0}))
     return found
 
 
