@@ -5,6 +5,7 @@ import math
 from ...budget import budget
 from ...catalog import gpu, model
 from ...formulas import formula
+from ...formulas.registry import compile_expressions
 from ...formulas.sharding import ALL
 from ...formulas.symbols import P
 from ...setup import Setup
@@ -23,18 +24,15 @@ def _one_way(way):
     return int(formula(f"fsdp.{way}").at(model("gpt2-xl"), _FOUR))
 
 
-def _pinned(tensors=True):
-    """Bytes for GPT-2 XL's fp32 weights, each tensor, or all at once, rounded up to a power of two."""
-    from ...formulas.registry import compile_expressions
+def _rounded_up(size):
+    return 1 << (size - 1).bit_length()
 
-    cuts = [cut for cut, _ in ALL]
-    times = [t for _, t in ALL]
-    sizes = compile_expressions([4 * cut.share for cut in cuts])(model("gpt2-xl"), _AWAY, 1)
-    counts = compile_expressions([t * cut.count for cut, t in zip(cuts, times, strict=True)])(model("gpt2-xl"), _AWAY, 1)
-    every = [(int(size), int(count)) for size, count in zip(sizes, counts, strict=True)]
-    if not tensors:
-        return 1 << (sum(size * count for size, count in every) - 1).bit_length()
-    return sum((1 << (size - 1).bit_length()) * count for size, count in every)
+
+def _pinned():
+    """Bytes pinned for GPT-2 XL's fp32 weights: each tensor's, rounded up to a power of two."""
+    numbers = [(cut.share, cut.count * times) for cut, times in ALL]
+    sizes, counts = (compile_expressions(part)(model("gpt2-xl"), _AWAY, 1) for part in zip(*numbers, strict=True))
+    return sum(count * _rounded_up(4 * size) for size, count in zip(sizes, counts, strict=True))
 
 
 def _tokens(moved, done, gpus=4):
@@ -114,7 +112,9 @@ EXERCISES = [
                 budget(model("gpt2-xl"), _AWAY).host["parameters"] + budget(model("gpt2-xl"), _AWAY).host["gradients"]
             ),
             "the weights alone: each gradient is pinned as well": _pinned,
-            "each tensor is rounded up by itself, not the sum": lambda: 2 * _pinned(tensors=False),
+            "each tensor is rounded up by itself, not the sum": lambda: (
+                2 * _rounded_up(4 * model("gpt2-xl").parameters)
+            ),
             "the states are not pinned": lambda: 4 * _pinned(),
         },
         hints=(
