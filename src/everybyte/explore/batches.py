@@ -1,4 +1,4 @@
-"""Chapter 23's explorer: the peak of one step of the same sequences, cut into ever more batches whose gradients add up."""
+"""Chapter 23's explorer: the peak of one step of the same sequences, cut into ever more micro-batches whose gradients add up."""
 
 from sympy import Min, ceiling
 
@@ -12,7 +12,7 @@ from .explorer import Explorer
 from .planning import CHUNKS, PARTS, SAME, instants
 from .precision import Peak
 
-#: Into how many batches a step's sequences are cut, at most: there are no more batches than sequences.
+#: Into how many micro-batches a step's sequences are cut, at most: there are no more of them than sequences.
 CUTS = [2**i for i in range(7)]
 _KINDS = (0, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1)
 _CHUNKED = f"loss in {CHUNKS} chunks"
@@ -25,14 +25,14 @@ def _some(n, one, more):
 
 
 def batches(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
-    """The peak of a GPT's step in exact tensor bytes, a bar for each number of batches that its sequences are cut into.
+    """The peak of a GPT's step in exact tensor bytes, a bar for each number of micro-batches that its sequences are cut into.
 
     Args:
         model, setup, gpu: what it opens with; by default GPT-2 XL in fp32. `batch` times `accumulation` are the sequences
             of the whole step. AdamW, foreach or fused; the loss plain or in 8 chunks; no dropout, no checkpointing.
 
     Raises:
-        ValueError: a model that is not one of GPT-2's four sizes, a number of sequences, of tokens in one or of batches
+        ValueError: a model that is not one of GPT-2's four sizes, a number of sequences, of tokens in one or of micro-batches
             that is none of those offered, a GPU that is not in the catalog.
     """
     from ..catalog import models
@@ -40,7 +40,7 @@ def batches(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | N
     known = {name: m for name, m in models().items() if not m.unlike_gpt() and m.qkv_bias}
     start, chosen = model or known["gpt2-xl"], setup or Setup(precision="fp32")
     checks.one_of("batches", "model", start.name, known)
-    cuts = {_some(n, "batch", "batches"): {"accumulation": n, "accumulated": int(n > 1)} for n in CUTS}
+    cuts = {_some(n, "micro-batch", "micro-batches"): {"accumulation": n, "accumulated": int(n > 1)} for n in CUTS}
     steps = {"foreach": {"foreach": 1}, "fused": {"foreach": 0}}
     loss = _CHUNKED if chosen.loss == "chunked" else "plain loss"
     sequences = {_some(2**i, "sequence", "sequences"): {"batch": 2**i} for i in range(9)}
@@ -53,22 +53,28 @@ def batches(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | N
         Choice("whole", "in a step", sequences, _some(chosen.batch * chosen.accumulation, "sequence", "sequences"), "slider"),
         Choice("sequence", "sequence (tokens)", {f"{2**i:,}": {"sequence": 2**i} for i in range(7, 11)},
                f"{chosen.sequence:,}", "slider"),
-        Choice("cut", "cut into batches", cuts, _some(chosen.accumulation, "batch", "batches"), "slider"),
+        Choice("cut", "cut into", cuts, _some(chosen.accumulation, "micro-batch", "micro-batches"), "slider"),
         shared("gpu", gpu and gpu.name),
     ]  # fmt: skip
     plain = {"model": "gpt2-xl", "precision": "fp32", "attention": "flash", "loss": "plain loss", "step": "foreach",
-             "whole": "8 sequences", "sequence": "1,024", "cut": "1 batch"}  # fmt: skip
-    few = {"step": "fused", "precision": "bf16-mixed", "whole": "2 sequences", "sequence": "512", "cut": "2 batches"}
-    small = plain | {"model": "gpt2", "whole": "64 sequences", "cut": "4 batches"}
+             "whole": "8 sequences", "sequence": "1,024", "cut": "1 micro-batch"}  # fmt: skip
+    few = {
+        "step": "fused",
+        "precision": "bf16-mixed",
+        "whole": "2 sequences",
+        "sequence": "512",
+        "cut": "2 micro-batches",
+    }
+    small = plain | {"model": "gpt2", "whole": "64 sequences", "cut": "4 micro-batches"}
     presets = {
-        "XL, nothing left to cut": plain | {"cut": "8 batches"},
+        "XL, nothing left to cut": plain | {"cut": "8 micro-batches"},
         "XL, cutting costs": plain | few,
         "124M, mostly loss": small,
         "the same, in chunks": small | {"loss": _CHUNKED},
     }
     parts = [(part, draw.part(part).label, part) for part in PARTS]
     return Explorer(
-        "One step, cut into batches", controls, Peak(parts, bars="cut", instants=instants(_KINDS)), presets, base=SAME | {"segmented": 0},
+        "One step, cut into micro-batches", controls, Peak(parts, bars="cut", instants=instants(_KINDS)), presets, base=SAME | {"segmented": 0},
         derived=[("accumulated", accumulated * Min(B - 1, 1)), ("batch", ceiling(B / _N)), ("fused_adam", 1 - foreach)],
         subject=("model", "precision", "attention", "loss", "step", "whole", "cut"), also=("batch", "sequence"),
     )  # fmt: skip
