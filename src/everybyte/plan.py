@@ -65,13 +65,38 @@ def made(model: Model, setup: Setup) -> int:
 
 @lru_cache(4096)
 def _made(model, setup):
+    from .formulas.sharding import Kind
     from .formulas.walking import LAST, LATER, MARKS, Shape
 
-    ledger = sections_of(model, setup, 1)
-    sizes = {name: sum(size for *_, taken, _ in lines for _, size in taken) for name, lines in ledger.items()}
+    ledger, copies, more = sections_of(model, setup, 1), (), 0
+    if setup.fsdp:  # of what is copied and cast to be gathered, one after another, the ledger has the most that lives
+        gathered, types = _gathered(model, setup), setup.dtypes
+        away, cast = setup.offload == "cpu", types.autocast
+        more = gathered * (away and cast)
+        if Kind.of(setup).alone:
+            copies = ("root cast", "block cast", "model cast")
+            more = gathered * away + gathered * DTYPE_BYTES[types.compute] // DTYPE_BYTES[types.weights] * cast
+    sizes = {
+        section: sum(size for _, name, taken, _ in lines if name not in copies for _, size in taken)
+        for section, lines in ledger.items()
+    }
     plan = Shape.of(model, setup).plan(whole=False)
     other = {*MARKS, "optimizer"}
-    return sum(n * sizes[name] for name, _, n in plan if name.removeprefix(LATER).removeprefix(LAST) not in other)
+    return more + sum(
+        n * sizes[name] for name, _, n in plan if name.removeprefix(LATER).removeprefix(LAST) not in other
+    )
+
+
+def _again(setup):
+    """What a formula for units of blocks has to be told of one unit: it gathers nothing again."""
+    return {"sharded_weights": 0} if setup.sharding_units == "model" else {}
+
+
+def _gathered(model, setup):
+    """Bytes of a GPU's shares, as they are stored, each time FSDP gathers a unit."""
+    from .formulas import formula
+
+    return int(formula("fsdp.to_gpu").at(model, setup, **_again(setup)))
 
 
 def work(model: Model, setup: Setup) -> Work:
@@ -91,10 +116,9 @@ def work(model: Model, setup: Setup) -> Work:
     held = added = int(model.parameters)  # numbers that the optimizer has, and that gradients are
     sent = copied = 0
     if setup.fsdp:
-        once = {"sharded_weights": 0} if setup.sharding_units == "model" else {}  # it gathers nothing again
         held = added = at("fsdp.model.share")
-        sent = at("fsdp.sent", **once)
-        copied = at("fsdp.to_gpu", **once) + at("fsdp.to_host") if setup.offload == "cpu" else 0
+        sent = at("fsdp.sent", **_again(setup))
+        copied = _gathered(model, setup) + at("fsdp.to_host") if setup.offload == "cpu" else 0
     elif setup.distributed:
         held = -(-held // setup.gpus) if setup.sharding == "zero1" else held
         sent = at("zero.sent")  # once, whatever the number of batches
