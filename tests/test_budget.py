@@ -141,7 +141,7 @@ def test_json_gives_the_same_numbers_back():
 
 
 def test_an_architecture_without_a_ledger_keeps_to_its_states():
-    budget = eb.budget(eb.model("llama-2-7b"), eb.Setup())
+    budget = eb.budget(eb.model("mixtral-8x7b"), eb.Setup())
     assert (budget.peak, budget.peak_at, budget.parts) == (None, None, {})
     assert list(budget.moments) == list(budget.phases) == ["rest", "after_step"]
     for moment, live in budget.phases.items():

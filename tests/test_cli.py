@@ -66,10 +66,10 @@ def test_a_witness_as_a_table(capsys, command):
 
 
 def test_an_architecture_without_a_ledger_has_its_states_alone(capsys):
-    found = no_fractions(said(capsys, "budget", "llama-2-7b", "--dropout", "0", "--json").replace("0.0", "0"))
+    found = no_fractions(said(capsys, "budget", "mixtral-8x7b", "--dropout", "0", "--json").replace("0.0", "0"))
     assert list(found) == KEYS[:5]
     assert found["parts"] == {} and list(found["phases"]) == ["rest", "after_step"]
-    assert "peak" not in said(capsys, "budget", "llama-2-7b")
+    assert "peak" not in said(capsys, "budget", "mixtral-8x7b")
 
 
 def test_compare(capsys):

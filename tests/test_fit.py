@@ -222,15 +222,17 @@ def test_where_nothing_fits_it_says_what_is_too_large_and_what_would_do():
 
 
 def test_an_architecture_whose_step_is_not_derived():
-    llama = eb.model("llama-2-7b")
-    found = fit(llama, eb.Setup(), "a100-80gb")
-    assert not found.fits and found.peak == eb.budget(llama, eb.Setup(batch=1), BLOCK).phases["after_step"]
+    normed = eb.model("qwen3-8b")
+    found = fit(normed, eb.Setup(), "a100-80gb")
+    assert not found.fits and found.peak == eb.budget(normed, eb.Setup(batch=1), BLOCK).phases["after_step"]
     assert found.nearest_gpu.name == "h200" and "states alone" in repr(found)
-    with pytest.raises(ValueError, match="Model.gated.*witness=eb.dry_run"):
-        fit(llama, eb.Setup(), "h200")
+    with pytest.raises(ValueError, match="Model.qk_norm.*witness=eb.dry_run"):
+        fit(normed, eb.Setup(), "h200")
     with pytest.raises(ValueError, match="Model.gated"):
-        plan(llama, eb.Setup(), "h200")
-    small = llama.replace(layers=2, width=64, heads=4, kv_heads=4, head_width=16, ffn_width=96, vocabulary=500)
+        plan(normed, eb.Setup(), "h200")
+    small = eb.model("llama-2-7b").replace(
+        layers=2, width=64, heads=4, kv_heads=4, head_width=16, ffn_width=96, vocabulary=500
+    )
     wanted = eb.dry_run(small, eb.Setup(batch=9, sequence=16), block=BLOCK).peak
     counted = fit(small, eb.Setup(sequence=16), card(wanted), "batch", NOTHING, eb.dry_run)
     assert counted.value == 9 and counted.free == 0 and counted.next.peak > wanted
@@ -298,7 +300,7 @@ def test_the_command(capsys):
         (["gpt2", "--gpu", "h300"], "fit.gpu: 'h300' is unknown"),
         (["gpt2", "--gpu", "h200", "--vary", "width"], "fit.vary: 'width'"),
         (["gpt2", "--gpu", "h200", "--keep-other", "1"], "not a number followed by a unit"),
-        (["llama-2-7b", "--gpu", "h200"], "Model.gated"),
+        (["qwen3-8b", "--gpu", "h200"], "Model.qk_norm"),
     ],
 )
 def test_bad_input_to_the_command(capsys, arguments, said):

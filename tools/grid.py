@@ -6,6 +6,7 @@ from itertools import product
 from random import Random
 
 import everybyte as eb
+from everybyte.dryrun import PARTS
 from everybyte.setup import (
     ATTENTIONS,
     BUCKETS,
@@ -86,6 +87,21 @@ def saving(seed: int, chunks: bool = True) -> tuple[eb.Model, eb.Setup, int]:
     return model, setup.replace(**changes), block
 
 
+def llama(seed: int) -> tuple[eb.Model, eb.Setup, int]:
+    """`saving(seed)`, but of a Llama: turned positions, grouped heads of a width of their own, three matrices in the MLP."""
+    model, setup, block = saving(seed)
+    draw = Random(2 * 10**6 + seed).choice
+    kv_heads, groups = draw([1, 1, 2, 3]), draw([1, 1, 2, 3])
+    model = eb.Model(
+        name=f"llama {seed}", layers=model.layers, width=draw([1, 5, 8, 24, 36, 64]), heads=groups * kv_heads, kv_heads=kv_heads,
+        head_width=draw([2, 4, 6, 8, 12, 20, 64]), vocabulary=model.vocabulary, positions=draw([0, 33]), learned_positions=0,
+        ffn_width=draw([1, 7, 24, 56, 88]), gated=True, fused=False, tied=draw([True, False]), qkv_bias=draw([True, False]),
+        out_bias=False, ffn_bias=False, norm="rmsnorm",
+    )  # fmt: skip
+    narrow = model.head_width % 4 and setup.dtypes.compute == "fp32"  # no kernel takes these
+    return model, setup.replace(dropout=0.0, attention="eager" if narrow else setup.attention), block
+
+
 #: How many GPUs may share a model.
 WORLDS = (1, 2, 3, 8, 64, 1024)
 
@@ -130,3 +146,35 @@ def disagreements(model: eb.Model, setup: eb.Setup, blocks=BLOCKS) -> list[str]:
         pairs |= {"peak": (budget.peak, trace.peak), "peak_at": (budget.peak_at, trace.peak_at)}
         found += [f"{what}, block {block}: {a} predicted, {b} counted" for what, (a, b) in pairs.items() if a != b]
     return found
+
+
+def _course(witness, phase_of):
+    """[(phase, {part: bytes})] of each place of a witness's timeline."""
+    lines = witness.timeline()
+    return [
+        (phase_of(place), {part: lines[part][place] for part in PARTS if part in lines and lines[part][place]})
+        for place in range(len(witness.live))
+    ]
+
+
+def _split(witness, phase_of):
+    """The places outside the optimizer's step, and the most that lives in it."""
+    places = _course(witness, phase_of)
+    inside = [sum(parts.values()) for phase, parts in places if phase == "optimizer"]
+    return [parts for phase, parts in places if phase != "optimizer"], max(inside, default=None)
+
+
+def first_difference(model: eb.Model, setup: eb.Setup, block: int = 1) -> str | None:
+    """The first place at which the timelines differ, with what the ledger calls it; None where there is none."""
+    budget, trace = eb.budget(model, setup, block), eb.dry_run(model, setup, block)
+    moments = {"optimizer step": "optimizer"}
+    marks = set(trace.marks.values())
+    predicted, most = _split(budget, lambda i: moments.get(budget.operations[i][1], budget.operations[i][1]))
+    counted, seen = _split(trace, lambda i: "mark" if i in marks else trace.operations[i][1])
+    names = [name for name, moment, _ in budget.operations if moment != "optimizer step"]
+    if len(predicted) != len(counted):
+        return f"{len(predicted)} operations predicted, {len(counted)} counted"
+    if most != seen:
+        return f"optimizer step: {most} predicted, {seen} counted"
+    different = (i for i in range(len(predicted)) if predicted[i] != counted[i])
+    return next((f"{i}, {names[i]}: {predicted[i]} predicted, {counted[i]} counted" for i in different), None)

@@ -44,7 +44,7 @@ class Budget:
         But what the optimizer takes tensor by tensor stands as one operation that takes the most of it.
 
         Raises:
-            ValueError: where the step is not derived for the model's architecture.
+            ValueError: where the step is not derived for the model's architecture, or with that setup.
         """
         return self._course[1]
 
@@ -70,7 +70,7 @@ class Budget:
 
     @cached_property
     def _course(self):
-        if unlike := self.model.unlike_gpt():
+        if unlike := not_derived(self.model, self.setup):
             raise ValueError(unlike)
         from .formulas.walking import Shape, unroll
 
@@ -149,11 +149,22 @@ def budget(model: Model, setup: Setup, block: int = 1) -> Budget:
     rest = {part: values[name] for part, name in _REST.items()}
     if setup.distributed:
         rest |= _shared_rest(model, setup, block)
-    if model.unlike_gpt():
+    if model.unlike_llama() is None:
+        rest["buffers"] = values["buffers"] = 0  # its eager attention makes the mask anew
+    if not_derived(model, setup):
         moments = {"rest": rest, "after_step": {part: values[name] for part, name in _AFTER_STEP.items()}}
         return Budget(model, setup, block, moments, {}, {m: sum(parts.values()) for m, parts in moments.items()})
     found = _whole_step(model, setup, block, rest)
     return found if setup.offload == "none" else replace(found, host=_host_program()(model, setup, 1))
+
+
+def not_derived(model: Model, setup: Setup) -> str | None:
+    """Why the model's whole step with the setup is not derived, in words; None where it is: a GPT's, a Llama's on one GPU."""
+    unlike = model.unlike_llama()
+    if unlike is None and not setup.distributed:
+        return f"Setup.dropout: {setup.dropout} with {model.name}, a Llama; allowed: 0.0" if setup.dropout else None
+    unlike_gpt = model.unlike_gpt()
+    return unlike if unlike and unlike_gpt and model.norm == "rmsnorm" else unlike_gpt  # of the two the nearer
 
 
 def _shared_rest(model, setup, block):
@@ -215,7 +226,7 @@ def peaks(model: Model, setup: Setup, batch, sequence, block: int = 1):
 
     from .formulas.walking import Shape, walk
 
-    if unlike := model.unlike_gpt():
+    if unlike := not_derived(model, setup):
         raise ValueError(unlike)
     checks.one_of("peaks", "setup.loss", setup.loss, ("plain",))
     batch, sequence = numpy.broadcast_arrays(*(numpy.asarray(x, dtype="int64") for x in (batch, sequence)))
@@ -243,8 +254,10 @@ def sections_of(model: Model, setup: Setup, block: int, arrays: bool = False, **
     Args:
         arrays: whether `named`, symbols by name in code that replace what the setup says, are numpy arrays.
     """
+    from .formulas.llama_ledger import LlamaKind
     from .formulas.sharding import Kind
 
     checkpointing = "segments" if setup.segment else setup.checkpointing
-    program = _ledger_program(setup.loss == "chunked", checkpointing, setup.accumulation > 1, Kind.of(setup), arrays)
+    kind = LlamaKind() if model.unlike_gpt() else Kind.of(setup)
+    program = _ledger_program(setup.loss == "chunked", checkpointing, setup.accumulation > 1, kind, arrays)
     return program(model, setup, block, **named)

@@ -6,7 +6,7 @@ from functools import cached_property
 from html import escape
 
 from . import checks, units
-from .budget import budget
+from .budget import budget, not_derived
 from .catalog import Gpu, Model, gpu, gpus
 from .setup import LIMITS, Setup
 from .tables import Table
@@ -161,10 +161,14 @@ class Fit:
 
     @cached_property
     def nearest_setup(self):
-        """The cheapest `Rung` of `plan` that fits this GPU; None where there is none or the whole step is not derived."""
+        """The cheapest `Rung` of `plan` that fits this GPU; None where there is none, or `plan` takes no such model."""
         from .plan import plan
 
-        return plan(self.model, self.setup, self.gpu, self.headroom).best if self.witness.peak is not None else None
+        return plan(self.model, self.setup, self.gpu, self.headroom).best if self._planned else None
+
+    @property
+    def _planned(self):
+        return self.witness.peak is not None and not self.model.unlike_gpt()
 
     @cached_property
     def nearest_gpus(self) -> int | None:
@@ -206,10 +210,10 @@ class Fit:
         card = f"{card.name} ({units.text(card.memory)})" if card else "no single GPU of the catalog"
         whole = "whole step" if self.witness.peak is not None else "states alone"
         said = [f"nearest GPU that the {whole} would fit: {card}"]
-        if self.witness.peak is not None:
-            said.append(
-                f"nearest setup on {self.gpu.name}: {rung.text() if rung else 'none of the switches is enough'}"
-            )
+        if self._planned:
+            switches = rung.text() if rung else "none of the switches is enough"
+            host = f", {units.text(rung.host)} in the host's memory" if rung and rung.host else ""
+            said.append(f"nearest setup on {self.gpu.name}: {switches}{host}")
         return said
 
     def table(self) -> Table:
@@ -308,7 +312,7 @@ def fit(
     found = count(shown)
     if found.peak is None and value is not None:
         raise ValueError(
-            f"{model.unlike_gpt()}; its whole step is not derived, and its states fit the {units.text(usable)} that "
+            f"{not_derived(model, setup)}; its whole step is not derived, and its states fit the {units.text(usable)} that "
             f"{gpu.name} has usable; allowed: witness=eb.dry_run, where the reference has its architecture"
         )
     following = None if after is None else count(after)

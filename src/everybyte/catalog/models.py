@@ -179,6 +179,28 @@ class Model:
                 return f"Model.{field}: {getattr(self, field)!r} of {self.name} is not a GPT's; allowed: {value!r}"
         return None
 
+    def unlike_llama(self) -> str | None:
+        """What keeps the model from being a Llama as the book's reference builds it, in words; None where nothing does."""
+        wanted = dict.fromkeys(("experts", "latent_rank", "token_types", "learned_positions"), 0)
+        wanted |= dict.fromkeys(
+            ("embedding_norm", "qk_norm", "sinks", "pooler", "fused", "out_bias", "ffn_bias"), False
+        )
+        wanted |= {
+            "gated": True,
+            "norm": "rmsnorm",
+            "block_norms": 2,
+            "final_norm": True,
+            "embedding_width": self.width,
+        }
+        for field, value in wanted.items():
+            if getattr(self, field) != value:
+                return f"Model.{field}: {getattr(self, field)!r} of {self.name} is not a Llama's; allowed: {value!r}"
+        if self.head_width % 2:
+            return (
+                f"Model.head_width: {self.head_width} of {self.name} cannot be turned in pairs; allowed: even numbers"
+            )
+        return None
+
     def replace(self, **changes) -> "Model":
         """A copy with some fields changed, checked again.
 

@@ -145,7 +145,7 @@ class Ledger:
         self._moved = self._gradients_go
         self._loss_scale = "scale" if self.accumulation == "only" else "d_share"
         self._selective = self.checkpointing == "selective"
-        self._forgotten = FORGOTTEN_IN_ATTENTION if self._selective else {}
+        self._forgotten = self._forgotten_in_attention if self._selective else {}
         for name in self._names():
             self.sections[name] = []
             self._lines = self.sections[name]
@@ -170,6 +170,8 @@ class Ledger:
 
     #: Whether the last of several batches is unlike those before.
     last_differs = False
+    #: The linear layers of a block, and what goes where forward keeps nothing.
+    _linear, _forgotten_in_attention, _all_forgotten = LINEAR, FORGOTTEN_IN_ATTENTION, FORGOTTEN
     #: What goes as backward ends.
     _ending = ("one", "scaled_loss")
 
@@ -231,11 +233,19 @@ class Ledger:
         old = ["tokens", "targets"] if self._later else []  # the batch before's have their names still
         self._op("targets", ("targets", t, 8), gone=old, part="loss")
         self._module_entered()
+        self._embedding()
+
+    def _embedding(self):
+        """From tokens to the residual stream."""
         self._op("positions", ("positions", S, 8))
         self._op("token rows", ("token_rows", t * H, w))
         self._op("position rows", ("position_rows", S * H, w))
         self._op("embedding", ("x", t * H, w), gone=["token_rows", "position_rows"])
         self._dropout("embedding", w)
+
+    def _norm(self, name, out, stats):
+        """Its output, and the mean and the inverse deviation of each token."""
+        self._op(name, (out, t * H, w), (stats, t, 4, 2))
 
     def _dropout(self, name, width, gone=()):
         """Takes a tensor as large as its input, which goes, and a mask of one byte an element."""
@@ -249,7 +259,7 @@ class Ledger:
 
     def _block_forward(self, last=False):
         """`last`: of a segment that is made again, which stops at the last tensor that backward reads."""
-        self._op("norm 1", ("n1", t * H, w), ("stats1", t, 4, 2))
+        self._norm("norm 1", "n1", "stats1")
         self._op("qkv input cast", ("n1_cast", t * H, c, autocast))
         self._casts("qkv", 3 * H * H, 3 * H, qkv_bias)
         self._op("qkv", ("qkv", 3 * t * H, c))
@@ -262,7 +272,7 @@ class Ledger:
         gone = [("n1", autocast), ("qkv", 0 if self._selective else projection_goes)]
         self._dropout("out", c, gone=gone)
         self._op("residual 1", ("x_mid", t * H, w), gone=["o"])
-        self._op("norm 2", ("n2", t * H, w), ("stats2", t, 4, 2))
+        self._norm("norm 2", "n2", "stats2")
         self._op("up input cast", ("n2_cast", t * H, c, autocast))
         self._casts("up", H * F, F, ffn_bias)
         self._op("up", ("up", t * F, c))
@@ -278,12 +288,12 @@ class Ledger:
 
     def _first_block_passed(self):
         """Forward of a segment's first block: of it, its input alone stays."""
-        self._forgotten = FORGOTTEN
+        self._forgotten = self._all_forgotten
         self._block_forward()
 
     def _block_passed(self):
         """Forward of another block of a segment: its input goes too."""
-        self._forgotten = FORGOTTEN | {"residual 2": ["x_mid", "x_out"]}
+        self._forgotten = self._all_forgotten | {"residual 2": ["x_mid", "x_out"]}
         self._block_forward()
         self._forgotten = {}
 
@@ -295,7 +305,7 @@ class Ledger:
 
     def _casts_dropped(self):
         """A segment is made again: autocast's copies go, but for those that backward will read."""
-        self._op("casts dropped", gone=[f"{name}.bias_cast" for name in LINEAR])
+        self._op("casts dropped", gone=[f"{name}.bias_cast" for name in self._linear])
 
     def _flash_forward(self):
         """Of the scores, the logarithm of each row's sum alone; and the dropout's random state."""
@@ -329,7 +339,7 @@ class Ledger:
         self._op("heads", *taken, gone=["masked", ("weights_dropped", autocast)])
 
     def _loss(self):
-        self._op("last norm", ("nf", t * H, w), ("statsf", t, 4, 2))
+        self._norm("last norm", "nf", "statsf")
         self._moment = "loss forward"
         self._op("head input cast", ("nf_cast", t * H, c, autocast), part="loss")
         self._op("head weight cast", ("head.cast", V * H, c, autocast), part="casts")
@@ -342,12 +352,12 @@ class Ledger:
     def _forward_ends(self):
         """What goes as forward ends: autocast's copies of what no backward reads, and the batch before's loss."""
         copies = ("bias_cast", "cast") if self.checkpointing == "segments" else ("bias_cast",)
-        return [(f"{name}.{copy}", L) for name in LINEAR for copy in copies] + ["loss"] * (self._later)
+        return [(f"{name}.{copy}", L) for name in self._linear for copy in copies] + ["loss"] * (self._later)
 
     # The chunked loss.
 
     def _chunked_loss(self):
-        self._op("last norm", ("nf", t * H, w), ("statsf", t, 4, 2))
+        self._norm("last norm", "nf", "statsf")
         self._moment = "loss forward"
         self._op("head weight cast", ("head.cast", V * H, c, autocast), part="casts")
 
@@ -506,10 +516,11 @@ class Ledger:
         added = [(f"{name}.grad", self._moved), (f"{name}.bias_grad", self._moved)]
         self._op(f"{name} backward", (gradient, t * H, w), *taken, gone=[*gone, *added])
 
-    def _linear_backward(self, name, inputs, weight, bias, has_bias, saved, gone):
+    def _linear_backward(self, name, inputs, weight, bias, has_bias, saved, gone, stays=False):
         """Gradients of a linear layer's input, weight and bias; under autocast 16-bit ones, then cast.
 
         `saved`: its input. What was made again goes as soon as it is read; what was kept, when all gradients are made.
+        `stays`: whether the weight's, as a product without bias makes it, stays for now where it is to go.
         """
         own, saved = "gradients", [*saved, f"{name}.cast"]
         again = self.checkpointing == "segments"
@@ -520,7 +531,7 @@ class Ledger:
             (f"{name}.bias_grad", bias, c, full * has_bias, own),
             (f"{name}.bias_grad16", bias, c, autocast * has_bias),
         )
-        added = [(f"{name}.{x}", self._moved) for x in ("grad", "first.grad", "bias_grad")]
+        added = [(f"{name}.{x}", self._moved) for x in ("grad", "bias_grad", *([] if stays else ["first.grad"]))]
         self._op(f"{name} bias gradient", *taken, gone=[*gone, *([] if again else saved), *added])
         taken = (f"{name}.bias_grad32", bias, 4, autocast * has_bias, own)
         gone = [f"{name}.bias_grad16", (f"{name}.bias_grad32", self._moved)]
@@ -618,12 +629,15 @@ class Ledger:
         for name in ("q gradient copied", "v gradient copied"):
             self._op(name, (f"{name}.copy", t * H, c, eager * copied_out), gone=[f"{name}.copy"])
 
-    def _end(self):
+    def _positions_backward(self):
         taken = ("embedding.undropped", t * H, w, dropped)
         self._op("embedding dropout backward", taken, gone=["embedding.mask", "embedding.undropped"])
         self._op("sum over sequences", ("d_positions", S * H, w))
         taken = ("position.grad", N * H, w, 1, "gradients")
         self._op("position gradient", taken, gone=["positions", "d_positions", ("position.grad", self._moved)])
+
+    def _end(self):
+        self._positions_backward()
         summed = tied * full * (lone if self.chunked else 1)
         taken = ("token.grad", V * H, w, 1 - tied, "gradients"), ("token.partial", V * H, w, tied)
         ending = self._ending

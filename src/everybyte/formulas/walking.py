@@ -16,7 +16,7 @@ MARKS = ("after_forward", "after_backward", "after_step")
 #: The sections in which a block's own operations run.
 BLOCKS = {
     "block_forward", "first_block_passed", "block_passed", "segment_entered", "block_again", "last_block_again",
-    "last_block_backward", "block_backward",
+    "last_block_backward", "block_backward", "first_block_backward",
 }  # fmt: skip
 #: What stands before a section's name for the batches that find gradients there.
 LATER = "later "
@@ -33,6 +33,7 @@ class Shape:
         segment: blocks that forward forgets together; 0 for none. accumulation: batches whose gradients add up.
         units: `zero2` or `zero3` where FSDP gathers blocks, and reduces their gradients. views: whether gradients are views
             of DDP's buckets.
+        rotary: whether positions turn queries and keys: what all blocks share of it goes in the first one's backward.
     """
 
     layers: int
@@ -41,6 +42,7 @@ class Shape:
     accumulation: int = 1
     units: str = ""
     views: bool = False
+    rotary: bool = False
 
     @classmethod
     def of(cls, model, setup):
@@ -49,7 +51,8 @@ class Shape:
         chunks = -(-tokens // -(-tokens // setup.loss_chunks)) if setup.loss == "chunked" else None
         units = setup.sharding if setup.fsdp and setup.sharding_units == "block" else ""
         views = setup.ddp and setup.buckets == "views"
-        return cls(model.layers, chunks, setup.segment, setup.accumulation, units, views)
+        rotary = model.unlike_gpt() is not None
+        return cls(model.layers, chunks, setup.segment, setup.accumulation, units, views, rotary)
 
     def plan(self, whole):
         """The step's order: (section or mark, whether it is worth seeing, how many times it runs), one batch after another.
@@ -100,6 +103,10 @@ class Shape:
             yield from _grouped(self._units_backward(), whole)
             return
         if not self.segment:
+            if self.rotary:
+                yield from _repeat([("block_backward", True, 1)], self.layers - 1, whole)
+                yield "first_block_backward", True, 1
+                return
             yield "block_backward", True, 1
             if self.layers > 1:
                 yield "block_backward", False, self.layers - 2

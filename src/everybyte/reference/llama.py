@@ -11,20 +11,10 @@ from ..catalog import Model
 from ..setup import Setup
 from .gpt import ChunkedLoss, Loss, checkpointed
 
-#: Fields that may differ from Llama's, and what the others must be.
-_WANTED = dict.fromkeys(("experts", "latent_rank", "token_types", "learned_positions"), 0)
-_WANTED |= dict.fromkeys(("embedding_norm", "qk_norm", "sinks", "pooler", "fused", "out_bias", "ffn_bias"), False)
-_WANTED |= {"gated": True, "norm": "rmsnorm", "block_norms": 2, "final_norm": True}
-
 
 def unlike_llama(model: Model) -> str | None:
     """What keeps the model from being a Llama as it is built here, in words; None where nothing does."""
-    for field, value in (_WANTED | {"embedding_width": model.width}).items():
-        if getattr(model, field) != value:
-            return f"Model.{field}: {getattr(model, field)!r} of {model.name} is not a Llama's; allowed: {value!r}"
-    if model.head_width % 2:
-        return f"Model.head_width: {model.head_width} of {model.name} cannot be turned in pairs; allowed: even numbers"
-    return None
+    return model.unlike_llama()
 
 
 def turns(S, D, device, base=10_000.0):
