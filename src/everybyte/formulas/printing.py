@@ -5,6 +5,7 @@ integers, never as a product with a fraction (`floor(a/49)` as `(1/49)*a` gives 
 """
 
 import re
+from functools import lru_cache
 
 import sympy
 from sympy.printing.jscode import JavascriptCodePrinter
@@ -73,6 +74,14 @@ class _Numpy(_Python):
 
 
 class _JavaScript(JavascriptCodePrinter):
+    def __init__(self, fields):
+        super().__init__()
+        self._fields = frozenset(fields)
+
+    def _print_Symbol(self, expr):
+        name = super()._print_Symbol(expr)
+        return f"v.{name}" if expr.name in self._fields else name
+
     def _print__CeilingOf(self, expr):
         over, under = map(self._print, expr.args)
         return f"Math.ceil(({over}) / ({under}))"
@@ -97,10 +106,16 @@ class _JavaScript(JavascriptCodePrinter):
 
 def _program(printer, exprs, names):
     """(assignments, results) as text, common subexpressions taken out, symbols renamed to `names`."""
-    known = {s: sympy.Symbol(name) for s, name in names.items()}
-    exprs = [_inert(e, known) for e in exprs]
-    shared, results = sympy.cse(exprs, symbols=sympy.numbered_symbols("t_"), optimizations=[], order="none")
+    shared, results = _shared(tuple(exprs), tuple(names.items()))
     return [(str(s), printer.doprint(e)) for s, e in shared], [printer.doprint(e) for e in results]
+
+
+@lru_cache(maxsize=512)
+def _shared(exprs, names):
+    """(assignments, results) as expressions: the languages that a formula is printed in have them in common."""
+    known = {s: sympy.Symbol(name) for s, name in names}
+    exprs = [_inert(e, known) for e in exprs]
+    return sympy.cse(exprs, symbols=sympy.numbered_symbols("t_"), optimizations=[], order="none")
 
 
 _STAND_INS = {sympy.Max: _MaxOf, sympy.Min: _MinOf}
@@ -135,5 +150,5 @@ def compile_python(exprs, names, arrays=False):
 
 def javascript(expr, names) -> str:
     """An arrow function of one object whose fields are the names: `(v) => …`."""
-    lines, (result,) = _program(_JavaScript(), [expr], {s: f"v.{name}" for s, name in names.items()})
+    lines, (result,) = _program(_JavaScript(names.values()), [expr], names)
     return "(v) => { " + "".join(f"const {name} = {text}; " for name, text in lines) + f"return {result}; }}"
