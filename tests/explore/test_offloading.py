@@ -30,7 +30,7 @@ def state(explorer, setup, model, gpu):
         "model": model.name,
         "precision": setup.precision,
         "stage": STAGES[setup.sharding],
-        "checkpointing": "blocks made again" if setup.segment else "nothing again",
+        "checkpointing": "full checkpointing" if setup.segment else "(no checkpointing)",
         "gpus": gpus_label(setup.gpus),
         "batch": f"{setup.batch:,}",
         "gpu": gpu.name,
@@ -72,7 +72,7 @@ def seconds(explorer, preset):
 
 @pytest.mark.parametrize(
     ("preset", "hidden"),
-    [("Reset", False), ("XL, the bus is hidden", True), ("the same, blocks made again", True), ("XL on 8", True), ("a slower GPU", True)],
+    [("Reset", False), ("XL, the bus is hidden", True), ("the same, checkpointed", True), ("XL on 8", True), ("a slower GPU", True)],
 )  # fmt: skip
 def test_the_presets_are_what_they_are_called(explorer, preset, hidden):
     up, down, arithmetic = seconds(explorer, preset)

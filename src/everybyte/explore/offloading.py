@@ -60,14 +60,14 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
         for p in PRECISIONS
         if PRECISIONS[p].compute == "bf16"
     }
-    kept = {"nothing again": Setup(), "blocks made again": Setup(checkpointing="full")}
+    kept = {"(no checkpointing)": Setup(), "full checkpointing": Setup(checkpointing="full")}
     controls = [
         Choice("model", "model", {name: bindings(m, None) for name, m in known.items()}, start.name),
         Choice("precision", "precision", precisions, chosen.precision),
         Choice("stage", "stage", {label: _decided(_SWITCHES[:1], Setup(sharding=s)) for s, label in STAGES.items()},
                STAGES[chosen.sharding]),
         Choice("checkpointing", "checkpointing", {label: _decided(_SWITCHES[1:], s) for label, s in kept.items()},
-               "blocks made again" if chosen.segment else "nothing again"),
+               "full checkpointing" if chosen.segment else "(no checkpointing)"),
         Choice("gpus", "GPUs", {gpus_label(n): {"shards": n} for n in GPUS}, gpus_label(chosen.gpus), kind="slider"),
         shared("batch", setup and f"{setup.batch:,}"),
         shared("gpu", gpu and gpu.name),
@@ -78,11 +78,11 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
         ("gradients", "gradients, down", _seconds("down", formula("fsdp.to_host").expr, "host_link")),
         ("other", "arithmetic", _seconds("of products", products, "flop_rate")),
     ]
-    usual = {"model": "gpt2-xl", "precision": "bf16-mixed", "stage": "ZeRO-3", "checkpointing": "nothing again",
+    usual = {"model": "gpt2-xl", "precision": "bf16-mixed", "stage": "ZeRO-3", "checkpointing": "(no checkpointing)",
              "gpus": "1 GPU", "batch": "8", "gpu": "h100-80gb"}  # fmt: skip
     presets = {
         "XL, the bus is hidden": usual | {"batch": "32"},
-        "the same, blocks made again": usual | {"batch": "16", "checkpointing": "blocks made again"},
+        "the same, checkpointed": usual | {"batch": "16", "checkpointing": "full checkpointing"},
         "XL on 8": usual | {"gpus": "8 GPUs", "batch": "4"},
         "a slower GPU": usual | {"gpu": "rtx-4090"},
     }
