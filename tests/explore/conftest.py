@@ -3,8 +3,10 @@
 import json
 import shutil
 import subprocess
+from functools import cache
 
 import pytest
+from matplotlib.backends import backend_agg
 
 from everybyte.explore import controls
 
@@ -39,3 +41,11 @@ def node(tmp_path_factory):
 def fresh_kernel(monkeypatch):
     """Each test opens its explorers as a fresh kernel does: nothing shared yet."""
     monkeypatch.setattr(controls, "_SHARED", {})
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_parser():
+    """Every figure's renderer parses mathematical text on its own: one for all remembers the labels of an axis."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend_agg, "MathTextParser", cache(backend_agg.MathTextParser))
+        yield
