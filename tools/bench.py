@@ -65,7 +65,8 @@ def speed():
 
 def agreement():
     """Every step of the grid, predicted and counted."""
-    configurations = list(chain(grid.steps(), (grid.anything(seed)[:2] for seed in range(2000))))
+    drawn = (draw(seed)[:2] for draw, seeds in ((grid.anything, 2000), (grid.llama, 1000)) for seed in range(seeds))
+    configurations = list(chain(grid.steps(), drawn))
     with ProcessPoolExecutor() as pool:
         work = pool.map(grid.disagreements, *zip(*configurations, strict=True), chunksize=8)
         found = [
