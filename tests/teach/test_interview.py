@@ -174,6 +174,11 @@ def test_numbers_follow_the_choice():
     assert len(changed) > 35
 
 
+def test_seconds_are_at_the_rate_of_the_data_type():
+    slow = interview(M, GPU, SETUP.replace(precision="fp32")).card("flops").answer
+    assert SHOWN["milliseconds"](STEP_FLOPS / GPU.fp32_flops) in slow
+
+
 def test_what_is_not_derived_is_said():
     answered = interview("mixtral-8x7b", "h100-80gb").card("when-is-the-peak")
     assert "(no number here)" in answered.answer
