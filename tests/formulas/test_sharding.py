@@ -98,7 +98,9 @@ def test_a_block_of_llama(gpus, precision):
     flat, sent, received = (
         int(formula(f"fsdp.llama_block.{n}").at(model, setup)) for n in ("flat", "sent", "received")
     )
-    taken = [(a.part, a.bytes) for a in eb.dry_run(model, setup).allocations if a.owner == "blocks.0" and a.birth]
-    assert ("communication", sent) in taken and ("gradients", received) in taken
-    buffers = {size for part, size in taken if part == "communication"}
+    made = [a for a in eb.dry_run(model, setup).allocations if a.owner == "blocks.0" and a.birth]
+    assert ("gradients", received) in [(a.part, a.bytes) for a in made]
+    buffers = {
+        a.bytes for a in made if a.part == "communication" and a.operation != "_to_copy"
+    }  # casts of each tensor aside
     assert buffers == {sent} if gpus == 1 else buffers >= {flat, sent}
