@@ -154,4 +154,3 @@ def test_what_fits_is_what_the_dry_run_says():
     assert found.value and peaks_of[0] == found.peak <= found.usable < peaks_of[1]
     too_large = fit(eb.model("llama-3-70b"), eb.Setup(), "h200")
     assert not too_large.fits and too_large.nearest_setup is None and "no single GPU" in repr(too_large)
-    assert "switches" not in repr(too_large)  # what they cost is not derived for a Llama
