@@ -228,7 +228,7 @@ def test_an_architecture_whose_step_is_not_derived():
     assert found.nearest_gpu.name == "h200" and "states alone" in repr(found)
     with pytest.raises(ValueError, match="Model.qk_norm.*witness=eb.dry_run"):
         fit(normed, eb.Setup(), "h200")
-    with pytest.raises(ValueError, match="Model.gated"):
+    with pytest.raises(ValueError, match="Model.qk_norm"):
         plan(normed, eb.Setup(), "h200")
     small = eb.model("llama-2-7b").replace(
         layers=2, width=64, heads=4, kv_heads=4, head_width=16, ffn_width=96, vocabulary=500

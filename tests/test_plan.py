@@ -19,6 +19,9 @@ from everybyte.reference.step import make_optimizer
 
 GPT2, XL = eb.model("gpt2"), eb.model("gpt2-xl")
 TINY = eb.Model(name="tiny", layers=3, width=40, heads=5, vocabulary=331, positions=64)
+LLAMA = eb.model("llama-3.1-8b").replace(
+    name="tiny llama", layers=3, width=48, heads=6, kv_heads=3, head_width=8, ffn_width=88, vocabulary=331
+)
 
 
 def test_every_rung_is_what_the_budget_says_of_the_same_tokens():
@@ -152,6 +155,26 @@ def test_made_is_what_a_trace_sees_born(changes):
     born = [a for a in trace.allocations if a.birth > 0 and trace.operations[a.birth][1] not in ("optimizer", "rest")]
     sums = 3 * 4 if "loss" in changes else 0  # of the four chunks' losses, which the ledger takes as one
     assert made(TINY, setup) == sum(a.bytes for a in born if not a.host) - sums
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"checkpointing": "full", "precision": "bf16-mixed"}, {"attention": "eager"}], ids=str
+)
+def test_so_it_is_of_a_llama(changes):
+    setup = eb.Setup(batch=2, sequence=16, **changes)
+    trace = eb.dry_run(LLAMA, setup)
+    born = [a for a in trace.allocations if a.birth > 0 and trace.operations[a.birth][1] not in ("optimizer", "rest")]
+    assert made(LLAMA, setup) == sum(a.bytes for a in born)
+
+
+def test_a_llama_has_a_plan():
+    """Of the host, its last resort, nothing is derived: then there is no answer, and what was asked is said."""
+    llama, setup = eb.model("llama-3.1-8b"), eb.Setup(batch=2, sequence=4096, precision="bf16")
+    found = plan(llama, setup, "h100-80gb")
+    assert found.asked.peak > found.usable >= found.best.peak == eb.budget(llama, found.best.setup, BLOCK).peak
+    assert found.best.text() == "optimizer fused, checkpointing full"
+    none = plan(llama, setup, "rtx-4090")
+    assert none.best is None and not any(r.setup.distributed for r in none.rungs) and repr(none).count("as asked") == 1
 
 
 @pytest.mark.parametrize(

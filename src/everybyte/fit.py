@@ -161,14 +161,14 @@ class Fit:
 
     @cached_property
     def nearest_setup(self):
-        """The cheapest `Rung` of `plan` that fits this GPU; None where there is none, or `plan` takes no such model."""
+        """The cheapest `Rung` of `plan` that fits this GPU; None where there is none, or no such step is derived."""
         from .plan import plan
 
         return plan(self.model, self.setup, self.gpu, self.headroom).best if self._planned else None
 
     @property
     def _planned(self):
-        return self.witness.peak is not None and not self.model.unlike_gpt()
+        return self.witness.peak is not None
 
     @cached_property
     def nearest_gpus(self) -> int | None:

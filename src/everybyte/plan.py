@@ -5,7 +5,7 @@ from functools import cached_property, lru_cache
 from itertools import product
 
 from . import units
-from .budget import budget, sections_of
+from .budget import budget, not_derived, sections_of
 from .catalog import Gpu, Model
 from .fit import BLOCK, Headroom, find_gpu
 from .setup import DTYPE_BYTES, Setup
@@ -59,7 +59,7 @@ class Work:
 
 
 def made(model: Model, setup: Setup) -> int:
-    """Bytes of all tensors that a GPT's forward and backward make on a GPU, one after another."""
+    """Bytes of all tensors that forward and backward make on a GPU, one after another."""
     return _made(model, setup.replace(optimizer_impl="foreach"))
 
 
@@ -100,7 +100,7 @@ def _gathered(model, setup):
 
 
 def work(model: Model, setup: Setup) -> Work:
-    """What one step of a GPT does.
+    """What one step does.
 
     Raises:
         ValueError: where the setup does not fit the model, or its step is not derived.
@@ -295,13 +295,13 @@ def plan(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None =
     The switches: the optimizer's implementation, attention, the loss in chunks, checkpointing, smaller batches with
     accumulation, and a precision with fewer digits. Those that the setup has thrown already stay thrown. Where no set of them
     fits, the last resorts: weights divided by FSDP, where there are several GPUs; then weights, gradients and states in the
-    memory of the CPU. Of each, no more than the precision with most digits that then fits.
+    memory of the CPU. Of each, no more than the precision with most digits that then fits. Of a Llama these are not derived.
 
     Raises:
         ValueError: an unknown GPU, a setup that does not fit the model, a model whose step is not derived.
     """
-    if unlike := model.unlike_gpt():
-        raise ValueError(unlike)
+    if why := not_derived(model, setup):
+        raise ValueError(why)
     setup.check_model(model)
     gpu = find_gpu(gpu)
     usable = (headroom or Headroom()).usable(gpu)
