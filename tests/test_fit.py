@@ -236,6 +236,9 @@ def test_an_architecture_whose_step_is_not_derived():
     wanted = eb.dry_run(small, eb.Setup(batch=9, sequence=16), block=BLOCK).peak
     counted = fit(small, eb.Setup(sequence=16), card(wanted), "batch", NOTHING, eb.dry_run)
     assert counted.value == 9 and counted.free == 0 and counted.next.peak > wanted
+    divided = eb.Setup(sequence=16, gpus=2, sharding="zero3")  # which the dry run alone knows of a Llama
+    counted = fit(small, divided, card(1000), "batch", NOTHING, eb.dry_run)
+    assert not counted.fits and counted.nearest_setup is None and "switches" not in repr(counted)
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ class Fit:
 
     @property
     def _planned(self):
-        return self.witness.peak is not None
+        return not not_derived(self.model, self.setup)
 
     @cached_property
     def nearest_gpus(self) -> int | None:

@@ -18,7 +18,7 @@ from math import ceil, sqrt
 from pathlib import Path
 
 from .. import checks, units
-from ..budget import budget
+from ..budget import budget, not_derived
 from ..catalog import Gpu, Model, model
 from ..fit import BLOCK, Headroom, find_gpu, fit
 from ..formulas import formula
@@ -40,7 +40,7 @@ _BACK = 3  # cards that come before one that was missed comes back
 def _budget(model, setup, block=1):
     found = budget(model, setup, block)
     if found.peak is None:
-        raise ValueError(model.unlike_gpt())
+        raise ValueError(not_derived(model, setup))
     return found
 
 
