@@ -31,7 +31,7 @@ test: $(STAMP) ## check everything: style, the tests, and every notebook run aga
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8
 
-test-browser: $(STAMP) ## every notebook in a real browser (needs Chromium), with timings and screenshots in .artifacts
+test-browser: $(STAMP) ## every notebook and explorer in a real browser (needs Chromium), with timings and screenshots in .artifacts
 	EVERYBYTE_BROWSER=whole $(BIN)/python -m pytest -s tests/browser
 
 notebooks: $(STAMP) ## run every notebook and store its outputs

@@ -1,7 +1,11 @@
-"""Every explorer of the book in a real JupyterLab, by keyboard: dark, narrow, still, and when its kernel dies."""
+"""The explorers in a real JupyterLab, by keyboard: dark, narrow, still, and when their kernel dies.
+
+`make test-browser` takes every one, `make test` a slice; `tests/explore` runs all of their JavaScript without a browser.
+"""
 
 import inspect
 import json
+import os
 import re
 
 import nbformat
@@ -30,6 +34,8 @@ EXPLORERS = sorted(
     for name in explore.__all__
     if callable(made := getattr(explore, name)) and inspect.signature(made).return_annotation is explore.Explorer
 )
+if not os.environ.get("EVERYBYTE_BROWSER"):
+    EXPLORERS = EXPLORERS[2::3]
 WIDE = {"width": 1400, "height": 1000}
 # A text that leaves its picture, or is drawn smaller than 11 pixels.
 OUTSIDE = """root => [...root.querySelectorAll("svg[role=img] text")].flatMap((text) => {
@@ -48,7 +54,7 @@ COLORS = """root => {
 
 @pytest.fixture(scope="module")
 def page(lab, chromium):
-    """A notebook that opens every explorer, run."""
+    """A notebook that opens the explorers, run."""
     notebook = nbformat.v4.new_notebook()
     cells = ["from everybyte import explore", *(f"explore.{name}()" for name in EXPLORERS)]
     notebook.cells = [nbformat.v4.new_markdown_cell("# Every explorer"), *map(nbformat.v4.new_code_cell, cells)]
