@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from driving import CHROMIUM, FLAGS, ROOT, SETTINGS, Lab, copy
+from driving import ARTIFACTS, CHROMIUM, FLAGS, ROOT, SETTINGS, Lab, copy, summary
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,17 @@ def lab(tmp_path_factory):
     finally:
         server.terminate()
         server.wait(30)
+
+
+@pytest.fixture(scope="module")
+def answers(request):
+    """What -> its explorers' answers in milliseconds, told and kept at the end."""
+    found = {}
+    yield found
+    ARTIFACTS.mkdir(parents=True, exist_ok=True)
+    (ARTIFACTS / f"{request.path.stem.removeprefix('test_')}.json").write_text(json.dumps(found, indent=1))
+    print(*(f"\n{name}: {summary(times)}" for name, times in found.items()), sep="")
+    print("all, from a key to the painted picture:", summary([t for times in found.values() for t in times]))
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,13 @@ A minute a notebook: `make test-browser` runs it, `make test` does not.
 """
 
 import ast
-import json
 import os
 import re
 
 import lints
 import nbformat
 import pytest
-from driving import ARTIFACTS, ERRORS, ROOT, Keys, own_errors, run_all, serious, summary, theme, watched
+from driving import ARTIFACTS, ERRORS, ROOT, Keys, own_errors, run_all, serious, theme, watched
 
 pytestmark = pytest.mark.skipif(not os.environ.get("EVERYBYTE_BROWSER"), reason="`make test-browser` runs this")
 NOTEBOOKS = sorted(lints.on_disk(ROOT))
@@ -48,17 +47,6 @@ def photograph(page, name):
         ARTIFACTS.mkdir(parents=True, exist_ok=True)
         panel.screenshot(path=ARTIFACTS / f"{name}-{i}.png")
     page.set_viewport_size({"width": 1400, "height": 1000})
-
-
-@pytest.fixture(scope="module")
-def answers():
-    """The answers of every notebook's explorers, told at the end."""
-    found = {}
-    yield found
-    ARTIFACTS.mkdir(parents=True, exist_ok=True)
-    (ARTIFACTS / "book.json").write_text(json.dumps(found, indent=1))
-    print(*(f"\n{name}: {summary(times)}" for name, times in found.items()), sep="")
-    print("the book, from a key to the painted picture:", summary([t for times in found.values() for t in times]))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS)

@@ -4,7 +4,6 @@
 """
 
 import inspect
-import json
 import os
 import re
 
@@ -21,7 +20,6 @@ from driving import (
     run_all,
     screenshot,
     serious,
-    summary,
     theme,
     watched,
 )
@@ -81,17 +79,6 @@ def as_opened(page):
 
 def explorer(page, name):
     return page.locator(".everybyte-explorer").nth(EXPLORERS.index(name))
-
-
-@pytest.fixture(scope="module")
-def answers():
-    """The answers of every explorer, told at the end."""
-    found = {}
-    yield found
-    ARTIFACTS.mkdir(parents=True, exist_ok=True)
-    (ARTIFACTS / "explorers.json").write_text(json.dumps(found, indent=1))
-    print(*(f"\n{name}: {summary(times)}" for name, times in found.items()), sep="")
-    print("all on one page:", summary([t for times in found.values() for t in times]))
 
 
 @pytest.mark.parametrize("name", EXPLORERS)

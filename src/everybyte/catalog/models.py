@@ -174,10 +174,7 @@ class Model:
         wanted |= {"norm": "layernorm", "fused": True, "block_norms": 2, "final_norm": True, "kv_heads": self.heads}
         wanted |= {"head_width": self.width / self.heads, "embedding_width": self.width}
         wanted |= {"learned_positions": self.positions or "1 or more"}
-        for field, value in wanted.items():
-            if getattr(self, field) != value:
-                return f"Model.{field}: {getattr(self, field)!r} of {self.name} is not a GPT's; allowed: {value!r}"
-        return None
+        return self._unlike("a GPT", wanted)
 
     def unlike_llama(self) -> str | None:
         """What keeps the model from being a Llama as the book's reference builds it, in words; None where nothing does."""
@@ -192,13 +189,16 @@ class Model:
             "final_norm": True,
             "embedding_width": self.width,
         }
-        for field, value in wanted.items():
-            if getattr(self, field) != value:
-                return f"Model.{field}: {getattr(self, field)!r} of {self.name} is not a Llama's; allowed: {value!r}"
-        if self.head_width % 2:
+        if not (unlike := self._unlike("a Llama", wanted)) and self.head_width % 2:
             return (
                 f"Model.head_width: {self.head_width} of {self.name} cannot be turned in pairs; allowed: even numbers"
             )
+        return unlike
+
+    def _unlike(self, what, wanted):
+        for field, value in wanted.items():
+            if getattr(self, field) != value:
+                return f"Model.{field}: {getattr(self, field)!r} of {self.name} is not {what}'s; allowed: {value!r}"
         return None
 
     def replace(self, **changes) -> "Model":
