@@ -20,6 +20,12 @@ from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves, tree_map
 
 aten = torch.ops.aten
+#: Bytes that CUDA's kernel takes while it runs, and the one for tensors without data does not, from the operation's arguments.
+#: Softmax's backward makes the product of gradient and result first (`softmax_backward_cuda_out` in `native/cuda/SoftMax.cu`).
+SCRATCH = {aten._softmax_backward_data.default: lambda gradient, result, *_: result.nbytes}
+#: Which results stand in the memory of the CPU, outside of a CUDA graph: attention's seed of random numbers and the place in
+#: their sequence (`_efficient_attention_forward` in `native/transformers/cuda/attention.cu`).
+ON_HOST = {aten._scaled_dot_product_efficient_attention.default: (2, 3)}
 
 
 def _functions(names: str) -> set:

@@ -107,9 +107,9 @@ class Trace:
     @property
     def host(self) -> dict[str, int]:
         """Bytes of each part in the memory of the CPU after backward, when all of it is there; empty without offload."""
-        there = [a for a in self._alive(self.marks["after_backward"]) if a.host]
-        parts = ("parameters", "gradients", "optimizer") if there else ()
-        return {part: sum(a.bytes for a in there if a.part == part) for part in parts}
+        parts = ("parameters", "gradients", "optimizer")
+        there = [a for a in self._alive(self.marks["after_backward"]) if a.host and a.part in parts]
+        return {part: sum(a.bytes for a in there if a.part == part) for part in parts if there}
 
     def by_owner(self, operation: int | None = None) -> list[tuple[str, str, int, int]]:
         """What lives at an operation, by default the peak's: (owner, part, tensors, bytes), most bytes first.

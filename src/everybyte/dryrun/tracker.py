@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .answers import answer
+from .cuda import ON_HOST, SCRATCH
 
 aten = torch.ops.aten
 #: The in-place operations on lists of tensors that PyTorch's optimizers are made of.
@@ -201,8 +202,14 @@ class Tracker(TorchDispatchMode):
         if born:
             name = func.overloadpacket.__name__
             self.operations.append((name, self.phase, owner))
+            part = part or self._part(func, args, owner)
             for storage in born:
-                self._follow(storage, owner, name, part or self._part(func, args, owner))
+                self._follow(storage, owner, name, part)
+            for place in ON_HOST.get(func, ()):
+                self._live[out[place].untyped_storage()._cdata].host = True
+            if func in SCRATCH:
+                size = SCRATCH[func](*args)
+                self.allocations.append(Allocation(size, self.now, owner, name, part, death=self.now, host=self.host))
         return out
 
     def _check_devices(self, func, args):
