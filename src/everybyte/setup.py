@@ -298,6 +298,14 @@ class Setup:
                 f"Setup.sequence: {self.sequence} is more than the {model.positions} positions of {model.name}; "
                 f"allowed: 1 to {model.positions}"
             )
+        if model.experts and model.family:
+            step = 4 if self.dtypes.weights == "fp32" and not (self.fsdp and self.dtypes.autocast) else 8
+            for field in ("width", "expert_width"):
+                if getattr(model, field) % step:
+                    raise ValueError(
+                        f"Setup.precision: {self.precision!r} multiplies experts' matrices in rows of 16 bytes, and "
+                        f"{field} is {getattr(model, field)} in {model.name}; allowed: multiples of {step}"
+                    )
         if model.window and self.sequence > model.window and model.family:
             raise ValueError(
                 f"Setup.sequence: {self.sequence} is more than the window of {model.window} tokens of {model.name}, and the "

@@ -171,6 +171,21 @@ def test_sequence_must_fit_the_models_positions():
         eb.Setup(sequence=1025).check_model(gpt2)
 
 
+def test_experts_rows_are_of_16_bytes():
+    mixtral = eb.model("mixtral-8x7b")
+    for precision, step in (("fp32", 4), ("bf16-mixed", 4), ("bf16-master", 8), ("bf16", 8)):
+        setup = eb.Setup(precision=precision)
+        setup.check_model(mixtral)
+        setup.check_model(mixtral.replace(width=4096 + step, head_width=128))
+        for field in ("width", "expert_width"):
+            with pytest.raises(
+                ValueError, match=rf"Setup\.precision: .* {field} is 4098 in .*; allowed: multiples of {step}"
+            ):
+                setup.check_model(mixtral.replace(head_width=128, **{field: 4098}))
+    with pytest.raises(ValueError, match=r"multiples of 8"):
+        eb.Setup(precision="bf16-mixed", sharding="zero3").check_model(mixtral.replace(width=4100, head_width=128))
+
+
 def test_a_window_bounds_the_sequence_of_a_model_that_the_reference_builds():
     mistral = eb.model("mistral-7b")
     eb.Setup(sequence=4096).check_model(mistral)

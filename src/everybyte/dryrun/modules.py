@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..catalog import Model
-from ..reference import GPT, Llama, Trainer, unlike_llama
+from ..reference import FAMILIES, Trainer
 from ..reference.step import random_batch
 from ..setup import Setup
 
@@ -84,7 +84,9 @@ def workload(model, setup: Setup, batch=None) -> Workload:
             raise ValueError(
                 f"dry_run.batch: {_kind(batch)} with {model.name}; allowed: None, since setup says the batch"
             )
-        reference = Llama if unlike_llama(model) is None else GPT
+        if unlike := model.unlike_reference():
+            raise ValueError(unlike)
+        reference = FAMILIES[model.family]
         tokens = random_batch(model.vocabulary, setup, "meta")
         return Workload(
             lambda: reference(model, setup), tokens, lambda batch: [batch[1]], lambda gpt, batch: gpt(*batch), model
