@@ -154,6 +154,41 @@ class Course:
         moments = {name: dict(zip(self.parts, live, strict=True)) for name, live in marks.items()}
         return Found(moments, dict(zip(self.parts, parts, strict=True)), peak, PEAKS[at], step)
 
+    def host(self, model, setup):
+        """Part -> bytes in the memory of the CPU; empty where nothing is offloaded."""
+        return {}
+
+    def peaks(self, values, rounding=1):
+        """(peak, place in `PEAKS`) over numpy arrays of letters, all of one structure."""
+        import numpy
+
+        sizes = self.sizes(values, rounding)
+        live = sum(sizes[piece.key] for piece in self.rest)
+        peak, at = numpy.zeros_like(values["B"]), numpy.zeros(values["B"].shape, "int8")
+
+        def see(live, place):
+            higher = live > peak
+            peak[higher], at[higher] = numpy.broadcast_to(live, peak.shape)[higher], PEAKS.index(place)
+
+        self._walk(self.items, sizes, values, live, see)
+        return peak, at
+
+    def _walk(self, items, sizes, values, live, see):
+        """Show the live bytes in all while each operation runs: of what repeats the first and the last turn. Returns them."""
+        for item in items:
+            if isinstance(item, Repeat):
+                times, before = self.times(item, values), live
+                live = self._walk(item.items, sizes, values, live, see)
+                if not isinstance(times, int) or times > 1:
+                    change = live - before
+                    live = self._walk(item.items, sizes, values, live + change * (times - 2), see)
+                continue
+            live = live + sum(sizes[piece.key] for piece in item.taken)
+            if item.taken:
+                see(live, place_of(item))
+            live = live - sum(sizes[piece.key] for piece in item.freed)
+        return live
+
     def sizes(self, values, rounding=1, namespace=None):
         """Piece's key -> bytes, for the values of the letters: numbers, arrays or symbols. `rounding` None: not rounded."""
         found = {}
@@ -273,10 +308,8 @@ def _compiled(course):
                     marks.append(item.name)
                 if item.name == "after_backward":
                     body.append(f"{pad}step = t")
-                continue_taken = item.taken
-                if not continue_taken:
-                    _give(body, pad, sums(item.freed))
-                    continue
+                _give(body, pad, sums(item.freed))
+                continue
             for part, found in sums(item.taken).items():
                 body.append(f"{pad}d = {found}; x{part} += d; t += d")
             if item.taken:
@@ -288,7 +321,7 @@ def _compiled(course):
 
     write(course.items, 1, 0)
     named = ", ".join(f"'{name}': {name}" for name in marks)
-    source = "def program(k, " + ", ".join(letters_used(lines, body)) + ", **_):\n"
+    source = "def program(k, " + ", ".join(LETTERS) + ", **_):\n"
     source += "".join(f" {line}\n" for line in lines) + "".join(
         f" {line}\n" if not line.startswith(" ") else f"{line}\n" for line in body
     )
@@ -306,11 +339,6 @@ def _give(body, pad, freed):
 def place_of(operation):
     """Where a peak at this operation is, one of `PEAKS`."""
     return f"loss {operation.phase}" if operation.loss and operation.phase != "optimizer step" else operation.phase
-
-
-def letters_used(*_):
-    """The letters that every course is given."""
-    return LETTERS
 
 
 LETTERS = (

@@ -488,8 +488,9 @@ def _negative_log_likelihood(log_p, targets):
 
 
 def total(values, title):
-    """Python's sum of some one-number tensors, 0 first: each is added in turn."""
-    out = shift(values[0], title)
-    for value in values[1:]:
-        out = add(out, value, title)
+    """Python's sum of the chunks' losses, each one number, 0 first: each is added in turn."""
+    tape, out = values[0].tape, None
+    for i, value in enumerate(values):
+        with tape.turn("chunk", i):
+            out = add(out, value, title) if i else shift(value, title)
     return out
