@@ -149,7 +149,7 @@ def test_a_masks_values_are_asked_for_by_name():
 def test_llama_2_7b_is_counted_in_seconds():
     setup = eb.Setup(batch=1, sequence=4096, precision="bf16-mixed")
     start = time.process_time()
-    trace = eb.dry_run(transformers.LlamaConfig(), setup)
+    trace = eb.dry_run(transformers.LlamaConfig(max_position_embeddings=4096), setup)
     assert time.process_time() - start < 5
     assert trace.model == type(trace.model)("LlamaForCausalLM", 6_738_415_616)
     assert trace.model.parameters == eb.model("llama-2-7b").parameters

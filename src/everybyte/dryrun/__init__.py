@@ -11,7 +11,8 @@ from .. import checks
 from ..setup import Setup
 from . import parallel
 from .cuda import Autocast, Kernels, fused_optimizers_on_meta, recomputation_as_in_forward
-from .modules import Counted, one_sequence_a_row, workload
+from .hugging_face import one_sequence_a_row
+from .modules import Counted, workload
 from .trace import PARTS, PHASES, SHARED_PARTS, Trace
 from .tracker import Allocation, Tracker
 
@@ -24,10 +25,13 @@ def dry_run(model, setup: Setup, block: int = 1, batch=None) -> Trace:
     Steady: the optimizer's states exist already. The tensors have no data, so the model may be larger than the machine.
 
     Args:
-        model: a `Model`, whose reference implementation is run; a Hugging Face config, whose causal language model is
-            made with random weights, `setup`'s attention and dropout, and no cache, and is given tokens and labels; or
-            a function that makes a `torch.nn.Module` whose forward returns the loss, or an object with it as `.loss`.
-        setup: precision and optimizer of any model; the rest counts only where it says so above.
+        model: a `Model`, whose reference implementation is run, or where the book has none, Hugging Face's of those
+            dimensions; a Hugging Face config, whose language model is made with random weights, `setup`'s attention,
+            dropout and full checkpointing, and no cache, and is given tokens and labels; or a function that makes a
+            `torch.nn.Module` whose forward returns the loss, or an object with it as `.loss`.
+        setup: every field counts, or is refused by name: a module of your own decides itself about attention, dropout,
+            loss and checkpointing.
+            The trace's setup has the batch and the sequence of what is given to the module.
         block: round each allocation up to a multiple of so many bytes: 512 as CUDA's allocator does.
         batch: the forward's arguments, for a module of your own or a config: a dict, a tuple or one value, each tensor
             as an example or as (shape, dtype). Of a dict, `labels`, `targets` and `target` count as the loss's.
@@ -38,6 +42,7 @@ def dry_run(model, setup: Setup, block: int = 1, batch=None) -> Trace:
     """
     checks.whole("dry_run", "block", block, 1, 2**30)
     work = workload(model, setup, batch)
+    setup = work.setup
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         stack.enter_context(fused_optimizers_on_meta())
@@ -121,7 +126,8 @@ def _assign(tracker, trainer):
     for buffer in getattr(trainer.optimizer, "buffers", None) or ():
         tracker.assign(buffer, "gradients")
     for name, parameter, storages in parallel.gathered(trainer.module):
-        _follow_gradients(tracker, [parameter])
+        if parameter.requires_grad:
+            _follow_gradients(tracker, [parameter])
         for storage in storages:
             tracker.assign(storage, "unsharded", name)
 
