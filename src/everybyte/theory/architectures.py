@@ -120,31 +120,29 @@ class Network:
     # Blocks.
 
     def _blocks(self, x, *others):
-        tape, segmented = self.tape, self.setup.segment > 0
-        if not segmented:
-            for i in range(self.segments[0]):
+        tape, setup = self.tape, self.setup
+
+        def run(first, count, x):
+            for i in range(count):
                 with tape.turn("block", i):
-                    x = self.call(f"blocks.{i}", self._block_or_operations, i, x, *others)
+                    x = one(first + i, x)
             return x
 
-        def run(segment, first, count, x, *others):
-            with tape.turn("segment", segment):
-                for i in range(count):
-                    with tape.turn("block", i):
-                        x = self.call(f"blocks.{first + i}", self.block, first + i, x, *others)
-            return x
+        def block(i, x):
+            return self.call(f"blocks.{i}", self.block, i, x, *others)
 
+        def kept(i, x):
+            return checkpoint(tape, block, i, x, keeps=("matmul", "attention"))
+
+        one = kept if setup.checkpointing == "operations" else block
+        if not setup.segment:
+            return run(0, self.segments[0], x)
         first = 0
         for segment, count in enumerate(self.segments):
             with tape.turn("segment", segment):
-                x = checkpoint(tape, run, segment, first, count, x, *others)
+                x = checkpoint(tape, run, first, count, x)
             first += count
         return x
-
-    def _block_or_operations(self, i, x, *others):
-        if self.setup.checkpointing != "operations":
-            return self.block(i, x, *others)
-        return checkpoint(self.tape, self.block, i, x, *others, keeps=("matmul", "attention"))
 
     def block(self, i, x, *others):
         """Attention and MLP, each on a normed copy of the residual stream and added back to it."""

@@ -10,6 +10,7 @@ import heapq
 import sys
 from contextlib import suppress
 
+from .letters import product
 from .tape import run
 from .tensors import Tensor, is_dense, new
 
@@ -22,15 +23,16 @@ class Node:
 
     Attributes:
         run: (saved tensors, gradients of its results) -> gradients of its inputs; None for one that is not wanted.
-        edges: for each input (node, slot, shape, type), or None. saved: what forward saved, packed.
+        edges: for each input (node, slot, shape, type), or None. saved: what forward saved, packed. hooks: called before it
+            runs.
     """
 
-    __slots__ = ("edges", "loss", "owner", "place", "run", "saved", "sequence", "slots", "title")
+    __slots__ = ("edges", "hooks", "loss", "owner", "place", "run", "saved", "sequence", "slots", "title")
 
     def __init__(self, tape, title, run, inputs, saved):
         self.title, self.run, self.slots, self.saved = title, run, 1, saved
         self.owner, self.loss, self.place = tape.owner, tape.loss, tape.at("segment", "block", "chunk")
-        self.sequence = tape.next_sequence()
+        self.sequence, self.hooks = tape.next_sequence(), ()
         self.edges = [(x.node, x.slot, x.shape, x.type) if x is not None and x.node else None for x in inputs]
 
 
@@ -49,11 +51,12 @@ class Parameter(Tensor):
         grad: the gradient, once there is one. name: its path. hooks: called with it once its gradient has been added.
     """
 
-    __slots__ = ("__weakref__", "grad", "hooks", "name")
+    __slots__ = ("__weakref__", "grad", "hooks", "name", "numbers")
 
     def __init__(self, name, shape, strides, storage, type):
         super().__init__(shape, strides, storage, type)
         self.name, self.grad, self.hooks = name, None, []
+        self.numbers = product(shape)
         self.node = Accumulate(self)
 
 
@@ -133,6 +136,8 @@ def _evaluate(tape, node, grads):
         return []
     owner, loss, place = tape.owner, tape.loss, tape.place
     tape.owner, tape.loss, tape.place = node.owner, node.loss, (*tape.at("batch"), *node.place)
+    for hook in node.hooks:
+        hook()
     results = node.run(node, grads)
     for i, edge in enumerate(node.edges):
         grad = results[i]
@@ -165,6 +170,7 @@ def _meet(tape, node, buffer, slot, grad):
 def _accumulate(parameter, grads):
     grad = grads[0]
     grad.storage.assign("gradients")
+    grad.tape.arrived.append(parameter)
     if parameter.grad is None:
         parameter.grad = grad.alias()
     grads.clear()

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from ..setup import DTYPE_BYTES
 from .letters import Letter, factor, text, up
+from .buckets import buckets
 from .schedule import Loop, Repeat, nested, stretched
 from .training import Step
 
@@ -22,8 +23,8 @@ MARKS = ("after_forward", "after_backward", "after_step")
 PEAKS = ("forward", "loss forward", "loss backward", "backward", "optimizer step")
 
 
-def letters(model, setup) -> dict[str, int]:
-    """The value of each letter that a course uses."""
+def letters(model, setup, rounding=1) -> dict[str, int]:
+    """The value of each letter that a course uses. `rounding`: for Q, the bytes of DDP's buckets."""
     dtypes = setup.dtypes
     return {
         "B": setup.batch, "S": setup.sequence, "L": model.layers, "H": model.width, "A": model.heads, "A_kv": model.kv_heads,
@@ -33,7 +34,14 @@ def letters(model, setup) -> dict[str, int]:
         "w": DTYPE_BYTES[dtypes.compute if setup.fsdp else dtypes.weights], "w_s": DTYPE_BYTES[dtypes.weights],
         "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[dtypes.states], "r": DTYPE_BYTES[dtypes.weights],
         "m_w": DTYPE_BYTES[dtypes.master] if dtypes.master else 0, "G": setup.gpus // setup.replicas, "R": setup.replicas,
+        "P": model.parameters if setup.sharding == "zero1" else 0, "Q": _bucketed(model, setup, rounding),
     }  # fmt: skip
+
+
+def _bucketed(model, setup, rounding):
+    if not setup.ddp:
+        return 0
+    return sum(-(-size // rounding) * rounding for size in buckets(model, DTYPE_BYTES[setup.dtypes.weights]))
 
 
 class Plan:
@@ -98,8 +106,8 @@ def trace(model, setup) -> "Course":
     key = structure(model, setup), plan.key
     if key not in _COURSES:
         step = Step(model, setup, plan.segments, plan.chunks, plan.loops["batch"].turns, plan.loops["layer"].turns)
-        rest = step.rest()
-        _COURSES[key] = Course(nested(stretched(step.run(), plan.loops), plan.loops), rest)
+        rest, host = step.rest(), step.host()
+        _COURSES[key] = Course(nested(stretched(step.run(), plan.loops), plan.loops), rest, host, setup.distributed)
         while len(_COURSES) > _MOST:
             _COURSES.popitem(last=False)
     _COURSES.move_to_end(key)
@@ -126,17 +134,16 @@ class Course:
     """The operations of a step, what repeats put into `Repeat`s, with sizes as text.
 
     Attributes:
-        items: operations and repeats. rest: pieces that stand between steps.
+        items: operations and repeats. rest: pieces that stand between steps. distributed: whether the step communicates.
     """
 
-    def __init__(self, items, rest):
-        self.items, self.rest = items, rest
+    def __init__(self, items, rest, host, distributed):
+        self.items, self.rest, self._host, self.distributed = items, rest, host, distributed
 
     @cached_property
     def parts(self):
         """The parts that it speaks of."""
-        shared = {p.part for p in self._pieces()} & set(SHARED_PARTS)
-        return PARTS + SHARED_PARTS * bool(shared)
+        return PARTS + SHARED_PARTS * self.distributed
 
     def _pieces(self):
         yield from self.rest
@@ -150,13 +157,17 @@ class Course:
 
     def budget(self, model, setup, rounding=1) -> Found:
         """Add up the step for a model and a setup of its structure, each tensor rounded up to a multiple of so many bytes."""
-        peak, at, parts, marks, step = self._budget(k=rounding, **letters(model, setup))
+        peak, at, parts, marks, step = self._budget(k=rounding, **letters(model, setup, rounding))
         moments = {name: dict(zip(self.parts, live, strict=True)) for name, live in marks.items()}
         return Found(moments, dict(zip(self.parts, parts, strict=True)), peak, PEAKS[at], step)
 
     def host(self, model, setup):
         """Part -> bytes in the memory of the CPU; empty where nothing is offloaded."""
-        return {}
+        names, found = HELPERS | letters(model, setup), {}
+        for piece in self._host:
+            size = _value(f"({factor(piece.numbers)})*({factor(piece.width)})*({text(piece.count)})", names)
+            found[piece.part] = found.get(piece.part, 0) + size
+        return found
 
     def peaks(self, values, rounding=1):
         """(peak, place in `PEAKS`) over numpy arrays of letters, all of one structure."""
@@ -343,5 +354,5 @@ def place_of(operation):
 
 LETTERS = (
     "B", "S", "L", "H", "A", "A_kv", "D", "F", "V", "N", "N_max", "W", "E", "E_t", "F_e", "K", "n_c", "n_a", "w", "w_s", "c",
-    "s_b", "r", "m_w", "G", "R",
+    "s_b", "r", "m_w", "G", "R", "P", "Q",
 )  # fmt: skip

@@ -99,14 +99,15 @@ class Tape:
         operations: so far. phase: of what runs now. owner: the module that runs now, by its path. place: by loop, which
             turn it is: (("batch", 0), ("block", 2)). grad: whether autograd records. pack: what a node keeps
             of a tensor. kernel: runs a kernel, or gives what it made before. autocast: the type that matrix products are cast
-            to, if any; casts: its copies of weights. callbacks: run as backward ends.
+            to, if any; casts: its copies of weights. callbacks: run as backward ends. arrived: parameters in the order in which their
+            gradients came.
     """
 
     def __init__(self):
         self.operations: list[Operation] = []
         self.phase, self.owner, self.loss, self.place, self.part = "rest", "", False, (), None
         self.running, self.grad, self.pack, self.kernel = True, True, _alias, run
-        self.casts, self.autocast, self.callbacks, self._sequence = {}, None, [], 0
+        self.casts, self.autocast, self.callbacks, self.arrived, self._sequence = {}, None, [], [], 0
 
     def next_sequence(self):
         """The number of autograd's next node."""

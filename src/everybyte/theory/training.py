@@ -6,8 +6,9 @@ from ..catalog.weights import layers, weights
 from ..setup import DTYPE_BYTES, OPTIMIZERS
 from .architectures import Network
 from .autograd import backward
-from .letters import Letter, product
+from .letters import Letter, product, up
 from .operations import scale
+from .sharding import Sharding, share
 from .tape import FP32, INT64, Piece, Tape, Type
 from .tensors import new
 
@@ -57,11 +58,30 @@ class Step:
             (weight, product(weight.shape), weight.count * (Letter(model.layers, "L") if weight.group not in ENDS else 1))
             for weight in weights(self.model) if weight.count and layers(model)[weight.group]
         ]  # fmt: skip
+        self.reduced = Letter(DTYPE_BYTES[precision.weights], "r")
         self.network = Network(self.tape, self.model, setup, segments, chunks, self.weight)
         for parameter in self._parameters():
             if setup.master_gradients == "fp32":
                 parameter.hooks.append(_moved)
-        self.optimizer = Optimizer(self)
+        self.sharding, tensors = None, None
+        self.shards = Letter(setup.gpus // setup.replicas, "G")
+        if setup.fsdp:
+            self.sharding = Sharding(self, self.shards)
+            tensors = [(w.group, share(w.shape, self.shards), count) for w, _, count in self.weights]
+        elif setup.sharding == "zero1":
+            self.padded = self.shards * up(Letter(model.parameters, "P"), self.shards)
+            tensors = [("last", up(Letter(model.parameters, "P"), self.shards), 1)]
+            for parameter in self._parameters():
+                parameter.grad = parameter  # a view of a buffer, which each gradient is added to
+        elif setup.buckets == "views":
+            for parameter in self._parameters():
+                parameter.hooks.append(self._into_bucket)
+        self.optimizer = Optimizer(self, tensors)
+
+    def _into_bucket(self, parameter):
+        """DDP whose buckets are the gradients: the last batch's go there."""
+        if self.last:
+            parameter.grad = None
 
     def _parameters(self):
         return list(dict.fromkeys(self.network.parameters.values()))
@@ -69,24 +89,46 @@ class Step:
     def rest(self):
         """Between steps: pieces, which every step finds."""
         precision, setup = self.setup.dtypes, self.setup
-        found = []
-        for _, numbers, count in self.weights:
-            found.append(Piece(numbers, self.stored.width, "parameters", count))
+        if setup.offload == "cpu":
+            return [*self._buffers()]
+        if setup.fsdp:
+            found = [Piece(numbers, self.stored.width, "parameters", count) for _, numbers, count in self.optimizer.tensors]
+        elif setup.sharding == "zero1":
+            found = [Piece(self.padded, self.stored.width, part) for part in ("parameters", "gradients")]
+        else:
+            found = [Piece(numbers, self.stored.width, "parameters", count) for _, numbers, count in self.weights]
+        if setup.ddp:
+            part = "gradients" if setup.buckets == "views" else "communication"
+            found.append(Piece(Letter(1, "Q"), 1, part))
         if setup.master_gradients != "bf16":
             found += [Piece(numbers, 4, "gradients", count) for _, numbers, count in self.weights]
-        if setup.attention == "eager" and self.model.family == "gpt":
-            positions = self.model.positions
-            found.append(Piece(product((positions, positions)), self.stored.width, "buffers", Letter(self.model.layers, "L")))
-        found += self.optimizer.rest()
+        found += [*self._buffers(), *self.optimizer.rest()]
         if precision.loss_scaling:
             found += [Piece(1, 4, "optimizer", 2)]
         return found
+
+    def _buffers(self):
+        """Eager attention's masks, one a block."""
+        if self.setup.attention == "eager" and self.model.family == "gpt":
+            square = product((self.model.positions, self.model.positions))
+            yield Piece(square, self.stored.width, "buffers", Letter(self.model.layers, "L"))
+
+    def host(self):
+        """In the memory of the CPU, where FSDP's shares and the optimizer are offloaded: pieces."""
+        if self.setup.offload != "cpu":
+            return []
+        found = [Piece(numbers, self.stored.width, "parameters", count) for _, numbers, count in self.optimizer.tensors]
+        found += [Piece(numbers, self.reduced, "gradients", count) for _, numbers, count in self.optimizer.tensors]
+        return found + self.optimizer.rest()
 
     def run(self):
         """The step. Returns its operations."""
         tape, setup, n = self.tape, self.setup, self.setup.accumulation
         total = None  # noqa: F841  lives as long as the step
         for i in range(self.batches):
+            self.last = i == self.batches - 1
+            if self.sharding:
+                self.sharding.sends = self.last or not setup.no_sync
             with tape.turn("batch", i):
                 tape.phase = "forward"
                 inputs = self._inputs()
@@ -100,7 +142,8 @@ class Step:
                 total = self._total(share)  # noqa: F841
                 tape.mark("after_backward")
         tape.phase = "optimizer step"
-        self.optimizer.step()
+        if setup.offload == "none":
+            self.optimizer.step()
         tape.mark("after_step")
         tape.running = False
         return tape.operations
