@@ -7,6 +7,7 @@ from importlib import resources
 from typing import Literal
 
 from .. import checks
+from .weights import layers, weights
 
 NORMS = ("layernorm", "rmsnorm")
 #: Functions of the MLP: GELU, its approximation by tanh, ReLU, SiLU; and SiLU between clamped factors, as gpt-oss has it.
@@ -190,10 +191,39 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        """The parameter count, from the formula `parameters`."""
-        from ..formulas import formula
+        """The parameter count: the sum over the model's weight tensors, each counted once."""
+        times = layers(self)
+        return sum(weight.numbers * weight.count * times[weight.group] for weight in weights(self))
 
-        return int(formula("parameters").at(self))
+    @property
+    def mixture_layers(self) -> int:
+        """Layers with experts."""
+        return self.layers - self.dense_layers if self.experts else 0
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether it has a table of learned positions."""
+        return self.learned_positions > 0
+
+    @property
+    def has_types(self) -> bool:
+        """Whether it has a segment table."""
+        return self.token_types > 0
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether it has experts."""
+        return self.experts > 0
+
+    @property
+    def projected(self) -> bool:
+        """Whether its token table is not as wide as the residual stream."""
+        return self.embedding_width != self.width
+
+    @property
+    def latent(self) -> bool:
+        """Whether it has multi-head latent attention."""
+        return self.latent_rank > 0
 
     @property
     def family(self) -> Literal["gpt", "llama"] | None:

@@ -20,6 +20,9 @@ class Weight:
     group: str
     count: object = 1
 
+    def __post_init__(self):
+        object.__setattr__(self, "count", 1 * self.count)  # a flag's True is the number 1 from here on
+
     @property
     def numbers(self):
         """Numbers in one tensor."""
@@ -31,13 +34,8 @@ class Weight:
 
 def layers(m) -> dict:
     """How many times each group stands in the model."""
-    mixtures = mixture_layers(m)
+    mixtures = m.mixture_layers
     return {"embeddings": 1, "block": m.layers, "dense": m.layers - mixtures, "mixture": mixtures, "last": 1}
-
-
-def mixture_layers(m):
-    """Layers with experts."""
-    return m.mixture_layers if hasattr(m, "mixture_layers") else (m.layers - m.dense_layers) * bool(m.experts)
 
 
 def weights(m) -> list[Weight]:
@@ -78,6 +76,7 @@ def weights(m) -> list[Weight]:
         *linear("attention.q", queries, m.width, "block", narrow * split, biases * split),
         *linear("attention.k", keys, m.width, "block", narrow * split, biases * split),
         *linear("attention.v", keys, m.width, "block", narrow * split, biases * split),
+        *linear("attention.out", m.width, queries, "block", narrow, m.out_bias),
         *norm("attention.q_norm", head, "block", m.qk_norm),
         *norm("attention.k_norm", head, "block", m.qk_norm),
         Weight("attention.sinks", (m.heads,), "block", m.sinks),
@@ -88,12 +87,13 @@ def weights(m) -> list[Weight]:
         Weight("attention.latent_norm.weight", (m.latent_rank,), "block", latent),
         Weight("attention.latent_up.weight", (m.heads * (head - m.rope_width + m.value_width), m.latent_rank), "block", latent),
         Weight("attention.latent_out.weight", (m.width, m.heads * m.value_width), "block", latent),
-        *linear("attention.out", m.width, queries, "block", narrow, m.out_bias),
         *norm("norm2", m.width, "block", m.block_norms - 1),
         *mlp("mlp", m.ffn_width, "dense", 1),
+        Weight("mlp.gate_up", (m.experts, 2 * m.expert_width, m.width), "mixture", m.has_experts),
+        Weight("mlp.down", (m.experts, m.width, m.expert_width), "mixture", m.has_experts),
+        Weight("mlp.gate_up_bias", (m.experts, 2 * m.expert_width), "mixture", m.has_experts * m.ffn_bias),
+        Weight("mlp.down_bias", (m.experts, m.width), "mixture", m.has_experts * m.ffn_bias),
         *linear("mlp.router", m.experts, m.width, "mixture", m.has_experts, m.router_bias),
-        Weight("mlp.experts.gate_up", (m.experts, 2 * m.expert_width, m.width), "mixture", m.has_experts),
-        Weight("mlp.experts.down", (m.experts, m.width, m.expert_width), "mixture", m.has_experts),
         *mlp("mlp.shared", m.expert_width, "mixture", m.shared_experts),
         *norm("norm", m.width, "last", m.final_norm),
         Weight("head.weight", table, "last", 1 - tied),
