@@ -177,6 +177,11 @@ def made(config, setup: Setup) -> Callable[[], nn.Module]:
         raise ValueError(
             f"Setup.checkpointing: {setup.checkpointing!r} with a Hugging Face model; allowed: 'none' or 'full'"
         )
+    if getattr(config, "_experts_implementation", None) == "eager":
+        raise ValueError(
+            f"{type(config).__name__}.experts_implementation: 'eager' asks which experts each token visits, and in a dry run no "
+            "tensor has values; allowed: 'grouped_mm', the default, or 'batched_mm'"
+        )
     config = copy.deepcopy(config)
     config.use_cache = False
     for field, value in vars(config).items():
