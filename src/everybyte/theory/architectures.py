@@ -30,16 +30,17 @@ class Network:
         per_block = of["block"] + (of["mixture"] if model.experts else of["dense"])
         for weight in of["embeddings"]:
             self._add(weight.name, weight.shape)
-        for i in range(sum(blocks)):
+        places = [((("segment", s),) if setup.segment else ()) + (("block", b),) for s, n in enumerate(blocks) for b in range(n)]
+        for i, place in enumerate(places):
             for weight in per_block:
-                self._add(f"blocks.{i}.{weight.name}", weight.shape)
+                self._add(f"blocks.{i}.{weight.name}", weight.shape, place)
         for weight in of["last"]:
             self._add(weight.name, weight.shape)
         if model.tied:
             self.parameters["head.weight"] = self.parameters["token.weight"]
 
-    def _add(self, name, shape):
-        self.parameters[name] = Parameter(name, shape, contiguous_strides(shape), Storage(self.tape, ()), self.type)
+    def _add(self, name, shape, place=()):
+        self.parameters[name] = Parameter(name, shape, contiguous_strides(shape), Storage(self.tape, ()), self.type, place)
 
     def weight(self, path):
         """A module's weight and bias; None for a bias that it lacks."""

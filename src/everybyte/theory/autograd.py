@@ -49,13 +49,14 @@ class Parameter(Tensor):
 
     Attributes:
         grad: the gradient, once there is one. name: its path. hooks: called with it once its gradient has been added.
+        place: its segment and block.
     """
 
-    __slots__ = ("__weakref__", "grad", "hooks", "name", "numbers")
+    __slots__ = ("__weakref__", "grad", "hooks", "name", "numbers", "place")
 
-    def __init__(self, name, shape, strides, storage, type):
+    def __init__(self, name, shape, strides, storage, type, place=()):
         super().__init__(shape, strides, storage, type)
-        self.name, self.grad, self.hooks = name, None, []
+        self.name, self.grad, self.hooks, self.place = name, None, [], place
         self.numbers = product(shape)
         self.node = Accumulate(self)
 

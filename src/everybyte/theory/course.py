@@ -50,7 +50,7 @@ class Plan:
     def __init__(self, model, setup):
         blocks, segment, tokens = Letter(model.layers, "L"), setup.segment, Letter(setup.batch, "B") * Letter(setup.sequence, "S")
         self.loops = {"batch": Loop.of(Letter(setup.accumulation, "n_a"), 3, 1), "layer": Loop.of(blocks, 3, 1)}
-        few = (4, 2) if setup.fsdp else (3, 1)  # FSDP gathers one block while another is at work
+        few = (5, 2) if setup.fsdp else (3, 1)  # FSDP gathers a block while its neighbor is at work
         if segment:
             size = Letter(segment, "K")
             full = up(blocks, size) - 1  # all but the last segment, which has what is left
@@ -168,6 +168,36 @@ class Course:
             size = _value(f"({factor(piece.numbers)})*({factor(piece.width)})*({text(piece.count)})", names)
             found[piece.part] = found.get(piece.part, 0) + size
         return found
+
+    def taken(self, values):
+        """(batch, operation's name) -> bytes that forward and backward take by operations of that name, one after another.
+
+        Of batches that are alike one stands here for all: which, `items` say.
+        """
+        sizes, found = self.sizes(values), {}
+
+        def add(items, times):
+            for item in items:
+                if isinstance(item, Repeat):
+                    add(item.items, times * (self.times(item, values) if item.loop != "batch" else 1))
+                elif item.taken and item.phase != "optimizer step":
+                    key = dict(item.place).get("batch", 0), item.name
+                    found[key] = found.get(key, 0) + times * sum(sizes[piece.key] for piece in item.taken)
+
+        add(self.items, 1)
+        return found
+
+    def peak(self, values, rounding=1):
+        """(peak, place in `PEAKS`), walked and not compiled: for a structure that is asked once."""
+        sizes, top = self.sizes(values, rounding), (0, "")
+
+        def see(live, place):
+            nonlocal top
+            if live > top[0]:
+                top = live, place
+
+        self._walk(self.items, sizes, values, sum(sizes[piece.key] for piece in self.rest), see)
+        return top
 
     def peaks(self, values, rounding=1):
         """(peak, place in `PEAKS`) over numpy arrays of letters, all of one structure."""
@@ -296,7 +326,7 @@ def _compiled(course):
 
     body = [f"x{i} = {rest}" for i in range(len(parts)) for rest in [sums(course.rest).get(i, "0")]]
     everything = ", ".join(f"x{i}" for i in range(len(parts)))
-    body += ["p = at = step = 0", "P = ()", "t = " + "+".join(f"x{i}" for i in range(len(parts))), f"rest = ({everything})"]
+    body += ["p = at = step = 0", "best = ()", "t = " + "+".join(f"x{i}" for i in range(len(parts))), f"rest = ({everything})"]
     marks = ["rest"]
 
     def write(items, indent, depth):
@@ -325,7 +355,7 @@ def _compiled(course):
                 body.append(f"{pad}d = {found}; x{part} += d; t += d")
             if item.taken:
                 where = PEAKS.index(place_of(item))
-                body.append(f"{pad}if t > p: p = t; at = {where}; P = ({everything})")
+                body.append(f"{pad}if t > p: p = t; at = {where}; best = ({everything})")
                 if item.phase == "optimizer step":
                     body.append(f"{pad}if t > step: step = t")
             _give(body, pad, sums(item.freed))
@@ -336,7 +366,7 @@ def _compiled(course):
     source += "".join(f" {line}\n" for line in lines) + "".join(
         f" {line}\n" if not line.startswith(" ") else f"{line}\n" for line in body
     )
-    source += f" return p, at, P, {{{named}}}, step\n"
+    source += f" return p, at, best, {{{named}}}, step\n"
     names = dict(HELPERS)
     exec(compile(source, "<course>", "exec"), names)  # noqa: S102  text that `letters` and this function wrote
     return names["program"]

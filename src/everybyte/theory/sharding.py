@@ -22,19 +22,17 @@ class Unit:
     """A group of parameters that are gathered together: an `FSDPParamGroup` and its state.
 
     Args:
-        parameters: those of the unit. reshards: whether it is let go after forward.
+        parameters: those of the unit. numbers: that one GPU holds of them. reshards: whether it is let go after forward.
     """
 
-    def __init__(self, sharding, name, parameters, reshards):
+    def __init__(self, sharding, name, parameters, numbers, reshards):
         self.sharding, self.name, self.parameters, self.reshards = sharding, name, parameters, reshards
+        self.numbers = numbers
         self.tape = sharding.tape
         self.state, self.training, self.whole, self.gathered, self.indices = "idle", "idle", False, None, []
         self.shares = [share(p.shape, sharding.shards) for p in parameters]
         self.kept = None  # what was received, where replicas average it
         self.accumulated = {}
-
-    def _numbers(self):
-        return sum(self.shares[1:], self.shares[0])
 
     # Gathering.
 
@@ -48,16 +46,19 @@ class Unit:
             return
         with tape.within(part="communication"):
             if sharding.cast and not sharding.offloads:
-                inputs = tape.take(f"{self.name} copied", (self._numbers(), sharding.width))
+                inputs = tape.take(f"{self.name} copied", (self.numbers, sharding.width))
             else:
-                inputs = [self._input(p, numbers) for p, numbers in zip(self.parameters, self.shares, strict=True)]
-            self.gathered = tape.take(f"{self.name} gathered", (sharding.shards * self._numbers(), sharding.width))
+                inputs = [self._input(p, numbers) for p, numbers in self._each()]
+            self.gathered = tape.take(f"{self.name} gathered", (sharding.shards * self.numbers, sharding.width))
             del inputs
+
+    def _each(self):
+        return zip(self.parameters, self.shares, strict=True)
 
     def _input(self, parameter, numbers):
         """This GPU's share of a parameter as it is gathered: from the CPU, in the type of forward. None where it is as stored."""
         sharding, tape, copy = self.sharding, self.tape, None
-        with tape.within(part="communication"):
+        with tape.within(part="communication", place=self._place(parameter)):
             if sharding.offloads:
                 copy = tape.take(f"{self.name} copied", (numbers, sharding.stored))
             return tape.take(f"{self.name} cast", (numbers, sharding.width)) if sharding.cast else copy
@@ -70,18 +71,22 @@ class Unit:
         before = sharding.last_gathered  # noqa: F841  freed once this unit is whole: copies and gathering overlap
         if self.training == "forward":
             sharding.last_gathered = None
-        with self.tape.within(part="unsharded"):
-            for parameter, numbers in zip(self.parameters, self.shares, strict=True):
-                if sharding.alone:
-                    copy = self._input(parameter, numbers)
-                piece = Piece(sharding.shards * numbers, sharding.width, "unsharded")
+        for parameter, numbers in self._each():
+            if sharding.alone:
+                copy = self._input(parameter, numbers)
+            piece = Piece(sharding.shards * numbers, sharding.width, "unsharded")
+            with self.tape.within(place=self._place(parameter)):
                 self.tape.note(f"{self.name} whole", [piece])
-                parameter.storage.pieces = (piece,)
+            parameter.storage.pieces = (piece,)
         copy = None  # noqa: F841
         self.whole = True
         if self.training == "forward" and not sharding.alone:
             sharding.last_gathered = self.gathered
         self.gathered = None
+
+    def _place(self, parameter):
+        """Where what is done for one parameter is counted: of several blocks' parameters, with its block."""
+        return (*self.tape.at("batch"), *parameter.place) if self.name == "model" else self.tape.place
 
     def reshard(self):
         """Let the whole tensors go."""
@@ -188,22 +193,18 @@ class Unit:
                             self.accumulated[parameter] = wide
                             parameter.grad = None
                 return
-            gradients, sent = [], []
-            for parameter, numbers in zip(self.parameters, self.shares, strict=True):
-                gradient = self.accumulated.pop(parameter, None) or parameter.grad
+            gradients = []
+            for parameter in self.parameters:
+                gradients.append(self.accumulated.pop(parameter, None) or parameter.grad)
                 parameter.grad = None
-                if gradient is not None:
-                    gradients.append(gradient)
-                    sent.append(numbers)
-            gradient = None
             self.reshard()
             sharding.sent.clear()
             if gradients:
-                self._reduce(gradients, sum(sent[1:], sent[0]))
+                self._reduce(gradients)
 
-    def _reduce(self, gradients, numbers):
+    def _reduce(self, gradients):
         """Source: `foreach_reduce`, whose loop still names the last gradient."""
-        sharding, tape = self.sharding, self.tape
+        sharding, tape, numbers = self.sharding, self.tape, self.numbers
         self.kept = None
         last = None if sharding.alone else gradients[-1]  # noqa: F841
         sent = tape.take(f"{self.name} sent", (sharding.shards * numbers, sharding.reduced))
@@ -232,7 +233,7 @@ class Sharding:
         self.width, self.stored, self.reduced = step.weight.width, step.stored.width, step.reduced
         self.order, self.sent, self.gradients, self.last_gathered, self.root = [], [], {}, None, None
         self.ending, self.sends = False, True
-        self.units = self._cut(network, setup)
+        self.units = self._cut(network, setup, step.weights)
         network.enter, network.leave = self._enter, self._leave
 
     @property
@@ -240,7 +241,7 @@ class Sharding:
         """Whether backward runs: what is recomputed there is not let go."""
         return self.tape.phase == "backward"
 
-    def _cut(self, network, setup):
+    def _cut(self, network, setup, weights):
         """Module path -> the unit that it belongs to; of a group of two, both."""
         left, units = dict(network.parameters), {}
         if network.model.tied:
@@ -248,8 +249,10 @@ class Sharding:
 
         def unit(name, paths, reshards):
             mine = [left.pop(n) for n in list(left) if any(n.startswith(f"{path}.") or not path for path in paths)]
-            found = Unit(self, name, mine, reshards)
-            units.update(dict.fromkeys(paths, found))
+            numbers = [share(p.shape, self.shards) for p in mine]
+            if name == "model":
+                numbers = [share(w.shape, self.shards) * count for w, _, count in weights]
+            units.update(dict.fromkeys(paths, Unit(self, name, mine, sum(numbers), reshards)))
 
         let_go = setup.sharding == "zero3"
         if setup.sharding_units == "block+ends":
