@@ -312,9 +312,9 @@ def matmul(x, y, title, names, dtype=None):
     `names`: of the operands, for what is copied and for their gradients.
     """
     tape, batch = x.tape, product(x.shape[:2])
-    x3, y3 = lowered(x, f"{names[0]} cast"), lowered(y, f"{names[1]} cast")
-    x3 = reshape(x3, (batch, *x.shape[2:]), names[0])
-    y3 = reshape(y3, (batch, *y.shape[2:]), names[1])
+    low_x, low_y = lowered(x, f"{names[0]} cast"), lowered(y, f"{names[1]} cast")
+    x3 = reshape(low_x, (batch, *x.shape[2:]), names[0])
+    y3 = reshape(low_y, (batch, *y.shape[2:]), names[1])
     shape, saved = (*x.shape[:3], y.shape[3]), save(tape, [x3, y3], x3, y3)
     out = tape.kernel("matmul", lambda: new(tape, title, (batch, *shape[2:]), x3.type))
 

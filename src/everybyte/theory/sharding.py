@@ -218,6 +218,18 @@ class Unit:
         sharding.sent.append(sent)
 
 
+def _children_first(names):
+    """FSDP goes through modules inside out: a router's weight comes before the experts' own."""
+    found, own = [], []
+    for name in names:
+        if name.endswith(("mlp.gate_up", "mlp.down")):
+            own.append(name)
+            continue
+        found += [name, *own] if name.endswith("mlp.router.weight") else [name]
+        own = [] if name.endswith("mlp.router.weight") else own
+    return found + own
+
+
 class Sharding:
     """All units of a network.
 
@@ -248,7 +260,8 @@ class Sharding:
             del left["head.weight"]
 
         def unit(name, paths, reshards):
-            mine = [left.pop(n) for n in list(left) if any(n.startswith(f"{path}.") or not path for path in paths)]
+            names = [n for n in left if any(n.startswith(f"{path}.") or not path for path in paths)]
+            mine = [left.pop(n) for n in _children_first(names)]
             numbers = [share(p.shape, self.shards) for p in mine]
             if name == "model":
                 numbers = [share(w.shape, self.shards) * count for w, _, count in weights]
