@@ -137,6 +137,11 @@ def not_derived(model: Model, setup: Setup) -> str | None:
         return f"{unlike}; eb.dry_run and eb.derive take it"
     if setup.dropout and model.family == "llama":
         return f"Setup.dropout: {setup.dropout} with {model.name}, a Llama, which has none; allowed: 0.0"
+    if setup.sharding_units == "block+ends" and setup.loss == "chunked":
+        return (
+            "Setup.loss: 'chunked' with sharding_units 'block+ends' is not derived, as FSDP then meets the head once for each "
+            "chunk; allowed: 'plain', or other units; eb.dry_run takes it"
+        )
     return None
 
 
