@@ -55,7 +55,7 @@ class Plan:
             size = Letter(segment, "K")
             full = up(blocks, size) - 1  # all but the last segment, which has what is left
             last = blocks - full * size
-            self.loops["segment"] = Loop.of(full, *few)
+            self.loops["segment"] = Loop.of(full, 3, 1)
             inner, final = Loop.of(size, *few), Loop.of(last, *few)
             count = self.loops["segment"].turns
             self.loops["block"] = lambda index: final if index == count else inner
