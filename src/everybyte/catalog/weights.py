@@ -50,10 +50,16 @@ def weights(m) -> list[Weight]:
     biases = narrow * m.qkv_bias
 
     def norm(name, width, group, count):
-        return [Weight(f"{name}.weight", (width,), group, count), Weight(f"{name}.bias", (width,), group, count * m.norm_bias)]
+        return [
+            Weight(f"{name}.weight", (width,), group, count),
+            Weight(f"{name}.bias", (width,), group, count * m.norm_bias),
+        ]
 
     def linear(name, outputs, inputs, group, count, bias=0):
-        return [Weight(f"{name}.weight", (outputs, inputs), group, count), Weight(f"{name}.bias", (outputs,), group, bias)]
+        return [
+            Weight(f"{name}.weight", (outputs, inputs), group, count),
+            Weight(f"{name}.bias", (outputs,), group, bias),
+        ]
 
     def mlp(name, inner, group, count):
         plain, gated = count * (1 - m.gated), count * m.gated

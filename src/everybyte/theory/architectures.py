@@ -30,7 +30,11 @@ class Network:
         per_block = of["block"] + (of["mixture"] if model.experts else of["dense"])
         for weight in of["embeddings"]:
             self._add(weight.name, weight.shape)
-        places = [((("segment", s),) if setup.segment else ()) + (("block", b),) for s, n in enumerate(blocks) for b in range(n)]
+        places = [
+            ((("segment", s),) if setup.segment else ()) + (("block", b),)
+            for s, n in enumerate(blocks)
+            for b in range(n)
+        ]
         for i, place in enumerate(places):
             for weight in per_block:
                 self._add(f"blocks.{i}.{weight.name}", weight.shape, place)
@@ -40,7 +44,9 @@ class Network:
             self.parameters["head.weight"] = self.parameters["token.weight"]
 
     def _add(self, name, shape, place=()):
-        self.parameters[name] = Parameter(name, shape, contiguous_strides(shape), Storage(self.tape, ()), self.type, place)
+        self.parameters[name] = Parameter(
+            name, shape, contiguous_strides(shape), Storage(self.tape, ()), self.type, place
+        )
 
     def weight(self, path):
         """A module's weight and bias; None for a bias that it lacks."""
@@ -104,7 +110,9 @@ class Network:
         return self.linear("head", x, "head", loss=True)
 
     def _loss(self, logits, targets):
-        return op.cross_entropy(op.reshape(logits, (logits.shape[0] * logits.shape[1], logits.shape[2]), "logits"), targets)
+        return op.cross_entropy(
+            op.reshape(logits, (logits.shape[0] * logits.shape[1], logits.shape[2]), "logits"), targets
+        )
 
     def _chunked_loss(self, x, targets):
         tape, sizes, tokens = self.tape, self.chunks, x.shape[0] * x.shape[1]
@@ -148,7 +156,9 @@ class Network:
     def block(self, i, x, *others):
         """Attention and MLP, each on a normed copy of the residual stream and added back to it."""
         path = f"blocks.{i}"
-        x = op.add(x, self._attention(f"{path}.attention", self.norm(f"{path}.norm1", x, "norm 1"), *others), "residual 1")
+        x = op.add(
+            x, self._attention(f"{path}.attention", self.norm(f"{path}.norm1", x, "norm 1"), *others), "residual 1"
+        )
         return op.add(x, self._mlp(f"{path}.mlp", self.norm(f"{path}.norm2", x, "norm 2")), "residual 2")
 
     def _attention(self, path, x, *others):
@@ -249,7 +259,7 @@ def rotary_embedding(tape, sequence, head_width):
     exponents = new(tape, "pairs", (pairs,), FP32)
     exponents = new(tape, "fractions", (pairs,), FP32)
     exponents = new(tape, "exponents", (pairs,), FP32)
-    speeds = new(tape, "speeds", (pairs,), FP32)
+    speeds = new(tape, "speeds", (pairs,), FP32)  # noqa: F841  lives as long as the function
     del exponents
     positions = new(tape, "positions", (sequence,), FP32)
     angles = new(tape, "angles", (sequence, 1, pairs), FP32)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..setup import DTYPE_BYTES
-from .letters import Letter, factor, text, up
 from .buckets import buckets
+from .letters import Letter, factor, text, up
 from .schedule import Loop, Repeat, nested, stretched
 from .training import Step
 
@@ -48,7 +48,11 @@ class Plan:
     """How many blocks, segments, chunks and batches are traced, and which of them stands for how many."""
 
     def __init__(self, model, setup):
-        blocks, segment, tokens = Letter(model.layers, "L"), setup.segment, Letter(setup.batch, "B") * Letter(setup.sequence, "S")
+        blocks, segment, tokens = (
+            Letter(model.layers, "L"),
+            setup.segment,
+            Letter(setup.batch, "B") * Letter(setup.sequence, "S"),
+        )
         self.loops = {"batch": Loop.of(Letter(setup.accumulation, "n_a"), 3, 1), "layer": Loop.of(blocks, 3, 1)}
         few = (5, 2) if setup.fsdp else (3, 1)  # FSDP gathers a block while its neighbor is at work
         if segment:
@@ -251,7 +255,7 @@ class Course:
 
         The place says of each loop which turn it is, all of them counted.
         """
-        sizes, live = self.sizes(values, rounding), {part: 0 for part in self.parts}
+        sizes, live = self.sizes(values, rounding), dict.fromkeys(self.parts, 0)
         for piece in self.rest:
             live[piece.part] += sizes[piece.key]
         yield None, dict(live), {}
@@ -326,7 +330,12 @@ def _compiled(course):
 
     body = [f"x{i} = {rest}" for i in range(len(parts)) for rest in [sums(course.rest).get(i, "0")]]
     everything = ", ".join(f"x{i}" for i in range(len(parts)))
-    body += ["p = at = step = 0", "best = ()", "t = " + "+".join(f"x{i}" for i in range(len(parts))), f"rest = ({everything})"]
+    body += [
+        "p = at = step = 0",
+        "best = ()",
+        "t = " + "+".join(f"x{i}" for i in range(len(parts))),
+        f"rest = ({everything})",
+    ]
     marks = ["rest"]
 
     def write(items, indent, depth):

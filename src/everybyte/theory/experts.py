@@ -40,14 +40,18 @@ def _visit(network, path, tokens, weights, chosen):
     gate, up = op.split(gate_up, (model.expert_width, model.expert_width), -1, "experts' gate and up gradient")
     inner = op.multiply(op.activation(gate, model.activation), up, "experts' product")
     outer = op.multiply(
-        _grouped(inner, network.parameters[f"{path}.down"], ends, "experts' down"), _unsqueezed(weights), "visits weighted"
+        _grouped(inner, network.parameters[f"{path}.down"], ends, "experts' down"),
+        _unsqueezed(weights),
+        "visits weighted",
     )
 
     back = new(tape, "visits' places", rows_of, INT64)
     counting = new(tape, "visits counted", rows_of, INT64)
     del counting
     outer = op.reshape(
-        _indexed(outer, back, "visits back in order"), (tokens.shape[0], model.experts_per_token, tokens.shape[1]), "visits"
+        _indexed(outer, back, "visits back in order"),
+        (tokens.shape[0], model.experts_per_token, tokens.shape[1]),
+        "visits",
     )
     return op.cast(_sum(outer, 1, "visits added"), tokens.type, "experts cast")
 
@@ -131,7 +135,9 @@ def _indexed(x, index, title):
 
 def _unsqueezed(x):
     out = view(x, (*x.shape, 1), (*x.strides, 1))
-    record(out, "visits' weights", lambda node, grads: [view(grads[0], grads[0].shape[:-1], grads[0].strides[:-1])], [x])
+    record(
+        out, "visits' weights", lambda node, grads: [view(grads[0], grads[0].shape[:-1], grads[0].strides[:-1])], [x]
+    )
     return out
 
 

@@ -9,7 +9,15 @@ from .autograd import record, save, unpacked, wants_gradient
 from .letters import over, product, up
 from .tape import BITS16, BOOL, FP32, INT64
 from .tensors import (
-    is_contiguous, new, reshaped, several, strides_like, strides_of_joined, strides_through, transposed, view,
+    is_contiguous,
+    new,
+    reshaped,
+    several,
+    strides_like,
+    strides_of_joined,
+    strides_through,
+    transposed,
+    view,
 )  # fmt: skip
 
 

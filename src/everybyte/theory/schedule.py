@@ -1,8 +1,8 @@
 """A step of any length from one that was run short: what repeats is run a few times and counted as often as it is.
 
-Blocks are alike, so are batches and chunks: four blocks are traced, and the third stands for all those between the
-second and the last. From turn to turn memory then changes by the same amount, and the most that lives is reached in
-the first or in the last of them. `tests/theory` holds short traces against longer ones.
+Blocks are alike, and so are batches and chunks: three blocks are traced, and the second stands for all between the first
+and the last. From turn to turn memory changes by the same amount, so the most that lives is reached in the first or in the
+last of them. `tests/theory` holds short traces against whole ones.
 """
 
 from dataclasses import dataclass

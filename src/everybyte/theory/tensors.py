@@ -92,7 +92,9 @@ def strides_through(shape, *operands):
 
     Source: `aten/src/ATen/TensorIterator.cpp`, `compute_fast_setup_type` and `reorder_dimensions`.
     """
-    same = all(len(x.shape) == len(shape) and all(a == b for a, b in zip(x.shape, shape, strict=True)) for x in operands)
+    same = all(
+        len(x.shape) == len(shape) and all(a == b for a, b in zip(x.shape, shape, strict=True)) for x in operands
+    )
     if same:
         if all(map(is_contiguous, operands)):
             return contiguous_strides(shape)

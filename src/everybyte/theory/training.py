@@ -27,9 +27,6 @@ class _Fields:
         self._model = model
         for name, letter in self.LETTERS.items():
             setattr(self, name, Letter(getattr(model, name), letter))
-        self.has_positions, self.has_types = int(model.learned_positions > 0), int(model.token_types > 0)
-        self.has_experts = int(model.experts > 0)
-        self.projected, self.latent = int(model.embedding_width != model.width), int(model.latent_rank > 0)
 
     def __getattr__(self, name):
         return getattr(self._model, name)
@@ -92,7 +89,9 @@ class Step:
         if setup.offload == "cpu":
             return [*self._buffers()]
         if setup.fsdp:
-            found = [Piece(numbers, self.stored.width, "parameters", count) for _, numbers, count in self.optimizer.tensors]
+            found = [
+                Piece(numbers, self.stored.width, "parameters", count) for _, numbers, count in self.optimizer.tensors
+            ]
         elif setup.sharding == "zero1":
             found = [Piece(self.padded, self.stored.width, part) for part in ("parameters", "gradients")]
         else:
@@ -223,7 +222,9 @@ class Optimizer:
         denominator = None  # noqa: F841
         for place, numbers in self._in_order():
             with self.tape.turn("layer", place) if place is not None else self.tape.within():
-                make = partial(self.tape.take, "root of one tensor's variance", (numbers, self.step_.states), part="optimizer")
+                make = partial(
+                    self.tape.take, "root of one tensor's variance", (numbers, self.step_.states), part="optimizer"
+                )
                 root = make()
                 denominator = make()  # noqa: F841
                 del root
