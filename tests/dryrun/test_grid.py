@@ -73,5 +73,5 @@ def test_every_feature_of_a_family_is_drawn():
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_drawn_runs(seed):
     model, setup, block = DRAWN[seed]
-    trace = eb.dry_run(model, setup, block=block)
+    trace = eb.dry_run(model, setup, block)
     assert trace.model is model and trace.peak >= max(trace.phases.values()) > 0

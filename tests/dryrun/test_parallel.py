@@ -11,7 +11,6 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 import everybyte as eb
 from everybyte.dryrun import parallel, tracker
-from everybyte.formulas import formula
 from everybyte.reference import GPT
 
 SMALL = eb.Model(name="small", layers=2, width=48, heads=3, vocabulary=1001, positions=40)
@@ -134,7 +133,7 @@ def test_what_crosses_the_bus(changes):
     setup = SETUP.replace(offload="cpu", **changes)
     copies = [a for a in eb.dry_run(SMALL, setup).allocations if a.operation == "clone" and a.birth]
     up, down = (sum(a.bytes for a in copies if a.host is host) for host in (False, True))
-    assert up == formula("fsdp.to_gpu").at(SMALL, setup) and down == formula("fsdp.to_host").at(SMALL, setup)
+    assert up == eb.formula("fsdp.to_gpu").at(SMALL, setup) and down == eb.formula("fsdp.to_host").at(SMALL, setup)
 
 
 def test_a_module_that_asks_for_the_cpu_is_refused_as_before():

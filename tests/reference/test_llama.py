@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import everybyte as eb
-from everybyte.formulas import formula
 from everybyte.reference import Llama, mixtral
 from everybyte.setup import PRECISIONS
 
@@ -134,7 +133,7 @@ def test_experts_take_the_bytes_that_hugging_faces_take(precision, shape):
     assert (ours.phases, ours.peak) == (theirs.phases, theirs.peak)
     # One after the other, each is made and goes as theirs; the weights alone stand in another order.
     course = [
-        [(a.bytes, a.birth, a.death) for a in t.allocations if a.birth and t.operations[a.birth][1] != "optimizer"]
+        [(a.bytes, a.birth, a.death) for a in t.allocations if a.birth and t.operations[a.birth][1] != "optimizer step"]
         for t in (ours, theirs)
     ]
     assert course[0] == course[1] and len(course[0]) > 40
@@ -160,30 +159,13 @@ def kept_by_a_block(model, setup):
     return more["activations"] - fewer["activations"]
 
 
-#: The first theory's formula has 16 bytes of fp32 attention's, which CUDA keeps on the CPU.
-NOT_FP32 = [p for p in PRECISIONS if p != "fp32"]
-
-
-@pytest.mark.parametrize("shape", [(2, 32), (3, 31), (1, 1), (2, 33)])
-@pytest.mark.parametrize("model", [LLAMA, FULL, LLAMA.replace(width=48, head_width=8, kv_heads=1)], ids=str)
-@pytest.mark.parametrize("precision", NOT_FP32)
-def test_a_block_keeps_what_its_formula_says_to_the_byte(precision, model, shape):
-    setup = eb.Setup(batch=shape[0], sequence=shape[1], precision=precision)
-    assert kept_by_a_block(model, setup) == formula("activations.llama").at(model, setup)
-
-
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-master"])
-def test_llama_2_7bs_block_to_the_byte(precision):
-    setup = eb.Setup(batch=1, sequence=1024, precision=precision)
-    assert kept_by_a_block(eb.model("llama-2-7b"), setup) == formula("activations.llama").at(
-        eb.model("llama-2-7b"), setup
-    )
-
-
 def test_grouped_heads_in_fp32_bring_the_scores_back():
     setup = eb.Setup(batch=2, sequence=64)
-    kept, form = kept_by_a_block(LLAMA, setup), formula("activations.llama").at(LLAMA, setup)
-    assert kept > form + 4 * 2 * 4 * 64 * 64  # no fp32 kernel takes them: softmax's result is kept, and more
+    grouped, whole = (kept_by_a_block(m, setup) for m in (LLAMA, FULL))
+    narrower = 4 * 2 * 64 * 2 * 2 * 16  # keys and values of two heads less, as they are kept
+    assert (
+        grouped > whole - narrower + 4 * 2 * 4 * 64 * 64
+    )  # no fp32 kernel takes them: softmax's result is kept, and more
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -148,14 +148,16 @@ def _own(make, setup, batch, model=None):
 
 
 def _as_given(setup, leaves):
-    """The setup with the batch and the sequence of the arguments, as the first of them has them; where they are no tokens, 1.
+    """The setup with the batch and the sequence of the arguments, as the first of them has them: tokens, (B, S), or states, (B, S, H).
+
+    Where it is neither, the sequence is 1.
 
     Raises:
         ValueError: where the setup says others.
     """
     first = next(leaf for leaf in leaves if isinstance(leaf, Tensor))
-    tokens = first.dim() == 2 and not first.is_floating_point()
-    given = {"batch": first.size(0) if first.dim() else 1, "sequence": first.size(1) if tokens else 1}
+    in_sequence = first.dim() == (3 if first.is_floating_point() else 2)
+    given = {"batch": first.size(0) if first.dim() else 1, "sequence": first.size(1) if in_sequence else 1}
     for field, size in given.items():
         said, usual = getattr(setup, field), getattr(Setup(), field)
         if said not in (usual, size):
