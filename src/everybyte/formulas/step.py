@@ -298,46 +298,47 @@ def instants(names=None) -> tuple[Instant, ...]:
     Args:
         names: only those with these (moment, name).
     """
-    tree = both("dropped", then=("eager", both("narrow"), both("several")))
-    order, changes = [], {}
-
-    def levels(**on):
-        key = tuple(sorted(on.items()))
-        if key not in changes:
-            changes[key] = _changes(reading(**on))
-            _insert(order, changes[key])
-        return changes[key]
-
-    def each(read):
-        """Call a read of every structure that matters."""
-        merged(read, tree, moved=True)
-        for name in (*_BIASES, "tied"):
-            merged(lambda **on: read(**on, **{name: 0}), moved=True)  # noqa: B023
-
-    def count(**on):
-        levels(**on)
-        return letter("B") * 0
-
-    each(count)
+    order, levels = _levels()
     rest = {"parameters": WEIGHTS, "buffers": BUFFERS, "optimizer": OPTIMIZER, "gradients": GRADIENT_BUFFER}
-    found = []
-    for place, key in enumerate(order):
-        moment, name = key[:2]
+    found, known = [], {}
+    for place, (moment, name, *_) in enumerate(order):
         if names is not None and (moment, name) not in names:
             continue
         parts = {part: f.expr for part, f in rest.items()}
-        for part in ("casts", "gradients", "activations", "loss", "optimizer"):
-
-            def level(part=part, place=place, **on):
-                return _level(levels(**on), order, place, part)
-
-            total = merged(level, tree, moved=True)
-            for switch in (*_BIASES, "tied"):
-                without = merged(lambda **on: level(**on, **{switch: 0}), moved=True)  # noqa: B023
-                total += (letter(switch) - 1) * (merged(level, moved=True) - without)
-            parts[part] = parts.get(part, 0) + expression(total)
+        for part in ("casts", "gradients", "activations", "loss"):
+            level = {key: course[place].get(part, 0) for key, course in levels.items()}
+            if (said := tuple(level.values())) not in known:
+                known[said] = expression(_over_structures(lambda **on: level[_key(on)]))  # noqa: B023
+            parts[part] = parts.get(part, 0) + known[said]
         found.append(Instant(moment, name, parts))
     return tuple(found) + tuple(i for i in _in_the_optimizer() if names is None or (i.moment, i.name) in names)
+
+
+def _key(on):
+    return tuple(sorted(on.items()))
+
+
+def _over_structures(read):
+    """Of what lives at an instant, by all switches that matter to it."""
+    found, plain = merged(read, both("dropped", then=("eager", both("narrow"), both("several"))), moved=True), None
+    for name in (*_BIASES, "tied"):
+        plain = merged(read, moved=True) if plain is None else plain
+        found += (letter(name) - 1) * (plain - merged(lambda **on: read(**on, **{name: 0}), moved=True))  # noqa: B023
+    return found
+
+
+def _levels():
+    """(the order of instants, structure -> part -> bytes more than between steps at each of them)."""
+    order, changes = [], {}
+
+    def see(**on):
+        changes[_key(on)] = _changes(reading(**on))
+        return 0
+
+    _over_structures(see)
+    for found in sorted(changes.values(), key=len, reverse=True):
+        _insert(order, found)
+    return order, {key: _filled(found, order) for key, found in changes.items()}
 
 
 def _changes(read):
@@ -347,7 +348,7 @@ def _changes(read):
         operation, turn = moment.operation, dict(moment.operation.place).get("block")
         if operation.phase not in ("forward", "backward") or (operation.phase == "forward" and turn == 0):
             continue
-        if not operation.taken and not operation.freed:
+        if not operation.taken:
             continue
         key = place_of(operation), operation.name, turn
         seen[key] = seen.get(key, 0) + 1
@@ -367,12 +368,13 @@ def _insert(order, keys):
             place += 1
 
 
-def _level(changes, order, place, part):
-    """What lives of a part at a place of the order; where a step has no such operation, what lives before the next that it has."""
-    if order[place] in changes:
-        return changes[order[place]][0].get(part, 0)
-    before = next((changes[key] for key in reversed(order[:place]) if key in changes), None)
-    return before[1].get(part, 0) if before else 0
+def _filled(changes, order):
+    """What lives at each place of the order; where a step has no such operation, what lives once those before it have run."""
+    found, passed, states, course = [], -1, list(changes.values()), {key: i for i, key in enumerate(changes)}
+    for key in order:
+        passed = max(passed, course.get(key, -1))
+        found.append(changes[key][0] if key in changes else states[passed][1] if passed >= 0 else {})
+    return found
 
 
 def _in_the_optimizer():
