@@ -167,18 +167,20 @@ class Course:
 
     def host(self, model, setup):
         """Part -> bytes in the memory of the CPU; empty where nothing is offloaded."""
-        names, found = HELPERS | letters(model, setup), {}
+        names = HELPERS | letters(model, setup)
+        found = dict.fromkeys(("parameters", "gradients", "optimizer") if self._host else (), 0)
         for piece in self._host:
             size = _value(f"({factor(piece.numbers)})*({factor(piece.width)})*({text(piece.count)})", names)
-            found[piece.part] = found.get(piece.part, 0) + size
+            found[piece.part] += size
         return found
 
-    def taken(self, values):
+    def taken(self, values, rounding=1):
         """(batch, operation's name) -> bytes that forward and backward take by operations of that name, one after another.
 
-        Of batches that are alike one stands here for all: which, `items` say.
+        Of batches that are alike one stands here for all: which, `items` say. Each tensor is rounded up to a multiple of so
+        many bytes.
         """
-        sizes, found = self.sizes(values), {}
+        sizes, found = self.sizes(values, rounding), {}
 
         def add(items, times):
             for item in items:
