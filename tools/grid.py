@@ -218,7 +218,7 @@ def disagreements(model: eb.Model, setup: eb.Setup, blocks=BLOCKS) -> list[str]:
     if host != exact.host:
         found.append(f"host: {host} predicted, {exact.host} counted")
     for block in blocks:
-        trace, budget = replace(exact, block=block), eb.budget(model, setup, block)
+        trace, budget = replace(exact, rounding=block), eb.budget(model, setup, block)
         said = [(moment, budget.parts_at(moment), trace.parts_at(moment)) for moment in trace.marks]
         said += [("at the peak", budget.parts, trace.parts), ("", budget.phases, trace.phases)]
         pairs = {f"{what} {moment}": (b.get(what, 0), t[what]) for moment, b, t in said for what in t}
@@ -239,16 +239,15 @@ def _course(witness, phase_of):
 def _split(witness, phase_of):
     """The places outside the optimizer's step, and the most that lives in it."""
     places = _course(witness, phase_of)
-    inside = [sum(parts.values()) for phase, parts in places if phase == "optimizer"]
-    return [parts for phase, parts in places if phase != "optimizer"], max(inside, default=None)
+    inside = [sum(parts.values()) for phase, parts in places if phase == "optimizer step"]
+    return [parts for phase, parts in places if phase != "optimizer step"], max(inside, default=None)
 
 
 def first_difference(model: eb.Model, setup: eb.Setup, block: int = 1) -> str | None:
     """The first place at which the timelines differ, with what the ledger calls it; None where there is none."""
     budget, trace = eb.budget(model, setup, block), eb.dry_run(model, setup, block)
-    moments = {"optimizer step": "optimizer"}
     marks = set(trace.marks.values())
-    predicted, most = _split(budget, lambda i: moments.get(budget.operations[i][1], budget.operations[i][1]))
+    predicted, most = _split(budget, lambda i: budget.operations[i][1])
     counted, seen = _split(trace, lambda i: "mark" if i in marks else trace.operations[i][1])
     names = [name for name, moment, _ in budget.operations if moment != "optimizer step"]
     if len(predicted) != len(counted):

@@ -230,7 +230,7 @@ def test_the_second_and_third_whole_steps_are_the_steady_step(monkeypatch, setup
     assert warmed.operations == steady.operations
     assert warmed.timeline() == steady.timeline()
     for block in (1, 512):
-        assert replace(warmed, block=block).as_dict() == replace(steady, block=block).as_dict()
+        assert replace(warmed, rounding=block).as_dict() == replace(steady, rounding=block).as_dict()
 
 
 def test_two_dry_runs_say_the_same():

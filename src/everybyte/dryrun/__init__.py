@@ -19,7 +19,7 @@ from .tracker import Allocation, Tracker
 __all__ = ["PARTS", "PHASES", "SHARED_PARTS", "Allocation", "Counted", "Trace", "dry_run"]
 
 
-def dry_run(model, setup: Setup, block: int = 1, batch=None) -> Trace:
+def dry_run(model, setup: Setup, rounding: int = 1, batch=None) -> Trace:
     """Count the bytes of one steady training step, as it would run on CUDA.
 
     Steady: the optimizer's states exist already. The tensors have no data, so the model may be larger than the machine.
@@ -32,7 +32,7 @@ def dry_run(model, setup: Setup, block: int = 1, batch=None) -> Trace:
         setup: every field counts, or is refused by name: a module of your own decides itself about attention, dropout,
             loss and checkpointing.
             The trace's setup has the batch and the sequence of what is given to the module.
-        block: round each allocation up to a multiple of so many bytes: 512 as CUDA's allocator does.
+        rounding: round each allocation up to a multiple of so many bytes: 512 as CUDA's allocator does.
         batch: the forward's arguments, for a module of your own or a config: a dict, a tuple or one value, each tensor
             as an example or as (shape, dtype). Of a dict, `labels`, `targets` and `target` count as the loss's.
 
@@ -40,7 +40,7 @@ def dry_run(model, setup: Setup, block: int = 1, batch=None) -> Trace:
         ValueError: where the setup does not fit the model, the reference has no such architecture, or the module
             cannot run on tensors without data. What a module itself raises says in a note where it was.
     """
-    checks.whole("dry_run", "block", block, 1, 2**30)
+    checks.whole("dry_run", "rounding", rounding, 1, 2**30)
     work = workload(model, setup, batch)
     setup = work.setup
     with ExitStack() as stack:
@@ -71,7 +71,7 @@ def dry_run(model, setup: Setup, block: int = 1, batch=None) -> Trace:
         tracker.restart()
         marks = {"rest": 0}
         stack.enter_context(tracker.watching(module))
-        following = {"after_forward": "backward", "after_backward": "optimizer", "after_step": "rest"}
+        following = {"after_forward": "backward", "after_backward": "optimizer step", "after_step": "rest"}
 
         def at(moment):
             marks[moment] = tracker.mark(moment)
@@ -90,7 +90,7 @@ def dry_run(model, setup: Setup, block: int = 1, batch=None) -> Trace:
             error.add_note(_where(error, tracker, module))
             raise
         tracker.mark("rest")
-    return Trace(work.counted(module), setup, tracker.operations, tracker.allocations, marks, block)
+    return Trace(work.counted(module), setup, tracker.operations, tracker.allocations, marks, rounding)
 
 
 def _trained(module):

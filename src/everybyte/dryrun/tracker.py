@@ -57,7 +57,7 @@ class Tracker(TorchDispatchMode):
     Attributes:
         operations: (name, phase, owner) of each operation that allocated, and of each mark.
         allocations: every `Allocation`, in order of birth.
-        phase: set by the caller as the step goes on: `rest`, `forward`, `backward`, `optimizer`.
+        phase: set by the caller as the step goes on: `rest`, `forward`, `backward`, `optimizer step`.
         opened: classes of tensors that are made of others; the others are followed.
         host: whether what is made now stands in the memory of the CPU.
     """
@@ -176,7 +176,7 @@ class Tracker(TorchDispatchMode):
             return None  # nothing is allocated, and a check of hundreds of shapes would cost more than the rest
         if func.name() in _COPIES:
             return None
-        if func is aten._local_scalar_dense.default and args[0].is_meta and self.phase in ("rest", "optimizer"):
+        if func is aten._local_scalar_dense.default and args[0].is_meta and self.phase in ("rest", "optimizer step"):
             return 0.0  # the one number that a step reads back is the scaler's count of infinite gradients: none
         if self.phase == "forward":
             self._check_devices(func, args)
@@ -232,7 +232,7 @@ class Tracker(TorchDispatchMode):
         return owner
 
     def _part(self, func, args, owner):
-        if self.phase in ("rest", "optimizer"):
+        if self.phase in ("rest", "optimizer step"):
             return "optimizer"
         if func is aten._to_copy.default:
             if args[0].untyped_storage()._cdata in self._weights:
