@@ -88,22 +88,23 @@ def _by_width(found):
 
 
 def expression(found) -> sympy.Expr:
-    """A polynomial in the notation, what stands under the same switches together."""
+    """A polynomial in the notation: under the same switches what all terms have in common stands before them."""
     groups = {}
     first, last = len(_LETTERS), len(_LETTERS) + len(SWITCHES)
     for powers, factor in _RING(found).terms():
-        term = sympy.Mul(
-            sympy.Rational(factor.numerator, factor.denominator), *_factors(powers, 0, first), *_factors(powers, last)
-        )
-        groups.setdefault(powers[first:last], []).append(term)
-    return sympy.Add(*(
-        sympy.Mul(*_factors((0,) * first + switches, first), sympy.factor_terms(sympy.Add(*terms)))
-        for switches, terms in groups.items()
-    ))  # fmt: skip
+        letters = powers[:first] + (0,) * len(SWITCHES) + powers[last:]
+        groups.setdefault(powers[first:last], []).append((letters, factor))
+    total = []
+    for switches, terms in groups.items():
+        common = tuple(map(min, *(powers for powers, _ in terms))) if len(terms) > 1 else terms[0][0]
+        inner = [_term([p - q for p, q in zip(powers, common, strict=True)], factor) for powers, factor in terms]
+        total.append(sympy.Mul(_term((0,) * first + switches), _term(common), sympy.Add(*inner)))
+    return sympy.Add(*total)
 
 
-def _factors(powers, start, end=None):
-    return [_EXPRESSIONS[i] ** p for i, p in enumerate(powers[:end]) if p and i >= start]
+def _term(powers, factor=QQ(1)):  # noqa: B008  a constant
+    number = sympy.Rational(factor.numerator, factor.denominator)
+    return sympy.Mul(number, *(_EXPRESSIONS[i] ** p for i, p in enumerate(powers) if p))
 
 
 # Courses, one for each combination of switches.
