@@ -153,6 +153,25 @@ def test_what_is_not_derived_is_refused_by_name(name):
         eb.budget(model, eb.Setup(sequence=64))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {}, {"checkpointing": "every-k", "checkpoint_every": 5}, {"checkpointing": "full", "accumulation": 5},
+        {"loss": "chunked", "loss_chunks": 7, "attention": "eager"}, {"checkpointing": "operations", "precision": "bf16-mixed"},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["gpt2", "llama-3.2-1b"])
+def test_each_operation_is_its_module_s(name, changes):
+    """Of blocks that are alike few are traced, and each has its own number."""
+    model, setup = eb.model(name).replace(layers=17), eb.Setup(batch=2, sequence=64, **changes)
+    predicted, counted = (
+        [owner for _, phase, owner in witness(model, setup).operations if phase not in ("optimizer step", "after_step")]
+        for witness in (eb.budget, eb.dry_run)
+    )
+    assert predicted == counted and {"blocks.16.mlp.up", "blocks.11.attention"} <= set(predicted)
+
+
 def test_it_shows_itself():
     budget, trace = (witness(MODEL, eb.Setup(batch=2, sequence=8)) for witness in (eb.budget, eb.dry_run))
     for said in (budget, trace):

@@ -261,31 +261,48 @@ class Course:
         for piece in self.rest:
             live[piece.part] += sizes[piece.key]
         yield None, dict(live), {}
-        yield from self._unrolled(self.items, sizes, live, values, {})
+        middles = {where: (index, self.times(repeat, values)) for where, index, repeat in _middles(self.items)}
+        yield from self._unrolled(self.items, sizes, live, values, {}, middles)
 
-    def _unrolled(self, items, sizes, live, values, shifts):
-        for item in items:
+    def _unrolled(self, items, sizes, live, values, shifts, middles):
+        for i, item in enumerate(items):
             if isinstance(item, Repeat):
-                times = self.times(item, values)
+                times, backwards = self.times(item, values), _backwards(item, items[i + 1 :])
                 for turn in range(times):
-                    moved = turn if not _backwards(item) else times - 1 - turn
-                    yield from self._unrolled(item.items, sizes, live, values, shifts | {item.loop: (moved, times)})
+                    moved = times - 1 - turn if backwards else turn
+                    yield from self._unrolled(item.items, sizes, live, values, shifts | {item.loop: moved}, middles)
                 continue
             for piece in item.taken:
                 live[piece.part] += sizes[piece.key]
-            yield item, dict(live), _turns(item, shifts)
+            yield item, dict(live), _turns(item, shifts, middles)
             for piece in item.freed:
                 live[piece.part] -= sizes[piece.key]
 
 
-def _turns(operation, shifts):
+def _turns(operation, shifts, middles):
     """Which turn of each loop it is: a stand-in's own number and how often it has stood, what comes after it moved on."""
-    return {loop: index + shifts.get(loop, (0, 1))[0] for loop, index in operation.place}
+    found = {}
+    for i, (loop, index) in enumerate(operation.place):
+        middle, times = middles.get(operation.place[:i] + (loop,), (index, 1))
+        found[loop] = index + (shifts.get(loop, 0) if index == middle else (times - 1) * (index > middle))
+    return found
 
 
-def _backwards(repeat):
-    operation = next(_flat(repeat.items), None)
-    return operation is not None and operation.phase == "backward"
+def _middles(items):
+    """(where, number of the turn, repeat) of each loop's stand-in; where: in which turns of the outer loops, and the loop."""
+    for item in items:
+        if isinstance(item, Repeat):
+            place = next(_flat(item.items)).place
+            i = [loop for loop, _ in place].index(item.loop)
+            yield (*place[:i], item.loop), place[i][1], item
+            yield from _middles(item.items)
+
+
+def _backwards(repeat, following):
+    """Whether the turns go down: by the turn that follows."""
+    mine = dict(next(_flat(repeat.items)).place)[repeat.loop]
+    found = (dict(operation.place).get(repeat.loop) for operation in _flat(following))
+    return next((index < mine for index in found if index is not None), False)
 
 
 def _flat(items):

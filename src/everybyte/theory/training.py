@@ -135,7 +135,7 @@ class Step:
                     loss = self.network.forward(*inputs)
                 tape.mark("after_forward")
                 tape.phase = "backward"
-                with tape.within(loss=True):
+                with tape.within(loss=True, owner="loss"):
                     share = scale(loss, "share in the loss") if n > 1 else loss
                 self._backward(share)
                 total = self._total(share)  # noqa: F841
@@ -153,7 +153,7 @@ class Step:
 
     def _backward(self, share):
         tape = self.tape
-        with tape.within(loss=True):
+        with tape.within(loss=True, owner="loss"):
             loss = scale(share, "scaled loss", FP32) if self.setup.dtypes.loss_scaling else share
             one = new(tape, "gradient of one", (), loss.type)
         backward(tape, loss, one)
@@ -161,7 +161,7 @@ class Step:
     def _total(self, share):
         if self.setup.accumulation == 1:
             return share.alias()
-        with self.tape.within(loss=True):
+        with self.tape.within(loss=True, owner="loss"):
             return new(self.tape, "sum of the shares", (), share.type)
 
 
