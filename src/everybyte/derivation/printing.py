@@ -238,12 +238,27 @@ def cases(derivation, expression):
     """The expression of each case, by pieces where they differ; the last piece's condition is left to `conditions`."""
     import sympy
 
-    order = sorted(derivation.cases, key=lambda c: c is derivation.main)
-    found = [(expression(case), case) for case in order]
-    if len({e for e, _ in found}) == 1:
-        return found[0][0]
-    pieces = [(e, sympy.And(_condition(c.batch, "B"), _condition(c.sequence, "S"))) for e, c in found[:-1]]
-    return sympy.Piecewise(*pieces, (found[-1][0], True), evaluate=False)
+    main = expression(derivation.main)
+    pieces = []
+    for case in derivation.cases:
+        mine = main if case is derivation.main else expression(case)
+        at = {x: r.low for x, r in zip(symbols(), (case.batch, case.sequence), strict=True) if r.single}
+        if mine != main and mine.subs(at) != main.subs(at):
+            pieces.append((mine, sympy.And(_condition(case.batch, "B"), _condition(case.sequence, "S"))))
+    return sympy.Piecewise(*pieces, (main, True), evaluate=False) if pieces else main
+
+
+def unlike(derivation) -> list:
+    """The cases whose peak is not the main one's formula."""
+    found = []
+    for case in derivation.cases:
+        at = {x: r.low for x, r in zip(symbols(), (case.batch, case.sequence), strict=True) if r.single}
+        one, other = (
+            maximum([derivation.expression(c.instants[i]) for i in c.peak]) for c in (case, derivation.main)
+        )
+        if one != other and one.subs(at) != other.subs(at):
+            found.append(case)
+    return found
 
 
 def conditions(derivation):
@@ -271,6 +286,11 @@ def _where(batches, sequences, derivation):
         one(name, r) for name, r in (("batch", batches), ("sequence", sequences)) if (r.low, r.high) != whole[name]
     ]
     return ", ".join(said) or "anywhere"
+
+
+def place(derivation, case) -> str:
+    """Where a case holds, in words."""
+    return _where(case.batch, case.sequence, derivation)
 
 
 def latex(derivation):

@@ -1,8 +1,8 @@
 """Which instants of a step can never be its peak, by proof: for every batch and every sequence, not for those looked at.
 
-With B = b0 + b and S = s0 + s, a difference of two polynomials whose coefficients in b and s are all nonnegative is
-nonnegative from the corner (b0, s0) on. A rounded quotient lies between two polynomials; a tensor that is rounded up to
-the allocator's block lies between its bytes and its bytes and one block.
+A polynomial whose coefficients in Bernstein's basis over a rectangle of batches and sequences are all nonnegative is
+nonnegative on it. A rounded quotient lies between two polynomials; a tensor that is rounded up to the allocator's block
+lies between its bytes and its bytes and one block.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,14 @@ _SAFE = 2**62
 
 
 class Order:
-    """Compares sums of forms from a corner of the plane of batches and sequences on.
+    """Compares sums of forms on a rectangle of batches and sequences.
 
     Args:
         forms: what the columns of `counts` count. counts: a row of whole numbers for each instant, in the step's order.
-        corner: the least batch and sequence. fixed: which of the two have that one value.
-        block: bytes that each tensor is rounded up to a multiple of.
+        batch, sequence: (the least, the most). block: bytes that each tensor is rounded up to a multiple of.
     """
 
-    def __init__(self, forms: Sequence[Form], counts, corner, fixed=(False, False), block: int = 1):
+    def __init__(self, forms: Sequence[Form], counts, batch, sequence, block: int = 1):
         self.monomials = sorted({m for f in forms for m, _ in f.terms} | {ONE})
         place = {m: i for i, m in enumerate(self.monomials)}
         scale = lcm(*(c.denominator for f in forms for _, c in f.terms), 1)
@@ -46,17 +45,21 @@ class Order:
         self.values = counts.dot(numpy.array(by_form, dtype=object).reshape(len(forms), -1))
         self.counts = counts
         self.one = place[ONE]
-        self._bounds(corner, fixed)
+        self._bounds(batch, sequence)
 
-    def _bounds(self, corner, fixed):
-        """The least and the most that each monomial can be, as polynomials in b and s."""
-        pairs = [[_expand(_bound(m, up), corner, fixed) for m in self.monomials] for up in (False, True)]
-        powers = sorted({p for rows in pairs for row in rows for p in row} | {(0, 0)})
-        under = lcm(*(c.denominator for rows in pairs for row in rows for c in row.values()), 1)
+    def _bounds(self, batch, sequence):
+        """The least and the most that each monomial can be, in Bernstein's basis."""
+        pairs = [[_bound(m, up) for m in self.monomials] for up in (False, True)]
+        degrees = tuple(max((p[k] for rows in pairs for row in rows for p in row), default=0) for k in (0, 1))
+        degrees = tuple(0 if low == high else d for d, (low, high) in zip(degrees, (batch, sequence), strict=True))
+        places = [(i, j) for i in range(degrees[0] + 1) for j in range(degrees[1] + 1)]
+        pairs = [[_bernstein(row, (batch, sequence), degrees, places) for row in rows] for rows in pairs]
+        under = lcm(*(c.denominator for rows in pairs for row in rows for c in row), 1)
         self.least, self.most = (
-            numpy.array([[int(row.get(p, 0) * under) for p in powers] for row in rows], dtype=object) for rows in pairs
+            numpy.array([[int(c * under) for c in row] for row in rows], dtype=object) for rows in pairs
         )
-        self.under, self.corner_power = under, powers.index((0, 0))
+        ends = {(i, j) for i in (0, degrees[0]) for j in (0, degrees[1])}
+        self.corners = [n for n, place in enumerate(places) if place in ends]
 
     def above(self, rows, i: int):
         """Of the instants `rows`, which are at least as high as `i` everywhere, and which are higher everywhere."""
@@ -80,7 +83,7 @@ class Order:
         values, least, most = (x.astype(dtype) for x in (values, self.least, self.most))
         found = numpy.maximum(values, 0).dot(least) + numpy.minimum(values, 0).dot(most)
         whole = (found >= 0).all(axis=1)
-        return whole, whole & (found[:, self.corner_power] > 0)
+        return whole, whole & (found[:, self.corners] > 0).all(axis=1)
 
     def highest(self) -> list[int]:
         """The instants of which one is the first that is the highest, whatever batch and sequence; in the step's order."""
@@ -133,13 +136,20 @@ def _times(one, other):
     return found
 
 
-def _expand(polynomial, corner, fixed):
-    """The polynomial in what B and S are beyond the corner."""
-    found = {}
-    (b0, s0), (b_fixed, s_fixed) = corner, fixed
-    for (i, j), c in polynomial.items():
-        for x in range(1 if b_fixed else i + 1):
-            for y in range(1 if s_fixed else j + 1):
-                part = c * comb(i, x) * b0 ** (i - x) * comb(j, y) * s0 ** (j - y)
-                found[x, y] = found.get((x, y), 0) + part
+def _bernstein(polynomial, ranges, degrees, places):
+    """The polynomial's coefficients in Bernstein's basis of these degrees over the rectangle."""
+    axes = []
+    for (low, high), degree in zip(ranges, degrees, strict=True):
+        most = max((max(p) for p in polynomial), default=0)
+        rows = []
+        for power in range(most + 1):  # x^power = (low + (high - low) t)^power, and t^k in the basis
+            parts = [comb(power, k) * low ** (power - k) * (high - low) ** k for k in range(power + 1)]
+            parts = parts[: degree + 1]
+            rows.append(
+                [sum(Fraction(c * comb(i, k), comb(degree, k)) for k, c in enumerate(parts)) for i in range(degree + 1)]
+            )
+        axes.append(rows)
+    found = []
+    for i, j in places:
+        found.append(sum((c * axes[0][b][i] * axes[1][s][j] for (b, s), c in polynomial.items()), Fraction()))
     return found

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 #: Batches and sequences that are looked at to find them.
 BATCHES = (2, 3, 5, 8, 33, 100, 4096, 65536)
 SEQUENCES = (
-    2, 3, 8, 24, 33, 64, 90, 128, 255, 256, 777, 1000, 1024, 2048, 4096, 5000, 8192, 32768, 131072,
+    2, 3, 8, 24, 33, 64, 90, 128, 255, 256, 777, 1000, 1024, 2048, 4097, 5000, 8192, 16391, 32768, 99999, 131072,
 )  # fmt: skip
 _MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
 

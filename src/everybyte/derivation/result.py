@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
+from math import log2
 
 from .. import checks, units
 from ..setup import LIMITS, Setup
@@ -357,8 +358,12 @@ class Derivation:
 
     @property
     def main(self) -> Case:
-        """The case with the most batches and sequences."""
-        return max(self.cases, key=lambda c: (c.batch.high - c.batch.low, c.sequence.high - c.sequence.low))
+        """The case with the widest range of batches and sequences, counted in doublings."""
+
+        def doublings(r):
+            return log2(r.high / r.low) * (1 if r.multiples else 1.01)
+
+        return max(self.cases, key=lambda c: (1 + doublings(c.batch)) * (1 + doublings(c.sequence)))
 
     @cached_property
     def conditions(self) -> list[tuple[str, object]]:
@@ -391,13 +396,20 @@ class Derivation:
     def said(self) -> list[str]:
         """The lines under the table: the conditions, and how the formula was obtained."""
         held = "; ".join(words for words, _ in self.conditions)
-        return [f"Holds for {held}.", self.how]
+        others = [printing.place(self, case) for case in printing.unlike(self)]
+        lines = [f"Holds for {held}."]
+        if others:
+            lines.append(f"Cases of their own, with their own formulas: {'; '.join(others)}.")
+        return [*lines, self.how]
 
-    def figure(self, sequences: Sequence[int] | None = None, batches: Sequence[int] | None = None):
-        """Which instant is the peak, over batches and sequences: matplotlib's figure, with its text as `alt`."""
+    def figure(self, sequences: Sequence[int] | None = None, batches: Sequence[int] | None = None, gpu=None):
+        """Which instant is the peak, over batches and sequences: matplotlib's figure, with its text as `alt`.
+
+        With a `gpu` of the catalog, a line where the peak passes its memory.
+        """
         from .picture import regions
 
-        return regions(self, sequences, batches)
+        return regions(self, sequences, batches, gpu)
 
     def explore(self, gpu=None):
         """The explorer of this formula: batch, sequence and GPU as sliders."""

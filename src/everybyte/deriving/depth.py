@@ -11,9 +11,6 @@ from collections import Counter
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-#: Of an operation on more tensors than so many, such as those on lists of all, the count may depend on the depth.
-_MANY = 12
-
 
 class Uneven(Exception):
     """The depths looked at do not go on in a straight line."""
@@ -46,7 +43,7 @@ class Course:
 
     def keys(self):
         return [
-            (*operation, owner[0], *(_few(c) for c in (b, g)))
+            (*operation, owner[0], frozenset(b.items()), frozenset(g.items()))
             for operation, owner, b, g in zip(self.operations, self.owners, self.born, self.gone, strict=True)
         ]
 
@@ -195,10 +192,6 @@ def _added(short, long):
                     yield i1 + a1, j1 + b1, j1 + b2
                 elif within != "equal" or a2 - a1 != b2 - b1:
                     raise Uneven("the shallower model's step is no part of the deeper one's")
-
-
-def _few(counter):
-    return frozenset(counter.items()) if counter.total() <= _MANY else "many"
 
 
 def _less(one, other):

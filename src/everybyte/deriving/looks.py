@@ -27,7 +27,8 @@ class Subject:
         model: as `dry_run` takes it. layers: its depth, None where it cannot be changed. period: after how many layers
             their kinds come again. deep: makes the same model of another depth. longest: its longest sequence.
         batch: a function of batch and sequence that makes the arguments; None where the dry run makes them itself.
-        letters: which of B and S the arguments have.
+        letters: which of B and S the arguments have. sizes: sequences at which the model may change its way, such as
+            the window of its attention.
     """
 
     model: object
@@ -37,6 +38,7 @@ class Subject:
     longest: int = LONGEST
     batch: Callable | None = None
     letters: str = "BS"
+    sizes: tuple[int, ...] = ()
 
     def trace(self, setup: Setup, depth: int | None, batch: int, sequence: int) -> Trace:
         """The dry run at one point."""
@@ -65,7 +67,7 @@ def subject(model, batch=None) -> Subject:
     name = next((n for n in DEPTHS if isinstance(getattr(model, n, None), int)), None)
     longest = next((n for f in POSITIONS if isinstance(n := getattr(model, f, None), int) and n > 0), LONGEST)
     if name is None:
-        return Subject(model, longest=longest, batch=make, letters=letters)
+        return Subject(model, longest=longest, batch=make, letters=letters, sizes=_windows(model))
     layers = getattr(model, name)
 
     def deep(n):
@@ -76,7 +78,13 @@ def subject(model, batch=None) -> Subject:
                 setattr(other, field, value[:n])
         return other
 
-    return Subject(model, layers, _period(model, layers), deep, longest, make, letters)
+    return Subject(model, layers, _period(model, layers), deep, longest, make, letters, _windows(model))
+
+
+def _windows(config):
+    """The sequences around each size that a configuration names a window or a chunk."""
+    named = {v for f, v in vars(config).items() if ("window" in f or "chunk" in f) and type(v) is int and v > 2}
+    return tuple(sorted({v + d for v in named for d in (-16, -1, 0, 1, 16)}))
 
 
 def _period(config, layers):

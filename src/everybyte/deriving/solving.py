@@ -16,6 +16,12 @@ from .looks import Look, Looks, Subject
 #: The point that others are compared with.
 _BATCH, _SEQUENCE = 3, 64
 _MOST = BATCHES[-1]
+#: So many depths are looked at, three at a time, where the first layers are not like those that follow.
+_DEPTHS = 5
+#: At so many points the bytes of a tensor must be those of one that is known.
+_FEW = 4
+#: How often ranges are looked for again.
+_ROUNDS = 4
 #: Of ranges that differ in how a step goes, so many are followed.
 _CASES = 24
 
@@ -27,6 +33,7 @@ class _Patch:
     batch: Range
     sequence: Range
     points: list
+    more: list  # points that are looked at where a tensor has bytes that no other case's has
     forms: dict = field(default_factory=dict)  # as keys: those of its tensors
 
     def __contains__(self, point):
@@ -56,18 +63,20 @@ class _Solving:
         patches, refused = self._patches()
         solved = [self._forms(patch) for patch in patches]
         cases, way = None, ""
-        if len(depths) > 1:
+        for start in range(len(depths) - 2):
+            several = depths[start : start + 3]
             try:
-                cases = [self._case(p, self._further(p, depths)) for p in solved]
+                cases = [self._case(p, self._further(p, several)) for p in solved]
                 way = (
-                    f"Dry runs of {depths[0]} layers at {len(self._seen(depths[0]))} points, and of {depths[1]} and "
-                    f"{depths[2]} at others: each {_periods(subject.period)} more adds the same stretches of operations, and "
-                    f"so on in a straight line to {subject.layers}"
+                    f"Dry runs of {depths[0]} layers at {len(self._seen(depths[0]))} points, and of "
+                    f"{', '.join(map(str, several[start == 0 :]))} layers at others: each {_periods(self.period)} more adds "
+                    f"the same stretches of operations, and so on in a straight line to {subject.layers}"
                 )
                 cases = self._try(cases, way)
+                break
             except Uneven as error:
-                cases, why = None, str(error)
-                way = f" All {subject.layers} layers were run, since depths do not go on in a straight line ({why})."
+                cases = None
+                way = f" All {subject.layers} layers were run, since depths do not go on in a straight line ({error})."
         if cases is None:
             cases = [self._case(p, self._direct(p)) for p in solved]
             way = f"Dry runs at {len(self.looks.seen)} points, solved in fractions.{way}"
@@ -95,10 +104,9 @@ class _Solving:
         first = layers % period + period
         while first < 2:
             first += period
-        if first + 2 * period >= layers:
-            return [layers]
         self.period = period
-        return [first, first + period, first + 2 * period]
+        found = [d for d in range(first, first + _DEPTHS * period, period) if d < layers]
+        return found if len(found) > 2 else [layers]
 
     def _look(self, batch, sequence, depth="shallow") -> Look:
         return self.looks.at(self.shallow if depth == "shallow" else depth, batch, sequence)
@@ -109,6 +117,17 @@ class _Solving:
     # Where which course holds.
 
     def _patches(self):
+        """The patches, the main one first, and what is refused. Where a range turns out to be several, it is looked at again."""
+        more = []
+        for _ in range(_ROUNDS):
+            try:
+                return self._patches_by(more)
+            except _Mixed as error:
+                mixed = error
+                more += [s + d for _, s in error.points for d in (-1, 0, 1)]
+        raise ValueError(str(mixed))
+
+    def _patches_by(self, more):
         subject, refused = self.subject, []
         usual_b, usual_s = self._usual()
 
@@ -133,7 +152,7 @@ class _Solving:
             low = min(2, subject.longest)
             if self.tokens > 1:
                 low = min(self.tokens, subject.longest)
-            sequences = partition(by_sequence, low, subject.longest, SEQUENCES)
+            sequences = partition(by_sequence, low, subject.longest, [*SEQUENCES, *subject.sizes, *more])
             if low > 1 and self.tokens == 1:
                 sequences.append((one, None))
         if len(batches) * len(sequences) > _CASES:
@@ -176,29 +195,39 @@ class _Solving:
         else:
             pairs = [(x, y) for x in bs for y in ss]
         points = list(dict.fromkeys(p for p in pairs if p[0] * p[1] >= self.tokens))
-        points += [(x, y) for x, y in self._seen(self.shallow) if x in b and y in s and (x, y) not in points]
-        looks = {}
-        for point in points:
-            try:
-                looks[point] = self._look(*point)
-            except (ValueError, RuntimeError, IndexError) as error:
-                if b.single or s.single:
-                    return _Refusal(_first_line(error))
-                raise
-        usual = looks[points[0]]
-        for (x, y), look in looks.items():
+        seen = [(x, y) for x, y in self._seen(self.shallow) if x in b and y in s and (x, y) not in points[:_FEW]]
+        patch = _Patch(b, s, [*points[:_FEW], *seen], points[_FEW:])
+        try:
+            self._same(patch)
+        except (ValueError, RuntimeError, IndexError) as error:
+            if not isinstance(error, _Mixed) and (b.single or s.single):
+                return _Refusal(_first_line(error))
+            raise
+        return patch
+
+    def _same(self, patch):
+        """Raise where the courses at a patch's points are not the same."""
+        first = patch.points[0]
+        usual = self._look(*first)
+        for x, y in patch.points:
+            look = self._look(x, y)
             if look.kind != usual.kind:
-                raise ValueError(
-                    f"derive: at batch {x}, sequence {y} the step goes another way than at batch {points[0][0]}, sequence "
-                    f"{points[0][1]}: {look.differs(usual)}; allowed: control flow that depends on batch and on sequence "
-                    "each by itself, or a fixed size for one of the letters, or eb.dry_run"
+                raise _Mixed(
+                    f"derive: at batch {x}, sequence {y} the step goes another way than at batch {first[0]}, sequence "
+                    f"{first[1]}: {look.differs(usual)}; allowed: control flow that depends on batch and on sequence "
+                    "each by itself, or a fixed size for one of the letters, or eb.dry_run",
+                    [first, (x, y)],
                 )
-        return _Patch(b, s, points)
 
     # The bytes of each tensor.
 
     def _forms(self, patch):
         looks = [self._look(*p) for p in patch.points]
+        rows = set(zip(*(look.bytes for look in looks), strict=True))
+        if any(len(set(r)) > 1 for r in rows - {tuple(f.at(*p) for p in patch.points) for f in self.forms}):
+            patch.points += [p for p in patch.more if p not in patch.points]
+            self._same(patch)
+            looks = [self._look(*p) for p in patch.points]
         by = (self.setup.loss_chunks,) if self.setup.loss == "chunked" else ()
         solver = Solver(patch.points, by)
         known = {}
@@ -287,11 +316,10 @@ class _Solving:
                 if not host:
                     line[form] += n
             counts.append(line)
-        corner = (patch.batch.low, patch.sequence.low)
-        fixed = (patch.batch.single, patch.sequence.single)
+        ends = [(r.low, r.high) for r in (patch.batch, patch.sequence)]
 
         def highest(among, block):
-            order = Order(forms, [counts[i] for i in among], corner, fixed, block)
+            order = Order(forms, [counts[i] for i in among], *ends, block)
             return [among[i] for i in order.highest()]
 
         every = list(range(len(rows)))
@@ -361,6 +389,14 @@ class _Solving:
                     f"{getattr(trace, name)!r} in a dry run; allowed: eb.dry_run for this model"
                 )
         self.checked.append((self.subject.layers, batch, sequence))
+
+
+class _Mixed(ValueError):
+    """Points of one range whose courses are not the same."""
+
+    def __init__(self, message, points):
+        super().__init__(message)
+        self.points = points
 
 
 class _Refusal(str):
