@@ -13,17 +13,17 @@ import warnings
 
 import everybyte as eb
 
-#: name -> (configuration class, precision, its dimensions as published in the model's config.json on huggingface.co).
+#: name -> (configuration class, precision (and attention, where it knows no other), its dimensions as published in the model's config.json on huggingface.co).
 CONFIGS = {
     "gpt2": ("GPT2", "bf16-mixed", {}),
     "gpt2-xl": ("GPT2", "fp32", {"n_embd": 1600, "n_layer": 48, "n_head": 25}),
     "opt-1.3b": ("OPT", "bf16", {"hidden_size": 2048, "num_hidden_layers": 24, "ffn_dim": 8192, "num_attention_heads": 32, "word_embed_proj_dim": 2048}),
     "gpt-neox-20b": ("GPTNeoX", "bf16", {}),
     "pythia-1.4b": ("GPTNeoX", "fp16-mixed", {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24, "num_attention_heads": 16, "vocab_size": 50304}),
-    "gpt-j-6b": ("GPTJ", "bf16", {}),
-    "codegen-350m": ("CodeGen", "bf16-mixed", {"n_embd": 1024, "n_layer": 20, "n_head": 16, "vocab_size": 51200}),
-    "bloom-7b1": ("Bloom", "bf16", {"hidden_size": 4096, "n_layer": 30, "n_head": 32, "vocab_size": 250880}),
-    "mpt-7b": ("Mpt", "bf16", {"d_model": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": 50432, "max_seq_len": 2048}),
+    "gpt-j-6b": ("GPTJ", "bf16 eager", {}),
+    "codegen-350m": ("CodeGen", "bf16-mixed eager", {"n_embd": 1024, "n_layer": 20, "n_head": 16, "vocab_size": 51200}),
+    "bloom-7b1": ("Bloom", "bf16 eager", {"hidden_size": 4096, "n_layer": 30, "n_head": 32, "vocab_size": 250880}),
+    "mpt-7b": ("Mpt", "bf16 eager", {"d_model": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": 50432, "max_seq_len": 2048}),
     "llama-2-7b": ("Llama", "bf16-master", {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 4096}),
     "llama-3.1-8b": ("Llama", "bf16-mixed", {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072}),
     "llama-3.1-70b": ("Llama", "bf16", {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072}),
@@ -36,7 +36,7 @@ CONFIGS = {
     "qwen3-8b": ("Qwen3", "bf16", {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960}),
     "qwen3-30b-a3b": ("Qwen3Moe", "bf16", {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936, "max_position_embeddings": 40960}),
     "gemma-2b": ("Gemma", "bf16-mixed", {"hidden_size": 2048, "intermediate_size": 16384, "num_hidden_layers": 18, "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 256, "vocab_size": 256000}),
-    "gemma-2-9b": ("Gemma2", "bf16", {"hidden_size": 3584, "intermediate_size": 14336, "num_hidden_layers": 42, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256, "vocab_size": 256000}),
+    "gemma-2-9b": ("Gemma2", "bf16 eager", {"hidden_size": 3584, "intermediate_size": 14336, "num_hidden_layers": 42, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256, "vocab_size": 256000}),
     "gemma-3-1b": ("Gemma3Text", "bf16-mixed", {"hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "vocab_size": 262144, "sliding_window": 512, "max_position_embeddings": 32768}),
     "phi-2": ("Phi", "fp16-mixed", {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 51200}),
     "phi-3-mini": ("Phi3", "bf16", {}),
@@ -53,8 +53,8 @@ CONFIGS = {
     "glm-4-9b": ("Glm", "bf16", {}),
     "nemotron-4-4b": ("Nemotron", "bf16", {"hidden_size": 3072, "intermediate_size": 9216, "num_hidden_layers": 32, "num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 256000, "max_position_embeddings": 4096}),
     "deepseek-v2-lite": ("DeepseekV2", "bf16", {"hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408, "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16, "q_lora_rank": None, "kv_lora_rank": 512, "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1, "vocab_size": 102400, "max_position_embeddings": 4096}),
-    "gpt-oss-20b": ("GptOss", "bf16", {"num_hidden_layers": 24, "num_local_experts": 32, "vocab_size": 201088}),
-    "xglm-564m": ("XGLM", "bf16-mixed", {}),
+    "gpt-oss-20b": ("GptOss", "bf16 eager", {"num_hidden_layers": 24, "num_local_experts": 32, "vocab_size": 201088}),
+    "xglm-564m": ("XGLM", "bf16-mixed eager", {}),
 }  # fmt: skip
 
 
@@ -65,6 +65,12 @@ def config(name: str):
 
     kind, _, sizes = CONFIGS[name]
     return getattr(transformers, f"{kind}Config")(**sizes)
+
+
+def setup(name: str) -> eb.Setup:
+    """What it is derived under."""
+    precision, _, attention = CONFIGS[name][1].partition(" ")
+    return eb.Setup(precision=precision, attention=attention or "flash")
 
 
 def hidden(derivation, count: int, chance: random.Random) -> list[tuple[int, int]]:
@@ -102,20 +108,20 @@ def main(arguments=None) -> int:
     names = options.names or list(CONFIGS)[share::shares]
     faults = 0
     for name in names:
-        model, setup = config(name), eb.Setup(precision=CONFIGS[name][1])
+        model, run = config(name), setup(name)
         start, spent = time.perf_counter(), time.process_time()
         try:
-            derivation = eb.derive(model, setup, keep=False)
+            derivation = eb.derive(model, run, keep=False)
         except Exception as error:
             faults += 1
             print(f"{name:18} {type(error).__name__}: {str(error)[:700]}", flush=True)
             continue
         took, cpu = time.perf_counter() - start, time.process_time() - spent
         points = hidden(derivation, options.points, random.Random(name))
-        found = differences(model, setup, derivation, points)
+        found = differences(model, run, derivation, points)
         faults += bool(found)
         print(
-            f"{name:18} {setup.precision:11} {took:5.1f} s ({cpu:.1f} s CPU)  {len(derivation.cases)} cases, "
+            f"{name:18} {CONFIGS[name][1]:12} {took:5.1f} s ({cpu:.1f} s CPU)  {len(derivation.cases)} cases, "
             f"{len(derivation.regions)} regions, {len(points)} points: {len(found)} differences",
             *found[:3], sep="\n    ", flush=True,
         )  # fmt: skip

@@ -2,9 +2,9 @@
 
 from .forms import Form, Monomial, Quotient, Solver
 from .proofs import Order
-from .ranges import Range, partition
+from .ranges import Irregular, Range, partition
 from .result import Case, Derivation, Instant, Point, Region
 
 __all__ = [
-    "Case", "Derivation", "Form", "Instant", "Monomial", "Order", "Point", "Quotient", "Range", "Region", "Solver", "partition",
+    "Case", "Derivation", "Form", "Instant", "Irregular", "Monomial", "Order", "Point", "Quotient", "Range", "Region", "Solver", "partition",
 ]  # fmt: skip

@@ -281,9 +281,11 @@ def _where(batches, sequences, derivation):
         multiples = "" if r.by == 1 else f", {'multiples' if r.multiples else 'no multiples'} of {r.by}"
         return f"{name} {r.low:,} to {r.high:,}{multiples}"
 
-    whole = {name: derivation.range(name) for name in ("batch", "sequence")}
+    named = (("batch", "B", batches), ("sequence", "S", sequences))
     said = [
-        one(name, r) for name, r in (("batch", batches), ("sequence", sequences)) if (r.low, r.high) != whole[name]
+        one(name, r)
+        for name, letter, r in named
+        if letter in derivation.letters and (r.by > 1 or (r.low, r.high) != derivation.range(name))
     ]
     return ", ".join(said) or "anywhere"
 

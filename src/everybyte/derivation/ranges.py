@@ -11,6 +11,14 @@ SEQUENCES = (
 _MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
 
 
+#: Where so many numbers are all of different kinds, as in a loop over them, no more are looked at.
+_PATIENCE = 4
+
+
+class Irregular(Exception):
+    """`kind` says something else of every number; two of them."""
+
+
 @dataclass(frozen=True)
 class Range:
     """Whole numbers from `low` to `high`: all, or where `by` is more than 1 the multiples of it, or all but these."""
@@ -44,7 +52,11 @@ def partition(kind: Callable[[int], object], low: int, high: int, wanted: Iterab
     The ranges are those of thresholds and of multiples of a power of two: of the ways to read what was seen the one
     with the fewest ranges.
     """
-    seen = {v: kind(v) for v in sorted({low, high, *(v for v in wanted if low <= v <= high)})}
+    seen = {}
+    for value in sorted({low, high, *(v for v in wanted if low <= v <= high)}):
+        seen[value] = kind(value)
+        if len(seen) == _PATIENCE and len(set(seen.values())) == _PATIENCE:
+            raise Irregular(*list(seen)[:2])
     if len(set(seen.values())) == 1:
         return [(Range(low, high), seen[low])]
     by = min(_MULTIPLES, key=lambda m: (sum(len(_runs(t)) for t in _tracks(seen, m)), m))

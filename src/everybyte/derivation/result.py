@@ -231,7 +231,8 @@ class Derivation:
 
     def range(self, vary: str) -> tuple[int, int]:
         """The least and the most `batch` or `sequence` that the formula holds for."""
-        checks.one_of("derive", "vary", vary, ("batch", "sequence"))
+        names = [name for name, letter in (("batch", "B"), ("sequence", "S")) if letter in self.letters]
+        checks.one_of("derive", "vary", vary, names)
         ranges = [getattr(c, vary) for c in self.cases]
         return min(r.low for r in ranges), max(r.high for r in ranges)
 

@@ -118,6 +118,11 @@ def _batches(batch):
     return (lambda b, s: _put(batch, {"B": b, "S": s}, set())), "".join(sorted(used))
 
 
+def inputs(batch, size: int, sequence: int):
+    """A batch with letters, at one point."""
+    return _put(batch, {"B": size, "S": sequence}, set())
+
+
 def _put(value, sizes, used):
     """The batch with numbers for letters."""
     if isinstance(value, dict):

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 from dataclasses import replace as changed
 
 from ..catalog import Model
-from ..derivation import Case, Derivation, Form, Instant, Order, Range, Solver, partition
+from ..derivation import Case, Derivation, Form, Instant, Irregular, Order, Range, Solver, partition
 from ..derivation.forms import ONE
 from ..derivation.ranges import BATCHES, SEQUENCES
 from ..derivation.result import BLOCKS, Column
 from ..dryrun import Trace
-from ..setup import Setup
+from ..setup import LIMITS, Setup
 from .depth import Course, Uneven, further, instants
 from .looks import Look, Looks, Subject
 
@@ -146,17 +146,19 @@ class _Solving:
         one = Range(1, 1)
         batches = [(one, None)]
         if "B" in subject.letters:
-            batches = partition(by_batch, 2, _MOST, BATCHES) + batches
+            batches = self._ranges("batch", by_batch, 2, _MOST, BATCHES) + batches
         sequences = [(one, None)]
         if "S" in subject.letters:
             low = min(2, subject.longest)
             if self.tokens > 1:
                 low = min(self.tokens, subject.longest)
-            sequences = partition(by_sequence, low, subject.longest, [*SEQUENCES, *subject.sizes, *more])
+            wanted = [*SEQUENCES, *subject.sizes, *more]
+            sequences = self._ranges("sequence", by_sequence, low, subject.longest, wanted)
             if low > 1 and self.tokens == 1:
                 sequences.append((one, None))
         if len(batches) * len(sequences) > _CASES:
-            raise ValueError(self._irregular(batches, sequences))
+            which, ranges = max((("batch", batches), ("sequence", sequences)), key=lambda x: len(x[1]))
+            raise ValueError(self._irregular(which, *(r.some([], 1)[0] for r, _ in ranges[:2])))
         found = []
         for s, said_s in sequences:
             for b, said_b in batches:
@@ -172,16 +174,19 @@ class _Solving:
             raise ValueError(f"derive: no batch and sequence of {subject.model} can be run: {refused[0][2]}")
         return found, refused
 
-    def _irregular(self, batches, sequences):
-        which, ranges = max((("batch", batches), ("sequence", sequences)), key=lambda x: len(x[1]))
-        a, b = (r.some([], 1)[0] for r, _ in ranges[:2])
-        one, other = (
-            self._look(*((x, self._usual()[1]) if which == "batch" else (self._usual()[0], x))) for x in (a, b)
-        )
+    def _ranges(self, which, kind, low, high, wanted):
+        try:
+            return partition(kind, low, high, wanted)
+        except Irregular as error:
+            raise ValueError(self._irregular(which, *error.args)) from None
+
+    def _irregular(self, which, a, b):
+        b0, s0 = self._usual()
+        one, other = (self._look(x, s0) if which == "batch" else self._look(b0, x) for x in (a, b))
         return (
-            f"derive: the course of operations depends on the {which} in {len(ranges)} ranges or more; it first differs "
-            f"between {which} {a} and {b} {one.differs(other)}; allowed: control flow that depends on it by a few "
-            "thresholds or multiples, or a fixed size for that letter, or eb.dry_run"
+            f"derive: the {which} decides which operations run: from {which} {a} to {b} the step goes another way, "
+            f"{one.differs(other)}; allowed: loops and branches that do not depend on it, or by a few thresholds or "
+            f"multiples; or a fixed {which}; or eb.dry_run"
         )
 
     def _patch(self, b, s):
@@ -330,8 +335,12 @@ class _Solving:
         step = sorted({i for block in BLOCKS for i in highest(within, block)})
         kept = sorted({*rounded, *step, *marks.values()}, key=lambda i: rows[i].place)
         number = {i: n for n, i in enumerate(kept)}
+        batch, sequence = (
+            r if letter in self.subject.letters else Range(*LIMITS[name])  # what the model does not have may be anything
+            for r, letter, name in ((patch.batch, "B", "batch"), (patch.sequence, "S", "sequence"))
+        )
         return Case(
-            patch.batch, patch.sequence, tuple(self._instant(rows[i]) for i in kept), _numbers(peak, number),
+            batch, sequence, tuple(self._instant(rows[i]) for i in kept), _numbers(peak, number),
             _numbers(rounded, number), _numbers(step, number), {m: number[i] for m, i in marks.items()},
         )  # fmt: skip
 
