@@ -20,7 +20,19 @@ EVERYTHING = (
     DRAW
     | COUNTED
     | PLANNING
-    | {"dryrun", "lab", "comparison", "explore", "teach", "machine", "settling", "samples", "cli"}
+    | {
+        "derivation",
+        "deriving",
+        "dryrun",
+        "lab",
+        "comparison",
+        "explore",
+        "teach",
+        "machine",
+        "settling",
+        "samples",
+        "cli",
+    }
 )
 MAY = {
     "checks": set(),
@@ -38,6 +50,8 @@ MAY = {
     "reference": STATED,
     "dryrun": COUNTED,
     "lab": COUNTED,
+    "derivation": STATED,  # a formula, whoever derived it: knows neither PyTorch nor the theory
+    "deriving": COUNTED | {"dryrun", "derivation"},
     "comparison": BUDGET | COUNTED | {"dryrun", "lab"},  # where the two sides meet
     "settling": BUDGET | COUNTED | {"dryrun", "samples"},  # the articles' claims, against either side
     "samples": set(),
@@ -47,10 +61,12 @@ MAY = {
 }
 # A model's parameter count comes from the formula: fetched when it is asked for, so not at import.
 # A comparison's figure loads matplotlib when it is asked for.
-# What would fit instead is planned when it is asked for.
-LATE = {("catalog", "formulas"), ("comparison", "draw"), ("fit", "plan")}
+# What would fit instead is planned when it is asked for, and what is no catalog model derived.
+# A derivation's figure, explorer and fit are fetched when they are asked for.
+LATE = {("catalog", "formulas"), ("comparison", "draw"), ("fit", "plan"), ("fit", "deriving")}
+LATE |= {("derivation", upper) for upper in ("draw", "explore", "fit")}
 NEVER = {"torch", "matplotlib", "ipywidgets", "anywidget", "IPython"}
-WITHOUT = {"checks", "units", "tables", "catalog", "setup", "formulas", "budget", "fit", "plan"}
+WITHOUT = {"checks", "units", "tables", "catalog", "setup", "formulas", "budget", "fit", "plan", "derivation"}
 
 
 def imports(tree, package):

@@ -1,8 +1,8 @@
 """Derived formulas against the dry run, at points that the derivation did not see, of Hugging Face configurations of many families.
 
-    python tools/derivations.py            # all, at their real dimensions
-    python tools/derivations.py opt-1.3b mixtral-8x7b
-    python tools/derivations.py --points 3 --shard 0/2
+python tools/derivations.py            # all, at their real dimensions
+python tools/derivations.py opt-1.3b mixtral-8x7b
+python tools/derivations.py --points 3 --shard 0/2
 """
 
 import argparse
@@ -93,7 +93,9 @@ def differences(model, setup, derivation, points) -> list[str]:
         derived = derivation.at(batch, sequence)
         for name in ("peak", "parts", "phases", "peak_at"):
             if getattr(counted, name) != getattr(derived, name):
-                found.append(f"{name} at {batch} x {sequence}: {getattr(counted, name)}, derived {getattr(derived, name)}")
+                found.append(
+                    f"{name} at {batch} x {sequence}: {getattr(counted, name)}, derived {getattr(derived, name)}"
+                )
     return found
 
 

@@ -142,7 +142,9 @@ def _given(options):
     """(model, setup, the arguments of its forward with letters) of a command that takes models of one's own."""
     said = [name for name in ("model", "hf", "module") if getattr(options, name) is not None]
     if len(said) != 1:
-        raise ValueError(f"{options.command}: {len(said) or 'no'} model{'s' * (len(said) > 1)}; allowed: one, by a name from `everybyte models`, --hf, --module")
+        raise ValueError(
+            f"{options.command}: {len(said) or 'no'} model{'s' * (len(said) > 1)}; allowed: one, by a name from `everybyte models`, --hf, --module"
+        )
     if said == ["model"]:
         return (*_configuration(options), None)
     setup = _setup(options)

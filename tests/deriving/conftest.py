@@ -19,4 +19,9 @@ def no_cache(monkeypatch):
 def state():
     """What a dry run changes while it lasts."""
     function = _get_current_function_mode_stack, _get_current_dispatch_mode_stack, torch.is_grad_enabled, gc.isenabled
-    return lambda: (*(f() for f in function), checkpoint.checkpoint, torch.is_autocast_enabled("cuda"), list(warnings.filters))
+    return lambda: (
+        *(f() for f in function),
+        checkpoint.checkpoint,
+        torch.is_autocast_enabled("cuda"),
+        list(warnings.filters),
+    )

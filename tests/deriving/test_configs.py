@@ -8,13 +8,12 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("transformers.masking_utils")
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "vocab_size": 331}
-MORE = {"num_key_value_heads": 2, "max_position_embeddings": 512}
+MORE = {"num_key_value_heads": 2, "max_position_embeddings": 128}
 CONFIGS = {
-    "gpt2": lambda: transformers.GPT2Config(n_embd=64, n_layer=6, n_head=4, vocab_size=331, n_positions=128),
     "mistral": lambda: transformers.MistralConfig(**SIZES, **MORE, num_hidden_layers=6, sliding_window=80),
     "mixtral": lambda: transformers.MixtralConfig(**SIZES, **MORE, num_hidden_layers=6, num_local_experts=4),
-    "gemma3": lambda: transformers.Gemma3TextConfig(
-        **SIZES, **MORE, num_hidden_layers=5, head_dim=16, sliding_window=64, layer_types=["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
+    "opt": lambda: transformers.OPTConfig(
+        hidden_size=64, ffn_dim=96, num_hidden_layers=6, num_attention_heads=4, vocab_size=331, max_position_embeddings=96, word_embed_proj_dim=64
     ),
 }  # fmt: skip
 
@@ -25,7 +24,7 @@ def test_a_configuration_is_the_dry_run(name, monkeypatch):
     config, setup = CONFIGS[name](), eb.Setup(precision="bf16")
     derivation = eb.derive(config, setup)
     longest = derivation.range("sequence")[1]
-    for b, s in [(1, 1), (1, 70), (4, 64), (3, 79), (3, 80), (2, 96), (7, longest - 1)]:
+    for b, s in [(1, 1), (1, 70), (3, 79), (3, 80), (2, longest - 1)]:
         counted = eb.dry_run(config, setup.replace(batch=b, sequence=s))
         derived = derivation.at(b, s)
         assert (derived.peak, derived.peak_at) == (counted.peak, counted.peak_at), (b, s)

@@ -1,7 +1,10 @@
 """A derived formula is the dry run, byte for byte, at points that the derivation did not see."""
 
 import json
+import shutil
 import subprocess
+from dataclasses import replace
+from functools import cache as once
 
 import numpy
 import pytest
@@ -34,11 +37,18 @@ class Small(nn.Module):
         return F.cross_entropy(self.head(x).flatten(0, 1), targets.flatten())
 
 
+@once
+def derived(**switches):
+    """The small GPT's derivation, made once."""
+    return eb.derive(GPT, eb.Setup(**switches), keep=False)
+
+
 def same(derivation, model, setup, points, batch=None):
     for b, s in points:
+        arguments = None if batch is None else inputs(batch, b, s)
+        trace = eb.dry_run(model, setup.replace(batch=b, sequence=s), batch=arguments)
         for block in (1, 512):
-            arguments = None if batch is None else inputs(batch, b, s)
-            counted = eb.dry_run(model, setup.replace(batch=b, sequence=s), block, arguments)
+            counted = replace(trace, block=block)
             derived = derivation.at(b, s, block)
             for name in ("peak", "peak_at", "parts", "phases", "host"):
                 assert getattr(derived, name) == getattr(counted, name), (b, s, block, name)
@@ -52,14 +62,14 @@ def same(derivation, model, setup, points, batch=None):
     [
         {"precision": "bf16-mixed"},
         {"attention": "eager", "precision": "fp16-mixed", "dropout": 0.1},
-        {"checkpointing": "every-k", "checkpoint_every": 3, "optimizer_impl": "loop"},
+        {"checkpointing": "full", "optimizer_impl": "fused"},
         {"precision": "bf16", "gpus": 8, "sharding": "zero3", "offload": "cpu"},
     ],
     ids=str,
 )
 def test_a_gpt_is_the_dry_run(switches):
     setup = eb.Setup(**switches)
-    derivation = eb.derive(GPT, setup)
+    derivation = derived(**switches)
     same(derivation, GPT, setup, POINTS)
     assert "straight line to 7" in derivation.how
     b, s = derivation.checked[0][1:]
@@ -68,7 +78,7 @@ def test_a_gpt_is_the_dry_run(switches):
 
 def test_the_machine_derives_the_theory():
     setup = eb.Setup(precision="bf16-mixed")
-    derivation = eb.derive(GPT, setup)
+    derivation = derived(precision="bf16-mixed")
     for b, s in [(1, 8), (3, 100), (16, 1024)]:
         theory = eb.budget(GPT, setup.replace(batch=b, sequence=s))
         assert (derivation.at(b, s).peak, derivation.at(b, s).parts) == (theory.peak, theory.parts)
@@ -76,7 +86,7 @@ def test_the_machine_derives_the_theory():
 
 
 def test_the_expressions_are_the_numbers():
-    derivation = eb.derive(GPT, eb.Setup())
+    derivation = derived()
     B, S = (next(x for x in derivation.peak.free_symbols if x.name == name) for name in "BS")
     for b, s in POINTS:
         point = derivation.at(b, s)
@@ -166,7 +176,7 @@ def test_bad_input_is_refused_by_name(model, batch, said):
 
 
 def test_violated_conditions_are_named():
-    derivation = eb.derive(GPT, eb.Setup())
+    derivation = derived()
     with pytest.raises(ValueError, match="1,025 violates 1 <= sequence <= 1,024"):
         derivation.at(1, 1025)
     with pytest.raises(ValueError, match="sequence"):
@@ -192,11 +202,11 @@ def _times(form, factor):
     return type(form).of({m: c * factor for m, c in form.terms})
 
 
-def test_javascript_says_the_same(tmp_path):
-    node = pytest.importorskip("shutil").which("node")
+def test_javascript_says_the_same():
+    node = shutil.which("node")
     if node is None:
         pytest.skip("no Node.js")
-    derivation = eb.derive(GPT, eb.Setup(attention="eager", precision="bf16"))
+    derivation = derived()
     calls = [[{"batch": b, "sequence": s} for b, s in POINTS]]
     code = f"for (const f of [{derivation.javascript()}, {derivation.javascript(512)}]) console.log(JSON.stringify({json.dumps(calls[0])}.map(f)))"
     lines = subprocess.run([node, "-e", code], capture_output=True, text=True, check=True).stdout.split()
@@ -206,7 +216,7 @@ def test_javascript_says_the_same(tmp_path):
 
 def test_fit_finds_the_border():
     setup = eb.Setup(precision="bf16-mixed", sequence=300)
-    derivation = eb.derive(GPT, setup)
+    derivation = derived(precision="bf16-mixed")
     gpu = eb.gpu("rtx-4090")
     found = eb.fit(derivation, setup, gpu)
     assert derivation.at(found.value, 300, 512).peak <= found.usable < derivation.at(found.value + 1, 300, 512).peak
@@ -220,7 +230,7 @@ def test_fit_finds_the_border():
 
 def test_the_map_and_the_explorer():
     pytest.importorskip("matplotlib")
-    derivation = eb.derive(GPT, eb.Setup(precision="bf16-mixed"))
+    derivation = derived(precision="bf16-mixed")
     assert "optimizer step" in derivation.figure().alt
     explorer = derivation.explore()
     values = explorer.values()
@@ -234,20 +244,35 @@ class TestCache:
         monkeypatch.setenv("EVERYBYTE_CACHE", str(tmp_path))
         return tmp_path
 
-    def test_kept_and_found(self, folder, monkeypatch):
-        first = eb.derive(GPT, eb.Setup())
+    def test_kept_and_found(self, monkeypatch):
+        first = derived()
+        cache.write(cache.place(GPT, eb.Setup(), None), first)
         monkeypatch.setattr("everybyte.deriving.solve", lambda *_: pytest.fail("derived again"))
         again = eb.derive(GPT, eb.Setup(batch=3))
         assert again.as_dict() == first.as_dict() | {"setup": again.setup.as_dict()}
         assert again.at(5, 77).parts == first.at(5, 77).parts and again.model == GPT
 
-    @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"sum": "", "derivation": {}}'])
-    def test_damaged(self, folder, text):
-        first = eb.derive(GPT, eb.Setup())
-        (kept,) = folder.iterdir()
-        kept.write_text(text)
-        with pytest.warns(UserWarning, match="damaged"):
-            assert eb.derive(GPT, eb.Setup()).as_dict() == first.as_dict()
+    def test_damaged(self, folder, monkeypatch):
+        kept = cache.place(GPT, eb.Setup(), None)
+        cache.write(kept, derived())
+        whole = kept[0].read_text()
+        assert cache.read(kept).as_dict() == derived().as_dict()
+        monkeypatch.setattr("everybyte.deriving.solve", lambda *_: derived())
+        for text in [
+            "",
+            "{}",
+            "[1]",
+            '{"sum": "", "derivation": {}}',
+            whole[:-100],
+            whole.replace("[3, 1,", "[4, 1,"),
+            whole[:200] + "9" + whole[201:],
+        ]:
+            if text == whole:
+                continue
+            kept[0].write_text(text)
+            with pytest.warns(UserWarning, match="damaged"):
+                assert eb.derive(GPT, eb.Setup()).as_dict() == derived().as_dict()
+            assert kept[0].read_text() == whole
 
     def test_another_setup_is_another_file(self):
         places = {cache.place(GPT, eb.Setup(precision=p), None)[0] for p in ("fp32", "bf16")}
@@ -260,10 +285,10 @@ class TestCache:
 def test_interrupted_it_leaves_nothing_behind(state, monkeypatch):
     before, count = state(), iter(range(100))
 
-    def interrupt(self, *_):
+    def interrupt(self, **batch):
         if next(count) == 20:
             raise KeyboardInterrupt
-        return original(self, *_)
+        return original(self, **batch)
 
     original, Small.forward = Small.forward, interrupt
     try:

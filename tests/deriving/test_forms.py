@@ -7,10 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everybyte.derivation import Form, Irregular, Monomial, Order, Quotient, Range, Solver, partition
+from everybyte.derivation import Form, Irregular, Monomial, Quotient, Range, Solver, partition
 from everybyte.derivation.printing import readable
+from everybyte.deriving.proofs import Order
 
-POINTS = [(3, 64), (2, 33), (5, 90), (7, 127), (3, 100), (2, 255), (4, 64), (3, 16), (2, 48), (6, 77), (8, 300), (3, 1000)]
+POINTS = [
+    (3, 64),
+    (2, 33),
+    (5, 90),
+    (7, 127),
+    (3, 100),
+    (2, 255),
+    (4, 64),
+    (3, 16),
+    (2, 48),
+    (6, 77),
+    (8, 300),
+    (3, 1000),
+]
 
 
 def solved(function):
@@ -51,7 +65,9 @@ def test_a_form_reads_well():
     assert readable(dict(padded.terms)) == "4,096 B ⌈S/32⌉ − 4 S² + 5,000"
 
 
-S2, BS, ONE, PADDED = (Form.of({m: 1}) for m in (Monomial(0, 2), Monomial(1, 1), Monomial(), Monomial(0, 0, ((Quotient("S", 15, 16), 1),))))
+S2, BS, ONE, PADDED = (
+    Form.of({m: 1}) for m in (Monomial(0, 2), Monomial(1, 1), Monomial(), Monomial(0, 0, ((Quotient("S", 15, 16), 1),)))
+)
 
 
 @given(

@@ -241,4 +241,3 @@ def combine(counts: dict[Form, int]) -> dict[Monomial, Fraction]:
 def value(terms: dict[Monomial, Fraction], batch: int, sequence: int) -> int:
     """The value of a sum of monomials."""
     return int(sum((c * m.at(batch, sequence) for m, c in terms.items()), Fraction()))
-

@@ -14,7 +14,9 @@ def regions(derivation, sequences: Sequence[int] | None = None, batches: Sequenc
     from .. import draw
 
     if derivation.letters != "BS":
-        raise ValueError(f"figure: {derivation.name} has no {'sequence' if 'B' in derivation.letters else 'batch'}; allowed: both")
+        raise ValueError(
+            f"figure: {derivation.name} has no {'sequence' if 'B' in derivation.letters else 'batch'}; allowed: both"
+        )
     (least, most), (short, long) = derivation.range("batch"), derivation.range("sequence")
     x = list(sequences or _steps(max(short, 16), min(long, 2**15)))
     y = list(batches or _steps(least, min(most, 256)))

@@ -5,7 +5,7 @@ from functools import lru_cache
 from math import lcm
 from weakref import WeakKeyDictionary
 
-from .forms import ONE, Monomial, combine, sum_text
+from .forms import ONE, Monomial, sum_text
 
 _SAFE = 2**62
 _MADE = WeakKeyDictionary()
@@ -253,9 +253,7 @@ def unlike(derivation) -> list:
     found = []
     for case in derivation.cases:
         at = {x: r.low for x, r in zip(symbols(), (case.batch, case.sequence), strict=True) if r.single}
-        one, other = (
-            maximum([derivation.expression(c.instants[i]) for i in c.peak]) for c in (case, derivation.main)
-        )
+        one, other = (maximum([derivation.expression(c.instants[i]) for i in c.peak]) for c in (case, derivation.main))
         if one != other and one.subs(at) != other.subs(at):
             found.append(case)
     return found
@@ -306,7 +304,7 @@ def readable(terms) -> str:
     if not terms:
         return "0"
     parts = []
-    for m, c in sorted(terms.items(), key=lambda t: (-(t[0].b + t[0].s + len(t[0].quotients)), t[0])):
+    for m, c in sorted(terms.items(), key=lambda t: (-(t[0].b + t[0].s + len(t[0].quotients)), t[1] < 0, t[0])):
         factors = []
         for letter, power in (("B", m.b), ("S", m.s)):
             factors += [letter + {1: "", 2: "²", 3: "³"}.get(power, f"^{power}")] if power else []

@@ -68,9 +68,7 @@ def partition(kind: Callable[[int], object], low: int, high: int, wanted: Iterab
         runs = _runs(track)
         starts = [low, *(run[0] for run in runs[1:])]
         ends = [start - 1 for start in starts[1:]] + [high]
-        found += [
-            (Range(a, b, by, multiples), track[run[0]]) for a, b, run in zip(starts, ends, runs, strict=True)
-        ]
+        found += [(Range(a, b, by, multiples), track[run[0]]) for a, b, run in zip(starts, ends, runs, strict=True)]
     return found
 
 

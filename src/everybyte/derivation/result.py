@@ -191,7 +191,8 @@ class Derivation:
         sequence = self.setup.sequence if sequence is None else sequence
         self._check_block(block)
         case = self.case(batch, sequence)
-        sizes = [-(-size // block) * block for size in printing.sizes(self)(batch, sequence)]
+        exact = printing.sizes(self)(batch, sequence)
+        sizes = [-(-size // block) * block for size in exact]
 
         def total(instant):
             return sum(n * sizes[self.columns[c].form] for c, n in instant.counts if not self.columns[c].host)
@@ -202,7 +203,7 @@ class Derivation:
         phases["step"] = max(total(case.instants[i]) for i in case.step)
         return Point(
             self.model, self.setup.replace(batch=batch, sequence=sequence), block, best, self._parts(best, sizes),
-            {m: phases[m] for m in PHASES}, moments, self._owners(best, sizes), self._host(case, sizes),
+            {m: phases[m] for m in PHASES}, moments, self._owners(best, sizes), self._host(case, exact),
         )  # fmt: skip
 
     def _check_block(self, block):
@@ -255,7 +256,7 @@ class Derivation:
 
     def _host(self, case, sizes):
         there = [(self.columns[c], n) for c, n in case.instants[case.moments["after_backward"]].counts]
-        found = {part: 0 for part in ("parameters", "gradients", "optimizer")}
+        found = dict.fromkeys(("parameters", "gradients", "optimizer"), 0)
         if not any(column.host for column, _ in there):
             return {}
         for column, n in there:

@@ -12,7 +12,8 @@ import torch
 
 from ..catalog import Model
 from ..derivation import Derivation
-from ..derivation.keeping import as_dict, read as read_dict
+from ..derivation.keeping import as_dict
+from ..derivation.keeping import read as read_dict
 from ..dryrun import Counted
 from ..setup import Setup
 

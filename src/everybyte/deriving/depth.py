@@ -210,9 +210,7 @@ def _plus(one, other, times=1):
 
 def _line(one, first, last, t, times):
     """A number of the t-th of `times`, from that of one of one, and those of two of two."""
-    return tuple(
-        a + t * (c - b) + (times - 1) * (b - a) for a, b, c in zip(one, first, last, strict=True)
-    )
+    return tuple(a + t * (c - b) + (times - 1) * (b - a) for a, b, c in zip(one, first, last, strict=True))
 
 
 def _path(owner, numbers):

@@ -25,7 +25,9 @@ def config(path: str):
         raise ValueError(f"--hf: {error}; it needs transformers: pip install 'everybyte[models]'") from error
     kind = said.pop("model_type", None) if isinstance(said, dict) else None
     if kind not in transformers.CONFIG_MAPPING:
-        raise ValueError(f"--hf: {path} has model_type {kind!r}; allowed: one that transformers {transformers.__version__} knows")
+        raise ValueError(
+            f"--hf: {path} has model_type {kind!r}; allowed: one that transformers {transformers.__version__} knows"
+        )
     return transformers.CONFIG_MAPPING[kind].from_dict(said)
 
 
@@ -69,6 +71,8 @@ def inputs(words: list[str] | None) -> dict | None:
         sizes = [int(size) if size.isdigit() else size for size in shape.split(",")] if shape else []
         strange = [s for s in sizes if s not in ("B", "S") and not isinstance(s, int)]
         if not name.isidentifier() or not shape or strange or not isinstance(kind, torch.dtype):
-            raise ValueError(f"--inputs: {word!r}; allowed: name=shape:type, such as tokens=B,S:int64 or image=B,3,224,224:float32")
+            raise ValueError(
+                f"--inputs: {word!r}; allowed: name=shape:type, such as tokens=B,S:int64 or image=B,3,224,224:float32"
+            )
         found[name] = tuple(sizes), kind
     return found or None

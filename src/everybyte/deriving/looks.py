@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 
 import torch
 
@@ -64,6 +65,7 @@ def subject(model, batch=None) -> Subject:
                 'shapes, such as {"tokens": (("B", "S"), torch.int64)}, or a function of batch and sequence that makes them'
             )
         return Subject(model, batch=make, letters=letters)
+    import_module("transformers.masking_utils")  # what the dry run tells it, it can be told only once it is there
     name = next((n for n in DEPTHS if isinstance(getattr(model, n, None), int)), None)
     longest = next((n for f in POSITIONS if isinstance(n := getattr(model, f, None), int) and n > 0), LONGEST)
     if name is None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as changed
 
 from ..catalog import Model
-from ..derivation import Case, Derivation, Form, Instant, Irregular, Order, Range, Solver, partition
+from ..derivation import Case, Derivation, Form, Instant, Irregular, Range, Solver, partition
 from ..derivation.forms import ONE
 from ..derivation.ranges import BATCHES, SEQUENCES
 from ..derivation.result import BLOCKS, Column
@@ -12,6 +12,7 @@ from ..dryrun import Trace
 from ..setup import LIMITS, Setup
 from .depth import Course, Uneven, further, instants
 from .looks import Look, Looks, Subject
+from .proofs import Order
 
 #: The point that others are compared with.
 _BATCH, _SEQUENCE = 3, 64
@@ -195,7 +196,9 @@ class _Solving:
         bs = b.some([v for v in (3, 2, 5, 7) if v in b], 4) if wide_b else [b.low]
         ss = s.some([v for v in (64, 33, 90, 127, 256, 1000) if v in s], 6) if wide_s else [s.low]
         if wide_b and wide_s:
-            pairs = [(bs[i % len(bs)], v) for i, v in enumerate(ss)] + [(v, ss[(2 * i) % len(ss)]) for i, v in enumerate(bs)]
+            pairs = [(bs[i % len(bs)], v) for i, v in enumerate(ss)] + [
+                (v, ss[(2 * i) % len(ss)]) for i, v in enumerate(bs)
+            ]
             pairs += [(bs[-1], ss[1 % len(ss)]), (bs[1 % len(bs)], ss[-1])]
         else:
             pairs = [(x, y) for x in bs for y in ss]
@@ -336,7 +339,9 @@ class _Solving:
         kept = sorted({*rounded, *step, *marks.values()}, key=lambda i: rows[i].place)
         number = {i: n for n, i in enumerate(kept)}
         batch, sequence = (
-            r if letter in self.subject.letters else Range(*LIMITS[name])  # what the model does not have may be anything
+            r
+            if letter in self.subject.letters
+            else Range(*LIMITS[name])  # what the model does not have may be anything
             for r, letter, name in ((patch.batch, "B", "batch"), (patch.sequence, "S", "sequence"))
         )
         return Case(
@@ -347,9 +352,7 @@ class _Solving:
     def _instant(self, row):
         place = Trace(None, self.setup, [(row.operation, row.phase, row.owner)], [], {})
         place.__dict__["peak_operation"] = 0
-        return Instant(
-            row.operation, row.phase, row.owner, place.peak_at, row.place, tuple(sorted(row.counts.items()))
-        )
+        return Instant(row.operation, row.phase, row.owner, place.peak_at, row.place, tuple(sorted(row.counts.items())))
 
     def _derivation(self, cases, refused, how):
         columns = tuple(Column(*key) for key in self.columns)
@@ -381,7 +384,9 @@ class _Solving:
         used = {key[1:] for key in self.looks.seen}
         b = case.batch.some([6, 11, 13], 3)
         s = case.sequence.some([321, 80, 176, 45], 4)
-        return next((p for p in ((x, y) for y in s for x in b) if p not in used and p[0] * p[1] >= self.tokens), (b[0], s[0]))
+        return next(
+            (p for p in ((x, y) for y in s for x in b) if p not in used and p[0] * p[1] >= self.tokens), (b[0], s[0])
+        )
 
     def _check(self, derivation):
         """Compare with dry runs at points that were not used; ValueError where they differ."""

@@ -29,7 +29,13 @@ def model(derivation, gpu: Gpu | None = None) -> Explorer:
         steps = [2**k for k in range(18) if low <= 2**k <= most] or [low]
         label = "batch" if name == "batch" else "sequence (tokens)"
         controls.append(
-            Choice(name, label, {f"{n:,}": {name: n} for n in steps}, f"{min(steps, key=lambda n: abs(n - start)):,}", "slider")
+            Choice(
+                name,
+                label,
+                {f"{n:,}": {name: n} for n in steps},
+                f"{min(steps, key=lambda n: abs(n - start)):,}",
+                "slider",
+            )
         )
     controls.append(shared("gpu", gpu and gpu.name))
     parts = [
@@ -37,6 +43,4 @@ def model(derivation, gpu: Gpu | None = None) -> Explorer:
     ]
     said = [c.name for c in controls if c.name != "gpu"]
     base = {name: 1 for name, letter in (("batch", "B"), ("sequence", "S")) if letter not in derivation.letters}
-    return Explorer(
-        _TITLE.format(name=derivation.name), controls, Stack(parts), base=base, subject=[], also=said
-    )
+    return Explorer(_TITLE.format(name=derivation.name), controls, Stack(parts), base=base, subject=[], also=said)

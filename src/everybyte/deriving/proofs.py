@@ -12,7 +12,7 @@ from math import comb, lcm
 
 import numpy
 
-from .forms import LETTERS, ONE, Form
+from ..derivation.forms import LETTERS, ONE, Form
 
 #: In how many parts a segment between two instants is cut, to find one of its points above a third instant.
 _CUTS = 16
