@@ -15,6 +15,8 @@ from torch.nn import functional as F
 import everybyte as eb
 from everybyte.deriving import cache
 from everybyte.deriving.looks import inputs
+from everybyte.formulas import bindings
+from everybyte.formulas.symbols import SYMBOLS
 
 TOKENS = {"tokens": (("B", "S"), torch.int64), "targets": (("B", "S"), torch.int64)}
 GPT = eb.Model(name="small", layers=7, width=64, heads=4, vocabulary=331, positions=1024)
@@ -83,6 +85,14 @@ def test_the_machine_derives_the_theory():
         theory = eb.budget(GPT, setup.replace(batch=b, sequence=s))
         assert (derivation.at(b, s).peak, derivation.at(b, s).parts) == (theory.peak, theory.parts)
         assert eb.compare(derivation.at(b, s), theory).agree
+
+
+def test_the_machine_derives_the_expressions_of_the_theory():
+    setup = eb.Setup(precision="bf16-mixed")
+    by_hand = [eb.formula(name).for_model(GPT, setup) for name in ("instant.nll_backward", "phase.step")]
+    numbers = {SYMBOLS[name].symbol: value for name, value in bindings(GPT, None).items()}
+    regions = derived(precision="bf16-mixed").regions
+    assert [(r.peak - x.subs(numbers)).expand() for r, x in zip(regions, by_hand, strict=True)] == [0, 0]
 
 
 def test_the_expressions_are_the_numbers():
