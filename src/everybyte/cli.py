@@ -8,7 +8,8 @@ from dataclasses import asdict, fields
 
 from . import budget as predict
 from . import checks, gpu, gpus, model, models, units
-from .fit import VARY, Headroom
+from .fit import VARY
+from .headroom import ROUNDING, Headroom
 from .setup import CHOICES, LIMITS, Setup
 from .tables import Table
 
@@ -56,13 +57,13 @@ def _options(arguments):
     ):
         _add_setup(command(name, run, help), own=name == "dry-run")
     deriving = command("derive", _derive, "a formula of it in batch and sequence, for any model, from its own dry runs")
-    _add_setup(deriving, block=False, own=True)
+    _add_setup(deriving, rounding=False, own=True)
     deriving.add_argument("--fresh", action="store_true", help="derive it again, whatever is kept on disk")
     _add_fit(
         command("fit", _fit, "the largest batch or sequence, or the fewest GPUs, that fit a GPU, and what limits it")
     )
     measuring = command("measure", _measure, "measure it: the same step on this machine's GPU")
-    _add_setup(measuring, block=False)
+    _add_setup(measuring, rounding=False)
     recording = command("record", _record, "measure the labs' grid on this machine's GPU, and keep what it says")
     for sub in (measuring, recording):
         sub.add_argument("--device", metavar="NAME", help="cuda, cuda:1, ..., cpu (default: the first GPU)")
@@ -91,7 +92,7 @@ def _options(arguments):
     return options
 
 
-def _add_setup(parser, block=True, own=False):
+def _add_setup(parser, rounding=True, own=False):
     if own:
         parser.add_argument("model", nargs="?", help="a name from `everybyte models`; or one of the next two")
         parser.add_argument("--hf", metavar="FILE", help="a Hugging Face model's config.json")
@@ -100,8 +101,8 @@ def _add_setup(parser, block=True, own=False):
                             help="the arguments of its forward, B and S for batch and sequence: tokens=B,S:int64")  # fmt: skip
     else:
         parser.add_argument("model", help="a name from `everybyte models`")
-    if block:
-        parser.add_argument("--block", type=int, default=1, metavar="BYTES",
+    if rounding:
+        parser.add_argument("--rounding", type=int, default=1, metavar="BYTES",
                             help="round each tensor up to a multiple of so many bytes; CUDA: 512 (default 1)")  # fmt: skip
     for field in fields(Setup):
         option, allowed = "--" + field.name.replace("_", "-"), _allowed(field.name)
@@ -117,7 +118,7 @@ def _add_fit(parser):
         parser.add_argument(
             f"--keep-{field.name}", default=field.default, metavar="SIZE", help=f"kept free of tensors: {field.name}, as 500MiB"
         )  # fmt: skip
-    _add_setup(parser, block=False, own=True)
+    _add_setup(parser, rounding=False, own=True)
 
 
 def _allowed(field):
@@ -207,7 +208,7 @@ def _witness(witness):
 
 
 def _budget(options):
-    return _witness(predict(*_configuration(options), block=options.block))
+    return _witness(predict(*_configuration(options), rounding=options.rounding))
 
 
 def _dry_run(options):
@@ -224,7 +225,7 @@ def _count(options):
         from .deriving.looks import inputs
 
         batch = inputs(batch, setup.batch, setup.sequence)
-    return dry_run(subject, setup, block=options.block, batch=batch)
+    return dry_run(subject, setup, rounding=options.rounding, batch=batch)
 
 
 def _derive(options):
@@ -240,7 +241,7 @@ def _derive(options):
 def _compare(options):
     from . import compare
 
-    comparison = compare(predict(*_configuration(options), block=options.block), _count(options))
+    comparison = compare(predict(*_configuration(options), rounding=options.rounding), _count(options))
     return comparison.as_dict(), comparison
 
 
@@ -276,7 +277,7 @@ def _record(options):
     from .lab import Failed, estimate, grid, record
 
     def need(model, setup):
-        return predict(model, setup, block=512).peak
+        return predict(model, setup, ROUNDING).peak
 
     if options.list:
         table = estimate(grid(options.only), gpu(options.gpu), need)

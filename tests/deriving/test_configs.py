@@ -11,9 +11,9 @@ SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "
 MORE = {"num_key_value_heads": 2, "max_position_embeddings": 128}
 CONFIGS = {
     "mistral": lambda: transformers.MistralConfig(**SIZES, **MORE, num_hidden_layers=1, sliding_window=80),
-    "mixtral": lambda: transformers.MixtralConfig(**SIZES, **MORE, num_hidden_layers=6, num_local_experts=4),
+    "mixtral": lambda: transformers.MixtralConfig(**SIZES, **MORE, num_hidden_layers=5, num_local_experts=4),
     "opt": lambda: transformers.OPTConfig(
-        hidden_size=64, ffn_dim=96, num_hidden_layers=6, num_attention_heads=4, vocab_size=331, max_position_embeddings=96, word_embed_proj_dim=64
+        hidden_size=64, ffn_dim=96, num_hidden_layers=5, num_attention_heads=4, vocab_size=331, max_position_embeddings=96, word_embed_proj_dim=64
     ),
 }  # fmt: skip
 
@@ -24,7 +24,7 @@ def test_a_configuration_is_the_dry_run(name, monkeypatch):
     config, setup = CONFIGS[name](), eb.Setup(precision="bf16")
     derivation = eb.derive(config, setup)
     longest = derivation.range("sequence")[1]
-    for b, s in [(1, 1), (1, 70), (3, 79), (3, 80), (2, longest - 1)]:
+    for b, s in [(1, 1), (3, 79), (2, longest - 1)]:
         counted = eb.dry_run(config, setup.replace(batch=b, sequence=s))
         derived = derivation.at(b, s)
         assert (derived.peak, derived.peak_at) == (counted.peak, counted.peak_at), (b, s)

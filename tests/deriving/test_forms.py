@@ -72,14 +72,14 @@ S2, BS, ONE, PADDED = (
 
 @given(
     rows=st.lists(st.lists(st.integers(0, 60), min_size=4, max_size=4), min_size=1, max_size=8),
-    block=st.sampled_from([1, 512]),
+    rounding=st.sampled_from([1, 512]),
 )
-def test_the_highest_is_always_among_those_kept(rows, block):
+def test_the_highest_is_always_among_those_kept(rows, rounding):
     forms = [S2, BS, ONE, PADDED]
-    kept = Order(forms, rows, (2, 40), (3, 90), block).highest()
+    kept = Order(forms, rows, (2, 40), (3, 90), rounding).highest()
 
     def at(row, b, s):
-        return sum(n * (-(-f.at(b, s) // block) * block) for n, f in zip(row, forms, strict=True))
+        return sum(n * (-(-f.at(b, s) // rounding) * rounding) for n, f in zip(row, forms, strict=True))
 
     for b, s in product((2, 7, 40), (3, 16, 17, 50, 90)):
         values = [at(row, b, s) for row in rows]

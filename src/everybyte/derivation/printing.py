@@ -42,9 +42,9 @@ def _range_text(name, r):
     return said
 
 
-def _sum_text(derivation, instant, block):
-    """An instant's live bytes in Python; `block` rounds each tensor up."""
-    if block == 1:
+def _sum_text(derivation, instant, rounding):
+    """An instant's live bytes in Python; `rounding` rounds each tensor up."""
+    if rounding == 1:
         return sum_text(derivation.sum_of(instant))
     counts = {}
     for c, n in instant.counts:
@@ -55,8 +55,8 @@ def _sum_text(derivation, instant, block):
     for k, n in sorted(counts.items()):
         form = derivation.forms[k]
         if form.constant is not None:
-            even[ONE] = even.get(ONE, 0) + n * (-(-form.constant // block) * block)
-        elif all(not m.quotients and c % block == 0 for m, c in form.terms):
+            even[ONE] = even.get(ONE, 0) + n * (-(-form.constant // rounding) * rounding)
+        elif all(not m.quotients and c % rounding == 0 for m, c in form.terms):
             for m, c in form.terms:
                 even[m] = even.get(m, 0) + n * c
         else:
@@ -64,34 +64,34 @@ def _sum_text(derivation, instant, block):
     return " + ".join([sum_text({m: Fraction(c) for m, c in sorted(even.items())}), *parts])
 
 
-def _rounded(derivation, case, block):
-    """The forms that a block rounds up, as assignments of f0, f1, ..."""
-    if block == 1:
+def _rounded(derivation, case, rounding):
+    """The forms that a rounding rounds up, as assignments of f0, f1, ..."""
+    if rounding == 1:
         return []
     used = {derivation.columns[c].form for i in case.rounded for c, _ in case.instants[i].counts}
-    return [f"f{k} = -(-({derivation.forms[k].text()}) // {block}) * {block}" for k in sorted(used)]
+    return [f"f{k} = -(-({derivation.forms[k].text()}) // {rounding}) * {rounding}" for k in sorted(used)]
 
 
-def compiled(derivation, block):
+def compiled(derivation, rounding):
     def make():
         lines = ["def program(B, S):"]
         for case in derivation.cases:
             lines.append(f"    if {_range_text('B', case.batch)} and {_range_text('S', case.sequence)}:")
-            texts = list(dict.fromkeys(_sum_text(derivation, case.instants[i], block) for i in case.rounded))
+            texts = list(dict.fromkeys(_sum_text(derivation, case.instants[i], rounding) for i in case.rounded))
             needed = " ".join(texts)
             lines += [
                 f"        {line}"
-                for line in _rounded(derivation, case, block)
+                for line in _rounded(derivation, case, rounding)
                 if line.split(" ")[0] in needed.replace("*", " ").split()
             ]
             lines.append(f"        return max({', '.join(texts)})" if len(texts) > 1 else f"        return {texts[0]}")
         lines.append("    raise ValueError(f'derive: no case holds at batch {B}, sequence {S}')")
         return _function("\n".join(lines) + "\n")
 
-    return _once(derivation, ("compiled", block), make)
+    return _once(derivation, ("compiled", rounding), make)
 
 
-def peaks(derivation, batch, sequence, block):
+def peaks(derivation, batch, sequence, rounding):
     import numpy
 
     batch, sequence = numpy.broadcast_arrays(*(numpy.asarray(x) for x in (batch, sequence)))
@@ -106,7 +106,7 @@ def peaks(derivation, batch, sequence, block):
         if inside.any():
             left &= ~inside
             b, s = batch[inside], sequence[inside]
-            rows = _arrays(derivation, case, b, s, block)
+            rows = _arrays(derivation, case, b, s, rounding)
             best = numpy.argmax(rows, axis=0)
             peak[inside] = rows[best, numpy.arange(len(b))]
             where[inside] = start + best
@@ -123,7 +123,7 @@ def _inside(r, values):
     return found if r.by == 1 else found & ((values % r.by == 0) == r.multiples)
 
 
-def _arrays(derivation, case, b, s, block):
+def _arrays(derivation, case, b, s, rounding):
     """The live bytes of each instant that may be the peak, a row each; in Python's whole numbers where 64 bits are too few."""
     import numpy
 
@@ -133,19 +133,19 @@ def _arrays(derivation, case, b, s, block):
     bound = 0
     for i in case.rounded:
         counts = case.instants[i].counts
-        bound = max(bound, sum(n * (_most(forms[columns[c].form], most) * under + block) for c, n in counts))
+        bound = max(bound, sum(n * (_most(forms[columns[c].form], most) * under + rounding) for c, n in counts))
     dtype = "int64" if bound < _SAFE else object
     if dtype is object:
         b, s = (numpy.array([int(v) for v in x], dtype=object) for x in (b, s))
     else:
         b, s = b.astype("int64"), s.astype("int64")
-    if block == 1:
+    if rounding == 1:
         rows = [derivation.sum_of(case.instants[i]) for i in case.rounded]
         at = {m: m.at(b, s) for m in {m for row in rows for m in row}}
         return numpy.array([_weighted(row, at, b) for row in rows], dtype=dtype)
     used = sorted({columns[c].form for i in case.rounded for c, _ in case.instants[i].counts})
     at = {m: m.at(b, s) for k in used for m, _ in forms[k].terms}
-    size = {k: -(-_weighted(dict(forms[k].terms), at, b) // block) * block for k in used}
+    size = {k: -(-_weighted(dict(forms[k].terms), at, b) // rounding) * rounding for k in used}
     rows = []
     for i in case.rounded:
         total = 0 * b
@@ -318,12 +318,12 @@ def readable(terms) -> str:
     return " ".join(parts).removeprefix("+ ")
 
 
-def javascript(derivation, block):
+def javascript(derivation, rounding):
     pieces = []
     for case in derivation.cases:
-        texts = list(dict.fromkeys(_sum_text(derivation, case.instants[i], block) for i in case.rounded))
+        texts = list(dict.fromkeys(_sum_text(derivation, case.instants[i], rounding) for i in case.rounded))
         texts = [_script(t) for t in texts]
-        lines = [_script(line) for line in _rounded(derivation, case, block)]
+        lines = [_script(line) for line in _rounded(derivation, case, rounding)]
         test = " && ".join(
             t.replace(" <= B <= ", " <= B && B <= ").replace(" <= S <= ", " <= S && S <= ").replace(" and ", " && ")
             for t in (_range_text("B", case.batch), _range_text("S", case.sequence))

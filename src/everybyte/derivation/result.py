@@ -13,8 +13,8 @@ from . import printing
 from .forms import Form, combine
 from .ranges import Range
 
-#: What a tensor may be rounded up to a multiple of: nothing, or the block of CUDA's allocator.
-BLOCKS = (1, 512)
+#: What a tensor may be rounded up to a multiple of: nothing, or blocks as CUDA's allocator has them.
+ROUNDINGS = (1, 512)
 PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 
 
@@ -52,7 +52,7 @@ class Case:
     Attributes:
         batch, sequence: the ranges. instants: in the step's order. peak: numbers of those of which one is the highest;
             rounded: with those that may be once tensors are rounded up. step: the same of the optimizer's step alone.
-        moments: a moment's name -> the number of its instant.
+        moments: the end of a phase, or rest -> the number of its instant.
     """
 
     batch: Range
@@ -82,14 +82,14 @@ class Point:
     """A derivation's bytes at one batch and sequence, as any witness says them.
 
     Attributes:
-        model, setup, block: of the step. instant: the one at which the most bytes live. parts: bytes of each part there.
+        model, setup, rounding: of the step. instant: the one at which the most bytes live. parts: bytes of each part there.
         phases: live bytes between steps (`rest`), after each phase, and the most in the optimizer's step (`step`).
-        moments: bytes of each part at each moment. host: of each part in the memory of the CPU, after backward.
+        moments: phase -> bytes of each part at its end. host: of each part in the memory of the CPU, after backward.
     """
 
     model: object
     setup: Setup
-    block: int
+    rounding: int
     instant: Instant
     parts: dict[str, int]
     phases: dict[str, int]
@@ -107,10 +107,10 @@ class Point:
         """Where in the step the peak is."""
         return self.instant.at
 
-    def parts_at(self, moment: str) -> dict[str, int]:
-        """Bytes of each part at a moment: `rest`, `after_forward`, `after_backward` or `after_step`."""
-        checks.one_of("Point", "moment", moment, self.moments)
-        return self.moments[moment]
+    def parts_at(self, phase: str) -> dict[str, int]:
+        """Bytes of each part at the end of a phase: `rest`, `after_forward`, `after_backward` or `after_step`."""
+        checks.one_of("Point", "phase", phase, self.moments)
+        return self.moments[phase]
 
     def by_owner(self) -> list[tuple[str, str, int, int]]:
         """What lives at the peak: (owner, part, tensors, bytes), most bytes first, all blocks' gathered as `blocks.*`."""
@@ -178,21 +178,21 @@ class Derivation:
 
     # Numbers.
 
-    def at(self, batch: int | None = None, sequence: int | None = None, block: int = 1) -> Point:
+    def at(self, batch: int | None = None, sequence: int | None = None, rounding: int = 1) -> Point:
         """The bytes of one step.
 
         Args:
-            batch, sequence: by default the setup's. block: 1, or 512: each tensor rounded up as CUDA's allocator does.
+            batch, sequence: by default the setup's. rounding: 1, or 512: each tensor rounded up as CUDA's allocator does.
 
         Raises:
             ValueError: where a condition is violated, naming it.
         """
         batch = self.setup.batch if batch is None else batch
         sequence = self.setup.sequence if sequence is None else sequence
-        self._check_block(block)
+        self._check_rounding(rounding)
         case = self.case(batch, sequence)
         exact = printing.sizes(self)(batch, sequence)
-        sizes = [-(-size // block) * block for size in exact]
+        sizes = [-(-size // rounding) * rounding for size in exact]
 
         def total(instant):
             return sum(n * sizes[self.columns[c].form] for c, n in instant.counts if not self.columns[c].host)
@@ -202,13 +202,13 @@ class Derivation:
         phases = {m: sum(parts.values()) for m, parts in moments.items()}
         phases["step"] = max(total(case.instants[i]) for i in case.step)
         return Point(
-            self.model, self.setup.replace(batch=batch, sequence=sequence), block, best, self._parts(best, sizes),
+            self.model, self.setup.replace(batch=batch, sequence=sequence), rounding, best, self._parts(best, sizes),
             {m: phases[m] for m in PHASES}, moments, self._owners(best, sizes), self._host(case, exact),
         )  # fmt: skip
 
-    def _check_block(self, block):
-        if block not in BLOCKS:
-            raise ValueError(f"derive.block: {block!r}; allowed: 1, or 512 as CUDA's allocator rounds")
+    def _check_rounding(self, rounding):
+        if rounding not in ROUNDINGS:
+            raise ValueError(f"derive.rounding: {rounding!r}; allowed: 1, or 512 as CUDA's allocator rounds")
 
     def case(self, batch: int, sequence: int) -> Case:
         """The case that holds there; ValueError, naming the violated condition, where none does."""
@@ -264,7 +264,7 @@ class Derivation:
                 found[column.part] += n * sizes[column.form]
         return found
 
-    def peaks(self, batch, sequence, block: int = 1):
+    def peaks(self, batch, sequence, rounding: int = 1):
         """The peaks of many steps at once, over arrays of batches and sequences, which broadcast.
 
         Returns:
@@ -274,21 +274,21 @@ class Derivation:
         Raises:
             ValueError: where a condition is violated at one of the points.
         """
-        self._check_block(block)
-        return printing.peaks(self, batch, sequence, block)
+        self._check_rounding(rounding)
+        return printing.peaks(self, batch, sequence, rounding)
 
     @property
     def instants(self) -> list[Instant]:
         """All that may be the peak, case by case, as `peaks` numbers them."""
         return [case.instants[i] for case in self.cases for i in case.rounded]
 
-    def compiled(self, block: int = 1):
+    def compiled(self, rounding: int = 1):
         """The peak as a Python function of batch and sequence: a few microseconds a call.
 
         It raises ValueError where no case holds.
         """
-        self._check_block(block)
-        return printing.compiled(self, block)
+        self._check_rounding(rounding)
+        return printing.compiled(self, rounding)
 
     def largest(self, vary: str, gpu, headroom=None):
         """The largest `batch` or `sequence`, the other as in the setup, that fits a GPU: a `Fit`.
@@ -320,7 +320,7 @@ class Derivation:
 
     @cached_property
     def phases(self) -> dict:
-        """Live bytes at each moment as sympy expressions."""
+        """Live bytes at the end of each phase as sympy expressions."""
 
         def of(name):
             def expression(case):
@@ -376,10 +376,10 @@ class Derivation:
         """The peak, as LaTeX."""
         return printing.latex(self)
 
-    def javascript(self, block: int = 1) -> str:
+    def javascript(self, rounding: int = 1) -> str:
         """The peak as an arrow function of an object with batch and sequence; exact below 2^53 bytes (8 PiB)."""
-        self._check_block(block)
-        return printing.javascript(self, block)
+        self._check_rounding(rounding)
+        return printing.javascript(self, rounding)
 
     # What is shown.
 

@@ -79,7 +79,9 @@ def read(kept) -> Derivation | None:
         body = said["derivation"]
         if said["sum"] != _sum(body):
             raise ValueError("its checksum differs")
-        return read_dict(body, model or Counted(str(body["model"]["name"]), int(body["model"]["parameters"])))
+        counted = Counted(str(body["model"]["name"]), int(body["model"]["parameters"]))
+        same = model is not None and (model.name, int(model.parameters)) == (counted.name, counted.parameters)
+        return read_dict(body, model if same else counted)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         warnings.warn(f"derive: what was kept in {path.name} is damaged ({error}); it is made again", stacklevel=3)
         return None

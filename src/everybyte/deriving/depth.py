@@ -116,7 +116,7 @@ def further(courses: list[Course], times: int) -> tuple[list[Instant], dict[str,
         found.append(Instant(name, phase, _path(first.owners[i][0], numbers), place, live))
         live = _plus(live, _plus(first.gone[i], _less(second.gone[k], first.gone[i]), times), -1)
         place += 1
-    return found, {moment: moved[i] for moment, i in first.marks.items()}
+    return found, {phase: moved[i] for phase, i in first.marks.items()}
 
 
 @dataclass
@@ -153,10 +153,10 @@ def _check_base(first, second, third, stretches):
             a, b, c = (getattr(x, field)[i + n * more] for n, x in enumerate((first, second, third)))
             if _less(b, a) != _less(c, b):
                 raise Uneven("the counts of tensors are not on a straight line")
-    for moment, i in first.marks.items():
+    for phase, i in first.marks.items():
         more = sum(s.length for s in stretches if s.start <= i)
-        if (second.marks.get(moment), third.marks.get(moment)) != (i + more, i + 2 * more):
-            raise Uneven(f"{moment} is within a layer")
+        if (second.marks.get(phase), third.marks.get(phase)) != (i + more, i + 2 * more):
+            raise Uneven(f"{phase} is within a layer")
 
 
 def _insertions(short, long):

@@ -44,8 +44,11 @@ class Subject:
     def trace(self, setup: Setup, depth: int | None, batch: int, sequence: int) -> Trace:
         """The dry run at one point."""
         model = self.model if depth in (None, self.layers) else self.deep(depth)
-        inputs = None if self.batch is None else self.batch(batch, sequence)
-        return dry_run(model, setup.replace(batch=batch, sequence=sequence), batch=inputs)
+        if self.batch is None:
+            return dry_run(model, setup.replace(batch=batch, sequence=sequence))
+        usual = Setup()  # the dry run reads both off the arguments
+        setup = setup.replace(batch=usual.batch, sequence=usual.sequence)
+        return dry_run(model, setup, batch=self.batch(batch, sequence))
 
 
 def subject(model, batch=None) -> Subject:
@@ -56,7 +59,10 @@ def subject(model, batch=None) -> Subject:
     """
     if isinstance(model, Model):
         longest = model.positions or min(LONGEST, LIMITS["sequence"][1])
-        return Subject(model, model.layers, 1, lambda n: model.replace(layers=n), longest)
+        config = None if model.family else _config(model)
+        period = _period(config, model.layers) if config else 1
+        sizes = _windows(config) if config else ()
+        return Subject(model, model.layers, period, lambda n: model.replace(layers=n), longest, sizes=sizes)
     make, letters = _batches(batch)
     if not hasattr(model, "to_diff_dict"):  # no Hugging Face config
         if make is None and callable(model) and not isinstance(model, torch.nn.Module):
@@ -81,6 +87,15 @@ def subject(model, batch=None) -> Subject:
         return other
 
     return Subject(model, layers, _period(model, layers), deep, longest, make, letters, _windows(model))
+
+
+def _config(model):
+    """The configuration of the model that Hugging Face's classes make, as the dry run does."""
+    from ..dryrun.hugging_face import config_of
+
+    config = config_of(model)
+    import_module("transformers.masking_utils")
+    return config
 
 
 def _windows(config):

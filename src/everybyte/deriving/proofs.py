@@ -1,7 +1,7 @@
 """Which instants of a step can never be its peak, by proof: for every batch and every sequence, not for those looked at.
 
 A polynomial whose coefficients in Bernstein's basis over a rectangle of batches and sequences are all nonnegative is
-nonnegative on it. A rounded quotient lies between two polynomials; a tensor that is rounded up to the allocator's block
+nonnegative on it. A rounded quotient lies between two polynomials; a tensor that is rounded up to the allocator's blocks
 lies between its bytes and its bytes and one block.
 """
 
@@ -24,10 +24,10 @@ class Order:
 
     Args:
         forms: what the columns of `counts` count. counts: a row of whole numbers for each instant, in the step's order.
-        batch, sequence: (the least, the most). block: bytes that each tensor is rounded up to a multiple of.
+        batch, sequence: (the least, the most). rounding: bytes that each tensor is rounded up to a multiple of.
     """
 
-    def __init__(self, forms: Sequence[Form], counts, batch, sequence, block: int = 1):
+    def __init__(self, forms: Sequence[Form], counts, batch, sequence, rounding: int = 1):
         self.monomials = sorted({m for f in forms for m, _ in f.terms} | {ONE})
         place = {m: i for i, m in enumerate(self.monomials)}
         scale = lcm(*(c.denominator for f in forms for _, c in f.terms), 1)
@@ -36,11 +36,11 @@ class Order:
         for row, form, k in zip(by_form, forms, range(len(forms)), strict=True):
             for m, c in form.terms:
                 row[place[m]] = int(c * scale)
-            if block > 1:
+            if rounding > 1:
                 if form.constant is not None:
-                    row[place[ONE]] = -(-form.constant // block) * block * scale
-                elif any(m.quotients or c % block for m, c in form.terms):
-                    self.slack[k] = (block - 1) * scale
+                    row[place[ONE]] = -(-form.constant // rounding) * rounding * scale
+                elif any(m.quotients or c % rounding for m, c in form.terms):
+                    self.slack[k] = (rounding - 1) * scale
         counts = numpy.asarray(counts, dtype=object).reshape(-1, len(forms))
         self.values = counts.dot(numpy.array(by_form, dtype=object).reshape(len(forms), -1))
         self.counts = counts

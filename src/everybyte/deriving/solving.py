@@ -7,7 +7,7 @@ from ..catalog import Model
 from ..derivation import Case, Derivation, Form, Instant, Irregular, Range, Solver, partition
 from ..derivation.forms import ONE
 from ..derivation.ranges import BATCHES, SEQUENCES
-from ..derivation.result import BLOCKS, Column
+from ..derivation.result import ROUNDINGS, Column
 from ..dryrun import Trace
 from ..setup import LIMITS, Setup
 from .depth import Course, Uneven, further, instants
@@ -313,7 +313,7 @@ class _Solving:
         """A case from (its instants, its marks by place or index)."""
         rows, marks = found
         at = {row.place: i for i, row in enumerate(rows)}
-        marks = {moment: at[place] for moment, place in marks.items()}
+        marks = {phase: at[place] for phase, place in marks.items()}
         forms = list(self.forms)
         where = {index: key for key, index in self.columns.items()}
         counts = []
@@ -326,16 +326,16 @@ class _Solving:
             counts.append(line)
         ends = [(r.low, r.high) for r in (patch.batch, patch.sequence)]
 
-        def highest(among, block):
-            order = Order(forms, [counts[i] for i in among], *ends, block)
+        def highest(among, rounding):
+            order = Order(forms, [counts[i] for i in among], *ends, rounding)
             return [among[i] for i in order.highest()]
 
         every = list(range(len(rows)))
         first, last = rows[marks["after_backward"]].place, rows[marks["after_step"]].place
         within = [i for i in every if first <= rows[i].place <= last]
         peak = highest(every, 1)
-        rounded = sorted({i for block in BLOCKS for i in highest(every, block)})
-        step = sorted({i for block in BLOCKS for i in highest(within, block)})
+        rounded = sorted({i for rounding in ROUNDINGS for i in highest(every, rounding)})
+        step = sorted({i for rounding in ROUNDINGS for i in highest(within, rounding)})
         kept = sorted({*rounded, *step, *marks.values()}, key=lambda i: rows[i].place)
         number = {i: n for n, i in enumerate(kept)}
         batch, sequence = (
@@ -358,7 +358,7 @@ class _Solving:
         columns = tuple(Column(*key) for key in self.columns)
         trace = self.first.trace
         model = trace.model
-        if isinstance(self.subject.model, Model):
+        if isinstance(self.subject.model, Model) and isinstance(model, Model):
             model = self.subject.model
         elif self.subject.layers not in (None, self.shallow):
             model = self._whole.trace.model

@@ -145,7 +145,7 @@ class _Recording:
         without = {"model": model, "setup": setup, "device": device, "fingerprint": fingerprint()}
         without |= {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "block": 512 if device["type"] == "cuda" else 1,
+            "rounding": 512 if device["type"] == "cuda" else 1,
         }
         needed = self.need(model, setup) if self.need else 0
         if device["free"] is not None and needed > device["free"]:

@@ -167,7 +167,7 @@ def run(
         | {"limit": limit, "tokens": "text" if model.vocabulary >= BYTES else "random"},
     }
     meter = (Cpu if device.type == "cpu" else Cuda)(device, limit)
-    found |= {"block": meter.block, "baseline": meter.now()["allocated"], "driver_before": meter.driver()}
+    found |= {"rounding": meter.rounding, "baseline": meter.now()["allocated"], "driver_before": meter.driver()}
     gc_was_on = gc.isenabled()
     gc.disable()  # what a cycle keeps alive in one step, it shall keep alive in all
     session = _Session(model, setup, meter, found["baseline"])
