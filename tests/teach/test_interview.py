@@ -58,7 +58,7 @@ STEP_FLOPS = 3 * forward_flops() + L * SQUARE
 CACHE = 2 * L * H * 2
 ADAPTERS = L * 4 * 16 * 2 * H
 USABLE = eb.Headroom().usable(GPU)
-ROUNDED = eb.budget(M, SETUP, block=512).peak
+ROUNDED = eb.budget(M, SETUP, rounding=512).peak
 RING = 7 * (P // 8)
 STAGE = 2 * at("activations.block")
 #: The second opinion on every number: by hand where a hand can, by the dry run, by the budget of a setup spelled out.
