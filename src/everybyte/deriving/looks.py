@@ -29,7 +29,7 @@ class Subject:
             their kinds come again. deep: makes the same model of another depth. longest: its longest sequence.
         batch: a function of batch and sequence that makes the arguments; None where the dry run makes them itself.
         letters: which of B and S the arguments have. sizes: sequences at which the model may change its way, such as
-            the window of its attention.
+            the window of its attention. least: the least depth that has layers of every kind.
     """
 
     model: object
@@ -40,6 +40,7 @@ class Subject:
     batch: Callable | None = None
     letters: str = "BS"
     sizes: tuple[int, ...] = ()
+    least: int = 2
 
     def trace(self, setup: Setup, depth: int | None, batch: int, sequence: int) -> Trace:
         """The dry run at one point."""
@@ -60,9 +61,12 @@ def subject(model, batch=None) -> Subject:
     if isinstance(model, Model):
         longest = model.positions or min(LONGEST, LIMITS["sequence"][1])
         config = None if model.family else _config(model)
-        period = _period(config, model.layers) if config else 1
+        period = _period(config, model.layers, model.dense_layers) if config else 1
         sizes = _windows(config) if config else ()
-        return Subject(model, model.layers, period, lambda n: model.replace(layers=n), longest, sizes=sizes)
+        least = max(2, model.dense_layers + 1)
+        return Subject(
+            model, model.layers, period, lambda n: model.replace(layers=n), longest, sizes=sizes, least=least
+        )
     make, letters = _batches(batch)
     if not hasattr(model, "to_diff_dict"):  # no Hugging Face config
         if make is None and callable(model) and not isinstance(model, torch.nn.Module):
@@ -104,12 +108,13 @@ def _windows(config):
     return tuple(sorted({v + d for v in named for d in (-16, -1, 0, 1, 16)}))
 
 
-def _period(config, layers):
-    """After how many layers the kinds of a configuration's layers come again, by its lists of one entry a layer."""
+def _period(config, layers, first=0):
+    """After how many layers the kinds of a configuration's layers come again after the first, by its lists of one entry a layer."""
     found = 1
     for value in vars(config).values():
         if isinstance(value, list) and len(value) == layers:
-            again = (p for p in range(1, layers) if all(a == b for a, b in zip(value, value[p:], strict=False)))
+            kinds = value[first:]
+            again = (p for p in range(1, layers) if all(a == b for a, b in zip(kinds, kinds[p:], strict=False)))
             found = max(found, next(again, layers))
     return found
 

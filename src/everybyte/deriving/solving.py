@@ -103,7 +103,7 @@ class _Solving:
         if self.setup.segment > 1:
             period = _common(period, self.setup.segment)
         first = layers % period + period
-        while first < 2:
+        while first < self.subject.least:
             first += period
         self.period = period
         found = [d for d in range(first, first + _DEPTHS * period, period) if d < layers]
