@@ -12,10 +12,7 @@ MORE = {"num_key_value_heads": 2, "max_position_embeddings": 128}
 CONFIGS = {
     "mistral": lambda: transformers.MistralConfig(**SIZES, **MORE, num_hidden_layers=1, sliding_window=80),
     "mixtral": lambda: transformers.MixtralConfig(**SIZES, **MORE, num_hidden_layers=5, num_local_experts=4),
-    "opt": lambda: transformers.OPTConfig(
-        hidden_size=64, ffn_dim=96, num_hidden_layers=5, num_attention_heads=4, vocab_size=331, max_position_embeddings=96, word_embed_proj_dim=64
-    ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
