@@ -42,7 +42,9 @@ MOST_OF_FLOPS |= {
     "kv_heads": 64,
     "head_width": 64,
 }
-FORMULAS = registry() | {f"{name}, rounded up": f.rounded_up() for name, f in registry().items() if f.rounded is not None}
+FORMULAS = registry() | {
+    f"{name}, rounded up": f.rounded_up() for name, f in registry().items() if f.rounded is not None
+}
 
 
 def span(symbol, flops=False):

@@ -8,8 +8,7 @@ import pytest
 
 import everybyte as eb
 from everybyte.budget import not_derived
-from everybyte.theory import PARTS, SHARED_PARTS, letters, schedule, trace
-from everybyte.theory import autograd, course, operations, tensors
+from everybyte.theory import PARTS, SHARED_PARTS, autograd, course, letters, operations, schedule, tensors, trace
 from everybyte.theory.letters import Letter, factor, least, over, product, text, up
 
 
@@ -90,7 +89,9 @@ def test_a_tensor_that_somebody_still_holds_is_noticed(monkeypatch):
     ],
 )
 def test_planted_errors_change_what_a_step_takes(what, where, name, monkeypatch):
-    model = grid._any_llama("planted", Random(5).choice).replace(experts=0, experts_per_token=0, expert_width=0, tied=True)
+    model = grid._any_llama("planted", Random(5).choice).replace(
+        experts=0, experts_per_token=0, expert_width=0, tied=True
+    )
     setup = eb.Setup(batch=2, sequence=16, attention="eager", precision="bf16-mixed")
     right = eb.budget(model, setup).timeline()
     monkeypatch.setattr(where, name, lambda *_: None)
@@ -120,7 +121,17 @@ def test_a_course_serves_other_numbers_of_its_structure():
 def test_letters_multiply_and_add_as_numbers():
     b, s = Letter(3, "B"), Letter(5, "S")
     numbers = {"B": 3, "S": 5} | course.HELPERS
-    found = [b * s, b + s, 2 * (b + s), (b + 1) * s, up(b * s, 4), over(b * s * 2, 2), least(b, s), product([b, s, 2]), b * s - b]
+    found = [
+        b * s,
+        b + s,
+        2 * (b + s),
+        (b + 1) * s,
+        up(b * s, 4),
+        over(b * s * 2, 2),
+        least(b, s),
+        product([b, s, 2]),
+        b * s - b,
+    ]
     for letter in found:
         assert eval(text(letter), {}, numbers) == int(letter)  # noqa: S307
         assert eval(f"7*{factor(letter)}", {}, numbers) == 7 * int(letter)  # noqa: S307

@@ -18,12 +18,12 @@ from math import ceil, sqrt
 from pathlib import Path
 
 from .. import checks, units
-from ..budget import budget, not_derived
+from ..budget import budget
 from ..catalog import Gpu, Model, model
 from ..fit import fit
-from ..headroom import ROUNDING, Headroom, find_gpu
 from ..formulas import formula
 from ..formulas.formats import BLOCKS, FLOATS
+from ..headroom import ROUNDING, Headroom, find_gpu
 from ..plan import work
 from ..setup import Setup
 from ..tables import Table
