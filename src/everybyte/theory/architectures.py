@@ -234,7 +234,9 @@ class Network:
         saves = "result" if self.model.activation == "relu" else "input"
         return op.dropout(
             self.linear(
-                f"{path}.down", op.activation(self.linear(f"{path}.up", x, "up"), self.model.activation, saves), "down"
+                f"{path}.down",
+                op.activation(self.linear(f"{path}.up", x, "up"), self.model.activation.removesuffix("_tanh"), saves),
+                "down",
             ),
             self.setup.dropout,
             "down",
@@ -244,7 +246,7 @@ class Network:
         return self.linear(
             f"{path}.down",
             op.multiply(
-                op.activation(self.linear(f"{path}.gate", x, "gate"), self.model.activation),
+                op.activation(self.linear(f"{path}.gate", x, "gate"), self.model.activation.removesuffix("_tanh")),
                 self.linear(f"{path}.up", x, "up"),
                 "product",
                 ("product backward, to the gate", "product backward, to up"),

@@ -88,7 +88,7 @@ def structure(model, setup):
     head = model.head_width % 8, model.head_width % 4, min(model.head_width, 3), model.heads == model.kv_heads
     features = (
         model.family, model.norm, model.norm_bias, model.gated, model.fused, model.tied, model.qkv_bias, model.out_bias,
-        model.ffn_bias, model.qk_norm, model.norm_offset, model.scaled_embedding, model.activation == "relu",
+        model.ffn_bias, model.qk_norm, model.norm_offset, model.scaled_embedding, model.activation.removesuffix("_tanh"),
         model.experts > 0, model.positions > 0,
     )  # fmt: skip
     switches = (
@@ -261,44 +261,44 @@ class Course:
         for piece in self.rest:
             live[piece.part] += sizes[piece.key]
         yield None, dict(live), {}
-        middles = {where: (index, self.times(repeat, values)) for where, index, repeat in _middles(self.items)}
-        yield from self._unrolled(self.items, sizes, live, values, {}, middles)
+        stood = {where: (index, self.times(repeat, values)) for where, index, repeat in middles(self.items)}
+        yield from self._unrolled(self.items, sizes, live, values, {}, stood)
 
-    def _unrolled(self, items, sizes, live, values, shifts, middles):
+    def _unrolled(self, items, sizes, live, values, shifts, stood):
         for i, item in enumerate(items):
             if isinstance(item, Repeat):
-                times, backwards = self.times(item, values), _backwards(item, items[i + 1 :])
+                times, down = self.times(item, values), backwards(item, items[i + 1 :])
                 for turn in range(times):
-                    moved = times - 1 - turn if backwards else turn
-                    yield from self._unrolled(item.items, sizes, live, values, shifts | {item.loop: moved}, middles)
+                    moved = times - 1 - turn if down else turn
+                    yield from self._unrolled(item.items, sizes, live, values, shifts | {item.loop: moved}, stood)
                 continue
             for piece in item.taken:
                 live[piece.part] += sizes[piece.key]
-            yield item, dict(live), _turns(item, shifts, middles)
+            yield item, dict(live), _turns(item, shifts, stood)
             for piece in item.freed:
                 live[piece.part] -= sizes[piece.key]
 
 
-def _turns(operation, shifts, middles):
+def _turns(operation, shifts, stood):
     """Which turn of each loop it is: a stand-in's own number and how often it has stood, what comes after it moved on."""
     found = {}
     for i, (loop, index) in enumerate(operation.place):
-        middle, times = middles.get(operation.place[:i] + (loop,), (index, 1))
+        middle, times = stood.get(operation.place[:i] + (loop,), (index, 1))
         found[loop] = index + (shifts.get(loop, 0) if index == middle else (times - 1) * (index > middle))
     return found
 
 
-def _middles(items):
+def middles(items):
     """(where, number of the turn, repeat) of each loop's stand-in; where: in which turns of the outer loops, and the loop."""
     for item in items:
         if isinstance(item, Repeat):
             place = next(_flat(item.items)).place
             i = [loop for loop, _ in place].index(item.loop)
             yield (*place[:i], item.loop), place[i][1], item
-            yield from _middles(item.items)
+            yield from middles(item.items)
 
 
-def _backwards(repeat, following):
+def backwards(repeat, following):
     """Whether the turns go down: by the turn that follows."""
     mine = dict(next(_flat(repeat.items)).place)[repeat.loop]
     found = (dict(operation.place).get(repeat.loop) for operation in _flat(following))
