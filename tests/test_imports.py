@@ -20,7 +20,7 @@ EVERYTHING = (
     DRAW
     | COUNTED
     | PLANNING
-    | {"dryrun", "lab", "comparison", "explore", "teach", "machine", "settling", "samples", "cli"}
+    | {"dryrun", "lab", "rehearsal", "comparison", "explore", "teach", "machine", "settling", "samples", "cli"}
 )
 MAY = {
     "checks": set(),
@@ -38,6 +38,7 @@ MAY = {
     "reference": STATED,
     "dryrun": COUNTED,
     "lab": COUNTED,
+    "rehearsal": COUNTED | {"lab"},
     "comparison": BUDGET | COUNTED | {"dryrun", "lab"},  # where the two sides meet
     "settling": BUDGET | COUNTED | {"dryrun", "samples"},  # the articles' claims, against either side
     "samples": set(),

@@ -13,6 +13,7 @@ from .setup import Setup
 
 _HOME = {"Formula": "formulas", "formula": "formulas", "Trace": "dryrun", "dry_run": "dryrun"}
 _HOME |= {"Comparison": "comparison", "compare": "comparison", "Measurement": "lab", "measure": "lab"}
+_HOME |= {"Rehearsal": "rehearsal", "rehearse": "rehearsal"}
 _HOME |= {"Settled": "settling", "settle": "settling"}
 __all__ = sorted(
     [

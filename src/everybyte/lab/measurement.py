@@ -10,6 +10,8 @@ from ..tables import Table
 
 #: The version of the JSON. A reader refuses any other.
 SCHEMA = 1
+#: Who says it: a GPU (or CPU), or PyTorch's CUDA code on a GPU that is not there.
+WITNESSES = ("measure", "rehearse")
 STATUSES = ("measured", "oom", "skipped", "failed")
 PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 #: The phases within which the most bytes are counted.
@@ -31,7 +33,8 @@ class Measurement:
         baseline: bytes that lived before the model did. workspace: bytes of cuBLAS's workspaces, which stay from the first
             matrix product on.
         allocated_peak, requested_peak, active_peak, reserved_peak: the most bytes of each of the allocator's counts, with
-            the baseline. retries: how often it had to give memory back before it could serve a request.
+            the baseline. retries: how often it had to give memory back before it could serve a request. segments: how many
+            it had from the driver after the steps.
         driver_before, driver_used: bytes in use on the whole device before the model and after the steps, as CUDA (`cuda`)
             and NVML (`nvml`, None without its Python binding) count them: the context and other processes too.
         out_of_memory: for `oom`: bytes asked for (`requested`, as precise as PyTorch's message), `free`, and `at` what stage.
@@ -42,6 +45,7 @@ class Measurement:
         history: `allocations` of one step, the places `at` which `live` bytes are given (the extremes are among them), and
             `marks`: allocations made when a moment last came.
         ranks: of many GPUs measured at once, what each found: its `rank`, and some of the fields here, which are rank 0's.
+        witness: `measure`; `rehearse` where the device was a rehearsal's, so that no time means anything.
         device, versions, settings: what it ran on and with. date: UTC. fingerprint: of the reference step's source.
     """
 
@@ -65,6 +69,7 @@ class Measurement:
     active_peak: int | None = None
     reserved_peak: int | None = None
     retries: int | None = None
+    segments: int | None = None
     driver_before: dict | None = None
     driver_used: dict | None = None
     out_of_memory: dict | None = None
@@ -79,6 +84,7 @@ class Measurement:
     ranks: list | None = None
     versions: dict | None = None
     settings: dict | None = None
+    witness: str = "measure"
 
     @property
     def oom(self) -> bool:
@@ -88,7 +94,7 @@ class Measurement:
     def as_dict(self) -> dict:
         """As JSON holds it. No device knows the parts, so `parts` is empty."""
         said = {f.name: getattr(self, f.name) for f in fields(self)}
-        head = {"schema": SCHEMA, "witness": "measure", "status": self.status, "oom": self.oom}
+        head = {"schema": SCHEMA, "witness": self.witness, "status": self.status, "oom": self.oom}
         said = head | said | {"model": model_as_dict(self.model), "setup": self.setup.as_dict(), "parts": {}}
         said["phases"] = self.phases or {}
         optional = {f.name for f in fields(self) if f.default is None} - {"phases", "peak_at", "mfu"}
@@ -104,9 +110,10 @@ class Measurement:
         if said.get("schema") != SCHEMA:
             raise _wrong("schema", said.get("schema"), SCHEMA)
         known = {f.name for f in fields(cls)}
-        for name in said.keys() - known - {"schema", "witness", "oom", "parts"}:
+        for name in said.keys() - known - {"schema", "oom", "parts"}:
             raise _wrong(name, said[name], "no such field")
         checks.one_of("Measurement", "status", said.get("status"), STATUSES)
+        checks.one_of("Measurement", "witness", said.get("witness", "measure"), WITNESSES)
         if said.get("oom", said["status"] == "oom") is not (said["status"] == "oom"):
             raise _wrong("oom", said["oom"], said["status"] == "oom")
         values = {name: value for name, value in said.items() if name in known and value is not None}
@@ -139,7 +146,7 @@ class Measurement:
             rows.append(
                 ["what to do", "a smaller batch, or checkpointing", "`everybyte fit --plan` says what fits a GPU"]
             )
-        else:
+        elif self.witness == "measure":
             rows.append(["milliseconds a step", self.step_ms, ""])
             rows.append(["tokens a second", self.tokens_per_s, ""])
             if self.mfu is not None:
@@ -249,7 +256,7 @@ def _fingerprint(value):
 def _kinds():
     """Field -> (check of a value, what is allowed in words)."""
     peaks = [f"{count}_peak" for count in ("allocated", "requested", "active", "reserved")]
-    whole = ["block", "peak", "baseline", "workspace", *peaks, "retries", "steps", "flops", "skipped_steps"]
+    whole = ["block", "peak", "baseline", "workspace", *peaks, "retries", "segments", "steps", "flops", "skipped_steps"]
     yield from dict.fromkeys(whole, (_whole, "a whole number, 0 or more")).items()
     yield from dict.fromkeys(("step_ms", "tokens_per_s", "mfu"), (_number, "a number, 0 or more")).items()
     yield from dict.fromkeys(("model", "setup", "versions", "settings"), (_object, "an object")).items()
@@ -264,13 +271,14 @@ def _kinds():
     yield "device", (_device, "an object with at least name, type, gpu and memory")
     yield "date", (_date, "a date and time with its zone, ISO 8601")
     yield "fingerprint", (_fingerprint, "64 hexadecimal digits")
-    yield from dict.fromkeys(("status", "reason", "peak_at"), (_text, "text")).items()
+    yield from dict.fromkeys(("status", "witness", "reason", "peak_at"), (_text, "text")).items()
 
 
 _KINDS = dict(_kinds())
 _ALWAYS = {f.name for f in fields(Measurement) if f.default is MISSING}
 _NEEDED = {
-    "measured": _KINDS.keys() - {"out_of_memory", "reason", "peak_at", "history", "ranks", "mfu"},
+    "measured": _KINDS.keys()
+    - {"out_of_memory", "reason", "peak_at", "history", "ranks", "mfu", "witness", "segments"},
     "oom": _ALWAYS
     | {"out_of_memory", "allocated_peak", "reserved_peak", "retries", "baseline", "versions", "settings"},
     "skipped": _ALWAYS | {"reason"},

@@ -73,6 +73,10 @@ class Cuda:
         """How often the allocator had to give back what it kept before it could serve a request, in this measurement."""
         return self._stats()["num_alloc_retries"] - self._retries
 
+    def segments(self) -> int:
+        """How many segments the allocator has from the driver now."""
+        return self._stats()["segment.all.current"]
+
     def driver(self) -> dict[str, int | None]:
         """Bytes in use on the device as CUDA and as NVML count them: all processes, contexts and libraries."""
         free, total = torch.cuda.mem_get_info(self.device)
@@ -157,6 +161,10 @@ class Cpu:
 
     def retries(self) -> int:
         """Nothing is kept for later, so nothing is tried again."""
+        return 0
+
+    def segments(self) -> int:
+        """There are none here."""
         return 0
 
     def driver(self) -> dict[str, int | None]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .. import checks
@@ -31,14 +31,19 @@ class Worker:
 
     Args:
         command: what to run; by default this package's worker.
+        environment: the process's, by default this one's with this package on its path.
     """
 
-    def __init__(self, command: Sequence[str] = (sys.executable, "-u", "-m", "everybyte.lab.worker")):
+    def __init__(
+        self,
+        command: Sequence[str] = (sys.executable, "-u", "-m", "everybyte.lab.worker"),
+        environment: Mapping[str, str] | None = None,
+    ):
         paths = [SOURCES, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, encoding="utf-8",
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            env=environment or os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
             start_new_session=True,  # Ctrl-C comes to us alone, and the process can be ended with its children
         )  # fmt: skip
         self._answers = queue.SimpleQueue()

@@ -30,6 +30,8 @@ from .timeline import reduced, where
 
 #: Steps that loss scaling may skip, gradients being infinite, before a measurement is given up.
 SKIPS = 24
+#: How the name of a rehearsal's device begins.
+REHEARSED = "rehearsed "
 #: Tokens that the text needs.
 BYTES = 256
 #: Functions of PyTorch's that tell how large its workspaces are.
@@ -72,6 +74,11 @@ def _remedy(said):
     if any(words in said for words in ("no nvidia", "no cuda-capable", "no cuda gpus")):
         return "put one in this machine or make it visible (driver, container, CUDA_VISIBLE_DEVICES)"
     return f"this PyTorch sees {torch.cuda.device_count()} of them"
+
+
+def rehearsed(device: torch.device) -> bool:
+    """Whether the device is a rehearsal's: PyTorch's CUDA code runs on it, and no kernel."""
+    return device.type == "cuda" and torch.cuda.get_device_name(device).startswith(REHEARSED)
 
 
 def describe(device: torch.device) -> dict:
@@ -153,7 +160,7 @@ def run(
     """
     found = {
         "schema": SCHEMA,
-        "witness": "measure",
+        "witness": "rehearse" if rehearsed(device) else "measure",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "fingerprint": fingerprint(),
         "device": describe(device),
@@ -182,6 +189,7 @@ def run(
         if gc_was_on:
             gc.enable()
     found |= {"status": "measured", "retries": meter.retries(), "driver_used": meter.driver()}
+    found["segments"] = meter.segments()
     found |= session.rates(found["device"]["gpu"])
     del session.trainer, session.batch
     found["workspace"] = meter.empty()
@@ -201,6 +209,7 @@ class _Session:
         with torch.device(self.meter.device):
             module = GPT(self.model, self.setup).initialize()
         self.trainer = Trainer(module, self.setup)
+        gc.collect()  # a process's first `fully_shard` imports what keeps its callers' frames, and with them whole weights
         self.batch = self._batches()
         for _ in range(warm_up):
             self.taken_step()
