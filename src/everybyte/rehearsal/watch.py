@@ -268,16 +268,16 @@ def unknown_reads() -> tuple[int, int]:
 
 
 def alone(torch, ranks: int) -> None:
-    """Be the first of many: whatever group is asked for, its collectives move nothing, and all of rank 0's tensors are there."""
+    """Be the first of many: the group that is asked for, with nobody else in it; its collectives move nothing, and return."""
     from torch.distributed import device_mesh, distributed_c10d
-    from torch.testing._internal.distributed.fake_pg import FakeStore
 
     original = distributed_c10d.init_process_group
 
     def init_process_group(backend=None, *args, **kwargs):
         kept = {name: kwargs[name] for name in ("timeout", "device_id") if kwargs.get(name) is not None}
-        return original("fake", rank=0, world_size=ranks, store=FakeStore(), **kept)
+        return original(backend, rank=0, world_size=ranks, store=torch.distributed.HashStore(), **kept)
 
+    distributed_c10d._store_based_barrier = lambda *args, **kwargs: None  # the others will not come
     for module in (torch.distributed, distributed_c10d, device_mesh):
         if hasattr(module, "init_process_group"):
             module.init_process_group = init_process_group
