@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from .. import checks
 from ..catalog import Gpu, Model
 from ..lab.measurement import Measurement
-from ..lab.process import Failed, Worker, ask, check_request
+from ..lab.process import EXPANDABLE, Failed, Worker, ask, check_request
 from ..setup import Setup
 from . import devices, place
 from .result import Rehearsal
@@ -59,7 +59,7 @@ def worker(where: place.Place, gpu: Gpu, memory: int | None = None, expandable: 
     """A worker of the lab's, on stubs of that GPU."""
     variables = devices.environment(gpu, 1, memory)
     if expandable:
-        variables["PYTORCH_ALLOC_CONF"] = variables["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+        variables |= EXPANDABLE
     with surroundings(where, variables) as (environment, _):
         with Worker((str(where.python), "-u", "-m", "everybyte.lab.worker"), environment) as running:
             yield running
@@ -71,7 +71,7 @@ def one(running: Worker, model: Model, setup: Setup, gpu: Gpu, timeout: float) -
     Raises:
         Failed: where the worker dies, or what it ran on was no rehearsal's device.
     """
-    measured, clean = ask(running, model, setup, None, timeout, warm_up=WARM_UP, steps=1, points=4)
+    measured, clean = ask(running, model, setup, None, timeout, warm_up=WARM_UP, steps=0, points=4)
     if measured.witness != "rehearse":
         raise Failed(f"it ran on {measured.device['name']}, which is no rehearsal's device")
     return of(measured, gpu), clean
