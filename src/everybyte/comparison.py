@@ -165,17 +165,23 @@ def gaps(measurement) -> Table:
     if m.status != "measured" or m.block == 1:
         raise ValueError(f"gaps.measurement: {m.status} on {m.device['type']}; allowed: one measured on a GPU")
     exact, rounded = (budget(m.model, m.setup, block).peak for block in (1, m.block))
-    unnamed = m.peak - rounded - m.workspace - COUNTED
-    used = m.driver_used["cuda"] - m.reserved_peak
+    blocks = m.allocated_peak - m.requested_peak
+    unnamed = m.peak - exact - blocks - m.workspace - COUNTED
+    used = m.driver_used["cuda"] - (m.reserved_peak if m.reserved_at_end is None else m.reserved_at_end)
     steps = [
         ("predicted: the tensors, as asked for", exact, "the budget"),
         (f"each rounded up to a multiple of {m.block} B", rounded - exact, "the budget, in blocks"),
+        (
+            "blocks that were not split",
+            blocks - (rounded - exact),
+            "allocated above requested: a rest up to 1 MiB stays with its block",
+        ),
         ("cuBLAS's workspaces", m.workspace, "measured: what clearing them gave back"),
         ("kernels' own memory", COUNTED, WHY),
         ("without a name", unnamed, "what is left: to be explained, never fitted"),
         ("measured: allocated at the peak", m.peak, "torch.cuda.max_memory_allocated, above the baseline"),
         ("kept by the allocator for later", m.reserved_peak - m.allocated_peak, "reserved above allocated"),
-        ("context, libraries, other processes", used, "the driver's count above reserved"),
+        ("context, libraries, other processes", used, "the driver's count above what was reserved when it was asked"),
     ]
     rows = [
         [what, size, units.text(abs(size)) if size >= 0 else f"-{units.text(-size)}", why] for what, size, why in steps

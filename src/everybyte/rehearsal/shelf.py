@@ -145,19 +145,25 @@ def rehearse_grid(
     found = devices.find(gpu_name, where.manifest["capabilities"])
     cuda = where.manifest["cuda"]
     head = head_of(found.name, {"torch": where.manifest["torch"], "cuda": f"{cuda // 1000}.{cuda // 10 % 100}"})
-    wanted = list(configurations) if configurations is not None else grid(only)
+    wanted = list(configurations) if configurations is not None else peaks(only)
     path = Path(out) / f"{found.name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     there = _there(path, head)
     todo = [c for c in wanted if (c.model, c.setup) not in there]
     failed = _Run(where, found, path, head, there).all(todo, workers, say)
-    order = {(c.model, c.setup): number for number, c in enumerate(grid())}
+    order = {(c.model, c.setup): number for number, c in enumerate(peaks())}
     kept = sorted(there, key=lambda step: order.get(step, len(order)))
     _write(path, head, [there[step] for step in kept])
     say(f"{path}: {len(there)} rehearsed, {len(todo)} of them now, {len(failed)} failed")
     for configuration, reason in failed:
         say(f"{configuration.model.name}, {configuration.setup}: {reason}")
     return read(path)
+
+
+def peaks(only: Iterable[str] = ()) -> list[Configuration]:
+    """The grid's steps, each once, however it is timed: without variants that a setup does not say."""
+    plain = [c for c in grid(only) if not (c.tf32 or c.expandable or c.limit)]
+    return list({(c.model, c.setup): c for c in reversed(plain)}.values())[::-1]
 
 
 def _there(path, head):
