@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 
 from . import budget as predict
@@ -69,15 +70,18 @@ def _options(arguments):
         action="store_true",
         help="of many GPUs measure the first, on one GPU, over collectives that move nothing",
     )
-    recording.add_argument(
-        "--out", default="labs/records", metavar="FOLDER", help="of the records (default labs/records)"
-    )
+    recording.add_argument("--out", metavar="FOLDER", help="of the records (default labs/records)")
     recording.add_argument("--minutes", type=float, default=8.0, metavar="N", help="time for all of it (default 8)")
     recording.add_argument(
         "--list", action="store_true", help="what would be measured and how long it may take; no GPU needed"
     )
     recording.add_argument(
-        "--gpu", default="h200", metavar="NAME", help="for --list, from `everybyte gpus` (default h200)"
+        "--gpu", default="h200", metavar="NAME", help="for --list and --rehearse, from `everybyte gpus` (default h200)"
+    )
+    recording.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="on a GPU that does nothing, into build/rehearsed: to see that all of it runs",
     )
     recording.add_argument("--only", nargs="+", default=(), metavar="GROUP", help="groups of the grid (default all)")
     _add_rehearsal(
@@ -282,6 +286,19 @@ def _rehearse(options):
     return found.as_dict(), found
 
 
+@contextmanager
+def _recorders(options):
+    """What starts the workers of a recording, where that is a rehearsal."""
+    if not options.rehearse:
+        yield {}
+        return
+    from .rehearsal import devices, place, steps
+
+    where = place.find()
+    with steps.starter(where, devices.find(options.gpu, where.manifest["capabilities"])) as start:
+        yield {"start": start}
+
+
 def _record(options):
     from .lab import Failed, estimate, grid, record
 
@@ -291,12 +308,14 @@ def _record(options):
     if options.list:
         table = estimate(grid(options.only), gpu(options.gpu), need)
         return [dict(zip(table.columns, row, strict=True)) for row in table.rows], table
+    out = options.out or ("build/rehearsed" if options.rehearse else "labs/records")
     try:
-        progress = record(options.out, options.minutes, options.only, options.device, need=need)
+        with _recorders(options) as start:
+            progress = record(out, options.minutes, options.only, options.device, need=need, **start)
     except (Failed, ImportError, OSError) as error:
         raise ValueError(f"record: {error}") from error
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"what was measured is in {options.out}; the same command goes on from there") from None
+        raise KeyboardInterrupt(f"what was measured is in {out}; the same command goes on from there") from None
     return progress.as_dict(), progress
 
 

@@ -1,7 +1,7 @@
 """The book's own step, rehearsed: what `measure` runs, in the environment of the stubs."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from .. import checks
@@ -57,12 +57,22 @@ def rehearse(
 @contextmanager
 def worker(where: place.Place, gpu: Gpu, memory: int | None = None, expandable: bool = False) -> Iterator[Worker]:
     """A worker of the lab's, on stubs of that GPU."""
-    variables = devices.environment(gpu, 1, memory)
-    if expandable:
-        variables |= EXPANDABLE
-    with surroundings(where, variables) as (environment, _):
-        with Worker((str(where.python), "-u", "-m", "everybyte.lab.worker"), environment) as running:
-            yield running
+    with starter(where, gpu, memory) as start, start(EXPANDABLE if expandable else None) as running:
+        yield running
+
+
+@contextmanager
+def starter(where: place.Place, gpu: Gpu, memory: int | None = None) -> Iterator[Callable[..., Worker]]:
+    """Within it: what starts a worker of the lab's on stubs of that GPU, as `record` takes it."""
+    variables = devices.environment(gpu, 1, memory) | {"CUDA_VISIBLE_DEVICES": "0"}
+    with surroundings(where, variables) as (surrounding, _):
+
+        def start(environment=None):
+            return Worker(
+                (str(where.python), "-u", "-m", "everybyte.lab.worker"), surrounding | dict(environment or {})
+            )
+
+        yield start
 
 
 def one(running: Worker, model: Model, setup: Setup, gpu: Gpu, timeout: float) -> tuple[Rehearsal, bool]:
