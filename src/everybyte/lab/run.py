@@ -46,7 +46,7 @@ OUT_OF_MEMORY = {
     "the host's pinned memory": r"(?i)pin(ned)?[ _]memory.*out of memory|cudaHostAlloc.*out of memory",
     "CUDA": r"CUDA error: out of memory|cudaErrorMemoryAllocation",
 }
-#: What `torch._fused_sdp_choice` answers; -1 where none of the kernels that are switched on can run.
+#: What `torch._fused_sdp_choice` answers.
 KERNELS = {0: "math", 1: "flash", 2: "memory-efficient", 3: "cudnn"}
 #: Variables of the environment that change what an allocator or cuBLAS takes.
 VARIABLES = (
@@ -156,10 +156,13 @@ def attention_kernel(model: Model, setup: Setup, device: torch.device) -> str | 
         return None
     shape = 1, model.heads, min(setup.sequence, 128), model.width // model.heads
     q, k, v = torch.empty((3, *shape), device=device, dtype=DTYPES[setup.dtypes.compute], requires_grad=True).unbind()
-    chosen = KERNELS.get(torch._fused_sdp_choice(q, k, v, None, setup.dropout, True))
-    if chosen is None:
+    try:
+        chosen = torch._fused_sdp_choice(q, k, v, None, setup.dropout, True)
+    except RuntimeError:  # "Invalid backend": none of those that are switched on
+        chosen = -1
+    if chosen not in KERNELS:
         torch.backends.cuda.enable_math_sdp(True)
-    return chosen or "math"
+    return KERNELS.get(chosen, "math")
 
 
 def run(

@@ -29,6 +29,7 @@ class Rehearsal:
         workspace: of the requested, cuBLAS's workspaces.
         phases: requested bytes at the moments of one steady step, above those that lived before. peak_at: where the peak is.
         out_of_memory: bytes asked for, free, and at what stage, where it did not fit; None where it did.
+        attention_kernel: which of PyTorch's ran, `math` where that GPU has none of its own for it; None for eager.
         versions: PyTorch's and CUDA's. fingerprint: of the reference step.
     """
 
@@ -43,6 +44,7 @@ class Rehearsal:
     phases: dict[str, int] = field(default_factory=dict)
     peak_at: str | None = None
     out_of_memory: dict | None = None
+    attention_kernel: str | None = None
     versions: dict
     fingerprint: str
     block: int = 1
@@ -77,6 +79,8 @@ class Rehearsal:
         rows += [[name, value, units.text(value)] for name, value in self.phases.items()]
         rows.append(["allocated: in the blocks that were found", self.allocated, units.text(self.allocated)])
         rows.append(["reserved: with what the allocator keeps", self.reserved, units.text(self.reserved)])
+        if self.attention_kernel == "math":
+            rows.append(["attention by the math kernel: this GPU has no other for it", "", "the scores are stored"])
         if self.oom:
             asked = self.out_of_memory["requested"]
             rows.append([f"out of memory in {self.out_of_memory['at']}: asked for", asked, units.text(asked or 0)])
