@@ -197,7 +197,7 @@ class _Watched:
         frames = (events[-1].get("frames") if events else None) or []
         stats = self.torch.cuda.memory_stats(device)
         self.oom = {
-            "device": device, "requested": asked, "total": total, "free": free,
+            "device": device, "requested": events[-1]["size"] if events else asked, "total": total, "free": free,
             "at": where(stats["allocation.all.allocated"] + 1, self.marks.get(device, [])),
             **self._place(frames),
         }  # fmt: skip
