@@ -10,7 +10,7 @@ from pathlib import Path
 from .. import units
 from ..catalog import Model
 from ..setup import Setup
-from .devices import slug
+from .devices import REHEARSED, slug
 from .grid import Configuration, for_gpu, grid
 from .measurement import Measurement
 from .process import EXPANDABLE, Failed, Worker, ask, check_request
@@ -151,6 +151,7 @@ class _Recording:
         without |= {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "block": 512 if device["type"] == "cuda" else 1,
+            "witness": "rehearse" if device["name"].startswith(REHEARSED) else "measure",
         }
         if setup.dtypes.compute == "bf16" and not has_bf16(device):
             reason = f"{device['name']} has no units for bf16: fp16-mixed and fp32 are measured on it"

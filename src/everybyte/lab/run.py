@@ -23,7 +23,7 @@ from ..reference import GPT, Trainer
 from ..reference.step import DTYPES
 from ..reference.text import text_batch
 from ..setup import Setup
-from .devices import recognize
+from .devices import REHEARSED, recognize
 from .measurement import SCHEMA
 from .meters import Cpu, Cuda
 from .rates import flops_of_step, tokens_of_step, utilization
@@ -32,8 +32,6 @@ from .timeline import reduced, where
 
 #: Steps that loss scaling may skip, gradients being infinite, before a measurement is given up.
 SKIPS = 24
-#: How the name of a rehearsal's device begins.
-REHEARSED = "rehearsed "
 #: Tokens that the text needs.
 BYTES = 256
 #: Functions of PyTorch's that tell how large its workspaces are.

@@ -1,10 +1,11 @@
 """Which GPU a rehearsal has: one of the catalog's, told to the stubs by the environment."""
 
 from ..catalog import Gpu, gpu
+from ..lab.devices import REHEARSED
 from ..units import UNITS
 
 #: How the name of every device of a rehearsal begins, and ends: it can be taken for no GPU.
-BEGINS, ENDS = "rehearsed ", " (no GPU)"
+BEGINS, ENDS = REHEARSED, " (no GPU)"
 #: Set in every process of a rehearsal.
 MARK = "EVERYBYTE_REHEARSAL"
 #: Bytes that a context is said to take before anything is asked for. No stub can know them: it is a guess.
