@@ -115,6 +115,8 @@ def test_a_rehearsal_is_never_read_as_a_record(tmp_path, small, said):
 def test_a_step_with_another_switch_is_not_read_as_the_plain_one(tmp_path, small, said):
     recorded(tmp_path, said, "made up", (1, 2), settings={"asked": {"tf32": True}})
     assert runs(small, SETUPS, records=tmp_path).measured == {}
+    assert list(runs(small, SETUPS, records=tmp_path, tf32=True).measured) == ["one", "two"]
+    assert runs(small, SETUPS, records=tmp_path, tf32=True, limit=5).measured == {}
 
 
 def test_of_two_measurements_of_one_step_the_one_with_more_times_is_read(tmp_path, small, said):

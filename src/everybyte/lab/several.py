@@ -10,7 +10,7 @@ from ..catalog import Model
 from ..setup import Setup
 from ..tables import Table
 from .measurement import Measurement
-from .process import Failed, Worker, ask, check_request
+from .process import EXPANDABLE, Failed, Worker, ask, check_request
 from .recording import asked, has_bf16
 from .records import fingerprint, read
 
@@ -89,7 +89,7 @@ def runs(
         model: of all of them, or what gives it for a setup. setups: name -> setup. device: as `measure`'s, and measured there. By default the first GPU where PyTorch can use
             one and `EVERYBYTE_RECORD_ONLY` is not set; else the record of the GPU that has most of them.
         records: the folder of the records; by default the first of `FOLDERS` that there is.
-        timeout: seconds for each. options: `warm_up`, `steps`, `points`, ... as `measure`'s.
+        timeout: seconds for each. options: `warm_up`, `steps`, `points`, `tf32`, `limit`, `expandable` as `measure`'s.
 
     Raises:
         ValueError: for bad input, and for a `device` that there is not.
@@ -98,7 +98,7 @@ def runs(
     for step in steps.values():
         check_request(*step)
     if device is None and not _gpu():
-        return _recorded(steps, records)
+        return _recorded(steps, records, {name: options.get(name) for name in ("tf32", "expandable", "limit")})
     return _measured(steps, device, timeout, options)
 
 
@@ -112,17 +112,22 @@ def _gpu():
 
 def _measured(steps, device, timeout, options):
     found, worker, bf16 = {}, None, True
+    options = dict(options)
+    environment = EXPANDABLE if options.pop("expandable", False) else None
     try:
         for name, (model, setup) in steps.items():
             if _as_many_gpus(setup, device):
                 found[name] = _by_all(model, setup, device, timeout, options)
                 continue
-            worker = worker or Worker()
+            worker = worker or (Worker(environment=environment) if environment else Worker())
             try:
                 found[name], clean = ask(worker, model, setup if bf16 else in_fp16(setup), device, timeout, **options)
                 if bf16 and not has_bf16(found[name].device) and setup != in_fp16(setup):
-                    bf16, worker = False, worker if clean else None
-                    found[name], clean = ask(worker or Worker(), model, in_fp16(setup), device, timeout, **options)
+                    bf16 = False
+                    if not clean:
+                        worker.end()
+                        worker = Worker()
+                    found[name], clean = ask(worker, model, in_fp16(setup), device, timeout, **options)
             except Failed as error:
                 found[name], clean = _failed(model, setup, error), False
             if not clean:
@@ -169,9 +174,10 @@ def _failed(model, setup, error):
     )  # fmt: skip
 
 
-def _plain(measurement):
-    how = asked(measurement)
-    return not (how["tf32"] or how["expandable"] or how["limit"])
+def _so(measurement, how):
+    """Whether a measurement was asked for with these switches."""
+    said = asked(measurement)
+    return all((said[name] or None) == (wanted or None) for name, wanted in how.items())
 
 
 def last_line(error: Exception) -> str:
@@ -180,13 +186,13 @@ def last_line(error: Exception) -> str:
     return f"{first.partition(';')[0]}: {lines[-1]}" if lines else first
 
 
-def _recorded(steps, records):
+def _recorded(steps, records, how):
     folder = next((p for p in ([records] if records else FOLDERS) if Path(p).is_dir()), None)
     most = None
     for path in sorted(Path(folder).glob("*.jsonl")) if folder else ():
         there = {}
         for m in sorted(read(path).measurements, key=lambda m: m.steps or 0):  # of two, the one with more timed steps
-            if m.fingerprint == fingerprint() and m.witness == "measure" and _plain(m):
+            if m.fingerprint == fingerprint() and m.witness == "measure" and _so(m, how):
                 there[m.model, m.setup] = m
         found = {name: there.get(step) for name, step in steps.items()}
         if most is None or sum(map(bool, found.values())) > sum(map(bool, most.values())):
