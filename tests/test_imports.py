@@ -39,7 +39,7 @@ MAY = {
     "dryrun": COUNTED,
     "lab": COUNTED,
     "rehearsal": COUNTED | {"lab"},
-    "comparison": BUDGET | COUNTED | {"dryrun", "lab"},  # where the two sides meet
+    "comparison": BUDGET | COUNTED | {"dryrun", "lab", "rehearsal"},  # where the two sides meet
     "settling": BUDGET | COUNTED | {"dryrun", "samples"},  # the articles' claims, against either side
     "samples": set(),
     "machine": GROUND,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from . import units
 from .catalog import Model
+from .catalog import gpu as catalog_gpu
 from .setup import Setup
 from .tables import Table
 
@@ -119,6 +120,33 @@ def side_by_side(
         left = [measured.peak, measured.peak - said[1]] if measured else ["not yet recorded", "–"]
         rows.append([name, *said, *left])
     return Table(["peak (B)", "predicted", "dry run", "measured", "left over"], rows)
+
+
+def rehearsed(
+    model: Model | Callable[[Setup], Model], setups: Mapping[str, Setup], gpu: str = "h200", folder=None
+) -> Table:
+    """Several steps predicted, counted, and as PyTorch's CUDA code asked for them on a GPU that does nothing.
+
+    Args:
+        model, setups: as `side_by_side`'s. gpu: whose shipped rehearsals. folder: where they are, by default the book's.
+    """
+    from .budget import budget
+    from .dryrun import dry_run
+    from .rehearsal import shipped
+
+    shelf, rows = shipped(gpu, folder), []
+    for name, setup in setups.items():
+        shape = model(setup) if callable(model) else model
+        said = [budget(shape, setup).peak, dry_run(shape, setup).peak]
+        found = shelf.found.get((shape, setup)) if shelf and not shelf.stale else None
+        if found is None or found.oom:
+            rest = ["out of memory" if found else "not rehearsed", *["–"] * 3]
+        else:
+            rest = [found.requested - found.workspace, found.workspace, found.allocated, found.reserved]
+        rows.append([name, *said, *rest])
+    versions = f" as on {catalog_gpu(gpu).title}, PyTorch {shelf.head['torch']}: no GPU" if shelf else ""
+    columns = ["peak (B)", "predicted", "dry run", "rehearsed: tensors", "cuBLAS", "allocated", "reserved"]
+    return Table(columns, rows, f"Rehearsed{versions}, and nothing is measured")
 
 
 def everyone(said: Mapping[str, int], model: Model, setup: Setup, runs=None) -> Table:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import everybyte as eb
+from everybyte.comparison import rehearsed
 from everybyte.lab import fingerprint, grid
 from everybyte.rehearsal import read, shelf, shipped
 
@@ -54,11 +55,11 @@ def test_what_is_shipped_is_all_of_the_grid_and_of_today_s_step(name):
 
 @pytest.mark.parametrize(("size", "fields"), SAMPLE, ids=[" ".join(map(str, f.values())) for _, f in SAMPLE])
 def test_what_was_asked_for_is_what_the_dry_run_counts_and_cublas_s_workspaces(size, fields):
-    rehearsed = there("h200").found[eb.model(size), eb.Setup(**fields)]
+    found = there("h200").found[eb.model(size), eb.Setup(**fields)]
     counted = eb.dry_run(eb.model(size), eb.Setup(**fields))
-    assert rehearsed.requested == counted.peak + WORKSPACES["h200"]
-    assert {name: size - WORKSPACES["h200"] for name, size in rehearsed.phases.items()} == counted.phases
-    assert rehearsed.peak_at == counted.peak_at
+    assert found.requested == counted.peak + WORKSPACES["h200"]
+    assert {name: size - WORKSPACES["h200"] for name, size in found.phases.items()} == counted.phases
+    assert found.peak_at == counted.peak_at
 
 
 def lines(**changes):
@@ -114,3 +115,17 @@ def test_stale_is_what_is_of_another_step(tmp_path):
 def test_what_is_rehearsed_is_each_step_of_the_grid_once():
     steps = [(c.model, c.setup) for c in shelf.peaks()]
     assert len(steps) == len(set(steps)) and set(steps) == {(c.model, c.setup) for c in grid() if not c.limit}
+
+
+def test_the_labs_lay_them_beside_formula_and_dry_run(tmp_path):
+    setup = eb.Setup(batch=1, sequence=8, optimizer="sgd")
+    head, line = lines(setup={"batch": 1, "sequence": 8, "optimizer": "sgd"}, requested=12)
+    write(tmp_path / "h200.jsonl", head, line)
+    gpt2 = eb.model("gpt2")
+    there, missing = (rehearsed(gpt2, {"it": s}, folder=tmp_path) for s in (setup, setup.replace(batch=2)))
+    counted = eb.dry_run(gpt2, setup).peak
+    assert there.rows == [["it", counted, counted, 10, 2, 512, 2048]]
+    assert "no GPU, and nothing is measured" in there.caption and missing.rows[0][3] == "not rehearsed"
+    write(tmp_path / "h200.jsonl", head | {"fingerprint": 64 * "0"}, line)
+    assert rehearsed(gpt2, {"it": setup}, folder=tmp_path).rows[0][3] == "not rehearsed"
+    assert rehearsed(gpt2, {"it": setup}, folder=tmp_path / "none").caption == "Rehearsed, and nothing is measured"

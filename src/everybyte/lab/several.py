@@ -113,20 +113,20 @@ def _gpu():
 def _measured(steps, device, timeout, options):
     found, worker, bf16 = {}, None, True
     options = dict(options)
-    environment = EXPANDABLE if options.pop("expandable", False) else None
+    how = {"environment": EXPANDABLE} if options.pop("expandable", False) else {}
     try:
         for name, (model, setup) in steps.items():
             if _as_many_gpus(setup, device):
                 found[name] = _by_all(model, setup, device, timeout, options)
                 continue
-            worker = worker or (Worker(environment=environment) if environment else Worker())
+            worker = worker or Worker(**how)
             try:
                 found[name], clean = ask(worker, model, setup if bf16 else in_fp16(setup), device, timeout, **options)
                 if bf16 and not has_bf16(found[name].device) and setup != in_fp16(setup):
                     bf16 = False
                     if not clean:
                         worker.end()
-                        worker = Worker()
+                        worker = Worker(**how)
                     found[name], clean = ask(worker, model, in_fp16(setup), device, timeout, **options)
             except Failed as error:
                 found[name], clean = _failed(model, setup, error), False
