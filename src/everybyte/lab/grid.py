@@ -211,8 +211,8 @@ def _times() -> Iterator[tuple[Model, dict, dict]]:
         {"optimizer_impl": "fused"}, {"loss": "chunked"}, {"batch": 16}, {"batch": 32},
     ):  # fmt: skip
         yield gpt2, mixed | switch, {}
-    for attention in ATTENTIONS[::-1]:
-        setup = mixed | {"batch": 2, "sequence": 4096, "attention": attention}
+    for sequence, attention in product((4096, 512, 2048, 8192), ATTENTIONS[::-1]):
+        setup = mixed | {"batch": 8192 // sequence, "sequence": sequence, "attention": attention}
         yield gpt2_for(Setup(**setup)), setup, {}
     for larger in (medium, large):
         yield larger, mixed, {}
