@@ -49,9 +49,9 @@ class Cuda:
         """Give back what nothing uses, cuBLAS workspaces too; return the bytes of these."""
         gc.collect()
         torch.cuda.synchronize(self.device)
-        before = self.now()["allocated"]
+        before = self.now()["requested"]  # not allocated: a workspace may stand in a block that was not split
         torch._C._cuda_clearCublasWorkspaces()
-        workspaces = before - self.now()["allocated"]
+        workspaces = before - self.now()["requested"]
         torch.cuda.empty_cache()
         self.restart()
         return workspaces
