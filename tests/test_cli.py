@@ -65,13 +65,6 @@ def test_a_witness_as_a_table(capsys, command):
         assert f" {value:,} " in rows[name]
 
 
-def test_an_architecture_without_a_ledger_has_its_states_alone(capsys):
-    found = no_fractions(said(capsys, "budget", "mixtral-8x7b", "--dropout", "0", "--json").replace("0.0", "0"))
-    assert list(found) == KEYS[:5]
-    assert found["parts"] == {} and list(found["phases"]) == ["rest", "after_step"]
-    assert "peak" not in said(capsys, "budget", "mixtral-8x7b")
-
-
 def test_compare(capsys):
     found = json.loads(said(capsys, "compare", *SMALL, "--json"))
     assert list(found) == ["witnesses", "differences", "agree"]
@@ -107,7 +100,7 @@ def test_every_option_reaches_the_setup(capsys):
         "attention": "eager", "dropout": 0.25, "loss": "chunked", "loss_chunks": 3, "master_gradients": "both",
     }  # fmt: skip
     others = {"checkpointing", "checkpoint_every", "accumulation"}
-    others |= {"gpus", "sharding", "sharding_units", "replicas", "offload", "buckets"}
+    others |= {"gpus", "sharding", "sharding_units", "replicas", "offload", "buckets", "no_sync"}
     assert changed.keys() | others == {f.name for f in fields(eb.Setup)}
     options = [word for field, value in changed.items() for word in ("--" + field.replace("_", "-"), str(value))]
     for command in ("budget", "dry-run"):
@@ -125,8 +118,10 @@ def test_what_is_offloaded_is_said(capsys, command):
 
 
 @pytest.mark.parametrize("command", ["budget", "dry-run"])
-def test_block_rounds_up(capsys, command):
-    exact, rounded = (json.loads(said(capsys, command, *SMALL, "--json", *more)) for more in ([], ["--block", "512"]))
+def test_it_rounds_up(capsys, command):
+    exact, rounded = (
+        json.loads(said(capsys, command, *SMALL, "--json", *more)) for more in ([], ["--rounding", "512"])
+    )
     assert exact["phases"]["after_forward"] < rounded["phases"]["after_forward"]
     assert all(value % 512 == 0 for value in [*rounded["parts"].values(), *rounded["phases"].values()])
 
@@ -149,11 +144,17 @@ def test_block_rounds_up(capsys, command):
         ("budget gpt2 --batch", "argument --batch: expected one argument; "),
         ("budget gpt2 --batch -1", "Setup.batch: -1 is not a whole number from 1 to "),
         ("budget gpt2 --dropout nan", "Setup.dropout: nan is not a number in [0, 1)"),
-        ("dry-run gpt2 --block 0", "dry_run.block: 0 is not a whole number from 1 to "),
-        ("budget gpt2 --block 0", "budget.block: 0 is not a whole number from 1 to "),
+        ("dry-run gpt2 --rounding 0", "dry_run.rounding: 0 is not a whole number from 1 to "),
+        ("budget gpt2 --rounding 0", "budget.rounding: 0 is not a whole number from 1 to "),
         ("budget gpt2 --sequence 1025", "Setup.sequence: 1025 is more than the 1024 positions of gpt2; "),
-        ("dry-run mixtral-8x7b", "Model.experts: 8 of mixtral-8x7b is not a GPT's; allowed: 0"),
-        ("compare mixtral-8x7b", "Model.experts: 8 of mixtral-8x7b is not a GPT's; allowed: 0"),
+        (
+            "budget bert-large --sequence 512",
+            "Model.causal: False of bert-large is not a GPT's; allowed: True; eb.dry_run and eb.derive take it",
+        ),
+        (
+            "compare bert-large --sequence 512",
+            "Model.causal: False of bert-large is not a GPT's; allowed: True; eb.dry_run and eb.derive take it",
+        ),
         ("budget gpt2 --master-gradients fp32", "Setup.master_gradients: 'fp32' needs precision 'bf16-master'"),
     ],
 )

@@ -96,7 +96,7 @@ def test_fewer_than_two_are_refused(trace):
     [
         ("model", eb.budget(MODEL.replace(layers=3), SETUP)),
         ("setup", eb.budget(MODEL, SETUP.replace(batch=3))),
-        ("block", eb.budget(MODEL, SETUP, block=512)),
+        ("rounding", eb.budget(MODEL, SETUP, rounding=512)),
     ],
 )
 def test_different_steps_are_refused(budget, trace, field, other):

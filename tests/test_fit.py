@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import everybyte as eb
 from everybyte import units
 from everybyte.cli import main
-from everybyte.fit import BLOCK, Headroom, _fewest, _most, fit
+from everybyte.fit import _fewest, _most, fit
+from everybyte.headroom import ROUNDING, Headroom
 from everybyte.plan import plan
 from everybyte.setup import ATTENTIONS, CHECKPOINTINGS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
 
@@ -56,7 +57,7 @@ def every(model, setup, vary, most):
     found = {}
     for value in range(1, most + 1):
         try:
-            found[value] = eb.budget(model, setup.replace(**{vary: value}), BLOCK).peak
+            found[value] = eb.budget(model, setup.replace(**{vary: value}), ROUNDING).peak
         except ValueError:
             assert setup.loss == "chunked" or value > model.positions
     return found
@@ -159,13 +160,13 @@ def test_gpt2_xl_over_the_catalog(gpu, vary):
     found = fit(XL, setup, gpu, vary)
     assert found.usable == eb.gpu(gpu).memory - sum(found.headroom.terms(eb.gpu(gpu))[i].bytes for i in range(5))
     if not found.fits:
-        assert gpu == "t4" and eb.budget(XL, setup.replace(**{vary: 1}), BLOCK).peak > found.usable
+        assert gpu == "t4" and eb.budget(XL, setup.replace(**{vary: 1}), ROUNDING).peak > found.usable
         return
-    assert found.peak == eb.budget(XL, found.setup, BLOCK).peak <= found.usable
+    assert found.peak == eb.budget(XL, found.setup, ROUNDING).peak <= found.usable
     if found.value == 1024 and vary == "sequence":
         assert found.limit == {"bound": "gpt2-xl ends at 1,024 positions"}
     else:
-        after = eb.budget(XL, setup.replace(**{vary: found.value + 1}), BLOCK)
+        after = eb.budget(XL, setup.replace(**{vary: found.value + 1}), ROUNDING)
         assert after.peak > found.usable and found.limit["part"] == max(after.parts, key=after.parts.get)
         assert (
             found.limit["at"] == after.peak_at and found.limit["part"] in found.why() and after.peak_at in found.why()
@@ -186,10 +187,10 @@ def test_it_takes_less_than_50_milliseconds():
 def test_fewest_gpus():
     """A stand-in for a sharded step's witness: half of its bytes are shared among the GPUs."""
 
-    def sharded(model, setup, block):
-        found = eb.budget(model, setup.replace(gpus=1, sharding="none", replicas=1), block)
+    def sharded(model, setup, rounding):
+        found = eb.budget(model, setup.replace(gpus=1, sharding="none", replicas=1), rounding)
         size = 10**9 + 10**9 // (setup.gpus // setup.replicas)
-        return type(found)(model, setup, block, found.moments, found.parts, found.phases, size, "backward")
+        return type(found)(model, setup, rounding, found.moments, found.parts, found.phases, size, "backward")
 
     zero3 = eb.Setup(sharding="zero3")
     found = fit(GPT2, zero3, card(10**9 + 10**9 // 7), "gpus", NOTHING, sharded)
@@ -204,7 +205,7 @@ def test_fewest_gpus():
 
 def test_where_nothing_fits_it_says_what_is_too_large_and_what_would_do():
     mixed = eb.Setup(precision="bf16-mixed")
-    found = fit(XL, mixed, "rtx-2080-ti")
+    found = fit(XL, mixed, "rtx-3080")
     assert found.value is None and found.limit["part"] == "optimizer"
     assert "optimizer alone take 17.41 GiB" in found.why() and "batch 1" in found.why()
     assert found.nearest_gpu.name == "rtx-5090"
@@ -217,28 +218,36 @@ def test_where_nothing_fits_it_says_what_is_too_large_and_what_would_do():
     assert nothing.nearest_setup is None and "none of the switches is enough" in repr(nothing)
     near = fit(XL, eb.Setup(), "rtx-4090")
     rung = near.nearest_setup
-    assert eb.budget(XL, rung.setup, BLOCK).peak <= near.usable and rung.text() in repr(near)
+    assert eb.budget(XL, rung.setup, ROUNDING).peak <= near.usable and rung.text() in repr(near)
     assert "<p>" in near._repr_html_() and "&" in fit(GPT2.replace(name="<&>"), eb.Setup(), card(10**7))._repr_html_()
 
 
-def test_an_architecture_whose_step_is_not_derived():
-    normed = eb.model("qwen3-8b")
-    found = fit(normed, eb.Setup(), "a100-80gb")
-    assert not found.fits and found.peak == eb.budget(normed, eb.Setup(batch=1), BLOCK).phases["after_step"]
-    assert found.nearest_gpu.name == "h200" and "states alone" in repr(found)
-    with pytest.raises(ValueError, match="Model.qk_norm.*witness=eb.dry_run"):
-        fit(normed, eb.Setup(), "h200")
-    with pytest.raises(ValueError, match="Model.qk_norm"):
-        plan(normed, eb.Setup(), "h200")
-    small = eb.model("llama-2-7b").replace(
-        layers=2, width=64, heads=4, kv_heads=4, head_width=16, ffn_width=96, vocabulary=500
-    )
-    wanted = eb.dry_run(small, eb.Setup(batch=9, sequence=16), block=BLOCK).peak
-    counted = fit(small, eb.Setup(sequence=16), card(wanted), "batch", NOTHING, eb.dry_run)
-    assert counted.value == 9 and counted.free == 0 and counted.next.peak > wanted
-    divided = eb.Setup(sequence=16, gpus=2, sharding="zero3")  # which the dry run alone knows of a Llama
-    counted = fit(small, divided, card(1000), "batch", NOTHING, eb.dry_run)
-    assert not counted.fits and counted.nearest_setup is None and "switches" not in repr(counted)
+def test_a_step_that_is_not_derived_is_refused_by_name_and_counted_by_a_witness_that_knows_it():
+    normed = eb.model("gemma-2-2b")
+    for call in (fit, plan):
+        with pytest.raises(ValueError, match="^Model.softcap: True of gemma-2-2b .*eb.dry_run"):
+            call(normed, eb.Setup(sequence=64), "h200")
+    small = normed.replace(layers=2, width=64, heads=4, kv_heads=4, head_width=16, ffn_width=96, vocabulary=500)
+    eager = eb.Setup(sequence=16, attention="eager")
+    wanted = eb.dry_run(small, eager.replace(batch=3), rounding=ROUNDING).peak
+    counted = fit(small, eager, card(wanted), "batch", NOTHING, eb.dry_run)
+    assert counted.value == 3 and counted.free == 0 and counted.next.peak > wanted
+    less = fit(small, eager, card(1000), "batch", NOTHING, eb.dry_run)
+    assert not less.fits and less.nearest_setup is None and "switches" not in repr(less)
+
+
+def test_a_gpu_without_bf16_is_refused_by_name():
+    for name in ("t4", "v100-16gb", "v100-32gb"):
+        for precision in ("bf16-mixed", "bf16-master", "bf16"):
+            for call in (fit, plan):
+                with pytest.raises(
+                    ValueError,
+                    match=f"^Setup.precision: '{precision}' on {name}, which has no bf16; allowed: fp32, fp16-mixed$",
+                ):
+                    call(GPT2, eb.Setup(precision=precision), name)
+    small = XL.replace(layers=20)  # 13 GiB: more than an RTX 3080 has
+    usual, mixed = (fit(small, eb.Setup(precision=p, sequence=64), card(2**29)) for p in ("fp32", "bf16-mixed"))
+    assert usual.nearest_gpu.name == "t4" and mixed.nearest_gpu.name == "rtx-4060-ti-16gb"
 
 
 @pytest.mark.parametrize(
@@ -303,7 +312,11 @@ def test_the_command(capsys):
         (["gpt2", "--gpu", "h300"], "fit.gpu: 'h300' is unknown"),
         (["gpt2", "--gpu", "h200", "--vary", "width"], "fit.vary: 'width'"),
         (["gpt2", "--gpu", "h200", "--keep-other", "1"], "not a number followed by a unit"),
-        (["qwen3-8b", "--gpu", "h200"], "Model.qk_norm"),
+        (["pythia-70m", "--gpu", "h200"], "Model.parallel_residual"),
+        (
+            ["gpt2", "--gpu", "t4", "--precision", "bf16"],
+            "Setup.precision: 'bf16' on t4, which has no bf16; allowed: fp32, fp16-mixed",
+        ),
     ],
 )
 def test_bad_input_to_the_command(capsys, arguments, said):

@@ -9,7 +9,8 @@ from dataclasses import asdict, fields
 
 from . import budget as predict
 from . import checks, gpu, gpus, model, models, units
-from .fit import VARY, Headroom
+from .fit import VARY
+from .headroom import ROUNDING, Headroom
 from .setup import CHOICES, LIMITS, Setup
 from .tables import Table
 
@@ -61,7 +62,7 @@ def _options(arguments):
         command("fit", _fit, "the largest batch or sequence, or the fewest GPUs, that fit a GPU, and what limits it")
     )
     measuring = command("measure", _measure, "measure it: the same step on this machine's GPU")
-    _add_setup(measuring, block=False)
+    _add_setup(measuring, rounding=False)
     recording = command("record", _record, "measure the labs' grid on this machine's GPU, and keep what it says")
     for sub in (measuring, recording):
         sub.add_argument("--device", metavar="NAME", help="cuda, cuda:1, ..., cpu (default: the first GPU)")
@@ -121,10 +122,10 @@ def _add_rehearsal(parser):
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="for --grid: steps at once (default 2)")
 
 
-def _add_setup(parser, block=True):
+def _add_setup(parser, rounding=True):
     parser.add_argument("model", help="a name from `everybyte models`")
-    if block:
-        parser.add_argument("--block", type=int, default=1, metavar="BYTES",
+    if rounding:
+        parser.add_argument("--rounding", type=int, default=1, metavar="BYTES",
                             help="round each tensor up to a multiple of so many bytes; CUDA: 512 (default 1)")  # fmt: skip
     for field in fields(Setup):
         option, allowed = "--" + field.name.replace("_", "-"), _allowed(field.name)
@@ -140,7 +141,7 @@ def _add_fit(parser):
         parser.add_argument(
             f"--keep-{field.name}", default=field.default, metavar="SIZE", help=f"kept free of tensors: {field.name}, as 500MiB"
         )  # fmt: skip
-    _add_setup(parser, block=False)
+    _add_setup(parser, rounding=False)
 
 
 def _allowed(field):
@@ -208,7 +209,7 @@ def _witness(witness):
 
 
 def _budget(options):
-    return _witness(predict(*_configuration(options), block=options.block))
+    return _witness(predict(*_configuration(options), rounding=options.rounding))
 
 
 def _dry_run(options):
@@ -221,13 +222,13 @@ def _count(options):
         from . import dry_run
     except ImportError as error:
         raise ValueError(f"dry-run: {error}; it needs PyTorch: pip install 'everybyte[dryrun]'") from error
-    return dry_run(*configuration, block=options.block)
+    return dry_run(*configuration, rounding=options.rounding)
 
 
 def _compare(options):
     from . import compare
 
-    comparison = compare(predict(*_configuration(options), block=options.block), _count(options))
+    comparison = compare(predict(*_configuration(options), rounding=options.rounding), _count(options))
     return comparison.as_dict(), comparison
 
 
@@ -303,7 +304,7 @@ def _record(options):
     from .lab import Failed, estimate, grid, record
 
     def need(model, setup):
-        return predict(model, setup, block=512).peak
+        return predict(model, setup, ROUNDING).peak
 
     if options.list:
         table = estimate(grid(options.only), gpu(options.gpu), need)

@@ -70,17 +70,17 @@ def compare(*witnesses) -> Comparison:
     """Lay predictions, dry runs and measurements of one step side by side.
 
     Raises:
-        ValueError: for fewer than two, for what is no witness, or where their models, setups or blocks differ.
+        ValueError: for fewer than two, for what is no witness, or where their models, setups or roundings differ.
     """
     if len(witnesses) < 2:
         raise ValueError(f"compare.witnesses: {len(witnesses)} given; allowed: two or more")
     for witness in witnesses:
-        if not hasattr(witness, "as_dict") or not hasattr(witness, "block"):
+        if not hasattr(witness, "as_dict") or not hasattr(witness, "rounding"):
             raise ValueError(
                 f"compare.witnesses: a {type(witness).__name__} is no witness; allowed: what budget or dry_run returns"
             )
     first = witnesses[0]
-    for field in ("model", "setup", "block"):
+    for field in ("model", "setup", "rounding"):
         for other in witnesses[1:]:
             if getattr(other, field) != getattr(first, field):
                 raise ValueError(
@@ -100,12 +100,13 @@ def compare(*witnesses) -> Comparison:
 
 
 def side_by_side(
-    model: Model | Callable[[Setup], Model], setups: Mapping[str, Setup], runs=None, block: int = 512
+    model: Model | Callable[[Setup], Model], setups: Mapping[str, Setup], runs=None, rounding: int = 512
 ) -> Table:
     """The peaks of several steps: predicted, counted by the dry run, measured, and what is left between the last two.
 
     Args:
-        model: of all of them, or what gives it for a setup. setups: name -> setup. runs: `lab.runs` of the same, or None. block: as CUDA's allocator; 1 beside a CPU.
+        model: of all of them, or what gives it for a setup. setups: name -> setup. runs: `lab.runs` of the same, or None.
+        rounding: as CUDA's allocator; 1 beside a CPU.
     """
     from .budget import budget
     from .dryrun import dry_run
@@ -113,10 +114,10 @@ def side_by_side(
     rows = []
     for name, setup in setups.items():
         shape = model(setup) if callable(model) else model
-        said = [budget(shape, setup, block).peak, dry_run(shape, setup, block).peak]
+        said = [budget(shape, setup, rounding).peak, dry_run(shape, setup, rounding).peak]
         measured = runs.measured.get(name) if runs else None
-        if measured and measured.block != block:
-            raise ValueError(f"side_by_side.block: {block} is not the measurement's {measured.block}")
+        if measured and measured.rounding != rounding:
+            raise ValueError(f"side_by_side.rounding: {rounding} is not the measurement's {measured.rounding}")
         left = [measured.peak, measured.peak - said[1]] if measured else ["not yet recorded", "–"]
         rows.append([name, *said, *left])
     return Table(["peak (B)", "predicted", "dry run", "measured", "left over"], rows)
@@ -190,15 +191,15 @@ def gaps(measurement) -> Table:
     from .formulas.workspaces import COUNTED, WHY
 
     m = measurement
-    if m.status != "measured" or m.block == 1:
+    if m.status != "measured" or m.rounding == 1:
         raise ValueError(f"gaps.measurement: {m.status} on {m.device['type']}; allowed: one measured on a GPU")
-    exact, rounded = (budget(m.model, m.setup, block).peak for block in (1, m.block))
+    exact, rounded = (budget(m.model, m.setup, rounding).peak for rounding in (1, m.rounding))
     blocks = m.allocated_peak - m.requested_peak
     unnamed = m.peak - exact - blocks - m.workspace - COUNTED
     used = m.driver_used["cuda"] - (m.reserved_peak if m.reserved_at_end is None else m.reserved_at_end)
     steps = [
         ("predicted: the tensors, as asked for", exact, "the budget"),
-        (f"each rounded up to a multiple of {m.block} B", rounded - exact, "the budget, in blocks"),
+        (f"each rounded up to a multiple of {m.rounding} B", rounded - exact, "the budget, rounded"),
         (
             "blocks that were not split",
             blocks - (rounded - exact),

@@ -6,96 +6,15 @@ from functools import cached_property
 from html import escape
 
 from . import checks, units
-from .budget import budget, not_derived
-from .catalog import Gpu, Model, gpu, gpus
+from .budget import Budget, budget, not_derived
+from .catalog import Gpu, Model, gpus
+from .headroom import ROUNDING, Headroom, check_precision, find_gpu, takes
+from .plan import Rung, plan
 from .setup import LIMITS, Setup
 from .tables import Table
 
 #: What `fit` may vary; of gpus it wants the fewest, of the others the most.
 VARY = ("batch", "sequence", "gpus")
-#: CUDA's allocator rounds every tensor up to a multiple of so many bytes.
-BLOCK = 512
-
-
-@dataclass(frozen=True)
-class Term:
-    """Bytes of a GPU that no tensor of the step can have: `name`, the `reason`, and the `source` of the default."""
-
-    name: str
-    bytes: int
-    reason: str
-    source: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Headroom:
-    """What is kept free of tensors on a GPU, in named bytes. None: the default for the GPU, as `terms` says with its source.
-
-    Attributes:
-        driver: what the driver keeps from every process; 0 where the catalog's memory is what a process is told.
-        context: the process's CUDA context: the driver's structures and the loaded kernels.
-        workspace: scratch of cuBLAS, one for the thread of forward and one for that of backward.
-        fragmentation: what the allocator has and no tensor can use.
-        other: other processes, a display, a communicator; 0 by default.
-    """
-
-    driver: int | None = None
-    context: int | None = None
-    workspace: int | None = None
-    fragmentation: int | None = None
-    other: int | None = None
-
-    def __post_init__(self):
-        for name, value in vars(self).items():
-            if value is not None:
-                checks.whole("Headroom", name, value, 0, 2**50)
-
-    def terms(self, gpu: Gpu) -> list[Term]:
-        """The terms on that GPU, in the order in which they are taken."""
-        return [
-            term if getattr(self, name) is None else Term(name, getattr(self, name), term.reason, "set by the reader")
-            for name, term in _defaults(gpu).items()
-        ]
-
-    def usable(self, gpu: Gpu) -> int:
-        """Bytes that are left for tensors."""
-        return gpu.memory - sum(term.bytes for term in self.terms(gpu))
-
-    def table(self, gpu: Gpu) -> Table:
-        """From the GPU's memory to what is usable."""
-        rows = [(f"memory ({gpu.memory_source})", units.text(gpu.memory), gpu.title, gpu.source)]
-        rows += [(f"− {t.name}", units.text(t.bytes), t.reason, t.source) for t in self.terms(gpu)]
-        return Table(("", "bytes", "what it is", "source"), [*rows, ("usable", units.text(self.usable(gpu)), "", "")])
-
-
-_MIB = units.UNITS["MiB"]
-
-
-def _defaults(gpu):
-    from .formulas.workspaces import cublas
-
-    terms = [
-        Term(
-            "driver", 0 if gpu.memory_source == "reported" else 441 * _MIB, "kept by the driver from every process",
-            "the same chip and memory, read both ways: A10 23,028 MiB by nvidia-smi, A10G 22,587 MiB by CUDA",
-        ),
-        Term(
-            "context", 616 * _MIB, "the process's CUDA context: driver structures, loaded kernels",
-            "the largest of three readings of a bare one: 256 MiB (invoke-ai/InvokeAI#9413), 426 MiB "
-            "(unslothai/unsloth-zoo#1053), 616 MiB (LMCache/LMCache#4019)",
-        ),
-        Term(
-            "workspace", 2 * cublas(gpu), "cuBLAS scratch, for forward's thread and for backward's",
-            "PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize",
-        ),
-        Term(
-            "fragmentation", 22 * _MIB, "the part-filled last page of each of the allocator's two pools",
-            "PyTorch, c10/cuda/CUDACachingAllocator.cpp: pages of 20 and of 2 MiB under expandable_segments:True, and "
-            "steps that repeat; without these it can be much more, and is the reader's to set",
-        ),
-        Term("other", 0, "other processes, a display, communicators", "none assumed"),
-    ]  # fmt: skip
-    return {term.name: term for term in terms}
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +36,8 @@ class Fit:
     headroom: Headroom
     usable: int
     value: int | None
-    witness: object
-    next: object | None
+    witness: Budget
+    next: Budget | None
 
     @property
     def fits(self) -> bool:
@@ -127,8 +46,8 @@ class Fit:
 
     @property
     def peak(self) -> int:
-        """Bytes of the step with `setup`: its peak, or the least that it is known to need."""
-        return _least(self.witness)
+        """Bytes of the peak of the step with `setup`."""
+        return self.witness.peak
 
     @property
     def free(self) -> int:
@@ -142,9 +61,9 @@ class Fit:
         if self.fits and self.next is None:
             return {"bound": self._bound()}
         wanted = self.next if self.fits else self.witness
-        parts = _parts(wanted)
-        at = wanted.peak_at or "optimizer step"
-        return {"over": _least(wanted) - self.usable, "at": at, "part": max(parts, key=parts.get), "parts": parts}
+        parts = {name: size for name, size in wanted.parts.items() if size}
+        largest = max(parts, key=parts.__getitem__)
+        return {"over": wanted.peak - self.usable, "at": wanted.peak_at, "part": largest, "parts": parts}
 
     def _bound(self):
         if self.vary == "gpus":
@@ -156,14 +75,12 @@ class Fit:
     @cached_property
     def nearest_gpu(self) -> Gpu | None:
         """The GPU of the catalog with the least memory that `setup` fits; None where there is none."""
-        found = (g for g in sorted(gpus().values(), key=lambda g: g.memory) if self.headroom.usable(g) >= self.peak)
-        return next(found, None)
+        known = (g for g in sorted(gpus().values(), key=lambda g: g.memory) if takes(g, self.setup.precision))
+        return next((g for g in known if self.headroom.usable(g) >= self.peak), None)
 
     @cached_property
-    def nearest_setup(self):
+    def nearest_setup(self) -> Rung | None:
         """The cheapest `Rung` of `plan` that fits this GPU; None where there is none, or no such step is derived."""
-        from .plan import plan
-
         return plan(self.model, self.setup, self.gpu, self.headroom).best if self._planned else None
 
     @property
@@ -208,8 +125,7 @@ class Fit:
         """In words, where nothing fits: the nearest GPU and the nearest setup that would."""
         card, rung = self.nearest_gpu, self.nearest_setup
         card = f"{card.name} ({units.text(card.memory)})" if card else "no single GPU of the catalog"
-        whole = "whole step" if self.witness.peak is not None else "states alone"
-        said = [f"nearest GPU that the {whole} would fit: {card}"]
+        said = [f"nearest GPU that the step would fit: {card}"]
         if self._planned:
             switches = rung.text() if rung else "none of the switches is enough"
             host = f", {units.text(rung.host)} in the host's memory" if rung and rung.host else ""
@@ -222,7 +138,7 @@ class Fit:
         title += f"{self.vary} {self.value:,} fits" if self.fits else "does not fit"
         rows = [("memory", self.gpu.memory, units.text(self.gpu.memory))]
         rows += [(f"− {t.name}", t.bytes, units.text(t.bytes)) for t in self.headroom.terms(self.gpu)]
-        peak = f"peak, in {self.witness.peak_at}" if self.witness.peak_at else "states, in optimizer step"
+        peak = f"peak, in {self.witness.peak_at}"
         rows += [("usable", self.usable, units.text(self.usable)), (peak, self.peak, units.text(self.peak))]
         rows.append(
             ("free", self.free, units.text(self.free)) if self.fits else ("missing", -self.free, units.text(-self.free))
@@ -278,25 +194,26 @@ def fit(
 
     Args:
         gpu: of the catalog, by name too. vary: a name in `VARY`. headroom: what is kept free; by default the GPU's own.
-        witness: what counts the bytes: called with model, setup and block. `eb.dry_run` takes models whose whole step is
+        witness: what counts the bytes: called with model, setup and rounding. `eb.dry_run` takes models whose step is
             not derived, at seconds a value.
 
     Raises:
-        ValueError: an unknown GPU or `vary`; a setup that does not fit the model; a model whose whole step is not derived,
-            unless its states alone are too large.
+        ValueError: an unknown GPU or `vary`; a setup that does not fit the model, or a GPU without its data types; a model
+            whose step the witness does not know.
     """
     checks.one_of("fit", "vary", vary, VARY)
     gpu = find_gpu(gpu)
+    check_precision(setup, gpu)
     headroom = headroom or Headroom()
     usable, counted = headroom.usable(gpu), {}
 
     def count(value):
         if value not in counted:
-            counted[value] = witness(model, setup.replace(**{vary: value}), block=BLOCK)
+            counted[value] = witness(model, setup.replace(**{vary: value}), rounding=ROUNDING)
         return counted[value]
 
     def over(value):
-        return _least(count(value)) - usable
+        return count(value).peak - usable
 
     low, high = _range(model, setup, vary)
     if vary == "gpus":
@@ -310,31 +227,8 @@ def fit(
             value = _beyond(over, value, low, high, 1024 * setup.loss_chunks)
         shown, after = low if value is None else value, None if value in (None, high) else value + 1
     found = count(shown)
-    if found.peak is None and value is not None:
-        raise ValueError(
-            f"{not_derived(model, setup)}; its whole step is not derived, and its states fit the {units.text(usable)} that "
-            f"{gpu.name} has usable; allowed: witness=eb.dry_run, where the reference has its architecture"
-        )
     following = None if after is None else count(after)
     return Fit(model, setup.replace(**{vary: shown}), gpu, vary, headroom, usable, value, found, following)
-
-
-def find_gpu(wanted: Gpu | str) -> Gpu:
-    """The GPU, by name too. Raises ValueError where the catalog has none of that name."""
-    if isinstance(wanted, Gpu):
-        return wanted
-    checks.one_of("fit", "gpu", wanted, gpus())
-    return gpu(wanted)
-
-
-def _least(witness):
-    """Bytes of the peak; of a step that is not derived, the most of the moments that are."""
-    return max(witness.phases.values()) if witness.peak is None else witness.peak
-
-
-def _parts(witness):
-    parts = witness.parts_at("after_step") if witness.peak is None else witness.parts
-    return {name: size for name, size in parts.items() if size}
 
 
 def _range(model, setup, vary):

@@ -1,31 +1,24 @@
 """Which switches make a step fit, and what each costs in time: computed for the run at hand, not by a fixed list."""
 
-from dataclasses import dataclass
+import heapq
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import product
 
 from . import units
-from .budget import budget, not_derived, sections_of
+from .budget import course_of, letters, not_derived
 from .catalog import Gpu, Model
-from .fit import BLOCK, Headroom, find_gpu
-from .setup import DTYPE_BYTES, Setup
+from .catalog.weights import layers, weights
+from .headroom import ROUNDING, Headroom, check_precision, find_gpu, takes
+from .setup import DTYPE_BYTES, OPTIMIZERS, Setup
 from .tables import Table
 
-#: Precisions in the order in which they lose digits, and whether the GPU must know bf16.
-DIGITS = {
-    "fp32": (0, False),
-    "fp16-mixed": (1, False),
-    "bf16-mixed": (1, True),
-    "bf16-master": (2, True),
-    "bf16": (3, True),
-}
+#: Precisions in the order in which they lose digits.
+DIGITS = {"fp32": 0, "fp16-mixed": 1, "bf16-mixed": 1, "bf16-master": 2, "bf16": 3}
 #: Into how many chunks the loss is cut, where it is not, and how many blocks a checkpointed segment may have.
 CHUNKS, SEGMENTS = (8,), (2, 4)
 #: How FSDP may divide what is offloaded.
 OFFLOADED = ("zero2", "zero3")
-#: Numbers that the optimizer's step reads and writes for each parameter, operation by operation, and fused in one kernel.
-#: Source: PyTorch, torch/optim/adam.py, adamw.py, sgd.py; aten/src/ATen/native/cuda/fused_adam_utils.cuh.
-PASSES = {"sgd": (3, 3), "momentum": (8, 5), "adam": (18, 7), "adamw": (20, 7)}
 
 
 @dataclass(frozen=True)
@@ -59,44 +52,12 @@ class Work:
 
 
 def made(model: Model, setup: Setup) -> int:
-    """Bytes of all tensors that forward and backward make on a GPU, one after another."""
-    return _made(model, setup.replace(optimizer_impl="foreach"))
+    """Bytes of all tensors that forward and backward make on a GPU, one after another.
 
-
-@lru_cache(4096)
-def _made(model, setup):
-    from .formulas.sharding import Kind
-    from .formulas.walking import LAST, LATER, MARKS, Shape
-
-    ledger, copies, more = sections_of(model, setup, 1), (), 0
-    if setup.fsdp:  # of what is copied and cast to be gathered, one after another, the ledger has the most that lives
-        gathered, types = _gathered(model, setup), setup.dtypes
-        away, cast = setup.offload == "cpu", types.autocast
-        more = gathered * (away and cast)
-        if Kind.of(setup).alone:
-            copies = ("root cast", "block cast", "model cast")
-            more = gathered * away + gathered * DTYPE_BYTES[types.compute] // DTYPE_BYTES[types.weights] * cast
-    sizes = {
-        section: sum(size for _, name, taken, _ in lines if name not in copies for _, size in taken)
-        for section, lines in ledger.items()
-    }
-    plan = Shape.of(model, setup).plan(whole=False)
-    other = {*MARKS, "optimizer"}
-    return more + sum(
-        n * sizes[name] for name, _, n in plan if name.removeprefix(LATER).removeprefix(LAST) not in other
-    )
-
-
-def _again(setup):
-    """What a formula for units of blocks has to be told of one unit: it gathers nothing again."""
-    return {"sharded_weights": 0} if setup.sharding_units == "model" else {}
-
-
-def _gathered(model, setup):
-    """Bytes of a GPU's shares, as they are stored, each time FSDP gathers a unit."""
-    from .formulas import formula
-
-    return int(formula("fsdp.to_gpu").at(model, setup, **_again(setup)))
+    Raises:
+        ValueError: as `work`.
+    """
+    return sum(_taken(model, setup).values())
 
 
 def work(model: Model, setup: Setup) -> Work:
@@ -105,55 +66,200 @@ def work(model: Model, setup: Setup) -> Work:
     Raises:
         ValueError: where the setup does not fit the model, or its step is not derived.
     """
-    from .formulas import formula
+    taken = _taken(model, setup)
+    sent, copied = _sent(model, setup)
+    here, there = _updated(model, setup)
+    return Work(_flops(model, setup), 2 * sum(taken.values()) + here, sent, copied, there, setup.dtypes.compute)
 
-    def at(*names, **values):
-        return sum(int(formula(name).at(model, setup, **values)) for name in names)
 
-    batch = at("flops.forward", "flops.backward", "flops.again.loss", "checkpoint.flops")
-    weights = DTYPE_BYTES[setup.dtypes.weights]
-    own = DTYPE_BYTES[setup.dtypes.master or setup.dtypes.weights]
-    held = added = int(model.parameters)  # numbers that the optimizer has, and that gradients are
-    sent = copied = 0
-    if setup.fsdp:
-        held = added = at("fsdp.model.share")
-        sent = at("fsdp.sent", **_again(setup))
-        copied = _gathered(model, setup) + at("fsdp.to_host") if setup.offload == "cpu" else 0
-    elif setup.distributed:
-        held = -(-held // setup.gpus) if setup.sharding == "zero1" else held
-        sent = at("zero.sent")  # once, whatever the number of batches
+@lru_cache(4096)
+def _taken(model, setup, rounding=1):
+    """Operation's name -> bytes that forward and backward of all batches take by operations of that name."""
+    short = _short(setup)
+    batches, found = short.accumulation, {}
+    for (batch, name), size in course_of(model, short).taken(letters(model, short), rounding).items():
+        times = setup.accumulation - batches + 1 if batch == (1 if batches > 1 else 0) else 1
+        found[name] = found.get(name, 0) + times * size
+    return found
+
+
+def _short(setup):
+    """The step with as few batches as tell it: the first, the later, and where that is another one the last."""
+    few = 3 if setup.no_sync or setup.ddp else 2
+    return setup.replace(accumulation=few) if setup.accumulation > few else setup
+
+
+def _sent(model, setup):
+    """(bytes sent to other GPUs, bytes copied from the host and to it)."""
+    shards, replicas = setup.gpus // setup.replicas, setup.replicas
+    numbers, wide = _held(model, 1), DTYPE_BYTES[setup.dtypes.weights]
+    if setup.ddp:
+        return 2 * (shards - 1) * -(-numbers // shards) * wide, 0  # gradients are averaged once, after the last batch
+    if not setup.fsdp:
+        return (2 * (shards - 1) * -(-numbers // shards) * wide if setup.sharding == "zero1" else 0), 0
+
+    def of(*whats, rounding=1):
+        return sum(size for name, size in _taken(model, setup, rounding).items() if name.split()[-1] in whats)
+
+    sent = (shards - 1) * of("gathered", "sent") // shards
+    if replicas > 1:  # what was received is averaged among them, cut into as many equal pieces
+        sent += 2 * (replicas - 1) * of("received", rounding=replicas * wide) // replicas
+    return sent, of("copied", "received") if setup.offload == "cpu" else 0
+
+
+def _held(model, shards):
+    """Numbers that one GPU holds of the weights: each tensor cut by rows, their last share filled up."""
+    times, found = layers(model), 0
+    for weight in weights(model):
+        rows, *others = weight.shape
+        share = -(-rows // shards)
+        for size in others:
+            share *= size
+        found += weight.count * times[weight.group] * share
+    return int(found)
+
+
+def _updated(model, setup):
+    """Bytes that the optimizer's step and the sum of the gradients read and write: on the GPU, in the host's memory."""
+    dtypes = setup.dtypes
+    own = DTYPE_BYTES[dtypes.master or dtypes.weights]
+    held = added = _held(model, setup.gpus // setup.replicas if setup.fsdp else 1)
+    if setup.sharding == "zero1":
+        held = -(-held // setup.gpus)
     adding = setup.accumulation - (setup.sharding != "zero1")  # there the first batch, too, finds a buffer
     # Beside the new gradient, the sum is read and written.
-    states = own * PASSES[setup.optimizer][setup.optimizer_impl == "fused"] * held + 2 * weights * adding * added
-    here, there = (0, states) if setup.offload == "cpu" else (states, 0)
-    moved = 2 * made(model, setup) + here
-    return Work(setup.accumulation * batch, moved, sent, copied, there, setup.dtypes.compute)
+    passes = OPTIMIZERS[setup.optimizer].passes[setup.optimizer_impl == "fused"]
+    states = own * passes * held + 2 * DTYPE_BYTES[dtypes.weights] * adding * added
+    return (0, states) if setup.offload == "cpu" else (states, 0)
+
+
+def _flops(model, setup):
+    """Floating-point operations of a step's matrix products: `flops.*` and `checkpoint.flops` of the registry, in whole numbers."""
+    tokens, eager = setup.batch * setup.sequence, setup.attention == "eager"
+    square = 2 * setup.batch * model.heads * setup.sequence**2 * model.head_width
+    head = 2 * tokens * model.vocabulary * model.embedding_width
+    matrices = sum(_used(weight, model) for weight in weights(model) if len(weight.shape) > 1 and _in_block(weight))
+    block = 2 * tokens * matrices + 2 * square
+    forward = model.layers * block + head
+    backward = 2 * forward + (not eager) * model.layers * square  # flash attention makes the scores again
+    again = head * (setup.loss == "chunked")
+    if setup.segment:  # recomputation stops at the last tensor that backward reads
+        spared = 0 if setup.dropout or model.experts else 2 * tokens * model.ffn_width * model.width
+        again += model.layers * block - -(-model.layers // setup.segment) * spared
+    elif setup.checkpointing == "selective":
+        again += model.layers * (2 - eager) * square
+    return setup.accumulation * (forward + backward + again)
+
+
+def _in_block(weight):
+    return weight.group not in ("embeddings", "last")
+
+
+def _used(weight, model):
+    """Numbers of a weight that one token is multiplied with; of experts, those that it visits."""
+    numbers = weight.numbers * weight.count
+    return numbers * model.experts_per_token // model.experts if weight.name.startswith("mlp.experts.") else numbers
 
 
 @dataclass(frozen=True, eq=False)
 class Rung:
-    """A set of switches: the setup, what it needs and what it does.
+    """A set of switches: the setup, what it needs and what it does, worked out when it is asked for.
 
     Attributes:
+        model, setup, gpu: the run. asked: the rung of the setup asked for; None for that one itself.
         switches: the fields that differ from the setup asked for. peak: bytes, and peak_at: where. host: bytes in the memory
             of the CPU, for each GPU. work: a `Work`.
         saved: bytes under the peak asked for. flops, moved, sent, copied, seconds: what it does more than the setup asked for;
             negative for less. share: `seconds` over those of the step asked for.
     """
 
+    model: Model
     setup: Setup
-    switches: dict
-    peak: int
-    peak_at: str
-    host: int
-    work: Work
-    saved: int
-    flops: int
-    moved: int
-    sent: int
-    copied: int
-    seconds: float
-    share: float
+    gpu: Gpu
+    asked: "Rung | None" = None
+    switches: dict = field(default_factory=dict)
+
+    @cached_property
+    def _top(self):
+        short = _short(self.setup)
+        return course_of(self.model, short).peak(letters(self.model, short, ROUNDING), ROUNDING)
+
+    @property
+    def peak(self) -> int:
+        return self._top[0]
+
+    @property
+    def peak_at(self) -> str:
+        return self._top[1]
+
+    @cached_property
+    def host(self) -> int:
+        return sum(course_of(self.model, self.setup).host(self.model, self.setup).values())
+
+    @cached_property
+    def work(self) -> Work:
+        return work(self.model, self.setup)
+
+    @property
+    def saved(self) -> int:
+        return (self.asked or self).peak - self.peak
+
+    @property
+    def flops(self) -> int:
+        return self._more("flops")
+
+    @property
+    def moved(self) -> int:
+        return self._more("moved")
+
+    @property
+    def sent(self) -> int:
+        return self._more("sent")
+
+    @property
+    def copied(self) -> int:
+        return self._more("copied")
+
+    def _more(self, name):
+        return getattr(self.work, name) - getattr((self.asked or self).work, name)
+
+    @cached_property
+    def seconds(self) -> float:
+        return self.work.seconds(self.gpu) - (self.asked or self).work.seconds(self.gpu)
+
+    @property
+    def share(self) -> float:
+        return self.seconds / (self.asked or self).work.seconds(self.gpu)
+
+    @cached_property
+    def _at_least(self):
+        """Seconds that it takes at least, without tracing it: with nothing made again, and the tokens in one batch."""
+        setup = self.setup
+        whole = setup.replace(
+            batch=setup.batch * setup.accumulation, accumulation=1, no_sync=False, loss="plain", loss_chunks=8,
+            checkpointing="none", checkpoint_every=2, optimizer_impl="foreach",
+        )  # fmt: skip
+        moved = 2 * 0.9 * made(self.model, whole) + _updated(self.model, setup)[0]
+        least = Work(_flops(self.model, setup), moved, compute=setup.dtypes.compute)
+        return least.seconds(self.gpu) - (self.asked or self).work.seconds(self.gpu)
+
+    @property
+    def _states(self):
+        """Bytes that stand after backward at least: weights, gradients and states."""
+        setup, dtypes = self.setup, self.setup.dtypes
+        if setup.offload == "cpu":
+            return 0
+        wide = DTYPE_BYTES[dtypes.weights]
+        states = OPTIMIZERS[setup.optimizer].states * DTYPE_BYTES[dtypes.states]
+        states += DTYPE_BYTES[dtypes.master] if dtypes.master else 0
+        others = wide + wide * (setup.master_gradients != "fp32") + 4 * (setup.master_gradients != "bf16")
+        shards = setup.gpus // setup.replicas
+        numbers = int(self.model.parameters)
+        if setup.fsdp:
+            return numbers * (states + others) // shards
+        return numbers * states // (shards if setup.sharding == "zero1" else 1) + numbers * (
+            others - wide * setup.distributed
+        )
 
     def text(self) -> str:
         """The switches in words."""
@@ -176,8 +282,21 @@ class Rung:
 
 _KINDS = {
     "batch": "accumulation", "checkpoint_every": "checkpointing", "loss_chunks": "loss", "offload": "sharding",
-    "buckets": "sharding",
+    "buckets": "sharding", "no_sync": "accumulation",
 }  # fmt: skip
+
+
+def _cheapest(rungs, usable):
+    """The rung with the least time that fits; None where none does. Looks at no more of them than it has to."""
+    waiting = [(r._at_least, 0, len(r.kinds), i, r) for i, r in enumerate(rungs) if r._states <= usable]
+    heapq.heapify(waiting)
+    while waiting:
+        _, known, kinds, i, rung = heapq.heappop(waiting)
+        if known:
+            return rung
+        if rung.peak <= usable:
+            heapq.heappush(waiting, (rung.seconds, 1, kinds, i, rung))
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +304,8 @@ class Plan:
     """Every set of switches, with its price, for one run on one GPU.
 
     Attributes:
-        model, setup, gpu: as asked. usable: bytes for tensors. rungs: one for each set of switches, the one asked for first.
+        model, setup, gpu: as asked. usable: bytes for tensors. rungs: one for each set of switches, the one asked for first;
+            each is worked out when something of it is asked for.
     """
 
     model: Model
@@ -222,7 +342,13 @@ class Plan:
 
     def cheapest(self, precision: str) -> Rung | None:
         """The cheapest set with that precision that fits; None for none."""
-        return next((r for r in self.ladder(precision) if r.peak <= self.usable), None)
+        if precision not in self._found:
+            self._found[precision] = _cheapest(self._in(precision), self.usable)
+        return self._found[precision]
+
+    @cached_property
+    def _found(self):
+        return {}
 
     @cached_property
     def best(self) -> Rung | None:
@@ -295,39 +421,32 @@ def plan(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None =
     The switches: the optimizer's implementation, attention, the loss in chunks, checkpointing, smaller batches with
     accumulation, and a precision with fewer digits. Those that the setup has thrown already stay thrown. Where no set of them
     fits, the last resorts: weights divided by FSDP, where there are several GPUs; then weights, gradients and states in the
-    memory of the CPU. Of each, no more than the precision with most digits that then fits. Of a Llama these are not derived.
+    memory of the CPU. Of each, no more than the precision with most digits that then fits.
 
     Raises:
-        ValueError: an unknown GPU, a setup that does not fit the model, a model whose step is not derived.
+        ValueError: an unknown GPU, a setup that does not fit the model, or the GPU; a model whose step is not derived.
     """
     if why := not_derived(model, setup):
         raise ValueError(why)
     setup.check_model(model)
     gpu = find_gpu(gpu)
-    usable = (headroom or Headroom()).usable(gpu)
-    asked, first = budget(model, setup, BLOCK), work(model, setup)
+    check_precision(setup, gpu)
+    usable, first = (headroom or Headroom()).usable(gpu), Rung(model, setup, gpu)
 
     def rungs_of(sets):
         for changed in sets:
-            try:
-                found, does = budget(model, changed, BLOCK), work(model, changed)
-            except ValueError:  # a set that has no formula
-                continue
             switches = {n: v for n, v in changed.as_dict().items() if v != getattr(setup, n)}
-            more = [getattr(does, name) - getattr(first, name) for name in ("flops", "moved", "sent", "copied")]
-            seconds = does.seconds(gpu) - first.seconds(gpu)
-            share, host = seconds / first.seconds(gpu), sum(found.host.values())
-            yield Rung(
-                changed, switches, found.peak, found.peak_at, host, does, asked.peak - found.peak, *more, seconds, share
-            )
+            yield Rung(model, changed, gpu, first, switches) if switches else first
 
     precisions = list(_precisions(setup, gpu))
-    rungs = list(rungs_of(_sets(model, setup, precisions)))
+    found = Plan(model, setup, gpu, usable, list(rungs_of(_sets(model, setup, precisions))))
     for resort, precision in product(_resorts(setup), precisions):
-        if any(r.peak <= usable for r in rungs):
+        if found.best:
             break
-        rungs += rungs_of(_last_sets(model, setup, resort, precision))
-    return Plan(model, setup, gpu, usable, rungs)
+        found = Plan(
+            model, setup, gpu, usable, found.rungs + list(rungs_of(_last_sets(model, setup, resort, precision)))
+        )
+    return found
 
 
 def _sets(model, setup, precisions):
@@ -356,6 +475,8 @@ def _allowed(model, setup, *switches):
         try:
             changed = setup.replace(**{name: value for one in chosen for name, value in one.items()})
             changed.check_model(model)
+            if not_derived(model, changed):
+                continue
         except ValueError:  # more chunks than tokens, heads that no flash kernel takes, or loss scaling on shares
             continue
         yield changed
@@ -371,10 +492,9 @@ def _resorts(setup):
 
 
 def _precisions(setup, gpu):
-    digits = DIGITS[setup.precision][0]
     yield {}
-    for name, (fewer, bf16) in DIGITS.items():
-        if fewer > digits and (gpu.bf16 or not bf16) and not (gpu.bf16 and name == "fp16-mixed"):
+    for name, fewer in DIGITS.items():
+        if fewer > DIGITS[setup.precision] and takes(gpu, name) and not (gpu.bf16 and name == "fp16-mixed"):
             yield {"precision": name, "master_gradients": "bf16"}
 
 

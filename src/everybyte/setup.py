@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
+from typing import Literal, get_args
 
 from . import checks
 from .catalog import Model
@@ -31,40 +32,85 @@ PRECISIONS = MappingProxyType(
         "bf16": Precision("bf16", "bf16", "bf16"),
     }
 )
-#: State tensors, as large as the weights, that each optimizer keeps from step to step.
-OPTIMIZERS = MappingProxyType({"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2})
-OPTIMIZER_IMPLS = ("foreach", "loop", "fused")
-ATTENTIONS = ("eager", "flash")
+
+
+class Optimizer(int):
+    """One of PyTorch's optimizers: a row of `OPTIMIZERS`.
+
+    It counts as its `states`, for callers that still take the row for the number; these are to be changed, and `int` goes.
+
+    Attributes:
+        states: tensors as large as the weights that it keeps from step to step.
+        algorithm: whose temporaries its step makes: `sgd`, `momentum` (of SGD with one), or `adam`.
+        passes: numbers that the step reads and writes for each parameter, operation by operation, and fused in one kernel.
+    """
+
+    algorithm: str
+    passes: tuple[int, int]
+
+    def __new__(cls, *, states: int, algorithm: str, passes: tuple[int, int]):
+        row = super().__new__(cls, states)
+        row.algorithm, row.passes = algorithm, passes
+        return row
+
+    @property
+    def states(self) -> int:
+        return int(self)
+
+    def __repr__(self):
+        return f"Optimizer(states={int(self)}, algorithm={self.algorithm!r}, passes={self.passes})"
+
+    __str__ = int.__repr__
+
+
+#: Sources: PyTorch, torch/optim/adam.py, adamw.py, sgd.py; aten/src/ATen/native/cuda/fused_adam_utils.cuh.
+OPTIMIZERS = MappingProxyType(
+    {
+        "sgd": Optimizer(states=0, algorithm="sgd", passes=(3, 3)),
+        "momentum": Optimizer(states=1, algorithm="momentum", passes=(8, 5)),
+        "adam": Optimizer(states=2, algorithm="adam", passes=(18, 7)),
+        "adamw": Optimizer(states=2, algorithm="adam", passes=(20, 7)),
+    }
+)
+PrecisionName = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16"]
+OptimizerName = Literal["sgd", "momentum", "adam", "adamw"]
+OptimizerImpl = Literal["foreach", "loop", "fused"]
+Attention = Literal["eager", "flash"]
 #: How head and cross-entropy run: on all tokens at once, or chunk by chunk.
-LOSSES = ("plain", "chunked")
-#: Which activations backward makes again: none; every block's, one or several blocks at a time; those of attention alone.
-CHECKPOINTINGS = ("none", "full", "every-k", "selective")
+Loss = Literal["plain", "chunked"]
+#: Which activations backward makes again: none; every block's, one or several blocks at a time; those of attention alone; or,
+#: in every block, those of all operations but matrix products and attention kernels.
+Checkpointing = Literal["none", "full", "every-k", "selective", "operations"]
 #: What the GPUs divide among them: nothing (DDP), the optimizer's states, gradients too, weights too (FSDP).
-SHARDINGS = ("none", "zero1", "zero2", "zero3")
-#: What FSDP gathers at a time: each block, and the rest with the root; or the whole model.
-SHARDING_UNITS = ("block", "model")
+Sharding = Literal["none", "zero1", "zero2", "zero3"]
+#: What FSDP gathers at a time: each block, and the rest with the root; each block, the token embedding, and the last norm with
+#: the head; or the whole model.
+ShardingUnits = Literal["block", "block+ends", "model"]
 #: What FSDP keeps in the memory of the CPU: nothing; or weights, gradients and states, with the optimizer run there.
-OFFLOADS = ("none", "cpu")
+Offload = Literal["none", "cpu"]
 #: How DDP's buckets stand to the gradients: copies beside them, or the gradients are views of the buckets.
-BUCKETS = ("copies", "views")
+Buckets = Literal["copies", "views"]
 #: Where `bf16-master` keeps gradients: as backward makes them, in a persistent fp32 buffer, or both.
-MASTER_GRADIENTS = ("bf16", "fp32", "both")
+MasterGradients = Literal["bf16", "fp32", "both"]
 #: A field -> the values that it may have; the least and the most of one that is a whole number.
 CHOICES = MappingProxyType(
     {
-        "precision": tuple(PRECISIONS),
-        "optimizer": tuple(OPTIMIZERS),
-        "optimizer_impl": OPTIMIZER_IMPLS,
-        "attention": ATTENTIONS,
-        "loss": LOSSES,
-        "master_gradients": MASTER_GRADIENTS,
-        "checkpointing": CHECKPOINTINGS,
-        "sharding": SHARDINGS,
-        "sharding_units": SHARDING_UNITS,
-        "offload": OFFLOADS,
-        "buckets": BUCKETS,
+        "precision": get_args(PrecisionName),
+        "optimizer": get_args(OptimizerName),
+        "optimizer_impl": get_args(OptimizerImpl),
+        "attention": get_args(Attention),
+        "loss": get_args(Loss),
+        "master_gradients": get_args(MasterGradients),
+        "checkpointing": get_args(Checkpointing),
+        "sharding": get_args(Sharding),
+        "sharding_units": get_args(ShardingUnits),
+        "offload": get_args(Offload),
+        "buckets": get_args(Buckets),
     }
 )
+OPTIMIZER_IMPLS, ATTENTIONS, LOSSES = CHOICES["optimizer_impl"], CHOICES["attention"], CHOICES["loss"]
+CHECKPOINTINGS, SHARDINGS, SHARDING_UNITS = CHOICES["checkpointing"], CHOICES["sharding"], CHOICES["sharding_units"]
+OFFLOADS, BUCKETS, MASTER_GRADIENTS = CHOICES["offload"], CHOICES["buckets"], CHOICES["master_gradients"]
 LIMITS = MappingProxyType(
     {
         "batch": (1, 2**24),
@@ -97,17 +143,23 @@ class Setup:
             the tokens do not divide so, `torch.chunk` makes fewer.
         master_gradients: for `bf16-master` only: `bf16`, `fp32` or `both`.
         checkpointing: what forward forgets and backward makes again: `none`; `full` (each block keeps its input alone);
-            `every-k` (so does each segment of `checkpoint_every` blocks); `selective` (attention, between the projections).
+            `every-k` (so does each segment of `checkpoint_every` blocks); `selective` (attention, between the projections);
+            `operations` (in each block, the results of matrix products and of attention kernels are kept, and the rest is made
+            again).
         checkpoint_every: for `every-k` only: blocks in a segment; the last one may be shorter.
         gpus: how many train one model, each on a batch of its own.
         sharding: what they divide among them: `none`, so that each holds all of it (DDP, from two GPUs on); `zero1`, the
             optimizer's states; `zero2` and `zero3`, gradients and weights too (FSDP), where weights once gathered stay
             through backward (`zero2`), or are let go after forward and gathered again (`zero3`).
-        sharding_units: for `zero2` and `zero3` only: what is gathered at a time, each `block`, or the whole `model`.
+        sharding_units: for `zero2` and `zero3` only: what is gathered at a time: each `block`, and the rest with the root;
+            `block+ends`, each block, the token embedding, the last norm with the head, and the rest with the root; or the
+            whole `model`.
         replicas: for `zero2` and `zero3` only: how many groups of GPUs hold all of it, each dividing it (HSDP); a divisor
             of `gpus`.
         offload: for `zero2` and `zero3` only: `cpu` keeps each GPU's share of weights, gradients and states in the memory of the
             CPU, which runs the optimizer; weights are copied to the GPU to be gathered, gradients back as they come.
+        no_sync: for `zero2` and `zero3` with several batches (`accumulation`) only: whole gradients add up on each GPU, and only
+            the last batch's backward divides them; otherwise each one does.
         buckets: for DDP only: beside the gradients stand `copies` of them to be averaged, or they are `views` of these.
 
     Raises:
@@ -117,22 +169,23 @@ class Setup:
     batch: int = 8
     sequence: int = 1024
     accumulation: int = 1
-    precision: str = "fp32"
-    optimizer: str = "adamw"
-    optimizer_impl: str = "foreach"
-    attention: str = "flash"
+    precision: PrecisionName = "fp32"
+    optimizer: OptimizerName = "adamw"
+    optimizer_impl: OptimizerImpl = "foreach"
+    attention: Attention = "flash"
     dropout: float = 0.0
-    loss: str = "plain"
+    loss: Loss = "plain"
     loss_chunks: int = 8
-    master_gradients: str = "bf16"
-    checkpointing: str = "none"
+    master_gradients: MasterGradients = "bf16"
+    checkpointing: Checkpointing = "none"
     checkpoint_every: int = 2
-    sharding: str = "none"
+    sharding: Sharding = "none"
     gpus: int = 1
-    sharding_units: str = "block"
+    sharding_units: ShardingUnits = "block"
     replicas: int = 1
-    offload: str = "none"
-    buckets: str = "copies"
+    offload: Offload = "none"
+    no_sync: bool = False
+    buckets: Buckets = "copies"
 
     def __post_init__(self):
         for field, (least, most) in LIMITS.items():
@@ -158,6 +211,12 @@ class Setup:
 
     def _check_gpus(self):
         """Which switches belong to which sharding."""
+        checks.flag("Setup", "no_sync", self.no_sync)
+        if self.no_sync and not (self.fsdp and self.accumulation > 1):
+            raise ValueError(
+                f"Setup.no_sync: True needs sharding 'zero2' or 'zero3' and accumulation from 2 on, not {self.sharding!r} and "
+                f"{self.accumulation}; allowed: False"
+            )
         for field, usual in (("sharding_units", "block"), ("replicas", 1), ("offload", "none")):
             if getattr(self, field) != usual and not self.fsdp:
                 raise ValueError(
@@ -217,7 +276,7 @@ class Setup:
         return asdict(self)
 
     def check_model(self, model: Model) -> None:
-        """Raise ValueError where this setup does not fit `model`: its positions, its blocks, or heads no flash kernel takes.
+        """Raise ValueError where this setup does not fit `model`: its positions, blocks, tied ends, or heads no flash kernel takes.
 
         The kernel for 16 bits takes heads up to 256 wide, the one for fp32 multiples of 4 (PyTorch's
         `native/transformers/cuda/sdp_utils.cpp`); for others `scaled_dot_product_attention` falls back to the scores.
@@ -238,4 +297,22 @@ class Setup:
             raise ValueError(
                 f"Setup.sequence: {self.sequence} is more than the {model.positions} positions of {model.name}; "
                 f"allowed: 1 to {model.positions}"
+            )
+        if model.experts and model.family:
+            step = 4 if self.dtypes.weights == "fp32" and not (self.fsdp and self.dtypes.autocast) else 8
+            for field in ("width", "expert_width"):
+                if getattr(model, field) % step:
+                    raise ValueError(
+                        f"Setup.precision: {self.precision!r} multiplies experts' matrices in rows of 16 bytes, and "
+                        f"{field} is {getattr(model, field)} in {model.name}; allowed: multiples of {step}"
+                    )
+        if model.window and self.sequence > model.window and model.family:
+            raise ValueError(
+                f"Setup.sequence: {self.sequence} is more than the window of {model.window} tokens of {model.name}, and the "
+                f"book's reference has no mask for a window; allowed: 1 to {model.window}"
+            )
+        if self.sharding_units == "block+ends" and model.tied:
+            raise ValueError(
+                f"Setup.sharding_units: 'block+ends' with {model.name}, whose embedding and head are one weight, which "
+                "cannot be in two units; allowed: 'block' or 'model'"
             )

@@ -153,6 +153,10 @@ def test_every_flag_is_checked(field, value):
         ({"kv_heads": 8}, r"Model\.kv_heads: 8 does not divide the 4 heads"),
         ({"norm": "rmsnorms"}, r"Model\.norm: 'rmsnorms'.*'rmsnorm'"),
         ({"norm": "rmsnorm", "norm_bias": True}, r"Model\.norm_bias: True .*rmsnorm.*False"),
+        ({"norm_offset": True}, r"Model\.norm_offset: True .*layernorm.*False"),
+        ({"activation": "gelu_fast"}, r"Model\.activation: 'gelu_fast'.*'gelu'"),
+        ({"activation": 1}, r"Model\.activation: 1 is not text"),
+        ({"rotary_percent": 101}, r"Model\.rotary_percent: 101 .* from 0 to 100"),
         ({"name": 3}, r"Model\.name: 3 is not text"),
         ({"learned_positions": 10}, r"Model\.positions: 0 .*10.*1 to 10"),
         ({"positions": 20, "learned_positions": 10}, r"Model\.positions: 20 .*1 to 10"),
@@ -191,6 +195,55 @@ def test_a_copy_follows_its_changes():
     assert eb.model("gpt2").replace(layers=24, width=1024, heads=16).parameters == COUNTS["gpt2-medium"]
     with pytest.raises(ValueError, match=r"Model\.heads"):
         eb.model("gpt2").replace(heads=7)
+
+
+def test_a_copy_keeps_what_only_happens_to_be_the_default():
+    model = eb.Model(width=8, heads=3, head_width=2, layers=1, vocabulary=8)
+    assert model.replace(layers=3).head_width == 2
+    assert model.replace(width=16).head_width == 2  # which no default would be
+    assert eb.model("gpt2").replace(layers=3).ffn_width == 3072
+    assert eb.model("llama-2-7b").replace(gated=False).activation == "gelu"
+    assert eb.model("gemma-2b").replace(gated=False).activation == "gelu_tanh"
+
+
+#: Field -> a value that each family's reference does not build.
+STRANGE = {
+    "gpt": {
+        "norm": "rmsnorm", "gated": True, "causal": False, "parallel_residual": True, "post_norm": True, "softcap": True,
+        "sinks": True, "token_types": 2, "pooler": True, "embedding_norm": True, "block_norms": 3, "final_norm": False,
+        "qk_norm": True, "scaled_embedding": True, "activation": "silu", "learned_positions": 0, "kv_heads": 4,
+        "head_width": 32, "embedding_width": 64,
+    },
+    "llama": {
+        "norm": "layernorm", "gated": False, "causal": False, "parallel_residual": True, "post_norm": True, "softcap": True,
+        "sinks": True, "token_types": 2, "pooler": True, "embedding_norm": True, "block_norms": 3, "final_norm": False,
+        "rotary_percent": 50, "activation": "silu_clamped", "learned_positions": 4096, "fused": True, "out_bias": True,
+        "ffn_bias": True, "head_width": 33, "embedding_width": 64,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "field"), [(family, f) for family, fields in STRANGE.items() for f in fields])
+def test_what_no_reference_builds_is_named(family, field):
+    name, value = {"gpt": "gpt2", "llama": "llama-2-7b"}[family], STRANGE[family][field]
+    model = eb.model(name).replace(**{field: value})
+    said = model.unlike_reference(family)
+    assert model.family is None and model.unlike_reference()
+    assert said.startswith(f"Model.{field}: {value!r} of {name} is not a ") and "; allowed: " in said
+
+
+def test_the_references_families():
+    families = {name: m.family for name, m in eb.models().items()}
+    prefixes = {"gpt2": "gpt", "opt": "gpt", "llama": "llama", "tiny": "llama", "mi": "llama", "qwen": "llama"}
+    expected = {n: next((f for p, f in prefixes.items() if n.startswith(p)), None) for n in families}
+    assert families == expected | {"opt-350m": None, "gemma-2b": "llama"}
+    mixtral = eb.model("mixtral-8x7b")
+    for changes in ({"shared_experts": 1}, {"dense_layers": 1}, {"router_bias": True}):
+        assert f"Model.{next(iter(changes))}: " in mixtral.replace(**changes).unlike_reference()
+    deepseek = "Model.latent_rank: 512 of deepseek-v3 is not a Llama's; allowed: 0"
+    assert eb.model("deepseek-v3").unlike_reference() == deepseek
+    with pytest.raises(ValueError, match=r"Model\.family: 'bert' is unknown; .*allowed: gpt, llama"):
+        mixtral.unlike_reference("bert")
 
 
 def test_a_model_cannot_be_changed():

@@ -28,7 +28,7 @@ def _state():
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "random numbers": torch.get_rng_state().tolist(),
         "fused optimizers": optimizer._get_fused_kernels_supported_devices,
-        "checkpoint": checkpoint.checkpoint,
+        "checkpoint": (checkpoint.checkpoint, checkpoint._checkpoint_without_reentrant_generator),
         "warnings": list(warnings.filters),
         "collector": gc.isenabled(),
     }

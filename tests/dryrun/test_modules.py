@@ -10,7 +10,7 @@ from everybyte.dryrun import Counted
 from everybyte.reference import GPT
 
 SMALL = eb.Model(name="small", layers=2, width=48, heads=3, vocabulary=101, positions=40)
-SETUP = eb.Setup(batch=2, sequence=8)
+SETUP = eb.Setup()
 TOKENS = (2, 8), torch.int64
 BATCH = {"x": torch.ones(4, 6), "labels": ((4,), torch.int64)}
 
@@ -29,8 +29,8 @@ class Net(nn.Module):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16"])
 def test_the_reference_as_a_module_of_your_own_is_counted_as_the_reference(precision):
-    setup = SETUP.replace(precision=precision, dropout=0.1)
-    own = eb.dry_run(lambda: GPT(SMALL, setup), setup, batch={"tokens": TOKENS, "targets": TOKENS})
+    setup = eb.Setup(batch=2, sequence=8, precision=precision, dropout=0.1)
+    own = eb.dry_run(lambda: GPT(SMALL, setup), setup.replace(dropout=0.0), batch={"tokens": TOKENS, "targets": TOKENS})
     reference = eb.dry_run(SMALL, setup)
     assert own.model == Counted("GPT", SMALL.parameters)
     assert (own.phases, own.peak, own.peak_at, own.parts) == (
@@ -321,3 +321,52 @@ def test_what_autocast_does_with_a_smoothed_loss_is_refused_and_not_guessed():
         with pytest.raises(ValueError, match=f"cross_entropy.{said}"):
             eb.dry_run(net, eb.Setup(precision="bf16-mixed"), batch=BATCH)
         assert eb.dry_run(net, eb.Setup(precision="fp32"), batch=BATCH).peak > 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attention": "eager"}, {"dropout": 0.1}, {"loss": "chunked"}, {"checkpointing": "full"}, {"checkpointing": "operations"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_a_module_decides_itself_is_refused_by_name(changes):
+    ((field, value),) = changes.items()
+    with pytest.raises(
+        ValueError, match=rf"^Setup\.{field}: {value!r} means nothing to a module of your own, .*; allowed: "
+    ):
+        eb.dry_run(Net, eb.Setup(**changes), batch=BATCH)
+
+
+def test_ends_have_no_names_in_a_module_of_your_own():
+    setup = eb.Setup(gpus=2, sharding="zero3", sharding_units="block+ends")
+    with pytest.raises(
+        ValueError, match=r"^Setup\.sharding_units: 'block\+ends' with a module of your own, .*'block' or 'model'"
+    ):
+        eb.dry_run(Net, setup, batch=BATCH)
+
+
+def test_the_trace_says_the_batch_that_was_counted():
+    said = eb.dry_run(Net, eb.Setup(), batch=BATCH).as_dict()["setup"]
+    assert (said["batch"], said["sequence"]) == (4, 1)
+    short = eb.Setup(sequence=8)
+    own = eb.dry_run(lambda: GPT(SMALL, short), eb.Setup(), batch={"tokens": TOKENS, "targets": TOKENS})
+    assert (own.setup.batch, own.setup.sequence) == (2, 8)
+    for field, value, given in (("batch", 3, 2), ("sequence", 16, 8)):
+        with pytest.raises(
+            ValueError, match=rf"^Setup\.{field}: {value}, and in the arguments .* it is {given}; allowed: {given}"
+        ):
+            eb.dry_run(lambda: GPT(SMALL, short), eb.Setup(**{field: value}), batch=(TOKENS, TOKENS))
+
+
+@pytest.mark.parametrize("sharding", ["none", "zero1", "zero2", "zero3"])
+def test_a_frozen_parameter_may_be_shared_too(sharding):
+    def frozen():
+        net = Net()
+        net.layer.requires_grad_(False)
+        return net
+
+    setup = eb.Setup(gpus=2, sharding=sharding)
+    part, whole = (eb.dry_run(make, setup, batch=BATCH).parts_at("after_backward") for make in (frozen, Net))
+    assert part["parameters"] == whole["parameters"] or sharding == "zero1"
+    assert part["optimizer"] < whole["optimizer"] and part["gradients"] < whole["gradients"]

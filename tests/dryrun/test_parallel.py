@@ -11,7 +11,6 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 import everybyte as eb
 from everybyte.dryrun import parallel, tracker
-from everybyte.formulas import formula
 from everybyte.reference import GPT
 
 SMALL = eb.Model(name="small", layers=2, width=48, heads=3, vocabulary=1001, positions=40)
@@ -134,7 +133,7 @@ def test_what_crosses_the_bus(changes):
     setup = SETUP.replace(offload="cpu", **changes)
     copies = [a for a in eb.dry_run(SMALL, setup).allocations if a.operation == "clone" and a.birth]
     up, down = (sum(a.bytes for a in copies if a.host is host) for host in (False, True))
-    assert up == formula("fsdp.to_gpu").at(SMALL, setup) and down == formula("fsdp.to_host").at(SMALL, setup)
+    assert up == eb.formula("fsdp.to_gpu").at(SMALL, setup) and down == eb.formula("fsdp.to_host").at(SMALL, setup)
 
 
 def test_a_module_that_asks_for_the_cpu_is_refused_as_before():
@@ -147,7 +146,7 @@ def test_a_module_that_asks_for_the_cpu_is_refused_as_before():
         return module
 
     with pytest.raises(ValueError, match="needs the values in a tensor"):
-        eb.dry_run(make, SETUP.replace(gpus=4, sharding="zero3", offload="cpu"), batch=((2, 16), torch.float32))
+        eb.dry_run(make, eb.Setup(gpus=4, sharding="zero3", offload="cpu"), batch=((2, 16), torch.float32))
 
 
 def test_a_gradient_in_a_bucket_is_not_there_twice():
@@ -193,9 +192,7 @@ def test_the_process_is_as_before(state, sharding):
     )
     eb.dry_run(SMALL, SETUP.replace(gpus=4, sharding=sharding))
     with pytest.raises(RuntimeError):
-        eb.dry_run(
-            lambda: torch.nn.Linear(3, 4), SETUP.replace(gpus=4, sharding=sharding), batch=((2, 5), torch.float32)
-        )
+        eb.dry_run(lambda: torch.nn.Linear(3, 4), eb.Setup(gpus=4, sharding=sharding), batch=((2, 5), torch.float32))
     assert state() == before and sys.excepthook is hook and not dist.is_initialized()
     assert [FSDPParamGroup.unshard, FSDPParamGroup.post_backward, torch.UntypedStorage.resize_] == methods
 
@@ -217,7 +214,7 @@ def test_a_module_of_ones_own_is_divided_too():
         module.forward = lambda x: module[1](module[0](x)).sum()
         return module
 
-    trace = eb.dry_run(make, SETUP.replace(gpus=4, sharding="zero3"), batch=((2, 16), torch.float32))
+    trace = eb.dry_run(make, eb.Setup(gpus=4, sharding="zero3"), batch=((2, 16), torch.float32))
     assert trace.parts_at("rest")["parameters"] == 4 * (3 * (4 * 16 + 4) + 16 + 1)
     assert max(trace.timeline()["unsharded"]) < 4 * 4 * (3 * (4 * 16 + 4) + 16 + 1)
 
@@ -243,3 +240,49 @@ def test_the_third_step_is_as_the_second(monkeypatch, changes):
     monkeypatch.setattr(parallel, "make_steady", twice)
     third = eb.dry_run(SMALL, setup)
     assert third.operations == second.operations and third.timeline() == second.timeline()
+
+
+#: Of sizes that four GPUs divide.
+EVEN = eb.Model(layers=3, width=64, heads=4, vocabulary=332, positions=64, tied=False)
+MIXTRAL = eb.Model(
+    layers=3, width=64, heads=4, kv_heads=2, vocabulary=332, positions=64, learned_positions=0, ffn_width=96, gated=True,
+    fused=False, tied=False, qkv_bias=False, out_bias=False, ffn_bias=False, norm="rmsnorm", qk_norm=True, experts=4,
+    experts_per_token=2, expert_width=96,
+)  # fmt: skip
+FOUR = eb.Setup(batch=2, sequence=32, gpus=4, sharding="zero3", optimizer="sgd")
+
+
+@pytest.mark.parametrize("model", [EVEN, MIXTRAL], ids=lambda m: m.family)
+@pytest.mark.parametrize("offload", ["none", "cpu"])
+@pytest.mark.parametrize(("precision", "bytes"), [("fp32", 4), ("bf16-mixed", 4), ("bf16", 2)])
+def test_without_synchronization_whole_gradients_add_up(model, precision, bytes, offload):
+    setup = FOUR.replace(precision=precision, offload=offload, accumulation=2)
+    once, each = (eb.dry_run(model, setup.replace(no_sync=no)) for no in (True, False))
+    assert once.parts_at("after_forward")["gradients"] == bytes * model.parameters
+    divided = 0 if offload == "cpu" else bytes * model.parameters // 4
+    assert each.parts_at("after_forward")["gradients"] == divided
+    assert once.phases["after_backward"] == each.phases["after_backward"]
+
+
+@pytest.mark.parametrize("sharding", ["zero2", "zero3"])
+@pytest.mark.parametrize("model", [EVEN, MIXTRAL], ids=lambda m: m.family)
+def test_ends_are_units_of_their_own(model, sharding):
+    table, positions = model.vocabulary * model.width, model.learned_positions * model.width
+    norm = model.width * (1 + model.norm_bias)
+    left = {}
+    for units in ("block", "block+ends"):
+        trace = eb.dry_run(model, FOUR.replace(sharding=sharding, sharding_units=units))
+        left[units] = trace.parts_at("after_forward")["unsharded"]
+    if sharding == "zero2":
+        assert left["block"] == left["block+ends"] == 4 * model.parameters
+    else:  # the root keeps what it has, and so does the unit that backward needs first
+        assert left == {"block": 4 * (2 * table + positions + norm), "block+ends": 4 * (table + positions + norm)}
+
+
+def test_more_gpus_than_experts_gather_empty_ones():
+    """PyTorch cuts stacked experts along the first dimension: each of 8 GPUs has one of 4, and half of what is gathered is padding."""
+    few, many = (eb.dry_run(MIXTRAL, FOUR.replace(gpus=gpus)) for gpus in (4, 8))
+    experts = {
+        a.bytes for t in (few, many) for a in t.allocations if a.owner.endswith("mlp.gate_up") and a.part == "unsharded"
+    }
+    assert experts == {4 * n * 2 * 96 * 64 for n in (4, 8)}

@@ -85,7 +85,7 @@ def test_a_default_data_type_of_the_callers_changes_nothing():
 
 
 def test_what_lives_is_gathered_by_owner():
-    trace = eb.dry_run(eb.model("gpt2"), eb.Setup(batch=1, sequence=64), block=512)
+    trace = eb.dry_run(eb.model("gpt2"), eb.Setup(batch=1, sequence=64), rounding=512)
     rows = trace.by_owner()
     assert sum(size for *_, size in rows) == trace.peak
     assert [size for *_, size in rows] == sorted((size for *_, size in rows), reverse=True)

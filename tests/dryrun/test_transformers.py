@@ -149,7 +149,31 @@ def test_a_masks_values_are_asked_for_by_name():
 def test_llama_2_7b_is_counted_in_seconds():
     setup = eb.Setup(batch=1, sequence=4096, precision="bf16-mixed")
     start = time.process_time()
-    trace = eb.dry_run(transformers.LlamaConfig(), setup)
+    trace = eb.dry_run(transformers.LlamaConfig(max_position_embeddings=4096), setup)
     assert time.process_time() - start < 5
     assert trace.model == type(trace.model)("LlamaForCausalLM", 6_738_415_616)
     assert trace.model.parameters == eb.model("llama-2-7b").parameters
+
+
+def mixtral(**changes):
+    return transformers.MixtralConfig(
+        hidden_size=64, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=331,
+        max_position_embeddings=64, num_local_experts=4, **changes,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_experts_run_in_every_precision(precision):
+    setup = eb.Setup(batch=2, sequence=32, precision=precision)
+    trace = eb.dry_run(mixtral(), setup)
+    rows = [a for a in trace.owners(trace.marks["after_forward"]) if a.operation == "_grouped_mm"]
+    size = DTYPE_BYTES[setup.dtypes.weights]  # no operation of autocast's: it runs in the weights' data type
+    assert {a.bytes for a in rows} == {2 * 32 * 2 * n * size for n in (2 * 48, 64)}
+    for changes in ({"sharding": "zero3", "gpus": 4}, {"checkpointing": "full"}):
+        if precision != "fp16-mixed" or "gpus" not in changes:
+            assert eb.dry_run(mixtral(), setup.replace(**changes)).peak > 0
+
+
+def test_experts_that_ask_for_values_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"^MixtralConfig\.experts_implementation: 'eager' .*; allowed: 'grouped_mm'"):
+        eb.dry_run(mixtral(experts_implementation="eager"), eb.Setup(batch=2, sequence=32))

@@ -15,7 +15,7 @@ SMALL = eb.Model(name="small", layers=2, width=48, heads=3, vocabulary=1001, pos
 TINY = {"batch": 1, "sequence": 8, "attention": "eager", "optimizer": "sgd"}
 SAID = {
     "schema": 1, "witness": "measure", "status": "measured", "oom": False, "model": model_as_dict(SMALL),
-    "setup": eb.Setup(**TINY).as_dict(), "block": 512, "parts": {}, "phases": dict.fromkeys(PHASES, 1000),
+    "setup": eb.Setup(**TINY).as_dict(), "rounding": 512, "parts": {}, "phases": dict.fromkeys(PHASES, 1000),
     "requested": dict.fromkeys(PHASES, 900), "peaks": {"forward": 1500, "backward": 2000, "step": 1000}, "peak": 2000,
     "peak_at": "backward", "baseline": 0, "workspace": 0, "allocated_peak": 2000, "requested_peak": 1900,
     "active_peak": 2000, "reserved_peak": 4096, "retries": 0, "driver_before": {"cuda": 10, "nvml": None},

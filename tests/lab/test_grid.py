@@ -76,7 +76,7 @@ def test_what_is_timed_is_timed_often_and_also_as_most_run_it():
 def test_an_out_of_memory_on_purpose_stands_beside_its_cure():
     ran_out, cured = (c for c in grid(["allocator"]) if c.limit)
     assert eb.budget(ran_out.model, ran_out.setup).peak > ran_out.limit == cured.limit
-    assert eb.budget(cured.model, cured.setup, block=512).peak + 2**26 < 0.9 * cured.limit
+    assert eb.budget(cured.model, cured.setup, rounding=512).peak + 2**26 < 0.9 * cured.limit
     assert ran_out.setup.replace(checkpointing="full") == cured.setup
     assert {c.setup.precision for c in grid(["allocator"]) if c.expandable} == {"bf16-mixed", "bf16-master"}
 

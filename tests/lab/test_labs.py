@@ -23,20 +23,20 @@ def steps(model, setups):
     return {name: (model(setup) if callable(model) else model, setup) for name, setup in setups.items()}
 
 
-def made_up(said, model, setup, block, options=None):
+def made_up(said, model, setup, rounding, options=None):
     """A measurement of a step as it might be: the prediction, and what a GPU adds."""
     switches = {name: value for name, value in (options or {}).items() if name in ("tf32", "expandable", "limit")}
-    predicted = eb.budget(model, setup, block)
-    peak = predicted.peak + (EXTRA if block > 1 else 0)
+    predicted = eb.budget(model, setup, rounding)
+    peak = predicted.peak + (EXTRA if rounding > 1 else 0)
     counts = {f"{count}_peak": peak for count in ("allocated", "requested", "active", "reserved")}
     counts["requested_peak"] = eb.budget(model, setup).peak + peak - predicted.peak
     return Measurement.from_dict(
         said
-        | {"model": model_as_dict(model), "setup": setup.as_dict(), "block": block, "peak": peak, "step_ms": 12.5}
+        | {"model": model_as_dict(model), "setup": setup.as_dict(), "rounding": rounding, "peak": peak, "step_ms": 12.5}
         | {"phases": {p: predicted.phases[p] for p in PHASES}, "peaks": dict.fromkeys(WITHIN, peak), "workspace": 2**26}
         | {"loss": [7.0, None if setup.dtypes.loss_scaling else 6.9, *(6.0 - i / 10 for i in range(20))]}
         | {"driver_used": {"cuda": peak + 10**9, "nvml": None}}
-        | {"device": said["device"] | {"type": "cuda" if block > 1 else "cpu"}}
+        | {"device": said["device"] | {"type": "cuda" if rounding > 1 else "cpu"}}
         | counts
         | {"settings": {"asked": switches}}
     )

@@ -31,7 +31,7 @@ def test_a_model_of_one_s_own_comes_back_equal(small):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("schema", 2), ("status", "fine"), ("oom", True), ("oom", 0), ("block", 0.5), ("phases", {}), ("phases", {"rest": 1}),
+        ("schema", 2), ("status", "fine"), ("oom", True), ("oom", 0), ("rounding", 0.5), ("phases", {}), ("phases", {"rest": 1}),
         ("phases", 3), ("peak", 1.5), ("peak", True), ("peak", -1), ("peak", None), ("peaks", []), ("allocated_peak", "2"),
         ("driver_used", {"cuda": 1}), ("driver_used", {"cuda": "1", "nvml": None}), ("step_ms", "fast"), ("mfu", -0.1),
         ("loss", []), ("loss", [True]), ("loss", "7"), ("history", {"at": [1], "live": []}), ("device", {"name": "x"}),
@@ -83,15 +83,15 @@ def test_other_statuses_need_less_but_not_nothing(said, status, needed):
 
 
 def test_it_lies_beside_the_other_witnesses(said, small, tiny):
-    said["phases"]["rest"] = eb.budget(small, tiny, block=512).phases["rest"]
+    said["phases"]["rest"] = eb.budget(small, tiny, rounding=512).phases["rest"]
     measurement = Measurement.from_dict(said)
-    witnesses = eb.budget(small, tiny, block=512), eb.dry_run(small, tiny, block=512)
+    witnesses = eb.budget(small, tiny, rounding=512), eb.dry_run(small, tiny, rounding=512)
     compared = eb.compare(*witnesses, measurement)
     assert list(compared.witnesses) == ["predict", "dry run", "measure"]
     rows = dict(compared.rows)
     assert rows["parameters"][2] is None and rows["peak"] == [witnesses[0].peak, witnesses[1].peak, 2000]
     assert compared.differences["rest"] == 0 and compared.differences["peak"] == witnesses[0].peak - 2000
-    with pytest.raises(ValueError, match=r"^compare\.block"):
+    with pytest.raises(ValueError, match=r"^compare\.rounding"):
         eb.compare(eb.budget(small, tiny), measurement)
 
 

@@ -88,10 +88,10 @@ def test_the_same_worker_runs_them_on_the_cpu(small):
     for name, setup in setups.items():
         assert found.measured[name].phases == eb.dry_run(small, setup).phases
     assert found.table().columns == ["", "peak (B)", "size"]  # a CPU's milliseconds say nothing of a GPU's
-    table = comparison.side_by_side(small, setups, found, block=1)
+    table = comparison.side_by_side(small, setups, found, rounding=1)
     assert [row[1] for row in table.rows] == [row[2] for row in table.rows] == [row[3] for row in table.rows]
     assert [row[4] for row in table.rows] == [0, 0]
-    with pytest.raises(ValueError, match=r"^side_by_side\.block: 512 is not the measurement's 1"):
+    with pytest.raises(ValueError, match=r"^side_by_side\.rounding: 512 is not the measurement's 1"):
         comparison.side_by_side(small, setups, found)
 
 
@@ -205,7 +205,7 @@ def test_bad_input(small):
 
 
 def test_every_gap_has_a_name_and_they_add_up(small, said, tiny):
-    predicted = eb.budget(small, tiny, block=512).peak
+    predicted = eb.budget(small, tiny, rounding=512).peak
     said |= {"peak": predicted + 70_000, "allocated_peak": predicted + 70_000, "workspace": 65_536}
     exact = eb.budget(small, tiny).peak
     said |= {"requested_peak": exact + 65_536 + 300}  # so that of the rest 300 B have no name
@@ -219,6 +219,6 @@ def test_every_gap_has_a_name_and_they_add_up(small, said, tiny):
     assert terms[0] == eb.budget(small, tiny).peak and terms[0] + terms[1] == predicted
     table = comparison.gaps(Measurement.from_dict(said))
     assert any("not measured: 0" in row for row in table.rows) and table.caption == "made up, 2001-01-01"
-    for changes in ({"block": 1}, {"status": "failed", "oom": False, "reason": "x"}):
+    for changes in ({"rounding": 1}, {"status": "failed", "oom": False, "reason": "x"}):
         with pytest.raises(ValueError, match=r"^gaps\.measurement"):
             comparison.gaps(Measurement.from_dict(said | changes))

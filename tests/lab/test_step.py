@@ -91,7 +91,7 @@ def test_the_step_trains_in_every_precision(small, precision):
     assert len(measurement.loss) == 1 + 1 + 3 + measurement.skipped_steps
     assert abs(measurement.loss[0] - math.log(small.vocabulary)) < 0.5
     assert measurement.loss[-1] < measurement.loss[0] - 0.01
-    assert measurement.step_ms > 0 and measurement.mfu is None and measurement.block == 1
+    assert measurement.step_ms > 0 and measurement.mfu is None and measurement.rounding == 1
     assert measurement.tokens_per_s == pytest.approx(32e3 / measurement.step_ms, rel=1e-2)
 
 
@@ -304,12 +304,12 @@ def test_the_meter_of_cuda(cuda, small):
     with cuda:
         measurement, clean = measured(small, setup, steps=0, limit=2 * 1024**3)
     trace = eb.dry_run(small, setup)
-    assert clean and measurement.block == 512 and measurement.phases == trace.phases and measurement.peak == trace.peak
+    assert clean and measurement.rounding == 512 and measurement.phases == trace.phases and measurement.peak == trace.peak
     assert measurement.steps == 0 and measurement.step_ms is None and not measurement.timed
     assert measurement.retries == 0 and cuda.marked == [0.25]
     assert measurement.driver_used == {"cuda": 1024**3, "nvml": None}
     assert measurement.peak_at == trace.peak_at and not cuda.noting
-    rounded = eb.dry_run(small, setup, block=512)
+    rounded = eb.dry_run(small, setup, rounding=512)
     assert max(measurement.history["live"]) == rounded.peak
     assert measurement.history["live"][0] == rounded.phases["rest"]
 

@@ -32,6 +32,12 @@ SETUPS = {
         "ddp, twice": {"accumulation": 2},
         "zero1, twice": {"sharding": "zero1", "accumulation": 2},
         "zero2, twice": {"sharding": "zero2", "accumulation": 2},
+        "zero2, synced once": {"sharding": "zero2", "accumulation": 2, "no_sync": True},
+        "zero3, synced once": {"sharding": "zero3", "accumulation": 2, "no_sync": True},
+        "operations": {"sharding": "zero3", "checkpointing": "operations"},
+        "ends": {"sharding": "zero3", "sharding_units": "block+ends"},
+        "ends, in chunks": {"sharding": "zero3", "sharding_units": "block+ends", "loss": "chunked", "loss_chunks": 3},
+        "ends, synced once": {"sharding": "zero2", "sharding_units": "block+ends", "accumulation": 2, "no_sync": True},
     }.items()
 }
 #: In 16 bits a CPU keeps other statistics than CUDA, and sums round: their losses are compared, coarsely, not their bytes.
@@ -50,7 +56,12 @@ def tokens(step: int, accumulation: int):
     return drawn[..., :-1], drawn[..., 1:]
 
 
-def train(setup, share, steps=STEPS):
+def model(setup):
+    """The model that `setup` trains: where the ends are units of their own, their weights are not tied."""
+    return MODEL.replace(tied=setup.sharding_units != "block+ends")
+
+
+def train(setup, share, steps=STEPS, model=MODEL):
     """The losses, and the live bytes at each moment of a steady step and at its peak.
 
     These are the least of several steps: Gloo's threads may let go of what they have sent a moment late.
@@ -61,7 +72,7 @@ def train(setup, share, steps=STEPS):
     torch.manual_seed(0)
     meter = Cpu(torch.device("cpu"), None)
     with meter.watching():
-        trainer = Trainer(GPT(MODEL, setup).initialize(), setup)
+        trainer = Trainer(GPT(model, setup).initialize(), setup)
         inner = trainer.optimizer
         while not isinstance(inner, torch.optim.Optimizer):
             inner = inner.optimizer
@@ -92,7 +103,7 @@ def main(folder, rank):
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder) / "store"), GPUS)
     dist.init_process_group("gloo", rank=rank, world_size=GPUS, store=store, timeout=timedelta(seconds=60))
-    seen = {name: train(setup, lambda all: all[rank]) for name, setup in (SETUPS | SHORT).items()}
+    seen = {name: train(setup, lambda all: all[rank], model=model(setup)) for name, setup in (SETUPS | SHORT).items()}
     (Path(folder) / f"{rank}.json").write_text(json.dumps(seen))
     dist.destroy_process_group()
 

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import everybyte as eb
 from everybyte.reference import GPT
@@ -32,18 +33,92 @@ def logits(module, tokens):
     return torch.cat([s.flatten(0, -2) for s in seen]).view(*tokens.shape, -1)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt2-nobias"])
+@pytest.mark.parametrize("name", [n for n, m in eb.models().items() if m.family == "gpt"])
 @pytest.mark.parametrize("attention", ["eager", "flash"])
 def test_as_many_parameters_as_the_catalog_says(name, attention):
     model = eb.model(name)
     with torch.device("meta"):
-        module = GPT(model, eb.Setup(attention=attention))
+        module = GPT(model, eb.Setup(attention=attention, sequence=8))
     count = sum(p.numel() for p in module.parameters())
     assert count == model.parameters
     assert model.published in (None, count)
 
 
-SWITCHES = ({}, *({s: False} for s in ("tied", "qkv_bias", "out_bias", "ffn_bias", "norm_bias")), {"ffn_width": 17})
+SWITCHES = (
+    {},
+    *({s: False} for s in ("tied", "qkv_bias", "out_bias", "ffn_bias", "norm_bias", "fused")),
+    {"ffn_width": 17},
+)
+OPT = TINY.replace(name="tiny-opt", fused=False, activation="relu", learned_positions=22)
+
+
+def test_it_computes_the_loss_of_hugging_faces_opt():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.OPTConfig(
+        hidden_size=24, word_embed_proj_dim=24, num_hidden_layers=3, num_attention_heads=2, ffn_dim=96, vocab_size=37,
+        max_position_embeddings=20, dropout=0.0, init_std=0.5,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    theirs = transformers.OPTForCausalLM(config)
+    ours = GPT(OPT, SETUP.replace(dropout=0.0))
+    names = {
+        "model.decoder.": "", "embed_tokens": "token", "embed_positions": "position", "final_layer_norm": "norm",
+        "self_attn_layer_norm": "norm1", "layers": "blocks", "self_attn.out_proj": "attention.out", "self_attn": "attention",
+        "_proj": "", "fc1": "mlp.up", "fc2": "mlp.down", "lm_head": "head",
+    }  # fmt: skip
+    weights = {}
+    for name, weight in theirs.state_dict().items():
+        for old, new in names.items():
+            name = name.replace(old, "norm2" if new == "norm" and "layers" in name else new)
+        weights[name] = weight
+    ours.load_state_dict(weights)
+    assert ours.position.weight.shape == (22, 24)
+    batch, targets = tokens(), tokens().flip(0)
+    expected = theirs(input_ids=batch, labels=batch, shift_labels=targets).loss
+    torch.testing.assert_close(ours(batch, targets), expected, rtol=1e-5, atol=1e-5)
+    assert expected > 5
+    batch = batch[:, :7].contiguous()  # a position further on would be another row of the table
+    expected = theirs(input_ids=batch, labels=batch, shift_labels=batch).loss
+    torch.testing.assert_close(ours(batch, batch), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("checkpointing", ["full", "selective", "operations"])
+@pytest.mark.parametrize("attention", ["eager", "flash"])
+@pytest.mark.parametrize("model", [TINY, OPT], ids=lambda m: m.name)
+def test_what_backward_makes_again_is_what_forward_made(model, attention, checkpointing):
+    setup, batch = SETUP.replace(dropout=0.0, attention=attention), tokens()
+    modules = [gpt(setup.replace(checkpointing=how), model) for how in ("none", checkpointing)]
+    losses = [module(batch, batch) for module in modules]
+    for loss in losses:
+        loss.backward()
+    assert losses[0] == losses[1]
+    for x, y in zip(modules[0].parameters(), modules[1].parameters(), strict=True):
+        assert torch.equal(x.grad, y.grad)
+
+
+def test_operations_are_not_made_twice_where_their_results_are_kept():
+    ran = []
+
+    class Ran(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            ran.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    def forwards(checkpointing):
+        module, batch = gpt(SETUP.replace(dropout=0.0, checkpointing=checkpointing)), tokens()
+        ran.clear()
+        with Ran():
+            module(batch, batch).backward()
+        return {name: ran.count(name) for name in ("addmm", "_scaled_dot_product_flash_attention_for_cpu", "gelu")}
+
+    attention = "_scaled_dot_product_flash_attention_for_cpu"
+    assert forwards("none") == {"addmm": 4 * 3, attention: 3, "gelu": 3}
+    assert forwards("operations") == {"addmm": 4 * 3, attention: 3, "gelu": 2 * 3}
+    assert forwards("full") == {
+        "addmm": 4 * 3 + 3 * 3,
+        attention: 2 * 3,
+        "gelu": 2 * 3,
+    }  # not the last: nobody needs it
 
 
 @pytest.mark.parametrize("changes", SWITCHES, ids=str)
@@ -143,7 +218,7 @@ def test_dropout_stands_in_four_places(monkeypatch):
     assert places == [residual] + [scores, residual, residual] * 3
 
 
-@pytest.mark.parametrize("name", [n for n, m in eb.models().items() if m.unlike_gpt()])
+@pytest.mark.parametrize("name", [n for n, m in eb.models().items() if m.family != "gpt"])
 def test_other_architectures_are_refused_and_the_field_named(name):
     model = eb.model(name)
     with pytest.raises(ValueError, match=rf"Model\.\w+: .* of {name} is not a GPT's; allowed: ") as error:

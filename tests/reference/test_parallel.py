@@ -42,7 +42,7 @@ def seen(tmp_path_factory):
 def test_two_processes_train_as_one_on_the_whole_batch(seen, name):
     setup = ranks.SETUPS[name]
     alone = ranks.SETUP.replace(batch=ranks.GPUS * ranks.SETUP.batch, accumulation=setup.accumulation)
-    expected, _ = ranks.train(alone, lambda all: all.flatten(0, 1))
+    expected, _ = ranks.train(alone, lambda all: all.flatten(0, 1), model=ranks.model(setup))
     together = [sum(losses) / ranks.GPUS for losses in zip(*(rank[name][0] for rank in seen), strict=True)]
     assert together == pytest.approx(expected, rel=2e-6)  # sums in another order, in fp32
     assert seen[0][name][0] != seen[1][name][0]  # each on tokens of its own
@@ -53,14 +53,17 @@ def test_two_processes_train_as_one_on_the_whole_batch(seen, name):
 def test_each_process_holds_what_the_dry_run_counts(seen, name):
     setup = ranks.SETUPS[name]
     # Where there is no GPU the two memories are one, and FSDP copies nothing between them.
-    trace = eb.dry_run(ranks.MODEL, setup.replace(offload="none"))
+    trace = eb.dry_run(ranks.model(setup), setup.replace(offload="none"))
     expected = {moment: trace.phases[moment] for moment in ("rest", "after_forward", "after_backward", "after_step")}
     expected["peak"] = trace.peak
     for rank, (_, count) in enumerate(seen[name] for seen in seen):
         # FSDP's mesh is a list of the GPUs, 4 bytes each, which a GPU machine has in the CPU's memory.
         other = 4 * ranks.GPUS if setup.fsdp else 0
         if setup.fsdp and setup.replicas == 1 and rank == 1:
-            other -= 4 * ranks.MODEL.width  # 101 tokens: the second has a row of states less; its weights are padded
+            tables = 1 if ranks.model(setup).tied else 2
+            other -= (
+                4 * ranks.MODEL.width * tables
+            )  # 101 tokens: the second has a row of states less; its weights are padded
         assert count == {moment: size + other for moment, size in expected.items()}
 
 

@@ -27,7 +27,7 @@ def test_what_is_asked_for_is_counted_to_the_byte(plain):
 
 def test_segments_that_grow_have_no_block_that_is_not_split(here):
     found = rehearse(SMALL, SETUP, "h200", expandable=True)
-    assert found.allocated == eb.dry_run(SMALL, SETUP, block=512).peak + HOPPER
+    assert found.allocated == eb.dry_run(SMALL, SETUP, rounding=512).peak + HOPPER
 
 
 def test_a_100_has_smaller_workspaces_and_a_t4_no_flash_kernel(here):

@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import typing
+from importlib import resources
 
 import pytest
 
 import everybyte as eb
-from everybyte.setup import DTYPE_BYTES, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
+from everybyte.setup import CHOICES, DTYPE_BYTES, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
 
 GOOD = {
     "batch": [1, 8, 4096],
@@ -19,7 +21,7 @@ GOOD = {
     "loss": ["plain", "chunked"],
     "loss_chunks": [8],
     "master_gradients": ["bf16"],
-    "checkpointing": ["none", "full", "every-k", "selective"],
+    "checkpointing": ["none", "full", "every-k", "selective", "operations"],
     "checkpoint_every": [2],
     "accumulation": [1, 2, 2**20],
     "sharding": ["none", "zero1", "zero2", "zero3"],
@@ -27,6 +29,7 @@ GOOD = {
     "sharding_units": ["block"],
     "replicas": [1],
     "offload": ["none"],
+    "no_sync": [False],
     "buckets": ["copies"],
 }
 BAD = {
@@ -45,9 +48,10 @@ BAD = {
     "accumulation": [0, -1, 1.0, True, 2**21],
     "sharding": ["zero4", "fsdp", "ZeRO1", None, 3],
     "gpus": [0, -1, 1.0, True, "1", 2**20 + 1],
-    "sharding_units": ["layer", "model", None],
+    "sharding_units": ["layer", "model", "block+ends", None],
     "replicas": [0, -1, 2, 1.0, True],
     "offload": ["cpu", "CPU", "nvme", True, None],
+    "no_sync": [True, 0, 1, "no", None],
     "buckets": ["view", "views", None],
 }
 
@@ -114,6 +118,29 @@ def test_fsdps_switches_belong_to_fsdp(sharding):
             setup.replace(replicas=replicas)
 
 
+def test_no_sync_belongs_to_fsdp_with_several_batches():
+    for sharding in ("zero2", "zero3"):
+        assert eb.Setup(gpus=2, sharding=sharding, accumulation=2, no_sync=True).no_sync
+        with pytest.raises(
+            ValueError, match=r"Setup\.no_sync: True needs .* and accumulation from 2 on, not .* and 1; .* False"
+        ):
+            eb.Setup(gpus=2, sharding=sharding, no_sync=True)
+    for sharding in ("none", "zero1"):
+        with pytest.raises(
+            ValueError, match=rf"Setup\.no_sync: True needs sharding 'zero2' or 'zero3' .* not '{sharding}'"
+        ):
+            eb.Setup(gpus=2, sharding=sharding, accumulation=2, no_sync=True)
+
+
+def test_one_weight_cannot_be_in_two_units():
+    setup = eb.Setup(gpus=2, sharding="zero3", sharding_units="block+ends")
+    setup.check_model(eb.model("llama-2-7b"))
+    with pytest.raises(
+        ValueError, match=r"Setup\.sharding_units: 'block\+ends' with gpt2, .* one weight.*'block' or 'model'"
+    ):
+        setup.check_model(eb.model("gpt2"))
+
+
 def test_buckets_belong_to_ddp():
     assert eb.Setup(gpus=2, buckets="views").ddp and not eb.Setup().distributed
     for others in ({"gpus": 1}, {"gpus": 2, "sharding": "zero1"}, {"gpus": 2, "sharding": "zero3"}):
@@ -142,6 +169,29 @@ def test_sequence_must_fit_the_models_positions():
     eb.Setup(sequence=1024).check_model(gpt2)
     with pytest.raises(ValueError, match=r"Setup\.sequence: 1025 .*1024 positions of gpt2; allowed: 1 to 1024"):
         eb.Setup(sequence=1025).check_model(gpt2)
+
+
+def test_experts_rows_are_of_16_bytes():
+    mixtral = eb.model("mixtral-8x7b")
+    for precision, step in (("fp32", 4), ("bf16-mixed", 4), ("bf16-master", 8), ("bf16", 8)):
+        setup = eb.Setup(precision=precision)
+        setup.check_model(mixtral)
+        setup.check_model(mixtral.replace(width=4096 + step, head_width=128))
+        for field in ("width", "expert_width"):
+            with pytest.raises(
+                ValueError, match=rf"Setup\.precision: .* {field} is 4098 in .*; allowed: multiples of {step}"
+            ):
+                setup.check_model(mixtral.replace(head_width=128, **{field: 4098}))
+    with pytest.raises(ValueError, match=r"multiples of 8"):
+        eb.Setup(precision="bf16-mixed", sharding="zero3").check_model(mixtral.replace(width=4100, head_width=128))
+
+
+def test_a_window_bounds_the_sequence_of_a_model_that_the_reference_builds():
+    mistral = eb.model("mistral-7b")
+    eb.Setup(sequence=4096).check_model(mistral)
+    with pytest.raises(ValueError, match=r"Setup\.sequence: 4097 .* window of 4096 tokens of mistral-7b.*1 to 4096"):
+        eb.Setup(sequence=4097).check_model(mistral)
+    eb.Setup(sequence=4097).check_model(eb.model("gpt-oss-20b"))  # another's own code has the mask
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -212,3 +262,20 @@ def test_named_values_are_all_tried():
     assert list(PRECISIONS) == GOOD["precision"]
     assert list(OPTIMIZERS) == GOOD["optimizer"]
     assert list(OPTIMIZER_IMPLS) == GOOD["optimizer_impl"]
+    assert {field: list(allowed) for field, allowed in CHOICES.items() if len(GOOD[field]) > 1} == {
+        field: GOOD[field] for field in CHOICES if len(GOOD[field]) > 1
+    }
+
+
+@pytest.mark.parametrize("field", CHOICES)
+def test_an_editor_knows_the_values_of_a_choice(field):
+    annotation = {f.name: f.type for f in dataclasses.fields(eb.Setup)}[field]
+    assert typing.get_args(annotation) == CHOICES[field]
+    assert (resources.files(eb) / "py.typed").is_file()
+
+
+def test_an_optimizer_is_a_row():
+    for row in OPTIMIZERS.values():
+        assert row.algorithm in ("sgd", "momentum", "adam")
+        assert row.states == row >= 0 and row.passes[0] >= row.passes[1] > row.states
+    assert OPTIMIZERS["adam"].algorithm == OPTIMIZERS["adamw"].algorithm == "adam"

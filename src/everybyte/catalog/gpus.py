@@ -69,6 +69,16 @@ class Gpu:
         """Operations a second of matrix products in that data type: `fp32`, or one of 16 bits."""
         return self.fp32_flops if compute == "fp32" else self.bf16_flops
 
+    @property
+    def cublas_workspace(self) -> int:
+        """Bytes of one cuBLAS or hipBLAS workspace by default: 32 MiB on Hopper and Blackwell, elsewhere 2 * 4 MiB and 8 * 16 KiB.
+
+        Source: PyTorch, `aten/src/ATen/cuda/CublasHandlePool.cpp`, `parseChosenWorkspaceSize`.
+        """
+        if self.capability.startswith("gfx"):
+            return (128 if self.capability.startswith(("gfx94", "gfx95")) else 32) * 2**20
+        return 32 * 2**20 if self.capability.partition(".")[0] in ("9", "10", "12") else 2 * 4 * 2**20 + 8 * 16 * 2**10
+
 
 @cache
 def gpus() -> dict[str, Gpu]:

@@ -4,25 +4,32 @@ import tomllib
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
+from typing import Literal
 
 from .. import checks
+from .weights import layers, weights
 
 NORMS = ("layernorm", "rmsnorm")
+#: Functions of the MLP: GELU, its approximation by tanh, ReLU, SiLU; and SiLU between clamped factors, as gpt-oss has it.
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "silu_clamped")
+#: The architectures that the book's references build.
+FAMILIES = ("gpt", "llama")
 _REQUIRED = ("layers", "width", "heads", "vocabulary")
-#: Where an unstated field comes from. Order matters: a default may use the one before it.
+#: Where an unstated field comes from, and the fields that this follows. Order matters: a default may use the one before it.
 _DEFAULTS = {
-    "learned_positions": lambda m: m.positions,
-    "kv_heads": lambda m: m.heads,
-    "head_width": lambda m: m.width // m.heads,
-    "ffn_width": lambda m: 4 * m.width,
-    "embedding_width": lambda m: m.width,
-    "norm_bias": lambda m: m.norm == "layernorm",
+    "learned_positions": (lambda m: m.positions, {"positions"}),
+    "kv_heads": (lambda m: m.heads, {"heads"}),
+    "head_width": (lambda m: None if m.width % m.heads else m.width // m.heads, {"width", "heads"}),
+    "ffn_width": (lambda m: 4 * m.width, {"width"}),
+    "embedding_width": (lambda m: m.width, {"width"}),
+    "norm_bias": (lambda m: m.norm == "layernorm", {"norm"}),
+    "activation": (lambda m: "silu" if m.gated else "gelu", {"gated"}),
 }
 #: Fields that may not be 0.
 _POSITIVE = {*_REQUIRED, "kv_heads", "head_width", "ffn_width", "embedding_width", "published"}
 #: The largest dimension that is taken for one, and the exceptions.
 _MOST = 2**24
-_MORE = {"positions": 2**27, "learned_positions": 2**27, "published": 2**60}
+_MORE = {"positions": 2**27, "learned_positions": 2**27, "window": 2**27, "published": 2**60, "rotary_percent": 100}
 #: Fields that describe only models with the field named first; 0 elsewhere.
 _MIXTURE = ("experts", "experts_per_token", "expert_width", "shared_experts", "dense_layers", "router_bias")
 _LATENT = ("latent_rank", "query_rank", "rope_width", "value_width")
@@ -44,13 +51,22 @@ class Model:
         head_width: width of one head; by default `width // heads`.
         ffn_width: inner width of the dense MLP; by default `4 * width`.
         gated: three MLP matrices (SwiGLU, GeGLU) in place of two.
+        activation: the MLP's function, one of `ACTIVATIONS`; by default `silu` where the MLP is gated, else `gelu`.
         fused: query, key and value are one weight tensor (and a gated MLP's two inner matrices one).
         tied: the output head is the embedding table.
         qkv_bias, out_bias, ffn_bias: biases of the attention's input and output projections and of the MLP.
         norm: `layernorm` or `rmsnorm`; norm_bias: whether a layernorm has a bias, as by default.
+        norm_offset: an rmsnorm multiplies by 1 + weight (Gemma) in place of the weight.
         block_norms: norms of width `width` in a block. final_norm, embedding_norm: whether there is one.
+        post_norm: the block's norms stand after the sum with the residual stream (BERT, OPT-350m), not before attention and MLP.
+        parallel_residual: attention and MLP both read the block's input, and their outputs are added to it at once (GPT-NeoX).
         qk_norm: a norm of `head_width` on queries and one on keys.
+        rotary_percent: of each head, how much turns where positions are rotary.
+        window: how many tokens back attention reaches, in all layers or in some; 0 where it is not limited.
+        causal: whether a token attends to earlier ones alone.
+        softcap: attention scores and logits pass through a scaled tanh (Gemma 2).
         sinks: one learned attention sink a head.
+        scaled_embedding: embeddings are multiplied by the root of the width (Gemma).
         embedding_width: width of the token table; a projection each way where it differs from `width`.
         token_types: rows of BERT's segment table. pooler: BERT's last dense layer, `width` by `width`.
         experts: routed experts in each mixture layer; 0 for a dense model. experts_per_token: how many a token visits.
@@ -75,6 +91,7 @@ class Model:
     head_width: int | None = None
     ffn_width: int | None = None
     gated: bool = False
+    activation: str | None = None
     fused: bool = True
     tied: bool = True
     qkv_bias: bool = True
@@ -82,11 +99,19 @@ class Model:
     ffn_bias: bool = True
     norm: str = "layernorm"
     norm_bias: bool | None = None
+    norm_offset: bool = False
     block_norms: int = 2
     final_norm: bool = True
     embedding_norm: bool = False
+    post_norm: bool = False
+    parallel_residual: bool = False
     qk_norm: bool = False
+    rotary_percent: int = 100
+    window: int = 0
+    causal: bool = True
+    softcap: bool = False
     sinks: bool = False
+    scaled_embedding: bool = False
     embedding_width: int | None = None
     token_types: int = 0
     pooler: bool = False
@@ -110,7 +135,7 @@ class Model:
                 f"Model.heads: {self.heads} does not divide the width {self.width}; allowed: its divisors, such as "
                 f"{_divisors_near(self.width, self.heads)}, or a head_width of its own"
             )
-        for field, default in _DEFAULTS.items():
+        for field, (default, _) in _DEFAULTS.items():
             if getattr(self, field) is None:
                 object.__setattr__(self, field, default(self))
         self._check_together()
@@ -127,6 +152,8 @@ class Model:
             elif not isinstance(value, str):
                 raise ValueError(f"Model.{field.name}: {value!r} is not text")
         checks.one_of("Model", "norm", self.norm, NORMS)
+        if self.activation is not None:
+            checks.one_of("Model", "activation", self.activation, ACTIVATIONS)
 
     def _check_together(self):
         if self.heads % self.kv_heads:
@@ -141,6 +168,8 @@ class Model:
             )
         if self.norm == "rmsnorm" and self.norm_bias:
             raise ValueError("Model.norm_bias: True does not go with norm 'rmsnorm'; allowed: False")
+        if self.norm == "layernorm" and self.norm_offset:
+            raise ValueError("Model.norm_offset: True does not go with norm 'layernorm'; allowed: False")
         self._only_with(*_MIXTURE)
         if self.experts:
             checks.whole("Model", "experts_per_token", self.experts_per_token, 1, self.experts)
@@ -162,53 +191,147 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        """The parameter count, from the formula `parameters`."""
-        from ..formulas import formula
+        """The parameter count: the sum over the model's weight tensors, each counted once."""
+        times = layers(self)
+        return sum(weight.numbers * weight.count * times[weight.group] for weight in weights(self))
 
-        return int(formula("parameters").at(self))
+    @property
+    def mixture_layers(self) -> int:
+        """Layers with experts."""
+        return self.layers - self.dense_layers if self.experts else 0
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether it has a table of learned positions."""
+        return self.learned_positions > 0
+
+    @property
+    def has_types(self) -> bool:
+        """Whether it has a segment table."""
+        return self.token_types > 0
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether it has experts."""
+        return self.experts > 0
+
+    @property
+    def projected(self) -> bool:
+        """Whether its token table is not as wide as the residual stream."""
+        return self.embedding_width != self.width
+
+    @property
+    def latent(self) -> bool:
+        """Whether it has multi-head latent attention."""
+        return self.latent_rank > 0
+
+    @property
+    def family(self) -> Literal["gpt", "llama"] | None:
+        """Which of the book's references builds the model, None where neither does.
+
+        `gpt`: learned positions, LayerNorm, an MLP of two matrices, as many key as query heads (GPT-2, OPT). `llama`: rotary
+        positions, RMSNorm, a gated MLP or experts, grouped heads (Llama, Mistral, Qwen, Gemma, Mixtral).
+        """
+        return next((family for family in FAMILIES if self.unlike_reference(family) is None), None)
+
+    def unlike_reference(self, family: str | None = None) -> str | None:
+        """What keeps the book's references, or that of one `family`, from building the model, in words; None where nothing does."""
+        if family is None:
+            if self.family:
+                return None
+            family = "llama" if self.gated or self.norm == "rmsnorm" else "gpt"  # the nearer
+        checks.one_of("Model", "family", family, FAMILIES)
+        return self._unlike(*(("a GPT", self._gpt()) if family == "gpt" else ("a Llama", self._llama())))
+
+    def _gpt(self):
+        """Field -> what it may be in a GPT."""
+        return _PLAIN | {
+            "norm": ("layernorm",),
+            "gated": (False,),
+            "experts": (0,),
+            "qk_norm": (False,),
+            "scaled_embedding": (False,),
+            "activation": ("gelu", "gelu_tanh", "relu"),
+            "learned_positions": range(max(self.positions, 1), _MORE["learned_positions"] + 1),
+            "kv_heads": (self.heads,),
+            "head_width": (self.width / self.heads,),
+            "embedding_width": (self.width,),
+        }
+
+    def _llama(self):
+        """Field -> what it may be in a Llama."""
+        experts = {f: (type(getattr(self, f))(),) for f in ("shared_experts", "dense_layers", "router_bias")}
+        return (
+            _PLAIN
+            | {
+                "norm": ("rmsnorm",),
+                "gated": (True,),
+                "learned_positions": (0,),
+                "rotary_percent": (100,),
+                "activation": ("silu", "gelu_tanh"),
+                "fused": (False,),
+                "out_bias": (False,),
+                "ffn_bias": (False,),
+                "embedding_width": (self.width,),
+                "head_width": range(2, _MOST + 1, 2),
+            }
+            | experts
+        )
 
     def unlike_gpt(self) -> str | None:
-        """What keeps the model from being a GPT as the book's reference builds it, in words; None where nothing does."""
-        wanted = dict.fromkeys(("experts", "latent_rank", "token_types"), 0)
-        wanted |= dict.fromkeys(("gated", "embedding_norm", "qk_norm", "sinks", "pooler"), False)
-        wanted |= {"norm": "layernorm", "fused": True, "block_norms": 2, "final_norm": True, "kv_heads": self.heads}
-        wanted |= {"head_width": self.width / self.heads, "embedding_width": self.width}
-        wanted |= {"learned_positions": self.positions or "1 or more"}
-        return self._unlike("a GPT", wanted)
+        """As `unlike_reference`, of what the first theory's GPT covers. To be removed with the last caller: use `family`."""
+        narrow = {"fused": (True,), "activation": ("gelu", "gelu_tanh")}
+        narrow |= {"learned_positions": (self.positions,) if self.positions else range(1, _MOST)}
+        return self._unlike("a GPT", self._gpt() | narrow)
 
     def unlike_llama(self) -> str | None:
-        """What keeps the model from being a Llama as the book's reference builds it, in words; None where nothing does."""
-        wanted = dict.fromkeys(("experts", "latent_rank", "token_types", "learned_positions"), 0)
-        wanted |= dict.fromkeys(
-            ("embedding_norm", "qk_norm", "sinks", "pooler", "fused", "out_bias", "ffn_bias"), False
-        )
-        wanted |= {
-            "gated": True,
-            "norm": "rmsnorm",
-            "block_norms": 2,
-            "final_norm": True,
-            "embedding_width": self.width,
-        }
-        if not (unlike := self._unlike("a Llama", wanted)) and self.head_width % 2:
-            return (
-                f"Model.head_width: {self.head_width} of {self.name} cannot be turned in pairs; allowed: even numbers"
-            )
-        return unlike
+        """As `unlike_reference`, of what the first theory's Llama covers. To be removed with the last caller: use `family`."""
+        narrow = {"experts": (0,), "activation": ("silu",)}
+        narrow |= dict.fromkeys(("qk_norm", "norm_offset", "scaled_embedding"), (False,))
+        return self._unlike("a Llama", self._llama() | narrow)
 
     def _unlike(self, what, wanted):
-        for field, value in wanted.items():
-            if getattr(self, field) != value:
-                return f"Model.{field}: {getattr(self, field)!r} of {self.name} is not {what}'s; allowed: {value!r}"
+        for field, values in wanted.items():
+            if (value := getattr(self, field)) not in values:
+                allowed = _in_words(values)
+                return f"Model.{field}: {value!r} of {self.name} is not {what}'s; allowed: {allowed}"
         return None
 
     def replace(self, **changes) -> "Model":
         """A copy with some fields changed, checked again.
 
-        A dimension that had its default follows the change (GPT-2 at twice the width has twice the `ffn_width`).
-        `published` does not carry over.
+        A dimension that has its default follows the fields that this comes from (GPT-2 at twice the width has twice the
+        `ffn_width`). `published` does not carry over.
         """
-        following = {f: None for f, default in _DEFAULTS.items() if getattr(self, f) == default(self)}
+        following = {
+            field: None
+            for field, (default, sources) in _DEFAULTS.items()
+            if sources & changes.keys() and getattr(self, field) == default(self)
+        }
         return replace(self, **{"published": None} | following | changes)
+
+
+#: What neither of the book's references has. The first that a model has names it, so the most telling stand first.
+_PLAIN = {
+    "latent_rank": (0,),
+    "causal": (True,),
+    "parallel_residual": (False,),
+    "post_norm": (False,),
+    "softcap": (False,),
+    "sinks": (False,),
+    "token_types": (0,),
+    "pooler": (False,),
+    "embedding_norm": (False,),
+    "block_norms": (2,),
+    "final_norm": (True,),
+}
+
+
+def _in_words(values):
+    """The allowed values as an error names them."""
+    if isinstance(values, range):
+        return f"{values[0]} or more" if values.step == 1 else "even numbers"
+    return " or ".join(map(repr, values))
 
 
 def _divisors_near(number: int, wanted: int) -> str:

@@ -11,24 +11,28 @@ from .. import checks
 from ..setup import Setup
 from . import parallel
 from .cuda import Autocast, Kernels, fused_optimizers_on_meta, recomputation_as_in_forward
-from .modules import Counted, one_sequence_a_row, workload
+from .hugging_face import one_sequence_a_row
+from .modules import Counted, workload
 from .trace import PARTS, PHASES, SHARED_PARTS, Trace
 from .tracker import Allocation, Tracker
 
 __all__ = ["PARTS", "PHASES", "SHARED_PARTS", "Allocation", "Counted", "Trace", "dry_run"]
 
 
-def dry_run(model, setup: Setup, block: int = 1, batch=None) -> Trace:
+def dry_run(model, setup: Setup, rounding: int = 1, batch=None) -> Trace:
     """Count the bytes of one steady training step, as it would run on CUDA.
 
     Steady: the optimizer's states exist already. The tensors have no data, so the model may be larger than the machine.
 
     Args:
-        model: a `Model`, whose reference implementation is run; a Hugging Face config, whose causal language model is
-            made with random weights, `setup`'s attention and dropout, and no cache, and is given tokens and labels; or
-            a function that makes a `torch.nn.Module` whose forward returns the loss, or an object with it as `.loss`.
-        setup: precision and optimizer of any model; the rest counts only where it says so above.
-        block: round each allocation up to a multiple of so many bytes: 512 as CUDA's allocator does.
+        model: a `Model`, whose reference implementation is run, or where the book has none, Hugging Face's of those
+            dimensions; a Hugging Face config, whose language model is made with random weights, `setup`'s attention,
+            dropout and full checkpointing, and no cache, and is given tokens and labels; or a function that makes a
+            `torch.nn.Module` whose forward returns the loss, or an object with it as `.loss`.
+        setup: every field counts, or is refused by name: a module of your own decides itself about attention, dropout,
+            loss and checkpointing.
+            The trace's setup has the batch and the sequence of what is given to the module.
+        rounding: round each allocation up to a multiple of so many bytes: 512 as CUDA's allocator does.
         batch: the forward's arguments, for a module of your own or a config: a dict, a tuple or one value, each tensor
             as an example or as (shape, dtype). Of a dict, `labels`, `targets` and `target` count as the loss's.
 
@@ -36,8 +40,9 @@ def dry_run(model, setup: Setup, block: int = 1, batch=None) -> Trace:
         ValueError: where the setup does not fit the model, the reference has no such architecture, or the module
             cannot run on tensors without data. What a module itself raises says in a note where it was.
     """
-    checks.whole("dry_run", "block", block, 1, 2**30)
+    checks.whole("dry_run", "rounding", rounding, 1, 2**30)
     work = workload(model, setup, batch)
+    setup = work.setup
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         stack.enter_context(fused_optimizers_on_meta())
@@ -66,7 +71,7 @@ def dry_run(model, setup: Setup, block: int = 1, batch=None) -> Trace:
         tracker.restart()
         marks = {"rest": 0}
         stack.enter_context(tracker.watching(module))
-        following = {"after_forward": "backward", "after_backward": "optimizer", "after_step": "rest"}
+        following = {"after_forward": "backward", "after_backward": "optimizer step", "after_step": "rest"}
 
         def at(moment):
             marks[moment] = tracker.mark(moment)
@@ -85,7 +90,7 @@ def dry_run(model, setup: Setup, block: int = 1, batch=None) -> Trace:
             error.add_note(_where(error, tracker, module))
             raise
         tracker.mark("rest")
-    return Trace(work.counted(module), setup, tracker.operations, tracker.allocations, marks, block)
+    return Trace(work.counted(module), setup, tracker.operations, tracker.allocations, marks, rounding)
 
 
 def _trained(module):
@@ -121,7 +126,8 @@ def _assign(tracker, trainer):
     for buffer in getattr(trainer.optimizer, "buffers", None) or ():
         tracker.assign(buffer, "gradients")
     for name, parameter, storages in parallel.gathered(trainer.module):
-        _follow_gradients(tracker, [parameter])
+        if parameter.requires_grad:
+            _follow_gradients(tracker, [parameter])
         for storage in storages:
             tracker.assign(storage, "unsharded", name)
 

@@ -7,8 +7,8 @@ above: which kernel attention takes, how dropout stores its mask, what autocast 
 """
 
 from collections.abc import Callable
-from contextlib import ExitStack, contextmanager, nullcontext
-from functools import cache, partial
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from types import FunctionType
 
 import torch
@@ -20,6 +20,42 @@ from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves, tree_map
 
 aten = torch.ops.aten
+#: Bytes that CUDA's kernel takes while it runs, and the one for tensors without data does not, from the operation's arguments.
+#: Softmax's backward makes the product of gradient and result first (`softmax_backward_cuda_out` in `native/cuda/SoftMax.cu`).
+SCRATCH = {aten._softmax_backward_data.default: lambda gradient, result, *_: result.nbytes}
+#: Which results stand in the memory of the CPU, outside of a CUDA graph: attention's seed of random numbers and the place in
+#: their sequence (`_efficient_attention_forward` in `native/transformers/cuda/attention.cu`).
+ON_HOST = {aten._scaled_dot_product_efficient_attention.default: (2, 3)}
+
+
+def _grouped_mm(a, b, offs=None, bias=None, out_dtype=None):
+    """Groups of rows times a matrix each, as CUDA takes them: of any of three data types, rows of 16 bytes.
+
+    The kernel for tensors without data knows bf16 alone, as CUDA did once. Sources: `_grouped_mm_cuda` in
+    `native/cuda/GroupedBlas.cpp`, and `native/GroupedMMUtils.h`.
+    """
+    for matrix in (a, b):
+        if all(step != 1 or other % (16 // matrix.itemsize) for step, other in _last_strides(matrix)):
+            raise ValueError(
+                f"dry_run.model: grouped_mm is given a matrix of strides {matrix.stride()} in {matrix.dtype}; allowed: rows or "
+                f"columns of a multiple of 16 bytes, which is {16 // matrix.itemsize} numbers"
+            )
+    size = (
+        [a.size(-2), b.size(-1)]
+        if a.dim() != b.dim()
+        else [(a if a.dim() == 3 else offs).size(0), a.size(-2), b.size(-1)]
+    )
+    row = -(-size[-1] * a.itemsize // 16) * 16 // a.itemsize  # each begins at a multiple of 16 bytes
+    return torch.empty_strided(size, [size[-2] * row, row, 1][-len(size) :], dtype=a.dtype, device=a.device)
+
+
+def _last_strides(matrix):
+    """The last two strides either way round: of the numbers side by side, of the rows or columns that they make."""
+    return (matrix.stride(-1), matrix.stride(-2)), (matrix.stride(-2), matrix.stride(-1))
+
+
+#: What CUDA's kernel returns, where the one for tensors without data says another thing.
+ANSWERS = {aten._grouped_mm.default: _grouped_mm}
 
 
 def _functions(names: str) -> set:
@@ -285,26 +321,40 @@ def fused_optimizers_on_meta():
 def recomputation_as_in_forward():
     """Let checkpointing's recomputation make CUDA's choices: it runs in backward, where no function mode is entered.
 
-    PyTorch enters its own autocast there again; so is ours, with a cache that lasts as long as the recomputation.
+    PyTorch enters its own autocast there again; so is ours, with a cache that lasts as long as the recomputation. What is
+    replaced is below `checkpoint` itself, which others have imported by name.
     """
-    original = checkpoint.checkpoint
+    name = "_checkpoint_without_reentrant_generator"
+    original = getattr(checkpoint, name)
 
-    def contexts():
-        return nullcontext(), _entered([m for m in _get_current_function_mode_stack() if isinstance(m, MODES)])
+    def with_modes(function, preserve_rng_state, context_fn, *rest, **kwargs):
+        def contexts():
+            modes = [m for m in _get_current_function_mode_stack() if isinstance(m, MODES)]
+            forward, recomputation = context_fn()
+            return forward, _Entered([*modes, recomputation])
 
-    checkpoint.checkpoint = partial(original, context_fn=contexts)
+        return original(function, preserve_rng_state, contexts, *rest, **kwargs)
+
+    setattr(checkpoint, name, with_modes)
     try:
         yield
     finally:
-        checkpoint.checkpoint = original
+        setattr(checkpoint, name, original)
 
 
-@contextmanager
-def _entered(modes):
-    with ExitStack() as stack:
-        for mode in modes:
-            stack.enter_context(mode)
-        yield
+class _Entered:
+    """Several contexts as one, which holds them for as long as it lives: checkpointing's own has results that it kept."""
+
+    def __init__(self, contexts):
+        self.contexts = contexts
+
+    def __enter__(self):
+        self.stack = ExitStack()
+        for context in self.contexts:
+            self.stack.enter_context(context)
+
+    def __exit__(self, *exception):
+        return self.stack.__exit__(*exception)
 
 
 MODES = (Kernels, Autocast)

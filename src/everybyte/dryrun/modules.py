@@ -1,9 +1,7 @@
 """What can be run: the book's reference, a module of your own, a Hugging Face config."""
 
-import copy
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -11,9 +9,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..catalog import Model
-from ..reference import GPT, Llama, Trainer, unlike_llama
+from ..reference import FAMILIES, Trainer
 from ..reference.step import random_batch
-from ..setup import Setup
+from ..setup import LIMITS, Setup
+from . import hugging_face
+
+#: What a module of your own decides itself.
+_ITS_OWN = {"attention", "dropout", "loss", "loss_chunks", "checkpointing", "checkpoint_every"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Workload:
         batch: makes the module's arguments, on device "meta".
         targets: which of them are there for the loss alone.
         call: (module, arguments) -> the loss.
+        setup: what runs: with the batch and the sequence of the arguments.
         model: the `Model`; None where the module must be counted first.
     """
 
@@ -40,6 +43,7 @@ class Workload:
     batch: Callable[[], tuple | dict]
     targets: Callable[[tuple | dict], list[Tensor]]
     call: Callable[[nn.Module, tuple | dict], Tensor]
+    setup: Setup
     model: Model | None = None
 
     def module(self) -> nn.Module:
@@ -68,7 +72,12 @@ class Workload:
 
     def counted(self, module: nn.Module) -> Model | Counted:
         """The `model` of the trace."""
-        return self.model or Counted(type(module).__name__, sum(p.numel() for p in module.parameters()))
+        count, name = sum(p.numel() for p in module.parameters()), type(module).__name__
+        if self.model is None:
+            return Counted(name, count)
+        if self.model.family is None and (why := hugging_face.named_difference(self.model, module)):
+            return Counted(f"{self.model.name} ({why})", count)
+        return self.model
 
     def trainer(self, module: nn.Module, setup: Setup, **options) -> Trainer:
         """A trainer that calls the module as this workload does."""
@@ -84,10 +93,19 @@ def workload(model, setup: Setup, batch=None) -> Workload:
             raise ValueError(
                 f"dry_run.batch: {_kind(batch)} with {model.name}; allowed: None, since setup says the batch"
             )
-        reference = Llama if unlike_llama(model) is None else GPT
+        if model.family is None:
+            config = hugging_face.config_of(model)
+            setup.check_model(model)
+            return _of_config(config, setup, None, model)
+        reference = FAMILIES[model.family]
         tokens = random_batch(model.vocabulary, setup, "meta")
         return Workload(
-            lambda: reference(model, setup), tokens, lambda batch: [batch[1]], lambda gpt, batch: gpt(*batch), model
+            lambda: reference(model, setup),
+            tokens,
+            lambda batch: [batch[1]],
+            lambda gpt, batch: gpt(*batch),
+            setup,
+            model,
         )
     if _is_config(model):
         return _of_config(model, setup, batch)
@@ -105,10 +123,19 @@ def workload(model, setup: Setup, batch=None) -> Workload:
             "dry_run.batch: None; allowed with a module of your own: the arguments of its forward, a dict or a tuple, "
             "each a tensor or (shape, dtype)"
         )
-    return _own(model, batch)
+    hugging_face.refuse(setup, "a module of your own", _ITS_OWN)
+    return _own(model, setup, batch)
 
 
-def _own(make, batch):
+def _of_config(config, setup, batch, model=None):
+    """A language model with random weights: nothing is downloaded."""
+    if batch is None:
+        shape = (setup.batch, setup.sequence), torch.int64
+        batch = {"input_ids": shape, "labels": shape}
+    return _own(hugging_face.made(config, setup), setup, batch, model)
+
+
+def _own(make, setup, batch, model=None):
     def inputs():
         made = tree_map(_without_data, batch, is_leaf=_is_description)
         return made if isinstance(made, dict | tuple | list) else (made,)
@@ -117,7 +144,30 @@ def _own(make, batch):
         raise ValueError(
             f"dry_run.batch: {_kind(batch)} without a tensor; allowed: a dict or a tuple of tensors or of (shape, dtype)"
         )
-    return Workload(make, inputs, _targets, _call)
+    return Workload(make, inputs, _targets, _call, _as_given(setup, _leaves(inputs())), model)
+
+
+def _as_given(setup, leaves):
+    """The setup with the batch and the sequence of the arguments, as the first of them has them: tokens, (B, S), or states, (B, S, H).
+
+    Where it is neither, the sequence is 1.
+
+    Raises:
+        ValueError: where the setup says others.
+    """
+    first = next(leaf for leaf in leaves if isinstance(leaf, Tensor))
+    in_sequence = first.dim() == (3 if first.is_floating_point() else 2)
+    given = {"batch": first.size(0) if first.dim() else 1, "sequence": first.size(1) if in_sequence else 1}
+    for field, size in given.items():
+        said, usual = getattr(setup, field), getattr(Setup(), field)
+        if said not in (usual, size):
+            raise ValueError(
+                f"Setup.{field}: {said}, and in the arguments of dry_run.batch it is {size}; allowed: {size}, or {usual}, the default"
+            )
+        least, most = LIMITS[field]
+        if not least <= size <= most:
+            raise ValueError(f"dry_run.batch: a {field} of {size}; allowed: {least} to {most:,}")
+    return setup.replace(**given)
 
 
 def _leaves(inputs):
@@ -160,34 +210,3 @@ def _kind(value):
 def _is_config(model):
     transformers = sys.modules.get("transformers")  # whoever holds a config has imported it
     return transformers is not None and isinstance(model, transformers.PretrainedConfig)
-
-
-@contextmanager
-def one_sequence_a_row():
-    """Tell Hugging Face's models what they would read from the positions: that no row packs several sequences."""
-    masks = sys.modules.get("transformers.masking_utils")
-    if masks is None:
-        yield
-        return
-    original = masks.find_packed_sequence_indices
-    masks.find_packed_sequence_indices = lambda position_ids: None
-    try:
-        yield
-    finally:
-        masks.find_packed_sequence_indices = original
-
-
-def _of_config(config, setup, batch):
-    """A causal language model with random weights: nothing is downloaded."""
-    from transformers import AutoModelForCausalLM
-
-    config = copy.deepcopy(config)
-    config.use_cache = False
-    for field, value in vars(config).items():
-        if ("dropout" in field or field.endswith("_pdrop")) and isinstance(value, float):
-            setattr(config, field, setup.dropout)
-    attention = "eager" if setup.attention == "eager" else "sdpa"
-    if batch is None:
-        shape = (setup.batch, setup.sequence), torch.int64
-        batch = {"input_ids": shape, "labels": shape}
-    return _own(lambda: AutoModelForCausalLM.from_config(config, attn_implementation=attention).train(), batch)

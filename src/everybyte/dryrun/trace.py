@@ -8,6 +8,8 @@ from itertools import accumulate
 from .. import checks
 from ..catalog import Model
 from ..setup import Setup
+from ..tables import Table
+from ..units import text
 from .tracker import Allocation, is_loss
 
 PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss", "workspace")
@@ -16,15 +18,15 @@ SHARED_PARTS = ("unsharded", "communication")
 PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace:
     """One steady training step, counted.
 
     Attributes:
-        model, setup: what ran. block: bytes that each allocation is rounded up to a multiple of; 1 for none, 512 as CUDA.
+        model, setup: what ran. rounding: bytes that each allocation is rounded up to a multiple of; 1 for none, 512 as CUDA.
         operations: (name, phase, owner) of each operation that allocated, and of each mark.
         allocations: all, those that outlived the step with `death` None.
-        marks: a moment's name, one of `PHASES` but for `step` -> its number among the operations.
+        marks: the end of a phase, one of `PHASES` but for `step` -> its number among the operations.
     """
 
     model: Model
@@ -32,11 +34,11 @@ class Trace:
     operations: list[tuple[str, str, str]]
     allocations: list[Allocation]
     marks: dict[str, int]
-    block: int = 1
+    rounding: int = 1
 
     def size(self, allocation: Allocation) -> int:
-        """The allocation's bytes, rounded up to the block."""
-        return -(-allocation.bytes // self.block) * self.block
+        """The allocation's bytes, rounded up."""
+        return -(-allocation.bytes // self.rounding) * self.rounding
 
     @cached_property
     def live(self) -> list[int]:
@@ -72,19 +74,17 @@ class Trace:
     def peak_at(self) -> str:
         """Where in the step the peak is: `forward`, `loss forward`, `loss backward`, `backward` or `optimizer step`."""
         _, phase, owner = self.operations[self.peak_operation]
-        if phase == "optimizer":
-            return "optimizer step"
-        return f"loss {phase}" if is_loss(owner) else phase
+        return f"loss {phase}" if is_loss(owner) and phase != "optimizer step" else phase
 
     @property
     def parts(self) -> dict[str, int]:
         """Bytes of each part at the peak; they sum to `peak`."""
         return self._parts(self.peak_operation)
 
-    def parts_at(self, moment: str) -> dict[str, int]:
-        """Bytes of each part at a moment: `rest`, `after_forward`, `after_backward` or `after_step`."""
-        checks.one_of("Trace", "moment", moment, self.marks)
-        return self._parts(self.marks[moment])
+    def parts_at(self, phase: str) -> dict[str, int]:
+        """Bytes of each part at the end of a phase: `rest`, `after_forward`, `after_backward` or `after_step`."""
+        checks.one_of("Trace", "phase", phase, self.marks)
+        return self._parts(self.marks[phase])
 
     def _parts(self, operation):
         return {part: line[operation] for part, line in self._timeline.items()}
@@ -107,9 +107,9 @@ class Trace:
     @property
     def host(self) -> dict[str, int]:
         """Bytes of each part in the memory of the CPU after backward, when all of it is there; empty without offload."""
-        there = [a for a in self._alive(self.marks["after_backward"]) if a.host]
-        parts = ("parameters", "gradients", "optimizer") if there else ()
-        return {part: sum(a.bytes for a in there if a.part == part) for part in parts}
+        parts = ("parameters", "gradients", "optimizer")
+        there = [a for a in self._alive(self.marks["after_backward"]) if a.host and a.part in parts]
+        return {part: sum(a.bytes for a in there if a.part == part) for part in parts if there}
 
     def by_owner(self, operation: int | None = None) -> list[tuple[str, str, int, int]]:
         """What lives at an operation, by default the peak's: (owner, part, tensors, bytes), most bytes first.
@@ -122,6 +122,19 @@ class Trace:
             count, size = gathered.get(key, (0, 0))
             gathered[key] = count + 1, size + self.size(allocation)
         return sorted(((*key, *found) for key, found in gathered.items()), key=lambda row: -row[3])
+
+    def table(self) -> Table:
+        """Each part at the peak and at the ends of the phases, in bytes, as a budget's."""
+        columns = {"at the peak": self.parts} | {name.replace("_", " "): self.parts_at(name) for name in self.marks}
+        names = [part for part in self.parts if any(live[part] for live in columns.values())]
+        rows = [[part, *(live[part] for live in columns.values())] for part in names]
+        return Table(["part (B)", *columns], [*rows, ["total", *(sum(live.values()) for live in columns.values())]])
+
+    def __repr__(self):
+        return f"Trace({self.model.name}: peak {text(self.peak)}, {self.peak:,} B, in the {self.peak_at})"
+
+    def _repr_html_(self):
+        return self.table()._repr_html_()
 
     def as_dict(self) -> dict:
         """As JSON holds it: whole bytes."""

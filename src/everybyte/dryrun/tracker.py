@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .answers import answer
+from .cuda import ANSWERS, ON_HOST, SCRATCH
 
 aten = torch.ops.aten
 #: The in-place operations on lists of tensors that PyTorch's optimizers are made of.
@@ -56,7 +57,7 @@ class Tracker(TorchDispatchMode):
     Attributes:
         operations: (name, phase, owner) of each operation that allocated, and of each mark.
         allocations: every `Allocation`, in order of birth.
-        phase: set by the caller as the step goes on: `rest`, `forward`, `backward`, `optimizer`.
+        phase: set by the caller as the step goes on: `rest`, `forward`, `backward`, `optimizer step`.
         opened: classes of tensors that are made of others; the others are followed.
         host: whether what is made now stands in the memory of the CPU.
     """
@@ -175,7 +176,7 @@ class Tracker(TorchDispatchMode):
             return None  # nothing is allocated, and a check of hundreds of shapes would cost more than the rest
         if func.name() in _COPIES:
             return None
-        if func is aten._local_scalar_dense.default and args[0].is_meta and self.phase in ("rest", "optimizer"):
+        if func is aten._local_scalar_dense.default and args[0].is_meta and self.phase in ("rest", "optimizer step"):
             return 0.0  # the one number that a step reads back is the scaler's count of infinite gradients: none
         if self.phase == "forward":
             self._check_devices(func, args)
@@ -183,7 +184,7 @@ class Tracker(TorchDispatchMode):
             with self.on_host():  # FSDP sends a gradient there
                 return self.__torch_dispatch__(aten.clone.default, types, args)
         try:
-            out = answer(func, args, kwargs)
+            out = ANSWERS[func](*args, **kwargs) if func in ANSWERS else answer(func, args, kwargs)
         except (NotImplementedError, RuntimeError) as error:
             if isinstance(error, NotImplementedError) or _VALUES & set(func.tags):
                 raise ValueError(
@@ -201,8 +202,14 @@ class Tracker(TorchDispatchMode):
         if born:
             name = func.overloadpacket.__name__
             self.operations.append((name, self.phase, owner))
+            part = part or self._part(func, args, owner)
             for storage in born:
-                self._follow(storage, owner, name, part or self._part(func, args, owner))
+                self._follow(storage, owner, name, part)
+            for place in ON_HOST.get(func, ()):
+                self._live[out[place].untyped_storage()._cdata].host = True
+            if func in SCRATCH:
+                size = SCRATCH[func](*args)
+                self.allocations.append(Allocation(size, self.now, owner, name, part, death=self.now, host=self.host))
         return out
 
     def _check_devices(self, func, args):
@@ -225,7 +232,7 @@ class Tracker(TorchDispatchMode):
         return owner
 
     def _part(self, func, args, owner):
-        if self.phase in ("rest", "optimizer"):
+        if self.phase in ("rest", "optimizer step"):
             return "optimizer"
         if func is aten._to_copy.default:
             if args[0].untyped_storage()._cdata in self._weights:

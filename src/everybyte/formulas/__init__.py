@@ -1,7 +1,7 @@
 """The formulas of the book, in sympy: the notation, the registry, one module for each topic."""
 
-from . import checkpointing, compute, formats, llama, parameters, sharding, states, step, workspaces, zero  # noqa: F401  each fills the registry
-from .registry import Amount, Formula, Tensor, bindings, formula, registry
+from . import checkpointing, compute, formats, parameters, sharding, states, step, workspaces, zero  # noqa: F401  each fills the registry
+from .registry import Amount, Formula, bindings, formula, registry
 from .symbols import SYMBOLS
 
-__all__ = ["SYMBOLS", "Amount", "Formula", "Tensor", "bindings", "formula", "registry"]
+__all__ = ["SYMBOLS", "Amount", "Formula", "bindings", "formula", "registry"]

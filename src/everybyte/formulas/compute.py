@@ -15,9 +15,24 @@ _DENSE = (
 )
 
 
+def dense(model, setup):
+    """Why what holds for a dense decoder does not hold, in words; None where it does."""
+    for field, allowed in (("experts", 0), ("latent_rank", 0), ("embedding_width", model and model.width)):
+        if model is not None and getattr(model, field) != allowed:
+            return f"Model.{field}: {getattr(model, field)!r} of {model.name}; allowed: {allowed!r}"
+    return None
+
+
 def _register(item, title, expr, *assumptions, source=_COUNTER):
     return register(
-        f"flops.{item}", title, expr, "", source=source, chapter=_CHAPTER, assumptions=(*_DENSE, *assumptions)
+        f"flops.{item}",
+        title,
+        expr,
+        "",
+        source=source,
+        chapter=_CHAPTER,
+        assumptions=(*_DENSE, *assumptions),
+        refuses=dense,
     )
 
 

@@ -1,7 +1,9 @@
 """The registry: every formula of the book, by name."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import FunctionType
 
 import sympy
 
@@ -9,7 +11,7 @@ from .. import checks
 from ..catalog import Model
 from ..setup import Setup
 from .printing import compile_python, javascript
-from .symbols import BY_SYMBOL, SYMBOLS, block
+from .symbols import BY_SYMBOL, SYMBOLS
 
 _REGISTRY: dict[str, "Formula"] = {}
 
@@ -49,59 +51,37 @@ def _digits(value: int) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Tensor:
-    """Tensors of one shape that the step holds: `count` of them, `elements` numbers each.
-
-    Attributes:
-        name: as in the reference model. elements, count: expressions.
-        unfused: where the model's [fused] is 0, the tensor stands as these pieces instead; they sum to `elements`.
-    """
-
-    name: str
-    elements: sympy.Expr
-    count: sympy.Expr = sympy.Integer(1)
-    unfused: tuple = ()
-
-    def numbers(self):
-        """The numbers held, in all."""
-        return self.count * self.elements
-
-    def bytes(self, width, fused):
-        """The bytes held, each tensor rounded up to the allocator's block."""
-        whole = _rounded(self.elements * width)
-        if not self.unfused:
-            return self.count * whole
-        return self.count * (fused * whole + (1 - fused) * sum(_rounded(piece * width) for piece in self.unfused))
-
-
-def _rounded(size):
-    return block * sympy.ceiling(size / block)
-
-
-@dataclass(frozen=True, eq=False)
 class Formula:
     """A named formula.
 
     Attributes:
-        name: `topic.item`. title: in words. expr: sympy's. unit: `parameters`, `B`, `bit` or `` for a pure number.
+        name: `topic.item`. title: in words. made: sympy's expression, or a function that makes it when it is first asked for.
+        unit: `parameters`, `B`, `bit` or `` for a pure number.
         assumptions: what it holds under. source: paper and equation, or the code that it describes.
-        chapter: the notebook that derives it. rounded: the same with each tensor rounded up to the allocator's block.
+        chapter: the notebook that derives it. rounded: the same with each tensor rounded up, as `made`; None without.
+        refuses: (model or None, setup or None) -> why it does not hold for these, in words; None where it does.
     """
 
     name: str
     title: str
-    expr: sympy.Expr
+    made: sympy.Expr | Callable
     unit: str
     source: str
     chapter: str
     assumptions: tuple[str, ...] = ()
-    rounded: sympy.Expr | None = None
+    rounded: sympy.Expr | Callable | None = None
+    refuses: Callable | None = None
 
-    def in_blocks(self) -> "Formula":
-        """The same formula with each tensor rounded up to the allocator's block, the symbol `block`."""
+    @cached_property
+    def expr(self) -> sympy.Expr:
+        """The expression."""
+        return sympy.sympify(self.made() if isinstance(self.made, FunctionType) else self.made)
+
+    def rounded_up(self) -> "Formula":
+        """The same formula with each tensor rounded up to a multiple of the symbol `rounding`."""
         if self.rounded is None:
             return self
-        return replace(self, expr=self.rounded, rounded=None)
+        return replace(self, made=self.rounded, rounded=None)
 
     @cached_property
     def symbols(self):
@@ -151,13 +131,20 @@ class Formula:
             An `Amount` where the value is whole, else a number.
 
         Raises:
-            ValueError: where a symbol has no value, or a name is not in the notation.
+            ValueError: where a symbol has no value, a name is not in the notation, or the formula does not hold for the model
+                or the setup: the message names the field.
         """
+        self.check(model, setup)
         for name in values:
             checks.one_of("formula", "symbol", name, SYMBOLS)
         values = bindings(model, setup, self.symbols) | values
         result = self(**values)
         return Amount(result, self, model, setup, values) if result == int(result) else result
+
+    def check(self, model: Model | None, setup: Setup | None) -> None:
+        """Raise ValueError where the formula was not derived for the model or the setup."""
+        if self.refuses and (why := self.refuses(model, setup)):
+            raise ValueError(f"formula {self.name}: {why}")
 
     def given(self, **values):
         """The expression with some symbols, by name in code, replaced by numbers or expressions."""
@@ -169,8 +156,9 @@ class Formula:
         """The expression for a model's architecture, and a setup's switches and data types; other dimensions stay letters.
 
         Conditions and absent parts are put in. `Min(B - 1, 1)` and the like, which tell a trivial dimension from
-        others, become 1 where the model and the setup make them so.
+        others, become 1 where the model and the setup make them so. Raises as `at`.
         """
+        self.check(model, setup)
         entries = [e for e in self.symbols if e.name != "parameters"]
         values = bindings(model, setup, entries)
         numbers = {e.name for e in entries if e.unit in ("0 or 1", "B") and e.needs} | {"block_norms", "states"}
@@ -201,24 +189,12 @@ class Formula:
             raise ValueError(f"formula {self.name}: no value for {names}; give a {' and a '.join(who)}, or name it")
 
 
-def register(name, title, expr, unit, *, source, chapter, assumptions=(), rounded=None) -> Formula:
+def register(name, title, made, unit, *, source, chapter, assumptions=(), rounded=None, refuses=None) -> Formula:
     """Add a formula to the registry. A name is given once."""
     if name in _REGISTRY:
         raise ValueError(f"formula.name: {name!r} is registered already")
-    _REGISTRY[name] = Formula(name, title, sympy.sympify(expr), unit, source, chapter, tuple(assumptions), rounded)
+    _REGISTRY[name] = Formula(name, title, made, unit, source, chapter, tuple(assumptions), rounded, refuses)
     return _REGISTRY[name]
-
-
-def compile_expressions(exprs, arrays=False):
-    """One fast function of a model, a setup, a block, and symbols by name that replace what those say.
-
-    It returns the list of the expressions' values. With `arrays` the named symbols may be numpy arrays, which broadcast.
-    """
-    exprs = list(exprs)
-    used = set().union(*(e.free_symbols for e in exprs))
-    entries = [entry for entry in SYMBOLS.values() if entry.symbol in used]
-    program = compile_python(exprs, {e.symbol: e.name for e in entries}, arrays)
-    return lambda model, setup, block, **named: program(**{"block": block, **bindings(model, setup, entries), **named})
 
 
 def registry() -> dict[str, Formula]:

@@ -2,7 +2,8 @@
 
 from sympy import Add, ceiling
 
-from .parameters import TENSORS
+from .parameters import TIMES
+from .parameters import WEIGHTS as TENSORS
 from .registry import register
 from .symbols import (
     B,
@@ -11,14 +12,14 @@ from .symbols import (
     P,
     S,
     accumulated,
-    block,
     eager,
-    fused,
     fused_adam,
     g,
     g_m,
     m_w,
+    mask_buffers,
     n_s,
+    rounding,
     s_b,
     scaled,
     w,
@@ -29,18 +30,38 @@ _CHAPTER = "13_gradients_and_optimizers"
 _ZERO = "Rajbhandari et al. 2020 (ZeRO), arXiv:1910.02054, section 3.1"
 
 
-def in_blocks(width, tensors=TENSORS):
-    """Bytes of one number of `width` bytes for each of the tensors' numbers, each tensor rounded up to the block."""
-    return Add(*(t.bytes(width, fused) for t in tensors))
-
-
 def vector(numbers, width, count=1):
-    """Bytes of so many tensors of so many numbers: exact, and rounded up to the block."""
-    return count * numbers * width, count * block * ceiling(numbers * width / block)
+    """Bytes of so many tensors of so many numbers: exact, and each rounded up."""
+    return count * numbers * width, count * rounding * ceiling(numbers * width / rounding)
+
+
+def per_weight(width):
+    """Bytes of `width` for each number of the weights, each tensor rounded up."""
+    return Add(*(vector(t.numbers, width, TIMES[t.group] * t.count)[1] for t in TENSORS))
+
+
+def one_gpu(model, setup):
+    """Why a formula of what stands on one GPU that trains by itself does not hold."""
+    if model is not None and (unlike := model.unlike_reference()):
+        return f"{unlike}; eb.dry_run answers"
+    if setup is not None and setup.distributed:
+        return f"Setup.sharding: {setup.sharding!r} on {setup.gpus} GPUs; it was derived for one GPU, and eb.budget answers"
+    return None
 
 
 def _bytes(name, title, expr, rounded, *assumptions, source=_ZERO):
-    return register(name, title, expr, "B", source=source, chapter=_CHAPTER, assumptions=assumptions, rounded=rounded)
+    refuses = one_gpu if name.startswith("phase.") else None
+    return register(
+        name,
+        title,
+        expr,
+        "B",
+        source=source,
+        chapter=_CHAPTER,
+        assumptions=assumptions,
+        rounded=rounded,
+        refuses=refuses,
+    )
 
 
 def _sum(name, title, *terms, assumptions=(), source="the sum of the named terms"):
@@ -49,31 +70,31 @@ def _sum(name, title, *terms, assumptions=(), source="the sum of the named terms
     return _bytes(name, title, Add(*(p[0] for p in pairs)), Add(*(p[1] for p in pairs)), *assumptions, source=source)
 
 
-WEIGHTS = _bytes("weights", "weights", w * P, in_blocks(w))
+WEIGHTS = _bytes("weights", "weights", w * P, per_weight(w))
 GRADIENT_BUFFER = _bytes(
     "gradients.buffer",
     "gradients kept in a buffer from step to step",
     g_m * P,
-    in_blocks(g_m),
+    per_weight(g_m),
     source="Megatron-LM, accumulate_allreduce_grads_in_fp32",
 )
-FRESH = _bytes("gradients.fresh", "gradients that backward leaves", g * P, in_blocks(g), "every parameter is trained")
+FRESH = _bytes("gradients.fresh", "gradients that backward leaves", g * P, per_weight(g), "every parameter is trained")
 GRADIENTS = _sum("gradients", "gradients after backward", FRESH, GRADIENT_BUFFER)
 MASTER = _bytes(
     "optimizer.master",
     "master weights",
     m_w * P,
-    in_blocks(m_w),
+    per_weight(m_w),
     source="Micikevicius et al. 2018, arXiv:1710.03740, section 3.1",
 )
 STATES = _bytes(
     "optimizer.states",
     "momentum and variance",
     n_s * s_b * P,
-    n_s * in_blocks(s_b),
+    n_s * per_weight(s_b),
     source="Kingma and Ba 2015, arXiv:1412.6980, algorithm 1; PyTorch, torch/optim",
 )
-_tensors = Add(*(t.count * (fused + (1 - fused) * len(t.unfused) if t.unfused else 1) for t in TENSORS))
+_tensors = Add(*(TIMES[t.group] * t.count for t in TENSORS))
 COUNTERS = _bytes(
     "optimizer.counters",
     "step counters of a fused Adam, one a tensor",
@@ -91,7 +112,8 @@ OPTIMIZER = _sum("optimizer", "all that the optimizer keeps from step to step", 
 BUFFERS = _bytes(
     "buffers",
     "causal masks of eager attention, one a block",
-    *vector(N_max**2, w_s, eager * L),
+    *vector(N_max**2, w_s, eager * mask_buffers * L),
+    "a Llama makes its mask in each forward",
     source="nanoGPT, model.py, the buffer `bias`",
 )
 REST = _sum("phase.rest", "live bytes between steps", WEIGHTS, BUFFERS, GRADIENT_BUFFER, OPTIMIZER)

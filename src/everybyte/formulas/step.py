@@ -1,36 +1,274 @@
-"""What the book derives of a whole step, by name: read off the ledger."""
+"""What the book derives of a whole step, by name: read off the courses of a GPT's steps."""
 
 from dataclasses import dataclass
 from functools import cache
 
-from sympy import Add, Max, Min, ceiling, expand
+from sympy import Add, Max, Min, ceiling
 
-from .ledger import Ledger, chunk, chunks, exact, full, t
+from ..theory import place_of
+from ..theory.reading import operations, standing
+from .parameters import of_reference
+from .readings import both, expression, letter, merged, more, reading
 from .registry import register
-from .states import AFTER_STEP, BUFFERS, FRESH, GRADIENT_BUFFER, OPTIMIZER, REST, SHARES, WEIGHTS
+from .states import AFTER_STEP, BUFFERS, FRESH, GRADIENT_BUFFER, OPTIMIZER, REST, WEIGHTS, one_gpu
 from .symbols import (
+    A,
+    B,
     H,
     K,
     L,
     P,
+    S,
     V,
     accumulated,
     adam,
     autocast,
     c,
     chunked,
+    eager,
     foreach,
     g_m,
+    loop,
     master,
-    moved,
+    n_c,
     s_b,
     scaled,
-    segmented,
-    selective,
-    tied,
     w,
 )  # fmt: skip
-from .walking import Shape, walk
+
+t, full = B * S, 1 - autocast
+#: Tokens in a chunk of the chunked loss.
+chunk = ceiling(t / n_c)
+_READ = "PyTorch, tools/autograd/derivatives.yaml: what each backward reads"
+#: What matters to what a block keeps of attention.
+_ATTENTION = ("eager", both("narrow"), both("several", "heads"))
+
+
+# What a formula was derived for.
+
+
+def _derived(model, setup):
+    """Why a formula of any architecture that is derived does not hold."""
+    return f"{why}; eb.dry_run answers" if model is not None and (why := model.unlike_reference()) else None
+
+
+def gpt(model, setup):
+    """Why a formula that was read off a GPT's step does not hold, in words; None where it does."""
+    if model is not None:
+        if unlike := model.unlike_reference("gpt"):
+            return f"{unlike}; eb.budget answers"
+        for field, allowed in (("fused", (True,)), ("activation", ("gelu", "gelu_tanh"))):
+            if getattr(model, field) not in allowed:
+                words = " or ".join(map(repr, allowed))
+                return f"Model.{field}: {getattr(model, field)!r} of {model.name}; allowed: {words}; eb.budget answers"
+        if setup is not None and setup.batch * setup.sequence * model.heads == 1 and model.head_width % 8:
+            return "Setup.batch: 1, with one token and one head; allowed: 2 or more"
+    return None
+
+
+def _blocks(model, setup):
+    if setup is not None and setup.checkpointing == "operations":
+        return "Setup.checkpointing: 'operations'; allowed: 'none', 'full', 'every-k', 'selective'; eb.budget answers"
+    return gpt(model, setup)
+
+
+def _alone(model, setup):
+    return one_gpu(model, setup) or _blocks(model, setup)
+
+
+def _plain(model, setup):
+    if setup is not None and setup.loss != "plain":
+        return f"Setup.loss: {setup.loss!r}; allowed: 'plain'; eb.budget answers"
+    return _alone(model, setup)
+
+
+def _one_batch(model, setup):
+    if setup is not None and setup.accumulation > 1:
+        return f"Setup.accumulation: {setup.accumulation}; allowed: 1; eb.budget answers"
+    return _plain(model, setup)
+
+
+# What stands after forward.
+
+
+def _after_forward(part):
+    """What reads off what stands of a part after forward."""
+    return lambda **on: reading(**on).at("after_forward").live[part]
+
+
+def _block(read):
+    """What a block keeps, by the switches that matter to it."""
+    return merged(read, _ATTENTION) + more(read, "dropped", both("eager"))
+
+
+def _activations():
+    read = _after_forward("activations")
+    plain = _block(read)
+    found = plain + more(read, "chunked")
+    for name, tree in (("segmented", ()), ("selective", both("eager"))):
+
+        def saved(**on):
+            return read(**{name: 1}, **on)  # noqa: B023
+
+        found += letter(name) * (merged(saved, tree) + more(saved, "dropped") - plain)
+    return expression(found)
+
+
+def _casts():
+    read = _after_forward("casts")
+    return expression(merged(read, both("segmented")) + more(read, "chunked"))
+
+
+def _loss():
+    read = _after_forward("loss")
+    return expression(merged(read, both("accumulated")) + more(read, "chunked"))
+
+
+def _made_in(phase, **where):
+    """Picks the operations of a phase that stand in these turns of loops."""
+    return lambda o: o.phase == phase and where.items() <= dict(o.place).items()
+
+
+def kept(names=(), beside=0, family="gpt", **fixed):
+    """What reads off how much of activations a block's forward leaves: all, or what operations of some names make.
+
+    Args:
+        beside: how many of the tensors that such an operation makes are left out, the first of them its result.
+    """
+
+    def read(**on):
+        found = reading(family, **fixed | on)
+        forward = list(filter(_made_in("forward"), operations(found.course.items)))
+        makers = list(filter(_made_in("forward", block=1), forward))
+        if names and not any(o.name in names for o in makers):
+            raise KeyError(f"no operation {names} in a block")
+        left = standing(makers, forward)
+        return found.bytes(
+            p for name, i, p in left if p.part == "activations" and i >= beside and (name in names or not names)
+        )
+
+    return read
+
+
+def _register(name, title, made, chapter, *assumptions, refuses=gpt, source=_READ):
+    return register(name, title, made, "B", source=source, chapter=chapter, assumptions=assumptions, refuses=refuses)
+
+
+_AUTOCAST = "PyTorch, aten/src/ATen/autocast_mode.h"
+_SUM = "the sum of the named terms"
+_GELU = "nanoGPT's block: query, key and value in one layer, GELU"
+_register(
+    "activations.block", "what one block keeps for backward", lambda: expression(_block(kept())), "14_activations",
+    "no checkpointing", _GELU,
+)  # fmt: skip
+ACTIVATIONS = _register(
+    "activations", "activations after forward: tokens, embeddings, blocks, last norm",
+    _activations, "14_activations", _GELU, refuses=_blocks,
+)  # fmt: skip
+CASTS = _register(
+    "casts", "autocast's copies of the weights, kept until backward is done with them", _casts, "14_activations", source=_AUTOCAST, refuses=_blocks,
+)  # fmt: skip
+_SQUARES = ("causal mask", "softmax", "weights dropout", "weights cast")
+_register(
+    "attention.scores", "the squares that eager attention keeps, one block",
+    lambda: eager * expression(merged(kept(_SQUARES, eager=1), both("dropped"))), "15_attention",
+    source="nanoGPT, model.py; " + _AUTOCAST,
+)  # fmt: skip
+_register(
+    "attention.flash", "what flash attention keeps beside query, key, value and output, one block",
+    lambda: (1 - eager) * expression(merged(kept(("flash attention",), beside=1))), "15_attention",
+    source="Dao et al. 2022, arXiv:2205.14135, algorithm 2; PyTorch, _scaled_dot_product_*_attention",
+)  # fmt: skip
+_register("logits", "the logits", t * V * c, "16_loss", source="nanoGPT, model.py", refuses=None)
+_register(
+    "loss.logits", "the logits-sized tensors at the loss's worst moment, in its backward: three of them",
+    (t + chunked * (chunk - t)) * V * (full * 3 * c + autocast * (4 + 4 + c)), "16_loss", refuses=None,
+    source="PyTorch, F.cross_entropy; " + _AUTOCAST,
+)  # fmt: skip
+LOSS = _register(
+    "loss", "what head and loss hold after forward", _loss, "16_loss", refuses=_derived,
+    source="PyTorch, F.cross_entropy; " + _AUTOCAST,
+)  # fmt: skip
+AFTER_FORWARD = _register(
+    "phase.after_forward", "live bytes after forward",
+    lambda: REST.expr + accumulated * FRESH.expr + CASTS.expr + ACTIVATIONS.expr + LOSS.expr, "17_the_step", source=_SUM,
+    refuses=_alone,
+)  # fmt: skip
+_register(
+    "phase.after_backward", "live bytes after backward", AFTER_STEP.expr, "17_the_step",
+    "gradients are all there, activations are all gone", source=_SUM, refuses=one_gpu,
+)  # fmt: skip
+
+
+# The optimizer's step.
+
+#: What it takes beside all tensors at once: gradients in fp32, and the root of the variance.
+_GRADIENTS, _ROOTS = 4 * master * (1 - Min(g_m, 1)) * P, adam * foreach * s_b * P
+
+
+@cache
+def _one_root():
+    """The loop's most: the tensor before's root, scaled, still has its name while this one's root is scaled."""
+    tensors = of_reference(
+        "embeddings", "block", "dense", "last", fused=1, gated=0, qk_norm=0, kv_heads=A, head_width=H / A
+    )  # fmt: skip
+    order = [(x.numbers, x.count) for x in tensors]
+    pairs = [2 * order[0][0]]
+    for (first, _), (before, surely), (numbers, there) in zip([(0, 0), *order], order, order[1:], strict=False):
+        pairs.append(there * (surely * before + (1 - surely) * first + 2 * numbers))
+    return adam * loop * s_b * Max(*pairs, evaluate=False)
+
+
+def _step():
+    most = 4 * scaled + _GRADIENTS + _ROOTS + _one_root()
+    return AFTER_STEP.expr + Max(16 * scaled, most, evaluate=False)
+
+
+def _looped(model, setup):
+    """The loop goes from tensor to tensor in a GPT's order."""
+    return one_gpu(model, setup) or (
+        gpt(model, setup) if setup is not None and setup.optimizer_impl == "loop" else None
+    )
+
+
+_register(
+    "phase.step", "the most that lives in the optimizer's step", _step, "17_the_step", source="PyTorch, torch/optim/adam.py",
+    refuses=_looped,
+)  # fmt: skip
+
+
+# Instants.
+
+
+def _above(mark, *names):
+    """What reads off how much more lives at an operation than at a mark."""
+
+    def read(**on):
+        found = reading(**on)
+        return sum(found.at(*names).live.values()) - sum(found.at(mark).live.values())
+
+    return read
+
+
+def _in_loss(name):
+    more = _above("after_forward", name)
+    return lambda: AFTER_FORWARD.expr.subs(chunked, 0) + expression(merged(more, both("accumulated")))
+
+
+for _name, _op, _of in (
+    ("nll", "negative log-likelihood backward", "the negative log-likelihood"),
+    ("log_softmax", "log-softmax backward", "log-softmax"),
+):
+    _register(
+        f"instant.{_name}_backward", f"live bytes in the backward of {_of}", _in_loss(_op), "17_the_step", "the plain loss",
+        source=_SUM, refuses=_plain,
+    )  # fmt: skip
+_ENDS = ("token gradient", "token rows gradients added")
+_register(
+    "instant.end_of_backward", "live bytes as the gradient of the token table is made, or added to the head's",
+    lambda: AFTER_STEP.expr + expression(merged(_above("after_backward", *_ENDS), both("tied"), moved=True)),
+    "17_the_step", "the plain loss", "one batch a step", source=_SUM, refuses=_one_batch,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,152 +285,111 @@ class Instant:
         return Add(*self.parts.values())
 
 
-def _rest():
-    states = {"parameters": WEIGHTS, "buffers": BUFFERS, "optimizer": OPTIMIZER, "gradients": GRADIENT_BUFFER}
-    return {part: f.expr for part, f in states.items()}
+#: What matters to the instants of a step, one by one; biases and a tied head add to what lives, whatever else is switched on.
+_BIASES = ("qkv_bias", "out_bias", "ffn_bias", "norm_bias")
 
 
 @cache
-def instants() -> tuple[Instant, ...]:
-    """Every instant of the step, in order, in exact tensor bytes: the peak is the largest of their totals.
+def instants(names=None) -> tuple[Instant, ...]:
+    """Every instant of a GPT's step, in order, in exact tensor bytes: the peak is the largest of their totals.
 
-    With the plain loss, no checkpointing and one batch.
+    With the plain loss, no checkpointing, one batch, more than one block, and heads and tokens that are more than one.
+
+    Args:
+        names: only those with these (moment, name).
     """
-    seen = []
-
-    def see(moment, name, live):
-        if name is not None:
-            seen.append(Instant(moment, name, dict(live)))
-
-    walk(_EXACT.amounts(), Shape(_Layers()), _rest(), see)
-    return tuple(seen)
-
-
-class _Layers:
-    """The number of blocks as a letter: more than one."""
-
-    def __sub__(self, other):
-        return L - other
-
-    def __gt__(self, other):
-        return True
+    order, levels = _levels()
+    rest = {"parameters": WEIGHTS, "buffers": BUFFERS, "optimizer": OPTIMIZER, "gradients": GRADIENT_BUFFER}
+    found, known = [], {}
+    for place, (moment, name, *_) in enumerate(order):
+        if names is not None and (moment, name) not in names:
+            continue
+        parts = {part: f.expr for part, f in rest.items()}
+        for part in ("casts", "gradients", "activations", "loss"):
+            level = {key: course[place].get(part, 0) for key, course in levels.items()}
+            if (said := tuple(level.values())) not in known:
+                known[said] = expression(_over_structures(lambda **on: level[_key(on)]))  # noqa: B023
+            parts[part] = parts.get(part, 0) + known[said]
+        found.append(Instant(moment, name, parts))
+    return tuple(found) + tuple(i for i in _in_the_optimizer() if names is None or (i.moment, i.name) in names)
 
 
-_EXACT, _EXACT_CHUNKED = Ledger(exact), Ledger(exact, chunked=True)
-_SEGMENTS, _SELECTIVE = Ledger(exact, checkpointing="segments"), Ledger(exact, checkpointing="selective")
-_LATER = Ledger(exact, accumulation="later")
+def _key(on):
+    return tuple(sorted(on.items()))
 
 
-def _kept_by_blocks(part):
-    """What the blocks' forward leaves of a part, under any checkpointing; autocast's copies of biases go as forward ends."""
-    gone = _SEGMENTS.kept("loss", part) - _EXACT.kept("loss", part)  # the other copies, where segments forget them
-    passed = ceiling(L / K) * _SEGMENTS.kept("first_block_passed", part)
-    passed += (L - ceiling(L / K)) * _SEGMENTS.kept("block_passed", part) + gone
-    kept = _EXACT.kept("block_forward", part)
-    kept += selective * expand(_SELECTIVE.kept("block_forward", part) - kept)
-    return (1 - segmented) * L * kept + segmented * expand(passed)
+def _over_structures(read):
+    """Of what lives at an instant, by all switches that matter to it."""
+    found, plain = merged(read, both("dropped", then=("eager", both("narrow"), both("several"))), moved=True), None
+    for name in (*_BIASES, "tied"):
+        plain = merged(read, moved=True) if plain is None else plain
+        found += (letter(name) - 1) * (plain - merged(lambda **on: read(**on, **{name: 0}), moved=True))  # noqa: B023
+    return found
 
 
-def _kept_by_loss(part):
-    """What the loss's forward leaves of a part, plain or chunked."""
-    plain = _EXACT.kept("loss", part)
-    passed = (chunks - 1) * _EXACT_CHUNKED.kept("chunk_forward", part)
-    passed += sum(_EXACT_CHUNKED.kept(s, part) for s in ("chunked_loss", "last_chunk_forward", "chunks_added"))
-    return plain + chunked * expand(passed - plain)
+def _levels():
+    """(the order of instants, structure -> part -> bytes more than between steps at each of them)."""
+    order, changes = [], {}
+
+    def see(**on):
+        changes[_key(on)] = _changes(reading(**on))
+        return 0
+
+    _over_structures(see)
+    for found in sorted(changes.values(), key=len, reverse=True):
+        _insert(order, found)
+    return order, {key: _filled(found, order) for key, found in changes.items()}
 
 
-def _register(
-    name,
-    title,
-    expr,
-    chapter,
-    *assumptions,
-    source="PyTorch, tools/autograd/derivatives.yaml: what each backward reads",
-):
-    return register(name, title, expr, "B", source=source, chapter=chapter, assumptions=assumptions)
+def _changes(read):
+    """(where, name, turn, which of equal ones) -> part -> bytes more than between steps: while it runs, and after it."""
+    found, seen = {}, {}
+    for moment in read.moments:
+        operation, turn = moment.operation, dict(moment.operation.place).get("block")
+        if operation.phase not in ("forward", "backward") or (operation.phase == "forward" and turn == 0):
+            continue
+        if not operation.taken:
+            continue
+        key = place_of(operation), operation.name, turn
+        seen[key] = seen.get(key, 0) + 1
+        more = [{part: live[part] - read.rest[part] for part in live} for live in (moment.live, moment.after)]
+        found[*key, seen[key]] = more
+    return found
 
 
-_AUTOCAST = "PyTorch, aten/src/ATen/autocast_mode.h"
-BLOCK_KEPT = _register(
-    "activations.block", "what one block keeps for backward", _EXACT.kept("block_forward", "activations"), "14_activations",
-    "no checkpointing; nanoGPT's block",
-)  # fmt: skip
-ACTIVATIONS = _register(
-    "activations", "activations after forward: tokens, embeddings, blocks, last norm",
-    _EXACT.kept("start", "activations") + _kept_by_blocks("activations") + _kept_by_loss("activations"), "14_activations",
-)  # fmt: skip
-CASTS = _register(
-    "casts", "autocast's copies of the weights, kept until backward is done with them",
-    _kept_by_blocks("casts") + _kept_by_loss("casts"), "14_activations", source=_AUTOCAST,
-)  # fmt: skip
-SCORES = _register(
-    "attention.scores", "the squares that eager attention keeps, one block",
-    _EXACT.kept("block_forward", "activations", names={"future", "weights", "weights_dropped", "weights.mask", "weights_cast"}),
-    "15_attention", source="nanoGPT, model.py; " + _AUTOCAST,
-)  # fmt: skip
-FLASH = _register(
-    "attention.flash", "what flash attention keeps beside query, key, value and output, one block",
-    _EXACT.kept("block_forward", "activations", names={"lse", "lse32", "seed", "offset"}), "15_attention",
-    source="Dao et al. 2022, arXiv:2205.14135, algorithm 2; PyTorch, _scaled_dot_product_*_attention",
-)  # fmt: skip
-LOGITS = _register("logits", "the logits", t * V * c, "16_loss", source="nanoGPT, model.py")
-LOGITS_AT_PEAK = _register(
-    "loss.logits", "the logits-sized tensors at the loss's worst moment, in its backward: three of them",
-    (t + chunked * (chunk - t)) * V * (full * 3 * c + autocast * (4 + 4 + c)), "16_loss",
-    source="PyTorch, F.cross_entropy; " + _AUTOCAST,
-)  # fmt: skip
-LOSS = _register(
-    "loss", "what head and loss hold after forward",
-    _EXACT.kept("start", "loss") + _kept_by_loss("loss") + SHARES.expr, "16_loss",
-    source="PyTorch, F.cross_entropy; " + _AUTOCAST,
-)  # fmt: skip
-_SUM = "the sum of the named terms"
-AFTER_FORWARD = _register(
-    "phase.after_forward", "live bytes after forward",
-    REST.expr + accumulated * FRESH.expr + CASTS.expr + ACTIVATIONS.expr + LOSS.expr, "17_the_step", source=_SUM,
-)  # fmt: skip
-_register(
-    "phase.after_backward", "live bytes after backward", AFTER_STEP.expr, "17_the_step",
-    "gradients are all there, activations are all gone", source=_SUM,
-)  # fmt: skip
-_fresh = 4 * master * (1 - Min(g_m, 1)) * P
-STEP = _register(
-    "phase.step", "the most that lives in the optimizer's step",
-    AFTER_STEP.expr
-    + Max(16 * scaled, 4 * scaled + _fresh + adam * foreach * s_b * P + _EXACT.tensors["root"][1], evaluate=False),
-    "17_the_step", source="PyTorch, torch/optim/adam.py",
-)  # fmt: skip
+def _insert(order, keys):
+    """Put into an order what it lacks, each after what stands before it."""
+    place = 0
+    for key in keys:
+        if key in order:
+            place = max(place, order.index(key) + 1)
+        else:
+            order.insert(place, key)
+            place += 1
 
 
-def _in_loss(upto):
-    """Live bytes while an operation of the plain loss's backward runs."""
-    first, later = (ledger.kept("loss_backward", upto=upto) for ledger in (_EXACT, _LATER))
-    return AFTER_FORWARD.expr.subs(chunked, 0) + first + accumulated * expand(later - first)
+def _filled(changes, order):
+    """What lives at each place of the order; where a step has no such operation, what lives once those before it have run."""
+    found, passed, states, course = [], -1, list(changes.values()), {key: i for i, key in enumerate(changes)}
+    for key in order:
+        passed = max(passed, course.get(key, -1))
+        found.append(changes[key][0] if key in changes else states[passed][1] if passed >= 0 else {})
+    return found
 
 
-NLL = _register(
-    "instant.nll_backward", "live bytes in the backward of the negative log-likelihood",
-    _in_loss("negative log-likelihood backward"), "17_the_step", "the plain loss", source=_SUM,
-)  # fmt: skip
-LOG_SOFTMAX = _register(
-    "instant.log_softmax_backward", "live bytes in the backward of log-softmax",
-    _in_loss("log-softmax backward"), "17_the_step", "the plain loss", source=_SUM,
-)  # fmt: skip
+def _in_the_optimizer():
+    parts = {"parameters": WEIGHTS.expr, "buffers": BUFFERS.expr, "gradients": GRADIENT_BUFFER.expr + FRESH.expr}
+    tokens = {"activations": 8 * t, "loss": 8 * t + w}
+    for name, taken in (
+        ("gradients unscaled", 16 * scaled),
+        ("fp32 gradients", 4 * scaled + _GRADIENTS),
+        ("root of the variance", 4 * scaled + _GRADIENTS + _ROOTS),
+        ("root of one tensor's variance", 4 * scaled + _GRADIENTS + _one_root()),
+    ):
+        yield Instant("optimizer step", name, parts | tokens | {"optimizer": OPTIMIZER.expr + taken})
 
 
-def _at_the_end():
-    """The last two operations of backward: the table's gradient made, and added to the head's where that takes a third."""
-    size = {name: tensor[1] for name, tensor in _EXACT.tensors.items()}
-    third = tied * full
-    made = (1 - tied) * moved * size["token.grad"] + (1 - third) * (size["dx"] + size["token.partial"])
-    added = third * (size["token.partial"] + size["head.partial"] + moved * size["token.sum"])
-    return AFTER_STEP.expr + made + added + size["one"] + size["scaled_loss"]
-
-
-END = _register(
-    "instant.end_of_backward", "live bytes as the gradient of the token table is made, or added to the head's",
-    _at_the_end(), "17_the_step", "the plain loss", "one batch a step", source=_SUM,
-)  # fmt: skip
+# Checkpointing.
 
 _CHECKPOINT = {
     "chapter": "22_checkpointing",
@@ -200,24 +397,75 @@ _CHECKPOINT = {
 }
 
 
-def _register_checkpoint(name, title, expr, *assumptions):
-    return register(name, title, expr, "B", assumptions=assumptions, **_CHECKPOINT)
+def _again(block, part=None):
+    """What reads off how much a block holds that is made again: which of a segment of three."""
+
+    def read(**on):
+        found = reading(segmented=1, segment=3, **on)  # so short that each of its blocks is traced
+        everything = list(operations(found.course.items))
+        forward = {o.name for o in filter(_made_in("forward", block=1), everything)}
+        again = [o for o in filter(_made_in("backward", segment=1), everything) if o.name in forward]
+        return found.bytes(p for _, _, p in standing([o for o in again if ("block", block) in o.place], again))
+
+    return read
 
 
-_register_checkpoint(
-    "checkpoint.inputs", "what segments keep of the residual stream: the output of each", ceiling(L / K) * t * H * w
-)
-_register_checkpoint(
+def _segment():
+    return expression((letter("K") - 1) * _block(_again(1)) + _block(_again(2)))
+
+
+_register(
+    "checkpoint.inputs", "what segments keep of the residual stream: the output of each", ceiling(L / K) * t * H * w,
+    refuses=_derived, **_CHECKPOINT,
+)  # fmt: skip
+_register(
     "checkpoint.block", "what a block that is made again holds for its backward, autocast's copies of its weights included",
-    _SEGMENTS.kept("block_again") + _SEGMENTS.kept("casts_dropped"),
-    "not the last of its segment, whose output nobody asks for",
+    lambda: expression(_block(_again(1))), _CHECKPOINT["chapter"],
+    "not the last of its segment, whose output nobody asks for", source=_CHECKPOINT["source"],
 )  # fmt: skip
-_register_checkpoint(
+_register(
     "checkpoint.segment", "what a segment of K blocks holds when it is made again, autocast's copies of weights included",
-    (K - 1) * _SEGMENTS.kept("block_again") + _SEGMENTS.kept("last_block_again") + K * _SEGMENTS.kept("casts_dropped"),
-    "a full segment; the last one may be shorter",
+    _segment, _CHECKPOINT["chapter"], "a full segment; the last one may be shorter", source=_CHECKPOINT["source"],
 )  # fmt: skip
-_register_checkpoint(
-    "checkpoint.selective", "what one block keeps for backward where attention is made again",
-    _SELECTIVE.kept("block_forward", "activations"),
+for _way, _what in (
+    ("selective", "attention is made again"),
+    ("operations", "all but matrix products and attention is made again"),
+):
+    _register(
+        f"checkpoint.{_way}", f"what one block keeps for backward where {_what}",
+        lambda way=_way: expression(_block(kept(checkpointing=way))), source=_CHECKPOINT["source"],
+        chapter=_CHECKPOINT["chapter"],
+    )  # fmt: skip
+
+
+# A Llama.
+
+
+def _llama(model, setup):
+    """Why what was read off a Llama's step does not hold."""
+    if model is not None:
+        if unlike := model.unlike_reference("llama"):
+            return f"{unlike}; eb.budget answers"
+        for field, allowed in (("experts", 0), ("qk_norm", False), ("norm_offset", False)):
+            if getattr(model, field) != allowed:
+                return (
+                    f"Model.{field}: {getattr(model, field)!r} of {model.name}; allowed: {allowed!r}; eb.budget answers"
+                )
+        if model.head_width % 8:
+            return f"Model.head_width: {model.head_width} of {model.name}; allowed: multiples of 8; eb.budget answers"
+    if setup is not None:
+        if setup.attention != "flash" or setup.checkpointing != "none":
+            return "Setup.attention, Setup.checkpointing: allowed: 'flash', 'none'; eb.budget answers"
+        if setup.dtypes.compute == "fp32" and model is not None and model.kv_heads != model.heads:
+            return f"Model.kv_heads: {model.kv_heads} in fp32; allowed: as many as heads; eb.budget answers"
+    return None
+
+
+_register(
+    "activations.llama", "what one block of a Llama keeps for backward",
+    lambda: expression(merged(kept(family="llama"))), "14_activations",
+    "no checkpointing", "flash attention; in fp32, as many key heads as query heads", "heads that are a multiple of eight wide",
+    "queries and keys are turned before heads and tokens change places",
+    source="PyTorch, tools/autograd/derivatives.yaml: what each backward reads; Shazeer 2020, arXiv:2002.05202 (SwiGLU)",
+    refuses=_llama,
 )  # fmt: skip

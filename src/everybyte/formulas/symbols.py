@@ -79,9 +79,7 @@ E_s = _dimension("shared_experts", "E_s", "experts that every token visits")
 E_t = _dimension("experts_per_token", "E_t", "routed experts that one token visits")
 F_e = _dimension("expert_width", "F_e", "inner width of an expert")
 N_max = _dimension("positions", r"S_{max}", "longest sequence")
-L_m = _dimension(
-    "mixture_layers", "L_m", "layers with experts", value=lambda m: m.layers - m.dense_layers if m.experts else 0
-)
+L_m = _dimension("mixture_layers", "L_m", "layers with experts")
 R_q = _dimension("query_rank", "R_q", "rank of the queries' compression")
 R_kv = _dimension("latent_rank", "R_{kv}", "rank of the keys' and values' compression")
 D_r = _dimension("rope_width", "D_r", "rotary part of a head")
@@ -105,6 +103,8 @@ router_bias = _condition("router_bias", "a bias for each expert's score", lambda
 narrow = _condition("narrow", "the width of a head is no multiple of eight", lambda m: m.head_width % 8)
 latent = _condition("latent", "multi-head latent attention", lambda m: m.latent_rank > 0)
 
+mask_buffers = _condition("mask_buffers", "eager attention's causal masks are buffers", lambda m: m.family == "gpt")
+
 # Bytes of one number, by role.
 w = _of_setup(
     "weight_bytes", "w", "bytes of one weight in forward and backward", "B",
@@ -126,6 +126,12 @@ R = _of_setup("replicas", "R", "groups of GPUs that each divide a model among th
 sharded_optimizer = _switch("sharded_optimizer", "the optimizer's states are divided", lambda s: s.sharding != "none")
 sharded_gradients = _switch("sharded_gradients", "gradients are divided", lambda s: s.sharding in ("zero2", "zero3"))
 sharded_weights = _switch("sharded_weights", "weights are divided", lambda s: s.sharding == "zero3")
+one_unit = _switch("one_unit", "FSDP gathers the whole model at once", lambda s: s.fsdp and s.sharding_units == "model")
+ends_apart = _switch(
+    "ends_apart", "FSDP gathers the token embedding, and the last norm with the head, by themselves",
+    lambda s: s.fsdp and s.sharding_units == "block+ends",
+)  # fmt: skip
+no_sync = _switch("no_sync", "the last batch alone has its gradients sent", lambda s: s.no_sync)
 mixed = _of_setup(
     "cast_to_gather", r"[\text{cast to gather}]", "weights are cast before they are gathered", "0 or 1",
     lambda s: int(s.fsdp and s.dtypes.autocast),
@@ -140,7 +146,7 @@ m_w = _of_setup(
 s_b = _of_setup(
     "state_bytes", "s", "bytes of one number of optimizer state", "B", lambda s: DTYPE_BYTES[s.dtypes.states], True
 )
-n_s = _of_setup("states", "n_s", "optimizer states a parameter", "", lambda s: OPTIMIZERS[s.optimizer])
+n_s = _of_setup("states", "n_s", "optimizer states a parameter", "", lambda s: OPTIMIZERS[s.optimizer].states)
 n_c = _of_setup("loss_chunks", "n_c", "chunks asked for in the chunked loss", "", lambda s: s.loss_chunks, True)
 n_a = _of_setup(
     "accumulation", "n_a", "batches whose gradients add up before a step", "", lambda s: s.accumulation, True
@@ -160,12 +166,13 @@ half = _switch("half", "matrix products in 16 bits", lambda s: s.dtypes.compute 
 fp16 = _switch("fp16", "matrix products in fp16", lambda s: s.dtypes.compute == "fp16")
 master = _switch("master", "the optimizer has weights of its own", lambda s: s.dtypes.master)
 moved = _switch("moved", "gradients move to a buffer at once", lambda s: s.master_gradients == "fp32")
-adam = _switch("adam", "the optimizer is Adam or AdamW", lambda s: OPTIMIZERS[s.optimizer] == 2)
+adam = _switch("adam", "the optimizer is Adam or AdamW", lambda s: OPTIMIZERS[s.optimizer].algorithm == "adam")
 foreach = _switch("foreach", "the optimizer steps all tensors together", lambda s: s.optimizer_impl == "foreach")
 loop = _switch("loop", "the optimizer steps tensor by tensor", lambda s: s.optimizer_impl == "loop")
 fused_adam = _switch(
-    "fused_adam", "Adam's step is one kernel", lambda s: s.optimizer_impl == "fused" and OPTIMIZERS[s.optimizer] == 2
-)
+    "fused_adam", "Adam's step is one kernel",
+    lambda s: s.optimizer_impl == "fused" and OPTIMIZERS[s.optimizer].algorithm == "adam",
+)  # fmt: skip
 g = _of_setup(
     "gradient_bytes", "g", "bytes of one gradient as backward leaves it; 0 where it moves to a buffer", "B",
     lambda s: 0 if s.master_gradients == "fp32" else DTYPE_BYTES[s.dtypes.weights],
@@ -174,7 +181,9 @@ g_m = _of_setup(
     "gradient_buffer_bytes", "g_m", "bytes of one number of a persistent gradient buffer; 0 without", "B",
     lambda s: 0 if s.master_gradients == "bf16" else 4,
 )  # fmt: skip
-block = _symbol("block", "k", "the allocator's block: 1 for tensor bytes, 512 as CUDA rounds", "B", positive=True)
+rounding = _symbol(
+    "rounding", "k", "what each tensor is rounded up to a multiple of: 1 for tensor bytes, 512 as CUDA rounds", "B", positive=True
+)  # fmt: skip
 
 # Free symbols: number formats and quantization.
 e_bits = _symbol("exponent_bits", "e", "exponent bits", "bit", positive=True)
@@ -192,7 +201,9 @@ q_outer_scale = _symbol("outer_scale_bits", "s_2", "bits of an outer scale; 0 wi
 mu = _symbol("magnitude", r"\mu", "base-2 logarithm of a number's magnitude", "", positive=None)
 sigma = _symbol("scale", r"\sigma", "base-2 logarithm of the loss scale", "")
 
-# Free symbols: a machine's rates.
+# Free symbols: a machine's size and rates.
+multiprocessors = _symbol("multiprocessors", "n_m", "multiprocessors of the GPU", "", positive=True)
+splits = _symbol("splits", "n_k", "parts into which flash attention cuts the keys", "", positive=True)
 ell = _symbol("host_link", r"\ell", "bytes a second between host and GPU, in one direction", "B", positive=True)
 f = _symbol("flop_rate", "f", "floating-point operations of matrix products a second", "", positive=True)
 

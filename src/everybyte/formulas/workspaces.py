@@ -4,13 +4,31 @@ Each term is what the source of the kernel says, in the book's letters, under it
 the budget counts 0 for each (`COUNTED`), and what a GPU shows above the budget stays in the open until then.
 """
 
-from sympy import Integer, Min, Piecewise, ceiling, floor
+from sympy import Integer, Max, Min, Piecewise, ceiling, floor
 
 from ..catalog import Gpu, Model
 from ..setup import Setup
 from ..tables import Table
 from .registry import Formula, register
-from .symbols import A, B, D, H, S, V, eager, half, norm_bias, w
+from .symbols import (
+    A,
+    B,
+    D,
+    F,
+    H,
+    S,
+    V,
+    dropped,
+    eager,
+    ffn_bias,
+    half,
+    multiprocessors,
+    norm_bias,
+    out_bias,
+    qkv_bias,
+    splits,
+    w,
+)  # fmt: skip
 
 #: Bytes that the budget counts for all of them, and why.
 COUNTED, WHY = 0, "not measured: 0"
@@ -74,11 +92,74 @@ EMBEDDING = _register(
     "embedding_backward", "the token table's backward: sorted tokens, their places, partial sums in fp32",
     "the end of backward",
     Piecewise((8 * (3 * B * S + 2 * _segments + _partial) + 4 * H * _partial, B * S > 3072), (0, True)),
-    "int64 tokens, no padding index; the radix sort's own buffers are left out",
+    "int64 tokens, no padding index",
     source="PyTorch, aten/src/ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu",
 )  # fmt: skip
 
-TERMS: tuple[Formula, ...] = (CUBLAS, CUBLASLT, FLASH, EFFICIENT, NORM, EMBEDDING)
+_passes = Piecewise((1, V <= 2**8), (2, V <= 2**16), (3, True))
+SORT = _register(
+    "embedding_sort", "CUB's sort of the tokens: second copies, counts of each digit, states of its tiles",
+    "the end of backward",
+    Piecewise((16 * B * S + 2048 * _passes + 1024 * ceiling(B * S / 4608) + 511, B * S > 3072), (0, True)),
+    "tiles of 4,608 pairs of int64, as on Hopper", "the two scans after it take 1,279 bytes each of 8,192 tokens, and are left out",
+    source="CUB, device/dispatch/dispatch_radix_sort.cuh, InvokeOnesweep; PyTorch, Embedding.cu",
+)  # fmt: skip
+
+
+def summed(outputs, rows):
+    """Bytes of the buffer in which blocks of threads meet that sum rows of so many numbers, and of their semaphores.
+
+    With less than 1,021 rows, one block sums a column by itself.
+    """
+    values, grid = ceiling(rows / 4), ceiling(outputs / 128)
+    blocks = Max(Min(ceiling(16 * multiprocessors / grid), ceiling(values / 16)), ceiling(values / 256))
+    return Piecewise((4 * outputs * blocks * 128 + 4 * grid, rows > 1020), (0, True))
+
+
+_REDUCE = "PyTorch, aten/src/ATen/native/cuda/Reduce.cuh, setReduceConfig, global_memory_size and semaphore_size"
+_THREADS = "2,048 threads a multiprocessor, as on Hopper; rows of 128 numbers or more, a multiple of four"
+_layers = [(qkv_bias, 3 * H), (out_bias, H), (ffn_bias, F), (ffn_bias, H)]
+BIAS = _register(
+    "bias_gradient", "the sum over rows that a bias's gradient is: where blocks of threads meet, and their semaphores",
+    "one bias's gradient", Max(*(there * summed(outputs, B * S) for there, outputs in _layers)),
+    _THREADS, "a GPT's block, the largest of its four", source=_REDUCE,
+)  # fmt: skip
+NORM_SUMS = _register(
+    "norm_sums", "layer norm's backward: the sums of those partial sums",
+    "backward of one norm", Piecewise((summed(H, _rows), B * S > 64 * 1024), (0, True)), _THREADS, source=_REDUCE,
+)  # fmt: skip
+SPLIT = _register(
+    "flash_split", "flash attention's forward where keys are cut into parts: each part's output and row sums, in fp32",
+    "one attention", 4 * half * (1 - eager) * (1 - dropped) * Min(splits - 1, 1) * splits * B * A * S * (_head + 1),
+    "16 bits; `flash_splits` says how many parts, by the number of multiprocessors",
+    source="PyTorch, aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, set_params_splitkv",
+)  # fmt: skip
+RANDOM = _register(
+    "flash_dropout", "flash attention's forward with dropout: the state of its random numbers, once more",
+    "one attention", 16 * half * (1 - eager) * dropped, "16 bits",
+    source="PyTorch, aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd",
+)  # fmt: skip
+
+TERMS: tuple[Formula, ...] = (
+    CUBLAS, CUBLASLT, FLASH, SPLIT, RANDOM, EFFICIENT, BIAS, NORM, NORM_SUMS, EMBEDDING, SORT,
+)  # fmt: skip
+#: An H200's.
+MULTIPROCESSORS = 132
+
+
+def flash_splits(model: Model, setup: Setup, multiprocessors: int = MULTIPROCESSORS) -> int:
+    """Into how many parts flash attention cuts the keys, so that few heads and sequences keep all multiprocessors at work.
+
+    Source: PyTorch, flash_api.cpp, `num_splits_heuristic`.
+    """
+    width = model.head_width
+    slots, tiles = 2 * multiprocessors, setup.batch * model.heads * -(-setup.sequence // 64)
+    parts = -(-setup.sequence // (256 if width <= 64 else 128 if width <= 128 else 64))
+    if setup.dropout or tiles >= 0.8 * slots:
+        return 1
+    able = [n for n in range(1, min(128, slots, parts) + 1) if n == 1 or -(-parts // n) != -(-parts // (n - 1))]
+    busy = {n: tiles * n / slots / -(-tiles * n // slots) for n in able}
+    return next(n for n in able if busy[n] >= 0.85 * max(busy.values()))
 
 
 def cublas(gpu: Gpu) -> int:
@@ -89,8 +170,10 @@ def cublas(gpu: Gpu) -> int:
 
 
 def said(model: Model, setup: Setup, gpu: Gpu | None = None) -> dict[str, int]:
-    """What the sources say, in bytes, of each term: its name without `workspace.`. `gpu`: by default a Hopper."""
-    found = {term.name.partition(".")[2]: int(term.at(model, setup)) for term in TERMS}
+    """What the sources say, in bytes, of each term: its name without `workspace.`. `gpu`: by default an H200."""
+    number = getattr(gpu, "multiprocessors", 0) or MULTIPROCESSORS
+    more = {"multiprocessors": number, "splits": flash_splits(model, setup, number)}
+    found = {term.name.partition(".")[2]: int(term.at(model, setup, **more)) for term in TERMS}
     return found | ({"cublas": 2 * cublas(gpu)} if gpu else {})
 
 

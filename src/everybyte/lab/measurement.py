@@ -23,7 +23,7 @@ class Measurement:
     """One training step on a device. Bytes are whole; `phases`, `requested`, `peaks` and `peak` are above `baseline`.
 
     Attributes:
-        model, setup: what ran. block: what the device's allocator rounds each tensor up to a multiple of; 1 for none.
+        model, setup: what ran. rounding: what the device's allocator rounds each tensor up to a multiple of; 1 for none.
         status: `measured`; `oom`, where the device's memory did not suffice, a result as well; `skipped`, where it was not
             tried, or `failed`, where the process died or hung. reason: why, for these two.
         phases: live bytes at the moments of one steady step, and the most in the optimizer's step (`step`).
@@ -58,7 +58,7 @@ class Measurement:
     date: str
     fingerprint: str
     reason: str | None = None
-    block: int = 512
+    rounding: int = 512
     phases: dict[str, int] | None = None
     requested: dict[str, int] | None = None
     peaks: dict[str, int] | None = None
@@ -269,7 +269,7 @@ def _kinds():
     """Field -> (check of a value, what is allowed in words)."""
     peaks = [f"{count}_peak" for count in ("allocated", "requested", "active", "reserved")]
     whole = [
-        "block",
+        "rounding",
         "peak",
         "baseline",
         "workspace",

@@ -34,7 +34,7 @@ class Cuda:
         limit: bytes that this process may take; more is out of memory.
     """
 
-    block = 512
+    rounding = 512
 
     def __init__(self, device: torch.device, limit: int | None):
         self.device = device
@@ -113,7 +113,7 @@ class Cuda:
         try:
             yield live
             snapshot = torch.cuda.memory._snapshot()
-            live += live_at_allocations(snapshot, self.device.index, self.allocations() - start, self.block)
+            live += live_at_allocations(snapshot, self.device.index, self.allocations() - start, self.rounding)
         finally:
             torch.cuda.memory._record_memory_history(enabled=None)
 
@@ -167,7 +167,7 @@ class Cpu:
         limit: bytes; one more is out of memory.
     """
 
-    block = 1
+    rounding = 1
 
     def __init__(self, device: torch.device, limit: int | None):
         self.device = device

@@ -132,7 +132,7 @@ def measure(
 
     Args:
         device: `cuda`, `cuda:1`, ...; by default the first GPU. `cpu` runs the same step on the CPU and counts the storages
-            of its tensors (`block` 1): no kernel's own memory, and the CPU's choice of kernels.
+            of its tensors (`rounding` 1): no kernel's own memory, and the CPU's choice of kernels.
         warm_up, steps: how many steps to take before, and how many to time.
         points: the most places of the timeline to keep; 0 for no timeline, and no `peak_at`.
         tf32: whether fp32 matrix products may round their factors to TF32.
@@ -179,7 +179,7 @@ def check_request(model, setup, *, warm_up=2, steps=5, points=0, tf32=False, lim
         )
     if not isinstance(setup, Setup):
         raise ValueError(f"measure.setup: {setup!r} is not a Setup; allowed: everybyte.Setup(...)")
-    if unlike := model.unlike_gpt():
+    if unlike := model.unlike_reference("gpt"):
         raise ValueError(unlike)
     setup.check_model(model)
     checks.whole("measure", "warm_up", warm_up, 1, 1000)

@@ -150,7 +150,7 @@ class _Recording:
         without = {"model": model, "setup": setup, "device": device, "fingerprint": fingerprint()}
         without |= {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "block": 512 if device["type"] == "cuda" else 1,
+            "rounding": 512 if device["type"] == "cuda" else 1,
             "witness": "rehearse" if device["name"].startswith(REHEARSED) else "measure",
         }
         if setup.dtypes.compute == "bf16" and not has_bf16(device):

@@ -204,7 +204,7 @@ def run(
     }
     found["settings"]["attention_kernel"] = attention_kernel(model, setup, device)
     meter = (Cpu if device.type == "cpu" else Cuda)(device, limit)
-    found |= {"block": meter.block, "baseline": meter.now()["allocated"], "driver_before": meter.driver()}
+    found |= {"rounding": meter.rounding, "baseline": meter.now()["allocated"], "driver_before": meter.driver()}
     gc_was_on = gc.isenabled()
     gc.disable()  # what a cycle keeps alive in one step, it shall keep alive in all
     session = _Session(model, setup, meter, found["baseline"])

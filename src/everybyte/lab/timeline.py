@@ -3,10 +3,10 @@
 ALLOCATED = "active_allocated"
 
 
-def live_at_allocations(snapshot: dict, device: int, allocations: int, block: int = 512) -> list[int]:
+def live_at_allocations(snapshot: dict, device: int, allocations: int, rounding: int = 512) -> list[int]:
     """Live bytes just before the last `allocations` allocations of a CUDA snapshot, and just after each.
 
-    The history holds what was asked for, not the block that was found for it; each request counts rounded up to `block` and
+    The history holds what was asked for, not the block that was found for it; each request counts rounded up to `rounding` and
     lives until it is freed. Source: PyTorch, `c10/cuda/CUDACachingAllocator.cpp` (`alloc_found_block`, `free`).
 
     Args:
@@ -18,10 +18,10 @@ def live_at_allocations(snapshot: dict, device: int, allocations: int, block: in
             break
         events.append(event)
         left -= event["action"] == "alloc"
-    changes = [(_change(event, block), event["action"] == "alloc") for event in reversed(events)]
+    changes = [(_change(event, rounding), event["action"] == "alloc") for event in reversed(events)]
     segments = [s for s in snapshot["segments"] if s["device"] == device]
     blocks = [b for s in segments for b in s["blocks"] if b["state"] == ALLOCATED]
-    live = sum(_rounded(b["requested_size"], block) for b in blocks) - sum(change for change, _ in changes)
+    live = sum(_rounded(b["requested_size"], rounding) for b in blocks) - sum(change for change, _ in changes)
     found = [live]
     for change, is_allocation in changes:
         live += change
@@ -30,13 +30,13 @@ def live_at_allocations(snapshot: dict, device: int, allocations: int, block: in
     return found
 
 
-def _change(event, block):
+def _change(event, rounding):
     sign = {"alloc": 1, "free_requested": -1}.get(event["action"], 0)
-    return sign * _rounded(event["size"], block)
+    return sign * _rounded(event["size"], rounding)
 
 
-def _rounded(size, block):
-    return -(-size // block) * block
+def _rounded(size, rounding):
+    return -(-size // rounding) * rounding
 
 
 def reduced(live: list[int], most: int) -> list[int]:

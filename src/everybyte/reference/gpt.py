@@ -1,6 +1,7 @@
-"""A GPT after nanoGPT: B sequences of S tokens, a residual stream of width H, A heads of width D = H / A."""
+"""A GPT after nanoGPT, or an OPT: B sequences of S tokens, a residual stream of width H, A heads of width D = H / A."""
 
 import math
+from functools import partial
 
 import torch
 from torch import nn
@@ -10,6 +11,15 @@ from torch.utils import checkpoint
 from ..catalog import Model
 from ..setup import Setup
 
+ACTIVATIONS = {"gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "relu": F.relu, "silu": F.silu}
+aten = torch.ops.aten
+#: What checkpointing by operations keeps the results of: matrix products, and attention's kernels.
+PRODUCTS = [
+    aten.mm.default, aten.addmm.default, aten.bmm.default, aten._grouped_mm.default,
+    aten._scaled_dot_product_flash_attention.default, aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default, aten._scaled_dot_product_flash_attention_for_cpu.default,
+]  # fmt: skip
+
 
 class Attention(nn.Module):
     """Causal self-attention."""
@@ -18,7 +28,11 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.flash, self.dropout = model.heads, setup.attention == "flash", setup.dropout
         self.again = setup.checkpointing == "selective"
-        self.qkv = nn.Linear(model.width, 3 * model.width, bias=model.qkv_bias)
+        self.fused = model.fused
+        if self.fused:
+            self.qkv = nn.Linear(model.width, 3 * model.width, bias=model.qkv_bias)
+        else:
+            self.q, self.k, self.v = (nn.Linear(model.width, model.width, bias=model.qkv_bias) for _ in range(3))
         self.out = nn.Linear(model.width, model.width, bias=model.out_bias)
         if not self.flash:  # the flash kernel knows which positions come later; the eager one reads it here
             past = torch.tril(torch.ones(model.positions, model.positions))
@@ -26,7 +40,10 @@ class Attention(nn.Module):
 
     def forward(self, x):  # (B, S, H)
         B, S, H = x.shape
-        q, k, v = self.qkv(x).split(H, dim=2)  # three views of one (B, S, 3H) tensor
+        if self.fused:
+            q, k, v = self.qkv(x).split(H, dim=2)  # three views of one (B, S, 3H) tensor
+        else:
+            q, k, v = self.q(x), self.k(x), self.v(x)  # (B, S, H) each
         q = q.view(B, S, self.heads, H // self.heads).transpose(1, 2)  # (B, A, S, D)
         k = k.view(B, S, self.heads, H // self.heads).transpose(1, 2)
         v = v.view(B, S, self.heads, H // self.heads).transpose(1, 2)
@@ -47,16 +64,16 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two matrices with a GELU between them."""
+    """Two matrices with a function between them: GPT's GELU, OPT's ReLU."""
 
     def __init__(self, model: Model, setup: Setup):
         super().__init__()
-        self.dropout = setup.dropout
+        self.dropout, self.activation = setup.dropout, ACTIVATIONS[model.activation]
         self.up = nn.Linear(model.width, model.ffn_width, bias=model.ffn_bias)
         self.down = nn.Linear(model.ffn_width, model.width, bias=model.ffn_bias)
 
     def forward(self, x):  # (B, S, H) -> (B, S, F) -> (B, S, H)
-        return F.dropout(self.down(F.gelu(self.up(x))), self.dropout, self.training)
+        return F.dropout(self.down(self.activation(self.up(x))), self.dropout, self.training)
 
 
 class Block(nn.Module):
@@ -100,16 +117,26 @@ class ChunkedLoss(nn.Module):
         return sum(losses) / targets.numel()
 
 
-def checkpointed(blocks, segment: int, x, *others):
-    """The blocks one after another. Of each segment of so many, forward keeps the input alone, and backward makes the rest again."""
+def through(blocks, setup: Setup, x, *others):
+    """The blocks one after another.
+
+    Under checkpointing forward keeps of each segment the input alone, and backward makes the rest again; by operations, a
+    segment is a block, and what its matrix products and attention gave is kept too.
+    """
 
     def run(blocks, x):
         for block in blocks:
             x = block(x, *others)
         return x
 
+    again, segment = {"use_reentrant": False}, setup.segment
+    if setup.checkpointing == "operations":
+        again["context_fn"] = partial(checkpoint.create_selective_checkpoint_contexts, PRODUCTS)
+        segment = 1
+    if not segment:
+        return run(blocks, x)
     for first in range(0, len(blocks), segment):
-        x = checkpoint.checkpoint(run, list(blocks)[first : first + segment], x, use_reentrant=False)
+        x = checkpoint.checkpoint(run, list(blocks)[first : first + segment], x, **again)
     return x
 
 
@@ -117,17 +144,18 @@ class GPT(nn.Module):
     """Tokens in, loss out. The logits live only inside `forward`: whoever returned them would keep them through backward.
 
     Raises:
-        ValueError: where `model` is not of GPT-2's architecture.
+        ValueError: where `model` is not of GPT-2's architecture, nor of OPT's.
     """
 
     def __init__(self, model: Model, setup: Setup):
         super().__init__()
-        if unlike := model.unlike_gpt():
+        if unlike := model.unlike_reference("gpt"):
             raise ValueError(unlike)
         setup.check_model(model)
-        self.dropout, self.segment = setup.dropout, setup.segment
+        self.setup, self.dropout = setup, setup.dropout
         self.token = nn.Embedding(model.vocabulary, model.width)
-        self.position = nn.Embedding(model.positions, model.width)
+        self.position = nn.Embedding(model.learned_positions, model.width)
+        self.first = model.learned_positions - model.positions  # OPT's first two rows are no position's
         self.blocks = nn.ModuleList(Block(model, setup) for _ in range(model.layers))
         self.norm = nn.LayerNorm(model.width, bias=model.norm_bias)
         self.head = nn.Linear(model.width, model.vocabulary, bias=False)
@@ -137,13 +165,9 @@ class GPT(nn.Module):
         self.loss = ChunkedLoss(setup.loss_chunks) if self.chunked else Loss()
 
     def forward(self, tokens, targets):  # (B, S), (B, S)
-        positions = torch.arange(tokens.size(1), device=tokens.device)
+        positions = torch.arange(self.first, self.first + tokens.size(1), device=tokens.device)
         x = F.dropout(self.token(tokens) + self.position(positions), self.dropout, self.training)  # (B, S, H)
-        if self.segment:
-            x = checkpointed(self.blocks, self.segment, x)
-        else:
-            for block in self.blocks:
-                x = block(x)
+        x = through(self.blocks, self.setup, x)
         if self.chunked:
             return self.loss(self.head, self.norm(x), targets)
         return self.loss(self.head(self.norm(x)), targets)

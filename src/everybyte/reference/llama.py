@@ -1,4 +1,7 @@
-"""A Llama: RMS norms, rotary positions, a gated MLP, and fewer key and value heads (K) than query heads (A)."""
+"""A Llama: RMS norms, rotary positions, a gated MLP, and fewer key and value heads (K) than query heads (A).
+
+Of its kind are Mistral, Qwen (biases; norms of queries and keys), Gemma (GELU, offset norms, scaled embeddings), and Mixtral.
+"""
 
 import math
 
@@ -9,12 +12,8 @@ from torch.utils import checkpoint
 
 from ..catalog import Model
 from ..setup import Setup
-from .gpt import ChunkedLoss, Loss, checkpointed
-
-
-def unlike_llama(model: Model) -> str | None:
-    """What keeps the model from being a Llama as it is built here, in words; None where nothing does."""
-    return model.unlike_llama()
+from .gpt import ACTIVATIONS, ChunkedLoss, Loss, through
+from .mixtral import Experts
 
 
 def turns(S, D, device, base=10_000.0):
@@ -29,6 +28,21 @@ def rotate(x, cos, sin):  # (B, S, A, D)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
 
 
+class OffsetNorm(nn.RMSNorm):
+    """Gemma's RMS norm, which multiplies by 1 + weight."""
+
+    def reset_parameters(self):
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x):
+        return F.rms_norm(x, self.normalized_shape, 1 + self.weight, self.eps)
+
+
+def norm(model, width):
+    """The model's norm of that width."""
+    return (OffsetNorm if model.norm_offset else nn.RMSNorm)(width, eps=1e-5)
+
+
 class GroupedAttention(nn.Module):
     """Causal self-attention in which A / K query heads share a key head and a value head."""
 
@@ -41,11 +55,12 @@ class GroupedAttention(nn.Module):
         self.k = nn.Linear(model.width, keys, bias=model.qkv_bias)
         self.v = nn.Linear(model.width, keys, bias=model.qkv_bias)
         self.out = nn.Linear(queries, model.width, bias=False)
+        self.q_norm, self.k_norm = (norm(model, model.head_width) if model.qk_norm else nn.Identity() for _ in range(2))
 
     def forward(self, x, cos, sin):  # (B, S, H)
         B, S, _ = x.shape
-        q = rotate(self.q(x).view(B, S, self.heads, -1), cos, sin).transpose(1, 2)  # (B, A, S, D)
-        k = rotate(self.k(x).view(B, S, self.kv_heads, -1), cos, sin).transpose(1, 2)  # (B, K, S, D)
+        q = rotate(self.q_norm(self.q(x).view(B, S, self.heads, -1)), cos, sin).transpose(1, 2)  # (B, A, S, D)
+        k = rotate(self.k_norm(self.k(x).view(B, S, self.kv_heads, -1)), cos, sin).transpose(1, 2)  # (B, K, S, D)
         v = self.v(x).view(B, S, self.kv_heads, -1).transpose(1, 2)
         attend = self.flash_attention if self.flash else self.eager_attention
         y = checkpoint.checkpoint(attend, q, k, v, use_reentrant=False) if self.again else attend(q, k, v)
@@ -62,16 +77,17 @@ class GroupedAttention(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """SwiGLU: three matrices, one of them through SiLU the gate of another."""
+    """Three matrices, one of them through a function the gate of another: SwiGLU, or GeGLU."""
 
     def __init__(self, model: Model):
         super().__init__()
+        self.activation = ACTIVATIONS[model.activation]
         self.gate = nn.Linear(model.width, model.ffn_width, bias=False)
         self.up = nn.Linear(model.width, model.ffn_width, bias=False)
         self.down = nn.Linear(model.ffn_width, model.width, bias=False)
 
     def forward(self, x):  # (B, S, H) -> (B, S, F) -> (B, S, H)
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
 class LlamaBlock(nn.Module):
@@ -79,10 +95,10 @@ class LlamaBlock(nn.Module):
 
     def __init__(self, model: Model, setup: Setup):
         super().__init__()
-        self.norm1 = nn.RMSNorm(model.width, eps=1e-5)
+        self.norm1 = norm(model, model.width)
         self.attention = GroupedAttention(model, setup)
-        self.norm2 = nn.RMSNorm(model.width, eps=1e-5)
-        self.mlp = GatedMLP(model)
+        self.norm2 = norm(model, model.width)
+        self.mlp = Experts(model) if model.experts else GatedMLP(model)
 
     def forward(self, x, cos, sin):
         x = x + self.attention(self.norm1(x), cos, sin)
@@ -98,15 +114,16 @@ class Llama(nn.Module):
 
     def __init__(self, model: Model, setup: Setup):
         super().__init__()
-        if unlike := unlike_llama(model):
+        if unlike := model.unlike_reference("llama"):
             raise ValueError(unlike)
         setup.check_model(model)
         if setup.dropout:
             raise ValueError(f"Setup.dropout: {setup.dropout} with {model.name}, a Llama; allowed: 0.0")
-        self.head_width, self.segment = model.head_width, setup.segment
+        self.setup, self.head_width = setup, model.head_width
+        self.scale = math.sqrt(model.width) if model.scaled_embedding else None
         self.token = nn.Embedding(model.vocabulary, model.width)
         self.blocks = nn.ModuleList(LlamaBlock(model, setup) for _ in range(model.layers))
-        self.norm = nn.RMSNorm(model.width, eps=1e-5)
+        self.norm = norm(model, model.width)
         self.head = nn.Linear(model.width, model.vocabulary, bias=False)
         if model.tied:
             self.head.weight = self.token.weight
@@ -115,12 +132,10 @@ class Llama(nn.Module):
 
     def forward(self, tokens, targets):  # (B, S), (B, S)
         x = self.token(tokens)  # (B, S, H)
+        if self.scale:
+            x = x * torch.tensor(self.scale, dtype=x.dtype)  # by one number, on the CPU: rounded as the weights are
         cos, sin = turns(tokens.size(1), self.head_width, tokens.device)
-        if self.segment:
-            x = checkpointed(self.blocks, self.segment, x, cos, sin)
-        else:
-            for block in self.blocks:
-                x = block(x, cos, sin)
+        x = through(self.blocks, self.setup, x, cos, sin)
         if self.chunked:
             return self.loss(self.head, self.norm(x), targets)
         return self.loss(self.head(self.norm(x)), targets)

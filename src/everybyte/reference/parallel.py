@@ -132,7 +132,11 @@ def shard(module, setup):
     }
     if setup.offload == "cpu":  # shares, their gradients, and so the optimizer's states and its work
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=device == "cuda")
-    if setup.sharding_units == "block":
+    if setup.sharding_units == "block+ends":
+        fully_shard(module.token, **options)
+    if setup.sharding_units != "model":
         for unit in units(module):
             fully_shard(unit, **options)
+    if setup.sharding_units == "block+ends":  # not let go after forward, as backward needs it first
+        fully_shard([module.norm, module.head], **options | {"reshard_after_forward": False})
     return fully_shard(module, **options)  # the root: what no unit has

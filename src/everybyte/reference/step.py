@@ -83,7 +83,7 @@ class Trainer:
         self.device = next(module.parameters()).device
         self.module = module.to(DTYPES[precision.weights])
         self.called = distribute(self.module, setup)  # the module itself, or what averages its gradients over GPUs
-        self.accumulation = setup.accumulation
+        self.accumulation, self.no_sync = setup.accumulation, setup.no_sync
         trained = [p for p in self.module.parameters() if p.requires_grad]
         make = make_optimizer(setup)
         if precision.master:
@@ -126,7 +126,9 @@ class Trainer:
         return self.called(*inputs)
 
     def averaging(self, last: bool):
-        """Within it, backward averages gradients over GPUs: under DDP after the last batch alone."""
+        """Within it, backward averages gradients over GPUs: under DDP after the last batch alone, under FSDP if told so."""
+        if self.no_sync:
+            self.module.set_requires_gradient_sync(last)
         no_sync = getattr(self.called, "no_sync", None)
         return nullcontext() if last or no_sync is None else no_sync()
 

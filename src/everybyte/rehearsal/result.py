@@ -23,11 +23,11 @@ class Rehearsal:
     """One training step on a GPU that is not there: PyTorch's CUDA code and allocator ran, no kernel did.
 
     Attributes:
-        model, setup: what ran. gpu: which GPU the stubs were. block: 1, for what tensors and kernels asked for counts.
+        model, setup: what ran. gpu: which GPU the stubs were. rounding: 1, for what tensors and kernels asked for counts.
         requested, allocated, reserved: the most bytes asked for, in the blocks that were found for them, and with what the
             allocator keeps. segments: how many it took from the driver, at most.
         workspace: of the requested, cuBLAS's workspaces.
-        phases: requested bytes at the moments of one steady step, above those that lived before. peak_at: where the peak is.
+        phases: requested bytes at the phases of one steady step, above those that lived before. peak_at: where the peak is.
         out_of_memory: bytes asked for, free, and at what stage, where it did not fit; None where it did.
         attention_kernel: which of PyTorch's ran, `math` where that GPU has none of its own for it; None for eager.
         versions: PyTorch's and CUDA's. fingerprint: of the reference step.
@@ -47,7 +47,7 @@ class Rehearsal:
     attention_kernel: str | None = None
     versions: dict
     fingerprint: str
-    block: int = 1
+    rounding: int = 1
 
     @property
     def peak(self) -> int:
@@ -61,7 +61,9 @@ class Rehearsal:
 
     def as_dict(self) -> dict:
         """As JSON holds it. An allocator knows no parts, so `parts` is empty."""
-        said = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("block", "model", "setup", "gpu")}
+        said = {
+            f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("rounding", "model", "setup", "gpu")
+        }
         model = {"name": self.model.name, "parameters": int(self.model.parameters)}
         head = {
             "witness": "rehearse",

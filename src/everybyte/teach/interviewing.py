@@ -20,9 +20,10 @@ from pathlib import Path
 from .. import checks, units
 from ..budget import budget, not_derived
 from ..catalog import Gpu, Model, model
-from ..fit import BLOCK, Headroom, find_gpu, fit
+from ..fit import fit
+from ..headroom import ROUNDING, Headroom, find_gpu
 from ..formulas import formula
-from ..formulas.formats import BLOCKS, FLOATS
+from ..formulas.formats import ROUNDINGS, FLOATS
 from ..plan import work
 from ..setup import Setup
 from ..tables import Table
@@ -37,11 +38,8 @@ _BACK = 3  # cards that come before one that was missed comes back
 
 
 @cache
-def _budget(model, setup, block=1):
-    found = budget(model, setup, block)
-    if found.peak is None:
-        raise ValueError(not_derived(model, setup))
-    return found
+def _budget(model, setup, rounding=1):
+    return budget(model, setup, rounding)
 
 
 @cache
@@ -88,9 +86,9 @@ class Case:
             usual |= _WITH.get(field, {})
         return self.one.replace(**{**usual, **changes})
 
-    def budget(self, block=1, **changes):
+    def budget(self, rounding=1, **changes):
         """The budget of that; ValueError where the whole step is not derived for the model."""
-        return _budget(self.model, self.having(**changes), block)
+        return _budget(self.model, self.having(**changes), rounding)
 
     def peak(self, **changes) -> int:
         """The peak of that, in bytes."""
@@ -102,7 +100,7 @@ class Case:
 
     def gpt(self, name, symbols=None, **changes):
         """The same for a formula that is derived for a GPT alone."""
-        if unlike := self.model.unlike_gpt():
+        if unlike := self.model.unlike_reference("gpt"):
             raise ValueError(unlike)
         return self.at(name, symbols, **changes)
 
@@ -158,7 +156,7 @@ class Case:
 
     def free(self) -> int:
         """Bytes between the peak and what is usable."""
-        free = Headroom().usable(self.gpu) - self.budget(BLOCK).peak
+        free = Headroom().usable(self.gpu) - self.budget(ROUNDING).peak
         if free < 0:
             raise ValueError(f"the step does not fit {self.gpu.name}")
         return free
@@ -177,7 +175,7 @@ def _float(name, item, **symbols):
 
 
 def _quantized(case, name):
-    return formula("formats.blocks.bytes")(parameters=int(case.model.parameters), **BLOCKS[name])
+    return formula("formats.blocks.bytes")(parameters=int(case.model.parameters), **ROUNDINGS[name])
 
 
 def _flops(case, *names, **changes):
@@ -344,8 +342,8 @@ NUMBERS = {
     "mixtral_active": ("count", lambda c: formula("parameters.active").at(model("mixtral-8x7b"))),
     "mixtral_weights": ("bytes", lambda c: formula("weights").at(model("mixtral-8x7b"), c.having(precision="bf16"))),
     # Practice.
-    "rounded_peak": ("bytes", lambda c: c.budget(BLOCK).peak),
-    "rounding": ("bytes", lambda c: c.budget(BLOCK).peak - c.peak()),
+    "rounded_peak": ("bytes", lambda c: c.budget(ROUNDING).peak),
+    "rounding": ("bytes", lambda c: c.budget(ROUNDING).peak - c.peak()),
     "context": ("bytes", lambda c: c.margin("context")),
     "gpu_memory": ("bytes", lambda c: c.gpu.memory),
     "advertised": ("vendor", lambda c: c.gpu.advertised_gb * units.UNITS["GB"]),

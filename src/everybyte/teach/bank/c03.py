@@ -14,7 +14,7 @@ def _longest(limit, attention="eager", step=512):
     while True:
         setup = Setup(batch=1, sequence=length + step, precision="bf16-mixed", attention=attention)
         longer = model("gpt2").replace(positions=length + step)
-        if budget(longer, setup, block=512).peak > limit:
+        if budget(longer, setup, rounding=512).peak > limit:
             return length
         length += step
 
@@ -66,7 +66,7 @@ EXERCISES = [
         },
         hints=(
             "Try multiples of 512 for one sequence, with as many positions as the sequence has tokens.",
-            "lab.gpt2_for(setup) gives the model; eb.budget(..., block=512).peak the bytes.",
+            "lab.gpt2_for(setup) gives the model; eb.budget(..., rounding=512).peak the bytes.",
         ),
     ),
 ]

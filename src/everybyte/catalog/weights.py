@@ -1,0 +1,108 @@
+"""A model's weight tensors, listed once: names, shapes, and how many there are of each.
+
+The list is arithmetic on whatever it is given: a `Model` gives whole numbers, the notation's symbols give expressions.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """`count` tensors of one shape in one `group`: 0 or 1, or more where a group has several alike.
+
+    Attributes:
+        name: as in the book's reference, within its group. group: `embeddings`, `block` (each layer), `dense` (each layer
+            with one MLP), `mixture` (each layer with experts), `last`.
+    """
+
+    name: str
+    shape: tuple
+    group: str
+    count: object = 1
+
+    def __post_init__(self):
+        object.__setattr__(self, "count", 1 * self.count)  # a flag's True is the number 1 from here on
+
+    @property
+    def numbers(self):
+        """Numbers in one tensor."""
+        product = self.shape[0]
+        for size in self.shape[1:]:
+            product = product * size
+        return product
+
+
+def layers(m) -> dict:
+    """How many times each group stands in the model."""
+    mixtures = m.mixture_layers
+    return {"embeddings": 1, "block": m.layers, "dense": m.layers - mixtures, "mixture": mixtures, "last": 1}
+
+
+def weights(m) -> list[Weight]:
+    """Every weight tensor of a model, in the order of the model; those of which there are none have `count` 0.
+
+    Args:
+        m: a `Model`, or anything with its fields as numbers or expressions (conditions as 0 or 1).
+    """
+    split, narrow = 1 - m.fused, 1 - m.latent
+    queries, keys, head = m.heads * m.head_width, m.kv_heads * m.head_width, m.head_width
+    tied, table = m.tied, (m.vocabulary, m.embedding_width)
+    biases = narrow * m.qkv_bias
+
+    def norm(name, width, group, count):
+        return [
+            Weight(f"{name}.weight", (width,), group, count),
+            Weight(f"{name}.bias", (width,), group, count * m.norm_bias),
+        ]
+
+    def linear(name, outputs, inputs, group, count, bias=0):
+        return [
+            Weight(f"{name}.weight", (outputs, inputs), group, count),
+            Weight(f"{name}.bias", (outputs,), group, bias),
+        ]
+
+    def mlp(name, inner, group, count):
+        plain, gated = count * (1 - m.gated), count * m.gated
+        return [
+            *linear(f"{name}.gate_up", 2 * inner, m.width, group, gated * m.fused, gated * m.fused * m.ffn_bias),
+            *linear(f"{name}.gate", inner, m.width, group, gated * split, gated * split * m.ffn_bias),
+            *linear(f"{name}.up", inner, m.width, group, plain + gated * split, (plain + gated * split) * m.ffn_bias),
+            *linear(f"{name}.down", m.width, inner, group, count, count * m.ffn_bias),
+        ]
+
+    latent, rank = m.latent, m.query_rank
+    return [
+        Weight("token.weight", table, "embeddings"),
+        Weight("position.weight", (m.learned_positions, m.width), "embeddings", m.has_positions),
+        Weight("type.weight", (m.token_types, m.width), "embeddings", m.has_types),
+        Weight("project.weight", (m.embedding_width, m.width), "embeddings", 2 * m.projected),
+        *norm("embedding_norm", m.width, "embeddings", m.embedding_norm),
+        *norm("norm1", m.width, "block", 1),
+        *linear("attention.qkv", queries + 2 * keys, m.width, "block", narrow * m.fused, biases * m.fused),
+        *linear("attention.q", queries, m.width, "block", narrow * split, biases * split),
+        *linear("attention.k", keys, m.width, "block", narrow * split, biases * split),
+        *linear("attention.v", keys, m.width, "block", narrow * split, biases * split),
+        *linear("attention.out", m.width, queries, "block", narrow, m.out_bias),
+        *norm("attention.q_norm", head, "block", m.qk_norm),
+        *norm("attention.k_norm", head, "block", m.qk_norm),
+        Weight("attention.sinks", (m.heads,), "block", m.sinks),
+        Weight("attention.query_down.weight", (rank, m.width), "block", latent),
+        Weight("attention.query_norm.weight", (rank,), "block", latent),
+        Weight("attention.query_up.weight", (queries, rank), "block", latent),
+        Weight("attention.latent_down.weight", (m.latent_rank + m.rope_width, m.width), "block", latent),
+        Weight("attention.latent_norm.weight", (m.latent_rank,), "block", latent),
+        Weight("attention.latent_up.weight", (m.heads * (head - m.rope_width + m.value_width), m.latent_rank), "block", latent),
+        Weight("attention.latent_out.weight", (m.width, m.heads * m.value_width), "block", latent),
+        *norm("norm2", m.width, "block", m.block_norms - 1),
+        *mlp("mlp", m.ffn_width, "dense", 1),
+        Weight("mlp.gate_up", (m.experts, 2 * m.expert_width, m.width), "mixture", m.has_experts),
+        Weight("mlp.down", (m.experts, m.width, m.expert_width), "mixture", m.has_experts),
+        Weight("mlp.gate_up_bias", (m.experts, 2 * m.expert_width), "mixture", m.has_experts * m.ffn_bias),
+        Weight("mlp.down_bias", (m.experts, m.width), "mixture", m.has_experts * m.ffn_bias),
+        *linear("mlp.router", m.experts, m.width, "mixture", m.has_experts, m.router_bias),
+        *mlp("mlp.shared", m.expert_width, "mixture", m.shared_experts),
+        *norm("norm", m.width, "last", m.final_norm),
+        Weight("head.weight", table, "last", 1 - tied),
+        Weight("pooler.weight", (m.width, m.width), "last", m.pooler),
+        Weight("pooler.bias", (m.width,), "last", m.pooler),
+    ]  # fmt: skip

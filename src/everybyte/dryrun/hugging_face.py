@@ -1,0 +1,246 @@
+"""Hugging Face's models: made from a config, or from the dimensions of a `Model` that the book's references do not build.
+
+Nothing is downloaded: a config is dimensions, and the weights are random, here without data.
+"""
+
+import copy
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+
+from torch import nn
+
+from ..catalog import Model
+from ..catalog import model as catalog_model
+from ..setup import Setup
+
+_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "silu": "silu"}
+#: Field -> what a config of nearly every architecture calls it.
+_NAMES = {
+    "layers": "num_hidden_layers", "width": "hidden_size", "heads": "num_attention_heads", "vocabulary": "vocab_size",
+    "positions": "max_position_embeddings", "ffn_width": "intermediate_size", "tied": "tie_word_embeddings",
+}  # fmt: skip
+_GROUPED = {"kv_heads": "num_key_value_heads"}
+_NARROW = {"head_width": "head_dim"}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How Hugging Face builds an architecture.
+
+    Attributes:
+        like: a model of the catalog, which any other must equal in every field that `names` and `free` do not have.
+        config: the configuration's class. names: field of `Model` -> the configuration's name for it.
+        free: fields of which the configuration needs no name, since they follow or since `more` says them.
+        more: (model) -> what else the configuration is told.
+        differs: why the module has other parameters than the catalog counts; "" where it has the same.
+    """
+
+    like: str
+    config: str
+    names: dict
+    free: tuple = ()
+    more: Callable[[Model], dict] = lambda model: {}
+    differs: str = ""
+
+
+#: What tells an architecture from those after it -> its recipe.
+RECIPES = {
+    "causal": Recipe(
+        "bert-base", "BertConfig", _NAMES | {"token_types": "type_vocab_size"},
+        ("learned_positions", "kv_heads", "head_width", "embedding_width", "activation"),
+        lambda m: {"hidden_act": _ACTIVATIONS[m.activation]},
+        "BertForMaskedLM has a head for masked tokens, and no pooler",
+    ),
+    "post_norm": Recipe(
+        "opt-350m", "OPTConfig", _NAMES | {"ffn_width": "ffn_dim", "embedding_width": "word_embed_proj_dim"},
+        ("learned_positions", "kv_heads", "head_width", "activation"),
+        lambda m: {"activation_function": _ACTIVATIONS[m.activation], "do_layer_norm_before": False},
+    ),
+    "parallel_residual": Recipe(
+        "pythia-14m", "GPTNeoXConfig", _NAMES, ("kv_heads", "head_width", "embedding_width", "rotary_percent", "activation"),
+        lambda m: {
+            "hidden_act": _ACTIVATIONS[m.activation],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": m.rotary_percent / 100},
+        },
+    ),
+    "softcap": Recipe(
+        "gemma-2-2b", "Gemma2Config", _NAMES | _GROUPED | _NARROW | {"window": "sliding_window"}, ("embedding_width", "activation"),
+        lambda m: {"hidden_activation": _ACTIVATIONS[m.activation], "query_pre_attn_scalar": m.head_width},
+    ),
+    "sinks": Recipe(
+        "gpt-oss-20b", "GptOssConfig",
+        _NAMES | _GROUPED | _NARROW | {
+            "window": "sliding_window", "experts": "num_local_experts", "experts_per_token": "num_experts_per_tok",
+            "expert_width": "intermediate_size",
+        },
+        ("embedding_width",),
+        lambda m: {"rope_parameters": {"rope_type": "default", "rope_theta": 150_000.0}},
+    ),
+    "latent_rank": Recipe(
+        "deepseek-v3", "DeepseekV3Config",
+        _NAMES | {
+            "experts": "n_routed_experts", "experts_per_token": "num_experts_per_tok", "expert_width": "moe_intermediate_size",
+            "shared_experts": "n_shared_experts", "dense_layers": "first_k_dense_replace", "query_rank": "q_lora_rank",
+            "latent_rank": "kv_lora_rank", "rope_width": "qk_rope_head_dim", "value_width": "v_head_dim",
+        },
+        ("embedding_width", "head_width", "kv_heads"),
+        lambda m: {"qk_nope_head_dim": m.head_width - m.rope_width, "num_key_value_heads": m.kv_heads} | _groups(m.experts),
+        "the biases of its routers have no gradient, and are buffers",
+    ),
+    "fused": Recipe(
+        "phi-3-mini", "Phi3Config", _NAMES | _GROUPED | {"window": "sliding_window"}, ("head_width", "embedding_width"),
+        lambda m: {"pad_token_id": None, "eos_token_id": None, "original_max_position_embeddings": m.positions},
+    ),
+}  # fmt: skip
+
+
+def _groups(experts):
+    """DeepSeek-V3 sends a token to 4 of 8 groups of experts; so few experts as make no groups of two are one group."""
+    return {} if experts % 8 == 0 and experts >= 16 else {"n_group": 1, "topk_group": 1}
+
+
+def recipe(model: Model) -> Recipe:
+    """How Hugging Face builds a model that the references do not.
+
+    Raises:
+        ValueError: where it is none of the architectures known here.
+    """
+    why = ""
+    for field, found in RECIPES.items():
+        like = catalog_model(found.like)
+        if bool(getattr(model, field)) != bool(getattr(like, field)):
+            continue
+        open_fields = {"name", "published", "source", *found.names, *found.free}
+        others = (f.name for f in fields(Model) if f.name not in open_fields)
+        strange = next((f for f in others if getattr(model, f) != getattr(like, f)), None)
+        if strange is None:
+            return found
+        why = why or f", such as {like.name}, whose {strange} is {getattr(like, strange)!r}"
+    raise ValueError(
+        f"{model.unlike_reference()}; nor is it like one that Hugging Face's code is told the dimensions of{why}"
+    )
+
+
+def config_of(model: Model):
+    """The configuration of Hugging Face's model of those dimensions, where the book's references build none.
+
+    Raises:
+        ValueError: where transformers is not installed, or the architecture is not known.
+    """
+    found = recipe(model)
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError(
+            f"{model.unlike_reference()}. Hugging Face's {found.config} would make it, which is not installed: "
+            "pip install 'everybyte[models]'"
+        ) from error
+    sizes = {name: getattr(model, field) for field, name in found.names.items()}
+    if "window" in found.names:
+        sizes["sliding_window"] = model.window or None
+    return getattr(transformers, found.config)(**sizes | found.more(model))
+
+
+def named_difference(model: Model, module: nn.Module) -> str | None:
+    """Why the module that Hugging Face makes of `model` has other parameters than it, in words; None where it has the same.
+
+    Raises:
+        ValueError: where no reason is known: it would be another architecture.
+    """
+    count = sum(p.numel() for p in module.parameters())
+    if count == model.parameters:
+        return None
+    found = recipe(model)
+    if not found.differs:
+        raise ValueError(
+            f"dry_run.model: {type(module).__name__} has {count:,} parameters where {model.name} has {model.parameters:,}: "
+            f"not the same architecture; allowed: what differs from {found.like} in dimensions alone"
+        )
+    return found.differs
+
+
+def made(config, setup: Setup) -> Callable[[], nn.Module]:
+    """A function that makes the language model of a config as `setup` has it: its attention, its dropout, its checkpointing.
+
+    A model that is no decoder is trained on masked tokens.
+
+    Raises:
+        ValueError: naming what of `setup` such a model cannot do.
+    """
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    refuse(setup, "a Hugging Face model", {"loss", "loss_chunks", "checkpoint_every"})
+    if setup.checkpointing not in ("none", "full"):
+        raise ValueError(
+            f"Setup.checkpointing: {setup.checkpointing!r} with a Hugging Face model; allowed: 'none' or 'full'"
+        )
+    if getattr(config, "_experts_implementation", None) == "eager":
+        raise ValueError(
+            f"{type(config).__name__}.experts_implementation: 'eager' asks which experts each token visits, and in a dry run no "
+            "tensor has values; allowed: 'grouped_mm', the default, or 'batched_mm'"
+        )
+    config = copy.deepcopy(config)
+    config.use_cache = False
+    for field, value in vars(config).items():
+        if ("dropout" in field or field.endswith("_pdrop")) and isinstance(value, float):
+            setattr(config, field, setup.dropout)
+    masked = type(config) in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
+    auto = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
+    attention = "eager" if setup.attention == "eager" else "sdpa"
+    mapping = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING if masked else modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
+    module = mapping.get(type(config), None)
+    if attention == "sdpa" and not getattr(module, "_supports_sdpa", True):
+        raise ValueError(f"Setup.attention: {setup.attention!r} is not what {module.__name__} has; allowed: 'eager'")
+    positions = getattr(config, "max_position_embeddings", None)
+    if isinstance(positions, int) and setup.sequence > positions:
+        raise ValueError(
+            f"Setup.sequence: {setup.sequence} is more than the {positions} positions of this {type(config).__name__}; "
+            f"allowed: 1 to {positions}"
+        )
+
+    def make():
+        module = auto.from_config(config, attn_implementation=attention).train()
+        if setup.checkpointing == "full":
+            if not module.supports_gradient_checkpointing:
+                raise ValueError(
+                    f"Setup.checkpointing: 'full' is not what {type(module).__name__} has; allowed: 'none'"
+                )
+            # The first is what version 6 calls it.
+            enable = getattr(module, "activation_checkpointing_enable", module.gradient_checkpointing_enable)
+            enable({"use_reentrant": False})
+        return module
+
+    return make
+
+
+def refuse(setup: Setup, what: str, meaningless: set) -> None:
+    """Raise where a field that `what` does not read has another value than its default."""
+    for field in fields(Setup):
+        if field.name in meaningless and getattr(setup, field.name) != field.default:
+            raise ValueError(
+                f"Setup.{field.name}: {getattr(setup, field.name)!r} means nothing to {what}, which decides this itself; "
+                f"allowed: {field.default!r}"
+            )
+    if setup.sharding_units == "block+ends":
+        raise ValueError(
+            f"Setup.sharding_units: 'block+ends' with {what}, whose ends have no names here; allowed: 'block' or 'model'"
+        )
+
+
+@contextmanager
+def one_sequence_a_row():
+    """Tell Hugging Face's models what they would read from the positions: that no row packs several sequences."""
+    if sys.modules.get("transformers") is None:
+        yield
+        return
+    from transformers import masking_utils
+
+    original = masking_utils.find_packed_sequence_indices
+    masking_utils.find_packed_sequence_indices = lambda position_ids: None
+    try:
+        yield
+    finally:
+        masking_utils.find_packed_sequence_indices = original

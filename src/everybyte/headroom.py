@@ -1,0 +1,118 @@
+"""What of a GPU's memory no tensor of a step can have, in named bytes; and whether the GPU computes in a setup's precision."""
+
+from dataclasses import dataclass
+
+from . import checks, units
+from .catalog import Gpu, gpu, gpus
+from .setup import PRECISIONS, Setup
+from .tables import Table
+
+#: CUDA's allocator rounds each tensor up to a multiple of so many bytes.
+ROUNDING = 512
+
+
+@dataclass(frozen=True)
+class Term:
+    """Bytes of a GPU that no tensor of the step can have: `name`, the `reason`, and the `source` of the default."""
+
+    name: str
+    bytes: int
+    reason: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headroom:
+    """What is kept free of tensors on a GPU, in named bytes. None: the default for the GPU, as `terms` says with its source.
+
+    Attributes:
+        driver: what the driver keeps from every process; 0 where the catalog's memory is what a process is told.
+        context: the process's CUDA context: the driver's structures and the loaded kernels.
+        workspace: scratch of cuBLAS, one for the thread of forward and one for that of backward.
+        fragmentation: what the allocator has and no tensor can use.
+        other: other processes, a display, a communicator; 0 by default.
+    """
+
+    driver: int | None = None
+    context: int | None = None
+    workspace: int | None = None
+    fragmentation: int | None = None
+    other: int | None = None
+
+    def __post_init__(self):
+        for name, value in vars(self).items():
+            if value is not None:
+                checks.whole("Headroom", name, value, 0, 2**50)
+
+    def terms(self, gpu: Gpu) -> list[Term]:
+        """The terms on that GPU, in the order in which they are taken."""
+        return [
+            term if getattr(self, name) is None else Term(name, getattr(self, name), term.reason, "set by the reader")
+            for name, term in _defaults(gpu).items()
+        ]
+
+    def usable(self, gpu: Gpu) -> int:
+        """Bytes that are left for tensors."""
+        return gpu.memory - sum(term.bytes for term in self.terms(gpu))
+
+    def table(self, gpu: Gpu) -> Table:
+        """From the GPU's memory to what is usable."""
+        rows = [(f"memory ({gpu.memory_source})", units.text(gpu.memory), gpu.title, gpu.source)]
+        rows += [(f"− {t.name}", units.text(t.bytes), t.reason, t.source) for t in self.terms(gpu)]
+        return Table(("", "bytes", "what it is", "source"), [*rows, ("usable", units.text(self.usable(gpu)), "", "")])
+
+
+_MIB = units.UNITS["MiB"]
+
+
+def _defaults(gpu):
+    terms = [
+        Term(
+            "driver", 0 if gpu.memory_source == "reported" else 441 * _MIB, "kept by the driver from every process",
+            "the same chip and memory, read both ways: A10 23,028 MiB by nvidia-smi, A10G 22,587 MiB by CUDA",
+        ),
+        Term(
+            "context", 616 * _MIB, "the process's CUDA context: driver structures, loaded kernels",
+            "the largest of three readings of a bare one: 256 MiB (invoke-ai/InvokeAI#9413), 426 MiB "
+            "(unslothai/unsloth-zoo#1053), 616 MiB (LMCache/LMCache#4019)",
+        ),
+        Term(
+            "workspace", 2 * gpu.cublas_workspace, "cuBLAS scratch, for forward's thread and for backward's",
+            "PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize",
+        ),
+        Term(
+            "fragmentation", 22 * _MIB, "the part-filled last page of each of the allocator's two pools",
+            "PyTorch, c10/cuda/CUDACachingAllocator.cpp: pages of 20 and of 2 MiB under expandable_segments:True, and "
+            "steps that repeat; without these it can be much more, and is the reader's to set",
+        ),
+        Term("other", 0, "other processes, a display, communicators", "none assumed"),
+    ]  # fmt: skip
+    return {term.name: term for term in terms}
+
+
+def find_gpu(wanted: Gpu | str) -> Gpu:
+    """The GPU, by name too. Raises ValueError where the catalog has none of that name."""
+    if isinstance(wanted, Gpu):
+        return wanted
+    checks.one_of("fit", "gpu", wanted, gpus())
+    return gpu(wanted)
+
+
+def check_precision(setup: Setup, gpu: Gpu) -> None:
+    """Raise ValueError where the GPU has no bf16 and the setup computes or stores in it."""
+    if gpu.bf16 or not _needs_bf16(setup.precision):
+        return
+    raise ValueError(
+        f"Setup.precision: {setup.precision!r} on {gpu.name}, which has no bf16; allowed: "
+        f"{', '.join(name for name in PRECISIONS if not _needs_bf16(name))}"
+    )
+
+
+def takes(gpu: Gpu, precision: str) -> bool:
+    """Whether the GPU computes in that precision."""
+    return gpu.bf16 or not _needs_bf16(precision)
+
+
+def _needs_bf16(precision):
+    dtypes = PRECISIONS[precision]
+    return "bf16" in (dtypes.weights, dtypes.compute)

@@ -1,0 +1,256 @@
+"""PyTorch's autograd, as far as memory goes: what is saved, in which order backward runs, where two gradients meet.
+
+Sources: `torch/csrc/autograd/engine.cpp` (a node runs when all its gradients have come, the latest made first; what it
+saved is released after it; results of another shape or type than the input's are summed and cast), `input_buffer.cpp` (two
+gradients are added in place only where nobody else holds the first), `functions/accumulate_grad.cpp`, and
+`torch/utils/checkpoint.py` (the non-reentrant variant, with early stop).
+"""
+
+import heapq
+import sys
+from contextlib import suppress
+
+from .letters import product
+from .tape import run
+from .tensors import Tensor, is_dense, new
+
+#: The sequence number of a parameter's own node: it runs as soon as it can.
+SOON = 2**62
+
+
+class Node:
+    """One operation's backward.
+
+    Attributes:
+        run: (saved tensors, gradients of its results) -> gradients of its inputs; None for one that is not wanted.
+        edges: for each input (node, slot, shape, type), or None. saved: what forward saved, packed. hooks: called before it
+            runs.
+    """
+
+    __slots__ = ("edges", "hooks", "loss", "owner", "place", "run", "saved", "sequence", "slots", "title")
+
+    def __init__(self, tape, title, run, inputs, saved):
+        self.title, self.run, self.slots, self.saved = title, run, 1, saved
+        self.owner, self.loss, self.place = tape.owner, tape.loss, tape.at("segment", "block", "chunk")
+        self.sequence, self.hooks = tape.next_sequence(), ()
+        self.edges = [(x.node, x.slot, x.shape, x.type) if x is not None and x.node else None for x in inputs]
+
+
+class Accumulate:
+    """A parameter's own node: its gradient arrives here."""
+
+    def __init__(self, parameter):
+        self.parameter = parameter
+        self.sequence, self.edges, self.slots, self.saved = SOON, (), 1, ()
+
+
+class Parameter(Tensor):
+    """A leaf whose gradient is wanted.
+
+    Attributes:
+        grad: the gradient, once there is one. name: its path. hooks: called with it once its gradient has been added.
+        place: its segment and block.
+    """
+
+    __slots__ = ("__weakref__", "grad", "hooks", "name", "numbers", "place")
+
+    def __init__(self, name, shape, strides, storage, type, place=()):
+        super().__init__(shape, strides, storage, type)
+        self.name, self.grad, self.hooks, self.place = name, None, [], place
+        self.numbers = product(shape)
+        self.node = Accumulate(self)
+
+
+def wants_gradient(tape, *inputs):
+    """Whether an operation on these is recorded for backward."""
+    return tape.grad and any(x is not None and x.node is not None for x in inputs)
+
+
+def save(tape, inputs, *tensors):
+    """What an operation saves of its inputs, before its kernel runs; nothing where no input wants a gradient."""
+    return [tape.pack(x) for x in tensors] if wants_gradient(tape, *inputs) else []
+
+
+def record(out, title, run, inputs, saved=(), results=(), slot=0, node=None):
+    """Have autograd remember the operation that made `out`; returns its node, or None without gradient.
+
+    Args:
+        run: its backward. saved: what `save` gave. results: what it saves of its results.
+        slot, node: for a further result of an operation recorded before.
+    """
+    tape = out.tape
+    if not wants_gradient(tape, *inputs):
+        return None
+    if node is None:
+        node = Node(tape, title, run, inputs, [*saved, *map(tape.pack, results)])
+    out.node, out.slot = node, slot
+    return node
+
+
+def unpacked(node):
+    """What forward saved, as backward reads it."""
+    return [x if isinstance(x, Tensor) else x[0].unpack(x[1]) for x in node.saved]
+
+
+def backward(tape, loss, gradient):
+    """Run backward from a loss."""
+    waiting, seen, todo = {}, {id(loss.node)}, [loss.node]
+    while todo:
+        for edge in todo.pop().edges:
+            if edge is not None:
+                target = edge[0]
+                waiting[id(target)] = waiting.get(id(target), 0) + 1
+                if id(target) not in seen:
+                    seen.add(id(target))
+                    todo.append(target)
+    ready, buffers, turn = [(-loss.node.sequence, 0, loss.node, [gradient])], {}, 0
+    del loss, gradient, seen, todo
+    with tape.within(grad=False):
+        while ready:
+            _, _, node, grads = heapq.heappop(ready)
+            results = _evaluate(tape, node, grads)
+            del grads
+            for i, edge in enumerate(node.edges):
+                grad, results[i] = results[i], None
+                if edge is None:
+                    continue
+                target, slot = edge[:2]
+                key = id(target)
+                buffer = buffers.setdefault(key, [None] * target.slots)
+                if grad is not None:
+                    _meet(tape, node, buffer, slot, grad)
+                del grad
+                waiting[key] -= 1
+                if not waiting[key]:
+                    turn += 1
+                    heapq.heappush(ready, (-target.sequence, turn, target, buffers.pop(key)))
+                del buffer, target
+            node = edge = None
+        for callback in tape.callbacks:
+            callback()
+        tape.callbacks = []
+
+
+def _evaluate(tape, node, grads):
+    if type(node) is Accumulate:
+        _accumulate(node.parameter, grads)
+        return []
+    owner, loss, place = tape.owner, tape.loss, tape.place
+    tape.owner, tape.loss, tape.place = node.owner, node.loss, (*tape.at("batch"), *node.place)
+    for hook in node.hooks:
+        hook()
+    results = node.run(node, grads)
+    for i, edge in enumerate(node.edges):
+        grad = results[i]
+        if edge is not None and grad is not None:
+            if len(grad.shape) != len(edge[2]) or any(a != b for a, b in zip(grad.shape, edge[2], strict=True)):
+                grad = results[i] = new(tape, _bias(node.title), edge[2], grad.type)
+            if grad.type.name != edge[3].name:
+                grad = results[i] = new(tape, f"{node.title} gradient cast", grad.shape, edge[3], grad.strides)
+        del grad
+    grads.clear()
+    node.saved, node.run = (), None
+    tape.owner, tape.loss, tape.place = owner, loss, place
+    return results
+
+
+def _bias(title):
+    return f"{title} bias gradient" if title != "embedding" else "sum over sequences"
+
+
+def _meet(tape, node, buffer, slot, grad):
+    """Two gradients of one tensor are added: in place, where nobody else holds the first."""
+    before = buffer[slot]
+    if before is None:
+        buffer[slot] = grad
+    elif not (sys.getrefcount(before) == 3 and sys.getrefcount(before.storage) == 2 and is_dense(before)):
+        with tape.within(owner=node.owner, loss=node.loss, place=(*tape.at("batch"), *node.place)):
+            buffer[slot] = new(tape, f"{node.title} gradients added", before.shape, before.type)
+
+
+def _accumulate(parameter, grads):
+    grad = grads[0]
+    grad.storage.assign("gradients")
+    grad.tape.arrived.append(parameter)
+    if parameter.grad is None:
+        parameter.grad = grad.alias()
+    grads.clear()
+    del grad
+    for hook in parameter.hooks:
+        hook(parameter)
+
+
+# Checkpointing.
+
+
+class _Enough(Exception):
+    """Everything that backward reads has been recomputed."""
+
+
+class _End:
+    """Where a graph that is made again ends: nobody runs it."""
+
+    sequence, edges, slots, saved = 0, (), 1, ()
+
+
+class _Frame:
+    """One checkpointed call: how to run it again, and what that made. It lives as long as a node may ask for a tensor."""
+
+    def __init__(self, tape, function, inputs, keeps):
+        self.tape, self.function, self.keeps = tape, function, keeps
+        self.inputs = [(x.alias(), x.node is not None) if isinstance(x, Tensor) else (x, False) for x in inputs]
+        self.count, self.recomputed, self.kept = 0, None, []
+
+    def pack(self, x):
+        """In forward: a place for the tensor, and nothing of it."""
+        self.count += 1
+        return self, self.count - 1
+
+    def unpack(self, index):
+        """In backward: the tensor, made again with all others at the first that is asked for."""
+        if self.recomputed is None:
+            self.recomputed = {}
+            self._again()
+        return self.recomputed.pop(index)
+
+    def _again(self):
+        made = 0
+
+        def pack(x):
+            nonlocal made
+            self.recomputed[made] = x.alias()
+            made += 1
+            if made == self.count:
+                raise _Enough
+
+        arguments = []
+        for x, wanted in self.inputs:
+            arguments.append(x.alias() if isinstance(x, Tensor) else x)
+            if wanted:
+                arguments[-1].node = _End
+        x = None
+        kernel = self.given if self.keeps else run
+        with suppress(_Enough), self.tape.within(grad=True, pack=pack, kernel=kernel), self.tape.casting():
+            self.function(*arguments)
+
+    def keep(self, kind, make):
+        """In forward: a kernel's results, kept where they are of the kinds that are."""
+        made = make()
+        if kind in self.keeps:
+            self.kept.append([x.alias() for x in made] if isinstance(made, list) else made.alias())
+        return made
+
+    def given(self, kind, make):
+        """In backward: what forward kept, else made again."""
+        return self.kept.pop(0) if kind in self.keeps else make()
+
+
+def checkpoint(tape, function, *inputs, keeps=()):
+    """Run a function of tensors and keep nothing that its operations save: backward runs it again.
+
+    Args:
+        keeps: kinds of kernels, `matmul` and `attention`, whose results are kept and not made again.
+    """
+    frame = _Frame(tape, function, inputs, keeps)
+    with tape.within(pack=frame.pack, kernel=frame.keep if keeps else run):
+        return function(*inputs)

@@ -1,0 +1,36 @@
+"""DDP's buckets: gradients that are averaged together."""
+
+from functools import lru_cache
+
+from ..setup import Setup
+from .training import Step
+
+#: Bytes at which DDP closes its first bucket, and each other one.
+FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
+
+
+@lru_cache(256)
+def buckets(model, width: int) -> list[int]:
+    """Bytes of each of DDP's buckets: gradients in the order in which backward makes them, `width` bytes a number.
+
+    Source: PyTorch, torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size.
+    """
+    found, size = [], 0
+    for numbers in _in_order(model):
+        size += numbers * width
+        if size >= (BUCKET if found else FIRST_BUCKET):
+            found.append(size)
+            size = 0
+    return found + [size] * (size > 0)
+
+
+def _in_order(model):
+    """Numbers of each parameter as its gradient comes: of the blocks, which are alike, two are run."""
+    layers = min(model.layers, 2)
+    step = Step(model, Setup(batch=2, sequence=2), (layers,), (), 1, 1)
+    step.run()
+    names = [(p.name, int(p.numbers)) for p in step.tape.arrived]
+    block = [numbers for name, numbers in names if name.startswith(f"blocks.{layers - 1}.")]
+    first = next(i for i, (name, _) in enumerate(names) if name.startswith("blocks."))
+    after = [numbers for name, numbers in names[first:] if not name.startswith("blocks.")]
+    return [*(numbers for _, numbers in names[:first]), *block * model.layers, *after]

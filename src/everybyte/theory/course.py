@@ -1,0 +1,416 @@
+"""A step as a course of operations with formulas for sizes, run on whole numbers, on arrays, or on symbols.
+
+The step is run once for each structure (`trace`): what is switched on, which dimensions are trivial, how many blocks are
+worth telling apart. What it took and freed is kept with each size as text in the letters of the notation, so another
+batch, sequence or width of the same structure is arithmetic: `Course.budget` compiles it to a few hundred additions.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..setup import DTYPE_BYTES
+from .buckets import buckets
+from .letters import Letter, factor, text, up
+from .schedule import Loop, Repeat, nested, stretched
+from .training import Step
+
+#: The parts of a step's memory, in the order in which they are stacked; and what steps on several GPUs have besides.
+PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss")
+SHARED_PARTS = ("unsharded", "communication")
+MARKS = ("after_forward", "after_backward", "after_step")
+#: Where a peak may be, in the order of the step.
+PEAKS = ("forward", "loss forward", "loss backward", "backward", "optimizer step")
+
+
+def letters(model, setup, rounding=1) -> dict[str, int]:
+    """The value of each letter that a course uses. `rounding`: for Q, the bytes of DDP's buckets."""
+    dtypes = setup.dtypes
+    return {
+        "B": setup.batch, "S": setup.sequence, "L": model.layers, "H": model.width, "A": model.heads, "A_kv": model.kv_heads,
+        "D": model.head_width, "F": model.ffn_width, "V": model.vocabulary, "N": model.learned_positions,
+        "N_max": model.positions, "W": model.embedding_width, "E": model.experts, "E_t": model.experts_per_token,
+        "F_e": model.expert_width, "K": setup.segment or 1, "n_c": setup.loss_chunks, "n_a": setup.accumulation,
+        "w": DTYPE_BYTES[dtypes.compute if setup.fsdp else dtypes.weights], "w_s": DTYPE_BYTES[dtypes.weights],
+        "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[dtypes.states], "r": DTYPE_BYTES[dtypes.weights],
+        "m_w": DTYPE_BYTES[dtypes.master] if dtypes.master else 0, "G": setup.gpus // setup.replicas, "R": setup.replicas,
+        "P": model.parameters if setup.sharding == "zero1" else 0, "Q": _bucketed(model, setup, rounding),
+    }  # fmt: skip
+
+
+def _bucketed(model, setup, rounding):
+    if not setup.ddp:
+        return 0
+    return sum(-(-size // rounding) * rounding for size in buckets(model, DTYPE_BYTES[setup.dtypes.weights]))
+
+
+class Plan:
+    """How many blocks, segments, chunks and batches are traced, and which of them stands for how many."""
+
+    def __init__(self, model, setup):
+        blocks, segment, tokens = (
+            Letter(model.layers, "L"),
+            setup.segment,
+            Letter(setup.batch, "B") * Letter(setup.sequence, "S"),
+        )
+        self.loops = {"batch": Loop.of(Letter(setup.accumulation, "n_a"), 3, 1), "layer": Loop.of(blocks, 3, 1)}
+        few = (5, 2) if setup.fsdp else (3, 1)  # FSDP gathers a block while its neighbor is at work
+        if segment:
+            size = Letter(segment, "K")
+            full = up(blocks, size) - 1  # all but the last segment, which has what is left
+            last = blocks - full * size
+            self.loops["segment"] = Loop.of(full, 3, 1)
+            inner, final = Loop.of(size, *few), Loop.of(last, *few)
+            count = self.loops["segment"].turns
+            self.loops["block"] = lambda index: final if index == count else inner
+            self.segments = (inner.turns,) * count + (final.turns,)
+            stretched = self.loops["segment"].middle, inner.middle, final.middle
+        else:
+            self.loops["block"] = loop = Loop.of(blocks, *few)
+            self.segments, stretched = (loop.turns,), loop.middle
+        self.chunks = ()
+        if setup.loss == "chunked":
+            chunk = up(tokens, Letter(setup.loss_chunks, "n_c"))
+            number = up(tokens, chunk)
+            self.loops["chunk"] = Loop.of(number, 4, 1)
+            self.chunks = (chunk,) * (self.loops["chunk"].turns - 1) + (tokens - (number - 1) * chunk,)
+            stretched = stretched, self.loops["chunk"].middle, chunk == 1, self.chunks[-1] == 1
+        self.key = (
+            self.segments, len(self.chunks), stretched, self.loops["batch"].turns, self.loops["batch"].middle,
+            self.loops["layer"].turns,
+        )  # fmt: skip
+
+
+def structure(model, setup):
+    """What decides the form of a step; models and setups that agree in it differ in the values of letters alone."""
+    sizes = setup.batch, setup.sequence, model.width, model.heads, model.kv_heads, model.ffn_width, model.vocabulary
+    trivial = tuple(size == 1 for size in (*sizes, model.experts, model.experts_per_token, model.expert_width))
+    head = model.head_width % 8, model.head_width % 4, min(model.head_width, 3), model.heads == model.kv_heads
+    features = (
+        model.family, model.norm, model.norm_bias, model.gated, model.fused, model.tied, model.qkv_bias, model.out_bias,
+        model.ffn_bias, model.qk_norm, model.norm_offset, model.scaled_embedding, model.activation == "relu",
+        model.experts > 0, model.positions > 0,
+    )  # fmt: skip
+    switches = (
+        setup.precision, setup.optimizer, setup.optimizer_impl, setup.attention, setup.dropout > 0, setup.loss,
+        setup.master_gradients, setup.checkpointing, setup.sharding, setup.sharding_units, setup.offload, setup.buckets,
+        setup.no_sync, min(setup.gpus // setup.replicas, 2), min(setup.replicas, 2), setup.gpus > 1, setup.accumulation > 1,
+    )  # fmt: skip
+    return trivial, head, features, switches
+
+
+_COURSES: OrderedDict = OrderedDict()
+#: Courses that are remembered: each is some hundreds of operations.
+_MOST = 512
+
+
+def trace(model, setup) -> "Course":
+    """The course of a step; equal structures share it."""
+    plan = Plan(model, setup)
+    key = structure(model, setup), plan.key
+    if key not in _COURSES:
+        step = Step(model, setup, plan.segments, plan.chunks, plan.loops["batch"].turns, plan.loops["layer"].turns)
+        rest, host = step.rest(), step.host()
+        _COURSES[key] = Course(nested(stretched(step.run(), plan.loops), plan.loops), rest, host, setup.distributed)
+        while len(_COURSES) > _MOST:
+            _COURSES.popitem(last=False)
+    _COURSES.move_to_end(key)
+    return _COURSES[key]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a course says of a step, in whole bytes.
+
+    Attributes:
+        rest: part -> bytes between steps. moments: moment -> part -> bytes. parts, peak, peak_at: at the peak.
+        step: the most that lives in the optimizer's step.
+    """
+
+    moments: dict
+    parts: dict
+    peak: int
+    peak_at: str
+    step: int
+
+
+class Course:
+    """The operations of a step, what repeats put into `Repeat`s, with sizes as text.
+
+    Attributes:
+        items: operations and repeats. rest: pieces that stand between steps. distributed: whether the step communicates.
+    """
+
+    def __init__(self, items, rest, host, distributed):
+        self.items, self.rest, self._host, self.distributed = items, rest, host, distributed
+
+    @cached_property
+    def parts(self):
+        """The parts that it speaks of."""
+        return PARTS + SHARED_PARTS * self.distributed
+
+    def _pieces(self):
+        yield from self.rest
+        for operation in _flat(self.items):
+            yield from operation.taken
+            yield from operation.freed
+
+    @cached_property
+    def _budget(self):
+        return _compiled(self)
+
+    def budget(self, model, setup, rounding=1) -> Found:
+        """Add up the step for a model and a setup of its structure, each tensor rounded up to a multiple of so many bytes."""
+        peak, at, parts, marks, step = self._budget(k=rounding, **letters(model, setup, rounding))
+        moments = {name: dict(zip(self.parts, live, strict=True)) for name, live in marks.items()}
+        return Found(moments, dict(zip(self.parts, parts, strict=True)), peak, PEAKS[at], step)
+
+    def host(self, model, setup):
+        """Part -> bytes in the memory of the CPU; empty where nothing is offloaded."""
+        names = HELPERS | letters(model, setup)
+        found = dict.fromkeys(("parameters", "gradients", "optimizer") if self._host else (), 0)
+        for piece in self._host:
+            size = _value(f"({factor(piece.numbers)})*({factor(piece.width)})*({text(piece.count)})", names)
+            found[piece.part] += size
+        return found
+
+    def taken(self, values, rounding=1):
+        """(batch, operation's name) -> bytes that forward and backward take by operations of that name, one after another.
+
+        Of batches that are alike one stands here for all: which, `items` say. Each tensor is rounded up to a multiple of so
+        many bytes.
+        """
+        sizes, found = self.sizes(values, rounding), {}
+
+        def add(items, times):
+            for item in items:
+                if isinstance(item, Repeat):
+                    add(item.items, times * (self.times(item, values) if item.loop != "batch" else 1))
+                elif item.taken and item.phase != "optimizer step":
+                    key = dict(item.place).get("batch", 0), item.name
+                    found[key] = found.get(key, 0) + times * sum(sizes[piece.key] for piece in item.taken)
+
+        add(self.items, 1)
+        return found
+
+    def peak(self, values, rounding=1):
+        """(peak, place in `PEAKS`), walked and not compiled: for a structure that is asked once."""
+        sizes, top = self.sizes(values, rounding), (0, "")
+
+        def see(live, place):
+            nonlocal top
+            if live > top[0]:
+                top = live, place
+
+        self._walk(self.items, sizes, values, sum(sizes[piece.key] for piece in self.rest), see)
+        return top
+
+    def peaks(self, values, rounding=1):
+        """(peak, place in `PEAKS`) over numpy arrays of letters, all of one structure."""
+        import numpy
+
+        sizes = self.sizes(values, rounding)
+        live = sum(sizes[piece.key] for piece in self.rest)
+        peak, at = numpy.zeros_like(values["B"]), numpy.zeros(values["B"].shape, "int8")
+
+        def see(live, place):
+            higher = live > peak
+            peak[higher], at[higher] = numpy.broadcast_to(live, peak.shape)[higher], PEAKS.index(place)
+
+        self._walk(self.items, sizes, values, live, see)
+        return peak, at
+
+    def _walk(self, items, sizes, values, live, see):
+        """Show the live bytes in all while each operation runs: of what repeats the first and the last turn. Returns them."""
+        for item in items:
+            if isinstance(item, Repeat):
+                times, before = self.times(item, values), live
+                live = self._walk(item.items, sizes, values, live, see)
+                if not isinstance(times, int) or times > 1:
+                    change = live - before
+                    live = self._walk(item.items, sizes, values, live + change * (times - 2), see)
+                continue
+            live = live + sum(sizes[piece.key] for piece in item.taken)
+            if item.taken:
+                see(live, place_of(item))
+            live = live - sum(sizes[piece.key] for piece in item.freed)
+        return live
+
+    def sizes(self, values, rounding=1, namespace=None):
+        """Piece's key -> bytes, for the values of the letters: numbers, arrays or symbols. `rounding` None: not rounded."""
+        found = {}
+        names = (namespace or HELPERS) | values
+        for piece in self._pieces():
+            if piece.key not in found:
+                size = _value(f"({factor(piece.numbers)})*({factor(piece.width)})", names)
+                if rounding is not None:
+                    size = -(-size // rounding) * rounding
+                found[piece.key] = size * _value(text(piece.count), names)
+        return found
+
+    def times(self, repeat, values, namespace=None):
+        """How often it repeats."""
+        return _value(text(repeat.times), (namespace or HELPERS) | values)
+
+    def unrolled(self, values, rounding=1):
+        """Every operation of the step, one after another: (operation, part -> live bytes, place); whole numbers alone.
+
+        The place says of each loop which turn it is, all of them counted.
+        """
+        sizes, live = self.sizes(values, rounding), dict.fromkeys(self.parts, 0)
+        for piece in self.rest:
+            live[piece.part] += sizes[piece.key]
+        yield None, dict(live), {}
+        middles = {where: (index, self.times(repeat, values)) for where, index, repeat in _middles(self.items)}
+        yield from self._unrolled(self.items, sizes, live, values, {}, middles)
+
+    def _unrolled(self, items, sizes, live, values, shifts, middles):
+        for i, item in enumerate(items):
+            if isinstance(item, Repeat):
+                times, backwards = self.times(item, values), _backwards(item, items[i + 1 :])
+                for turn in range(times):
+                    moved = times - 1 - turn if backwards else turn
+                    yield from self._unrolled(item.items, sizes, live, values, shifts | {item.loop: moved}, middles)
+                continue
+            for piece in item.taken:
+                live[piece.part] += sizes[piece.key]
+            yield item, dict(live), _turns(item, shifts, middles)
+            for piece in item.freed:
+                live[piece.part] -= sizes[piece.key]
+
+
+def _turns(operation, shifts, middles):
+    """Which turn of each loop it is: a stand-in's own number and how often it has stood, what comes after it moved on."""
+    found = {}
+    for i, (loop, index) in enumerate(operation.place):
+        middle, times = middles.get(operation.place[:i] + (loop,), (index, 1))
+        found[loop] = index + (shifts.get(loop, 0) if index == middle else (times - 1) * (index > middle))
+    return found
+
+
+def _middles(items):
+    """(where, number of the turn, repeat) of each loop's stand-in; where: in which turns of the outer loops, and the loop."""
+    for item in items:
+        if isinstance(item, Repeat):
+            place = next(_flat(item.items)).place
+            i = [loop for loop, _ in place].index(item.loop)
+            yield (*place[:i], item.loop), place[i][1], item
+            yield from _middles(item.items)
+
+
+def _backwards(repeat, following):
+    """Whether the turns go down: by the turn that follows."""
+    mine = dict(next(_flat(repeat.items)).place)[repeat.loop]
+    found = (dict(operation.place).get(repeat.loop) for operation in _flat(following))
+    return next((index < mine for index in found if index is not None), False)
+
+
+def _flat(items):
+    for item in items:
+        if isinstance(item, Repeat):
+            yield from _flat(item.items)
+        else:
+            yield item
+
+
+def _whole(a, b):
+    return a // b
+
+
+def _up(a, b):
+    return -(-a // b)
+
+
+#: What the text of sizes calls.
+HELPERS = {"up": _up, "whole": _whole, "least": min, "most": max}
+
+
+def _value(source, names):
+    return eval(source, {"__builtins__": {}}, names)  # noqa: S307  text that `letters` wrote
+
+
+def _compiled(course):
+    """The course as one function of the letters and the rounding `k`: some hundred additions."""
+    parts, lines, numbers = course.parts, [], {}
+
+    def size(piece):
+        if piece.key not in numbers:
+            numbers[piece.key] = f"s{len(numbers)}"
+            total = f"({factor(piece.numbers)})*({factor(piece.width)})"
+            count = "" if text(piece.count) == "1" else f"*({text(piece.count)})"
+            lines.append(f"{numbers[piece.key]} = -(-{total}//k)*k{count}")
+        return numbers[piece.key]
+
+    def sums(pieces):
+        by = {}
+        for piece in pieces:
+            by.setdefault(parts.index(piece.part), []).append(size(piece))
+        return {part: "+".join(found) for part, found in by.items()}
+
+    body = [f"x{i} = {rest}" for i in range(len(parts)) for rest in [sums(course.rest).get(i, "0")]]
+    everything = ", ".join(f"x{i}" for i in range(len(parts)))
+    body += [
+        "p = at = step = 0",
+        "best = ()",
+        "t = " + "+".join(f"x{i}" for i in range(len(parts))),
+        f"rest = ({everything})",
+    ]
+    marks = ["rest"]
+
+    def write(items, indent, depth):
+        pad = " " * indent
+        for item in items:
+            if isinstance(item, Repeat):
+                name = f"n{depth}"
+                body.append(f"{pad}{name} = {text(item.times)}")
+                body.append(f"{pad}b{depth} = ({everything})")
+                body.append(f"{pad}for i{depth} in (0, 1) if {name} > 1 else (0,):")
+                write(item.items, indent + 1, depth + 1)
+                body.append(f"{pad} if not i{depth} and {name} > 2:")
+                for i in range(len(parts)):
+                    body.append(f"{pad}  x{i} += (x{i} - b{depth}[{i}])*({name}-2)")
+                body.append(f"{pad}  t = " + "+".join(f"x{i}" for i in range(len(parts))))
+                continue
+            if item.name in MARKS:
+                body.append(f"{pad}{item.name} = ({everything})")
+                if item.name not in marks:
+                    marks.append(item.name)
+                if item.name == "after_backward":
+                    body.append(f"{pad}step = t")
+                _give(body, pad, sums(item.freed))
+                continue
+            for part, found in sums(item.taken).items():
+                body.append(f"{pad}d = {found}; x{part} += d; t += d")
+            if item.taken:
+                where = PEAKS.index(place_of(item))
+                body.append(f"{pad}if t > p: p = t; at = {where}; best = ({everything})")
+                if item.phase == "optimizer step":
+                    body.append(f"{pad}if t > step: step = t")
+            _give(body, pad, sums(item.freed))
+
+    write(course.items, 1, 0)
+    named = ", ".join(f"'{name}': {name}" for name in marks)
+    source = "def program(k, " + ", ".join(LETTERS) + ", **_):\n"
+    source += "".join(f" {line}\n" for line in lines) + "".join(
+        f" {line}\n" if not line.startswith(" ") else f"{line}\n" for line in body
+    )
+    source += f" return p, at, best, {{{named}}}, step\n"
+    names = dict(HELPERS)
+    exec(compile(source, "<course>", "exec"), names)  # noqa: S102  text that `letters` and this function wrote
+    return names["program"]
+
+
+def _give(body, pad, freed):
+    for part, found in freed.items():
+        body.append(f"{pad}d = {found}; x{part} -= d; t -= d")
+
+
+def place_of(operation):
+    """Where a peak at this operation is, one of `PEAKS`."""
+    return f"loss {operation.phase}" if operation.loss and operation.phase != "optimizer step" else operation.phase
+
+
+LETTERS = (
+    "B", "S", "L", "H", "A", "A_kv", "D", "F", "V", "N", "N_max", "W", "E", "E_t", "F_e", "K", "n_c", "n_a", "w", "w_s", "c",
+    "s_b", "r", "m_w", "G", "R", "P", "Q",
+)  # fmt: skip

@@ -1,0 +1,75 @@
+"""Whole numbers that remember how they were made: the step is run once on numbers, and read as formulas.
+
+A `Letter` is an ordinary whole number, so the program of a step can ask whether a dimension is 1 or a head a multiple of
+eight. It also carries its expression, as text in the letters of the notation: `B*S*3*H`. The same text is evaluated on
+other whole numbers (a budget), on arrays of them (a map), on sympy's symbols (a formula), and in the browser.
+"""
+
+
+class Letter(int):
+    """A whole number with its expression. Products, sums and differences with whole numbers are letters again."""
+
+    def __new__(cls, value, text=None):
+        self = super().__new__(cls, value)
+        self.text = str(int(value)) if text is None else text
+        return self
+
+    def __mul__(self, other):
+        if other == 1 and type(other) is int:
+            return self
+        return Letter(int(self) * int(other), f"{factor(self)}*{factor(other)}")
+
+    def __rmul__(self, other):
+        if other == 1:
+            return self
+        return Letter(int(other) * int(self), f"{factor(other)}*{factor(self)}")
+
+    def __add__(self, other):
+        return Letter(int(self) + int(other), f"{text(self)}+{text(other)}") if other else self
+
+    def __radd__(self, other):
+        return Letter(int(other) + int(self), f"{text(other)}+{text(self)}") if other else self
+
+    def __sub__(self, other):
+        return Letter(int(self) - int(other), f"{text(self)}-{factor(other)}") if other else self
+
+
+def text(number) -> str:
+    """The expression of a whole number."""
+    return number.text if type(number) is Letter else str(number)
+
+
+def factor(number) -> str:
+    """The expression, in parentheses where it is a sum."""
+    found = text(number)
+    depth = 0
+    for sign in found:
+        depth += (sign == "(") - (sign == ")")
+        if sign in "+-" and not depth:
+            return f"({found})"
+    return found
+
+
+def product(numbers) -> Letter:
+    """The product of whole numbers."""
+    value, parts = 1, []
+    for number in numbers:
+        value *= int(number)
+        if number != 1 or type(number) is Letter:
+            parts.append(factor(number))
+    return Letter(value, "*".join(parts) or "1")
+
+
+def over(number, divisor) -> Letter:
+    """A quotient that comes out whole."""
+    return Letter(int(number) // int(divisor), f"whole({text(number)},{text(divisor)})")
+
+
+def up(number, divisor) -> Letter:
+    """A quotient rounded up."""
+    return Letter(-(-int(number) // int(divisor)), f"up({text(number)},{text(divisor)})")
+
+
+def least(*numbers) -> Letter:
+    """The smallest of some whole numbers."""
+    return Letter(min(map(int, numbers)), f"least({','.join(map(text, numbers))})")

@@ -1,0 +1,504 @@
+"""What PyTorch's operations make, what they save for backward, and what their backward makes: each once.
+
+An operation takes tensors and gives a tensor. Its backward is a function of (node, gradients) that gives the gradients of
+its inputs; what it reads it saved (`tools/autograd/derivatives.yaml` says which and in which order). Under autocast
+(`aten/src/ATen/autocast_mode.h`) an operation casts its inputs first: its list is named where it applies.
+"""
+
+from .autograd import record, save, unpacked, wants_gradient
+from .letters import over, product, up
+from .tape import BITS16, BOOL, FP32, INT64
+from .tensors import (
+    is_contiguous,
+    new,
+    reshaped,
+    several,
+    strides_like,
+    strides_of_joined,
+    strides_through,
+    transposed,
+    view,
+)  # fmt: skip
+
+
+def _like(name, x, type=None, part=None):
+    """A tensor laid out as `x`."""
+    return new(x.tape, name, x.shape, type or x.type, strides_like(x), part)
+
+
+def _through(name, x, *others, type=None):
+    """What an operation makes that goes through `x` and others number by number, which have its shape or are repeated."""
+    return new(x.tape, name, x.shape, type or x.type, strides_through(x.shape, x, *others))
+
+
+# Views: nothing is taken, but backward may have to copy.
+
+
+def reshape(x, shape, title):
+    """The same numbers in another shape: a view, or a copy where there is none. Source: `at::reshape`."""
+    before, name = x.shape, f"{title} copied"
+    out = reshaped(x, shape, name)
+    record(out, title, lambda node, grads: [reshaped(grads[0], before, f"{title} gradient copied")], [x])
+    return out
+
+
+def transpose(x, a, b, title=""):
+    """A view with two dimensions exchanged."""
+    out = transposed(x, a, b)
+    record(out, title, lambda node, grads: [transposed(grads[0], a, b)], [x])
+    return out
+
+
+def contiguous(x, title):
+    """A copy, unless the numbers lie in order already."""
+    if is_contiguous(x):
+        return x
+    out = new(x.tape, title, x.shape, x.type)
+    record(out, title, lambda node, grads: [grads[0]], [x])
+    return out
+
+
+def split(x, sizes, axis, title):
+    """Views that share `x` among them; their gradients are joined again by one copy."""
+    axis %= len(x.shape)
+
+    def run(node, grads):
+        return [new(x_tape, f"{title} joined", shape, kind, strides_of_joined(grads, shape))]
+
+    x_tape, shape, kind, found, node, start = x.tape, x.shape, x.type, [], None, 0
+    for i, size in enumerate(sizes):
+        part = list(x.shape)
+        part[axis] = size
+        found.append(view(x, tuple(part), x.strides))
+        node = record(found[-1], title, run, [x], slot=i, node=node)
+        start += int(size)
+    if node is not None:
+        node.slots = len(found)
+    return found
+
+
+def cut(x, size, title):
+    """A view of the first numbers of the last dimension; its gradient is padded with zeros."""
+    before = x.shape
+    out = view(x, (*x.shape[:-1], size), x.strides)
+    record(out, title, lambda node, grads: [new(grads[0].tape, f"{title} backward", before, grads[0].type)], [x])
+    return out
+
+
+# Number by number.
+
+
+def cast(x, type, title, part=None):
+    """A copy in another data type; the tensor itself where it has that type."""
+    if x.type.name == type.name:
+        return x
+    before = x.type
+    out = _like(title, x, type, part)
+    record(out, title, lambda node, grads: [_like(_back(title), grads[0], before)], [x])
+    return out
+
+
+def _back(title):
+    """The title of a cast's backward."""
+    return title.replace(" cast", " gradient cast") if title.endswith(" cast") else f"{title} backward"
+
+
+def lowered(x, title):
+    """Autocast, for a matrix product: 16 bits of an activation."""
+    tape = x.tape
+    return cast(x, tape.autocast, title) if tape.autocast and x.type.name == "fp32" else x
+
+
+def lowered_weight(x, title):
+    """Autocast, for a matrix product: a weight's copy in 16 bits, made once and kept until autocast is left."""
+    tape = x.tape
+    if not tape.autocast or x.type.name != "fp32":
+        return x
+    if x.name not in tape.casts:
+        tape.casts[x.name] = cast(x, tape.autocast, title, "casts")
+    return tape.casts[x.name]
+
+
+def raised(x, title):
+    """Autocast, for an operation on its fp32 list: fp32 of what has 16 bits."""
+    return cast(x, FP32, title) if x.tape.autocast and x.type.name in BITS16 else x
+
+
+def add(x, y, title):
+    """A sum; of the wider type."""
+    wide = y if x.type.name in BITS16 and y.type.name == "fp32" else x
+    out = _through(title, x, y, type=wide.type)
+    record(out, title, lambda node, grads: [grads[0], grads[0]], [x, y])
+    return out
+
+
+def subtract(x, y, title):
+    """A difference; the second's gradient is negated."""
+    out = _through(title, x, y)
+    record(out, title, lambda node, grads: [grads[0], _through(f"{title}: negated", grads[0])], [x, y])
+    return out
+
+
+def multiply(x, y, title, names=("", "")):
+    """A product, number by number, perhaps broadcast: each factor is saved where the other wants a gradient."""
+    wide = y if x.type.name in BITS16 and y.type.name == "fp32" else x
+    to_x, to_y = wants_gradient(x.tape, x), wants_gradient(x.tape, y)
+    saved = save(x.tape, [x, y], *[y] * to_x, *[x] * to_y)
+    out = _through(title, x, y, type=wide.type)
+
+    def run(node, grads):
+        read = unpacked(node)
+        first = _through(names[0] or f"{title} backward", grads[0], read[0]) if to_x else None
+        return [first, _through(names[1] or f"{title} backward", grads[0], read[-1]) if to_y else None]
+
+    record(out, title, run, [x, y], saved)
+    return out
+
+
+def scale(x, title, type=None):
+    """A product with a number, which wants no gradient."""
+    out = _through(title, x, type=type)
+    record(out, title, lambda node, grads: [_through(f"{title} backward", grads[0])], [x])
+    return out
+
+
+def shift(x, title):
+    """A sum with a Python number; nothing is saved."""
+    out = _through(title, x)
+    record(out, title, lambda node, grads: [grads[0]], [x])
+    return out
+
+
+def join(parts, title):
+    """Tensors side by side in the last dimension; their gradients are views of its gradient. Source: `at::cat`."""
+    first = parts[0]
+    width = sum(part.shape[-1] for part in parts)
+    shape = *first.shape[:-1], width
+    out = new(first.tape, title, shape, first.type, strides_of_joined(parts, shape))
+    shapes = [part.shape for part in parts]
+    record(out, title, lambda node, grads: [view(grads[0], shape, grads[0].strides) for shape in shapes], parts)
+    return out
+
+
+def activation(x, title, saves="input"):
+    """GELU, SiLU, and others that save their input; ReLU saves its result."""
+    saved = save(x.tape, [x], x) if saves == "input" else ()
+    out = _through(title, x)
+
+    def run(node, grads):
+        (read,) = unpacked(node)
+        return [_through(f"{title} backward", grads[0], read)]
+
+    record(out, title, run, [x], saved, [] if saved else [out])
+    return out
+
+
+def dropout(x, probability, title):
+    """Saves a mask of one byte a number. Source: `native/Dropout.cpp`, `native_dropout`."""
+    if not probability:
+        return x
+    out, mask = several(x.tape, f"{title} dropout", (x.shape, x.type, strides_like(x)), (x.shape, BOOL))
+
+    def run(node, grads):
+        read = unpacked(node)  # noqa: F841
+        return [_like(f"{title} dropout backward", grads[0])]
+
+    record(out, f"{title} dropout", run, [x], results=[mask])
+    return out
+
+
+def masked(x, mask, title):
+    """Minus infinity where the mask says so; saves the mask."""
+    saved = save(x.tape, [x], mask)
+    out = _like(title, x)
+
+    def run(node, grads):
+        read = unpacked(node)  # noqa: F841
+        return [_like("mask backward", grads[0])]
+
+    record(out, title, run, [x], saved)
+    return out
+
+
+# Norms, tables.
+
+
+def layer_norm(x, weight, bias, title):
+    """Saves its input, and each token's mean and inverse deviation in fp32."""
+    wide = raised(x, f"{title} input cast")
+    rows, saved = (*x.shape[:-1], 1), save(x.tape, [wide, weight, bias], wide)
+    out, mean, deviation = several(x.tape, title, (x.shape, wide.type), (rows, FP32), (rows, FP32))
+    gains = [(w.shape, w.type) for w in (weight, bias) if w is not None]
+
+    def run(node, grads):
+        x, *_ = unpacked(node)
+        made = several(x.tape, f"{title} backward", (x.shape, x.type), *gains)
+        return made + [None] * (3 - len(made))
+
+    record(out, title, run, [wide, weight, bias], saved, [mean, deviation])
+    return out
+
+
+def rms_norm(x, weight, title):
+    """Saves its input, and the inverse root of each token's mean square in fp32."""
+    wide = raised(x, f"{title} input cast")
+    deviation = new(x.tape, f"{title} statistics", (*x.shape[:-1], 1), FP32)
+    saved = save(x.tape, [wide, weight], wide, weight, deviation)
+    out = _like(title, wide)
+    gain = weight.shape, weight.type
+
+    def run(node, grads):
+        x, *_ = unpacked(node)
+        return [_like(f"{title} backward", x), new(x.tape, f"{title} weight gradient", *gain)]
+
+    record(out, title, run, [wide, weight], saved)
+    return out
+
+
+def embedding(tokens, table, title):
+    """A table's rows; its gradient is a whole table."""
+    saved = save(table.tape, [table], tokens)
+    out = new(table.tape, f"{title} rows", (*tokens.shape, table.shape[1]), table.type)
+    shape = table.shape
+
+    def run(node, grads):
+        read = unpacked(node)  # noqa: F841
+        return [new(grads[0].tape, f"{title} gradient", shape, grads[0].type)]
+
+    record(out, f"{title} rows", run, [table], saved)
+    return out
+
+
+# Matrix products.
+
+
+def _flat(x):
+    """(rows, last dimension)."""
+    return product(x.shape[:-1]), x.shape[-1]
+
+
+def linear(x, weight, bias, title):
+    """x W^T + b. Saves its input and the weight. With a bias one kernel adds it; its gradient is a sum over rows.
+
+    Source: `native/Linear.cpp`; `addmm` and `mm` in derivatives.yaml, whose gradients run in the order of their names.
+    """
+    tape = x.tape
+    low = lowered(x, f"{title} input cast")
+    weight = lowered_weight(weight, f"{title} weight cast")
+    if bias is not None:
+        bias = lowered_weight(bias, f"{title} bias cast")
+    *leading, inputs = x.shape
+    rows, outputs, kind, biased = product(leading), weight.shape[0], low.type, bias is not None
+    turned = None if biased else transpose(weight, 0, 1)  # the view made last has its gradient first
+    flat = reshape(low, (rows, inputs), title) if len(leading) != 1 else low
+    turned = turned or transpose(weight, 0, 1)
+    saved = save(tape, [bias, flat, turned], flat, turned)
+    out = tape.kernel("matmul", lambda: new(tape, title, (rows, outputs), kind))
+
+    def run(node, grads):
+        x, _ = unpacked(node)
+
+        def to_input():
+            return new(tape, f"{title} input gradient", (rows, inputs), kind) if node.edges[-2] else None
+
+        def to_weight():
+            return transposed(new(tape, f"{title} weight gradient", (outputs, inputs), kind), 0, 1)
+
+        if biased:
+            return [grads[0], to_input(), to_weight()]
+        second = to_weight()
+        return [to_input(), second]
+
+    record(out, title, run, [bias, flat, turned] if biased else [flat, turned], saved)
+    return reshape(out, (*leading, outputs), title) if len(leading) != 1 else out
+
+
+def matmul(x, y, title, names, dtype=None):
+    """A product of matrices for each sequence and head: (B, A, S, K) by (B, A, K, N). Saves both.
+
+    Where they do not lie one after another, it copies them first. Source: `native/LinearAlgebra.cpp`, `_matmul_impl`;
+    `names`: of the operands, for what is copied and for their gradients.
+    """
+    tape, batch = x.tape, product(x.shape[:2])
+    low_x, low_y = lowered(x, f"{names[0]} cast"), lowered(y, f"{names[1]} cast")
+    x3 = reshape(low_x, (batch, *x.shape[2:]), names[0])
+    y3 = reshape(low_y, (batch, *y.shape[2:]), names[1])
+    shape, saved = (*x.shape[:3], y.shape[3]), save(tape, [x3, y3], x3, y3)
+    out = tape.kernel("matmul", lambda: new(tape, title, (batch, *shape[2:]), x3.type))
+
+    def run(node, grads):
+        x, y = unpacked(node)
+        to_y = new(x.tape, f"{names[1]} gradient", y.shape, y.type) if node.edges[1] else None
+        return [new(x.tape, f"{names[0]} gradient", x.shape, x.type) if node.edges[0] else None, to_y]
+
+    record(out, title, run, [x3, y3], saved)
+    return reshape(out, shape, title)
+
+
+# Attention.
+
+
+def softmax(x, title, scores="scores"):
+    """Saves its result. Under autocast in fp32, which fp16 alone is read into without a cast.
+
+    Its backward on CUDA makes one more tensor, the product of gradient and result (`native/cuda/SoftMax.cu`).
+    """
+    direct = x.tape.autocast and x.type.name == "fp16"
+    before = x.type
+    wide = x if direct else raised(x, f"{scores} in fp32")
+    out = _like(title, wide, FP32 if direct else None)
+
+    def run(node, grads):
+        read = unpacked(node)  # noqa: F841
+        grad = grads[0]
+        kind = before if direct else grad.type
+        made, _product = several(
+            grad.tape, f"{title} backward", (grad.shape, kind, strides_like(grad)), (grad.shape, grad.type)
+        )
+        return [made]
+
+    record(out, title, run, [wide], results=[out])
+    return out
+
+
+def pad(x, multiple, title):
+    """The last dimension filled up to a multiple; its gradient is cut and copied."""
+    width = x.shape[-1]
+    out = new(x.tape, f"{title} padded", (*x.shape[:-1], multiple * up(width, multiple)), x.type)
+
+    def run(node, grads):
+        grad = grads[0]
+        return [new(grad.tape, f"{title} padding backward", (*grad.shape[:-1], width), grad.type)]
+
+    record(out, f"{title} padded", run, [x])
+    return out
+
+
+def repeat_heads(x, groups, title):
+    """Each head so many times in a row, always a copy. Source: `repeat_interleave` of a number: expand, clone, flatten."""
+    before = x.shape
+    shape = (x.shape[0], x.shape[1] * groups, *x.shape[2:])
+    out = new(x.tape, f"{title} repeated", shape, x.type)
+
+    def run(node, grads):
+        grad = grads[0]
+        if groups == 1:
+            return [reshaped(grad, before, f"{title} gradient copied")]
+        return [new(grad.tape, f"{title} gradients added", before, grad.type)]
+
+    record(out, f"{title} repeated", run, [x])
+    return out
+
+
+def scaled_dot_product_attention(q, k, v, probability=0.0):
+    """Causal attention by the kernel that CUDA takes: (B, A, S, D) by (B, K, S, D), K key and value heads.
+
+    16 bits: flash attention, heads padded to a multiple of eight. fp32: the memory-efficient kernel; where it does not fit,
+    the scores in fp32. Source: `native/transformers/cuda/sdp_utils.cpp`, `native/transformers/attention.cpp`.
+    """
+    tape = q.tape
+    q, k, v = (lowered(x, f"{n} cast") for n, x in zip("qkv", (q, k, v), strict=True))
+    if q.type.name in BITS16:
+        return _flash(tape, q, k, v)
+    if q.shape[-1] % 4 or q.shape[1] != k.shape[1]:
+        return _math(tape, q, k, v)
+    return _efficient(tape, q, k, v)
+
+
+def _attention(tape, q, k, v, make, backward):
+    """A kernel: its result and what it saves besides, as one operation."""
+    saved = save(tape, [q, k, v], q, k, v)
+    out, *kept = tape.kernel("attention", make)
+
+    def run(node, grads):
+        q, k, v, *_ = unpacked(node)
+        return several(tape, "flash attention backward", *((x.shape, x.type, backward(x)) for x in (q, k, v)))
+
+    record(out, "flash attention", run, [q, k, v], saved, [out, *kept])
+    return out
+
+
+def _flash(tape, q, k, v):
+    width = q.shape[-1]
+    if width % 8:
+        q, k, v = (pad(x, 8, name) for name, x in zip("qkv", (q, k, v), strict=True))
+    rows = q.shape[:3]
+
+    def make():  # beside the result: of the scores, the logarithm of each row's sum; the dropout's random state
+        return several(
+            tape, "flash attention", (q.shape, q.type, strides_like(q)), (rows, FP32), ((2,), INT64), ((), INT64)
+        )
+
+    out = _attention(tape, q, k, v, make, strides_like)
+    return cut(out, width, "padding") if width % 8 else out
+
+
+def _permuted(x):
+    """Strides of (B, A, S, D) where a token's heads lie side by side."""
+    b, a, s, d = map(int, x.shape)
+    return s * a * d, d, a * d, 1
+
+
+def _efficient(tape, q, k, v):
+    rows = (*q.shape[:2], 32 * up(q.shape[2], 32))
+
+    def make():  # the random state stands on the CPU
+        return several(tape, "flash attention", (q.shape, q.type, _permuted(q)), (rows, FP32))
+
+    return _attention(tape, q, k, v, make, _permuted)
+
+
+def _math(tape, q, k, v):
+    """What is left where no kernel fits: the scores exist, in fp32. Source: `_scaled_dot_product_attention_math`."""
+    sequence, groups = q.shape[2], over(q.shape[1], k.shape[1])
+    q = scale(q, "q scaled")
+    ones = new(tape, "ones", (sequence, sequence), BOOL)
+    past = new(tape, "past", (sequence, sequence), BOOL)
+    del ones
+    infinity = new(tape, "minus infinity", (), q.type)
+    zero = new(tape, "zero", (), q.type)
+    mask = new(tape, "mask", (sequence, sequence), q.type)
+    del infinity, zero
+    if groups > 1:
+        k, v = repeat_heads(k, groups, "k"), repeat_heads(v, groups, "v")
+    scores = matmul(q, transpose(scale(k, "k scaled"), 2, 3), "scores", ("q", "k"))
+    weights = softmax(scores, "softmax")
+    out = matmul(weights, v, "heads", ("weights", "v"))
+    del past, mask
+    return out
+
+
+# The loss.
+
+
+def cross_entropy(logits, targets, reduction="mean"):
+    """The mean of the next tokens' negative log-likelihoods: log-softmax saves its result, the loss that and the targets."""
+    out = _like("log-softmax", logits)
+
+    def softmax_backward(node, grads):
+        read = unpacked(node)  # noqa: F841
+        return [_like("log-softmax backward", grads[0])]
+
+    record(out, "log-softmax", softmax_backward, [logits], results=[out])
+    return _negative_log_likelihood(raised(out, "log-probabilities in fp32"), targets)
+
+
+def _negative_log_likelihood(log_p, targets):
+    saved = save(log_p.tape, [log_p], log_p, targets)
+    loss, weight = several(log_p.tape, "loss", ((), log_p.type), ((), log_p.type))
+
+    def run(node, grads):
+        log_p, *_ = unpacked(node)
+        return [new(log_p.tape, "negative log-likelihood backward", log_p.shape, log_p.type)]
+
+    record(loss, "negative log-likelihood", run, [log_p], saved, [weight])
+    return loss
+
+
+def total(values, title):
+    """Python's sum of the chunks' losses, each one number, 0 first: each is added in turn."""
+    tape, out = values[0].tape, None
+    for i, value in enumerate(values):
+        with tape.turn("chunk", i):
+            out = add(out, value, title) if i else shift(value, title)
+    return out

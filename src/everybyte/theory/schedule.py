@@ -1,0 +1,86 @@
+"""A step of any length from one that was run short: what repeats is run a few times and counted as often as it is.
+
+Blocks are alike, and so are batches and chunks: three blocks are traced, and the second stands for all between the first
+and the last. From turn to turn memory changes by the same amount, so the most that lives is reached in the first or in the
+last of them. `tests/theory` holds short traces against whole ones.
+"""
+
+from dataclasses import dataclass
+from itertools import groupby
+
+from .tape import LOOPS, Piece
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What repeats: `turns` of it are traced, of which `middle` stands for as many as `times` says."""
+
+    turns: int
+    times: object
+    middle: int
+
+    @classmethod
+    def of(cls, number, most, middle):
+        """For so many turns, of which at most `most` are traced."""
+        if number <= most:
+            return cls(int(number), 1, -1)
+        return cls(most, number - (most - 1), middle)
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Operations that run `times` times, a letter. loop: which."""
+
+    times: object
+    loop: str
+    items: list
+
+
+def nested(operations, loops, names=LOOPS):
+    """The operations with what repeats put into `Repeat`s.
+
+    Args:
+        loops: loop -> `Loop`, or for the blocks of segments a function of the segment's number.
+    """
+    if not names:
+        return list(operations)
+    name, rest = names[0], names[1:]
+    found = []
+    for index, group in groupby(operations, lambda o: dict(o.place).get(name)):
+        group = list(group)
+        loop = _loop(loops, name, dict(group[0].place))
+        inner = nested(group, loops, rest)
+        if index is not None and loop is not None and index == loop.middle:
+            found.append(Repeat(loop.times, name, inner))
+        else:
+            found += inner
+    return found
+
+
+def _loop(loops, name, place):
+    loop = loops.get(name)
+    return loop(place.get("segment")) if callable(loop) else loop
+
+
+def stretched(operations, loops):
+    """Have what a stand-in took be freed as often as it was taken, where turns are freed together.
+
+    Usually a turn's tensors are freed in a turn, its own or a neighbor's, which stands as often. But autocast's copies, say,
+    go together as forward ends, or as a segment has been recomputed.
+    """
+    born = {id(piece): dict(operation.place) for operation in operations for piece in operation.taken}
+    for operation in operations:
+        here = dict(operation.place)
+        freed = [(piece, born.get(id(piece), here)) for piece in operation.freed]
+        turns = {(piece.key, tuple(sorted(place.items()))) for piece, place in freed}
+        for i, (piece, place) in enumerate(freed):
+            count = piece.count
+            for name, index in place.items():
+                loop = _loop(loops, name, place)
+                if loop is not None and index == loop.middle and here.get(name) != index:
+                    before = tuple(sorted((place | {name: index - 1}).items()))
+                    if name not in here or (piece.key, before) in turns:
+                        count = loop.times * count
+            if count is not piece.count:
+                operation.freed[i] = Piece(piece.numbers, piece.width, piece.part, count)
+    return operations

@@ -1,0 +1,302 @@
+"""FSDP as a pass: what it gathers for each unit of a network, when it lets go, and what it sends.
+
+Each parameter is cut along its first dimension, so that of G GPUs each holds the G-th part of the rows, rounded up. A unit is
+gathered into a flat buffer, copied out into whole tensors, used, and resharded; its gradients are copied into a flat
+buffer, and one G-th of their sum comes out. The methods are those of PyTorch's `torch/distributed/fsdp/_fully_shard`, by
+their names: `_fsdp_param_group.py` says what lives until when, `_fsdp_collectives.py` what is allocated, `_fsdp_state.py`
+which unit comes next.
+"""
+
+from .autograd import Node
+from .letters import product, up
+from .tape import Piece
+from .tensors import Tensor
+
+
+def share(shape, shards):
+    """Numbers that one GPU holds of a tensor of that shape."""
+    return product((up(shape[0], shards), *shape[1:]))
+
+
+class Unit:
+    """A group of parameters that are gathered together: an `FSDPParamGroup` and its state.
+
+    Args:
+        parameters: those of the unit. numbers: that one GPU holds of them. reshards: whether it is let go after forward.
+    """
+
+    def __init__(self, sharding, name, parameters, numbers, reshards):
+        self.sharding, self.name, self.parameters, self.reshards = sharding, name, parameters, reshards
+        self.numbers = numbers
+        self.tape = sharding.tape
+        self.state, self.training, self.whole, self.gathered, self.indices = "idle", "idle", False, None, []
+        self.shares = [share(p.shape, sharding.shards) for p in parameters]
+        self.kept = None  # what was received, where replicas average it
+        self.accumulated = {}
+
+    # Gathering.
+
+    def unshard(self):
+        """Ask for the unit: the flat buffer that all GPUs' shares come into."""
+        if self.gathered is not None or self.whole or not self.parameters:
+            return
+        sharding, tape = self.sharding, self.tape
+        if sharding.alone:
+            self.gathered = ()
+            return
+        with tape.within(part="communication"):
+            if sharding.cast and not sharding.offloads:
+                inputs = tape.take(f"{self.name} copied", (self.numbers, sharding.width))
+            else:
+                inputs = [self._input(p, numbers) for p, numbers in self._each()]
+            self.gathered = tape.take(f"{self.name} gathered", (sharding.shards * self.numbers, sharding.width))
+            del inputs
+
+    def _each(self):
+        return zip(self.parameters, self.shares, strict=True)
+
+    def _input(self, parameter, numbers):
+        """This GPU's share of a parameter as it is gathered: from the CPU, in the type of forward. None where it is as stored."""
+        sharding, tape, copy = self.sharding, self.tape, None
+        with tape.within(part="communication", place=self._place(parameter)):
+            if sharding.offloads:
+                copy = tape.take(f"{self.name} copied", (numbers, sharding.stored))
+            return tape.take(f"{self.name} cast", (numbers, sharding.width)) if sharding.cast else copy
+
+    def wait_for_unshard(self):
+        """Have the unit whole: each parameter in a tensor of its own."""
+        if self.gathered is None:
+            return
+        sharding = self.sharding
+        before = sharding.last_gathered  # noqa: F841  freed once this unit is whole: copies and gathering overlap
+        if self.training == "forward":
+            sharding.last_gathered = None
+        for parameter, numbers in self._each():
+            if sharding.alone:
+                copy = self._input(parameter, numbers)
+            piece = Piece(sharding.shards * numbers, sharding.width, "unsharded")
+            with self.tape.within(place=self._place(parameter)):
+                self.tape.note(f"{self.name} whole", [piece])
+            parameter.storage.pieces = (piece,)
+        copy = None  # noqa: F841
+        self.whole = True
+        if self.training == "forward" and not sharding.alone:
+            sharding.last_gathered = self.gathered
+        self.gathered = None
+
+    def _place(self, parameter):
+        """Where what is done for one parameter is counted: of several blocks' parameters, with its block."""
+        return (*self.tape.at("batch"), *parameter.place) if self.name == "model" else self.tape.place
+
+    def reshard(self):
+        """Let the whole tensors go."""
+        if self.whole and (self.training != "forward" or self.reshards):
+            for parameter in self.parameters:
+                parameter.storage.free()
+            self.whole = False
+
+    # Forward.
+
+    def pre_forward(self, args):
+        """The module is entered."""
+        sharding = self.sharding
+        if self.state == "backward":
+            if not self.whole:
+                self.unshard()
+                self.wait_for_unshard()
+            return args
+        if self.state != "forward" and sharding.root is None:
+            sharding.root = self
+        self.state = "forward"
+        entering, self.training = self.training != "forward", "forward"
+        self.unshard()
+        self.wait_for_unshard()
+        if entering:
+            args = self._followed(args)
+        return args
+
+    def _followed(self, args):
+        """Have backward tell when it has passed the module: its inputs' gradients have come."""
+        inputs = [x for x in args if isinstance(x, Tensor) and x.node is not None]
+        if not inputs or not self.tape.grad:
+            return args
+
+        def run(node, grads):
+            self.post_backward()
+            return list(grads)
+
+        node = Node(self.tape, f"{self.name} passed", run, inputs, [])
+        node.slots, found = len(inputs), []
+        for x in args:
+            if isinstance(x, Tensor) and x.node is not None:
+                slot = sum(isinstance(y, Tensor) for y in found)
+                x = Tensor(x.shape, x.strides, x.storage, x.type, x)
+                x.node, x.slot = node, slot
+            found.append(x)
+        return tuple(found)
+
+    def post_forward(self, out):
+        """The module is left."""
+        sharding = self.sharding
+        if self.state == "backward":
+            return out
+        if not sharding.in_backward:
+            self.reshard()
+            self.indices.append(len(sharding.order))
+            sharding.order.append(self)
+        self.training = "idle"
+        if out.node is not None:
+            out.node.hooks = (*out.node.hooks, self.pre_backward)
+        self.state = "idle"
+        if sharding.root is self:
+            sharding.last_gathered = sharding.root = None
+        return out
+
+    # Backward.
+
+    def pre_backward(self):
+        """Backward enters the module."""
+        sharding, self.state = self.sharding, "backward"
+        if not sharding.ending:
+            sharding.ending = True
+            self.tape.callbacks.append(sharding.backward_ended)
+        if self.training == "backward":
+            return
+        self.training = "backward"
+        self.unshard()
+        self.wait_for_unshard()
+        if self.indices:
+            place = self.indices.pop()
+            if place > 0:
+                sharding.order[place - 1].prefetch()
+
+    def prefetch(self):
+        """Ask for the unit that backward enters next."""
+        before, self.training = self.training, "backward"
+        self.unshard()
+        self.training = before
+
+    def post_backward(self):
+        """Backward has left the module: gradients are sent, or kept whole until the last batch."""
+        sharding, tape, self.training = self.sharding, self.tape, "passed"
+        with tape.within(part="communication"):
+            for parameter in self.parameters:
+                if parameter in self.accumulated and parameter.grad is not None:
+                    parameter.grad = None  # added
+            if not sharding.sends:
+                self.reshard()
+                if sharding.cast:
+                    for parameter in self.parameters:
+                        if parameter.grad is not None:
+                            numbers = product(parameter.shape)
+                            wide = tape.take(f"{self.name} gradient in fp32", (numbers, sharding.reduced))
+                            self.accumulated[parameter] = wide
+                            parameter.grad = None
+                return
+            gradients = []
+            for parameter in self.parameters:
+                gradients.append(self.accumulated.pop(parameter, None) or parameter.grad)
+                parameter.grad = None
+            self.reshard()
+            sharding.sent.clear()
+            if gradients:
+                self._reduce(gradients)
+
+    def _reduce(self, gradients):
+        """Source: `foreach_reduce`, whose loop still names the last gradient."""
+        sharding, tape, numbers = self.sharding, self.tape, self.numbers
+        self.kept = None
+        last = None if sharding.alone else gradients[-1]  # noqa: F841
+        sent = tape.take(f"{self.name} sent", (sharding.shards * numbers, sharding.reduced))
+        gradients.clear()
+        received = tape.take(f"{self.name} received", (numbers, sharding.reduced))
+        if sharding.replicated:
+            self.kept = received
+        if not sharding.offloads and self not in sharding.gradients:
+            sharding.gradients[self] = received
+            received[0].assign("gradients")
+        sharding.sent.append(sent)
+
+
+def _children_first(names):
+    """FSDP goes through modules inside out: a router's weight comes before the experts' own."""
+    found, own = [], []
+    for name in names:
+        if name.endswith(("mlp.gate_up", "mlp.down")):
+            own.append(name)
+            continue
+        found += [name, *own] if name.endswith("mlp.router.weight") else [name]
+        own = [] if name.endswith("mlp.router.weight") else own
+    return found + own
+
+
+class Sharding:
+    """All units of a network.
+
+    Attributes:
+        gradients: unit -> the shares of its gradients. order: units as forward left them. sends: whether this batch's
+            gradients are sent.
+    """
+
+    def __init__(self, step, shards):
+        setup, network = step.setup, step.network
+        self.tape, self.shards, self.alone = step.tape, shards, int(shards) == 1
+        self.cast, self.offloads, self.replicated = setup.dtypes.autocast, setup.offload == "cpu", setup.replicas > 1
+        self.width, self.stored, self.reduced = step.weight.width, step.stored.width, step.reduced
+        self.order, self.sent, self.gradients, self.last_gathered, self.root = [], [], {}, None, None
+        self.ending, self.sends = False, True
+        self.units = self._cut(network, setup, step.weights)
+        network.enter, network.leave = self._enter, self._leave
+
+    @property
+    def in_backward(self):
+        """Whether backward runs: what is recomputed there is not let go."""
+        return self.tape.phase == "backward"
+
+    def _cut(self, network, setup, weights):
+        """Module path -> the unit that it belongs to; of a group of two, both."""
+        left, units = dict(network.parameters), {}
+        if network.model.tied:
+            del left["head.weight"]
+
+        def unit(name, paths, reshards):
+            names = [n for n in left if any(n.startswith(f"{path}.") or not path for path in paths)]
+            mine = [left.pop(n) for n in _children_first(names)]
+            numbers = [share(p.shape, self.shards) for p in mine]
+            if name == "model":
+                numbers = [share(w.shape, self.shards) * count for w, _, count in weights]
+            units.update(dict.fromkeys(paths, Unit(self, name, mine, sum(numbers), reshards)))
+
+        let_go = setup.sharding == "zero3"
+        if setup.sharding_units == "block+ends":
+            unit("token", ["token"], let_go)
+        if setup.sharding_units != "model":
+            for i in range(sum(network.segments)):
+                unit("block", [f"blocks.{i}"], let_go)
+        if setup.sharding_units == "block+ends":
+            unit("ends", ["norm", "head"], False)
+        unit("model" if setup.sharding_units == "model" else "root", [""], False)
+        return units
+
+    def _enter(self, path, args):
+        unit = self.units.get(path)
+        return unit.pre_forward(args) if unit else args
+
+    def _leave(self, path, out):
+        unit = self.units.get(path)
+        if unit is None or (unit.name == "ends" and path == "norm"):  # a group is left with its last module
+            return out
+        return unit.post_forward(out)
+
+    def backward_ended(self):
+        """Backward ends: units whose inputs have no gradient are passed only now. Source: `_root_post_backward_final_callback`."""
+        everyone = [self.units[""], *(u for path, u in self.units.items() if path)]
+        for unit in dict.fromkeys(everyone):
+            if unit.training != "passed":
+                unit.post_backward()
+            unit.training = unit.state = "idle"
+            unit.kept = unit.gathered = None
+            unit.indices.clear()
+        self.order.clear()
+        self.sent.clear()
+        self.ending, self.root = False, None

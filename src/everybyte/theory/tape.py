@@ -1,0 +1,186 @@
+"""What a step takes and frees, operation by operation: the storages of PyTorch's tensors, without PyTorch.
+
+A storage is taken by the operation that makes it and freed when nothing refers to it any more. Nobody writes that down:
+the program of a step (`architectures`) holds its tensors in variables as the model's Python does, autograd's nodes hold
+what they save (`autograd`), and a storage that loses its last holder is freed after the operation that has just run.
+So releases are Python's own, by reference counting, as they are in PyTorch.
+"""
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .letters import product, text
+
+
+class Type(NamedTuple):
+    """A data type. Tensors are cast where names differ; `width` is the bytes of one number, a letter or a number."""
+
+    name: str
+    width: object
+
+
+FP32, INT64, BOOL, INT32 = Type("fp32", 4), Type("int64", 8), Type("bool", 1), Type("int32", 4)
+BITS16 = ("bf16", "fp16")
+
+
+class Piece:
+    """So many tensors of so many numbers, taken at once. `part` may still change: a tensor becomes a gradient."""
+
+    __slots__ = ("count", "numbers", "part", "width")
+
+    def __init__(self, numbers, width, part, count=1):
+        self.numbers, self.width, self.part, self.count = numbers, width, part, count
+
+    @property
+    def key(self):
+        """(numbers, bytes of one, count), as text."""
+        return text(self.numbers), text(self.width), text(self.count)
+
+
+@dataclass(slots=True)
+class Operation:
+    """One operation, or a named moment.
+
+    Attributes:
+        name: in words. phase: `forward`, `backward` or `optimizer step`, or the name of a moment. owner: the module.
+        loss: whether it belongs to head or loss. place: which batch, segment, block and chunk it is in.
+        taken, freed: pieces.
+    """
+
+    name: str
+    phase: str
+    owner: str
+    loss: bool
+    place: tuple
+    taken: list = field(default_factory=list)
+    freed: list = field(default_factory=list)
+
+
+class Storage:
+    """The bytes behind one or more tensors. Freed with its last tensor."""
+
+    __slots__ = ("pieces", "tape")
+
+    def __init__(self, tape, pieces):
+        self.tape, self.pieces = tape, pieces
+
+    def free(self):
+        """Give the bytes back now, though tensors still refer to the storage: FSDP does."""
+        if self.pieces and self.tape.running:
+            self.tape.operations[-1].freed.extend(self.pieces)
+        self.pieces = ()
+
+    __del__ = free
+
+    def assign(self, part):
+        """Say what part the bytes belong to, from their beginning."""
+        for piece in self.pieces:
+            piece.part = part
+
+
+def _alias(x):
+    return x.alias()
+
+
+def run(kind, make):
+    """Run a kernel of some kind."""
+    return make()
+
+
+#: The places that repeat, from the outermost.
+LOOPS = ("batch", "layer", "segment", "block", "chunk")
+
+
+class Tape:
+    """Records the operations of a step.
+
+    Attributes:
+        operations: so far. phase: of what runs now. owner: the module that runs now, by its path. place: by loop, which
+            turn it is: (("batch", 0), ("block", 2)). grad: whether autograd records. pack: what a node keeps
+            of a tensor. kernel: runs a kernel, or gives what it made before. autocast: the type that matrix products are cast
+            to, if any; casts: its copies of weights. callbacks: run as backward ends. arrived: parameters in the order in which their
+            gradients came.
+    """
+
+    def __init__(self):
+        self.operations: list[Operation] = []
+        self.phase, self.owner, self.loss, self.place, self.part = "rest", "", False, (), None
+        self.running, self.grad, self.pack, self.kernel = True, True, _alias, run
+        self.casts, self.autocast, self.callbacks, self.arrived, self._sequence = {}, None, [], [], 0
+
+    def next_sequence(self):
+        """The number of autograd's next node."""
+        self._sequence += 1
+        return self._sequence
+
+    @contextmanager
+    def casting(self):
+        """Within it, as within `torch.autocast`, each weight is cast once; at its end the copies are let go."""
+        before, self.casts = self.casts, {}
+        try:
+            yield
+        finally:
+            self.casts = before
+
+    def take(self, name, *tensors, part=None, count=1):
+        """An operation that makes tensors: (numbers, width) each. Returns their storages."""
+        part = self.part or part or ("loss" if self.loss else "activations")
+        storages = [Storage(self, [Piece(numbers, width, part, count)]) for numbers, width in tensors]
+        self.note(name, [s.pieces[0] for s in storages])
+        return storages
+
+    def hold(self, name, pieces):
+        """An operation that makes all these at once. Returns what holds them."""
+        self.note(name, pieces)
+        return Storage(self, pieces)
+
+    def note(self, name, pieces):
+        """An operation that takes these pieces."""
+        self.operations.append(Operation(name, self.phase, self.owner, self.loss, self.place, list(pieces)))
+
+    def mark(self, name):
+        """A named moment between operations."""
+        self.operations.append(Operation(name, name, "", False, self.at("batch")))
+
+    def at(self, *loops):
+        """The present place, in these loops alone."""
+        return tuple(p for p in self.place if p[0] in loops)
+
+    @contextmanager
+    def turn(self, loop, index):
+        """Within it, `loop` is at its turn `index`."""
+        before = self.place
+        keep = LOOPS[: LOOPS.index(loop)]
+        self.place = (*(p for p in before if p[0] in keep), (loop, index))
+        try:
+            yield
+        finally:
+            self.place = before
+
+    @contextmanager
+    def module(self, path, loss=None):
+        """Within it, operations belong to that module, and where `loss` is true to head and loss."""
+        before = self.owner, self.loss
+        self.owner, self.loss = path, self.loss if loss is None else loss
+        try:
+            yield
+        finally:
+            self.owner, self.loss = before
+
+    @contextmanager
+    def within(self, **changes):
+        """Within it, some attributes are others."""
+        before = {name: getattr(self, name) for name in changes}
+        for name, value in changes.items():
+            setattr(self, name, value)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(self, name, value)
+
+
+def numel(shape):
+    """The numbers in a tensor of that shape."""
+    return product(shape)

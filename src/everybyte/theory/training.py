@@ -1,0 +1,237 @@
+"""The training step: batches whose gradients add up, then the optimizer. Source: `reference/step.py`, line by line."""
+
+from functools import partial
+
+from ..catalog.weights import layers, weights
+from ..setup import DTYPE_BYTES, OPTIMIZERS
+from .architectures import Network
+from .autograd import backward
+from .letters import Letter, product, up
+from .operations import scale
+from .sharding import Sharding, share
+from .tape import FP32, INT64, Piece, Tape, Type
+from .tensors import new
+
+
+class _Fields:
+    """A model's fields with dimensions as letters, and conditions as 0 or 1."""
+
+    #: Field -> its letter.
+    LETTERS = {
+        "width": "H", "heads": "A", "kv_heads": "A_kv", "head_width": "D", "ffn_width": "F", "vocabulary": "V",
+        "learned_positions": "N", "positions": "N_max", "embedding_width": "W", "experts": "E", "experts_per_token": "E_t",
+        "expert_width": "F_e", "layers": "L",
+    }  # fmt: skip
+
+    def __init__(self, model):
+        self._model = model
+        for name, letter in self.LETTERS.items():
+            setattr(self, name, Letter(getattr(model, name), letter))
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+
+class Step:
+    """One training step on a tape.
+
+    Args:
+        model: a Model. setup: a Setup. segments: blocks in each segment that is traced. chunks: tokens in each chunk.
+        batches: how many are traced. stepped: of how many blocks the optimizer is.
+    """
+
+    def __init__(self, model, setup, segments, chunks, batches, stepped):
+        self.tape, self.setup, self.model, self.batches, self.stepped = Tape(), setup, _Fields(model), batches, stepped
+        precision = setup.dtypes
+        self.stored = Type(precision.weights, Letter(DTYPE_BYTES[precision.weights], "w_s"))
+        self.states = Letter(DTYPE_BYTES[precision.states], "s_b")
+        compute = Type(precision.compute, Letter(DTYPE_BYTES[precision.compute], "c"))
+        name = precision.compute if setup.fsdp else precision.weights
+        self.weight = Type(name, Letter(DTYPE_BYTES[name], "w"))
+        self.tape.compute = compute
+        self.tape.autocast = compute if precision.autocast and not setup.fsdp else None
+        self.batch = Letter(setup.batch, "B"), Letter(setup.sequence, "S")
+        self.weights = [
+            (weight, product(weight.shape), weight.count * (Letter(model.layers, "L") if weight.group not in ENDS else 1))
+            for weight in weights(self.model) if weight.count and layers(model)[weight.group]
+        ]  # fmt: skip
+        self.reduced = Letter(DTYPE_BYTES[precision.weights], "r")
+        self.network = Network(self.tape, self.model, setup, segments, chunks, self.weight)
+        for parameter in self._parameters():
+            if setup.master_gradients == "fp32":
+                parameter.hooks.append(_moved)
+        self.sharding, tensors = None, None
+        self.shards = Letter(setup.gpus // setup.replicas, "G")
+        if setup.fsdp:
+            self.sharding = Sharding(self, self.shards)
+            tensors = [(w.group, share(w.shape, self.shards), count) for w, _, count in self.weights]
+        elif setup.sharding == "zero1":
+            self.padded = self.shards * up(Letter(model.parameters, "P"), self.shards)
+            tensors = [("last", up(Letter(model.parameters, "P"), self.shards), 1)]
+            for parameter in self._parameters():
+                parameter.grad = parameter  # a view of a buffer, which each gradient is added to
+        elif setup.buckets == "views":
+            for parameter in self._parameters():
+                parameter.hooks.append(self._into_bucket)
+        self.optimizer = Optimizer(self, tensors)
+
+    def _into_bucket(self, parameter):
+        """DDP whose buckets are the gradients: the last batch's go there."""
+        if self.last:
+            parameter.grad = None
+
+    def _parameters(self):
+        return list(dict.fromkeys(self.network.parameters.values()))
+
+    def rest(self):
+        """Between steps: pieces, which every step finds."""
+        precision, setup = self.setup.dtypes, self.setup
+        if setup.offload == "cpu":
+            return [*self._buffers()]
+        if setup.fsdp:
+            found = [
+                Piece(numbers, self.stored.width, "parameters", count) for _, numbers, count in self.optimizer.tensors
+            ]
+        elif setup.sharding == "zero1":
+            found = [Piece(self.padded, self.stored.width, part) for part in ("parameters", "gradients")]
+        else:
+            found = [Piece(numbers, self.stored.width, "parameters", count) for _, numbers, count in self.weights]
+        if setup.ddp:
+            part = "gradients" if setup.buckets == "views" else "communication"
+            found.append(Piece(Letter(1, "Q"), 1, part))
+        if setup.master_gradients != "bf16":
+            found += [Piece(numbers, 4, "gradients", count) for _, numbers, count in self.weights]
+        found += [*self._buffers(), *self.optimizer.rest()]
+        if precision.loss_scaling:
+            found += [Piece(1, 4, "optimizer", 2)]
+        return found
+
+    def _buffers(self):
+        """Eager attention's masks, one a block."""
+        if self.setup.attention == "eager" and self.model.family == "gpt":
+            square = product((self.model.positions, self.model.positions))
+            yield Piece(square, self.stored.width, "buffers", Letter(self.model.layers, "L"))
+
+    def host(self):
+        """In the memory of the CPU, where FSDP's shares and the optimizer are offloaded: pieces."""
+        if self.setup.offload != "cpu":
+            return []
+        found = [Piece(numbers, self.stored.width, "parameters", count) for _, numbers, count in self.optimizer.tensors]
+        found += [Piece(numbers, self.reduced, "gradients", count) for _, numbers, count in self.optimizer.tensors]
+        return found + self.optimizer.rest()
+
+    def run(self):
+        """The step. Returns its operations."""
+        tape, setup, n = self.tape, self.setup, self.setup.accumulation
+        total = None  # noqa: F841  lives as long as the step
+        for i in range(self.batches):
+            self.last = i == self.batches - 1
+            if self.sharding:
+                self.sharding.sends = self.last or not setup.no_sync
+            with tape.turn("batch", i):
+                tape.phase = "forward"
+                inputs = self._inputs()
+                with tape.casting():
+                    loss = self.network.forward(*inputs)
+                tape.mark("after_forward")
+                tape.phase = "backward"
+                with tape.within(loss=True, owner="loss"):
+                    share = scale(loss, "share in the loss") if n > 1 else loss
+                self._backward(share)
+                total = self._total(share)  # noqa: F841
+                tape.mark("after_backward")
+        tape.phase = "optimizer step"
+        if setup.offload == "none":
+            self.optimizer.step()
+        tape.mark("after_step")
+        tape.running = False
+        return tape.operations
+
+    def _inputs(self):
+        tokens = new(self.tape, "tokens", self.batch, INT64)
+        return tokens, new(self.tape, "targets", self.batch, INT64, part="loss")
+
+    def _backward(self, share):
+        tape = self.tape
+        with tape.within(loss=True, owner="loss"):
+            loss = scale(share, "scaled loss", FP32) if self.setup.dtypes.loss_scaling else share
+            one = new(tape, "gradient of one", (), loss.type)
+        backward(tape, loss, one)
+
+    def _total(self, share):
+        if self.setup.accumulation == 1:
+            return share.alias()
+        with self.tape.within(loss=True, owner="loss"):
+            return new(self.tape, "sum of the shares", (), share.type)
+
+
+#: Groups of weights that stand once in a model.
+ENDS = ("embeddings", "last")
+
+
+def _moved(parameter):
+    """A gradient that has been added to a lasting fp32 buffer is dropped."""
+    parameter.grad = None
+
+
+class Optimizer:
+    """What PyTorch's optimizers keep and take, tensor by tensor. Source: `torch/optim/adam.py`, `torch/amp/grad_scaler.py`.
+
+    Args:
+        tensors: (group, numbers, count) of what it steps through; by default the model's weights.
+    """
+
+    def __init__(self, step, tensors=None):
+        self.step_, self.tape, self.setup = step, step.tape, step.setup
+        self.kind = OPTIMIZERS[step.setup.optimizer]
+        self.tensors = tensors or [(weight.group, numbers, count) for weight, numbers, count in step.weights]
+
+    def rest(self):
+        """What it keeps between steps."""
+        setup, found = self.setup, []
+        for _, numbers, count in self.tensors:
+            if setup.dtypes.master:
+                found.append(Piece(numbers, Letter(DTYPE_BYTES[setup.dtypes.master], "m_w"), "optimizer", count))
+            for _ in range(self.kind.states):
+                found.append(Piece(numbers, self.step_.states, "optimizer", count))
+            if self.kind.algorithm == "adam" and setup.optimizer_impl == "fused":
+                found.append(Piece(1, 4, "optimizer", count))
+        return found
+
+    def step(self):
+        """The update."""
+        tape, setup = self.tape, self.setup
+        if setup.dtypes.loss_scaling:
+            checks = tape.take("gradients unscaled", *[(1, 4)] * 4, part="optimizer")
+            del checks[1:]
+        if setup.dtypes.master and setup.master_gradients == "bf16":
+            copies = self._all("fp32 gradients", 4)  # noqa: F841
+        if self.kind.algorithm == "adam" and setup.optimizer_impl == "foreach":
+            roots = self._all("root of the variance", self.step_.states)
+            del roots
+        elif self.kind.algorithm == "adam" and setup.optimizer_impl == "loop":
+            self._one_by_one()
+
+    def _all(self, name, width):
+        """A tensor beside each."""
+        pieces = [Piece(numbers, width, "optimizer", count) for _, numbers, count in self.tensors]
+        return self.tape.hold(name, pieces)
+
+    def _one_by_one(self):
+        """The root of each variance, then the root scaled, while the one before still has its name."""
+        denominator = None  # noqa: F841
+        for place, numbers in self._in_order():
+            with self.tape.turn("layer", place) if place is not None else self.tape.within():
+                make = partial(
+                    self.tape.take, "root of one tensor's variance", (numbers, self.step_.states), part="optimizer"
+                )
+                root = make()
+                denominator = make()  # noqa: F841
+                del root
+
+    def _in_order(self):
+        """(which block, numbers): embeddings, each block that is traced, last."""
+        first = [(None, numbers) for group, numbers, _ in self.tensors if group == "embeddings"]
+        block = [numbers for group, numbers, _ in self.tensors if group not in ENDS]
+        last = [(None, numbers) for group, numbers, _ in self.tensors if group == "last"]
+        return first + [(i, numbers) for i in range(self.step_.stepped) for numbers in block] + last

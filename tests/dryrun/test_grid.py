@@ -1,0 +1,77 @@
+"""What the steps that the witnesses are held to are drawn from: everything, valid, and always the same."""
+
+from dataclasses import fields
+
+import grid
+import pytest
+
+import everybyte as eb
+from everybyte.setup import CHOICES
+
+DRAWN = [grid.everything(seed) for seed in range(2000)]
+
+
+def test_a_seed_always_gives_the_same():
+    assert [grid.everything(seed) for seed in range(50)] == DRAWN[:50]
+    assert len({(model.replace(name=""), setup) for model, setup, _ in DRAWN}) > 1950
+
+
+@pytest.mark.parametrize("family", ["gpt", "llama"])
+def test_every_choice_of_a_setup_is_drawn_for_either_family(family):
+    setups = [setup for model, setup, _ in DRAWN if model.family == family]
+    assert len(setups) > 600
+    for field, allowed in CHOICES.items():
+        assert {getattr(setup, field) for setup in setups} == set(allowed), field
+    for field in (
+        "no_sync",
+        "replicas",
+        "accumulation",
+        "loss_chunks",
+        "checkpoint_every",
+        "batch",
+        "sequence",
+        "gpus",
+    ):
+        assert len({getattr(setup, field) for setup in setups}) >= 2, field
+
+
+def test_every_feature_of_a_family_is_drawn():
+    models = [model for model, _, _ in DRAWN]
+    assert {m.family for m in models} == {"gpt", "llama"}
+    same = {"published", "source", "norm", "gated", "block_norms", "final_norm", "causal", "rotary_percent"}
+    same |= {
+        "embedding_norm",
+        "post_norm",
+        "parallel_residual",
+        "softcap",
+        "sinks",
+        "token_types",
+        "pooler",
+        "shared_experts",
+    }
+    same |= {"dense_layers", "router_bias", "query_rank", "latent_rank", "rope_width", "value_width"}
+    for family in ("gpt", "llama"):
+        drawn = [m for m in models if m.family == family]
+        alike = {f.name for f in fields(eb.Model) if len({getattr(m, f.name) for m in drawn}) == 1}
+        assert (
+            alike - same
+            <= {
+                "gpt": {
+                    "norm_offset",
+                    "qk_norm",
+                    "window",
+                    "scaled_embedding",
+                    "experts",
+                    "experts_per_token",
+                    "expert_width",
+                },
+                "llama": {"learned_positions", "fused", "out_bias", "ffn_bias", "norm_bias"},
+            }[family]
+        )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_drawn_runs(seed):
+    model, setup, block = DRAWN[seed]
+    trace = eb.dry_run(model, setup, block)
+    assert trace.model is model and trace.peak >= max(trace.phases.values()) > 0

@@ -1,0 +1,55 @@
+"""Theory and dry run, whatever the architecture and however it is shared: part by part, at every phase and at the peak."""
+
+import grid
+import pytest
+
+import everybyte as eb
+from everybyte.budget import not_derived
+from everybyte.catalog import models
+
+
+@pytest.mark.parametrize("start", range(0, 36, 4))
+def test_any_step_to_the_byte(start):
+    for seed in range(start, start + 4):
+        model, setup, _ = grid.everything(seed)
+        if not_derived(model, setup) is None:
+            assert not grid.disagreements(model, setup), (model, setup)
+
+
+@pytest.mark.parametrize("start", range(1000, 1016, 4))
+def test_any_step_at_every_operation(start):
+    for seed in range(start, start + 4):
+        model, setup, _ = grid.everything(seed)
+        if not_derived(model, setup) is None and setup.offload == "none":  # whose timeline has the CPU's operations too
+            assert grid.first_difference(model, setup) is None, (model, setup)
+
+
+#: What the issue of sharding promises: Llama-2-7B under each stage on 8 GPUs, Llama-3.1-8B on many, Mixtral on 64.
+LARGE = [
+    ("llama-2-7b", {"sharding": "zero1", "gpus": 8}),
+    ("llama-2-7b", {"sharding": "zero2", "gpus": 8}),
+    ("llama-2-7b", {"sharding": "zero3", "gpus": 8}),
+    ("llama-3.1-8b", {"sharding": "zero3", "gpus": 8, "sharding_units": "block+ends", "checkpointing": "operations"}),
+    ("llama-3.1-8b", {"sharding": "zero3", "gpus": 1024, "checkpointing": "full"}),
+    ("mixtral-8x7b", {"sharding": "zero3", "gpus": 64, "checkpointing": "full"}),
+]
+
+
+@pytest.mark.parametrize(("name", "changes"), LARGE)
+def test_real_models_on_many_gpus(name, changes):
+    setup = eb.Setup(batch=1, sequence=4096, precision="bf16-mixed", **changes)
+    assert not grid.disagreements(eb.model(name), setup)
+
+
+def test_no_model_of_the_catalog_gets_a_number_of_another_architecture():
+    """Each model is refused by name, or its family's small twin agrees with the dry run."""
+    agreed = 0
+    for name, model in models().items():
+        setup = eb.Setup(batch=1, sequence=16)
+        if model.family is None:
+            with pytest.raises(ValueError, match=rf"Model\.\w+: .*{name}.*eb.dry_run"):
+                eb.budget(model, setup)
+        elif name not in ("gpt2-large", "gpt2-xl"):
+            agreed += 1
+            assert not grid.disagreements(model.replace(layers=1), setup, (1,)), name
+    assert agreed > 30

@@ -1,0 +1,134 @@
+"""The theory without PyTorch: what is taken is given back, short traces stand for long ones, and text for numbers."""
+
+from itertools import islice
+from random import Random
+
+import grid
+import pytest
+
+import everybyte as eb
+from everybyte.budget import not_derived
+from everybyte.theory import PARTS, SHARED_PARTS, letters, schedule, trace
+from everybyte.theory import autograd, course, operations, tensors
+from everybyte.theory.letters import Letter, factor, least, over, product, text, up
+
+
+def drawn(seeds, layers=(1, 2, 3, 6, 9)):
+    """(seed, model, setup) of steps that are derived, with more blocks and batches than a trace tells apart."""
+    for seed in seeds:
+        model, setup, _ = grid.everything(seed)
+        draw = Random(seed).choice
+        model = model.replace(layers=draw(layers))
+        if setup.checkpointing == "every-k":
+            setup = setup.replace(checkpoint_every=draw(range(1, model.layers + 1)))
+        if setup.accumulation > 1:
+            setup = setup.replace(accumulation=draw([2, 3, 6]))
+        try:
+            setup.check_model(model)
+        except ValueError:
+            continue
+        if not_derived(model, setup) is None:
+            yield seed, model, setup
+
+
+def whole(model, setup, monkeypatch):
+    """The course of a step of which every block, segment, chunk and batch is traced."""
+    with monkeypatch.context() as patch:
+        patch.setattr(schedule.Loop, "of", classmethod(lambda cls, number, *_: cls(int(number), 1, -1)))
+        patch.setattr(course, "_COURSES", type(course._COURSES)())
+        return trace(model, setup)
+
+
+@pytest.mark.parametrize("start", range(0, 40, 8))
+def test_a_short_trace_stands_for_a_whole_one(start, monkeypatch):
+    for _, model, setup in drawn(range(start, start + 8)):
+        found = trace(model, setup).budget(model, setup, 512)
+        assert found == whole(model, setup, monkeypatch).budget(model, setup, 512), (model, setup)
+
+
+def test_the_random_steps_repeat_what_is_not_traced():
+    steps = [(model, setup) for _, model, setup in drawn(range(40))]
+    assert sum(len({id(o) for o in course._flat(trace(*step).items)}) > 0 for step in steps) == len(steps)
+    repeats = [any(isinstance(item, schedule.Repeat) for item in trace(*step).items) for step in steps]
+    assert sum(repeats) > 10
+
+
+def test_what_a_step_takes_it_gives_back():
+    """After a step stand its gradients, the last batch, the loss and what stood before: by part, to the byte."""
+    for _, model, setup in islice(drawn(range(100, 160)), 30):
+        moments = trace(model, setup).budget(model, setup).moments
+        rest, after = moments["rest"], moments["after_step"]
+        tokens = 8 * setup.batch * setup.sequence
+        loss = tokens + letters(model, setup)["w"] * (3 if setup.accumulation > 1 else 1)
+        for part in (*PARTS, *(SHARED_PARTS if setup.distributed else ())):
+            expected = {"activations": tokens, "loss": loss}.get(part, rest[part])
+            if part != "gradients":
+                assert after[part] == expected, (part, model, setup)
+        assert after["gradients"] >= rest["gradients"]
+
+
+def test_a_tensor_that_somebody_still_holds_is_noticed(monkeypatch):
+    """The same check finds a planted leak."""
+    held, plain = [], operations.linear
+
+    def leaking(x, *args):
+        held.append(x)
+        return plain(x, *args)
+
+    monkeypatch.setattr(operations, "linear", leaking)
+    monkeypatch.setattr(course, "_COURSES", type(course._COURSES)())
+    model, setup = eb.model("gpt2"), eb.Setup(batch=2, sequence=64)
+    found = trace(model, setup).budget(model, setup).moments["after_step"]
+    assert found["activations"] > 8 * 2 * 64
+
+
+@pytest.mark.parametrize(
+    ("what", "where", "name"),
+    [
+        ("gradients that meet are always added in a new tensor", autograd, "is_dense"),
+        ("no shape is ever read as another", tensors, "viewed"),
+    ],
+)
+def test_planted_errors_change_what_a_step_takes(what, where, name, monkeypatch):
+    model = grid._any_llama("planted", Random(5).choice).replace(experts=0, experts_per_token=0, expert_width=0, tied=True)
+    setup = eb.Setup(batch=2, sequence=16, attention="eager", precision="bf16-mixed")
+    right = eb.budget(model, setup).timeline()
+    monkeypatch.setattr(where, name, lambda *_: None)
+    monkeypatch.setattr(course, "_COURSES", type(course._COURSES)())
+    assert eb.budget(model, setup).timeline() != right, what
+
+
+def test_every_size_says_in_letters_what_it_is_in_numbers():
+    for _, model, setup in islice(drawn(range(200, 230), layers=(2,)), 12):
+        found = trace(model, setup)
+        values = letters(model, setup)
+        sizes = found.sizes(values)
+        for piece in found._pieces():
+            if "Q" not in text(piece.numbers):
+                assert sizes[piece.key] == int(piece.numbers) * int(piece.width) * int(piece.count), piece.key
+
+
+def test_a_course_serves_other_numbers_of_its_structure():
+    model, setup = eb.model("gpt2"), eb.Setup(batch=8, sequence=1024)
+    first = trace(model, setup)
+    other = model.replace(width=1024, heads=16, layers=24), setup.replace(batch=3, sequence=777)
+    assert trace(*other) is first
+    assert trace(model, setup.replace(batch=1)) is not first
+    assert trace(model.replace(heads=1), setup) is not first
+
+
+def test_letters_multiply_and_add_as_numbers():
+    b, s = Letter(3, "B"), Letter(5, "S")
+    numbers = {"B": 3, "S": 5} | course.HELPERS
+    found = [b * s, b + s, 2 * (b + s), (b + 1) * s, up(b * s, 4), over(b * s * 2, 2), least(b, s), product([b, s, 2]), b * s - b]
+    for letter in found:
+        assert eval(text(letter), {}, numbers) == int(letter)  # noqa: S307
+        assert eval(f"7*{factor(letter)}", {}, numbers) == 7 * int(letter)  # noqa: S307
+
+
+def test_the_first_budget_needs_neither_sympy_nor_torch():
+    import subprocess
+    import sys
+
+    code = "import sys, everybyte as eb; eb.budget(eb.model('gpt2'), eb.Setup()); assert not {'sympy', 'torch'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
