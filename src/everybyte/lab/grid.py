@@ -70,7 +70,7 @@ def _root(name: str) -> dict:
 
 
 def _checkpointing() -> Iterator[tuple[Model, dict]]:
-    """Every size in every precision, with each way to forget; then segments of other lengths.
+    """Every size in every precision, with each way to forget; then segments of other lengths, and operations.
 
     The larger two take two sequences in fp32, also with nothing forgotten: eight would take most of the grid's time.
     """
@@ -85,6 +85,8 @@ def _checkpointing() -> Iterator[tuple[Model, dict]]:
     ):
         if choice["name"] == "gpt2" or choice["precision"] != "fp32":  # the longest steps of all, and no news
             yield model(choice.pop("name")), {"checkpointing": "every-k"} | choice
+    for choice in _crossed(attention=ATTENTIONS[::-1], precision=("bf16-mixed", "fp32")):
+        yield model("gpt2"), {"checkpointing": "operations"} | choice
 
 
 def _accumulation() -> Iterator[tuple[Model, dict]]:
@@ -101,7 +103,7 @@ def _curves() -> Iterator[tuple[Model, dict]]:
     shape = {"batch": 8, "sequence": 256}
     switches = [{"precision": precision} for precision in _TELLING]
     switches += [{"precision": "fp32", "attention": "eager"}, {"precision": "bf16-mixed", "attention": "eager"}]
-    switches += [{"checkpointing": c} for c in ("full", "selective")] + [_root("gpt2")]
+    switches += [{"checkpointing": c} for c in ("full", "selective", "operations")] + [_root("gpt2")]
     switches += [{"accumulation": 4, "batch": 2}, {"optimizer_impl": "fused"}, {"dropout": 0.1}]
     for switch in switches:
         yield model("gpt2"), shape | {"precision": "bf16-mixed"} | switch
