@@ -30,7 +30,7 @@ MAY = {
     "setup": GROUND | {"catalog"},
     "theory": STATED,
     "formulas": STATED | {"theory"},
-    "budget": FORMULAS,
+    "budget": STATED | {"theory"},
     "headroom": STATED,
     "plan": BUDGET | {"headroom"},
     "fit": BUDGET | {"headroom", "plan"},

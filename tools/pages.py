@@ -55,10 +55,10 @@ def notation() -> str:
 
 
 def _value(f) -> str:
-    """The formula's value for what is shown, in words; empty where a symbol is free."""
-    if any(not s.needs and s.name != "block" for s in f.symbols):
+    """The formula's value for what is shown, in words; empty where a symbol is free, or it speaks of another architecture."""
+    if any(not s.needs and s.name != "rounding" for s in f.symbols) or (f.refuses and f.refuses(GPT2, SHOWN)):
         return ""
-    return _amount(f.at(GPT2, SHOWN, block=1), f.unit)
+    return _amount(f.at(GPT2, SHOWN, rounding=1), f.unit)
 
 
 def _amount(value, unit) -> str:
@@ -182,7 +182,7 @@ def handout() -> str:
         said = ", ".join(f"{k} {v}" for k, v in switches.items())
         title = f.title + (f" ({said})" if said else "")
         cells = [f"${_latex(e)}$" for e in found]
-        value = f.at(GPT2, setups[1], block=1)
+        value = f.at(GPT2, setups[1], rounding=1)
         rows.append((title, *cells, units.text(value) if f.unit == "B" else f"{value:,}"))
     peak = formula("instant.nll_backward")
     worst = _form(peak)
@@ -194,7 +194,7 @@ def handout() -> str:
         f"A GPT with AdamW and flash attention, {SHOWN.batch} sequences of {SHOWN.sequence:,} tokens in the last column.\n\n"
         f"{table}\n"
         f"Where most of these steps peak, {peak.title}, `{SHOWN.precision}`:\n\n$$ {_latex(worst)} $$\n\n"
-        f"For GPT-2: **{_amount(peak.at(GPT2, SHOWN, block=1), 'B')}**.\n\n"
+        f"For GPT-2: **{_amount(peak.at(GPT2, SHOWN, rounding=1), 'B')}**.\n\n"
         f"{_letters([*forms, worst])}. GiB is 1024³ bytes; GB, on a data sheet, is 10⁹.\n"
     )
 

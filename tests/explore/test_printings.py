@@ -24,9 +24,11 @@ MOST |= {
     "embedding_width": 20_000,
     "expert_width": 20_000,
     "layers": 200,
-    "block": 512,
+    "rounding": 512,
     "states": 4,
     "shared_experts": 8,
+    "experts": 16,
+    "accumulation": 16,
 }
 MOST |= {"exponent_bits": 8, "mantissa_bits": 23, "quantized_bits": 32, "magnitude": 40}
 #: FLOPs are products of more: smaller models and batches keep them under 2**53.
@@ -40,7 +42,7 @@ MOST_OF_FLOPS |= {
     "kv_heads": 64,
     "head_width": 64,
 }
-FORMULAS = registry() | {f"{name}, in blocks": f.in_blocks() for name, f in registry().items() if f.rounded is not None}
+FORMULAS = registry() | {f"{name}, rounded up": f.rounded_up() for name, f in registry().items() if f.rounded is not None}
 
 
 def span(symbol, flops=False):

@@ -1,79 +1,98 @@
-"""Many GPUs: what each holds, by formula, is what the dry run of rank 0 counts, to the byte."""
+"""FSDP by named formulas: shares, what is gathered, sent and copied, for any model that the references build."""
 
-import sys
-
-import grid
 import pytest
 
 import everybyte as eb
+from everybyte.catalog import models
 from everybyte.formulas import formula
-from everybyte.formulas.sharding import BUCKET, FIRST_BUCKET, Kind, buckets
-from everybyte.setup import SHARDINGS
+from everybyte.formulas.sharding import BUCKET, FIRST_BUCKET, buckets
+from everybyte.theory import letters, trace
+
+GPT2_SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
+#: One of each architecture, small.
+SOME = {
+    name: eb.model(name).replace(layers=3, vocabulary=331)
+    for name in ("gpt2", "opt-125m", "llama-2-7b", "qwen3-8b", "gemma-2b")
+}
+UNTIED = {name: model.replace(tied=False) for name, model in SOME.items()}
 
 
-@pytest.mark.parametrize("start", range(0, 64, 16))
-def test_any_way_of_sharing(start):
-    """DDP and every stage, with checkpointing, accumulation and the chunked loss."""
-    assert grid.disagreeing(grid.shared, range(start, start + 16)) == {}
+def taken(model, setup):
+    """Operation -> bytes that the whole step takes by operations of that name, in the part of communication."""
+    found = {}
+    course = trace(model, setup)
+    sizes = course.sizes(letters(model, setup))
+    for operation, *_ in course.unrolled(letters(model, setup)):
+        for piece in operation.taken if operation is not None else ():
+            if piece.part == "communication" or operation.name.endswith("received"):
+                what = operation.name.rpartition(" ")[2]
+                found[what] = found.get(what, 0) + sizes[piece.key]
+    return found
 
 
-def test_the_random_runs_are_not_all_alike():
-    kinds = {Kind.of(grid.shared(seed)[1]) for seed in range(64)}
-    assert {k.sharding for k in kinds} == set(SHARDINGS)
-    assert {True, False} == {k.alone for k in kinds} == {k.replicas for k in kinds} == {k.views for k in kinds}
-    assert {k.units for k in kinds} == {"", "block", "model"}
-    assert {True, False} == {k.offload for k in kinds}
+@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("changes", [
+    {}, {"sharding": "zero2"}, {"sharding_units": "model"}, {"sharding_units": "block+ends"},
+    {"accumulation": 3}, {"accumulation": 3, "no_sync": True},
+], ids=lambda changes: "-".join(map(str, changes.values())) or "usual")  # fmt: skip
+def test_what_is_sent_is_what_the_course_gathers_and_reduces(name, changes):
+    """Round a ring goes all but a GPU's own share of each flat buffer."""
+    setup = eb.Setup(batch=1, sequence=16, gpus=8, **{"sharding": "zero3"} | changes)
+    found = taken(UNTIED[name], setup)
+    assert formula("fsdp.sent").at(UNTIED[name], setup) == (found["gathered"] + found["sent"]) * 7 // 8
+    offloaded = setup.replace(offload="cpu")
+    copied = taken(UNTIED[name], offloaded)
+    assert formula("fsdp.to_gpu").at(UNTIED[name], offloaded) == copied["copied"]
+    assert formula("fsdp.to_host").at(UNTIED[name], offloaded) == copied["received"]
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 8, 64, 1024])
-@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
-def test_gpt2_on_any_number_of_gpus(gpus, precision):
-    setup = eb.Setup(batch=1, sequence=256, precision=precision, gpus=gpus, sharding="zero3")
-    assert grid.disagreements(eb.model("gpt2"), setup) == []
+@pytest.mark.parametrize("name", models())
+def test_shares_are_what_a_gpu_holds(name):
+    """Between steps, of every model that is derived: weights and states, cut by rows."""
+    model, setup = eb.model(name), eb.Setup(batch=1, sequence=16, gpus=8, sharding="zero3", optimizer_impl="fused")
+    if model.family is None:
+        with pytest.raises(ValueError, match=f"{name}.*eb.dry_run"):
+            formula("fsdp.weights").at(model, setup)
+        return
+    rest = eb.budget(model, setup).parts_at("rest")
+    assert formula("fsdp.weights").at(model, setup) == rest["parameters"]
+    assert formula("fsdp.optimizer").at(model, setup) == rest["optimizer"]
+    assert formula("fsdp.gradients").at(model, setup) == rest["parameters"]
+    share, root, block = (formula(f"fsdp.{unit}.share").at(model, setup) for unit in ("model", "root", "block"))
+    assert share == root + model.layers * block and 8 * share >= model.parameters
 
 
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("gpt2-medium", {"sharding": "zero2", "checkpointing": "full"}),
-        ("gpt2-large", {"sharding": "zero1", "precision": "bf16-master"}),
-        ("gpt2-xl", {"sharding": "zero3", "precision": "bf16-mixed", "checkpointing": "every-k", "checkpoint_every": 5}),
-        ("gpt2-xl", {"buckets": "views"}),
-        ("gpt2-xl", {"sharding": "zero3", "precision": "bf16-mixed", "offload": "cpu"}),
-    ],
-)  # fmt: skip
-def test_the_larger_sizes(name, changes):
-    """50,257 rows do not divide by eight; the buckets of the largest are a hundred."""
-    assert grid.disagreements(eb.model(name), eb.Setup(batch=1, sequence=256, gpus=8, **changes)) == []
-
-
-def test_a_changed_unit_is_noticed(monkeypatch):
-    forgetful = type("Forgetful", (Kind("zero3", "block").ledger,), {"_backward_entered": lambda self: None})
-    monkeypatch.setattr(Kind, "ledger", property(lambda self: forgetful))  # it prefetches nothing
-    budget = sys.modules["everybyte.budget"]
-    monkeypatch.setattr(budget, "_ledger_program", budget._ledger_program.__wrapped__)
-    setup = eb.Setup(batch=1, sequence=64, gpus=8, sharding="zero3")
-    assert any("peak" in said for said in grid.disagreements(eb.model("gpt2"), setup, blocks=(1,)))
-
-
-def test_buckets_hold_every_gradient_once():
-    for name in ("gpt2", "gpt2-nobias", "gpt2-xl"):
-        model = eb.model(name)
-        sizes = buckets(model, 4)
-        assert sum(sizes) == 4 * model.parameters
-        assert sizes[0] >= FIRST_BUCKET and all(size >= BUCKET for size in sizes[1:-1])
+def test_a_llamas_block_is_a_block():
+    for name in ("llama-2-7b", "mistral-7b", "qwen2.5-0.5b"):
+        for what in ("share", "flat", "sent", "received"):
+            run = eb.model(name), eb.Setup(gpus=8, sharding="zero3", sequence=16)
+            assert formula(f"fsdp.llama_block.{what}").at(*run) == formula(f"fsdp.block.{what}").at(*run)
 
 
 def test_nothing_is_lost_in_cutting():
     """Shares of all GPUs hold every number; what is too many is padding, less than a row a tensor and GPU."""
     for gpus in (1, 2, 7, 8, 1024):
-        for name in grid.GPT2_SIZES:
+        for name in GPT2_SIZES:
             model, setup = eb.model(name), eb.Setup(gpus=gpus, sharding="zero3")
             held = gpus * formula("fsdp.model.share").at(model, setup)
             rows = gpus * (4 * model.width + model.ffn_width) * (12 * model.layers + 4)
             assert model.parameters <= held < model.parameters + rows
-            root, block = (formula(f"fsdp.{unit}.share").at(model, setup) for unit in ("root", "block"))
-            assert gpus * (root + model.layers * block) == held
+
+
+def test_buckets_hold_every_gradient_once():
+    for name in ("gpt2", "gpt2-nobias", "gpt2-xl", "opt-125m", "llama-3.2-1b"):
+        sizes = buckets(eb.model(name), 4)
+        assert sum(sizes) == 4 * eb.model(name).parameters
+        assert sizes[0] >= FIRST_BUCKET and all(size >= BUCKET for size in sizes[1:-1])
+
+
+def test_replicas_average_what_each_group_has_added_up():
+    setup = eb.Setup(batch=1, sequence=16, gpus=8, sharding="zero3")
+    groups = setup.replace(gpus=16, replicas=2)
+    for units in ("block", "model"):
+        one, two = (formula("fsdp.sent").at(SOME["gpt2"], s.replace(sharding_units=units)) for s in (setup, groups))
+        share = formula("fsdp.model.share").at(SOME["gpt2"], groups)
+        assert 0 <= two - one - 4 * share < 4 * 2 * 5  # half of it sent twice, each unit's rounded up
 
 
 def test_memory_does_not_go_to_nothing():
@@ -82,25 +101,3 @@ def test_memory_does_not_go_to_nothing():
     peaks = [eb.budget(eb.model("gpt2"), setup.replace(gpus=n)).peak for n in (2, 8, 256, 2**15)]
     assert peaks[0] > peaks[1] > peaks[2] > 4 * 50257 * 768
     assert peaks[3] > peaks[0]
-
-
-def test_a_model_whose_step_is_not_derived_is_named():
-    with pytest.raises(ValueError, match="llama-2-7b"):
-        eb.budget(eb.model("llama-2-7b"), eb.Setup(gpus=8, sharding="zero3"))
-
-
-@pytest.mark.parametrize("gpus", [1, 2, 8, 64, 1024])
-@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16"])
-def test_a_block_of_llama(gpus, precision):
-    """Grouped heads and a gated MLP of 11,008, which 1,024 GPUs do not divide."""
-    model = eb.model("llama-2-7b").replace(name="llama block", layers=2, vocabulary=320, kv_heads=8)
-    setup = eb.Setup(batch=1, sequence=64, precision=precision, gpus=gpus, sharding="zero3")
-    flat, sent, received = (
-        int(formula(f"fsdp.llama_block.{n}").at(model, setup)) for n in ("flat", "sent", "received")
-    )
-    made = [a for a in eb.dry_run(model, setup).allocations if a.owner == "blocks.0" and a.birth]
-    assert ("gradients", received) in [(a.part, a.bytes) for a in made]
-    buffers = {
-        a.bytes for a in made if a.part == "communication" and a.operation != "_to_copy"
-    }  # casts of each tensor aside
-    assert buffers == {sent} if gpus == 1 else buffers >= {flat, sent}

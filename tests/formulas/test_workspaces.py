@@ -4,8 +4,8 @@ import pytest
 
 import everybyte as eb
 from everybyte import cli
-from everybyte.formulas import registry
-from everybyte.formulas.workspaces import COUNTED, TERMS, cublas, said, table
+from everybyte.formulas import registry, symbols
+from everybyte.formulas.workspaces import COUNTED, MULTIPROCESSORS, TERMS, cublas, flash_splits, said, summed, table
 
 GPT2, MIXED = eb.model("gpt2"), eb.Setup(precision="bf16-mixed")
 
@@ -52,3 +52,55 @@ def test_heads_and_sequences_that_are_no_whole_tiles():
     wide = odd.replace(name="wide", width=5 * 130)
     assert said(wide, MIXED.replace(batch=1, sequence=129))["flash_backward"] == 4 * 5 * 256 * (192 + 1)
     assert said(odd, MIXED.replace(batch=1, sequence=129, attention="eager"))["flash_backward"] == 0
+
+
+# What PyTorch 2.13's CUDA build asked of its allocator on a GPU of 132 multiprocessors that does nothing.
+
+
+def on_an_h200(outputs, rows):
+    """Bytes of the buffer of one sum, and of its semaphores."""
+    semaphores = 4 * -(-outputs // 128)
+    return int(summed(outputs, rows).subs(symbols.multiprocessors, MULTIPROCESSORS)) - semaphores, semaphores
+
+
+@pytest.mark.parametrize(
+    ("outputs", "rows", "bytes_", "semaphores"),
+    [
+        (2304, 8192, 139_198_464, 72), (3072, 8192, 138_412_032, 96), (768, 8192, 50_331_648, 24),
+        (1280, 8192, 83_886_080, 40), (768, 1365, 8_650_752, 24),
+    ],
+)  # fmt: skip
+def test_a_sum_over_rows(outputs, rows, bytes_, semaphores):
+    assert on_an_h200(outputs, rows) == (bytes_, semaphores)
+
+
+def test_few_rows_are_summed_by_one_block():
+    assert summed(768, 1020) == 0 != summed(768, 1021)
+
+
+def test_scratch_as_it_was_asked_for():
+    eight, one = said(GPT2, MIXED), said(GPT2, MIXED.replace(batch=1))
+    assert eight["bias_gradient"] == 139_198_464 + 72
+    assert (eight["flash_split"], one["flash_split"]) == (0, 12_582_912 + 196_608)
+    assert eight["embedding_sort"] == 137_727 and eight["embedding_backward"] == 27_681_792 + 5 * 65_536 + 72_088
+    assert eight["flash_backward"] == 25_165_824 + 393_216
+    long = said(GPT2, eb.Setup(batch=128))
+    assert long["norm_backward"] == 2 * 4_193_280 and long["norm_sums"] == 8_650_752 + 24
+    dropped = said(GPT2, MIXED.replace(batch=1, dropout=0.1))
+    assert dropped["flash_dropout"] == 16 and dropped["flash_split"] == 0
+
+
+def test_keys_are_cut_where_few_heads_leave_multiprocessors_idle():
+    assert [flash_splits(GPT2, MIXED.replace(batch=b)) for b in (1, 2, 8)] == [4, 1, 1]
+    assert flash_splits(GPT2, MIXED.replace(batch=1), multiprocessors=96) == 1
+    assert flash_splits(GPT2, MIXED.replace(batch=1, sequence=256)) == 1
+
+
+def test_what_a_gpu_of_other_size_takes():
+    small, large = (
+        term.at(GPT2, MIXED, multiprocessors=n)
+        for term in TERMS
+        if term.name.endswith("bias_gradient")
+        for n in (16, 132)
+    )
+    assert 0 < small < large

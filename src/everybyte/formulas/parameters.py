@@ -21,7 +21,7 @@ def lettered(**fixed):
 _PLAIN = dict.fromkeys(
     ("latent", "has_types", "projected", "embedding_norm", "sinks", "pooler", "shared_experts", "router_bias"),
     Integer(0),
-) | {"block_norms": Integer(2), "final_norm": Integer(1), "has_positions": Integer(1), "embedding_width": H}
+) | {"block_norms": Integer(2), "final_norm": Integer(1), "embedding_width": H}
 
 
 def of_reference(*groups, **fixed):

@@ -55,7 +55,8 @@ _LLAMA = {
     "gated": Integer(1), "fused": Integer(0), "norm_bias": Integer(0), "out_bias": Integer(0), "ffn_bias": Integer(0),
     "qk_norm": Integer(0),
 }  # fmt: skip
-_ENDS, _BLOCK = of_reference("embeddings", "last"), of_reference("block", "dense", "mixture")
+#: No rows of positions, no numbers: there need be no condition.
+_ENDS, _BLOCK = of_reference("embeddings", "last", has_positions=1), of_reference("block", "dense", "mixture")
 ROOT_SHARE, BLOCK_SHARE = _numbers(_ENDS), _numbers(_BLOCK)
 #: Numbers that one GPU holds of each unit.
 SHARES = {
@@ -147,15 +148,13 @@ _register(
 )  # fmt: skip
 
 
-def _divided(bytes_of):
-    """Bytes of one GPU's share, wherever it stands, tensor by tensor."""
-    times = {"embeddings": 1, "last": 1}
-    return Add(*(times.get(x.group, L) * _GROUPS[x.group] * x.count * bytes_of(share(x)) for x in (*_ENDS, *_BLOCK)))
-
-
-_register("weights", "one GPU's share of the weights", _divided(lambda numbers: w_s * numbers))
-_register("gradients", "one GPU's share of the gradients", SHARES["model"] * r)
+#: Weight tensors in all.
+_tensors = Add(
+    *({"embeddings": 1, "last": 1}.get(x.group, L) * _GROUPS[x.group] * x.count for x in of_reference(*_GROUPS))
+)
+_register("weights", "one GPU's share of the weights", w_s * SHARES["model"])
+_register("gradients", "one GPU's share of the gradients", r * SHARES["model"])
 _register(
     "optimizer", "one GPU's share of the optimizer's states",
-    _divided(lambda numbers: (n_s * s_b + m_w) * numbers + 4 * fused_adam),
+    (n_s * s_b + m_w) * SHARES["model"] + 4 * fused_adam * _tensors,
 )  # fmt: skip

@@ -52,6 +52,16 @@ def _derived(model, setup):
     return f"{why}; eb.dry_run answers" if model is not None and (why := model.unlike_reference()) else None
 
 
+def _kernel(model, setup):
+    """Why what flash attention's kernel keeps is not that; with grouped heads no kernel takes fp32."""
+    if model is not None and setup is not None and model.kv_heads < model.heads and setup.dtypes.compute == "fp32":
+        return (
+            f"Model.kv_heads: {model.kv_heads} of {model.name} with Setup.precision {setup.precision!r}, which no flash "
+            "kernel takes; allowed: 16 bits, or as many as heads; eb.budget answers"
+        )
+    return _derived(model, setup)
+
+
 def gpt(model, setup):
     """Why a formula that was read off a GPT's step does not hold, in words; None where it does."""
     if model is not None:
@@ -172,12 +182,12 @@ _SQUARES = ("causal mask", "softmax", "weights dropout", "weights cast")
 _register(
     "attention.scores", "the squares that eager attention keeps, one block",
     lambda: eager * expression(merged(kept(_SQUARES, eager=1), both("dropped"))), "15_attention",
-    source="nanoGPT, model.py; " + _AUTOCAST,
+    source="nanoGPT, model.py; " + _AUTOCAST, refuses=_derived,
 )  # fmt: skip
 _register(
     "attention.flash", "what flash attention keeps beside query, key, value and output, one block",
     lambda: (1 - eager) * expression(merged(kept(("flash attention",), beside=1))), "15_attention",
-    source="Dao et al. 2022, arXiv:2205.14135, algorithm 2; PyTorch, _scaled_dot_product_*_attention",
+    source="Dao et al. 2022, arXiv:2205.14135, algorithm 2; PyTorch, _scaled_dot_product_*_attention", refuses=_kernel,
 )  # fmt: skip
 _register("logits", "the logits", t * V * c, "16_loss", source="nanoGPT, model.py", refuses=None)
 _register(
@@ -210,7 +220,7 @@ _GRADIENTS, _ROOTS = 4 * master * (1 - Min(g_m, 1)) * P, adam * foreach * s_b * 
 def _one_root():
     """The loop's most: the tensor before's root, scaled, still has its name while this one's root is scaled."""
     tensors = of_reference(
-        "embeddings", "block", "dense", "last", fused=1, gated=0, qk_norm=0, kv_heads=A, head_width=H / A
+        "embeddings", "block", "dense", "last", fused=1, gated=0, qk_norm=0, has_positions=1, kv_heads=A, head_width=H / A
     )  # fmt: skip
     order = [(x.numbers, x.count) for x in tensors]
     pairs = [2 * order[0][0]]

@@ -23,7 +23,7 @@ from ..catalog import Gpu, Model, model
 from ..fit import fit
 from ..headroom import ROUNDING, Headroom, find_gpu
 from ..formulas import formula
-from ..formulas.formats import ROUNDINGS, FLOATS
+from ..formulas.formats import BLOCKS, FLOATS
 from ..plan import work
 from ..setup import Setup
 from ..tables import Table
@@ -175,7 +175,7 @@ def _float(name, item, **symbols):
 
 
 def _quantized(case, name):
-    return formula("formats.blocks.bytes")(parameters=int(case.model.parameters), **ROUNDINGS[name])
+    return formula("formats.blocks.bytes")(parameters=int(case.model.parameters), **BLOCKS[name])
 
 
 def _flops(case, *names, **changes):

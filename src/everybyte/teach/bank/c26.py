@@ -4,9 +4,8 @@ import math
 
 from ...budget import budget
 from ...catalog import gpu, model
+from ...catalog.weights import layers, weights
 from ...formulas import formula
-from ...formulas.registry import compile_expressions
-from ...formulas.sharding import ALL
 from ...formulas.symbols import P
 from ...setup import Setup
 from ..exercise import Exercise
@@ -30,9 +29,9 @@ def _rounded_up(size):
 
 def _pinned():
     """Bytes pinned for GPT-2 XL's fp32 weights: each tensor's, rounded up to a power of two."""
-    numbers = [(cut.share, cut.count * times) for cut, times in ALL]
-    sizes, counts = (compile_expressions(part)(model("gpt2-xl"), _AWAY, 1) for part in zip(*numbers, strict=True))
-    return sum(count * _rounded_up(4 * size) for size, count in zip(sizes, counts, strict=True))
+    xl = model("gpt2-xl")
+    times = layers(xl)
+    return sum(w.count * times[w.group] * _rounded_up(4 * w.numbers) for w in weights(xl) if w.count)
 
 
 def _tokens(moved, done, gpus=4):
