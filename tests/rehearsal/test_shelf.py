@@ -7,13 +7,14 @@ import pytest
 
 import everybyte as eb
 from everybyte.comparison import rehearsed
-from everybyte.lab import fingerprint, grid
+from everybyte.lab import fingerprint, gpt2_for, grid
 from everybyte.rehearsal import read, shelf, shipped
 
 FOLDER = Path(__file__).resolve().parents[2] / "labs" / "rehearsals"
 #: cuBLAS's workspaces, forward's thread's and backward's (PyTorch 2.13, aten/src/ATen/cuda/CublasHandlePool.cpp).
 WORKSPACES = {"h200": 2 * 33_554_432, "a100-80gb": 2 * 8_519_680, "rtx-4090": 2 * 8_519_680}
-BASE = {"batch": 8, "sequence": 1024, "precision": "bf16-mixed"}
+FP32 = {"batch": 8, "sequence": 1024, "precision": "fp32"}
+BASE = FP32 | {"precision": "bf16-mixed"}
 #: A few of everything; each is counted again.
 SAMPLE = [
     ("gpt2", BASE),
@@ -25,6 +26,14 @@ SAMPLE = [
     ("gpt2", BASE | {"precision": "bf16-master"}),
     ("gpt2", BASE | {"precision": "fp16-mixed"}),
     ("gpt2", BASE | {"batch": 1, "sequence": 128, "optimizer": "sgd", "optimizer_impl": "fused"}),
+    ("gpt2", FP32),
+    ("gpt2", FP32 | {"checkpointing": "full"}),
+    ("gpt2", FP32 | {"batch": 1, "sequence": 128}),
+    ("gpt2", FP32 | {"attention": "eager", "dropout": 0.1}),
+    ("gpt2", BASE | {"attention": "eager", "checkpointing": "full"}),
+    ("gpt2", FP32 | {"attention": "eager", "checkpointing": "full"}),
+    ("gpt2", FP32 | {"attention": "eager", "checkpointing": "every-k", "checkpoint_every": 3}),
+    ("gpt2", BASE | {"batch": 1, "sequence": 8192, "attention": "eager"}),
     ("gpt2", BASE | {"gpus": 8}),
     ("gpt2", BASE | {"gpus": 8, "sharding": "zero1"}),
     ("gpt2", BASE | {"gpus": 64, "sharding": "zero2"}),
@@ -55,8 +64,9 @@ def test_what_is_shipped_is_all_of_the_grid_and_of_today_s_step(name):
 
 @pytest.mark.parametrize(("size", "fields"), SAMPLE, ids=[" ".join(map(str, f.values())) for _, f in SAMPLE])
 def test_what_was_asked_for_is_what_the_dry_run_counts_and_cublas_s_workspaces(size, fields):
-    found = there("h200").found[eb.model(size), eb.Setup(**fields)]
-    counted = eb.dry_run(eb.model(size), eb.Setup(**fields))
+    setup = eb.Setup(**fields)
+    shape = gpt2_for(setup) if size == "gpt2" else eb.model(size)
+    found, counted = there("h200").found[shape, setup], eb.dry_run(shape, setup)
     assert found.requested == counted.peak + WORKSPACES["h200"]
     assert {name: size - WORKSPACES["h200"] for name, size in found.phases.items()} == counted.phases
     assert found.peak_at == counted.peak_at
