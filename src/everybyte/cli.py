@@ -57,7 +57,10 @@ def _options(arguments):
         ("dry-run", _dry_run, "count it: PyTorch's own step, on tensors without data"),
         ("compare", _compare, "predict and count, side by side"),
     ):
-        _add_setup(command(name, run, help))
+        _add_setup(command(name, run, help), own=name == "dry-run")
+    deriving = command("derive", _derive, "a formula of it in batch and sequence, for any model, from its own dry runs")
+    _add_setup(deriving, rounding=False, own=True)
+    deriving.add_argument("--fresh", action="store_true", help="derive it again, whatever is kept on disk")
     _add_fit(
         command("fit", _fit, "the largest batch or sequence, or the fewest GPUs, that fit a GPU, and what limits it")
     )
@@ -122,8 +125,15 @@ def _add_rehearsal(parser):
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="for --grid: steps at once (default 2)")
 
 
-def _add_setup(parser, rounding=True):
-    parser.add_argument("model", help="a name from `everybyte models`")
+def _add_setup(parser, rounding=True, own=False):
+    if own:
+        parser.add_argument("model", nargs="?", help="a name from `everybyte models`; or one of the next two")
+        parser.add_argument("--hf", metavar="FILE", help="a Hugging Face model's config.json")
+        parser.add_argument("--module", metavar="FILE.py:NAME", help="a function of yours that makes a torch.nn.Module")
+        parser.add_argument("--inputs", nargs="+", metavar="NAME=SHAPE:TYPE",
+                            help="the arguments of its forward, B and S for batch and sequence: tokens=B,S:int64")  # fmt: skip
+    else:
+        parser.add_argument("model", help="a name from `everybyte models`")
     if rounding:
         parser.add_argument("--rounding", type=int, default=1, metavar="BYTES",
                             help="round each tensor up to a multiple of so many bytes; CUDA: 512 (default 1)")  # fmt: skip
@@ -141,7 +151,7 @@ def _add_fit(parser):
         parser.add_argument(
             f"--keep-{field.name}", default=field.default, metavar="SIZE", help=f"kept free of tensors: {field.name}, as 500MiB"
         )  # fmt: skip
-    _add_setup(parser, rounding=False)
+    _add_setup(parser, rounding=False, own=True)
 
 
 def _allowed(field):
@@ -155,7 +165,29 @@ def _allowed(field):
 
 
 def _configuration(options):
-    return model(options.model), Setup(**{f.name: getattr(options, f.name) for f in fields(Setup)})
+    return model(options.model), _setup(options)
+
+
+def _setup(options):
+    return Setup(**{f.name: getattr(options, f.name) for f in fields(Setup)})
+
+
+def _given(options):
+    """(model, setup, the arguments of its forward with letters) of a command that takes models of one's own."""
+    said = [name for name in ("model", "hf", "module") if getattr(options, name) is not None]
+    if len(said) != 1:
+        raise ValueError(
+            f"{options.command}: {len(said) or 'no'} model{'s' * (len(said) > 1)}; allowed: one, by a name from `everybyte models`, --hf, --module"
+        )
+    if said == ["model"]:
+        return (*_configuration(options), None)
+    setup = _setup(options)
+    try:
+        from .deriving import given
+    except ImportError as error:
+        raise ValueError(f"{options.command}: {error}; it needs PyTorch: pip install 'everybyte[dryrun]'") from error
+    subject = given.config(options.hf) if said == ["hf"] else given.function(options.module)
+    return subject, setup, given.inputs(options.inputs)
 
 
 def _models(_):
@@ -217,12 +249,26 @@ def _dry_run(options):
 
 
 def _count(options):
-    configuration = _configuration(options)
+    subject, setup, batch = _given(options) if options.command == "dry-run" else (*_configuration(options), None)
     try:
         from . import dry_run
     except ImportError as error:
         raise ValueError(f"dry-run: {error}; it needs PyTorch: pip install 'everybyte[dryrun]'") from error
-    return dry_run(*configuration, rounding=options.rounding)
+    if batch is not None:
+        from .deriving.looks import inputs
+
+        batch = inputs(batch, setup.batch, setup.sequence)
+    return dry_run(subject, setup, rounding=options.rounding, batch=batch)
+
+
+def _derive(options):
+    subject, setup, batch = _given(options)
+    try:
+        from . import derive
+    except ImportError as error:
+        raise ValueError(f"derive: {error}; it needs PyTorch: pip install 'everybyte[dryrun]'") from error
+    derivation = derive(subject, setup, batch, keep=not options.fresh)
+    return derivation.as_dict() | {"latex": derivation.latex(), "peak": str(derivation.peak)}, derivation
 
 
 def _compare(options):
@@ -237,11 +283,13 @@ def _fit(options):
 
     kept = {f.name: getattr(options, f"keep_{f.name}") for f in fields(Headroom)}
     headroom = Headroom(**{n: round(units.parse(v)) if isinstance(v, str) else v for n, v in kept.items()})
-    configuration = _configuration(options)
-    found = fit(*configuration, options.gpu, options.vary, headroom)
+    subject, setup, batch = _given(options)
+    if options.plan and options.model is None:
+        raise ValueError("fit: --plan with a model of your own; allowed: with a name from `everybyte models`")
+    found = fit(subject, setup, options.gpu, options.vary, headroom, batch=batch)
     if not options.plan:
         return found.as_dict(), found
-    switches = plan(*configuration, options.gpu, headroom)
+    switches = plan(subject, setup, options.gpu, headroom)
     rungs = [switches.asked, *switches.ladder()]
     if switches.best and switches.best not in rungs:
         rungs.append(switches.best)  # in another precision

@@ -77,7 +77,8 @@ def compare(*witnesses) -> Comparison:
     for witness in witnesses:
         if not hasattr(witness, "as_dict") or not hasattr(witness, "rounding"):
             raise ValueError(
-                f"compare.witnesses: a {type(witness).__name__} is no witness; allowed: what budget or dry_run returns"
+                f"compare.witnesses: a {type(witness).__name__} is no witness; allowed: what budget or dry_run returns, or a "
+                "derivation's .at(batch, sequence)"
             )
     first = witnesses[0]
     for field in ("model", "setup", "rounding"):

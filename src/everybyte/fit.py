@@ -29,7 +29,7 @@ class Fit:
         next: the same for the next value, which does not fit; None where there is no next value.
     """
 
-    model: Model
+    model: object
     setup: Setup
     gpu: Gpu
     vary: str
@@ -68,6 +68,8 @@ class Fit:
     def _bound(self):
         if self.vary == "gpus":
             return "no fewer are possible"
+        if not isinstance(self.model, Model):
+            return f"{self.model.name} was derived up to {self.vary} {self.value:,}"
         if self.vary == "sequence" and self.value == self.model.positions:
             return f"{self.model.name} ends at {self.value:,} positions"
         return f"Setup.{self.vary} ends at {self.value:,}"
@@ -85,13 +87,13 @@ class Fit:
 
     @property
     def _planned(self):
-        return not not_derived(self.model, self.setup)
+        return isinstance(self.model, Model) and not not_derived(self.model, self.setup)
 
     @cached_property
     def nearest_gpus(self) -> int | None:
         """The fewest GPUs of this kind that `setup` fits with all states and weights divided; None where none do, or where
         it is divided already or such a step is not derived."""
-        if self.setup.sharding != "none":
+        if self.setup.sharding != "none" or not isinstance(self.model, Model):
             return None
         try:
             return fit(self.model, self.setup.replace(sharding="zero3"), self.gpu, "gpus", self.headroom).value
@@ -180,12 +182,13 @@ class Fit:
 
 
 def fit(
-    model: Model,
+    model,
     setup: Setup,
     gpu: Gpu | str,
     vary: str = "batch",
     headroom: Headroom | None = None,
     witness: Callable = budget,
+    batch=None,
 ) -> Fit:
     """The largest batch or sequence, or the fewest gpus, with which a step fits a GPU.
 
@@ -193,7 +196,9 @@ def fit(
     beyond it fits either (of gpus, none below it that was looked at). Of `setup`, the field `vary` is not read.
 
     Args:
+        model: a `Model`; or a `Derivation`, or what `derive` takes: a Hugging Face config, a function that makes a module.
         gpu: of the catalog, by name too. vary: a name in `VARY`. headroom: what is kept free; by default the GPU's own.
+        batch: for `derive`, the arguments of a module of one's own.
         witness: what counts the bytes: called with model, setup and rounding. `eb.dry_run` takes models whose step is
             not derived, at seconds a value.
 
@@ -202,6 +207,8 @@ def fit(
             whose step the witness does not know.
     """
     checks.one_of("fit", "vary", vary, VARY)
+    if not isinstance(model, Model):
+        model, witness = _formula(model, setup, batch)
     gpu = find_gpu(gpu)
     check_precision(setup, gpu)
     headroom = headroom or Headroom()
@@ -225,14 +232,40 @@ def fit(
         value = _most(over, low, high)
         if setup.loss == "chunked":
             value = _beyond(over, value, low, high, 1024 * setup.loss_chunks)
+        elif vary == "sequence" and not isinstance(model, Model):  # a longer one may have less to pad
+            ahead = range(high if value is None else value + 1, min(high, (value or low) + _PADDED) + 1)
+            value = max((v for v in ahead if over(v) <= 0), default=value)
         shown, after = low if value is None else value, None if value in (None, high) else value + 1
     found = count(shown)
     following = None if after is None else count(after)
     return Fit(model, setup.replace(**{vary: shown}), gpu, vary, headroom, usable, value, found, following)
 
 
+#: Kernels pad sequences to multiples of less than so many.
+_PADDED = 64
+
+
+def _formula(model, setup, batch):
+    """(what says a step's bytes at any batch and sequence, a witness that asks it); derived where it is not yet."""
+    if not hasattr(model, "at"):
+        from .deriving import derive
+
+        model = derive(model, setup, batch)
+    same = model.setup.replace(batch=setup.batch, sequence=setup.sequence)
+    for field, value in vars(same).items():
+        if value != getattr(setup, field):
+            raise ValueError(
+                f"fit.setup: {field} {getattr(setup, field)!r}, but {model.name} was derived with {value!r}; allowed: the "
+                "setup that it was derived with, or another derivation"
+            )
+    return model, lambda model, setup, rounding: model.at(setup.batch, setup.sequence, rounding)
+
+
 def _range(model, setup, vary):
     """The least and the most value of `vary` that the setup and the model allow."""
+    if not isinstance(model, Model):
+        checks.one_of("fit", "vary", vary, ("batch", "sequence"))
+        return model.range(vary)
     low, high = LIMITS[vary]
     if vary == "gpus" and setup.sharding == "none":
         return low, low  # each of them would hold everything

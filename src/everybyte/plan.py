@@ -424,8 +424,14 @@ def plan(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None =
     memory of the CPU. Of each, no more than the precision with most digits that then fits.
 
     Raises:
-        ValueError: an unknown GPU, a setup that does not fit the model, or the GPU; a model whose step is not derived.
+        ValueError: an unknown GPU, a setup that does not fit the model, or the GPU; what is no `Model`, or one whose step is
+            not derived.
     """
+    if not isinstance(model, Model):
+        raise ValueError(
+            f"plan.model: a {type(model).__name__}; allowed: a Model, of which the theory says what each switch does; of any "
+            "other, eb.derive says what one setup takes"
+        )
     if why := not_derived(model, setup):
         raise ValueError(why)
     setup.check_model(model)

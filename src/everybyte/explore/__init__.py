@@ -8,6 +8,7 @@ from .controls import Choice, Slider, reset, shared, steps
 from .explorer import Explorer
 from .formats import formats
 from .loss import loss
+from .model import model
 from .offloading import offloading
 from .parameters import parameters
 from .pictures import Lines, Ranges, Stack
@@ -25,6 +26,7 @@ __all__ = [
     "checkpointing",
     "formats",
     "loss",
+    "model",
     "Choice",
     "Explorer",
     "Lines",

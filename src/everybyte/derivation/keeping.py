@@ -1,0 +1,90 @@
+"""A derivation as JSON, and back."""
+
+from ..setup import Setup
+from .forms import Form
+from .ranges import Range
+
+
+def as_dict(d) -> dict:
+    """Whole numbers and text alone."""
+    return {
+        "witness": "derive",
+        "model": {"name": d.model.name, "parameters": int(d.model.parameters)},
+        "setup": d.setup.as_dict(),
+        "layers": d.layers,
+        "letters": d.letters,
+        "parts": list(d.part_names),
+        "forms": [f.as_list() for f in d.forms],
+        "columns": [[c.part, c.owner, c.host, c.form] for c in d.columns],
+        "cases": [_case(c) for c in d.cases],
+        "refused": [[_range(b), _range(s), why] for b, s, why in d.refused],
+        "how": d.how,
+        "checked": [list(c) for c in d.checked],
+    }
+
+
+def _range(r):
+    return [r.low, r.high, r.by, r.multiples]
+
+
+def _case(c):
+    return {
+        "batch": _range(c.batch),
+        "sequence": _range(c.sequence),
+        "instants": [
+            [i.operation, i.phase, i.owner, i.at, i.place, [list(pair) for pair in i.counts]] for i in c.instants
+        ],
+        "peak": list(c.peak),
+        "rounded": list(c.rounded),
+        "step": list(c.step),
+        "moments": c.moments,
+    }
+
+
+def read(said: dict, model):
+    """The derivation that was written; `model` is what its `model` shall be.
+
+    Raises:
+        ValueError, TypeError, KeyError, IndexError: where it is none.
+    """
+    from .result import Case, Column, Derivation, Instant
+
+    def numbers(values, below):
+        values = tuple(values)
+        if not all(type(v) is int and 0 <= v < below for v in values):
+            raise ValueError("derive: a number out of range")
+        return values
+
+    def ranged(values):
+        low, high, by, multiples = values
+        numbers((low, high, by), 2**63)
+        return Range(low, high, by, bool(multiples))
+
+    forms = tuple(map(Form.read, said["forms"]))
+    columns = tuple(Column(str(p), str(o), bool(h), *numbers([f], len(forms))) for p, o, h, f in said["columns"])
+    if not {c.part for c in columns} <= set(said["parts"]):
+        raise ValueError("derive: an unknown part")
+    cases = []
+    for c in said["cases"]:
+        found = []
+        for operation, phase, owner, at, place, counts in c["instants"]:
+            numbers([n for n, _ in counts], len(columns))
+            numbers([n for _, n in counts], 2**63)
+            found.append(Instant(operation, phase, owner, at, *numbers([place], 2**63), tuple(map(tuple, counts))))
+        size = len(found)
+        moments = {m: numbers([i], size)[0] for m, i in c["moments"].items()}
+        if not (c["peak"] and c["rounded"] and c["step"]) or "after_backward" not in moments:
+            raise ValueError("derive: a case without instants")
+        cases.append(
+            Case(
+                ranged(c["batch"]), ranged(c["sequence"]), tuple(found), numbers(c["peak"], size),
+                numbers(c["rounded"], size), numbers(c["step"], size), moments,
+            )
+        )  # fmt: skip
+    if not cases:
+        raise ValueError("derive: no case")
+    refused = tuple((ranged(b), ranged(s), str(why)) for b, s, why in said["refused"])
+    return Derivation(
+        model, Setup(**said["setup"]), said["layers"], forms, columns, tuple(cases),
+        tuple(map(str, said["parts"])), refused, str(said["how"]), tuple(map(tuple, said["checked"])), said["letters"],
+    )  # fmt: skip

@@ -1,0 +1,104 @@
+"""Where one course of operations holds: the ranges of batches and of sequences in which a step goes the same way."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+#: Batches and sequences that are looked at to find them.
+BATCHES = (2, 3, 5, 8, 33, 100, 4096, 65536)
+SEQUENCES = (
+    2, 3, 8, 24, 33, 64, 90, 128, 255, 256, 777, 1000, 1024, 2048, 4097, 5000, 8192, 16391, 32768, 99999, 131072,
+)  # fmt: skip
+_MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
+
+
+#: Where so many numbers are all of different kinds, as in a loop over them, no more are looked at.
+_PATIENCE = 4
+
+
+class Irregular(Exception):
+    """`kind` says something else of every number; two of them."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Whole numbers from `low` to `high`: all, or where `by` is more than 1 the multiples of it, or all but these."""
+
+    low: int
+    high: int
+    by: int = 1
+    multiples: bool = True
+
+    def __contains__(self, value: int) -> bool:
+        return self.low <= value <= self.high and (self.by == 1 or (value % self.by == 0) == self.multiples)
+
+    @property
+    def single(self) -> bool:
+        return self.low == self.high
+
+    def some(self, wanted: Iterable[int], count: int) -> list[int]:
+        """At least `count` of its numbers, where it has so many: those wanted that it has, and others from its start on."""
+        found = [v for v in dict.fromkeys(wanted) if v in self]
+        value = self.low
+        while len(found) < count and value <= self.high:
+            if value in self and value not in found:
+                found.append(value)
+            value += 1 if value < self.low + 64 else 37
+        return found
+
+
+def partition(kind: Callable[[int], object], low: int, high: int, wanted: Iterable[int]) -> list[tuple[Range, object]]:
+    """The ranges of [low, high] in which `kind` says the same, by looking at the wanted numbers and halving between.
+
+    The ranges are those of thresholds and of multiples of a power of two: of the ways to read what was seen the one
+    with the fewest ranges.
+    """
+    seen = {}
+    for value in sorted({low, high, *(v for v in wanted if low <= v <= high)}):
+        seen[value] = kind(value)
+        if len(seen) == _PATIENCE and len(set(seen.values())) == _PATIENCE:
+            raise Irregular(*list(seen)[:2])
+    if len(set(seen.values())) == 1:
+        return [(Range(low, high), seen[low])]
+    by = min(_MULTIPLES, key=lambda m: (sum(len(_runs(t)) for t in _tracks(seen, m)), m))
+    found = []
+    for multiples in (True, False)[: 1 + (by > 1)]:
+        members = Range(low, high, by, multiples)
+        track = {v: k for v, k in seen.items() if v in members}
+        _refine(track, members, kind)
+        runs = _runs(track)
+        starts = [low, *(run[0] for run in runs[1:])]
+        ends = [start - 1 for start in starts[1:]] + [high]
+        found += [(Range(a, b, by, multiples), track[run[0]]) for a, b, run in zip(starts, ends, runs, strict=True)]
+    return found
+
+
+def _tracks(seen, by):
+    multiples = {v: k for v, k in seen.items() if v % by == 0}
+    return [t for t in (multiples, {v: k for v, k in seen.items() if v % by}) if t]
+
+
+def _runs(track):
+    """The numbers, in order, in runs of one kind."""
+    runs = []
+    for value in sorted(track):
+        if runs and track[runs[-1][-1]] == track[value]:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return runs
+
+
+def _refine(track, members, kind):
+    """Halve between neighbors of different kinds until they are the range's next to each other."""
+    step = members.by if members.multiples else 1
+    again = True
+    while again:
+        again = False
+        runs = _runs(track)
+        for one, other in zip(runs, runs[1:], strict=False):
+            a, b = one[-1], other[0]
+            middle = (a + b) // 2 // step * step
+            while middle not in members and middle < b:
+                middle += 1
+            if a < middle < b:
+                track[middle], again = kind(middle), True

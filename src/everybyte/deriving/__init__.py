@@ -1,0 +1,43 @@
+"""A formula for any model, from its own dry runs.
+
+A step's course (which operations run, which tensors are born and freed, in which order) is the same at all batches and
+sequences of a range; only the tensors' bytes differ, and each is a polynomial in them, or one of what pads. So a few dry
+runs give it exactly, in fractions, and further ones check it.
+"""
+
+from dataclasses import replace
+
+from .. import checks
+from ..derivation import Derivation
+from ..setup import Setup
+from . import cache
+from .looks import subject
+from .solving import solve
+
+__all__ = ["Derivation", "derive"]
+
+
+def derive(model, setup: Setup, batch=None, keep: bool = True) -> Derivation:
+    """The memory of one steady training step as a formula in batch B and sequence S: the dry run's, at every point.
+
+    Args:
+        model: a `Model`, a Hugging Face config, or a function that makes a `torch.nn.Module`, as `dry_run` takes them.
+        setup: as for the dry run; `batch` and `sequence` become letters.
+        batch: for a module of your own, the arguments of its forward as `dry_run` takes them, with the letters "B" and "S"
+            in their shapes, such as {"tokens": (("B", "S"), torch.int64)}; or a function of batch and sequence that makes
+            them.
+        keep: whether to look for the derivation of a catalog model or a config on disk, and to keep it there.
+
+    Raises:
+        ValueError: what `dry_run` raises; and where no formula holds: a course of operations that depends on batch or
+            sequence otherwise than by ranges and multiples, or bytes that are no polynomial; naming operation and module.
+    """
+    checks.kind("derive", "setup", setup, Setup)
+    found = subject(model, batch)
+    kept = cache.place(model, setup, batch) if keep else None
+    if kept and (derivation := cache.read(kept)):
+        return replace(derivation, setup=setup)
+    derivation = solve(found, setup)
+    if kept:
+        cache.write(kept, derivation)
+    return derivation

@@ -1,0 +1,78 @@
+"""Models of one's own, as a command is given them: a configuration's file, a function in a file, inputs in words."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+
+def config(path: str):
+    """The Hugging Face configuration in a config.json. Nothing is downloaded.
+
+    Raises:
+        ValueError: where there is no such file, it is no configuration, or transformers is not there.
+    """
+    try:
+        said = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--hf: {path}: {error}; allowed: a model's config.json") from error
+    try:
+        import transformers
+        import transformers.masking_utils  # as a model would
+    except ImportError as error:
+        raise ValueError(f"--hf: {error}; it needs transformers: pip install 'everybyte[models]'") from error
+    kind = said.pop("model_type", None) if isinstance(said, dict) else None
+    if kind not in transformers.CONFIG_MAPPING:
+        raise ValueError(
+            f"--hf: {path} has model_type {kind!r}; allowed: one that transformers {transformers.__version__} knows"
+        )
+    return transformers.CONFIG_MAPPING[kind].from_dict(said)
+
+
+def function(text: str):
+    """The function of a file, from "file.py:name". The file is run.
+
+    Raises:
+        ValueError: where there is no such file or no such function.
+    """
+    path, _, name = text.rpartition(":")
+    if not path or not name.isidentifier():
+        raise ValueError(f"--module: {text!r}; allowed: file.py:function, which makes a torch.nn.Module")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if spec is None or not Path(path).is_file():
+        raise ValueError(f"--module: {path}: no such file; allowed: a file of Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(spec.name, module)
+    folder = str(Path(path).resolve().parent)
+    sys.path.insert(0, folder)  # what the file imports from beside it
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(folder)
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise ValueError(f"--module: {path} has no function {name!r}; allowed: one that makes a torch.nn.Module")
+    return found
+
+
+def inputs(words: list[str] | None) -> dict | None:
+    """The arguments of a forward from words such as "tokens=B,S:int64": a name, a shape with letters, a data type.
+
+    Raises:
+        ValueError: for a word that is none.
+    """
+    found = {}
+    for word in words or ():
+        name, _, rest = word.partition("=")
+        shape, _, dtype = rest.partition(":")
+        kind = getattr(torch, dtype or "int64", None)
+        sizes = [int(size) if size.isdigit() else size for size in shape.split(",")] if shape else []
+        strange = [s for s in sizes if s not in ("B", "S") and not isinstance(s, int)]
+        if not name.isidentifier() or not shape or strange or not isinstance(kind, torch.dtype):
+            raise ValueError(
+                f"--inputs: {word!r}; allowed: name=shape:type, such as tokens=B,S:int64 or image=B,3,224,224:float32"
+            )
+        found[name] = tuple(sizes), kind
+    return found or None

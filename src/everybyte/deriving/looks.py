@@ -1,0 +1,215 @@
+"""Dry runs of one model at many batches, sequences and depths, each made once."""
+
+import copy
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+
+import torch
+
+from ..catalog import Model
+from ..dryrun import Trace, dry_run
+from ..setup import LIMITS, Setup
+
+#: The longest sequence that is looked at where the model itself names none.
+LONGEST = 2**17
+#: What a configuration may call its depth and its longest sequence.
+DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is derived.
+
+    Attributes:
+        model: as `dry_run` takes it. layers: its depth, None where it cannot be changed. period: after how many layers
+            their kinds come again. deep: makes the same model of another depth. longest: its longest sequence.
+        batch: a function of batch and sequence that makes the arguments; None where the dry run makes them itself.
+        letters: which of B and S the arguments have. sizes: sequences at which the model may change its way, such as
+            the window of its attention. least: the least depth that has layers of every kind.
+    """
+
+    model: object
+    layers: int | None = None
+    period: int = 1
+    deep: Callable | None = None
+    longest: int = LONGEST
+    batch: Callable | None = None
+    letters: str = "BS"
+    sizes: tuple[int, ...] = ()
+    least: int = 2
+
+    def trace(self, setup: Setup, depth: int | None, batch: int, sequence: int) -> Trace:
+        """The dry run at one point."""
+        model = self.model if depth in (None, self.layers) else self.deep(depth)
+        if self.batch is None:
+            return dry_run(model, setup.replace(batch=batch, sequence=sequence))
+        usual = Setup()  # the dry run reads both off the arguments
+        setup = setup.replace(batch=usual.batch, sequence=usual.sequence)
+        return dry_run(model, setup, batch=self.batch(batch, sequence))
+
+
+def subject(model, batch=None) -> Subject:
+    """What `derive` was given, made ready.
+
+    Raises:
+        ValueError: a batch without letters, or with letters other than B and S.
+    """
+    if isinstance(model, Model):
+        longest = model.positions or min(LONGEST, LIMITS["sequence"][1])
+        config = None if model.family else _config(model)
+        period = _period(config, model.layers, model.dense_layers) if config else 1
+        sizes = _windows(config) if config else ()
+        least = max(2, model.dense_layers + 1)
+        return Subject(
+            model, model.layers, period, lambda n: model.replace(layers=n), longest, sizes=sizes, least=least
+        )
+    make, letters = _batches(batch)
+    if not hasattr(model, "to_diff_dict"):  # no Hugging Face config
+        if make is None and callable(model) and not isinstance(model, torch.nn.Module):
+            raise ValueError(
+                "derive.batch: None; allowed with a module of your own: the arguments of its forward with letters in their "
+                'shapes, such as {"tokens": (("B", "S"), torch.int64)}, or a function of batch and sequence that makes them'
+            )
+        return Subject(model, batch=make, letters=letters)
+    import_module("transformers.masking_utils")  # what the dry run tells it, it can be told only once it is there
+    name = next((n for n in DEPTHS if isinstance(getattr(model, n, None), int)), None)
+    longest = next((n for f in POSITIONS if isinstance(n := getattr(model, f, None), int) and n > 0), LONGEST)
+    if name is None:
+        return Subject(model, longest=longest, batch=make, letters=letters, sizes=_windows(model))
+    layers = getattr(model, name)
+
+    def deep(n):
+        other = copy.deepcopy(model)
+        setattr(other, name, n)
+        for field, value in list(vars(other).items()):
+            if isinstance(value, list) and len(value) == layers:
+                setattr(other, field, value[:n])
+        return other
+
+    return Subject(model, layers, _period(model, layers), deep, longest, make, letters, _windows(model))
+
+
+def _config(model):
+    """The configuration of the model that Hugging Face's classes make, as the dry run does."""
+    from ..dryrun.hugging_face import config_of
+
+    config = config_of(model)
+    import_module("transformers.masking_utils")
+    return config
+
+
+def _windows(config):
+    """The sequences around each size that a configuration names a window or a chunk."""
+    named = {v for f, v in vars(config).items() if ("window" in f or "chunk" in f) and type(v) is int and v > 2}
+    return tuple(sorted({v + d for v in named for d in (-16, -1, 0, 1, 16)}))
+
+
+def _period(config, layers, first=0):
+    """After how many layers the kinds of a configuration's layers come again after the first, by its lists of one entry a layer."""
+    found = 1
+    for value in vars(config).values():
+        if isinstance(value, list) and len(value) == layers:
+            kinds = value[first:]
+            again = (p for p in range(1, layers) if all(a == b for a, b in zip(kinds, kinds[p:], strict=False)))
+            found = max(found, next(again, layers))
+    return found
+
+
+def _batches(batch):
+    """(a function of batch and sequence, the letters used)."""
+    if batch is None:
+        return None, "BS"
+    if callable(batch) and not isinstance(batch, torch.Tensor):
+        return batch, "BS"
+    used = set()
+    _put(batch, {}, used)
+    if strange := sorted(used - {"B", "S"}):
+        raise ValueError(
+            f"derive.batch: the letter {strange[0]!r}; allowed: B for the batch and S for the sequence; give any other "
+            "dimension a fixed size"
+        )
+    if not used:
+        raise ValueError(
+            "derive.batch: shapes without a letter; allowed: B and S where a size is the batch or the sequence, such as "
+            '(("B", "S"), torch.int64), or a function of batch and sequence that makes the arguments'
+        )
+    return (lambda b, s: _put(batch, {"B": b, "S": s}, set())), "".join(sorted(used))
+
+
+def inputs(batch, size: int, sequence: int):
+    """A batch with letters, at one point."""
+    return _put(batch, {"B": size, "S": sequence}, set())
+
+
+def _put(value, sizes, used):
+    """The batch with numbers for letters."""
+    if isinstance(value, dict):
+        return {k: _put(v, sizes, used) for k, v in value.items()}
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], torch.dtype):
+        used |= {d for d in value[0] if isinstance(d, str)}
+        return tuple(sizes.get(d, d) for d in value[0]), value[1]
+    if isinstance(value, list | tuple):
+        return type(value)(_put(v, sizes, used) for v in value)
+    return value
+
+
+class Look:
+    """One dry run, as far as a formula needs it."""
+
+    def __init__(self, trace: Trace):
+        self.trace = trace
+        self.operations = [(name, phase) for name, phase, _ in trace.operations]
+        self.owners = [_numbers(owner) for _, _, owner in trace.operations]
+        last = len(self.operations) - 1
+        self.births = [a.birth for a in trace.allocations]
+        self.deaths = [last + 1 if a.death is None else a.death for a in trace.allocations]
+        self.bytes = [a.bytes for a in trace.allocations]
+
+    @cached_property
+    def kinds(self) -> list[tuple]:
+        """(part, owner with * for its numbers, whether on the host) of each allocation."""
+        return [(a.part, _numbers(a.owner)[0], a.host) for a in self.trace.allocations]
+
+    @cached_property
+    def course(self) -> tuple:
+        """What must be the same at two points for one formula to hold at both: all but the bytes."""
+        allocations = zip(self.births, self.deaths, self.kinds, strict=True)
+        return (*self.operations, *self.owners, *allocations, *self.trace.marks.items())
+
+    @cached_property
+    def kind(self) -> int:
+        return hash(self.course)
+
+    def differs(self, other: "Look") -> str:
+        """Where two courses part, in words."""
+        for i, pair in enumerate(zip(self.trace.operations, other.trace.operations, strict=False)):
+            if pair[0] != pair[1]:
+                (name, phase, owner), (instead, _, _) = pair
+                return f"in {phase}, module {owner or 'the model'!r}: {name} at operation {i}, {instead} in its place"
+        for a, b in zip(self.trace.allocations, other.trace.allocations, strict=False):
+            if (a.birth, a.death, a.part) != (b.birth, b.death, b.part):
+                return f"module {a.owner!r}: what {a.operation} made is freed at another place"
+        return "in how many tensors it makes"
+
+
+def _numbers(path):
+    """(the path with * for each number, the numbers)."""
+    return re.sub(r"(?<=\.)\d+(?=\.|$)", "*", path), tuple(map(int, re.findall(r"(?<=\.)(\d+)(?=\.|$)", path)))
+
+
+class Looks:
+    """Looks at one subject under one setup, remembered."""
+
+    def __init__(self, subject: Subject, setup: Setup):
+        self.subject, self.setup = subject, setup
+        self.seen: dict[tuple, Look] = {}
+
+    def at(self, depth: int | None, batch: int, sequence: int) -> Look:
+        key = depth, batch if "B" in self.subject.letters else 1, sequence if "S" in self.subject.letters else 1
+        if key not in self.seen:
+            self.seen[key] = Look(self.subject.trace(self.setup, depth, batch, sequence))
+        return self.seen[key]

@@ -1,0 +1,441 @@
+"""From dry runs to a derivation."""
+
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
+
+from ..catalog import Model
+from ..derivation import Case, Derivation, Form, Instant, Irregular, Range, Solver, partition
+from ..derivation.forms import ONE
+from ..derivation.ranges import BATCHES, SEQUENCES
+from ..derivation.result import ROUNDINGS, Column
+from ..dryrun import Trace
+from ..setup import LIMITS, Setup
+from .depth import Course, Uneven, further, instants
+from .looks import Look, Looks, Subject
+from .proofs import Order
+
+#: The point that others are compared with.
+_BATCH, _SEQUENCE = 3, 64
+_MOST = BATCHES[-1]
+#: So many depths are looked at, three at a time, where the first layers are not like those that follow.
+_DEPTHS = 5
+#: At so many points the bytes of a tensor must be those of one that is known.
+_FEW = 4
+#: How often ranges are looked for again.
+_ROUNDS = 4
+#: Of ranges that differ in how a step goes, so many are followed.
+_CASES = 24
+
+
+@dataclass
+class _Patch:
+    """A range of batches and one of sequences, before it is solved."""
+
+    batch: Range
+    sequence: Range
+    points: list
+    more: list  # points that are looked at where a tensor has bytes that no other case's has
+    forms: dict = field(default_factory=dict)  # as keys: those of its tensors
+
+    def __contains__(self, point):
+        return point[0] in self.batch and point[1] in self.sequence
+
+
+def solve(subject: Subject, setup: Setup) -> Derivation:
+    """The derivation of a subject under a setup."""
+    return _Solving(subject, setup).run()
+
+
+class _Solving:
+    def __init__(self, subject, setup):
+        self.subject, self.setup = subject, setup
+        self.looks = Looks(subject, setup)
+        self.forms: dict[Form, int] = {}
+        self.columns: dict[tuple, int] = {}
+        self.checked = []
+        #: Of so many tokens a loss in chunks always has as many chunks as asked for.
+        self.tokens = (setup.loss_chunks - 1) ** 2 + 1 if setup.loss == "chunked" else 1
+
+    def run(self):
+        subject = self.subject
+        depths = self._depths()
+        self.shallow = depths[0]
+        self.first = self._look(*self._usual())  # what it raises, it raises here
+        patches, refused = self._patches()
+        solved = [self._forms(patch) for patch in patches]
+        cases, way = None, ""
+        for start in range(len(depths) - 2):
+            several = depths[start : start + 3]
+            try:
+                cases = [self._case(p, self._further(p, several)) for p in solved]
+                way = (
+                    f"Dry runs of {depths[0]} layers at {len(self._seen(depths[0]))} points, and of "
+                    f"{', '.join(map(str, several[start == 0 :]))} layers at others: each {_periods(self.period)} more adds "
+                    f"the same stretches of operations, and so on in a straight line to {subject.layers}"
+                )
+                cases = self._try(cases, way)
+                break
+            except Uneven as error:
+                cases = None
+                way = f" All {subject.layers} layers were run, since depths do not go on in a straight line ({error})."
+        if cases is None:
+            cases = [self._case(p, self._direct(p)) for p in solved]
+            way = f"Dry runs at {len(self.looks.seen)} points, solved in fractions.{way}"
+            derivation = self._derivation(cases, refused, way)
+            self._check(derivation)
+        else:
+            derivation = self._derivation(cases, refused, way + ".")
+        told = ", ".join(f"{b:,} x {s:,}" for _, b, s in self.checked)
+        depth = f" at {subject.layers} layers" if subject.layers else ""
+        how = f"{derivation.how} Compared with further dry runs{depth} at {told} (batch x sequence): no byte of difference."
+        return changed(derivation, how=how, checked=tuple(self.checked))
+
+    def _usual(self):
+        longest = self.subject.longest
+        sequence = max(min(_SEQUENCE, longest), min(-(-self.tokens // _BATCH), longest))
+        return max(_BATCH, -(-self.tokens // sequence)), sequence
+
+    def _depths(self):
+        """Three depths to look at, a period apart; or the model's own alone."""
+        layers, period = self.subject.layers, self.subject.period
+        if layers is None:
+            return [None]
+        if self.setup.segment > 1:
+            period = _common(period, self.setup.segment)
+        first = layers % period + period
+        while first < self.subject.least:
+            first += period
+        self.period = period
+        found = [d for d in range(first, first + _DEPTHS * period, period) if d < layers]
+        return found if len(found) > 2 else [layers]
+
+    def _look(self, batch, sequence, depth="shallow") -> Look:
+        return self.looks.at(self.shallow if depth == "shallow" else depth, batch, sequence)
+
+    def _seen(self, depth):
+        return [key[1:] for key in self.looks.seen if key[0] == depth]
+
+    # Where which course holds.
+
+    def _patches(self):
+        """The patches, the main one first, and what is refused. Where a range turns out to be several, it is looked at again."""
+        more = []
+        for _ in range(_ROUNDS):
+            try:
+                return self._patches_by(more)
+            except _Mixed as error:
+                mixed = error
+                more += [s + d for _, s in error.points for d in (-1, 0, 1)]
+        raise ValueError(str(mixed))
+
+    def _patches_by(self, more):
+        subject, refused = self.subject, []
+        usual_b, usual_s = self._usual()
+
+        def kind(batch, sequence):
+            try:
+                return self._look(batch, sequence).kind
+            except (ValueError, RuntimeError, IndexError) as error:
+                return _Refusal(_first_line(error))
+
+        def by_sequence(s):
+            return kind(max(usual_b, -(-self.tokens // s)), s)
+
+        def by_batch(b):
+            return kind(b, max(usual_s, -(-self.tokens // b)))
+
+        one = Range(1, 1)
+        batches = [(one, None)]
+        if "B" in subject.letters:
+            batches = self._ranges("batch", by_batch, 2, _MOST, BATCHES) + batches
+        sequences = [(one, None)]
+        if "S" in subject.letters:
+            low = min(2, subject.longest)
+            if self.tokens > 1:
+                low = min(self.tokens, subject.longest)
+            wanted = [*SEQUENCES, *subject.sizes, *more]
+            sequences = self._ranges("sequence", by_sequence, low, subject.longest, wanted)
+            if low > 1 and self.tokens == 1:
+                sequences.append((one, None))
+        if len(batches) * len(sequences) > _CASES:
+            which, ranges = max((("batch", batches), ("sequence", sequences)), key=lambda x: len(x[1]))
+            raise ValueError(self._irregular(which, *(r.some([], 1)[0] for r, _ in ranges[:2])))
+        found = []
+        for s, said_s in sequences:
+            for b, said_b in batches:
+                refusal = next((x for x in (said_s, said_b) if isinstance(x, _Refusal)), None)
+                patch = None if refusal else self._patch(b, s)
+                if isinstance(patch, _Refusal):
+                    refusal = patch
+                if refusal:
+                    refused.append((b, s, str(refusal)))
+                else:
+                    found.append(patch)
+        if not found:
+            raise ValueError(f"derive: no batch and sequence of {subject.model} can be run: {refused[0][2]}")
+        return found, refused
+
+    def _ranges(self, which, kind, low, high, wanted):
+        try:
+            return partition(kind, low, high, wanted)
+        except Irregular as error:
+            raise ValueError(self._irregular(which, *error.args)) from None
+
+    def _irregular(self, which, a, b):
+        b0, s0 = self._usual()
+        one, other = (self._look(x, s0) if which == "batch" else self._look(b0, x) for x in (a, b))
+        return (
+            f"derive: the {which} decides which operations run: from {which} {a} to {b} the step goes another way, "
+            f"{one.differs(other)}; allowed: loops and branches that do not depend on it, or by a few thresholds or "
+            f"multiples; or a fixed {which}; or eb.dry_run"
+        )
+
+    def _patch(self, b, s):
+        """A patch with enough points, all of one course."""
+        wide_b, wide_s = not b.single, not s.single
+        bs = b.some([v for v in (3, 2, 5, 7) if v in b], 4) if wide_b else [b.low]
+        ss = s.some([v for v in (64, 33, 90, 127, 256, 1000) if v in s], 6) if wide_s else [s.low]
+        if wide_b and wide_s:
+            pairs = [(bs[i % len(bs)], v) for i, v in enumerate(ss)] + [
+                (v, ss[(2 * i) % len(ss)]) for i, v in enumerate(bs)
+            ]
+            pairs += [(bs[-1], ss[1 % len(ss)]), (bs[1 % len(bs)], ss[-1])]
+        else:
+            pairs = [(x, y) for x in bs for y in ss]
+        points = list(dict.fromkeys(p for p in pairs if p[0] * p[1] >= self.tokens))
+        seen = [(x, y) for x, y in self._seen(self.shallow) if x in b and y in s and (x, y) not in points[:_FEW]]
+        patch = _Patch(b, s, [*points[:_FEW], *seen], points[_FEW:])
+        try:
+            self._same(patch)
+        except (ValueError, RuntimeError, IndexError) as error:
+            if not isinstance(error, _Mixed) and (b.single or s.single):
+                return _Refusal(_first_line(error))
+            raise
+        return patch
+
+    def _same(self, patch):
+        """Raise where the courses at a patch's points are not the same."""
+        first = patch.points[0]
+        usual = self._look(*first)
+        for x, y in patch.points:
+            look = self._look(x, y)
+            if look.kind != usual.kind:
+                raise _Mixed(
+                    f"derive: at batch {x}, sequence {y} the step goes another way than at batch {first[0]}, sequence "
+                    f"{first[1]}: {look.differs(usual)}; allowed: control flow that depends on batch and on sequence "
+                    "each by itself, or a fixed size for one of the letters, or eb.dry_run",
+                    [first, (x, y)],
+                )
+
+    # The bytes of each tensor.
+
+    def _forms(self, patch):
+        looks = [self._look(*p) for p in patch.points]
+        rows = set(zip(*(look.bytes for look in looks), strict=True))
+        if any(len(set(r)) > 1 for r in rows - {tuple(f.at(*p) for p in patch.points) for f in self.forms}):
+            patch.points += [p for p in patch.more if p not in patch.points]
+            self._same(patch)
+            looks = [self._look(*p) for p in patch.points]
+        by = (self.setup.loss_chunks,) if self.setup.loss == "chunked" else ()
+        solver = Solver(patch.points, by)
+        known = {}
+        for form in self.forms:
+            known.setdefault(tuple(form.at(*p) for p in patch.points), form)
+        for number, row in enumerate(zip(*(look.bytes for look in looks), strict=True)):
+            form = known.get(row) or solver.solve(row)
+            if form is None:
+                raise ValueError(self._no_form(looks[0], number, patch.points, row))
+            known[row] = form
+            patch.forms[form] = None
+            self.forms.setdefault(form, len(self.forms))
+        return patch
+
+    def _no_form(self, look, number, points, row):
+        a = look.trace.allocations[number]
+        seen = ", ".join(f"{v:,} at {b} x {s}" for (b, s), v in list(zip(points, row, strict=True))[:4])
+        return (
+            f"derive: the bytes of what {a.operation} makes in module {a.owner or 'the model'!r} are no polynomial in batch "
+            f"and sequence ({seen}); allowed: a fixed size for one of the letters, or eb.dry_run"
+        )
+
+    def _columns(self, patch, looks, points):
+        """The column of each allocation, by its bytes at some points; None where two forms have the same there."""
+        known = {}
+        for form in patch.forms:
+            key = tuple(form.at(*p) for p in points)
+            if known.setdefault(key, form) is not form:
+                return None
+        found = []
+        rows = zip(*(look.bytes for look in looks), looks[0].kinds, strict=True)
+        for *row, kind in rows:
+            row = tuple(row)
+            if row not in known:
+                if len(row) == 1 and len(patch.points) > 1:
+                    return None  # another point tells
+                if len(set(row)) > 1:
+                    raise Uneven("a deeper model has tensors of other sizes")
+                known[row] = Form.of({ONE: row[0]})
+                patch.forms[known[row]] = None
+                self.forms.setdefault(known[row], len(self.forms))
+            part, owner, host = kind
+            column = part, owner, host, self.forms[known[row]]
+            found.append(self.columns.setdefault(column, len(self.columns)))
+        return found
+
+    def _course(self, patch, depth):
+        """The course at a depth, from as few points as tell the forms apart."""
+        points = sorted(patch.points, key=lambda p: -_oddness(p))
+        if depth == self.shallow:
+            looks = [self._look(*p) for p in points]
+            return Course.of(looks[0], self._columns(patch, looks, points))
+        if len(points) > 1 and depth != self.subject.layers and depth - self.shallow > self.period:
+            points = points[1:]  # at the third depth another one
+        looks = []
+        for n, point in enumerate(points, 1):
+            looks.append(self._look(*point, depth=depth))
+            if looks[-1].kind != looks[0].kind:
+                raise Uneven("the course of a deeper model differs between batches and sequences")
+            columns = self._columns(patch, looks, points[:n])
+            if columns is not None:
+                return Course.of(looks[0], columns)
+        raise Uneven("two tensors of a deeper model cannot be told apart")
+
+    def _further(self, patch, depths):
+        courses = [self._course(patch, d) for d in depths]
+        return further(courses, (self.subject.layers - depths[0]) // self.period)
+
+    def _direct(self, patch):
+        return instants(self._course(patch, self.subject.layers))
+
+    # The formula.
+
+    def _case(self, patch, found):
+        """A case from (its instants, its marks by place or index)."""
+        rows, marks = found
+        at = {row.place: i for i, row in enumerate(rows)}
+        marks = {phase: at[place] for phase, place in marks.items()}
+        forms = list(self.forms)
+        where = {index: key for key, index in self.columns.items()}
+        counts = []
+        for row in rows:
+            line = [0] * len(forms)
+            for column, n in row.counts.items():
+                _, _, host, form = where[column]
+                if not host:
+                    line[form] += n
+            counts.append(line)
+        ends = [(r.low, r.high) for r in (patch.batch, patch.sequence)]
+
+        def highest(among, rounding):
+            order = Order(forms, [counts[i] for i in among], *ends, rounding)
+            return [among[i] for i in order.highest()]
+
+        every = list(range(len(rows)))
+        first, last = rows[marks["after_backward"]].place, rows[marks["after_step"]].place
+        within = [i for i in every if first <= rows[i].place <= last]
+        peak = highest(every, 1)
+        rounded = sorted({i for rounding in ROUNDINGS for i in highest(every, rounding)})
+        step = sorted({i for rounding in ROUNDINGS for i in highest(within, rounding)})
+        kept = sorted({*rounded, *step, *marks.values()}, key=lambda i: rows[i].place)
+        number = {i: n for n, i in enumerate(kept)}
+        batch, sequence = (
+            r
+            if letter in self.subject.letters
+            else Range(*LIMITS[name])  # what the model does not have may be anything
+            for r, letter, name in ((patch.batch, "B", "batch"), (patch.sequence, "S", "sequence"))
+        )
+        return Case(
+            batch, sequence, tuple(self._instant(rows[i]) for i in kept), _numbers(peak, number),
+            _numbers(rounded, number), _numbers(step, number), {m: number[i] for m, i in marks.items()},
+        )  # fmt: skip
+
+    def _instant(self, row):
+        place = Trace(None, self.setup, [(row.operation, row.phase, row.owner)], [], {})
+        place.__dict__["peak_operation"] = 0
+        return Instant(row.operation, row.phase, row.owner, place.peak_at, row.place, tuple(sorted(row.counts.items())))
+
+    def _derivation(self, cases, refused, how):
+        columns = tuple(Column(*key) for key in self.columns)
+        trace = self.first.trace
+        model = trace.model
+        if isinstance(self.subject.model, Model) and isinstance(model, Model):
+            model = self.subject.model
+        elif self.subject.layers not in (None, self.shallow):
+            model = self._whole.trace.model
+        return Derivation(
+            model, self.setup, self.subject.layers, tuple(self.forms), columns, tuple(cases), tuple(trace.timeline()),
+            tuple(refused), how, tuple(self.checked), self.subject.letters,
+        )  # fmt: skip
+
+    # What is compared.
+
+    def _try(self, cases, how):
+        """The cases, compared with the model itself at its own depth; Uneven where they differ."""
+        batch, sequence = self._hidden(cases[0])
+        self._whole = self.looks.at(self.subject.layers, batch, sequence)
+        try:
+            self._compare(self._derivation(cases, (), how), self._whole, batch, sequence)
+        except ValueError as error:
+            raise Uneven("the model at its own depth differs") from error
+        return cases
+
+    def _hidden(self, case):
+        """A point of a case that was not used."""
+        used = {key[1:] for key in self.looks.seen}
+        b = case.batch.some([6, 11, 13], 3)
+        s = case.sequence.some([321, 80, 176, 45], 4)
+        return next(
+            (p for p in ((x, y) for y in s for x in b) if p not in used and p[0] * p[1] >= self.tokens), (b[0], s[0])
+        )
+
+    def _check(self, derivation):
+        """Compare with dry runs at points that were not used; ValueError where they differ."""
+        for case in derivation.cases:
+            point = self._hidden(case)
+            self._compare(derivation, self._look(*point, depth=self.subject.layers), *point)
+
+    def _compare(self, derivation, look, batch, sequence):
+        mine, trace = derivation.at(batch, sequence), look.trace
+        for name in ("peak", "peak_at", "parts", "phases"):
+            if getattr(mine, name) != getattr(trace, name):
+                raise ValueError(
+                    f"derive: {name} at batch {batch}, sequence {sequence} is {getattr(mine, name)!r} by the formula, and "
+                    f"{getattr(trace, name)!r} in a dry run; allowed: eb.dry_run for this model"
+                )
+        self.checked.append((self.subject.layers, batch, sequence))
+
+
+class _Mixed(ValueError):
+    """Points of one range whose courses are not the same."""
+
+    def __init__(self, message, points):
+        super().__init__(message)
+        self.points = points
+
+
+class _Refusal(str):
+    """Why a point cannot be run."""
+
+
+def _first_line(error):
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _numbers(found, number):
+    return tuple(sorted(number[i] for i in found))
+
+
+def _oddness(point):
+    """Points whose sizes are least likely to be those of others."""
+    b, s = point
+    return (b % 2) + (s % 2) * 2 + (b > 1) + min(s, 1000) / 1000
+
+
+def _common(a, b):
+    from math import lcm
+
+    return lcm(a, b)
+
+
+def _periods(period):
+    return "layer" if period == 1 else f"{period} layers"

@@ -1,0 +1,70 @@
+"""The command, with models of one's own."""
+
+import json
+
+import pytest
+
+from everybyte import cli
+
+MODULE = """
+import torch
+from torch import nn
+
+class Mine(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.a(x).sum()
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    (tmp_path / "mine.py").write_text(MODULE)
+    return ["--module", f"{tmp_path / 'mine.py'}:Mine", "--inputs", "x=B,S,8:float32"]
+
+
+def said(arguments, capsys):
+    assert cli.main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_module_in_a_file(own, capsys):
+    derived = said(["derive", *own], capsys)
+    assert derived["witness"] == "derive" and "B" in derived["latex"]
+    counted = said(["dry-run", *own, "--batch", "3", "--sequence", "5"], capsys)
+    assert counted["peak"] > 3 * 5 * 8 * 4
+    assert said(["fit", *own, "--gpu", "rtx-4090", "--sequence", "64"], capsys)["fits"]
+
+
+def test_a_configuration_in_a_file(tmp_path, capsys):
+    pytest.importorskip("transformers")
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 101, "n_positions": 64}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
+    derived = said(["derive", "--hf", str(tmp_path / "config.json"), "--precision", "bf16"], capsys)
+    assert derived["layers"] == 2 and derived["setup"]["precision"] == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["derive"], "no model; allowed"),
+        (["derive", "gpt2", "--hf", "config.json"], "2 models; allowed"),
+        (["derive", "--hf", "nowhere.json"], "--hf: nowhere.json"),
+        (["derive", "--module", "nowhere.py:f"], "no such file"),
+        (["derive", "--module", "nowhere"], "allowed: file.py:function"),
+        (["fit", "--hf", "config.json", "--gpu", "rtx-4090", "--plan"], "--hf: config.json"),
+    ],
+)
+def test_bad_input(arguments, words, capsys):
+    assert cli.main(arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_what_is_not_planned_is_refused(own, capsys):
+    assert cli.main(["fit", *own, "--gpu", "rtx-4090", "--plan"]) == 2
+    assert "--plan with a model of your own" in capsys.readouterr().err
+    assert cli.main(["derive", *own[:2], "--inputs", "x=B,T:int64"]) == 2
+    assert "--inputs" in capsys.readouterr().err
