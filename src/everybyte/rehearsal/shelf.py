@@ -21,7 +21,7 @@ from .result import Rehearsal
 #: The version of the files. A reader refuses any other.
 SCHEMA = 1
 #: GPUs whose grid is shipped; where the files are, from the working folder.
-GPUS = ("h200", "a100-80gb", "rtx-4090")
+GPUS = ("h200", "a100-80gb")
 FOLDERS = ("rehearsals", "labs/rehearsals", "../labs/rehearsals")
 #: Steps rehearsed at once, and seconds that one may take.
 WORKERS, EACH = 2, 180.0
