@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab test test-browser notebooks figures site slides handout pdf lite record bench clean
+.PHONY: help install lab test test-browser notebooks figures site slides handout pdf lite record rehearsal bench clean
 
 help: ## list the targets
 	@echo "Every Byte: make <target>   (another Python: make PYTHON=python3.12 <target>)"
@@ -58,9 +58,12 @@ lite: $(STAMP) ## build a JupyterLite with the formulas into build/lite (needs n
 record: $(STAMP) ## measure the labs' grid on this machine's GPU into labs/records
 	$(BIN)/everybyte record $(RECORD_FLAGS)
 
+rehearsal: $(STAMP) ## run the labs' grid on a GPU that does nothing, without one (Linux x86-64, gcc; GPU=h200)
+	$(BIN)/everybyte rehearse --set-up --grid --gpu $(or $(GPU),h200) $(REHEARSAL_FLAGS)
+
 bench: $(STAMP) ## time the imports, the budgets and the dry runs
 	$(BIN)/python tools/bench.py
 
-clean: ## remove .venv, caches and build products
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+clean: ## remove .venv, .venv-rehearsal, caches and build products
+	rm -rf $(VENV) .venv-rehearsal build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf

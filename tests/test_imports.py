@@ -25,6 +25,7 @@ EVERYTHING = (
         "deriving",
         "dryrun",
         "lab",
+        "rehearsal",
         "comparison",
         "explore",
         "teach",
@@ -54,7 +55,8 @@ MAY = {
     "lab": COUNTED,
     "derivation": STATED,  # a formula, whoever derived it: knows neither PyTorch nor the theory
     "deriving": COUNTED | {"dryrun", "derivation"},
-    "comparison": DRAW | COUNTED | {"dryrun", "lab"},  # where the two sides meet
+    "rehearsal": COUNTED | {"lab"},
+    "comparison": DRAW | COUNTED | {"dryrun", "lab", "rehearsal"},  # where the two sides meet
     "settling": BUDGET | COUNTED | {"dryrun", "samples"},  # the articles' claims, against either side
     "samples": set(),
     "machine": GROUND,

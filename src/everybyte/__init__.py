@@ -23,6 +23,7 @@ from .setup import Setup
 _HOME = {"Formula": "formulas", "formula": "formulas", "Trace": "dryrun", "dry_run": "dryrun"}
 _HOME |= {"Comparison": "comparison", "compare": "comparison", "Measurement": "lab", "measure": "lab"}
 _HOME |= {"Derivation": "derivation", "derive": "deriving"}
+_HOME |= {"Rehearsal": "rehearsal", "rehearse": "rehearsal"}
 _HOME |= {"Settled": "settling", "settle": "settling"}
 #: Modules that are reached as `everybyte.draw`: they load matplotlib, ipywidgets or nothing when they are first used.
 _MODULES = ("draw", "explore", "units")

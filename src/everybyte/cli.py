@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 
 from . import budget as predict
@@ -20,6 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
         options = _options(sys.argv[1:] if arguments is None else arguments)
         said, table = options.run(options)
         print(json.dumps(said) if options.json else table, flush=True)
+        return getattr(options, "status", 0)  # a script's own, where one was run
     except ValueError as error:
         print(f"everybyte: {error}", file=sys.stderr)
         return 2
@@ -72,24 +74,55 @@ def _options(arguments):
         action="store_true",
         help="of many GPUs measure the first, on one GPU, over collectives that move nothing",
     )
-    recording.add_argument(
-        "--out", default="labs/records", metavar="FOLDER", help="of the records (default labs/records)"
-    )
+    recording.add_argument("--out", metavar="FOLDER", help="of the records (default labs/records)")
     recording.add_argument("--minutes", type=float, default=8.0, metavar="N", help="time for all of it (default 8)")
     recording.add_argument(
         "--list", action="store_true", help="what would be measured and how long it may take; no GPU needed"
     )
     recording.add_argument(
-        "--gpu", default="h200", metavar="NAME", help="for --list, from `everybyte gpus` (default h200)"
+        "--gpu", default="h200", metavar="NAME", help="for --list and --rehearse, from `everybyte gpus` (default h200)"
+    )
+    recording.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="on a GPU that does nothing, into build/rehearsed: to see that all of it runs",
     )
     recording.add_argument("--only", nargs="+", default=(), metavar="GROUP", help="groups of the grid (default all)")
+    _add_rehearsal(
+        command(
+            "rehearse", _rehearse, "run a training script, unmodified, on a GPU that does nothing: -- python train.py"
+        )
+    )
+    script = []
+    if arguments[:1] == ["rehearse"] and "--" in arguments:
+        place = arguments.index("--")
+        arguments, script = arguments[:place], arguments[place + 1 :]
     if arguments and not arguments[0].startswith("-"):
         checks.one_of("command", "name", arguments[0], commands.choices)
     options, unknown = parser.parse_known_args(arguments)
+    if options.command == "rehearse":
+        options.script = script
     for word in unknown:
         names = [f"--{name.replace('_', '-')}" for name in vars(options) if name not in ("run", "command", "model")]
         checks.one_of(options.command, "option", word, names)
     return options
+
+
+def _add_rehearsal(parser):
+    parser.add_argument("--gpu", default="h200", metavar="NAME", help="from `everybyte gpus` (default h200)")
+    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="how many of them (default 1)")
+    parser.add_argument(
+        "--alone", action="store_true", help="rank 0 of so many, in one process: collectives move nothing"
+    )
+    parser.add_argument("--steps", type=int, default=5, metavar="N",
+                        help="optimizer steps after which the script is ended; 0 for none (default 5)")  # fmt: skip
+    parser.add_argument("--memory", metavar="SIZE", help="of each GPU, as 24GiB (default the catalog's)")
+    parser.add_argument("--snapshot", metavar="FILE", help="the allocator's history, for PyTorch's viewer")
+    parser.add_argument("--set-up", action="store_true", help="make or mend the environment that it runs in")
+    parser.add_argument("--torch", default="2.13.0", metavar="VERSION", help="for --set-up (default 2.13.0)")
+    parser.add_argument("--grid", action="store_true", help="rehearse the labs' grid, going on where it stopped")
+    parser.add_argument("--out", default="labs/rehearsals", metavar="FOLDER", help="for --grid")
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="for --grid: steps at once (default 2)")
 
 
 def _add_setup(parser, rounding=True, own=False):
@@ -273,6 +306,48 @@ def _measure(options):
     return measurement.as_dict(), measurement.table()
 
 
+def _rehearse(options):
+    from . import rehearsal
+
+    def say(text):
+        print(text, file=sys.stderr)
+
+    if sum(map(bool, (options.script, options.grid))) != 1 and not options.set_up:
+        raise ValueError(
+            "rehearse: nothing to run; allowed: everybyte rehearse -- python train.py ..., --grid, or --set-up"
+        )
+    if options.set_up:
+        where = rehearsal.set_up(torch=options.torch, say=say)
+        if not options.grid and not options.script:
+            said = where.manifest | {"folder": str(where.folder)}
+            return said, f"{where.folder.name}: PyTorch {where.manifest['torch']}, no GPU and nothing of NVIDIA's"
+    if rehearsal.place.real_gpu():
+        say("This machine has a GPU: `everybyte measure` says more than a rehearsal.")
+    if options.grid:
+        shelf = rehearsal.rehearse_grid(options.gpu, options.out, workers=options.workers, say=say)
+        return shelf.head | {"rehearsed": len(shelf.found)}, f"{shelf.path}: {len(shelf.found)} steps rehearsed, no GPU"
+    memory = round(units.parse(options.memory)) if options.memory else None
+    found = rehearsal.rehearse_script(
+        options.script, options.gpu, gpus=options.gpus, alone=options.alone, steps=options.steps, memory=memory,
+        snapshot=options.snapshot, quiet=options.json,
+    )  # fmt: skip
+    options.status = found.status
+    return found.as_dict(), found
+
+
+@contextmanager
+def _recorders(options):
+    """What starts the workers of a recording, where that is a rehearsal."""
+    if not options.rehearse:
+        yield {}
+        return
+    from .rehearsal import devices, place, steps
+
+    where = place.find()
+    with steps.starter(where, devices.find(options.gpu, where.manifest["capabilities"])) as start:
+        yield {"start": start}
+
+
 def _record(options):
     from .lab import Failed, estimate, grid, record
 
@@ -282,12 +357,14 @@ def _record(options):
     if options.list:
         table = estimate(grid(options.only), gpu(options.gpu), need)
         return [dict(zip(table.columns, row, strict=True)) for row in table.rows], table
+    out = options.out or ("build/rehearsed" if options.rehearse else "labs/records")
     try:
-        progress = record(options.out, options.minutes, options.only, options.device, need=need)
+        with _recorders(options) as start:
+            progress = record(out, options.minutes, options.only, options.device, need=need, **start)
     except (Failed, ImportError, OSError) as error:
         raise ValueError(f"record: {error}") from error
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"what was measured is in {options.out}; the same command goes on from there") from None
+        raise KeyboardInterrupt(f"what was measured is in {out}; the same command goes on from there") from None
     return progress.as_dict(), progress
 
 

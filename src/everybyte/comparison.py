@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from . import units
 from .catalog import Model
+from .catalog import gpu as catalog_gpu
 from .setup import Setup
 from .tables import Table
 
@@ -123,6 +124,33 @@ def side_by_side(
     return Table(["peak (B)", "predicted", "dry run", "measured", "left over"], rows)
 
 
+def rehearsed(
+    model: Model | Callable[[Setup], Model], setups: Mapping[str, Setup], gpu: str = "h200", folder=None
+) -> Table:
+    """Several steps predicted, counted, and as PyTorch's CUDA code asked for them on a GPU that does nothing.
+
+    Args:
+        model, setups: as `side_by_side`'s. gpu: whose shipped rehearsals. folder: where they are, by default the book's.
+    """
+    from .budget import budget
+    from .dryrun import dry_run
+    from .rehearsal import shipped
+
+    shelf, rows = shipped(gpu, folder), []
+    for name, setup in setups.items():
+        shape = model(setup) if callable(model) else model
+        said = [budget(shape, setup).peak, dry_run(shape, setup).peak]
+        found = shelf.found.get((shape, setup)) if shelf and not shelf.stale else None
+        if found is None or found.oom:
+            rest = ["out of memory" if found else "not rehearsed", *["–"] * 3]
+        else:
+            rest = [found.requested - found.workspace, found.workspace, found.allocated, found.reserved]
+        rows.append([name, *said, *rest])
+    versions = f" as on {catalog_gpu(gpu).title}, PyTorch {shelf.head['torch']}: no GPU" if shelf else ""
+    columns = ["peak (B)", "predicted", "dry run", "rehearsed: tensors", "cuBLAS", "allocated", "reserved"]
+    return Table(columns, rows, f"Rehearsed{versions}, and nothing is measured")
+
+
 def everyone(said: Mapping[str, int], model: Model, setup: Setup, runs=None) -> Table:
     """What everyone says of the peak of one step: others, the formula, the dry run, a GPU; each over the dry run's.
 
@@ -167,17 +195,23 @@ def gaps(measurement) -> Table:
     if m.status != "measured" or m.rounding == 1:
         raise ValueError(f"gaps.measurement: {m.status} on {m.device['type']}; allowed: one measured on a GPU")
     exact, rounded = (budget(m.model, m.setup, rounding).peak for rounding in (1, m.rounding))
-    unnamed = m.peak - rounded - m.workspace - COUNTED
-    used = m.driver_used["cuda"] - m.reserved_peak
+    blocks = m.allocated_peak - m.requested_peak
+    unnamed = m.peak - exact - blocks - m.workspace - COUNTED
+    used = m.driver_used["cuda"] - (m.reserved_peak if m.reserved_at_end is None else m.reserved_at_end)
     steps = [
         ("predicted: the tensors, as asked for", exact, "the budget"),
         (f"each rounded up to a multiple of {m.rounding} B", rounded - exact, "the budget, rounded"),
+        (
+            "blocks that were not split",
+            blocks - (rounded - exact),
+            "allocated above requested: a rest up to 1 MiB stays with its block",
+        ),
         ("cuBLAS's workspaces", m.workspace, "measured: what clearing them gave back"),
         ("kernels' own memory", COUNTED, WHY),
         ("without a name", unnamed, "what is left: to be explained, never fitted"),
         ("measured: allocated at the peak", m.peak, "torch.cuda.max_memory_allocated, above the baseline"),
         ("kept by the allocator for later", m.reserved_peak - m.allocated_peak, "reserved above allocated"),
-        ("context, libraries, other processes", used, "the driver's count above reserved"),
+        ("context, libraries, other processes", used, "the driver's count above what was reserved when it was asked"),
     ]
     rows = [
         [what, size, units.text(abs(size)) if size >= 0 else f"-{units.text(-size)}", why] for what, size, why in steps

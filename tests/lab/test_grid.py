@@ -7,7 +7,7 @@ import pytest
 
 import everybyte as eb
 from everybyte.lab import estimate, grid
-from everybyte.lab.grid import CURVE, GROUPS, SIZES, STEPS
+from everybyte.lab.grid import CURVE, FIRST, GROUPS, SHARDED, SIZES, STEPS, TIMED, for_gpu
 from everybyte.lab.process import check_request
 from everybyte.setup import (
     ATTENTIONS,
@@ -25,7 +25,9 @@ GRID = grid()
 def test_every_step_is_valid_and_there_once():
     for configuration in GRID:
         check_request(configuration.model, configuration.setup)
-    assert len({(c.model, c.setup) for c in GRID}) == len(GRID)
+    assert len({(c.model, c.setup, *c.asked.values()) for c in GRID}) == len(GRID)
+    peaks = [c for c in GRID if c.group not in STEPS]
+    assert len({(c.model, c.setup) for c in peaks}) == len(peaks)
 
 
 def test_two_models_of_one_name_are_the_same():
@@ -51,10 +53,40 @@ def test_every_size_in_every_precision_with_each_attention_forgets_in_every_way_
 
 def test_the_loss_is_followed_for_every_switch_on_the_same_windows():
     curves = grid(["curves"])
-    assert {c.steps for c in curves} == {CURVE} and {c.steps for c in GRID if c.group != "curves"} == {STEPS}
+    assert {c.steps for c in curves} == {CURVE} and {c.steps for c in GRID if c.group not in STEPS} == {0}
     assert {c.setup.accumulation * c.setup.batch * c.setup.sequence for c in curves} == {2048}
     assert {c.setup.precision for c in curves} == set(PRECISIONS) and {c.setup.dropout for c in curves} == {0, 0.1}
     assert {c.setup.checkpointing for c in curves} == set(CHECKPOINTINGS)
+
+
+def test_each_part_is_worth_having_alone():
+    first, rest = GRID[:FIRST], GRID[FIRST:]
+    assert not {c.group for c in first} & set(STEPS) and sum(c.setup.fsdp for c in first) == SHARDED
+    order = [c.group for c in rest if c.group in STEPS]
+    assert order == sorted(order, key=list(STEPS).index) and [c.group for c in rest[: len(order)]] == order
+    assert estimate(first, eb.gpu("h200"), lambda model, setup: 0).rows[-1][3] < 60
+
+
+def test_what_is_timed_is_timed_often_and_also_as_most_run_it():
+    times = grid(["times"])
+    assert {c.steps for c in times} == {TIMED} and {c.setup.precision for c in times} == set(PRECISIONS)
+    assert [c.setup.precision for c in times if c.tf32] == ["fp32"]
+
+
+def test_an_out_of_memory_on_purpose_stands_beside_its_cure():
+    ran_out, cured = (c for c in grid(["allocator"]) if c.limit)
+    assert eb.budget(ran_out.model, ran_out.setup).peak > ran_out.limit == cured.limit
+    assert eb.budget(cured.model, cured.setup, rounding=512).peak + 2**26 < 0.9 * cured.limit
+    assert ran_out.setup.replace(checkpointing="full") == cured.setup
+    assert {c.setup.precision for c in grid(["allocator"]) if c.expandable} == {"bf16-mixed", "bf16-master"}
+
+
+def test_a_gpu_without_bf16_has_fp16_in_its_place_once():
+    assert for_gpu(GRID, bf16=True) == GRID
+    other = for_gpu(GRID, bf16=False)
+    assert len(other) < len(GRID) and {c.setup for c in other} < {c.setup for c in GRID} | {c.setup for c in other}
+    assert not [c for c in other if c.setup.precision == "bf16-mixed" and c.setup.sharding == "none"]
+    assert other[0].setup == GRID[0].setup.replace(precision="fp16-mixed")
 
 
 def test_all_of_it_is_planned_for_eight_minutes_of_an_h200():
@@ -79,8 +111,8 @@ def test_every_switch_has_each_of_its_values(field, values):
 
 
 def test_a_few_of_everything_come_first():
-    start = GRID[:130]
-    assert {c.group for c in GRID[: len(GROUPS)]} >= set(GROUPS) - {"small"}
+    start = GRID[:170]
+    assert {c.group for c in GRID[:24]} >= set(GROUPS) - set(STEPS)
     for field, values in {
         "precision": PRECISIONS,
         "attention": ATTENTIONS,

@@ -23,11 +23,13 @@ def steps(model, setups):
     return {name: (model(setup) if callable(model) else model, setup) for name, setup in setups.items()}
 
 
-def made_up(said, model, setup, rounding):
+def made_up(said, model, setup, rounding, options=None):
     """A measurement of a step as it might be: the prediction, and what a GPU adds."""
+    switches = {name: value for name, value in (options or {}).items() if name in ("tf32", "expandable", "limit")}
     predicted = eb.budget(model, setup, rounding)
     peak = predicted.peak + (EXTRA if rounding > 1 else 0)
     counts = {f"{count}_peak": peak for count in ("allocated", "requested", "active", "reserved")}
+    counts["requested_peak"] = eb.budget(model, setup).peak + peak - predicted.peak
     return Measurement.from_dict(
         said
         | {"model": model_as_dict(model), "setup": setup.as_dict(), "rounding": rounding, "peak": peak, "step_ms": 12.5}
@@ -36,6 +38,7 @@ def made_up(said, model, setup, rounding):
         | {"driver_used": {"cuda": peak + 10**9, "nvml": None}}
         | {"device": said["device"] | {"type": "cuda" if rounding > 1 else "cpu"}}
         | counts
+        | {"settings": {"asked": switches}}
     )
 
 
@@ -64,7 +67,7 @@ def asked(tmp_path, monkeypatch, said):
             return Runs("Measured here, on the CPU", {n: made_up(said, *step, 1) for n, step in wanted.items()}, True)
         for step in wanted.values():
             asked.append((*step, options))
-            append(path, made_up(said, *step, 512))
+            append(path, made_up(said, *step, 512, options))
         return real(model, setups, device, **options)
 
     monkeypatch.chdir(tmp_path)
@@ -86,10 +89,16 @@ def test_with_a_record_every_cell_shows_it(path, asked, monkeypatch, capsys):
     if path.stem != "04_fsdp":  # one GPU that stands for many sends nothing: its time and its loss are nobody's
         assert any("over milliseconds a step" in alt and "at 12.5" in alt for alt in pictures)
         assert any("over 22 steps" in alt for alt in pictures)
-    # What the labs ask for, the grid measures: the same steps, and as many of them where the loss is followed.
-    grid = {(c.model, c.setup): c.steps for c in lab.grid()}
+    # What the labs ask for, the grid measures: the same steps with the same switches, and as many of them where they are
+    # timed or the loss is followed. Of many GPUs one alone has no time to show, nor has a step that a limit ends.
+    grid = {}
+    for c in lab.grid():
+        key = (c.model, c.setup, c.tf32, c.limit)
+        grid[key] = max(c.steps, grid.get(key, 0))
     for model, setup, options in asked:
-        assert (model, setup) in grid and options.get("steps", 5) <= grid[model, setup]
+        key = (model, setup, options.get("tf32", False), options.get("limit"))
+        assert key in grid
+        assert setup.gpus > 1 or options.get("limit") or options.get("steps", 5) <= grid[key]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

@@ -100,6 +100,43 @@ def test_after_out_of_memory_or_a_leftover_a_fresh_worker_takes_over(tmp_path, s
     assert record(tmp_path, configurations=steps(small, 17), start=start).there == 1
 
 
+def test_a_step_that_is_timed_or_has_another_switch_is_another_measurement(tmp_path, small, start, asked):
+    setup = eb.Setup(batch=1, sequence=8)
+    plain, timed, rounded = (Configuration("test", small, setup, **how) for how in ({}, {"steps": 30}, {"tf32": True}))
+    done = record(tmp_path, configurations=[plain, timed], start=start)
+    assert done.found == {"measured": 2}
+    again = record(tmp_path, configurations=[plain, timed, rounded], start=start)
+    assert (again.there, again.found) == (2, {"measured": 1})
+    assert [m.settings["asked"]["steps"] for m in read(done.path).measurements] == [0, 30, 0]
+
+
+def test_segments_that_grow_have_a_worker_of_their_own(tmp_path, small, start, asked):
+    environments = []
+
+    def started(environment=None):
+        environments.append(environment)
+        return start()
+
+    grow = [Configuration("test", small, eb.Setup(batch=b, sequence=8), expandable=b > 1) for b in (1, 2, 3)]
+    assert record(tmp_path, configurations=grow, start=started).found == {"measured": 3}
+    assert environments == [None, recording.EXPANDABLE] and len({pid for pid, _ in asked_for(asked)}) == 2
+
+
+def test_a_gpu_without_bf16_is_given_fp16_and_the_rest_is_skipped_with_the_reason(tmp_path, small, said, asked):
+    canned = CANNED.replace('"free": 900', '"free": 900, "capability": "7.5"')
+
+    def start():
+        return Worker([sys.executable, "-u", "-c", canned, json.dumps(said), str(asked)])
+
+    wanted = [
+        Configuration("test", small, eb.Setup(batch=1, sequence=8, precision=p)) for p in ("bf16-mixed", "bf16", "fp32")
+    ]
+    done = record(tmp_path, configurations=wanted, start=start)
+    assert done.found == {"measured": 2, "skipped": 1}
+    first, skipped, _ = read(done.path).measurements
+    assert first.setup.precision == "fp16-mixed" and skipped.reason.startswith("Made Up 1 has no units for bf16")
+
+
 def test_one_that_hangs_is_given_up(tmp_path, small, start, monkeypatch):
     monkeypatch.setattr(recording, "EACH", 2.5)
     done = record(tmp_path, configurations=steps(small, 14, 1), start=start)
@@ -219,7 +256,9 @@ def test_the_command_records(tmp_path, capsys, start, small, monkeypatch):
     monkeypatch.setattr(
         recording, "grid", lambda only: steps(small, 1, 2) if list(only) == ["odd"] else pytest.fail("all")
     )
-    monkeypatch.setattr(recording._Recording, "_worker", lambda self: self.__dict__.setdefault("one", start()))
+    monkeypatch.setattr(
+        recording._Recording, "_worker", lambda self, expandable=False: self.__dict__.setdefault("one", start())
+    )
     arguments = ["record", "--out", str(tmp_path), "--minutes", "1", "--only", "odd", "--json"]
     assert main(arguments) == 0
     said = json.loads(capsys.readouterr().out)

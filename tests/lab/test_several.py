@@ -95,6 +95,52 @@ def test_the_same_worker_runs_them_on_the_cpu(small):
         comparison.side_by_side(small, setups, found)
 
 
+@pytest.mark.parametrize("changes", [{"settings": {"collectives": "fake"}}, {"witness": "rehearse"}, {"steps": 0}])
+def test_no_time_is_shown_that_means_nothing(tmp_path, small, said, changes):
+    there = Measurement.from_dict(copy.deepcopy(said) | {"setup": SETUPS["one"].as_dict()} | changes)
+    if changes == {"steps": 0}:
+        there = Measurement.from_dict(
+            {k: v for k, v in there.as_dict().items() if k not in ("step_ms", "tokens_per_s")}
+        )
+    assert not there.timed and "milliseconds" not in repr(there)
+    row = several._row(there, timed=True)
+    assert row[2:] == [4096, "–", "–", "–"]
+
+
+def test_a_rehearsal_is_never_read_as_a_record(tmp_path, small, said):
+    recorded(tmp_path, said, "made up", (1, 2), witness="rehearse")
+    assert repr(runs(small, SETUPS, records=tmp_path)).startswith("Not yet recorded on a GPU")
+
+
+def test_a_step_with_another_switch_is_not_read_as_the_plain_one(tmp_path, small, said):
+    recorded(tmp_path, said, "made up", (1, 2), settings={"asked": {"tf32": True}})
+    assert runs(small, SETUPS, records=tmp_path).measured == {}
+    assert list(runs(small, SETUPS, records=tmp_path, tf32=True).measured) == ["one", "two"]
+    assert runs(small, SETUPS, records=tmp_path, tf32=True, limit=5).measured == {}
+
+
+def test_of_two_measurements_of_one_step_the_one_with_more_times_is_read(tmp_path, small, said):
+    recorded(tmp_path, said, "made up", (1,), steps=30)
+    recorded(tmp_path, said, "made up", (1,), steps=0)
+    assert runs(small, SETUPS, records=tmp_path).measured["one"].steps == 30
+
+
+def test_a_gpu_without_bf16_runs_fp16_in_its_place_and_says_so(small, said, monkeypatch):
+    asked = []
+
+    def ask(worker, model, setup, device, timeout, **options):
+        asked.append(setup.precision)
+        old = said["device"] | {"capability": "7.5"}
+        return Measurement.from_dict(said | {"setup": setup.as_dict(), "device": old}), True
+
+    monkeypatch.setattr(several, "ask", ask)
+    monkeypatch.setattr(several, "Worker", lambda: Worker(["sleep", "600"]))
+    mixed = {name: setup.replace(precision="bf16-mixed") for name, setup in SETUPS.items()}
+    found = runs(small, mixed, device="cuda")
+    assert asked == ["bf16-mixed", "fp16-mixed", "fp16-mixed"] and "fp16-mixed in place of bf16-mixed" in found.said
+    assert {m.setup.precision for m in found.measured.values()} == {"fp16-mixed"}
+
+
 def test_side_by_side_without_a_record(small):
     table = comparison.side_by_side(small, SETUPS)
     assert [row[3:] for row in table.rows] == [["not yet recorded", "–"]] * 2
@@ -133,7 +179,7 @@ def test_one_that_dies_leaves_the_others(small, said, monkeypatch):
     monkeypatch.setattr(several, "ask", ask)
     monkeypatch.setattr(several, "Worker", start)
     found = runs(small, SETUPS, device="cuda")
-    assert list(found.measured) == ["two"] and "failed: the worker ended by signal SIGSEGV" in repr(found)
+    assert list(found.measured) == ["two"] and "failed: the worker ended by signal SIGSEGV: …" in repr(found)
     assert len(workers) == 2 and all(w.process.returncode == -signal.SIGKILL for w in workers)
 
 
@@ -161,11 +207,15 @@ def test_bad_input(small):
 def test_every_gap_has_a_name_and_they_add_up(small, said, tiny):
     predicted = eb.budget(small, tiny, rounding=512).peak
     said |= {"peak": predicted + 70_000, "allocated_peak": predicted + 70_000, "workspace": 65_536}
+    exact = eb.budget(small, tiny).peak
+    said |= {"requested_peak": exact + 65_536 + 300}  # so that of the rest 300 B have no name
     said |= {"reserved_peak": predicted + 100_000, "driver_used": {"cuda": predicted + 400_000, "nvml": None}}
+    said |= {"reserved_at_end": predicted + 90_000}
     rows = {row[0]: row[1] for row in comparison.gaps(Measurement.from_dict(said)).rows}
     *terms, total, kept, context = rows.values()
-    assert sum(terms) == total == predicted + 70_000 and rows["without a name"] == 70_000 - 65_536
-    assert rows["kernels' own memory"] == 0 and kept == 30_000 and context == 300_000
+    assert sum(terms) == total == predicted + 70_000 and rows["without a name"] == 300
+    assert rows["blocks that were not split"] == 70_000 - 65_536 - 300
+    assert rows["kernels' own memory"] == 0 and kept == 30_000 and context == 310_000
     assert terms[0] == eb.budget(small, tiny).peak and terms[0] + terms[1] == predicted
     table = comparison.gaps(Measurement.from_dict(said))
     assert any("not measured: 0" in row for row in table.rows) and table.caption == "made up, 2001-01-01"

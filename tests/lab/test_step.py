@@ -136,6 +136,30 @@ def test_out_of_memory_is_a_result(small, part, stage):
     assert "out of memory in " + stage in repr(measurement) and "everybyte fit" in repr(measurement)
 
 
+@pytest.mark.parametrize(
+    ("text", "whose"),
+    [
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "cuBLAS"),
+        ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "cuDNN"),
+        ("NCCL Error 1: unhandled cuda error\nCuda failure 2 'out of memory'", "NCCL"),
+        ("CUDA error: out of memory\nCUDA kernel errors might be reported later", "CUDA"),
+        ("CUDA error: an illegal memory access was encountered", None),
+        ("CUDA error: device-side assert triggered", None),
+    ],
+)
+def test_a_library_that_runs_out_of_memory_is_named(monkeypatch, small, tiny, text, whose):
+    def fails(*_):
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(step.Trainer, "step", fails)
+    if whose is None:
+        with pytest.raises(RuntimeError, match="CUDA error"):
+            measured(small, tiny)
+        return
+    measurement, clean = measured(small, tiny)
+    assert measurement.oom and not clean and measurement.out_of_memory["of"] == whose
+
+
 def test_the_second_batch_s_forward_is_a_forward(small):
     """It has the first one's gradients beside it, and so may run out of memory where the first did not."""
     narrow = small.replace(vocabulary=11)
@@ -220,7 +244,7 @@ class Allocator(meters._Counter):
             self.events += [{"action": a, "size": size} for a in ("free_requested", "free_completed")]
 
     def stats(self, _device):
-        said = {"num_alloc_retries": 3, "allocation.all.allocated": self.allocations}
+        said = {"num_alloc_retries": 3, "allocation.all.allocated": self.allocations, "segment.all.current": 1}
         for count in meters.COUNTS:
             said |= {f"{count}_bytes.all.current": self.live, f"{count}_bytes.all.peak": self.most}
         return said
@@ -278,17 +302,25 @@ def cuda(monkeypatch):
 def test_the_meter_of_cuda(cuda, small):
     setup = eb.Setup(batch=3, sequence=31, attention="eager", optimizer="sgd")
     with cuda:
-        measurement, clean = measured(small, setup, steps=3, limit=2 * 1024**3)
+        measurement, clean = measured(small, setup, steps=0, limit=2 * 1024**3)
     trace = eb.dry_run(small, setup)
-    assert (
-        clean and measurement.rounding == 512 and measurement.phases == trace.phases and measurement.peak == trace.peak
-    )
-    assert measurement.step_ms == 2.0 and measurement.retries == 0 and cuda.marked == [0.25]
+    assert clean and measurement.rounding == 512 and measurement.phases == trace.phases and measurement.peak == trace.peak
+    assert measurement.steps == 0 and measurement.step_ms is None and not measurement.timed
+    assert measurement.retries == 0 and cuda.marked == [0.25]
     assert measurement.driver_used == {"cuda": 1024**3, "nvml": None}
     assert measurement.peak_at == trace.peak_at and not cuda.noting
     rounded = eb.dry_run(small, setup, rounding=512)
     assert max(measurement.history["live"]) == rounded.peak
     assert measurement.history["live"][0] == rounded.phases["rest"]
+
+
+def test_steps_are_timed_back_to_back_by_cuda_s_events(cuda, small):
+    setup = eb.Setup(batch=3, sequence=31, attention="eager", optimizer="sgd")
+    with cuda:
+        measurement, _ = measured(small, setup, steps=5)
+    assert measurement.steps == 5 and measurement.step_ms == 2.0 and measurement.step_ms_quartiles == [2.0, 2.0]
+    assert len(measurement.loss) == 1 + 1 + 5 and len(set(measurement.loss)) == 7  # each window is another
+    assert cuda.marked == [1.0]  # no limit is left over from another measurement
 
 
 def test_running_out_on_cuda(cuda, small):

@@ -8,7 +8,9 @@ from importlib import resources
 from .. import checks, units
 
 MEMORY_SOURCES = ("reported", "nvidia-smi", "data sheet")
-_BYTES = ("memory", "bandwidth", "host_link", "peer_link")
+_BYTES = ("memory", "bandwidth", "host_link", "peer_link", "l2")
+#: Shared memory that one block may ask for, KiB, by compute capability. Source: CUDA C++ Programming Guide, compute capabilities.
+_SHARED = {"6.0": 48, "7.0": 96, "7.5": 64, "8.0": 163, "8.6": 99, "8.9": 99, "9.0": 227, "10.0": 227, "12.0": 99}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,7 @@ class Gpu:
         bf16: whether the matrix units take bf16.
         host_link: bytes a second, one direction, to the host. peer_link: to the other GPUs, one direction; 0 for none but the host's.
         capability: CUDA compute capability, or the vendor's architecture name.
+        multiprocessors, l2: how many, and bytes of the second-level cache; 0 where the catalog does not say.
         source: where the figures stand.
 
     Raises:
@@ -45,14 +48,22 @@ class Gpu:
     host_link: int
     peer_link: int = 0
     capability: str
+    multiprocessors: int = 0
+    l2: int = 0
     source: str
 
     def __post_init__(self):
         for field in ("memory", "bandwidth", "bf16_flops", "fp32_flops", "host_link", "advertised_gb"):
             checks.whole("Gpu", field, getattr(self, field), 1, 2**60)
-        checks.whole("Gpu", "peer_link", self.peer_link, 0, 2**60)
+        for field in ("peer_link", "multiprocessors", "l2"):
+            checks.whole("Gpu", field, getattr(self, field), 0, 2**60)
         checks.flag("Gpu", "bf16", self.bf16)
         checks.one_of("Gpu", "memory_source", self.memory_source, MEMORY_SOURCES)
+
+    @property
+    def shared_memory(self) -> int:
+        """Bytes of shared memory that one block may ask for; 0 where the catalog does not say."""
+        return _SHARED.get(self.capability, 0) * 1024
 
     def flops(self, compute: str) -> int:
         """Operations a second of matrix products in that data type: `fp32`, or one of 16 bits."""

@@ -4,6 +4,8 @@ import re
 
 from ..catalog import Gpu, gpus
 
+#: How the name of a rehearsal's device begins: PyTorch's CUDA code runs on it, and no kernel.
+REHEARSED = "rehearsed "
 #: Words of a driver's name or a data sheet's that tell no two cards apart.
 _VENDOR = {"nvidia", "amd", "tesla", "geforce", "instinct", "generation", "hbm2", "hbm2e", "hbm3", "hbm3e"}
 

@@ -1,7 +1,7 @@
 """What is worth measuring, the most telling first: generated from the switches that `Setup` has."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product, zip_longest
 
 from .. import checks
@@ -9,18 +9,35 @@ from ..catalog import Model, model
 from ..setup import ATTENTIONS, LOSSES, MASTER_GRADIENTS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS, SHARDINGS, Setup
 
 SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
-#: Steps that are timed at most; and where the loss shall be seen to fall.
-STEPS, CURVE = 5, 40
+#: Steps that are timed where time is the question, after so many; and where the loss shall be seen to fall.
+TIMED, WARM_UP, CURVE = 30, 10, 40
+#: Peaks that come before all times and curves, and how many of them are of FSDP.
+FIRST, SHARDED = 60, 10
+#: A limit that GPT-2's step does not keep to, and does with everything forgotten: an out-of-memory on purpose, and its cure.
+LIMIT = 8 * 1024**3
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A step to measure, the group of the grid that it stands for first, and how many of it are timed at most."""
+    """A step to measure, and how.
+
+    Attributes:
+        group: of the grid, that it stands for first. steps: how many are timed; 0 where its memory is all that is asked for.
+        tf32, expandable, limit: as `measure`'s.
+    """
 
     group: str
     model: Model
     setup: Setup
-    steps: int = STEPS
+    steps: int = 0
+    tf32: bool = False
+    expandable: bool = False
+    limit: int | None = None
+
+    @property
+    def asked(self) -> dict:
+        """What of a measurement is no part of model and setup: a record keeps it with them."""
+        return {"steps": self.steps, "tf32": self.tf32, "expandable": self.expandable, "limit": self.limit}
 
 
 def _crossed(**axes) -> list[dict]:
@@ -53,7 +70,7 @@ def _root(name: str) -> dict:
 
 
 def _checkpointing() -> Iterator[tuple[Model, dict]]:
-    """Every size in every precision, with each way to forget; then segments of other lengths.
+    """Every size in every precision, with each way to forget; then segments of other lengths, and operations.
 
     The larger two take two sequences in fp32, also with nothing forgotten: eight would take most of the grid's time.
     """
@@ -68,6 +85,8 @@ def _checkpointing() -> Iterator[tuple[Model, dict]]:
     ):
         if choice["name"] == "gpt2" or choice["precision"] != "fp32":  # the longest steps of all, and no news
             yield model(choice.pop("name")), {"checkpointing": "every-k"} | choice
+    for choice in _crossed(attention=ATTENTIONS[::-1], precision=("bf16-mixed", "fp32")):
+        yield model("gpt2"), {"checkpointing": "operations"} | choice
 
 
 def _accumulation() -> Iterator[tuple[Model, dict]]:
@@ -84,7 +103,7 @@ def _curves() -> Iterator[tuple[Model, dict]]:
     shape = {"batch": 8, "sequence": 256}
     switches = [{"precision": precision} for precision in _TELLING]
     switches += [{"precision": "fp32", "attention": "eager"}, {"precision": "bf16-mixed", "attention": "eager"}]
-    switches += [{"checkpointing": c} for c in ("full", "selective")] + [_root("gpt2")]
+    switches += [{"checkpointing": c} for c in ("full", "selective", "operations")] + [_root("gpt2")]
     switches += [{"accumulation": 4, "batch": 2}, {"optimizer_impl": "fused"}, {"dropout": 0.1}]
     for switch in switches:
         yield model("gpt2"), shape | {"precision": "bf16-mixed"} | switch
@@ -182,7 +201,34 @@ def _crossed_sharding():
         yield "gpt2", changes
 
 
-GROUPS: dict[str, Callable[[], Iterable[tuple[Model, dict]]]] = {
+def _times() -> Iterator[tuple[Model, dict, dict]]:
+    """What each switch costs in time, on GPT-2 as on larger ones; fp32 also as most run it, by TF32."""
+    gpt2, medium, large = map(model, SIZES[:3])
+    for precision in _TELLING:
+        yield gpt2, {"precision": precision}, {}
+    yield gpt2, {"precision": "fp32"}, {"tf32": True}
+    mixed = {"precision": "bf16-mixed"}
+    for switch in (
+        {"attention": "eager"}, {"checkpointing": "full"}, _root("gpt2"), {"checkpointing": "selective"},
+        {"optimizer_impl": "fused"}, {"loss": "chunked"}, {"batch": 16}, {"batch": 32},
+    ):  # fmt: skip
+        yield gpt2, mixed | switch, {}
+    for sequence, attention in product((4096, 512, 2048, 8192), ATTENTIONS[::-1]):
+        setup = mixed | {"batch": 8192 // sequence, "sequence": sequence, "attention": attention}
+        yield gpt2_for(Setup(**setup)), setup, {}
+    for larger in (medium, large):
+        yield larger, mixed, {}
+
+
+def _allocator() -> Iterator[tuple[Model, dict, dict]]:
+    """The allocator's own switch beside its default; and a limit that is met, run into, and kept again."""
+    for name, precision in product(SIZES[::3], ("bf16-mixed", "bf16-master")):
+        yield model(name), {"precision": precision}, {"expandable": True}
+    for checkpointing in ("none", "full"):
+        yield model("gpt2"), {"precision": "bf16-mixed", "checkpointing": checkpointing}, {"limit": LIMIT}
+
+
+GROUPS: dict[str, Callable[[], Iterable[tuple]]] = {
     "sizes": _sizes,
     "checkpointing": _checkpointing,
     "sequences": _sequences,
@@ -196,11 +242,18 @@ GROUPS: dict[str, Callable[[], Iterable[tuple[Model, dict]]]] = {
     "masters": _masters,
     "small": _small,
     "odd": _odd,
+    "times": _times,
+    "allocator": _allocator,
 }
+#: Groups that are not of peaks alone, in their order, and the steps that are timed.
+STEPS = {"times": TIMED, "curves": CURVE, "allocator": 0}
 
 
 def grid(only: Iterable[str] = ()) -> list[Configuration]:
-    """What to measure, in this order: one of each group, then the next of each; no step twice.
+    """What to measure, in parts that are each worth having alone: 60 peaks, then times, curves, the allocator's switches, the rest.
+
+    Of the peaks come one of each group, then the next of each; every sixth of the first is one of FSDP. No step stands twice
+    among them.
 
     Args:
         only: names of `GROUPS`; by default all.
@@ -211,11 +264,33 @@ def grid(only: Iterable[str] = ()) -> list[Configuration]:
     only = list(only)
     for name in only:
         checks.one_of("grid", "only", name, GROUPS)
-    columns = [[(name, *row) for row in make()] for name, make in GROUPS.items() if name in only or not only]
+    made = {name: list(_made(name)) for name in GROUPS if name in only or not only}
+    peaks = {}
+    for row in zip_longest(*(made[name] for name in made if name not in STEPS)):
+        for configuration in filter(None, row):
+            peaks.setdefault((configuration.model, configuration.setup), configuration)
+    peaks = list(peaks.values())
+    sharded = [c for c in peaks if c.setup.fsdp][:SHARDED]
+    others = [c for c in peaks if c not in sharded and c.group != "sharding"][: FIRST - len(sharded)]
+    each = max(1, len(others) // max(1, len(sharded)))
+    first = [
+        c for i in range(0, len(others), each) for c in [*others[i : i + each], *sharded[i // each : i // each + 1]]
+    ]
+    rest = [c for c in peaks if c not in first]
+    return first + [c for name in STEPS for c in made.get(name, ())] + rest
+
+
+def _made(group):
+    for shape, choice, *how in GROUPS[group]():
+        yield Configuration(group, shape, Setup(**choice), STEPS.get(group, 0), **(how[0] if how else {}))
+
+
+def for_gpu(configurations: Iterable[Configuration], bf16: bool) -> list[Configuration]:
+    """What of it to measure on a GPU: where it has no units for bf16, fp16-mixed in place of bf16-mixed, once."""
     found = {}
-    for row in zip_longest(*columns):
-        for name, shape, choice in filter(None, row):
-            setup = Setup(**choice)
-            steps = CURVE if name == "curves" else STEPS
-            found.setdefault((shape, setup), Configuration(name, shape, setup, steps))
+    for configuration in configurations:
+        setup = configuration.setup
+        if not bf16 and setup.precision == "bf16-mixed" and setup.sharding == "none":
+            configuration = replace(configuration, setup=setup.replace(precision="fp16-mixed"))
+        found.setdefault((configuration.model, configuration.setup, *configuration.asked.values()), configuration)
     return list(found.values())

@@ -10,6 +10,8 @@ from ..tables import Table
 
 #: The version of the JSON. A reader refuses any other.
 SCHEMA = 1
+#: Who says it: a GPU (or CPU), or PyTorch's CUDA code on a GPU that is not there.
+WITNESSES = ("measure", "rehearse")
 STATUSES = ("measured", "oom", "skipped", "failed")
 PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 #: The phases within which the most bytes are counted.
@@ -31,17 +33,21 @@ class Measurement:
         baseline: bytes that lived before the model did. workspace: bytes of cuBLAS's workspaces, which stay from the first
             matrix product on.
         allocated_peak, requested_peak, active_peak, reserved_peak: the most bytes of each of the allocator's counts, with
-            the baseline. retries: how often it had to give memory back before it could serve a request.
+            the baseline. retries: how often it had to give memory back before it could serve a request. segments: how many
+            it had from the driver after the steps.
         driver_before, driver_used: bytes in use on the whole device before the model and after the steps, as CUDA (`cuda`)
             and NVML (`nvml`, None without its Python binding) count them: the context and other processes too.
-        out_of_memory: for `oom`: bytes asked for (`requested`, as precise as PyTorch's message), `free`, and `at` what stage.
-        steps: how many were timed. step_ms: their median. tokens_per_s, flops (of a step, the model's), mfu: their share of
+        out_of_memory: for `oom`: `of` whom (PyTorch's allocator, or a library), bytes asked for (`requested`, as precise as PyTorch's message), `free`, and `at` what stage.
+        reserved_at_end: what the allocator had when `driver_used` was asked for.
+        steps: how many were timed; 0 for a step that was counted alone. step_ms: their median; step_ms_quartiles: the first
+            and the third; clocks: the GPU's clock, power, its limit and temperature after them. tokens_per_s, flops (of a step, the model's), mfu: their share of
             the catalog's dense 16-bit peak; None for fp32 and unknown devices.
         loss: of every step, on the next windows of the book's text, the same for every configuration of one shape; None
             where not finite. skipped_steps: by loss scaling. A vocabulary under 256 has random tokens, always the same.
         history: `allocations` of one step, the places `at` which `live` bytes are given (the extremes are among them), and
             `marks`: allocations made when a moment last came.
         ranks: of many GPUs measured at once, what each found: its `rank`, and some of the fields here, which are rank 0's.
+        witness: `measure`; `rehearse` where the device was a rehearsal's, so that no time means anything.
         device, versions, settings: what it ran on and with. date: UTC. fingerprint: of the reference step's source.
     """
 
@@ -65,11 +71,15 @@ class Measurement:
     active_peak: int | None = None
     reserved_peak: int | None = None
     retries: int | None = None
+    segments: int | None = None
     driver_before: dict | None = None
     driver_used: dict | None = None
     out_of_memory: dict | None = None
     steps: int | None = None
+    reserved_at_end: int | None = None
     step_ms: float | None = None
+    step_ms_quartiles: list | None = None
+    clocks: dict | None = None
     tokens_per_s: float | None = None
     flops: int | None = None
     mfu: float | None = None
@@ -79,16 +89,23 @@ class Measurement:
     ranks: list | None = None
     versions: dict | None = None
     settings: dict | None = None
+    witness: str = "measure"
 
     @property
     def oom(self) -> bool:
         """Whether the device ran out of memory."""
         return self.status == "oom"
 
+    @property
+    def timed(self) -> bool:
+        """Whether its milliseconds mean anything: it was timed, on a device that computes, with collectives that move."""
+        fake = (self.settings or {}).get("collectives") == "fake"
+        return self.step_ms is not None and self.witness == "measure" and not fake
+
     def as_dict(self) -> dict:
         """As JSON holds it. No device knows the parts, so `parts` is empty."""
         said = {f.name: getattr(self, f.name) for f in fields(self)}
-        head = {"schema": SCHEMA, "witness": "measure", "status": self.status, "oom": self.oom}
+        head = {"schema": SCHEMA, "witness": self.witness, "status": self.status, "oom": self.oom}
         said = head | said | {"model": model_as_dict(self.model), "setup": self.setup.as_dict(), "parts": {}}
         said["phases"] = self.phases or {}
         optional = {f.name for f in fields(self) if f.default is None} - {"phases", "peak_at", "mfu"}
@@ -104,9 +121,10 @@ class Measurement:
         if said.get("schema") != SCHEMA:
             raise _wrong("schema", said.get("schema"), SCHEMA)
         known = {f.name for f in fields(cls)}
-        for name in said.keys() - known - {"schema", "witness", "oom", "parts"}:
+        for name in said.keys() - known - {"schema", "oom", "parts"}:
             raise _wrong(name, said[name], "no such field")
         checks.one_of("Measurement", "status", said.get("status"), STATUSES)
+        checks.one_of("Measurement", "witness", said.get("witness", "measure"), WITNESSES)
         if said.get("oom", said["status"] == "oom") is not (said["status"] == "oom"):
             raise _wrong("oom", said["oom"], said["status"] == "oom")
         values = {name: value for name, value in said.items() if name in known and value is not None}
@@ -139,7 +157,7 @@ class Measurement:
             rows.append(
                 ["what to do", "a smaller batch, or checkpointing", "`everybyte fit --plan` says what fits a GPU"]
             )
-        else:
+        elif self.timed:
             rows.append(["milliseconds a step", self.step_ms, ""])
             rows.append(["tokens a second", self.tokens_per_s, ""])
             if self.mfu is not None:
@@ -212,7 +230,8 @@ def _whole_or_none(value):
 
 def _out_of_memory(value):
     sizes = _object_of(("requested", "free"), _whole_or_none)
-    return _object(value) and _text(value.get("at")) and sizes({k: v for k, v in value.items() if k != "at"})
+    said = _object(value) and _text(value.get("at")) and _text(value.get("of", ""))
+    return said and sizes({k: v for k, v in value.items() if k not in ("at", "of")})
 
 
 def _losses(value):
@@ -249,12 +268,26 @@ def _fingerprint(value):
 def _kinds():
     """Field -> (check of a value, what is allowed in words)."""
     peaks = [f"{count}_peak" for count in ("allocated", "requested", "active", "reserved")]
-    whole = ["rounding", "peak", "baseline", "workspace", *peaks, "retries", "steps", "flops", "skipped_steps"]
+    whole = [
+        "rounding",
+        "peak",
+        "baseline",
+        "workspace",
+        *peaks,
+        "retries",
+        "segments",
+        "reserved_at_end",
+        "steps",
+        "flops",
+        "skipped_steps",
+    ]
     yield from dict.fromkeys(whole, (_whole, "a whole number, 0 or more")).items()
     yield from dict.fromkeys(("step_ms", "tokens_per_s", "mfu"), (_number, "a number, 0 or more")).items()
     yield from dict.fromkeys(("model", "setup", "versions", "settings"), (_object, "an object")).items()
     for field, names in {"phases": PHASES, "requested": PHASES, "peaks": WITHIN}.items():
         yield field, (_object_of(names, _whole), f"whole bytes for each of {', '.join(names)}")
+    yield "step_ms_quartiles", (lambda v: isinstance(v, list) and all(map(_number, v)), "a list of numbers")
+    yield "clocks", (lambda v: _object(v) and all(map(_number, v.values())), "an object of numbers")
     for field in ("driver_before", "driver_used"):
         yield field, (_object_of(("cuda", "nvml"), _whole_or_none), "bytes for cuda and nvml, or null")
     yield "out_of_memory", (_out_of_memory, "bytes requested and free, or null, and at what stage")
@@ -264,13 +297,17 @@ def _kinds():
     yield "device", (_device, "an object with at least name, type, gpu and memory")
     yield "date", (_date, "a date and time with its zone, ISO 8601")
     yield "fingerprint", (_fingerprint, "64 hexadecimal digits")
-    yield from dict.fromkeys(("status", "reason", "peak_at"), (_text, "text")).items()
+    yield from dict.fromkeys(("status", "witness", "reason", "peak_at"), (_text, "text")).items()
 
 
 _KINDS = dict(_kinds())
 _ALWAYS = {f.name for f in fields(Measurement) if f.default is MISSING}
+_SOMETIMES = {
+    "out_of_memory", "reason", "peak_at", "history", "ranks", "witness", "segments", "reserved_at_end", "clocks",
+    "mfu", "step_ms", "step_ms_quartiles", "tokens_per_s", "flops",
+}  # fmt: skip
 _NEEDED = {
-    "measured": _KINDS.keys() - {"out_of_memory", "reason", "peak_at", "history", "ranks", "mfu"},
+    "measured": _KINDS.keys() - _SOMETIMES,
     "oom": _ALWAYS
     | {"out_of_memory", "allocated_peak", "reserved_peak", "retries", "baseline", "versions", "settings"},
     "skipped": _ALWAYS | {"reason"},

@@ -1,6 +1,8 @@
 """What a device can say of its memory and its time: CUDA's allocator by its own statistics, a CPU by following storages."""
 
 import gc
+import shutil
+import subprocess
 import time
 import weakref
 from contextlib import contextmanager
@@ -16,6 +18,13 @@ from .timeline import live_at_allocations
 #: What each meter counts, in bytes: what tensors asked for; the blocks they got; with blocks freed but still waited for;
 #: with what the allocator keeps for later.
 COUNTS = ("requested", "allocated", "active", "reserved")
+#: What is kept of a GPU's state after timing -> what its driver's tool calls it.
+CLOCKS = {
+    "sm_mhz": "clocks.sm",
+    "power_w": "power.draw",
+    "power_limit_w": "power.limit",
+    "temperature_c": "temperature.gpu",
+}
 
 
 class Cuda:
@@ -31,9 +40,8 @@ class Cuda:
         self.device = device
         self._limit = limit
         torch.cuda.set_device(device)
-        if limit:
-            total = torch.cuda.get_device_properties(device).total_memory
-            torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total) if limit else 1.0, device)
         self.empty()
         self._retries = self._stats()["num_alloc_retries"]
 
@@ -41,9 +49,9 @@ class Cuda:
         """Give back what nothing uses, cuBLAS workspaces too; return the bytes of these."""
         gc.collect()
         torch.cuda.synchronize(self.device)
-        before = self.now()["allocated"]
+        before = self.now()["requested"]  # not allocated: a workspace may stand in a block that was not split
         torch._C._cuda_clearCublasWorkspaces()
-        workspaces = before - self.now()["allocated"]
+        workspaces = before - self.now()["requested"]
         torch.cuda.empty_cache()
         self.restart()
         return workspaces
@@ -72,6 +80,10 @@ class Cuda:
     def retries(self) -> int:
         """How often the allocator had to give back what it kept before it could serve a request, in this measurement."""
         return self._stats()["num_alloc_retries"] - self._retries
+
+    def segments(self) -> int:
+        """How many segments the allocator has from the driver now."""
+        return self._stats()["segment.all.current"]
 
     def driver(self) -> dict[str, int | None]:
         """Bytes in use on the device as CUDA and as NVML count them: all processes, contexts and libraries."""
@@ -114,6 +126,35 @@ class Cuda:
         end.record()
         end.synchronize()
         elapsed.append(start.elapsed_time(end))
+
+    def stamp(self) -> torch.cuda.Event:
+        """A moment in the GPU's queue: nothing is waited for."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between(self, stamps) -> list[float]:
+        """Milliseconds from each stamp to the next."""
+        for stamp in stamps:
+            stamp.synchronize()
+        return [start.elapsed_time(end) for start, end in zip(stamps, stamps[1:], strict=False)]
+
+    def clocks(self) -> dict[str, float] | None:
+        """What the GPU's clock, power and temperature are now, as its driver's tool says; None where there is no such tool."""
+        if not (tool := shutil.which("nvidia-smi")):
+            return None
+        command = [tool, f"--query-gpu={','.join(CLOCKS.values())}", "--format=csv,noheader,nounits"]
+        try:
+            said = subprocess.run(
+                [*command, f"--id={self.device.index or 0}"], capture_output=True, text=True, timeout=10, check=True
+            ).stdout.split(",")
+            return {name: float(value) for name, value in zip(CLOCKS, said, strict=True)}
+        except (
+            OSError,
+            subprocess.SubprocessError,
+            ValueError,
+        ):  # a tool of another driver's, or fields that it has not
+            return None
 
 
 class Cpu:
@@ -159,6 +200,10 @@ class Cpu:
         """Nothing is kept for later, so nothing is tried again."""
         return 0
 
+    def segments(self) -> int:
+        """There are none here."""
+        return 0
+
     def driver(self) -> dict[str, int | None]:
         """No driver counts here."""
         return {"cuda": None, "nvml": None}
@@ -188,6 +233,18 @@ class Cpu:
         elapsed, start = [], time.perf_counter()
         yield elapsed
         elapsed.append((time.perf_counter() - start) * 1e3)
+
+    def stamp(self) -> float:
+        """A moment, in milliseconds."""
+        return time.perf_counter() * 1e3
+
+    def between(self, stamps) -> list[float]:
+        """Milliseconds from each stamp to the next."""
+        return [end - start for start, end in zip(stamps, stamps[1:], strict=False)]
+
+    def clocks(self) -> None:
+        """A CPU's clocks say nothing of a GPU's."""
+        return None
 
 
 class _Counter(TorchDispatchMode):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .. import checks
@@ -19,6 +19,8 @@ from .measurement import Measurement, model_as_dict
 SOURCES = str(Path(__file__).resolve().parents[2])
 #: Lines of a worker's standard error that are told when it fails.
 LAST_LINES = 8
+#: What makes an allocator's segments grow: PyTorch's name for it, and the older one.
+EXPANDABLE = dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "expandable_segments:True")
 _ENDED = None
 
 
@@ -31,14 +33,19 @@ class Worker:
 
     Args:
         command: what to run; by default this package's worker.
+        environment: variables besides this process's.
     """
 
-    def __init__(self, command: Sequence[str] = (sys.executable, "-u", "-m", "everybyte.lab.worker")):
+    def __init__(
+        self,
+        command: Sequence[str] = (sys.executable, "-u", "-m", "everybyte.lab.worker"),
+        environment: Mapping[str, str] | None = None,
+    ):
         paths = [SOURCES, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, encoding="utf-8",
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | (environment or {}),
             start_new_session=True,  # Ctrl-C comes to us alone, and the process can be ended with its children
         )  # fmt: skip
         self._answers = queue.SimpleQueue()
@@ -115,6 +122,7 @@ def measure(
     tf32: bool = False,
     limit: int | None = None,
     alone: bool = False,
+    expandable: bool = False,
     timeout: float = 600.0,
 ) -> Measurement:
     """Measure one steady training step on this machine: the reference step, on real tensors, in a process of its own.
@@ -129,6 +137,7 @@ def measure(
         points: the most places of the timeline to keep; 0 for no timeline, and no `peak_at`.
         tf32: whether fp32 matrix products may round their factors to TF32.
         limit: bytes that the step may take, to run out on purpose.
+        expandable: whether the allocator maps memory into segments that grow (`expandable_segments:True`), in a process of its own.
         alone: of many GPUs measure the first, on one device: its collectives move nothing, and all its tensors are there.
         timeout: seconds until the process is ended.
 
@@ -140,12 +149,17 @@ def measure(
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise ValueError(f"measure.timeout: {timeout!r} is not a number of seconds above 0")
     checks.flag("measure", "alone", alone)
+    checks.flag("measure", "expandable", expandable)
     options = {"warm_up": warm_up, "steps": steps, "points": points, "tf32": tf32, "limit": limit}
     if setup.gpus > 1 and not alone:
+        if expandable:
+            raise ValueError(
+                "measure.expandable: True, for one GPU alone; allowed: False, or PYTORCH_ALLOC_CONF in your shell"
+            )
         from .torchrun import measure_ranks
 
         return measure_ranks(model, setup, device, timeout, **options)
-    with Worker() as worker:
+    with Worker(environment=EXPANDABLE if expandable else None) as worker:
         return ask(worker, model, setup, device, timeout, **options)[0]
 
 

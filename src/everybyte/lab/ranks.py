@@ -19,8 +19,9 @@ from ..setup import Setup
 from .measurement import model_from_dict
 from .run import find, run
 
-#: Seconds that a rank waits for the others in one collective: who is dead by then is not waited for any longer.
-PATIENCE = 40
+#: Seconds that a rank waits for the others in one collective: who is dead by then is not waited for any longer. NCCL's first
+#: one makes its connections.
+PATIENCE, FIRST = 40, 180
 
 
 @contextmanager
@@ -42,7 +43,7 @@ def group(setup: Setup, device: torch.device):
         backend = "nccl" if device.type == "cuda" else "gloo"
         if not dist.is_backend_available(backend):
             raise ValueError(f"Setup.gpus: {setup.gpus} need {backend}, and this PyTorch has none; allowed: 1")
-        dist.init_process_group(backend, timeout=timedelta(seconds=PATIENCE))
+        dist.init_process_group(backend, timeout=timedelta(seconds=FIRST if backend == "nccl" else PATIENCE))
     else:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable
 from ..catalog import Gpu, Model
 from ..setup import DTYPE_BYTES, Setup
 from ..tables import Table
-from .grid import Configuration
+from .grid import TIMED, WARM_UP, Configuration
 
-#: What a recording asks of each measurement: steps before, seconds after which no more than two are timed, places of the
-#: timeline.
-OPTIONS = {"warm_up": 1, "seconds": 0.5, "points": 160}
+#: What a recording asks of each measurement: steps before, places of the timeline.
+OPTIONS = {"warm_up": 1, "points": 160}
+#: Seconds that the timed steps of one may take, where the loss is not followed.
+LONGEST = 15.0
 #: Of the catalog's dense 16-bit peak: what such a step reaches, and what fp32 without TF32 does.
 USED, FP32 = 0.45, 1 / 20
 #: Times that eager attention reads or writes its scores; seconds that Python takes for a block's operations, both ways.
@@ -59,10 +60,16 @@ def step_seconds(model: Model, setup: Setup, gpu: Gpu) -> float:
 def seconds(configuration: Configuration, gpu: Gpu) -> float:
     """What measuring a configuration may take."""
     each = step_seconds(configuration.model, configuration.setup, gpu)
-    timed = min(configuration.steps, max(2, OPTIONS["seconds"] / each))
-    if configuration.steps > 5:
-        timed = configuration.steps
-    return AROUND + each * (OPTIONS["warm_up"] + 1 + timed)
+    asked = options(configuration)
+    timed = min(configuration.steps, max(2, asked["seconds"] / each)) if asked.get("seconds") else configuration.steps
+    return AROUND + each * (asked["warm_up"] + 1 + timed)
+
+
+def options(configuration: Configuration) -> dict:
+    """What a recording asks of a measurement: where time is the question it is warm first, and does not take for ever."""
+    timing = {"warm_up": WARM_UP, "seconds": LONGEST} if configuration.steps == TIMED else {}
+    how = {"steps": configuration.steps, "tf32": configuration.tf32, "limit": configuration.limit}
+    return OPTIONS | timing | how
 
 
 def estimate(wanted: Iterable[Configuration], gpu: Gpu, need: Callable[[Model, Setup], int]) -> Table:

@@ -3,18 +3,18 @@
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import units
 from ..catalog import Model
 from ..setup import Setup
-from .devices import slug
-from .grid import Configuration, grid
+from .devices import REHEARSED, slug
+from .grid import Configuration, for_gpu, grid
 from .measurement import Measurement
-from .process import Failed, Worker, ask, check_request
-from .rates import OPTIONS
+from .process import EXPANDABLE, Failed, Worker, ask, check_request
+from .rates import options
 from .records import append, fingerprint, read, repair
 
 #: Seconds that a worker may take to start, and that one measurement may take.
@@ -73,7 +73,7 @@ def record(
         device: as `measure`'s.
         configurations: in place of the grid.
         need: bytes that a step takes at least; where the device has less free, the step is recorded as skipped.
-        start: starts a worker.
+        start: starts a worker, given an `environment` where it needs one.
 
     Raises:
         ValueError: for bad input, and where there is no such device.
@@ -90,18 +90,19 @@ def record(
 class _Recording:
     def __init__(self, folder, deadline, device, need, start):
         self.folder, self.deadline, self.device, self.need, self.start = folder, deadline, device, need, start
-        self.worker = None
+        self.worker, self.expandable = None, False
 
     def run(self, wanted):
         from tqdm import tqdm
 
         try:
             found = self._worker().ask(START, ask="device", device=self.device)["found"]
+            wanted = for_gpu(wanted, bf16=has_bf16(found))
             self.folder.mkdir(parents=True, exist_ok=True)
             progress = Progress(self.folder / f"{found['gpu'] or slug(found['name'])}.jsonl")
             progress.faults = repair(progress.path)
             there = self._there(progress.path)
-            todo = [c for c in wanted if (c.model, c.setup) not in there]
+            todo = [c for c in wanted if (c.model, c.setup, *c.asked.values()) not in there]
             progress.there = len(wanted) - len(todo)
             progress.left = len(todo)
             with tqdm(todo, unit="step", smoothing=0.1) as bar:
@@ -112,7 +113,8 @@ class _Recording:
                     measurement = self._measurement(configuration, found)
                     if measurement is None:
                         break
-                    append(progress.path, measurement)
+                    said = (measurement.settings or {}) | {"asked": configuration.asked}
+                    append(progress.path, replace(measurement, settings=said))
                     if measurement.status == "failed":
                         bar.write(
                             f"{configuration.model.name}, {configuration.setup}: {measurement.reason}", file=sys.stderr
@@ -127,11 +129,14 @@ class _Recording:
         if not path.exists():
             return set()
         measured = (m for m in read(path).measurements if m.fingerprint == fingerprint() and m.status != "failed")
-        return {(m.model, m.setup) for m in measured}
+        return {(m.model, m.setup, *asked(m).values()) for m in measured}
 
-    def _worker(self):
+    def _worker(self, expandable=False):
+        if self.worker is not None and expandable != self.expandable:
+            self._end()
         if self.worker is None:
-            self.worker = self.start()
+            self.worker = self.start(environment=EXPANDABLE) if expandable else self.start()
+            self.expandable = expandable
         return self.worker
 
     def _end(self):
@@ -146,8 +151,12 @@ class _Recording:
         without |= {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "rounding": 512 if device["type"] == "cuda" else 1,
+            "witness": "rehearse" if device["name"].startswith(REHEARSED) else "measure",
         }
-        needed = self.need(model, setup) if self.need else 0
+        if setup.dtypes.compute == "bf16" and not has_bf16(device):
+            reason = f"{device['name']} has no units for bf16: fp16-mixed and fp32 are measured on it"
+            return Measurement(status="skipped", reason=reason, **without)
+        needed = self.need(model, setup) if self.need and configuration.limit is None else 0
         if device["free"] is not None and needed > device["free"]:
             reason = f"it needs {units.text(needed)} at least, and {units.text(device['free'])} were free"
             return Measurement(status="skipped", reason=reason, **without)
@@ -156,7 +165,12 @@ class _Recording:
             return None
         try:
             measurement, clean = ask(
-                self._worker(), model, setup, self.device, min(EACH, left), steps=configuration.steps, **OPTIONS
+                self._worker(configuration.expandable),
+                model,
+                setup,
+                self.device,
+                min(EACH, left),
+                **options(configuration),
             )
         except (Failed, ValueError) as error:
             self._end()
@@ -166,3 +180,14 @@ class _Recording:
         if not clean:
             self._end()
         return measurement
+
+
+def asked(measurement: Measurement) -> dict:
+    """How a record's measurement was asked for: what of it is no part of model and setup."""
+    plain = Configuration("", measurement.model, measurement.setup, measurement.steps or 0).asked
+    return plain | (measurement.settings or {}).get("asked", {})
+
+
+def has_bf16(device: dict) -> bool:
+    """Whether a device has units for bf16, by its compute capability; a CPU, or one that says none, is taken to have them."""
+    return float(device.get("capability") or 8) >= 8

@@ -15,13 +15,15 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import torch
+import torch.distributed as dist
 
 from .. import units
 from ..catalog import Model
 from ..reference import GPT, Trainer
+from ..reference.step import DTYPES
 from ..reference.text import text_batch
 from ..setup import Setup
-from .devices import recognize
+from .devices import REHEARSED, recognize
 from .measurement import SCHEMA
 from .meters import Cpu, Cuda
 from .rates import flops_of_step, tokens_of_step, utilization
@@ -34,6 +36,16 @@ SKIPS = 24
 BYTES = 256
 #: Functions of PyTorch's that tell how large its workspaces are.
 SIZES = ("cublas_workspace_size", "cublaslt_workspace_size")
+#: Errors that are no `torch.OutOfMemoryError` and mean the same: of whom, and what stands in them.
+OUT_OF_MEMORY = {
+    "cuBLAS": r"CUBLAS_STATUS_ALLOC_FAILED",
+    "cuDNN": r"CUDNN_STATUS_ALLOC_FAILED",
+    "NCCL": r"(?s)(?=.*NCCL)(?=.*[Oo]ut of memory)",
+    "the host's pinned memory": r"(?i)pin(ned)?[ _]memory.*out of memory|cudaHostAlloc.*out of memory",
+    "CUDA": r"CUDA error: out of memory|cudaErrorMemoryAllocation",
+}
+#: What `torch._fused_sdp_choice` answers.
+KERNELS = {0: "math", 1: "flash", 2: "memory-efficient", 3: "cudnn"}
 #: Variables of the environment that change what an allocator or cuBLAS takes.
 VARIABLES = (
     "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "CUBLAS_WORKSPACE_CONFIG",
@@ -74,6 +86,11 @@ def _remedy(said):
     return f"this PyTorch sees {torch.cuda.device_count()} of them"
 
 
+def rehearsed(device: torch.device) -> bool:
+    """Whether the device is a rehearsal's: PyTorch's CUDA code runs on it, and no kernel."""
+    return device.type == "cuda" and torch.cuda.get_device_name(device).startswith(REHEARSED)
+
+
 def describe(device: torch.device) -> dict:
     """The device: its name, its memory in bytes, and the catalog's name for it where it has one."""
     if device.type == "cpu":
@@ -105,7 +122,8 @@ def _driver():
 def settings(device: torch.device, tf32: bool) -> dict:
     """Set what changes kernels, the same everywhere, and say so.
 
-    On a GPU attention takes the flash kernel or the memory-efficient one, as the book says: not cuDNN's, never the scores.
+    On a GPU attention takes the flash kernel or the memory-efficient one, as the book says: not cuDNN's, and the scores only
+    where the GPU has no other kernel for it (`attention_kernel`).
     """
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     kernels = torch.backends.cuda
@@ -127,6 +145,24 @@ def settings(device: torch.device, tf32: bool) -> dict:
     }
 
 
+def attention_kernel(model: Model, setup: Setup, device: torch.device) -> str | None:
+    """Which of PyTorch's kernels attention takes on that GPU; None for eager, and on a CPU.
+
+    GPUs before Ampere have no flash kernel, and none but the scores' for bf16: that one is switched on then, and said.
+    """
+    if device.type == "cpu" or setup.attention == "eager":
+        return None
+    shape = 1, model.heads, min(setup.sequence, 128), model.width // model.heads
+    q, k, v = torch.empty((3, *shape), device=device, dtype=DTYPES[setup.dtypes.compute], requires_grad=True).unbind()
+    try:
+        chosen = torch._fused_sdp_choice(q, k, v, None, setup.dropout, True)
+    except RuntimeError:  # "Invalid backend": none of those that are switched on
+        chosen = -1
+    if chosen not in KERNELS:
+        torch.backends.cuda.enable_math_sdp(True)
+    return KERNELS.get(chosen, "math")
+
+
 def run(
     model: Model,
     setup: Setup,
@@ -143,7 +179,7 @@ def run(
 
     Args:
         warm_up, steps: how many steps to take before, and how many to time.
-        seconds: after so many, two timed steps are enough.
+            None are timed where `steps` is 0. seconds: fewer steps, two at least, where all would take longer.
         points: the most places of the timeline that are kept; 0 for no timeline.
         tf32: whether fp32 matrix products may use it.
         limit: bytes that the step may take.
@@ -153,7 +189,7 @@ def run(
     """
     found = {
         "schema": SCHEMA,
-        "witness": "measure",
+        "witness": "rehearse" if rehearsed(device) else "measure",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "fingerprint": fingerprint(),
         "device": describe(device),
@@ -166,6 +202,7 @@ def run(
         "settings": settings(device, tf32)
         | {"limit": limit, "tokens": "text" if model.vocabulary >= BYTES else "random"},
     }
+    found["settings"]["attention_kernel"] = attention_kernel(model, setup, device)
     meter = (Cpu if device.type == "cpu" else Cuda)(device, limit)
     found |= {"rounding": meter.rounding, "baseline": meter.now()["allocated"], "driver_before": meter.driver()}
     gc_was_on = gc.isenabled()
@@ -176,12 +213,16 @@ def run(
             session.prepare(warm_up)
             found |= session.count(points)
         found |= session.time(steps, seconds)
-    except torch.OutOfMemoryError as error:
-        return found | _out_of_memory(error, session, meter), False
+    except RuntimeError as error:
+        if not (whose := _whose(error)):
+            raise
+        return found | _out_of_memory(error, session, meter, whose), False
     finally:
         if gc_was_on:
             gc.enable()
     found |= {"status": "measured", "retries": meter.retries(), "driver_used": meter.driver()}
+    found["reserved_at_end"] = meter.now()["reserved"]
+    found["segments"] = meter.segments()
     found |= session.rates(found["device"]["gpu"])
     del session.trainer, session.batch
     found["workspace"] = meter.empty()
@@ -195,26 +236,42 @@ class _Session:
         self.model, self.setup, self.meter, self.baseline = model, setup, meter, baseline
         self.stage = "model"
         self.losses, self.skipped, self.step_ms, self.most = [], 0, [], dict.fromkeys(meter.most(), 0)
+        self.last_ms, self.clocks = 0.0, None
 
     def prepare(self, warm_up):
         torch.manual_seed(0)
         with torch.device(self.meter.device):
             module = GPT(self.model, self.setup).initialize()
         self.trainer = Trainer(module, self.setup)
+        gc.collect()  # a process's first `fully_shard` imports what keeps its callers' frames, and with them whole weights
         self.batch = self._batches()
         for _ in range(warm_up):
             self.taken_step()
 
     def _batches(self):
-        make = text_batch if self.model.vocabulary >= BYTES else same_batch
-        return make(self.model.vocabulary, self.setup, self.meter.device)
+        if self.model.vocabulary < BYTES:
+            self.windows = None
+            return same_batch(self.model.vocabulary, self.setup, self.meter.device)
+        windows, device = text_batch(self.model.vocabulary, self.setup, "cpu"), self.meter.device
+        self.windows = windows
+        return lambda: tuple(tokens.to(device) for tokens in windows())
 
     def step(self, at=lambda moment: None):
         """One step; (milliseconds, whether the weights changed: loss scaling skips a step whose gradients are infinite)."""
         scaler = self.trainer.scaler
         scale = scaler.get_scale() if scaler else 0
+        with self.meter.clock() as elapsed:
+            loss = self.trainer.step(self.batch, self._telling(at))
+        self._note(loss.item())
+        taken = not scaler or scaler.get_scale() >= scale
+        self.skipped += not taken
+        self.last_ms = elapsed[0]
+        return elapsed[0], taken
+
+    def _telling(self, at):
+        """What a step tells of its moments, and which stage each begins: running out of memory is said with it."""
         following = {"after_forward": "backward", "after_backward": "optimizer step", "after_step": "rest"}
-        left = self.setup.accumulation
+        left, self.stage = self.setup.accumulation, "forward"
 
         def tell(moment):
             nonlocal left
@@ -222,14 +279,10 @@ class _Session:
             left -= moment == "after_backward"
             self.stage = "forward" if moment == "after_backward" and left else following[moment]
 
-        self.stage = "forward"
-        with self.meter.clock() as elapsed:
-            loss = self.trainer.step(self.batch, tell)
-        loss = loss.item()
+        return tell
+
+    def _note(self, loss):
         self.losses.append(loss if math.isfinite(loss) else None)
-        taken = not scaler or scaler.get_scale() >= scale
-        self.skipped += not taken
-        return elapsed[0], taken
 
     def taken_step(self):
         """Steps until one changes the weights: its milliseconds."""
@@ -307,27 +360,54 @@ class _Session:
     def time(self, steps, seconds):
         """Steps that are only timed; what they take at most counts for the peaks too."""
         self.meter.restart()
-        while len(self.step_ms) < steps and not (
-            seconds and len(self.step_ms) > 1 and sum(self.step_ms) > 1e3 * seconds
-        ):
-            self.step_ms.append(self.taken_step())
+        if seconds and steps > 2:
+            steps = max(2, min(steps, int(1e3 * seconds / max(self.last_ms, 1e-3))))
+        if self.trainer.scaler or not self.windows:  # loss scaling waits for the GPU in every step
+            while len(self.step_ms) < steps:
+                self.step_ms.append(self.taken_step())
+        elif steps:
+            self._back_to_back(steps)
         self._see_most()
         peaks = {f"{count}_peak": value for count, value in self.most.items()}
         return {"peak": peaks["allocated_peak"] - self.baseline} | peaks
 
+    def _back_to_back(self, steps):
+        """Steps with nothing waited for in between: their tokens are on the host, pinned, and their losses go there."""
+        device, count = self.meter.device, steps * self.setup.accumulation
+        pinned = (lambda t: t.pin_memory()) if device.type == "cuda" else (lambda t: t)
+        waiting = iter([tuple(pinned(tokens) for tokens in self.windows()) for _ in range(count)])
+        losses = pinned(torch.empty(steps))
+
+        def batch():
+            return tuple(tokens.to(device, non_blocking=True) for tokens in next(waiting))
+
+        if dist.is_initialized() and dist.get_backend() != "fake":
+            dist.barrier()  # all ranks' clocks start with the slowest one's
+        stamps = [self.meter.stamp()]
+        for i in range(steps):
+            losses[i].copy_(self.trainer.step(batch, self._telling(lambda moment: None)), non_blocking=True)
+            stamps.append(self.meter.stamp())
+        self.step_ms = self.meter.between(stamps)
+        self.clocks = self.meter.clocks()
+        for loss in losses.tolist():
+            self._note(loss)
+
     def rates(self, gpu):
-        """Time, and what follows from it."""
+        """Time, and what follows from it; of steps that were not timed, the losses alone."""
+        learned = {"loss": self.losses, "skipped_steps": self.skipped, "steps": len(self.step_ms)}
+        if not self.step_ms:
+            return learned
         milliseconds = statistics.median(self.step_ms)
         tokens = tokens_of_step(self.setup)
         flops = flops_of_step(self.model, tokens, self.setup.sequence)
-        return {
-            "steps": len(self.step_ms),
+        quartiles = statistics.quantiles(self.step_ms, n=4)[::2] if len(self.step_ms) > 3 else None
+        return learned | {
             "step_ms": round(milliseconds, 3),
+            "step_ms_quartiles": quartiles and [round(q, 3) for q in quartiles],
+            "clocks": self.clocks,
             "tokens_per_s": round(tokens / milliseconds * 1e3, 1),
             "flops": flops,
             "mfu": utilization(flops, milliseconds, gpu, self.setup),
-            "loss": self.losses,
-            "skipped_steps": self.skipped,
         }
 
 
@@ -346,11 +426,18 @@ def same_batch(vocabulary: int, setup: Setup, device) -> Callable:
     return batch
 
 
-def _out_of_memory(error, session, meter):
-    """Running out is a result: what was asked for, what was free, when, and how far it had come."""
+def _whose(error):
+    """Whose memory ran out, by an error: PyTorch's allocator, a library; None where none did."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "PyTorch"
+    return next((who for who, words in OUT_OF_MEMORY.items() if re.search(words, str(error))), None)
+
+
+def _out_of_memory(error, session, meter, whose="PyTorch"):
+    """Running out is a result: whose memory, what was asked for, what was free, when, and how far it had come."""
     asked = re.search(r"Tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)", str(error))
     asked = round(units.parse(f"{asked[1]} {asked[2].replace('bytes', 'B')}")) if asked else None
     session._see_most()
     peaks = {f"{count}_peak": value for count, value in session.most.items()}
-    out = {"requested": asked, "free": meter.free(), "at": session.stage}
+    out = {"requested": asked, "free": meter.free(), "at": session.stage, "of": whose}
     return {"status": "oom", "out_of_memory": out, "retries": meter.retries()} | peaks

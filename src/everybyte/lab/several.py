@@ -10,7 +10,8 @@ from ..catalog import Model
 from ..setup import Setup
 from ..tables import Table
 from .measurement import Measurement
-from .process import Failed, Worker, ask, check_request
+from .process import EXPANDABLE, Failed, Worker, ask, check_request
+from .recording import asked, has_bf16
 from .records import fingerprint, read
 
 #: Set, to anything: no GPU is asked. So the book's stored outputs are those of the record on every machine.
@@ -39,7 +40,10 @@ class Runs:
         return {name: m for name, m in self.found.items() if m is not None and m.status == "measured"}
 
     def table(self) -> Table:
-        """A row each: the most bytes allocated and reserved, and on a GPU time and what follows from it."""
+        """A row each: the most bytes allocated and reserved, and on a GPU time and what follows from it.
+
+        No time is shown of a step whose collectives move nothing, nor of a rehearsal.
+        """
         timed = any(m.device["type"] != "cpu" for m in self.measured.values())
         columns = ["", "peak (B)", "size", *(["reserved (B)", "ms a step", "tokens/s", "MFU"] if timed else [])]
         rows = [[name, *_row(m, timed)] for name, m in self.found.items()]
@@ -63,8 +67,11 @@ def _row(measurement, timed):
     if measurement.status != "measured":
         return ["–", f"{measurement.status}: {measurement.reason}", *["–"] * rest]
     m = measurement
-    times = [m.reserved_peak, f"{m.step_ms:,.1f}", f"{m.tokens_per_s:,.0f}", "–" if m.mfu is None else f"{m.mfu:.1%}"]
-    return [m.peak, units.text(m.peak), *(times if timed else [])]
+    times = ["–"] * 3
+    if m.timed:
+        times = [f"{m.step_ms:,.1f}", f"{m.tokens_per_s:,.0f}", "–" if m.mfu is None else f"{m.mfu:.1%}"]
+    fallback = ", by the math kernel" if (m.settings or {}).get("attention_kernel") == "math" else ""
+    return [m.peak, units.text(m.peak) + fallback, *([m.reserved_peak, *times] if timed else [])]
 
 
 def runs(
@@ -82,7 +89,7 @@ def runs(
         model: of all of them, or what gives it for a setup. setups: name -> setup. device: as `measure`'s, and measured there. By default the first GPU where PyTorch can use
             one and `EVERYBYTE_RECORD_ONLY` is not set; else the record of the GPU that has most of them.
         records: the folder of the records; by default the first of `FOLDERS` that there is.
-        timeout: seconds for each. options: `warm_up`, `steps`, `points`, ... as `measure`'s.
+        timeout: seconds for each. options: `warm_up`, `steps`, `points`, `tf32`, `limit`, `expandable` as `measure`'s.
 
     Raises:
         ValueError: for bad input, and for a `device` that there is not.
@@ -91,7 +98,7 @@ def runs(
     for step in steps.values():
         check_request(*step)
     if device is None and not _gpu():
-        return _recorded(steps, records)
+        return _recorded(steps, records, {name: options.get(name) for name in ("tf32", "expandable", "limit")})
     return _measured(steps, device, timeout, options)
 
 
@@ -104,12 +111,23 @@ def _gpu():
 
 
 def _measured(steps, device, timeout, options):
-    found, worker = {}, None
+    found, worker, bf16 = {}, None, True
+    options = dict(options)
+    how = {"environment": EXPANDABLE} if options.pop("expandable", False) else {}
     try:
         for name, (model, setup) in steps.items():
-            worker = worker or Worker()
+            if _as_many_gpus(setup, device):
+                found[name] = _by_all(model, setup, device, timeout, options)
+                continue
+            worker = worker or Worker(**how)
             try:
-                found[name], clean = ask(worker, model, setup, device, timeout, **options)
+                found[name], clean = ask(worker, model, setup if bf16 else in_fp16(setup), device, timeout, **options)
+                if bf16 and not has_bf16(found[name].device) and setup != in_fp16(setup):
+                    bf16 = False
+                    if not clean:
+                        worker.end()
+                        worker = Worker(**how)
+                    found[name], clean = ask(worker, model, in_fp16(setup), device, timeout, **options)
             except Failed as error:
                 found[name], clean = _failed(model, setup, error), False
             if not clean:
@@ -120,24 +138,62 @@ def _measured(steps, device, timeout, options):
             worker.end()
     first = next((m for m in found.values() if m.status != "failed"), None)
     where = f"on {first.device['name']}" if first and first.device["type"] != "cpu" else "on the CPU"
-    return Runs(f"Measured here, {where}", found, live=True)
+    instead = "" if bf16 else "; it has no units for bf16: fp16-mixed in place of bf16-mixed"
+    return Runs(f"Measured here, {where}{instead}", found, live=True)
+
+
+def in_fp16(setup: Setup) -> Setup:
+    """The setup as a GPU without bf16 runs it: fp16-mixed in place of bf16-mixed; any other as it is."""
+    mixed = setup.precision == "bf16-mixed" and setup.sharding == "none"
+    return setup.replace(precision="fp16-mixed") if mixed else setup
+
+
+def _as_many_gpus(setup, device):
+    """Whether this machine has all the GPUs of a setup: then they are all used, and collectives move."""
+    import torch
+
+    return setup.gpus > 1 and device is None and torch.cuda.is_available() and torch.cuda.device_count() >= setup.gpus
+
+
+def _by_all(model, setup, device, timeout, options):
+    from .torchrun import measure_ranks
+
+    try:
+        return measure_ranks(model, setup, device, timeout, **({"points": 400} | options))
+    except Failed as error:
+        return _failed(model, setup, error)
 
 
 def _failed(model, setup, error):
     from datetime import UTC, datetime
 
     return Measurement(
-        model=model, setup=setup, status="failed", reason=str(error).partition("\n")[0], fingerprint=fingerprint(),
+        model=model, setup=setup, status="failed", reason=last_line(error), fingerprint=fingerprint(),
         device={"name": "unknown", "type": "cpu", "gpu": None, "memory": None},
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
 
 
-def _recorded(steps, records):
+def _so(measurement, how):
+    """Whether a measurement was asked for with these switches."""
+    said = asked(measurement)
+    return all((said[name] or None) == (wanted or None) for name, wanted in how.items())
+
+
+def last_line(error: Exception) -> str:
+    """What went wrong, in one line: how the process ended, and the last of its lines, where the error's own words stand."""
+    first, *lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{first.partition(';')[0]}: {lines[-1]}" if lines else first
+
+
+def _recorded(steps, records, how):
     folder = next((p for p in ([records] if records else FOLDERS) if Path(p).is_dir()), None)
     most = None
     for path in sorted(Path(folder).glob("*.jsonl")) if folder else ():
-        there = {(m.model, m.setup): m for m in read(path).measurements if m.fingerprint == fingerprint()}
+        there = {}
+        for m in sorted(read(path).measurements, key=lambda m: m.steps or 0):  # of two, the one with more timed steps
+            if m.fingerprint == fingerprint() and m.witness == "measure" and _so(m, how):
+                there[m.model, m.setup] = m
         found = {name: there.get(step) for name, step in steps.items()}
         if most is None or sum(map(bool, found.values())) > sum(map(bool, most.values())):
             most = found

@@ -1,0 +1,57 @@
+"""Which GPU a rehearsal has: one of the catalog's, told to the stubs by the environment."""
+
+from ..catalog import Gpu, gpu
+from ..lab.devices import REHEARSED
+from ..units import UNITS
+
+#: How the name of every device of a rehearsal begins, and ends: it can be taken for no GPU.
+BEGINS, ENDS = REHEARSED, " (no GPU)"
+#: Set in every process of a rehearsal.
+MARK = "EVERYBYTE_REHEARSAL"
+#: Bytes that a context is said to take before anything is asked for. No stub can know them: it is a guess.
+CONTEXT = UNITS["MiB"] * 512
+#: Devices that one process may be given.
+MOST = 16
+
+
+def find(name: "str | Gpu", capabilities: list[int]) -> Gpu:
+    """The catalog's GPU of that name, if PyTorch has kernels for it.
+
+    Raises:
+        ValueError: where there is none, where it is not NVIDIA's, or PyTorch is not compiled for it.
+    """
+    found = name if isinstance(name, Gpu) else gpu(name)
+    if not found.capability.replace(".", "").isdigit() or not found.multiprocessors:
+        raise ValueError(f"rehearse.gpu: {found.name!r} is not NVIDIA's, and a rehearsal runs PyTorch's CUDA build")
+    if capabilities and number(found) < min(capabilities):
+        least = min(capabilities)
+        raise ValueError(
+            f"rehearse.gpu: {found.name!r} has compute capability {found.capability}, and this PyTorch has no kernels for it; "
+            f"allowed: {least // 10}.{least % 10} or more"
+        )
+    return found
+
+
+def number(gpu: Gpu) -> int:
+    """A compute capability as one number: 90 for 9.0."""
+    return int(gpu.capability.replace(".", ""))
+
+
+def title(gpu: Gpu) -> str:
+    """What PyTorch calls the device."""
+    return f"{BEGINS}{gpu.title}{ENDS}"
+
+
+def environment(gpu: Gpu, count: int = 1, memory: int | None = None) -> dict[str, str]:
+    """The variables that tell the stubs which GPU they are. `memory`: other bytes than the catalog's."""
+    said = {
+        "NAME": title(gpu),
+        "MEMORY": memory or gpu.memory,
+        "CONTEXT": CONTEXT,
+        "CAPABILITY": number(gpu),
+        "MULTIPROCESSORS": gpu.multiprocessors,
+        "SHARED": gpu.shared_memory,
+        "L2": gpu.l2,
+        "GPUS": count,
+    }
+    return {MARK: gpu.name} | {f"REHEARSAL_{name}": str(value) for name, value in said.items()}

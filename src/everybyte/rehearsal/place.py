@@ -1,0 +1,204 @@
+"""Where a rehearsal runs: an environment of its own, with PyTorch's CUDA build, the stubs, and nothing of NVIDIA's.
+
+NVIDIA's real libraries beside the stubs would be found first, or overwrite them, and end in a crash: so an environment that has
+them is refused before anything is written, and empty packages of their names keep pip from bringing them.
+"""
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import libraries, stubs
+
+#: The environment: its name, in the folder of the project; and the variable that names another.
+FOLDER, VARIABLE = ".venv-rehearsal", "EVERYBYTE_REHEARSAL_VENV"
+#: PyTorch's versions that were tried, the usual one first; and what the labs need beside it.
+TORCHES, BESIDE = ("2.13.0", "2.11.0"), ("numpy>=2", "tqdm>=4.66")
+#: What stands in the files INSTALLER of the empty packages.
+INSTALLER = "everybyte-rehearsal"
+PROJECT = Path(__file__).resolve().parents[3]
+#: Requirements of PyTorch's that are kept away: NVIDIA's libraries, and the compiler that needs a GPU.
+_KEPT_AWAY = re.compile(r"^Requires-Dist: ((?:nvidia|cuda|triton)[\w-]*)(?:\[(.*?)\])?\s*\(?([^;)]*)", re.M)
+_REAL_GPU = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
+
+
+@dataclass(frozen=True)
+class Place:
+    """An environment that a rehearsal can run in.
+
+    Attributes:
+        folder: of the environment. python: its interpreter. stubs: the folder of the libraries that do nothing.
+        manifest: PyTorch's and CUDA's versions, and the capabilities that there are kernels for.
+    """
+
+    folder: Path
+    python: Path
+    stubs: Path
+    manifest: dict
+
+
+def check_machine() -> None:
+    """Raise ValueError where no stubs can be made: they are assembler for Linux on x86-64."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        here = f"{platform.system()} on {platform.machine()}"
+        raise ValueError(
+            f"rehearse: it needs Linux on x86-64, and this is {here}; allowed: there, or `everybyte dry-run`, anywhere"
+        )
+    for tool, package in (("gcc", "gcc"), ("readelf", "binutils"), ("as", "binutils")):
+        if not shutil.which(tool):
+            raise ValueError(f"rehearse: {tool} is not there, and makes the stubs; install {package}, and say it again")
+
+
+def real_gpu() -> bool:
+    """Whether this machine seems to have an NVIDIA GPU of its own."""
+    return any(Path(path).exists() for path in _REAL_GPU)
+
+
+def where(folder: str | os.PathLike | None = None) -> Path:
+    """The environment's folder: as said, as the variable says, or the project's; else the working folder's."""
+    if folder or os.environ.get(VARIABLE):
+        return Path(folder or os.environ[VARIABLE]).absolute()
+    there = PROJECT / FOLDER
+    return there if there.exists() or (PROJECT / "pyproject.toml").exists() else Path.cwd() / FOLDER
+
+
+def site_packages(folder: Path) -> Path | None:
+    """The folder of an environment's packages; None where there is no such environment."""
+    return next(iter(sorted(folder.glob("lib/python3.*/site-packages"))), None)
+
+
+def nvidia(site: Path) -> list[str]:
+    """What is NVIDIA's own in a folder of packages: names of packages, and of libraries that are no stubs."""
+    packages = [
+        info.name.removesuffix(".dist-info") for info in sorted(site.glob("nvidia_*.dist-info")) if not _empty(info)
+    ]
+    return packages or [
+        str(path.relative_to(site)) for path in sorted(site.glob("nvidia/**/lib*.so*")) if not _stub(path)
+    ]
+
+
+def _empty(info):
+    installer = info / "INSTALLER"
+    return installer.exists() and installer.read_text(encoding="utf-8").strip() == INSTALLER
+
+
+def _stub(path):
+    return (
+        path.name == stubs.BODIES
+        or path.is_file()
+        and path.stat().st_size < 2**20
+        and stubs.BODIES.encode() in path.read_bytes()
+    )
+
+
+def refuse_nvidia(site: Path) -> None:
+    """Raise ValueError where NVIDIA's own libraries are in an environment."""
+    if found := nvidia(site):
+        names = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+        raise ValueError(
+            f"rehearse: {site.parents[2].name} has NVIDIA's own libraries ({names}), and stubs beside them would crash; "
+            f"allowed: an environment without them, by `make rehearsal`, or {VARIABLE}=FOLDER"
+        )
+
+
+def find(folder: str | os.PathLike | None = None) -> Place:
+    """The environment of rehearsals, its stubs made anew where they are of other sources.
+
+    Raises:
+        ValueError: where there is none, or it has NVIDIA's own libraries, saying what to do.
+    """
+    check_machine()
+    folder = where(folder)
+    site = site_packages(folder)
+    if site is None or not (site / "torch").exists():
+        raise ValueError(f"rehearse: there is no environment for it in {folder.name}; `make rehearsal` sets it up, or "
+                         "`everybyte rehearse --set-up` (PyTorch's CUDA build, 0.5 GB to fetch)")  # fmt: skip
+    refuse_nvidia(site)
+    python = folder / "bin" / "python"
+    place = libraries.folder(site)
+    manifest = _manifest(place)
+    if manifest is None or manifest["source"] != stubs.source() or manifest["torch"] != libraries.torch_version(site):
+        manifest = stubs.build(site, str(python))
+    return Place(folder, python, place, manifest)
+
+
+def _manifest(place):
+    path = place / stubs.MANIFEST
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def set_up(
+    folder: str | os.PathLike | None = None, torch: str = TORCHES[0], say=print, headers: Path | None = None
+) -> Place:
+    """Make the environment, or mend it: PyTorch's CUDA build without NVIDIA's packages, what it needs else, and the stubs.
+
+    Raises:
+        ValueError: where this machine cannot, the network is missing, or NVIDIA's own packages are there: then nothing is written.
+    """
+    check_machine()
+    if not re.fullmatch(r"\d+\.\d+\.\d+", torch):
+        raise ValueError(
+            f"rehearse.torch: {torch!r} is no version; allowed: {', '.join(TORCHES)}, or another with a CUDA build"
+        )
+    folder = where(folder)
+    site = site_packages(folder)
+    if site is not None:
+        refuse_nvidia(site)
+    if real_gpu():
+        say("This machine has a GPU: `everybyte measure` says more than any rehearsal.")
+    if site is None:
+        say(f"An environment for rehearsals, {folder.name}")
+        _run([sys.executable, "-m", "venv", str(folder)])
+        site = site_packages(folder)
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "-q"]
+    version = libraries.torch_version(site) if (site / "torch" / "version.py").exists() else ""
+    if version.partition("+")[0] != torch:
+        say(f"PyTorch {torch}, built for CUDA: 0.5 GB to fetch")
+        _run([*pip, "--no-deps", f"torch==={torch}"])
+    stand_in(site)
+    _run([*pip, f"torch==={torch}", *BESIDE])
+    refuse_nvidia(site)
+    if headers is not None:
+        stubs.build(site, str(folder / "bin" / "python"), headers)
+    return find(folder)
+
+
+def _run(command):
+    done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise ValueError(
+            f"rehearse: {' '.join(command[1:4])} failed: {last}; it needs a network, or a folder of wheels for pip"
+        )
+
+
+def stand_in(site: Path) -> list[str]:
+    """Write an empty package for each of NVIDIA's that PyTorch requires, so that pip finds it there; their names."""
+    metadata = next(site.glob("torch-*.dist-info")) / "METADATA"
+    made = []
+    for name, extras, wish in _KEPT_AWAY.findall(metadata.read_text(encoding="utf-8")):
+        version = next((v for how, v in re.findall(r"(==|>=)\s*([\w.]+)", wish)), "0")
+        info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+        if info.exists():
+            continue
+        provided = "".join(f"Provides-Extra: {extra.strip()}\n" for extra in extras.split(",") if extra)
+        summary = "Empty: it stands in for NVIDIA's in a rehearsal, which has no GPU"
+        texts = {
+            "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: {summary}\n{provided}",
+            "INSTALLER": INSTALLER + "\n",
+            "WHEEL": "Wheel-Version: 1.0\nGenerator: everybyte\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        }
+        info.mkdir()
+        for file, text in texts.items():
+            (info / file).write_text(text, encoding="utf-8")
+        (info / "RECORD").write_text(
+            "".join(f"{info.name}/{file},,\n" for file in [*texts, "RECORD"]), encoding="utf-8"
+        )
+        made.append(name)
+    return made

@@ -1,0 +1,212 @@
+"""What a rehearsal found: a step of a model, or a script."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+from .. import units
+from ..catalog import Gpu, Model
+from ..setup import Setup
+from ..tables import Table
+
+#: What no rehearsal can know, said beside its numbers.
+UNKNOWN = (
+    "no time means anything",
+    "what CUDA, cuBLAS and NCCL take outside PyTorch's allocator is not in these numbers",
+    "all that is read from the GPU is 0: losses, norms, and what a script decides by them",
+    "reserved is a lower bound where several streams wait for one another (FSDP, offload)",
+)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rehearsal:
+    """One training step on a GPU that is not there: PyTorch's CUDA code and allocator ran, no kernel did.
+
+    Attributes:
+        model, setup: what ran. gpu: which GPU the stubs were. rounding: 1, for what tensors and kernels asked for counts.
+        requested, allocated, reserved: the most bytes asked for, in the blocks that were found for them, and with what the
+            allocator keeps. segments: how many it took from the driver, at most.
+        workspace: of the requested, cuBLAS's workspaces.
+        phases: requested bytes at the phases of one steady step, above those that lived before. peak_at: where the peak is.
+        out_of_memory: bytes asked for, free, and at what stage, where it did not fit; None where it did.
+        attention_kernel: which of PyTorch's ran, `math` where that GPU has none of its own for it; None for eager.
+        versions: PyTorch's and CUDA's. fingerprint: of the reference step.
+    """
+
+    model: Model
+    setup: Setup
+    gpu: Gpu
+    requested: int
+    allocated: int
+    reserved: int
+    segments: int | None = None
+    workspace: int = 0
+    phases: dict[str, int] = field(default_factory=dict)
+    peak_at: str | None = None
+    out_of_memory: dict | None = None
+    attention_kernel: str | None = None
+    versions: dict
+    fingerprint: str
+    rounding: int = 1
+
+    @property
+    def peak(self) -> int:
+        """The most bytes asked for."""
+        return self.requested
+
+    @property
+    def oom(self) -> bool:
+        """Whether it ran out of memory."""
+        return self.out_of_memory is not None
+
+    def as_dict(self) -> dict:
+        """As JSON holds it. An allocator knows no parts, so `parts` is empty."""
+        said = {
+            f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("rounding", "model", "setup", "gpu")
+        }
+        model = {"name": self.model.name, "parameters": int(self.model.parameters)}
+        head = {
+            "witness": "rehearse",
+            "gpu": self.gpu.name,
+            "model": model,
+            "setup": self.setup.as_dict(),
+            "oom": self.oom,
+        }
+        return head | said | {"parts": {}, "peak": self.peak}
+
+    def table(self) -> Table:
+        """The three peaks, the phases, and what a rehearsal cannot know."""
+        rows = [[f"requested: the peak{_at(self.peak_at)}", self.requested, units.text(self.requested)]]
+        rows.append(["of it cuBLAS's workspaces", self.workspace, units.text(self.workspace)])
+        rows += [[name, value, units.text(value)] for name, value in self.phases.items()]
+        rows.append(["allocated: in the blocks that were found", self.allocated, units.text(self.allocated)])
+        rows.append(["reserved: with what the allocator keeps", self.reserved, units.text(self.reserved)])
+        if self.attention_kernel == "math":
+            rows.append(["attention by the math kernel: this GPU has no other for it", "", "the scores are stored"])
+        if self.oom:
+            asked = self.out_of_memory["requested"]
+            rows.append([f"out of memory in {self.out_of_memory['at']}: asked for", asked, units.text(asked or 0)])
+        caption = f"Rehearsed as on {self.gpu.title}, PyTorch {self.versions['torch']}; no GPU: {UNKNOWN[0]}"
+        return Table(["rehearse", "bytes", ""], rows, caption)
+
+    def __repr__(self):
+        out = ", out of memory" if self.oom else ""
+        return f"Rehearsal({self.model.name} as on {self.gpu.name}: {self.requested:,} B requested, {self.reserved:,} B reserved{out})"
+
+    def _repr_html_(self):
+        return self.table()._repr_html_()
+
+
+def _at(place):
+    return f", at {place}" if place else ""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ScriptRehearsal:
+    """A script on GPUs that are not there.
+
+    Attributes:
+        command: what ran. gpu: which GPU the stubs were. status: the exit status of the command. seconds: what the rehearsal took.
+        processes: what each process that used a GPU saw: `rank`, `steps`, `devices` (each with `requested`, `allocated`,
+            `reserved`, `segments`, `phases` and `peak`: `at`, `line`, what it `held`), `oom`, `reads`, `snapshot`.
+    """
+
+    command: Sequence[str]
+    gpu: Gpu
+    status: int
+    seconds: float
+    processes: list[dict]
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that any process asked for on one device."""
+        return self._worst[1]["requested"]
+
+    @property
+    def oom(self) -> bool:
+        """Whether a process ran out of memory."""
+        return any(process["oom"] for process in self.processes)
+
+    @property
+    def _worst(self):
+        pairs = [(process, device) for process in self.processes for device in process["devices"]]
+        return max(pairs, key=lambda pair: (bool(pair[0]["oom"]), pair[1]["requested"]))
+
+    def as_dict(self) -> dict:
+        """As JSON holds it."""
+        process, device = self._worst
+        head = {"witness": "rehearse", "gpu": self.gpu.name, "command": list(self.command), "status": self.status}
+        head |= {
+            "peak": self.peak,
+            "peak_at": (device["peak"] or {}).get("at"),
+            "parts": {},
+            "phases": device["phases"],
+        }
+        return head | {"oom": self.oom, "processes": self.processes, "unknown": self.unknown}
+
+    @property
+    def unknown(self) -> list[str]:
+        """What this rehearsal could not know."""
+        reads = sum(process["reads"] for process in self.processes)
+        notes = dict.fromkeys(note for process in self.processes for note in process["notes"])
+        return [
+            *UNKNOWN,
+            *([f"{reads:,} times the script read from the GPU what no kernel had written: zeros"] if reads else []),
+            *notes,
+        ]
+
+    def table(self) -> Table:
+        """The worst device of the worst process: its peaks, where the script was, and what lived then."""
+        process, device = self._worst
+        peak = device["peak"] or {}
+        rows = [
+            [f"requested: the peak{_at(peak.get('at'))}", device["requested"], _place(peak)],
+            ["allocated: in the blocks that were found", device["allocated"], units.text(device["allocated"])],
+            [f"reserved: {device['segments']:,} segments", device["reserved"], f"of {units.text(device['memory'])}"],
+        ]
+        rows += [
+            [f"requested {name.replace('_', ' ')}", size, units.text(size)]
+            for name, size in device["phases"].items()
+            if name != "backward_done"
+        ]
+        if oom := process["oom"]:
+            rows.append(
+                [
+                    f"out of memory{_at(oom['at'])}: asked for",
+                    oom["requested"],
+                    f"{units.text(oom['free'])} free; {_place(oom)}",
+                ]
+            )
+        for held in peak.get("held", ()):
+            count = held["tensors"]
+            rows.append([f"  at the peak: {count:,} tensor{'s' * (count > 1)}", held["bytes"], _place(held)])
+        ranks = f", rank {process['rank']} of {len(self.processes)}" if len(self.processes) > 1 else ""
+        ended = (
+            f"ended after {process['steps']} optimizer steps"
+            if process["ended"]
+            else f"{process['steps']} optimizer steps"
+        )
+        caption = f"Rehearsed as on {self.gpu.title}{ranks}: no GPU. {ended}, {self.seconds:.1f} s, PyTorch {process['torch']}"
+        return Table(["rehearse", "bytes", "where"], rows, caption)
+
+    def __str__(self):
+        files = [process["snapshot"] for process in self.processes if process["snapshot"]]
+        lines = [repr(self.table()), "A rehearsal cannot know:", *(f"- {text}" for text in self.unknown)]
+        return "\n".join([*lines, *(f"Snapshot for PyTorch's viewer: {file}" for file in files)])
+
+    def __repr__(self):
+        return f"ScriptRehearsal({' '.join(self.command)} as on {self.gpu.name}: {self.peak:,} B requested)"
+
+    def _repr_html_(self):
+        return self.table()._repr_html_()
+
+
+def _place(said):
+    """Where in the script, in a library of its, and in PyTorch."""
+    found = [_near(said.get("line")), said.get("inner"), said.get("call")]
+    return ", in ".join(text for text in found if text) or "no line of Python: made by backward, or before the history"
+
+
+def _near(line):
+    """A path from the working folder, where it is in it."""
+    return line and line.removeprefix(os.getcwd() + os.sep)

@@ -1,0 +1,242 @@
+"""The labs' grid, rehearsed and kept: a file for each GPU, a line a step, read back with distrust."""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import checks
+from ..catalog import Model, gpu
+from ..lab.grid import Configuration, grid
+from ..lab.measurement import PHASES, model_as_dict, model_from_dict
+from ..lab.process import Failed
+from ..lab.records import fingerprint
+from ..setup import Setup
+from . import devices, place, steps
+from .result import Rehearsal
+
+#: The version of the files. A reader refuses any other.
+SCHEMA = 1
+#: GPUs whose grid is shipped; where the files are, from the working folder.
+GPUS = ("h200", "a100-80gb")
+FOLDERS = ("rehearsals", "labs/rehearsals", "../labs/rehearsals")
+#: Steps rehearsed at once, and seconds that one may take.
+WORKERS, EACH = 2, 180.0
+_NUMBERS = ("requested", "allocated", "reserved", "segments", "workspace")
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """A file of rehearsals.
+
+    Attributes:
+        path: the file. head: its first line: the GPU, versions, the reference's fingerprint. found: (model, setup) -> rehearsal.
+    """
+
+    path: Path
+    head: dict
+    found: dict[tuple[Model, Setup], Rehearsal]
+
+    @property
+    def stale(self) -> bool:
+        """Whether it is of another reference step than today's."""
+        return self.head["fingerprint"] != fingerprint()
+
+
+def head_of(gpu_name: str, versions: dict) -> dict:
+    """What the first line of a file says."""
+    found = gpu(gpu_name)
+    return {
+        "rehearsals": SCHEMA, "witness": "rehearse", "gpu": found.name, "memory": found.memory, "torch": versions["torch"],
+        "cuda": versions["cuda"], "fingerprint": fingerprint(),
+    }  # fmt: skip
+
+
+def line_of(rehearsal: Rehearsal) -> dict:
+    """A rehearsal as a line holds it: a setup's fields where they are not the usual, the catalog's models by name."""
+    usual = Setup().as_dict()
+    setup = {name: value for name, value in rehearsal.setup.as_dict().items() if value != usual[name]}
+    model = model_as_dict(rehearsal.model)
+    known = model_from_dict(model)
+    said = {"model": known.name if known is rehearsal.model or _in_catalog(known) else model, "setup": setup}
+    said |= {name: getattr(rehearsal, name) for name in _NUMBERS}
+    if rehearsal.oom:
+        return said | {"out_of_memory": rehearsal.out_of_memory}
+    return said | {"phases": [rehearsal.phases[name] for name in PHASES], "at": rehearsal.peak_at}
+
+
+def _in_catalog(model):
+    from ..catalog import models
+
+    return models().get(model.name) == model
+
+
+def _rehearsal_of(said, head):
+    from ..catalog import model
+
+    if not isinstance(said, dict) or not {"model", "setup", *_NUMBERS} <= said.keys():
+        raise ValueError("it is no rehearsal's line")
+    for name in _NUMBERS:
+        if said[name] is not None:
+            checks.whole("Rehearsal", name, said[name], 0, 2**60)
+    out = said.get("out_of_memory")
+    phases = said.get("phases", [])
+    if out is None and (len(phases) != len(PHASES) or not all(isinstance(v, int) for v in phases)):
+        raise ValueError(f"Rehearsal.phases: {phases!r}; allowed: bytes for each of {', '.join(PHASES)}")
+    return Rehearsal(
+        model=model(said["model"]) if isinstance(said["model"], str) else model_from_dict(said["model"]),
+        setup=Setup(**said["setup"]), gpu=gpu(head["gpu"]), phases=dict(zip(PHASES, phases, strict=False)), out_of_memory=out,
+        peak_at=said.get("at"), versions={"torch": head["torch"], "cuda": head["cuda"]}, fingerprint=head["fingerprint"],
+        **{name: said[name] for name in _NUMBERS},
+    )  # fmt: skip
+
+
+def read(path: str | os.PathLike) -> Shelf:
+    """The rehearsals of a file.
+
+    Raises:
+        ValueError: for the first line that is not as it must be, with its number.
+    """
+    path = Path(path)
+    first, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
+    found, number = {}, 1
+    try:
+        head = json.loads(first)
+        if not isinstance(head, dict) or head.get("rehearsals") != SCHEMA:
+            raise ValueError(f"it does not say rehearsals: {SCHEMA}")
+        for line in lines:
+            number += 1
+            rehearsal = _rehearsal_of(json.loads(line), head)
+            found[rehearsal.model, rehearsal.setup] = rehearsal
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path.name}, line {number}: {error}") from error
+    return Shelf(path, head, found)
+
+
+def shipped(gpu_name: str = "h200", folder: str | os.PathLike | None = None) -> Shelf | None:
+    """The shipped rehearsals of a GPU; None where there are none."""
+    folders = [folder] if folder else FOLDERS
+    paths = [Path(place_) / f"{gpu_name}.jsonl" for place_ in folders]
+    return next((read(path) for path in paths if path.exists()), None)
+
+
+def rehearse_grid(
+    gpu_name: str = "h200",
+    out: str | os.PathLike = "labs/rehearsals",
+    *,
+    only: Iterable[str] = (),
+    configurations: Iterable[Configuration] | None = None,
+    workers: int = WORKERS,
+    folder: str | os.PathLike | None = None,
+    say: Callable[[str], None] = print,
+) -> Shelf:
+    """Rehearse the labs' grid on a GPU of the catalog and keep it in `out`/GPU.jsonl; what is there already is not run again.
+
+    A file of another PyTorch or another reference step is begun anew.
+
+    Raises:
+        ValueError: for bad input, and where there is no environment for it.
+    """
+    checks.whole("rehearse", "workers", workers, 1, 64)
+    where = place.find(folder)
+    found = devices.find(gpu_name, where.manifest["capabilities"])
+    cuda = where.manifest["cuda"]
+    head = head_of(found.name, {"torch": where.manifest["torch"], "cuda": f"{cuda // 1000}.{cuda // 10 % 100}"})
+    wanted = list(configurations) if configurations is not None else peaks(only)
+    path = Path(out) / f"{found.name}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    there = _there(path, head)
+    todo = [c for c in wanted if (c.model, c.setup) not in there]
+    failed = _Run(where, found, path, head, there).all(todo, workers, say)
+    order = {(c.model, c.setup): number for number, c in enumerate(peaks())}
+    kept = sorted(there, key=lambda step: order.get(step, len(order)))
+    _write(path, head, [there[step] for step in kept])
+    say(f"{path}: {len(there)} rehearsed, {len(todo)} of them now, {len(failed)} failed")
+    for configuration, reason in failed:
+        say(f"{configuration.model.name}, {configuration.setup}: {reason}")
+    return read(path)
+
+
+def peaks(only: Iterable[str] = ()) -> list[Configuration]:
+    """The grid's steps, each once, however it is timed: without variants that a setup does not say."""
+    plain = [c for c in grid(only) if not (c.tf32 or c.expandable or c.limit)]
+    return list({(c.model, c.setup): c for c in reversed(plain)}.values())[::-1]
+
+
+def _there(path, head):
+    part = path.with_suffix(".jsonl.part")
+    for old in (part, path):
+        if old.exists():
+            try:
+                shelf = read(old)
+            except ValueError:
+                continue
+            if shelf.head == head:
+                return dict(shelf.found)
+    return {}
+
+
+def _write(path, head, rehearsals):
+    beside = path.with_name(path.name + ".new")
+    lines = [json.dumps(said) for said in (head, *map(line_of, rehearsals))]
+    beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    os.replace(beside, path)
+    path.with_suffix(".jsonl.part").unlink(missing_ok=True)
+
+
+class _Run:
+    """Several workers at once; each line is on the disk as soon as it is known."""
+
+    def __init__(self, where, gpu, path, head, there):
+        self.where, self.gpu, self.path, self.head, self.there = where, gpu, path, head, there
+        self.lock, self.mine, self.part = threading.Lock(), threading.local(), path.with_suffix(".jsonl.part")
+        self.open = []
+
+    def all(self, todo, workers, say):
+        failed = []
+        with self.part.open("w", encoding="utf-8") as self.file:
+            for said in (self.head, *map(line_of, self.there.values())):
+                self._say(said)
+            with ThreadPoolExecutor(workers) as pool:
+                futures = {pool.submit(self._step, configuration): configuration for configuration in todo}
+                try:
+                    for count, future in enumerate(as_completed(futures), 1):
+                        if error := future.exception():
+                            if not isinstance(error, Failed | ValueError):
+                                raise error
+                            failed.append((futures[future], str(error).strip().splitlines()[-1]))
+                        if count % 25 == 0:
+                            say(f"{count} of {len(todo)}")
+                finally:
+                    pool.shutdown(cancel_futures=True)
+                    self._end()
+        return failed
+
+    def _say(self, said):
+        self.file.write(json.dumps(said) + "\n")
+        self.file.flush()
+
+    def _step(self, configuration):
+        if getattr(self.mine, "worker", None) is None:
+            context = steps.worker(self.where, self.gpu)
+            self.mine.worker, self.mine.context = context.__enter__(), context
+            self.open.append(context)
+        clean = False
+        try:
+            found, clean = steps.one(self.mine.worker, configuration.model, configuration.setup, self.gpu, EACH)
+        finally:
+            if not clean:
+                self.mine.worker = None
+                self.open.remove(self.mine.context)
+                self.mine.context.__exit__(None, None, None)
+        with self.lock:
+            self.there[found.model, found.setup] = found
+            self._say(line_of(found))
+
+    def _end(self):
+        for context in self.open:
+            context.__exit__(None, None, None)
+        self.open.clear()

@@ -1,0 +1,99 @@
+"""The book's own step, rehearsed: what `measure` runs, in the environment of the stubs."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from .. import checks
+from ..catalog import Gpu, Model
+from ..lab.measurement import Measurement
+from ..lab.process import EXPANDABLE, Failed, Worker, ask, check_request
+from ..setup import Setup
+from . import devices, place
+from .result import Rehearsal
+from .script import surroundings
+
+#: Steps before the one that is counted: the optimizer's states, and DDP's buckets, are there then.
+WARM_UP = 2
+_COUNTS = ("requested", "allocated", "reserved")
+
+
+def rehearse(
+    model: Model,
+    setup: Setup,
+    gpu: str = "h200",
+    *,
+    memory: int | None = None,
+    expandable: bool = False,
+    timeout: float = 600.0,
+    folder: str | os.PathLike | None = None,
+) -> Rehearsal:
+    """Rehearse one steady training step: the reference step on PyTorch's CUDA build, on a GPU that does nothing.
+
+    Of many GPUs it is the first, alone: collectives move nothing, and all of its tensors are there.
+
+    Args:
+        gpu: a name from the catalog; its memory, capability and multiprocessors are the pretended ones.
+        memory: bytes of the GPU, in place of the catalog's: less, to run out on purpose.
+        expandable: whether the allocator maps memory into segments that grow (`expandable_segments:True`).
+        timeout: seconds until it is given up. folder: of the environment.
+
+    Raises:
+        ValueError: for bad input, and where there is no environment for it: the message says what to do.
+    """
+    check_request(model, setup)
+    checks.flag("rehearse", "expandable", expandable)
+    if memory is not None:
+        checks.whole("rehearse", "memory", memory, 2 * devices.CONTEXT, 2**40)
+    where = place.find(folder)
+    found = devices.find(gpu, where.manifest["capabilities"])
+    with worker(where, found, memory=memory, expandable=expandable) as running:
+        try:
+            return one(running, model, setup, found, timeout)[0]
+        except Failed as error:
+            raise ValueError(f"rehearse: {error}") from error
+
+
+@contextmanager
+def worker(where: place.Place, gpu: Gpu, memory: int | None = None, expandable: bool = False) -> Iterator[Worker]:
+    """A worker of the lab's, on stubs of that GPU."""
+    with starter(where, gpu, memory) as start, start(EXPANDABLE if expandable else None) as running:
+        yield running
+
+
+@contextmanager
+def starter(where: place.Place, gpu: Gpu, memory: int | None = None) -> Iterator[Callable[..., Worker]]:
+    """Within it: what starts a worker of the lab's on stubs of that GPU, as `record` takes it."""
+    variables = devices.environment(gpu, 1, memory) | {"CUDA_VISIBLE_DEVICES": "0"}
+    with surroundings(where, variables) as (surrounding, _):
+
+        def start(environment=None):
+            return Worker(
+                (str(where.python), "-u", "-m", "everybyte.lab.worker"), surrounding | dict(environment or {})
+            )
+
+        yield start
+
+
+def one(running: Worker, model: Model, setup: Setup, gpu: Gpu, timeout: float) -> tuple[Rehearsal, bool]:
+    """A rehearsal by a worker, and whether the worker is fit for another.
+
+    Raises:
+        Failed: where the worker dies, or what it ran on was no rehearsal's device.
+    """
+    measured, clean = ask(running, model, setup, None, timeout, warm_up=WARM_UP, steps=0, points=4)
+    if measured.witness != "rehearse":
+        raise Failed(f"it ran on {measured.device['name']}, which is no rehearsal's device")
+    return of(measured, gpu), clean
+
+
+def of(measured: Measurement, gpu: Gpu) -> Rehearsal:
+    """What a worker of the lab's found on stubs, as a rehearsal: no time, no loss, and bytes as they were asked for."""
+    peaks = {count: getattr(measured, f"{count}_peak") - measured.baseline for count in _COUNTS[:2]}
+    peaks["reserved"] = measured.reserved_peak
+    return Rehearsal(
+        model=measured.model, setup=measured.setup, gpu=gpu, **peaks, segments=measured.segments,
+        workspace=measured.workspace or 0, phases=measured.requested or {}, peak_at=measured.peak_at,
+        out_of_memory=measured.out_of_memory, attention_kernel=(measured.settings or {}).get("attention_kernel"), fingerprint=measured.fingerprint,
+        versions={name: measured.versions[name] for name in ("torch", "cuda")},
+    )  # fmt: skip

@@ -1,0 +1,155 @@
+"""Libraries that stand where PyTorch looks for NVIDIA's, and do nothing: written, compiled, and marked as what they are."""
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+import zipfile
+from collections import defaultdict
+from pathlib import Path
+
+from . import libraries
+from .libraries import said
+
+NATIVE = Path(__file__).resolve().parent / "native"
+#: The library of all bodies, and what says how the stubs were made.
+BODIES, MANIFEST = "libeverybyte-rehearsal.so", "everybyte-rehearsal.json"
+#: Functions with "Create" in their names whose first argument is no place for a handle.
+_NO_HANDLE = re.compile(r"cudnnBackend|cufftCreate|cudaStreamCreate|cudaEventCreate|cuTensorMap|GraphConditional")
+_VERSIONS = {"CUDNN_VERSION_SAID": 92000, "NCCL_VERSION_SAID": 22907}
+#: Marks in NVIDIA's headers that a compiler for the host has no use for.
+_MARKS = (
+    "__device_builtin__ __host__ __device__ __align__(n) __builtin_align__(n) __device_builtin_texture_type__ "
+    "__device_builtin_surface_type__ __cudart_builtin__ __CUDA_DEPRECATED CUDARTAPI __location__(x)"
+)
+_MACROS = """\
+.macro function name
+.globl \\name
+.type \\name, @function
+.balign 16
+\\name:
+.endm
+.macro answered name
+function \\name
+jmp answer_\\name@PLT
+.endm
+.macro counted name, number
+function \\name
+lock incq empty+16*\\number+8(%rip)
+.endm
+.macro nothing name, number
+counted \\name, \\number
+xor %eax, %eax
+ret
+.endm
+.macro handle name, number
+counted \\name, \\number
+jmp rehearsal_handle@PLT
+.endm
+.text
+"""
+
+
+def answers() -> set[str]:
+    """Functions that have a body."""
+    return {name for path in NATIVE.glob("*.c") for name in re.findall(r"\bANSWER\((\w+)\)\(", path.read_text("utf-8"))}
+
+
+def source() -> str:
+    """Which generator and bodies these are: a SHA-256 of their text."""
+    paths = [*sorted(NATIVE.iterdir()), Path(__file__), Path(libraries.__file__)]
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()
+
+
+def assembly(soname: str, functions, bodies: set[str]) -> str:
+    """A library in GNU assembler: each function jumps to its body, or counts the call and returns 0 (and a handle, if asked)."""
+    lines, empty = [_MACROS], []
+    for name in sorted(functions):
+        if name in bodies:
+            lines.append(f"answered {name}")
+            continue
+        kind = "handle" if "Create" in name and not _NO_HANDLE.search(name) else "nothing"
+        lines.append(f"{kind} {name}, {len(empty)}")
+        empty.append(name)
+    lines += [".data", ".balign 16", "empty:", *(f".quad name{i}, 0" for i in range(len(empty))), ".quad 0, 0"]
+    lines += [".section .rodata", *(f'name{i}: .asciz "{name}"' for i, name in enumerate(empty))]
+    lines += [f'library: .asciz "{soname}"', ".text", "report:", "lea library(%rip), %rdi", "lea empty(%rip), %rsi"]
+    lines += ["jmp rehearsal_report@PLT", '.section .fini_array, "aw"', ".quad report"]
+    return "\n".join([*lines, '.section .note.GNU-stack, "", @progbits', ""])
+
+
+def version_script(functions: dict[str, str | None]) -> str:
+    """The linker's script that gives functions the versions that they are imported with; empty where none has one."""
+    names = defaultdict(list)
+    for name, version in functions.items():
+        names[version].append(name)
+    return "".join(f"{v} {{ global: {'; '.join(sorted(n))}; }};\n" for v, n in sorted(names.items(), key=str) if v)
+
+
+def build(site: Path, python: str, headers: Path | None = None, out: Path | None = None) -> dict:
+    """Make the stubs for the PyTorch in a folder of packages, by default where it looks for NVIDIA's libraries.
+
+    Args:
+        site: holds `torch`. python: of that environment; its pip fetches headers.
+        headers: a folder with NVIDIA's `driver_types.h`; by default fetched, 2 MB, and not kept.
+
+    Returns:
+        The manifest: versions, capabilities that PyTorch has kernels for, and which sources made it.
+    """
+    cuda, version = libraries.cuda_version(site), libraries.torch_version(site)
+    out = out or libraries.folder(site)
+    functions, bodies = libraries.wanted(libraries.torch_libraries(site)), answers()
+    for name in bodies:  # what is only looked up by name
+        if re.match(r"cu[A-Z]|nvml", name):
+            functions.setdefault(libraries.owner(name, functions), {}).setdefault(name, None)
+    built_for = libraries.architectures(site / "torch" / "lib" / "libtorch_cuda.so")
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as work:
+        work = Path(work)
+        include = headers or _headers(work, python, cuda)
+        (work / "crt").mkdir()
+        (work / "crt" / "host_defines.h").write_text(
+            "".join(f"#undef {mark.partition('(')[0]}\n#define {mark}\n" for mark in _MARKS.split())
+        )
+        compile_ = ["gcc", "-O2", "-shared", "-fPIC", "-w", f"-L{out}", "-Wl,-rpath,$ORIGIN"]
+        told = {"CUDA_VERSION_SAID": cuda, "ARCHITECTURES": ",".join(map(str, built_for)), **_VERSIONS}
+        told["DRIVER"] = f'"{out / libraries.DRIVER}"'
+        defined = [f"-D{name}={value}" for name, value in told.items()]
+        sources = sorted(NATIVE.glob("*.c"))
+        said(*compile_, f"-I{work}", f"-I{include}", *defined, *sources, "-o", out / BODIES, "-ldl", "-lpthread")
+        for soname, wanted in functions.items():
+            (work / "stub.S").write_text(assembly(soname, wanted, bodies))
+            script = version_script(wanted)
+            (work / "stub.map").write_text(script)
+            versioned = [f"-Wl,--version-script={work / 'stub.map'}"] if script else []
+            bodies_too = ["-Wl,--no-as-needed", f"-l:{BODIES}"]
+            said(*compile_, work / "stub.S", "-o", out / soname, f"-Wl,-soname,{soname}", *bodies_too, *versioned)
+    manifest = {
+        "torch": version,
+        "cuda": cuda,
+        "capabilities": sorted(built_for),
+        "source": source(),
+        "libraries": {soname: len(wanted) for soname, wanted in sorted(functions.items())},
+    }
+    part = out / f"{MANIFEST}.part"
+    part.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    os.replace(part, out / MANIFEST)
+    return manifest
+
+
+def _headers(work, python, cuda):
+    """NVIDIA's headers of that CUDA, from its package, which is not installed."""
+    package = "nvidia-cuda-runtime" if cuda >= 13000 else f"nvidia-cuda-runtime-cu{cuda // 1000}"
+    wish = f"{package}=={cuda // 1000}.{cuda // 10 % 100}.*"
+    try:
+        said(python, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", work, wish)
+    except ValueError as error:
+        raise ValueError(
+            f"rehearsal.headers: {wish} could not be fetched (its headers say how CUDA lays out a device's properties); "
+            "allowed: a network, or `--headers FOLDER` with driver_types.h"
+        ) from error
+    with zipfile.ZipFile(next(work.glob("*.whl"))) as wheel:
+        names = [name for name in wheel.namelist() if re.fullmatch(r"[\w./-]+\.(h|hpp)", name) and ".." not in name]
+        wheel.extractall(work, names)
+    return next(work.rglob("driver_types.h")).parent

@@ -1,0 +1,283 @@
+"""Inside a rehearsed process: what PyTorch's allocator did, kept for a report. Nothing of the script is changed.
+
+It runs in the environment of the script, from the moment at which that imports PyTorch; at the process's end, and when memory
+ran out, it writes what it saw as JSON.
+"""
+
+import atexit
+import importlib
+import importlib.machinery
+import json
+import os
+import sys
+import threading
+import time
+
+from . import history
+
+#: Where reports go; after how many steps of an optimizer a process ends (0: never); where snapshots go; ranks to pretend.
+REPORTS, STEPS = "EVERYBYTE_REHEARSAL_REPORTS", "EVERYBYTE_REHEARSAL_STEPS"
+SNAPSHOTS, ALONE = "EVERYBYTE_REHEARSAL_SNAPSHOTS", "EVERYBYTE_REHEARSAL_ALONE"
+#: Events of the allocator that are kept: of more, the oldest go.
+EVENTS = 1_000_000
+COUNTS = ("requested", "allocated", "reserved")
+
+
+def wait_for_torch() -> None:
+    """Have PyTorch watched as soon as it is imported, and not before."""
+    sys.meta_path.insert(0, _Finder({"torch": start, "transformers.masking_utils": one_sequence_a_row}))
+
+
+class _Finder:
+    """Calls a function with a module once it has been imported."""
+
+    def __init__(self, then):
+        self.then = then
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self.then:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None or spec.loader is None:
+            return None
+        then, run = self.then.pop(name), spec.loader.exec_module
+
+        def exec_module(module):
+            run(module)
+            then(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def one_sequence_a_row(masks) -> None:
+    """Tell Hugging Face's models what they would read from the positions, and a rehearsal reads as 0: that no row packs several."""
+    masks.find_packed_sequence_indices = lambda position_ids: None
+    if _watched:
+        _watched.notes.append(
+            "rows of tokens are taken for one sequence each: what tells packed ones apart would be read as 0"
+        )
+
+
+_watched = None
+
+
+def start(torch) -> None:
+    """Watch this process from here on."""
+    global _watched
+    if torch.version.cuda is None or not hasattr(torch._C, "_cuda_init"):
+        return  # another PyTorch than the rehearsal's: nobody reports, and the launcher says so
+    _watched = _Watched(torch)
+
+
+class _Watched:
+    """What is seen of a process."""
+
+    def __init__(self, torch):
+        self.torch, self.steps, self.notes = torch, 0, []
+        self.marks, self.best, self.phases, self.instant, self.oom = {}, {}, {}, {}, None
+        self.highest, self.backward_line, self.snapshot = {}, None, None
+        self.last_step = int(os.environ.get(STEPS) or 0)
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        torch.backends.cudnn.enabled = False
+        torch.cuda._lazy_call(self._begin)
+        optimizers = importlib.import_module("torch.optim.optimizer")
+        optimizers.register_optimizer_step_pre_hook(self._before_step)
+        optimizers.register_optimizer_step_post_hook(self._after_step)
+        self._watch_backward()
+        self._watch_resets()
+        if ranks := int(os.environ.get(ALONE) or 0):
+            alone(torch, ranks)
+        atexit.register(self._report)
+
+    def _begin(self):
+        memory = self.torch.cuda.memory
+        memory._record_memory_history(enabled="all", context="all", stacks="python", max_entries=EVENTS)
+        self.torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
+
+    def _watch_backward(self):
+        autograd = self.torch.autograd
+        original = autograd.backward
+
+        def backward(*args, **kwargs):
+            self.backward_line = _caller()
+            self._mark("after_forward")
+            original(*args, **kwargs)
+            self._mark("backward_done")
+
+        autograd.backward = backward
+
+    def _watch_resets(self):
+        """A script that has its peaks counted anew shall not make us forget the old ones."""
+        for name in ("reset_peak_memory_stats", "reset_max_memory_allocated"):
+            for module in (self.torch.cuda, self.torch.cuda.memory):
+                original = getattr(module, name, None)
+                if original:
+                    setattr(module, name, self._seen_before(original))
+
+    def _seen_before(self, original):
+        def reset(*args, **kwargs):
+            self._look()
+            return original(*args, **kwargs)
+
+        return reset
+
+    def _devices(self):
+        cuda = self.torch.cuda
+        return range(cuda.device_count()) if cuda.is_initialized() else ()
+
+    def _mark(self, moment):
+        """Live bytes now, and how many allocations there have been."""
+        for device in self._devices():
+            stats = self.torch.cuda.memory_stats(device)
+            if stats:
+                self.marks.setdefault(device, []).append((moment, stats["allocation.all.allocated"]))
+                self.phases.setdefault(device, {})[moment] = stats["requested_bytes.all.current"]
+
+    def _before_step(self, optimizer, args, kwargs):
+        self._mark("after_backward")
+
+    def _after_step(self, optimizer, args, kwargs):
+        self._mark("after_step")
+        self.steps += 1
+        self._look()
+        if self.steps == self.last_step:
+            raise SystemExit(0)
+
+    def _look(self):
+        """Where a device has had more bytes than ever before, find out when and what."""
+        for device in self._devices():
+            stats = self.torch.cuda.memory_stats(device)
+            if not stats:
+                continue
+            highest = self.highest.setdefault(device, dict.fromkeys((*COUNTS, "segments"), 0))
+            found = {count: stats[f"{count}_bytes.all.peak"] for count in COUNTS} | {
+                "segments": stats["segment.all.peak"]
+            }
+            more = found["requested"] > highest["requested"]
+            self.highest[device] = {count: max(value, highest[count]) for count, value in found.items()}
+            if more and self.oom is None:
+                self._remember(device, stats["allocation.all.allocated"], self.torch.cuda.memory._snapshot())
+
+    def _remember(self, device, allocations, snapshot):
+        instant = history.most(snapshot, device)
+        made = sum(event["action"] == "alloc" for event in snapshot["device_traces"][device])
+        self.instant[device] = {
+            "live": instant.live,
+            "at": where(allocations - made + instant.allocation, self.marks.get(device, [])),
+            **self._place(instant.frames),
+            "held": history.holders(instant),
+        }
+        if folder := os.environ.get(SNAPSHOTS):
+            self._keep(snapshot, folder)
+
+    def _place(self, frames):
+        """Where Python was; in backward, whose thread has no Python, where the script called it."""
+        if not frames and self.backward_line:
+            return {"line": self.backward_line, "inner": None, "call": "backward"}
+        return {"line": history.line(frames), "inner": history.inner(frames), "call": history.call(frames)}
+
+    def _keep(self, snapshot, path):
+        """The snapshot as PyTorch's own viewer takes it: a pickle, which we write and never read."""
+        import pickle
+
+        rank = os.environ.get("RANK")
+        if rank not in (None, "0"):
+            root, dot, end = path.rpartition(".")
+            path = f"{root}.rank{rank}.{end}" if dot else f"{path}.rank{rank}"
+        with open(path + ".part", "wb") as file:
+            pickle.dump(snapshot, file)
+        os.replace(path + ".part", path)
+        self.snapshot = path
+
+    def _out_of_memory(self, device, asked, total, free):
+        """PyTorch calls this before it raises."""
+        snapshot = self.torch.cuda.memory._snapshot()
+        events = [e for e in snapshot["device_traces"][device] if e["action"] == "oom"]
+        frames = (events[-1].get("frames") if events else None) or []
+        stats = self.torch.cuda.memory_stats(device)
+        self.oom = {
+            "device": device, "requested": events[-1]["size"] if events else asked, "total": total, "free": free,
+            "at": where(stats["allocation.all.allocated"] + 1, self.marks.get(device, [])),
+            **self._place(frames),
+        }  # fmt: skip
+        self._remember(device, stats["allocation.all.allocated"], snapshot)
+
+    def _report(self):
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self._look()
+        torch = self.torch
+        used = {d: h for d, h in self.highest.items() if h["reserved"]}
+        reads, size = unknown_reads()
+        said = {
+            "pid": os.getpid(), "rank": int(os.environ.get("RANK") or 0), "argv": sys.argv, "torch": torch.__version__,
+            "cuda": torch.version.cuda, "steps": self.steps, "reads": reads, "bytes_read": size,
+            "oom": self.oom, "snapshot": self.snapshot, "notes": self.notes,
+            "ended": self.steps == self.last_step > 0,
+            "devices": [
+                {"device": d, "name": torch.cuda.get_device_name(d), "memory": torch.cuda.get_device_properties(d).total_memory,
+                 **highest, "retries": torch.cuda.memory_stats(d)["num_alloc_retries"],
+                 "phases": self.phases.get(d, {}), "peak": self.instant.get(d)}
+                for d, highest in used.items()
+            ],
+        }  # fmt: skip
+        path = os.path.join(os.environ[REPORTS], f"{time.time_ns()}-{os.getpid()}.json")
+        with open(path + ".part", "w", encoding="utf-8") as file:
+            json.dump(said, file)
+        os.replace(path + ".part", path)
+
+
+def _caller():
+    """The innermost line of the script that is running, as file:line."""
+    frames, frame = [], sys._getframe(2)
+    while frame:
+        frames.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno})
+        frame = frame.f_back
+    return history.line(frames)
+
+
+def where(allocation: int, marks: list[tuple[str, int]]) -> str:
+    """Where in the script an allocation is: before the first step, or in which part of a step.
+
+    Args:
+        allocation: its number. marks: (moment, how many there were by then), in order.
+    """
+    ends = {
+        "after_forward": "forward",
+        "backward_done": "backward",
+        "after_backward": "backward",
+        "after_step": "optimizer step",
+    }
+    for moment, count in marks:
+        if allocation <= count:
+            return ends[moment]
+    return "forward" if marks else "before any backward"
+
+
+def unknown_reads() -> tuple[int, int]:
+    """How often, and how many bytes, were read from the GPU that nobody knows: they were zeros."""
+    import ctypes
+
+    paths = {line.split()[-1] for line in open("/proc/self/maps", encoding="utf-8") if "libeverybyte-rehearsal" in line}
+    if not paths:
+        return 0, 0
+    count, size = ctypes.CDLL(paths.pop()).rehearsal_unknown_reads, ctypes.c_ulonglong()
+    count.restype = ctypes.c_uint
+    return count(ctypes.byref(size)), size.value
+
+
+def alone(torch, ranks: int) -> None:
+    """Be the first of many: the group that is asked for, with nobody else in it; its collectives move nothing, and return."""
+    from torch.distributed import device_mesh, distributed_c10d
+
+    original = distributed_c10d.init_process_group
+
+    def init_process_group(backend=None, *args, **kwargs):
+        kept = {name: kwargs[name] for name in ("timeout", "device_id") if kwargs.get(name) is not None}
+        return original(backend, rank=0, world_size=ranks, store=torch.distributed.HashStore(), **kept)
+
+    distributed_c10d._store_based_barrier = lambda *args, **kwargs: None  # the others will not come
+    for module in (torch.distributed, distributed_c10d, device_mesh):
+        if hasattr(module, "init_process_group"):
+            module.init_process_group = init_process_group

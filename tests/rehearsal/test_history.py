@@ -1,0 +1,67 @@
+"""An allocator's history: the most bytes at once, where that was, what lived then. The snapshots are made up."""
+
+from everybyte.rehearsal import history, watch
+
+FORWARD = [
+    {"filename": "/env/lib/python3.11/site-packages/torch/nn/functional.py", "line": 9, "name": "linear"},
+    {"filename": "/env/lib/python3.11/site-packages/transformers/gpt2.py", "line": 70, "name": "forward"},
+    {"filename": "/x/train.py", "line": 12, "name": "<module>"},
+]
+MADE = [{"filename": "/x/train.py", "line": 3, "name": "<module>"}]
+
+
+def event(action, address, size, frames=()):
+    return {"action": action, "addr": address, "size": size, "frames": list(frames)}
+
+
+def block(address, size, frames=(), state="active_allocated"):
+    return {"address": address, "requested_size": size, "size": 512, "state": state, "frames": list(frames)}
+
+
+def snapshot(events, blocks, device=0):
+    return {"device_traces": [events], "segments": [{"device": device, "blocks": blocks}]}
+
+
+def test_the_peak_is_found_between_what_came_before_and_what_is_left():
+    events = [
+        event("alloc", 2, 100, FORWARD),
+        event("segment_alloc", 9, 2**20),
+        event("alloc", 3, 50, FORWARD),
+        event("free_requested", 2, 100),
+        event("free_completed", 2, 100),
+        event("free_requested", 7, 30),  # from before the history
+        event("alloc", 2, 10),
+    ]
+    left = [block(1, 1000, MADE), block(2, 10), block(3, 50, FORWARD), block(4, 999, state="inactive")]
+    instant = history.most(snapshot(events, left), 0)
+    assert instant.live == 1000 + 30 + 100 + 50 and instant.allocation == 2 and instant.frames == FORWARD
+    assert sorted(size for size, _ in instant.held) == [30, 50, 100, 1000]
+    assert history.holders(instant) == [
+        {"line": "/x/train.py:3", "inner": None, "tensors": 1, "bytes": 1000},
+        {"line": "/x/train.py:12", "inner": "transformers/gpt2.py:70 forward", "tensors": 2, "bytes": 150},
+        {"line": None, "inner": None, "tensors": 1, "bytes": 30},
+    ]
+    few = history.holders(instant, rows=1)
+    assert [row["bytes"] for row in few] == [1000, 180] and few[-1]["tensors"] == 3
+
+
+def test_a_peak_before_the_history():
+    instant = history.most(snapshot([event("free_requested", 1, 500)], []), 0)
+    assert (instant.live, instant.allocation, instant.frames) == (500, 0, [])
+    assert history.most(snapshot([], [block(1, 5)], device=1), 0).live == 0  # another device's
+
+
+def test_whose_line_it_is():
+    assert history.line(FORWARD) == "/x/train.py:12" and history.call(FORWARD) == "linear"
+    assert history.inner(FORWARD) == "transformers/gpt2.py:70 forward" and history.inner(MADE) is None
+    for nobody in ([], None, FORWARD[:1]):
+        assert history.line(nobody) is None and history.inner(nobody) is None
+    library = [{"filename": "/usr/lib/python3.11/threading.py", "line": 1, "name": "run"}, *MADE]
+    assert history.line(library) == "/x/train.py:3" and history.call(library) is None
+
+
+def test_where_in_a_step_an_allocation_is():
+    marks = [("after_forward", 10), ("backward_done", 20), ("after_backward", 21), ("after_step", 30)]
+    found = [watch.where(n, marks) for n in (10, 11, 21, 22, 31)]
+    assert found == ["forward", "backward", "backward", "optimizer step", "forward"]
+    assert watch.where(3, []) == "before any backward"

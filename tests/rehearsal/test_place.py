@@ -1,0 +1,136 @@
+"""The environment of rehearsals: what is refused is refused before anything is written, in one sentence."""
+
+import platform
+import re
+import shutil
+import sys
+
+import pytest
+
+import everybyte as eb
+from everybyte.cli import main
+from everybyte.rehearsal import devices, place, stubs
+
+METADATA = """Metadata-Version: 2.1
+Name: torch
+Version: 2.13.0
+Requires-Dist: filelock
+Requires-Dist: cuda-toolkit[cublas,cudart]==13.0.3; platform_system == "Linux"
+Requires-Dist: cuda-bindings<14,>=13.0.3; platform_system == "Linux" and python_version < "3.15"
+Requires-Dist: nvidia-cudnn-cu13==9.20.0.48; platform_system == "Linux"
+Requires-Dist: triton==3.7.1; platform_system == "Linux"
+"""
+
+
+@pytest.fixture
+def site(tmp_path):
+    folder = tmp_path / "env" / "lib" / "python3.11" / "site-packages"
+    (folder / "torch").mkdir(parents=True)
+    (folder / "torch-2.13.0.dist-info").mkdir()
+    (folder / "torch-2.13.0.dist-info" / "METADATA").write_text(METADATA)
+    return folder
+
+
+@pytest.fixture
+def linux(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(shutil, "which", lambda tool, path=None: f"/usr/bin/{tool}")
+
+
+def files(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_nvidia_s_own_packages_are_refused_before_anything_is_written(site, linux, monkeypatch):
+    (site / "nvidia_cudnn_cu13-9.20.0.48.dist-info").mkdir()
+    monkeypatch.setattr(place, "_run", lambda command: pytest.fail("it runs"))
+    before, folder = files(site.parents[3]), site.parents[2]
+    for refuses in (place.find, place.set_up):
+        with pytest.raises(
+            ValueError, match=r"^rehearse: env has NVIDIA's own libraries \(nvidia_cudnn_cu13-9\.20\.0\.48\)"
+        ):
+            refuses(folder)
+    assert files(site.parents[3]) == before
+
+
+def test_nvidia_s_own_libraries_are_refused_also_without_a_package(site):
+    (site / "nvidia" / "cu13" / "lib").mkdir(parents=True)
+    (site / "nvidia" / "cu13" / "lib" / "libcudart.so.13").write_bytes(b"\x7fELF the real one")
+    assert place.nvidia(site) == ["nvidia/cu13/lib/libcudart.so.13"]
+    (site / "nvidia" / "cu13" / "lib" / "libcudart.so.13").write_bytes(b"\x7fELF " + stubs.BODIES.encode())
+    assert place.nvidia(site) == [] and place.refuse_nvidia(site) is None
+
+
+def test_empty_packages_keep_pip_from_bringing_the_real_ones(site):
+    made = place.stand_in(site)
+    assert made == ["cuda-toolkit", "cuda-bindings", "nvidia-cudnn-cu13", "triton"] and place.nvidia(site) == []
+    text = (site / "cuda_toolkit-13.0.3.dist-info" / "METADATA").read_text()
+    assert "Name: cuda-toolkit\nVersion: 13.0.3\n" in text and "Provides-Extra: cudart\n" in text
+    assert "no GPU" in text and (site / "nvidia_cudnn_cu13-9.20.0.48.dist-info" / "RECORD").exists()
+    assert place.stand_in(site) == []
+
+
+@pytest.mark.parametrize(("system", "machine"), [("darwin", "arm64"), ("win32", "AMD64"), ("linux", "aarch64")])
+def test_elsewhere_than_linux_on_x86_64(monkeypatch, system, machine):
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    with pytest.raises(
+        ValueError, match=rf"^rehearse: it needs Linux on x86-64, and this is \w+ on {machine}; allowed: .*dry-run"
+    ):
+        place.check_machine()
+
+
+def test_without_a_compiler(monkeypatch, linux):
+    monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "gcc" else tool)
+    with pytest.raises(ValueError, match="^rehearse: gcc is not there, and makes the stubs; install gcc"):
+        place.check_machine()
+
+
+def test_without_an_environment_it_says_how_to_make_one(tmp_path, linux, capsys, monkeypatch):
+    monkeypatch.setenv(place.VARIABLE, str(tmp_path / "none"))
+    assert main(["rehearse", "--", "python", "train.py"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "`make rehearsal` sets it up" in err and "everybyte rehearse --set-up" in err
+    with pytest.raises(ValueError, match="^rehearse: there is no environment for it in none"):
+        eb.rehearse(eb.model("gpt2"), eb.Setup())
+
+
+def test_no_network_is_one_sentence(tmp_path, linux, monkeypatch):
+    def fails(command, **options):
+        return type("Done", (), {"returncode": 1, "stderr": "lots\nERROR: No matching distribution found for torch"})
+
+    monkeypatch.setattr(place.subprocess, "run", fails)
+    with pytest.raises(ValueError, match="failed: ERROR: No matching distribution found for torch; it needs a network"):
+        place.set_up(tmp_path / "new", say=lambda text: None)
+    with pytest.raises(ValueError, match=r"^rehearse\.torch: '2\.13' is no version; allowed: 2\.13\.0, 2\.11\.0"):
+        place.set_up(tmp_path / "new", torch="2.13")
+
+
+def test_a_real_gpu_is_better_and_said(tmp_path, linux, monkeypatch):
+    (tmp_path / "nvidiactl").touch()
+    monkeypatch.setattr(place, "_REAL_GPU", (str(tmp_path / "nvidiactl"),))
+    monkeypatch.setattr(place, "_run", lambda command: (_ for _ in ()).throw(ValueError("stop")))
+    said = []
+    with pytest.raises(ValueError, match="stop"):
+        place.set_up(tmp_path / "new", say=said.append)
+    assert said[0] == "This machine has a GPU: `everybyte measure` says more than any rehearsal."
+
+
+def test_a_gpu_of_the_catalog_as_the_stubs_are_told_of_it():
+    found = devices.environment(devices.find("a100-80gb", [75, 80]), 2)
+    assert found["REHEARSAL_MULTIPROCESSORS"] == "108" and found["REHEARSAL_SHARED"] == str(163 * 1024)
+    assert found["REHEARSAL_CAPABILITY"] == "80" and found["REHEARSAL_GPUS"] == "2"
+    assert found["REHEARSAL_NAME"] == "rehearsed NVIDIA A100 SXM4 80 GB (no GPU)"
+    for gpu in eb.gpus().values():  # what has compute capability has all that stubs are told
+        if re.fullmatch(r"[\d.]+", gpu.capability):
+            assert gpu.multiprocessors and gpu.l2 and gpu.shared_memory, gpu.name
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("mi300x", "is not NVIDIA's"), ("v100-16gb", "allowed: 7.5 or more"), ("h2000", "did you mean 'h200'")],
+)
+def test_a_gpu_that_cannot_be_rehearsed(name, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        devices.find(name, [75, 80, 90])

@@ -1,0 +1,140 @@
+"""Scripts that know nothing of this project, on a GPU that does nothing."""
+
+import json
+import os
+import pickletools
+import subprocess
+
+import pytest
+
+from everybyte.cli import main
+from everybyte.rehearsal import rehearse_script
+
+TRAIN = """
+import sys, torch
+from torch import nn
+net = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)).cuda()
+optimizer = torch.optim.AdamW(net.parameters())
+for step in range(1000):
+    x = torch.randn(int(sys.argv[1]), 256, device="cuda")
+    net(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    torch.cuda.reset_peak_memory_stats()
+"""
+NUMBERS = 256 * 1024 + 1024 + 1024 * 256 + 256
+RANKS = """
+import os, torch
+import torch.distributed as dist
+from torch import nn
+dist.init_process_group("nccl")
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+net = nn.parallel.DistributedDataParallel(nn.Linear(512, 512).cuda(), device_ids=[rank])
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    net(torch.randn(4, 512, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(dist.get_world_size())
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def written(text, name="train.py"):
+        (tmp_path / name).write_text(text)
+        return name
+
+    return written
+
+
+def test_a_training_script(here, script, tmp_path):
+    found = rehearse_script(
+        ["python", script(TRAIN), "4096"], "rtx-4090", steps=3, snapshot=tmp_path / "snapshot.pickle"
+    )
+    (process,) = found.processes
+    (device,) = process["devices"]
+    assert (found.status, process["steps"], process["ended"], found.oom) == (0, 3, True, False)
+    assert device["name"] == "rehearsed NVIDIA GeForce RTX 4090 (no GPU)"
+    hidden, wide = 4 * 4096 * 256, 4 * 4096 * 1024
+    # Weights and both states, x, two products of the hidden layer; the loss's gradient is of one number, expanded.
+    assert device["requested"] >= 3 * 4 * NUMBERS + hidden + 2 * wide
+    assert device["requested"] <= device["allocated"] <= device["reserved"]
+    assert device["phases"]["after_step"] >= 4 * 4 * NUMBERS
+    assert device["peak"]["live"] == device["requested"] and device["peak"]["at"] == "backward"
+    assert device["peak"]["line"].endswith("train.py:8")  # the call of backward: its thread has no Python
+    assert sum(row["bytes"] for row in device["peak"]["held"]) == device["requested"]
+    lines = {row["line"] and row["line"].rpartition(":")[2] for row in device["peak"]["held"]}
+    assert {"4", "7", "8"} <= lines
+    assert "train.py:8, in backward" in str(found)
+    operations = {op.name for op, _, _ in pickletools.genops((tmp_path / "snapshot.pickle").read_bytes())}
+    assert not operations & {"GLOBAL", "STACK_GLOBAL", "REDUCE"}  # numbers and names alone: no code in it
+
+
+def test_out_of_memory_is_told_with_its_line(here, script, capfd):
+    status = main(["rehearse", "--gpu", "h200", "--memory", "2GiB", "--json", "--", "python", script(TRAIN), "300000"])
+    out, err = capfd.readouterr()
+    said = json.loads(out)
+    assert status == said["status"] == 1 and said["witness"] == "rehearse" and said["oom"] is True
+    (process,) = said["processes"]
+    assert process["oom"]["requested"] == 4 * 300000 * 1024 and process["oom"]["line"].endswith("train.py:8")
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.14 GiB" in err
+
+
+def test_ranks_by_torchrun_and_one_of_many_alone(here, script, capfd):
+    command = ["python", script(RANKS)]
+    found = rehearse_script(["torchrun", "--nproc-per-node=2", command[1]], gpus=2)
+    assert found.status == 0 and [process["rank"] for process in found.processes] == [0, 1]
+    assert {process["devices"][0]["requested"] for process in found.processes} == {found.peak}
+    alone = rehearse_script(command, gpus=64, alone=True)
+    assert alone.status == 0 and alone.peak == found.peak and len(alone.processes) == 1
+    assert capfd.readouterr().out.split() == ["2", "2", "64"]
+
+
+def test_what_never_used_a_gpu_is_said(here, script):
+    with pytest.raises(
+        ValueError, match=r"^rehearse\.command: python nothing\.py put nothing on a GPU; it ended with exit"
+    ):
+        rehearse_script(["python", script("import torch\n", "nothing.py")])
+    with pytest.raises(ValueError, match=r"did not import the rehearsal's PyTorch; it ended with exit status 3"):
+        rehearse_script(["python", script("import sys; sys.exit(3)\n", "nothing.py")])
+    with pytest.raises(ValueError, match=r"^rehearse\.command: there is no 'no-such-program' in"):
+        rehearse_script(["no-such-program"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--"], "nothing to run"), ([], "nothing to run"), (["--grid", "--", "python"], "nothing to run"),
+        (["--gpu", "h2000", "--", "python", "x"], "did you mean 'h200'"), (["--gpus", "99", "--", "python", "x"], "rehearse.gpus: 99"),
+        (["--memory", "lots", "--", "python", "x"], "lots"), (["--steps", "-1", "--", "python", "x"], "rehearse.steps: -1"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(here, capsys, arguments, said):
+    assert main(["rehearse", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and said in err and err.count("\n") == 1
+
+
+def test_outside_of_a_rehearsal_the_environment_has_no_gpu(here):
+    code = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count())"
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("REHEARSAL", "PYTHONPATH"))
+    }
+    done = subprocess.run([here.python, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.split() == ["False", "0"]
+
+
+def test_the_script_s_own_site_customization_still_runs(here, script, tmp_path, monkeypatch):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("import builtins; builtins.told = True\n")
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(tmp_path / "own"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    )
+    text = "import torch\nassert told\nx = torch.ones(1000, device='cuda')\ntorch.ones(1, device='cuda').item()\n"
+    found = rehearse_script(["python", script(text)])
+    assert found.status == 0 and found.peak == 4004 and found.processes[0]["reads"] == 1

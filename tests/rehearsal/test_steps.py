@@ -1,0 +1,77 @@
+"""The book's own step on stubs: requested is what the dry run counts, and cuBLAS's workspaces."""
+
+import pytest
+
+import everybyte as eb
+from everybyte.lab import Configuration
+from everybyte.rehearsal import read, rehearse, rehearse_grid, steps
+
+SMALL = eb.Model(name="small", layers=2, width=64, heads=2, vocabulary=1001, positions=64)
+SETUP = eb.Setup(batch=2, sequence=64, precision="bf16-mixed")
+HOPPER, OTHERS = 2 * 33_554_432, 2 * 8_519_680
+
+
+@pytest.fixture(scope="module")
+def plain(here):
+    return rehearse(SMALL, SETUP, "h200")
+
+
+def test_what_is_asked_for_is_counted_to_the_byte(plain):
+    counted = eb.dry_run(SMALL, SETUP)
+    assert plain.workspace == HOPPER and plain.requested == counted.peak + HOPPER
+    assert {name: size - HOPPER for name, size in plain.phases.items()} == counted.phases
+    assert plain.peak_at == counted.peak_at and plain.attention_kernel == "flash"
+    assert plain.requested <= plain.allocated <= plain.reserved and plain.segments > 0
+    assert eb.compare(eb.budget(SMALL, SETUP), counted, plain).differences["peak"] == HOPPER
+
+
+def test_segments_that_grow_have_no_block_that_is_not_split(here):
+    found = rehearse(SMALL, SETUP, "h200", expandable=True)
+    assert found.allocated == eb.dry_run(SMALL, SETUP, rounding=512).peak + HOPPER
+
+
+def test_a_100_has_smaller_workspaces_and_a_t4_no_flash_kernel(here):
+    assert rehearse(SMALL, SETUP, "a100-80gb").workspace == OTHERS
+    turing = rehearse(SMALL, SETUP.replace(precision="fp16-mixed"), "t4")
+    assert turing.attention_kernel == "memory-efficient" and turing.workspace == OTHERS
+    assert rehearse(SMALL, SETUP, "t4").attention_kernel == "math"
+
+
+def test_rank_0_of_many_in_a_fresh_process_has_no_weights_too_many(here):
+    """The first `fully_shard` of a process imports what keeps a block's whole weights, unless what nothing uses is collected."""
+    setup = SETUP.replace(gpus=4, sharding="zero3")
+    found = rehearse(SMALL, setup)
+    assert found.requested - HOPPER == eb.dry_run(SMALL, setup).peak
+    assert found.phases["rest"] - HOPPER == eb.dry_run(SMALL, setup).phases["rest"]
+
+
+def test_out_of_memory_as_it_would_be(here):
+    large = SETUP.replace(batch=1024)
+    found = rehearse(SMALL, large, memory=2**30)
+    assert found.oom and found.out_of_memory["at"] in ("forward", "backward") and found.reserved <= 2**30
+    assert not rehearse(SMALL, large, memory=2**34).oom
+
+
+def test_the_grid_goes_on_where_it_stopped(here, tmp_path):
+    wanted = [Configuration("test", SMALL, SETUP.replace(batch=b)) for b in (1, 2, 3)]
+    said = []
+    first = rehearse_grid("h200", tmp_path, configurations=wanted[:2], workers=2, say=said.append)
+    assert len(first.found) == 2 and "2 of them now, 0 failed" in said[-1]
+    (tmp_path / "h200.jsonl").rename(tmp_path / "h200.jsonl.part")  # as an interruption leaves it
+    again = rehearse_grid("h200", tmp_path, configurations=wanted, workers=1, say=said.append)
+    assert "1 of them now, 0 failed" in said[-1] and set(again.found) == {(SMALL, c.setup) for c in wanted}
+    assert read(tmp_path / "h200.jsonl").found.keys() == again.found.keys() and not again.stale
+    assert not (tmp_path / "h200.jsonl.part").exists()
+
+
+def test_what_ran_on_no_rehearsal_s_device_is_refused(monkeypatch):
+    measured = type("Measured", (), {"witness": "measure", "device": {"name": "a real one"}})
+    monkeypatch.setattr(steps, "ask", lambda *args, **options: (measured, True))
+    with pytest.raises(steps.Failed, match="it ran on a real one, which is no rehearsal's device"):
+        steps.one(None, SMALL, SETUP, eb.gpu("h200"), 1.0)
+
+
+@pytest.mark.parametrize("changes", [{"memory": 5}, {"expandable": 1}, {"gpu": "h2000"}, {"gpu": "mi300x"}])
+def test_bad_input(here, changes):
+    with pytest.raises(ValueError, match=r"^(rehearse|gpu)\."):
+        rehearse(SMALL, SETUP, **changes)
