@@ -17,7 +17,7 @@ SETUPS = [
 
 def test_the_tensors_are_the_library_s_block():
     """Every tensor of the ledger's block is at one operation, and together they are the formula."""
-    total = sum(kept(*names) for _, tensors, _ in OPERATIONS for names in tensors.values())
+    total = sum(kept(names) for _, tensors, _ in OPERATIONS for names in tensors.values())
     assert sympy.expand(total - eb.formula("activations.block").expr) == 0
     every = [name for _, tensors, _ in OPERATIONS for names in tensors.values() for name in names]
     assert len(every) == len(set(every))

@@ -14,6 +14,10 @@ import picture from "./picture.mjs";
 import { play } from "./page.mjs";
 export default ({ spec, state, steps }) => play(picture, spec, state, steps);
 """
+SAY = """
+import { pure } from "./picture.mjs";
+export default ({ spec, states }) => states.map((state) => pure.describe(spec, state));
+"""
 SETUPS = [
     {},
     {"precision": "bf16-mixed", "attention": "eager"},
@@ -59,7 +63,7 @@ def test_the_presets_are_what_they_are_called(preset, said):
 
 def test_an_instant_is_named():
     explorer = explore.step(setup=eb.Setup())
-    at = eb.budget(eb.model("gpt2"), eb.Setup()).operations.index(("gelu", "forward", "blocks.6"))
+    at = eb.budget(eb.model("gpt2"), eb.Setup()).operations.index(("gelu", "forward", "blocks.6.mlp"))
     place = next(p for p in range(PLACES) if explorer.kind.compute(explorer.values(look=0, place=p)).at == at)
     said = explorer.describe(explorer.state | {"look": 0, "place": place})
     assert f"Operation {at} of 349, forward, block 7 of 12, gelu: weights 474.70 MiB, " in said
@@ -76,5 +80,19 @@ def test_a_moved_slider_says_where_it_is(node):
 
 def test_a_model_of_your_own_is_shown_as_text():
     assert explore.step(SMALL, eb.Setup(batch=2, sequence=32)).describe().startswith("<i>small</i>, fp32, flash, adamw")
-    with pytest.raises(ValueError, match="llama-2-7b"):
-        explore.step(eb.model("llama-2-7b"))
+    with pytest.raises(ValueError, match="Model.causal: False of bert-base"):
+        explore.step(eb.model("bert-base"))
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"precision": "bf16-mixed", "attention": "eager", "optimizer_impl": "loop"}], ids=str
+)
+def test_a_llama_s_step_is_the_budget_s(changes, node):
+    llama = eb.model("llama-3.2-1b").replace(name="small llama", layers=5, vocabulary=1000)
+    setup = eb.Setup(batch=1, sequence=64, **changes)
+    explorer, budget = explore.step(llama, setup), eb.budget(llama, setup)
+    course = explorer.kind.compute(explorer.values())
+    assert course.operations == budget.operations and course.timeline() == budget.timeline()
+    assert list(explorer._controls["model"].options) == ["small llama"]
+    said = node(SAY, {"spec": explorer.picture.spec, "states": [explorer.state]}, picture=explorer.source)
+    assert said == [explorer.describe()]

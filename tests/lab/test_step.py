@@ -304,7 +304,9 @@ def test_the_meter_of_cuda(cuda, small):
     with cuda:
         measurement, clean = measured(small, setup, steps=0, limit=2 * 1024**3)
     trace = eb.dry_run(small, setup)
-    assert clean and measurement.rounding == 512 and measurement.phases == trace.phases and measurement.peak == trace.peak
+    assert (
+        clean and measurement.rounding == 512 and measurement.phases == trace.phases and measurement.peak == trace.peak
+    )
     assert measurement.steps == 0 and measurement.step_ms is None and not measurement.timed
     assert measurement.retries == 0 and cuda.marked == [0.25]
     assert measurement.driver_used == {"cuda": 1024**3, "nvml": None}

@@ -1,15 +1,11 @@
 """Chapter 23's explorer: the peak of one step of the same sequences, cut into ever more micro-batches whose gradients add up."""
 
-from sympy import Min, ceiling
-
 from .. import checks, draw
 from ..catalog import Gpu, Model
-from ..formulas import bindings
-from ..formulas.symbols import SYMBOLS, B, accumulated, foreach
 from ..setup import Setup
 from .controls import Choice, precision_label, shared
 from .explorer import Explorer
-from .planning import CHUNKS, PARTS, SAME, instants
+from .planning import BASE, CHUNKS, CUT, PARTS, courses, sizes_of_gpt2
 from .precision import Peak
 
 #: Into how many micro-batches a step's sequences are cut, at most: there are no more of them than sequences.
@@ -17,7 +13,6 @@ CUTS = [2**i for i in range(7)]
 _KINDS = (0, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1)
 _CHUNKED = f"loss in {CHUNKS} chunks"
 _LOSSES = {"plain loss": {"chunked": 0, "loss_chunks": 1}, _CHUNKED: {"chunked": 1, "loss_chunks": CHUNKS}}
-_N = SYMBOLS["accumulation"].symbol
 
 
 def _some(n, one, more):
@@ -35,17 +30,15 @@ def batches(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | N
         ValueError: a model that is not one of GPT-2's four sizes, a number of sequences, of tokens in one or of micro-batches
             that is none of those offered, a GPU that is not in the catalog.
     """
-    from ..catalog import models
-
-    known = {name: m for name, m in models().items() if not m.unlike_gpt() and m.qkv_bias}
+    known, options, deepest = sizes_of_gpt2()
     start, chosen = model or known["gpt2-xl"], setup or Setup(precision="fp32")
     checks.one_of("batches", "model", start.name, known)
-    cuts = {_some(n, "micro-batch", "micro-batches"): {"accumulation": n, "accumulated": int(n > 1)} for n in CUTS}
-    steps = {"foreach": {"foreach": 1}, "fused": {"foreach": 0}}
+    cuts = {_some(n, "micro-batch", "micro-batches"): {"accumulation": n} for n in CUTS}
+    steps = {"foreach": {"impl_no": 0}, "fused": {"impl_no": 2}}
     loss = _CHUNKED if chosen.loss == "chunked" else "plain loss"
     sequences = {_some(2**i, "sequence", "sequences"): {"batch": 2**i} for i in range(9)}
     controls = [
-        Choice("model", "model", {name: bindings(m, None) for name, m in known.items()}, start.name),
+        Choice("model", "model", options, start.name),
         shared("precision", precision_label(chosen)),
         Choice("attention", "attention", {"flash": {"eager": 0}, "eager": {"eager": 1}}, chosen.attention),
         Choice("loss", "loss", _LOSSES, loss),
@@ -74,7 +67,7 @@ def batches(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | N
     }
     parts = [(part, draw.part(part).label, part) for part in PARTS]
     return Explorer(
-        "One step, cut into micro-batches", controls, Peak(parts, bars="cut", instants=instants(_KINDS)), presets, base=SAME | {"segmented": 0},
-        derived=[("accumulated", accumulated * Min(B - 1, 1)), ("batch", ceiling(B / _N)), ("fused_adam", 1 - foreach)],
+        "One step, cut into micro-batches", controls, Peak(parts, bars="cut", courses=courses("batches", deepest, _KINDS)), presets,
+        base=BASE | {"segmented": 0}, derived=CUT,
         subject=("model", "precision", "attention", "loss", "step", "whole", "cut"), also=("batch", "sequence"),
     )  # fmt: skip

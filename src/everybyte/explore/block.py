@@ -9,50 +9,68 @@ from .. import draw, units
 from ..catalog import Model
 from ..draw.palette import CARD, INK
 from ..formulas import bindings
-from ..formulas.ledger import Ledger, exact
+from ..formulas.readings import both, expression, merged, more, reading
+from ..formulas.step import gpt
 from ..formulas.symbols import L
 from ..setup import Setup
 from ..tables import Table
-from .controls import Choice, precision_label, shared
+from ..theory.reading import operations, standing
+from .controls import Choice, gpts, precision_label, shared
 from .explorer import Explorer
 from .pictures import quantity
 
-_LEDGER = Ledger(exact)
-
-#: (operation, {what it keeps: tensors of the ledger}, what is said where it keeps nothing of its own). A tensor that two
-#: operations keep stands at the first. The block's output is the next one's input and as large: it stands for the input.
+#: (operation, {what it keeps: [(operation that makes it, which of the tensors that it makes; None for all)]}, what is said where
+#: it keeps nothing of its own). A tensor that two operations keep stands at the first. The block's output is the next one's
+#: input and as large: it stands for the input.
 OPERATIONS = (
-    ("norm 1", {"its input": {"x_out"}, "statistics": {"stats1"}}, ""),
-    ("qkv", {"its input": {"n1", "n1_cast"}}, ""),
+    ("norm 1", {"its input": [("residual 2", 0)], "statistics": [("norm 1", 1), ("norm 1", 2)]}, ""),
+    ("qkv", {"its input": [("norm 1", 0), ("qkv input cast", None)]}, ""),
     (
         "attention",
         {
-            "query, key, value": {"qkv", "q", "k", "v", "q_padded", "k_padded", "v_padded"},
-            "its output": {"flash"},
-            "log-sum-exp": {"lse", "lse32", "seed", "offset"},
-            "softmax": {"weights"},
-            "after dropout": {"weights_dropped"},
-            "16-bit copy": {"weights_cast"},
-            "dropout mask": {"weights.mask"},
-            "causal mask": {"future"},
+            "query, key, value": [(f"{x}{made}", None) for made in (" copied", " padded") for x in "qkv"]
+            + [("qkv", None)],
+            "its output": [("flash attention", 0)],
+            "log-sum-exp": [("flash attention", i) for i in (1, 2, 3)],
+            "softmax": [("softmax", None)],
+            "after dropout": [("weights dropout", 0)],
+            "16-bit copy": [("weights cast", None)],
+            "dropout mask": [("weights dropout", 1)],
+            "causal mask": [("causal mask", None)],
         },
         "",
     ),
-    ("out", {"its input": {"heads", "flash_cut"}}, "its input is attention's output, counted there"),
-    ("dropout", {"mask": {"out.mask"}}, "no dropout, no mask"),
+    ("out", {"its input": [("heads merged", None), ("heads", None)]}, "its input is attention's output, counted there"),
+    ("dropout", {"mask": [("out dropout", 1)]}, "no dropout, no mask"),
     ("+", {}, "an addition needs nothing"),
-    ("norm 2", {"its input": {"x_mid"}, "statistics": {"stats2"}}, ""),
-    ("up", {"its input": {"n2", "n2_cast"}}, ""),
-    ("gelu", {"its input": {"up"}}, ""),
-    ("down", {"its input": {"gelu"}}, ""),
-    ("dropout", {"mask": {"down.mask"}}, "no dropout, no mask"),
+    ("norm 2", {"its input": [("residual 1", 0)], "statistics": [("norm 2", 1), ("norm 2", 2)]}, ""),
+    ("up", {"its input": [("norm 2", 0), ("up input cast", None)]}, ""),
+    ("gelu", {"its input": [("up", None)]}, ""),
+    ("down", {"its input": [("gelu", None)]}, ""),
+    ("dropout", {"mask": [("down dropout", 1)]}, "no dropout, no mask"),
     ("+", {}, "an addition needs nothing"),
 )
 
 
-def kept(*names: str):
-    """Bytes of the ledger's tensors that a block's forward leaves standing, as an expression."""
-    return _LEDGER.kept("block_forward", names=names)
+def kept(tensors):
+    """Bytes of some tensors that a block's forward leaves standing, as an expression."""
+
+    def read(**on):
+        found = reading(**on)
+        return found.bytes(p for name, i, p in _standing(found) if (name, i) in tensors or (name, None) in tensors)
+
+    return expression(merged(read, _MATTERS) + more(read, "dropped", both("eager")))
+
+
+#: The switches that matter to what a block keeps, beside precision and dropout.
+_MATTERS = ("eager", both("narrow"), both("several", "heads"))
+
+
+def _standing(found):
+    """(operation, which of its tensors, piece) of the second block's activations that are there after forward."""
+    forward = [o for o in operations(found.course.items) if o.phase == "forward"]
+    makers = [o for o in forward if dict(o.place).get("block") == 1]
+    return [left for left in standing(makers, forward) if left[2].part == "activations"]
 
 
 @dataclass(frozen=True)
@@ -143,12 +161,10 @@ def block(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     Raises:
         ValueError: a model that is not of GPT-2's architecture.
     """
-    from ..catalog import models
-
-    start = model or models()["gpt2"]
-    if unlike := start.unlike_gpt():
+    known = gpts()
+    start = model or known["gpt2"]
+    if unlike := gpt(start, None):
         raise ValueError(unlike)
-    known = {name: m for name, m in models().items() if not m.unlike_gpt()}
     known = (
         {**{n: m for n, m in known.items() if n != start.name}, start.name: start}
         if known.get(start.name) != start
@@ -163,7 +179,7 @@ def block(model: Model | None = None, setup: Setup | None = None) -> Explorer:
         shared("batch", setup and f"{setup.batch:,}"),
         shared("sequence", setup and f"{setup.sequence:,}"),
     ]  # fmt: skip
-    rows = [(name, [(t, kept(*names)) for t, names in tensors.items()], note) for name, tensors, note in OPERATIONS]
+    rows = [(name, [(t, kept(made)) for t, made in tensors.items()], note) for name, tensors, note in OPERATIONS]
     whole = L * Add(*(q for _, tensors, _ in rows for _, q in tensors))
     plain = {"model": start.name, "attention": "flash", "dropout": "no dropout"}
     presets = {

@@ -2,14 +2,29 @@
 
 from dataclasses import dataclass
 
+from sympy import Min, ceiling
+
 from .. import units
 from ..catalog import Model
 from ..formulas.compute import BACKWARD, FORWARD
+from ..formulas.symbols import K, L, segmented
 from ..setup import Setup
 from .controls import Choice
+from .courses import BY, LONE, UPDATE_BY, Courses, batches_of, updates_of
 from .explorer import Explorer
 from .pictures import quantity
-from .step import DERIVED, PLAIN, REST, Timeline, controls_of, ledgers, offered
+from .step import PLAIN, Timeline, controls_of, dropouts_of, offered
+
+#: How many segments there are but the last, which has the blocks that are left; where there are more than two, two.
+_FULL = ceiling(L / K) - 1
+DERIVED = [
+    LONE,
+    ("few", segmented * Min(_FULL, 2)),
+    ("wide", segmented * Min(K, 2)),
+    ("rest", segmented * Min(L - K * _FULL, 2)),
+]
+#: The values without checkpointing.
+WITHOUT = {"segmented": 0, "selective": 0, "segment": 1}
 
 
 @dataclass(frozen=True)
@@ -32,13 +47,17 @@ class Forgetting(Timeline):
 
     def spec(self):
         """What the picture needs to know."""
-        return super().spec() | {"done": quantity(self.done).name, "again": quantity(self.again).name}
+        return super().spec() | {
+            "done": quantity(self.done).name,
+            "again": quantity(self.again).name,
+            "without": WITHOUT,
+        }
 
     def compute(self, values):
         """The step, with `plain`, the peak without checkpointing, `left` by forward, and the `share` made again."""
-        ledger = "segments" if values["segmented"] else "selective" if values["selective"] else "none"
-        course = self._walked(values, ledger, values["segment"] if values["segmented"] else 0)
-        course.plain = self._walked(values, "none", 0).peak if ledger != "none" else course.peak
+        course = super().compute(values)
+        without = values | WITHOUT | {"few": 0, "wide": 0, "rest": 0}
+        course.plain = super().compute(without).peak if values["segmented"] or values["selective"] else course.peak
         course.left = course.timeline()["activations"][course.marks["after_forward"]]
         course.share = quantity(self.again)(**values) / quantity(self.done)(**values)
         return course
@@ -65,16 +84,16 @@ class Forgetting(Timeline):
 
 
 def checkpointing(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """One training step of a GPT with the plain loss, in exact tensor bytes: how much its forward forgets is yours.
+    """One training step with the plain loss, in exact tensor bytes: how much its forward forgets is yours.
 
     Args:
-        model, setup: what it opens with, a model of your own too; by default GPT-2 with full checkpointing, and what the
+        model, setup: what it opens with, a Llama or a model of your own too; by default GPT-2 with full checkpointing, and what the
             other explorers show.
 
     Raises:
-        ValueError: a model that is not of GPT-2's architecture; a batch or a sequence that is no power of two.
+        ValueError: a model whose step is not derived; a batch or a sequence that is no power of two.
     """
-    controls = controls_of(model, setup)
+    controls, models = controls_of(model, setup, without_biases=False)
     deepest = max(values["layers"] for values in controls[0].options.values())
     kept = {"segmented": 0, "selective": 0, "segment": 1}
     options = {"none": kept, "selective": kept | {"selective": 1}, "full": kept | {"segmented": 1}}
@@ -93,8 +112,35 @@ def checkpointing(model: Model | None = None, setup: Setup | None = None) -> Exp
         "the root of 36": large | {"checkpointing": "every 6"},
         "XL, eager, selective": eager | {"checkpointing": "selective"},
     }
+    layers = {values["layers"] for values in controls[0].options.values()}
+    courses = Courses(
+        "checkpointing",
+        (*BY, "selective", "few", "wide", "rest"),
+        _cases(models, layers),
+        UPDATE_BY,
+        updates_of(models),
+    )
     return Explorer(
-        "The bytes of one training step that forgets", controls, Forgetting(ledgers("none", "segments", "selective"), REST),
+        "The bytes of one training step that forgets", controls, Forgetting(courses),
         offered(controls, presets), derived=DERIVED,
         subject=("model", "precision", "attention", "dropout", "optimizer", "optimizer_impl", "checkpointing"),
     )  # fmt: skip
+
+
+def _cases(models, layers):
+    """Cases of `BY`, and of how many segments there are, how wide, and with how many blocks left: at most two of each."""
+    found, dropouts = {}, dropouts_of(models)
+    for saving, more in (((0, 0, 0, 0), {}), ((1, 0, 0, 0), {"checkpointing": "selective"})):
+        found |= {(*key, *saving): case for key, case in batches_of(models, dropouts, **more).items()}
+    plans = {}
+    for depth in sorted(layers):
+        for segment in range(1, depth + 1):
+            full = -(-depth // segment) - 1
+            plan = min(full, 2), min(segment, 2), min(depth - full * segment, 2)
+            size = min(segment, 5), min(full, 5), min(depth - full * segment, 5)
+            plans[plan] = max(plans.get(plan, size), size)
+    for plan, (segment, full, rest) in plans.items():
+        deep = [model.replace(layers=full * segment + rest) for model in models]
+        setup = {"checkpointing": "every-k", "checkpoint_every": segment} if segment > 1 else {"checkpointing": "full"}
+        found |= {(*key, 0, *plan): case for key, case in batches_of(deep, dropouts, **setup).items()}
+    return found

@@ -154,24 +154,36 @@ def shared(name: str, start: str | None = None) -> Choice:
     return Choice(name, label, options, start, kind, shared=True)
 
 
-def of_the_step(setup, chosen, longest: int) -> list[Choice]:
+def gpts() -> dict:
+    """The models of the catalog that the formulas of a GPT hold for, by name."""
+    from ..catalog import models
+    from ..formulas.step import gpt
+
+    return {name: model for name, model in models().items() if gpt(model, None) is None}
+
+
+def of_the_step(setup, chosen, longest: int, dropouts=(0, 1)) -> list[Choice]:
     """The controls of one step on one GPU, but for its model and its precision.
 
     Args:
         setup: what was asked for; None leaves the shared ones as they are. chosen: what the others start with.
-        longest: the most tokens in a sequence.
+        longest: the most tokens in a sequence; two are the least. dropouts: whether there may be dropout: 0, 1.
     """
     from ..setup import OPTIMIZER_IMPLS
 
-    impls = {i: {"foreach": int(i == "foreach"), "loop": int(i == "loop")} for i in OPTIMIZER_IMPLS}
+    impls = {
+        name: {"foreach": int(name == "foreach"), "loop": int(name == "loop"), "impl_no": i}
+        for i, name in enumerate(OPTIMIZER_IMPLS)
+    }
+    masks = {"(no dropout)": 0, "dropout": 1}
     dropout = "dropout" if chosen.dropout else "(no dropout)"
     return [
         Choice("attention", "attention", {"flash": {"eager": 0}, "eager": {"eager": 1}}, chosen.attention),
-        Choice("dropout", "dropout", {"(no dropout)": {"dropout": 0}, "dropout": {"dropout": 1}}, dropout),
+        Choice("dropout", "dropout", {label: {"dropout": i} for label, i in masks.items() if i in dropouts}, dropout),
         shared("optimizer", setup and setup.optimizer),
         Choice("optimizer_impl", "implementation", impls, chosen.optimizer_impl),
         shared("batch", setup and f"{setup.batch:,}"),
-        Choice("sequence", "sequence (tokens)", _powers("sequence", longest.bit_length() - 1),
+        Choice("sequence", "sequence (tokens)", _powers("sequence", longest.bit_length() - 1, 1),
                f"{min(chosen.sequence, longest):,}", kind="slider"),
     ]  # fmt: skip
 
@@ -201,24 +213,26 @@ def precision_label(setup) -> str:
 def _precisions():
     from ..formulas import bindings
     from ..setup import MASTER_GRADIENTS, PRECISIONS, Setup
+    from .courses import numbers_of
 
     setups = [
         Setup(precision=p, master_gradients=m)
         for p in PRECISIONS
         for m in (MASTER_GRADIENTS if p == "bf16-master" else ["bf16"])
     ]
-    return _decided_by({precision_label(s): s for s in setups}, lambda s: bindings(None, s))
+    return _decided_by({precision_label(s): s for s in setups}, lambda s: bindings(None, s) | numbers_of(s))
 
 
 def _optimizers():
     from ..formulas import bindings
     from ..setup import OPTIMIZERS, Setup
+    from .courses import numbers_of
 
-    return _decided_by({o: Setup(optimizer=o) for o in OPTIMIZERS}, lambda s: bindings(None, s))
+    return _decided_by({o: Setup(optimizer=o) for o in OPTIMIZERS}, lambda s: bindings(None, s) | numbers_of(s))
 
 
-def _powers(name: str, most: int):
-    return {f"{2**i:,}": {name: 2**i} for i in range(most + 1)}
+def _powers(name: str, most: int, least: int = 0):
+    return {f"{2**i:,}": {name: 2**i} for i in range(least, most + 1)}
 
 
 _OPTIONS = {

@@ -114,7 +114,8 @@ class Explorer(widgets.VBox):
         return state
 
     def _spec(self, quantities):
-        needed = {s.name for q in quantities for s in quantity(q).symbols} | {"capacity", "capacity_label"}
+        needed = {s.name for q in quantities for s in quantity(q).symbols} | {"capacity", "capacity_label", "segment"}
+        needed |= set(getattr(self.kind, "names", ()))
         controls = [c.spec() for c in self._controls.values()]
         for c in controls:
             for option in c.get("options", ()):

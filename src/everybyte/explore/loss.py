@@ -2,9 +2,10 @@
 
 from ..catalog import Model
 from ..formulas import bindings, formula
+from ..formulas.step import gpt
 from ..formulas.symbols import L
 from ..setup import Setup
-from .controls import Choice, precision_label, shared
+from .controls import Choice, gpts, precision_label, shared
 from .explorer import Explorer
 from .pictures import Lines
 
@@ -23,9 +24,9 @@ def loss(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     from ..catalog import models
 
     start = model or models()["gpt2"]
-    if unlike := start.unlike_gpt():
+    if unlike := gpt(start, None):
         raise ValueError(unlike)
-    known = {name: m for name, m in models().items() if not m.unlike_gpt()} | {start.name: start}
+    known = gpts() | {start.name: start}
     sizes = {m.vocabulary: name for name, m in reversed(models().items())}
     own = "(the model's own)"
     vocabularies = {own: {}} | {f"{v:,}, as {sizes[v]}": {"vocabulary": v} for v in sorted(sizes)}

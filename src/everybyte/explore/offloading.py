@@ -5,8 +5,9 @@ from sympy import ceiling
 from .. import checks
 from ..catalog import Gpu, Model
 from ..formulas import SYMBOLS, Formula, bindings, formula
+from ..formulas.step import gpt
 from ..setup import PRECISIONS, Setup
-from .controls import Choice, shared
+from .controls import Choice, gpts, shared
 from .explorer import Explorer
 from .pictures import Lines
 
@@ -49,12 +50,12 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
     from ..catalog import models
 
     start, chosen = model or models()["gpt2-xl"], setup or Setup(precision="bf16-mixed", sharding="zero3")
-    if unlike := start.unlike_gpt():
+    if unlike := gpt(start, None):
         raise ValueError(unlike)
     checks.one_of("offloading", "setup.sharding", chosen.sharding, STAGES)
     checks.whole("offloading", "setup.sequence", chosen.sequence, SEQUENCE, SEQUENCE)
     checks.one_of("offloading", "setup.checkpointing", chosen.checkpointing, ("none", "full"))
-    known = {name: m for name, m in models().items() if not m.unlike_gpt()} | {start.name: start}
+    known = gpts() | {start.name: start}
     precisions = {
         p: _decided(("stored_weight_bytes", "reduced_bytes"), Setup(precision=p))
         for p in PRECISIONS
@@ -90,7 +91,8 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
     return Explorer(
         "One batch with every share on the host", controls,
         Lines("batch", "sequences in the batch", [2**i for i in range(9)], curves, unit="s", log=True), presets,
-        base={"sequence": SEQUENCE, "accumulation": 1, "eager": 0, "dropout": 0, "selective": 0, "segment": 1},
+        base={"sequence": SEQUENCE, "accumulation": 1, "eager": 0, "dropout": 0, "selective": 0, "segment": 1, "one_unit": 0, "ends_apart": 0,
+              "no_sync": 0},
         derived=[(up, "fsdp.to_gpu"), (down, "fsdp.to_host")],
         subject=("model", "precision", "stage", "checkpointing", "gpus", "gpu"), also=(up, down),
     )  # fmt: skip

@@ -2,6 +2,9 @@
 // Python puts the formulas, printed as JavaScript, into the object below; nothing is evaluated from text at run time.
 const FORMULAS = {/* formulas */};
 
+// What the sizes of a course call.
+const helpers = { up: (a, b) => Math.ceil(a / b), whole: (a, b) => Math.round(a / b), least: Math.min, most: Math.max };
+
 const UNITS = { TiB: 2 ** 40, GiB: 2 ** 30, MiB: 2 ** 20, KiB: 2 ** 10 };
 const ARROW = " \u2192 ";
 
@@ -110,20 +113,102 @@ function whatChanged(spec, before, state, preset) {
 
 const sum = (list) => list.reduce((a, b) => a + b, 0);
 
-// ---- the kinds of picture: each has compute, describe, change, draw ---------------------------------------------
+// ---- courses: a step's operations, added up as courses.py does --------------------------------------------------
 
-// Of several instants the one with the most in all, the first of equal ones.
-function highest(spec, v) {
-  const all = spec.instants.map(([where, q]) => ({ where, parts: spec.parts.map((p) => (q[p.formula] ? FORMULAS[q[p.formula]](v) : 0)) }));
-  return all.reduce((a, b) => (sum(b.parts) > sum(a.parts) ? b : a));
-}
+const courses = {
+  // The step that the values choose: bytes of each size, live bytes by part between steps, and its operations.
+  chosen({ courses: c }, v) {
+    const found = {};
+    const size = (i) => {
+      if (!(i in found)) {
+        found[i] = FORMULAS[c.sizes[i]](v);
+        if (!(found[i] >= 0)) throw new Error(`${c.sizes[i]}: ${found[i]} is not an amount`);
+      }
+      return found[i];
+    };
+    const [live, items] = [{}, []];
+    for (const [cases, by] of [[c.batches, c.by], [c.updates, c.update_by]]) {
+      const key = by.map((name) => v[name]).join(",");
+      if (!(key in cases)) throw new Error(`no step for ${by.map((name) => `${name} ${v[name]}`).join(", ")}`);
+      courses.take(live, c.steps[cases[key]].rest, size, 1);
+      items.push(...c.steps[cases[key]].items);
+    }
+    return { size, live, items };
+  },
+  take(live, pieces, size, sign) {
+    for (const [p, i] of pieces) live[p] = (live[p] ?? 0) + sign * size(i);
+  },
+  // Where the most bytes live first, and how many of each part. Of what repeats, the first turn and the last are looked at.
+  peak(spec, v) {
+    const c = spec.courses;
+    const { size, live, items } = courses.chosen(spec, v);
+    let [top, where, parts] = [0, "", {}];
+    const walk = (some) => {
+      for (const item of some) {
+        if (typeof item === "number") {
+          for (const o of c.bodies[item][0]) {
+            const [, place, , taken, freed] = c.operations[o];
+            courses.take(live, taken, size, 1);
+            const total = taken.length ? sum(Object.values(live)) : 0;
+            if (total > top) [top, where, parts] = [total, place, { ...live }];
+            courses.take(live, freed, size, -1);
+          }
+          continue;
+        }
+        const [times, before] = [size(item[0]), { ...live }];
+        if (times > 0) walk(item[3]);
+        if (times > 1) {
+          for (const p of Object.keys(live)) live[p] += (live[p] - (before[p] ?? 0)) * (times - 2);
+          walk(item[3]);
+        }
+      }
+    };
+    walk(items);
+    return { where, parts: spec.parts.map((p) => parts[p.formula] ?? 0) };
+  },
+  // Every operation that takes something: [name, place, block or 0], live bytes by part, and where each phase ends.
+  unrolled(spec, v) {
+    const c = spec.courses;
+    const { size, live, items } = courses.chosen(spec, v);
+    const [ops, course, marks] = [[["rest", "rest", 0]], [{ ...live }], { rest: 0 }];
+    const walk = (some, turns) => {
+      for (const item of some) {
+        if (typeof item !== "number") {
+          const [i, down, loop, inner] = item;
+          const times = size(i);
+          for (let turn = 0; turn < times; turn++) walk(inner, { ...turns, [loop]: down ? times - 1 - turn : turn });
+          continue;
+        }
+        const [ran, ...numbers] = c.bodies[item];
+        const [block, segment] = numbers.map(([index, after], k) => index + (after === null ? turns[k ? "segment" : "block"] ?? 0 : size(after) - 1));
+        for (const o of ran) {
+          const [name, place, owner, taken, freed] = c.operations[o];
+          courses.take(live, taken, size, 1);
+          const mark = c.marks.includes(name);
+          if (mark) marks[name] = ops.length;
+          if (mark || taken.length) {
+            ops.push([name, place, owner.startsWith("blocks.") ? block + segment * (v.segment ?? 1) + 1 : 0]);
+            course.push({ ...live });
+          }
+          courses.take(live, freed, size, -1);
+        }
+      }
+    };
+    walk(items, {});
+    ops.push(["rest", "rest", 0]);
+    course.push(course[0]);
+    return { ops, course, marks };
+  },
+};
+
+// ---- the kinds of picture: each has compute, describe, change, draw ---------------------------------------------
 
 const stack = {
   compute(spec, state) {
     const control = spec.controls.find((c) => c.name === spec.bars);
     const rows = (control ? control.options : [{ label: "", values: {} }]).map((option, i) => {
       const v = valuesOf(spec, state, control ? option.values : {});
-      const { parts, where } = spec.instants ? highest(spec, v) : { parts: spec.parts.map((p) => FORMULAS[p.formula](v)) };
+      const { parts, where } = spec.courses ? courses.peak(spec, v) : { parts: spec.parts.map((p) => FORMULAS[p.formula](v)) };
       return { label: option.label, parts, where, total: sum(parts), current: !control || i === state[spec.bars], v };
     });
     const now = rows.find((r) => r.current);
@@ -385,54 +470,15 @@ const block = {
   },
 };
 
-// The sections of a step in order, each with its block or 0, as formulas/walking.py has them. `segment`: blocks forgotten together.
-function order(spec, layers, segment) {
-  const [through, back] = [[], []];
-  for (let i = 1; i <= layers; i++) through.push([!segment ? "block_forward" : (i - 1) % segment ? "block_passed" : "first_block_passed", i]);
-  if (!segment) for (let i = layers; i >= 1; i--) back.push(["block_backward", i]);
-  for (let first = segment && layers - ((layers - 1) % segment); first >= 1; first -= segment) {
-    const last = Math.min(first + segment - 1, layers);
-    back.push(["segment_entered", last]);
-    for (let i = first; i < last; i++) back.push(["block_again", i]);
-    back.push(["last_block_again", last]);
-    for (let i = first; i <= last; i++) back.push(["casts_dropped", i]);
-    back.push(["last_block_backward", last]);
-    for (let i = last - 1; i >= first; i--) back.push(["block_backward", i]);
-  }
-  const [forward, backward, stepped] = spec.marks.map((m) => [m, 0]);
-  return [["start", 0], ...through, ["loss", 0], forward, ["loss_backward", 0], ...back, ["end", 0], backward, ["optimizer", 0], stepped];
-}
-
 const timeline = {
-  compute: (spec, state) => timeline.walked(spec, state, "none", 0),
-  // The ledger walked: [name, moment, block] and live bytes by part of every operation that takes something.
-  walked(spec, state, checkpointing, segment) {
-    const v = valuesOf(spec, state);
-    const sizes = {};
-    for (const name of spec.sizes) {
-      sizes[name] = FORMULAS[name](v);
-      if (!(sizes[name] >= 0)) throw new Error(`${name}: ${sizes[name]} is not an amount`);
-    }
-    const live = Object.fromEntries(Object.entries(spec.rest).map(([p, name]) => [p, sizes[name]]));
-    const [ops, course, marks] = [[], [], {}];
-    const see = (...op) => { ops.push(op); course.push({ ...live }); };
-    const mark = (name) => { marks[name] = ops.length; see(name, name, 0); };
-    mark("rest");
-    const rest = { ...live };
-    for (const [section, owner] of order(spec, v.layers, segment)) {
-      if (spec.marks.includes(section)) { mark(section); continue; }
-      for (const [moment, name, taken, gone] of spec.ledgers[checkpointing][section]) {
-        for (const [p, size] of taken) live[p] = (live[p] ?? 0) + sizes[size];
-        if (taken.some(([, size]) => sizes[size])) see(name, moment, owner);
-        for (const [p, size] of gone) live[p] -= sizes[size];
-      }
-    }
-    ops.push(["rest", "rest", 0]);
-    course.push(rest);
+  compute: (spec, state) => timeline.walked(spec, state),
+  walked(spec, state, more = {}) {
+    const v = valuesOf(spec, state, more);
+    const { ops, course, marks } = courses.unrolled(spec, v);
     const total = course.map((parts) => sum(Object.values(parts)));
     const top = total.indexOf(total.reduce((a, b) => Math.max(a, b)));
     const last = total.length - 1;
-    const at = [Math.floor((2 * state.place * last + spec.places) / (2 * spec.places)), top, ...spec.marks.map((m) => marks[m])][state.look];
+    const at = [Math.floor((2 * state.place * last + spec.places) / (2 * spec.places)), top, ...spec.courses.marks.map((m) => marks[m])][state.look];
     return { ops, course, total, marks, top, last, at, v, subject: subjectOf(spec, state) };
   },
   parts: (spec, r) => Object.keys(spec.labels).filter((p) => r.course[r.at][p]).map((p) => [p, r.course[r.at][p]]),
@@ -503,15 +549,13 @@ const timeline = {
 const forgetting = {
   ...timeline,
   compute(spec, state) {
-    const v = valuesOf(spec, state);
-    const ledger = v.segmented ? "segments" : v.selective ? "selective" : "none";
-    const r = timeline.walked(spec, state, ledger, v.segmented && v.segment);
-    if (ledger !== "none") {
-      const plain = timeline.walked(spec, state, "none", 0);
+    const r = timeline.walked(spec, state);
+    if (r.v.segmented || r.v.selective) {
+      const plain = timeline.walked(spec, state, spec.without);
       r.plain = plain.total[plain.top];
     }
-    r.left = r.course[r.marks[spec.marks[0]]].activations;
-    r.share = FORMULAS[spec.again](v) / FORMULAS[spec.done](v);
+    r.left = r.course[r.marks[spec.courses.marks[0]]].activations;
+    r.share = FORMULAS[spec.again](r.v) / FORMULAS[spec.done](r.v);
     return r;
   },
   // What checkpointing changes, in words.

@@ -8,17 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from sympy import Basic
+
 from .. import draw, units
 from ..draw.palette import PARTS, ink_on
 from ..formulas import Formula, formula
 from ..tables import Table
 
 
-def quantity(q) -> Formula:
-    """The formula behind a quantity: registered, or made from a sympy expression for an explorer alone."""
+def quantity(q):
+    """The formula behind a quantity: registered, or made from a sympy expression for an explorer alone; a course's `Size`."""
     if isinstance(q, str):
         return formula(q)
-    return q if isinstance(q, Formula) else _own(q)
+    return _own(q) if isinstance(q, Basic) else q
 
 
 @lru_cache(maxsize=1024)

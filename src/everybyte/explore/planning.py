@@ -1,45 +1,25 @@
 """Chapter 45's explorer: what each switch leaves of the peak of one step, against what a GPU has usable."""
 
-from functools import cache, partial
-
-from sympy import Add, Integer, Min, Mul, ceiling, sympify
+from sympy import Min, ceiling
 
 from .. import checks, draw
 from ..catalog import Gpu, Model, gpus
-from ..fit import Headroom
-from ..formulas import Formula, bindings
-from ..formulas.ledger import Ledger, exact
-from ..formulas.states import BUFFERS, GRADIENT_BUFFER, OPTIMIZER, WEIGHTS
-from ..formulas.symbols import SYMBOLS, B, L, accumulated, foreach
-from ..formulas.walking import LATER, MARKS, Shape
+from ..formulas.symbols import B, n_a
+from ..headroom import Headroom
 from ..setup import Setup
-from .controls import Choice, precision_label, shared
+from .controls import Choice, gpts, precision_label, shared
+from .courses import FORMS, LONE, UPDATE_BY, Courses, kinds, updates_of
 from .explorer import Explorer
 from .precision import Peak
 
 PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss")
 CHUNKS = 8
-#: The operations at which a step can peak, within what controls and switches reach: plain, checkpointed, with the loss in chunks.
-_LOSS = ("negative log-likelihood backward", "log-softmax backward")
-_ENDS = ("token gradient", "token gradients added", "fp32 gradients", "root of the variance")
-TOPS = {
-    "plain": {*_LOSS, *_ENDS, "head input gradient", "head weight gradient cast", "down bias gradient"},
-    "checkpointed": {*_LOSS, *_ENDS, "loss", "softmax backward", "weights gradient cast"},
-    "chunked": {
-        *(f"chunk's {name}" for name in _LOSS), *_ENDS, "chunk's head weight gradients added", "chunk's head input gradient",
-        "softmax backward", "weights gradient cast",
-    },
-}  # fmt: skip
-#: What is the same in every GPT-2, and what no control turns.
-SAME = {
-    "tied": 1, "qkv_bias": 1, "out_bias": 1, "ffn_bias": 1, "norm_bias": 1, "final_norm": 1, "narrow": 0, "gated": 0, "fused": 1,
-    "dropout": 0, "selective": 0, "segment": 1, "adam": 1, "states": 2, "loop": 0,
-}  # fmt: skip
-_N = SYMBOLS["accumulation"].symbol
-_ASKED = {"foreach": 1, "accumulation": 1, "accumulated": 0, "segmented": 0, "chunked": 0, "loss_chunks": 1}
+#: What no control turns: AdamW, no dropout.
+BASE = {"optimizer_no": 3, "segment": 1}
+_ASKED = {"impl_no": 0, "accumulation": 1, "segmented": 0, "chunked": 0, "loss_chunks": 1}
 _KINDS = (0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 0), (0, 0, 1)
-_FUSED, _FULL = {"foreach": 0}, {"segmented": 1}
-_TWO, _EACH = {"accumulation": 2, "accumulated": 1}, {"accumulation": 2**10, "accumulated": 1}
+_FUSED, _FULL = {"impl_no": 2}, {"segmented": 1}
+_TWO, _EACH = {"accumulation": 2}, {"accumulation": 2**10}
 #: The bars: sets of switches, the symbols' values that each has beside the chosen ones.
 SWITCHES = {
     "as chosen": {},
@@ -53,68 +33,38 @@ SWITCHES = {
 }
 
 
-def _times(shape):
-    """[(section, whether to look, how often)] of a step, with the number of blocks as a letter."""
-    few, more = (list(shape(layers).plan(whole=False)) for layers in (100, 101))
-    return [(name, seen, a + (b - a) * (L - 100)) for (name, seen, a), (_, _, b) in zip(few, more, strict=True)]
+#: Of a step whose sequences are cut into batches: how many there are, with how many sequences, and whether several.
+CUT = [("accumulation", Min(n_a, B)), ("batch", ceiling(B / n_a)), ("accumulated", Min(n_a - 1, 1)), LONE]
+_BY = ("form", "eager", "lone", "segmented", "accumulated", "chunked")
 
 
-def _amounts(kind, put):
-    """(moment, {part: bytes}) at each of `TOPS` in one kind of step, with the values of `put` for letters."""
-    chunked, segments, several = kind["chunked"], kind["segmented"], kind["accumulated"]
-    of = {"chunked": bool(chunked), "checkpointing": "segments" if segments else "none"}
-    tops = TOPS["chunked" if chunked else "checkpointed" if segments else "plain"]
-    shape = partial(Shape, chunks=CHUNKS if chunked else None, segment=segments, accumulation=1 + several)
-    ledger = Ledger(exact, **of, accumulation="first" if several else "only").amounts()
-    if several:
-        later = Ledger(exact, **of, accumulation="later").amounts()
-        ledger |= {LATER + name: lines for name, lines in later.items()} | {"optimizer": later["optimizer"]}
-    states = {"parameters": WEIGHTS, "buffers": BUFFERS, "optimizer": OPTIMIZER, "gradients": GRADIENT_BUFFER}
-    live = {part: [f.expr.xreplace(put)] for part, f in states.items()}  # terms, added up where somebody looks
-
-    @cache
-    def bytes_of(size):
-        if size.is_Mul and any(put.get(factor) == 0 for factor in size.args):
-            return Integer(0)  # before what it multiplies is worked out
-        return size.xreplace(put)
-
-    for section, seen, times in _times(shape):
-        if section.removeprefix(LATER) in MARKS:
-            continue
-        for moment, name, taken, gone in ledger[section]:
-            for part, size in taken:
-                live.setdefault(part, []).append(times * bytes_of(sympify(size)))
-            if seen and name in tops:
-                live = {part: [Add(*terms)] for part, terms in live.items()}
-                yield moment, {part: total for part, (total,) in live.items()}
-            for part, size in gone:
-                live.setdefault(part, []).append(-(times * bytes_of(sympify(size))))
-
-
-def instants(kinds):
-    """Where steps of several kinds can peak; the amounts of all but the kind at hand are nothing.
+def courses(name: str, model: Model, kinds_of) -> Courses:
+    """The steps of a model with AdamW, for several kinds.
 
     Args:
-        kinds: (checkpointed, accumulated, loss chunked) of each, 0 or 1.
+        name: of the explorer. kinds_of: (checkpointed, accumulated, loss chunked) of each, 0 or 1.
     """
-    return [instant for kind in kinds for instant in _instants(*kind)]
+    cases = {}
+    for segmented, accumulated, chunked in kinds_of:
+        more = {"checkpointing": "full"} if segmented else {}
+        more |= {"loss": "chunked", "loss_chunks": CHUNKS} if chunked else {}
+        for form, fields in enumerate(FORMS):
+            for eager in (0, 1):
+                for lone in range(1 + eager):
+                    cases[form, eager, lone, segmented, accumulated, chunked] = model, Setup(
+                        batch=1 if lone else 2, sequence=128, attention="eager" if eager else "flash",
+                        accumulation=4 if accumulated else 1, **fields, **more,
+                    )  # fmt: skip
+    return Courses(name, _BY, cases, UPDATE_BY, updates_of([model], optimizers=["adamw"]))
 
 
-@cache
-def _instants(segments, several, chunks):
-    """Where steps of one kind can peak, equal amounts shared."""
-    formulas, found = {}, []
-
-    def amount(expr):
-        name = f"amount {segments}{several}{chunks}.{len(formulas)}"
-        return formulas.setdefault(expr, Formula(name, "", expr, "B", "the ledger", ""))
-
-    kind = {"segmented": segments, "accumulated": several, "chunked": chunks}
-    own = Mul(*(SYMBOLS[name].symbol if there else 1 - SYMBOLS[name].symbol for name, there in kind.items()))
-    put = {SYMBOLS[name].symbol: Integer(value) for name, value in (SAME | kind | {"loss_chunks": CHUNKS}).items()}
-    for moment, parts in _amounts(kind, put):
-        found.append((moment, {p: amount(own * x) for p, x in parts.items() if x != 0}))
-    return found
+def sizes_of_gpt2() -> tuple[dict, dict, Model]:
+    """GPT-2's four sizes by name, the controls' options of them, and the deepest."""
+    known = {
+        name: m for name, m in gpts().items() if m.qkv_bias and m.ffn_width == 4 * m.width and m.name.startswith("gpt2")
+    }
+    options, (deepest,) = kinds(known)
+    return known, options, deepest
 
 
 def planning(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
@@ -127,16 +77,14 @@ def planning(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
         ValueError: a model that is not one of GPT-2's four sizes, a batch or a sequence that is none of
             those offered, a GPU that is not in the catalog.
     """
-    from ..catalog import models
-
-    known = {name: m for name, m in models().items() if not m.unlike_gpt() and m.qkv_bias}
+    known, options, deepest = sizes_of_gpt2()
     start, chosen = model or known["gpt2-xl"], setup or Setup(precision="bf16-mixed")
     card = gpu.name if gpu else "a100-40gb"
     checks.one_of("planning", "model", start.name, known)
     checks.one_of("planning", "gpu", card, gpus())
     room = {name: {"capacity": Headroom().usable(g), "capacity_label": f"{name}, usable"} for name, g in gpus().items()}
     controls = [
-        Choice("model", "model", {name: bindings(m, None) for name, m in known.items()}, start.name),
+        Choice("model", "model", options, start.name),
         Choice("gpu", "GPU", room, card),
         shared("precision", precision_label(chosen)),
         Choice("attention", "attention", {"flash": {"eager": 0}, "eager": {"eager": 1}}, chosen.attention),
@@ -155,7 +103,7 @@ def planning(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     }
     parts = [(part, draw.part(part).label, part) for part in PARTS]
     return Explorer(
-        "What each switch leaves of the peak", controls, Peak(parts, bars="switches", instants=instants(_KINDS)), presets, base=SAME,
-        derived=[("accumulated", accumulated * Min(B - 1, 1)), ("batch", ceiling(B / _N)), ("fused_adam", 1 - foreach)],
+        "What each switch leaves of the peak", controls,
+        Peak(parts, bars="switches", courses=courses("planning", deepest, _KINDS)), presets, base=BASE, derived=CUT,
         subject=("model", "precision", "attention", "switches"), also=("batch", "sequence"),
     )  # fmt: skip

@@ -1,60 +1,53 @@
 """Chapter 21's explorer: the peak of one training step, by part, in every precision side by side."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from .. import checks, draw
 from ..catalog import Gpu, Model
-from ..formulas import Formula, bindings
-from ..formulas.symbols import adam, foreach, loop
 from ..setup import Setup
-from .controls import Choice, of_the_step, precision_label, shared
+from .controls import Choice, gpts, of_the_step, precision_label, shared
+from .courses import BY, LONE, UPDATE_BY, Courses, batches_of, kinds, updates_of
 from .explorer import Explorer
-from .pictures import Stack, quantity
+from .pictures import Stack
 
-#: The operations at which a step of the catalog's GPTs can peak, within what the explorer's controls reach.
-TOPS = (
-    ("loss backward", "negative log-likelihood backward"),
-    ("loss backward", "log-softmax backward"),
-    ("loss backward", "head input gradient"),
-    ("loss backward", "head weight gradient cast"),
-    ("backward", "down bias gradient"),
-    ("backward", "token gradient"),
-    ("backward", "token gradients added"),
-    ("optimizer step", "fp32 gradients"),
-    ("optimizer step", "root of the variance"),
-    ("optimizer step", "root of one tensor's variance"),
-)
 PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss")
 
 
 @dataclass(frozen=True)
 class Peak(Stack):
-    """A bar for each option: the amounts at the one of several instants at which they are the most in all.
+    """A bar for each option: the amounts at the operation of its step at which they are the most in all.
 
     Attributes:
-        parts: [(part of the palette, label, the part)]. instants: [(where, {part: quantity})].
+        parts: [(part of the palette, label, the part)]. courses: the steps that the values choose from.
     """
 
-    instants: Sequence[tuple[str, Mapping[str, object]]] = ()
+    courses: Courses | None = None
 
     kind = "peak"
 
+    @property
+    def names(self):
+        """The names of values that choose a course."""
+        return self.courses.names
+
     def quantities(self):
         """Every quantity that it evaluates."""
-        return list(dict.fromkeys(q for _, amounts in self.instants for q in amounts.values()))
+        return self.courses.sizes
 
     def spec(self):
         """What the picture needs to know."""
         parts = [{"part": part, "label": label, "formula": name} for part, label, name in self.parts]
-        instants = [[where, {p: quantity(q).name for p, q in amounts.items()}] for where, amounts in self.instants]
-        return {"parts": parts, "instants": instants, "unit": self.unit, "bars": self.bars, "shares": self.shares}
+        return {
+            "parts": parts,
+            "courses": self.courses.spec(),
+            "unit": self.unit,
+            "bars": self.bars,
+            "shares": self.shares,
+        }
 
     def highest(self, values):
-        """(where, {part: amount}) of the instant with the most, the first of equal ones."""
-        found = [(where, {p: quantity(q)(**values) for p, q in amounts.items()}) for where, amounts in self.instants]
-        return max(found, key=lambda instant: sum(instant[1].values()))
+        """(where, {part: amount}) of the operation with the most bytes, the first of equal ones."""
+        return self.courses.peak(values)
 
     def compute(self, values):
         """[(part, label, amount)] at the symbols' values."""
@@ -64,20 +57,6 @@ class Peak(Stack):
     def describe(self, subject, values):
         """The sentence for a state, as picture.js says it."""
         return f"{super().describe(subject, values)} The peak is in {self.highest(values)[0]}."
-
-
-@cache
-def _instants():
-    """`TOPS`, each part's bytes as one formula, equal ones shared."""
-    from ..formulas.step import instants
-
-    formulas = {}
-
-    def amount(expr):
-        return formulas.setdefault(expr, Formula(f"amount {len(formulas)}", "", expr, "B", "the ledger", ""))
-
-    tops = [i for i in instants() if (i.moment, i.name) in TOPS]  # of the blocks, the first and the last
-    return [(i.moment, {p: amount(x) for p, x in i.parts.items() if x != 0}) for i in tops]
 
 
 def precision(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
@@ -90,14 +69,13 @@ def precision(model: Model | None = None, setup: Setup | None = None, gpu: Gpu |
         ValueError: a model that is not one of the catalog's of GPT-2's architecture; a batch or a sequence that is no
             power of two; a GPU that is not in the catalog.
     """
-    from ..catalog import models
-
-    known = {name: m for name, m in models().items() if not m.unlike_gpt()}
+    known = gpts()
     start, chosen = model or known["gpt2"], setup or Setup()
     checks.one_of("precision", "model", start.name, known)
     shortest = min(m.positions for m in known.values())
+    options, kinds_of = kinds(known)
     controls = [
-        Choice("model", "model", {name: bindings(m, None) for name, m in known.items()}, start.name),
+        Choice("model", "model", options, start.name),
         shared("precision", setup and precision_label(setup)),
         *of_the_step(setup, chosen, shortest),
         shared("gpu", gpu and gpu.name),
@@ -111,8 +89,9 @@ def precision(model: Model | None = None, setup: Setup | None = None, gpu: Gpu |
         "XL, one short sequence": large | {"batch": "1", "sequence": "128"},
     }
     parts = [(part, draw.part(part).label, part) for part in PARTS]
+    courses = Courses("precision", BY, batches_of(kinds_of), UPDATE_BY, updates_of(kinds_of))
     return Explorer(
-        "The peak of one training step, by precision", controls, Peak(parts, bars="precision", instants=_instants()), presets,
-        derived=[("fused_adam", adam * (1 - foreach - loop))],
+        "The peak of one training step, by precision", controls, Peak(parts, bars="precision", courses=courses), presets,
+        derived=[LONE],
         subject=("model", "precision", "attention", "dropout", "optimizer", "optimizer_impl"), also=("batch", "sequence"),
     )  # fmt: skip

@@ -2,23 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from types import SimpleNamespace
 
 from .. import draw, units
+from ..budget import not_derived
 from ..catalog import Model
-from ..formulas import Formula, bindings
-from ..formulas.ledger import Ledger, exact
-from ..formulas.symbols import adam, foreach, loop
-from ..formulas.walking import MARKS, PARTS, Shape, unroll
+from ..formulas.step import gpt
 from ..setup import Setup
 from ..tables import Table
-from .controls import Choice, Slider, of_the_step, precision_label, shared
+from ..theory import MARKS, PARTS
+from .controls import Choice, Slider, gpts, of_the_step, precision_label, shared
+from .courses import BY, LONE, UPDATE_BY, Courses, batches_of, kinds, updates_of
 from .explorer import Explorer
-from .pictures import quantity
 
-#: What is there between steps.
-REST = {"parameters": "weights", "buffers": "buffers", "optimizer": "optimizer", "gradients": "gradients.buffer"}
 #: What the picture may look at, in the order of the control's options.
 LOOKS = ("the slider's place", "the peak", *(mark.replace("_", " ") for mark in MARKS))
 #: The slider's steps from the step's beginning to its end.
@@ -27,65 +23,35 @@ PLACES = 1000
 
 @dataclass(frozen=True)
 class Timeline:
-    """Live bytes by part over the operations of a step, which it walks itself, with one instant taken apart.
+    """Live bytes by part over the operations of a step, which it goes through itself, with one instant taken apart.
 
     Attributes:
-        ledgers: checkpointing -> section -> [(moment, name, [(part, quantity taken)], [(part, quantity gone)])].
-        rest: part -> quantity. The values name the layers, the `place` of the slider and the `look`, a number in `LOOKS`.
+        courses: the steps that the values choose from. The values name the `place` of the slider and the `look`, a number in
+            `LOOKS`.
     """
 
-    ledgers: Mapping[str, Mapping[str, Sequence[tuple]]]
-    rest: Mapping[str, object]
+    courses: Courses
 
     kind = "timeline"
 
+    @property
+    def names(self):
+        """The names of values that choose a course."""
+        return self.courses.names
+
     def quantities(self):
         """Every quantity that it evaluates."""
-        found = list(self.rest.values())
-        for sections in self.ledgers.values():
-            for lines in sections.values():
-                found += [q for _, _, taken, gone in lines for _, q in (*taken, *gone)]
-        return list(dict.fromkeys(found))
+        return list(self.courses.sizes)
 
     def spec(self):
         """What the picture needs to know."""
-        ledgers = {
-            checkpointing: {
-                section: [
-                    [moment, name, [[p, quantity(q).name] for p, q in taken], [[p, quantity(q).name] for p, q in gone]]
-                    for moment, name, taken, gone in lines
-                ]
-                for section, lines in sections.items()
-            }
-            for checkpointing, sections in self.ledgers.items()
-        }
-        rest = {name: quantity(q).name for name, q in self.rest.items()}
-        sizes = [quantity(q).name for q in self.quantities()]
         labels = {name: draw.part(name).label for name in PARTS}
-        return {
-            "ledgers": ledgers,
-            "rest": rest,
-            "sizes": sizes,
-            "labels": labels,
-            "marks": list(MARKS),
-            "places": PLACES,
-        }
+        return {"courses": self.courses.spec(), "labels": labels, "places": PLACES}
 
     def compute(self, values):
         """The step, as `draw.timeline` takes it, with `operations` and the number `at` of the instant looked at."""
-        return self._walked(values, "none", 0)
-
-    def _walked(self, values, checkpointing, segment):
-        amounts = {q: quantity(q)(**values) for q in self.quantities()}
-        sections = {
-            section: [
-                (moment, name, [(p, amounts[q]) for p, q in taken], [(p, amounts[q]) for p, q in gone])
-                for moment, name, taken, gone in lines
-            ]
-            for section, lines in self.ledgers[checkpointing].items()
-        }
-        rest = {name: amounts[q] for name, q in self.rest.items()}
-        operations, lines, marks = unroll(sections, Shape(values["layers"], segment=segment), rest)
+        operations, lines, marks = self.courses.unrolled(values)
+        lines = {part: lines.get(part, [0] * len(operations)) for part in PARTS}
         live = [sum(parts) for parts in zip(*lines.values(), strict=True)]
         top = live.index(max(live))
         last = len(live) - 1
@@ -97,7 +63,7 @@ class Timeline:
 
     def _instant(self, course, layers):
         name, moment, owner = course.operations[course.at]
-        where = f", block {int(owner.split('.')[1]) + 1} of {layers}" if owner else ""
+        where = f", block {int(owner.split('.')[1]) + 1} of {layers}" if owner.startswith("blocks.") else ""
         what = name.replace("_", " ") if name == moment else f"{moment}{where}, {name}"
         parts = {p: line[course.at] for p, line in course.timeline().items() if line[course.at]}
         return what + (" (the peak)" if course.at == course.peak_operation else ""), parts
@@ -135,76 +101,68 @@ class Timeline:
         return Table(("part", "bytes", "that is", "share"), rows, f"{subject}: {what}")
 
 
-@cache
-def ledgers(*checkpointings: str) -> dict:
-    """Each ledger's sections with a formula for every size, equal ones shared, and each part once a line."""
-    formulas = {}
-
-    def sizes(pairs):
-        sums = {}
-        for part, size in pairs:
-            sums[part] = sums.get(part, 0) + size
-        known = {
-            p: formulas.setdefault(x, Formula(f"size {len(formulas)}", "", x, "B", "the ledger", ""))
-            for p, x in sums.items()
-            if x != 0
-        }
-        return tuple(known.items())
-
-    return {
-        checkpointing: {
-            section: [(moment, name, sizes(taken), sizes(gone)) for moment, name, taken, gone in lines]
-            for section, lines in Ledger(exact, checkpointing=checkpointing).amounts().items()
-        }
-        for checkpointing in checkpointings
-    }
-
-
-def controls_of(model: Model | None, setup: Setup | None) -> list:
-    """The controls of a step of a GPT with the plain loss, the instant to look at last.
+def started(model: Model | None) -> tuple[Model, dict]:
+    """The model that an explorer of steps opens with, and all that it offers, by name: the GPTs; else that one alone.
 
     Raises:
-        ValueError: a model that is not of GPT-2's architecture; a batch or a sequence that is no power of two.
+        ValueError: where its step is not derived.
     """
-    from ..catalog import models
-
-    start = model or models()["gpt2"]
-    if unlike := start.unlike_gpt():
+    known = gpts()
+    start = model or known["gpt2"]
+    if unlike := not_derived(start, Setup(batch=1, sequence=2)):
         raise ValueError(unlike)
-    known = {name: m for name, m in models().items() if not m.unlike_gpt()} | {start.name: start}
-    chosen = setup or Setup(batch=8, sequence=min(1024, start.positions))
-    shortest = min(m.positions for m in known.values())
+    return start, known | {start.name: start} if gpt(start, None) is None else {start.name: start}
+
+
+def controls_of(model: Model | None, setup: Setup | None, without_biases: bool = True) -> tuple[list, list]:
+    """The controls of a step with the plain loss, the instant to look at last; and the deepest model of each kind that they offer.
+
+    Args:
+        without_biases: whether models without biases are offered.
+
+    Raises:
+        ValueError: a model whose step is not derived; a batch or a sequence that is no power of two.
+    """
+    start, known = started(model)
+    known = {n: m for n, m in known.items() if without_biases or m.qkv_bias or m == start}
+    shortest = min(m.positions or 2**17 for m in known.values())
+    chosen = setup or Setup(batch=8, sequence=min(1024, shortest))
+    options, deepest = kinds(known)
     return [
-        Choice("model", "model", {name: bindings(m, None) for name, m in known.items()}, start.name),
+        Choice("model", "model", options, start.name),
         shared("precision", setup and precision_label(setup)),
-        *of_the_step(setup, chosen, shortest),
+        *of_the_step(setup, chosen, shortest, dropouts_of(deepest)),
         Choice("look", "look at", {label: {"look": i} for i, label in enumerate(LOOKS)}, "the peak"),
         Slider("place", "place (‰)", 0, PLACES, 0, sets={"look": 0}),
-    ]  # fmt: skip
+    ], deepest  # fmt: skip
 
 
-#: What the controls of a step are set to where all eyes are on the loss; and the formula of a letter that they leave open.
+def dropouts_of(models) -> tuple:
+    """The values of `dropout` that all these models take: a Llama has none."""
+    return (0, 1) if all(model.family == "gpt" for model in models) else (0,)
+
+
+#: What the controls of a step are set to where all eyes are on the loss.
 PLAIN = {"model": "gpt2", "precision": "fp32", "attention": "flash", "optimizer": "adamw", "optimizer_impl": "foreach",
          "batch": "8", "sequence": "1,024", "look": "the peak"}  # fmt: skip
-DERIVED = [("fused_adam", adam * (1 - foreach - loop))]
 
 
 def offered(controls: Sequence, presets: Mapping) -> Mapping:
-    """The presets, where a model of one's own has not made the sequence's slider too short for them."""
-    lengths = next(c.options for c in controls if c.name == "sequence")
-    return presets if PLAIN["sequence"] in lengths else {}
+    """The presets, where a model of one's own has not made the sequence's slider too short for them, or is none of theirs."""
+    options = {c.name: c.options for c in controls if isinstance(c, Choice)}
+    return presets if PLAIN["sequence"] in options["sequence"] and PLAIN["model"] in options["model"] else {}
 
 
 def step(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """One training step of a GPT with the plain loss, in exact tensor bytes: the instant to look at is yours.
+    """One training step with the plain loss, in exact tensor bytes: the instant to look at is yours.
 
     Args:
-        model, setup: what it opens with, a model of your own too; by default GPT-2, and what the other explorers show.
+        model, setup: what it opens with, a Llama or a model of your own too; by default GPT-2, and what the other explorers show.
 
     Raises:
-        ValueError: a model that is not of GPT-2's architecture; a batch or a sequence that is no power of two.
+        ValueError: a model whose step is not derived; a batch or a sequence that is no power of two.
     """
-    controls = controls_of(model, setup)
+    controls, deepest = controls_of(model, setup)
     large = {"model": "gpt2-xl", "batch": "1"}
     presets = {
         "the loss wins": PLAIN,
@@ -212,7 +170,8 @@ def step(model: Model | None = None, setup: Setup | None = None) -> Explorer:
         "backward wins": PLAIN | large | {"optimizer_impl": "fused", "sequence": "128"},
         "autocast, eager": PLAIN | {"precision": "bf16-mixed", "attention": "eager"},
     }
+    courses = Courses("step", BY, batches_of(deepest, dropouts_of(deepest)), UPDATE_BY, updates_of(deepest))
     return Explorer(
-        "The bytes of one training step", controls, Timeline(ledgers("none"), REST), offered(controls, presets),
-        derived=DERIVED, subject=("model", "precision", "attention", "dropout", "optimizer", "optimizer_impl"),
+        "The bytes of one training step", controls, Timeline(courses), offered(controls, presets),
+        derived=[LONE], subject=("model", "precision", "attention", "dropout", "optimizer", "optimizer_impl"),
     )  # fmt: skip
