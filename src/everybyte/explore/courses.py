@@ -339,8 +339,9 @@ FORMS = (
 PRECISIONS_OF_UPDATES = tuple(
     {"precision": p, "master_gradients": m} for p in PRECISIONS for m in (MASTER_GRADIENTS if p == "bf16-master" else ("bf16",))
 )  # fmt: skip
-#: 1 where one sequence makes copies unnecessary: in eager attention.
-LONE = ("lone", symbols.eager * (1 - Min(symbols.B - 1, 1)))
+FORM_NUMBERS, UPDATE_NUMBERS = range(len(FORMS)), range(len(PRECISIONS_OF_UPDATES))
+#: 1 where there is one sequence: then attention that forms its scores copies less.
+LONE = ("lone", 1 - Min(symbols.B - 1, 1))
 
 
 def form_of(setup) -> int:
@@ -372,29 +373,34 @@ def kinds(models: Mapping[str, Model]) -> tuple[dict[str, dict], list[Model]]:
     return options, list(found.values())
 
 
-def batches_of(models: Sequence[Model], dropouts=(0, 1), forms=None, **also) -> dict:
+def batches_of(models: Sequence[Model], dropouts=(0, 1), forms=FORM_NUMBERS, **also) -> dict:
     """Cases by kind, form, `eager`, `dropout` and `lone`, with two sequences or one; `also`: more fields of the setup."""
     return {
         (kind, form, eager, dropout, lone): (
             model,
             Setup(
-                **FORMS[form], batch=1 if lone else 2, sequence=2, attention="eager" if eager else "flash",
-                dropout=0.1 if dropout else 0.0, **also,
+                **FORMS[form], batch=1 if lone and _scores(model, eager) else 2, sequence=2,
+                attention="eager" if eager else "flash", dropout=0.1 if dropout else 0.0, **also,
             ),
         )
-        for kind, model in enumerate(models) for form in (range(len(FORMS)) if forms is None else forms)
-        for eager in (0, 1) for dropout in dropouts for lone in range(1 + eager)
+        for kind, model in enumerate(models) for form in forms
+        for eager in (0, 1) for dropout in dropouts for lone in (0, 1)
     }  # fmt: skip
 
 
-def updates_of(models: Sequence[Model], precisions=None, optimizers=OPTIMIZERS, **also) -> dict:
+def _scores(model, eager):
+    """Whether attention may form its scores: eager it does, and in fp32 where no kernel takes groups of heads."""
+    return eager or model.heads != model.kv_heads
+
+
+def updates_of(models: Sequence[Model], precisions=UPDATE_NUMBERS, optimizers=OPTIMIZERS, **also) -> dict:
     """Cases of the optimizer's step by kind, precision, optimizer and implementation."""
     return {
         (kind, precision, list(OPTIMIZERS).index(optimizer), impl): (
             model,
             Setup(**PRECISIONS_OF_UPDATES[precision], optimizer=optimizer, optimizer_impl=name, sequence=2, **also),
         )
-        for kind, model in enumerate(models) for precision in (range(len(PRECISIONS_OF_UPDATES)) if precisions is None else precisions)
+        for kind, model in enumerate(models) for precision in precisions
         for optimizer in optimizers for impl, name in enumerate(OPTIMIZER_IMPLS)
     }  # fmt: skip
 

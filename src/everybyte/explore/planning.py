@@ -50,9 +50,9 @@ def courses(name: str, model: Model, kinds_of) -> Courses:
         more |= {"loss": "chunked", "loss_chunks": CHUNKS} if chunked else {}
         for form, fields in enumerate(FORMS):
             for eager in (0, 1):
-                for lone in range(1 + eager):
+                for lone in (0, 1):
                     cases[form, eager, lone, segmented, accumulated, chunked] = model, Setup(
-                        batch=1 if lone else 2, sequence=128, attention="eager" if eager else "flash",
+                        batch=1 if lone and eager else 2, sequence=128, attention="eager" if eager else "flash",
                         accumulation=4 if accumulated else 1, **fields, **more,
                     )  # fmt: skip
     return Courses(name, _BY, cases, UPDATE_BY, updates_of([model], optimizers=["adamw"]))
