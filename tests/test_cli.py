@@ -108,6 +108,12 @@ def test_every_option_reaches_the_setup(capsys):
         assert found["setup"] == eb.Setup(**changed).as_dict()
 
 
+def test_a_field_that_is_on_or_off_is_a_switch(capsys):
+    options = ["--sharding", "zero3", "--gpus", "2", "--accumulation", "2", "--batch", "1", "--sequence", "8"]
+    for on in ([], ["--no-sync"]):
+        assert json.loads(said(capsys, "budget", "gpt2", *options, *on, "--json"))["setup"]["no_sync"] is bool(on)
+
+
 @pytest.mark.parametrize("command", ["budget", "dry-run"])
 def test_what_is_offloaded_is_said(capsys, command):
     shared = [*SMALL, "--gpus", "4", "--sharding", "zero3"]
@@ -188,6 +194,9 @@ def test_help_lists_every_field_and_its_values(capsys, command):
     assert done.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
     for field in fields(eb.Setup):
+        if isinstance(field.default, bool):
+            assert f"--{field.name.replace('_', '-')} a switch" in text
+            continue
         option = f"--{field.name.replace('_', '-')} VALUE "
         assert text.count(option) >= 1
         said = text.rsplit(option, 1)[1].split(" --")[0]

@@ -138,7 +138,11 @@ def _add_setup(parser, rounding=True, own=False):
         parser.add_argument("--rounding", type=int, default=1, metavar="BYTES",
                             help="round each tensor up to a multiple of so many bytes; CUDA: 512 (default 1)")  # fmt: skip
     for field in fields(Setup):
-        option, allowed = "--" + field.name.replace("_", "-"), _allowed(field.name)
+        option = "--" + field.name.replace("_", "-")
+        if isinstance(field.default, bool):
+            parser.add_argument(option, action="store_true", help="a switch, off where it is not given")
+            continue
+        allowed = _allowed(field.name)
         help = f"{allowed} (default {field.default})"
         parser.add_argument(option, type=type(field.default), default=field.default, metavar="VALUE", help=help)
 

@@ -34,10 +34,9 @@ PRECISIONS = MappingProxyType(
 )
 
 
-class Optimizer(int):
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
     """One of PyTorch's optimizers: a row of `OPTIMIZERS`.
-
-    It counts as its `states`, for callers that still take the row for the number; these are to be changed, and `int` goes.
 
     Attributes:
         states: tensors as large as the weights that it keeps from step to step.
@@ -45,22 +44,9 @@ class Optimizer(int):
         passes: numbers that the step reads and writes for each parameter, operation by operation, and fused in one kernel.
     """
 
-    algorithm: str
+    states: int
+    algorithm: Literal["sgd", "momentum", "adam"]
     passes: tuple[int, int]
-
-    def __new__(cls, *, states: int, algorithm: str, passes: tuple[int, int]):
-        row = super().__new__(cls, states)
-        row.algorithm, row.passes = algorithm, passes
-        return row
-
-    @property
-    def states(self) -> int:
-        return int(self)
-
-    def __repr__(self):
-        return f"Optimizer(states={int(self)}, algorithm={self.algorithm!r}, passes={self.passes})"
-
-    __str__ = int.__repr__
 
 
 #: Sources: PyTorch, torch/optim/adam.py, adamw.py, sgd.py; aten/src/ATen/native/cuda/fused_adam_utils.cuh.

@@ -277,5 +277,5 @@ def test_an_editor_knows_the_values_of_a_choice(field):
 def test_an_optimizer_is_a_row():
     for row in OPTIMIZERS.values():
         assert row.algorithm in ("sgd", "momentum", "adam")
-        assert row.states == row >= 0 and row.passes[0] >= row.passes[1] > row.states
+        assert row.states >= 0 and row.passes[0] >= row.passes[1] > row.states
     assert OPTIMIZERS["adam"].algorithm == OPTIMIZERS["adamw"].algorithm == "adam"

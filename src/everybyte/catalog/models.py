@@ -278,18 +278,6 @@ class Model:
             | experts
         )
 
-    def unlike_gpt(self) -> str | None:
-        """As `unlike_reference`, of what the first theory's GPT covers. To be removed with the last caller: use `family`."""
-        narrow = {"fused": (True,), "activation": ("gelu", "gelu_tanh")}
-        narrow |= {"learned_positions": (self.positions,) if self.positions else range(1, _MOST)}
-        return self._unlike("a GPT", self._gpt() | narrow)
-
-    def unlike_llama(self) -> str | None:
-        """As `unlike_reference`, of what the first theory's Llama covers. To be removed with the last caller: use `family`."""
-        narrow = {"experts": (0,), "activation": ("silu",)}
-        narrow |= dict.fromkeys(("qk_norm", "norm_offset", "scaled_embedding"), (False,))
-        return self._unlike("a Llama", self._llama() | narrow)
-
     def _unlike(self, what, wanted):
         for field, values in wanted.items():
             if (value := getattr(self, field)) not in values:
