@@ -15,8 +15,8 @@ from everybyte.formulas import bindings, formula, registry
 from everybyte.formulas.symbols import SYMBOLS
 from everybyte.setup import PRECISIONS, Setup
 
-#: What the formulas are shown for, beside their general form.
-GPT2 = eb.model("gpt2")
+#: What the formulas are shown for, beside their general form; those of a Llama, for a Llama.
+GPT2, LLAMA = eb.model("gpt2"), eb.model("llama-2-7b")
 SHOWN = Setup(batch=8, sequence=1024, precision="bf16-mixed")
 _OWNERS = {"model": "the model", "setup": "the setup", "": "you"}
 _GENERATED = "*This page is written from the registry that the book computes with.*\n"
@@ -54,11 +54,18 @@ def notation() -> str:
     return text
 
 
+def _shown(f) -> eb.Model:
+    """The model that the formula is shown for: GPT-2, or a Llama where it was derived for one."""
+    return LLAMA if f.refuses and f.refuses(GPT2, SHOWN) else GPT2
+
+
 def _value(f) -> str:
-    """The formula's value for what is shown, in words; empty where a symbol is free, or it speaks of another architecture."""
-    if any(not s.needs and s.name != "rounding" for s in f.symbols) or (f.refuses and f.refuses(GPT2, SHOWN)):
+    """The formula's value for what is shown, in words; empty where a symbol is free."""
+    if any(not s.needs and s.name != "rounding" for s in f.symbols):
         return ""
-    return _amount(f.at(GPT2, SHOWN, rounding=1), f.unit)
+    model = _shown(f)
+    name = {"gpt2": "GPT-2 124M", "llama-2-7b": "Llama 2 7B"}[model.name]
+    return f"{name}: **{_amount(f.at(model, SHOWN, rounding=1), f.unit)}**. "
 
 
 def _amount(value, unit) -> str:
@@ -69,15 +76,14 @@ def _amount(value, unit) -> str:
 
 @cache
 def _form(f, setup=SHOWN):
-    """The formula for GPT-2 and a setup: conditions and absent parts put in, the rest as letters."""
-    return f.for_model(GPT2, setup) if {"model", "setup"} & {s.needs for s in f.symbols} else f.expr
+    """The formula for a model and a setup: conditions and absent parts put in, the rest as letters."""
+    return f.for_model(_shown(f), setup) if {"model", "setup"} & {s.needs for s in f.symbols} else f.expr
 
 
 def _entry(name, f, written) -> str:
     expr, form = f.expr, _form(f)
     text = f"({_label(name)})=\n### `{name}`: {f.title}\n\n$$ {_latex(form)} $$\n\n"
-    if value := _value(f):
-        text += f"GPT-2 124M: **{value}**. "
+    text += _value(f)
     chapter = f"notebooks/{f.chapter}.ipynb"
     where = f"Derived in [{f.chapter}]({chapter}). " if chapter in written else ""
     text += f"{where}Source: {f.source}.\n\n"
@@ -99,7 +105,7 @@ def formulas(written: Container[str] = ()) -> str:
     It links its chapter where that is among the `written`, by path.
     """
     every = registry()
-    text = f"# Formulas\n\n{_GENERATED}\nEach is shown for a GPT-2 in `{SHOWN.precision}` with {SHOWN.optimizer} and flash attention, its switches put in; folded below it, for every model and setup. The numbers are for {SHOWN.batch} sequences of {SHOWN.sequence:,} tokens. Letters: [notation](notation.md).\n\n"
+    text = f"# Formulas\n\n{_GENERATED}\nEach is shown for a GPT-2 (or a Llama 2, where it is a Llama's) in `{SHOWN.precision}` with {SHOWN.optimizer} and flash attention, its switches put in; folded below it, for every model and setup. The numbers are for {SHOWN.batch} sequences of {SHOWN.sequence:,} tokens. Letters: [notation](notation.md).\n\n"
     text += _table(
         ("formula", "", "unit"), [(f"[`{n}`](#{_label(n)})", f.title, f.unit or "number") for n, f in every.items()]
     )

@@ -33,7 +33,9 @@ EXPLORERS = sorted(
     if callable(made := getattr(explore, name)) and inspect.signature(made).return_annotation is explore.Explorer
 )
 if not os.environ.get("EVERYBYTE_BROWSER"):
-    EXPLORERS = EXPLORERS[2::3]
+    EXPLORERS = sorted({*EXPLORERS[2::3], "states"})
+#: Explorers that need an argument.
+CALLS = {"model": "explore.model(eb.derive(eb.model('gpt2'), eb.Setup()))"}
 WIDE = {"width": 1400, "height": 1000}
 # A text that leaves its picture, or is drawn smaller than 11 pixels.
 OUTSIDE = """root => [...root.querySelectorAll("svg[role=img] text")].flatMap((text) => {
@@ -54,7 +56,8 @@ COLORS = """root => {
 def page(lab, chromium):
     """A notebook that opens the explorers, run."""
     notebook = nbformat.v4.new_notebook()
-    cells = ["from everybyte import explore", *(f"explore.{name}()" for name in EXPLORERS)]
+    cells = ["import everybyte as eb\nfrom everybyte import explore"]
+    cells += [CALLS.get(name, f"explore.{name}()") for name in EXPLORERS]
     notebook.cells = [nbformat.v4.new_markdown_cell("# Every explorer"), *map(nbformat.v4.new_code_cell, cells)]
     notebook.metadata.kernelspec = {"display_name": "Python 3", "language": "python", "name": "python3"}
     nbformat.write(notebook, lab.folder / "explorers.ipynb")

@@ -91,6 +91,7 @@ def test_notation_and_formulas_are_all_there():
     notation, formulas = pages.notation(), pages.formulas()
     assert [name for name in SYMBOLS if f"| `{name}` |" not in notation] == []
     assert [name for name in registry() if f"### `{name}`" not in formulas] == []
+    assert "GPT-2 124M: **" in formulas and "Llama 2 7B: **" in formulas
     for title in ("batch", "weights", "bf16-mixed"):
         assert f"`{title}`" in pages.glossary()
 
