@@ -21,6 +21,7 @@ EVERYTHING = (
     | COUNTED
     | PLANNING
     | {
+        "allocator",
         "derivation",
         "deriving",
         "dryrun",
@@ -44,6 +45,7 @@ MAY = {
     "theory": STATED,
     "formulas": STATED | {"theory"},
     "budget": STATED | {"theory"},
+    "allocator": GROUND,
     "headroom": STATED,
     "plan": BUDGET | {"headroom"},
     "fit": BUDGET | {"headroom", "plan"},
@@ -67,7 +69,18 @@ MAY = {
 #: a derivation's figure, explorer and fit.
 LATE = {("fit", "deriving"), ("derivation", "draw"), ("derivation", "explore"), ("derivation", "fit")}
 NEVER = {"torch", "matplotlib", "ipywidgets", "anywidget", "IPython"}
-WITHOUT = {"checks", "units", "tables", "catalog", "setup", "theory", "formulas", "budget", "derivation"} | PLANNING
+WITHOUT = {
+    "checks",
+    "units",
+    "tables",
+    "allocator",
+    "catalog",
+    "setup",
+    "theory",
+    "formulas",
+    "budget",
+    "derivation",
+} | PLANNING
 #: What the formulas alone need, and loading the theory does not.
 SYMBOLIC = WITHOUT - {"formulas", "derivation"}
 

@@ -26,7 +26,7 @@ _HOME |= {"Derivation": "derivation", "derive": "deriving"}
 _HOME |= {"Rehearsal": "rehearsal", "rehearse": "rehearsal"}
 _HOME |= {"Settled": "settling", "settle": "settling"}
 #: Modules that are reached as `everybyte.draw`: they load matplotlib, ipywidgets or nothing when they are first used.
-_MODULES = ("draw", "explore", "units")
+_MODULES = ("allocator", "draw", "explore", "units")
 __all__ = sorted(
     [
         *_HOME,

@@ -1,0 +1,24 @@
+"""PyTorch's caching allocator as a readable program, and what it makes of a step: reserved bytes, segments and blocks.
+
+`settings` reads `PYTORCH_ALLOC_CONF`; `simulator` has the rules, on `blocks` and a `driver`; `replay` decides a real history again.
+It needs no PyTorch.
+"""
+
+from .blocks import Block
+from .driver import Driver
+from .replay import ACTIONS, Replayed, before, replay
+from .settings import Settings, settings
+from .simulator import Allocator, OutOfMemory
+
+__all__ = [
+    "ACTIONS",
+    "Allocator",
+    "Block",
+    "Driver",
+    "OutOfMemory",
+    "Replayed",
+    "Settings",
+    "before",
+    "replay",
+    "settings",
+]

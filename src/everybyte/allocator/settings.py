@@ -1,0 +1,210 @@
+"""What `PYTORCH_ALLOC_CONF` says, as far as it changes how many bytes the allocator takes or whether a request is refused."""
+
+from dataclasses import dataclass
+
+from .. import checks
+from ..units import UNITS
+
+MIB = UNITS["MiB"]
+#: Requests are rounded up to a multiple of so many bytes. The small pool: its largest request, and its segments.
+ROUNDING, SMALL, SMALL_SEGMENT = 512, MIB, 2 * MIB
+#: From so many bytes on a request of the large pool gets a segment of its own size, rounded up to a multiple of the other.
+LARGE, LARGE_ROUNDING = 10 * MIB, 2 * MIB
+#: Sizes from 1 MiB on may each be rounded by other steps: so many, a power of two each.
+INTERVALS = 16
+#: Settings that change speed, the host's memory or the sharing between processes, and no byte on the GPU.
+WITHOUT_BYTES = (
+    "graph_capture_record_stream_reuse", "pinned_free_catch_all", "pinned_max_cached_size_mb", "pinned_max_round_threshold_mb",
+    "pinned_num_register_threads", "pinned_reserve_segment_size_mb", "pinned_use_background_threads",
+    "pinned_use_cuda_host_register", "pinned_use_hip_host_register", "release_lock_on_cudamalloc", "release_lock_on_hipmalloc",
+)  # fmt: skip
+_SIZES = {
+    "max_split_size_mb": "max_split_size",
+    "max_non_split_rounding_mb": "max_non_split_rounding",
+    "large_segment_size_mb": "large_segment",
+}
+_SHARES = ("garbage_collection_threshold", "per_process_memory_fraction")
+_FLAGS = ("expandable_segments", "throw_on_cudamalloc_oom")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How the allocator rounds, splits, grows and gives back. The defaults are PyTorch's.
+
+    Source: PyTorch 2.13, `c10/core/AllocatorConfig.h` and `c10/cuda/CUDAAllocatorConfig.h`.
+
+    Attributes:
+        expandable_segments: one growing segment a pool and stream in place of many.
+        max_split_size: bytes; larger blocks are not split, and serve only requests of about their size. None: all are split.
+        max_non_split_rounding: bytes that such a block may be larger than a request that it serves; by default a large segment.
+        large_segment: bytes of a segment for requests of 1 to 10 MiB, and of an expandable large segment's pages.
+        roundup_power2_divisions: into how many steps each interval between powers of two is cut, from 1 MiB to 32 GiB on; 0: none.
+        garbage_collection_threshold: share of the allowed memory from which on unused blocks are given back first; 0: never.
+        per_process_memory_fraction: share of the GPU that the process may reserve.
+        throw_on_cudamalloc_oom: whether a request beyond that share is refused at once, with nothing given back before.
+    """
+
+    expandable_segments: bool = False
+    max_split_size: int | None = None
+    max_non_split_rounding: int | None = None
+    large_segment: int = 20 * MIB
+    roundup_power2_divisions: tuple[int, ...] = (0,) * INTERVALS
+    garbage_collection_threshold: float = 0.0
+    per_process_memory_fraction: float = 1.0
+    throw_on_cudamalloc_oom: bool = False
+
+    def __post_init__(self):
+        for name in _FLAGS:
+            checks.flag("Settings", name, getattr(self, name))
+        checks.whole("Settings", "large_segment", self.large_segment, LARGE + 1, 2**50)
+        for name in ("max_split_size", "max_non_split_rounding"):
+            if getattr(self, name) is not None:
+                checks.whole("Settings", name, getattr(self, name), self.large_segment, 2**60)
+        steps = self.roundup_power2_divisions
+        if len(steps) != INTERVALS or any(type(n) is not int or n < 0 or n & (n - 1) for n in steps):
+            raise ValueError(
+                f"Settings.roundup_power2_divisions: {steps!r}; allowed: {INTERVALS} numbers, each 0 or a power of two"
+            )
+        if not 0 <= self.garbage_collection_threshold < 1:
+            raise ValueError(
+                f"Settings.garbage_collection_threshold: {self.garbage_collection_threshold!r}; allowed: 0 or more, below 1"
+            )
+        if not 0 <= self.per_process_memory_fraction <= 1:
+            raise ValueError(
+                f"Settings.per_process_memory_fraction: {self.per_process_memory_fraction!r}; allowed: 0 to 1"
+            )
+
+    def rounded(self, size: int) -> int:
+        """Bytes of the block that a request of `size` bytes is for. Source: `round_size`."""
+        if size < ROUNDING:
+            return ROUNDING
+        steps = self.roundup_power2_divisions[min(max(size.bit_length() - 21, 0), INTERVALS - 1)]
+        if steps > 1 and size > ROUNDING * steps:
+            step = (1 << size.bit_length() - 1) // steps
+            return -(-size // step) * step if size & (size - 1) else size
+        return -(-size // ROUNDING) * ROUNDING
+
+    def segment(self, size: int) -> int:
+        """Bytes of a new segment for a block of `size` bytes. Source: `get_allocation_size`."""
+        if size <= SMALL:
+            return SMALL_SEGMENT
+        return self.large_segment if size < LARGE else -(-size // LARGE_ROUNDING) * LARGE_ROUNDING
+
+    @property
+    def unsplit_from(self) -> int | float:
+        """Bytes from which on a block is not split."""
+        return float("inf") if self.max_split_size is None else self.max_split_size
+
+    @property
+    def non_split_rounding(self) -> int:
+        """Bytes that a block which is not split may be too large, and one more."""
+        return self.large_segment if self.max_non_split_rounding is None else self.max_non_split_rounding
+
+    def text(self) -> str:
+        """As `PYTORCH_ALLOC_CONF` takes it; empty for PyTorch's defaults."""
+        said = [f"{name}:True" for name in _FLAGS if getattr(self, name)]
+        for name, field in _SIZES.items():
+            if getattr(self, field) != getattr(Settings, field):
+                said.append(f"{name}:{getattr(self, field) // MIB}")
+        if any(self.roundup_power2_divisions):
+            pairs = ",".join(f"{2**i}:{n}" for i, n in enumerate(self.roundup_power2_divisions))
+            said.append(f"roundup_power2_divisions:[{pairs}]")
+        said += [
+            f"{name}:{getattr(self, name):g}" for name in _SHARES if getattr(self, name) != getattr(Settings, name)
+        ]
+        return ",".join(said)
+
+
+def settings(text: str = "") -> Settings:
+    """The settings that a value of `PYTORCH_ALLOC_CONF` makes.
+
+    Raises:
+        ValueError: for a setting that PyTorch has not, a value that it refuses, and a `backend` whose rules are not these.
+    """
+    said = _tokens(text)
+    fields: dict[str, object] = {}
+    for name, value in said.items():
+        if name in _SIZES:
+            fields[_SIZES[name]] = _whole(name, value) * MIB
+        elif name in _SHARES:
+            fields[name] = _share(name, value)
+        elif name in _FLAGS:
+            checks.one_of("PYTORCH_ALLOC_CONF", name, value, ("True", "False"))
+            fields[name] = value == "True"
+        elif name == "roundup_power2_divisions":
+            fields[name] = _divisions(value)
+        elif name == "backend":
+            if value != "native":
+                raise ValueError(
+                    f"PYTORCH_ALLOC_CONF.backend: {value!r} is the driver's own allocator, whose rules are not public; allowed: native"
+                )
+        else:
+            known = ("backend", "roundup_power2_divisions", *_SIZES, *_SHARES, *_FLAGS, *WITHOUT_BYTES)
+            checks.one_of("PYTORCH_ALLOC_CONF", "setting", name, known)
+    return Settings(**fields)
+
+
+def _tokens(text):
+    """Name -> value, a list of pairs where the value is in brackets."""
+    found, rest = {}, "".join(text.split())
+    while rest:
+        name, colon, rest = rest.partition(":")
+        if not colon or not name:
+            raise ValueError(f"PYTORCH_ALLOC_CONF: {text!r} ends in {name!r}; allowed: name:value,name:value")
+        if rest.startswith("["):
+            inside, bracket, rest = rest[1:].partition("]")
+            if not bracket:
+                raise ValueError(f"PYTORCH_ALLOC_CONF.{name}: no bracket ends {inside!r}; allowed: [256:1,512:2,>:4]")
+            found[name] = [tuple(pair.split(":")) for pair in inside.split(",")]
+        else:
+            end = rest.find(",")
+            found[name], rest = (rest, "") if end < 0 else (rest[:end], rest[end:])
+        if rest and not rest.startswith(","):
+            raise ValueError(f"PYTORCH_ALLOC_CONF.{name}: {rest!r} follows it; allowed: a comma")
+        rest = rest[1:]
+    return found
+
+
+def _whole(name, value):
+    if not isinstance(value, str) or not value.isdigit():
+        raise ValueError(f"PYTORCH_ALLOC_CONF.{name}: {value!r}; allowed: a whole number")
+    return int(value)
+
+
+def _share(name, value):
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        share = float("nan")
+    low = name == "per_process_memory_fraction"
+    if not (0 <= share <= 1 if low else 0 < share < 1):
+        allowed = "0 to 1" if low else "above 0, below 1"
+        raise ValueError(f"PYTORCH_ALLOC_CONF.{name}: {value!r}; allowed: {allowed}")
+    return share
+
+
+def _divisions(value):
+    """Steps of each interval, of one number for all or of a list of boundaries in MB. Source: `parseRoundUpPower2Divisions`."""
+    name = "roundup_power2_divisions"
+    if isinstance(value, str):
+        steps = _whole(name, value)
+        if steps < 1 or steps & (steps - 1):
+            raise ValueError(f"PYTORCH_ALLOC_CONF.{name}: {steps}; allowed: a power of two")
+        return (steps,) * INTERVALS
+    found, last = [0] * INTERVALS, None
+    for pair in value:
+        if len(pair) != 2:
+            raise ValueError(f"PYTORCH_ALLOC_CONF.{name}: {':'.join(pair)!r}; allowed: boundary:steps")
+        steps = _whole(name, pair[1])
+        if pair[0] == ">":
+            first = (last or 0) + 1
+            found[first:] = [steps] * (INTERVALS - first)
+            continue
+        boundary = _whole(name, pair[0])
+        if boundary < 1 or boundary & (boundary - 1):
+            raise ValueError(f"PYTORCH_ALLOC_CONF.{name}: {boundary}; allowed: boundaries that are powers of two")
+        index = min(boundary.bit_length() - 1, INTERVALS - 1)
+        if last is None:
+            found[:index] = [steps] * index
+        found[index], last = steps, index
+    return tuple(found)

@@ -1,0 +1,406 @@
+"""PyTorch's caching allocator for CUDA, as a program that can be read: which block serves a request, and what is reserved.
+
+Source: PyTorch 2.13, `c10/cuda/CUDACachingAllocator.cpp`; each rule names its function there. What is not here: memory pools of
+CUDA graphs and of `torch.cuda.MemPool`, and the allocator of the driver's own (`backend:cudaMallocAsync`).
+"""
+
+from collections import deque
+
+from .blocks import ALLOCATED, FREE, WAITING, Block, Pool
+from .driver import Driver
+from .settings import ROUNDING, SMALL, SMALL_SEGMENT, Settings, settings
+
+
+class OutOfMemory(RuntimeError):
+    """A request that could not be served.
+
+    Attributes:
+        requested: bytes asked for. segment: bytes that the driver was asked for, which PyTorch's message names.
+        allocated, reserved: bytes then, after all that could be had back was given back. rejected: whether nothing was tried.
+    """
+
+    def __init__(self, requested, segment, allocated, reserved, rejected=False):
+        self.requested, self.segment, self.rejected = requested, segment, rejected
+        self.allocated, self.reserved = allocated, reserved
+        super().__init__(
+            f"out of memory: {segment:,} B asked of the driver for {requested:,} B, with {allocated:,} B allocated and "
+            f"{reserved:,} B reserved"
+        )
+
+
+class Allocator:
+    """One GPU's allocator.
+
+    Args:
+        configuration: `Settings`, or the text of `PYTORCH_ALLOC_CONF`.
+        memory: bytes that the driver has for this process; None for no limit.
+        total: bytes of the GPU, of which `per_process_memory_fraction` is a share; `memory` where it is not said.
+        driver: what hands out addresses; by default the lowest that are free.
+        events_pass: whether other streams are done with a block at once when it is freed; else when `finish` says so.
+
+    Attributes:
+        requested, allocated, active, reserved: bytes asked for; in the blocks that serve them; with blocks that still wait for
+            other streams; with what is kept for later. `requested` counts, as PyTorch does, until other streams are done.
+        retries: how often all that was kept was given back to serve a request. log: (action, address, bytes) of each request to
+            the driver: `segment_alloc`, `segment_free`, `segment_map`, `segment_unmap`.
+    """
+
+    def __init__(
+        self,
+        configuration: Settings | str = "",
+        memory: int | None = None,
+        total: int | None = None,
+        driver: Driver | None = None,
+        events_pass: bool = True,
+    ):
+        self.settings = settings(configuration) if isinstance(configuration, str) else configuration
+        self.driver = driver or Driver(memory)
+        self.total = total if total is not None else memory
+        self.events_pass = events_pass
+        self.requested = self.allocated = self.active = self.reserved = self.retries = 0
+        self.log: list[tuple[str, int, int]] = []
+        self.pools: dict[tuple[int, bool], Pool] = {}
+        self.segments: dict[int, Block] = {}  # the first block of each, by the segment's address
+        self.live: dict[int, Block] = {}  # allocated, by address
+        self._events: dict[int, deque] = {}  # of each stream: blocks that wait for it
+        self._searches = {True: 0, False: 0}
+        self._serial = 0
+        share = self.settings.per_process_memory_fraction
+        self.allowed = None if share == 1 or self.total is None else int(share * self.total)
+        if share < 1 and self.total is None:
+            raise ValueError("Allocator.total: missing; allowed: the GPU's bytes, of which a fraction is allowed")
+
+    # -- requests
+
+    def malloc(self, size: int, stream: int = 0) -> int:
+        """The address of a block of at least `size` bytes, for work of `stream`. Source: `malloc`.
+
+        Raises:
+            OutOfMemory: where the driver has no more, and nothing that is kept can be given back for it.
+        """
+        self._process_events()
+        wanted = self.settings.rounded(size)
+        pool = self._pool(stream, wanted <= SMALL)
+        block = self._get_free(pool, wanted)
+        if block is None:
+            if self._collects:
+                self._collect()
+            block = self._from_driver(pool, wanted, size)
+        if self._splits(block, wanted):
+            pool.put(self._aged(block.cut(wanted)))
+        block.state, block.requested = ALLOCATED, size
+        self.live[block.address] = block
+        self.requested += size
+        self.allocated += block.size
+        self.active += block.size
+        return block.address
+
+    def free(self, address: int) -> None:
+        """Take a block back; it can serve again once no other stream uses it. Source: `free`.
+
+        Raises:
+            ValueError: where no allocated block begins there.
+        """
+        block = self.let_go(address)
+        if not block.uses:
+            self.complete(block)
+            return
+        block.events = len(block.uses)
+        for stream in block.uses:
+            self._events.setdefault(stream, deque()).append(block)
+        block.uses = ()
+
+    def let_go(self, address: int) -> Block:
+        """The first half of `free`: the block is allocated no more, and not free yet."""
+        block = self.live.pop(address, None)
+        if block is None:
+            raise ValueError(f"Allocator.free: no block is allocated at {address}; allowed: what malloc gave, once")
+        self.allocated -= block.size
+        block.state = WAITING
+        return block
+
+    def complete(self, block: Block) -> None:
+        """The second half of `free`: the block can serve again, with its free neighbors. Source: `free_block`."""
+        self.requested -= block.requested
+        self.active -= block.size
+        block.state, block.requested = FREE, 0
+        self._merge(block)
+        block.pool.put(self._aged(block))
+
+    def record_stream(self, address: int, stream: int) -> None:
+        """Say that another stream uses a block: freed, it waits for what that stream has queued. Source: `recordStream`."""
+        block = self.live[address]
+        if stream != block.pool.stream and stream not in block.uses:
+            block.uses = (*block.uses, stream)
+
+    def finish(self, stream: int | None = None) -> None:
+        """What a stream, or each, has queued so far is done: the next request finds the blocks that waited for it."""
+        for name in self._events if stream is None else (stream,):
+            self._pass(self._events.get(name, ()))
+
+    def empty_cache(self) -> None:
+        """Give back to the driver each segment, or page of a growing one, of which nothing is used. Source: `emptyCache`."""
+        self.finish()
+        for small in (False, True):
+            for pool in [p for (_, s), p in sorted(self.pools.items()) if s is small]:
+                self._release_blocks(pool)
+
+    # -- free blocks
+
+    def _pool(self, stream, small):
+        pool = self.pools.get((stream, small))
+        if pool is None:
+            page = SMALL_SEGMENT if small else self.settings.large_segment
+            pool = self.pools[stream, small] = Pool(stream, small, self.settings.expandable_segments, page)
+        return pool
+
+    def find(self, size: int, stream: int = 0) -> int | None:
+        """Where a request would be served without the driver; None where it would not."""
+        wanted = self.settings.rounded(size)
+        block = self._best(self._pool(stream, wanted <= SMALL), wanted)
+        return None if block is None else block.address
+
+    def _best(self, pool, wanted):
+        """Source: `get_free_block`."""
+        block = pool.best(wanted)
+        if block is None:
+            return None
+        limit = self.settings.unsplit_from
+        if wanted < limit <= block.size:
+            return None  # a block that is not split serves no small request
+        if wanted >= limit and block.size >= wanted + self.settings.non_split_rounding:
+            return None
+        return block
+
+    def _get_free(self, pool, wanted):
+        if self._collects:
+            self._searches[pool.small] += 1
+        block = self._best(pool, wanted)
+        if block is not None:
+            pool.remove(block)
+        return block
+
+    def _splits(self, block, wanted):
+        """Source: `should_split`."""
+        rest = block.size - wanted
+        if block.pool.small or block.pool.expandable:
+            return rest >= ROUNDING
+        return wanted < self.settings.unsplit_from and rest > SMALL
+
+    def _aged(self, block):
+        block.age = self._searches[block.pool.small]
+        return block
+
+    def _merge(self, block):
+        """Become one with free neighbors, where memory stands behind both or neither. Source: `try_merge_blocks`."""
+        for neighbor in (block.before, block.after):
+            if neighbor is not None and neighbor.state is FREE and neighbor.mapped is block.mapped:
+                block.pool.remove(neighbor)
+                first = neighbor is block.before
+                block.take_over(neighbor)
+                if first and neighbor.address in self.segments and block.before is None:
+                    self.segments[block.address] = block
+
+    # -- other streams
+
+    def _process_events(self):
+        """Source: `process_events`: before each request, what has waited long enough is free."""
+        for queue in self._events.values():
+            if self.events_pass:
+                self._pass(queue)
+
+    def _pass(self, queue):
+        while queue:
+            block = queue.popleft()
+            block.events -= 1
+            if not block.events:
+                self.complete(block)
+
+    # -- the driver
+
+    @property
+    def _collects(self):
+        return self.allowed is not None and self.settings.garbage_collection_threshold > 0
+
+    def _from_driver(self, pool, wanted, size):
+        """A block of new memory; if need be, after what is kept has been given back. Source: `malloc`."""
+        block, rejected = self._new(pool, wanted)
+        if block is None and not rejected:
+            if self._release_available(pool, wanted):
+                block, rejected = self._new(pool, wanted)
+            if block is None and not rejected:
+                self.empty_cache()
+                self.retries += 1
+                block, rejected = self._new(pool, wanted)
+        if block is None:
+            raise OutOfMemory(size, self.settings.segment(wanted), self.allocated, self.reserved, rejected)
+        return block
+
+    def _new(self, pool, wanted):
+        """(A block of new memory or None, whether it was refused before the driver was asked). Source: `alloc_block`."""
+        size = self.settings.segment(wanted)
+        if self.allowed is not None and self.reserved + size > self.allowed:
+            return None, False
+        if self.settings.throw_on_cudamalloc_oom and self.total is not None and self.reserved + size > self.total:
+            return None, True
+        if pool.expandable:
+            return self._grow(pool, wanted), False
+        address = self.driver.take(size)
+        if address is None:
+            return None, False
+        self._took("segment_alloc", address, size)
+        block = self.segment(address, size, pool)
+        return block, False
+
+    def segment(self, address: int, size: int, pool: Pool, mapped: bool = True) -> Block:
+        """A segment that the driver gave, as one block."""
+        self._serial += 1
+        block = self.segments[address] = Block(address, size, pool, self._serial, mapped)
+        return block
+
+    def _took(self, action, address, size):
+        self.reserved += size
+        self.log.append((action, address, size))
+
+    def _gave(self, action, address, size):
+        self.reserved -= size
+        self.log.append((action, address, size))
+
+    def _release(self, block):
+        """Source: `release_block`."""
+        self._gave("segment_free", block.address, block.size)
+        block.pool.remove(block)
+        self.driver.give(block.address, block.size)
+        del self.segments[block.address]
+
+    def _release_blocks(self, pool):
+        """Source: `release_blocks`."""
+        blocks = [pool.blocks[address] for _, _, address in pool.free]
+        for block in blocks:
+            if pool.expandable:
+                self._unmap(block)
+            elif not block.split:
+                self._release(block)
+
+    def _release_available(self, pool, wanted):
+        """Where large blocks are not split: one that is large enough, or several, largest first, for a request that found none.
+
+        Source: `release_available_cached_blocks`.
+        """
+        limit = self.settings.max_split_size
+        if limit is None or pool.expandable:
+            return False
+        wanted, released = max(wanted, limit), 0
+        large = [address for size, _, address in pool.free if size >= wanted]
+        if large:
+            self._release(pool.blocks[large[0]])
+            return True
+        for size, _, address in reversed([found for found in pool.free if found[0] >= limit]):
+            if released >= wanted:
+                break
+            released += size
+            self._release(pool.blocks[address])
+        return released >= wanted
+
+    def _collect(self):
+        """Before the driver is asked: give back the large blocks that have been free the longest, until less than the threshold
+        is reserved. Source: `garbage_collect_cached_blocks`."""
+        threshold = int(self.settings.garbage_collection_threshold * self.allowed)
+        target, reclaimed = self.reserved - threshold, 0
+        if target <= 0:
+            return
+        pools = [pool for (_, small), pool in sorted(self.pools.items()) if not small]
+        while reclaimed < target:
+            blocks = [pool.blocks[at] for pool in pools for *_, at in pool.free if not pool.expandable]
+            blocks = [block for block in blocks if not block.split]
+            ages = {b: self._searches[False] - b.age for b in blocks}
+            if not blocks:
+                return
+            mean = sum(ages.values()) / len(ages)
+            for block, age in ages.items():
+                if age >= mean:
+                    reclaimed += block.size
+                    self._release(block)
+
+    # -- segments that grow
+
+    def _grow(self, pool, wanted):
+        """A free block of at least `wanted` bytes, at the lowest address at which the segment can grow for it.
+
+        Source: `try_allocate_expandable_block`.
+        """
+        block = self._growing(pool, wanted)
+        if not block.mapped and not self._map(block, min(block.size, wanted)):
+            return None
+        while block.size < wanted:
+            following = block.after
+            if not self._map(following, min(wanted - block.size, following.size)):
+                return None
+            block = following  # it has taken over what was free before it
+        pool.remove(block)
+        return block
+
+    def _growing(self, pool, wanted):
+        """Source: `find_expandable_block`."""
+        for address in pool.unmapped:
+            block = pool.blocks[address]
+            if block.before is not None and block.before.state is FREE:
+                block = block.before
+            room, each = 0, block
+            while room < wanted and each is not None and each.state is FREE:
+                room, each = room + each.size, each.after
+            if room >= wanted:
+                return block
+        total = self.total if self.total is not None else 2**47
+        size = (
+            -(-(total + total // 8) // pool.page) * pool.page
+        )  # more than the GPU has, as pages may be moved to the end
+        address = self.driver.reserve(size)
+        block = self.segment(address, size, pool, mapped=False)
+        pool.put_unmapped(block)
+        return block
+
+    def _map(self, block, size):
+        """Put pages behind the front of a block; whether the driver had them. Source: `map_block`."""
+        pool = block.pool
+        size = -(-size // pool.page) * pool.page
+        if not self.driver.map(block.address, size):
+            return False
+        pool.remove(block)
+        block.mapped = True
+        if size < block.size:
+            rest = block.cut(size)
+            rest.mapped = False
+            pool.put_unmapped(rest)
+        self._took("segment_map", block.address, size)
+        self._merge(block)
+        pool.put(self._aged(block))
+        return True
+
+    def _unmap(self, block):
+        """Take back the pages that lie wholly within a free block. Source: `unmap_block`."""
+        pool = block.pool
+        first = block
+        while first.before is not None:
+            first = first.before
+        start = first.address
+        low = start + -(-(block.address - start) // pool.page) * pool.page
+        high = start + (block.address + block.size - start) // pool.page * pool.page
+        if low >= high:
+            return
+        pool.remove(block)
+        if low > block.address:
+            rest = block.cut(low - block.address)
+            pool.put(self._aged(block))
+            block = rest
+        if high < block.address + block.size:
+            pool.put(self._aged(block.cut(high - block.address)))
+        block.mapped = False
+        self._gave("segment_unmap", low, high - low)
+        self.driver.unmap(low, high - low)
+        self._merge(block)
+        pool.put_unmapped(block)
+        if not block.split:
+            pool.remove(block)
+            del self.segments[block.address]
+            self.driver.forget(block.address)
