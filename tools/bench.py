@@ -14,6 +14,7 @@ import grid
 from tqdm.auto import tqdm
 
 import everybyte as eb
+from everybyte.budget import not_derived
 from everybyte.tables import Table
 
 
@@ -41,10 +42,14 @@ def speed():
     setup = eb.Setup(batch=8, sequence=1024)
     small, xl = eb.model("gpt2"), eb.model("gpt2-xl")
     rows = [("import everybyte", fresh("import everybyte"), "0.5 s")]
-    rows.append(
-        ("import, and a first budget", fresh("import everybyte as eb; eb.budget(eb.model('gpt2'), eb.Setup())"), "")
-    )
+    first = "import everybyte as eb; eb.budget(eb.model('gpt2'), eb.Setup())"
+    rows.append(("import, and a first budget", fresh(first), "0.3 s"))
     rows.append(("a budget after the first", seconds(lambda: eb.budget(xl, setup), 200), "0.001 s"))
+    planned = "eb.plan(eb.model('gpt2-xl'), eb.Setup(), eb.gpu('rtx-4090'))"
+    rows.append(("import, and a first plan", fresh(f"import everybyte as eb; {planned}"), "1 s"))
+    for name in ("step", "block", "checkpointing", "planning", "sharding"):
+        opened = fresh(f"from everybyte import explore; explore.{name}()") - fresh("from everybyte import explore")
+        rows.append((f"explore.{name}, from the call to its picture", opened, "1 s"))
     rows.append(("dry run, gpt2", seconds(lambda: eb.dry_run(small, setup)), "1.5 s"))
     ours = seconds(lambda: eb.dry_run(xl, setup))
     rows.append(("dry run, gpt2-xl", ours, "4 s"))
@@ -63,10 +68,10 @@ def speed():
     )
 
 
-def agreement():
-    """Every step of the grid, predicted and counted."""
-    drawn = (draw(seed)[:2] for draw, seeds in ((grid.anything, 2000), (grid.llama, 1000)) for seed in range(seeds))
-    configurations = list(chain(grid.steps(), drawn))
+def agreement(seeds=5000):
+    """Every step of the grid, and `seeds` random ones of any architecture, saved and shared in any way: predicted and counted."""
+    drawn = (grid.everything(seed)[:2] for seed in range(seeds))
+    configurations = [step for step in chain(grid.steps(), drawn) if not_derived(*step) is None]
     with ProcessPoolExecutor() as pool:
         work = pool.map(grid.disagreements, *zip(*configurations, strict=True), chunksize=8)
         found = [
@@ -76,7 +81,9 @@ def agreement():
         ]
     for model, setup, wrong in found[:20]:
         print(model, setup, *wrong, sep="\n  ")
-    print(f"{len(configurations):,} configurations, each exact and in 512-byte blocks: {len(found):,} disagree")
+    print(
+        f"{len(configurations):,} configurations that are derived, each exact and in 512-byte blocks: {len(found):,} disagree"
+    )
     return bool(found)
 
 
