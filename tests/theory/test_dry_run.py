@@ -24,7 +24,16 @@ def test_any_step_at_every_operation(start):
             assert grid.first_difference(model, setup) is None, (model, setup)
 
 
-#: What the issue of sharding promises: Llama-2-7B under each stage on 8 GPUs, Llama-3.1-8B on many, Mixtral on 64.
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16-master", "bf16"])
+@pytest.mark.parametrize("sharding", ["zero2", "zero3"])
+def test_gradients_added_up_whole_are_gradients(precision, sharding):
+    """Without synchronization FSDP keeps whole gradients between batches: under autocast, as casts to fp32."""
+    model = eb.Model(layers=2, width=8, heads=2, vocabulary=101, positions=32)
+    setup = eb.Setup(batch=2, sequence=32, precision=precision, sharding=sharding, gpus=2, accumulation=3, no_sync=True)
+    assert not grid.disagreements(model, setup)
+
+
+#: Llama-2-7B under each stage on 8 GPUs, Llama-3.1-8B on many, Mixtral on 64.
 LARGE = [
     ("llama-2-7b", {"sharding": "zero1", "gpus": 8}),
     ("llama-2-7b", {"sharding": "zero2", "gpus": 8}),

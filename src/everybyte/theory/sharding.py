@@ -190,6 +190,7 @@ class Unit:
                         if parameter.grad is not None:
                             numbers = product(parameter.shape)
                             wide = tape.take(f"{self.name} gradient in fp32", (numbers, sharding.reduced))
+                            wide[0].assign("gradients")  # whole, until the last batch
                             self.accumulated[parameter] = wide
                             parameter.grad = None
                 return
