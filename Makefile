@@ -65,5 +65,5 @@ bench: $(STAMP) ## time the imports, the budgets and the dry runs
 	$(BIN)/python tools/bench.py
 
 clean: ## remove .venv, .venv-rehearsal, caches and build products
-	rm -rf $(VENV) .venv-rehearsal build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-rehearsal build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf

@@ -12,6 +12,7 @@ Importing this loads neither torch nor sympy: what needs them is fetched when it
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from .budget import Budget, budget
 from .catalog import Claim, Gpu, Model, claims, gpu, gpus, model, models
@@ -19,6 +20,17 @@ from .fit import Fit, fit
 from .headroom import Headroom
 from .plan import Plan, plan
 from .setup import Setup
+
+if TYPE_CHECKING:  # what editors and type checkers see of the names that are fetched when they are first used
+    from . import draw, explore, units
+    from .comparison import Comparison, compare
+    from .derivation import Derivation
+    from .deriving import derive
+    from .dryrun import Trace, dry_run
+    from .formulas import Formula, formula
+    from .lab import Measurement, measure
+    from .rehearsal import Rehearsal, rehearse
+    from .settling import Settled, settle
 
 _HOME = {"Formula": "formulas", "formula": "formulas", "Trace": "dryrun", "dry_run": "dryrun"}
 _HOME |= {"Comparison": "comparison", "compare": "comparison", "Measurement": "lab", "measure": "lab"}
@@ -52,12 +64,14 @@ __all__ = sorted(
 __version__ = "0.1.0"
 
 
-def __getattr__(name):
-    if name in _MODULES:
-        return import_module(f".{name}", __name__)
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+if not TYPE_CHECKING:  # to a type checker a name that is not above is an error
+
+    def __getattr__(name):
+        if name in _MODULES:
+            return import_module(f".{name}", __name__)
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f".{_HOME[name]}", __name__), name)
 
 
 def __dir__():

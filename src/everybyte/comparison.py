@@ -2,12 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from . import units
 from .catalog import Model
 from .catalog import gpu as catalog_gpu
 from .setup import Setup
 from .tables import Table
+
+
+class Witness(Protocol):
+    """What says the bytes of a step: a budget, a dry run's trace, a rehearsal, a measurement."""
+
+    def as_dict(self) -> dict: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +26,7 @@ class Comparison:
         rows: (what, [bytes of each witness, None where it does not say]) in the order of parts, phases, peak.
     """
 
-    witnesses: dict[str, object]
+    witnesses: dict[str, Witness]
     rows: list[tuple[str, list[int | None]]]
 
     @property
@@ -142,7 +149,7 @@ def rehearsed(
         said = [budget(shape, setup).peak, dry_run(shape, setup).peak]
         found = shelf.found.get((shape, setup)) if shelf and not shelf.stale else None
         if found is None or found.oom:
-            rest = ["out of memory" if found else "not rehearsed", *["–"] * 3]
+            rest: list[object] = ["out of memory" if found else "not rehearsed", *["–"] * 3]
         else:
             rest = [found.requested - found.workspace, found.workspace, found.allocated, found.reserved]
         rows.append([name, *said, *rest])

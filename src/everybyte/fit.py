@@ -7,7 +7,7 @@ from html import escape
 
 from . import checks, units
 from .budget import Budget, budget, not_derived
-from .catalog import Gpu, Model, gpus
+from .catalog import Described, Gpu, Model, gpus
 from .headroom import ROUNDING, Headroom, check_precision, find_gpu, takes
 from .plan import Rung, plan
 from .setup import LIMITS, Setup
@@ -29,7 +29,7 @@ class Fit:
         next: the same for the next value, which does not fit; None where there is no next value.
     """
 
-    model: object
+    model: Described
     setup: Setup
     gpu: Gpu
     vary: str
@@ -60,7 +60,7 @@ class Fit:
         largest `part` there. Of a value that ends the range, the `bound`."""
         if self.fits and self.next is None:
             return {"bound": self._bound()}
-        wanted = self.next if self.fits else self.witness
+        wanted = self.next if self.fits and self.next else self.witness
         parts = {name: size for name, size in wanted.parts.items() if size}
         largest = max(parts, key=parts.__getitem__)
         return {"over": wanted.peak - self.usable, "at": wanted.peak_at, "part": largest, "parts": parts}
@@ -83,11 +83,9 @@ class Fit:
     @cached_property
     def nearest_setup(self) -> Rung | None:
         """The cheapest `Rung` of `plan` that fits this GPU; None where there is none, or no such step is derived."""
-        return plan(self.model, self.setup, self.gpu, self.headroom).best if self._planned else None
-
-    @property
-    def _planned(self):
-        return isinstance(self.model, Model) and not not_derived(self.model, self.setup)
+        if not isinstance(self.model, Model) or not_derived(self.model, self.setup):
+            return None
+        return plan(self.model, self.setup, self.gpu, self.headroom).best
 
     @cached_property
     def nearest_gpus(self) -> int | None:
@@ -108,7 +106,7 @@ class Fit:
         at, over, parts = said["at"], units.text(said["over"]), said["parts"]
         share = f"{parts[said['part']] / sum(parts.values()):.0%}"
         largest = f"the largest part is {said['part']}, {units.text(parts[said['part']])} ({share})"
-        if self.fits:
+        if self.value is not None:
             step = f"{self.vary} {self.value + 1:,} is"
             if self.vary == "gpus":
                 less = self.value - self.setup.replicas
@@ -126,9 +124,9 @@ class Fit:
     def instead(self) -> list[str]:
         """In words, where nothing fits: the nearest GPU and the nearest setup that would."""
         card, rung = self.nearest_gpu, self.nearest_setup
-        card = f"{card.name} ({units.text(card.memory)})" if card else "no single GPU of the catalog"
-        said = [f"nearest GPU that the step would fit: {card}"]
-        if self._planned:
+        named = f"{card.name} ({units.text(card.memory)})" if card else "no single GPU of the catalog"
+        said = [f"nearest GPU that the step would fit: {named}"]
+        if isinstance(self.model, Model) and not not_derived(self.model, self.setup):
             switches = rung.text() if rung else "none of the switches is enough"
             host = f", {units.text(rung.host)} in the host's memory" if rung and rung.host else ""
             said.append(f"nearest setup on {self.gpu.name}: {switches}{host}")
@@ -170,8 +168,10 @@ class Fit:
         }
         if not self.fits:
             card, rung = self.nearest_gpu, self.nearest_setup
-            said["nearest"] = {"gpu": card.name if card else None, "setup": rung.setup.as_dict() if rung else None}
-            said["nearest"]["gpus"] = self.nearest_gpus
+            said["nearest"] = {
+                "gpu": card.name if card else None, "setup": rung.setup.as_dict() if rung else None,
+                "gpus": self.nearest_gpus,
+            }  # fmt: skip
         return said
 
     def __repr__(self):

@@ -61,7 +61,7 @@ class Settled:
     @property
     def stated_text(self) -> str:
         """What was stated, as text: the article's number, what its rule gives, or the comparison that it implies."""
-        if self.claim.recipe:
+        if self.claim.recipe and self.stated:
             return _shown(self.stated.low, self.claim.unit)
         return self.claim.stated or self.claim.expects or "–"
 
@@ -86,9 +86,9 @@ def settle(claim: Claim) -> Settled:
     plain, special = _Reader(claim), _Reader(claim, claim.given) if claim.given else None
     stated = _stated(claim, plain)
     if claim.sample:
-        computed, under = plain.sample(), special and special.sample()
+        computed, under = plain.sample(), special.sample() if special else None
     else:
-        computed, under = (plain.read("value") if claim.value else None), special and special.read("value")
+        computed, under = (plain.read("value") if claim.value else None), special.read("value") if special else None
     own = plain.read("own") if claim.own else None
     if claim.against and not disagree(claim, claims()[claim.against]):
         raise ValueError(f"claim {claim.id}.against: it agrees with {claim.against}")

@@ -1,12 +1,15 @@
 """One training configuration, checked when it is made."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Literal, final, get_args
 
 from . import checks
 from .catalog import Model
 
+PrecisionName = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16"]
+OptimizerName = Literal["sgd", "momentum", "adam", "adamw"]
 #: Bytes of one number of each data type that a training step stores.
 DTYPE_BYTES = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2})
 
@@ -23,7 +26,7 @@ class Precision:
     loss_scaling: bool = False
 
 
-PRECISIONS = MappingProxyType(
+PRECISIONS: Mapping[PrecisionName, Precision] = MappingProxyType(
     {
         "fp32": Precision("fp32", "fp32", "fp32"),
         "bf16-mixed": Precision("fp32", "bf16", "fp32", autocast=True),
@@ -50,7 +53,7 @@ class Optimizer:
 
 
 #: Sources: PyTorch, torch/optim/adam.py, adamw.py, sgd.py; aten/src/ATen/native/cuda/fused_adam_utils.cuh.
-OPTIMIZERS = MappingProxyType(
+OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
     {
         "sgd": Optimizer(states=0, algorithm="sgd", passes=(3, 3)),
         "momentum": Optimizer(states=1, algorithm="momentum", passes=(8, 5)),
@@ -58,8 +61,6 @@ OPTIMIZERS = MappingProxyType(
         "adamw": Optimizer(states=2, algorithm="adam", passes=(20, 7)),
     }
 )
-PrecisionName = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16"]
-OptimizerName = Literal["sgd", "momentum", "adam", "adamw"]
 OptimizerImpl = Literal["foreach", "loop", "fused"]
 Attention = Literal["eager", "flash"]
 #: How head and cross-entropy run: on all tokens at once, or chunk by chunk.
@@ -110,6 +111,7 @@ LIMITS = MappingProxyType(
 )
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """A training configuration: what runs, in which data types, with which switches.

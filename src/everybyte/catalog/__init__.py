@@ -2,6 +2,6 @@
 
 from .claims import Claim, claims
 from .gpus import Gpu, gpu, gpus
-from .models import Model, model, models
+from .models import Described, Model, model, models
 
-__all__ = ["Claim", "Gpu", "Model", "claims", "gpu", "gpus", "model", "models"]
+__all__ = ["Claim", "Described", "Gpu", "Model", "claims", "gpu", "gpus", "model", "models"]

@@ -64,7 +64,7 @@ class Stated:
         if high < low:
             raise ValueError(f"{text!r} does not ascend")
         if sign in ("<", ">"):
-            return cls(*((None, high) if sign == "<" else (low, None)), unit, strict=True)
+            return cls(None if sign == "<" else low, None if sign == ">" else high, unit, strict=True)
         if sign == "=":
             return cls.about(low, unit)
         return cls(low, None if match[4] else high, unit, (_rounding(low), _rounding(high)))

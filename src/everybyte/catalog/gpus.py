@@ -4,6 +4,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import final
 
 from .. import checks, units
 
@@ -13,6 +14,7 @@ _BYTES = ("memory", "bandwidth", "host_link", "peer_link", "l2")
 _SHARED = {"6.0": 48, "7.0": 96, "7.5": 64, "8.0": 163, "8.6": 99, "8.9": 99, "9.0": 227, "10.0": 227, "12.0": 99}
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
     """One GPU's data sheet, and the memory that a process really finds on it.

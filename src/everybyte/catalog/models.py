@@ -4,7 +4,7 @@ import tomllib
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
-from typing import Literal
+from typing import Any, Literal, Protocol, final
 
 from .. import checks
 from .weights import layers, weights
@@ -13,7 +13,7 @@ NORMS = ("layernorm", "rmsnorm")
 #: Functions of the MLP: GELU, its approximation by tanh, ReLU, SiLU; and SiLU between clamped factors, as gpt-oss has it.
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "silu_clamped")
 #: The architectures that the book's references build.
-FAMILIES = ("gpt", "llama")
+FAMILIES: tuple[Literal["gpt"], Literal["llama"]] = ("gpt", "llama")
 _REQUIRED = ("layers", "width", "heads", "vocabulary")
 #: Where an unstated field comes from, and the fields that this follows. Order matters: a default may use the one before it.
 _DEFAULTS = {
@@ -25,6 +25,8 @@ _DEFAULTS = {
     "norm_bias": (lambda m: m.norm == "layernorm", {"norm"}),
     "activation": (lambda m: "silu" if m.gated else "gelu", {"gated"}),
 }
+#: What such a field is until `__post_init__` fills it: nobody who reads a model meets it.
+_FOLLOWS: Any = None
 #: Fields that may not be 0.
 _POSITIVE = {*_REQUIRED, "kv_heads", "head_width", "ffn_width", "embedding_width", "published"}
 #: The largest dimension that is taken for one, and the exceptions.
@@ -35,6 +37,17 @@ _MIXTURE = ("experts", "experts_per_token", "expert_width", "shared_experts", "d
 _LATENT = ("latent_rank", "query_rank", "rope_width", "value_width")
 
 
+class Described(Protocol):
+    """What stands for a model in a result: a `Model`, or what was counted of a module of one's own."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def parameters(self) -> int: ...
+
+
+@final
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """The dimensions that decide a transformer's parameter count and memory. Counts, not bytes.
@@ -86,19 +99,19 @@ class Model:
     heads: int
     vocabulary: int
     positions: int = 0
-    learned_positions: int | None = None
-    kv_heads: int | None = None
-    head_width: int | None = None
-    ffn_width: int | None = None
+    learned_positions: int = _FOLLOWS
+    kv_heads: int = _FOLLOWS
+    head_width: int = _FOLLOWS
+    ffn_width: int = _FOLLOWS
     gated: bool = False
-    activation: str | None = None
+    activation: str = _FOLLOWS
     fused: bool = True
     tied: bool = True
     qkv_bias: bool = True
     out_bias: bool = True
     ffn_bias: bool = True
     norm: str = "layernorm"
-    norm_bias: bool | None = None
+    norm_bias: bool = _FOLLOWS
     norm_offset: bool = False
     block_norms: int = 2
     final_norm: bool = True
@@ -112,7 +125,7 @@ class Model:
     softcap: bool = False
     sinks: bool = False
     scaled_embedding: bool = False
-    embedding_width: int | None = None
+    embedding_width: int = _FOLLOWS
     token_types: int = 0
     pooler: bool = False
     experts: int = 0
@@ -145,7 +158,7 @@ class Model:
             value = getattr(self, field.name)
             if value is None and field.default is None:
                 continue
-            if field.type in (bool, bool | None):
+            if field.type is bool:
                 checks.flag("Model", field.name, value)
             elif field.type in (int, int | None):
                 checks.whole("Model", field.name, value, int(field.name in _POSITIVE), _MORE.get(field.name, _MOST))

@@ -70,7 +70,11 @@ def read(said: dict, model):
         for operation, phase, owner, at, place, counts in c["instants"]:
             numbers([n for n, _ in counts], len(columns))
             numbers([n for _, n in counts], 2**63)
-            found.append(Instant(operation, phase, owner, at, *numbers([place], 2**63), tuple(map(tuple, counts))))
+            found.append(
+                Instant(
+                    operation, phase, owner, at, numbers([place], 2**63)[0], tuple((n, times) for n, times in counts)
+                )
+            )
         size = len(found)
         moments = {m: numbers([i], size)[0] for m, i in c["moments"].items()}
         if not (c["peak"] and c["rounded"] and c["step"]) or "after_backward" not in moments:

@@ -7,6 +7,7 @@ from html import escape
 from math import log2
 
 from .. import checks, units
+from ..catalog import Described
 from ..setup import LIMITS, Setup
 from ..tables import Table
 from . import printing
@@ -87,7 +88,7 @@ class Point:
         moments: phase -> bytes of each part at its end. host: of each part in the memory of the CPU, after backward.
     """
 
-    model: object
+    model: Described
     setup: Setup
     rounding: int
     instant: Instant
@@ -156,7 +157,7 @@ class Derivation:
         letters: which of B and S the model's arguments have.
     """
 
-    model: object
+    model: Described
     setup: Setup
     layers: int | None
     forms: tuple[Form, ...]

@@ -41,7 +41,7 @@ def function(text: str):
     if not path or not name.isidentifier():
         raise ValueError(f"--module: {text!r}; allowed: file.py:function, which makes a torch.nn.Module")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    if spec is None or not Path(path).is_file():
+    if spec is None or spec.loader is None or not Path(path).is_file():
         raise ValueError(f"--module: {path}: no such file; allowed: a file of Python")
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(spec.name, module)

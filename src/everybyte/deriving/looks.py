@@ -44,7 +44,7 @@ class Subject:
 
     def trace(self, setup: Setup, depth: int | None, batch: int, sequence: int) -> Trace:
         """The dry run at one point."""
-        model = self.model if depth in (None, self.layers) else self.deep(depth)
+        model = self.model if self.deep is None or depth in (None, self.layers) else self.deep(depth)
         if self.batch is None:
             return dry_run(model, setup.replace(batch=batch, sequence=sequence))
         usual = Setup()  # the dry run reads both off the arguments

@@ -140,10 +140,10 @@ def stacked(
     fig, ax = canvas(title, height=1.5 + 0.55 * len(rows) + 0.06 * max(0, len(names) - 20))  # more words in the legend
     totals = {label: sum(parts.values()) for label, parts in rows.items()}
     longest = max(totals.values()) or 1
-    shown = capacity is not None and capacity <= 4 * longest
-    limit = max(longest * 1.16, capacity * 1.1 if shown else 0)
+    shown = capacity if capacity is not None and capacity <= 4 * longest else None
+    limit = max(longest * 1.16, (shown or 0) * 1.1)
     for y, parts in enumerate(rows.values()):
-        left = 0
+        left = 0.0
         for name in sorted(parts, key=lambda n: names.index(n) if n in names else -1):
             value = parts[name]
             if not value:
@@ -160,11 +160,11 @@ def stacked(
             left += value
         ax.text(_scaled(left + 0.008 * limit, unit), y, amount(left, unit), va="center", fontsize=10, color=INK, fontweight="bold",
                 bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1}, zorder=5)  # fmt: skip
-    if shown:
-        ax.axvline(_scaled(capacity, unit), color=INK, linestyle="--", linewidth=1.5, zorder=4)
+    if shown is not None:
+        ax.axvline(_scaled(shown, unit), color=INK, linestyle="--", linewidth=1.5, zorder=4)
         ax.annotate(
-            f"{capacity_label} {amount(capacity, unit)}", (_scaled(capacity, unit), 1), xycoords=("data", "axes fraction"),
-            ha="right" if capacity > limit / 2 else "left", va="bottom", fontsize=9.5, color=INK,
+            f"{capacity_label} {amount(shown, unit)}", (_scaled(shown, unit), 1), xycoords=("data", "axes fraction"),
+            ha="right" if shown > limit / 2 else "left", va="bottom", fontsize=9.5, color=INK,
         )  # fmt: skip
     elif capacity is not None:
         ax.annotate(f"{capacity_label} {amount(capacity, unit)}, beyond this scale \N{RIGHTWARDS ARROW}", (1, 1),

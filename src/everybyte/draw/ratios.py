@@ -3,6 +3,7 @@
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -12,7 +13,7 @@ from .figures import _keys, canvas
 from .palette import CARD, INK, MUTED
 
 #: How a kind of dot looks, in the order of the kinds: full, hollow, a triangle, a cross. Parts of memory keep the colors.
-_MARKERS = (
+_MARKERS: tuple[dict[str, Any], ...] = (
     {"marker": "o", "markerfacecolor": MUTED}, {"marker": "o", "markerfacecolor": CARD},
     {"marker": "^", "markerfacecolor": INK}, {"marker": "X", "markerfacecolor": INK},
 )  # fmt: skip

@@ -52,5 +52,5 @@ def show(fig: Figure, alt: str | None = None) -> None:
     """
     from IPython.display import display
 
-    data, metadata = bundle(fig, getattr(fig, "alt", None) if alt is None else alt)
+    data, metadata = bundle(fig, getattr(fig, "alt", "") if alt is None else alt)
     display(data, metadata=metadata, raw=True)

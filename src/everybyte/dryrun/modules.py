@@ -82,7 +82,8 @@ class Workload:
     def trainer(self, module: nn.Module, setup: Setup, **options) -> Trainer:
         """A trainer that calls the module as this workload does."""
         trainer = Trainer(module, setup, **options)
-        trainer.forward = lambda inputs: self.call(trainer.called, inputs)
+        # The trainer's own way of calling is a method, which this workload's way stands before.
+        trainer.forward = lambda inputs: self.call(trainer.called, inputs)  # type: ignore[method-assign]
         return trainer
 
 

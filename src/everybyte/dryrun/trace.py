@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from .. import checks
-from ..catalog import Model
+from ..catalog import Described
 from ..setup import Setup
 from ..tables import Table
 from ..units import text
@@ -29,7 +29,7 @@ class Trace:
         marks: the end of a phase, one of `PHASES` but for `step` -> its number among the operations.
     """
 
-    model: Model
+    model: Described
     setup: Setup
     operations: list[tuple[str, str, str]]
     allocations: list[Allocation]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from importlib import resources
+from typing import Any
 
 from sympy import Min
 
@@ -331,7 +332,7 @@ class _Printer:
 # What the controls offer, in the values that choose a course.
 
 #: What a step's batches tell apart of precisions: the fields of a setup. `moved` are gradients that go to an fp32 buffer at once.
-FORMS = (
+FORMS: tuple[dict[str, Any], ...] = (
     {"precision": "fp32"}, {"precision": "bf16-mixed"}, {"precision": "fp16-mixed"}, {"precision": "bf16"},
     {"precision": "bf16-master", "master_gradients": "fp32"},
 )  # fmt: skip

@@ -6,12 +6,12 @@ from .. import checks
 from ..catalog import Gpu, Model
 from ..formulas import SYMBOLS, Formula, bindings, formula
 from ..formulas.step import gpt
-from ..setup import PRECISIONS, Setup
+from ..setup import PRECISIONS, Setup, Sharding
 from .controls import Choice, gpts, shared
 from .explorer import Explorer
 from .pictures import Lines
 
-STAGES = {"zero2": "ZeRO-2", "zero3": "ZeRO-3"}
+STAGES: dict[Sharding, str] = {"zero2": "ZeRO-2", "zero3": "ZeRO-3"}
 #: Of one machine, whose GPUs have a link each.
 GPUS = (1, 2, 4, 8)
 SEQUENCE = 1024
@@ -56,7 +56,7 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
     checks.whole("offloading", "setup.sequence", chosen.sequence, SEQUENCE, SEQUENCE)
     checks.one_of("offloading", "setup.checkpointing", chosen.checkpointing, ("none", "full"))
     known = gpts() | {start.name: start}
-    precisions = {
+    precisions: dict[str, dict] = {
         p: _decided(("stored_weight_bytes", "reduced_bytes"), Setup(precision=p))
         for p in PRECISIONS
         if PRECISIONS[p].compute == "bf16"

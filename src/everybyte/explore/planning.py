@@ -1,5 +1,7 @@
 """Chapter 45's explorer: what each switch leaves of the peak of one step, against what a GPU has usable."""
 
+from typing import Any
+
 from sympy import Min, ceiling
 
 from .. import checks, draw
@@ -46,7 +48,7 @@ def courses(name: str, model: Model, kinds_of) -> Courses:
     """
     cases = {}
     for segmented, accumulated, chunked in kinds_of:
-        more = {"checkpointing": "full"} if segmented else {}
+        more: dict[str, Any] = {"checkpointing": "full"} if segmented else {}
         more |= {"loss": "chunked", "loss_chunks": CHUNKS} if chunked else {}
         for form, fields in enumerate(FORMS):
             for eager in (0, 1):

@@ -58,7 +58,7 @@ def sharding(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     options, deepest = kinds(known)
     start, chosen = model or known["gpt2-xl"], setup or Setup(gpus=8, sharding="zero3", precision="bf16-mixed")
     checks.one_of("sharding", "model", start.name, known)
-    precisions = {
+    precisions: dict[str, dict] = {
         p: {n: v for n, v in (bindings(None, s) | numbers_of(s)).items() if n not in _OTHERS}
         for p in PRECISIONS
         if not PRECISIONS[p].loss_scaling

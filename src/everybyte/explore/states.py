@@ -27,12 +27,12 @@ def states(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | No
     """
     from ..catalog import models
 
-    own = model is not None and models().get(model.name) != model
+    own = model if model is not None and models().get(model.name) != model else None
     sizes = {"(the model's own)": {}} | {_size(n): {"parameters": n} for n in _SIZES}
     start = "(the model's own)"
     if own:
-        start = model.name
-        sizes[start] = {"parameters": int(model.parameters)}
+        start = own.name
+        sizes[start] = {"parameters": int(own.parameters)}
     controls = [
         shared("model", None if own or model is None else model.name),
         Choice("size", "size", sizes, start, kind="slider", instead_of="model"),

@@ -2,12 +2,12 @@
 
 from ..catalog import Model
 from ..formulas.symbols import sharded_gradients, sharded_optimizer, sharded_weights
-from ..setup import Setup
+from ..setup import Setup, Sharding
 from .controls import Choice, precision_label, shared
 from .explorer import Explorer
 from .pictures import Stack
 
-STAGES = {"none": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
+STAGES: dict[Sharding, str] = {"none": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
 _SWITCHES = (sharded_optimizer, sharded_gradients, sharded_weights)
 _PARTS = [
     ("parameters", "weights", "zero.weights"),
@@ -29,14 +29,16 @@ def zero(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     Raises:
         ValueError: a model that is not in the catalog; a number of GPUs that is no power of two, or more than 4,096.
     """
+    from ..formulas import bindings
     from ..formulas.symbols import BY_SYMBOL
 
-    setups = {label: Setup(sharding=sharding) for sharding, label in STAGES.items()}
-    stages = {label: {BY_SYMBOL[z].name: BY_SYMBOL[z].value(s) for z in _SWITCHES} for label, s in setups.items()}
+    switches = [BY_SYMBOL[z] for z in _SWITCHES]
+    stages = {label: bindings(None, Setup(sharding=sharding), switches) for sharding, label in STAGES.items()}
     counts = {_label(2**i): {"shards": 2**i} for i in range(13)}
-    start = _label(setup.gpus if setup else 8)
+    gpus = setup.gpus if setup else 8
+    start = _label(gpus)
     if start not in counts:
-        raise ValueError(f"Setup.gpus: {setup.gpus} is not offered; allowed: powers of two from 1 to 4,096")
+        raise ValueError(f"Setup.gpus: {gpus} is not offered; allowed: powers of two from 1 to 4,096")
     controls = [
         shared("model", model and model.name),
         shared("precision", setup and precision_label(setup)),

@@ -20,7 +20,7 @@ def bindings(model: Model | None, setup: Setup | None, symbols=None) -> dict[str
     """The value of each of `symbols`, by default all, that a model and a setup decide, by its name in code."""
     source = {"model": model, "setup": setup, "": None}
     entries = SYMBOLS.values() if symbols is None else symbols
-    return {s.name: s.value(source[s.needs]) for s in entries if source[s.needs] is not None}
+    return {s.name: s.value(source[s.needs]) for s in entries if s.value and source[s.needs] is not None}
 
 
 class Amount(int):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product, zip_longest
+from typing import Any
 
 from .. import checks
 from ..catalog import Model, model
@@ -42,8 +43,8 @@ class Configuration:
 
 def _crossed(**axes) -> list[dict]:
     """Every combination, those near the axes' starts first: a few of everything before all of anything."""
-    ranked = product(*(list(enumerate(values)) for values in axes.values()))
-    ranked = sorted(ranked, key=lambda choice: (sum(rank for rank, _ in choice), max(rank for rank, _ in choice)))
+    crossed = product(*(list(enumerate(values)) for values in axes.values()))
+    ranked = sorted(crossed, key=lambda choice: (sum(rank for rank, _ in choice), max(rank for rank, _ in choice)))
     return [dict(zip(axes, (value for _, value in choice), strict=True)) for choice in ranked]
 
 
@@ -101,7 +102,7 @@ def _accumulation() -> Iterator[tuple[Model, dict]]:
 def _curves() -> Iterator[tuple[Model, dict]]:
     """Many short steps: whether each switch changes what is learned."""
     shape = {"batch": 8, "sequence": 256}
-    switches = [{"precision": precision} for precision in _TELLING]
+    switches: list[dict[str, Any]] = [{"precision": precision} for precision in _TELLING]
     switches += [{"precision": "fp32", "attention": "eager"}, {"precision": "bf16-mixed", "attention": "eager"}]
     switches += [{"checkpointing": c} for c in ("full", "selective", "operations")] + [_root("gpt2")]
     switches += [{"accumulation": 4, "batch": 2}, {"optimizer_impl": "fused"}, {"dropout": 0.1}]
@@ -214,7 +215,7 @@ def _times() -> Iterator[tuple[Model, dict, dict]]:
     ):  # fmt: skip
         yield gpt2, mixed | switch, {}
     for sequence, attention in product((4096, 512, 2048, 8192), ATTENTIONS[::-1]):
-        setup = mixed | {"batch": 8192 // sequence, "sequence": sequence, "attention": attention}
+        setup: dict[str, Any] = mixed | {"batch": 8192 // sequence, "sequence": sequence, "attention": attention}
         yield gpt2_for(Setup(**setup)), setup, {}
     for larger in (medium, large):
         yield larger, mixed, {}
@@ -265,11 +266,11 @@ def grid(only: Iterable[str] = ()) -> list[Configuration]:
     for name in only:
         checks.one_of("grid", "only", name, GROUPS)
     made = {name: list(_made(name)) for name in GROUPS if name in only or not only}
-    peaks = {}
+    by_step = {}
     for row in zip_longest(*(made[name] for name in made if name not in STEPS)):
         for configuration in filter(None, row):
-            peaks.setdefault((configuration.model, configuration.setup), configuration)
-    peaks = list(peaks.values())
+            by_step.setdefault((configuration.model, configuration.setup), configuration)
+    peaks = list(by_step.values())
     sharded = [c for c in peaks if c.setup.fsdp][:SHARDED]
     others = [c for c in peaks if c not in sharded and c.group != "sharding"][: FIRST - len(sharded)]
     each = max(1, len(others) // max(1, len(sharded)))

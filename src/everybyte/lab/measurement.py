@@ -149,7 +149,7 @@ class Measurement:
             rows.append([f"peak, at {self.peak_at}" if self.peak_at else "peak", self.peak, units.text(self.peak)])
         names = ("baseline", "workspace", "requested_peak", "allocated_peak", "active_peak", "reserved_peak")
         rows += [[n, getattr(self, n), units.text(getattr(self, n))] for n in names if getattr(self, n) is not None]
-        if self.oom:
+        if self.out_of_memory:
             for name in ("requested", "free"):
                 if self.out_of_memory[name] is not None:
                     size = self.out_of_memory[name]

@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO, cast
 
 from .. import checks
 from ..catalog import Model
@@ -45,14 +46,16 @@ class Worker:
         self._errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, encoding="utf-8",
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | (environment or {}),
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | dict(environment or {}),
             start_new_session=True,  # Ctrl-C comes to us alone, and the process can be ended with its children
         )  # fmt: skip
+        self._requests = cast(IO[str], self.process.stdin)  # a pipe, as asked for
+        self._said = cast(IO[str], self.process.stdout)
         self._answers = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self):
-        for line in self.process.stdout:
+        for line in self._said:
             self._answers.put(line)
         self._answers.put(_ENDED)
 
@@ -64,8 +67,8 @@ class Worker:
             Failed: where it ends, or gives no answer within `timeout` seconds; it is ended then.
         """
         try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
+            self._requests.write(json.dumps(request) + "\n")
+            self._requests.flush()
             line = self._answers.get(timeout=timeout)
         except BrokenPipeError:
             line = _ENDED

@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -187,7 +188,7 @@ def run(
     Returns:
         What `Measurement.from_dict` takes, and whether the process is as before: nothing of the step lives.
     """
-    found = {
+    found: dict[str, Any] = {
         "schema": SCHEMA,
         "witness": "rehearse" if rehearsed(device) else "measure",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

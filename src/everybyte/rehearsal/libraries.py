@@ -129,7 +129,7 @@ def cuda_version(site: Path) -> int:
 def torch_version(site: Path) -> str:
     """PyTorch's version, as it says it."""
     text = (site / "torch" / "version.py").read_text(encoding="utf-8")
-    return re.search(r"__version__ = ['\"](.*?)['\"]", text)[1]
+    return re.findall(r"__version__ = ['\"](.*?)['\"]", text)[0]
 
 
 def folder(site: Path) -> Path:

@@ -147,15 +147,16 @@ def set_up(
             f"rehearse.torch: {torch!r} is no version; allowed: {', '.join(TORCHES)}, or another with a CUDA build"
         )
     folder = where(folder)
-    site = site_packages(folder)
-    if site is not None:
-        refuse_nvidia(site)
+    there = site_packages(folder)
+    if there is not None:
+        refuse_nvidia(there)
     if real_gpu():
         say("This machine has a GPU: `everybyte measure` says more than any rehearsal.")
-    if site is None:
+    if there is None:
         say(f"An environment for rehearsals, {folder.name}")
         _run([sys.executable, "-m", "venv", str(folder)])
-        site = site_packages(folder)
+    if (site := site_packages(folder)) is None:
+        raise ValueError(f"rehearse: {folder} has no folder of packages, which `python -m venv` makes")
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "-q"]
     version = libraries.torch_version(site) if (site / "torch" / "version.py").exists() else ""
     if version.partition("+")[0] != torch:

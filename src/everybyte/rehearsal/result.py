@@ -83,7 +83,7 @@ class Rehearsal:
         rows.append(["reserved: with what the allocator keeps", self.reserved, units.text(self.reserved)])
         if self.attention_kernel == "math":
             rows.append(["attention by the math kernel: this GPU has no other for it", "", "the scores are stored"])
-        if self.oom:
+        if self.out_of_memory:
             asked = self.out_of_memory["requested"]
             rows.append([f"out of memory in {self.out_of_memory['at']}: asked for", asked, units.text(asked or 0)])
         caption = f"Rehearsed as on {self.gpu.title}, PyTorch {self.versions['torch']}; no GPU: {UNKNOWN[0]}"

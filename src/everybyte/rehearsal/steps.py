@@ -95,5 +95,5 @@ def of(measured: Measurement, gpu: Gpu) -> Rehearsal:
         model=measured.model, setup=measured.setup, gpu=gpu, **peaks, segments=measured.segments,
         workspace=measured.workspace or 0, phases=measured.requested or {}, peak_at=measured.peak_at,
         out_of_memory=measured.out_of_memory, attention_kernel=(measured.settings or {}).get("attention_kernel"), fingerprint=measured.fingerprint,
-        versions={name: measured.versions[name] for name in ("torch", "cuda")},
+        versions={name: (measured.versions or {})[name] for name in ("torch", "cuda")},
     )  # fmt: skip

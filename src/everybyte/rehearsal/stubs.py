@@ -102,11 +102,13 @@ def build(site: Path, python: str, headers: Path | None = None, out: Path | None
     functions, bodies = libraries.wanted(libraries.torch_libraries(site)), answers()
     for name in bodies:  # what is only looked up by name
         if re.match(r"cu[A-Z]|nvml", name):
-            functions.setdefault(libraries.owner(name, functions), {}).setdefault(name, None)
+            if (library := libraries.owner(name, functions)) is None:
+                raise ValueError(f"{name}: of no library of NVIDIA's; allowed: a name that begins as theirs do")
+            functions.setdefault(library, {}).setdefault(name, None)
     built_for = libraries.architectures(site / "torch" / "lib" / "libtorch_cuda.so")
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as work:
-        work = Path(work)
+    with tempfile.TemporaryDirectory() as made:
+        work = Path(made)
         include = headers or _headers(work, python, cuda)
         (work / "crt").mkdir()
         (work / "crt" / "host_defines.h").write_text(

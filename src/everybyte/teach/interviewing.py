@@ -9,13 +9,14 @@ import os
 import re
 import tomllib
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from html import escape
 from importlib import resources
 from math import ceil, sqrt
 from pathlib import Path
+from typing import Any
 
 from .. import checks, units
 from ..budget import budget
@@ -52,7 +53,7 @@ def _fit(model, setup, gpu, vary):
 
 
 #: A field that is changed -> what of it must go back to the default.
-_WITH = {
+_WITH: dict[str, dict[str, object]] = {
     "checkpointing": {"checkpoint_every": 2},
     "loss": {"loss_chunks": 8},
     "precision": {"master_gradients": "bf16"},
@@ -185,7 +186,7 @@ def _flops(case, *names, **changes):
 
 
 _EAGER, _FLASH = {"attention": "eager"}, {"attention": "flash"}
-_SHOWN = {
+_SHOWN: dict[str, Callable[[Any], str]] = {
     "text": str,
     "bytes": units.text,
     "vendor": lambda n: units.text(n, decimal=True, digits=0),

@@ -27,14 +27,13 @@ class Prediction:
     trouble: str = ""
     note: str = ""
 
-    def reveal(self, value: float) -> Callout:
+    def reveal(self, value: float | Fraction) -> Callout:
         """The answer beside the guess, and by what factor they differ. `value` is in bytes where the unit is one of bytes."""
-        value = Fraction(value)
         answer = f"The answer is {show(value, self.unit)}"
         if self.value is None:
             return Callout("guess", f"Prediction {self.id}", f"No guess was made. {answer}.")
         texts = f"You said {show(self.value, self.unit)}. {answer}: "
-        return Callout("guess", f"Prediction {self.id}", texts + _apart(self.value, value))
+        return Callout("guess", f"Prediction {self.id}", texts + _apart(self.value, Fraction(value)))
 
     @property
     def callout(self) -> Callout:

@@ -67,7 +67,8 @@ class Progress:
 def progress() -> Progress:
     """What has been solved, by chapter, and what comes next. It writes nothing, but sets a damaged file aside."""
     kept, path, trouble = load()
-    return Progress(*(frozenset(kept.get(what, ())) for what in (SOLVED, TRIED, PREDICTED)), path, trouble)
+    solved, tried, predicted = (frozenset(kept.get(what, ())) for what in (SOLVED, TRIED, PREDICTED))
+    return Progress(solved, tried, predicted, path, trouble)
 
 
 def _in_order():

@@ -35,11 +35,11 @@ def read(answer: object, unit: str) -> Fraction:
     return value
 
 
-def show(value: float, unit: str) -> str:
+def show(value: float | Fraction, unit: str) -> str:
     """`value`, in bytes where `unit` is one of `units.UNITS`, with its unit: "11.61 GiB", "124,439,808 parameters"."""
     if unit in units.UNITS:
-        value = Fraction(value) / units.UNITS[unit]
-        digits = f"{float(value):,.2f}" if unit != "B" and abs(value) >= Fraction(1, 100) else _digits(value)
+        scaled = Fraction(value) / units.UNITS[unit]
+        digits = f"{float(scaled):,.2f}" if unit != "B" and abs(scaled) >= Fraction(1, 100) else _digits(scaled)
     else:
         digits = _digits(Fraction(value))
     return f"{digits} {unit}".rstrip()

@@ -29,8 +29,10 @@ def articles(chapter: str, *numbers: int, section: str = "", caption: str = "") 
     if section:
         checks.one_of("articles", "section", section, dict.fromkeys(s.claim.section for s in found))
         found = [s for s in found if s.claim.section == section]
-    rows = [(str(s.claim.article), s.claim.claim, s.stated_text, s.text, s.verdict) for s in found]
-    columns = ("article", "claim", "stated", "computed", "verdict")
+    rows: list[tuple[str, ...]] = [
+        (str(s.claim.article), s.claim.claim, s.stated_text, s.text, s.verdict) for s in found
+    ]
+    columns: tuple[str, ...] = ("article", "claim", "stated", "computed", "verdict")
     if slug == ALL:
         columns, rows = (*columns, "chapter"), [(*row, s.claim.chapter[:2]) for row, s in zip(rows, found, strict=True)]
     return Table(columns, rows, caption)

@@ -9,6 +9,8 @@ other whole numbers (a budget), on arrays of them (a map), on sympy's symbols (a
 class Letter(int):
     """A whole number with its expression. Products, sums and differences with whole numbers are letters again."""
 
+    text: str
+
     def __new__(cls, value, text=None):
         self = super().__new__(cls, value)
         self.text = str(int(value)) if text is None else text
