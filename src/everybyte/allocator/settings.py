@@ -1,6 +1,7 @@
 """What `PYTORCH_ALLOC_CONF` says, as far as it changes how many bytes the allocator takes or whether a request is refused."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from .. import checks
 from ..units import UNITS
@@ -122,7 +123,7 @@ def settings(text: str = "") -> Settings:
         ValueError: for a setting that PyTorch has not, a value that it refuses, and a `backend` whose rules are not these.
     """
     said = _tokens(text)
-    fields: dict[str, object] = {}
+    fields: dict[str, Any] = {}
     for name, value in said.items():
         if name in _SIZES:
             fields[_SIZES[name]] = _whole(name, value) * MIB
