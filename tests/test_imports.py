@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "everybyte"
 GROUND = {"checks", "units", "tables"}
 STATED = GROUND | {"catalog", "setup"}
 FORMULAS = STATED | {"theory", "formulas"}
-BUDGET = FORMULAS | {"budget"}
+BUDGET = FORMULAS | {"budget", "allocator"}
 PLANNING = {"headroom", "plan", "fit"}
 DRAW = BUDGET | {"draw"}
 COUNTED = STATED | {"reference"}
@@ -23,6 +23,8 @@ EVERYTHING = (
     | {
         "allocator",
         "derivation",
+        "evidence",
+        "doctor",
         "deriving",
         "dryrun",
         "lab",
@@ -42,18 +44,20 @@ MAY = {
     "tables": {"checks", "units"},
     "catalog": GROUND,
     "setup": GROUND | {"catalog"},
-    "theory": STATED,
+    "theory": STATED | {"allocator"},
     "formulas": STATED | {"theory"},
-    "budget": STATED | {"theory"},
+    "budget": STATED | {"theory", "allocator"},
     "allocator": GROUND,
+    "evidence": STATED | {"allocator"},
+    "doctor": BUDGET | PLANNING | {"allocator", "evidence"},
     "headroom": STATED,
     "plan": BUDGET | {"headroom"},
     "fit": BUDGET | {"headroom", "plan"},
     "draw": BUDGET,
-    "explore": DRAW | PLANNING,
+    "explore": DRAW | PLANNING | {"allocator"},
     "teach": DRAW | PLANNING | {"settling"},
     "reference": STATED,
-    "dryrun": COUNTED,
+    "dryrun": COUNTED | {"allocator"},
     "lab": COUNTED,
     "derivation": STATED,  # a formula, whoever derived it: knows neither PyTorch nor the theory
     "deriving": COUNTED | {"dryrun", "derivation"},
@@ -67,7 +71,13 @@ MAY = {
 }
 #: What a function alone may import from above, when it is called: what fits a model that is not derived yet, derives it;
 #: a derivation's figure, explorer and fit.
-LATE = {("fit", "deriving"), ("derivation", "draw"), ("derivation", "explore"), ("derivation", "fit")}
+LATE = {
+    ("evidence", "draw"),
+    ("fit", "deriving"),
+    ("derivation", "draw"),
+    ("derivation", "explore"),
+    ("derivation", "fit"),
+}
 NEVER = {"torch", "matplotlib", "ipywidgets", "anywidget", "IPython"}
 WITHOUT = {
     "checks",

@@ -23,7 +23,8 @@ class Comparison:
 
     Attributes:
         witnesses: name -> what it says, each with `parts`, `phases`, `peak` and `peak_at`.
-        rows: (what, [bytes of each witness, None where it does not say]) in the order of parts, phases, peak.
+        rows: (what, [bytes of each witness, None where it does not say]) in the order of parts, phases, peak; beside a
+            rehearsal, reserved bytes too.
     """
 
     witnesses: dict[str, Witness]
@@ -101,6 +102,10 @@ def compare(*witnesses) -> Comparison:
         for name in dict.fromkeys(name for s in said for name in s[group]):
             rows.append((name, [s[group].get(name) for s in said]))
     rows.append(("peak", [s.get("peak") for s in said]))
+    if any(
+        s["witness"] == "rehearse" for s in said
+    ):  # an allocator ran: beside what it reserved, what the others simulate
+        rows.append(("reserved", [getattr(w, "reserved", None) for w in witnesses]))
     names = [s["witness"] for s in said]
     if len(set(names)) < len(names):
         names = [f"{name} {i}" for i, name in enumerate(names, 1)]

@@ -1,24 +1,18 @@
 """PyTorch's caching allocator as a readable program, and what it makes of a step: reserved bytes, segments and blocks.
 
-`settings` reads `PYTORCH_ALLOC_CONF`; `simulator` has the rules, on `blocks` and a `driver`; `replay` decides a real history again.
+`settings` reads `PYTORCH_ALLOC_CONF`; `simulator` has the rules, on `blocks` and a `driver`; `replay` decides a real history again;
+`playing` has a step's requests decided.
 It needs no PyTorch.
 """
 
 from .blocks import Block
 from .driver import Driver
+from .playing import Request, Requests, Reserved, play
 from .replay import ACTIONS, Replayed, before, replay
 from .settings import Settings, settings
 from .simulator import Allocator, OutOfMemory
 
 __all__ = [
-    "ACTIONS",
-    "Allocator",
-    "Block",
-    "Driver",
-    "OutOfMemory",
-    "Replayed",
-    "Settings",
-    "before",
-    "replay",
-    "settings",
-]
+    "ACTIONS", "Allocator", "Block", "Driver", "OutOfMemory", "Replayed", "Request", "Requests", "Reserved", "Settings", "before",
+    "play", "replay", "settings",
+]  # fmt: skip

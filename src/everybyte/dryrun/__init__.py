@@ -63,12 +63,13 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None) -> Trace:
         if setup.distributed:
             parallel.make_steady(trainer, work.batch, tracker)
         else:
-            _make_states(trainer)
+            _make_states(trainer, tracker)
         _assign(tracker, trainer)
         gc_was_on = gc.isenabled()
         gc.disable()  # what a cycle keeps alive here, it keeps alive on the GPU; collections in between would hide that
         stack.callback(gc.enable if gc_was_on else lambda: None)
         tracker.restart()
+        beginning, tracker.changes = tracker.changes, []
         marks = {"rest": 0}
         stack.enter_context(tracker.watching(module))
         following = {"after_forward": "backward", "after_backward": "optimizer step", "after_step": "rest"}
@@ -90,7 +91,9 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None) -> Trace:
             error.add_note(_where(error, tracker, module))
             raise
         tracker.mark("rest")
-    return Trace(work.counted(module), setup, tracker.operations, tracker.allocations, marks, rounding)
+    return Trace(
+        work.counted(module), setup, tracker.operations, tracker.allocations, marks, rounding, tracker.changes, beginning,
+    )  # fmt: skip
 
 
 def _trained(module):
@@ -132,11 +135,13 @@ def _assign(tracker, trainer):
             tracker.assign(storage, "unsharded", name)
 
 
-def _make_states(trainer):
+def _make_states(trainer, tracker):
     """The optimizer's first update, on gradients of nothing: from it on its states exist."""
     for parameter in _trained(trainer.module):
         parameter.grad = torch.empty_like(parameter)
     if trainer.scaler:
         trainer.scaler.scale(torch.empty((), device="meta"))
+    tracker.mark("states")
     trainer.update()
+    tracker.mark("states made")
     trainer.optimizer.zero_grad()

@@ -4,12 +4,13 @@ PyTorch's "fake" process group takes each collective as done. FSDP and DDP run a
 would ask of the CUDA device (streams, events) the CPU's stand-ins answer, which wait for nothing. So the live bytes are
 those of CUDA's allocator, which counts a tensor as freed with its last reference, whatever stream it was used on (FSDP
 orders its streams by events and calls no `record_stream`). What streams do change is which freed block may serve which
-request, the reserved bytes: they are not seen here.
+request, the reserved bytes: each allocation says whose stream it was made on.
 """
 
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from types import SimpleNamespace
 from unittest import mock
 
@@ -60,10 +61,10 @@ def _fsdp_on_meta(tracker):
     )
     from torch.distributed.tensor import DTensor
 
-    group, change = _fsdp_param_group.FSDPParamGroup, mock.patch.object
+    group, change, handle = _fsdp_param_group.FSDPParamGroup, mock.patch.object, _Device(tracker)
     yield change(_fully_shard, "_get_device_from_mesh", lambda mesh: torch.device("meta"))
     for module in (device_mesh, _fsdp_collectives, _fsdp_param_group, _fsdp_state):
-        yield change(module, "_get_device_handle", lambda device: _Device)
+        yield change(module, "_get_device_handle", lambda device: handle)
     for check in ("_validate_no_meta_params", "_validate_cpu_offload_params"):
         yield change(group, check, lambda self: None)
     yield change(
@@ -123,18 +124,40 @@ def _told(tracker, resize):
 
 
 class _Stream(torch.cpu.Stream):
+    """A stream in which everything has been done already; it has a number, by which the tracker tells whose an allocation is."""
+
+    numbers = count(1)
+
+    def __new__(cls, *args, number=None, **kwargs):
+        stream = super().__new__(cls)
+        stream.number = next(cls.numbers) if number is None else number
+        return stream
+
+    def __init__(self, *args, number=None, **kwargs):
+        super().__init__()
+
     def record_event(self):
         return torch.cpu.Event()
 
 
 class _Device:
-    """What FSDP asks of `torch.cuda`: streams in which everything has been done already."""
+    """What FSDP asks of `torch.cuda`."""
 
-    Stream, Event, stream = _Stream, torch.cpu.Event, torch.cpu.stream
+    Stream, Event = _Stream, torch.cpu.Event
 
-    @staticmethod
-    def current_stream():
-        return _Stream()
+    def __init__(self, tracker):
+        self._tracker = tracker
+
+    def current_stream(self):
+        return _Stream(number=self._tracker.stream)
+
+    @contextmanager
+    def stream(self, stream):
+        before, self._tracker.stream = self._tracker.stream, stream.number
+        try:
+            yield
+        finally:
+            self._tracker.stream = before
 
     @staticmethod
     def device_count():
@@ -165,7 +188,7 @@ def make_steady(trainer, batch, tracker: Tracker) -> None:
     """One whole step: from it on FSDP knows its units, DDP has its last buckets, and the optimizer has its states."""
     if isinstance(trainer.called, DistributedDataParallel):
         trainer.called.logger = SimpleNamespace(set_runtime_stats_and_log=lambda: None)  # it times no meta tensors
-    trainer.step(batch)
+    trainer.step(batch, tracker.mark)
     if isinstance(trainer.called, DistributedDataParallel):
         views = trainer.called.gradient_as_bucket_view
         with tracker.making("gradients" if views else "communication", "buckets"), _OnMeta(), warnings.catch_warnings():

@@ -1,16 +1,19 @@
 """What a dry run saw: every allocation, and the live bytes at every operation."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
 from .. import checks
-from ..catalog import Described
+from ..allocator import Reserved, Settings, play
+from ..catalog import Described, Gpu
+from ..catalog import gpu as find_gpu
 from ..setup import Setup
 from ..tables import Table
 from ..units import text
-from .tracker import Allocation, is_loss
+from .requests import requests
+from .tracker import Allocation, Change, is_loss
 
 PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss", "workspace")
 #: What steps on several GPUs have besides: weights gathered whole, and what is sent and received.
@@ -27,6 +30,8 @@ class Trace:
         operations: (name, phase, owner) of each operation that allocated, and of each mark.
         allocations: all, those that outlived the step with `death` None.
         marks: the end of a phase, one of `PHASES` but for `step` -> its number among the operations.
+        changes: births, deaths and marks of the steady step in the order in which they came. beginning: the same from the
+            first weight on until the steady step, with the first update between the marks `states` and `states made`.
     """
 
     model: Described
@@ -35,6 +40,8 @@ class Trace:
     allocations: list[Allocation]
     marks: dict[str, int]
     rounding: int = 1
+    changes: list[Change] = field(default_factory=list)
+    beginning: list[Change] = field(default_factory=list)
 
     def size(self, allocation: Allocation) -> int:
         """The allocation's bytes, rounded up."""
@@ -122,6 +129,24 @@ class Trace:
             count, size = gathered.get(key, (0, 0))
             gathered[key] = count + 1, size + self.size(allocation)
         return sorted(((*key, *found) for key, found in gathered.items()), key=lambda row: -row[3])
+
+    @cached_property
+    def reserved(self) -> int:
+        """The most bytes that PyTorch's allocator reserves for it on an H200, with its default settings: `on(gpu)` for others."""
+        return self.on("h200").reserved
+
+    def on(self, gpu: Gpu | str, configuration: Settings | str = "", memory: int | None = None) -> Reserved:
+        """What PyTorch's allocator makes of it on a GPU: reserved bytes and what they are, from the first weight on.
+
+        cuBLAS's workspaces are counted besides. What other kernels take for themselves while they run is not, nor what a process
+        takes outside the allocator; and streams are taken to be done with a block as soon as it is freed.
+
+        Args:
+            gpu: of the catalog, by name too: how large cuBLAS's workspaces are. configuration: as `PYTORCH_ALLOC_CONF`.
+            memory: bytes that the process has; by default all that are asked for.
+        """
+        gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
+        return play(requests(self, gpu.cublas_workspace), configuration, memory, gpu.memory)
 
     def table(self) -> Table:
         """Each part at the peak and at the ends of the phases, in bytes, as a budget's."""

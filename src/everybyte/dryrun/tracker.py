@@ -4,6 +4,7 @@ import weakref
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch._subclasses import FakeTensor  # DTensor's, which asks by them for the shape of a result
@@ -37,7 +38,7 @@ class Allocation:
     Attributes:
         bytes: its size. birth: the number of the operation that made it. death: of the last one that it outlived;
             None while it lives. owner: the module that the operation belongs to. operation: its name. part: of memory.
-            host: whether it stands in the memory of the CPU.
+            host: whether it stands in the memory of the CPU. stream: whose it is; 0 for the one that a step runs on.
     """
 
     bytes: int
@@ -47,6 +48,14 @@ class Allocation:
     part: str
     death: int | None = None
     host: bool = False
+    stream: int = 0
+
+
+class Change(NamedTuple):
+    """One of the things that happened, in order: the birth or the death of an allocation; or a moment, by its name, with None."""
+
+    allocation: Allocation | None
+    what: str
 
 
 class Tracker(TorchDispatchMode):
@@ -57,9 +66,10 @@ class Tracker(TorchDispatchMode):
     Attributes:
         operations: (name, phase, owner) of each operation that allocated, and of each mark.
         allocations: every `Allocation`, in order of birth.
+        changes: births and deaths in the order in which they came, also those before `restart`.
         phase: set by the caller as the step goes on: `rest`, `forward`, `backward`, `optimizer step`.
         opened: classes of tensors that are made of others; the others are followed.
-        host: whether what is made now stands in the memory of the CPU.
+        host: whether what is made now stands in the memory of the CPU. stream: whose it is, 0 for the step's own.
     """
 
     opened = ()
@@ -68,6 +78,7 @@ class Tracker(TorchDispatchMode):
         super().__init__()
         self.operations = [("rest", "rest", "")]
         self.allocations: list[Allocation] = []
+        self.changes: list[Change] = []
         self.phase = "rest"
         self._live: dict[int, Allocation] = {}  # by the storage's address
         self._refs: dict[int, weakref.ref] = {}
@@ -76,6 +87,7 @@ class Tracker(TorchDispatchMode):
         self._weights: set[int] = set()
         self._sole = sole_holder()
         self.host = False
+        self.stream = 0
         self._making = None  # the part and the owner that everything belongs to for a while
 
     @property
@@ -86,6 +98,7 @@ class Tracker(TorchDispatchMode):
     def mark(self, name: str) -> int:
         """Note a moment between operations; return its number."""
         self.operations.append((name, self.phase, ""))
+        self.changes.append(Change(None, name))
         return self.now
 
     def restart(self) -> None:
@@ -115,14 +128,18 @@ class Tracker(TorchDispatchMode):
 
     def _follow(self, storage, owner, operation, part):
         address = storage._cdata
-        self._live[address] = Allocation(storage.nbytes(), self.now, owner, operation, part, host=self.host)
+        self._live[address] = Allocation(
+            storage.nbytes(), self.now, owner, operation, part, host=self.host, stream=self.stream
+        )
         self.allocations.append(self._live[address])
+        self.changes.append(Change(self._live[address], "birth"))
         self._refs[address] = weakref.ref(storage, lambda _: self._freed(address))
 
     def _freed(self, address):
         allocation = self._live.pop(address)
         if allocation.death is None:  # else its bytes were let go before
             allocation.death = self.now
+            self.changes.append(Change(allocation, "death"))
         del self._refs[address]
 
     def resized(self, storage) -> None:
@@ -132,11 +149,13 @@ class Tracker(TorchDispatchMode):
             return
         if before.death is None:
             before.death = self.now
+            self.changes.append(Change(before, "death"))
         if storage.nbytes():
             self.operations.append(("resize_", self.phase, before.owner))
-            after = Allocation(storage.nbytes(), self.now, before.owner, "resize_", before.part)
+            after = Allocation(storage.nbytes(), self.now, before.owner, "resize_", before.part, stream=self.stream)
             self._live[storage._cdata] = after
             self.allocations.append(after)
+            self.changes.append(Change(after, "birth"))
 
     @contextmanager
     def making(self, part: str, owner: str | None = None):
@@ -209,7 +228,9 @@ class Tracker(TorchDispatchMode):
                 self._live[out[place].untyped_storage()._cdata].host = True
             if func in SCRATCH:
                 size = SCRATCH[func](*args)
-                self.allocations.append(Allocation(size, self.now, owner, name, part, death=self.now, host=self.host))
+                scratch = Allocation(size, self.now, owner, name, part, death=self.now, host=self.host)
+                self.allocations.append(scratch)
+                self.changes += [Change(scratch, "birth"), Change(scratch, "death")]
         return out
 
     def _check_devices(self, func, args):

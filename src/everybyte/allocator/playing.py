@@ -1,0 +1,174 @@
+"""A training step's requests, played through the allocator: what it reserves, and why that is more than the tensors."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from ..tables import Table
+from ..units import text
+from .settings import Settings, settings
+from .simulator import Allocator, OutOfMemory
+
+#: How many steps are played: after the second, the same requests find the same blocks again.
+STEPS = 3
+
+
+class Request(NamedTuple):
+    """`key` asks for `bytes` on a stream, or where these are 0 gives back what it has."""
+
+    key: int
+    bytes: int
+    stream: int = 0
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What a process asks of its allocator, in order.
+
+    Attributes:
+        beginning: until the first step: weights, and what else is made once. first: the first step, in which the optimizer's
+            states are made. steady: each step after it. A key may be asked for again before it is given back: what it had first
+            goes first.
+    """
+
+    beginning: Sequence[Request]
+    first: Sequence[Request]
+    steady: Sequence[Request]
+
+
+@dataclass(frozen=True, eq=False)
+class Reserved:
+    """What an allocator does with the requests of some steps.
+
+    Attributes:
+        settings: of the allocator. steps: bytes that are reserved at most in each step, the beginning first.
+        reserved: the most of all. At the moment of the last step at which the most is allocated: `requested`, the bytes asked for;
+            `rounding`, what the multiples of 512 B add; `unsplit`, what stays with blocks that are not split; `cached`, what is
+            kept free. They sum to what is reserved then, `standing`.
+        largest_free: the largest free block then. segments: how many stand then.
+        live: (requested, allocated, reserved) after each request of the last step. allocator: as it is at the end.
+        failed: where the memory ran out; None where it did not.
+    """
+
+    settings: Settings
+    steps: list[int]
+    reserved: int
+    requested: int
+    rounding: int
+    unsplit: int
+    cached: int
+    largest_free: int
+    segments: int
+    live: list[tuple[int, int, int]]
+    allocator: Allocator = field(repr=False)
+    failed: OutOfMemory | None = None
+
+    @property
+    def allocated(self) -> int:
+        """The most bytes in blocks that serve requests, in the last step."""
+        return self.requested + self.rounding + self.unsplit
+
+    @property
+    def standing(self) -> int:
+        """Bytes that are reserved when the most is allocated."""
+        return self.allocated + self.cached
+
+    @cached_property
+    def overhead(self) -> float:
+        """Reserved above requested, as a share of what is requested."""
+        return self.reserved / self.requested - 1
+
+    def table(self) -> Table:
+        """From what tensors and libraries ask for to what is reserved, each gap by its name."""
+        rows = [
+            ["requested: tensors, and cuBLAS's workspaces", self.requested],
+            ["+ each rounded up to a multiple of 512 B", self.rounding],
+            ["+ rests that stay with a block that is not split", self.unsplit],
+            ["= allocated, at its peak", self.allocated],
+            [f"+ free in {self.segments:,} segments, the largest piece {text(self.largest_free)}", self.cached],
+            ["= reserved then", self.standing],
+        ]
+        if self.reserved > self.standing:
+            rows.append(["reserved at most, in all steps", self.reserved])
+        said = self.settings.text() or "PyTorch's defaults"
+        return Table(["", "bytes", "size"], [[what, size, text(size)] for what, size in rows], f"Simulated, {said}")
+
+    def __repr__(self):
+        end = ", out of memory" if self.failed else ""
+        return f"Reserved({self.reserved:,} B reserved, {self.allocated:,} B allocated, {self.requested:,} B requested{end})"
+
+    def _repr_html_(self):
+        return self.table()._repr_html_()
+
+
+def play(
+    requests: Requests,
+    configuration: Settings | str = "",
+    memory: int | None = None,
+    total: int | None = None,
+    steps: int = STEPS,
+) -> Reserved:
+    """Play the beginning and some steps through an allocator.
+
+    Args:
+        configuration, memory, total: as `Allocator`'s. steps: how many, the first among them.
+
+    What it does not know: when other streams are done with a block, which it takes to be at once; and addresses that a driver
+    gives in another order than the lowest first.
+    """
+    chosen = settings(configuration) if isinstance(configuration, str) else configuration
+    player = _Player(Allocator(chosen, memory, total))
+    parts = [requests.beginning, *([requests.first, *[requests.steady] * (steps - 1)] if steps else [])]
+    highest, failed = [], None
+    for number, part in enumerate(parts):
+        try:
+            highest.append(player.run(part, number == len(parts) - 1))
+        except OutOfMemory as error:
+            highest.append(player.allocator.reserved)
+            failed = error
+            player.look()
+            break
+    return Reserved(
+        settings=chosen, steps=highest, reserved=max(highest), live=player.live, allocator=player.allocator, failed=failed,
+        **player.highest,
+    )  # fmt: skip
+
+
+class _Player:
+    def __init__(self, allocator):
+        self.allocator, self.live, self.highest = allocator, [], {}
+        self._here: dict[int, list[tuple[int, int]]] = {}  # of each key (address, bytes rounded), the oldest first
+        self._rounded = 0
+
+    def run(self, requests: Iterable[Request], last: bool) -> int:
+        """The most bytes reserved in one part; of the last, with what stood when the most was allocated."""
+        allocator, here, most, top = self.allocator, self._here, self.allocator.reserved, -1
+        rounded = allocator.settings.rounded
+        for key, size, stream in requests:
+            if size:
+                here.setdefault(key, []).append((allocator.malloc(size, stream), rounded(size)))
+                self._rounded += rounded(size)
+                most = max(most, allocator.reserved)
+                if last and allocator.allocated > top:
+                    top = allocator.allocated
+                    self.look()
+            elif here.get(key):
+                address, size = here[key].pop(0)
+                self._rounded -= size
+                allocator.free(address)
+            if last:
+                self.live.append((allocator.requested, allocator.allocated, allocator.reserved))
+        return most
+
+    def look(self):
+        """What stands now, and why."""
+        allocator = self.allocator
+        self.highest = {
+            "requested": allocator.requested,
+            "rounding": self._rounded - allocator.requested,
+            "unsplit": allocator.allocated - self._rounded,
+            "cached": allocator.reserved - allocator.allocated,
+            "largest_free": max((pool.free[-1][0] for pool in allocator.pools.values() if pool.free), default=0),
+            "segments": len(allocator.segments),
+        }

@@ -1,0 +1,90 @@
+"""A dry run's births and deaths as a real process would ask for them: the weights, a first step, and steady ones."""
+
+from ..allocator import Request, Requests
+from .tracker import Change
+
+#: Operations that are products: the first on a thread asks for cuBLAS's workspace.
+PRODUCTS = {"addmm", "_addmm_activation", "mm", "bmm", "baddbmm", "_grouped_mm", "_scaled_mm"}
+
+
+def requests(trace, workspace: int) -> Requests:
+    """What PyTorch's allocator is asked for, from the first weight on.
+
+    The first step is put together: forward and backward are a steady step's, and then comes the update that made the optimizer's
+    states. Sharded over GPUs, a first step was run, and stands at the end of the beginning. cuBLAS's workspaces come with the
+    first product of forward's thread and of backward's, after the product's result.
+    """
+    beginning, first = _parted(trace)
+    names = _Names(trace.changes)
+    asked = [_asked(part, names) for part in (beginning, first, trace.changes)]
+    for moment, key in (("after_forward", -1), ("after_backward", -2)):
+        for changes, part in zip((beginning, first), asked, strict=False):
+            if (place := _first_product(changes, moment)) is not None:
+                part.insert(place + sum(r.key < 0 for r in part if r), Request(key, workspace))
+                break
+    beginning, first, steady = ([r for r in part if r is not None] for part in asked)
+    return Requests(beginning, first or steady, [*steady, *names.left])
+
+
+def _parted(trace):
+    """(changes until the first step, changes of the first step; none where one was run in the beginning)."""
+    begun = trace.beginning
+    moments = {change.what: i for i, change in enumerate(begun) if change.allocation is None}
+    if "states" not in moments:
+        return begun, []
+    made, update = begun[: moments["states"]], begun[moments["states"] + 1 : moments["states made"]]
+    gone = {id(c.allocation) for c in begun[moments["states made"] :] if c.what == "death"}
+    made = [c for c in made if id(c.allocation) not in gone]  # without the gradients that stood in for backward's
+    marks = [i for i, change in enumerate(trace.changes) if change.allocation is None]
+    backward = max(i for i in marks if trace.changes[i].what == "after_backward")
+    step = next(i for i in marks if trace.changes[i].what == "after_step")
+    return made, [*trace.changes[: backward + 1], *update, *trace.changes[step:]]
+
+
+class _Names:
+    """Keys of allocations: what a step makes and leaves has the key of what it frees and has not made, its like from before.
+
+    Attributes:
+        left: what is made in each step, and neither freed in it nor in the next: given back at the step's end.
+    """
+
+    def __init__(self, steady):
+        born = {id(c.allocation): c.allocation for c in steady if c.what == "birth"}
+        dead = {id(c.allocation): c.allocation for c in steady if c.what == "death"}
+        before = {}
+        for name, allocation in dead.items():
+            if name not in born:
+                before.setdefault((allocation.bytes, allocation.stream), []).append(name)
+        self._same, self.left = {}, []
+        for name, allocation in born.items():
+            if name in dead or allocation.host:
+                continue
+            like = before.get((allocation.bytes, allocation.stream))
+            if like:
+                self._same[name] = like.pop(0)
+            else:
+                self.left.append(Request(name, 0))
+
+    def __call__(self, allocation):
+        return self._same.get(id(allocation), id(allocation))
+
+
+def _asked(changes: list[Change], names):
+    """A request for each change; None for what asks for nothing on the GPU."""
+    return [
+        None if a is None or a.host or not a.bytes else Request(names(a), a.bytes if what == "birth" else 0, a.stream)
+        for a, what in changes
+    ]
+
+
+def _first_product(changes, moment):
+    """The place after the first product on the thread whose work a mark ends; None where there is none."""
+    began = moment == "after_forward"
+    for place, (allocation, what) in enumerate(changes):
+        if allocation is None:
+            if what == moment:
+                return None
+            began |= what == "after_forward"
+        elif began and what == "birth" and allocation.operation in PRODUCTS and not allocation.host:
+            return place + 1
+    return None

@@ -1,0 +1,79 @@
+"""A course as a process asks for it: the weights, a first step in which the optimizer's states are made, and steady ones.
+
+A course knows what each operation takes and frees; of tensors of one size it does not say which is freed. Here the one that was
+taken last goes first, as backward frees what forward saved. So the bytes asked for are the course's at each moment, and the blocks
+that an allocator finds for them are nearly those of a real step: a dry run, which follows each tensor, knows them better.
+"""
+
+from ..allocator import Request, Requests
+from .course import HELPERS, _value
+from .letters import factor, text
+
+#: Of an operation of backward that is a product of matrices; and what its name in forward is then.
+_INPUT, _WEIGHT = " input gradient", " weight gradient"
+
+
+def requests(course, values, workspace: int) -> Requests:
+    """What a process asks of its allocator.
+
+    Args:
+        course: of the step. values: of its letters. workspace: bytes of cuBLAS's, on forward's thread and on backward's, each taken
+            with the first product.
+    """
+    asking = _Asking(course, values)
+    beginning, states = [], []
+    for piece in course.rest:
+        asking.take(piece, states if piece.part == "optimizer" else beginning)
+    step, marks = asking.step()
+    updated = marks.pop("after_backward")
+    first = [*step[:updated], *states, *step[updated:]]
+    for key, place in sorted(enumerate(marks.values(), 1), key=lambda pair: -pair[1]):
+        first.insert(place, Request(-key, workspace))
+    return Requests(beginning, first, asking.step()[0])
+
+
+class _Asking:
+    def __init__(self, course, values):
+        self.operations = [operation for operation, _, _ in course.unrolled(values) if operation is not None]
+        self._names, self._sizes = HELPERS | values, {}
+        self._held: dict[int, list[int]] = {}  # by bytes of one tensor: keys, the last taken at the end
+        self._count = 0
+        self._products = {o.name.removesuffix(_WEIGHT) for o in self.operations if o.name.endswith(_WEIGHT)}
+
+    def _size(self, piece):
+        """(bytes of one tensor, how many)."""
+        if piece.key not in self._sizes:
+            size = _value(f"({factor(piece.numbers)})*({factor(piece.width)})", self._names)
+            self._sizes[piece.key] = size, _value(text(piece.count), self._names)
+        return self._sizes[piece.key]
+
+    def take(self, piece, out):
+        size, count = self._size(piece)
+        for _ in range(count if size else 0):
+            self._count += 1
+            self._held.setdefault(size, []).append(self._count)
+            out.append(Request(self._count, size))
+
+    def give(self, piece, out):
+        size, count = self._size(piece)
+        held = self._held.get(size, [])
+        out += [Request(held.pop(), 0) for _ in range(min(count if size else 0, len(held)))]
+
+    def step(self):
+        """(requests, {phase: place after its first product, `after_backward`: place}); at its end goes what no operation frees:
+        gradients."""
+        out, places, start = [], {}, self._count
+        for operation in self.operations:
+            for piece in operation.taken:
+                self.take(piece, out)
+            product = operation.name in self._products or operation.name.endswith(_INPUT)
+            if operation.taken and product:
+                places.setdefault(operation.phase, len(out))
+            if operation.name == "after_backward":
+                places["after_backward"] = len(out)
+            for piece in operation.freed:
+                self.give(piece, out)
+        for held in self._held.values():
+            while held and held[-1] > start:
+                out.append(Request(held.pop(), 0))
+        return out, places

@@ -1,0 +1,97 @@
+"""What a dry run says that PyTorch's allocator reserves, against the shipped rehearsals of the same steps."""
+
+import pytest
+
+import everybyte as eb
+from everybyte.rehearsal import shipped
+
+SHELF = shipped("h200")
+CUBLAS = 2 * 33_554_432
+#: Of a step's reserved bytes: what kernels take for themselves while they run, in blocks that a dry run knows nothing of.
+SHARE = 0.01
+STEPS = [
+    {"precision": "bf16-mixed"},
+    {},
+    {"precision": "bf16-master"},
+    {"precision": "bf16-mixed", "sharding": "zero3", "gpus": 8},
+]
+
+
+def rehearsed(changes):
+    model, setup = eb.model("gpt2"), eb.Setup(**changes)
+    found = SHELF.found.get((model, setup))
+    return model, setup, found or pytest.fail(f"{changes} is not among the shipped rehearsals")
+
+
+@pytest.mark.parametrize("changes", STEPS, ids=str)
+def test_reserved_is_the_rehearsals(changes):
+    model, setup, found = rehearsed(changes)
+    said = eb.dry_run(model, setup).on("h200")
+    assert said.requested == found.requested  # to the byte, cuBLAS's workspaces among them
+    assert abs(said.reserved - found.reserved) <= SHARE * found.reserved
+    assert said.requested <= said.allocated <= said.reserved == max(said.steps)
+    assert said.live[-1][0] < said.requested and not said.failed
+
+
+@pytest.mark.parametrize("changes", STEPS[:3], ids=str)
+def test_a_budget_asks_for_the_same_bytes_and_finds_nearly_the_same_blocks(changes):
+    model, setup, found = rehearsed(changes)
+    said = eb.budget(model, setup).on("h200")
+    assert said.requested == found.requested
+    assert (
+        abs(said.reserved - found.reserved) <= 0.05 * found.reserved
+    )  # which of several equal tensors goes, no formula says
+
+
+def test_a_budget_refuses_streams_that_it_does_not_know():
+    with pytest.raises(ValueError, match="Setup.sharding: 'zero3' on 8 gpus.*eb.dry_run"):
+        eb.budget(eb.model("gpt2"), eb.Setup(sharding="zero3", gpus=8)).on("h200")
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return eb.dry_run(eb.model("gpt2"), eb.Setup(precision="bf16-mixed"))
+
+
+def test_segments_that_grow_reserve_less_and_leave_nothing_unsplit(trace):
+    plain, growing = trace.on("h200"), trace.on("h200", "expandable_segments:True")
+    assert growing.unsplit == 0 < plain.unsplit and growing.reserved < plain.reserved
+    assert growing.allocated == 8_686_671_872  # as rehearsed, by the allocator's own count
+    assert plain.requested == growing.requested == trace.peak + CUBLAS
+    assert trace.on("a100-80gb").requested == trace.peak + 2 * 8_519_680
+    assert trace.reserved == plain.reserved
+    assert "Simulated" in repr(plain.table()) and "1.40 GiB" in repr(plain.table())
+
+
+def test_fragmentation_ends_a_job_that_would_fit_and_three_settings_save_it(trace):
+    """9,000 MiB, for 8,283 MiB of requests."""
+    memory = 9_000 * 2**20
+    dead = trace.on("h200", memory=memory).failed
+    assert dead and dead.allocated + dead.segment < memory and dead.reserved - dead.allocated > 2**30
+    for cure in ("expandable_segments:True", "max_split_size_mb:128", "max_split_size_mb:256"):
+        saved = trace.on("h200", cure, memory=memory)
+        assert not saved.failed and saved.reserved <= memory
+    assert trace.on("h200", "expandable_segments:True", memory=8_000 * 2**20).failed
+
+
+def test_the_first_step_reserves_less_than_the_steady_ones(trace):
+    """The optimizer's states are made at its end."""
+    steps = trace.on("h200").steps
+    assert steps[1] < steps[2] == steps[3]
+
+
+def test_a_module_of_ones_own_has_them_too():
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512))
+
+        def forward(self, x):
+            return self.net(x).square().mean()
+
+    trace = eb.dry_run(Net, eb.Setup(), batch={"x": ((64, 512), torch.float32)})
+    said = trace.on("h200")
+    assert said.requested == trace.peak + CUBLAS and said.reserved >= said.allocated
