@@ -22,7 +22,7 @@ from .plan import Plan, plan
 from .setup import Setup
 
 if TYPE_CHECKING:  # what editors and type checkers see of the names that are fetched when they are first used
-    from . import draw, explore, units
+    from . import allocator, draw, explore, units
     from .comparison import Comparison, compare
     from .derivation import Derivation
     from .deriving import derive

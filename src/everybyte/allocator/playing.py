@@ -82,15 +82,15 @@ class Reserved:
     def table(self) -> Table:
         """From what tensors and libraries ask for to what is reserved, each gap by its name."""
         rows = [
-            ["requested: tensors, and cuBLAS's workspaces", self.requested],
-            ["+ each rounded up to a multiple of 512 B", self.rounding],
-            ["+ rests that stay with a block that is not split", self.unsplit],
-            ["= allocated, at its peak", self.allocated],
-            [f"+ free in {self.segments:,} segments, the largest piece {text(self.largest_free)}", self.cached],
-            ["= reserved then", self.standing],
+            ("requested: tensors, and cuBLAS's workspaces", self.requested),
+            ("+ each rounded up to a multiple of 512 B", self.rounding),
+            ("+ rests that stay with a block that is not split", self.unsplit),
+            ("= allocated, at its peak", self.allocated),
+            (f"+ free in {self.segments:,} segments, the largest piece {text(self.largest_free)}", self.cached),
+            ("= reserved then", self.standing),
         ]
         if self.reserved > self.standing:
-            rows.append(["reserved at most, in all steps", self.reserved])
+            rows.append(("reserved at most, in all steps", self.reserved))
         said = self.settings.text() or "PyTorch's defaults"
         return Table(["", "bytes", "size"], [[what, size, text(size)] for what, size in rows], f"Simulated, {said}")
 
