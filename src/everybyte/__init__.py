@@ -26,7 +26,9 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from .comparison import Comparison, compare
     from .derivation import Derivation
     from .deriving import derive
+    from .diagnosis import Diagnosis, doctor
     from .dryrun import Trace, dry_run
+    from .evidence import Snapshot, snapshot
     from .formulas import Formula, formula
     from .lab import Measurement, measure
     from .rehearsal import Rehearsal, rehearse
@@ -36,6 +38,7 @@ _HOME = {"Formula": "formulas", "formula": "formulas", "Trace": "dryrun", "dry_r
 _HOME |= {"Comparison": "comparison", "compare": "comparison", "Measurement": "lab", "measure": "lab"}
 _HOME |= {"Derivation": "derivation", "derive": "deriving"}
 _HOME |= {"Rehearsal": "rehearsal", "rehearse": "rehearsal"}
+_HOME |= {"Diagnosis": "diagnosis", "doctor": "diagnosis", "Snapshot": "evidence", "snapshot": "evidence"}
 _HOME |= {"Settled": "settling", "settle": "settling"}
 #: Modules that are reached as `everybyte.draw`: they load matplotlib, ipywidgets or nothing when they are first used.
 _MODULES = ("allocator", "draw", "explore", "units")

@@ -93,6 +93,12 @@ def _options(arguments):
             "rehearse", _rehearse, "run a training script, unmodified, on a GPU that does nothing: -- python train.py"
         )
     )
+    _add_doctor(command("doctor", _doctor, "what an out-of-memory message or a snapshot says, and what helps this run"))
+    looking = command(
+        "snapshot", _snapshot, "what lived when the most did, of a memory snapshot; nothing in the file is run"
+    )
+    looking.add_argument("file", help="what torch.cuda.memory._dump_snapshot wrote, up to 500 MB")
+    looking.add_argument("--figure", metavar="FILE.png", help="also a picture: live bytes by part, and the segments")
     script = []
     if arguments[:1] == ["rehearse"] and "--" in arguments:
         place = arguments.index("--")
@@ -123,6 +129,20 @@ def _add_rehearsal(parser):
     parser.add_argument("--grid", action="store_true", help="rehearse the labs' grid, going on where it stopped")
     parser.add_argument("--out", default="labs/rehearsals", metavar="FOLDER", help="for --grid")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="for --grid: steps at once (default 2)")
+
+
+def _add_doctor(parser):
+    parser.add_argument("file", help="the error's text, or a memory snapshot; - for standard input")
+    parser.add_argument(
+        "model", nargs="?", help="what ran, a name from `everybyte models`: then switches are ranked for it"
+    )
+    parser.add_argument(
+        "--gpu", metavar="NAME", help="a name from `everybyte gpus`; by default the one of that capacity"
+    )
+    parser.add_argument("--conf", default="", metavar="TEXT", help="the job's PYTORCH_ALLOC_CONF")
+    for field in fields(Setup):
+        option, help = "--" + field.name.replace("_", "-"), f"{_allowed(field.name)} (default {field.default})"
+        parser.add_argument(option, type=type(field.default), default=field.default, metavar="VALUE", help=help)
 
 
 def _add_setup(parser, rounding=True, own=False):
@@ -298,6 +318,39 @@ def _fit(options):
     if switches.best and switches.best not in rungs:
         rungs.append(switches.best)  # in another precision
     return found.as_dict() | {"plan": switches.as_dict()}, f"{found}\n\n{switches.show(rungs)}"
+
+
+def _doctor(options):
+    from pathlib import Path
+
+    from . import doctor, snapshot
+
+    setup = _setup(options) if options.model else None
+    given = sys.stdin.buffer.read() if options.file == "-" else b""
+    try:
+        given = given or Path(options.file).read_bytes()[:2]
+    except OSError as error:
+        raise ValueError(
+            f"doctor.file: {options.file}: {error.strerror}; allowed: a file that can be read, or -"
+        ) from None
+    if given[:1] == b"\x80":
+        evidence = snapshot(given if options.file == "-" else options.file)
+    else:
+        evidence = (given if options.file == "-" else Path(options.file).read_bytes()).decode(errors="replace")
+    found = doctor(evidence, model(options.model) if options.model else None, setup, options.gpu, options.conf)
+    return found.as_dict(), found
+
+
+def _snapshot(options):
+    from . import snapshot
+
+    found = snapshot(options.file)
+    if options.figure:
+        from .draw import png
+
+        with open(options.figure, "wb") as file:
+            file.write(png(found.main.figure()))
+    return found.as_dict(), found
 
 
 def _measure(options):

@@ -1,0 +1,152 @@
+"""Reading a pickle that may come from anybody: dicts, lists, tuples, numbers and text, and nothing else.
+
+A pickle is a program. It can name any class or function and have it called, which `pickle.load` does. A snapshot of PyTorch's
+needs none, so here the first name ends the reading.
+"""
+
+import io
+import os
+import pickle
+from contextlib import contextmanager
+from pathlib import Path
+
+#: The largest file that is read, in bytes; and how many bytes of memory its objects may take for each of its own.
+MOST, FACTOR = 500 * 10**6, 60
+#: Memory that reading may take beside that.
+_ROOM = 256 * 2**20
+
+
+class Refused(ValueError):
+    """A file that is not read, and why."""
+
+
+class _Plain(pickle.Unpickler):
+    """An unpickler that loads no class: whatever would, ends it."""
+
+    def find_class(self, module, name):
+        raise Refused(
+            f"it names {module}.{name}, and a snapshot names nothing; allowed: dicts, lists, numbers and text"
+        )
+
+    def persistent_load(self, pid):
+        raise Refused("it refers to something outside of it; allowed: dicts, lists, numbers and text")
+
+
+class _Slow(pickle._Unpickler):
+    """The same in Python, for systems where memory cannot be limited: its list of names cannot be made to grow by one number."""
+
+    find_class, persistent_load = _Plain.find_class, _Plain.persistent_load
+
+
+class _Counted(io.BufferedIOBase):
+    """A file that gives no more than it has, and tells how far it was read."""
+
+    def __init__(self, file, size, told):
+        self._file, self._left, self._told = file, size, told
+
+    def _passed(self, count):
+        self._left -= count
+        self._told(count)
+
+    def _check(self, wanted):
+        if wanted > self._left:
+            raise Refused(f"it says that {wanted:,} bytes follow, and {self._left:,} do; it is cut short, or made up")
+
+    def read(self, count=-1):
+        self._check(count)
+        data = self._file.read(count)
+        self._passed(len(data))
+        return data
+
+    def readinto(self, buffer):
+        self._check(len(buffer))
+        count = self._file.readinto(buffer)
+        self._passed(count)
+        return count
+
+    def readline(self, limit=-1):
+        data = self._file.readline(limit)
+        self._passed(len(data))
+        return data
+
+
+def read(source: str | os.PathLike | bytes, progress: bool = False) -> object:
+    """What a pickle holds.
+
+    Args:
+        source: a file's path, or its bytes. progress: whether a bar shows how far it is.
+
+    Raises:
+        Refused: where it is no pickle, is cut short, names a class or a function, takes more memory than its size allows, or is
+            larger than 500 MB. Nothing of it has run then.
+    """
+    where = "the bytes given" if isinstance(source, bytes) else Path(source).name
+    size = len(source) if isinstance(source, bytes) else _size(source)
+    if size > MOST:
+        raise Refused(f"snapshot: {where} has {size:,} bytes; allowed: {MOST:,} or fewer")
+    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
+        start = file.read(2)
+        if len(start) < 2 or start[0] != pickle.PROTO[0] or not 2 <= start[1] <= pickle.HIGHEST_PROTOCOL:
+            raise Refused(
+                f"snapshot: {where} is no pickle{_looks_like(start)}; allowed: what torch.cuda.memory._dump_snapshot wrote"
+            )
+        file.seek(0)
+        with _bar(size, progress) as told, _limited(FACTOR * size + _ROOM) as limited:
+            try:
+                return (_Plain if limited else _Slow)(_Counted(file, size, told)).load()
+            except Refused as error:
+                raise Refused(f"snapshot: {where} was refused: {error}") from None
+            except MemoryError:
+                raise Refused(
+                    f"snapshot: {where} was refused: its objects would take more memory than {size:,} bytes allow"
+                ) from None
+            except Exception as error:
+                raise Refused(f"snapshot: {where} was refused: {str(error) or type(error).__name__}") from None
+
+
+def _size(path):
+    try:
+        return os.stat(path).st_size
+    except OSError as error:
+        raise Refused(f"snapshot: {path}: {error.strerror}; allowed: a file that can be read") from None
+
+
+def _looks_like(start):
+    known = {
+        b"PK": ", but a zip archive, as torch.save writes checkpoints",
+        b"\x1f\x8b": ", but packed by gzip",
+        b'{"': ", but JSON",
+    }
+    return known.get(start, "")
+
+
+@contextmanager
+def _limited(more):
+    """Within it, this process may take so many bytes of addresses more, where the system can say so; whether it can."""
+    try:
+        import resource
+
+        with open("/proc/self/statm", encoding="ascii") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        hard = before[1]
+        wanted = used + more if before[0] == resource.RLIM_INFINITY else min(used + more, before[0])
+        resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
+    except (ImportError, OSError, ValueError):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@contextmanager
+def _bar(size, wanted):
+    if not wanted:
+        yield lambda count: None
+        return
+    from tqdm.auto import tqdm
+
+    with tqdm(total=size, unit="B", unit_scale=True, desc="snapshot") as bar:
+        yield bar.update

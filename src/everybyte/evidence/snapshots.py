@@ -1,0 +1,341 @@
+"""PyTorch's memory snapshot, read safely: what lived when the most did, whose it was, and how the segments are filled.
+
+Its form: PyTorch 2.13, `torch/csrc/cuda/memory_snapshot.cpp` and `torch/cuda/_memory_viz.py`.
+"""
+
+import os
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..allocator import Replayed, before, replay
+from ..tables import Table
+from ..units import text
+from .pickles import Refused, read
+
+Frames = list[dict]
+#: What a history may say of a block.
+ACTIONS = (
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "oom",
+)
+STATES = ("active_allocated", "active_awaiting_free", "active_pending_free", "inactive")
+#: By the frames of what asked for a block: which part of a step's memory it is, the first that fits; else activations.
+_PARTS = (
+    ("optimizer", re.compile(r"/torch/optim/|bitsandbytes/optim|/torchao/optim|optimizer\.py$")),
+    ("loss", re.compile(r"^(cross_entropy|nll_loss|log_softmax|fixed_cross_entropy|.*[Ll]oss.*)$")),
+    (
+        "parameters",
+        re.compile(r"^(__init__|_apply|to|cuda|reset_parameters|from_pretrained|load_state_dict|to_empty)$"),
+    ),
+    ("communication", re.compile(r"/torch/distributed/|/deepspeed/")),
+)
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3[.\d]*/|^<|^\?\?")
+#: Where a block was asked for and no frame of Python's is known.
+NO_FRAME = "no line of Python: backward, or before the history"
+
+
+@dataclass(frozen=True)
+class Held:
+    """What lives at a moment and was asked for at one place: `where`, `part` of memory (read off the frames), `blocks`, `bytes`."""
+
+    where: str
+    part: str
+    blocks: int
+    bytes: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Memory:
+    """One GPU's side of a snapshot.
+
+    Attributes:
+        device: its number. segments: at the end, as PyTorch has them. events: (action, address, bytes, stream), the oldest first.
+        frames: of each event, or None. settings: `PYTORCH_ALLOC_CONF`, where it is told.
+    """
+
+    device: int
+    segments: list[dict]
+    events: list[tuple[str, int, int, int]]
+    frames: list[Frames | None]
+    settings: str = ""
+
+    def _sum(self, name):
+        return sum(segment.get(name, 0) for segment in self.segments)
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of all segments at the end."""
+        return self._sum("total_size")
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of all blocks that are allocated at the end."""
+        return self._sum("allocated_size")
+
+    @cached_property
+    def requested(self) -> int:
+        """Bytes of these that were asked for."""
+        return sum(size for size, _ in self._standing.values())
+
+    @cached_property
+    def _standing(self):
+        """Address -> (bytes asked for, frames) of what is allocated at the end."""
+        found = {}
+        for segment in self.segments:
+            at = segment["address"]
+            for block in segment["blocks"]:
+                at = block.get("address", at)
+                if block["state"] == "active_allocated":
+                    found[at] = block.get("requested_size", block["size"]), block.get("frames") or None
+                at += block["size"]
+        return found
+
+    @cached_property
+    def _start(self):
+        """The same of what was allocated before the first event: the end, with each event undone."""
+        found = dict(self._standing)
+        for action, address, size, _ in reversed(self.events):
+            if action == "alloc":
+                found.pop(address, None)
+            elif action == "free_requested":
+                found[address] = size, None
+        for address in found:  # what outlives the history tells its frames at the end
+            if address in self._standing and found[address][0] == self._standing[address][0]:
+                found[address] = self._standing[address]
+        return found
+
+    @cached_property
+    def live(self) -> list[int]:
+        """Bytes that tensors and libraries asked for and had: before the first event, and after each."""
+        now = sum(size for size, _ in self._start.values())
+        found = [now]
+        for action, _, size, _ in self.events:
+            now += size if action == "alloc" else -size if action == "free_requested" else 0
+            found.append(now)
+        return found
+
+    @cached_property
+    def peak_event(self) -> int:
+        """How many events there were when the most bytes lived for the first time."""
+        return self.live.index(max(self.live))
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that lived at once."""
+        return self.live[self.peak_event]
+
+    def alive(self, event: int | None = None) -> dict[int, tuple[int, Frames | None]]:
+        """Address -> (bytes asked for, frames) of what lived after so many events, by default at the peak."""
+        until = self.peak_event if event is None else event
+        found = dict(self._start)
+        for (action, address, size, _), frames in zip(self.events[:until], self.frames[:until], strict=True):
+            if action == "alloc":
+                found[address] = size, frames
+            elif action == "free_requested":
+                found.pop(address, None)
+        return found
+
+    def held(self, event: int | None = None) -> list[Held]:
+        """What lived after so many events, by default at the peak, by the line that asked for it: most bytes first."""
+        sums: dict[tuple[str, str], list[int]] = {}
+        known: dict[int, tuple[str, str]] = {}  # frames are shared among events
+        for size, frames in self.alive(event).values():
+            key = known.get(id(frames))
+            if key is None:
+                key = known[id(frames)] = where(frames), part(frames)
+            found = sums.setdefault(key, [0, 0])
+            found[0] += 1
+            found[1] += size
+        rows = [Held(line, name, count, size) for (line, name), (count, size) in sums.items()]
+        return sorted(rows, key=lambda row: -row.bytes)
+
+    @staticmethod
+    def part_of(frames: Frames | None) -> str:
+        """Which part of a step's memory was asked for with these frames."""
+        return part(frames)
+
+    def parts(self, event: int | None = None) -> dict[str, int]:
+        """Bytes of each part after so many events, by default at the peak: as far as the frames tell."""
+        found: dict[str, int] = {}
+        for row in self.held(event):
+            found[row.part] = found.get(row.part, 0) + row.bytes
+        return found
+
+    def replayed(self, total: int | None = None) -> Replayed:
+        """The history decided again by `everybyte.allocator`.
+
+        Raises:
+            ValueError: for a history of growing segments that begins in the middle.
+        """
+        return replay(self.events, self.settings, total, before(self.segments, self.events))
+
+    def table(self, rows: int = 12) -> Table:
+        """What lived at the peak, by the line that asked for it."""
+        found = self.held()
+        cells = [[row.where, row.part, row.blocks, row.bytes, text(row.bytes)] for row in found[:rows]]
+        if rest := found[rows:]:
+            size = sum(row.bytes for row in rest)
+            cells.append(["everything else", "", sum(row.blocks for row in rest), size, text(size)])
+        cells.append(["total", "", sum(row.blocks for row in found), self.peak, text(self.peak)])
+        said = f"GPU {self.device}: {self.peak:,} B lived after event {self.peak_event:,} of {len(self.events):,}; at the end "
+        said += f"{text(self.requested)} requested, {text(self.allocated)} allocated, {text(self.reserved)} reserved"
+        return Table(["asked for in", "part, by its frames", "blocks", "bytes", "size"], cells, said)
+
+    def figure(self):
+        """Live bytes over the events, and the segments at the end: matplotlib's figure, with its text as `alt`."""
+        from .. import draw
+
+        return draw.memory(self)
+
+    def as_dict(self) -> dict:
+        """As JSON holds it."""
+        return {
+            "device": self.device, "events": len(self.events), "peak": self.peak, "peak_event": self.peak_event,
+            "requested": self.requested, "allocated": self.allocated, "reserved": self.reserved, "parts": self.parts(),
+            "held": [vars(row) for row in self.held()],
+        }  # fmt: skip
+
+    def __repr__(self):
+        return f"Memory(GPU {self.device}: peak {self.peak:,} B, {len(self.events):,} events, {self.reserved:,} B reserved)"
+
+    def _repr_html_(self):
+        return self.table()._repr_html_()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Snapshot:
+    """A file that PyTorch's `torch.cuda.memory._dump_snapshot` wrote.
+
+    Attributes:
+        name: of the file. devices: number -> what is known of that GPU, those alone of which something is.
+    """
+
+    name: str
+    devices: dict[int, Memory] = field(default_factory=dict)
+
+    def __getattr__(self, name) -> Any:
+        """Of the GPU that had the most, where it is not said which."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.main, name)
+
+    @property
+    def main(self) -> Memory:
+        """The GPU on which the most bytes lived."""
+        return max(self.devices.values(), key=lambda memory: memory.peak)
+
+    def as_dict(self) -> dict:
+        """As JSON holds it."""
+        return {"snapshot": self.name, "devices": [memory.as_dict() for memory in self.devices.values()]}
+
+    def __repr__(self):
+        return "\n\n".join([self.name, *(repr(memory.table()) for memory in self.devices.values())])
+
+    def _repr_html_(self):
+        return "".join(memory._repr_html_() for memory in self.devices.values())
+
+
+def snapshot(source: str | os.PathLike | bytes, progress: bool | None = None) -> Snapshot:
+    """Read a memory snapshot; nothing that it holds is run, whoever wrote it.
+
+    Args:
+        source: a file's path, or its bytes, as a notebook's upload gives them.
+        progress: whether a bar shows how far it is; by default from 20 MB on.
+
+    Raises:
+        Refused: a ValueError, for what is no pickle, no snapshot, hostile, cut short or larger than 500 MB: the message says which.
+    """
+    named = "bytes" if isinstance(source, bytes) else Path(source).name
+    if progress is None:
+        progress = (
+            len(source) if isinstance(source, bytes) else Path(source).stat().st_size if Path(source).exists() else 0
+        ) > 20e6
+    said = read(source, progress)
+    if isinstance(said, list):  # PyTorch before 2.0
+        said = {"segments": said, "device_traces": []}
+    if not isinstance(said, dict) or not isinstance(said.get("segments"), list):
+        keys = f"a dict of {sorted(map(str, said))[:4]}" if isinstance(said, dict) else f"a {type(said).__name__}"
+        raise Refused(f"snapshot: {named} holds {keys}; allowed: a memory snapshot, with segments and device_traces")
+    segments = [_segment(s) for s in said["segments"]]
+    traces = said.get("device_traces", [])
+    settings = said.get("allocator_settings")
+    conf = settings.get("PYTORCH_CUDA_ALLOC_CONF", "") if isinstance(settings, dict) else ""
+    numbers = sorted({s["device"] for s in segments} | {i for i, trace in enumerate(traces) if trace})
+    devices = {
+        n: _memory(n, [s for s in segments if s["device"] == n], traces[n] if n < len(traces) else [], conf)
+        for n in numbers
+    }
+    if not devices:
+        raise Refused(
+            f"snapshot: {named} has no segment and no event; record first: torch.cuda.memory._record_memory_history()"
+        )
+    return Snapshot(named, devices)
+
+
+def _segment(said):
+    wanted = {"address": int, "total_size": int, "blocks": list}
+    _check("segment", said, wanted)
+    for block in said["blocks"]:
+        _check("block", block, {"size": int, "state": str})
+        if block["state"] not in STATES:
+            raise Refused(f"snapshot: a block whose state is {block['state']!r}; allowed: {', '.join(STATES)}")
+    return {"device": 0, "stream": 0, "segment_type": "large"} | said
+
+
+def _check(what, said, wanted):
+    for name, kind in wanted.items():
+        if not isinstance(said, dict) or not isinstance(said.get(name), kind) or isinstance(said[name], bool):
+            raise Refused(
+                f"snapshot: a {what} without a {name} that is a {kind.__name__}; allowed: what PyTorch writes"
+            )
+
+
+def _memory(device, segments, trace, conf):
+    if not isinstance(trace, list):
+        raise Refused(f"snapshot: the trace of GPU {device} is a {type(trace).__name__}; allowed: a list")
+    events, frames = [], []
+    for event in trace:
+        action = event.get("action") if isinstance(event, dict) else None
+        if action is None:
+            raise Refused("snapshot: an event without an action; allowed: what PyTorch writes")
+        if action not in ACTIONS:
+            continue
+        size, address = event.get("size"), event.get("addr", 0)
+        if not isinstance(size, int) or not isinstance(address, int):
+            raise Refused(f"snapshot: a {action} without bytes or address; allowed: what PyTorch writes")
+        events.append((action, address, size, event.get("stream", 0)))
+        frames.append(event.get("frames") or None)
+    return Memory(device, segments, events, frames, conf if isinstance(conf, str) else "")
+
+
+def where(frames: Frames | None) -> str:
+    """The innermost line of the script's own, as file:line function; else of a library; else that there is none."""
+    last = None
+    for frame in frames or ():
+        file = str(frame.get("filename", ""))
+        found = f"{Path(file).name}:{frame.get('line', 0)} {frame.get('name', '')}"
+        if not _LIBRARY.search(file):
+            return found
+        if last is None and file.endswith(".py"):
+            last = found
+    return last or NO_FRAME
+
+
+def part(frames: Frames | None) -> str:
+    """Which part of a step's memory a block is, as far as the frames tell: backward's have none, as it runs no Python."""
+    if not frames:
+        return "gradients"
+    for name, pattern in _PARTS:
+        for frame in frames:
+            if pattern.search(str(frame.get("filename", ""))) or pattern.match(str(frame.get("name", ""))):
+                return name
+    return "activations"
