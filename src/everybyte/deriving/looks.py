@@ -15,6 +15,8 @@ from ..setup import LIMITS, Setup
 
 #: The longest sequence that is looked at where the model itself names none.
 LONGEST = 2**17
+#: In place of a depth: one layer of each kind.
+SKETCH = "sketch"
 #: What a configuration may call its depth and its longest sequence.
 DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
@@ -29,7 +31,8 @@ class Subject:
             their kinds come again. deep: makes the same model of another depth. longest: its longest sequence.
         batch: a function of batch and sequence that makes the arguments; None where the dry run makes them itself.
         letters: which of B and S the arguments have. sizes: sequences at which the model may change its way, such as
-            the window of its attention. least: the least depth that has layers of every kind.
+            the window of its attention. least: the least depth that has layers of every kind. sketch: makes the same model
+            of one layer of each kind; None where `deep` makes one as shallow.
     """
 
     model: object
@@ -41,10 +44,15 @@ class Subject:
     letters: str = "BS"
     sizes: tuple[int, ...] = ()
     least: int = 2
+    sketch: Callable | None = None
 
-    def trace(self, setup: Setup, depth: int | None, batch: int, sequence: int) -> Trace:
-        """The dry run at one point."""
-        model = self.model if self.deep is None or depth in (None, self.layers) else self.deep(depth)
+    def trace(self, setup: Setup, depth: int | str | None, batch: int, sequence: int) -> Trace:
+        """The dry run at one point, of so many layers or the `SKETCH`."""
+        model = self.model
+        if depth == SKETCH and self.sketch:
+            model = self.sketch()
+        elif self.deep and isinstance(depth, int) and depth != self.layers:
+            model = self.deep(depth)
         if self.batch is None:
             return dry_run(model, setup.replace(batch=batch, sequence=sequence))
         usual = Setup()  # the dry run reads both off the arguments
@@ -82,15 +90,19 @@ def subject(model, batch=None) -> Subject:
         return Subject(model, longest=longest, batch=make, letters=letters, sizes=_windows(model))
     layers = getattr(model, name)
 
-    def deep(n):
+    def of(chosen):
         other = copy.deepcopy(model)
-        setattr(other, name, n)
-        for field, value in list(vars(other).items()):
-            if isinstance(value, list) and len(value) == layers:
-                setattr(other, field, value[:n])
+        setattr(other, name, len(chosen))
+        for field, value in _by_layer(other, layers):
+            setattr(other, field, [value[i] for i in chosen])
         return other
 
-    return Subject(model, layers, _period(model, layers), deep, longest, make, letters, _windows(model))
+    def deep(n):
+        return of(range(n))
+
+    period, kinds = _period(model, layers), _kinds(model, layers)
+    sketch = (lambda: of(kinds)) if 1 < len(kinds) < period else None
+    return Subject(model, layers, period, deep, longest, make, letters, _windows(model), sketch=sketch)
 
 
 def _config(model):
@@ -108,14 +120,24 @@ def _windows(config):
     return tuple(sorted({v + d for v in named for d in (-16, -1, 0, 1, 16)}))
 
 
+def _by_layer(config, layers):
+    """(name, list) of each of a configuration's lists of one entry a layer."""
+    return [(name, value) for name, value in vars(config).items() if isinstance(value, list) and len(value) == layers]
+
+
+def _kinds(config, layers):
+    """The first layer of each kind, by its number."""
+    rows = list(zip(*(map(repr, value) for _, value in _by_layer(config, layers)), strict=True))
+    return sorted({row: i for i, row in reversed(list(enumerate(rows)))}.values())
+
+
 def _period(config, layers, first=0):
     """After how many layers the kinds of a configuration's layers come again after the first, by its lists of one entry a layer."""
     found = 1
-    for value in vars(config).values():
-        if isinstance(value, list) and len(value) == layers:
-            kinds = value[first:]
-            again = (p for p in range(1, layers) if all(a == b for a, b in zip(kinds, kinds[p:], strict=False)))
-            found = max(found, next(again, layers))
+    for _, value in _by_layer(config, layers):
+        kinds = value[first:]
+        again = (p for p in range(1, layers) if all(a == b for a, b in zip(kinds, kinds[p:], strict=False)))
+        found = max(found, next(again, layers))
     return found
 
 

@@ -44,7 +44,7 @@ class Order:
         counts = numpy.asarray(counts, dtype=object).reshape(-1, len(forms))
         self.values = counts.dot(numpy.array(by_form, dtype=object).reshape(len(forms), -1))
         self.counts = counts
-        self.one = place[ONE]
+        self.one, self.ends = place[ONE], (batch, sequence)
         self._bounds(batch, sequence)
 
     def _bounds(self, batch, sequence):
@@ -90,7 +90,11 @@ class Order:
         first = {}
         for i, row in enumerate(self.counts if any(self.slack) else self.values):
             first.setdefault(tuple(row), i)
-        likely = sorted(first.values(), key=lambda i: tuple(-v for v in self.values[i][::-1]))
+        left = numpy.array(list(first.values()))
+        for i in self._champions(left):  # most instants are below one of a few
+            high, higher = self._sign(self.values[i] - self.values[left], self.counts[i] - self.counts[left])
+            left = left[~(higher | (high & (i < left)))]
+        likely = sorted(left.tolist(), key=lambda i: tuple(-v for v in self.values[i][::-1]))
         kept = []
         for i in likely:
             if kept:
@@ -106,6 +110,12 @@ class Order:
                 if any(self.between(i, j, k) for i, j in combinations(others, 2)):
                     kept.remove(k)
         return kept
+
+    def _champions(self, rows):
+        """Those of the instants that are the highest at some points."""
+        axes = [sorted({low, round((low * high) ** 0.5), high}) for low, high in self.ends]
+        points = numpy.array([[float(m.at(b, s)) for m in self.monomials] for b in axes[0] for s in axes[1]])
+        return rows[sorted(set(self.values[rows].astype(float).dot(points.T).argmax(axis=0).tolist()))].tolist()
 
     def _covers(self, i, k):
         high, higher = self.above([i], k)

@@ -11,7 +11,7 @@ from ..derivation.result import ROUNDINGS, Column
 from ..dryrun import Trace
 from ..setup import LIMITS, Setup
 from .depth import Course, Uneven, further, instants
-from .looks import Look, Looks, Subject
+from .looks import SKETCH, Look, Looks, Subject
 from .proofs import Order
 
 #: The point that others are compared with.
@@ -50,6 +50,7 @@ class _Solving:
     def __init__(self, subject, setup):
         self.subject, self.setup = subject, setup
         self.looks = Looks(subject, setup)
+        self.period = subject.period
         self.forms: dict[Form, int] = {}
         self.columns: dict[tuple, int] = {}
         self.checked = []
@@ -59,7 +60,7 @@ class _Solving:
     def run(self):
         subject = self.subject
         depths = self._depths()
-        self.shallow = depths[0]
+        self.shallow = SKETCH if subject.sketch and len(depths) > 2 else depths[0]
         self.first = self._look(*self._usual())  # what it raises, it raises here
         patches, refused = self._patches()
         solved = [self._forms(patch) for patch in patches]
@@ -68,9 +69,11 @@ class _Solving:
             several = depths[start : start + 3]
             try:
                 cases = [self._case(p, self._further(p, several)) for p in solved]
+                sketched = self.shallow == SKETCH
+                shallow = "one layer of each kind" if sketched else f"{depths[0]} layers"
                 way = (
-                    f"Dry runs of {depths[0]} layers at {len(self._seen(depths[0]))} points, and of "
-                    f"{', '.join(map(str, several[start == 0 :]))} layers at others: each {_periods(self.period)} more adds "
+                    f"Dry runs of {shallow} at {len(self._seen(self.shallow))} points, and of "
+                    f"{', '.join(map(str, several[start == 0 and not sketched :]))} layers at others: each {_periods(self.period)} more adds "
                     f"the same stretches of operations, and so on in a straight line to {subject.layers}"
                 )
                 cases = self._try(cases, way)
@@ -102,8 +105,8 @@ class _Solving:
             return [None]
         if self.setup.segment > 1:
             period = _common(period, self.setup.segment)
-        first = layers % period + period
-        while first < self.subject.least:
+        first = layers % period or period
+        while first < max(self.subject.least, self.setup.segment) or (self.subject.sketch and first < period):
             first += period
         self.period = period
         found = [d for d in range(first, first + _DEPTHS * period, period) if d < layers]
@@ -284,13 +287,10 @@ class _Solving:
 
     def _course(self, patch, depth):
         """The course at a depth, from as few points as tell the forms apart."""
-        points = sorted(patch.points, key=lambda p: -_oddness(p))
         if depth == self.shallow:
-            looks = [self._look(*p) for p in points]
-            return Course.of(looks[0], self._columns(patch, looks, points))
-        if len(points) > 1 and depth != self.subject.layers and depth - self.shallow > self.period:
-            points = points[1:]  # at the third depth another one
-        looks = []
+            looks = [self._look(*p) for p in patch.points]
+            return Course.of(looks[0], self._columns(patch, looks, patch.points))
+        points, looks = self._telling(patch, (depth or 0) // self.period), []
         for n, point in enumerate(points, 1):
             looks.append(self._look(*point, depth=depth))
             if looks[-1].kind != looks[0].kind:
@@ -299,6 +299,17 @@ class _Solving:
             if columns is not None:
                 return Course.of(looks[0], columns)
         raise Uneven("two tensors of a deeper model cannot be told apart")
+
+    def _telling(self, patch, turn):
+        """Points at which the bytes of a tensor tell its form: one where there is one, at every turn another."""
+        new = [
+            (b, s) for b in patch.batch.some((3, 5, 7), 2) for s in patch.sequence.some((577, 331, 592, 336, 1153), 4)
+        ]
+        points = sorted({*patch.points, *(p for p in new if p[0] * p[1] >= self.tokens)}, key=lambda p: -_oddness(p))
+        told = {p: len({f.at(*p) for f in patch.forms}) for p in points}
+        alone = [p for p in points if told[p] == len(patch.forms)]
+        first = alone[turn % len(alone)] if alone else max(points, key=told.get)
+        return [first, *(p for p in points if p != first)]
 
     def _further(self, patch, depths):
         courses = [self._course(patch, d) for d in depths]
@@ -333,8 +344,8 @@ class _Solving:
         every = list(range(len(rows)))
         first, last = rows[marks["after_backward"]].place, rows[marks["after_step"]].place
         within = [i for i in every if first <= rows[i].place <= last]
-        peak = highest(every, 1)
-        rounded = sorted({i for rounding in ROUNDINGS for i in highest(every, rounding)})
+        by_rounding = {rounding: highest(every, rounding) for rounding in ROUNDINGS}
+        peak, rounded = by_rounding[1], sorted({i for chosen in by_rounding.values() for i in chosen})
         step = sorted({i for rounding in ROUNDINGS for i in highest(within, rounding)})
         kept = sorted({*rounded, *step, *marks.values()}, key=lambda i: rows[i].place)
         number = {i: n for n, i in enumerate(kept)}
@@ -361,7 +372,7 @@ class _Solving:
         if isinstance(self.subject.model, Model) and isinstance(model, Model):
             model = self.subject.model
         elif self.subject.layers not in (None, self.shallow):
-            model = self._whole.trace.model
+            model = self._whole().model
         return Derivation(
             model, self.setup, self.subject.layers, tuple(self.forms), columns, tuple(cases), tuple(trace.timeline()),
             tuple(refused), how, tuple(self.checked), self.subject.letters,
@@ -369,12 +380,16 @@ class _Solving:
 
     # What is compared.
 
+    def _whole(self):
+        """A dry run at the model's own depth."""
+        return next(look.trace for (depth, *_), look in self.looks.seen.items() if depth == self.subject.layers)
+
     def _try(self, cases, how):
         """The cases, compared with the model itself at its own depth; Uneven where they differ."""
-        batch, sequence = self._hidden(cases[0])
-        self._whole = self.looks.at(self.subject.layers, batch, sequence)
+        point = self._hidden(cases[0])
+        look = self._look(*point, depth=self.subject.layers)
         try:
-            self._compare(self._derivation(cases, (), how), self._whole, batch, sequence)
+            self._compare(self._derivation(cases, (), how), look, *point)
         except ValueError as error:
             raise Uneven("the model at its own depth differs") from error
         return cases

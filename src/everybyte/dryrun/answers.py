@@ -1,4 +1,4 @@
-"""PyTorch's answers for tensors without data, remembered: some of the kernels that give them are written in Python, and slow."""
+"""PyTorch's answers for tensors without data, remembered: many of the kernels that give them are written in Python, and slow."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -7,12 +7,20 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
-#: The slow ones. What they return is new, a storage each.
+#: The slow ones. What they return is new, a storage each, as large as its tensor.
 _SLOW = {
-    aten.addmm.default, aten.gelu.default, aten.gelu_backward.default, aten.native_dropout.default,
-    aten.native_dropout_backward.default, aten.native_layer_norm.default, aten.native_layer_norm_backward.default,
-    aten._softmax_backward_data.default, aten.mul.Tensor, aten.sum.dim_IntList,
+    aten._foreach_sqrt.default, aten._log_softmax.default, aten._log_softmax_backward_data.default,
+    aten._softmax_backward_data.default, aten.add.Tensor, aten.addmm.default, aten.cat.default, aten.clamp.default,
+    aten.div.Scalar, aten.div.Tensor, aten.empty_like.default, aten.gelu.default, aten.gelu_backward.default, aten.mean.dim,
+    aten.mul.Scalar, aten.mul.Tensor, aten.native_dropout.default, aten.native_dropout_backward.default,
+    aten.native_layer_norm.default, aten.native_layer_norm_backward.default, aten.neg.default, aten.nll_loss_backward.default,
+    aten.nll_loss_forward.default, aten.pow.Tensor_Scalar, aten.rsqrt.default, aten.sigmoid.default, aten.silu.default,
+    aten.slice_backward.default, aten.sub.Tensor, aten.sum.dim_IntList, aten.tanh_backward.default, aten.zeros_like.default,
 }  # fmt: skip
+
+
+class _Elsewhere(Exception):
+    """A tensor is not on meta."""
 
 
 class _Form(NamedTuple):
@@ -24,31 +32,46 @@ class _Form(NamedTuple):
 
     @classmethod
     def of(cls, value):
-        """The form of a tensor on meta; of a list, the tuple; anything else as it is."""
+        """The form of a tensor; of a list, the tuple; of anything else its type too, as 2 and 2.0 are one key."""
         if isinstance(value, torch.Tensor):
+            if not value.is_meta:
+                raise _Elsewhere
             return cls(tuple(value.shape), value.stride(), value.dtype)
-        return tuple(value) if isinstance(value, list) else value
+        if isinstance(value, list | tuple):
+            return tuple(map(cls.of, value))
+        return _Other(type(value), value)
 
     @staticmethod
     def made(value):
         """The other way."""
         if isinstance(value, _Form):
-            return torch.empty_strided(*value[:2], dtype=value.dtype, device="meta")
-        return list(value) if isinstance(value, tuple) else value
+            return torch.empty_strided(value.size, value.stride, dtype=value.dtype, device="meta")
+        return value.value if isinstance(value, _Other) else list(map(_Form.made, value))
+
+
+class _Other(NamedTuple):
+    """What is no tensor."""
+
+    kind: type
+    value: object
 
 
 def answer(func, args, kwargs):
     """What the operation returns: of the slow ones, PyTorch's own answer, remembered for arguments of the same form."""
-    if func not in _SLOW or not all(a.is_meta for a in args if isinstance(a, torch.Tensor)):
+    if func not in _SLOW:
         return func(*args, **kwargs)
-    found = _asked(func, tuple(map(_Form.of, args)), tuple(kwargs.items()))
+    try:
+        forms, named = _Form.of(args), tuple((name, _Form.of(value)) for name, value in kwargs.items())
+    except _Elsewhere:
+        return func(*args, **kwargs)
+    found = _asked(func, forms, named)
     return _Form.made(found) if isinstance(found, _Form) else tuple(map(_Form.made, found))
 
 
-@lru_cache(4096)
+@lru_cache(2**14)
 def _asked(func, args, kwargs):
-    out = func(*map(_Form.made, args), **dict(kwargs))
+    out = func(*map(_Form.made, args), **{name: _Form.made(value) for name, value in kwargs})
     for tensor in tree_leaves(out):
         if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().nbytes() != tensor.numel() * tensor.itemsize:
             raise AssertionError(f"{func} returned a part of a storage")
-    return _Form.of(out) if isinstance(out, torch.Tensor) else tuple(map(_Form.of, out))
+    return _Form.of(out)
