@@ -15,11 +15,9 @@ from torch.nn import functional as F
 import everybyte as eb
 from everybyte.deriving import cache
 from everybyte.deriving.looks import inputs
-from everybyte.formulas import bindings
-from everybyte.formulas.symbols import SYMBOLS
 
 TOKENS = {"tokens": (("B", "S"), torch.int64), "targets": (("B", "S"), torch.int64)}
-GPT = eb.Model(name="small", layers=5, width=64, heads=4, vocabulary=331, positions=1024)
+GPT = eb.Model(name="small", layers=5, width=32, heads=4, vocabulary=331, positions=1024)
 POINTS = [(1, 1), (1, 50), (2, 2), (3, 1), (5, 77), (4, 512), (9, 1023)]
 
 
@@ -73,7 +71,7 @@ def same(derivation, model, setup, points, batch=None):
 def test_a_gpt_is_the_dry_run(switches):
     setup = eb.Setup(**switches)
     derivation = derived(**switches)
-    same(derivation, GPT, setup, [(1, 1), (1, 50), (3, 1), (9, 1023)])
+    same(derivation, GPT, setup, [(1, 1), (1, 50), (9, 1023)])
     assert "straight line to 5" in derivation.how
     b, s = derivation.checked[0][1:]
     assert f"{b} x {s}" in derivation.how
@@ -86,14 +84,6 @@ def test_the_machine_derives_the_theory():
         theory = eb.budget(GPT, setup.replace(batch=b, sequence=s))
         assert (derivation.at(b, s).peak, derivation.at(b, s).parts) == (theory.peak, theory.parts)
         assert eb.compare(derivation.at(b, s), theory).agree
-
-
-def test_the_machine_derives_the_expressions_of_the_theory():
-    setup = eb.Setup(precision="bf16-mixed")
-    by_hand = [eb.formula(name).for_model(GPT, setup) for name in ("instant.nll_backward", "phase.step")]
-    numbers = {SYMBOLS[name].symbol: value for name, value in bindings(GPT, None).items()}
-    regions = derived(precision="bf16-mixed").regions
-    assert [(r.peak - x.subs(numbers)).expand() for r, x in zip(regions, by_hand, strict=True)] == [0, 0]
 
 
 def test_the_expressions_are_the_numbers():

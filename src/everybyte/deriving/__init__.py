@@ -8,16 +8,20 @@ runs give it exactly, in fractions, and further ones check it.
 from dataclasses import replace
 
 from .. import checks
-from ..derivation import Derivation
+from ..derivation import Derivation, Lettered
 from ..setup import Setup
 from . import cache
 from .looks import subject
 from .solving import solve
 
-__all__ = ["Derivation", "derive"]
+__all__ = ["Derivation", "Lettered", "derive"]
 
 
-def derive(model, setup: Setup, batch=None, keep: bool = True) -> Derivation:
+#: The letters that a formula can have: batch and sequence, or the model's own dimensions too.
+LETTERS = ("BS", "all")
+
+
+def derive(model, setup: Setup, batch=None, keep: bool = True, letters: str = "BS") -> Derivation | Lettered:
     """The memory of one steady training step as a formula in batch B and sequence S: the dry run's, at every point.
 
     Args:
@@ -27,12 +31,21 @@ def derive(model, setup: Setup, batch=None, keep: bool = True) -> Derivation:
             in their shapes, such as {"tokens": (("B", "S"), torch.int64)}; or a function of batch and sequence that makes
             them.
         keep: whether to look for the derivation of a catalog model or a config on disk, and to keep it there.
+        letters: "all" for a formula in the model's own dimensions too, by PyTorch's symbolic shapes: of a GPT or a Llama of
+            the catalog on one GPU. It is a `Lettered`, and is not kept.
 
     Raises:
         ValueError: what `dry_run` raises; and where no formula holds: a course of operations that depends on batch or
             sequence otherwise than by ranges and multiples, or bytes that are no polynomial; naming operation and module.
     """
     checks.kind("derive", "setup", setup, Setup)
+    checks.one_of("derive", "letters", letters, LETTERS)
+    if letters == "all":
+        from .letters import in_letters
+
+        if batch is not None:
+            raise ValueError(f"derive.batch: a {type(batch).__name__} with letters 'all'; allowed: None")
+        return in_letters(model, setup)
     found = subject(model, batch)
     kept = cache.place(model, setup, batch) if keep else None
     if kept and (derivation := cache.read(kept)):

@@ -4,6 +4,7 @@ import gc
 import traceback
 import warnings
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 
 import torch
 
@@ -12,7 +13,7 @@ from ..setup import Setup
 from . import parallel
 from .cuda import Autocast, Kernels, fused_optimizers_on_meta, recomputation_as_in_forward
 from .hugging_face import one_sequence_a_row
-from .modules import Counted, workload
+from .modules import Counted, Workload, workload
 from .trace import PARTS, PHASES, SHARED_PARTS, Trace
 from .tracker import Allocation, Tracker
 
@@ -41,14 +42,17 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None) -> Trace:
             cannot run on tensors without data. What a module itself raises says in a note where it was.
     """
     checks.whole("dry_run", "rounding", rounding, 1, 2**30)
-    work = workload(model, setup, batch)
+    return replace(count(workload(model, setup, batch), Tracker()), rounding=rounding)
+
+
+def count(work: Workload, tracker: Tracker) -> Trace:
+    """One steady step of a workload, followed by a tracker."""
     setup = work.setup
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         stack.enter_context(fused_optimizers_on_meta())
         stack.enter_context(recomputation_as_in_forward())
         stack.enter_context(torch.enable_grad())
-        tracker = Tracker()
         stack.enter_context(Kernels())
         stack.enter_context(parallel.rank_zero(setup, tracker))
         stack.enter_context(tracker)
@@ -92,7 +96,7 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None) -> Trace:
             raise
         tracker.mark("rest")
     return Trace(
-        work.counted(module), setup, tracker.operations, tracker.allocations, marks, rounding, tracker.changes, beginning,
+        work.counted(module), setup, tracker.operations, tracker.allocations, marks, 1, tracker.changes, beginning,
     )  # fmt: skip
 
 

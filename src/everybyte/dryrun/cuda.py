@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 aten = torch.ops.aten
 #: Bytes that CUDA's kernel takes while it runs, and the one for tensors without data does not, from the operation's arguments.
 #: Softmax's backward makes the product of gradient and result first (`softmax_backward_cuda_out` in `native/cuda/SoftMax.cu`).
-SCRATCH = {aten._softmax_backward_data.default: lambda gradient, result, *_: result.nbytes}
+SCRATCH = {aten._softmax_backward_data.default: lambda gradient, result, *_: result.numel() * result.itemsize}
 #: Which results stand in the memory of the CPU, outside of a CUDA graph: attention's seed of random numbers and the place in
 #: their sequence (`_efficient_attention_forward` in `native/transformers/cuda/attention.cu`).
 ON_HOST = {aten._scaled_dot_product_efficient_attention.default: (2, 3)}
@@ -134,7 +134,7 @@ def _dropout(input, p=0.5, training=True, inplace=False):
 
 
 def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-    scale = scale if scale is not None else query.size(-1) ** -0.5
+    scale = 1.0 if scale is None else scale  # whatever it is, it moves no byte
     sixteen_bits = query.dtype in (torch.float16, torch.bfloat16)
     if attn_mask is None and sixteen_bits and query.size(-1) == value.size(-1) <= 256:
         return _flash(query, key, value, dropout_p, is_causal, scale)

@@ -69,10 +69,12 @@ class Tracker(TorchDispatchMode):
         changes: births and deaths in the order in which they came, also those before `restart`.
         phase: set by the caller as the step goes on: `rest`, `forward`, `backward`, `optimizer step`.
         opened: classes of tensors that are made of others; the others are followed.
+        asked: classes of tensors that somebody asks for shapes, and that no step has.
         host: whether what is made now stands in the memory of the CPU. stream: whose it is, 0 for the step's own.
     """
 
-    opened = ()
+    opened: tuple[type, ...] = ()
+    asked: tuple[type, ...] = (FakeTensor,)
 
     def __init__(self):
         super().__init__()
@@ -126,10 +128,17 @@ class Tracker(TorchDispatchMode):
         self._refs.clear()  # what is freed from now on outlived what was watched
         return super().__exit__(*exception)
 
+    @staticmethod
+    def size(number):
+        """A number of bytes as an allocation has it."""
+        return number
+
+    answer = staticmethod(answer)
+
     def _follow(self, storage, owner, operation, part):
         address = storage._cdata
         self._live[address] = Allocation(
-            storage.nbytes(), self.now, owner, operation, part, host=self.host, stream=self.stream
+            self.size(storage.nbytes()), self.now, owner, operation, part, host=self.host, stream=self.stream
         )
         self.allocations.append(self._live[address])
         self.changes.append(Change(self._live[address], "birth"))
@@ -203,7 +212,7 @@ class Tracker(TorchDispatchMode):
             with self.on_host():  # FSDP sends a gradient there
                 return self.__torch_dispatch__(aten.clone.default, types, args)
         try:
-            out = ANSWERS[func](*args, **kwargs) if func in ANSWERS else answer(func, args, kwargs)
+            out = ANSWERS[func](*args, **kwargs) if func in ANSWERS else self.answer(func, args, kwargs)
         except (NotImplementedError, RuntimeError) as error:
             if isinstance(error, NotImplementedError) or _VALUES & set(func.tags):
                 raise ValueError(
@@ -213,7 +222,7 @@ class Tracker(TorchDispatchMode):
             raise
         born = []
         for leaf in tree_leaves(out):
-            if isinstance(leaf, torch.Tensor) and leaf.is_meta and not isinstance(leaf, FakeTensor):
+            if isinstance(leaf, torch.Tensor) and leaf.is_meta and not isinstance(leaf, self.asked):
                 storage = leaf.untyped_storage()
                 if storage._cdata not in self._live:
                     born.append(storage)
@@ -227,7 +236,7 @@ class Tracker(TorchDispatchMode):
             for place in ON_HOST.get(func, ()):
                 self._live[out[place].untyped_storage()._cdata].host = True
             if func in SCRATCH:
-                size = SCRATCH[func](*args)
+                size = self.size(SCRATCH[func](*args))
                 scratch = Allocation(size, self.now, owner, name, part, death=self.now, host=self.host)
                 self.allocations.append(scratch)
                 self.changes += [Change(scratch, "birth"), Change(scratch, "death")]
@@ -288,10 +297,16 @@ def _holders(tensor):
     return *holders, _is_dense(tensor)  # autograd's three conditions, in torch/csrc/autograd/input_buffer.cpp
 
 
+def known(size):
+    """A size as a number: of a letter, the one that stands for it."""
+    return size.node.hint if isinstance(size, torch.SymInt) else size
+
+
 def _is_dense(tensor):
     """Whether its elements, in some order of the dimensions, lie side by side."""
     step = 1
-    for stride, size in sorted((t, s) for t, s in zip(tensor.stride(), tensor.size(), strict=True) if s != 1):
+    numbers = [tuple(map(known, pair)) for pair in zip(tensor.stride(), tensor.size(), strict=True)]
+    for stride, size in sorted(pair for pair in numbers if pair[1] != 1):
         if stride != step:
             return False
         step *= size

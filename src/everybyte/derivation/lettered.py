@@ -1,0 +1,174 @@
+"""A step's memory with a letter for every dimension: of the batch, and of the model itself."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from typing import Any
+
+from .. import units
+from ..catalog import Model
+from ..setup import Setup
+from ..tables import Table
+
+#: Letter -> (what it counts, field of `Model` or `Setup`), as the book's notation has them.
+LETTERS = {
+    "B": ("sequences in a step", "batch"),
+    "S": ("tokens in a sequence", "sequence"),
+    "L": ("layers", "layers"),
+    "A": ("attention heads", "heads"),
+    "A_{kv}": ("key and value heads", "kv_heads"),
+    "D": ("width of a head", "head_width"),
+    "F": ("inner width of the MLP", "ffn_width"),
+    "V": ("entries of the vocabulary", "vocabulary"),
+    "N": ("rows of the learned position table", "learned_positions"),
+}
+
+
+def symbol(name: str):
+    """The letter, as the book's notation has it in sympy."""
+    import sympy
+
+    sign = {"nonnegative": True} if name == "N" else {"positive": True}
+    return sympy.Symbol(name, integer=True, **sign)
+
+
+@dataclass(frozen=True)
+class LetteredInstant:
+    """One operation of the step: `parts` is part -> live bytes while it runs, as sympy expressions; `total` their sum."""
+
+    operation: str
+    phase: str
+    owner: str
+    at: str
+    parts: dict[str, Any]
+    total: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Lettered:
+    """A step's memory as formulas in the letters of `LETTERS`: of every model of an architecture, at every batch and sequence.
+
+    Attributes:
+        model: one of the architecture. setup: its batch and sequence are not read. instants: in the step's order, of the
+            layers the first and the last. highest: numbers of those of which one is the highest, by proof; step: the same
+            of the optimizer's step alone. moments: the end of a phase, or rest -> the number of its instant.
+        conditions: under what it holds: (in words, as a sympy condition) each. how: how it was obtained, in words.
+    """
+
+    model: Model
+    setup: Setup
+    instants: tuple[LetteredInstant, ...]
+    highest: tuple[int, ...]
+    step: tuple[int, ...]
+    moments: dict[str, int]
+    conditions: tuple[tuple[str, Any], ...]
+    how: str
+
+    @cached_property
+    def peak(self):
+        """The peak: the largest of the instants that can be it."""
+        return _largest([self.instants[i].total for i in self.highest])
+
+    @cached_property
+    def phases(self) -> dict[str, Any]:
+        """Live bytes at the end of each phase, and the most in the optimizer's step (`step`)."""
+        found = {name: self.instants[i].total for name, i in self.moments.items()}
+        found["step"] = _largest([self.instants[i].total for i in self.step])
+        return {name: found[name] for name in ("rest", "after_forward", "after_backward", "step", "after_step")}
+
+    def at(self, model: Model | None = None, batch: int | None = None, sequence: int | None = None) -> dict:
+        """The step of a model of this architecture: `peak`, `peak_at`, `parts` and `phases` in whole bytes.
+
+        Args:
+            model: by default the one that stands for the architecture. batch, sequence: by default the setup's.
+
+        Raises:
+            ValueError: a model of another architecture, or numbers that violate a condition, which is named.
+        """
+        model = self.model if model is None else model
+        values = self._values(model, batch, sequence)
+        for words, condition in self.conditions:
+            if not condition.subs(values):
+                raise ValueError(f"derive: {words} does not hold for {self._named(values)} ({condition})")
+        totals = [int(self.instants[i].total.subs(values)) for i in self.highest]
+        best = self.instants[self.highest[totals.index(max(totals))]]
+        return {
+            "peak": max(totals),
+            "peak_at": best.at,
+            "parts": {part: int(e.subs(values)) for part, e in best.parts.items()},
+            "phases": {name: int(e.subs(values)) for name, e in self.phases.items()},
+        }
+
+    def _values(self, model, batch, sequence):
+        changed = {name for name in vars(self.model) if getattr(model, name) != getattr(self.model, name)}
+        dimensions = {field for _, field in LETTERS.values()} | {"width", "positions", "embedding_width"}
+        if strange := sorted(changed - dimensions - {"name", "published", "source"}):
+            field = strange[0]
+            raise ValueError(
+                f"derive.model: {field} {getattr(model, field)!r} of {model.name}; allowed: {getattr(self.model, field)!r}, as in "
+                f"{self.model.name}: other dimensions alone"
+            )
+        run = {"batch": batch or self.setup.batch, "sequence": sequence or self.setup.sequence}
+        self.setup.replace(**run).check_model(model)
+        return {symbol(name): run.get(field) or getattr(model, field) for name, (_, field) in LETTERS.items()}
+
+    def _named(self, values):
+        return ", ".join(f"{s} = {v:,}" for s, v in values.items())
+
+    @property
+    def symbols(self) -> list[tuple[Any, str]]:
+        """(letter, what it counts) of each letter that the formulas have."""
+        used = set().union(*(i.total.free_symbols for i in self.instants))
+        return [(symbol(name), words) for name, (words, _) in LETTERS.items() if symbol(name) in used]
+
+    def latex(self) -> str:
+        """The peak, as LaTeX."""
+        import sympy
+
+        return sympy.latex(self.peak, mode="plain")
+
+    def table(self) -> Table:
+        """The instants that can be the peak, with their formulas."""
+        rows = [
+            (i.at, i.owner or "the whole model", i.operation, str(i.total))
+            for i in map(self.instants.__getitem__, self.highest)
+        ]
+        title = f"{self.model.name}'s architecture, {self.setup.precision}: the highest of"
+        return Table(("peak in", "module", "operation", "bytes"), rows, title)
+
+    def said(self) -> list[str]:
+        """The lines under the table."""
+        letters = "; ".join(f"{s}: {words}" for s, words in self.symbols)
+        held = "; ".join(words for words, _ in self.conditions)
+        return [f"{letters}.", f"Holds for {held}." if held else "Holds for all of them.", self.how]
+
+    def as_dict(self) -> dict:
+        """As JSON holds it: expressions as text."""
+        return {
+            "witness": "derive",
+            "model": {"name": self.model.name, "parameters": int(self.model.parameters)},
+            "setup": self.setup.as_dict(),
+            "letters": {str(s): words for s, words in self.symbols},
+            "peak": str(self.peak),
+            "phases": {name: str(e) for name, e in self.phases.items()},
+            "conditions": [words for words, _ in self.conditions],
+            "how": self.how,
+        }
+
+    def __repr__(self):
+        letters = ", ".join(str(s) for s, _ in self.symbols)
+        return f"<Derivation of {self.model.name}'s architecture in {letters}: {units.number(len(self.highest))} instants can be the peak>"
+
+    def __str__(self):
+        return "\n".join([repr(self.table()), *self.said()])
+
+    def _repr_html_(self):
+        return self.table()._repr_html_() + "".join(f"<p>{escape(line)}</p>" for line in self.said())
+
+
+def _largest(expressions: Sequence):
+    import sympy
+
+    expressions = list(dict.fromkeys(expressions))
+    return expressions[0] if len(expressions) == 1 else sympy.Max(*expressions, evaluate=False)
