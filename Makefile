@@ -61,7 +61,7 @@ record: $(STAMP) ## measure the labs' grid on this machine's GPU into labs/recor
 rehearsal: $(STAMP) ## run the labs' grid on a GPU that does nothing, without one (Linux x86-64, gcc; GPU=h200)
 	$(BIN)/everybyte rehearse --set-up --grid --gpu $(or $(GPU),h200) $(REHEARSAL_FLAGS)
 
-bench: $(STAMP) ## time the imports, the budgets and the dry runs
+bench: $(STAMP) ## time imports, budgets, dry runs and derivations; derive 40 configurations; compare the whole grid
 	$(BIN)/python tools/bench.py
 
 clean: ## remove .venv, .venv-rehearsal, caches and build products

@@ -1,4 +1,5 @@
-"""What the book promises of speed and agreement, measured: `make bench` (all), or `bench.py speed`, `bench.py grid`.
+"""What the book promises of speed and agreement, measured: `make bench` (all), or `bench.py` and one of speed, deriving,
+derivations (of Hugging Face configurations: half an hour), grid.
 
 Times depend on the machine; what counts is the ratio to PyTorch's MemTracker, taken in the same run.
 """
@@ -10,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
 from statistics import median
 
+import derivations
 import grid
 from tqdm.auto import tqdm
 
@@ -87,8 +89,30 @@ def agreement(seeds=5000):
     return bool(found)
 
 
+def deriving():
+    """Times of derivations and of what is asked of them, beside their bounds."""
+    import numpy
+
+    setup, rows = eb.Setup(sequence=1024, precision="bf16-mixed"), []
+    for name, bound in (("gpt2", 5), ("llama-3.1-8b", 15), ("llama-3.1-70b", 15)):
+        start = time.perf_counter()
+        found = eb.derive(eb.model(name), setup, keep=False)
+        rows.append((f"derive, {name}", time.perf_counter() - start, f"{bound} s"))
+    compiled, gpu = found.compiled(), eb.gpu("h200")
+    batches, sequences = numpy.arange(1, 101)[:, None], numpy.arange(64, 6464, 64)[None, :]
+    rows.append(
+        ("its peak at one point", seconds(lambda: [compiled(8, 1024) for _ in range(1000)]) / 1000, "0.00002 s")
+    )
+    rows.append(("its peak at 10,000 points", seconds(lambda: found.peaks(batches, sequences)), "0.2 s"))
+    rows.append(("fit, derived", seconds(lambda: eb.fit(found, setup, gpu)), "0.05 s"))
+    print(Table(["what", "seconds", "bound"], [[what, f"{taken:.6f}", bound] for what, taken, bound in rows]))
+
+
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or ["speed", "grid"]
+    wanted = sys.argv[1:] or ["speed", "deriving", "derivations", "grid"]
     if "speed" in wanted:
         speed()
-    sys.exit(agreement() if "grid" in wanted else 0)
+    if "deriving" in wanted:
+        deriving()
+    wrong = derivations.main([]) if "derivations" in wanted else 0
+    sys.exit(wrong or (agreement() if "grid" in wanted else 0))

@@ -3,6 +3,8 @@
 python tools/derivations.py            # all, at their real dimensions
 python tools/derivations.py opt-1.3b mixtral-8x7b
 python tools/derivations.py --points 3 --shard 0/2
+
+What the last whole run said is in derivations.txt.
 """
 
 import argparse
@@ -10,6 +12,10 @@ import random
 import sys
 import time
 import warnings
+
+import torch
+import transformers
+import transformers.masking_utils  # as a model would
 
 import everybyte as eb
 
@@ -60,9 +66,6 @@ CONFIGS = {
 
 def config(name: str):
     """The configuration of that name."""
-    import transformers
-    import transformers.masking_utils  # as a model would
-
     kind, _, sizes = CONFIGS[name]
     return getattr(transformers, f"{kind}Config")(**sizes)
 
@@ -109,6 +112,9 @@ def main(arguments=None) -> int:
     warnings.simplefilter("ignore")
     names = options.names or list(CONFIGS)[share::shares]
     faults = 0
+    print(
+        f"PyTorch {torch.__version__}, transformers {transformers.__version__}, {len(names)} configurations", flush=True
+    )
     for name in names:
         model, run = config(name), setup(name)
         start, spent = time.perf_counter(), time.process_time()
