@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab test test-browser notebooks figures site slides handout pdf lite record rehearsal bench clean
+.PHONY: help install lab test test-all test-browser notebooks figures site slides handout pdf lite record rehearsal bench clean
 
 help: ## list the targets
 	@echo "Every Byte: make <target>   (another Python: make PYTHON=python3.12 <target>)"
@@ -30,6 +30,9 @@ test: $(STAMP) ## check everything: style, the tests, and every notebook run aga
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8
+
+test-all: export EVERYBYTE_TESTS := all
+test-all: test ## the same, with every case where `make test` takes a sample of many
 
 test-browser: $(STAMP) ## every notebook and explorer in a real browser (needs Chromium), with timings and screenshots in .artifacts
 	EVERYBYTE_BROWSER=whole $(BIN)/python -m pytest -s tests/browser

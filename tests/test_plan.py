@@ -1,7 +1,7 @@
 """The price of each switch: what a step does, by hand and as the dry run counts it; and which set of them is the answer."""
 
 import json
-from functools import wraps
+from functools import cache, wraps
 
 import grid
 import pytest
@@ -15,7 +15,7 @@ from everybyte import units
 from everybyte.budget import letters, not_derived
 from everybyte.cli import main
 from everybyte.headroom import ROUNDING
-from everybyte.plan import DIGITS, Rung, Work, _cheapest, made, plan, work
+from everybyte.plan import DIGITS, Rung, Work, _cheapest, made, work
 from everybyte.reference import parallel
 from everybyte.reference.step import make_optimizer
 from everybyte.setup import OPTIMIZERS
@@ -23,6 +23,7 @@ from everybyte.theory import trace
 from everybyte.theory.course import LETTERS
 
 GPT2, XL = eb.model("gpt2"), eb.model("gpt2-xl")
+plan = cache(eb.plan)  # several tests look at one plan, and none changes it
 TINY = eb.Model(name="tiny", layers=3, width=40, heads=5, vocabulary=331, positions=64)
 LLAMA = eb.model("llama-3.1-8b").replace(
     name="tiny llama", layers=3, width=48, heads=6, kv_heads=3, head_width=8, ffn_width=88, vocabulary=331
@@ -79,6 +80,7 @@ def test_the_best_is_what_looking_at_every_set_finds(model, setup, card):
     assert saving == sorted(saving) and all(r.saved <= 0 for r in alone[len(saving) :])
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("seed", range(40))
 def test_a_rung_is_the_budget_and_the_whole_step_s_work(seed):
     """Of many batches it traces few."""
@@ -104,6 +106,7 @@ SETUPS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(120)
 @pytest.mark.parametrize("changes", SETUPS.values(), ids=SETUPS)
 @pytest.mark.parametrize("name", eb.models())
 def test_what_is_not_derived_has_no_price(name, changes):

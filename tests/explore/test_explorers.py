@@ -65,7 +65,7 @@ def ends(explorer):
         for name, control in explorer._controls.items():
             if getattr(control, "divides", "") and state[control.divides] % state[name]:
                 state[name] = 1
-    return states
+    return list({json.dumps(state): state for state in states}.values())  # each once
 
 
 @pytest.fixture(params=EXPLORERS)
@@ -84,9 +84,13 @@ def test_the_browser_says_what_python_says(explorer, node):
     assert said == [explorer.describe(state) for state in states]
 
 
-def test_the_figure_draws_at_every_end(explorer):
-    for state in ends(explorer):
+def test_the_figure_draws_at_every_end(explorer, sample):
+    """Laid out as it opens and at both ends; elsewhere what stands in it is enough, at half the time."""
+    states = ends(explorer)
+    for i, state in enumerate(states[:3] + sample(states[3:], 6)):
         fig = explorer.figure(state)
+        if i > 2:
+            fig.set_layout_engine("none")
         fig.draw_without_rendering()
         assert draw.checked_alt(fig.alt)
         assert explorer.table(state).rows

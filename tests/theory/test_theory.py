@@ -8,6 +8,7 @@ import pytest
 
 import everybyte as eb
 from everybyte.budget import not_derived
+from everybyte.setup import DTYPE_BYTES
 from everybyte.theory import PARTS, SHARED_PARTS, autograd, course, letters, operations, schedule, tensors, trace
 from everybyte.theory.letters import Letter, factor, least, over, product, text, up
 
@@ -54,6 +55,7 @@ def test_the_random_steps_repeat_what_is_not_traced():
 
 def test_what_a_step_takes_it_gives_back():
     """After a step stand its gradients, the last batch, the loss and what stood before: by part, to the byte."""
+    whole = 0
     for _, model, setup in islice(drawn(range(100, 160)), 30):
         moments = trace(model, setup).budget(model, setup).moments
         rest, after = moments["rest"], moments["after_step"]
@@ -63,7 +65,13 @@ def test_what_a_step_takes_it_gives_back():
             expected = {"activations": tokens, "loss": loss}.get(part, rest[part])
             if part != "gradients":
                 assert after[part] == expected, (part, model, setup)
-        assert after["gradients"] >= rest["gradients"]
+        if setup.distributed or setup.master_gradients != "bf16":
+            assert after["gradients"] >= rest["gradients"]
+        else:  # each weight's, and of nothing else
+            whole += 1
+            assert rest["gradients"] == 0
+            assert after["gradients"] == model.parameters * DTYPE_BYTES[setup.dtypes.weights], (model, setup)
+    assert whole > 2
 
 
 def test_a_tensor_that_somebody_still_holds_is_noticed(monkeypatch):

@@ -104,6 +104,10 @@ def _stored():
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
+#: What this process traced last, by its signature.
+_TRACED: dict[str, dict] = {}
+
+
 class Courses:
     """The steps that an explorer's controls reach: read from the file where it has them, else traced.
 
@@ -127,7 +131,10 @@ class Courses:
         self.signature = self._signature(cases, updates)
         found = _stored().get(name, {})
         if anew or found.get("signature") != self.signature:
-            found = _Printer(cases, updates).tables()
+            found = None if anew else _TRACED.get(self.signature)
+            if found is None:
+                _TRACED.clear()  # the last is enough: who opens an explorer of a model opens it again
+                found = _TRACED[self.signature] = _Printer(cases, updates).tables()
         self._tables = found | {"signature": self.signature}
         self.sizes = [Size(f"size {i}", source) for i, source in enumerate(found["sizes"])]
         self.operations, self.bodies, self.steps = found["operations"], found["bodies"], found["steps"]
