@@ -4,13 +4,16 @@
     python tools/edition.py --only 12_number_formats --output build/one
 
 Each notebook runs in a fresh kernel, and the state of its widgets goes into its page: the explorers' links and
-formulas are JavaScript, so they answer there. Sphinx with myst-nb and furo makes the pages, the navigation and the
+formulas are JavaScript, so they answer there. What has not changed is not run again: a run is kept in build/runs, by the
+notebook's cells, the book's code and records, and the versions it ran with (`--fresh` runs all). Sphinx with myst-nb and furo makes the pages, the navigation and the
 search; MathJax, ipywidgets' and anywidget's programs are copied from their installed wheels. Nothing is downloaded.
 """
 
 import argparse
 import base64
+import hashlib
 import html
+import json
 import os
 import re
 import shutil
@@ -18,8 +21,9 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from html.parser import HTMLParser
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, version
 from itertools import groupby
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -89,6 +93,48 @@ def fresh(path: Path, timeout: int) -> nbformat.NotebookNode:
     return notebook
 
 
+#: Where runs are kept, and what decides them beside the notebook's cells.
+RUNS = ROOT / "build" / "runs"
+DECIDES = ("src/everybyte/**/*", "labs/records/**/*", "labs/*.py", "conftest.py", "tools/notebooks.py")
+VERSIONS = (
+    "anywidget", "ipykernel", "ipywidgets", "matplotlib", "nbclient", "nbformat", "numpy", "sympy", "torch", "transformers",
+)  # fmt: skip
+
+
+@cache
+def code(root: Path = ROOT) -> str:
+    """SHA-256 of the book's code and records, and of the versions that it runs with."""
+    found = hashlib.sha256(sys.version.encode())
+    for name in VERSIONS:
+        try:
+            found.update(f"{name} {version(name)}\n".encode())
+        except PackageNotFoundError:
+            found.update(f"{name} none\n".encode())
+    paths = {path for pattern in DECIDES for path in root.glob(pattern) if "__pycache__" not in path.parts}
+    for path in sorted(path for path in paths if path.is_file()):
+        found.update(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def kept(path: Path, timeout: int, anew: bool = False, runs: Path = RUNS) -> nbformat.NotebookNode:
+    """The notebook as `fresh` runs it: read where it was run with the same cells, code and versions, else run and kept."""
+    cells = [
+        (cell.cell_type, cell.source, cell.metadata.get("tags")) for cell in canonical(nbformat.read(path, as_version=4)).cells
+    ]  # fmt: skip
+    key = hashlib.sha256(json.dumps([code(), cells]).encode()).hexdigest()[:32]
+    file = runs / f"{path.stem}-{key}.ipynb"
+    if file.is_file() and not anew:
+        return nbformat.read(file, as_version=4)
+    notebook = fresh(path, timeout)
+    runs.mkdir(parents=True, exist_ok=True)
+    for older in runs.glob(f"{path.stem}-{'?' * 32}.ipynb"):
+        older.unlink()
+    part = file.with_suffix(".part")
+    nbformat.write(notebook, part)
+    os.replace(part, file)  # whole, or not there
+    return notebook
+
+
 def written(only: list[str] = ()) -> list[Entry]:
     """The written chapters and labs in reading order; ValueError where `only` names another."""
     entries = [e for e in contents((ROOT / "README.md").read_text(encoding="utf-8")) if e.path]
@@ -122,7 +168,7 @@ def bring_linked(source: Path) -> None:
                     shutil.copy(path, place)
 
 
-def write_sources(source: Path, only: list[str], jobs: int, timeout: int) -> None:
+def write_sources(source: Path, only: list[str], jobs: int, timeout: int, anew: bool = False) -> None:
     """Lay the book out as Sphinx reads it, at the same places as in the repository."""
     import pages
 
@@ -139,7 +185,7 @@ def write_sources(source: Path, only: list[str], jobs: int, timeout: int) -> Non
         if only and entry.slug not in only:
             notebook = headings(nbformat.read(path, as_version=4))
         else:
-            notebook = live(fresh(path, timeout), path.stem, pictures)
+            notebook = live(kept(path, timeout, anew), path.stem, pictures)
         place = source / entry.path
         place.parent.mkdir(exist_ok=True)
         nbformat.write(notebook, place)
@@ -276,14 +322,14 @@ def replaced(output: Path) -> Iterator[Path]:
     shutil.rmtree(work)
 
 
-def build(output: Path = SITE, only: list[str] = (), jobs: int = 2, timeout: int = 240) -> None:
-    """Build the edition into `output`, which is replaced only when all went well.
+def build(output: Path = SITE, only: list[str] = (), jobs: int = 2, anew: bool = False, timeout: int = 240) -> None:
+    """Build the edition into `output`, which is replaced only when all went well. `anew`: run what is kept again.
 
     Raises:
         RuntimeError: where a cell fails, Sphinx warns, or a link is broken; OSError where the folder is another's.
     """
     with replaced(output) as work:
-        write_sources(work / "source", list(only), jobs, timeout)
+        write_sources(work / "source", list(only), jobs, timeout, anew)
         sphinx(work)
 
 
@@ -293,9 +339,10 @@ def main(build: Callable, output: Path, about: str, arguments: list[str] | None 
     parser.add_argument("--output", type=Path, default=output, help=f"folder to build (default: build/{output.name})")
     parser.add_argument("--only", nargs="+", default=[], metavar="SLUG", help="run these notebooks alone")
     parser.add_argument("--jobs", type=int, default=2, help="notebooks run at once (default: 2)")
+    parser.add_argument("--fresh", action="store_true", help="run notebooks that have not changed, too")
     options = parser.parse_args(arguments)
     try:
-        build(options.output.resolve(), options.only, options.jobs)
+        build(options.output.resolve(), options.only, options.jobs, options.fresh)
     except PackageNotFoundError as missing:
         print(f"{missing.name} is not installed: python -m pip install -c constraints.txt -e .[site]", file=sys.stderr)
         return 1

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import nbformat
-from edition import ROOT, WIDGET_VIEW, each, fresh, live, main, replaced, sphinx, written
+from edition import ROOT, WIDGET_VIEW, each, kept, live, main, replaced, sphinx, written
 
 SLIDES = ROOT / "build" / "slides"
 WORDS = 45  # of prose on a slide, at most
@@ -86,7 +86,7 @@ def deck(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     return result
 
 
-def build(output: Path = SLIDES, only: list[str] = (), jobs: int = 2, timeout: int = 240) -> None:
+def build(output: Path = SLIDES, only: list[str] = (), jobs: int = 2, anew: bool = False, timeout: int = 240) -> None:
     """Build the decks into `output`, which is replaced only when all went well.
 
     Raises:
@@ -99,7 +99,7 @@ def build(output: Path = SLIDES, only: list[str] = (), jobs: int = 2, timeout: i
         def page(entry):
             place = source / entry.path
             place.parent.mkdir(exist_ok=True)
-            notebook = deck(live(fresh(ROOT / entry.path, timeout), place.stem, source / "extra" / "pictures"))
+            notebook = deck(live(kept(ROOT / entry.path, timeout, anew), place.stem, source / "extra" / "pictures"))
             for cell in notebook.cells:  # what another chapter says is not in this deck
                 cell.source = re.sub(r"(?<!!)\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", cell.source)
             nbformat.write(notebook, place)

@@ -146,3 +146,49 @@ def test_what_a_page_links_in_the_repository_comes_along(tmp_path):
     found = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()}
     assert found == {"notebooks/page.md", "LICENSE", "src/everybyte/reference/TEXT.md"}
     assert (tmp_path / "src/everybyte/reference/TEXT.md").read_text(encoding="utf-8").startswith("---\norphan: true")
+
+
+def test_what_has_not_changed_is_not_run_again(tmp_path, monkeypatch):
+    runs, ran = tmp_path / "runs", []
+    path = tmp_path / "12_one.ipynb"
+
+    def fresh(path, timeout):
+        ran.append(path.stem)
+        notebook = nbformat.read(path, as_version=4)
+        notebook.cells[0].outputs = [new_output("stream", text=f"run {len(ran)}")]
+        return notebook
+
+    def said(source="1 + 1", tags=(), stored=(), **options):
+        cell = new_code_cell(source, outputs=list(stored), metadata={"tags": list(tags)} if tags else {})
+        nbformat.write(new_notebook(cells=[cell]), path)
+        return edition.kept(path, 60, runs=runs, **options).cells[0].outputs[0].text
+
+    monkeypatch.setattr(edition, "fresh", fresh)
+    monkeypatch.setattr(edition, "code", lambda: "as it is")
+    assert [said(), said(), said(stored=[new_output("stream", text="what is stored decides nothing")])] == ["run 1"] * 3
+    assert said("1 + 2") == "run 2" and said("1 + 2", tags=["hidden"]) == "run 3"
+    monkeypatch.setattr(edition, "code", lambda: "changed")
+    assert said("1 + 2", tags=["hidden"]) == "run 4" == said("1 + 2", tags=["hidden"])
+    assert said("1 + 2", tags=["hidden"], anew=True) == "run 5"
+    assert len(list(runs.iterdir())) == 1  # one of each notebook, whole
+
+
+def test_code_data_and_versions_decide_what_is_run_again(tmp_path, monkeypatch):
+    code = edition.code.__wrapped__
+    data = tmp_path / "src" / "everybyte" / "catalog" / "models.toml"
+    data.parent.mkdir(parents=True)
+    seen = [code(tmp_path)]
+    for text in ("a", "b"):
+        data.write_text(text)
+        seen.append(code(tmp_path))
+    (tmp_path / "labs" / "records").mkdir(parents=True)
+    (tmp_path / "labs" / "records" / "h200.json").write_text("{}")
+    seen.append(code(tmp_path))
+    monkeypatch.setattr(edition, "version", lambda name: "another")
+    seen.append(code(tmp_path))
+    assert len(set(seen)) == len(seen)
+    (tmp_path / "README.md").write_text("no code")
+    (data.parent / "__pycache__").mkdir()
+    (data.parent / "__pycache__" / "x.pyc").write_text("made by Python")
+    assert code(tmp_path) == seen[-1]
+    assert any((edition.ROOT / "src" / "everybyte").rglob("*.toml")) and len(code()) == 64
