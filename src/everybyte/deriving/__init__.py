@@ -6,6 +6,7 @@ runs give it exactly, in fractions, and further ones check it.
 """
 
 from dataclasses import replace
+from typing import Literal, overload
 
 from .. import checks
 from ..derivation import Derivation, Lettered
@@ -21,6 +22,10 @@ __all__ = ["Derivation", "Lettered", "derive"]
 LETTERS = ("BS", "all")
 
 
+@overload
+def derive(model, setup: Setup, batch=None, keep: bool = True, letters: Literal["BS"] = "BS") -> Derivation: ...
+@overload
+def derive(model, setup: Setup, batch=None, keep: bool = True, *, letters: Literal["all"]) -> Lettered: ...
 def derive(model, setup: Setup, batch=None, keep: bool = True, letters: str = "BS") -> Derivation | Lettered:
     """The memory of one steady training step as a formula in batch B and sequence S: the dry run's, at every point.
 
