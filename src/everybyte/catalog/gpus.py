@@ -13,6 +13,9 @@ _BYTES = ("memory", "bandwidth", "host_link", "peer_link", "l2")
 #: Shared memory that one block may ask for, KiB, by compute capability. Source: CUDA C++ Programming Guide, compute capabilities.
 _SHARED = {"6.0": 48, "7.0": 96, "7.5": 64, "8.0": 163, "8.6": 99, "8.9": 99, "9.0": 227, "10.0": 227, "12.0": 99}
 
+#: Threads that a multiprocessor holds, by compute capability; others hold 2,048. Source: as above.
+_THREADS = {"7.5": 1024} | dict.fromkeys(("8.6", "8.9", "12.0"), 1536)
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +69,11 @@ class Gpu:
     def shared_memory(self) -> int:
         """Bytes of shared memory that one block may ask for; 0 where the catalog does not say."""
         return _SHARED.get(self.capability, 0) * 1024
+
+    @property
+    def threads(self) -> int:
+        """Threads that one multiprocessor holds."""
+        return _THREADS.get(self.capability, 2048)
 
     def flops(self, compute: str) -> int:
         """Operations a second of matrix products in that data type: `fp32`, or one of 16 bits."""

@@ -203,6 +203,9 @@ sigma = _symbol("scale", r"\sigma", "base-2 logarithm of the loss scale", "")
 
 # Free symbols: a machine's size and rates.
 multiprocessors = _symbol("multiprocessors", "n_m", "multiprocessors of the GPU", "", positive=True)
+threads = _symbol("threads", "n_t", "threads that a multiprocessor holds", "", positive=True)
+tile = _symbol("tile", "n_s", "numbers that CUB's radix sort gives a block of threads", "", positive=True)
+queries = _symbol("query_tile", "n_q", "queries in a tile of memory-efficient attention's backward", "", positive=True)
 splits = _symbol("splits", "n_k", "parts into which flash attention cuts the keys", "", positive=True)
 ell = _symbol("host_link", r"\ell", "bytes a second between host and GPU, in one direction", "B", positive=True)
 f = _symbol("flop_rate", "f", "floating-point operations of matrix products a second", "", positive=True)

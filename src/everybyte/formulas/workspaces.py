@@ -4,6 +4,8 @@ Each term is what the source of the kernel says, in the book's letters, under it
 the budget counts 0 for each (`COUNTED`), and what a GPU shows above the budget stays in the open until then.
 """
 
+from functools import cache
+
 from sympy import Integer, Max, Min, Piecewise, ceiling, floor
 
 from ..catalog import Gpu, Model
@@ -26,7 +28,10 @@ from .symbols import (
     norm_bias,
     out_bias,
     qkv_bias,
+    queries,
     splits,
+    threads,
+    tile,
     w,
 )  # fmt: skip
 
@@ -70,39 +75,61 @@ FLASH = _register(
     "16 bits; as many key heads as query heads; deterministic algorithms are off",
     source="PyTorch, aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd: dq_accum, softmax_d",
 )  # fmt: skip
+#: Its row sums: in the layout of the output, and again in the one that the kernel reads, where these differ.
+_deltas = 4 * B * A * S
 EFFICIENT = _register(
-    "efficient_backward", "memory-efficient attention's backward: a product, its row sums, the query's gradient",
+    "efficient_backward", "memory-efficient attention's backward: a product and its row sums; then the query's gradient in tiles",
     "backward of one attention",
-    4 * (1 - half) * (1 - eager) * B * A * (S * D + S + _up(S, 64) * _up(D, 64)),
-    "fp32; tiles of 64 by 64, whose 16 bytes of counters each are left out",
+    (1 - half) * (1 - eager) * Max(
+        4 * B * A * S * D + _deltas * (1 + Min(A - 1, 1)),
+        _deltas + B * A * ceiling(S / queries) * ceiling(D / 64) * (4 * 64 * queries + 16),
+    ),
+    "fp32; queries in tiles of 64, or of 128 where heads are wider than 64 and a block has 163 KiB of shared memory",
     source="PyTorch, mem_eff_attention/kernel_backward.h (kKernelComputesDelta, workspace_size) and attention_backward.cu",
 )  # fmt: skip
 
 _rows = Min(floor(64 * 1024 / 2 / ceiling(H / 32)), ceiling(B * S / 32))
+#: Many rows, of numbers too few to keep half of the multiprocessors at work.
+_tall = (B * S > 64 * 1024) & (floor(H / 32) < floor(multiprocessors / 2))
 NORM = _register(
-    "norm_backward", "layer norm's backward: partial sums of the weight's and the bias's gradients",
-    "backward of one norm", Piecewise(((1 + norm_bias) * w * _rows * H, B * S > 64 * 1024), (0, True)),
-    "H/32 is under half of the GPU's multiprocessors: wider norms take nothing",
+    "norm_backward", "layer norm's backward: partial sums of the weight's and the bias's gradients, and one of these twice",
+    "backward of one norm", Piecewise(((1 + norm_bias) * w * _rows * H + w * H, _tall), (0, True)),
     source="PyTorch, aten/src/ATen/native/cuda/layer_norm_kernel.cu, LaunchGammaBetaBackwardCUDAKernel",
 )  # fmt: skip
 
+_sorted = B * S > 3072
 _segments = Min(B * S, V)
 _partial = floor(B * S / 10) + _segments
+#: Blocks of threads that would add up the partial sums.
+_blocks = ceiling(_segments * _up(H, 32) / Min(_up(H, 32), 1024))
+_fused = (_blocks < 4 * multiprocessors) & (_partial > 4 * _blocks)
+_EMBEDDING = "PyTorch, aten/src/ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu"
 EMBEDDING = _register(
     "embedding_backward", "the token table's backward: sorted tokens, their places, partial sums in fp32",
     "the end of backward",
-    Piecewise((8 * (3 * B * S + 2 * _segments + _partial) + 4 * H * _partial, B * S > 3072), (0, True)),
-    "int64 tokens, no padding index",
-    source="PyTorch, aten/src/ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu",
+    Piecewise(
+        (8 * (3 * B * S + 2 * _segments + 2 * _partial) + 16, _sorted & _fused),
+        (8 * (3 * B * S + 2 * _segments + _partial) + 16 + 4 * H * _partial, _sorted),
+        (0, True),
+    ),
+    "int64 tokens, no padding index", "few rows of many tokens have no partial sums: under four blocks of threads a "
+    "multiprocessor, and over four parts a block, as rehearsals of PyTorch 2.13 show", source=_EMBEDDING,
 )  # fmt: skip
 
-_passes = Piecewise((1, V <= 2**8), (2, V <= 2**16), (3, True))
+_passes = Piecewise((1, V < 2**8), (2, V < 2**16), (3, True))
+_copies = Piecewise((0, V < 2**8), (2 * _up(8 * B * S, 256), True))
 SORT = _register(
     "embedding_sort", "CUB's sort of the tokens: second copies, counts of each digit, states of its tiles",
-    "the end of backward",
-    Piecewise((16 * B * S + 2048 * _passes + 1024 * ceiling(B * S / 4608) + 511, B * S > 3072), (0, True)),
-    "tiles of 4,608 pairs of int64: inferred from one number, 137,727 bytes of 8,192 tokens on a Hopper, not read", "the two scans after it take 1,279 bytes each of 8,192 tokens, and are left out",
-    source="CUB, device/dispatch/dispatch_radix_sort.cuh, InvokeOnesweep; PyTorch, Embedding.cu",
+    "the end of backward, before that",
+    Piecewise((_copies + 2048 * _passes + 1024 * ceiling(B * S / tile) + 511, _sorted), (0, True)),
+    "int64 tokens, a table of less than 16,777,216 rows", "tiles as rehearsals show them, at each one's end (`TILES`)",
+    source=f"CUB, device/dispatch/dispatch_radix_sort.cuh, InvokeOnesweep; {_EMBEDDING}",
+)  # fmt: skip
+UNIQUE = _register(
+    "embedding_unique", "where each token's run begins: the sorted tokens again, and what CUB scans with",
+    "the end of backward, between", Piecewise((32 * B * S + 8 + 1279, _sorted), (0, True)),
+    "1,279 bytes to scan with, as rehearsals show on Hopper up to 131,071 tokens; other GPUs take some hundreds more",
+    source=_EMBEDDING,
 )  # fmt: skip
 
 
@@ -112,21 +139,21 @@ def summed(outputs, rows):
     With less than 1,021 rows, one block sums a column by itself.
     """
     values, grid = ceiling(rows / 4), ceiling(outputs / 128)
-    blocks = Max(Min(ceiling(16 * multiprocessors / grid), ceiling(values / 16)), ceiling(values / 256))
+    blocks = Max(Min(ceiling(threads / 128 * multiprocessors / grid), ceiling(values / 16)), ceiling(values / 256))
     return Piecewise((4 * outputs * blocks * 128 + 4 * grid, rows > 1020), (0, True))
 
 
 _REDUCE = "PyTorch, aten/src/ATen/native/cuda/Reduce.cuh, setReduceConfig, global_memory_size and semaphore_size"
-_THREADS = "2,048 threads a multiprocessor, as on Hopper; rows of 128 numbers or more, a multiple of four"
+_VECTORS = "rows of 128 numbers or more, a multiple of four"
 _layers = [(qkv_bias, 3 * H), (out_bias, H), (ffn_bias, F), (ffn_bias, H)]
 BIAS = _register(
     "bias_gradient", "the sum over rows that a bias's gradient is: where blocks of threads meet, and their semaphores",
     "one bias's gradient", Max(*(there * summed(outputs, B * S) for there, outputs in _layers)),
-    _THREADS, "a GPT's block, the largest of its four", source=_REDUCE,
+    _VECTORS, "a GPT's block, the largest of its four", source=_REDUCE,
 )  # fmt: skip
 NORM_SUMS = _register(
     "norm_sums", "layer norm's backward: the sums of those partial sums",
-    "backward of one norm", Piecewise((summed(H, _rows), B * S > 64 * 1024), (0, True)), _THREADS, source=_REDUCE,
+    "backward of one norm", Piecewise((summed(H, _rows), _tall), (0, True)), _VECTORS, source=_REDUCE,
 )  # fmt: skip
 SPLIT = _register(
     "flash_split", "flash attention's forward where keys are cut into parts: each part's output and row sums, in fp32",
@@ -141,10 +168,13 @@ RANDOM = _register(
 )  # fmt: skip
 
 TERMS: tuple[Formula, ...] = (
-    CUBLAS, CUBLASLT, FLASH, SPLIT, RANDOM, EFFICIENT, BIAS, NORM, NORM_SUMS, EMBEDDING, SORT,
+    CUBLAS, CUBLASLT, FLASH, SPLIT, RANDOM, EFFICIENT, BIAS, NORM, NORM_SUMS, SORT, UNIQUE, EMBEDDING,
 )  # fmt: skip
-#: An H200's.
-MULTIPROCESSORS = 132
+#: An H200's multiprocessors, and the threads of each.
+MULTIPROCESSORS, THREADS = 132, 2048
+#: Numbers of 8 bytes, with others beside them, that CUB's radix sort gives a block, by compute capability from which on.
+#: As rehearsals of PyTorch 2.13 show: the states of its tiles grow by one at the next number.
+TILES = {9: 4608, 8: 3840, 7: 2816}
 
 
 def flash_splits(model: Model, setup: Setup, multiprocessors: int = MULTIPROCESSORS) -> int:
@@ -164,17 +194,82 @@ def flash_splits(model: Model, setup: Setup, multiprocessors: int = MULTIPROCESS
 
 def cublas(gpu: Gpu) -> int:
     """Bytes of one cuBLAS or hipBLAS workspace by default, by the GPU's architecture."""
-    if gpu.capability.startswith("gfx"):
-        return (128 if gpu.capability.startswith(("gfx94", "gfx95")) else 32) * 2**20
-    return LARGE if gpu.capability.partition(".")[0] in ("9", "10", "12") else SMALL
+    return gpu.cublas_workspace
 
 
 def said(model: Model, setup: Setup, gpu: Gpu | None = None) -> dict[str, int]:
     """What the sources say, in bytes, of each term: its name without `workspace.`. `gpu`: by default an H200."""
-    number = getattr(gpu, "multiprocessors", 0) or MULTIPROCESSORS
-    more = {"multiprocessors": number, "splits": flash_splits(model, setup, number)}
-    found = {term.name.partition(".")[2]: int(term.at(model, setup, **more)) for term in TERMS}
+    machine = _machine(model, setup, gpu)
+    found = {term.name.partition(".")[2]: int(term.at(model, setup, **machine)) for term in TERMS}
     return found | ({"cublas": 2 * cublas(gpu)} if gpu else {})
+
+
+def _machine(model, setup, gpu):
+    """What of a GPU decides how much its kernels take: an H200's where none is given, or the catalog knows no more of it."""
+    known = gpu is not None and gpu.multiprocessors > 0
+    number = gpu.multiprocessors if known else MULTIPROCESSORS
+    major = int(gpu.capability.partition(".")[0]) if known and gpu.capability[0].isdigit() else 9
+    return {
+        "multiprocessors": number, "threads": gpu.threads if known else THREADS,
+        "tile": next((size for least, size in TILES.items() if major >= least), TILES[7]),
+        "splits": flash_splits(model, setup, number),
+        "query_tile": 128 if model.head_width > 64 and (not known or gpu.shared_memory >= 163 * 1024) else 64,
+    }  # fmt: skip
+
+
+#: What each linear layer of a GPT's block gives, in numbers a token, where it has a bias.
+_OUTPUTS = {"qkv": 3 * H, "q": H, "k": H, "v": H, "out": H, "up": F, "down": H}
+
+
+def requested(found, gpu: Gpu) -> tuple[int, str]:
+    """The most bytes that PyTorch's CUDA code asks for in a step, and the operation that runs then.
+
+    The live bytes of the prediction at each operation, with what that operation's kernel takes for itself, and cuBLAS's.
+
+    Args:
+        found: a budget, each tensor as asked for (`rounding` 1): its `operations` and `live` bytes are read. gpu: the catalog's.
+
+    Raises:
+        ValueError: for what the terms do not cover: other models than GPTs, biases of widths that are under 128 or no multiples
+            of four, tensors rounded up.
+    """
+    model, setup = found.model, found.setup
+    if found.rounding != 1:
+        raise ValueError(f"requested.rounding: {found.rounding}; allowed: 1, each tensor as it is asked for")
+    if unlike := model.unlike_reference("gpt"):
+        raise ValueError(f"requested.model: {unlike}")
+    if (model.width % 4 or model.width < 128) and (model.qkv_bias or model.out_bias or model.ffn_bias):
+        raise ValueError(f"Model.width: {model.width}, and the biases' sums are known for multiples of 4, from 128 on")
+    takes = _scratch(model, setup, gpu)
+    most = max(range(len(found.live)), key=lambda i: (found.live[i] + takes(found.operations[i][0]), -i))
+    name, _, owner = found.operations[most]
+    return 2 * cublas(gpu) + found.live[most] + takes(name), f"{name} ({owner})"
+
+
+def _scratch(model, setup, gpu):
+    """What kernels take for themselves while an operation of that name runs, in bytes."""
+    terms, machine = said(model, setup, gpu), _machine(model, setup, gpu)
+    tokens = setup.batch * setup.sequence
+
+    @cache
+    def takes(name):
+        if name == "token gradient":
+            sorting = 24 * tokens + terms["embedding_sort"] - gradient if terms["embedding_sort"] else 0
+            return max(terms["embedding_backward"], terms["embedding_unique"], sorting)
+        if name == "flash attention":
+            return terms["flash_split"] + terms["flash_dropout"]
+        if name == "flash attention backward":
+            return terms["flash_backward"] + terms["efficient_backward"]
+        if name.endswith("norm backward") or (name.startswith("norm") and name.endswith("backward")):
+            return terms["norm_backward"] + terms["norm_sums"]
+        if name.endswith(" bias gradient"):
+            outputs = _OUTPUTS[name.removesuffix(" bias gradient")].subs({H: model.width, F: model.ffn_width})
+            values = {multiprocessors: machine["multiprocessors"], threads: machine["threads"]}
+            return int(summed(outputs, Integer(tokens)).subs(values))
+        return 0
+
+    gradient = model.vocabulary * model.width * (2 if setup.dtypes.weights != "fp32" else 4)
+    return takes
 
 
 def table(model: Model, setup: Setup, gpu: Gpu | None = None) -> Table:
