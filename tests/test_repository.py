@@ -1,6 +1,7 @@
 """The repository as someone meets it: complete, consistent, and tied to no machine."""
 
 import gzip
+import lzma
 import os
 import re
 import shutil
@@ -45,7 +46,8 @@ def private(text):
 
 def text_of(path):
     data = path.read_bytes()
-    return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    opened = {".gz": gzip.decompress, ".xz": lzma.decompress}.get(path.suffix, bytes)
+    return opened(data).decode()
 
 
 def test_no_path_of_a_machine_and_no_registry_in_a_tracked_file():

@@ -54,6 +54,9 @@ FIGURES = {
     "costs, unpriced": lambda: draw.costs({"a": (GIB, None), "b": (2 * GIB, None)}, "milliseconds: not recorded"),
     "costs, one": lambda: draw.costs({"none": (0, 40)}, "milliseconds a step"),
     "losses": lambda: draw.losses({f"run {i}": [7.0, None, 6.0 - i] for i in range(9)}, "GPT-2"),
+    "learned": lambda: draw.learned(
+        {f"way {i}": [[(10, 3.0), (20, None), (30, 2.5)]] * 2 for i in range(8)}, "steps", "prose"
+    ),
     "timeline, capacity": lambda: draw.timeline(TRACE, "GPT-2", capacity=8 * GIB),
 }
 

@@ -85,3 +85,41 @@ def losses(curves: Mapping[str, Sequence[float | None]], title: str = "") -> Fig
         text.set_color(INK)
     fig.alt = losses_alt(curves, title)
     return fig
+
+
+def learned_alt(curves: Mapping[str, Sequence], x_label: str, title: str = "") -> str:
+    """The text of `learned`: what is drawn. It names no loss: their last digits are each machine's own."""
+    seeds = max(map(len, curves.values()))
+    times = "one seed" if seeds == 1 else f"{seeds} seeds at most"
+    return f"Lines, {title}, over {x_label}: the validation loss of {len(curves)} ways ({', '.join(curves)}), {times} each."
+
+
+def learned(curves: Mapping[str, Sequence[Sequence[tuple]]], x_label: str, title: str = "") -> Figure:
+    """The loss on what was not trained on: a thin line for each seed, of one look for each way.
+
+    Args:
+        curves: name -> for each seed its points (steps or seconds, loss); a loss of None leaves a gap.
+
+    Raises:
+        ValueError: where there are no runs, or a run has no points.
+    """
+    if not curves or not all(runs and all(runs) for runs in curves.values()):
+        raise ValueError(
+            f"curves: {dict(curves)!r}; allowed: name -> for each seed (steps or seconds, loss), one or more"
+        )
+    fig, ax = canvas(title, height=4.0)
+    for number, (name, runs) in enumerate(curves.items()):
+        color, dash, marker = _LOOKS[number % len(_LOOKS)]
+        for seed, points in enumerate(runs):
+            x, y = zip(*[(at, float("nan") if loss is None else loss) for at, loss in points], strict=True)
+            ax.plot(
+                x, y, color=color, linestyle=dash, marker=marker, markersize=5, linewidth=1.3, alpha=0.85,
+                label=None if seed else name,
+            )  # fmt: skip
+    ax.set_xlabel(x_label)
+    ax.set_ylabel("validation loss, nats a byte")
+    legend = ax.legend(frameon=False, fontsize=10)
+    for text in legend.get_texts():
+        text.set_color(INK)
+    fig.alt = learned_alt(curves, x_label, title)
+    return fig

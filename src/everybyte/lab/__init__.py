@@ -4,12 +4,13 @@ from .grid import Configuration, gpt2_for, grid
 from .measurement import Measurement
 from .process import Failed, Worker, measure
 from .rates import estimate
+from .recipe import Recipe
 from .recording import Progress, record
 from .records import Record, fingerprint, read
-from .several import Runs, runs
+from .several import Runs, Trainings, runs, trainings
 
 __all__ = [
-    "Configuration", "Failed", "Measurement", "Progress", "Record", "Runs", "Worker", "estimate", "fingerprint",
+    "Configuration", "Failed", "Measurement", "Progress", "Recipe", "Record", "Runs", "Trainings", "Worker", "estimate", "fingerprint",
     "gpt2_for", "grid", "measure",
-    "read", "record", "runs",
+    "read", "record", "runs", "trainings",
 ]  # fmt: skip

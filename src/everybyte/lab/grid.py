@@ -8,10 +8,15 @@ from typing import Any
 from .. import checks
 from ..catalog import Model, model
 from ..setup import ATTENTIONS, LOSSES, MASTER_GRADIENTS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS, SHARDINGS, Setup
+from .recipe import Recipe
 
 SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
-#: Steps that are timed where time is the question, after so many; and where the loss shall be seen to fall.
-TIMED, WARM_UP, CURVE = 30, 10, 40
+#: Steps that are timed where time is the question, after so many.
+TIMED, WARM_UP = 30, 10
+#: A small GPT that learns prose byte by byte; how it does so, and how GPT-2 does; seeds of what is claimed to differ.
+PROSE = Model(name="prose", layers=4, width=384, heads=6, vocabulary=256, positions=256)
+LONG, SHORT = Recipe(), Recipe(steps=200, warm_up=20, learning_rate=6e-4, windows=32)
+SEEDS = (0, 1, 2)
 #: Peaks that come before all times and curves, and how many of them are of FSDP.
 FIRST, SHARDED = 60, 10
 #: A limit that GPT-2's step does not keep to, and does with everything forgotten: an out-of-memory on purpose, and its cure.
@@ -24,7 +29,7 @@ class Configuration:
 
     Attributes:
         group: of the grid, that it stands for first. steps: how many are timed; 0 where its memory is all that is asked for.
-        tf32, expandable, limit: as `measure`'s.
+        tf32, expandable, limit, recipe: as `measure`'s.
     """
 
     group: str
@@ -34,11 +39,15 @@ class Configuration:
     tf32: bool = False
     expandable: bool = False
     limit: int | None = None
+    recipe: Recipe | None = None
 
     @property
     def asked(self) -> dict:
         """What of a measurement is no part of model and setup: a record keeps it with them."""
-        return {"steps": self.steps, "tf32": self.tf32, "expandable": self.expandable, "limit": self.limit}
+        return {
+            "steps": self.steps, "tf32": self.tf32, "expandable": self.expandable, "limit": self.limit,
+            "recipe": self.recipe and str(self.recipe),
+        }  # fmt: skip
 
 
 def _crossed(**axes) -> list[dict]:
@@ -99,15 +108,19 @@ def _accumulation() -> Iterator[tuple[Model, dict]]:
             yield model("gpt2"), {"accumulation": 4} | choice
 
 
-def _curves() -> Iterator[tuple[Model, dict]]:
-    """Many short steps: whether each switch changes what is learned."""
-    shape = {"batch": 8, "sequence": 256}
-    switches: list[dict[str, Any]] = [{"precision": precision} for precision in _TELLING]
-    switches += [{"precision": "fp32", "attention": "eager"}, {"precision": "bf16-mixed", "attention": "eager"}]
-    switches += [{"checkpointing": c} for c in ("full", "selective", "operations")] + [_root("gpt2")]
-    switches += [{"accumulation": 4, "batch": 2}, {"optimizer_impl": "fused"}, {"dropout": 0.1}]
-    for switch in switches:
-        yield model("gpt2"), shape | {"precision": "bf16-mixed"} | switch
+def _curves() -> Iterator[tuple[Model, dict, dict]]:
+    """Training runs on prose: whether each switch changes what is learned, and how fast. The same windows for every switch."""
+    mixed = {"batch": 32, "sequence": 256, "precision": "bf16-mixed"}
+    alike: list[dict[str, Any]] = [{}, {"attention": "eager"}, {"checkpointing": "full"}, {"sharding": "zero3"}]
+    alike += [{"precision": "fp16-mixed"}, {"precision": "bf16-master"}]
+    differ: list[dict[str, Any]] = [{"precision": "fp32"}, {"precision": "bf16"}]
+    for switch in (alike[0], *differ, *alike[1:]):
+        yield PROSE, mixed | switch, {"recipe": LONG}
+    for switch in ({}, {"checkpointing": "full"}, {"checkpointing": "operations"}):
+        yield model("gpt2"), {"precision": "bf16-mixed"} | switch, {"recipe": SHORT}
+    yield model("gpt2"), {"precision": "fp32"}, {"recipe": SHORT, "tf32": True}
+    for seed, switch in product(SEEDS[1:], (alike[0], *differ)):
+        yield PROSE, mixed | switch, {"recipe": replace(LONG, seed=seed)}
 
 
 def _dropout() -> Iterator[tuple[Model, dict]]:
@@ -247,7 +260,7 @@ GROUPS: dict[str, Callable[[], Iterable[tuple]]] = {
     "allocator": _allocator,
 }
 #: Groups that are not of peaks alone, in their order, and the steps that are timed.
-STEPS = {"times": TIMED, "curves": CURVE, "allocator": 0}
+STEPS = {"times": TIMED, "curves": 0, "allocator": 0}
 
 
 def grid(only: Iterable[str] = ()) -> list[Configuration]:
@@ -283,7 +296,9 @@ def grid(only: Iterable[str] = ()) -> list[Configuration]:
 
 def _made(group):
     for shape, choice, *how in GROUPS[group]():
-        yield Configuration(group, shape, Setup(**choice), STEPS.get(group, 0), **(how[0] if how else {}))
+        switches = how[0] if how else {}
+        steps = switches["recipe"].steps if "recipe" in switches else STEPS.get(group, 0)
+        yield Configuration(group, shape, Setup(**choice), steps, **switches)
 
 
 def for_gpu(configurations: Iterable[Configuration], bf16: bool) -> list[Configuration]:

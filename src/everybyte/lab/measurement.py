@@ -46,6 +46,8 @@ class Measurement:
             where not finite. skipped_steps: by loss scaling. A vocabulary under 256 has random tokens, always the same.
         history: `allocations` of one step, the places `at` which `live` bytes are given (the extremes are among them), and
             `marks`: allocations made when a moment last came.
+        learning: of a training run: its `recipe` (with as many steps as there was time for of those `asked`), and `validation`:
+            steps taken, the loss on prose that is not trained on, and seconds of training until then. `loss` is of every step.
         ranks: of many GPUs measured at once, what each found: its `rank`, and some of the fields here, which are rank 0's.
         witness: `measure`; `rehearse` where the device was a rehearsal's, so that no time means anything.
         device, versions, settings: what it ran on and with. date: UTC. fingerprint: of the reference step's source.
@@ -86,6 +88,7 @@ class Measurement:
     loss: list | None = None
     skipped_steps: int | None = None
     history: dict | None = None
+    learning: dict | None = None
     ranks: list | None = None
     versions: dict | None = None
     settings: dict | None = None
@@ -246,6 +249,16 @@ def _history(value):
     return lists and len(at) == len(live) > 0 and _whole(value["allocations"]) and _object(value["marks"])
 
 
+def _learning(value):
+    if not _object(value) or set(value) != {"recipe", "asked", "validation"}:
+        return False
+    rows = value["validation"]
+    right = [
+        len(row) == 3 and _whole(row[0]) and (row[1] is None or _number(row[1])) and _number(row[2]) for row in rows
+    ]
+    return _object(value["recipe"]) and _whole(value["asked"]) and bool(right) and all(right)
+
+
 def _device(value):
     return _object(value) and {"name", "type", "gpu", "memory"} <= set(value) and _text(value["name"])
 
@@ -293,6 +306,7 @@ def _kinds():
     yield "out_of_memory", (_out_of_memory, "bytes requested and free, or null, and at what stage")
     yield "loss", (_losses, "a list of numbers, null where not finite")
     yield "history", (_history, "allocations, marks, and as many places at as live bytes")
+    yield "learning", (_learning, "a recipe, the steps asked for, and rows of step, loss and seconds")
     yield "ranks", (_ranks, "a list of objects, each with its rank")
     yield "device", (_device, "an object with at least name, type, gpu and memory")
     yield "date", (_date, "a date and time with its zone, ISO 8601")
@@ -303,7 +317,7 @@ def _kinds():
 _KINDS = dict(_kinds())
 _ALWAYS = {f.name for f in fields(Measurement) if f.default is MISSING}
 _SOMETIMES = {
-    "out_of_memory", "reason", "peak_at", "history", "ranks", "witness", "segments", "reserved_at_end", "clocks",
+    "out_of_memory", "reason", "peak_at", "history", "learning", "ranks", "witness", "segments", "reserved_at_end", "clocks",
     "mfu", "step_ms", "step_ms_quartiles", "tokens_per_s", "flops",
 }  # fmt: skip
 _NEEDED = {

@@ -10,12 +10,13 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from .. import checks
 from ..catalog import Model
 from ..setup import Setup
 from .measurement import Measurement, model_as_dict
+from .recipe import Recipe
 
 SOURCES = str(Path(__file__).resolve().parents[2])
 #: Lines of a worker's standard error that are told when it fails.
@@ -126,6 +127,7 @@ def measure(
     limit: int | None = None,
     alone: bool = False,
     expandable: bool = False,
+    recipe: Recipe | None = None,
     timeout: float = 600.0,
 ) -> Measurement:
     """Measure one steady training step on this machine: the reference step, on real tensors, in a process of its own.
@@ -141,6 +143,7 @@ def measure(
         tf32: whether fp32 matrix products may round their factors to TF32.
         limit: bytes that the step may take, to run out on purpose.
         expandable: whether the allocator maps memory into segments that grow (`expandable_segments:True`), in a process of its own.
+        recipe: of a training run on prose, in place of `steps`: each step is one of its steps.
         alone: of many GPUs measure the first, on one device: its collectives move nothing, and all its tensors are there.
         timeout: seconds until the process is ended.
 
@@ -148,12 +151,14 @@ def measure(
         ValueError: for bad input, for a setup that does not fit the model, and where there is no such device, or too few.
         Failed: where the process dies, with its exit status and last lines, or takes longer than `timeout`.
     """
-    check_request(model, setup, warm_up=warm_up, steps=steps, points=points, tf32=tf32, limit=limit)
+    check_request(model, setup, warm_up=warm_up, steps=steps, points=points, tf32=tf32, limit=limit, recipe=recipe)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise ValueError(f"measure.timeout: {timeout!r} is not a number of seconds above 0")
     checks.flag("measure", "alone", alone)
     checks.flag("measure", "expandable", expandable)
-    options = {"warm_up": warm_up, "steps": steps, "points": points, "tf32": tf32, "limit": limit}
+    options: dict[str, Any] = {"warm_up": warm_up, "steps": steps, "points": points, "tf32": tf32, "limit": limit}
+    if recipe:
+        options["recipe"] = recipe.as_dict()
     if setup.gpus > 1 and not alone:
         if expandable:
             raise ValueError(
@@ -174,7 +179,7 @@ def ask(worker: Worker, model: Model, setup: Setup, device: str | None, timeout:
     return Measurement.from_dict(answer["found"]), answer["clean"]
 
 
-def check_request(model, setup, *, warm_up=2, steps=5, points=0, tf32=False, limit=None) -> None:
+def check_request(model, setup, *, warm_up=2, steps=5, points=0, tf32=False, limit=None, recipe=None) -> None:
     """Raise ValueError where a worker could only fail, before one is started."""
     if not isinstance(model, Model):
         raise ValueError(
@@ -192,3 +197,10 @@ def check_request(model, setup, *, warm_up=2, steps=5, points=0, tf32=False, lim
     checks.flag("measure", "tf32", tf32)
     if limit is not None:
         checks.whole("measure", "limit", limit, 1)
+    if recipe is not None:
+        checks.kind("measure", "recipe", recipe, Recipe)
+        recipe.check(setup)
+        if model.vocabulary < 256:
+            raise ValueError(
+                f"Model.vocabulary: {model.vocabulary} has no place for every byte of prose; allowed: 256 or more"
+            )

@@ -25,10 +25,10 @@ PATIENCE, FIRST = 40, 180
 
 
 @contextmanager
-def group(setup: Setup, device: torch.device):
+def group(setup: Setup, device: torch.device, real: bool = False):
     """Within it, this process is a rank of `setup.gpus`: torchrun's, where that started it; else the first, all alone.
 
-    Alone, collectives move nothing, yet every tensor of rank 0's is there. Gives the name of what carries them.
+    `real`: not with collectives that move nothing, by which nothing is learned. Alone, collectives move nothing, yet every tensor of rank 0's is there. Gives the name of what carries them.
 
     Raises:
         ValueError: where torchrun started another number, or PyTorch was built without what they need.
@@ -44,6 +44,13 @@ def group(setup: Setup, device: torch.device):
         if not dist.is_backend_available(backend):
             raise ValueError(f"Setup.gpus: {setup.gpus} need {backend}, and this PyTorch has none; allowed: 1")
         dist.init_process_group(backend, timeout=timedelta(seconds=FIRST if backend == "nccl" else PATIENCE))
+    elif real:
+        if setup.gpus > 1:
+            raise ValueError(
+                f"Setup.gpus: {setup.gpus}, alone, learn nothing of one another; allowed: as many processes, or 1"
+            )
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, rank=0, world_size=1, store=dist.HashStore())
     else:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -61,7 +68,7 @@ def run_as_rank(model, setup: Setup, device: torch.device, **options) -> tuple[d
         options["warm_up"] = max(2, options.get("warm_up", 2))
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    with group(setup, device) as backend:
+    with group(setup, device, real=options.get("recipe") is not None) as backend:
         found, clean = run(model, setup, device, **options)
     if backend:
         found["settings"] = found["settings"] | {"collectives": backend, "gpus": setup.gpus}

@@ -11,8 +11,10 @@ from .grid import TIMED, WARM_UP, Configuration
 OPTIONS = {"warm_up": 1, "points": 160}
 #: Seconds that the timed steps of one may take, where the loss is not followed.
 LONGEST = 15.0
-#: Of the catalog's dense 16-bit peak: what such a step reaches, and what fp32 without TF32 does.
-USED, FP32 = 0.45, 1 / 20
+#: Seconds that a training run may take: where all of its steps would take longer, it has fewer.
+TRAINING = 60.0
+#: Of the catalog's dense 16-bit peak: what such a step reaches, what TF32 does, and fp32 without.
+USED, TF32, FP32 = 0.45, 0.2, 1 / 20
 #: Times that eager attention reads or writes its scores; seconds that Python takes for a block's operations, both ways.
 PASSES, LAUNCH = 16, 1.5e-3
 #: Bytes of weights, gradients and states that an optimizer's step moves, a parameter; seconds around each measurement.
@@ -45,12 +47,12 @@ def tokens_of_step(setup: Setup) -> int:
     return setup.accumulation * setup.batch * setup.sequence
 
 
-def step_seconds(model: Model, setup: Setup, gpu: Gpu) -> float:
+def step_seconds(model: Model, setup: Setup, gpu: Gpu, tf32: bool = False) -> float:
     """What a step may take, by rule of thumb: it plans a recording and claims nothing."""
     tokens, compute = tokens_of_step(setup), setup.dtypes.compute
     again = 4 / 3 if setup.segment else 1
     arithmetic = again * flops_of_step(model, tokens, setup.sequence) / gpu.bf16_flops
-    arithmetic /= FP32 if compute == "fp32" else USED
+    arithmetic /= USED if compute != "fp32" else TF32 if tf32 else FP32
     scores = model.layers * model.heads * tokens * setup.sequence * DTYPE_BYTES[compute]
     eager = PASSES * again * scores / gpu.bandwidth if setup.attention == "eager" else 0
     asked = again * model.layers * LAUNCH * setup.accumulation
@@ -59,14 +61,21 @@ def step_seconds(model: Model, setup: Setup, gpu: Gpu) -> float:
 
 def seconds(configuration: Configuration, gpu: Gpu) -> float:
     """What measuring a configuration may take."""
-    each = step_seconds(configuration.model, configuration.setup, gpu)
+    each = step_seconds(configuration.model, configuration.setup, gpu, configuration.tf32)
     asked = options(configuration)
+    if recipe := configuration.recipe:
+        steps = max(1, min(recipe.steps, asked["seconds"] / each))
+        unseen = recipe.evaluations * -(-recipe.windows // configuration.setup.batch) / 3  # forward alone
+        return AROUND + each * (steps + unseen)
     timed = min(configuration.steps, max(2, asked["seconds"] / each)) if asked.get("seconds") else configuration.steps
     return AROUND + each * (asked["warm_up"] + 1 + timed)
 
 
 def options(configuration: Configuration) -> dict:
     """What a recording asks of a measurement: where time is the question it is warm first, and does not take for ever."""
+    if configuration.recipe:
+        how = {"recipe": configuration.recipe.as_dict(), "seconds": TRAINING}
+        return OPTIONS | how | {"tf32": configuration.tf32, "limit": configuration.limit}
     timing = {"warm_up": WARM_UP, "seconds": LONGEST} if configuration.steps == TIMED else {}
     how = {"steps": configuration.steps, "tf32": configuration.tf32, "limit": configuration.limit}
     return OPTIONS | timing | how

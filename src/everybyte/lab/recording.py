@@ -15,6 +15,7 @@ from .grid import Configuration, for_gpu, grid
 from .measurement import Measurement
 from .process import EXPANDABLE, Failed, Worker, ask, check_request
 from .rates import options
+from .recipe import Recipe
 from .records import append, fingerprint, read, repair
 
 #: Seconds that a worker may take to start, and that one measurement may take.
@@ -185,6 +186,8 @@ class _Recording:
 def asked(measurement: Measurement) -> dict:
     """How a record's measurement was asked for: what of it is no part of model and setup."""
     plain = Configuration("", measurement.model, measurement.setup, measurement.steps or 0).asked
+    if measurement.learning:  # some of its steps are counted, and not timed
+        plain |= {"steps": measurement.learning["asked"], "recipe": str(Recipe(**measurement.learning["recipe"]))}
     return plain | (measurement.settings or {}).get("asked", {})
 
 

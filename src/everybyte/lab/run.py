@@ -12,6 +12,7 @@ import re
 import statistics
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,9 +26,11 @@ from ..reference.step import DTYPES
 from ..reference.text import text_batch
 from ..setup import Setup
 from .devices import REHEARSED, recognize
+from .learning import Learner, training_batches, validation_batches
 from .measurement import SCHEMA
 from .meters import Cpu, Cuda
 from .rates import flops_of_step, tokens_of_step, utilization
+from .recipe import Recipe
 from .records import fingerprint
 from .timeline import reduced, where
 
@@ -175,6 +178,7 @@ def run(
     points=160,
     tf32=False,
     limit=None,
+    recipe=None,
 ) -> tuple[dict, bool]:
     """Measure one configuration.
 
@@ -184,6 +188,7 @@ def run(
         points: the most places of the timeline that are kept; 0 for no timeline.
         tf32: whether fp32 matrix products may use it.
         limit: bytes that the step may take.
+        recipe: of a training run, as a dict: all steps are its steps then, as many as it says.
 
     Returns:
         What `Measurement.from_dict` takes, and whether the process is as before: nothing of the step lives.
@@ -203,17 +208,20 @@ def run(
         "settings": settings(device, tf32)
         | {"limit": limit, "tokens": "text" if model.vocabulary >= BYTES else "random"},
     }
+    recipe = recipe and Recipe(**recipe)
+    if recipe:
+        found["settings"]["tokens"] = "prose"
     found["settings"]["attention_kernel"] = attention_kernel(model, setup, device)
     meter = (Cpu if device.type == "cpu" else Cuda)(device, limit)
     found |= {"rounding": meter.rounding, "baseline": meter.now()["allocated"], "driver_before": meter.driver()}
     gc_was_on = gc.isenabled()
     gc.disable()  # what a cycle keeps alive in one step, it shall keep alive in all
-    session = _Session(model, setup, meter, found["baseline"])
+    session = _Session(model, setup, meter, found["baseline"], recipe)
     try:
         with meter.watching():
             session.prepare(warm_up)
             found |= session.count(points)
-        found |= session.time(steps, seconds)
+        found |= session.learn(seconds) if recipe else session.time(steps, seconds)
     except RuntimeError as error:
         if not (whose := _whose(error)):
             raise
@@ -233,17 +241,17 @@ def run(
 class _Session:
     """A trainer on a device, and what was seen of its steps."""
 
-    def __init__(self, model, setup, meter, baseline):
-        self.model, self.setup, self.meter, self.baseline = model, setup, meter, baseline
+    def __init__(self, model, setup, meter, baseline, recipe=None):
+        self.model, self.setup, self.meter, self.baseline, self.recipe = model, setup, meter, baseline, recipe
         self.stage = "model"
         self.losses, self.skipped, self.step_ms, self.most = [], 0, [], dict.fromkeys(meter.most(), 0)
         self.last_ms, self.clocks = 0.0, None
 
     def prepare(self, warm_up):
-        torch.manual_seed(0)
+        torch.manual_seed(self.recipe.seed if self.recipe else 0)
         with torch.device(self.meter.device):
             module = GPT(self.model, self.setup).initialize()
-        self.trainer = Trainer(module, self.setup)
+        self.trainer = Learner(module, self.setup, self.recipe) if self.recipe else Trainer(module, self.setup)
         gc.collect()  # a process's first `fully_shard` imports what keeps its callers' frames, and with them whole weights
         self.batch = self._batches()
         for _ in range(warm_up):
@@ -253,7 +261,12 @@ class _Session:
         if self.model.vocabulary < BYTES:
             self.windows = None
             return same_batch(self.model.vocabulary, self.setup, self.meter.device)
-        windows, device = text_batch(self.model.vocabulary, self.setup, "cpu"), self.meter.device
+        device = self.meter.device
+        windows = (
+            training_batches(self.setup, self.recipe.seed)
+            if self.recipe
+            else text_batch(self.model.vocabulary, self.setup, "cpu")
+        )
         self.windows = windows
         return lambda: tuple(tokens.to(device) for tokens in windows())
 
@@ -372,6 +385,28 @@ class _Session:
         peaks = {f"{count}_peak": value for count, value in self.most.items()}
         return {"peak": peaks["allocated_peak"] - self.baseline} | peaks
 
+    def learn(self, seconds):
+        """The rest of a recipe's steps, with the loss on unseen prose now and then; fewer in all where they would take too long."""
+        self.meter.restart()
+        trainer, asked = self.trainer, self.recipe
+        fit = int(1e3 * seconds / max(self.last_ms, 1e-3)) if seconds else asked.steps
+        steps = max(min(asked.steps, fit), asked.warm_up + 1, 10)
+        trainer.recipe = recipe = replace(asked, steps=steps, evaluations=min(asked.evaluations, steps))
+        unseen, validation, timed, before = validation_batches(self.setup, recipe.windows), [], 0.0, trainer.taken
+        for number in range(1, recipe.evaluations + 1):
+            until = steps * number // recipe.evaluations
+            if until > trainer.taken:
+                begun = len(self.step_ms)
+                self._back_to_back(until - trainer.taken)
+                timed += sum(self.step_ms[begun:]) / 1e3
+            each = timed / max(1, trainer.taken - before)  # those before were counted, and took longer for that
+            loss = trainer.evaluate(unseen)
+            validation.append([trainer.taken, loss if math.isfinite(loss) else None, round(each * trainer.taken, 4)])
+        self._see_most()
+        peaks = {f"{count}_peak": value for count, value in self.most.items()}
+        learning = {"recipe": recipe.as_dict(), "asked": asked.steps, "validation": validation}
+        return {"peak": peaks["allocated_peak"] - self.baseline, "learning": learning} | peaks
+
     def _back_to_back(self, steps):
         """Steps with nothing waited for in between: their tokens are on the host, pinned, and their losses go there."""
         device, count = self.meter.device, steps * self.setup.accumulation
@@ -388,7 +423,7 @@ class _Session:
         for i in range(steps):
             losses[i].copy_(self.trainer.step(batch, self._telling(lambda moment: None)), non_blocking=True)
             stamps.append(self.meter.stamp())
-        self.step_ms = self.meter.between(stamps)
+        self.step_ms += self.meter.between(stamps)
         self.clocks = self.meter.clocks()
         for loss in losses.tolist():
             self._note(loss)

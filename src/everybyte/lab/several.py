@@ -1,16 +1,17 @@
 """What the labs' notebooks show of several steps: measured here where there is a GPU, else the record, else a plain no."""
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .. import units
+from .. import checks, units
 from ..catalog import Model
 from ..setup import Setup
 from ..tables import Table
 from .measurement import Measurement
 from .process import EXPANDABLE, Failed, Worker, ask, check_request
+from .recipe import Recipe
 from .recording import asked, has_bf16
 from .records import fingerprint, read
 
@@ -102,6 +103,97 @@ def runs(
     return _measured(steps, device, timeout, options)
 
 
+@dataclass(frozen=True, eq=False)
+class Trainings:
+    """Training runs of one model, by the names that a notebook gives its setups, each with the same seeds.
+
+    Attributes:
+        said: where they are from, a sentence. found: name -> a measurement for each seed, None for what is not there.
+        live: whether they were made just now.
+    """
+
+    said: str
+    found: dict[str, list[Measurement | None]]
+    live: bool = False
+
+    @property
+    def learned(self) -> dict[str, list[Measurement]]:
+        """Those that ran to their end, each with its `learning`."""
+        done = {name: [m for m in runs if m is not None and m.learning] for name, runs in self.found.items()}
+        return {name: runs for name, runs in done.items() if runs}
+
+    def curves(self, seconds: bool = False) -> dict[str, list[list[tuple]]]:
+        """Name -> for each seed (steps, or seconds of training; validation loss), as `draw.learned` takes them."""
+        place = 2 if seconds else 0
+        return {n: [[(row[place], row[1]) for row in _validation(m)] for m in runs] for n, runs in self.learned.items()}
+
+    def last(self) -> dict[str, list[float]]:
+        """Name -> the last validation loss of each seed, nats a byte."""
+        return {name: [_validation(m)[-1][1] for m in runs] for name, runs in self.learned.items()}
+
+    def table(self) -> Table:
+        """A row each: the last validation loss, the least and the most of the seeds, seconds of training, and the peak."""
+        rows = []
+        for name, runs in self.learned.items():
+            losses, (step, _, seconds) = self.last()[name], _validation(runs[0])[-1]
+            spread = "no finite loss" if None in losses else f"{min(losses):.3f} to {max(losses):.3f}"
+            timed = f"{seconds:,.1f}" if runs[0].timed else "–"
+            rows.append([name, len(losses), step, spread, timed, units.text(runs[0].peak or 0)])
+        return Table(["", "seeds", "steps", "validation loss", "seconds", "peak"], rows, self.said)
+
+    def __repr__(self):
+        return repr(self.table()) if self.learned else self.said
+
+    def _repr_html_(self):
+        return self.table()._repr_html_() if self.learned else None
+
+
+def _validation(measurement: Measurement) -> list:
+    """Rows of step, loss and seconds; none where it did not learn."""
+    return measurement.learning["validation"] if measurement.learning else []
+
+
+def trainings(
+    model: Model,
+    setups: Mapping[str, Setup],
+    recipe: Recipe,
+    seeds: Sequence[int] = (0,),
+    device: str | None = None,
+    *,
+    records: str | os.PathLike | None = None,
+    timeout: float = 600.0,
+    tf32: bool = False,
+) -> Trainings:
+    """Training runs of a model on prose, the same windows for all setups: made here, or from the record, as `runs`.
+
+    Args:
+        model, setups: as `runs`'s. recipe: how each goes; each setup runs once with each of `seeds`.
+        device, records, timeout: as `runs`'s; `cpu` runs a setup of several GPUs in as many processes.
+
+    Raises:
+        ValueError: for bad input, and for a `device` that there is not.
+    """
+    checks.kind("trainings", "recipe", recipe, Recipe)
+    steps = {name: (model, setup) for name, setup in setups.items()}
+    for step in steps.values():
+        check_request(*step, recipe=recipe)
+    live = device is not None or _gpu()
+    said, found = "", {name: [] for name in steps}
+    for seed in seeds:
+        seeded = replace(recipe, seed=seed)
+        if live:
+            options = {"recipe": seeded.as_dict(), "points": 0, "warm_up": 1, "tf32": tf32}
+            some = _measured(steps, device, timeout, options)
+        else:
+            some = _recorded(steps, records, {"recipe": str(seeded), "tf32": tf32})
+        said = some.said if any(some.found.values()) or not said else said
+        for name, measurement in some.found.items():
+            found[name].append(measurement)
+    if not any(map(any, found.values())):
+        said = f"{NOT_YET}: no training run of {', '.join(found)}"
+    return Trainings(said, found, live)
+
+
 def _gpu():
     if os.environ.get(RECORD_ONLY):
         return False
@@ -116,7 +208,7 @@ def _measured(steps, device, timeout, options):
     how = {"environment": EXPANDABLE} if options.pop("expandable", False) else {}
     try:
         for name, (model, setup) in steps.items():
-            if _as_many_gpus(setup, device):
+            if _as_many_gpus(setup, device, "recipe" in options):
                 found[name] = _by_all(model, setup, device, timeout, options)
                 continue
             worker = worker or Worker(**how)
@@ -148,10 +240,12 @@ def in_fp16(setup: Setup) -> Setup:
     return setup.replace(precision="fp16-mixed") if mixed else setup
 
 
-def _as_many_gpus(setup, device):
-    """Whether this machine has all the GPUs of a setup: then they are all used, and collectives move."""
+def _as_many_gpus(setup, device, learns):
+    """Whether this machine has all the GPUs of a setup: then they are all used, and collectives move. What learns needs them."""
     import torch
 
+    if learns:
+        return setup.gpus > 1
     return setup.gpus > 1 and device is None and torch.cuda.is_available() and torch.cuda.device_count() >= setup.gpus
 
 
@@ -177,6 +271,7 @@ def _failed(model, setup, error):
 def _so(measurement, how):
     """Whether a measurement was asked for with these switches."""
     said = asked(measurement)
+    how = {"recipe": None} | how
     return all((said[name] or None) == (wanted or None) for name, wanted in how.items())
 
 

@@ -1,0 +1,84 @@
+"""Training on real prose: a trainer with a schedule and clipping, its windows, and the loss on what it never saw."""
+
+import lzma
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..reference import Trainer
+from ..setup import Setup
+from .recipe import Recipe
+
+#: Two novels; `prose/TEXT.md` says which.
+PROSE = Path(__file__).parent / "prose" / "austen.txt.xz"
+#: Of ten parts of it, those that are trained on; the rest is for validation.
+TRAINED = 9
+
+
+@cache
+def prose() -> tuple[torch.Tensor, torch.Tensor]:
+    """(What is trained on, what is not): a byte a token, uint8."""
+    text = torch.frombuffer(bytearray(lzma.decompress(PROSE.read_bytes())), dtype=torch.uint8)
+    return text[: len(text) * TRAINED // 10], text[len(text) * TRAINED // 10 :]
+
+
+def windows(text: torch.Tensor, starts: torch.Tensor, sequence: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens and the same moved on by one, (B, S) each, int64, of the windows that start there."""
+    rows = text[starts[:, None] + torch.arange(sequence + 1)].to(torch.int64)  # (B, S + 1)
+    return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+
+def training_batches(setup: Setup, seed: int) -> Callable:
+    """Random windows, the same for every configuration with that seed: of N GPUs each takes an N-th of a batch N times as large."""
+    text, _ = prose()
+    rank, gpus = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    generator, B, S = torch.Generator().manual_seed(seed), setup.batch, setup.sequence
+
+    def batch():
+        starts = torch.randint(len(text) - S, (gpus * B,), generator=generator)
+        return windows(text, starts[rank * B : (rank + 1) * B], S)
+
+    return batch
+
+
+def validation_batches(setup: Setup, count: int) -> list:
+    """About so many windows, evenly spaced over what is not trained on; always the same, in batches of the setup's."""
+    _, text = prose()
+    count = -(-count // setup.batch) * setup.batch
+    starts = torch.arange(count) * (len(text) - setup.sequence - 1) // count
+    return [windows(text, part, setup.sequence) for part in starts.split(setup.batch)]
+
+
+class Learner(Trainer):
+    """The reference's trainer, with a learning rate that rises and falls, and gradients of a bounded norm."""
+
+    def __init__(self, module: nn.Module, setup: Setup, recipe: Recipe):
+        super().__init__(module, setup)
+        self.recipe, self.taken = recipe, 0
+        within = getattr(self.optimizer, "optimizer", self.optimizer)  # master weights have one of PyTorch's within
+        self.groups: list[dict] = within.param_groups  # type: ignore[union-attr]
+        self.weights = [p for p in self.module.parameters() if p.requires_grad]
+
+    def update(self):
+        for group in self.groups:
+            group["lr"] = self.recipe.rate(self.taken)
+        if self.scaler:
+            self.scaler.unscale_(self.optimizer)
+        nn.utils.clip_grad_norm_(self.weights, self.recipe.clip)
+        super().update()
+        self.taken += 1
+
+    @torch.no_grad()
+    def evaluate(self, batches: list) -> float:
+        """The loss, averaged over batches, without dropout."""
+        self.module.eval()
+        total = torch.zeros((), device=self.device)
+        for batch in batches:
+            with self.autocast():
+                total += self.forward(tuple(tokens.to(self.device) for tokens in batch)).float()
+        self.module.train()
+        return (total / len(batches)).item()

@@ -1,0 +1,62 @@
+"""How a training run goes: how many steps, at which learning rate each, clipped at what, on which windows of the prose."""
+
+from dataclasses import asdict, dataclass
+from math import cos, pi
+
+from .. import checks
+from ..setup import Setup
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training run on the prose of the labs.
+
+    Attributes:
+        steps: of the optimizer. warm_up: over how many the learning rate rises to `learning_rate`; it falls to a tenth of that
+            along half a cosine. clip: the norm that gradients are scaled down to. seed: of weights and windows.
+        evaluations: how often the validation loss is taken, after equally many steps each, and windows: on how many.
+
+    Raises:
+        ValueError: naming the field, the value and what is allowed.
+    """
+
+    steps: int = 1000
+    warm_up: int = 100
+    learning_rate: float = 1e-3
+    clip: float = 1.0
+    seed: int = 0
+    evaluations: int = 10
+    windows: int = 64
+
+    def __post_init__(self):
+        checks.whole("Recipe", "steps", self.steps, 10, 1_000_000)
+        checks.whole("Recipe", "warm_up", self.warm_up, 1, self.steps - 1)
+        for field in ("learning_rate", "clip"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
+                raise ValueError(f"Recipe.{field}: {value!r} is no number above 0")
+        checks.whole("Recipe", "seed", self.seed, 0, 2**31)
+        checks.whole("Recipe", "evaluations", self.evaluations, 1, self.steps)
+        checks.whole("Recipe", "windows", self.windows, 1, 10_000)
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, from 0. Source: Brown et al., Language Models are Few-Shot Learners (2020), appendix B."""
+        if step < self.warm_up:
+            return self.learning_rate * (step + 1) / self.warm_up
+        done = min(1.0, (step - self.warm_up) / max(1, self.steps - 1 - self.warm_up))
+        return self.learning_rate * (0.1 + 0.45 * (1 + cos(pi * done)))
+
+    def check(self, setup: Setup) -> None:
+        """Raise ValueError where gradients cannot be clipped as the recipe says."""
+        if setup.sharding == "zero1":
+            raise ValueError("Setup.sharding: 'zero1' adds gradients up within its step, and none can be clipped before; allowed: "
+                             "'none', 'zero2', 'zero3'")  # fmt: skip
+        if setup.dtypes.master and setup.master_gradients != "bf16":
+            raise ValueError(f"Setup.master_gradients: {setup.master_gradients!r} are no weight's; allowed: 'bf16'")
+
+    def as_dict(self) -> dict:
+        """As JSON holds it."""
+        return asdict(self)
+
+    def __str__(self):
+        return ", ".join(f"{name} {value}" for name, value in asdict(self).items())
