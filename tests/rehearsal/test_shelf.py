@@ -1,14 +1,17 @@
 """The rehearsals that are shipped: read with distrust, of today's reference step, and what PyTorch's dry run counts."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import everybyte as eb
 from everybyte.comparison import rehearsed
+from everybyte.formulas.workspaces import requested
 from everybyte.lab import fingerprint, gpt2_for, grid
 from everybyte.rehearsal import read, shelf, shipped
+from everybyte.rehearsal.devices import CONTEXT
 
 FOLDER = Path(__file__).resolve().parents[2] / "labs" / "rehearsals"
 #: cuBLAS's workspaces, forward's thread's and backward's (PyTorch 2.13, aten/src/ATen/cuda/CublasHandlePool.cpp).
@@ -42,6 +45,7 @@ SAMPLE = [
 ]
 
 
+@cache
 def there(name):
     found = shipped(name, FOLDER)
     if found is None:
@@ -70,6 +74,35 @@ def test_what_was_asked_for_is_what_the_dry_run_counts_and_cublas_s_workspaces(s
     assert found.requested == counted.peak + WORKSPACES["h200"]
     assert {name: size - WORKSPACES["h200"] for name, size in found.phases.items()} == counted.phases
     assert found.peak_at == counted.peak_at
+
+
+def exact(model, setup, gpu, *more):
+    """Whether what was asked for is the formula, phase by phase, and the workspaces that have a name: 0 bytes off."""
+    found = there(gpu).found[model, setup]
+    predicted = eb.budget(model, setup)
+    phases = {name: size + WORKSPACES[gpu] for name, size in predicted.phases.items()}
+    assert (found.phases, found.peak_at) == (phases, predicted.peak_at)
+    if more or found.requested != predicted.peak + WORKSPACES[gpu]:
+        return found.requested == requested(predicted, eb.gpu(gpu))[0]
+    return True
+
+
+@pytest.mark.parametrize("name", shelf.GPUS)
+def test_every_step_is_the_formula_and_named_workspaces(name):
+    steps = [step for step, rehearsal in there(name).found.items() if not rehearsal.oom]
+    off = [(model.name, setup) for model, setup in steps if not exact(model, setup, name)]
+    assert off == [] and len(steps) > 380
+    assert all(exact(model, setup, name, "each operation") for model, setup in steps[::100])
+
+
+@pytest.mark.parametrize("name", shelf.GPUS)
+def test_what_did_not_fit_could_not_fit(name):
+    """The allocator keeps at most so much beside what is asked for: no step ran out that a GPU would have had room for."""
+    found, gpu = there(name).found, eb.gpu(name)
+    out = [(model, setup) for (model, setup), rehearsal in found.items() if rehearsal.oom]
+    for model, setup in out:
+        assert 1.2 * (eb.budget(model, setup).peak + WORKSPACES[name]) > gpu.memory - CONTEXT
+    assert bool(out) == (gpu.memory < 80 * 10**9 or name == "a100-80gb")
 
 
 def lines(**changes):

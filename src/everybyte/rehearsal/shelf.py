@@ -21,7 +21,7 @@ from .result import Rehearsal
 #: The version of the files. A reader refuses any other.
 SCHEMA = 1
 #: GPUs whose grid is shipped; where the files are, from the working folder.
-GPUS = ("h200", "a100-80gb")
+GPUS = ("h200", "a100-80gb", "rtx-4090")
 FOLDERS = ("rehearsals", "labs/rehearsals", "../labs/rehearsals")
 #: Steps rehearsed at once, and seconds that one may take.
 WORKERS, EACH = 2, 180.0
@@ -152,6 +152,8 @@ def rehearse_grid(
     todo = [c for c in wanted if (c.model, c.setup) not in there]
     failed = _Run(where, found, path, head, there).all(todo, workers, say)
     order = {(c.model, c.setup): number for number, c in enumerate(peaks())}
+    if configurations is None and not only:  # what the grid has no longer goes
+        there = {step: there[step] for step in there if step in order}
     kept = sorted(there, key=lambda step: order.get(step, len(order)))
     _write(path, head, [there[step] for step in kept])
     say(f"{path}: {len(there)} rehearsed, {len(todo)} of them now, {len(failed)} failed")
@@ -162,7 +164,7 @@ def rehearse_grid(
 
 def peaks(only: Iterable[str] = ()) -> list[Configuration]:
     """The grid's steps, each once, however it is timed: without variants that a setup does not say."""
-    plain = [c for c in grid(only) if not (c.tf32 or c.expandable or c.limit)]
+    plain = [c for c in grid(only) if not (c.expandable or c.limit or (c.tf32 and not c.recipe))]
     return list({(c.model, c.setup): c for c in reversed(plain)}.values())[::-1]
 
 
