@@ -7,7 +7,7 @@ import pytest
 import everybyte as eb
 from everybyte.cli import main
 from everybyte.diagnosis import CAUSES
-from everybyte.evidence import message
+from everybyte.evidence import message, reports
 
 GIB, MIB = 2**30, 2**20
 TWO = (
@@ -32,6 +32,7 @@ MESSAGES = {
     "others": two("2.00 GiB", "79.10 GiB", "1.00 GiB", "20.00 GiB", "0.20 GiB",
                   "Process 4242 has 57.00 GiB memory in use. " + SELF.format("20.80 GiB")),
     "outside": two("2.00 GiB", "79.10 GiB", "1.00 GiB", "50.00 GiB", "0.20 GiB", SELF.format("78.00 GiB")),
+    "refused": two("2.00 GiB", "79.10 GiB", "30.00 GiB", "38.00 GiB", "1.00 GiB", SELF.format("40.00 GiB")),
     "limit": two("2.00 GiB", "79.10 GiB", "30.00 GiB", "38.00 GiB", "1.00 GiB", SELF.format("40.00 GiB") + "40.00 GiB allowed; "),
 }  # fmt: skip
 ONE = ("RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 14.76 GiB total capacity; 12.97 GiB already allocated; "
@@ -52,6 +53,26 @@ def test_pytorch_1():
     assert (said.form, said.gpu, said.capacity, said.allocated) == (1, 0, round(14.76 * GIB), round(12.97 * GIB))
     assert said.cached == round(13.61 * GIB) - round(12.97 * GIB) and said.free == round(7.75 * MIB)
     assert message(OLDEST).cached == round(13.4 * MIB)
+
+
+#: What the numbers of each report allow to say, worked out by hand.
+REPORTED = {
+    "cads": "need", "girlgpt": "need", "neurolens": "tensor", "pytorch-16417": "fragmentation", "lerf": "fragmentation",
+    "generateu": "fragmentation", "kaito": "fragmentation", "mask2dit": "fragmentation", "diffuman": "refused", "meshgen": "shared",
+    "maddog": "fragmentation", "masking": "need", "examples": "fragmentation",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_what_people_reported(name):
+    report = reports()[name]
+    found = eb.doctor(report.text)
+    assert found.cause == REPORTED[name], found
+    assert "#" in report.source and found.account
+
+
+def test_every_report_is_looked_at():
+    assert set(reports()) == set(REPORTED)
 
 
 def test_the_last_of_several_is_read_and_lines_may_break_anywhere():

@@ -55,7 +55,7 @@ MAY = {
     "fit": BUDGET | {"headroom", "plan"},
     "draw": BUDGET,
     "explore": DRAW | PLANNING | {"allocator"},
-    "teach": DRAW | PLANNING | {"settling"},
+    "teach": DRAW | PLANNING | {"settling", "evidence"},
     "reference": STATED,
     "dryrun": COUNTED | {"allocator"},
     "lab": COUNTED,
@@ -73,6 +73,7 @@ MAY = {
 #: a derivation's figure, explorer and fit.
 LATE = {
     ("evidence", "draw"),
+    ("explore", "dryrun"),
     ("fit", "deriving"),
     ("derivation", "draw"),
     ("derivation", "explore"),

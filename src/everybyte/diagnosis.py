@@ -17,6 +17,8 @@ from .tables import Table
 CAUSES = {
     "tensor": "one tensor is larger than the GPU",
     "limit": "the process may not have more, by its own setting",
+    "refused": "the driver says that enough is free, and gave none",
+    "shared": "more is allocated than the GPU has: it runs in the host's memory already",
     "others": "other processes hold what is missing",
     "fragmentation": "enough is kept free, in pieces that are too small",
     "outside": "memory of this process outside of PyTorch is what is missing",
@@ -26,6 +28,8 @@ CAUSES = {
 }
 #: What is suspicious: memory of this process outside of PyTorch above a context's and a communicator's; of other processes.
 _OUTSIDE, _OTHERS = 2 * units.UNITS["GiB"], units.UNITS["GiB"]
+#: What a driver that counts it as free may not be able to give in one piece.
+_LAST = 256 * units.UNITS["MiB"]
 _LIBRARIES = {
     "cublas": "cuBLAS could not have its workspace or handle (up to 32 MiB for each thread)",
     "cudnn": "cuDNN could not have its workspace",
@@ -224,10 +228,21 @@ def _cause(said):
             f"this process may reserve {size(said.allowed)}, and the GPU still has {size(said.free or 0)}",
             *found,
         ]
+    if said.capacity and said.allocated and said.allocated > said.capacity:
+        return "shared", [
+            f"{size(said.allocated)} is allocated on a GPU of {size(said.capacity)}: Windows' driver moves the rest to the host",
+            *found,
+        ]
+    if said.asked and (said.free or 0) >= said.asked + _LAST:
+        return "refused", [
+            f"{size(said.free or 0)} is free by the driver's count and {size(said.asked)} was asked for: a limit that the message does not "
+            "name (a share set in the program, a virtual GPU, Windows' own), or somebody freed memory in the meantime",
+            *found,
+        ]
     away = sum(held for _, held in others)
     if away >= missing and away > _OTHERS:
         return "others", [f"other processes hold {size(away)}; without them the request would have been served", *found]
-    if said.cached is not None and said.asked and said.cached + (said.free or 0) >= said.asked:
+    if said.cached is not None and said.asked and (said.free or 0) < said.asked <= said.cached + (said.free or 0):
         return "fragmentation", [
             f"{size(said.cached)} is kept and free, {size(said.free or 0)} is free by the driver: together enough for {size(said.asked)}, "
             "and no single piece is; whatever was free as a whole segment has been given back before this message",
@@ -266,6 +281,20 @@ def _advice(cause, said, model, setup, card, configuration):
                 why="the GPU has more",
             )
         )
+    if cause == "refused":
+        found.append(
+            Advice(
+                what="look for a limit: set_per_process_memory_fraction, a virtual GPU's share, Windows' page file",
+                why="the GPU itself has enough",
+            )
+        )
+    if cause == "shared":
+        found.append(
+            Advice(
+                what="switch the driver's fallback to host memory off, and see what the GPU alone takes",
+                why="beyond the GPU it is slow, and ends anyhow",
+            )
+        )
     if cause == "others":
         found.append(
             Advice(
@@ -298,9 +327,9 @@ def _advice(cause, said, model, setup, card, configuration):
                     what="PYTORCH_ALLOC_CONF=max_split_size_mb:128", why="large blocks are not cut up for small tensors"
                 )
             )
-    if known and card is not None and cause in ("need", "fragmentation", "others", "outside"):
+    if known and card is not None and cause in ("need", "fragmentation", "others", "outside", "shared"):
         found += _switches(model, setup, card, said)
-    elif cause in ("need", "fragmentation"):
+    elif cause in ("need", "fragmentation", "shared"):
         found += _general()
     return found
 

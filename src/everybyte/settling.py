@@ -275,8 +275,9 @@ class _Run:
         found = _witness(witness, self.model, self.setup)
         group, _, item = name.partition(".")
         if not item:
-            checks.one_of("expression", witness, group, ("peak", "peak_at"))
-            return getattr(found, group)
+            simulated = ("requested", "allocated", "reserved") if witness == "dry_run" else ()
+            checks.one_of("expression", witness, group, ("peak", "peak_at", *simulated))
+            return getattr(found.on("h200") if group in simulated else found, group)
         amounts = getattr(found, group) if group in ("parts", "phases") else found.parts_at(group)
         checks.one_of("expression", f"{witness}.{group}", item, amounts)
         return amounts[item]

@@ -261,7 +261,7 @@ def test_without_pytorch_it_is_asked_for(monkeypatch):
 
 def test_a_first_step_has_no_states_before_its_end(monkeypatch):
     """The claim on a cold start rests on this: counted, the first step's peak is what the formulas say."""
-    monkeypatch.setattr("everybyte.dryrun._make_states", lambda trainer: None)
+    monkeypatch.setattr("everybyte.dryrun._make_states", lambda trainer, tracker: None)
     for setup in (eb.Setup(precision="bf16-mixed"), eb.Setup(precision="bf16-mixed", batch=1, sequence=64)):
         later, states = eb.budget(eb.model("gpt2"), setup), eb.formula("optimizer.states").at(eb.model("gpt2"), setup)
         assert eb.dry_run(eb.model("gpt2"), setup).peak == max(later.peak - states, later.phases["step"])

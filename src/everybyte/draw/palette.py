@@ -46,6 +46,10 @@ PARTS: dict[str, Part] = {
     "buffers": Part("buffers", GRAY, ".."),
     "workspace": Part("workspace", GRAY, "||"),
     "communication": Part("sent and received", GRAY, "++"),
+    # What an allocator makes of requests: a hue of its own.
+    "requested": Part("requested", "#4A3680", "\\\\"),
+    "unsplit": Part("rounded up, not split", "#6A51A3", "xx"),
+    "cached": Part("kept free", "#A598D0", "||"),
     # Groups of parameters: the weights' hue, by shade.
     "embeddings": Part("embeddings", "#00466E"),
     "attention": Part("attention", "#4A9CCB"),

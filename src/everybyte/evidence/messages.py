@@ -12,7 +12,7 @@ _SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB|TiB)"
 _UNITS = UNITS | {"bytes": 1}
 #: Name -> the text around a size, in PyTorch 2's messages.
 _TWO = {
-    "asked": rf"Tried to allocate {_SIZE}", "capacity": rf"total capacity of {_SIZE}", "free": rf"of which {_SIZE} is free",
+    "asked": rf"Tried to allocate {_SIZE}", "capacity": rf"total capaci?ty of {_SIZE}", "free": rf"of which {_SIZE} is free",
     "process": rf"this process has {_SIZE} memory in use", "allowed": rf"{_SIZE} allowed;",
     "allocated": rf"Of the allocated memory {_SIZE} is allocated by PyTorch", "graphs": rf"with {_SIZE} allocated in private pools",
     "cached": rf"{_SIZE} is reserved by PyTorch but unallocated",
@@ -87,7 +87,7 @@ def message(text: str) -> Message:
         return Message(kind="rejected", asked=_bytes(found))
     if re.search(r"out of memory\. Tried to allocate", flat):
         last = flat[flat.rindex("Tried to allocate") :]
-        two = "total capacity of" in last or "Of the allocated memory" in last
+        two = bool(re.search("total capaci?ty of", last)) or "Of the allocated memory" in last
         said = {name: _bytes(m) for name, pattern in (_TWO if two else _ONE).items() if (m := re.search(pattern, last))}
         reserved = said.pop("reserved", None)
         if reserved is not None and "allocated" in said:

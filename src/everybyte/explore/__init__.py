@@ -1,5 +1,6 @@
 """The explorers: one line each in a notebook. Controls around a picture that computes in the browser."""
 
+from .allocator import allocator
 from .attention import attention
 from .batches import batches
 from .block import block
@@ -20,6 +21,7 @@ from .step import step
 from .zero import zero
 
 __all__ = [
+    "allocator",
     "attention",
     "batches",
     "block",
