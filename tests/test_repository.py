@@ -7,17 +7,19 @@ import re
 import shutil
 import subprocess
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import lints
 import nbformat
 import pytest
 import yaml
+from packaging.version import Version
 
 import everybyte
 
 ROOT = Path(__file__).resolve().parents[1]
-TOP = """README.md CONTRIBUTING.md LICENSE LICENSE-TEXT CITATION.cff pyproject.toml constraints.txt environment.yml Makefile .gitignore
+TOP = """README.md CONTRIBUTING.md CHANGELOG.md LICENSE LICENSE-TEXT CITATION.cff pyproject.toml constraints.txt environment.yml Makefile .gitignore
          .ci/run notebooks labs figures src tests tools""".split()
 # In pieces, so that this file does not find itself.
 HOSTS = ("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("download.pytorch", "org"), ("anaconda", "org")
@@ -67,9 +69,14 @@ def test_the_top_level_is_complete(name):
 
 
 def test_one_version_everywhere():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    """Tags decide it; the citation and the changelog name the last that was released."""
+    said = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert said["project"]["dynamic"] == ["version"] and "version" not in said["project"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert everybyte.__version__ == project["version"] == str(citation["version"])
+    released = re.findall(r"^## (\d\S*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    assert str(citation["version"]) == released[0] == said["tool"]["setuptools_scm"]["fallback_version"]
+    assert everybyte.__version__ == version("everybyte")
+    assert Version(everybyte.__version__) >= Version(released[0])
 
 
 def test_the_citation_has_what_the_format_requires():

@@ -64,12 +64,24 @@ __all__ = sorted(
         "plan",
     ]
 )
-__version__ = "0.1.0"
+__version__: str
+
+
+def _installed():
+    """The installed version, by the tags it was built from; of sources that are not installed, 0."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(__name__)
+    except PackageNotFoundError:
+        return "0+uninstalled"
 
 
 if not TYPE_CHECKING:  # to a type checker a name that is not above is an error
 
     def __getattr__(name):
+        if name == "__version__":
+            return _installed()
         if name in _MODULES:
             return import_module(f".{name}", __name__)
         if name not in _HOME:
