@@ -75,6 +75,7 @@ LATE = {
     ("evidence", "draw"),
     ("explore", "dryrun"),
     ("fit", "deriving"),
+    ("plan", "deriving"),
     ("derivation", "draw"),
     ("derivation", "explore"),
     ("derivation", "fit"),

@@ -308,12 +308,10 @@ def _fit(options):
     kept = {f.name: getattr(options, f"keep_{f.name}") for f in fields(Headroom)}
     headroom = Headroom(**{n: round(units.parse(v)) if isinstance(v, str) else v for n, v in kept.items()})
     subject, setup, batch = _given(options)
-    if options.plan and options.model is None:
-        raise ValueError("fit: --plan with a model of your own; allowed: with a name from `everybyte models`")
     found = fit(subject, setup, options.gpu, options.vary, headroom, batch=batch)
     if not options.plan:
         return found.as_dict(), found
-    switches = plan(subject, setup, options.gpu, headroom)
+    switches = plan(subject, setup, options.gpu, headroom, batch)
     rungs = [switches.asked, *switches.ladder()]
     if switches.best and switches.best not in rungs:
         rungs.append(switches.best)  # in another precision

@@ -4,10 +4,11 @@ import heapq
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import product
+from typing import Any, cast
 
 from . import units
 from .budget import course_of, letters, not_derived
-from .catalog import Gpu, Model
+from .catalog import Described, Gpu, Model
 from .catalog.weights import layers, weights
 from .headroom import ROUNDING, Headroom, check_precision, find_gpu, takes
 from .setup import DTYPE_BYTES, OPTIMIZERS, Setup
@@ -138,14 +139,15 @@ def _flops(model, setup):
     tokens, eager = setup.batch * setup.sequence, setup.attention == "eager"
     square = 2 * setup.batch * model.heads * setup.sequence**2 * model.head_width
     head = 2 * tokens * model.vocabulary * model.embedding_width
-    matrices = sum(_used(weight, model) for weight in weights(model) if len(weight.shape) > 1 and _in_block(weight))
-    block = 2 * tokens * matrices + 2 * square
-    forward = model.layers * block + head
+    times = layers(model)
+    used = (_used(w, model) * times[w.group] for w in weights(model) if len(w.shape) > 1 and _in_block(w))
+    blocks = 2 * tokens * int(sum(used)) + model.layers * 2 * square
+    forward = blocks + head
     backward = 2 * forward + (not eager) * model.layers * square  # flash attention makes the scores again
     again = head * (setup.loss == "chunked")
     if setup.segment:  # recomputation stops at the last tensor that backward reads
         spared = 0 if setup.dropout or model.experts else 2 * tokens * model.ffn_width * model.width
-        again += model.layers * block - -(-model.layers // setup.segment) * spared
+        again += blocks - -(-model.layers // setup.segment) * spared
     elif setup.checkpointing == "selective":
         again += model.layers * (2 - eager) * square
     return setup.accumulation * (forward + backward + again)
@@ -158,7 +160,7 @@ def _in_block(weight):
 def _used(weight, model):
     """Numbers of a weight that one token is multiplied with; of experts, those that it visits."""
     numbers = weight.numbers * weight.count
-    return numbers * model.experts_per_token // model.experts if weight.name.startswith("mlp.experts.") else numbers
+    return numbers * model.experts_per_token // model.experts if model.experts and len(weight.shape) == 3 else numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,18 +173,22 @@ class Rung:
             of the CPU, for each GPU. work: a `Work`.
         saved: bytes under the peak asked for. flops, moved, sent, copied, seconds: what it does more than the setup asked for;
             negative for less. share: `seconds` over those of the step asked for.
+        counting: dry runs, of a model that the theory does not derive; None where it does.
     """
 
-    model: Model
+    model: Described
     setup: Setup
     gpu: Gpu
     asked: "Rung | None" = None
     switches: dict = field(default_factory=dict)
+    counting: Any = field(default=None, repr=False)
 
     @cached_property
     def _top(self):
-        short = _short(self.setup)
-        return course_of(self.model, short).peak(letters(self.model, short, ROUNDING), ROUNDING)
+        if self.counting:
+            return self.counting.top(self.setup)
+        model, short = cast(Model, self.model), _short(self.setup)
+        return course_of(model, short).peak(letters(model, short, ROUNDING), ROUNDING)
 
     @property
     def peak(self) -> int:
@@ -194,11 +200,16 @@ class Rung:
 
     @cached_property
     def host(self) -> int:
-        return sum(course_of(self.model, self.setup).host(self.model, self.setup).values())
+        if self.counting:
+            return 0
+        model = cast(Model, self.model)
+        return sum(course_of(model, self.setup).host(model, self.setup).values())
 
     @cached_property
     def work(self) -> Work:
-        return work(self.model, self.setup)
+        if self.counting:
+            return _counted_work(self.counting, self.setup)
+        return work(cast(Model, self.model), self.setup)
 
     @property
     def saved(self) -> int:
@@ -231,22 +242,34 @@ class Rung:
     def share(self) -> float:
         return self.seconds / (self.asked or self).work.seconds(self.gpu)
 
-    @cached_property
-    def _at_least(self):
-        """Seconds that it takes at least, without tracing it: with nothing made again, and the tokens in one batch."""
+    @property
+    def _whole(self):
+        """The same with nothing made again, and the tokens in one batch."""
         setup = self.setup
-        whole = setup.replace(
+        return setup.replace(
             batch=setup.batch * setup.accumulation, accumulation=1, no_sync=False, loss="plain", loss_chunks=8,
             checkpointing="none", checkpoint_every=2, optimizer_impl="foreach",
         )  # fmt: skip
-        moved = 2 * 0.9 * made(self.model, whole) + _updated(self.model, setup)[0]
-        least = Work(_flops(self.model, setup), moved, compute=setup.dtypes.compute)
+
+    @cached_property
+    def _at_least(self):
+        """Seconds that it takes at least, without tracing it: with nothing made again, and the tokens in one batch."""
+        setup, whole = self.setup, self._whole
+        if self.counting:
+            least = Work(
+                self.counting.flops(whole), round(1.8 * self.counting.made(whole)), compute=setup.dtypes.compute
+            )
+        else:
+            moved = round(1.8 * made(self.model, whole)) + _updated(self.model, setup)[0]
+            least = Work(_flops(self.model, setup), moved, compute=setup.dtypes.compute)
         return least.seconds(self.gpu) - (self.asked or self).work.seconds(self.gpu)
 
     @property
     def _states(self):
         """Bytes that stand after backward at least: weights, gradients and states."""
         setup, dtypes = self.setup, self.setup.dtypes
+        if self.counting:
+            return self.counting.rest(self._whole)
         if setup.offload == "cpu":
             return 0
         wide = DTYPE_BYTES[dtypes.weights]
@@ -308,7 +331,7 @@ class Plan:
             each is worked out when something of it is asked for.
     """
 
-    model: Model
+    model: Described
     setup: Setup
     gpu: Gpu
     usable: int
@@ -415,7 +438,53 @@ def _rung_as_dict(rung):
     return said | {"hosted": rung.work.hosted, "time": round(rung.share, 6)}
 
 
-def plan(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None) -> Plan:
+def _counted_work(counting, setup):
+    """What one step does on one GPU, by dry runs."""
+    moved = 2 * counting.made(setup) + counting.updated(setup)
+    return Work(counting.flops(setup), moved, compute=setup.dtypes.compute)
+
+
+def _counted(model, setup, gpu, usable, batch):
+    """The plan of a model that the theory does not derive: the switches that it can take, each set counted by a dry run."""
+    if hasattr(model, "at"):
+        raise ValueError(
+            f"plan.model: a derivation of {model.name} says what one setup takes; allowed: what it was derived from, a config or "
+            "a function that makes a module"
+        )
+    for field_, allowed in (("gpus", 1), ("sharding", "none")):
+        if getattr(setup, field_) != allowed:
+            raise ValueError(
+                f"plan.setup: {field_} {getattr(setup, field_)!r} with a {type(model).__name__}, for which what is sent is not "
+                f"counted; allowed: {allowed!r}; eb.dry_run says what one setup takes"
+            )
+    from .deriving.planning import Counting
+
+    counting = Counting(model, batch)
+    counting.trace(setup)  # what it refuses, it refuses here
+    described = counting.described
+    first = Rung(described, setup, gpu, counting=counting)
+    chosen = product(
+        _precisions(setup, gpu),
+        _attentions(setup),
+        _implementations(setup),
+        [{}, {"checkpointing": "full"}],
+        _batches(setup),
+    )
+    rungs = []
+    for switches in chosen:
+        try:
+            changed = setup.replace(**{name: value for one in switches for name, value in one.items()})
+        except ValueError:
+            continue
+        differs = {n: v for n, v in changed.as_dict().items() if v != getattr(setup, n)}
+        if not differs:
+            rungs.append(first)
+        elif counting.takes(changed):
+            rungs.append(Rung(described, changed, gpu, first, differs, counting))
+    return Plan(described, setup, gpu, usable, rungs)
+
+
+def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, batch=None) -> Plan:
     """Every set of switches for a run, with what it needs and what it costs in time, tokens in a step unchanged.
 
     The switches: the optimizer's implementation, attention, the loss in chunks, checkpointing, smaller batches with
@@ -423,15 +492,20 @@ def plan(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None =
     fits, the last resorts: weights divided by FSDP, where there are several GPUs; then weights, gradients and states in the
     memory of the CPU. Of each, no more than the precision with most digits that then fits.
 
+    Args:
+        model: a `Model`, of which the theory says what each switch does; or a Hugging Face config, or a function that makes a
+            module: on one GPU, of the switches those that it can take, each set counted by a dry run when it is asked for.
+        gpu: of the catalog, by name too. headroom: what is kept free; by default the GPU's own.
+        batch: for a module of your own, its arguments as `derive` takes them.
+
     Raises:
-        ValueError: an unknown GPU, a setup that does not fit the model, or the GPU; what is no `Model`, or one whose step is
-            not derived.
+        ValueError: an unknown GPU, a setup that does not fit the model, or the GPU; a `Model` whose step is not derived; a
+            `Derivation`, which is of one setup; of a model of one's own, several GPUs.
     """
     if not isinstance(model, Model):
-        raise ValueError(
-            f"plan.model: a {type(model).__name__}; allowed: a Model, of which the theory says what each switch does; of any "
-            "other, eb.derive says what one setup takes"
-        )
+        gpu = find_gpu(gpu)
+        check_precision(setup, gpu)
+        return _counted(model, setup, gpu, (headroom or Headroom()).usable(gpu), batch)
     if why := not_derived(model, setup):
         raise ValueError(why)
     setup.check_model(model)

@@ -63,8 +63,8 @@ def test_bad_input(arguments, words, capsys):
     assert words in capsys.readouterr().err
 
 
-def test_what_is_not_planned_is_refused(own, capsys):
-    assert cli.main(["fit", *own, "--gpu", "rtx-4090", "--plan"]) == 2
-    assert "--plan with a model of your own" in capsys.readouterr().err
+def test_a_plan_of_ones_own_and_strange_inputs(own, capsys):
+    planned = said(["fit", *own, "--gpu", "rtx-4090", "--sequence", "64", "--plan"], capsys)["plan"]
+    assert planned["best"]["peak"] == planned["asked"]["peak"] < planned["usable"]
     assert cli.main(["derive", *own[:2], "--inputs", "x=B,T:int64"]) == 2
     assert "--inputs" in capsys.readouterr().err

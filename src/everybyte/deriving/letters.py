@@ -76,6 +76,7 @@ class _InLetters(Tracker):
     """A tracker whose allocations have sympy expressions for bytes."""
 
     asked: tuple[type, ...] = ()
+    products: dict = {}  # noqa: RUF012  nobody asks for them
 
     def __init__(self, letters):
         super().__init__()

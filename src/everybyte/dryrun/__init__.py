@@ -97,6 +97,7 @@ def count(work: Workload, tracker: Tracker) -> Trace:
         tracker.mark("rest")
     return Trace(
         work.counted(module), setup, tracker.operations, tracker.allocations, marks, 1, tracker.changes, beginning,
+        tracker.flops,
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from torch.optim import optimizer
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import flop_registry
 
 aten = torch.ops.aten
 #: Bytes that CUDA's kernel takes while it runs, and the one for tensors without data does not, from the operation's arguments.
@@ -56,6 +57,17 @@ def _last_strides(matrix):
 
 #: What CUDA's kernel returns, where the one for tensors without data says another thing.
 ANSWERS = {aten._grouped_mm.default: _grouped_mm}
+
+
+def _grouped_flops(a, b, *_, **__):
+    """Of groups of rows times a matrix each: every row once, with its own group's matrix."""
+    if a.dim() == b.dim() == 2:
+        return 2 * a.size(0) * a.size(1) * b.size(1)
+    return 2 * b.numel() * a.size(-2) if a.dim() == 3 and b.dim() == 2 else 2 * a.numel() * b.size(-1)
+
+
+#: Operation -> floating-point operations from its arguments: PyTorch's own list, and what is not on it.
+FLOPS = flop_registry | {aten._grouped_mm: _grouped_flops}
 
 
 def _functions(names: str) -> set:

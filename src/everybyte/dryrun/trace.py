@@ -32,6 +32,7 @@ class Trace:
         marks: the end of a phase, one of `PHASES` but for `step` -> its number among the operations.
         changes: births, deaths and marks of the steady step in the order in which they came. beginning: the same from the
             first weight on until the steady step, with the first update between the marks `states` and `states made`.
+        flops: floating-point operations of the step's matrix products.
     """
 
     model: Described
@@ -42,6 +43,7 @@ class Trace:
     rounding: int = 1
     changes: list[Change] = field(default_factory=list)
     beginning: list[Change] = field(default_factory=list)
+    flops: int = 0
 
     def size(self, allocation: Allocation) -> int:
         """The allocation's bytes, rounded up."""

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .answers import answer
-from .cuda import ANSWERS, ON_HOST, SCRATCH
+from .cuda import ANSWERS, FLOPS, ON_HOST, SCRATCH
 
 aten = torch.ops.aten
 #: The in-place operations on lists of tensors that PyTorch's optimizers are made of.
@@ -69,19 +69,21 @@ class Tracker(TorchDispatchMode):
         changes: births and deaths in the order in which they came, also those before `restart`.
         phase: set by the caller as the step goes on: `rest`, `forward`, `backward`, `optimizer step`.
         opened: classes of tensors that are made of others; the others are followed.
+        flops: floating-point operations of matrix products and convolutions; products: how many an operation has.
         asked: classes of tensors that somebody asks for shapes, and that no step has.
         host: whether what is made now stands in the memory of the CPU. stream: whose it is, 0 for the step's own.
     """
 
     opened: tuple[type, ...] = ()
     asked: tuple[type, ...] = (FakeTensor,)
+    products = FLOPS
 
     def __init__(self):
         super().__init__()
         self.operations = [("rest", "rest", "")]
         self.allocations: list[Allocation] = []
         self.changes: list[Change] = []
-        self.phase = "rest"
+        self.phase, self.flops = "rest", 0
         self._live: dict[int, Allocation] = {}  # by the storage's address
         self._refs: dict[int, weakref.ref] = {}
         self._modules = [""]
@@ -105,6 +107,7 @@ class Tracker(TorchDispatchMode):
 
     def restart(self) -> None:
         """Forget what has happened; what lives now was there before."""
+        self.flops = 0
         self.operations = [("rest", "rest", "")]
         self.allocations = [a for a in self._live.values() if a.death is None and a.bytes]
         for allocation in self.allocations:
@@ -220,6 +223,8 @@ class Tracker(TorchDispatchMode):
                     "there are none; allowed: control flow, sizes and copies that depend on shapes alone"
                 ) from error
             raise
+        if func.overloadpacket in self.products:
+            self.flops += self.products[func.overloadpacket](*args, **kwargs, out_val=out)
         born = []
         for leaf in tree_leaves(out):
             if isinstance(leaf, torch.Tensor) and leaf.is_meta and not isinstance(leaf, self.asked):

@@ -1,0 +1,111 @@
+"""What a step of any model takes and does, counted by dry runs: what a plan asks of a model that the theory does not derive."""
+
+from functools import cached_property
+
+from tqdm.auto import tqdm
+
+from ..dryrun import Trace
+from ..dryrun.modules import workload
+from ..setup import DTYPE_BYTES, OPTIMIZERS, Setup
+from .looks import inputs, subject
+
+#: As CUDA's allocator does.
+_ROUNDING = 512
+
+
+class Counting:
+    """Dry runs of one model under many setups, each made once.
+
+    Args:
+        model: a Hugging Face config, or a function that makes a `torch.nn.Module`. batch: as for `derive`.
+    """
+
+    def __init__(self, model, batch=None):
+        self.subject, self._batch = subject(model, batch), batch
+        self._traces: dict[Setup, Trace] = {}
+        self._bar = tqdm(desc="dry runs", unit="", leave=False, delay=2)
+
+    @cached_property
+    def described(self):
+        """What stands for the model in a result: its name and its parameters."""
+        return next(iter(self._traces.values())).model
+
+    def trace(self, setup: Setup) -> Trace:
+        """The dry run under a setup; of many batches that add up, of as many as tell them all."""
+        setup = self._short(setup)
+        if setup not in self._traces:
+            self._traces[setup] = self.subject.trace(setup, None, setup.batch, setup.sequence)
+            self._bar.update()
+        return self._traces[setup]
+
+    @staticmethod
+    def _short(setup):
+        return setup.replace(accumulation=3) if setup.accumulation > 3 else setup
+
+    def takes(self, setup: Setup) -> bool:
+        """Whether the model can do what the setup says; nothing is run."""
+        model = self.subject.model
+        try:
+            if self.subject.batch is None:
+                workload(model, setup)
+            else:
+                usual = Setup()
+                run = setup.replace(batch=usual.batch, sequence=usual.sequence)
+                at = setup.batch, setup.sequence
+                batch = self._batch(*at) if callable(self._batch) else inputs(self._batch, *at)
+                workload(model, run, batch)
+        except ValueError:
+            return False
+        return setup.checkpointing == "none" or _checkpoints(model)
+
+    def top(self, setup: Setup) -> tuple[int, str]:
+        """(peak, where): each tensor rounded up as CUDA's allocator does."""
+        trace = self.trace(setup)
+        live = Trace(trace.model, trace.setup, trace.operations, trace.allocations, trace.marks, _ROUNDING)
+        return live.peak, live.peak_at
+
+    def rest(self, setup: Setup) -> int:
+        """Bytes between steps: no step with these data types takes less."""
+        return self.trace(setup).phases["rest"]
+
+    def flops(self, setup: Setup) -> int:
+        """Floating-point operations of a step's matrix products."""
+        return self._all_batches(setup, lambda trace: trace.flops)
+
+    def made(self, setup: Setup) -> int:
+        """Bytes of all tensors that forward and backward make, one after another."""
+        return self._all_batches(setup, _made)
+
+    def updated(self, setup: Setup) -> int:
+        """Bytes that the optimizer's step and the sum of the gradients read and write."""
+        trace, dtypes = self.trace(setup), setup.dtypes
+        each = {"bf16": DTYPE_BYTES[dtypes.weights], "fp32": 4, "both": DTYPE_BYTES[dtypes.weights] + 4}[
+            setup.master_gradients
+        ]
+        numbers = trace.parts_at("after_backward")["gradients"] // each
+        passes = OPTIMIZERS[setup.optimizer].passes[setup.optimizer_impl == "fused"]
+        states = DTYPE_BYTES[dtypes.master or dtypes.weights] * passes * numbers
+        return states + 2 * DTYPE_BYTES[dtypes.weights] * (setup.accumulation - 1) * numbers
+
+    def _all_batches(self, setup, read):
+        """Of many batches that add up: two of them, and as often as there are others what a third one adds."""
+        if setup.accumulation <= 3:
+            return read(self.trace(setup))
+        two, three = (read(self.trace(setup.replace(accumulation=n))) for n in (2, 3))
+        return two + (setup.accumulation - 2) * (three - two)
+
+
+def _made(trace):
+    """Bytes of the tensors that forward and backward make."""
+    phases = [phase for _, phase, _ in trace.operations]
+    return sum(a.bytes for a in trace.allocations if phases[a.birth] in ("forward", "backward") and not a.host)
+
+
+def _checkpoints(config) -> bool:
+    """Whether the language model of a configuration can checkpoint its layers."""
+    from transformers.models.auto import modeling_auto
+
+    for mapping in (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING):
+        if module := mapping.get(type(config), None):
+            return bool(module.supports_gradient_checkpointing)
+    return False

@@ -1,0 +1,83 @@
+"""A plan for a model that the theory does not derive, by dry runs; where the theory derives it too, the two say the same."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import everybyte as eb
+from everybyte.deriving.planning import Counting
+from everybyte.plan import made, work
+
+TOKENS = {"tokens": (("B", "S"), torch.int64)}
+SETUP = eb.Setup(batch=4, sequence=64)
+
+
+class Wide(nn.Module):
+    """Mostly logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.token, self.head = nn.Embedding(50_000, 64), nn.Linear(64, 50_000)
+
+    def forward(self, tokens):
+        return F.cross_entropy(self.head(self.token(tokens)).flatten(0, 1), tokens.flatten())
+
+
+@pytest.mark.parametrize(
+    ("name", "switches"),
+    [
+        ("gpt2", {}),
+        ("gpt2", {"precision": "bf16-mixed", "accumulation": 5, "optimizer_impl": "fused"}),
+        ("gpt2", {"precision": "bf16", "checkpointing": "full", "attention": "eager"}),
+        ("llama-3.2-1b", {"precision": "bf16-master", "optimizer": "momentum"}),
+        ("mixtral-8x7b", {"precision": "bf16"}),
+    ],
+)
+def test_what_is_counted_is_what_the_theory_says(name, switches):
+    model = eb.model(name).replace(layers=2)
+    setup, counting = SETUP.replace(**switches), Counting(model)
+    by_theory = work(model, setup)
+    assert counting.made(setup) == made(model, setup)
+    assert counting.flops(setup) == by_theory.flops
+    assert 2 * counting.made(setup) + counting.updated(setup) == by_theory.moved
+    assert counting.top(setup)[0] == eb.budget(model, setup, 512).peak
+
+
+def test_a_module_of_ones_own_has_a_plan():
+    gpu = eb.gpu("t4")
+    setup = eb.Setup(batch=64, sequence=1024)
+    found = eb.plan(Wide, setup, gpu, batch=TOKENS)
+    assert found.asked.peak > found.usable >= found.best.peak
+    assert set(found.best.kinds) <= {"accumulation", "precision", "optimizer_impl"}
+    best = found.best.setup
+    counted = eb.dry_run(Wide, best, 512, {"tokens": ((best.batch, best.sequence), torch.int64)})
+    assert best.accumulation > 1 and found.best.peak == counted.peak
+    assert all(r.setup.batch * r.setup.accumulation == 64 for r in found.rungs)
+    assert "Wide on t4" in repr(found) and found.as_dict()["best"]["peak"] == found.best.peak
+
+
+def test_a_configuration_takes_checkpointing_and_no_chunks():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, vocab_size=331
+    )
+    found = eb.plan(config, eb.Setup(batch=2, sequence=512, attention="eager"), "rtx-4090")
+    assert {r.setup.checkpointing for r in found.rungs} == {"none", "full"}
+    assert {r.setup.attention for r in found.rungs} == {"eager", "flash"}
+    assert {r.setup.loss for r in found.rungs} == {"plain"}
+    full = next(r for r in found.rungs if r.switches == {"checkpointing": "full"})
+    assert full.saved > 0 and full.flops > 0 and found.best is found.asked
+
+
+def test_what_has_no_plan_is_refused_by_name():
+    derivation = eb.derive(Wide, SETUP, TOKENS)
+    for model, setup, said in (
+        (derivation, SETUP, "a derivation of Wide says what one setup takes"),
+        (Wide, SETUP.replace(gpus=2), "gpus 2 with a type"),
+        (Wide, SETUP.replace(checkpointing="full"), "Setup.checkpointing: 'full' means nothing"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            eb.plan(model, setup, "t4", batch=TOKENS)
+    with pytest.raises(ValueError, match="derive.batch: None"):
+        eb.plan(Wide, SETUP, "t4")
