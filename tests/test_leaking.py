@@ -1,0 +1,110 @@
+"""Five classic leaks are found, with the line and the holder; a step without one is told to have none."""
+
+from functools import lru_cache
+
+import pytest
+import torch
+from torch import nn
+
+import everybyte as eb
+
+LOSSES, ERRORS, CACHE = [], [], {}
+
+
+def model():
+    return nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 1))
+
+
+def trained(net, optimizer):
+    loss = net(torch.randn(8, 32)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+@pytest.fixture
+def parts():
+    net = model()
+    for kept in (LOSSES, ERRORS, CACHE):
+        kept.clear()
+    return net, torch.optim.AdamW(net.parameters())
+
+
+def test_a_plain_step_has_none(parts):
+    found = eb.leaks(lambda: trained(*parts))
+    assert not found.leaking and found.bytes == 0 and len(found.alive) == 4 and "nothing grows" in repr(found)
+
+
+def test_a_list_of_losses_with_their_graphs(parts):
+    net, _ = parts
+    found = eb.leaks(lambda: LOSSES.append(net(torch.randn(8, 32)).square().mean()))
+    assert found.leaking and found.alive == sorted(found.alive)
+    # input, first product, GELU's result, second product, mean: what backward would need, and the loss itself
+    kept = 4 * (8 * 32 + 8 * 64 + 8 * 64 + 8 * 1 + 1)
+    assert found.bytes == kept
+    assert any("LOSSES" in holder for row in found.rows for holder in row.holders)
+
+
+def test_what_autograds_graph_alone_holds_is_said(parts):
+    net, _ = parts
+    found = eb.leaks(lambda: LOSSES.append(net(torch.randn(8, 32)).square().mean().grad_fn))
+    assert found.leaking and found.rows[0].graph and "autograd's graph" in repr(found)
+
+
+def test_their_numbers_alone_leave_nothing(parts):
+    assert not eb.leaks(lambda: LOSSES.append(trained(*parts).item())).leaking
+
+
+def test_a_hook_that_keeps(parts):
+    net, optimizer = parts
+    seen = []
+    net[0].register_forward_hook(lambda module, inputs, out: seen.append(out.detach()))
+    found = eb.leaks(lambda: trained(net, optimizer))
+    assert found.bytes == 4 * 8 * 64 and any("hook" in h or "seen" in h or "list" in h for h in found.rows[0].holders)
+
+
+def test_errors_that_keep_their_frames(parts):
+    net, _ = parts
+
+    def fails():
+        activation = net(torch.randn(8, 32))
+        raise RuntimeError(str(activation.shape))
+
+    def step():
+        try:
+            fails()
+        except RuntimeError as error:
+            ERRORS.append(error)
+
+    found = eb.leaks(step)
+    assert found.leaking and any(
+        "frame" in holder and "activation" in holder for row in found.rows for holder in row.holders
+    )
+    assert any("fails" in row.where for row in found.rows)
+
+
+def test_a_cache(parts):
+    @lru_cache(None)
+    def mask(number):
+        return torch.ones(number, 64)
+
+    numbers = iter(range(8, 100))
+    found = eb.leaks(lambda: mask(next(numbers)))
+    assert found.leaking and "mask" in found.rows[0].where
+
+
+def test_a_closure_that_grows(parts):
+    later = []
+
+    def step():
+        batch = torch.randn(16, 16)
+        later.append(lambda: batch.sum())
+
+    found = eb.leaks(step)
+    assert found.bytes == 4 * 16 * 16 and found.rows[0].holders
+
+
+def test_too_few_steps_are_refused():
+    with pytest.raises(ValueError, match="leaks.steps: 2"):
+        eb.leaks(lambda: None, steps=2)
