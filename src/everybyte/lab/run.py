@@ -36,6 +36,8 @@ from .timeline import reduced, where
 
 #: Steps that loss scaling may skip, gradients being infinite, before a measurement is given up.
 SKIPS = 24
+#: Steps that tell how long a training run's take.
+PROBE = 5
 #: Tokens that the text needs.
 BYTES = 256
 #: Functions of PyTorch's that tell how large its workspaces are.
@@ -389,17 +391,19 @@ class _Session:
         """The rest of a recipe's steps, with the loss on unseen prose now and then; fewer in all where they would take too long."""
         self.meter.restart()
         trainer, asked = self.trainer, self.recipe
-        fit = int(1e3 * seconds / max(self.last_ms, 1e-3)) if seconds else asked.steps
-        steps = max(min(asked.steps, fit), asked.warm_up + 1, 10)
+        before, fit = trainer.taken, asked.steps
+        if seconds:  # the counted step was slow for being counted
+            self._back_to_back(PROBE)
+            fit = int(1e3 * seconds / max(statistics.median(self.step_ms), 1e-3))
+        steps = min(asked.steps, max(fit, asked.warm_up + 1, 10 + PROBE))
         trainer.recipe = recipe = replace(asked, steps=steps, evaluations=min(asked.evaluations, steps))
-        unseen, validation, timed, before = validation_batches(self.setup, recipe.windows), [], 0.0, trainer.taken
+        unseen, validation = validation_batches(self.setup, recipe.windows), []
         for number in range(1, recipe.evaluations + 1):
             until = steps * number // recipe.evaluations
             if until > trainer.taken:
-                begun = len(self.step_ms)
                 self._back_to_back(until - trainer.taken)
-                timed += sum(self.step_ms[begun:]) / 1e3
-            each = timed / max(1, trainer.taken - before)  # those before were counted, and took longer for that
+            timed = max(1, trainer.taken - before)  # those before were counted, and took longer for that
+            each = sum(self.step_ms) / 1e3 / timed
             loss = trainer.evaluate(unseen)
             validation.append([trainer.taken, loss if math.isfinite(loss) else None, round(each * trainer.taken, 4)])
         self._see_most()
