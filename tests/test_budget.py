@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import everybyte as eb
 from everybyte import units
-from everybyte.setup import ATTENTIONS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
+from everybyte.setup import ATTENTIONS, COMMON_OPTIMIZERS, OPTIMIZER_IMPLS, PRECISIONS
 
 MODEL = eb.Model(name="small", layers=2, width=48, heads=3, vocabulary=101, positions=64)
 MOMENTS = ("rest", "after_forward", "after_backward", "after_step")
@@ -28,7 +28,7 @@ def steps(draw):
     )  # fmt: skip
     setup = eb.Setup(
         batch=draw(st.integers(1, 12)), sequence=draw(st.integers(1, 100)), precision=draw(st.sampled_from(list(PRECISIONS))),
-        optimizer=draw(st.sampled_from(list(OPTIMIZERS))), optimizer_impl=draw(st.sampled_from(OPTIMIZER_IMPLS)),
+        optimizer=draw(st.sampled_from(COMMON_OPTIMIZERS)), optimizer_impl=draw(st.sampled_from(OPTIMIZER_IMPLS)),
         attention=draw(st.sampled_from(ATTENTIONS)), dropout=draw(st.sampled_from([0.0, 0.1])),
     )  # fmt: skip
     return model, setup, draw(st.sampled_from(grid.BLOCKS))

@@ -13,7 +13,7 @@ from everybyte.cli import main
 from everybyte.fit import _fewest, _most, fit
 from everybyte.headroom import ROUNDING, Headroom
 from everybyte.plan import plan
-from everybyte.setup import ATTENTIONS, CHECKPOINTINGS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
+from everybyte.setup import ATTENTIONS, CHECKPOINTINGS, COMMON_OPTIMIZERS, OPTIMIZER_IMPLS, PRECISIONS
 
 NOTHING = Headroom(driver=0, context=0, workspace=0, fragmentation=0)
 GPT2, XL = eb.model("gpt2"), eb.model("gpt2-xl")
@@ -43,7 +43,7 @@ def runs(draw, losses=("plain", "chunked")):
     loss, batch, sequence = draw(st.sampled_from(losses)), draw(st.integers(1, 5)), draw(st.integers(1, 6))
     setup = eb.Setup(
         batch=batch, sequence=sequence, precision=draw(st.sampled_from(list(PRECISIONS))),
-        optimizer=draw(st.sampled_from(list(OPTIMIZERS))), optimizer_impl=draw(st.sampled_from(OPTIMIZER_IMPLS)),
+        optimizer=draw(st.sampled_from(COMMON_OPTIMIZERS)), optimizer_impl=draw(st.sampled_from(OPTIMIZER_IMPLS)),
         attention=draw(st.sampled_from(ATTENTIONS)), dropout=draw(st.sampled_from([0.0, 0.1])),
         checkpointing=draw(st.sampled_from([c for c in CHECKPOINTINGS if c != "every-k" or model.layers > 1])),
         accumulation=draw(st.integers(1, 3)), loss=loss,

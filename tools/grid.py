@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from itertools import product
 from random import Random
 
@@ -11,6 +12,7 @@ from everybyte.setup import (
     ATTENTIONS,
     BUCKETS,
     CHECKPOINTINGS,
+    COMMON_OPTIMIZERS,
     LOSSES,
     MASTER_GRADIENTS,
     OFFLOADS,
@@ -32,7 +34,7 @@ def states(
     models: Iterable[eb.Model] = (),
     shapes=SHAPES,
     precisions=tuple(PRECISIONS),
-    optimizers=tuple(OPTIMIZERS),
+    optimizers=COMMON_OPTIMIZERS,
     impls=OPTIMIZER_IMPLS,
     attentions=ATTENTIONS,
 ) -> Iterator[tuple[eb.Model, eb.Setup]]:
@@ -67,7 +69,7 @@ def anything(seed: int) -> tuple[eb.Model, eb.Setup, int]:
     )  # fmt: skip
     precision = draw(list(PRECISIONS))
     setup = eb.Setup(
-        batch=draw([1, 2, 3, 8]), sequence=draw([1, 7, 32, 33]), precision=precision, optimizer=draw(list(OPTIMIZERS)),
+        batch=draw([1, 2, 3, 8]), sequence=draw([1, 7, 32, 33]), precision=precision, optimizer=draw(COMMON_OPTIMIZERS),
         optimizer_impl=draw(OPTIMIZER_IMPLS), attention=draw(ATTENTIONS), dropout=draw([0.0, 0.1]),
         master_gradients=draw(MASTER_GRADIENTS) if precision == "bf16-master" else "bf16",
     )  # fmt: skip
@@ -102,6 +104,11 @@ def llama(seed: int) -> tuple[eb.Model, eb.Setup, int]:
     return model, setup.replace(dropout=0.0, attention="eager" if narrow else setup.attention), block
 
 
+#: Optimizers whose packages are installed, the common ones more often.
+AVAILABLE = 3 * COMMON_OPTIMIZERS + tuple(
+    name for name, row in OPTIMIZERS.items()
+    if not row.common and (row.package is None or find_spec(row.package.replace("-", "_")))
+)  # fmt: skip
 #: How many GPUs may share a model.
 WORLDS = (1, 2, 3, 8, 64, 1024)
 
@@ -180,10 +187,11 @@ def _any_setup(model, draw):
     """Any setup that there is; not always one that fits the model."""
     changes = {
         "batch": draw([1, 1, 2, 3, 8]), "sequence": draw([1, 7, 16, 32, 33]), "precision": draw(list(PRECISIONS)),
-        "optimizer": draw(list(OPTIMIZERS)), "optimizer_impl": draw(OPTIMIZER_IMPLS), "attention": draw(ATTENTIONS),
+        "optimizer": draw(AVAILABLE), "attention": draw(ATTENTIONS),
         "dropout": draw([0.0, 0.0, 0.1]) if model.family == "gpt" else 0.0, "accumulation": draw([1, 1, 2, 3]),
         "checkpointing": draw(CHECKPOINTINGS), "sharding": draw(("none", *SHARDINGS)), "gpus": draw((1, *WORLDS)),
     }  # fmt: skip
+    changes["optimizer_impl"] = draw(OPTIMIZERS[changes["optimizer"]].impls)
     if changes["checkpointing"] == "every-k":
         changes["checkpoint_every"] = draw(range(1, model.layers + 1))
     if draw([True, False, False]):

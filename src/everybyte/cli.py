@@ -163,8 +163,10 @@ def _add_setup(parser, rounding=True, own=False):
             parser.add_argument(option, action="store_true", help="a switch, off where it is not given")
             continue
         allowed = _allowed(field.name)
-        help = f"{allowed} (default {field.default})"
-        parser.add_argument(option, type=type(field.default), default=field.default, metavar="VALUE", help=help)
+        usual = "the optimizer's first" if field.default is None else field.default
+        kind = str if field.default is None else type(field.default)
+        help = f"{allowed} (default {usual})"
+        parser.add_argument(option, type=kind, default=field.default, metavar="VALUE", help=help)
 
 
 def _add_fit(parser):

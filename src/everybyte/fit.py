@@ -10,7 +10,7 @@ from .budget import Budget, budget, not_derived
 from .catalog import Described, Gpu, Model, gpus
 from .headroom import ROUNDING, Headroom, check_precision, find_gpu, takes
 from .plan import Rung, plan
-from .setup import LIMITS, Setup
+from .setup import LIMITS, OPTIMIZERS, Setup
 from .tables import Table
 
 #: What `fit` may vary; of gpus it wants the fewest, of the others the most.
@@ -83,9 +83,12 @@ class Fit:
     @cached_property
     def nearest_setup(self) -> Rung | None:
         """The cheapest `Rung` of `plan` that fits this GPU; None where there is none, or no such step is derived."""
-        if not isinstance(self.model, Model) or not_derived(self.model, self.setup):
-            return None
-        return plan(self.model, self.setup, self.gpu, self.headroom).best
+        return plan(self.model, self.setup, self.gpu, self.headroom).best if self._planned else None
+
+    @property
+    def _planned(self):
+        priced = OPTIMIZERS[self.setup.optimizer].passes is not None
+        return isinstance(self.model, Model) and priced and not not_derived(self.model, self.setup)
 
     @cached_property
     def nearest_gpus(self) -> int | None:
@@ -126,7 +129,7 @@ class Fit:
         card, rung = self.nearest_gpu, self.nearest_setup
         named = f"{card.name} ({units.text(card.memory)})" if card else "no single GPU of the catalog"
         said = [f"nearest GPU that the step would fit: {named}"]
-        if isinstance(self.model, Model) and not not_derived(self.model, self.setup):
+        if self._planned:
             switches = rung.text() if rung else "none of the switches is enough"
             host = f", {units.text(rung.host)} in the host's memory" if rung and rung.host else ""
             said.append(f"nearest setup on {self.gpu.name}: {switches}{host}")

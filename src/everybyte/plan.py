@@ -129,8 +129,14 @@ def _updated(model, setup):
         held = -(-held // setup.gpus)
     adding = setup.accumulation - (setup.sharding != "zero1")  # there the first batch, too, finds a buffer
     # Beside the new gradient, the sum is read and written.
-    passes = OPTIMIZERS[setup.optimizer].passes[setup.optimizer_impl == "fused"]
-    states = own * passes * held + 2 * DTYPE_BYTES[dtypes.weights] * adding * added
+    row = OPTIMIZERS[setup.optimizer]
+    if row.passes is None:
+        raise ValueError(
+            f"plan.setup: the step of optimizer {setup.optimizer!r} is matrix products, whose time is not derived; allowed: "
+            f"{', '.join(name for name, other in OPTIMIZERS.items() if other.passes)}; eb.fit and eb.budget answer for its memory"
+        )
+    updated = own * row.passes[row.impls.index(setup.optimizer_impl)] + row.quantized
+    states = updated * held + 2 * DTYPE_BYTES[dtypes.weights] * adding * added
     return (0, states) if setup.offload == "cpu" else (states, 0)
 
 
@@ -248,7 +254,7 @@ class Rung:
         setup = self.setup
         return setup.replace(
             batch=setup.batch * setup.accumulation, accumulation=1, no_sync=False, loss="plain", loss_chunks=8,
-            checkpointing="none", checkpoint_every=2, optimizer_impl="foreach",
+            checkpointing="none", checkpoint_every=2, optimizer_impl=OPTIMIZERS[setup.optimizer].impls[0],
         )  # fmt: skip
 
     @cached_property
@@ -273,7 +279,7 @@ class Rung:
         if setup.offload == "cpu":
             return 0
         wide = DTYPE_BYTES[dtypes.weights]
-        states = OPTIMIZERS[setup.optimizer].states * DTYPE_BYTES[dtypes.states]
+        states = (OPTIMIZERS[setup.optimizer].states or 0) * DTYPE_BYTES[dtypes.states]
         states += DTYPE_BYTES[dtypes.master] if dtypes.master else 0
         others = wide + wide * (setup.master_gradients != "fp32") + 4 * (setup.master_gradients != "bf16")
         shards = setup.gpus // setup.replicas
@@ -511,6 +517,7 @@ def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, 
     setup.check_model(model)
     gpu = find_gpu(gpu)
     check_precision(setup, gpu)
+    _updated(model, setup)  # refuses an optimizer whose time is not derived
     usable, first = (headroom or Headroom()).usable(gpu), Rung(model, setup, gpu)
 
     def rungs_of(sets):
@@ -584,7 +591,8 @@ def _attentions(setup):
 
 def _implementations(setup):
     """`loop` saves what `fused` does, and launches more kernels."""
-    return [{}] if setup.optimizer_impl == "fused" else [{}, {"optimizer_impl": "fused"}]
+    fused = setup.optimizer_impl != "fused" and "fused" in OPTIMIZERS[setup.optimizer].impls
+    return [{}, {"optimizer_impl": "fused"}] if fused else [{}]
 
 
 def _losses(setup):

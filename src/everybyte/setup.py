@@ -9,7 +9,9 @@ from . import checks
 from .catalog import Model
 
 PrecisionName = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16"]
-OptimizerName = Literal["sgd", "momentum", "adam", "adamw"]
+OptimizerName = Literal[
+    "sgd", "momentum", "adam", "adamw", "lion", "adafactor", "muon", "adamw8bit", "paged-adamw8bit"
+]  # fmt: skip
 #: Bytes of one number of each data type that a training step stores.
 DTYPE_BYTES = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2})
 
@@ -39,28 +41,52 @@ PRECISIONS: Mapping[PrecisionName, Precision] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """One of PyTorch's optimizers: a row of `OPTIMIZERS`.
+    """One optimizer: a row of `OPTIMIZERS`.
 
     Attributes:
-        states: tensors as large as the weights that it keeps from step to step.
-        algorithm: whose temporaries its step makes: `sgd`, `momentum` (of SGD with one), or `adam`.
-        passes: numbers that the step reads and writes for each parameter, operation by operation, and fused in one kernel.
+        algorithm: whose states it keeps and whose temporaries its step makes.
+        states: tensors as large as the weights that it keeps from step to step; None where its states have other sizes.
+        impls: its implementations, the usual one first.
+        passes: numbers that the step of each of `impls` reads and writes for each parameter, operation by operation; None
+            where its time is that of matrix products.
+        quantized: bytes of 8-bit state that the step reads and writes for each parameter besides.
+        package: what its code comes in, where that is not PyTorch.
     """
 
-    states: int
-    algorithm: Literal["sgd", "momentum", "adam"]
-    passes: tuple[int, int]
+    algorithm: Literal["sgd", "momentum", "adam", "lion", "adafactor", "muon", "adam8bit"]
+    states: int | None
+    impls: tuple[str, ...] = ("foreach", "loop", "fused")
+    passes: tuple[int, ...] | None
+    quantized: int = 0
+    package: str | None = None
+
+    @property
+    def common(self) -> bool:
+        """Whether PyTorch has it in every implementation, and in any precision and sharding."""
+        return self.package is None and self.states is not None
 
 
-#: Sources: PyTorch, torch/optim/adam.py, adamw.py, sgd.py; aten/src/ATen/native/cuda/fused_adam_utils.cuh.
+#: Sources: PyTorch, torch/optim/adam.py, adamw.py, sgd.py, _adafactor.py, _muon.py; aten/src/ATen/native/cuda/
+#: fused_adam_utils.cuh; lion_pytorch/lion_pytorch.py; bitsandbytes/optim/optimizer.py.
 OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
     {
-        "sgd": Optimizer(states=0, algorithm="sgd", passes=(3, 3)),
-        "momentum": Optimizer(states=1, algorithm="momentum", passes=(8, 5)),
-        "adam": Optimizer(states=2, algorithm="adam", passes=(18, 7)),
-        "adamw": Optimizer(states=2, algorithm="adam", passes=(20, 7)),
+        "sgd": Optimizer(algorithm="sgd", states=0, passes=(3, 3, 3)),
+        "momentum": Optimizer(algorithm="momentum", states=1, passes=(8, 8, 5)),
+        "adam": Optimizer(algorithm="adam", states=2, passes=(18, 18, 7)),
+        "adamw": Optimizer(algorithm="adam", states=2, passes=(20, 20, 7)),
+        "lion": Optimizer(algorithm="lion", states=1, impls=("loop",), passes=(21,), package="lion-pytorch"),
+        "adafactor": Optimizer(algorithm="adafactor", states=None, impls=("loop", "foreach"), passes=(17, 19)),
+        "muon": Optimizer(algorithm="muon", states=None, passes=None),
+        "adamw8bit": Optimizer(
+            algorithm="adam8bit", states=None, impls=("fused",), passes=(3,), quantized=4, package="bitsandbytes"
+        ),
+        "paged-adamw8bit": Optimizer(
+            algorithm="adam8bit", states=None, impls=("fused",), passes=(3,), quantized=4, package="bitsandbytes"
+        ),
     }
 )
+#: Those that PyTorch has in every implementation, and whose states are as large as the weights.
+COMMON_OPTIMIZERS = tuple(name for name, row in OPTIMIZERS.items() if row.common)
 OptimizerImpl = Literal["foreach", "loop", "fused"]
 Attention = Literal["eager", "flash"]
 #: How head and cross-entropy run: on all tokens at once, or chunk by chunk.
@@ -123,7 +149,9 @@ class Setup:
         precision: a key of `PRECISIONS`. `*-mixed` is autocast over fp32 weights; `bf16-master` keeps bf16
             weights and an fp32 copy in the optimizer.
         optimizer: a key of `OPTIMIZERS`.
-        optimizer_impl: PyTorch's implementation of the optimizer: `foreach` (the default on CUDA), `loop` or `fused`.
+        optimizer_impl: the optimizer's implementation: all tensors at once operation by operation (`foreach`, PyTorch's
+            default on CUDA), one after another (`loop`), or in one kernel (`fused`); by default the first of its `impls`. Of
+            `muon`, whose own step is a loop, that of the AdamW for what is no matrix of a block.
         attention: `eager` (the scores exist) or `flash` (they never do).
         dropout: probability, in [0, 1).
         loss: `plain` (all tokens' logits exist) or `chunked` (one chunk's, made again in backward).
@@ -159,7 +187,7 @@ class Setup:
     accumulation: int = 1
     precision: PrecisionName = "fp32"
     optimizer: OptimizerName = "adamw"
-    optimizer_impl: OptimizerImpl = "foreach"
+    optimizer_impl: OptimizerImpl = None  # type: ignore[assignment]  # the optimizer's usual one
     attention: Attention = "flash"
     dropout: float = 0.0
     loss: Loss = "plain"
@@ -176,6 +204,9 @@ class Setup:
     buckets: Buckets = "copies"
 
     def __post_init__(self):
+        checks.one_of("Setup", "optimizer", self.optimizer, OPTIMIZERS)
+        if self.optimizer_impl is None:
+            object.__setattr__(self, "optimizer_impl", OPTIMIZERS[self.optimizer].impls[0])
         for field, (least, most) in LIMITS.items():
             checks.whole("Setup", field, getattr(self, field), least, most)
         for field, allowed in CHOICES.items():
@@ -195,7 +226,21 @@ class Setup:
                 f"Setup.checkpoint_every: {self.checkpoint_every!r} needs checkpointing 'every-k', not {self.checkpointing!r}"
             )
 
+        self._check_optimizer()
         self._check_gpus()
+
+    def _check_optimizer(self):
+        """Which implementations and sharding go with the optimizer."""
+        row = OPTIMIZERS[self.optimizer]
+        if self.optimizer_impl not in row.impls:
+            raise ValueError(
+                f"Setup.optimizer_impl: {self.optimizer_impl!r} is none of {self.optimizer}'s; allowed: {', '.join(row.impls)}"
+            )
+        if not row.common and self.sharding != "none":
+            raise ValueError(
+                f"Setup.optimizer: {self.optimizer!r} with sharding {self.sharding!r} is not derived; allowed there: "
+                f"{', '.join(COMMON_OPTIMIZERS)}"
+            )
 
     def _check_gpus(self):
         """Which switches belong to which sharding."""
@@ -256,7 +301,9 @@ class Setup:
         return PRECISIONS[self.precision]
 
     def replace(self, **changes) -> "Setup":
-        """A copy with some fields changed, checked again."""
+        """A copy with some fields changed, checked again. The optimizer's usual implementation becomes the other's usual one."""
+        if changes.get("optimizer") in OPTIMIZERS and self.optimizer_impl == OPTIMIZERS[self.optimizer].impls[0]:
+            changes = {"optimizer_impl": None} | changes
         return replace(self, **changes)
 
     def as_dict(self) -> dict:

@@ -5,7 +5,7 @@ import pytest
 
 import everybyte as eb
 from everybyte.formulas import formula
-from everybyte.setup import OPTIMIZERS, PRECISIONS
+from everybyte.setup import COMMON_OPTIMIZERS, PRECISIONS
 
 SIZES = [eb.model(name) for name in grid.GPT2_SIZES]
 #: No width is a multiple of 64, no vocabulary of 8, and nothing but the tables fills a 512-byte block.
@@ -19,7 +19,7 @@ VARIANTS = {
 }
 #: Every size with every precision, every optimizer in turn: a fifth of the sizes' whole product.
 LATIN = [
-    (model, eb.Setup(precision=precision, optimizer=list(OPTIMIZERS)[(i + j) % len(OPTIMIZERS)]))
+    (model, eb.Setup(precision=precision, optimizer=COMMON_OPTIMIZERS[(i + j) % len(COMMON_OPTIMIZERS)]))
     for i, model in enumerate(SIZES)
     for j, precision in enumerate(PRECISIONS)
 ]
@@ -37,7 +37,7 @@ def test_the_gpt2_sizes_with_every_precision_and_optimizer(model, setup):
     assert grid.disagreements(model, setup) == []
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", COMMON_OPTIMIZERS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_choice_on_odd_sizes(precision, optimizer):
     cases = list(grid.states([ODD], [(3, 1000)], [precision], [optimizer]))

@@ -8,7 +8,7 @@ import torch
 import everybyte as eb
 from everybyte.reference import GPT, Trainer
 from everybyte.reference.step import random_batch
-from everybyte.setup import MASTER_GRADIENTS, OPTIMIZER_IMPLS, OPTIMIZERS
+from everybyte.setup import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS
 
 TINY = eb.Model(name="tiny", layers=2, width=32, heads=2, vocabulary=61, positions=24)
 SETUP = eb.Setup(batch=4, sequence=16)
@@ -51,7 +51,7 @@ def test_the_loss_of_a_repeated_batch_falls(precision, attention):
 
 
 @pytest.mark.parametrize("impl", OPTIMIZER_IMPLS)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", COMMON_OPTIMIZERS)
 def test_every_optimizer_lowers_the_loss(optimizer, impl):
     rate = 0.3 if optimizer == "sgd" else 0.05 if optimizer == "momentum" else 3e-3
     _, losses = train(SETUP.replace(optimizer=optimizer, optimizer_impl=impl), 40, rate=rate)
@@ -59,7 +59,7 @@ def test_every_optimizer_lowers_the_loss(optimizer, impl):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16-master"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", COMMON_OPTIMIZERS)
 def test_the_implementations_of_an_optimizer_do_the_same_with_the_same_gradients(optimizer, precision):
     weights = {}
     for impl in OPTIMIZER_IMPLS:
@@ -88,7 +88,7 @@ def test_the_chunked_loss_trains_as_the_plain_one():
             torch.testing.assert_close(chunked.module.state_dict()[name], weight)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", COMMON_OPTIMIZERS)
 def test_wherever_gradients_are_kept_the_master_weights_are_the_same(optimizer):
     setup = SETUP.replace(precision="bf16-master", optimizer=optimizer)
     runs = [train(setup.replace(master_gradients=where), 8, rate=1e-2)[0] for where in MASTER_GRADIENTS]

@@ -8,13 +8,13 @@ from importlib import resources
 import pytest
 
 import everybyte as eb
-from everybyte.setup import CHOICES, DTYPE_BYTES, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
+from everybyte.setup import CHOICES, COMMON_OPTIMIZERS, DTYPE_BYTES, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
 
 GOOD = {
     "batch": [1, 8, 4096],
     "sequence": [1, 1024, 131072],
     "precision": ["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16"],
-    "optimizer": ["sgd", "momentum", "adam", "adamw"],
+    "optimizer": ["sgd", "momentum", "adam", "adamw", "lion", "adafactor", "muon", "adamw8bit", "paged-adamw8bit"],
     "optimizer_impl": ["foreach", "loop", "fused"],
     "attention": ["eager", "flash"],
     "dropout": [0, 0.0, 0.1, 0.999],
@@ -37,7 +37,7 @@ BAD = {
     "sequence": [0, -1, 1.5, "1024", False, None, 2**28],
     "precision": ["fp16", "bf16-mix", "", None, 16, []],
     "optimizer": ["adamW", "adam8bit", None, 2],
-    "optimizer_impl": ["for-each", None, True],
+    "optimizer_impl": ["for-each", "Foreach", True],
     "attention": ["flash2", "sdpa", None],
     "dropout": [-0.1, 1, 1.0, 2, float("nan"), float("inf"), "0.1", True, None],
     "loss": ["fused", "Plain", None],
@@ -275,7 +275,24 @@ def test_an_editor_knows_the_values_of_a_choice(field):
 
 
 def test_an_optimizer_is_a_row():
-    for row in OPTIMIZERS.values():
-        assert row.algorithm in ("sgd", "momentum", "adam")
-        assert row.states >= 0 and row.passes[0] >= row.passes[1] > row.states
-    assert OPTIMIZERS["adam"].algorithm == OPTIMIZERS["adamw"].algorithm == "adam"
+    for name, row in OPTIMIZERS.items():
+        assert eb.Setup(optimizer=name).optimizer_impl == row.impls[0]
+        assert set(row.impls) <= set(OPTIMIZER_IMPLS)
+        if row.passes:
+            assert len(row.passes) == len(row.impls) and min(row.passes) > (row.states or 0)
+    assert COMMON_OPTIMIZERS == ("sgd", "momentum", "adam", "adamw")
+
+
+def test_another_optimizer_brings_its_usual_implementation():
+    assert eb.Setup().optimizer_impl == "foreach"
+    assert eb.Setup().replace(optimizer="adafactor").optimizer_impl == "loop"
+    assert eb.Setup(optimizer="lion").replace(optimizer="adamw").optimizer_impl == "foreach"
+    assert eb.Setup(optimizer_impl="fused").replace(optimizer="adam").optimizer_impl == "fused"
+    for changes, field in (
+        ({"optimizer": "lion", "optimizer_impl": "foreach"}, "optimizer_impl: 'foreach' .* allowed: loop"),
+        ({"optimizer": "adafactor", "sharding": "zero3", "gpus": 2}, "optimizer: 'adafactor' .* allowed there: sgd"),
+    ):
+        with pytest.raises(ValueError, match=rf"^Setup\.{field}"):
+            eb.Setup(**changes)
+    with pytest.raises(ValueError, match=r"^Setup\.optimizer_impl: 'fused'"):
+        eb.Setup(optimizer_impl="fused").replace(optimizer="lion")

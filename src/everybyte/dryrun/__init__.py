@@ -11,7 +11,7 @@ import torch
 from .. import checks
 from ..setup import Setup
 from . import parallel
-from .cuda import Autocast, Kernels, fused_optimizers_on_meta, recomputation_as_in_forward
+from .cuda import Autocast, Kernels, fused_optimizers_on_meta, paged_states, recomputation_as_in_forward
 from .hugging_face import one_sequence_a_row
 from .modules import Counted, Workload, workload
 from .trace import PARTS, PHASES, SHARED_PARTS, Trace
@@ -56,6 +56,7 @@ def count(work: Workload, tracker: Tracker) -> Trace:
         stack.enter_context(Kernels())
         stack.enter_context(parallel.rank_zero(setup, tracker))
         stack.enter_context(tracker)
+        stack.enter_context(paged_states(setup, tracker))
         module = work.module()
         stack.enter_context(one_sequence_a_row())
         _follow_gradients(tracker, _trained(module))  # before the trainer's own hooks, which may drop the gradient

@@ -330,6 +330,29 @@ def fused_optimizers_on_meta():
 
 
 @contextmanager
+def paged_states(setup, tracker):
+    """Let bitsandbytes page an optimizer's states without a driver: what is paged stands on the host."""
+    if not setup.optimizer.startswith("paged"):
+        yield
+        return
+    from bitsandbytes import functional
+
+    def get_paged(*shape, dtype, device):
+        with tracker.on_host():
+            return torch.empty(shape, dtype=dtype, device=device)
+
+    replaced = {"get_paged": get_paged, "fill": lambda *_, **__: None, "prefetch_tensor": lambda *_, **__: None}
+    originals = {name: getattr(functional, name) for name in replaced}
+    for name, function in replaced.items():
+        setattr(functional, name, function)
+    try:
+        yield
+    finally:
+        for name, function in originals.items():
+            setattr(functional, name, function)
+
+
+@contextmanager
 def recomputation_as_in_forward():
     """Let checkpointing's recomputation make CUDA's choices: it runs in backward, where no function mode is entered.
 

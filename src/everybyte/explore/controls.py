@@ -225,10 +225,10 @@ def _precisions():
 
 def _optimizers():
     from ..formulas import bindings
-    from ..setup import OPTIMIZERS, Setup
+    from ..setup import COMMON_OPTIMIZERS, Setup
     from .courses import numbers_of
 
-    return _decided_by({o: Setup(optimizer=o) for o in OPTIMIZERS}, lambda s: bindings(None, s) | numbers_of(s))
+    return _decided_by({o: Setup(optimizer=o) for o in COMMON_OPTIMIZERS}, lambda s: bindings(None, s) | numbers_of(s))
 
 
 def _powers(name: str, most: int, least: int = 0):

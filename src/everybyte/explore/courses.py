@@ -17,7 +17,7 @@ from sympy import Min
 
 from ..catalog import Model
 from ..formulas import SYMBOLS, bindings, symbols
-from ..setup import MASTER_GRADIENTS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS, Setup
+from ..setup import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS, PRECISIONS, Setup
 from ..theory import MARKS, Repeat, place_of, trace
 from ..theory.course import Plan, backwards, middles, structure
 from ..theory.letters import factor, text
@@ -365,7 +365,7 @@ def numbers_of(setup) -> dict[str, int]:
     return {
         "form": form_of(setup),
         "precision_no": PRECISIONS_OF_UPDATES.index(precision),
-        "optimizer_no": list(OPTIMIZERS).index(setup.optimizer),
+        "optimizer_no": COMMON_OPTIMIZERS.index(setup.optimizer),
         "impl_no": OPTIMIZER_IMPLS.index(setup.optimizer_impl),
     }
 
@@ -401,10 +401,10 @@ def _scores(model, eager):
     return eager or model.heads != model.kv_heads
 
 
-def updates_of(models: Sequence[Model], precisions=UPDATE_NUMBERS, optimizers=OPTIMIZERS, **also) -> dict:
+def updates_of(models: Sequence[Model], precisions=UPDATE_NUMBERS, optimizers=COMMON_OPTIMIZERS, **also) -> dict:
     """Cases of the optimizer's step by kind, precision, optimizer and implementation."""
     return {
-        (kind, precision, list(OPTIMIZERS).index(optimizer), impl): (
+        (kind, precision, COMMON_OPTIMIZERS.index(optimizer), impl): (
             model,
             Setup(**PRECISIONS_OF_UPDATES[precision], optimizer=optimizer, optimizer_impl=name, sequence=2, **also),
         )

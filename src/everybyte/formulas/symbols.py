@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import sympy
 
-from ..setup import DTYPE_BYTES, OPTIMIZERS
+from ..setup import COMMON_OPTIMIZERS, DTYPE_BYTES, OPTIMIZERS
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,19 @@ ends_apart = _switch(
     lambda s: s.fsdp and s.sharding_units == "block+ends",
 )  # fmt: skip
 no_sync = _switch("no_sync", "the last batch alone has its gradients sent", lambda s: s.no_sync)
+
+
+def _common(setup):
+    """The optimizer, whose states are as large as the weights; ValueError where they are not."""
+    row = OPTIMIZERS[setup.optimizer]
+    if not row.common:
+        raise ValueError(
+            f"Setup.optimizer: the formulas speak of {', '.join(COMMON_OPTIMIZERS)}, not of {setup.optimizer!r}, whose states or "
+            "temporaries have other sizes; eb.budget answers"
+        )
+    return row
+
+
 mixed = _of_setup(
     "cast_to_gather", r"[\text{cast to gather}]", "weights are cast before they are gathered", "0 or 1",
     lambda s: int(s.fsdp and s.dtypes.autocast),
@@ -146,7 +159,7 @@ m_w = _of_setup(
 s_b = _of_setup(
     "state_bytes", "s", "bytes of one number of optimizer state", "B", lambda s: DTYPE_BYTES[s.dtypes.states], True
 )
-n_s = _of_setup("states", "n_s", "optimizer states a parameter", "", lambda s: OPTIMIZERS[s.optimizer].states)
+n_s = _of_setup("states", "n_s", "optimizer states a parameter", "", lambda s: _common(s).states)
 n_c = _of_setup("loss_chunks", "n_c", "chunks asked for in the chunked loss", "", lambda s: s.loss_chunks, True)
 n_a = _of_setup(
     "accumulation", "n_a", "batches whose gradients add up before a step", "", lambda s: s.accumulation, True
@@ -166,12 +179,17 @@ half = _switch("half", "matrix products in 16 bits", lambda s: s.dtypes.compute 
 fp16 = _switch("fp16", "matrix products in fp16", lambda s: s.dtypes.compute == "fp16")
 master = _switch("master", "the optimizer has weights of its own", lambda s: s.dtypes.master)
 moved = _switch("moved", "gradients move to a buffer at once", lambda s: s.master_gradients == "fp32")
-adam = _switch("adam", "the optimizer is Adam or AdamW", lambda s: OPTIMIZERS[s.optimizer].algorithm == "adam")
+adam = _switch("adam", "the optimizer is Adam or AdamW", lambda s: _common(s).algorithm == "adam")
+adafactor = _switch("adafactor", "the optimizer is Adafactor", lambda s: s.optimizer == "adafactor")
+muon = _switch("muon", "the optimizer is Muon, with AdamW for the rest", lambda s: s.optimizer == "muon")
+adam8bit = _switch(
+    "adam8bit", "AdamW's states are in 8 bits", lambda s: OPTIMIZERS[s.optimizer].algorithm == "adam8bit"
+)
 foreach = _switch("foreach", "the optimizer steps all tensors together", lambda s: s.optimizer_impl == "foreach")
 loop = _switch("loop", "the optimizer steps tensor by tensor", lambda s: s.optimizer_impl == "loop")
 fused_adam = _switch(
     "fused_adam", "Adam's step is one kernel",
-    lambda s: s.optimizer_impl == "fused" and OPTIMIZERS[s.optimizer].algorithm == "adam",
+    lambda s: s.optimizer_impl == "fused" and _common(s).algorithm == "adam",
 )  # fmt: skip
 g = _of_setup(
     "gradient_bytes", "g", "bytes of one gradient as backward leaves it; 0 where it moves to a buffer", "B",

@@ -7,7 +7,16 @@ from typing import Any
 
 from .. import checks
 from ..catalog import Model, model
-from ..setup import ATTENTIONS, LOSSES, MASTER_GRADIENTS, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS, SHARDINGS, Setup
+from ..setup import (
+    ATTENTIONS,
+    COMMON_OPTIMIZERS,
+    LOSSES,
+    MASTER_GRADIENTS,
+    OPTIMIZER_IMPLS,
+    PRECISIONS,
+    SHARDINGS,
+    Setup,
+)
 from .recipe import Recipe
 
 SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
@@ -130,7 +139,7 @@ def _dropout() -> Iterator[tuple[Model, dict]]:
 
 def _optimizers() -> Iterator[tuple[Model, dict]]:
     rows = _crossed(
-        optimizer_impl=OPTIMIZER_IMPLS, optimizer=tuple(OPTIMIZERS)[::-1], precision=("bf16-mixed", "bf16-master", "bf16"),
+        optimizer_impl=OPTIMIZER_IMPLS, optimizer=COMMON_OPTIMIZERS[::-1], precision=("bf16-mixed", "bf16-master", "bf16"),
         sequence=(128, 1024),
     )  # fmt: skip
     for choice in rows:

@@ -1,13 +1,15 @@
 """The training step, in every precision, with one optimizer of PyTorch's."""
 
+import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from importlib import import_module
 
 import torch
 from torch import nn
 
-from ..setup import Setup
+from ..setup import OPTIMIZERS, Setup
 from .parallel import ShardedOptimizer, distribute
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -58,15 +60,63 @@ def move(weight, buffer):
     weight.grad = None
 
 
-def make_optimizer(setup: Setup) -> Callable:
-    """PyTorch's optimizer of `setup`, to be given the parameters."""
+class Muon:
+    """PyTorch's Muon for the blocks' matrices, and AdamW for embeddings, head, gains and biases, as Muon's authors train."""
+
+    def __init__(self, parameters, hidden, **impl):
+        sorted_out = list(zip(parameters, hidden, strict=True))
+        matrices, others = [p for p, inside in sorted_out if inside], [p for p, inside in sorted_out if not inside]
+        self.both = [torch.optim.Muon(matrices, lr=1e-3)] if matrices else []
+        self.both.append(torch.optim.AdamW(others, lr=3e-4, **impl))
+        self.param_groups = [group for one in self.both for group in one.param_groups]
+
+    def step(self):
+        for optimizer in self.both:
+            optimizer.step()
+
+    def zero_grad(self):
+        for optimizer in self.both:
+            optimizer.zero_grad()
+
+
+def hidden_matrices(module: nn.Module) -> list[bool]:
+    """Which of its trained parameters are matrices of a block, one of many alike: these are Muon's."""
+    trained = ((name, p) for name, p in module.named_parameters() if p.requires_grad)
+    return [p.dim() == 2 and any(part.isdigit() for part in name.split(".")) for name, p in trained]
+
+
+def make_optimizer(setup: Setup, hidden: list[bool] = ()) -> Callable:
+    """The optimizer of `setup`, to be given the parameters.
+
+    Args:
+        hidden: for `muon`, which of them are matrices of blocks.
+
+    Raises:
+        ValueError: where the optimizer's package is not installed.
+    """
     impl = {"foreach": setup.optimizer_impl == "foreach", "fused": setup.optimizer_impl == "fused"}
     return {
         "sgd": lambda p: torch.optim.SGD(p, lr=1e-3, **impl),
         "momentum": lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9, **impl),
         "adam": lambda p: torch.optim.Adam(p, lr=3e-4, **impl),
         "adamw": lambda p: torch.optim.AdamW(p, lr=3e-4, **impl),
+        "lion": lambda p: _package(setup, "lion_pytorch").Lion(p, lr=1e-4),
+        "adafactor": lambda p: torch.optim.Adafactor(p, lr=1e-2, foreach=impl["foreach"]),
+        "muon": lambda p: Muon(p, hidden, **impl),
+        "adamw8bit": lambda p: _package(setup, "bitsandbytes").optim.AdamW8bit(p, lr=3e-4),
+        "paged-adamw8bit": lambda p: _package(setup, "bitsandbytes").optim.PagedAdamW8bit(p, lr=3e-4),
     }[setup.optimizer]
+
+
+def _package(setup, name):
+    logging.getLogger(name).setLevel(logging.ERROR)  # bitsandbytes says which kernels the CPU has not
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ValueError(
+            f"Setup.optimizer: {setup.optimizer!r} needs {OPTIMIZERS[setup.optimizer].package}, which is not installed: "
+            "pip install everybyte[adapters]"
+        ) from error
 
 
 class Trainer:
@@ -85,7 +135,7 @@ class Trainer:
         self.called = distribute(self.module, setup)  # the module itself, or what averages its gradients over GPUs
         self.accumulation, self.no_sync = setup.accumulation, setup.no_sync
         trained = [p for p in self.module.parameters() if p.requires_grad]
-        make = make_optimizer(setup)
+        make = make_optimizer(setup, hidden_matrices(self.module))
         if precision.master:
             make = partial(MasterWeights, make=make, gradients=setup.master_gradients)
         self.optimizer = ShardedOptimizer(trained, make) if setup.sharding == "zero1" else make(trained)

@@ -9,11 +9,12 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..setup import DTYPE_BYTES
+from ..catalog.weights import weights
+from ..setup import DTYPE_BYTES, OPTIMIZERS
 from .buckets import buckets
 from .letters import Letter, factor, text, up
 from .schedule import Loop, Repeat, nested, stretched
-from .training import Step
+from .training import Optimizer, Step
 
 #: The parts of a step's memory, in the order in which they are stacked; and what steps on several GPUs have besides.
 PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss")
@@ -96,7 +97,15 @@ def structure(model, setup):
         setup.master_gradients, setup.checkpointing, setup.sharding, setup.sharding_units, setup.offload, setup.buckets,
         setup.no_sync, min(setup.gpus // setup.replicas, 2), min(setup.replicas, 2), setup.gpus > 1, setup.accumulation > 1,
     )  # fmt: skip
-    return trivial, head, features, switches
+    return trivial, head, features, switches, _thresholds(model, setup)
+
+
+def _thresholds(model, setup):
+    """Which of an 8-bit optimizer's states are quantized, and which are paged: by the weights' sizes."""
+    if OPTIMIZERS[setup.optimizer].algorithm != "adam8bit":
+        return ()
+    least = Optimizer.QUANTIZED, Optimizer.PAGED
+    return tuple(tuple(weight.numbers >= size for size in least) for weight in weights(model) if weight.count)
 
 
 _COURSES: OrderedDict = OrderedDict()
