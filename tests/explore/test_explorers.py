@@ -28,6 +28,7 @@ EXPLORERS = {
     "offloading": explore.offloading,
     "zero": explore.zero,
     "sharding": explore.sharding,
+    "optimizers": explore.optimizers,
 }
 PAGE = Path(__file__).with_name("page.mjs").read_text(encoding="utf-8")
 PLAY = """

@@ -66,7 +66,9 @@ TRUTH = {
     "model": "gpt2", "gpu": GPU.title, "precision": "bf16-mixed", "batch": 4, "sequence": 256, "tokens": 1024, "layers": 12,
     "parameters": P, "embeddings": V * H + 1024 * H, "embeddings_share": (V + 1024) * H / P, "head_again": V * H,
     "bytes_per_parameter": 16, "states": 16 * P, "weights_fp32": 4 * P, "weights_bf16": 2 * P,
-    "adam_states": 8 * P, "momentum_states": 4 * P, "adam_share": 0.5, "fp16_smallest": 2**-24, "fp16_largest": 65_504,
+    "adam_states": 8 * P, "momentum_states": 4 * P,
+    "adafactor_states": 4 * (V + 1024 + 4 * H + L * 29 * H),  # of a block, 16 H of rows and columns, 13 H in vectors
+    "adam_share": 0.5, "fp16_smallest": 2**-24, "fp16_largest": 65_504,
     "bf16_largest": (2 - 2**-7) * 2.0**127, "bf16_spacing": 2**-7, "bf16_lost": 2**-8, "fp32_lost": 2**-24,
     "fp16_vanishing": sqrt(2**-25 / 0.001), "half_of_adam": 4 * P, "states_autocast": 16 * P, "states_master": 16 * P,
     "states_bf16": 8 * P, "master": 4 * P, "gradients": 4 * P,

@@ -11,6 +11,7 @@ from .formats import formats
 from .loss import loss
 from .model import model
 from .offloading import offloading
+from .optimizers import optimizers
 from .parameters import parameters
 from .pictures import Lines, Ranges, Stack
 from .planning import planning
@@ -36,6 +37,7 @@ __all__ = [
     "Slider",
     "Stack",
     "offloading",
+    "optimizers",
     "parameters",
     "planning",
     "precision",

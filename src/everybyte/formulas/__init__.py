@@ -1,6 +1,6 @@
 """The formulas of the book, in sympy: the notation, the registry, one module for each topic."""
 
-from . import checkpointing, compute, formats, parameters, sharding, states, step, workspaces, zero  # noqa: F401  each fills the registry
+from . import checkpointing, compute, formats, optimizers, parameters, sharding, states, step, workspaces, zero  # noqa: F401  each fills the registry
 from .registry import Amount, Formula, bindings, formula, registry
 from .symbols import SYMBOLS
 

@@ -217,6 +217,7 @@ NUMBERS = {
     "weights_fp32": ("bytes", lambda c: c.at("weights", precision="fp32")),
     "weights_bf16": ("bytes", lambda c: c.at("weights", precision="bf16")),
     "adam_states": ("bytes", lambda c: c.at("optimizer.states", optimizer="adamw", precision="fp32")),
+    "adafactor_states": ("bytes", lambda c: c.at("states.adafactor", precision="fp32")),
     "momentum_states": ("bytes", lambda c: c.at("optimizer.states", optimizer="momentum", precision="fp32")),
     "adam_share": (
         "share",
