@@ -83,7 +83,9 @@ class Fit:
     @cached_property
     def nearest_setup(self) -> Rung | None:
         """The cheapest `Rung` of `plan` that fits this GPU; None where there is none, or no such step is derived."""
-        return plan(self.model, self.setup, self.gpu, self.headroom).best if self._planned else None
+        if not isinstance(self.model, Model) or not self._planned:
+            return None
+        return plan(self.model, self.setup, self.gpu, self.headroom).best
 
     @property
     def _planned(self):

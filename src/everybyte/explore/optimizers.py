@@ -1,14 +1,14 @@
 """Chapter 24's explorer: what each optimizer keeps, beside weights and gradients."""
 
 from ..catalog import Gpu, Model
-from ..setup import OPTIMIZERS, Setup
+from ..setup import OPTIMIZERS, OptimizerName, Setup
 from .controls import Choice, precision_label, shared
 from .explorer import Explorer
 from .pictures import Stack
 
 #: Optimizer -> the switch of the formula of its states, where these are no number of tensors as large as the weights.
 OWN = {"adafactor": "adafactor", "adamw8bit": "adam8bit", "muon": "muon"}
-_NAMES = ("sgd", "adafactor", "adamw8bit", "momentum", "lion", "muon", "adamw")
+_NAMES: tuple[OptimizerName, ...] = ("sgd", "adafactor", "adamw8bit", "momentum", "lion", "muon", "adamw")
 
 
 def optimizers(
