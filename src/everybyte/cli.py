@@ -127,7 +127,13 @@ def _add_rehearsal(parser):
     parser.add_argument("--set-up", action="store_true", help="make or mend the environment that it runs in")
     parser.add_argument("--torch", default="2.13.0", metavar="VERSION", help="for --set-up (default 2.13.0)")
     parser.add_argument("--grid", action="store_true", help="rehearse the labs' grid, going on where it stopped")
-    parser.add_argument("--out", default="labs/rehearsals", metavar="FOLDER", help="for --grid")
+    parser.add_argument(
+        "--recheck",
+        type=int,
+        metavar="N",
+        help="rehearse N steps of the grid again: the reference has changed, and they not",
+    )
+    parser.add_argument("--out", default="labs/rehearsals", metavar="FOLDER", help="for --grid and --recheck")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="for --grid: steps at once (default 2)")
 
 
@@ -369,17 +375,20 @@ def _rehearse(options):
     def say(text):
         print(text, file=sys.stderr)
 
-    if sum(map(bool, (options.script, options.grid))) != 1 and not options.set_up:
+    if sum(map(bool, (options.script, options.grid, options.recheck is not None))) != 1 and not options.set_up:
         raise ValueError(
-            "rehearse: nothing to run; allowed: everybyte rehearse -- python train.py ..., --grid, or --set-up"
+            "rehearse: nothing to run; allowed: everybyte rehearse -- python train.py ..., --grid, --recheck, or --set-up"
         )
     if options.set_up:
         where = rehearsal.set_up(torch=options.torch, say=say)
-        if not options.grid and not options.script:
+        if not options.grid and not options.script and options.recheck is None:
             said = where.manifest | {"folder": str(where.folder)}
             return said, f"{where.folder.name}: PyTorch {where.manifest['torch']}, no GPU and nothing of NVIDIA's"
     if rehearsal.place.real_gpu():
         say("This machine has a GPU: `everybyte measure` says more than a rehearsal.")
+    if options.recheck is not None:
+        shelf = rehearsal.recheck(options.gpu, options.out, count=options.recheck, workers=options.workers, say=say)
+        return shelf.head, f"{shelf.path}: {shelf.head['rechecked']} steps of {len(shelf.found)} came out as they stand"
     if options.grid:
         shelf = rehearsal.rehearse_grid(options.gpu, options.out, workers=options.workers, say=say)
         return shelf.head | {"rehearsed": len(shelf.found)}, f"{shelf.path}: {len(shelf.found)} steps rehearsed, no GPU"

@@ -4,7 +4,7 @@ import pytest
 
 import everybyte as eb
 from everybyte.lab import Configuration
-from everybyte.rehearsal import read, rehearse, rehearse_grid, steps
+from everybyte.rehearsal import read, recheck, rehearse, rehearse_grid, steps
 
 SMALL = eb.Model(name="small", layers=2, width=64, heads=2, vocabulary=1001, positions=64)
 SETUP = eb.Setup(batch=2, sequence=64, precision="bf16-mixed")
@@ -62,6 +62,24 @@ def test_the_grid_goes_on_where_it_stopped(here, tmp_path):
     assert "1 of them now, 0 failed" in said[-1] and set(again.found) == {(SMALL, c.setup) for c in wanted}
     assert read(tmp_path / "h200.jsonl").found.keys() == again.found.keys() and not again.stale
     assert not (tmp_path / "h200.jsonl.part").exists()
+
+
+def test_a_file_of_another_reference_is_rechecked_or_refused(here, tmp_path):
+    wanted = [Configuration("test", SMALL, SETUP.replace(batch=b)) for b in (1, 2)]
+    path = rehearse_grid("h200", tmp_path, configurations=wanted, workers=1, say=lambda _: None).path
+    today = path.read_text()
+    old = today.replace(read(path).head["fingerprint"], 64 * "0")
+    path.write_text(old)
+    assert read(path).stale
+    found = recheck("h200", tmp_path, count=2, workers=1, say=lambda _: None)
+    assert (
+        not found.stale and found.head["rechecked"] == 2 and path.read_text().splitlines()[1:] == today.splitlines()[1:]
+    )
+    wrong = old.replace(f'"requested": {next(iter(found.found.values())).requested}', '"requested": 5')
+    path.write_text(wrong)
+    with pytest.raises(ValueError, match=r"^rehearse\.recheck: 1 of 2 steps come out otherwise"):
+        recheck("h200", tmp_path, count=2, workers=1, say=lambda _: None)
+    assert path.read_text() == wrong
 
 
 def test_what_ran_on_no_rehearsal_s_device_is_refused(monkeypatch):

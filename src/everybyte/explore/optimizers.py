@@ -27,10 +27,9 @@ def optimizers(
     from ..formulas.symbols import SYMBOLS, P, n_s, s_b
 
     start = optimizer or (setup.optimizer if setup else "adamw")
-    kinds = {
-        name: {"states": OPTIMIZERS[name].states or 0} | {switch: int(name == o) for o, switch in OWN.items()}
-        for name in _NAMES
-    }
+    kinds: dict[str, dict[str, object]] = {}
+    for name in _NAMES:
+        kinds[name] = {"states": OPTIMIZERS[name].states or 0, **{switch: int(name == o) for o, switch in OWN.items()}}
     controls = [
         shared("model", model and model.name),
         shared("precision", setup and precision_label(setup)),
@@ -38,8 +37,8 @@ def optimizers(
         shared("gpu", gpu and gpu.name),
     ]
     states = n_s * s_b * P
-    for name, switch in OWN.items():
-        states += SYMBOLS[switch].symbol * formula(f"states.{name}").expr
+    for own, switch in OWN.items():
+        states += SYMBOLS[switch].symbol * formula(f"states.{own}").expr
     parts = [
         ("parameters", "weights", "weights"),
         ("gradients", "gradients", "gradients"),

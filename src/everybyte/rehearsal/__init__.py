@@ -8,9 +8,9 @@ and the labs' grid (`steps`, `shelf`). Importing this loads no torch.
 from .place import set_up
 from .result import Rehearsal, ScriptRehearsal
 from .script import rehearse_script
-from .shelf import Shelf, read, rehearse_grid, shipped
+from .shelf import Shelf, read, recheck, rehearse_grid, shipped
 from .steps import rehearse
 
 __all__ = [
-    "Rehearsal", "ScriptRehearsal", "Shelf", "read", "rehearse", "rehearse_grid", "rehearse_script", "set_up", "shipped",
+    "Rehearsal", "ScriptRehearsal", "Shelf", "read", "recheck", "rehearse", "rehearse_grid", "rehearse_script", "set_up", "shipped",
 ]  # fmt: skip

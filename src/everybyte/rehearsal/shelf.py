@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from .. import checks
 from ..catalog import Model, gpu
@@ -162,6 +163,44 @@ def rehearse_grid(
     return read(path)
 
 
+def recheck(
+    gpu_name: str = "h200",
+    out: str | os.PathLike = "labs/rehearsals",
+    *,
+    count: int = 48,
+    workers: int = WORKERS,
+    folder: str | os.PathLike | None = None,
+    say: Callable[[str], None] = print,
+) -> Shelf:
+    """Rehearse `count` steps of a file again, spread over the grid, with today's reference step; where each line comes out as it
+    stands, the file is today's, and its first line says how many were `rechecked`.
+
+    For a change of the reference step that should change no step of the grid, such as a new optimizer.
+
+    Raises:
+        ValueError: where a step comes out otherwise, or with another PyTorch: `rehearse_grid` makes the file anew.
+    """
+    path = Path(out) / f"{gpu_name}.jsonl"
+    there = read(path)
+    checks.whole("rehearse", "recheck", count, 1, len(there.found))
+    chosen = list(there.found)[:: max(1, len(there.found) // count)]
+    wanted = [Configuration("recheck", model, setup) for model, setup in chosen]
+    with TemporaryDirectory() as beside:
+        again = rehearse_grid(gpu_name, beside, configurations=wanted, workers=workers, folder=folder, say=say)
+    same = {name: again.head[name] for name in again.head.keys() - {"fingerprint"}}
+    different = [
+        step for step in chosen if step not in again.found or line_of(again.found[step]) != line_of(there.found[step])
+    ]
+    if different or any(there.head[name] != value for name, value in same.items()):
+        what = f"{different[0][0].name}, {different[0][1]}" if different else "PyTorch or the GPU"
+        raise ValueError(
+            f"rehearse.recheck: {len(different)} of {len(chosen)} steps come out otherwise, first {what}; allowed: --grid, anew"
+        )
+    _write(path, again.head | {"rechecked": len(chosen)}, there.found.values())
+    say(f"{path}: {len(chosen)} of {len(there.found)} rehearsed again, and each came out as it stands")
+    return read(path)
+
+
 def peaks(only: Iterable[str] = ()) -> list[Configuration]:
     """The grid's steps, each once, however it is timed: without variants that a setup does not say."""
     plain = [c for c in grid(only) if not (c.expandable or c.limit or (c.tf32 and not c.recipe))]
@@ -176,7 +215,7 @@ def _there(path, head):
                 shelf = read(old)
             except ValueError:
                 continue
-            if shelf.head == head:
+            if {name: said for name, said in shelf.head.items() if name != "rechecked"} == head:
                 return dict(shelf.found)
     return {}
 
