@@ -172,8 +172,8 @@ def recheck(
     folder: str | os.PathLike | None = None,
     say: Callable[[str], None] = print,
 ) -> Shelf:
-    """Rehearse `count` steps of a file again, spread over the grid, with today's reference step; where each line comes out as it
-    stands, the file is today's, and its first line says how many were `rechecked`.
+    """Rehearse `count` steps of a file again, spread over the grid, with today's reference step; where each asks for what the
+    file says, the file is today's, and its first line says how many were `rechecked`.
 
     For a change of the reference step that should change no step of the grid, such as a new optimizer.
 
@@ -189,7 +189,7 @@ def recheck(
         again = rehearse_grid(gpu_name, beside, configurations=wanted, workers=workers, folder=folder, say=say)
     same = {name: again.head[name] for name in again.head.keys() - {"fingerprint"}}
     different = [
-        step for step in chosen if step not in again.found or line_of(again.found[step]) != line_of(there.found[step])
+        step for step in chosen if step not in again.found or _decided(again.found[step]) != _decided(there.found[step])
     ]
     if different or any(there.head[name] != value for name, value in same.items()):
         what = f"{different[0][0].name}, {different[0][1]}" if different else "PyTorch or the GPU"
@@ -197,8 +197,18 @@ def recheck(
             f"rehearse.recheck: {len(different)} of {len(chosen)} steps come out otherwise, first {what}; allowed: --grid, anew"
         )
     _write(path, again.head | {"rechecked": len(chosen)}, there.found.values())
-    say(f"{path}: {len(chosen)} of {len(there.found)} rehearsed again, and each came out as it stands")
+    say(f"{path}: {len(chosen)} of {len(there.found)} rehearsed again, and each asks for what stands there")
     return read(path)
+
+
+def _decided(rehearsal):
+    """What the step decides. What is allocated and reserved for it also depends on the steps before it in the same worker."""
+    said = line_of(rehearsal)
+    return (
+        {name: said.get(name) for name in ("requested", "workspace", "phases", "at")}
+        if not rehearsal.oom
+        else "out of memory"
+    )
 
 
 def peaks(only: Iterable[str] = ()) -> list[Configuration]:
