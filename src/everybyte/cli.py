@@ -388,7 +388,10 @@ def _rehearse(options):
         say("This machine has a GPU: `everybyte measure` says more than a rehearsal.")
     if options.recheck is not None:
         shelf = rehearsal.recheck(options.gpu, options.out, count=options.recheck, workers=options.workers, say=say)
-        return shelf.head, f"{shelf.path}: {shelf.head['rechecked']} of {len(shelf.found)} steps ask for what stands there"
+        return (
+            shelf.head,
+            f"{shelf.path}: {shelf.head['rechecked']} of {len(shelf.found)} steps ask for what stands there",
+        )
     if options.grid:
         shelf = rehearsal.rehearse_grid(options.gpu, options.out, workers=options.workers, say=say)
         return shelf.head | {"rehearsed": len(shelf.found)}, f"{shelf.path}: {len(shelf.found)} steps rehearsed, no GPU"

@@ -123,20 +123,12 @@ def _held(model, shards):
 def _updated(model, setup):
     """Bytes that the optimizer's step and the sum of the gradients read and write: on the GPU, in the host's memory."""
     dtypes = setup.dtypes
-    own = DTYPE_BYTES[dtypes.master or dtypes.weights]
     held = added = _held(model, setup.gpus // setup.replicas if setup.fsdp else 1)
     if setup.sharding == "zero1":
         held = -(-held // setup.gpus)
     adding = setup.accumulation - (setup.sharding != "zero1")  # there the first batch, too, finds a buffer
     # Beside the new gradient, the sum is read and written.
-    row = OPTIMIZERS[setup.optimizer]
-    if row.passes is None:
-        raise ValueError(
-            f"plan.setup: the step of optimizer {setup.optimizer!r} is matrix products, whose time is not derived; allowed: "
-            f"{', '.join(name for name, other in OPTIMIZERS.items() if other.passes)}; eb.fit and eb.budget answer for its memory"
-        )
-    updated = own * row.passes[row.impls.index(setup.optimizer_impl)] + row.quantized
-    states = updated * held + 2 * DTYPE_BYTES[dtypes.weights] * adding * added
+    states = setup.update_bytes * held + 2 * DTYPE_BYTES[dtypes.weights] * adding * added
     return (0, states) if setup.offload == "cpu" else (states, 0)
 
 

@@ -300,6 +300,19 @@ class Setup:
         """The data type of each role under this setup's `precision`."""
         return PRECISIONS[self.precision]
 
+    @property
+    def update_bytes(self) -> int:
+        """Bytes that the optimizer's step reads and writes for each parameter; ValueError where its time is not theirs."""
+        row = OPTIMIZERS[self.optimizer]
+        if row.passes is None:
+            raise ValueError(
+                f"plan.setup: the step of optimizer {self.optimizer!r} is matrix products, whose time is not derived; allowed: "
+                f"{', '.join(name for name, other in OPTIMIZERS.items() if other.passes)}; eb.fit and eb.budget answer for its "
+                "memory"
+            )
+        own = DTYPE_BYTES[self.dtypes.master or self.dtypes.weights]
+        return own * row.passes[row.impls.index(self.optimizer_impl)] + row.quantized
+
     def replace(self, **changes) -> "Setup":
         """A copy with some fields changed, checked again. The optimizer's usual implementation becomes the other's usual one."""
         if changes.get("optimizer") in OPTIMIZERS and self.optimizer_impl == OPTIMIZERS[self.optimizer].impls[0]:

@@ -6,7 +6,7 @@ from tqdm.auto import tqdm
 
 from ..dryrun import Trace
 from ..dryrun.modules import workload
-from ..setup import DTYPE_BYTES, OPTIMIZERS, Setup
+from ..setup import DTYPE_BYTES, Setup
 from .looks import inputs, subject
 
 #: As CUDA's allocator does.
@@ -83,9 +83,7 @@ class Counting:
             setup.master_gradients
         ]
         numbers = trace.parts_at("after_backward")["gradients"] // each
-        passes = OPTIMIZERS[setup.optimizer].passes[setup.optimizer_impl == "fused"]
-        states = DTYPE_BYTES[dtypes.master or dtypes.weights] * passes * numbers
-        return states + 2 * DTYPE_BYTES[dtypes.weights] * (setup.accumulation - 1) * numbers
+        return setup.update_bytes * numbers + 2 * DTYPE_BYTES[dtypes.weights] * (setup.accumulation - 1) * numbers
 
     def _all_batches(self, setup, read):
         """Of many batches that add up: two of them, and as often as there are others what a third one adds."""
