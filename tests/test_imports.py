@@ -50,13 +50,13 @@ MAY = {
     "budget": STATED | {"theory", "allocator"},
     "allocator": GROUND,
     "leaking": GROUND,
-    "evidence": STATED | {"allocator"},
+    "evidence": STATED | {"allocator", "draw"},
     "diagnosis": BUDGET | PLANNING | {"allocator", "evidence"},
     "headroom": STATED,
     "plan": BUDGET | {"headroom"},
     "fit": BUDGET | {"headroom", "plan"},
     "draw": BUDGET,
-    "explore": DRAW | PLANNING | {"allocator"},
+    "explore": DRAW | PLANNING | {"allocator", "dryrun"},
     "teach": DRAW | PLANNING | {"settling", "evidence"},
     "reference": STATED,
     "dryrun": COUNTED | {"allocator"},
@@ -74,8 +74,6 @@ MAY = {
 #: What a function alone may import from above, when it is called: what fits a model that is not derived yet, derives it;
 #: a derivation's figure, explorer and fit.
 LATE = {
-    ("evidence", "draw"),
-    ("explore", "dryrun"),
     ("fit", "deriving"),
     ("plan", "deriving"),
     ("derivation", "draw"),
