@@ -20,7 +20,7 @@ def built(tmp_path_factory):
     ran = edition.fresh(edition.ROOT / "notebooks" / f"{SLUG}.ipynb", 240)
     with pytest.MonkeyPatch.context() as patch:
         for module in (edition, slides):
-            patch.setattr(module, "fresh", lambda path, timeout: copy.deepcopy(ran))
+            patch.setattr(module, "kept", lambda path, timeout, anew=False: copy.deepcopy(ran))
             module.build(folder / module.__name__, only=[SLUG])
     return folder
 

@@ -1,5 +1,6 @@
 """Sphinx's settings for the static edition; tools/site.py prepares the sources and calls it."""
 
+import importlib.metadata
 import tomllib
 from pathlib import Path
 
@@ -8,7 +9,7 @@ _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
 
 project = "Every Byte"
 author = _PROJECT["authors"][0]["name"]
-version = release = _PROJECT["version"]
+version = release = importlib.metadata.version("everybyte")
 copyright = f"{author}; text and figures CC BY 4.0, code MIT"
 language = "en"
 needs_sphinx = "8.2"
