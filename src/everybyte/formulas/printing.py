@@ -59,6 +59,12 @@ class _Numpy(_Python):
     def _print__MinOf(self, expr):
         return self._fold("numpy.minimum", expr.args)
 
+    def _print_And(self, expr):
+        return "(" + " & ".join(f"({self._print(arg)})" for arg in expr.args) + ")"
+
+    def _print_Or(self, expr):
+        return "(" + " | ".join(f"({self._print(arg)})" for arg in expr.args) + ")"
+
     def _fold(self, function, args):
         first, *rest = map(self._print, args)
         for arg in rest:
