@@ -50,6 +50,14 @@ def test_real_models_on_many_gpus(name, changes):
     assert not grid.disagreements(eb.model(name), setup)
 
 
+def test_a_step_whose_gradients_the_theory_got_wrong_is_refused():
+    """Of the random steps, 23398: some of the experts' gradients stand longer than derived."""
+    model, setup, _ = grid.everything(23398)
+    with pytest.raises(ValueError, match=r"^Setup\.no_sync: True with the experts .*eb\.dry_run"):
+        eb.budget(model, setup)
+    assert not grid.disagreements(model, setup.replace(sharding_units="block"))
+
+
 def test_no_model_of_the_catalog_gets_a_number_of_another_architecture():
     """Each model is refused by name, or its family's small twin agrees with the dry run."""
     agreed = 0
