@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "everybyte"
 
-GROUND = {"checks", "units", "tables"}
+GROUND = {"checks", "units", "tables", "witness"}
 STATED = GROUND | {"catalog", "setup"}
 FORMULAS = STATED | {"theory", "formulas"}
 BUDGET = FORMULAS | {"budget", "allocator"}
@@ -43,6 +43,7 @@ MAY = {
     "checks": set(),
     "units": {"checks"},
     "tables": {"checks", "units"},
+    "witness": {"tables", "units"},
     "catalog": GROUND,
     "setup": GROUND | {"catalog"},
     "theory": STATED | {"allocator"},
@@ -85,6 +86,7 @@ WITHOUT = {
     "checks",
     "units",
     "tables",
+    "witness",
     "allocator",
     "catalog",
     "setup",

@@ -8,16 +8,15 @@ from .allocator import Reserved, Settings, play
 from .catalog import Gpu, Model
 from .catalog import gpu as find_gpu
 from .setup import Setup
-from .tables import Table
 from .theory import MARKS, PEAKS, letters, place_of, trace
 from .theory.asking import requests as asked_for
-from .units import text
+from .witness import Witness
 
 __all__ = ["PEAKS", "Budget", "budget", "course_of", "not_derived", "peaks"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Budget:
+class Budget(Witness):
     """A prediction in bytes.
 
     Attributes:
@@ -30,6 +29,8 @@ class Budget:
         host: bytes of each part in the memory of the CPU, for each GPU, from backward to the optimizer's step; empty without
             offload. As PyTorch asks for them: what it pins, its allocator rounds up to a power of two.
     """
+
+    witness = "predict"
 
     model: Model
     setup: Setup
@@ -96,31 +97,6 @@ class Budget:
         gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
         asked = asked_for(course_of(self.model, self.setup), letters(self.model, self.setup), gpu.cublas_workspace)
         return play(asked, configuration, memory, gpu.memory)
-
-    def table(self) -> Table:
-        """Each part at the peak and at the ends of the phases, in bytes."""
-        columns = {"at the peak": self.parts} | {name.replace("_", " "): live for name, live in self.moments.items()}
-        names = [part for part in self.parts if any(live.get(part) for live in columns.values())]
-        rows = [[part, *(live.get(part, 0) for live in columns.values())] for part in names]
-        return Table(["part (B)", *columns], [*rows, ["total", *(sum(live.values()) for live in columns.values())]])
-
-    def __repr__(self):
-        return f"Budget({self.model.name}: peak {text(self.peak)}, {self.peak:,} B, in the {self.peak_at})"
-
-    def _repr_html_(self):
-        return self.table()._repr_html_()
-
-    def as_dict(self) -> dict:
-        """As JSON holds it: whole bytes."""
-        return {
-            "witness": "predict",
-            "model": {"name": self.model.name, "parameters": int(self.model.parameters)},
-            "setup": self.setup.as_dict(),
-            "parts": self.parts,
-            "phases": self.phases,
-            "peak": self.peak,
-            "peak_at": self.peak_at,
-        } | ({"host": self.host} if self.host else {})
 
 
 #: The order of a budget's phases.

@@ -10,6 +10,7 @@ from .. import checks, units
 from ..catalog import Described
 from ..setup import LIMITS, Setup
 from ..tables import Table
+from ..witness import Witness
 from . import printing
 from .forms import Form, combine
 from .ranges import Range
@@ -78,8 +79,8 @@ class Region:
     condition: object
 
 
-@dataclass(frozen=True, eq=False)
-class Point:
+@dataclass(frozen=True, eq=False, repr=False)
+class Point(Witness):
     """A derivation's bytes at one batch and sequence, as any witness says them.
 
     Attributes:
@@ -87,6 +88,8 @@ class Point:
         phases: live bytes between steps (`rest`), after each phase, and the most in the optimizer's step (`step`).
         moments: phase -> bytes of each part at its end. host: of each part in the memory of the CPU, after backward.
     """
+
+    witness = "derive"
 
     model: Described
     setup: Setup
@@ -117,18 +120,6 @@ class Point:
         """What lives at the peak: (owner, part, tensors, bytes), most bytes first, all blocks' gathered as `blocks.*`."""
         return list(self.owned)
 
-    def as_dict(self) -> dict:
-        """As JSON holds it: whole bytes."""
-        return {
-            "witness": "derive",
-            "model": {"name": self.model.name, "parameters": int(self.model.parameters)},
-            "setup": self.setup.as_dict(),
-            "parts": self.parts,
-            "phases": self.phases,
-            "peak": self.peak,
-            "peak_at": self.peak_at,
-        } | ({"host": self.host} if self.host else {})
-
     def table(self) -> Table:
         """Parts at the peak, phases, and the peak."""
         rows = [(name, size, units.text(size)) for name, size in self.parts.items() if size]
@@ -140,9 +131,6 @@ class Point:
     def __repr__(self):
         s = self.setup
         return f"<{self.model.name}, batch {s.batch}, sequence {s.sequence}: peak {units.exact(self.peak)}, in {self.peak_at}>"
-
-    def _repr_html_(self):
-        return self.table()._repr_html_()
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,7 @@ from ..allocator import Reserved, Settings, play
 from ..catalog import Described, Gpu
 from ..catalog import gpu as find_gpu
 from ..setup import Setup
-from ..tables import Table
-from ..units import text
+from ..witness import Witness
 from .requests import requests
 from .tracker import Allocation, Change, is_loss
 
@@ -22,7 +21,7 @@ PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Trace:
+class Trace(Witness):
     """One steady training step, counted.
 
     Attributes:
@@ -34,6 +33,8 @@ class Trace:
             first weight on until the steady step, with the first update between the marks `states` and `states made`.
         flops: floating-point operations of the step's matrix products.
     """
+
+    witness = "dry run"
 
     model: Described
     setup: Setup
@@ -150,28 +151,3 @@ class Trace:
         """
         gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
         return play(requests(self, gpu.cublas_workspace), configuration, memory, gpu.memory)
-
-    def table(self) -> Table:
-        """Each part at the peak and at the ends of the phases, in bytes, as a budget's."""
-        columns = {"at the peak": self.parts} | {name.replace("_", " "): self.parts_at(name) for name in self.marks}
-        names = [part for part in self.parts if any(live[part] for live in columns.values())]
-        rows = [[part, *(live[part] for live in columns.values())] for part in names]
-        return Table(["part (B)", *columns], [*rows, ["total", *(sum(live.values()) for live in columns.values())]])
-
-    def __repr__(self):
-        return f"Trace({self.model.name}: peak {text(self.peak)}, {self.peak:,} B, in the {self.peak_at})"
-
-    def _repr_html_(self):
-        return self.table()._repr_html_()
-
-    def as_dict(self) -> dict:
-        """As JSON holds it: whole bytes."""
-        return {
-            "witness": "dry run",
-            "model": {"name": self.model.name, "parameters": int(self.model.parameters)},
-            "setup": self.setup.as_dict(),
-            "parts": self.parts,
-            "phases": self.phases,
-            "peak": self.peak,
-            "peak_at": self.peak_at,
-        } | ({"host": self.host} if self.host else {})
