@@ -272,51 +272,33 @@ def _cause(said):
 _EXPANDABLE = "PYTORCH_ALLOC_CONF=expandable_segments:True, before the first tensor"
 
 
+#: Cause -> what ends it, whatever the run; of the others the run decides.
+_FIRST = {
+    "limit": Advice(
+        what="raise the share: set_per_process_memory_fraction, per_process_memory_fraction", why="the GPU has more"
+    ),
+    "refused": Advice(
+        what="look for a limit: set_per_process_memory_fraction, a virtual GPU's share, Windows' page file",
+        why="the GPU itself has enough",
+    ),
+    "shared": Advice(
+        what="switch the driver's fallback to host memory off, and see what the GPU alone takes",
+        why="beyond the GPU it is slow, and ends anyhow",
+    ),
+    "others": Advice(
+        what="end the other processes, or take another GPU: nvidia-smi names them", why="they hold it", costs="none"
+    ),
+    "tensor": Advice(
+        what="look at the shape of what was asked for", why="an index or a square of the sequence; no switch helps"
+    ),
+    "outside": Advice(
+        what="count contexts and communicators: one process a GPU, fewer process groups", why="none of it is a tensor"
+    ),
+}
+
+
 def _advice(cause, said, model, setup, card, configuration):
-    found: list[Advice] = []
-    if cause == "limit":
-        found.append(
-            Advice(
-                what="raise the share: set_per_process_memory_fraction, per_process_memory_fraction",
-                why="the GPU has more",
-            )
-        )
-    if cause == "refused":
-        found.append(
-            Advice(
-                what="look for a limit: set_per_process_memory_fraction, a virtual GPU's share, Windows' page file",
-                why="the GPU itself has enough",
-            )
-        )
-    if cause == "shared":
-        found.append(
-            Advice(
-                what="switch the driver's fallback to host memory off, and see what the GPU alone takes",
-                why="beyond the GPU it is slow, and ends anyhow",
-            )
-        )
-    if cause == "others":
-        found.append(
-            Advice(
-                what="end the other processes, or take another GPU: nvidia-smi names them",
-                why="they hold it",
-                costs="none",
-            )
-        )
-    if cause == "tensor":
-        found.append(
-            Advice(
-                what="look at the shape of what was asked for",
-                why="an index or a square of the sequence; no switch helps",
-            )
-        )
-    if cause == "outside":
-        found.append(
-            Advice(
-                what="count contexts and communicators: one process a GPU, fewer process groups",
-                why="none of it is a tensor",
-            )
-        )
+    found = [_FIRST[cause]] if cause in _FIRST else []
     known = model is not None and setup is not None
     if said.cached and "expandable_segments:True" not in configuration and cause in ("fragmentation", "need"):
         why = "segments that grow leave no pieces between them; at most this much"
