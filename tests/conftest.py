@@ -29,6 +29,17 @@ def sample():
     return some
 
 
+@pytest.fixture(scope="session")
+def here():
+    """The environment of rehearsals, found and not made, or the test is skipped with the reason: `make rehearsal` makes it."""
+    from everybyte.rehearsal import place
+
+    try:
+        return place.find()
+    except ValueError as error:
+        pytest.skip(str(error))
+
+
 def pytest_collection_modifyitems(config, items):
     """Keep a sample of the cases of a test that is marked `sampled(most)`."""
     cases, dropped = {}, []
