@@ -50,6 +50,7 @@ class Optimizer:
         passes: numbers that the step of each of `impls` reads and writes for each parameter, operation by operation; None
             where its time is that of matrix products.
         quantized: bytes of 8-bit state that the step reads and writes for each parameter besides.
+        paged: whether states of large tensors stand in memory that the driver moves between GPU and CPU.
         package: what its code comes in, where that is not PyTorch.
     """
 
@@ -58,6 +59,7 @@ class Optimizer:
     impls: tuple[str, ...] = ("foreach", "loop", "fused")
     passes: tuple[int, ...] | None
     quantized: int = 0
+    paged: bool = False
     package: str | None = None
 
     @property
@@ -81,7 +83,13 @@ OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
             algorithm="adam8bit", states=None, impls=("fused",), passes=(3,), quantized=4, package="bitsandbytes"
         ),
         "paged-adamw8bit": Optimizer(
-            algorithm="adam8bit", states=None, impls=("fused",), passes=(3,), quantized=4, package="bitsandbytes"
+            algorithm="adam8bit",
+            states=None,
+            impls=("fused",),
+            passes=(3,),
+            quantized=4,
+            paged=True,
+            package="bitsandbytes",
         ),
     }
 )

@@ -1,5 +1,7 @@
 """Optimizers whose states or temporaries have other sizes than the weights, held to their own code, byte for byte."""
 
+import sys
+
 import grid
 import pytest
 
@@ -66,12 +68,12 @@ def test_a_formula_of_whole_states_refuses_them(optimizer):
         formula("optimizer.states").at(eb.model("gpt2"), eb.Setup(optimizer=optimizer))
 
 
-def test_a_package_that_is_not_there_is_named(monkeypatch):
-    import sys
-
+@pytest.mark.parametrize("optimizer", ["adamw8bit", "paged-adamw8bit"])
+def test_a_package_that_is_not_there_is_named(monkeypatch, optimizer):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(ValueError, match=r"^Setup\.optimizer: 'adamw8bit' needs bitsandbytes.*everybyte\[adapters\]"):
-        eb.dry_run(GPT, eb.Setup(batch=1, sequence=8, optimizer="adamw8bit"))
+    missing = rf"^Setup\.optimizer: {optimizer!r} needs bitsandbytes.*everybyte\[adapters\]"
+    with pytest.raises(ValueError, match=missing):
+        eb.dry_run(GPT, eb.Setup(batch=1, sequence=8, optimizer=optimizer))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "opt-1.3b", "llama-3.1-8b", "mixtral-8x7b"])

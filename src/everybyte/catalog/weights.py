@@ -5,6 +5,9 @@ The list is arithmetic on whatever it is given: a `Model` gives whole numbers, t
 
 from dataclasses import dataclass
 
+#: Groups of weights that stand once in a model.
+ENDS = ("embeddings", "last")
+
 
 @dataclass(frozen=True, slots=True)
 class Weight:

@@ -7,9 +7,10 @@ above: which kernel attention takes, how dropout stores its mask, what autocast 
 """
 
 from collections.abc import Callable
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, nullcontext
 from functools import cache
 from types import FunctionType
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
+
+from ..reference.step import _package
+from ..setup import OPTIMIZERS
 
 aten = torch.ops.aten
 #: Bytes that CUDA's kernel takes while it runs, and the one for tensors without data does not, from the operation's arguments.
@@ -317,44 +321,29 @@ def _is_16_bit(value) -> bool:
     return isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
 
 
-@contextmanager
 def fused_optimizers_on_meta():
-    """Let PyTorch's optimizers take their CUDA paths (`fused=True`) for tensors on device "meta"."""
+    """Within it PyTorch's optimizers take their CUDA paths (`fused=True`) for tensors on device "meta"."""
     name = "_get_fused_kernels_supported_devices"
     supported = getattr(optimizer, name)
-    setattr(optimizer, name, lambda: [*supported(), "meta"])
-    try:
-        yield
-    finally:
-        setattr(optimizer, name, supported)
+    return mock.patch.object(optimizer, name, lambda: [*supported(), "meta"])
 
 
-@contextmanager
 def paged_states(setup, tracker):
-    """Let bitsandbytes page an optimizer's states without a driver: what is paged stands on the host."""
-    if not setup.optimizer.startswith("paged"):
-        yield
-        return
-    from bitsandbytes import functional
+    """Within it bitsandbytes pages an optimizer's states without a driver: what is paged stands on the host."""
+    if not OPTIMIZERS[setup.optimizer].paged:
+        return nullcontext()
+    functional = _package(setup, "bitsandbytes").functional
 
     def get_paged(*shape, dtype, device):
         with tracker.on_host():
             return torch.empty(shape, dtype=dtype, device=device)
 
-    replaced = {"get_paged": get_paged, "fill": lambda *_, **__: None, "prefetch_tensor": lambda *_, **__: None}
-    originals = {name: getattr(functional, name) for name in replaced}
-    for name, function in replaced.items():
-        setattr(functional, name, function)
-    try:
-        yield
-    finally:
-        for name, function in originals.items():
-            setattr(functional, name, function)
+    nothing = {name: lambda *_, **__: None for name in ("fill", "prefetch_tensor")}
+    return mock.patch.multiple(functional, get_paged=get_paged, **nothing)
 
 
-@contextmanager
 def recomputation_as_in_forward():
-    """Let checkpointing's recomputation make CUDA's choices: it runs in backward, where no function mode is entered.
+    """Within it checkpointing's recomputation makes CUDA's choices: it runs in backward, where no function mode is entered.
 
     PyTorch enters its own autocast there again; so is ours, with a cache that lasts as long as the recomputation. What is
     replaced is below `checkpoint` itself, which others have imported by name.
@@ -370,11 +359,7 @@ def recomputation_as_in_forward():
 
         return original(function, preserve_rng_state, contexts, *rest, **kwargs)
 
-    setattr(checkpoint, name, with_modes)
-    try:
-        yield
-    finally:
-        setattr(checkpoint, name, original)
+    return mock.patch.object(checkpoint, name, with_modes)
 
 
 class _Entered:

@@ -14,7 +14,8 @@ from ..formulas.step import gpt
 from ..formulas.symbols import L
 from ..setup import Setup
 from ..tables import Table
-from ..theory.reading import operations, standing
+from ..theory.reading import standing
+from ..theory.schedule import flat
 from .controls import Choice, gpts, precision_label, shared
 from .explorer import Explorer
 from .pictures import quantity
@@ -68,7 +69,7 @@ _MATTERS = ("eager", both("narrow"), both("several", "heads"))
 
 def _standing(found):
     """(operation, which of its tensors, piece) of the second block's activations that are there after forward."""
-    forward = [o for o in operations(found.course.items) if o.phase == "forward"]
+    forward = [o for o in flat(found.course.items) if o.phase == "forward"]
     makers = [o for o in forward if dict(o.place).get("block") == 1]
     return [left for left in standing(makers, forward) if left[2].part == "activations"]
 

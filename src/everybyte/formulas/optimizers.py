@@ -1,7 +1,8 @@
 """States of optimizers that keep less than two numbers a parameter: factored, of some matrices alone, in 8 bits."""
 
-from sympy import Add, Integer, Piecewise, ceiling
+from sympy import Add, Piecewise, ceiling
 
+from ..theory.optimizers import BLOCK, QUANTIZED, TABLE, factors, is_hidden
 from .parameters import TIMES
 from .parameters import WEIGHTS as TENSORS
 from .registry import register
@@ -9,16 +10,6 @@ from .states import one_gpu, vector
 from .symbols import s_b
 
 _CHAPTER = "24_small_optimizers"
-#: Numbers in a tensor from which on bitsandbytes keeps 8-bit states; in one of its blocks; in one of its tables.
-QUANTIZED, BLOCK, TABLE = 4096, 256, 256
-
-
-def factors(shape):
-    """Numbers in Adafactor's two factors of a variance of that shape; of a vector, the variance itself."""
-    total = Integer(1)
-    for size in shape:
-        total = total * size
-    return [total / shape[-1], total / shape[-2]] if len(shape) > 1 else [total]
 
 
 def blocks(numbers):
@@ -28,11 +19,6 @@ def blocks(numbers):
         Piecewise((plain, numbers < QUANTIZED), (code + scale, True))
         for code, scale, plain in zip(codes, scales, small, strict=True)
     )
-
-
-def is_hidden(tensor):
-    """Whether Muon takes it: a matrix of a block."""
-    return tensor.group not in ("embeddings", "last") and len(tensor.shape) == 2
 
 
 def _states(name, title, each, *shared, assumptions=(), source):

@@ -6,7 +6,8 @@ from functools import cache
 from sympy import Add, Max, Min, ceiling
 
 from ..theory import place_of
-from ..theory.reading import operations, standing
+from ..theory.reading import standing
+from ..theory.schedule import flat
 from .parameters import of_reference
 from .readings import both, expression, letter, merged, more, reading
 from .registry import register
@@ -148,7 +149,7 @@ def kept(names=(), beside=0, family="gpt", **fixed):
 
     def read(**on):
         found = reading(family, **fixed | on)
-        forward = list(filter(_made_in("forward"), operations(found.course.items)))
+        forward = list(filter(_made_in("forward"), flat(found.course.items)))
         makers = list(filter(_made_in("forward", block=1), forward))
         if names and not any(o.name in names for o in makers):
             raise KeyError(f"no operation {names} in a block")
@@ -412,7 +413,7 @@ def _again(block, part=None):
 
     def read(**on):
         found = reading(segmented=1, segment=3, **on)  # so short that each of its blocks is traced
-        everything = list(operations(found.course.items))
+        everything = list(flat(found.course.items))
         forward = {o.name for o in filter(_made_in("forward", block=1), everything)}
         again = [o for o in filter(_made_in("backward", segment=1), everything) if o.name in forward]
         return found.bytes(p for _, _, p in standing([o for o in again if ("block", block) in o.place], again))

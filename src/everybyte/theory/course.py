@@ -13,8 +13,9 @@ from ..catalog.weights import weights
 from ..setup import DTYPE_BYTES, OPTIMIZERS
 from .buckets import buckets
 from .letters import Letter, factor, text, up
-from .schedule import Loop, Repeat, nested, stretched
-from .training import Optimizer, Step
+from .optimizers import PAGED, QUANTIZED
+from .schedule import Loop, Repeat, flat, nested, stretched
+from .training import Step
 
 #: The parts of a step's memory, in the order in which they are stacked; and what steps on several GPUs have besides.
 PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss")
@@ -104,8 +105,9 @@ def _thresholds(model, setup):
     """Which of an 8-bit optimizer's states are quantized, and which are paged: by the weights' sizes."""
     if OPTIMIZERS[setup.optimizer].algorithm != "adam8bit":
         return ()
-    least = Optimizer.QUANTIZED, Optimizer.PAGED
-    return tuple(tuple(weight.numbers >= size for size in least) for weight in weights(model) if weight.count)
+    return tuple(
+        tuple(weight.numbers >= size for size in (QUANTIZED, PAGED)) for weight in weights(model) if weight.count
+    )
 
 
 _COURSES: OrderedDict = OrderedDict()
@@ -160,7 +162,7 @@ class Course:
 
     def _pieces(self):
         yield from self.rest
-        for operation in _flat(self.items):
+        for operation in flat(self.items):
             yield from operation.taken
             yield from operation.freed
 
@@ -301,7 +303,7 @@ def middles(items):
     """(where, number of the turn, repeat) of each loop's stand-in; where: in which turns of the outer loops, and the loop."""
     for item in items:
         if isinstance(item, Repeat):
-            place = next(_flat(item.items)).place
+            place = next(flat(item.items)).place
             i = [loop for loop, _ in place].index(item.loop)
             yield (*place[:i], item.loop), place[i][1], item
             yield from middles(item.items)
@@ -309,17 +311,9 @@ def middles(items):
 
 def backwards(repeat, following):
     """Whether the turns go down: by the turn that follows."""
-    mine = dict(next(_flat(repeat.items)).place)[repeat.loop]
-    found = (dict(operation.place).get(repeat.loop) for operation in _flat(following))
+    mine = dict(next(flat(repeat.items)).place)[repeat.loop]
+    found = (dict(operation.place).get(repeat.loop) for operation in flat(following))
     return next((index < mine for index in found if index is not None), False)
-
-
-def _flat(items):
-    for item in items:
-        if isinstance(item, Repeat):
-            yield from _flat(item.items)
-        else:
-            yield item
 
 
 def _whole(a, b):

@@ -57,15 +57,6 @@ class Reading:
         return sum(self._size(piece) for piece in pieces)
 
 
-def operations(items):
-    """Every operation that is traced, one after another."""
-    for item in items:
-        if isinstance(item, Repeat):
-            yield from operations(item.items)
-        else:
-            yield item
-
-
 def standing(makers, others=()):
     """Pieces that operations take, and neither they nor others free: (operation's name, place among its pieces, piece)."""
     freed = {id(piece) for operation in (*makers, *others) for piece in operation.freed}

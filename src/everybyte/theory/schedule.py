@@ -62,6 +62,15 @@ def _loop(loops, name, place):
     return loop(place.get("segment")) if callable(loop) else loop
 
 
+def flat(items):
+    """Every operation that is traced, one after another."""
+    for item in items:
+        if isinstance(item, Repeat):
+            yield from flat(item.items)
+        else:
+            yield item
+
+
 def stretched(operations, loops):
     """Have what a stand-in took be freed as often as it was taken, where turns are freed together.
 

@@ -3,8 +3,9 @@
 from ...budget import budget
 from ...catalog import model
 from ...catalog.weights import layers, weights
-from ...formulas.optimizers import blocks, factors
+from ...formulas.optimizers import blocks
 from ...setup import Setup
+from ...theory.optimizers import factors
 from ..exercise import Exercise
 
 MATRIX = (4096, 14_336)

@@ -1,0 +1,217 @@
+"""Optimizers: what they keep from step to step, and what their step takes.
+
+Source: PyTorch, `torch/optim/adam.py`, `_adafactor.py`, `_muon.py`, `torch/amp/grad_scaler.py`; `lion_pytorch/lion_pytorch.py`;
+`bitsandbytes/optim/optimizer.py`.
+"""
+
+from functools import partial
+from math import prod
+
+from ..catalog.weights import ENDS
+from ..setup import DTYPE_BYTES, OPTIMIZERS
+from .letters import Letter, least, up
+from .tape import Piece
+
+#: Numbers in a tensor from which on bitsandbytes keeps 8-bit states, and pages them; in one block; in a table.
+QUANTIZED, PAGED, BLOCK, TABLE = 4096, 100_000, 256, 256
+
+
+class Optimizer:
+    """What the setup's optimizer keeps and takes, tensor by tensor.
+
+    Args:
+        tensors: (group, numbers, count) of what it steps through; by default the model's weights.
+    """
+
+    def __init__(self, step, tensors=None):
+        self.step_, self.tape, self.setup = step, step.tape, step.setup
+        self.kind, self.width = OPTIMIZERS[step.setup.optimizer], step.states
+        self.tensors = tensors or [(weight.group, numbers, count) for weight, numbers, count in step.weights]
+
+    # Between steps.
+
+    def rest(self):
+        """What it keeps on the GPU."""
+        setup, found = self.setup, []
+        if setup.dtypes.master:
+            wide = Letter(DTYPE_BYTES[setup.dtypes.master], "m_w")
+            found += [Piece(numbers, wide, "optimizer", count) for _, numbers, count in self.tensors]
+        if self.kind.states is None:
+            for weight, numbers, count in self.step_.weights:
+                pieces = getattr(self, f"_{self.kind.algorithm}_states")(weight, numbers)
+                found += [Piece(size, width, "optimizer", count) for size, width, paged in pieces if not paged]
+        else:
+            found += [
+                Piece(n, self.width, "optimizer", count)
+                for _, n, count in self.tensors
+                for _ in range(self.kind.states)
+            ]
+        if self.kind.algorithm == "adam" and setup.optimizer_impl == "fused":
+            found += [Piece(1, 4, "optimizer", count) for _, _, count in self.tensors]
+        if self.kind.algorithm == "adam8bit" and any(numbers >= QUANTIZED for _, numbers, _ in self.step_.weights):
+            found += [Piece(TABLE, 4, "optimizer", 2)]  # signed and unsigned, which all share
+        return found
+
+    def host(self):
+        """What it keeps in memory that is paged between GPU and CPU."""
+        if not self.kind.paged:
+            return []
+        found = [(self._adam8bit_states(weight, numbers), count) for weight, numbers, count in self.step_.weights]
+        return [
+            Piece(size, width, "optimizer", count) for pieces, count in found for size, width, paged in pieces if paged
+        ]
+
+    def _adafactor_states(self, weight, numbers):
+        return [(size, self.width, False) for size in factors(weight.shape)]
+
+    def _muon_states(self, weight, numbers):
+        if is_hidden(weight):
+            return [(numbers, self.width, False)]
+        counter = [(1, 4, False)] * (self.setup.optimizer_impl == "fused")
+        return [(numbers, self.width, False)] * 2 + counter
+
+    def _adam8bit_states(self, weight, numbers):
+        if numbers < QUANTIZED:
+            return [(numbers, 4, False)] * 2
+        paged = self.kind.paged and numbers >= PAGED
+        return [(numbers, 1, paged), (up(numbers, BLOCK), 4, False)] * 2
+
+    # The update.
+
+    def step(self):
+        """The update."""
+        tape, setup = self.tape, self.setup
+        if setup.dtypes.loss_scaling:
+            checks = tape.take("gradients unscaled", *[(1, 4)] * 4, part="optimizer")
+            del checks[1:]
+        if setup.dtypes.master and setup.master_gradients == "bf16":
+            copies = self._all("fp32 gradients", [(numbers, 4, count) for _, numbers, count in self.tensors])  # noqa: F841
+        algorithm = self.kind.algorithm
+        if algorithm == "adam":
+            self._adam(self.tensors)
+        elif algorithm == "lion":
+            self._lion()
+        elif algorithm == "adafactor":
+            self._adafactor_together() if setup.optimizer_impl == "foreach" else self._adafactor()
+        elif algorithm == "muon":
+            self._muon()
+            rest = [(weight.group, n, count) for weight, n, count in self.step_.weights if not is_hidden(weight)]
+            self._adam(rest)
+
+    def _all(self, name, pieces):
+        """Tensors that are made together: (numbers, width, count) each."""
+        return self.tape.hold(name, [Piece(n, width, "optimizer", count) for n, width, count in pieces])
+
+    def _make(self, name, numbers, width=None):
+        """One tensor."""
+        return self.tape.take(name, (numbers, width or self.width), part="optimizer")
+
+    def _adam(self, tensors):
+        """The root of each variance: of all at once, or of one after another; then the root scaled, while the one before
+        still has its name."""
+        if self.setup.optimizer_impl == "foreach":
+            roots = self._all("root of the variance", [(numbers, self.width, count) for _, numbers, count in tensors])
+            del roots
+        if self.setup.optimizer_impl != "loop":
+            return
+        denominator = None  # noqa: F841
+        for turn, numbers in self._in_order(tensors):
+            with turn():
+                root = self._make("root of one tensor's variance", numbers)
+                denominator = self._make("root of one tensor's variance", numbers)  # noqa: F841
+                del root
+
+    def _lion(self):
+        for turn, numbers in self._in_order(self.tensors):
+            with turn():
+                copy = self._make("average copied", numbers)
+                update = self._make("sign of the update", numbers)  # noqa: F841
+                del copy, update
+
+    def _adafactor(self):
+        """One tensor after another: what an iteration makes has its name until the next one's."""
+        row = column = squared = update = None  # noqa: F841
+        for turn, (shape, numbers) in self._in_order([(w.group, (w.shape, n), 1) for w, n, _ in self.step_.weights]):
+            with turn():
+                norm = self._make("norm of the weights", 1)
+                del norm
+                if len(shape) > 1:
+                    rows, columns = factors(shape)
+                    row = self._make("means of the rows", rows)  # noqa: F841
+                    column = self._make("means of the columns", columns)  # noqa: F841
+                    estimate = self._make("estimate of the variance", numbers)
+                    mean = self._make("mean of the rows", prod(shape[:-2]))
+                    del mean
+                else:
+                    squared = self._make("gradient squared", numbers)  # noqa: F841
+                    estimate = self._make("variance copied", numbers)
+                update = estimate  # noqa: F841
+                norm = self._make("norm of the update", 1)
+                del norm
+
+    def _adafactor_together(self):
+        """All matrices, then all vectors, whose update takes the name of the matrices'."""
+        weights = self.step_.weights
+        matrices = [(w.shape, n, count) for w, n, count in weights if len(w.shape) > 1]
+        vectors = [(n, self.width, count) for w, n, count in weights if len(w.shape) == 1]
+        norm = self._make("norm of the weights", 1)
+        del norm
+        for i, what in enumerate(("rows", "columns")):
+            means = self._all(f"means of the {what}", [(factors(s)[i], self.width, count) for s, _, count in matrices])
+            del means
+        updates = self._all("estimates of the variances", [(n, self.width, count) for _, n, count in matrices])
+        means = self._all("means of the rows", [(prod(s[:-2]), self.width, count) for s, _, count in matrices])
+        del means
+        norm = self._make("norm of the update", 1)
+        del norm
+        if vectors:
+            norm = self._make("norm of the weights", 1)
+            del norm
+            squared = self._all("gradients squared", vectors)
+            del squared
+            estimates = self._all("variances copied", vectors)
+            updates = estimates  # noqa: F841
+            norm = self._make("norm of the update", 1)
+            del norm
+
+    def _muon(self):
+        """One matrix after another: five times two products with the matrix's smaller side, in bf16."""
+        bits = 2
+        update = None
+        hidden = [(w.group, (w.shape, n), 1) for w, n, _ in self.step_.weights if is_hidden(w)]
+        for turn, (shape, numbers) in self._in_order(hidden):
+            with turn():
+                update = self._make("gradient with momentum", numbers)
+                update = self._orthogonal(update, numbers, least(*shape), bits)
+
+    def _orthogonal(self, update, numbers, side, bits):
+        found = update if self.setup.dtypes.states == "bf16" else self._make("matrix in bf16", numbers, bits)
+        norm = self._make("norm of the matrix", 1, bits)
+        least_norm = self._make("norm of the matrix, not 0", 1, bits)
+        del norm, least_norm
+        for _ in range(5):
+            gram = self._make("matrix by itself", side * side, bits)
+            again = self._make("polynomial of it", side * side, bits)  # noqa: F841
+            found = self._make("matrix turned", numbers, bits)
+        del gram
+        return found
+
+    def _in_order(self, tensors):
+        """(within which turn, what stands in the second place of a tensor): embeddings, each block that is traced, last."""
+        first = [what for group, what, _ in tensors if group == "embeddings"]
+        block = [what for group, what, _ in tensors if group not in ENDS]
+        last = [what for group, what, _ in tensors if group == "last"]
+        yield from ((self.tape.within, what) for what in first)
+        for i in range(self.step_.stepped):
+            yield from ((partial(self.tape.turn, "layer", i), what) for what in block)
+        yield from ((self.tape.within, what) for what in last)
+
+
+def factors(shape):
+    """Numbers in the factors of Adafactor's variance: along the last dimension, and along the one before; of a vector, in itself."""
+    return (prod(shape[:-1]), prod((*shape[:-2], shape[-1]))) if len(shape) > 1 else (shape[0],)
+
+
+def is_hidden(weight):
+    """Whether it is a matrix of a block, which Muon takes."""
+    return weight.group not in ENDS and len(weight.shape) == 2
