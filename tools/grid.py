@@ -153,7 +153,7 @@ def _any_gpt(name, draw):
         draw([33, 64]),
     )
     return eb.Model(
-        name=name, layers=draw([1, 2, 3, 5]), width=heads * width, heads=heads, vocabulary=draw([11, 101, 1000, 5003]),
+        name=name, layers=draw([1, 2, 3, 9]), width=heads * width, heads=heads, vocabulary=draw([11, 101, 1000, 5003]),
         positions=positions, learned_positions=positions + draw([0, 0, 2]), ffn_width=draw([None, None, 1, 7 * heads]),
         activation=draw(["gelu", "gelu_tanh", "relu"]), fused=draw(yes), tied=draw(yes), norm_bias=draw(yes),
         qkv_bias=draw(yes), out_bias=draw(yes), ffn_bias=draw(yes),
@@ -174,7 +174,7 @@ def _any_llama(name, draw):
         else {}
     )
     return eb.Model(
-        name=name, layers=draw([1, 2, 3, 5]), width=draw([4, 8, 24, 64] if experts else [1, 5, 8, 24, 36, 64]),
+        name=name, layers=draw([1, 2, 3, 9]), width=draw([4, 8, 24, 64] if experts else [1, 5, 8, 24, 36, 64]),
         heads=groups * kv_heads, kv_heads=kv_heads, head_width=draw([2, 4, 6, 8, 12, 20, 64]),
         vocabulary=draw([11, 101, 1000, 5003]), positions=draw([0, 33]), learned_positions=0, window=draw([0, 0, 33]),
         ffn_width=draw([1, 7, 24, 56, 88]), gated=True, activation=draw(["silu", "gelu_tanh"]), fused=False, tied=draw(no),
@@ -188,7 +188,7 @@ def _any_setup(model, draw):
     changes = {
         "batch": draw([1, 1, 2, 3, 8]), "sequence": draw([1, 7, 16, 32, 33]), "precision": draw(list(PRECISIONS)),
         "optimizer": draw(AVAILABLE), "attention": draw(ATTENTIONS),
-        "dropout": draw([0.0, 0.0, 0.1]) if model.family == "gpt" else 0.0, "accumulation": draw([1, 1, 2, 3]),
+        "dropout": draw([0.0, 0.0, 0.1]) if model.family == "gpt" else 0.0, "accumulation": draw([1, 1, 2, 5]),
         "checkpointing": draw(CHECKPOINTINGS), "sharding": draw(("none", *SHARDINGS)), "gpus": draw((1, *WORLDS)),
     }  # fmt: skip
     changes["optimizer_impl"] = draw(OPTIMIZERS[changes["optimizer"]].impls)

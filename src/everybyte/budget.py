@@ -144,13 +144,6 @@ def not_derived(model: Model, setup: Setup) -> str | None:
             "Setup.loss: 'chunked' with sharding_units 'block+ends' is not derived, as FSDP then meets the head once for each "
             "chunk; allowed: 'plain', or other units; eb.dry_run takes it"
         )
-    whole = setup.no_sync and setup.sharding_units == "model" and setup.dtypes.autocast
-    if model.experts and whole and setup.checkpointing != "none":
-        return (
-            f"Setup.no_sync: True with the experts of {model.name}, sharding_units 'model', precision {setup.precision!r} and "
-            f"checkpointing {setup.checkpointing!r} is not derived; "
-            "allowed: False, or other units; eb.dry_run takes it"
-        )
     return None
 
 

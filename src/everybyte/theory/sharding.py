@@ -189,7 +189,8 @@ class Unit:
                     for parameter in self.parameters:
                         if parameter.grad is not None:
                             numbers = product(parameter.shape)
-                            wide = tape.take(f"{self.name} gradient in fp32", (numbers, sharding.reduced))
+                            with tape.within(place=self._place(parameter)):
+                                wide = tape.take(f"{self.name} gradient in fp32", (numbers, sharding.reduced))
                             wide[0].assign("gradients")  # whole, until the last batch
                             self.accumulated[parameter] = wide
                             parameter.grad = None
