@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from .budget import Budget, budget
 from .catalog import Claim, Gpu, Model, claims, gpu, gpus, model, models
-from .fit import Fit, fit
+from .fit import Fit
 from .headroom import Headroom
-from .plan import Plan, plan
+from .own import fit, plan
+from .plan import Plan
 from .setup import Setup
 
 if TYPE_CHECKING:  # what editors and type checkers see of the names that are fetched when they are first used

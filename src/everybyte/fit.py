@@ -193,27 +193,12 @@ def fit(
     vary: str = "batch",
     headroom: Headroom | None = None,
     witness: Callable = budget,
-    batch=None,
 ) -> Fit:
-    """The largest batch or sequence, or the fewest gpus, with which a step fits a GPU.
-
-    The value found fits, and the next does not, by the same budget with tensors rounded up to 512 bytes; and no value
-    beyond it fits either (of gpus, none below it that was looked at). Of `setup`, the field `vary` is not read.
-
-    Args:
-        model: a `Model`; or a `Derivation`, or what `derive` takes: a Hugging Face config, a function that makes a module.
-        gpu: of the catalog, by name too. vary: a name in `VARY`. headroom: what is kept free; by default the GPU's own.
-        batch: for `derive`, the arguments of a module of one's own.
-        witness: what counts the bytes: called with model, setup and rounding. `eb.dry_run` takes models whose step is
-            not derived, at seconds a value.
-
-    Raises:
-        ValueError: an unknown GPU or `vary`; a setup that does not fit the model, or a GPU without its data types; a model
-            whose step the witness does not know.
-    """
+    """As `own.fit`, of a `Model` or a `Derivation`."""
     checks.one_of("fit", "vary", vary, VARY)
     if not isinstance(model, Model):
-        model, witness = _formula(model, setup, batch)
+        _check_derived(model, setup)
+        witness = _at
     gpu = find_gpu(gpu)
     check_precision(setup, gpu)
     headroom = headroom or Headroom()
@@ -250,20 +235,20 @@ def fit(
 _PADDED = 64
 
 
-def _formula(model, setup, batch):
-    """(what says a step's bytes at any batch and sequence, a witness that asks it); derived where it is not yet."""
-    if not hasattr(model, "at"):
-        from .deriving import derive
-
-        model = derive(model, setup, batch)
-    same = model.setup.replace(batch=setup.batch, sequence=setup.sequence)
+def _check_derived(derivation, setup):
+    """A derivation is of one setup."""
+    same = derivation.setup.replace(batch=setup.batch, sequence=setup.sequence)
     for field, value in vars(same).items():
         if value != getattr(setup, field):
             raise ValueError(
-                f"fit.setup: {field} {getattr(setup, field)!r}, but {model.name} was derived with {value!r}; allowed: the "
+                f"fit.setup: {field} {getattr(setup, field)!r}, but {derivation.name} was derived with {value!r}; allowed: the "
                 "setup that it was derived with, or another derivation"
             )
-    return model, lambda model, setup, rounding: model.at(setup.batch, setup.sequence, rounding)
+
+
+def _at(derivation, setup, rounding):
+    """What a derivation says, as a witness is asked."""
+    return derivation.at(setup.batch, setup.sequence, rounding)
 
 
 def _range(model, setup, vary):

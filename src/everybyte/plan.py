@@ -442,24 +442,16 @@ def _counted_work(counting, setup):
     return Work(counting.flops(setup), moved, compute=setup.dtypes.compute)
 
 
-def _counted(model, setup, gpu, usable, batch):
-    """The plan of a model that the theory does not derive: the switches that it can take, each set counted by a dry run."""
-    if hasattr(model, "at"):
-        raise ValueError(
-            f"plan.model: a derivation of {model.name} says what one setup takes; allowed: what it was derived from, a config or "
-            "a function that makes a module"
-        )
-    for field_, allowed in (("gpus", 1), ("sharding", "none")):
-        if getattr(setup, field_) != allowed:
-            raise ValueError(
-                f"plan.setup: {field_} {getattr(setup, field_)!r} with a {type(model).__name__}, for which what is sent is not "
-                f"counted; allowed: {allowed!r}; eb.dry_run says what one setup takes"
-            )
-    from .deriving.planning import Counting
+def counted(counting, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None) -> Plan:
+    """As `own.plan`, of any other model: each set of switches that it can take is counted by a dry run.
 
-    counting = Counting(model, batch)
+    Args:
+        counting: a `deriving.planning.Counting` of the model.
+    """
+    gpu = find_gpu(gpu)
+    check_precision(setup, gpu)
     counting.trace(setup)  # what it refuses, it refuses here
-    described = counting.described
+    usable, described = (headroom or Headroom()).usable(gpu), counting.described
     first = Rung(described, setup, gpu, counting=counting)
     chosen = product(
         _precisions(setup, gpu),
@@ -482,28 +474,8 @@ def _counted(model, setup, gpu, usable, batch):
     return Plan(described, setup, gpu, usable, rungs)
 
 
-def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, batch=None) -> Plan:
-    """Every set of switches for a run, with what it needs and what it costs in time, tokens in a step unchanged.
-
-    The switches: the optimizer's implementation, attention, the loss in chunks, checkpointing, smaller batches with
-    accumulation, and a precision with fewer digits. Those that the setup has thrown already stay thrown. Where no set of them
-    fits, the last resorts: weights divided by FSDP, where there are several GPUs; then weights, gradients and states in the
-    memory of the CPU. Of each, no more than the precision with most digits that then fits.
-
-    Args:
-        model: a `Model`, of which the theory says what each switch does; or a Hugging Face config, or a function that makes a
-            module: on one GPU, of the switches those that it can take, each set counted by a dry run when it is asked for.
-        gpu: of the catalog, by name too. headroom: what is kept free; by default the GPU's own.
-        batch: for a module of your own, its arguments as `derive` takes them.
-
-    Raises:
-        ValueError: an unknown GPU, a setup that does not fit the model, or the GPU; a `Model` whose step is not derived; a
-            `Derivation`, which is of one setup; of a model of one's own, several GPUs.
-    """
-    if not isinstance(model, Model):
-        gpu = find_gpu(gpu)
-        check_precision(setup, gpu)
-        return _counted(model, setup, gpu, (headroom or Headroom()).usable(gpu), batch)
+def plan(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None) -> Plan:
+    """As `own.plan`, of a `Model` whose step is derived."""
     if why := not_derived(model, setup):
         raise ValueError(why)
     setup.check_model(model)

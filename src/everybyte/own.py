@@ -1,0 +1,80 @@
+"""`fit` and `plan` for any model: one that the theory does not derive is derived, or counted by dry runs, first."""
+
+from collections.abc import Callable
+
+from .budget import budget
+from .catalog import Gpu, Model
+from .fit import Fit
+from .fit import fit as fit_derived
+from .headroom import Headroom
+from .plan import Plan, counted
+from .plan import plan as plan_derived
+from .setup import Setup
+
+
+def fit(
+    model,
+    setup: Setup,
+    gpu: Gpu | str,
+    vary: str = "batch",
+    headroom: Headroom | None = None,
+    witness: Callable = budget,
+    batch=None,
+) -> Fit:
+    """The largest batch or sequence, or the fewest gpus, with which a step fits a GPU.
+
+    The value found fits, and the next does not, by the same budget with tensors rounded up to 512 bytes; and no value
+    beyond it fits either (of gpus, none below it that was looked at). Of `setup`, the field `vary` is not read.
+
+    Args:
+        model: a `Model`; or a `Derivation`, or what `derive` takes: a Hugging Face config, a function that makes a module.
+        gpu: of the catalog, by name too. vary: a name in `VARY`. headroom: what is kept free; by default the GPU's own.
+        batch: for `derive`, the arguments of a module of one's own.
+        witness: what counts the bytes of a `Model`: called with model, setup and rounding. `eb.dry_run` takes models whose
+            step is not derived, at seconds a value.
+
+    Raises:
+        ValueError: an unknown GPU or `vary`; a setup that does not fit the model, or a GPU without its data types; a model
+            whose step the witness does not know.
+    """
+    if not isinstance(model, Model) and not hasattr(model, "at"):
+        from .deriving import derive
+
+        model = derive(model, setup, batch)
+    return fit_derived(model, setup, gpu, vary, headroom, witness)
+
+
+def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, batch=None) -> Plan:
+    """Every set of switches for a run, with what it needs and what it costs in time, tokens in a step unchanged.
+
+    The switches: the optimizer's implementation, attention, the loss in chunks, checkpointing, smaller batches with
+    accumulation, and a precision with fewer digits. Those that the setup has thrown already stay thrown. Where no set of them
+    fits, the last resorts: weights divided by FSDP, where there are several GPUs; then weights, gradients and states in the
+    memory of the CPU. Of each, no more than the precision with most digits that then fits.
+
+    Args:
+        model: a `Model`, of which the theory says what each switch does; or a Hugging Face config, or a function that makes a
+            module: on one GPU, of the switches those that it can take, each set counted by a dry run when it is asked for.
+        gpu: of the catalog, by name too. headroom: what is kept free; by default the GPU's own.
+        batch: for a module of your own, its arguments as `derive` takes them.
+
+    Raises:
+        ValueError: an unknown GPU, a setup that does not fit the model, or the GPU; a `Model` whose step is not derived; a
+            `Derivation`, which is of one setup; of a model of one's own, several GPUs.
+    """
+    if isinstance(model, Model):
+        return plan_derived(model, setup, gpu, headroom)
+    if hasattr(model, "at"):
+        raise ValueError(
+            f"plan.model: a derivation of {model.name} says what one setup takes; allowed: what it was derived from, a config or "
+            "a function that makes a module"
+        )
+    for field, allowed in (("gpus", 1), ("sharding", "none")):
+        if getattr(setup, field) != allowed:
+            raise ValueError(
+                f"plan.setup: {field} {getattr(setup, field)!r} with a {type(model).__name__}, for which what is sent is not "
+                f"counted; allowed: {allowed!r}; eb.dry_run says what one setup takes"
+            )
+    from .deriving.planning import Counting
+
+    return counted(Counting(model, batch), setup, gpu, headroom)
