@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from .formulas import Formula, formula
     from .lab import Measurement, measure
     from .leaking import Leaks, leaks
+    from .monitoring import Monitor
     from .rehearsal import Rehearsal, rehearse
     from .settling import Settled, settle
 
@@ -41,7 +42,7 @@ _HOME |= {"Comparison": "comparison", "compare": "comparison", "Measurement": "l
 _HOME |= {"Derivation": "derivation", "derive": "deriving"}
 _HOME |= {"Rehearsal": "rehearsal", "rehearse": "rehearsal"}
 _HOME |= {"Diagnosis": "diagnosis", "doctor": "diagnosis", "Snapshot": "evidence", "snapshot": "evidence"}
-_HOME |= {"Leaks": "leaking", "leaks": "leaking"}
+_HOME |= {"Leaks": "leaking", "leaks": "leaking", "Monitor": "monitoring"}
 _HOME |= {"Settled": "settling", "settle": "settling"}
 #: Modules that are reached as `everybyte.draw`: they load matplotlib, ipywidgets or nothing when they are first used.
 _MODULES = ("allocator", "draw", "explore", "units")

@@ -113,7 +113,7 @@ class Diagnosis:
 
 
 def doctor(
-    evidence: str | Snapshot | Memory,
+    evidence: str | Message | Snapshot | Memory,
     model: Model | None = None,
     setup: Setup | None = None,
     gpu: Gpu | str | None = None,
@@ -122,7 +122,8 @@ def doctor(
     """Say why a job died, and what helps.
 
     Args:
-        evidence: the text of the error, with whatever stands around it; or a snapshot that `eb.snapshot` read.
+        evidence: the text of the error, with whatever stands around it; its numbers, as `evidence.Message` has them, `asked` None
+            where nothing was refused yet; or a snapshot that `eb.snapshot` read.
         model, setup: the run, where they are known: then switches are ranked for it, with bytes and time. gpu: which; by default the
             catalog's with that capacity, where the message tells one apart. configuration: its `PYTORCH_ALLOC_CONF`.
 
@@ -137,8 +138,9 @@ def doctor(
         return _of_snapshot(
             evidence.main if isinstance(evidence, Snapshot) else evidence, model, setup, gpu, configuration
         )
-    checks.kind("doctor", "evidence", evidence, str)
-    said = message(evidence)
+    if not isinstance(evidence, Message):
+        checks.kind("doctor", "evidence", evidence, str)
+    said = evidence if isinstance(evidence, Message) else message(evidence)
     if said.kind == "host":
         return _host(said)
     if said.kind == "pinned":
@@ -211,10 +213,11 @@ def _cause(said):
     process, others = _mine(said)
     if said.process is None and process is not None:
         found.append("a process named by its number holds just what PyTorch reserved: in a container that is this one")
-    asked = f"PyTorch asked the driver for {size(said.asked)}" if said.asked else "PyTorch asked the driver for memory"
-    found.append(
-        f"{asked}: the size of a new segment, which is the tensor's rounded up to 2 MiB, or 20 MiB for one of 1 to 10 MiB"
-    )
+    if said.asked:
+        found.append(
+            f"PyTorch asked the driver for {size(said.asked)}: the size of a new segment, which is the tensor's rounded up to 2 MiB, or "
+            "20 MiB for one of 1 to 10 MiB"
+        )
     missing = max(0, (said.asked or 0) - (said.free or 0))
     if said.capacity and said.asked and said.asked > said.capacity:
         return "tensor", [f"one request of {size(said.asked)} is more than the GPU's {size(said.capacity)}", *found]
@@ -262,10 +265,8 @@ def _cause(said):
             *found,
         ]
     if said.allocated is not None and said.capacity:
-        share = said.allocated / said.capacity
-        found.insert(
-            0, f"{size(said.allocated)} is in use by tensors, {share:.0%} of the GPU, and {size(missing)} is missing"
-        )
+        used = f"{size(said.allocated)} is in use by tensors, {said.allocated / said.capacity:.0%} of the GPU"
+        found.insert(0, f"{used}, and {size(missing)} is missing" if said.asked else used)
     return "need", found
 
 

@@ -103,6 +103,35 @@ def leaks(step: Callable[[], object], steps: int = 4, warm_up: int = 2) -> Leaks
     return Leaks(steps, alive, _rows(old, steps - 2))
 
 
+@dataclass(frozen=True)
+class Crowd:
+    """Tensors of one shape and type: how many, their bytes, and who holds one of them, the nearest first."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    tensors: int
+    bytes: int
+    holders: tuple[str, ...]
+
+
+def crowds(least: int, device: torch.device | str) -> list[Crowd]:
+    """Tensors of which there are at least so many of one shape and type on a device, parameters aside: the most bytes first.
+
+    What autograd's graph alone holds, Python does not know.
+    """
+    wanted, found = torch.device(device).type, {}
+    for thing in gc.get_objects():
+        if _is_tensor(thing) and not isinstance(thing, torch.nn.Parameter) and thing.device.type == wanted:
+            found.setdefault((tuple(thing.shape), str(thing.dtype)), {})[_storage(thing)._cdata] = thing
+    large = {key: list(things.values()) for key, things in found.items() if len(things) >= max(2, least)}
+    rows, ours = [], [found, large, *found.values(), *large.values()]
+    for (shape, dtype), things in large.items():
+        holders = tuple(dict.fromkeys(_holders(things[-1], ours)))
+        size = sum(_storage(thing).nbytes() for thing in things)
+        rows.append(Crowd(shape, dtype.removeprefix("torch."), len(things), size, holders[:3]))
+    return sorted(rows, key=lambda row: -row.bytes)
+
+
 def _rows(old, count):
     """By the line that made it; a line counts where more than one of its steps left something."""
     lines: dict[str, list] = {}
