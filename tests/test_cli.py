@@ -100,12 +100,19 @@ def test_every_option_reaches_the_setup(capsys):
         "attention": "eager", "dropout": 0.25, "loss": "chunked", "loss_chunks": 3, "master_gradients": "both",
     }  # fmt: skip
     others = {"checkpointing", "checkpoint_every", "accumulation"}
-    others |= {"gpus", "sharding", "sharding_units", "replicas", "offload", "buckets", "no_sync"}
+    others |= {"adapters", "gpus", "sharding", "sharding_units", "replicas", "offload", "buckets", "no_sync"}
     assert changed.keys() | others == {f.name for f in fields(eb.Setup)}
     options = [word for field, value in changed.items() for word in ("--" + field.replace("_", "-"), str(value))]
     for command in ("budget", "dry-run"):
         found = json.loads(said(capsys, command, "gpt2", *options, "--json"))
         assert found["setup"] == eb.Setup(**changed).as_dict()
+
+
+def test_adapters_are_said_in_words(capsys):
+    found = json.loads(said(capsys, "budget", *SMALL, "--adapters", "rank=8 targets=qkv,up", "--json"))
+    assert found["setup"]["adapters"] == {"rank": 8, "targets": ["qkv", "up"], "dtype": "fp32", "base": None}
+    assert main(["budget", "gpt2", "--adapters", "rank=8 target=up"]) == 2
+    assert "Lora.field: 'target' is unknown; did you mean 'targets'?" in capsys.readouterr().err
 
 
 def test_a_field_that_is_on_or_off_is_a_switch(capsys):
@@ -200,7 +207,7 @@ def test_help_lists_every_field_and_its_values(capsys, command):
         option = f"--{field.name.replace('_', '-')} VALUE "
         assert text.count(option) >= 1
         said = text.rsplit(option, 1)[1].split(" --")[0]
-        usual = "the optimizer's first" if field.default is None else field.default
+        usual = {"optimizer_impl": "the optimizer's first", "adapters": "none"}.get(field.name, field.default)
         assert said.endswith(f"(default {usual})")
         if field.name in CHOICES:
             assert said.startswith(", ".join(CHOICES[field.name]) + " (")

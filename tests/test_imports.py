@@ -22,6 +22,7 @@ EVERYTHING = (
     | COUNTED
     | PLANNING
     | {
+        "adapters",
         "allocator",
         "derivation",
         "evidence",
@@ -63,8 +64,9 @@ MAY = {
     "explore": DRAW | PLANNING | {"allocator", "dryrun"},
     "teach": DRAW | PLANNING | {"settling", "evidence"},
     "reference": STATED,
-    "dryrun": COUNTED | {"allocator"},
-    "lab": COUNTED,
+    "adapters": COUNTED,  # peft's, in the models that the book's own step trains
+    "dryrun": COUNTED | {"allocator", "adapters"},
+    "lab": COUNTED | {"adapters"},
     "derivation": STATED | {"fit", "draw", "explore"},  # a formula, whoever derived it, and what shows it
     "deriving": COUNTED | {"dryrun", "derivation"},
     "own": STATED | PLANNING | {"budget", "deriving"},

@@ -7,6 +7,7 @@ from itertools import product
 from random import Random
 
 import everybyte as eb
+from everybyte.catalog.weights import linears
 from everybyte.dryrun import PARTS
 from everybyte.setup import (
     ATTENTIONS,
@@ -138,6 +139,24 @@ def everything(seed: int) -> tuple[eb.Model, eb.Setup, int]:
         model = draw([_any_gpt, _any_llama])(f"everything {seed}", draw)
         try:
             setup = _any_setup(model, draw)
+            setup.check_model(model)
+        except ValueError:
+            continue
+        return model, setup, draw(BLOCKS)
+
+
+def adapted(seed: int) -> tuple[eb.Model, eb.Setup, int]:
+    """Any architecture of the two families with adapters, any way to save memory on one GPU: always the same for one seed."""
+    draw = Random(4 * 10**6 + seed).choice
+    while True:  # what does not go together is drawn again
+        model = draw([_any_gpt, _any_llama])(f"adapted {seed}", draw)
+        names = [path.rpartition(".")[2] for path, _ in linears(model)]
+        targets = draw(["all-linear", tuple(name for name in names if draw([True, False])), (draw(names),)])
+        try:
+            setup = _any_setup(model, draw).replace(sharding="none", gpus=1, sharding_units="block", replicas=1, offload="none",
+                                                    no_sync=False, buckets="copies")  # fmt: skip
+            rank, dtype, base = draw([1, 2, 3, 8]), draw(["fp32", "bf16"]), draw([None, "bf16"])
+            setup = setup.replace(adapters=eb.Lora(min(rank, model.width), targets, dtype, base))
             setup.check_model(model)
         except ValueError:
             continue

@@ -20,7 +20,7 @@ from .fit import Fit
 from .headroom import Headroom
 from .own import fit, plan
 from .plan import Plan
-from .setup import Setup
+from .setup import Lora, Setup
 
 if TYPE_CHECKING:  # what editors and type checkers see of the names that are fetched when they are first used
     from . import allocator, draw, explore, units
@@ -55,6 +55,7 @@ __all__ = sorted(
         "Fit",
         "Gpu",
         "Headroom",
+        "Lora",
         "Model",
         "Plan",
         "Setup",

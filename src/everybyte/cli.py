@@ -11,7 +11,7 @@ from . import budget as predict
 from . import checks, gpu, gpus, model, models, units
 from .fit import VARY
 from .headroom import ROUNDING, Headroom
-from .setup import CHOICES, LIMITS, Setup
+from .setup import CHOICES, LIMITS, Lora, Setup
 from .tables import Table
 
 
@@ -148,7 +148,7 @@ def _add_doctor(parser):
     parser.add_argument("--conf", default="", metavar="TEXT", help="the job's PYTORCH_ALLOC_CONF")
     for field in fields(Setup):
         option, help = "--" + field.name.replace("_", "-"), f"{_allowed(field.name)} (default {field.default})"
-        parser.add_argument(option, type=type(field.default), default=field.default, metavar="VALUE", help=help)
+        parser.add_argument(option, type=_kind(field), default=field.default, metavar="VALUE", help=help)
 
 
 def _add_setup(parser, rounding=True, own=False):
@@ -169,10 +169,9 @@ def _add_setup(parser, rounding=True, own=False):
             parser.add_argument(option, action="store_true", help="a switch, off where it is not given")
             continue
         allowed = _allowed(field.name)
-        usual = "the optimizer's first" if field.default is None else field.default
-        kind = str if field.default is None else type(field.default)
+        usual = {"optimizer_impl": "the optimizer's first", "adapters": "none"}.get(field.name, field.default)
         help = f"{allowed} (default {usual})"
-        parser.add_argument(option, type=kind, default=field.default, metavar="VALUE", help=help)
+        parser.add_argument(option, type=_kind(field), default=field.default, metavar="VALUE", help=help)
 
 
 def _add_fit(parser):
@@ -186,8 +185,24 @@ def _add_fit(parser):
     _add_setup(parser, rounding=False, own=True)
 
 
+def _kind(field):
+    """What makes a field's value of a command's text."""
+    if field.name == "adapters":
+        return _lora
+    return str if field.default is None else type(field.default)
+
+
+def _lora(text):
+    try:
+        return None if text == "none" else Lora.read(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _allowed(field):
     """In words, what a field of Setup may be."""
+    if field == "adapters":
+        return f"'{Lora()}' or part of it: fields of a Lora; or none"
     if field in CHOICES:
         return ", ".join(CHOICES[field])
     if field in LIMITS:

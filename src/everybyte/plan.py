@@ -9,7 +9,7 @@ from typing import Any, cast
 from . import units
 from .budget import course_of, letters, not_derived
 from .catalog import Described, Gpu, Model
-from .catalog.weights import layers, weights
+from .catalog.weights import adapters, layers, weights
 from .headroom import ROUNDING, Headroom, check_precision, find_gpu, takes
 from .setup import DTYPE_BYTES, OPTIMIZERS, Setup
 from .tables import Table
@@ -93,6 +93,8 @@ def _short(setup):
 def _sent(model, setup):
     """(bytes sent to other GPUs, bytes copied from the host and to it)."""
     shards, replicas = setup.gpus // setup.replicas, setup.replicas
+    if not setup.distributed:
+        return 0, 0
     numbers, wide = _held(model, 1), DTYPE_BYTES[setup.dtypes.weights]
     if setup.ddp:
         return 2 * (shards - 1) * -(-numbers // shards) * wide, 0  # gradients are averaged once, after the last batch
@@ -120,20 +122,32 @@ def _held(model, shards):
     return int(found)
 
 
+def _trained(model, setup):
+    """Numbers in a model's adapters."""
+    times, lora = layers(model), setup.adapters
+    return int(sum(w.numbers * times[w.group] for w in adapters(model, lora.rank, lora.takes)))
+
+
 def _updated(model, setup):
     """Bytes that the optimizer's step and the sum of the gradients read and write: on the GPU, in the host's memory."""
-    dtypes = setup.dtypes
-    held = added = _held(model, setup.gpus // setup.replicas if setup.fsdp else 1)
+    held = added = (
+        _trained(model, setup) if setup.adapters else _held(model, setup.gpus // setup.replicas if setup.fsdp else 1)
+    )
     if setup.sharding == "zero1":
         held = -(-held // setup.gpus)
     adding = setup.accumulation - (setup.sharding != "zero1")  # there the first batch, too, finds a buffer
     # Beside the new gradient, the sum is read and written.
-    states = setup.update_bytes * held + 2 * DTYPE_BYTES[dtypes.weights] * adding * added
+    states = setup.update_bytes * held + 2 * DTYPE_BYTES[setup.trained_dtype] * adding * added
     return (0, states) if setup.offload == "cpu" else (states, 0)
 
 
 def _flops(model, setup):
-    """Floating-point operations of a step's matrix products: `flops.*` and `checkpoint.flops` of the registry, in whole numbers."""
+    """Floating-point operations of a step's matrix products: `flops.*` and `checkpoint.flops` of the registry, in whole numbers.
+
+    Of adapters' the course's: where nothing trains before a layer, backward has no product for its input.
+    """
+    if setup.adapters:
+        return _course_flops(model, setup)
     tokens, eager = setup.batch * setup.sequence, setup.attention == "eager"
     square = 2 * setup.batch * model.heads * setup.sequence**2 * model.head_width
     head = 2 * tokens * model.vocabulary * model.embedding_width
@@ -149,6 +163,12 @@ def _flops(model, setup):
     elif setup.checkpointing == "selective":
         again += model.layers * (2 - eager) * square
     return setup.accumulation * (forward + backward + again)
+
+
+@lru_cache(4096)
+def _course_flops(model, setup):
+    one = setup.replace(accumulation=1)
+    return setup.accumulation * course_of(model, one).flops(letters(model, one))
 
 
 def _in_block(weight):
@@ -270,6 +290,8 @@ class Rung:
             return self.counting.rest(self._whole)
         if setup.offload == "cpu":
             return 0
+        if setup.adapters:
+            return self._adapted_states
         wide = DTYPE_BYTES[dtypes.weights]
         states = (OPTIMIZERS[setup.optimizer].states or 0) * DTYPE_BYTES[dtypes.states]
         states += DTYPE_BYTES[dtypes.master] if dtypes.master else 0
@@ -281,6 +303,14 @@ class Rung:
         return numbers * states // (shards if setup.sharding == "zero1" else 1) + numbers * (
             others - wide * setup.distributed
         )
+
+    @property
+    def _adapted_states(self):
+        """The same of frozen weights and adapters."""
+        setup, model = self.setup, cast(Model, self.model)
+        kept = OPTIMIZERS[setup.optimizer].states or 0
+        each = 2 * DTYPE_BYTES[setup.trained_dtype] + kept * DTYPE_BYTES[setup.state_dtype]
+        return int(model.parameters) * DTYPE_BYTES[setup.base_dtype] + _trained(model, setup) * each
 
     def text(self) -> str:
         """The switches in words."""
@@ -466,7 +496,7 @@ def counted(counting, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = 
             changed = setup.replace(**{name: value for one in switches for name, value in one.items()})
         except ValueError:
             continue
-        differs = {n: v for n, v in changed.as_dict().items() if v != getattr(setup, n)}
+        differs = {n: v for n, v in vars(changed).items() if v != getattr(setup, n)}
         if not differs:
             rungs.append(first)
         elif counting.takes(changed):
@@ -486,7 +516,7 @@ def plan(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None =
 
     def rungs_of(sets):
         for changed in sets:
-            switches = {n: v for n, v in changed.as_dict().items() if v != getattr(setup, n)}
+            switches = {n: v for n, v in vars(changed).items() if v != getattr(setup, n)}
             yield Rung(model, changed, gpu, first, switches) if switches else first
 
     precisions = list(_precisions(setup, gpu))

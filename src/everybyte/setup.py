@@ -1,12 +1,13 @@
 """One training configuration, checked when it is made."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
-from typing import Literal, final, get_args
+from typing import Any, Literal, final, get_args
 
 from . import checks
 from .catalog import Model
+from .catalog.weights import linears
 
 PrecisionName = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16"]
 OptimizerName = Literal[
@@ -132,6 +133,90 @@ CHOICES = MappingProxyType(
 OPTIMIZER_IMPLS, ATTENTIONS, LOSSES = CHOICES["optimizer_impl"], CHOICES["attention"], CHOICES["loss"]
 CHECKPOINTINGS, SHARDINGS, SHARDING_UNITS = CHOICES["checkpointing"], CHOICES["sharding"], CHOICES["sharding_units"]
 OFFLOADS, BUCKETS, MASTER_GRADIENTS = CHOICES["offload"], CHOICES["buckets"], CHOICES["master_gradients"]
+#: The largest rank that is taken for one.
+MOST_RANK = 2**14
+
+
+@final
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters: beside each targeted linear layer W two small matrices, so that it gives W x + B A x; they alone train.
+
+    Source: Hu et al. 2021, arXiv:2106.09685; peft, tuners/lora/layer.py, `Linear.forward`.
+
+    Attributes:
+        rank: rows of each A and columns of each B.
+        targets: names of linear layers, each matched at the end of a module's path, as peft does; or `all-linear`, every linear
+            layer but the output head. Of a `Model`: the blocks' `q`, `k`, `v`, `qkv`, `out`, `gate`, `up`, `down`, `router`, those
+            that it has.
+        dtype: of the adapters: `fp32`, as peft makes them by default, or `bf16` over 16-bit weights, as with
+            `autocast_adapter_dtype=False`.
+        base: the data type of the frozen weights; by default the precision's. `bf16` with `bf16-mixed`: the model is loaded in 16
+            bits, and trained under autocast.
+
+    Raises:
+        ValueError: naming the field, the value and what is allowed.
+    """
+
+    rank: int = 16
+    targets: tuple[str, ...] | str = "all-linear"
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    base: Literal["fp32", "bf16"] | None = None
+
+    def __post_init__(self):
+        checks.whole("Lora", "rank", self.rank, 1, MOST_RANK)
+        if self.targets != "all-linear":
+            given = [self.targets] if isinstance(self.targets, str) else self.targets
+            names = tuple(dict.fromkeys(given)) if isinstance(given, list | tuple) else ()
+            if not names or not all(isinstance(name, str) and name for name in names):
+                raise ValueError(
+                    f"Lora.targets: {self.targets!r} is no list of linear layers' names; allowed: names, or 'all-linear'"
+                )
+            object.__setattr__(self, "targets", names)
+        checks.one_of("Lora", "dtype", self.dtype, ("fp32", "bf16"))
+        if self.base is not None:
+            checks.one_of("Lora", "base", self.base, ("fp32", "bf16"))
+
+    @classmethod
+    def read(cls, text: str) -> "Lora":
+        """From a command's text: `rank=16 targets=q,v dtype=bf16`, each left out at its default."""
+        said: dict[str, Any] = {}
+        for word in text.replace(";", " ").split():
+            name, found, value = word.partition("=")
+            checks.one_of("Lora", "field", name, [f.name for f in fields(cls)])
+            if not found or not value:
+                raise ValueError(f"Lora.{name}: {word!r} has no value; allowed: {name}=VALUE")
+            said[name] = int(value) if value.isdigit() else value
+        if isinstance(said.get("targets"), str) and said["targets"] != "all-linear":
+            said["targets"] = tuple(said["targets"].split(","))
+        return cls(**said)
+
+    def __str__(self):
+        targets = self.targets if isinstance(self.targets, str) else ",".join(self.targets)
+        return f"rank={self.rank} targets={targets} dtype={self.dtype}" + (f" base={self.base}" if self.base else "")
+
+    def takes(self, path: str) -> bool:
+        """Whether it stands beside the linear layer of that path, in a block."""
+        if self.targets == "all-linear":
+            return True
+        return any(f".{path}".endswith(f".{target}") for target in self.targets)
+
+    def check_model(self, model: Model) -> None:
+        """Raise ValueError where a target matches no linear layer of the model's blocks, or the rank is over a target's width."""
+        paths = [path for path, _ in linears(model)]
+        short = ", ".join(path.rpartition(".")[2] for path in paths)
+        for target in () if isinstance(self.targets, str) else self.targets:
+            if not any(f".{path}".endswith(f".{target}") for path in paths):
+                raise ValueError(
+                    f"Lora.targets: {target!r} matches no linear layer in the blocks of {model.name}; allowed: {short}"
+                )
+        width, path = min((weight.shape[1], path) for path, weight in linears(model) if self.takes(path))
+        if self.rank > width:
+            raise ValueError(
+                f"Lora.rank: {self.rank} is more than the width {width} of {path} in {model.name}; allowed: 1 to {width}"
+            )
+
+
 LIMITS = MappingProxyType(
     {
         "batch": (1, 2**24),
@@ -185,6 +270,7 @@ class Setup:
         no_sync: for `zero2` and `zero3` with several batches (`accumulation`) only: whole gradients add up on each GPU, and only
             the last batch's backward divides them; otherwise each one does.
         buckets: for DDP only: beside the gradients stand `copies` of them to be averaged, or they are `views` of these.
+        adapters: a `Lora`, which trains in place of the model's weights; None for full fine-tuning. On one GPU only.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -210,8 +296,11 @@ class Setup:
     offload: Offload = "none"
     no_sync: bool = False
     buckets: Buckets = "copies"
+    adapters: Lora | None = None
 
     def __post_init__(self):
+        if isinstance(self.adapters, Mapping):  # as JSON holds it
+            object.__setattr__(self, "adapters", _lora_of(self.adapters))
         checks.one_of("Setup", "optimizer", self.optimizer, OPTIMIZERS)
         if self.optimizer_impl is None:
             object.__setattr__(self, "optimizer_impl", OPTIMIZERS[self.optimizer].impls[0])
@@ -236,6 +325,7 @@ class Setup:
 
         self._check_optimizer()
         self._check_gpus()
+        self._check_adapters()
 
     def _check_optimizer(self):
         """Which implementations and sharding go with the optimizer."""
@@ -248,6 +338,35 @@ class Setup:
             raise ValueError(
                 f"Setup.optimizer: {self.optimizer!r} with sharding {self.sharding!r} is not derived; allowed there: "
                 f"{', '.join(COMMON_OPTIMIZERS)}"
+            )
+
+    def _check_adapters(self):
+        """Which precisions, optimizers and GPUs go with adapters."""
+        lora, own = self.adapters, self.dtypes
+        if lora is None:
+            return
+        if not isinstance(lora, Lora):
+            raise ValueError(f"Setup.adapters: {lora!r} is no Lora; allowed: a Lora, or None")
+        if self.distributed:
+            raise ValueError(
+                f"Setup.adapters: {lora} with {self.gpus} gpus and sharding {self.sharding!r} is not derived; allowed: one GPU and "
+                "sharding 'none'"
+            )
+        if self.optimizer == "muon":
+            raise ValueError(
+                "Setup.adapters: every adapter is a matrix of a block, and 'muon' has an AdamW for other weights, of which there "
+                f"are none; allowed: {', '.join(name for name in OPTIMIZERS if name != 'muon')}"
+            )
+        if lora.base not in (None, own.weights) and (self.precision, lora.base) != ("bf16-mixed", "bf16"):
+            raise ValueError(
+                f"Lora.base: {lora.base!r} with precision {self.precision!r}; allowed: {own.weights!r}"
+                + (" or 'bf16'" if self.precision == "bf16-mixed" else "")
+            )
+        allowed = ("fp32",) if self.base_dtype == "fp32" else ("bf16",) if own.master else ("fp32", "bf16")
+        if lora.dtype not in allowed:
+            why = "over 16-bit weights with fp32 copies" if own.master else f"over weights in {self.base_dtype}"
+            raise ValueError(
+                f"Lora.dtype: {lora.dtype!r} {why}, precision {self.precision!r}; allowed: {' or '.join(map(repr, allowed))}"
             )
 
     def _check_gpus(self):
@@ -309,6 +428,21 @@ class Setup:
         return PRECISIONS[self.precision]
 
     @property
+    def base_dtype(self) -> str:
+        """The data type of the model's own weights between steps."""
+        return (self.adapters and self.adapters.base) or self.dtypes.weights
+
+    @property
+    def trained_dtype(self) -> str:
+        """The data type of what trains: the weights, or their adapters."""
+        return self.adapters.dtype if self.adapters else self.dtypes.weights
+
+    @property
+    def state_dtype(self) -> str:
+        """The data type of the optimizer's states: of adapters their own, unless the optimizer has copies of them."""
+        return self.dtypes.states if self.dtypes.master or not self.adapters else self.adapters.dtype
+
+    @property
     def update_bytes(self) -> int:
         """Bytes that the optimizer's step reads and writes for each parameter; ValueError where its time is not theirs."""
         row = OPTIMIZERS[self.optimizer]
@@ -318,7 +452,7 @@ class Setup:
                 f"{', '.join(name for name, other in OPTIMIZERS.items() if other.passes)}; eb.fit and eb.budget answer for its "
                 "memory"
             )
-        own = DTYPE_BYTES[self.dtypes.master or self.dtypes.weights]
+        own = DTYPE_BYTES[self.dtypes.master or self.trained_dtype]
         return own * row.passes[row.impls.index(self.optimizer_impl)] + row.quantized
 
     def replace(self, **changes) -> "Setup":
@@ -337,6 +471,8 @@ class Setup:
         The kernel for 16 bits takes heads up to 256 wide, the one for fp32 multiples of 4 (PyTorch's
         `native/transformers/cuda/sdp_utils.cpp`); for others `scaled_dot_product_attention` falls back to the scores.
         """
+        if self.adapters:
+            self.adapters.check_model(model)
         width, compute = model.head_width, self.dtypes.compute
         allowed = "multiples of 4" if compute == "fp32" else "at most 256"
         if self.attention == "flash" and (width % 4 if compute == "fp32" else width > 256):
@@ -355,7 +491,7 @@ class Setup:
                 f"allowed: 1 to {model.positions}"
             )
         if model.experts and model.family:
-            step = 4 if self.dtypes.weights == "fp32" and not (self.fsdp and self.dtypes.autocast) else 8
+            step = 4 if self.base_dtype == "fp32" and not (self.fsdp and self.dtypes.autocast) else 8
             for field in ("width", "expert_width"):
                 if getattr(model, field) % step:
                     raise ValueError(
@@ -372,3 +508,10 @@ class Setup:
                 f"Setup.sharding_units: 'block+ends' with {model.name}, whose embedding and head are one weight, which "
                 "cannot be in two units; allowed: 'block' or 'model'"
             )
+
+
+def _lora_of(said):
+    """A `Lora` from what JSON holds of it."""
+    for name in said:
+        checks.one_of("Lora", "field", name, [f.name for f in fields(Lora)])
+    return Lora(**said)

@@ -31,6 +31,7 @@ GOOD = {
     "offload": ["none"],
     "no_sync": [False],
     "buckets": ["copies"],
+    "adapters": [None, eb.Lora(), eb.Lora(8, ("q", "v"))],
 }
 BAD = {
     "batch": [0, -1, 1.5, 8.0, "8", True, None, 2**25],
@@ -53,6 +54,7 @@ BAD = {
     "offload": ["cpu", "CPU", "nvme", True, None],
     "no_sync": [True, 0, 1, "no", None],
     "buckets": ["view", "views", None],
+    "adapters": ["lora", 16, True, ("q", "v")],
 }
 
 

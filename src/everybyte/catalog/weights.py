@@ -109,3 +109,24 @@ def weights(m) -> list[Weight]:
         Weight("pooler.weight", (m.width, m.width), "last", m.pooler),
         Weight("pooler.bias", (m.width,), "last", m.pooler),
     ]  # fmt: skip
+
+
+def linears(m) -> list[tuple]:
+    """(path, weight) of each linear layer in a block, in the order of the model: what adapters stand beside."""
+    times = layers(m)
+    found = [w for w in weights(m) if w.group not in ENDS and times[w.group] and w.count]
+    return [(w.name.removesuffix(".weight"), w) for w in found if len(w.shape) == 2 and w.name.endswith(".weight")]
+
+
+def adapters(m, rank, takes) -> list[Weight]:
+    """The two matrices beside each linear layer that `takes` its path: A of (rank, inputs), B of (outputs, rank).
+
+    Args:
+        m: as for `weights`. rank: a number or an expression.
+    """
+    return [
+        Weight(f"{path}.lora_{letter}.weight", shape, weight.group)
+        for path, weight in linears(m)
+        if takes(path)
+        for letter, shape in (("A", (rank, weight.shape[1])), ("B", (weight.shape[0], rank)))
+    ]

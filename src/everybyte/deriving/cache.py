@@ -19,7 +19,7 @@ from ..setup import Setup
 
 #: Where they are kept, and "off" for nowhere.
 VARIABLE = "EVERYBYTE_CACHE"
-_PARTS = ("catalog", "derivation", "deriving", "dryrun", "reference", "setup.py")
+_PARTS = ("adapters.py", "catalog", "derivation", "deriving", "dryrun", "reference", "setup.py")
 
 
 def folder() -> Path | None:

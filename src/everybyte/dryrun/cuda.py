@@ -208,7 +208,9 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         input, weight, _ = ctx.saved_tensors
-        return torch.empty_like(input), None if weight is None else torch.empty_like(weight), None
+        to_input, to_weight, _ = ctx.needs_input_grad
+        made = torch.empty_like(input) if to_input else None
+        return made, torch.empty_like(weight) if to_weight else None, None
 
 
 def _rms_norm(input, normalized_shape, weight=None, eps=None):

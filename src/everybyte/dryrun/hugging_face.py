@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 
 from torch import nn
 
+from ..adapters import base_parameters
 from ..catalog import Model
 from ..catalog import model as catalog_model
 from ..setup import Setup
@@ -149,7 +150,7 @@ def named_difference(model: Model, module: nn.Module) -> str | None:
     Raises:
         ValueError: where no reason is known: it would be another architecture.
     """
-    count = sum(p.numel() for p in module.parameters())
+    count = base_parameters(module)
     if count == model.parameters:
         return None
     found = recipe(model)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from ..adapters import adapted, as_it_is, base_parameters
 from ..catalog import Model
 from ..reference import FAMILIES, Trainer
 from ..reference.step import random_batch
@@ -68,11 +69,12 @@ class Workload:
                     )
         if not any(p.requires_grad for p in module.parameters()):
             raise ValueError(f"dry_run.model: {name} has no parameter to train; allowed: one or more")
-        return module
+        return adapted(module, self.setup)
 
     def counted(self, module: nn.Module) -> Model | Counted:
         """The `model` of the trace."""
-        count, name = sum(p.numel() for p in module.parameters()), type(module).__name__
+        module = module.get_base_model() if self.setup.adapters else module
+        count, name = base_parameters(module), type(module).__name__
         if self.model is None:
             return Counted(name, count)
         if self.model.family is None and (why := hugging_face.named_difference(self.model, module)):
@@ -81,7 +83,8 @@ class Workload:
 
     def trainer(self, module: nn.Module, setup: Setup, **options) -> Trainer:
         """A trainer that calls the module as this workload does."""
-        trainer = Trainer(module, setup, **options)
+        with as_it_is(module, setup):
+            trainer = Trainer(module, setup, **options)
         # The trainer's own way of calling is a method, which this workload's way stands before.
         trainer.forward = lambda inputs: self.call(trainer.called, inputs)  # type: ignore[method-assign]
         return trainer

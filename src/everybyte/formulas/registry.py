@@ -143,6 +143,11 @@ class Formula:
 
     def check(self, model: Model | None, setup: Setup | None) -> None:
         """Raise ValueError where the formula was not derived for the model or the setup."""
+        if setup is not None and setup.adapters and any(entry.needs == "setup" for entry in self.symbols):
+            raise ValueError(
+                f"formula {self.name}: Setup.adapters: {setup.adapters}; allowed: None, as formulas speak of models that train "
+                "whole; eb.budget answers"
+            )
         if self.refuses and (why := self.refuses(model, setup)):
             raise ValueError(f"formula {self.name}: {why}")
 

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from .. import units
+from ..adapters import adapted, as_it_is
 from ..catalog import Model
 from ..reference import GPT, Trainer
 from ..reference.step import DTYPES
@@ -253,7 +254,9 @@ class _Session:
         torch.manual_seed(self.recipe.seed if self.recipe else 0)
         with torch.device(self.meter.device):
             module = GPT(self.model, self.setup).initialize()
-        self.trainer = Learner(module, self.setup, self.recipe) if self.recipe else Trainer(module, self.setup)
+        module = adapted(module, self.setup)
+        with as_it_is(module, self.setup):
+            self.trainer = Learner(module, self.setup, self.recipe) if self.recipe else Trainer(module, self.setup)
         gc.collect()  # a process's first `fully_shard` imports what keeps its callers' frames, and with them whole weights
         self.batch = self._batches()
         for _ in range(warm_up):

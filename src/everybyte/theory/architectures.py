@@ -4,7 +4,7 @@ The programs are the book's reference models line by line (`reference/gpt.py`, `
 rebound, and a function that returns, free what they held: here as there.
 """
 
-from ..catalog.weights import layers, weights
+from ..catalog.weights import adapters, layers, weights
 from . import operations as op
 from .autograd import Parameter, checkpoint
 from .letters import over
@@ -18,16 +18,17 @@ class Network:
     Args:
         tape: records. model: a model's fields, dimensions as letters. setup: a Setup. blocks: how many blocks there are in
             each segment; one segment where none is checkpointed. chunks: tokens in each chunk of the loss. type: the data
-            type of the weights in forward.
+            type of the weights in forward. beside: where adapters train, (their rank, their data type).
     """
 
-    def __init__(self, tape, model, setup, blocks, chunks, type):
+    def __init__(self, tape, model, setup, blocks, chunks, type, beside=None):
         self.tape, self.model, self.setup, self.type = tape, model, setup, type
         self.segments, self.chunks = blocks, chunks
-        self.parameters = {}
+        self.parameters, self.frozen = {}, setup.adapters is not None
         self.enter, self.leave = (lambda path, args: args), (lambda path, out: out)
         of = {group: [w for w in weights(model) if w.group == group and w.count] for group in layers(model)}
         per_block = of["block"] + (of["mixture"] if model.experts else of["dense"])
+        trained = adapters(model, beside[0], setup.adapters.takes) if beside else []
         for weight in of["embeddings"]:
             self._add(weight.name, weight.shape)
         places = [
@@ -38,14 +39,17 @@ class Network:
         for i, place in enumerate(places):
             for weight in per_block:
                 self._add(f"blocks.{i}.{weight.name}", weight.shape, place)
+            for weight in trained:
+                self._add(f"blocks.{i}.{weight.name}", weight.shape, place, beside[1])
         for weight in of["last"]:
             self._add(weight.name, weight.shape)
         if model.tied:
             self.parameters["head.weight"] = self.parameters["token.weight"]
 
-    def _add(self, name, shape, place=()):
+    def _add(self, name, shape, place=(), adapter=None):
+        strides, frozen = contiguous_strides(shape), self.frozen and not adapter
         self.parameters[name] = Parameter(
-            name, shape, contiguous_strides(shape), Storage(self.tape, ()), self.type, place
+            name, shape, strides, Storage(self.tape, ()), adapter or self.type, place, frozen
         )
 
     def weight(self, path):
@@ -60,8 +64,30 @@ class Network:
             return self.leave(path, out)
 
     def linear(self, path, x, title, loss=None):
-        """Call a linear layer."""
-        return self.call(path, lambda x: op.linear(x, *self.weight(path), title), x, loss=loss)
+        """Call a linear layer, with an adapter where there is one beside it."""
+        layer = self._adapted if f"{path}.lora_A.weight" in self.parameters else self._linear
+        return self.call(path, lambda x: layer(path, x, title), x, loss=loss)
+
+    def _linear(self, path, x, title):
+        return op.linear(x, *self.weight(path), title)
+
+    def _adapted(self, path, x, title):
+        """Source: peft, tuners/lora/layer.py, `Linear.forward`, line by line."""
+        result = self.call(path, lambda x: self._linear(path, x, title), x)
+        kind, (inner, outer) = result.type, (f"{path}.lora_A", f"{path}.lora_B")
+        x = op.cast(x, self.parameters[f"{inner}.weight"].type, f"{title}: input for A")
+        result = op.add(
+            result,
+            op.scale(
+                self.call(
+                    outer, lambda x: self._linear(outer, x, f"{title}: B"),
+                    self.call(inner, lambda x: self._linear(inner, x, f"{title}: A"), x),
+                ),
+                f"{title}: adapter scaled",
+            ),
+            f"{title}: sum",
+        )  # fmt: skip
+        return op.cast(result, kind, f"{title}: sum cast")
 
     def norm(self, path, x, title):
         """Call a norm."""

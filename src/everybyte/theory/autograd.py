@@ -45,7 +45,7 @@ class Accumulate:
 
 
 class Parameter(Tensor):
-    """A leaf whose gradient is wanted.
+    """A leaf whose gradient is wanted, unless it is frozen.
 
     Attributes:
         grad: the gradient, once there is one. name: its path. hooks: called with it once its gradient has been added.
@@ -54,11 +54,11 @@ class Parameter(Tensor):
 
     __slots__ = ("__weakref__", "grad", "hooks", "name", "numbers", "place")
 
-    def __init__(self, name, shape, strides, storage, type, place=()):
+    def __init__(self, name, shape, strides, storage, type, place=(), frozen=False):
         super().__init__(shape, strides, storage, type)
         self.name, self.grad, self.hooks, self.place = name, None, [], place
         self.numbers = product(shape)
-        self.node = Accumulate(self)
+        self.node = None if frozen else Accumulate(self)
 
 
 def wants_gradient(tape, *inputs):

@@ -8,8 +8,9 @@ batch, sequence or width of the same structure is arithmetic: `Course.budget` co
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
-from ..catalog.weights import weights
+from ..catalog.weights import adapters, weights
 from ..setup import DTYPE_BYTES, OPTIMIZERS
 from .buckets import buckets
 from .letters import Letter, factor, text, up
@@ -33,10 +34,11 @@ def letters(model, setup, rounding=1) -> dict[str, int]:
         "D": model.head_width, "F": model.ffn_width, "V": model.vocabulary, "N": model.learned_positions,
         "N_max": model.positions, "W": model.embedding_width, "E": model.experts, "E_t": model.experts_per_token,
         "F_e": model.expert_width, "K": setup.segment or 1, "n_c": setup.loss_chunks, "n_a": setup.accumulation,
-        "w": DTYPE_BYTES[dtypes.compute if setup.fsdp else dtypes.weights], "w_s": DTYPE_BYTES[dtypes.weights],
-        "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[dtypes.states], "r": DTYPE_BYTES[dtypes.weights],
+        "w": DTYPE_BYTES[dtypes.compute if setup.fsdp else setup.base_dtype], "w_s": DTYPE_BYTES[setup.base_dtype],
+        "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[setup.state_dtype], "r": DTYPE_BYTES[dtypes.weights],
         "m_w": DTYPE_BYTES[dtypes.master] if dtypes.master else 0, "G": setup.gpus // setup.replicas, "R": setup.replicas,
         "P": model.parameters if setup.sharding == "zero1" else 0, "Q": _bucketed(model, setup, rounding),
+        "r_A": setup.adapters.rank if setup.adapters else 0, "w_A": DTYPE_BYTES[setup.trained_dtype] if setup.adapters else 0,
     }  # fmt: skip
 
 
@@ -98,16 +100,24 @@ def structure(model, setup):
         setup.master_gradients, setup.checkpointing, setup.sharding, setup.sharding_units, setup.offload, setup.buckets,
         setup.no_sync, min(setup.gpus // setup.replicas, 2), min(setup.replicas, 2), setup.gpus > 1, setup.accumulation > 1,
     )  # fmt: skip
-    return trivial, head, features, switches, _thresholds(model, setup)
+    return trivial, head, features, switches, _beside(model, setup), _thresholds(model, setup)
+
+
+def _beside(model, setup):
+    """Of adapters: which there are, in which data type over which, and whether the rank is 1."""
+    lora = setup.adapters
+    if lora is None:
+        return ()
+    return tuple(w.name for w in adapters(model, lora.rank, lora.takes)), lora.dtype, setup.base_dtype, lora.rank == 1
 
 
 def _thresholds(model, setup):
     """Which of an 8-bit optimizer's states are quantized, and which are paged: by the weights' sizes."""
     if OPTIMIZERS[setup.optimizer].algorithm != "adam8bit":
         return ()
-    return tuple(
-        tuple(weight.numbers >= size for size in (QUANTIZED, PAGED)) for weight in weights(model) if weight.count
-    )
+    lora = setup.adapters
+    trained = adapters(model, lora.rank, lora.takes) if lora else [w for w in weights(model) if w.count]
+    return tuple(tuple(weight.numbers >= size for size in (QUANTIZED, PAGED)) for weight in trained)
 
 
 _COURSES: OrderedDict = OrderedDict()
@@ -203,6 +213,20 @@ class Course:
 
         add(self.items, 1)
         return found
+
+    def flops(self, values):
+        """Floating-point operations of the step's matrix products: a multiplication and an addition each."""
+        names = HELPERS | values
+
+        def add(items):
+            each = (
+                add(item.items) * self.times(item, values) if isinstance(item, Repeat)
+                else sum(prod(_value(text(size), names) for size in sizes) for sizes in item.products)
+                for item in items
+            )  # fmt: skip
+            return sum(each)
+
+        return 2 * add(self.items)
 
     def peak(self, values, rounding=1):
         """(peak, place in `PEAKS`), walked and not compiled: for a structure that is asked once."""
@@ -415,5 +439,5 @@ def place_of(operation):
 
 LETTERS = (
     "B", "S", "L", "H", "A", "A_kv", "D", "F", "V", "N", "N_max", "W", "E", "E_t", "F_e", "K", "n_c", "n_a", "w", "w_s", "c",
-    "s_b", "r", "m_w", "G", "R", "P", "Q",
+    "s_b", "r", "m_w", "G", "R", "P", "Q", "r_A", "w_A",
 )  # fmt: skip

@@ -7,7 +7,7 @@ from . import operations as op
 from .autograd import record, save, unpacked, wants_gradient
 from .letters import product
 from .tape import FP32, INT32, INT64
-from .tensors import contiguous_strides, new, several, transposed, view
+from .tensors import new, several, transposed, view
 
 
 def mixture(network, path, x):
@@ -146,14 +146,22 @@ def _grouped(rows, weight, ends, title):
     rows = op.cast(rows, weight.type, f"{title} input cast")
     tape, (count, inputs), (experts, outputs, _) = rows.tape, rows.shape, weight.shape
     turned, kind = op.transpose(weight, 1, 2), weight.type
-    saved = save(tape, [rows, turned], rows, turned, ends)
-    out = tape.kernel("matmul", lambda: new(tape, title, (count, outputs), kind))
+    to_rows, to_turned = wants_gradient(tape, rows), wants_gradient(tape, turned)
+    saved = save(tape, [rows, turned], *[rows] * to_turned, *[turned] * to_rows, ends)
+
+    def multiplied(title, shape):
+        out = new(tape, title, shape, kind)
+        tape.multiplied(count, inputs, outputs)
+        return out
+
+    out = tape.kernel("matmul", lambda: multiplied(title, (count, outputs)))
 
     def run(node, grads):
         read = unpacked(node)  # noqa: F841
-        shape = experts, outputs, inputs
-        to_weight = transposed(new(tape, f"{title} weight gradient", shape, kind, contiguous_strides(shape)), 1, 2)
-        return [new(tape, f"{title} input gradient", (count, inputs), kind) if node.edges[0] else None, to_weight]
+        second = None
+        if node.edges[1]:
+            second = transposed(multiplied(f"{title} weight gradient", (experts, outputs, inputs)), 1, 2)
+        return [multiplied(f"{title} input gradient", (count, inputs)) if node.edges[0] else None, second]
 
     record(out, title, run, [rows, turned], saved)
     return out

@@ -5,7 +5,7 @@ its inputs; what it reads it saved (`tools/autograd/derivatives.yaml` says which
 (`aten/src/ATen/autocast_mode.h`) an operation casts its inputs first: its list is named where it applies.
 """
 
-from .autograd import record, save, unpacked, wants_gradient
+from .autograd import Parameter, record, save, unpacked, wants_gradient
 from .letters import over, product, up
 from .tape import BITS16, BOOL, FP32, INT64
 from .tensors import (
@@ -110,10 +110,15 @@ def lowered(x, title):
 
 
 def lowered_weight(x, title):
-    """Autocast, for a matrix product: a weight's copy in 16 bits, made once and kept until autocast is left."""
+    """Autocast, for a matrix product: a weight's copy in 16 bits, made once and kept until autocast is left.
+
+    Of a frozen weight it is made for each product: the cache takes none without gradient (`autocast_mode.cpp`, `cached_cast`).
+    """
     tape = x.tape
     if not tape.autocast or x.type.name != "fp32":
         return x
+    if x.node is None:
+        return cast(x, tape.autocast, title, "casts")
     if x.name not in tape.casts:
         tape.casts[x.name] = cast(x, tape.autocast, title, "casts")
     return tape.casts[x.name]
@@ -121,7 +126,8 @@ def lowered_weight(x, title):
 
 def raised(x, title):
     """Autocast, for an operation on its fp32 list: fp32 of what has 16 bits."""
-    return cast(x, FP32, title) if x.tape.autocast and x.type.name in BITS16 else x
+    part = "casts" if isinstance(x, Parameter) else None
+    return cast(x, FP32, title, part) if x.tape.autocast and x.type.name in BITS16 else x
 
 
 def add(x, y, title):
@@ -226,22 +232,25 @@ def masked(x, mask, title):
 def layer_norm(x, weight, bias, title):
     """Saves its input, and each token's mean and inverse deviation in fp32."""
     wide = raised(x, f"{title} input cast")
-    rows, saved = (*x.shape[:-1], 1), save(x.tape, [wide, weight, bias], wide)
+    weight, bias = raised(weight, f"{title} weight cast"), None if bias is None else raised(bias, f"{title} bias cast")
+    inputs = [wide, weight, bias]
+    rows, saved = (*x.shape[:-1], 1), save(x.tape, inputs, wide, weight, *[bias] * (bias is not None))
     out, mean, deviation = several(x.tape, title, (x.shape, wide.type), (rows, FP32), (rows, FP32))
     gains = [(w.shape, w.type) for w in (weight, bias) if w is not None]
 
     def run(node, grads):
         x, *_ = unpacked(node)
-        made = several(x.tape, f"{title} backward", (x.shape, x.type), *gains)
-        return made + [None] * (3 - len(made))
+        wanted = [form for edge, form in zip(node.edges, ((x.shape, x.type), *gains), strict=False) if edge is not None]
+        made = iter(several(x.tape, f"{title} backward", *wanted))
+        return [next(made) if edge is not None else None for edge in node.edges]
 
-    record(out, title, run, [wide, weight, bias], saved, [mean, deviation])
+    record(out, title, run, inputs, saved, [mean, deviation])
     return out
 
 
 def rms_norm(x, weight, title):
     """Saves its input, and the inverse root of each token's mean square in fp32."""
-    wide = raised(x, f"{title} input cast")
+    wide, weight = raised(x, f"{title} input cast"), raised(weight, f"{title} weight cast")
     deviation = new(x.tape, f"{title} statistics", (*x.shape[:-1], 1), FP32)
     saved = save(x.tape, [wide, weight], wide, weight, deviation)
     out = _like(title, wide)
@@ -249,7 +258,8 @@ def rms_norm(x, weight, title):
 
     def run(node, grads):
         x, *_ = unpacked(node)
-        return [_like(f"{title} backward", x), new(x.tape, f"{title} weight gradient", *gain)]
+        to_x = _like(f"{title} backward", x) if node.edges[0] else None
+        return [to_x, new(x.tape, f"{title} weight gradient", *gain) if node.edges[1] else None]
 
     record(out, title, run, [wide, weight], saved)
     return out
@@ -278,7 +288,7 @@ def _flat(x):
 
 
 def linear(x, weight, bias, title):
-    """x W^T + b. Saves its input and the weight. With a bias one kernel adds it; its gradient is a sum over rows.
+    """x W^T + b. Saves its input where the weight wants a gradient, and the weight where the input does. With a bias one kernel adds it; its gradient is a sum over rows.
 
     Source: `native/Linear.cpp`; `addmm` and `mm` in derivatives.yaml, whose gradients run in the order of their names.
     """
@@ -292,17 +302,26 @@ def linear(x, weight, bias, title):
     turned = None if biased else transpose(weight, 0, 1)  # the view made last has its gradient first
     flat = reshape(low, (rows, inputs), title) if len(leading) != 1 else low
     turned = turned or transpose(weight, 0, 1)
-    saved = save(tape, [bias, flat, turned], flat, turned)
-    out = tape.kernel("matmul", lambda: new(tape, title, (rows, outputs), kind))
+    to_flat, to_turned = wants_gradient(tape, flat), wants_gradient(tape, turned)
+    saved = save(tape, [bias, flat, turned], *[flat] * to_turned, *[turned] * to_flat)
+
+    def multiplied(title, shape):
+        out = new(tape, title, shape, kind)
+        tape.multiplied(rows, inputs, outputs)
+        return out
+
+    out = tape.kernel("matmul", lambda: multiplied(title, (rows, outputs)))
 
     def run(node, grads):
-        x, _ = unpacked(node)
+        read = unpacked(node)  # noqa: F841
 
         def to_input():
-            return new(tape, f"{title} input gradient", (rows, inputs), kind) if node.edges[-2] else None
+            return multiplied(f"{title} input gradient", (rows, inputs)) if node.edges[-2] else None
 
         def to_weight():
-            return transposed(new(tape, f"{title} weight gradient", (outputs, inputs), kind), 0, 1)
+            if not node.edges[-1]:
+                return None
+            return transposed(multiplied(f"{title} weight gradient", (outputs, inputs)), 0, 1)
 
         if biased:
             return [grads[0], to_input(), to_weight()]
@@ -323,13 +342,21 @@ def matmul(x, y, title, names, dtype=None):
     low_x, low_y = lowered(x, f"{names[0]} cast"), lowered(y, f"{names[1]} cast")
     x3 = reshape(low_x, (batch, *x.shape[2:]), names[0])
     y3 = reshape(low_y, (batch, *y.shape[2:]), names[1])
-    shape, saved = (*x.shape[:3], y.shape[3]), save(tape, [x3, y3], x3, y3)
-    out = tape.kernel("matmul", lambda: new(tape, title, (batch, *shape[2:]), x3.type))
+    to_x, to_y = wants_gradient(tape, x3), wants_gradient(tape, y3)
+    shape, saved = (*x.shape[:3], y.shape[3]), save(tape, [x3, y3], *[x3] * to_y, *[y3] * to_x)
+    sizes, kinds = (x3.shape, y3.shape), (x3.type, y3.type)
+
+    def multiplied(title, size, kind):
+        out = new(tape, title, size, kind)
+        tape.multiplied(*sizes[0], sizes[1][-1])
+        return out
+
+    out = tape.kernel("matmul", lambda: multiplied(title, (batch, *shape[2:]), kinds[0]))
 
     def run(node, grads):
-        x, y = unpacked(node)
-        to_y = new(x.tape, f"{names[1]} gradient", y.shape, y.type) if node.edges[1] else None
-        return [new(x.tape, f"{names[0]} gradient", x.shape, x.type) if node.edges[0] else None, to_y]
+        read = unpacked(node)  # noqa: F841
+        second = multiplied(f"{names[1]} gradient", sizes[1], kinds[1]) if node.edges[1] else None
+        return [multiplied(f"{names[0]} gradient", sizes[0], kinds[0]) if node.edges[0] else None, second]
 
     record(out, title, run, [x3, y3], saved)
     return reshape(out, shape, title)
@@ -407,12 +434,20 @@ def scaled_dot_product_attention(q, k, v, probability=0.0):
 
 def _attention(tape, q, k, v, make, backward):
     """A kernel: its result and what it saves besides, as one operation."""
-    saved = save(tape, [q, k, v], q, k, v)
-    out, *kept = tape.kernel("attention", make)
+    saved, square = save(tape, [q, k, v], q, k, v), (*q.shape[:3], k.shape[2], q.shape[3])
+
+    def forward():
+        made = make()
+        tape.multiplied(2, *square)
+        return made
+
+    out, *kept = tape.kernel("attention", forward)
 
     def run(node, grads):
         q, k, v, *_ = unpacked(node)
-        return several(tape, "flash attention backward", *((x.shape, x.type, backward(x)) for x in (q, k, v)))
+        made = several(tape, "flash attention backward", *((x.shape, x.type, backward(x)) for x in (q, k, v)))
+        tape.multiplied(5, *square)  # the scores again, and two products for each of their two
+        return made
 
     record(out, "flash attention", run, [q, k, v], saved, [out, *kept])
     return out

@@ -20,13 +20,13 @@ class Optimizer:
     """What the setup's optimizer keeps and takes, tensor by tensor.
 
     Args:
-        tensors: (group, numbers, count) of what it steps through; by default the model's weights.
+        tensors: (group, numbers, count) of what it steps through; by default what the step trains.
     """
 
     def __init__(self, step, tensors=None):
         self.step_, self.tape, self.setup = step, step.tape, step.setup
         self.kind, self.width = OPTIMIZERS[step.setup.optimizer], step.states
-        self.tensors = tensors or [(weight.group, numbers, count) for weight, numbers, count in step.weights]
+        self.tensors = tensors or [(weight.group, numbers, count) for weight, numbers, count in step.trained]
 
     # Between steps.
 
@@ -37,7 +37,7 @@ class Optimizer:
             wide = Letter(DTYPE_BYTES[setup.dtypes.master], "m_w")
             found += [Piece(numbers, wide, "optimizer", count) for _, numbers, count in self.tensors]
         if self.kind.states is None:
-            for weight, numbers, count in self.step_.weights:
+            for weight, numbers, count in self.step_.trained:
                 pieces = getattr(self, f"_{self.kind.algorithm}_states")(weight, numbers)
                 found += [Piece(size, width, "optimizer", count) for size, width, paged in pieces if not paged]
         else:
@@ -48,7 +48,7 @@ class Optimizer:
             ]
         if self.kind.algorithm == "adam" and setup.optimizer_impl == "fused":
             found += [Piece(1, 4, "optimizer", count) for _, _, count in self.tensors]
-        if self.kind.algorithm == "adam8bit" and any(numbers >= QUANTIZED for _, numbers, _ in self.step_.weights):
+        if self.kind.algorithm == "adam8bit" and any(numbers >= QUANTIZED for _, numbers, _ in self.step_.trained):
             found += [Piece(TABLE, 4, "optimizer", 2)]  # signed and unsigned, which all share
         return found
 
@@ -56,7 +56,7 @@ class Optimizer:
         """What it keeps in memory that is paged between GPU and CPU."""
         if not self.kind.paged:
             return []
-        found = [(self._adam8bit_states(weight, numbers), count) for weight, numbers, count in self.step_.weights]
+        found = [(self._adam8bit_states(weight, numbers), count) for weight, numbers, count in self.step_.trained]
         return [
             Piece(size, width, "optimizer", count) for pieces, count in found for size, width, paged in pieces if paged
         ]
@@ -95,7 +95,7 @@ class Optimizer:
             self._adafactor_together() if setup.optimizer_impl == "foreach" else self._adafactor()
         elif algorithm == "muon":
             self._muon()
-            rest = [(weight.group, n, count) for weight, n, count in self.step_.weights if not is_hidden(weight)]
+            rest = [(weight.group, n, count) for weight, n, count in self.step_.trained if not is_hidden(weight)]
             self._adam(rest)
 
     def _all(self, name, pieces):
@@ -131,7 +131,7 @@ class Optimizer:
     def _adafactor(self):
         """One tensor after another: what an iteration makes has its name until the next one's."""
         row = column = squared = update = None  # noqa: F841
-        for turn, (shape, numbers) in self._in_order([(w.group, (w.shape, n), 1) for w, n, _ in self.step_.weights]):
+        for turn, (shape, numbers) in self._in_order([(w.group, (w.shape, n), 1) for w, n, _ in self.step_.trained]):
             with turn():
                 norm = self._make("norm of the weights", 1)
                 del norm
@@ -151,7 +151,7 @@ class Optimizer:
 
     def _adafactor_together(self):
         """All matrices, then all vectors, whose update takes the name of the matrices'."""
-        weights = self.step_.weights
+        weights = self.step_.trained
         matrices = [(w.shape, n, count) for w, n, count in weights if len(w.shape) > 1]
         vectors = [(n, self.width, count) for w, n, count in weights if len(w.shape) == 1]
         norm = self._make("norm of the weights", 1)
@@ -178,7 +178,7 @@ class Optimizer:
         """One matrix after another: five times two products with the matrix's smaller side, in bf16."""
         bits = 2
         update = None
-        hidden = [(w.group, (w.shape, n), 1) for w, n, _ in self.step_.weights if is_hidden(w)]
+        hidden = [(w.group, (w.shape, n), 1) for w, n, _ in self.step_.trained if is_hidden(w)]
         for turn, (shape, numbers) in self._in_order(hidden):
             with turn():
                 update = self._make("gradient with momentum", numbers)

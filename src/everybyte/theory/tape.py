@@ -45,7 +45,7 @@ class Operation:
     Attributes:
         name: in words. phase: `forward`, `backward` or `optimizer step`, or the name of a moment. owner: the module.
         loss: whether it belongs to head or loss. place: which batch, segment, block and chunk it is in.
-        taken, freed: pieces.
+        taken, freed: pieces. products: of matrices, each the numbers whose product is how many multiplications it takes.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Operation:
     place: tuple
     taken: list = field(default_factory=list)
     freed: list = field(default_factory=list)
+    products: list = field(default_factory=list)
 
 
 class Storage:
@@ -138,6 +139,10 @@ class Tape:
     def note(self, name, pieces):
         """An operation that takes these pieces."""
         self.operations.append(Operation(name, self.phase, self.owner, self.loss, self.place, list(pieces)))
+
+    def multiplied(self, *sizes):
+        """The operation that has just been noted takes so many multiplications: the product of these."""
+        self.operations[-1].products.append(sizes)
 
     def mark(self, name):
         """A named moment between operations."""

@@ -1,6 +1,6 @@
 """The training step: batches whose gradients add up, then the optimizer. Source: `reference/step.py`, line by line."""
 
-from ..catalog.weights import ENDS, layers, weights
+from ..catalog.weights import ENDS, adapters, layers, weights
 from ..setup import DTYPE_BYTES
 from .architectures import Network
 from .autograd import backward
@@ -42,20 +42,24 @@ class Step:
     def __init__(self, model, setup, segments, chunks, batches, stepped):
         self.tape, self.setup, self.model, self.batches, self.stepped = Tape(), setup, _Fields(model), batches, stepped
         precision = setup.dtypes
-        self.stored = Type(precision.weights, Letter(DTYPE_BYTES[precision.weights], "w_s"))
-        self.states = Letter(DTYPE_BYTES[precision.states], "s_b")
+        self.stored = Type(setup.base_dtype, Letter(DTYPE_BYTES[setup.base_dtype], "w_s"))
+        self.states = Letter(DTYPE_BYTES[setup.state_dtype], "s_b")
         compute = Type(precision.compute, Letter(DTYPE_BYTES[precision.compute], "c"))
-        name = precision.compute if setup.fsdp else precision.weights
+        name = precision.compute if setup.fsdp else setup.base_dtype
         self.weight = Type(name, Letter(DTYPE_BYTES[name], "w"))
         self.tape.compute = compute
         self.tape.autocast = compute if precision.autocast and not setup.fsdp else None
         self.batch = Letter(setup.batch, "B"), Letter(setup.sequence, "S")
-        self.weights = [
-            (weight, product(weight.shape), weight.count * (Letter(model.layers, "L") if weight.group not in ENDS else 1))
-            for weight in weights(self.model) if weight.count and layers(model)[weight.group]
-        ]  # fmt: skip
+        self.weights = self._counted(w for w in weights(self.model) if w.count and layers(model)[w.group])
+        self.trained, beside = self.weights, None
+        if setup.adapters:
+            beside = (
+                Letter(setup.adapters.rank, "r_A"),
+                Type(setup.trained_dtype, Letter(DTYPE_BYTES[setup.trained_dtype], "w_A")),
+            )
+            self.trained = self._counted(adapters(self.model, beside[0], setup.adapters.takes))
         self.reduced = Letter(DTYPE_BYTES[precision.weights], "r")
-        self.network = Network(self.tape, self.model, setup, segments, chunks, self.weight)
+        self.network = Network(self.tape, self.model, setup, segments, chunks, self.weight, beside)
         for parameter in self._parameters():
             if setup.master_gradients == "fp32":
                 parameter.hooks.append(_moved)
@@ -73,6 +77,11 @@ class Step:
             for parameter in self._parameters():
                 parameter.hooks.append(self._into_bucket)
         self.optimizer = Optimizer(self, tensors)
+
+    def _counted(self, weights):
+        """(weight, its numbers, how many there are of it) of each."""
+        layers = Letter(self.model.layers, "L")
+        return [(w, product(w.shape), w.count * (layers if w.group not in ENDS else 1)) for w in weights]
 
     def _into_bucket(self, parameter):
         """DDP whose buckets are the gradients: the last batch's go there."""
@@ -95,11 +104,14 @@ class Step:
             found = [Piece(self.padded, self.stored.width, part) for part in ("parameters", "gradients")]
         else:
             found = [Piece(numbers, self.stored.width, "parameters", count) for _, numbers, count in self.weights]
+        if setup.adapters:
+            wide = Letter(DTYPE_BYTES[setup.trained_dtype], "w_A")
+            found += [Piece(numbers, wide, "parameters", count) for _, numbers, count in self.trained]
         if setup.ddp:
             part = "gradients" if setup.buckets == "views" else "communication"
             found.append(Piece(Letter(1, "Q"), 1, part))
         if setup.master_gradients != "bf16":
-            found += [Piece(numbers, 4, "gradients", count) for _, numbers, count in self.weights]
+            found += [Piece(numbers, 4, "gradients", count) for _, numbers, count in self.trained]
         found += [*self._buffers(), *self.optimizer.rest()]
         if precision.loss_scaling:
             found += [Piece(1, 4, "optimizer", 2)]

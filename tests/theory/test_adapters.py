@@ -1,0 +1,194 @@
+"""Adapters: the theory is peft's own code on the book's models, byte for byte; what does not go with them is refused by name."""
+
+import json
+import sys
+
+import grid
+import pytest
+
+import everybyte as eb
+from everybyte.budget import not_derived
+from everybyte.formulas import formula
+from everybyte.plan import work
+
+#: One small twin of each family: its catalog's name, and what is smaller.
+SMALL = {"layers": 3, "width": 64, "heads": 4, "kv_heads": 2, "head_width": 16, "vocabulary": 101, "ffn_width": 176}
+TWINS = {
+    "gpt2": {"layers": 3, "width": 48, "heads": 2, "vocabulary": 101},
+    "llama-3.1-8b": SMALL,
+    "qwen2.5-7b": SMALL,
+    "gemma-2b": SMALL | {"kv_heads": 1},
+    "mistral-7b": SMALL,
+}
+#: (precision, data type of the adapters, of the frozen weights).
+TYPES = [
+    ("fp32", "fp32", None), ("bf16-mixed", "fp32", None), ("bf16-mixed", "fp32", "bf16"), ("bf16-mixed", "bf16", "bf16"),
+    ("bf16", "fp32", None), ("bf16", "bf16", None), ("bf16-master", "bf16", None), ("fp16-mixed", "fp32", None),
+]  # fmt: skip
+
+
+def twin(name):
+    return eb.model(name).replace(**TWINS[name])
+
+
+@pytest.mark.parametrize("start", range(0, 16, 4))
+def test_any_step_to_the_byte(start):
+    pytest.importorskip("peft")
+    for seed in range(start, start + 4):
+        model, setup, _ = grid.adapted(seed)
+        if not_derived(model, setup) is None:
+            assert not grid.disagreements(model, setup), (model, setup)
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_families(name):
+    """Each twin with two of the eight ways to choose data types, and each way on one twin or more."""
+    pytest.importorskip("peft")
+    place, model = list(TWINS).index(name), twin(name)
+    for precision, dtype, base in (TYPES[place], TYPES[(place + 5) % len(TYPES)]):
+        for checkpointing in ("none", "full"):
+            lora = eb.Lora(8, "all-linear", dtype, base)
+            setup = eb.Setup(batch=2, sequence=16, precision=precision, checkpointing=checkpointing, adapters=lora)
+            assert not grid.disagreements(model, setup), (model, setup)
+
+
+def test_the_products_of_frozen_layers_are_counted_once():
+    """Backward has no product for a frozen weight, nor for what comes before the first adapter."""
+    pytest.importorskip("peft")
+    for seed in (0, 3, 5, 8):
+        model, setup, _ = grid.adapted(seed)
+        assert work(model, setup).flops == eb.dry_run(model, setup).flops, (model, setup)
+    whole = eb.Setup(batch=2, sequence=512, precision="bf16")
+    ratio = work(eb.model("llama-3.1-8b"), whole.replace(adapters=eb.Lora(16))).flops
+    assert 0.66 < ratio / work(eb.model("llama-3.1-8b"), whole).flops < 0.70  # two thirds, and the adapters
+
+
+def kept(setup):
+    """Bytes that one layer of Qwen2.5-7B keeps of forward."""
+    model = eb.model("qwen2.5-7b")
+    three, two = (eb.budget(model.replace(layers=n), setup) for n in (3, 2))
+    return sum(a.phases["after_forward"] * sign - a.phases["rest"] * sign for a, sign in ((three, 1), (two, -1)))
+
+
+def test_the_usual_adapters_keep_more_than_full_fine_tuning():
+    """peft casts the input of each target to the adapters' fp32, and three targets that share one cast it three times."""
+    setup = eb.Setup(batch=1, sequence=2048, precision="bf16")
+    full, usual = kept(setup), kept(setup.replace(adapters=eb.Lora(16)))
+    assert usual / full > 1.4
+    assert kept(setup.replace(adapters=eb.Lora(16, dtype="bf16"))) == full + 2048 * 7 * 16 * 2  # A's results, for B
+    assert kept(setup.replace(adapters=eb.Lora(16, ("q", "v"), "bf16"))) < full
+    checkpointed = setup.replace(checkpointing="full")
+    assert kept(checkpointed) == kept(checkpointed.replace(adapters=eb.Lora(16))) == 2 * 2048 * 3584
+
+
+def test_what_trains_is_the_adapters():
+    """A and B of each target: r (inputs + outputs) numbers; so many states, and nothing of the frozen weights'."""
+    model = eb.model("llama-3.1-8b")
+    setup = eb.Setup(precision="bf16", sequence=16, adapters=eb.Lora(16, ("q", "v"), "bf16"))
+    numbers = 32 * 16 * (4096 + 4096 + 4096 + 1024)
+    rest = eb.budget(model, setup).moments["rest"]
+    assert rest["parameters"] == 2 * (model.parameters + numbers)
+    assert rest["optimizer"] == 2 * 2 * numbers
+    usual = eb.budget(model, setup.replace(adapters=eb.Lora(16, ("q", "v")))).moments["rest"]
+    assert usual["parameters"] == 2 * model.parameters + 4 * numbers and usual["optimizer"] == 2 * 4 * numbers
+
+
+def test_a_setup_with_adapters_survives_json():
+    setup = eb.Setup(adapters=eb.Lora(8, ["q", "v", "q"]))
+    assert setup.adapters.targets == ("q", "v")
+    assert eb.Setup(**json.loads(json.dumps(setup.as_dict()))) == setup
+    assert eb.Lora.read(str(setup.adapters)) == setup.adapters
+    assert hash(setup) == hash(eb.Setup(adapters=eb.Lora(8, ("q", "v"))))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"rank": 0}, r"^Lora\.rank: 0 is not a whole number from 1"),
+        ({"rank": 8.0}, r"^Lora\.rank: 8\.0 is not"),
+        ({"targets": ()}, r"^Lora\.targets: \(\) is no list .* 'all-linear'"),
+        ({"targets": ("q", 3)}, r"^Lora\.targets: \('q', 3\) is no list"),
+        ({"targets": None}, r"^Lora\.targets: None is no list"),
+        ({"dtype": "fp16"}, r"^Lora\.dtype: 'fp16' is unknown; .*fp32, bf16"),
+        ({"base": "nf4"}, r"^Lora\.base: 'nf4' is unknown"),
+    ],
+)
+def test_bad_adapters_are_named(fields, message):
+    with pytest.raises(ValueError, match=message):
+        eb.Lora(**fields)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lora", "message"),
+    [
+        ({"gpus": 2}, {}, r"^Setup\.adapters: .* 2 gpus .* allowed: one GPU"),
+        ({"sharding": "zero3", "gpus": 8}, {}, r"^Setup\.adapters: .*'zero3' is not derived"),
+        ({"optimizer": "muon"}, {}, r"^Setup\.adapters: .*'muon'.*allowed: sgd, .*adamw"),
+        ({"precision": "fp32"}, {"dtype": "bf16"}, r"^Lora\.dtype: 'bf16' over weights in fp32.*allowed: 'fp32'"),
+        (
+            {"precision": "bf16-master"},
+            {},
+            r"^Lora\.dtype: 'fp32' over 16-bit weights with fp32 copies.*allowed: 'bf16'",
+        ),
+        ({"precision": "fp32"}, {"base": "bf16"}, r"^Lora\.base: 'bf16' with precision 'fp32'; allowed: 'fp32'"),
+    ],
+)
+def test_what_does_not_go_with_adapters_is_named(changes, lora, message):
+    with pytest.raises(ValueError, match=message):
+        eb.Setup(adapters=eb.Lora(**lora), **changes)
+
+
+@pytest.mark.parametrize("witness", [eb.budget, eb.dry_run])
+@pytest.mark.parametrize(
+    ("lora", "message"),
+    [
+        (
+            eb.Lora(8, ("q_proj",)),
+            r"^Lora\.targets: 'q_proj' matches no linear layer in the blocks of gpt2; allowed: qkv, out, up",
+        ),
+        (eb.Lora(8, ("qkv", "head")), r"^Lora\.targets: 'head' matches no linear layer"),
+        (eb.Lora(49), r"^Lora\.rank: 49 is more than the width 48 of attention\.\w+ in gpt2; allowed: 1 to 48"),
+    ],
+)
+def test_adapters_that_do_not_fit_the_model_are_named(witness, lora, message):
+    with pytest.raises(ValueError, match=message):
+        witness(twin("gpt2"), eb.Setup(batch=1, sequence=8, adapters=lora))
+
+
+def test_a_package_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ValueError, match=r"^Setup\.adapters: .* needs peft.*everybyte\[adapters\]"):
+        eb.dry_run(twin("gpt2"), eb.Setup(batch=1, sequence=8, adapters=eb.Lora(4)))
+
+
+def test_a_formula_of_whole_training_refuses_adapters():
+    with pytest.raises(ValueError, match=r"^formula optimizer\.states: Setup\.adapters: .*eb\.budget answers"):
+        formula("optimizer.states").at(eb.model("gpt2"), eb.Setup(adapters=eb.Lora(4)))
+
+
+def test_fit_and_plan_know_what_is_frozen():
+    """Llama-3.1-8B, whose full fine-tuning needs more than 16 bytes a parameter, trains on one GPU of 24 GB."""
+    model, gpu = eb.model("llama-3.1-8b"), eb.gpu("rtx-4090")
+    setup = eb.Setup(batch=1, sequence=1024, precision="bf16", checkpointing="full", adapters=eb.Lora(16, dtype="bf16"))
+    assert eb.fit(model, setup, gpu).fits and not eb.fit(model, setup.replace(adapters=None), gpu).fits
+    best = eb.plan(model, setup.replace(checkpointing="none", sequence=8192), gpu).best
+    assert best is not None and best.setup.adapters == setup.adapters and best.peak <= eb.fit(model, setup, gpu).usable
+    assert best._states <= eb.budget(model, best.setup).phases["after_backward"]
+
+
+def test_hugging_face_s_models_take_their_own_names():
+    pytest.importorskip("peft")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.Qwen2Config(
+        vocab_size=101, hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=False,
+    )  # fmt: skip
+    setup = eb.Setup(batch=2, sequence=16, precision="bf16", adapters=eb.Lora(4, ("q_proj", "v_proj"), "bf16"))
+    trace = eb.dry_run(config, setup)
+    adapters = 2 * 4 * (64 + 64 + 64 + 32)
+    assert trace.parts_at("rest")["parameters"] == 2 * (trace.model.parameters + adapters)
+    assert trace.parts_at("rest")["optimizer"] == 2 * 2 * adapters
+    with pytest.raises(
+        ValueError, match=r"^Lora\.targets: 'q' matches no linear layer of Qwen2.*allowed: q_proj, k_proj"
+    ):
+        eb.dry_run(config, setup.replace(adapters=eb.Lora(4, ("q",))))
