@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from . import units
+from . import checks, units
 from .catalog import Model
 from .catalog import gpu as catalog_gpu
 from .setup import Setup
@@ -137,30 +137,46 @@ def side_by_side(
 
 
 def rehearsed(
-    model: Model | Callable[[Setup], Model], setups: Mapping[str, Setup], gpu: str = "h200", folder=None
+    model: Model | Callable[[Setup], Model],
+    setups: Mapping[str, Setup],
+    gpu: str = "h200",
+    folder=None,
+    phase: str | None = None,
 ) -> Table:
     """Several steps predicted, counted, and as PyTorch's CUDA code asked for them on a GPU that does nothing.
 
     Args:
         model, setups: as `side_by_side`'s. gpu: whose shipped rehearsals. folder: where they are, by default the book's.
+        phase: whose bytes, one of `phases`; by default the peak's, with what was allocated and reserved for it.
+
+    Raises:
+        ValueError: for another phase.
     """
-    from .budget import budget
+    from .budget import PHASES, budget
     from .dryrun import dry_run
     from .rehearsal import shipped
 
+    if phase is not None:
+        checks.one_of("rehearsed", "phase", phase, PHASES)
     shelf, rows = shipped(gpu, folder), []
+    columns = ["predicted", "dry run", "rehearsed: tensors", "cuBLAS", *([] if phase else ["allocated", "reserved"])]
     for name, setup in setups.items():
         shape = model(setup) if callable(model) else model
-        said = [budget(shape, setup).peak, dry_run(shape, setup).peak]
+        said = [_bytes(witness(shape, setup), phase) for witness in (budget, dry_run)]
         found = shelf.found.get((shape, setup)) if shelf and not shelf.stale else None
         if found is None or found.oom:
-            rest: list[object] = ["out of memory" if found else "not rehearsed", *["–"] * 3]
+            rest: list[object] = ["out of memory" if found else "not rehearsed", *["–"] * (len(columns) - 3)]
         else:
-            rest = [found.requested - found.workspace, found.workspace, found.allocated, found.reserved]
+            rest = [_bytes(found, phase) - found.workspace, found.workspace]
+            rest += [] if phase else [found.allocated, found.reserved]
         rows.append([name, *said, *rest])
     versions = f" as on {catalog_gpu(gpu).title}, PyTorch {shelf.head['torch']}: no GPU" if shelf else ""
-    columns = ["peak (B)", "predicted", "dry run", "rehearsed: tensors", "cuBLAS", "allocated", "reserved"]
-    return Table(columns, rows, f"Rehearsed{versions}, and nothing is measured")
+    what = f"{phase or 'peak'} (B)".replace("_", " ")
+    return Table([what, *columns], rows, f"Rehearsed{versions}, and nothing is measured")
+
+
+def _bytes(witness, phase):
+    return witness.phases[phase] if phase else witness.peak
 
 
 def everyone(said: Mapping[str, int], model: Model, setup: Setup, runs=None) -> Table:

@@ -172,3 +172,16 @@ def test_the_labs_lay_them_beside_formula_and_dry_run(tmp_path):
     write(tmp_path / "h200.jsonl", head | {"fingerprint": 64 * "0"}, line)
     assert rehearsed(gpt2, {"it": setup}, folder=tmp_path).rows[0][3] == "not rehearsed"
     assert rehearsed(gpt2, {"it": setup}, folder=tmp_path / "none").caption == "Rehearsed, and nothing is measured"
+
+
+def test_a_phase_s_bytes_stand_alone(tmp_path):
+    setup = eb.Setup(batch=1, sequence=8, optimizer="sgd")
+    write(tmp_path / "h200.jsonl", *lines(setup={"batch": 1, "sequence": 8, "optimizer": "sgd"}))
+    gpt2 = eb.model("gpt2")
+    setups = {"there": setup, "missing": setup.replace(batch=2)}
+    shown = rehearsed(gpt2, setups, folder=tmp_path, phase="after_forward")
+    counted = [eb.dry_run(gpt2, s).phases["after_forward"] for s in setups.values()]
+    assert shown.columns == ["after forward (B)", "predicted", "dry run", "rehearsed: tensors", "cuBLAS"]
+    assert shown.rows == [["there", *2 * counted[:1], 0, 2], ["missing", *2 * counted[1:], "not rehearsed", "–"]]
+    with pytest.raises(ValueError, match=r"^rehearsed\.phase: 'forward'"):
+        rehearsed(gpt2, setups, folder=tmp_path, phase="forward")
