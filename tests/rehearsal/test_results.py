@@ -101,7 +101,7 @@ def test_of_several_processes_the_worst_is_shown():
     shown = str(script(processes=[process | {"oom": oom}, larger]))
     assert (
         "rank 0 of 2" in shown
-        and "out of memory, at forward: asked for" in shown
+        and "out of memory, in forward: asked for" in shown
         and "9 B free; /x/train.py:8" in shown
     )
 

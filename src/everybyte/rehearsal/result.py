@@ -98,7 +98,11 @@ class Rehearsal:
 
 
 def _at(place):
-    return f", at {place}" if place else ""
+    return f", {place}" if place and place.startswith("before") else f", in {place}" if place else ""
+
+
+def _times(count):
+    return "once" if count == 1 else f"{count:,} times"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -151,7 +155,7 @@ class ScriptRehearsal:
         notes = dict.fromkeys(note for process in self.processes for note in process["notes"])
         return [
             *UNKNOWN,
-            *([f"{reads:,} times the script read from the GPU what no kernel had written: zeros"] if reads else []),
+            *([f"{_times(reads)} the script read from the GPU what no kernel had written: zeros"] if reads else []),
             *notes,
         ]
 
@@ -162,7 +166,11 @@ class ScriptRehearsal:
         rows = [
             [f"requested: the peak{_at(peak.get('at'))}", device["requested"], _place(peak)],
             ["allocated: in the blocks that were found", device["allocated"], units.text(device["allocated"])],
-            [f"reserved: {device['segments']:,} segments", device["reserved"], f"of {units.text(device['memory'])}"],
+            [
+                f"reserved: {device['segments']:,} segment{'s' * (device['segments'] != 1)}",
+                device["reserved"],
+                f"of {units.text(device['memory'])}",
+            ],
         ]
         rows += [
             [f"requested {name.replace('_', ' ')}", size, units.text(size)]
@@ -182,9 +190,9 @@ class ScriptRehearsal:
             rows.append([f"  at the peak: {count:,} tensor{'s' * (count > 1)}", held["bytes"], _place(held)])
         ranks = f", rank {process['rank']} of {len(self.processes)}" if len(self.processes) > 1 else ""
         ended = (
-            f"ended after {process['steps']} optimizer steps"
+            f"ended after {process['steps']} optimizer step{'s' * (process['steps'] != 1)}"
             if process["ended"]
-            else f"{process['steps']} optimizer steps"
+            else f"{process['steps']} optimizer step{'s' * (process['steps'] != 1)}"
         )
         caption = f"Rehearsed as on {self.gpu.title}{ranks}: no GPU. {ended}, {self.seconds:.1f} s, PyTorch {process['torch']}"
         return Table(["rehearse", "bytes", "where"], rows, caption)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -120,9 +121,12 @@ def _run(command, environment, quiet):
     """The exit status of a command; whatever ends us ends it and its children."""
     out = sys.stderr if quiet else None
     process = subprocess.Popen(command, env=environment, stdout=out, start_new_session=True)
+    before = _ended_by_sigterm()
     try:
         return process.wait()
     finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             try:
@@ -130,6 +134,13 @@ def _run(command, environment, quiet):
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+def _ended_by_sigterm():
+    """Let SIGTERM end this process as Ctrl-C does, its children with it; the handler before, where it was Python's usual one."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        return signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    return None
 
 
 def _nobody(command, status, read):

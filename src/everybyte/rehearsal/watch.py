@@ -9,6 +9,7 @@ import importlib
 import importlib.machinery
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -21,6 +22,8 @@ SNAPSHOTS, ALONE = "EVERYBYTE_REHEARSAL_SNAPSHOTS", "EVERYBYTE_REHEARSAL_ALONE"
 #: Events of the allocator that are kept: of more, the oldest go.
 EVENTS = 1_000_000
 COUNTS = ("requested", "allocated", "reserved")
+#: The backend of groups on the CPU, in place of gloo, where a process is alone.
+NOBODY = "nobody"
 
 
 def wait_for_torch() -> None:
@@ -268,16 +271,34 @@ def unknown_reads() -> tuple[int, int]:
 
 
 def alone(torch, ranks: int) -> None:
-    """Be the first of many: the group that is asked for, with nobody else in it; its collectives move nothing, and return."""
+    """Be the first of many: the group that is asked for, with nobody else in it; its collectives move nothing, and return.
+
+    On the CPU too: gloo would wait for the others, so PyTorch's own fake group stands in for it.
+    """
+    from torch._C._distributed_c10d import FakeProcessGroup
     from torch.distributed import device_mesh, distributed_c10d
 
-    original = distributed_c10d.init_process_group
+    begin, more = distributed_c10d.init_process_group, distributed_c10d.new_group
+    distributed_c10d.Backend.register_backend(
+        NOBODY,
+        lambda told, _options: FakeProcessGroup._create_internal(told.group_rank, told.group_size),
+        extended_api=True,
+        devices=["cpu"],
+    )
+
+    def nobody(backend):
+        return backend and re.sub(r"\bgloo\b", NOBODY, str(backend).lower())
 
     def init_process_group(backend=None, *args, **kwargs):
         kept = {name: kwargs[name] for name in ("timeout", "device_id") if kwargs.get(name) is not None}
-        return original(backend, rank=0, world_size=ranks, store=torch.distributed.HashStore(), **kept)
+        backend = nobody(backend) or f"cpu:{NOBODY},cuda:nccl"
+        return begin(backend, rank=0, world_size=ranks, store=torch.distributed.HashStore(), **kept)
+
+    def new_group(ranks=None, timeout=None, backend=None, *args, **kwargs):
+        return more(ranks, timeout, nobody(backend), *args, **kwargs)
 
     distributed_c10d._store_based_barrier = lambda *args, **kwargs: None  # the others will not come
     for module in (torch.distributed, distributed_c10d, device_mesh):
-        if hasattr(module, "init_process_group"):
-            module.init_process_group = init_process_group
+        for instead in (init_process_group, new_group):
+            if hasattr(module, instead.__name__):
+                setattr(module, instead.__name__, instead)
