@@ -196,9 +196,9 @@ def _any_llama(name, draw):
         name=name, layers=draw([1, 2, 3, 9]), width=draw([4, 8, 24, 64] if experts else [1, 5, 8, 24, 36, 64]),
         heads=groups * kv_heads, kv_heads=kv_heads, head_width=draw([2, 4, 6, 8, 12, 20, 64]),
         vocabulary=draw([11, 101, 1000, 5003]), positions=draw([0, 33]), learned_positions=0, window=draw([0, 0, 33]),
-        ffn_width=draw([1, 7, 24, 56, 88]), gated=True, activation=draw(["silu", "gelu_tanh"]), fused=False, tied=draw(no),
+        ffn_width=draw([1, 7, 24, 56, 88]), gated=True, activation=draw(["silu", "gelu_tanh"]), tied=draw(no),
         qkv_bias=draw(no), out_bias=False, ffn_bias=False, norm="rmsnorm", norm_offset=draw(no), qk_norm=draw(no),
-        scaled_embedding=draw(no), **mixture,
+        scaled_embedding=draw(no), fused=not experts and draw(no), **mixture,
     )  # fmt: skip
 
 

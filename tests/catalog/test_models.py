@@ -217,7 +217,7 @@ STRANGE = {
     "llama": {
         "norm": "layernorm", "gated": False, "causal": False, "parallel_residual": True, "post_norm": True, "softcap": True,
         "sinks": True, "token_types": 2, "pooler": True, "embedding_norm": True, "block_norms": 3, "final_norm": False,
-        "rotary_percent": 50, "activation": "silu_clamped", "learned_positions": 4096, "fused": True, "out_bias": True,
+        "rotary_percent": 50, "activation": "silu_clamped", "learned_positions": 4096, "out_bias": True,
         "ffn_bias": True, "head_width": 33, "embedding_width": 64,
     },
 }  # fmt: skip
@@ -236,9 +236,9 @@ def test_the_references_families():
     families = {name: m.family for name, m in eb.models().items()}
     prefixes = {"gpt2": "gpt", "opt": "gpt", "llama": "llama", "tiny": "llama", "mi": "llama", "qwen": "llama"}
     expected = {n: next((f for p, f in prefixes.items() if n.startswith(p)), None) for n in families}
-    assert families == expected | {"opt-350m": None, "gemma-2b": "llama"}
+    assert families == expected | {"opt-350m": None, "gemma-2b": "llama", "phi-3-mini": "llama"}
     mixtral = eb.model("mixtral-8x7b")
-    for changes in ({"shared_experts": 1}, {"dense_layers": 1}, {"router_bias": True}):
+    for changes in ({"fused": True}, {"shared_experts": 1}, {"dense_layers": 1}, {"router_bias": True}):
         assert f"Model.{next(iter(changes))}: " in mixtral.replace(**changes).unlike_reference()
     deepseek = "Model.latent_rank: 512 of deepseek-v3 is not a Llama's; allowed: 0"
     assert eb.model("deepseek-v3").unlike_reference() == deepseek

@@ -22,7 +22,7 @@ from everybyte.theory.schedule import Repeat
 EIGHTH = sympy.Symbol("d", integer=True, positive=True)
 GPT, LLAMA = eb.model("gpt2"), eb.model("llama-3.1-8b")
 MIXED = eb.Setup(precision="bf16-mixed")
-STEPS = {"gpt": (GPT, MIXED), "llama": (LLAMA, eb.Setup(precision="bf16"))}
+STEPS = {"gpt": (GPT, MIXED), "llama": (LLAMA, eb.Setup(precision="bf16")), "phi": (eb.model("phi-3-mini"), MIXED)}
 
 
 @once
@@ -62,7 +62,7 @@ def theory(model, setup):
         "n_a": 1,
         "K": 1,
     }
-    if model.family == "gpt":
+    if model.kv_heads == model.heads:
         values["A_kv"] = A
     said = bindings(None, setup)
     values |= {name: said[SYMBOLS_BY[name]] for name in ("w", "w_s", "c", "m_w", "s_b")}
@@ -139,7 +139,7 @@ def test_other_dimensions_are_the_dry_run(name):
     """At dimensions, depths, batches and sequences that nobody looked at."""
     model, setup = STEPS[name]
     hidden = model.replace(
-        layers=5, width=112, heads=7, kv_heads=7 if name == "gpt" else 1, head_width=16, embedding_width=112, ffn_width=331,
+        layers=5, width=112, heads=7, kv_heads=1 if name == "llama" else 7, head_width=16, embedding_width=112, ffn_width=331,
         vocabulary=1009, positions=333, learned_positions=333 if name == "gpt" else 0,
     )  # fmt: skip
     for b, s in ((2, 2), (3, 77)):
@@ -157,6 +157,10 @@ def test_what_does_not_hold_is_refused_by_name():
         formula.at(GPT.replace(tied=False), 2, 8)
     with pytest.raises(ValueError, match="Setup.sequence: 2048"):
         formula.at(GPT, 2, 2048)
+    with pytest.raises(ValueError, match="kv_heads 32 of llama-2-7b; allowed: fewer than heads"):
+        derived("llama").at(eb.model("llama-2-7b"), 2, 8)
+    with pytest.raises(ValueError, match="kv_heads 8 of phi-3-mini; allowed: as many as heads"):
+        derived("phi").at(eb.model("phi-3-mini").replace(kv_heads=8), 2, 8)
     for model, setup, said in (
         (eb.model("mixtral-8x7b"), eb.Setup(), "allowed: a GPT or a Llama"),
         (eb.model("bert-base"), eb.Setup(), "allowed: a GPT or a Llama"),

@@ -28,7 +28,6 @@ SMALL = {
         "expert_width": 32, "experts_per_token": 4, "dense_layers": 1, "query_rank": 16, "latent_rank": 16, "rope_width": 8,
         "value_width": 16,
     },
-    "phi-3-mini": TINY | {"kv_heads": 3, "ffn_width": 96, "window": 16},
 }  # fmt: skip
 SMALL = {name: eb.model(name).replace(**sizes) for name, sizes in SMALL.items()}
 #: Why some have other parameters than the catalog counts, and how many more.

@@ -243,7 +243,7 @@ class Model:
         """Which of the book's references builds the model, None where neither does.
 
         `gpt`: learned positions, LayerNorm, an MLP of two matrices, as many key as query heads (GPT-2, OPT). `llama`: rotary
-        positions, RMSNorm, a gated MLP or experts, grouped heads (Llama, Mistral, Qwen, Gemma, Mixtral).
+        positions, RMSNorm, a gated MLP or experts, grouped heads (Llama, Mistral, Qwen, Gemma, Phi-3, Mixtral).
         """
         return next((family for family in FAMILIES if self.unlike_reference(family) is None), None)
 
@@ -282,7 +282,7 @@ class Model:
                 "learned_positions": (0,),
                 "rotary_percent": (100,),
                 "activation": ("silu", "gelu_tanh"),
-                "fused": (False,),
+                "fused": (False,) if self.experts else (False, True),
                 "out_bias": (False,),
                 "ffn_bias": (False,),
                 "embedding_width": (self.width,),

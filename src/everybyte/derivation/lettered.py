@@ -109,6 +109,12 @@ class Lettered:
                 f"derive.model: {field} {getattr(model, field)!r} of {model.name}; allowed: {getattr(self.model, field)!r}, as in "
                 f"{self.model.name}: other dimensions alone"
             )
+        grouped = model.kv_heads < model.heads
+        if grouped != (self.model.kv_heads < self.model.heads):  # kernels repeat key heads only where they are fewer
+            raise ValueError(
+                f"derive.model: kv_heads {model.kv_heads} of {model.name}; allowed: {'as many as' if grouped else 'fewer than'} "
+                f"heads, as in {self.model.name}"
+            )
         run = {"batch": batch or self.setup.batch, "sequence": sequence or self.setup.sequence}
         self.setup.replace(**run).check_model(model)
         return {symbol(name): run.get(field) or getattr(model, field) for name, (_, field) in LETTERS.items()}

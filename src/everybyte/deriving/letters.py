@@ -207,15 +207,13 @@ def _made(model, shape, setup):
     with _default(DTYPES[setup.dtypes.weights]):
         module = FAMILIES[model.family](shape, setup)
     module.to = lambda *_: module
-    if model.kv_heads < model.heads:
-        for child in module.modules():
-            if isinstance(child, llama.GroupedAttention):
-                child.flash_attention = _grouped
+    grouped = model.kv_heads < model.heads  # a bool, where letters compare to one that no kernel takes
+    for child in module.modules():
+        if isinstance(child, llama.GroupedAttention):
+            child.flash_attention = lambda q, k, v: F.scaled_dot_product_attention(
+                q, k, v, is_causal=True, enable_gqa=grouped
+            )
     return module
-
-
-def _grouped(q, k, v):
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
 
 @contextmanager

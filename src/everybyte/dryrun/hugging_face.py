@@ -90,10 +90,6 @@ RECIPES = {
         lambda m: {"qk_nope_head_dim": m.head_width - m.rope_width, "num_key_value_heads": m.kv_heads} | _groups(m.experts),
         "the biases of its routers have no gradient, and are buffers",
     ),
-    "fused": Recipe(
-        "phi-3-mini", "Phi3Config", _NAMES | _GROUPED | {"window": "sliding_window"}, ("head_width", "embedding_width"),
-        lambda m: {"pad_token_id": None, "eos_token_id": None, "original_max_position_embeddings": m.positions},
-    ),
 }  # fmt: skip
 
 

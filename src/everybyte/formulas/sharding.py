@@ -86,7 +86,7 @@ def _llama(model, setup):
     if model is not None:
         if unlike := model.unlike_reference("llama"):
             return unlike
-        for field, allowed in (("experts", 0), ("qk_norm", False)):
+        for field, allowed in (("experts", 0), ("qk_norm", False), ("fused", False)):
             if getattr(model, field) != allowed:
                 return f"Model.{field}: {getattr(model, field)!r} of {model.name}; allowed: {allowed!r}, or fsdp.block"
     return None

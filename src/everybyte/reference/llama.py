@@ -1,6 +1,7 @@
 """A Llama: RMS norms, rotary positions, a gated MLP, and fewer key and value heads (K) than query heads (A).
 
-Of its kind are Mistral, Qwen (biases; norms of queries and keys), Gemma (GELU, offset norms, scaled embeddings), and Mixtral.
+Of its kind are Mistral, Qwen (biases; norms of queries and keys), Gemma (GELU, offset norms, scaled embeddings), Phi-3 (one
+matrix for query, key and value, and one for gate and up), and Mixtral.
 """
 
 import math
@@ -51,17 +52,20 @@ class GroupedAttention(nn.Module):
         self.heads, self.kv_heads, self.flash = model.heads, model.kv_heads, setup.attention == "flash"
         self.again = setup.checkpointing == "selective"
         queries, keys = model.heads * model.head_width, model.kv_heads * model.head_width
-        self.q = nn.Linear(model.width, queries, bias=model.qkv_bias)
-        self.k = nn.Linear(model.width, keys, bias=model.qkv_bias)
-        self.v = nn.Linear(model.width, keys, bias=model.qkv_bias)
+        self.fused, self.widths = model.fused, (queries, keys, keys)
+        if self.fused:
+            self.qkv = nn.Linear(model.width, sum(self.widths), bias=model.qkv_bias)
+        else:
+            self.q, self.k, self.v = (nn.Linear(model.width, width, bias=model.qkv_bias) for width in self.widths)
         self.out = nn.Linear(queries, model.width, bias=False)
         self.q_norm, self.k_norm = (norm(model, model.head_width) if model.qk_norm else nn.Identity() for _ in range(2))
 
     def forward(self, x, cos, sin):  # (B, S, H)
         B, S, _ = x.shape
-        q = rotate(self.q_norm(self.q(x).view(B, S, self.heads, -1)), cos, sin).transpose(1, 2)  # (B, A, S, D)
-        k = rotate(self.k_norm(self.k(x).view(B, S, self.kv_heads, -1)), cos, sin).transpose(1, 2)  # (B, K, S, D)
-        v = self.v(x).view(B, S, self.kv_heads, -1).transpose(1, 2)
+        made = iter(self.qkv(x).split(self.widths, dim=2)) if self.fused else (f(x) for f in (self.q, self.k, self.v))
+        q = rotate(self.q_norm(next(made).view(B, S, self.heads, -1)), cos, sin).transpose(1, 2)  # (B, A, S, D)
+        k = rotate(self.k_norm(next(made).view(B, S, self.kv_heads, -1)), cos, sin).transpose(1, 2)  # (B, K, S, D)
+        v = next(made).view(B, S, self.kv_heads, -1).transpose(1, 2)
         attend = self.flash_attention if self.flash else self.eager_attention
         y = checkpoint.checkpoint(attend, q, k, v, use_reentrant=False) if self.again else attend(q, k, v)
         return self.out(y.transpose(1, 2).reshape(B, S, -1))
@@ -82,11 +86,17 @@ class GatedMLP(nn.Module):
     def __init__(self, model: Model):
         super().__init__()
         self.activation = ACTIVATIONS[model.activation]
-        self.gate = nn.Linear(model.width, model.ffn_width, bias=False)
-        self.up = nn.Linear(model.width, model.ffn_width, bias=False)
+        self.fused = model.fused
+        if self.fused:
+            self.gate_up = nn.Linear(model.width, 2 * model.ffn_width, bias=False)
+        else:
+            self.gate, self.up = (nn.Linear(model.width, model.ffn_width, bias=False) for _ in range(2))
         self.down = nn.Linear(model.ffn_width, model.width, bias=False)
 
     def forward(self, x):  # (B, S, H) -> (B, S, F) -> (B, S, H)
+        if self.fused:
+            gate, up = self.gate_up(x).chunk(2, dim=2)  # two views of one (B, S, 2F) tensor
+            return self.down(self.activation(gate) * up)
         return self.down(self.activation(self.gate(x)) * self.up(x))
 
 

@@ -209,15 +209,23 @@ class Network:
         model, (batch, sequence, _) = self.model, x.shape
         queries = batch, sequence, model.heads, model.head_width
         keys = batch, sequence, model.kv_heads, model.head_width
-        q = op.transpose(rotate(self._heads(path, x, "q", queries), cos, sin, "q"), 1, 2)
-        k = op.transpose(rotate(self._heads(path, x, "k", keys), cos, sin, "k"), 1, 2)
-        v = op.transpose(self._heads(path, x, "v", keys), 1, 2)
+        made = self._projected(path, x, (queries, keys, keys))
+        q = op.transpose(rotate(self._heads(path, next(made), "q", queries), cos, sin, "q"), 1, 2)
+        k = op.transpose(rotate(self._heads(path, next(made), "k", keys), cos, sin, "k"), 1, 2)
+        v = op.transpose(self._heads(path, next(made), "v", keys), 1, 2)
         y = self._attend(q, k, v)
         merged = batch, sequence, model.heads * model.head_width
         return self.linear(f"{path}.out", op.reshape(op.transpose(y, 1, 2), merged, "heads merged"), "out")
 
+    def _projected(self, path, x, heads):
+        """Query, key and value, one after another: as each is asked for, or where they are fused as views of one tensor."""
+        if self.model.fused:
+            widths = [heads * width for *_, heads, width in heads]
+            return iter(op.split(self.linear(f"{path}.qkv", x, "qkv"), widths, 2, "gradients"))
+        return (self.linear(f"{path}.{name}", x, name) for name in "qkv")
+
     def _heads(self, path, x, name, shape):
-        found = op.reshape(self.linear(f"{path}.{name}", x, name), shape, name)
+        found = op.reshape(x, shape, name)
         if self.model.qk_norm and name != "v":
             found = self.norm(f"{path}.{name}_norm", found, f"{name} norm")
         return found
@@ -269,13 +277,22 @@ class Network:
         )
 
     def _gated(self, path, x):
+        activation = self.model.activation.removesuffix("_tanh")
+        names = "product backward, to the gate", "product backward, to up"
+        if self.model.fused:
+            gate, up = op.split(
+                self.linear(f"{path}.gate_up", x, "gate and up"), (self.model.ffn_width,) * 2, 2, "gradients"
+            )
+            return self.linear(
+                f"{path}.down", op.multiply(op.activation(gate, activation), up, "product", names), "down"
+            )
         return self.linear(
             f"{path}.down",
             op.multiply(
-                op.activation(self.linear(f"{path}.gate", x, "gate"), self.model.activation.removesuffix("_tanh")),
+                op.activation(self.linear(f"{path}.gate", x, "gate"), activation),
                 self.linear(f"{path}.up", x, "up"),
                 "product",
-                ("product backward, to the gate", "product backward, to up"),
+                names,
             ),
             "down",
         )
