@@ -153,6 +153,22 @@ def test_the_fewest(low, more, border, seed):
     assert _fewest(lambda n: n > low, low, high, 0) == (low, True)
 
 
+def test_a_gpu_given_by_its_size_has_no_plan_and_everything_else():
+    setup = eb.Setup(batch=2, precision="bf16")
+    by_size = fit(XL, setup, "24 GiB")
+    assert by_size.gpu == eb.Gpu(memory="24 GiB") and by_size.usable < eb.gpu("rtx-4090").memory
+    assert by_size.value == fit(XL, setup, eb.Gpu(memory=24 * 2**30)).value > 0
+    none = fit(XL, setup, "2 GiB")
+    assert not none.fits and none.nearest_gpu and none.nearest_setup is None and none.as_dict()["nearest"]["gpu"]
+    with pytest.raises(
+        ValueError, match=r"^Gpu\.bandwidth: 0 of the GPU of 24\.00 GiB, .*; eb\.fit asks for the memory alone"
+    ):
+        plan(XL, setup, "24 GiB")
+    for wrong, said in ((25769803776, "or a size with its unit: '24.00 GiB'"), ("24 GBs", "Gpu.memory: unit: 'GBs'")):
+        with pytest.raises(ValueError, match=said):
+            fit(XL, setup, wrong)
+
+
 @pytest.mark.parametrize("gpu", ["a100-40gb", "h100-80gb", "mi300x", "t4"])
 @pytest.mark.parametrize("vary", ["batch", "sequence"])
 def test_gpt2_xl_over_the_catalog(gpu, vary):

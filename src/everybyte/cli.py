@@ -7,8 +7,8 @@ import sys
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 
+from . import Gpu, checks, gpu, gpus, model, models, units
 from . import budget as predict
-from . import checks, gpu, gpus, model, models, units
 from .fit import VARY
 from .headroom import ROUNDING, Headroom
 from .setup import CHOICES, LIMITS, Lora, Setup
@@ -175,7 +175,8 @@ def _add_setup(parser, rounding=True, own=False):
 
 
 def _add_fit(parser):
-    parser.add_argument("--gpu", required=True, metavar="NAME", help="a name from `everybyte gpus`")
+    parser.add_argument("--gpu", metavar="NAME", help="a name from `everybyte gpus`; or the next one")
+    parser.add_argument("--memory", metavar="SIZE", help="of a GPU that is not in the catalog, as 24GiB")
     parser.add_argument("--vary", default="batch", metavar="FIELD", help=f"{', '.join(VARY)} (default batch)")
     parser.add_argument("--plan", action="store_true", help="also the switches for the setup as given, by price")
     for field in fields(Headroom):
@@ -329,16 +330,29 @@ def _fit(options):
     from . import fit, plan
 
     kept = {f.name: getattr(options, f"keep_{f.name}") for f in fields(Headroom)}
-    headroom = Headroom(**{n: round(units.parse(v)) if isinstance(v, str) else v for n, v in kept.items()})
+    headroom = Headroom(**{n: _size(f"--keep-{n}", v) for n, v in kept.items()})
+    if (options.gpu is None) == (options.memory is None):
+        raise ValueError(
+            "fit: --gpu and --memory; allowed: one of them, a name from `everybyte gpus` or a size as 24GiB"
+        )
+    card = options.gpu or Gpu(memory=_size("--memory", options.memory))
     subject, setup, batch = _given(options)
-    found = fit(subject, setup, options.gpu, options.vary, headroom, batch=batch)
+    found = fit(subject, setup, card, options.vary, headroom, batch=batch)
     if not options.plan:
         return found.as_dict(), found
-    switches = plan(subject, setup, options.gpu, headroom, batch)
+    switches = plan(subject, setup, card, headroom, batch)
     rungs = [switches.asked, *switches.ladder()]
     if switches.best and switches.best not in rungs:
         rungs.append(switches.best)  # in another precision
     return found.as_dict() | {"plan": switches.as_dict()}, f"{found}\n\n{switches.show(rungs)}"
+
+
+def _size(option, said):
+    """Bytes, from a size in words; what is none stays so."""
+    try:
+        return round(units.parse(said)) if isinstance(said, str) else said
+    except ValueError as error:
+        raise ValueError(f"{option}: {error}") from None
 
 
 def _doctor(options):
@@ -410,7 +424,7 @@ def _rehearse(options):
     if options.grid:
         shelf = rehearsal.rehearse_grid(options.gpu, options.out, workers=options.workers, say=say)
         return shelf.head | {"rehearsed": len(shelf.found)}, f"{shelf.path}: {len(shelf.found)} steps rehearsed, no GPU"
-    memory = round(units.parse(options.memory)) if options.memory else None
+    memory = _size("--memory", options.memory)
     found = rehearsal.rehearse_script(
         options.script, options.gpu, gpus=options.gpus, alone=options.alone, steps=options.steps, memory=memory,
         snapshot=options.snapshot, quiet=options.json,

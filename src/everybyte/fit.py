@@ -90,7 +90,7 @@ class Fit:
     @property
     def _planned(self):
         priced = OPTIMIZERS[self.setup.optimizer].passes is not None
-        return isinstance(self.model, Model) and priced and not not_derived(self.model, self.setup)
+        return isinstance(self.model, Model) and priced and self.gpu.rated and not not_derived(self.model, self.setup)
 
     @cached_property
     def nearest_gpus(self) -> int | None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from . import checks, units
 from .catalog import Gpu, gpu, gpus
+from .catalog.gpus import RATES
 from .setup import PRECISIONS, Setup
 from .tables import Table
 
@@ -91,9 +92,15 @@ def _defaults(gpu):
 
 
 def find_gpu(wanted: Gpu | str) -> Gpu:
-    """The GPU, by name too. Raises ValueError where the catalog has none of that name."""
+    """The GPU, by name or size too ("24 GiB"). Raises ValueError where the catalog has none of that name."""
     if isinstance(wanted, Gpu):
         return wanted
+    if isinstance(wanted, str) and wanted[:1].isdigit():
+        return Gpu(memory=wanted)
+    if isinstance(wanted, int) and not isinstance(wanted, bool):
+        raise ValueError(
+            f"fit.gpu: {wanted}; allowed: a name from eb.gpus(), or a size with its unit: {units.text(wanted)!r}"
+        )
     checks.one_of("fit", "gpu", wanted, gpus())
     return gpu(wanted)
 
@@ -106,6 +113,16 @@ def check_precision(setup: Setup, gpu: Gpu) -> None:
         f"Setup.precision: {setup.precision!r} on {gpu.name}, which has no bf16; allowed: "
         f"{', '.join(name for name in PRECISIONS if not _needs_bf16(name))}"
     )
+
+
+def check_rates(gpu: Gpu) -> None:
+    """Raise ValueError where nothing says how fast the GPU is."""
+    if not gpu.rated:
+        field = next(f for f in RATES if not getattr(gpu, f))
+        raise ValueError(
+            f"Gpu.{field}: 0 of the {gpu.name}, so that nothing says what a switch costs in time; allowed: a GPU of the catalog, or "
+            f"Gpu(memory=..., {', '.join(f'{f}=...' for f in RATES)}); eb.fit asks for the memory alone"
+        )
 
 
 def takes(gpu: Gpu, precision: str) -> bool:

@@ -28,7 +28,8 @@ def fit(
 
     Args:
         model: a `Model`; or a `Derivation`, or what `derive` takes: a Hugging Face config, a function that makes a module.
-        gpu: of the catalog, by name too. vary: a name in `VARY`. headroom: what is kept free; by default the GPU's own.
+        gpu: of the catalog, by name too; or its size, as "24 GiB". vary: a name in `VARY`. headroom: what is kept free; by
+            default the GPU's own.
         batch: for `derive`, the arguments of a module of one's own.
         witness: what counts the bytes of a `Model`: called with model, setup and rounding. `eb.dry_run` takes models whose
             step is not derived, at seconds a value.
@@ -55,12 +56,13 @@ def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, 
     Args:
         model: a `Model`, of which the theory says what each switch does; or a Hugging Face config, or a function that makes a
             module: on one GPU, of the switches those that it can take, each set counted by a dry run when it is asked for.
-        gpu: of the catalog, by name too. headroom: what is kept free; by default the GPU's own.
+        gpu: of the catalog, by name too: its rates say what a switch costs. headroom: what is kept free; by default the
+            GPU's own.
         batch: for a module of your own, its arguments as `derive` takes them.
 
     Raises:
-        ValueError: an unknown GPU, a setup that does not fit the model, or the GPU; a `Model` whose step is not derived; a
-            `Derivation`, which is of one setup; of a model of one's own, several GPUs.
+        ValueError: an unknown GPU, or one given by its size alone; a setup that does not fit the model, or the GPU; a `Model`
+            whose step is not derived; a `Derivation`, which is of one setup; of a model of one's own, several GPUs.
     """
     if isinstance(model, Model):
         return plan_derived(model, setup, gpu, headroom)

@@ -10,7 +10,7 @@ from . import units
 from .budget import course_of, letters, not_derived
 from .catalog import Described, Gpu, Model
 from .catalog.weights import adapters, layers, weights
-from .headroom import ROUNDING, Headroom, check_precision, find_gpu, takes
+from .headroom import ROUNDING, Headroom, check_precision, check_rates, find_gpu, takes
 from .setup import DTYPE_BYTES, OPTIMIZERS, Setup
 from .tables import Table
 
@@ -480,6 +480,7 @@ def counted(counting, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = 
     """
     gpu = find_gpu(gpu)
     check_precision(setup, gpu)
+    check_rates(gpu)
     counting.trace(setup)  # what it refuses, it refuses here
     usable, described = (headroom or Headroom()).usable(gpu), counting.described
     first = Rung(described, setup, gpu, counting=counting)
@@ -511,6 +512,7 @@ def plan(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None =
     setup.check_model(model)
     gpu = find_gpu(gpu)
     check_precision(setup, gpu)
+    check_rates(gpu)
     _updated(model, setup)  # refuses an optimizer whose time is not derived
     usable, first = (headroom or Headroom()).usable(gpu), Rung(model, setup, gpu)
 

@@ -4,11 +4,13 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import final
+from typing import TYPE_CHECKING, Any, final
 
 from .. import checks, units
 
 MEMORY_SOURCES = ("reported", "nvidia-smi", "data sheet")
+#: What a price in time needs.
+RATES = ("bandwidth", "bf16_flops", "fp32_flops", "host_link")
 _BYTES = ("memory", "bandwidth", "host_link", "peer_link", "l2")
 #: Shared memory that one block may ask for, KiB, by compute capability. Source: CUDA C++ Programming Guide, compute capabilities.
 _SHARED = {"6.0": 48, "7.0": 96, "7.5": 64, "8.0": 163, "8.6": 99, "8.9": 99, "9.0": 227, "10.0": 227, "12.0": 99}
@@ -22,13 +24,15 @@ _THREADS = {"7.5": 1024} | dict.fromkeys(("8.6", "8.9", "12.0"), 1536)
 class Gpu:
     """One GPU's data sheet, and the memory that a process really finds on it.
 
+    Of a GPU that is given by its size alone, `Gpu(memory="24 GiB")`, the rates are 0, and the size is taken for a data sheet's.
+
     Attributes:
         name: as in the catalog. title: the vendor's name.
-        memory: bytes of the device's total; what a process can hope for before its own context.
+        memory: bytes of the device's total, or their text; what a process can hope for before its own context.
         memory_source: `reported`: CUDA's total for a process (torch's `total_memory`), read from such a card; `nvidia-smi`:
             the driver's total, some hundred MiB more; `data sheet`: the vendor's figure.
         advertised_gb: the data sheet's figure, GB as the vendor counts.
-        bandwidth: device memory's, bytes a second.
+        bandwidth: device memory's, bytes a second. Of it and the next three 0 is for unknown.
         bf16_flops: dense, without sparsity, a second; fp16's where `bf16` is False.
         fp32_flops: of products in fp32 throughout, without TF32, a second.
         bf16: whether the matrix units take bf16.
@@ -41,29 +45,42 @@ class Gpu:
         ValueError: naming the field, the value and what is allowed.
     """
 
-    name: str
-    title: str
+    name: str = ""
+    title: str = ""
     memory: int
-    memory_source: str
-    advertised_gb: int
-    bandwidth: int
-    bf16_flops: int
-    fp32_flops: int
+    memory_source: str = "data sheet"
+    advertised_gb: int = 0
+    bandwidth: int = 0
+    bf16_flops: int = 0
+    fp32_flops: int = 0
     bf16: bool = True
-    host_link: int
+    host_link: int = 0
     peer_link: int = 0
-    capability: str
+    capability: str = ""
     multiprocessors: int = 0
     l2: int = 0
-    source: str
+    source: str = "given by its size"
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, memory: int | str, **figures: Any): ...
 
     def __post_init__(self):
-        for field in ("memory", "bandwidth", "bf16_flops", "fp32_flops", "host_link", "advertised_gb"):
-            checks.whole("Gpu", field, getattr(self, field), 1, 2**60)
-        for field in ("peer_link", "multiprocessors", "l2"):
+        if isinstance(self.memory, str):
+            object.__setattr__(self, "memory", _size(self.memory))
+        checks.whole("Gpu", "memory", self.memory, 1, 2**60)
+        for field in ("name", "title"):
+            if not getattr(self, field):
+                object.__setattr__(self, field, f"GPU of {units.text(self.memory)}")
+        for field in (*RATES, "advertised_gb", "peer_link", "multiprocessors", "l2"):
             checks.whole("Gpu", field, getattr(self, field), 0, 2**60)
         checks.flag("Gpu", "bf16", self.bf16)
         checks.one_of("Gpu", "memory_source", self.memory_source, MEMORY_SOURCES)
+
+    @property
+    def rated(self) -> bool:
+        """Whether it is known how fast it is."""
+        return all(getattr(self, field) for field in RATES)
 
     @property
     def shared_memory(self) -> int:
@@ -82,12 +99,15 @@ class Gpu:
     @property
     def cublas_workspace(self) -> int:
         """Bytes of one cuBLAS or hipBLAS workspace by default: 32 MiB on Hopper and Blackwell, elsewhere 2 * 4 MiB and 8 * 16 KiB.
+        Of a GPU whose capability is unknown, the larger.
 
         Source: PyTorch, `aten/src/ATen/cuda/CublasHandlePool.cpp`, `parseChosenWorkspaceSize`.
         """
         if self.capability.startswith("gfx"):
             return (128 if self.capability.startswith(("gfx94", "gfx95")) else 32) * 2**20
-        return 32 * 2**20 if self.capability.partition(".")[0] in ("9", "10", "12") else 2 * 4 * 2**20 + 8 * 16 * 2**10
+        return (
+            32 * 2**20 if self.capability.partition(".")[0] in ("", "9", "10", "12") else 2 * 4 * 2**20 + 8 * 16 * 2**10
+        )
 
 
 @cache
@@ -99,6 +119,13 @@ def gpus() -> dict[str, Gpu]:
 
 def _in_bytes(entry):
     return entry | {field: round(units.parse(entry[field])) for field in _BYTES if field in entry}
+
+
+def _size(text):
+    try:
+        return round(units.parse(text))
+    except ValueError as error:
+        raise ValueError(f"Gpu.memory: {error}") from None
 
 
 def gpu(name: str) -> Gpu:
