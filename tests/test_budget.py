@@ -191,3 +191,15 @@ def test_what_is_no_model_or_no_setup_is_named(field, said):
     given = {"model": eb.model("gpt2"), "setup": eb.Setup()} | {field: "gpt2" if field == "model" else None}
     with pytest.raises(ValueError, match=said):
         eb.budget(**given)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("gpt2", r"^budget\.model: 'gpt2'; allowed: a Model .*; eb\.model\('gpt2'\)"),
+        (dict, r"^budget\.model: a type; allowed: a Model .*; eb\.dry_run and eb\.derive take any model"),
+    ],
+)
+def test_what_is_no_model_is_told_what_takes_it(model, said):
+    with pytest.raises(ValueError, match=said):
+        eb.budget(model, eb.Setup())

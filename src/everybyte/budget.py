@@ -125,7 +125,10 @@ def budget(model: Model, setup: Setup, rounding: int = 1) -> Budget:
 
 def course_of(model: Model, setup: Setup):
     """The course of a step: its operations with formulas for sizes. Arguments and errors as for `budget`."""
-    checks.kind("budget", "model", model, Model)
+    if not isinstance(model, Model):
+        named = repr(model) if isinstance(model, str) else f"a {type(model).__name__}"
+        instead = f"eb.model({model!r})" if isinstance(model, str) else "eb.dry_run and eb.derive take any model"
+        raise ValueError(f"budget.model: {named}; allowed: a Model of the catalog's kind; {instead}")
     checks.kind("budget", "setup", setup, Setup)
     setup.check_model(model)
     if unlike := not_derived(model, setup):

@@ -12,12 +12,28 @@ def whole(owner: str, field: str, value: object, least: int, most: int = ABSURD)
         raise ValueError(f"{owner}.{field}: {value!r} is not a whole number from {least} to {most:,}")
 
 
+#: What others call some values of a field.
+ELSEWHERE = {
+    "sharding": {"fsdp": "zero3", "fsdp2": "zero3", "hsdp": "zero3", "ddp": "none"},
+    "optimizer": {"adam8bit": "adamw8bit", "adamw_8bit": "adamw8bit", "paged_adamw_8bit": "paged-adamw8bit"},
+    "precision": {
+        "float32": "fp32",
+        "bfloat16": "bf16",
+        "amp": "bf16-mixed",
+        "fp16": "fp16-mixed",
+        "float16": "fp16-mixed",
+    },
+}
+
+
 def one_of(owner: str, field: str, value: object, allowed: Iterable[str]) -> None:
-    """Raise unless `value` is one of `allowed`; the message names near matches."""
+    """Raise unless `value` is one of `allowed`; the message names near matches, or what is called so elsewhere."""
     allowed = list(allowed)
     if value not in allowed:
         typed = str(value).lower()
-        near = [name for name in allowed if typed and name.lower().startswith(typed)][:3]
+        known = ELSEWHERE.get(field, {}).get(typed)
+        near = [known] if known in allowed else []
+        near = near or [name for name in allowed if typed and name.lower().startswith(typed)][:3]
         near = near or difflib.get_close_matches(typed, allowed, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         raise ValueError(f"{owner}.{field}: {value!r} is unknown; {hint}allowed: {', '.join(allowed)}")
@@ -32,4 +48,6 @@ def flag(owner: str, field: str, value: object) -> None:
 def kind(owner: str, field: str, value: object, wanted: type) -> None:
     """Raise unless `value` is a `wanted`."""
     if not isinstance(value, wanted):
-        raise ValueError(f"{owner}.{field}: {value!r}; allowed: a {wanted.__name__}")
+        said = repr(value)
+        said = said if len(said) < 60 else f"a {type(value).__name__}"
+        raise ValueError(f"{owner}.{field}: {said}; allowed: a {wanted.__name__}")
