@@ -13,6 +13,7 @@ from everybyte.cli import main
 from everybyte.setup import CHOICES
 
 SMALL = ["gpt2", "--batch", "1", "--sequence", "8"]
+COUNTED = {"budget": [], "dry-run": ["operations", "timeline", "owners"]}
 KEYS = ["witness", "model", "setup", "parts", "phases", "peak", "peak_at"]
 WITHOUT_TORCH = """
 import sys
@@ -41,7 +42,7 @@ def run(*command, **options):
 @pytest.mark.parametrize("command", ["budget", "dry-run"])
 def test_a_witness_as_json(capsys, command):
     found = no_fractions(said(capsys, command, *SMALL, "--json").replace('"dropout": 0.0', '"dropout": 0'))
-    assert list(found) == KEYS
+    assert list(found) == [*KEYS, *COUNTED[command]]
     assert found["witness"] == {"budget": "predict"}.get(command, "dry run")
     assert found["model"] == {"name": "gpt2", "parameters": 124439808}
     assert found["setup"] == eb.Setup(batch=1, sequence=8).as_dict()
@@ -51,6 +52,33 @@ def test_a_witness_as_json(capsys, command):
     assert found["phases"]["rest"] == 12 * 124439808
     witness = {"budget": eb.budget, "dry-run": eb.dry_run}[command]
     assert found == witness(eb.model("gpt2"), eb.Setup(batch=1, sequence=8)).as_dict()
+
+
+def test_the_json_of_a_dry_run_has_its_timeline_and_its_owners(capsys):
+    found = json.loads(said(capsys, "dry-run", *SMALL, "--json"))
+    live = [sum(line) for line in zip(*found["timeline"].values(), strict=True)]
+    assert len(live) == len(found["operations"]) and max(live) == found["peak"]
+    assert found["operations"][live.index(found["peak"])][1] in found["peak_at"]
+    assert sum(row["bytes"] for row in found["owners"]) == found["peak"]
+    assert list(found["owners"][0]) == ["owner", "part", "tensors", "bytes"]
+
+
+def test_a_gpu_by_its_size(capsys):
+    by_size = json.loads(said(capsys, "fit", "gpt2", "--memory", "24GiB", "--json"))
+    assert by_size["gpu"] == {"name": "GPU of 24.00 GiB", "memory": 24 * 2**30} and by_size["fits"]
+    for options, words in (
+        (["--memory", "24"], "--memory: value: '24'"),
+        ([], "fit: --gpu and --memory; allowed: one of them"),
+        (["--gpu", "t4", "--memory", "24GiB"], "fit: --gpu and --memory; allowed: one of them"),
+        (["--gpu", "t4", "--keep-driver", "500"], "--keep-driver: value: '500' is not a number followed by a unit"),
+        (["--memory", "24GiB", "--plan"], "Gpu.bandwidth: 0"),
+        (
+            ["--gpu", "t4", "--sharding", "fsdp", "--gpus", "2"],
+            "Setup.sharding: 'fsdp' is unknown; did you mean 'zero3'?",
+        ),
+    ):
+        assert main(["fit", "gpt2", *options]) == 2
+        assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["budget", "dry-run"])
@@ -69,7 +97,7 @@ def test_compare(capsys):
     found = json.loads(said(capsys, "compare", *SMALL, "--json"))
     assert list(found) == ["witnesses", "differences", "agree"]
     assert found["agree"] is True and set(found["differences"].values()) == {0}
-    assert [list(w) for w in found["witnesses"]] == [KEYS, KEYS]
+    assert [list(w) for w in found["witnesses"]] == [KEYS, [*KEYS, *COUNTED["dry-run"]]]
     assert [w["witness"] for w in found["witnesses"]] == ["predict", "dry run"]
     table = said(capsys, "compare", *SMALL)
     assert f"{found['witnesses'][0]['peak']:,}" in table

@@ -73,7 +73,11 @@ def config(name: str):
 def setup(name: str) -> eb.Setup:
     """What it is derived under."""
     precision, _, attention = CONFIGS[name][1].partition(" ")
-    return eb.Setup(precision=precision, attention=attention or "flash")
+    dropouts = ("resid_pdrop", "hidden_dropout", "dropout", "attention_dropout")
+    dropout = max(
+        getattr(config(name), field, 0.0) or 0.0 for field in dropouts
+    )  # a config's own, which the setup must say too
+    return eb.Setup(precision=precision, attention=attention or "flash", dropout=dropout)
 
 
 def hidden(derivation, count: int, chance: random.Random) -> list[tuple[int, int]]:

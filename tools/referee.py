@@ -40,10 +40,10 @@ def mem_tracker(model, setup):
         return phases, tracker.get_tracker_snapshot("peak")[CPU]["Total"]
 
 
-def fsdp_mem_tracker(model, setup):
-    """What PyTorch's FSDPMemTracker says of rank 0's second step on fake CPU tensors: phases and peak, in bytes."""
+def fsdp_mem_tracker(model, setup, rank=0):
+    """What PyTorch's FSDPMemTracker says of one rank's second step on fake CPU tensors: phases and peak, in bytes."""
     phases = {}
-    dist.init_process_group("fake", rank=0, world_size=setup.gpus, store=FakeStore())
+    dist.init_process_group("fake", rank=rank, world_size=setup.gpus, store=FakeStore())
     try:
         shape = (setup.replicas, setup.gpus // setup.replicas)
         made = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))  # of real numbers, which it reads

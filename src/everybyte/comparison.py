@@ -89,11 +89,11 @@ def compare(*witnesses) -> Comparison:
                 "derivation's .at(batch, sequence)"
             )
     first = witnesses[0]
-    for field in ("model", "setup", "rounding"):
+    for field, usual in (("model", None), ("setup", None), ("rounding", None), ("rank", 0)):
         for other in witnesses[1:]:
-            if getattr(other, field) != getattr(first, field):
+            if getattr(other, field, usual) != getattr(first, field, usual):
                 raise ValueError(
-                    f"compare.{field}: {getattr(other, field)!r} is not the first witness's {getattr(first, field)!r}; "
+                    f"compare.{field}: {getattr(other, field, usual)!r} is not the first witness's {getattr(first, field, usual)!r}; "
                     "allowed: witnesses of one and the same step"
                 )
     said = [w.as_dict() for w in witnesses]

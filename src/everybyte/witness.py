@@ -5,6 +5,9 @@ from typing import Any, ClassVar
 from .tables import Table
 from .units import text
 
+#: What a row of `by_owner` has.
+OWNED = ("owner", "part", "tensors", "bytes")
+
 
 class Witness:
     """A step's bytes. Who is one has `model`, `setup`, `parts` at the peak, `phases`, `peak`, `peak_at`, `host`, and `parts_at(phase)`, as fields or properties."""

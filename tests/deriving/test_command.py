@@ -43,7 +43,7 @@ def test_a_configuration_in_a_file(tmp_path, capsys):
     pytest.importorskip("transformers")
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 101, "n_positions": 64}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
-    derived = said(["derive", "--hf", str(tmp_path / "config.json"), "--precision", "bf16"], capsys)
+    derived = said(["derive", "--hf", str(tmp_path / "config.json"), "--precision", "bf16", "--dropout", "0.1"], capsys)
     assert derived["layers"] == 2 and derived["setup"]["precision"] == "bf16"
 
 

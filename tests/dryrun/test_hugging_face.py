@@ -113,9 +113,32 @@ def test_a_configs_positions_bound_the_sequence():
         eb.dry_run(config, SETUP)
 
 
+def test_a_configs_own_dropout_is_the_setups_too_or_refused():
+    gpt2 = transformers.GPT2Config(n_embd=48, n_layer=2, n_head=3, vocab_size=101, n_positions=64)
+    with pytest.raises(
+        ValueError, match=r"^Setup\.dropout: 0\.0, and GPT2Config\.\w+ is 0\.1; allowed: 0\.1, .* or a config"
+    ):
+        eb.dry_run(gpt2, SETUP)
+    trace = eb.dry_run(gpt2, SETUP.replace(dropout=0.1))
+    assert trace.setup.dropout == 0.1
+    masks = [a for a in trace.owners(trace.marks["after_forward"]) if a.operation == "native_dropout" and a.bytes]
+    assert len({a.owner for a in masks}) == 1 + 2 * 3  # embeddings; of each block attention's weights and two results
+    some = transformers.OPTConfig(
+        hidden_size=48, ffn_dim=96, num_hidden_layers=2, num_attention_heads=3, vocab_size=101, word_embed_proj_dim=48,
+        dropout=0.1, attention_dropout=0.0,
+    )  # fmt: skip
+    names = {
+        a.owner for a in eb.dry_run(some, SETUP.replace(dropout=0.1)).allocations if a.operation == "native_dropout"
+    }
+    assert names and not any("attn" in name for name in names)  # what the config has not, the setup does not put there
+    some.layerdrop = 0.2
+    with pytest.raises(ValueError, match=r"^OPTConfig\.layerdrop: 0\.2 leaves layers out by chance"):
+        eb.dry_run(some, SETUP.replace(dropout=0.1))
+
+
 def test_an_encoder_is_trained_on_masked_tokens():
     config = transformers.BertConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=3, vocab_size=101)
-    assert eb.dry_run(config, SETUP).model.name == "BertForMaskedLM"
+    assert eb.dry_run(config, SETUP.replace(dropout=0.1)).model.name == "BertForMaskedLM"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed"])

@@ -147,7 +147,9 @@ def test_a_module_on_another_device_is_refused_by_the_name_of_its_tensor(place):
 )
 def test_a_module_that_needs_values_is_told_which_operation_does(state, between, operation):
     before = state()
-    with pytest.raises(ValueError, match=rf"module '' needs the values in a tensor \(aten\.{operation}\.") as error:
+    with pytest.raises(
+        ValueError, match=rf"the model itself needs the values in a tensor \(aten\.{operation}\."
+    ) as error:
         eb.dry_run(lambda: Net(between), SETUP, batch=BATCH)
     assert "everybyte.dry_run: in forward, in module 'Net', after operation" in note(error)
     assert state() == before
@@ -198,6 +200,14 @@ def test_what_a_module_raises_says_where_it_was(state):
     assert str(error.value) == "as the module says it"
     assert "in forward, in module 'blocks.1', after operation 'addmm'" in note(error)
     assert state() == before
+
+
+def test_a_module_that_asks_for_a_gpu_is_told_what_to_leave_out():
+    for make in (lambda: Net().cuda(), lambda: nn.Linear(2, 2, device="cuda")):
+        with pytest.raises(
+            ValueError, match=r"^dry_run.model: what makes it asks for a GPU .*allowed: .* names no device"
+        ):
+            eb.dry_run(make, SETUP, batch=BATCH)
 
 
 def test_shapes_that_do_not_fit_are_pytorchs_own_error_with_a_note():
@@ -370,3 +380,43 @@ def test_a_frozen_parameter_may_be_shared_too(sharding):
     part, whole = (eb.dry_run(make, setup, batch=BATCH).parts_at("after_backward") for make in (frozen, Net))
     assert part["parameters"] == whole["parameters"] or sharding == "zero1"
     assert part["optimizer"] < whole["optimizer"] and part["gradients"] < whole["gradients"]
+
+
+class Scores(nn.Module):
+    """A language model whose head is called as its author likes."""
+
+    def __init__(self, name, own_loss=False):
+        super().__init__()
+        self.token, self.up = nn.Embedding(331, 16), nn.Linear(16, 16)
+        self.name, self.own_loss = name, own_loss
+        self.add_module(name, nn.Linear(16, 331))
+        self.criterion = nn.CrossEntropyLoss()
+
+    def forward(self, tokens):
+        x = self.token(tokens)
+        x = getattr(self, self.name)(x + F.gelu(self.up(x))).float().flatten(0, 1)
+        return self.criterion(x, tokens.flatten()) if self.own_loss else F.cross_entropy(x, tokens.flatten())
+
+
+@pytest.mark.parametrize("own_loss", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16"])
+def test_the_loss_is_known_by_what_it_is_given_and_not_by_a_name(precision, own_loss):
+    setup = eb.Setup(precision=precision, optimizer="sgd", accumulation=2)
+    batch = {"tokens": ((4, 32), torch.int64)}
+    named, own = (eb.dry_run(lambda n=n: Scores(n, own_loss), setup, batch=batch) for n in ("head", "to_words"))
+    assert own.timeline() == named.timeline() and own.phases == named.phases
+    assert own.peak_at == named.peak_at == "loss backward"
+    assert own.parts["loss"] >= 4 * 32 * 331 * 4 and own.by_owner()[0][1] == "loss"
+
+
+def test_a_head_that_is_no_module_makes_the_loss_too():
+    class Tied(Scores):
+        def forward(self, tokens):
+            x = self.token(tokens)
+            return F.nll_loss((x @ self.token.weight.t()).flatten(0, 1).log_softmax(-1), tokens.flatten())
+
+    trace = eb.dry_run(lambda: Tied("unused"), eb.Setup(optimizer="sgd"), batch={"tokens": ((4, 32), torch.int64)})
+    assert trace.parts_at("after_forward")["loss"] == 4 * (
+        4 * 32 * 331 + 1 + 1
+    )  # log-probabilities; the loss, its weight
+    assert trace.peak_at.startswith("loss")

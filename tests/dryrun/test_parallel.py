@@ -51,6 +51,38 @@ def test_fsdp_mem_tracker_counts_the_same_bytes(monkeypatch, changes, model):
     assert peak == trace.peak + counters
 
 
+@pytest.mark.parametrize(("gpus", "replicas", "rank"), [(5, 1, 4), (6, 2, 5), (64, 1, 63)])
+def test_another_rank_than_0_is_what_fsdp_mem_tracker_counts(gpus, replicas, rank):
+    """1,001 rows and 48: the last ranks have a part of a share, or nothing."""
+    setup = eb.Setup(
+        batch=3, sequence=31, attention="eager", optimizer_impl="loop", sharding="zero3", gpus=gpus, replicas=replicas
+    )
+    trace, first = eb.dry_run(SMALL, setup, rank=rank), eb.dry_run(SMALL, setup)
+    phases, peak = referee.fsdp_mem_tracker(SMALL, setup, rank)
+    counters = 4 * len(shapes(SMALL))
+    assert phases == {moment: trace.phases[moment] + counters for moment in phases}
+    assert peak == trace.peak + counters
+    assert trace.parts_at("rest")["optimizer"] < first.parts_at("rest")["optimizer"]
+    assert (
+        trace.parts_at("rest")["parameters"] == first.parts_at("rest")["parameters"]
+    )  # shares are padded, states are not
+    assert trace.as_dict()["rank"] == rank and "rank" not in first.as_dict()
+    with pytest.raises(ValueError, match=f"compare.rank: 0 is not the first witness's {rank}"):
+        eb.compare(trace, first)
+
+
+def test_all_ranks_together_hold_the_states_once():
+    setup = SETUP.replace(gpus=5, sharding="zero3")
+    held = [eb.dry_run(SMALL, setup, rank=rank).parts_at("rest")["optimizer"] for rank in range(5)]
+    assert sum(held) == 8 * sum(s.numel() for s in shapes(SMALL)) and len(set(held)) > 1
+    for sharding in ("none", "zero1"):
+        same = [eb.dry_run(SMALL, setup.replace(sharding=sharding), rank=rank).timeline() for rank in (0, 4)]
+        assert same[0] == same[1]
+    for rank in (5, -1, True):
+        with pytest.raises(ValueError, match=r"^dry_run\.rank: .* is not a whole number from 0 to 4"):
+            eb.dry_run(SMALL, setup, rank=rank)
+
+
 @pytest.mark.parametrize(
     ("gpus", "precision", "weight", "states"),
     [(n, "fp32", 4, 8) for n in WORLDS] + [(7, "bf16-mixed", 4, 8), (7, "bf16-master", 2, 12), (8, "bf16", 2, 4)],

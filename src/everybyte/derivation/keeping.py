@@ -13,6 +13,7 @@ def as_dict(d) -> dict:
         "setup": d.setup.as_dict(),
         "layers": d.layers,
         "letters": d.letters,
+        "rank": d.rank,
         "parts": list(d.part_names),
         "forms": [f.as_list() for f in d.forms],
         "columns": [[c.part, c.owner, c.host, c.form] for c in d.columns],
@@ -91,4 +92,5 @@ def read(said: dict, model):
     return Derivation(
         model, Setup(**said["setup"]), said["layers"], forms, columns, tuple(cases),
         tuple(map(str, said["parts"])), refused, str(said["how"]), tuple(map(tuple, said["checked"])), said["letters"],
+        numbers([said["rank"]], 2**31)[0],
     )  # fmt: skip

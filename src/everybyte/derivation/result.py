@@ -100,6 +100,7 @@ class Point(Witness):
     moments: dict[str, dict[str, int]]
     owned: tuple = field(repr=False)
     host: dict[str, int] = field(default_factory=dict)
+    rank: int = 0
 
     @property
     def peak(self) -> int:
@@ -142,7 +143,7 @@ class Derivation:
         layers: the model's depth, None where unknown. forms, columns, cases: the formula itself, in whole numbers.
         part_names: in order. refused: (range of batches, range of sequences, why) of what the model cannot take.
         how: how it was obtained, in words. checked: further dry runs that it was compared with: (layers, batch, sequence).
-        letters: which of B and S the model's arguments have.
+        letters: which of B and S the model's arguments have. rank: of several GPUs the one whose step it is.
     """
 
     model: Described
@@ -156,6 +157,7 @@ class Derivation:
     how: str
     checked: tuple[tuple[int | None, int, int], ...]
     letters: str = "BS"
+    rank: int = 0
 
     @property
     def name(self) -> str:
@@ -192,7 +194,7 @@ class Derivation:
         phases["step"] = max(total(case.instants[i]) for i in case.step)
         return Point(
             self.model, self.setup.replace(batch=batch, sequence=sequence), rounding, best, self._parts(best, sizes),
-            {m: phases[m] for m in PHASES}, moments, self._owners(best, sizes), self._host(case, exact),
+            {m: phases[m] for m in PHASES}, moments, self._owners(best, sizes), self._host(case, exact), self.rank,
         )  # fmt: skip
 
     def _check_rounding(self, rounding):

@@ -23,10 +23,14 @@ LETTERS = ("BS", "all")
 
 
 @overload
-def derive(model, setup: Setup, batch=None, keep: bool = True, letters: Literal["BS"] = "BS") -> Derivation: ...
+def derive(
+    model, setup: Setup, batch=None, keep: bool = True, letters: Literal["BS"] = "BS", rank: int = 0
+) -> Derivation: ...
 @overload
 def derive(model, setup: Setup, batch=None, keep: bool = True, *, letters: Literal["all"]) -> Lettered: ...
-def derive(model, setup: Setup, batch=None, keep: bool = True, letters: str = "BS") -> Derivation | Lettered:
+def derive(
+    model, setup: Setup, batch=None, keep: bool = True, letters: str = "BS", rank: int = 0
+) -> Derivation | Lettered:
     """The memory of one steady training step as a formula in batch B and sequence S: the dry run's, at every point.
 
     Args:
@@ -38,6 +42,7 @@ def derive(model, setup: Setup, batch=None, keep: bool = True, letters: str = "B
         keep: whether to look for the derivation of a catalog model or a config on disk, and to keep it there.
         letters: "all" for a formula in the model's own dimensions too, by PyTorch's symbolic shapes: of a GPT or a Llama of
             the catalog on one GPU. It is a `Lettered`, and is not kept.
+        rank: of several GPUs the one whose step it is, as for `dry_run`.
 
     Raises:
         ValueError: what `dry_run` raises; and where no formula holds: a course of operations that depends on batch or
@@ -45,6 +50,7 @@ def derive(model, setup: Setup, batch=None, keep: bool = True, letters: str = "B
     """
     checks.kind("derive", "setup", setup, Setup)
     checks.one_of("derive", "letters", letters, LETTERS)
+    checks.whole("derive", "rank", rank, 0, setup.gpus - 1)
     if letters == "all":
         from .letters import in_letters
 
@@ -52,10 +58,10 @@ def derive(model, setup: Setup, batch=None, keep: bool = True, letters: str = "B
             raise ValueError(f"derive.batch: a {type(batch).__name__} with letters 'all'; allowed: None")
         return in_letters(model, setup)
     found = subject(model, batch)
-    kept = cache.place(model, setup, batch) if keep else None
+    kept = cache.place(model, setup, batch, rank) if keep else None
     if kept and (derivation := cache.read(kept)):
         return replace(derivation, setup=setup)
-    derivation = solve(found, setup)
+    derivation = solve(found, setup, rank)
     if kept:
         cache.write(kept, derivation)
     return derivation

@@ -50,7 +50,7 @@ def _code() -> str:
     return found.hexdigest()
 
 
-def place(model, setup: Setup, batch) -> tuple | None:
+def place(model, setup: Setup, batch, rank: int = 0) -> tuple | None:
     """(file, model) of a derivation; None where it cannot be kept: a module of one's own has no name for its code."""
     where = folder()
     if where is None or batch is not None:
@@ -63,7 +63,9 @@ def place(model, setup: Setup, batch) -> tuple | None:
     else:
         return None
     letters = setup.as_dict() | {"batch": None, "sequence": None}
-    key = hashlib.sha256("\n".join([_code(), said, json.dumps(letters, sort_keys=True)]).encode()).hexdigest()
+    key = hashlib.sha256(
+        "\n".join([_code(), said, json.dumps(letters, sort_keys=True), f"rank {rank}"]).encode()
+    ).hexdigest()
     return where / f"{key}.json", model if isinstance(model, Model) else None
 
 

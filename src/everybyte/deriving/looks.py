@@ -46,7 +46,7 @@ class Subject:
     least: int = 2
     sketch: Callable | None = None
 
-    def trace(self, setup: Setup, depth: int | str | None, batch: int, sequence: int) -> Trace:
+    def trace(self, setup: Setup, depth: int | str | None, batch: int, sequence: int, rank: int = 0) -> Trace:
         """The dry run at one point, of so many layers or the `SKETCH`."""
         model = self.model
         if depth == SKETCH and self.sketch:
@@ -54,10 +54,10 @@ class Subject:
         elif self.deep and isinstance(depth, int) and depth != self.layers:
             model = self.deep(depth)
         if self.batch is None:
-            return dry_run(model, setup.replace(batch=batch, sequence=sequence))
+            return dry_run(model, setup.replace(batch=batch, sequence=sequence), rank=rank)
         usual = Setup()  # the dry run reads both off the arguments
         setup = setup.replace(batch=usual.batch, sequence=usual.sequence)
-        return dry_run(model, setup, batch=self.batch(batch, sequence))
+        return dry_run(model, setup, batch=self.batch(batch, sequence), rank=rank)
 
 
 def subject(model, batch=None) -> Subject:
@@ -226,12 +226,12 @@ def _numbers(path):
 class Looks:
     """Looks at one subject under one setup, remembered."""
 
-    def __init__(self, subject: Subject, setup: Setup):
-        self.subject, self.setup = subject, setup
+    def __init__(self, subject: Subject, setup: Setup, rank: int = 0):
+        self.subject, self.setup, self.rank = subject, setup, rank
         self.seen: dict[tuple, Look] = {}
 
     def at(self, depth: int | None, batch: int, sequence: int) -> Look:
         key = depth, batch if "B" in self.subject.letters else 1, sequence if "S" in self.subject.letters else 1
         if key not in self.seen:
-            self.seen[key] = Look(self.subject.trace(self.setup, depth, batch, sequence))
+            self.seen[key] = Look(self.subject.trace(self.setup, depth, batch, sequence, self.rank))
         return self.seen[key]

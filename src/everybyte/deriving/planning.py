@@ -1,5 +1,6 @@
 """What a step of any model takes and does, counted by dry runs: what a plan asks of a model that the theory does not derive."""
 
+from dataclasses import replace
 from functools import cached_property
 
 from tqdm.auto import tqdm
@@ -61,7 +62,7 @@ class Counting:
     def top(self, setup: Setup) -> tuple[int, str]:
         """(peak, where): each tensor rounded up as CUDA's allocator does."""
         trace = self.trace(setup)
-        live = Trace(trace.model, trace.setup, trace.operations, trace.allocations, trace.marks, _ROUNDING)
+        live = replace(trace, rounding=_ROUNDING)
         return live.peak, live.peak_at
 
     def rest(self, setup: Setup) -> int:

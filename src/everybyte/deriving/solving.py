@@ -41,15 +41,15 @@ class _Patch:
         return point[0] in self.batch and point[1] in self.sequence
 
 
-def solve(subject: Subject, setup: Setup) -> Derivation:
-    """The derivation of a subject under a setup."""
-    return _Solving(subject, setup).run()
+def solve(subject: Subject, setup: Setup, rank: int = 0) -> Derivation:
+    """The derivation of a subject under a setup, on one of its GPUs."""
+    return _Solving(subject, setup, rank).run()
 
 
 class _Solving:
-    def __init__(self, subject, setup):
-        self.subject, self.setup = subject, setup
-        self.looks = Looks(subject, setup)
+    def __init__(self, subject, setup, rank):
+        self.subject, self.setup, self.rank = subject, setup, rank
+        self.looks = Looks(subject, setup, rank)
         self.period = subject.period
         self.forms: dict[Form, int] = {}
         self.columns: dict[tuple, int] = {}
@@ -361,7 +361,7 @@ class _Solving:
         )  # fmt: skip
 
     def _instant(self, row):
-        place = Trace(None, self.setup, [(row.operation, row.phase, row.owner)], [], {})
+        place = Trace(None, self.setup, [(row.operation, row.phase, row.owner)], [], {}, heads=self.first.trace.heads)
         place.__dict__["peak_operation"] = 0
         return Instant(row.operation, row.phase, row.owner, place.peak_at, row.place, tuple(sorted(row.counts.items())))
 
@@ -375,7 +375,7 @@ class _Solving:
             model = self._whole().model
         return Derivation(
             model, self.setup, self.subject.layers, tuple(self.forms), columns, tuple(cases), tuple(trace.timeline()),
-            tuple(refused), how, tuple(self.checked), self.subject.letters,
+            tuple(refused), how, tuple(self.checked), self.subject.letters, self.rank,
         )  # fmt: skip
 
     # What is compared.

@@ -20,7 +20,7 @@ from .tracker import Allocation, Tracker
 __all__ = ["PARTS", "PHASES", "SHARED_PARTS", "Allocation", "Counted", "Trace", "dry_run"]
 
 
-def dry_run(model, setup: Setup, rounding: int = 1, batch=None) -> Trace:
+def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -> Trace:
     """Count the bytes of one steady training step, as it would run on CUDA.
 
     Steady: the optimizer's states exist already. The tensors have no data, so the model may be larger than the machine.
@@ -28,8 +28,10 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None) -> Trace:
     Args:
         model: a `Model`, whose reference implementation is run, or where the book has none, Hugging Face's of those
             dimensions; a Hugging Face config, whose language model is made with random weights, `setup`'s attention,
-            dropout and full checkpointing, and no cache, and is given tokens and labels; or a function that makes a
-            `torch.nn.Module` whose forward returns the loss, or an object with it as `.loss`.
+            dropout and full checkpointing, and no cache, and is given tokens and labels (a config with a dropout of its
+            own asks for a setup that says the same); or a function that makes a `torch.nn.Module` whose forward returns
+            the loss, or an object with it as `.loss`. Part `loss` is what the head makes, and what follows it: the head is
+            called `head` or `lm_head`, or is what makes what one of PyTorch's loss functions is given.
         setup: every field counts, or is refused by name: a module of your own decides itself about attention, dropout,
             loss and checkpointing.
             The trace's setup has the batch and the sequence of what is given to the module.
@@ -37,27 +39,30 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None) -> Trace:
         batch: the forward's arguments, for a module of your own or a config: a dict, a tuple or one value, each tensor
             as an example or as (shape, dtype). Of a dict, `labels`, `targets` and `target` count as the loss's.
 
+        rank: of several GPUs the one that is counted. Where FSDP cannot cut a weight evenly, the last ones hold less of it.
+
     Raises:
         ValueError: where the setup does not fit the model, the reference has no such architecture, or the module
             cannot run on tensors without data. What a module itself raises says in a note where it was.
     """
     checks.whole("dry_run", "rounding", rounding, 1, 2**30)
-    return replace(count(workload(model, setup, batch), Tracker()), rounding=rounding)
+    return replace(count(workload(model, setup, batch), Tracker(), rank), rounding=rounding)
 
 
-def count(work: Workload, tracker: Tracker) -> Trace:
-    """One steady step of a workload, followed by a tracker."""
+def count(work: Workload, tracker: Tracker, rank: int = 0) -> Trace:
+    """One steady step of a workload on one of its GPUs, followed by a tracker."""
     setup = work.setup
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         stack.enter_context(fused_optimizers_on_meta())
         stack.enter_context(recomputation_as_in_forward())
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(Kernels())
-        stack.enter_context(parallel.rank_zero(setup, tracker))
+        stack.enter_context(Kernels(tracker.loss_of))
+        stack.enter_context(parallel.as_rank(setup, tracker, rank))
         stack.enter_context(tracker)
         stack.enter_context(paged_states(setup, tracker))
         module = work.module()
+        counted = work.counted(module)
         stack.enter_context(one_sequence_a_row())
         _follow_gradients(tracker, _trained(module))  # before the trainer's own hooks, which may drop the gradient
         offloaded = setup.offload == "cpu"
@@ -97,8 +102,8 @@ def count(work: Workload, tracker: Tracker) -> Trace:
             raise
         tracker.mark("rest")
     return Trace(
-        work.counted(module), setup, tracker.operations, tracker.allocations, marks, 1, tracker.changes, beginning,
-        tracker.flops,
+        counted, setup, tracker.operations, tracker.allocations, marks, 1, tracker.changes, beginning,
+        tracker.flops, frozenset(tracker.heads), rank,
     )  # fmt: skip
 
 

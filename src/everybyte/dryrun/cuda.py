@@ -132,11 +132,25 @@ def _body(func):
     return body
 
 
+#: Losses: each is given scores, or log-probabilities, first.
+LOSSES = {
+    vars(F)[name]
+    for name in vars(F)
+    if name.endswith(("_loss", "cross_entropy", "kl_div")) and name != "linear_cross_entropy"
+}
+
+
 class Kernels(_Mode):
-    """What CUDA does in any precision."""
+    """What CUDA does in any precision. `on_loss` is told what a loss function is given."""
+
+    def __init__(self, on_loss: Callable = lambda scores: None):
+        super().__init__()
+        self._on_loss = on_loss
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if func in LOSSES:
+            self._on_loss(args[0] if args else kwargs.get("input"))
         special = _KERNELS.get(func)
         if special is not None and any(isinstance(t, Tensor) and t.is_meta for t in tree_leaves((args, kwargs))):
             return special(*args, **kwargs)

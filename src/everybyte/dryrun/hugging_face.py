@@ -158,10 +158,13 @@ def named_difference(model: Model, module: nn.Module) -> str | None:
     return found.differs
 
 
-def made(config, setup: Setup) -> Callable[[], nn.Module]:
+def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Module]:
     """A function that makes the language model of a config as `setup` has it: its attention, its dropout, its checkpointing.
 
-    A model that is no decoder is trained on masked tokens.
+    A model that is no decoder is trained on masked tokens. Where the config has dropout itself, the setup must say so.
+
+    Args:
+        made_here: whether the config is of a `Model`, which says nothing of dropout: then the setup alone does.
 
     Raises:
         ValueError: naming what of `setup` such a model cannot do.
@@ -181,9 +184,8 @@ def made(config, setup: Setup) -> Callable[[], nn.Module]:
         )
     config = copy.deepcopy(config)
     config.use_cache = False
-    for field, value in vars(config).items():
-        if ("dropout" in field or field.endswith("_pdrop")) and isinstance(value, float):
-            setattr(config, field, setup.dropout)
+    for field in _dropouts(config, setup, made_here):
+        setattr(config, field, setup.dropout)
     masked = type(config) in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
     auto = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
     attention = "eager" if setup.attention == "eager" else "sdpa"
@@ -211,6 +213,35 @@ def made(config, setup: Setup) -> Callable[[], nn.Module]:
         return module
 
     return make
+
+
+def _dropouts(config, setup, made_here):
+    """The fields of a config that the setup's dropout is put into.
+
+    Raises:
+        ValueError: where the config has a dropout of its own, and the setup another; where it drops layers by chance.
+    """
+    said = {f: v for f, v in vars(config).items() if isinstance(v, float) and _is_dropout(f)}
+    for field, value in vars(config).items():
+        if "layerdrop" in field and value:
+            raise ValueError(
+                f"{type(config).__name__}.{field}: {value} leaves layers out by chance, so that no two steps take the same; allowed: 0.0"
+            )
+    own = {f: v for f, v in said.items() if v}
+    if made_here or not own:
+        return list(said)
+    if setup.dropout not in own.values():
+        field, value = next(iter(own.items()))
+        raise ValueError(
+            f"Setup.dropout: {setup.dropout}, and {type(config).__name__}.{field} is {value}; allowed: {value}, which leaves the "
+            "config as it is, or a config whose dropouts are 0.0"
+        )
+    return []
+
+
+def _is_dropout(field):
+    """Whether a field is a dropout of the language model: others are of heads for other tasks."""
+    return ("dropout" in field or field.endswith("_pdrop")) and not field.startswith(("summary_", "classifier"))
 
 
 def refuse(setup: Setup, what: str, meaningless: set) -> None:

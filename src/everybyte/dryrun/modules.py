@@ -14,6 +14,7 @@ from ..reference import FAMILIES, Trainer
 from ..reference.step import random_batch
 from ..setup import LIMITS, Setup
 from . import hugging_face
+from .tracker import is_opaque
 
 #: What a module of your own decides itself.
 _ITS_OWN = {"attention", "dropout", "loss", "loss_chunks", "checkpointing", "checkpoint_every"}
@@ -53,8 +54,16 @@ class Workload:
         Raises:
             ValueError: where it is none, has no parameter to train, or stands on another device.
         """
-        with torch.device("meta"):
-            module = self.make()
+        try:
+            with torch.device("meta"):
+                module = self.make()
+        except (AssertionError, RuntimeError) as error:
+            if "CUDA" not in str(error):
+                raise
+            raise ValueError(
+                f"dry_run.model: what makes it asks for a GPU ({error}); allowed: a module that names no device, and is not "
+                "moved: a dry run makes it on device meta"
+            ) from error
         if not isinstance(module, nn.Module):
             raise ValueError(
                 f"dry_run.model: it made {_kind(module)}; allowed: a function that makes a torch.nn.Module"
@@ -66,6 +75,11 @@ class Workload:
                     raise ValueError(
                         f"dry_run.model: {what} {path!r} of {name} is on device {tensor.device}; allowed: meta, where a "
                         "module stands that is made within the function and names no device"
+                    )
+                if is_opaque(tensor):
+                    raise ValueError(
+                        f"dry_run.model: {what} {path!r} of {name} is a {type(tensor).__name__}, a tensor that does not say which "
+                        "tensors it is made of; allowed: one with __tensor_flatten__, as torch.compile asks for too"
                     )
         if not any(p.requires_grad for p in module.parameters()):
             raise ValueError(f"dry_run.model: {name} has no parameter to train; allowed: one or more")
@@ -136,7 +150,7 @@ def _of_config(config, setup, batch, model=None):
     if batch is None:
         shape = (setup.batch, setup.sequence), torch.int64
         batch = {"input_ids": shape, "labels": shape}
-    return _own(hugging_face.made(config, setup), setup, batch, model)
+    return _own(hugging_face.made(config, setup, model is not None), setup, batch, model)
 
 
 def _own(make, setup, batch, model=None):

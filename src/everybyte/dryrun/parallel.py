@@ -1,4 +1,4 @@
-"""Rank 0 of any number of GPUs in one process: collectives move nothing, and every buffer is counted.
+"""One rank, by default 0, of any number of GPUs in one process: collectives move nothing, and every buffer is counted.
 
 PyTorch's "fake" process group takes each collective as done. FSDP and DDP run as they are, on device meta; what they
 would ask of the CUDA device (streams, events) the CPU's stand-ins answer, which wait for nothing. So the live bytes are
@@ -10,6 +10,7 @@ request, the reserved bytes: each allocation says whose stream it was made on.
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import count
 from types import SimpleNamespace
 from unittest import mock
@@ -19,17 +20,19 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .. import checks
 from ..setup import Setup
 from .tracker import Tracker
 
 
 @contextmanager
-def rank_zero(setup: Setup, tracker: Tracker):
-    """Within it, this process is the first of `setup.gpus`; what FSDP gathers, sends and lets go is told to the tracker.
+def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
+    """Within it, this process is one of `setup.gpus`; what FSDP gathers, sends and lets go is told to the tracker.
 
     Raises:
-        ValueError: where this process is one of several already.
+        ValueError: where this process is one of several already, or there is no such rank.
     """
+    checks.whole("dry_run", "rank", rank, 0, setup.gpus - 1)
     if not setup.distributed:
         yield
         return
@@ -41,15 +44,15 @@ def rank_zero(setup: Setup, tracker: Tracker):
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(sys, "excepthook", sys.excepthook))  # PyTorch puts its own in place
-        dist.init_process_group("fake", rank=0, world_size=setup.gpus, store=FakeStore())
+        dist.init_process_group("fake", rank=rank, world_size=setup.gpus, store=FakeStore())
         stack.callback(dist.destroy_process_group)
         if setup.fsdp:
-            for patch in _fsdp_on_meta(tracker):
+            for patch in _fsdp_on_meta(tracker, rank % (setup.gpus // setup.replicas)):
                 stack.enter_context(patch)
         yield
 
 
-def _fsdp_on_meta(tracker):
+def _fsdp_on_meta(tracker, rank):
     """FSDP takes meta for a device like others, and the tracker sees what no operation shows."""
     from torch.distributed import device_mesh
     from torch.distributed.fsdp._fully_shard import (
@@ -70,7 +73,7 @@ def _fsdp_on_meta(tracker):
     yield change(
         _fsdp_param.FSDPParam, "all_gather_inputs", _copied_up(tracker, _fsdp_param.FSDPParam.all_gather_inputs)
     )
-    yield change(_fsdp_param, "_chunk_with_empty", _first_shares)
+    yield change(_fsdp_param, "_chunk_with_empty", partial(_shares, rank))
     for name, part in (
         ("unshard", "communication"),
         ("wait_for_unshard", "unsharded"),
@@ -81,9 +84,14 @@ def _fsdp_on_meta(tracker):
     yield change(tracker, "opened", (DTensor,))
 
 
-def _first_shares(tensor, count, dim):
-    """In place of a view for each rank, of which rank 0 takes the first: with a thousand ranks they take most of the time."""
-    return [tensor.narrow(dim, 0, -(-tensor.size(dim) // count))] * count
+def _shares(rank, tensor, count, dim):
+    """In place of a view for each rank the first's, to which all are padded, and this one's: a thousand take most of the time."""
+    size = tensor.size(dim)
+    each = -(-size // count)
+    shares = [tensor.narrow(dim, 0, each)] * count
+    start = min(rank * each, size)
+    shares[rank] = tensor.narrow(dim, start, min(each, size - start))
+    return shares
 
 
 def _within(tracker, part, method):
@@ -165,7 +173,7 @@ class _Device:
 
 
 class _OnMeta(TorchDispatchMode):
-    """DDP's ranks agree on the order of buckets by numbers, which they read back: here they are rank 0's own."""
+    """DDP's ranks agree on the order of buckets by numbers, which they read back: here they are this one's own."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is torch.ops.aten.copy_.default and args[1].is_meta and not args[0].is_meta:

@@ -10,7 +10,7 @@ from ..allocator import Reserved, Settings, play
 from ..catalog import Described, Gpu
 from ..catalog import gpu as find_gpu
 from ..setup import Setup
-from ..witness import Witness
+from ..witness import OWNED, Witness
 from .requests import requests
 from .tracker import Allocation, Change, is_loss
 
@@ -32,6 +32,7 @@ class Trace(Witness):
         changes: births, deaths and marks of the steady step in the order in which they came. beginning: the same from the
             first weight on until the steady step, with the first update between the marks `states` and `states made`.
         flops: floating-point operations of the step's matrix products.
+        heads: modules whose operations belong to the loss, beside those that are called so. rank: which of several GPUs it is.
     """
 
     witness = "dry run"
@@ -45,6 +46,8 @@ class Trace(Witness):
     changes: list[Change] = field(default_factory=list)
     beginning: list[Change] = field(default_factory=list)
     flops: int = 0
+    heads: frozenset[str] = frozenset()
+    rank: int = 0
 
     def size(self, allocation: Allocation) -> int:
         """The allocation's bytes, rounded up."""
@@ -84,7 +87,8 @@ class Trace(Witness):
     def peak_at(self) -> str:
         """Where in the step the peak is: `forward`, `loss forward`, `loss backward`, `backward` or `optimizer step`."""
         _, phase, owner = self.operations[self.peak_operation]
-        return f"loss {phase}" if is_loss(owner) and phase != "optimizer step" else phase
+        loss = is_loss(owner) or owner in self.heads
+        return f"loss {phase}" if loss and phase != "optimizer step" else phase
 
     @property
     def parts(self) -> dict[str, int]:
@@ -132,6 +136,18 @@ class Trace(Witness):
             count, size = gathered.get(key, (0, 0))
             gathered[key] = count + 1, size + self.size(allocation)
         return sorted(((*key, *found) for key, found in gathered.items()), key=lambda row: -row[3])
+
+    def as_dict(self) -> dict:
+        """As JSON holds it: whole bytes; with each operation, what lives while it runs, by part, and what lives at the peak, by owner."""
+        return (
+            super().as_dict()
+            | ({"rank": self.rank} if self.rank else {})
+            | {
+                "operations": [list(operation) for operation in self.operations],
+                "timeline": {part: line for part, line in self._timeline.items() if any(line)},
+                "owners": [dict(zip(OWNED, row, strict=True)) for row in self.by_owner()],
+            }
+        )
 
     @cached_property
     def reserved(self) -> int:

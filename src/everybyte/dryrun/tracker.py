@@ -7,6 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
+from torch import nn
 from torch._subclasses import FakeTensor  # DTensor's, which asks by them for the shape of a result
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -71,6 +72,7 @@ class Tracker(TorchDispatchMode):
         opened: classes of tensors that are made of others; the others are followed.
         flops: floating-point operations of matrix products and convolutions; products: how many an operation has.
         asked: classes of tensors that somebody asks for shapes, and that no step has.
+        heads: modules, by path, that make what a loss function is given, or are one, whatever their names.
         host: whether what is made now stands in the memory of the CPU. stream: whose it is, 0 for the step's own.
     """
 
@@ -88,6 +90,9 @@ class Tracker(TorchDispatchMode):
         self._refs: dict[int, weakref.ref] = {}
         self._modules = [""]
         self._owner_of_node: dict[int, str] = {}  # by autograd's sequence number
+        self._place_of_node: dict[int, int] = {}  # the number of its operation, or of the next one that allocates
+        self.heads: set[str] = set()
+        self._losses: set[str] = set()  # modules of torch.nn that are a loss
         self._weights: set[int] = set()
         self._sole = sole_holder()
         self.host = False
@@ -118,14 +123,14 @@ class Tracker(TorchDispatchMode):
 
         `device`: it is on the GPU, wherever it was made.
         """
-        storage = getattr(tensor, "_local_tensor", tensor).untyped_storage()
-        if storage._cdata not in self._live:
-            self._follow(storage, owner, "", part)
-        allocation = self._live[storage._cdata]
-        allocation.part, allocation.owner = part, owner or allocation.owner
-        if part == "parameters":
-            self._weights.add(storage._cdata)
-        allocation.host &= not device
+        for storage in storages(tensor):
+            if storage._cdata not in self._live:
+                self._follow(storage, owner, "", part)
+            allocation = self._live[storage._cdata]
+            allocation.part, allocation.owner = part, owner or allocation.owner
+            if part == "parameters":
+                self._weights.add(storage._cdata)
+            allocation.host &= not device
 
     def __exit__(self, *exception):
         self._refs.clear()  # what is freed from now on outlived what was watched
@@ -198,6 +203,8 @@ class Tracker(TorchDispatchMode):
             ):  # then it runs on the tensors that it is made of, and is seen here
                 return NotImplemented
             args = ([t._local_tensor for t in args[0]],)  # at once: PyTorch would plan it for each of hundreds
+        elif any(hasattr(t, "__tensor_flatten__") for t in types if t not in self.asked):
+            return NotImplemented  # a tensor made of others asks for what it needs by itself, and that is seen here
         in_backward = self.phase == "backward" and not torch.is_grad_enabled()
         if in_backward and func is aten.add.Tensor and not kwargs and _holders(args[0]) == self._sole:
             # Where two gradients meet, autograd adds the second to the first in place if nobody else holds the first.
@@ -219,7 +226,7 @@ class Tracker(TorchDispatchMode):
         except (NotImplementedError, RuntimeError) as error:
             if isinstance(error, NotImplementedError) or _VALUES & set(func.tags):
                 raise ValueError(
-                    f"dry_run.model: module {self._modules[-1]!r} needs the values in a tensor ({func}), and in a dry run "
+                    f"dry_run.model: {self._module()} needs the values in a tensor ({func}), and in a dry run "
                     "there are none; allowed: control flow, sizes and copies that depend on shapes alone"
                 ) from error
             raise
@@ -253,7 +260,7 @@ class Tracker(TorchDispatchMode):
         strays = [t for t in tensors if not t.is_meta and t.dim()]
         if strays and any(t.is_meta for t in tensors) and func.overloadpacket not in _CROSSING:
             raise ValueError(
-                f"dry_run.model: module {self._modules[-1]!r} gives {func} a tensor on device {strays[0].device}; allowed: "
+                f"dry_run.model: {self._module()} gives {func} a tensor on device {strays[0].device}; allowed: "
                 "the device of the other tensors, which stand on meta (name it: device=x.device)"
             )
 
@@ -263,8 +270,47 @@ class Tracker(TorchDispatchMode):
         if self.phase == "backward" and node is not None and not again:
             return self._owner_of_node.get(node._sequence_nr(), "")
         owner = "loss" if self.phase == "backward" and not again else self._modules[-1]
-        self._owner_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, owner)
+        number = torch._C._autograd._get_sequence_nr() - 1
+        self._owner_of_node.setdefault(number, owner)
+        self._place_of_node.setdefault(number, len(self.operations))
         return owner
+
+    def loss_of(self, given) -> None:
+        """A loss function is called: what made the scores that it is given is the head, and what follows is the loss."""
+        frame = -2 if self._modules[-1] in self._losses else -1
+        caller = self._modules[frame]
+        if self.phase != "forward" or not isinstance(given, torch.Tensor) or self._is_loss(caller):
+            return
+        self._modules[frame] = "loss"
+        node = _product(given)
+        number = -1 if node is None else node._sequence_nr()
+        head, place = self._owner_of_node.get(number), self._place_of_node.get(number, len(self.operations))
+        if head is None:
+            return
+        if head != caller:
+            self.heads.add(head)
+        renamed = {
+            i
+            for i in range(place, len(self.operations))
+            if self.operations[i][2] == caller and self.operations[i][1] == "forward"
+        }
+        for i in renamed:
+            name, phase, _ = self.operations[i]
+            self.operations[i] = name, phase, "loss"
+        for n in range(number, torch._C._autograd._get_sequence_nr()):
+            if self._owner_of_node.get(n) == caller:
+                self._owner_of_node[n] = "loss"
+        for a in self.allocations:
+            if a.birth in renamed and a.owner == caller:
+                a.owner = "loss"
+            if a.part == "activations" and (a.owner == "loss" or a.owner in self.heads):
+                a.part = "loss"
+
+    def _module(self):
+        return f"module {self._modules[-1]!r}" if self._modules[-1] else "the model itself"
+
+    def _is_loss(self, owner):
+        return is_loss(owner) or owner in self.heads
 
     def _part(self, func, args, owner):
         if self.phase in ("rest", "optimizer step"):
@@ -272,7 +318,7 @@ class Tracker(TorchDispatchMode):
         if func is aten._to_copy.default:
             if args[0].untyped_storage()._cdata in self._weights:
                 return "casts"
-        return "loss" if is_loss(owner) else "activations"
+        return "loss" if self._is_loss(owner) else "activations"
 
     @contextmanager
     def watching(self, module):
@@ -280,11 +326,14 @@ class Tracker(TorchDispatchMode):
 
         def leave_module(name):
             self._modules.pop()
-            if is_loss(name) and len(self._modules) > 1:
+            if self._is_loss(name) and len(self._modules) > 1:
                 self._modules[-1] = "loss"  # what the head's caller does with the logits
 
         with ExitStack() as stack:
             for name, child in module.named_modules():
+                if isinstance(child, nn.modules.loss._Loss):
+                    self._losses.add(name)
+                    self.heads.add(name)
                 enter = child.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name))
                 leave = child.register_forward_hook(lambda *_, name=name: leave_module(name), always_call=True)
                 stack.callback(enter.remove)
@@ -292,9 +341,39 @@ class Tracker(TorchDispatchMode):
             yield
 
 
+def storages(tensor):
+    """The storages of a tensor; of one that is made of others, theirs."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        inner = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
+        yield from (s for t in inner if isinstance(t, torch.Tensor) for s in storages(t))
+    else:
+        yield tensor.untyped_storage()
+
+
+def is_opaque(tensor) -> bool:
+    """Whether a tensor answers operations itself and does not say what it is made of."""
+    default = torch._C._disabled_torch_dispatch_impl
+    return type(tensor).__torch_dispatch__ is not default and not hasattr(tensor, "__tensor_flatten__")
+
+
 def is_loss(owner: str) -> bool:
-    """Whether a module, by its path, is the output head or the loss."""
+    """Whether a module, by its path, is called the output head or the loss."""
     return owner.rpartition(".")[2] in ("head", "lm_head", "loss")
+
+
+#: What autograd calls the backward of a product or a convolution.
+_PRODUCTS = ("Mm", "Addmm", "Bmm", "Baddbmm", "Convolution")
+_FAR = 32
+
+
+def _product(tensor):
+    """Autograd's node of the last product that made a tensor, through what reshapes, casts or scales it; None where there is none."""
+    node = tensor.grad_fn
+    for _ in range(_FAR):
+        if node is None or node.name().startswith(_PRODUCTS):
+            return node
+        node = next((n for n, _ in node.next_functions if n is not None), None)
+    return None
 
 
 def _holders(tensor):
