@@ -87,8 +87,10 @@ class Workload:
 
     def counted(self, module: nn.Module) -> Model | Counted:
         """The `model` of the trace."""
-        module = module.get_base_model() if self.setup.adapters else module
-        count, name = base_parameters(module), type(module).__name__
+        count = sum(p.numel() for p in module.parameters())
+        if self.setup.adapters:
+            module, count = module.get_base_model(), base_parameters(module)
+        name = type(module).__name__
         if self.model is None:
             return Counted(name, count)
         if self.model.family is None and (why := hugging_face.named_difference(self.model, module)):
