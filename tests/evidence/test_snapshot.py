@@ -218,3 +218,73 @@ def test_a_rehearsed_history_as_pytorch_writes_it():
     memory = eb.snapshot(pickle.dumps({"segments": segments, "device_traces": [events]})).main
     assert memory.peak == kept["peaks"]["requested"] and memory.reserved == kept["peaks"]["reserved"]
     assert memory.live[0] == 0
+
+
+def mapped(memory, *events):
+    return [[(at, size, [(b, asked) for b, asked, _ in inside]) for at, size, inside in m] for m in memory.maps(events)]
+
+
+def test_segments_and_their_blocks_at_any_moment():
+    said = plain()
+    said["device_traces"][0].insert(0, event("segment_free", 2**30, 2 * MIB))
+    said["device_traces"][0].insert(1, event("segment_alloc", 0, 20 * MIB))
+    memory = eb.snapshot(pickle.dumps(said)).main
+    before, after, peak, end = mapped(memory, 0, 2, 3, 6)
+    weight = (0, 4 * MIB)
+    assert before == [(2**30, 2 * MIB, [])]  # the weight's segment is not there yet
+    assert after == [(0, 20 * MIB, [weight])]
+    assert peak == [(0, 20 * MIB, [weight, (4 * MIB, 10 * MIB)])] and end == [
+        (0, 20 * MIB, [weight, (4 * MIB, 2 * MIB)])
+    ]
+    with pytest.raises(ValueError, match=r"maps\.events: 1"):
+        list(memory.maps([2, 1]))
+
+
+@pytest.mark.parametrize("name", ["expandable", "tight-expandable", "plain"])
+def test_maps_of_a_rehearsed_history_hold_what_the_allocator_reserved(name):
+    """Growing segments too: what stands by the events is what the allocator itself said that it had, at the end and at the most."""
+    kept = histories.unpack(HERE.parent / "allocator" / "histories" / f"{name}.json.gz")
+    events = [{"action": a, "addr": at, "size": n, "stream": s} for a, at, n, s in kept["events"]]
+    segments = []
+    for address, expandable, inside in kept["segments"]:
+        blocks = [{"size": size, "requested_size": asked, "state": state} for size, asked, state in inside]
+        segments.append(segment(address, blocks) | {"is_expandable": expandable})
+    memory = eb.snapshot(pickle.dumps({"segments": segments, "device_traces": [events]})).main
+    places = [0, *range(len(events) // 7, len(events), len(events) // 7), len(events)]
+    totals, blocks = [], []
+    for found in memory.maps(places):
+        totals.append(sum(size for _, size, _ in found))
+        blocks.append(sum(asked for *_, inside in found for _, asked, _ in inside))
+    taken = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+    assert totals == [sum(taken.get(a, 0) * n for a, _, n, _ in kept["events"][:place]) for place in places]
+    assert blocks == [memory.live[place] for place in places] and totals[0] == 0 and totals[-1] == memory.reserved
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["linear", "forward", "compute_loss", "main"], "activations"),  # a model within a function that is called so
+        (["cross_entropy", "compute_loss", "main"], "loss"), (["float", "compute_loss"], "loss"), (["main"], "activations"),
+        (["linear", "forward", "step"], "activations"),
+    ],
+)  # fmt: skip
+def test_what_is_innermost_says_whether_it_is_the_loss(names, found):
+    files = {
+        "linear": "/v/site-packages/torch/nn/modules/linear.py",
+        "forward": "/me/model.py",
+        "float": "/v/site-packages/torch/x.py",
+    }
+    files["cross_entropy"] = "/v/site-packages/torch/nn/functional.py"
+    frames = [frame(files.get(name, "/me/train.py"), 1, name) for name in names]
+    assert eb.evidence.snapshots.part(frames) == found
+
+
+def test_too_large_a_file_is_refused_unread(monkeypatch):
+    monkeypatch.setattr(eb.evidence.pickles, "MOST", 100)
+    with pytest.raises(Refused, match=r"bytes; allowed: 100 or fewer"):
+        eb.snapshot(pickle.dumps(plain()))
+
+
+def test_a_large_file_shows_how_far_it_is(capsys):
+    assert eb.snapshot(pickle.dumps(plain()), progress=True).peak == 14 * MIB
+    assert "100%" in capsys.readouterr().err

@@ -5,11 +5,14 @@ Its form: PyTorch 2.13, `torch/csrc/cuda/memory_snapshot.cpp` and `torch/cuda/_m
 
 import os
 import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from .. import checks
 from ..allocator import Replayed, before, replay
 from ..tables import Table
 from ..units import text
@@ -31,13 +34,17 @@ STATES = ("active_allocated", "active_awaiting_free", "active_pending_free", "in
 #: By the frames of what asked for a block: which part of a step's memory it is, the first that fits; else activations.
 _PARTS = (
     ("optimizer", re.compile(r"/torch/optim/|bitsandbytes/optim|/torchao/optim|optimizer\.py$")),
-    ("loss", re.compile(r"^(cross_entropy|nll_loss|log_softmax|fixed_cross_entropy|.*[Ll]oss.*)$")),
     (
         "parameters",
         re.compile(r"^(__init__|_apply|to|cuda|reset_parameters|from_pretrained|load_state_dict|to_empty)$"),
     ),
     ("communication", re.compile(r"/torch/distributed/|/deepspeed/")),
 )
+#: A loss by its own name; a function of the script that is called so, where no module runs in it; and modules, which are no loss.
+_LOSS = re.compile(
+    r"^(?:cross_entropy|nll_loss|log_softmax|linear_cross_entropy|fixed_cross_entropy|\w*CrossEntropy\w*|ForCausalLMLoss)$"
+)
+_NAMED_LOSS, _MODULES = re.compile(r"[Ll]oss"), re.compile(r"/torch/nn/modules/(?!loss\.py)")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3[.\d]*/|^<|^\?\?")
 #: Where a block was asked for and no frame of Python's is known.
 NO_FRAME = "no line of Python: backward, or before the history"
@@ -157,6 +164,45 @@ class Memory:
             found[1] += size
         rows = [Held(line, name, count, size) for (line, name), (count, size) in sums.items()]
         return sorted(rows, key=lambda row: -row.bytes)
+
+    def maps(self, events: Iterable[int]) -> Iterator[list[tuple[int, int, list[tuple[int, int, Frames | None]]]]]:
+        """After each of so many events, ascending: the ranges of memory that the allocator had, by address.
+
+        Returns:
+            (address, bytes, [(address, bytes asked for, frames) of each block in use]) of each range; neighbors that grew are one.
+        """
+        ranges, live, done = self._first_ranges(), dict(self._start), 0
+        for until in events:
+            checks.whole("maps", "events", until, done, len(self.events))
+            for (action, address, size, _), frames in zip(
+                self.events[done:until], self.frames[done:until], strict=True
+            ):
+                if action == "alloc":
+                    live[address] = size, frames
+                elif action == "free_requested":
+                    live.pop(address, None)
+                elif action in ("segment_alloc", "segment_map"):
+                    _add(ranges, address, size, action == "segment_map")
+                elif action in ("segment_free", "segment_unmap"):
+                    _remove(ranges, address, size)
+            done = until
+            inside, places = sorted(live.items()), sorted(ranges)
+            found: list[tuple[int, int, list]] = [(at, ranges[at][0], []) for at in places]
+            for address, (size, frames) in inside:
+                place = bisect_right(places, address) - 1
+                if place >= 0 and address < places[place] + ranges[places[place]][0]:
+                    found[place][2].append((address, size, frames))
+            yield found
+
+    def _first_ranges(self):
+        """Address -> (bytes, whether it grows) of the memory before the first event: the end's, with each event undone."""
+        ranges = {s["address"]: (s["total_size"], bool(s.get("is_expandable"))) for s in self.segments}
+        for action, address, size, _ in reversed(self.events):
+            if action in ("segment_alloc", "segment_map"):
+                _remove(ranges, address, size)
+            elif action in ("segment_free", "segment_unmap"):
+                _add(ranges, address, size, action == "segment_unmap")
+        return ranges
 
     @staticmethod
     def part_of(frames: Frames | None) -> str:
@@ -317,6 +363,29 @@ def _memory(device, segments, trace, conf):
     return Memory(device, segments, events, frames, conf if isinstance(conf, str) else "")
 
 
+def _add(ranges, address, size, grows):
+    """Memory is put behind a range; it becomes one with growing neighbors."""
+    end = address + size
+    if grows and ranges.get(end, (0, False))[1]:
+        size += ranges.pop(end)[0]
+    before = next((at for at, (n, growing) in ranges.items() if growing and at + n == address), None) if grows else None
+    if before is not None:
+        address, size = before, size + ranges.pop(before)[0]
+    ranges[address] = size, grows
+
+
+def _remove(ranges, address, size):
+    """Memory behind a range is given back; what of a growing range lies before and after it stays."""
+    for at, (n, grows) in list(ranges.items()):
+        if at <= address and address + size <= at + n:
+            del ranges[at]
+            if address > at:
+                ranges[at] = address - at, grows
+            if at + n > address + size:
+                ranges[address + size] = at + n - address - size, grows
+            return
+
+
 def where(frames: Frames | None) -> str:
     """The innermost line of the script's own, as file:line function; else of a library; else that there is none."""
     last = None
@@ -338,4 +407,17 @@ def part(frames: Frames | None) -> str:
         for frame in frames:
             if pattern.search(str(frame.get("filename", ""))) or pattern.match(str(frame.get("name", ""))):
                 return name
-    return "activations"
+    return "loss" if _in_loss(frames) else "activations"
+
+
+def _in_loss(frames):
+    """Whether a loss asked for it: what is innermost decides, so that a model called within `compute_loss` is none."""
+    for frame in frames:
+        file, name = str(frame.get("filename", "")), str(frame.get("name", ""))
+        if _LOSS.match(name) or file.endswith("/torch/nn/modules/loss.py"):
+            return True
+        if _MODULES.search(file):
+            return False
+        if not _LIBRARY.search(file):
+            return bool(_NAMED_LOSS.search(name))
+    return False
