@@ -61,7 +61,7 @@ MAY = {
     "plan": BUDGET | {"headroom"},
     "fit": BUDGET | {"headroom", "plan"},
     "draw": BUDGET,
-    "explore": DRAW | PLANNING | {"allocator", "dryrun"},
+    "explore": DRAW | PLANNING | {"allocator", "dryrun", "evidence"},
     "teach": DRAW | PLANNING | {"settling", "evidence"},
     "reference": STATED,
     "adapters": COUNTED,  # peft's, in the models that the book's own step trains

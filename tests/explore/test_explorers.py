@@ -9,6 +9,7 @@ import sympy
 
 import everybyte as eb
 from everybyte import draw, explore
+from everybyte.evidence import example
 from everybyte.explore import Choice, Explorer, Lines, Slider, Stack
 from everybyte.explore.pictures import quantity
 from everybyte.formulas import SYMBOLS
@@ -29,6 +30,9 @@ EXPLORERS = {
     "zero": explore.zero,
     "sharding": explore.sharding,
     "optimizers": explore.optimizers,
+    "allocator": explore.allocator,
+    "allocations": explore.allocations,
+    "memory_map": lambda: explore.memory_map(example.left()),
 }
 PAGE = Path(__file__).with_name("page.mjs").read_text(encoding="utf-8")
 PLAY = """

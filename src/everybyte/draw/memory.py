@@ -1,11 +1,13 @@
 """An allocator's side of memory: what lived by part over a history, and how segments are filled."""
 
+from collections.abc import Sequence
+
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from .. import units
 from .figures import _keys, _legend, _look, _style, _title, canvas
-from .palette import CARD, GRID, INK, MUTED, ORANGE
+from .palette import CARD, GRID, INK, MUTED, ORANGE, PARTS, part
 
 #: Most places at which a history is drawn, and most segments.
 PLACES, SEGMENTS = 400, 24
@@ -22,8 +24,8 @@ def _course(memory, part_of):
 
     standing = {address: (size, named(frames)) for address, (size, frames) in memory.alive(0).items()}
     now: dict[str, int] = {}
-    for size, part in standing.values():
-        now[part] = now.get(part, 0) + size
+    for size, name in standing.values():
+        now[name] = now.get(name, 0) + size
     every = max(1, len(memory.events) // PLACES)
     wanted = {*range(0, len(memory.events) + 1, every), memory.peak_event, len(memory.events)}
     at, course = [], []
@@ -31,12 +33,12 @@ def _course(memory, part_of):
         if number:
             action, address, size, _ = memory.events[number - 1]
             if action == "alloc":
-                part = named(memory.frames[number - 1])
-                standing[address] = size, part
-                now[part] = now.get(part, 0) + size
+                name = named(memory.frames[number - 1])
+                standing[address] = size, name
+                now[name] = now.get(name, 0) + size
             elif action == "free_requested" and address in standing:
-                size, part = standing.pop(address)
-                now[part] -= size
+                size, name = standing.pop(address)
+                now[name] -= size
         if number in wanted:
             at.append(number)
             course.append(dict(now))
@@ -118,6 +120,39 @@ def _strips(ax, strips, unit="GiB"):
         widest = max(widest, x)
     ax.set(xlim=(0, widest * 1.02 or 1), ylim=(-len(strips), 0.8), yticks=[])
     ax.grid(color=GRID, axis="x")
+
+
+def segments_alt(rows, title: str = "", unit: str = "MiB") -> str:
+    """The text of `segments`: how many, their bytes, and the bytes of each part in them."""
+    sums: dict[str, int] = {}
+    for row in rows:
+        for size, asked, name in row:
+            sums[name or "cached"] = sums.get(name or "cached", 0) + (asked if name else size)
+            if name and size > asked:
+                sums["unsplit"] = sums.get("unsplit", 0) + size - asked
+    inside = ", ".join(f"{part(name).label} {units.text(size)}" for name, size in sums.items() if size)
+    return f"{title}: {len(rows)} segments of {units.text(sum(sums.values()))}: {inside}."
+
+
+def segments(rows: Sequence[Sequence[tuple[int, int, str]]], title: str = "", unit: str = "MiB") -> Figure:
+    """Segments as bars of blocks, (bytes, bytes asked for, part of the palette, "" where it is free)."""
+    fig, ax = canvas(title, height=1.8 + 0.3 * max(1, len(rows)))
+    scale, seen, widest = units.UNITS[unit], {}, 0.0
+    for number, row in enumerate(rows):
+        x = 0.0
+        for size, asked, name in row:
+            for wide, look in ((asked, name), (size - asked, "unsplit")) if name else ((size, "cached"),):
+                if wide:
+                    seen[look] = True
+                    ax.barh(-number, wide / scale, left=x, height=0.8, **_look(look) | {"linewidth": 0.4})
+                    x += wide / scale
+        widest = max(widest, x)
+    ax.set(xlim=(0, widest * 1.02 or 1), ylim=(-max(1, len(rows)) + 0.4, 0.6), yticks=[], xlabel=unit)
+    ax.grid(color=GRID, axis="x")
+    ax.set_axisbelow(True)
+    _legend(fig, sorted(seen, key=list(PARTS).index))
+    fig.alt = segments_alt(rows, title, unit)
+    return fig
 
 
 def blocks(allocator, title: str = "Segments and their blocks", unit: str = "MiB") -> Figure:

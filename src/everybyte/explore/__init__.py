@@ -16,12 +16,15 @@ from .parameters import parameters
 from .pictures import Lines, Ranges, Stack
 from .planning import planning
 from .precision import precision
+from .segments import allocations, memory_map
 from .sharding import sharding
 from .states import states
 from .step import step
+from .uploading import upload
 from .zero import zero
 
 __all__ = [
+    "allocations",
     "allocator",
     "attention",
     "batches",
@@ -29,6 +32,7 @@ __all__ = [
     "checkpointing",
     "formats",
     "loss",
+    "memory_map",
     "model",
     "Choice",
     "Explorer",
@@ -47,5 +51,6 @@ __all__ = [
     "states",
     "step",
     "steps",
+    "upload",
     "zero",
 ]

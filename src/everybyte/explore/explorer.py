@@ -25,11 +25,11 @@ def _read(name):
 def program(quantities: Sequence) -> str:
     """The picture's JavaScript module: picture.js with these formulas put in, by name."""
     formulas = {f.name: f for f in map(quantity, quantities)}
-    body = ",\n".join(f"  {json.dumps(name)}: {f.javascript}" for name, f in formulas.items())
+    body = "".join(f"  {json.dumps(name)}: {f.javascript},\n" for name, f in formulas.items())
     template = _read("picture.js")
     if template.count(_PLACE) != 1:
         raise ValueError(f"picture.js: {template.count(_PLACE)} places for the formulas; allowed: 1")
-    return template.replace(_PLACE, f"{{\n{body},\n}}")
+    return template.replace(_PLACE, f"{{\n{body}}}")
 
 
 class Picture(anywidget.AnyWidget):
@@ -195,7 +195,8 @@ class Explorer(widgets.VBox):
     def table(self, state: Mapping | None = None):
         """A `Table` of a state's numbers."""
         state = self.state if state is None else state
-        return self.kind.table(f"{self.title}, {self._subject_at(state)}", self.values(state))
+        subject = ", ".join(filter(None, (self.title, self._subject_at(state))))
+        return self.kind.table(subject, self.values(state))
 
     def _repr_mimebundle_(self, **kwargs):
         fig = self.figure()

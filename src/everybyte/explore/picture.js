@@ -580,6 +580,50 @@ const forgetting = {
   },
 };
 
+// Segments at a moment, each a bar of blocks: [bytes, bytes asked for, place in `parts`, name]; -1 where a block is free.
+const map = {
+  compute(spec, state) {
+    const v = valuesOf(spec, state);
+    const told = spec.moments[v.setting ?? 0];
+    return { ...told[Math.min(v.moment, told.length - 1)], subject: subjectOf(spec, state) };
+  },
+  describe(spec, r) {
+    const [requested, allocated, reserved] = r.counts;
+    const parts = spec.parts.map(([, label], i) => [label, r.parts[i]]).filter(([, x]) => x);
+    const inside = parts.map(([label, x]) => `${label} ${amount(x, "B")}`).join(", ") || "nothing";
+    return `${r.subject ? r.subject + ": " : ""}${r.label}: ${inside} in use; above it ${amount(allocated - requested, "B")} rounded up or not split and `
+      + `${amount(reserved - allocated, "B")} kept free; ${amount(reserved, "B")} reserved in ${r.count} segments.`;
+  },
+  change(spec, a, b, what) {
+    return `${what}: ${map.describe(spec, b)}`;
+  },
+  draw(spec, r, paint) {
+    const longest = Math.max(1, ...r.segments.map((row) => sum(row.map(([size]) => size))));
+    const [bar, gap, top, room] = [15, 5, 8, paint.width - 16 - paint.measure("1,000.00 GiB")];
+    const seen = new Set();
+    r.segments.forEach((row, i) => {
+      let [x, total] = [8, 0];
+      const put = (bytes, look, title) => {
+        if (!bytes) return;
+        seen.add(look);
+        paint.part(x, top + i * (bar + gap), (bytes / longest) * room, bar, look, `${title}${amount(bytes, "B")}`);
+        x += (bytes / longest) * room;
+      };
+      for (const [size, asked, kind, name] of row) {
+        const named = name ? `${name}: ` : "";
+        put(kind < 0 ? size : asked, kind < 0 ? "cached" : spec.parts[kind][0], kind < 0 ? "free: " : named || `${spec.parts[kind][1]}: `);
+        if (kind >= 0) put(size - asked, "unsplit", `${named}rounded up or not split: `);
+        total += size;
+      }
+      paint.text(x + 6, top + i * (bar + gap) + bar / 2, amount(total, "B"), {});
+    });
+    const bottom = top + r.segments.length * (bar + gap);
+    if (r.hidden[0]) paint.text(8, bottom + 8, `and ${r.hidden[0]} smaller segments, ${amount(r.hidden[1], "B")}`, {});
+    const looks = [...spec.parts, ["unsplit", "rounded up or not split"], ["cached", "kept free"]];
+    return paint.legend(bottom + (r.hidden[0] ? 26 : 8), looks.filter(([look]) => seen.has(look)));
+  },
+};
+
 const short = (x) => String(Number(x.toPrecision(6)));
 const power = (x) => `2^${short(Number(Math.log2(x).toFixed(3)))}`;
 
@@ -598,7 +642,7 @@ function round(x, f) {
   return { fate: `rounds it, ${error}`, verdict: `is rounded to ${Number((rounded / 2 ** Math.floor(Math.log2(x))).toPrecision(6))} \u00d7 2^${Math.floor(Math.log2(x))}, ${error}` };
 }
 
-const KINDS = { stack, peak, lines, ranges, block, timeline, forgetting };
+const KINDS = { stack, peak, lines, ranges, block, timeline, forgetting, map };
 
 function describe(spec, state) {
   const kind = KINDS[spec.kind];

@@ -1,0 +1,335 @@
+"""Explorers of segments and their blocks, moment by moment: a reader's own requests, a snapshot, a training step played."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .. import checks, draw, units
+from ..allocator import Allocator, OutOfMemory, settings
+from ..tables import Table
+from .controls import Choice, Slider
+from .explorer import Explorer
+
+#: Most segments that are drawn: of more, the largest.
+ROWS = 24
+#: Most lines of a reader's text, and most moments of a history.
+LINES, MOMENTS = 200, 40
+#: The settings under which a reader's requests are decided.
+SETTINGS: dict[str, str] = {
+    "PyTorch's defaults": "", "expandable_segments:True": "expandable_segments:True", "max_split_size_mb:40": "max_split_size_mb:40",
+}  # fmt: skip
+#: Fragmentation by hand, as chapter 41 builds it.
+STORY = """
+step = 60 MiB
+free step
+state = 2 MiB
+step = 60 MiB
+"""
+#: (bytes, bytes asked for, part of the palette, name); the part "" where it is free.
+Block = tuple[int, int, str, str]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What stands at a moment.
+
+    Attributes:
+        label: what just happened. counts: requested, allocated and reserved bytes. parts: part -> bytes asked for.
+        segments: the blocks of each that is drawn, in the order of their addresses or as they came.
+        count: how many segments there are. hidden: (how many are not drawn, their bytes).
+    """
+
+    label: str
+    counts: tuple[int, int, int]
+    parts: dict[str, int]
+    segments: list[list[Block]]
+    count: int
+    hidden: tuple[int, int] = (0, 0)
+
+    def packed(self, parts: Sequence[str]) -> dict:
+        """As the picture takes it."""
+        segments = [
+            [
+                [size, asked, parts.index(name) if name else -1, *([said] if said else [])]
+                for size, asked, name, said in row
+            ]
+            for row in self.segments
+        ]
+        return {
+            "label": self.label, "counts": list(self.counts), "parts": [self.parts.get(name, 0) for name in parts],
+            "segments": segments, "count": self.count, "hidden": list(self.hidden),
+        }  # fmt: skip
+
+
+def unpacked(said: Mapping, parts: Sequence[str]) -> Moment:
+    """A moment as `packed` gave it."""
+    rows = [
+        [(size, asked, parts[kind] if kind >= 0 else "", "".join(name)) for size, asked, kind, *name in row]
+        for row in said["segments"]
+    ]
+    sums = {name: size for name, size in zip(parts, said["parts"], strict=True) if size}
+    return Moment(said["label"], tuple(said["counts"]), sums, rows, said["count"], tuple(said["hidden"]))
+
+
+def moment(label: str, rows: Iterable[list[Block]], counts: tuple[int, int, int], merge: bool = False) -> Moment:
+    """A moment of all these segments; `merge`: neighbors of one part become one block."""
+    every = [_merged(row) if merge else row for row in rows]
+    parts: dict[str, int] = {}
+    for row in every:
+        for _, asked, name, _ in row:
+            if name:
+                parts[name] = parts.get(name, 0) + asked
+    sizes = [sum(size for size, *_ in row) for row in every]
+    shown = sorted(sorted(range(len(every)), key=lambda i: -sizes[i])[:ROWS])
+    hidden = len(every) - len(shown), sum(sizes) - sum(sizes[i] for i in shown)
+    return Moment(label, counts, parts, [every[i] for i in shown], len(every), hidden)
+
+
+def _merged(row):
+    found: list[Block] = []
+    for size, asked, name, said in row:
+        if found and found[-1][2] == name and (not name or found[-1][0] == found[-1][1]):
+            found[-1] = found[-1][0] + size, found[-1][1] + asked, name, said
+        else:
+            found.append((size, asked, name, said))
+    return found
+
+
+def standing(allocator: Allocator, named: Callable[[int], tuple[str, str]]) -> list[list[Block]]:
+    """The segments of an allocator now. `named`: (part, name) of the block at an address."""
+    rows = []
+    for first in allocator.segments.values():
+        row, block = [], first
+        while block is not None:
+            if block.mapped:
+                row.append(
+                    (block.size, block.requested, *named(block.address))
+                    if block.state != "free"
+                    else (block.size, 0, "", "")
+                )
+            block = block.after
+        if row:
+            rows.append(row)
+    return rows
+
+
+@dataclass(frozen=True)
+class Map:
+    """Segments at a moment, each a bar of blocks.
+
+    Attributes:
+        moments: for each setting, what stood after each event; the values name the `setting` and the `moment`.
+        parts: (part of the palette, label), in the order in which they are said.
+    """
+
+    moments: Sequence[Sequence[Moment]]
+    parts: Sequence[tuple[str, str]] = field(default=(("requested", "tensors"),))
+
+    kind = "map"
+    names = ("moment", "setting")
+
+    def quantities(self):
+        """None: what it shows was decided before."""
+        return []
+
+    def spec(self):
+        """What the picture needs to know."""
+        names = [name for name, _ in self.parts]
+        return {
+            "parts": [list(p) for p in self.parts],
+            "moments": [[m.packed(names) for m in told] for told in self.moments],
+        }
+
+    def compute(self, values) -> Moment:
+        """The moment that the values name; of a setting that ended earlier, its last."""
+        told = self.moments[values.get("setting", 0)]
+        return told[min(values["moment"], len(told) - 1)]
+
+    def describe(self, subject, values):
+        """The sentence for a state, as picture.js says it."""
+        now = self.compute(values)
+        requested, allocated, reserved = now.counts
+        parts = [(label, now.parts[name]) for name, label in self.parts if now.parts.get(name)]
+        inside = ", ".join(f"{label} {units.text(size)}" for label, size in parts) or "nothing"
+        return (
+            f"{subject + ': ' if subject else ''}{now.label}: {inside} in use; above it {units.text(allocated - requested)} rounded up or not "
+            f"split and {units.text(reserved - allocated)} kept free; {units.text(reserved)} reserved in {now.count} segments."
+        )
+
+    def figure(self, title, subject, values, variants):
+        """matplotlib's figure of the same state."""
+        now = self.compute(values)
+        rows = [[(size, asked, name) for size, asked, name, _ in row] for row in now.segments]
+        largest = max((sum(size for size, *_ in row) for row in rows), default=0)
+        fig = draw.segments(rows, f"{title}, {now.label}", "GiB" if largest >= 2**30 else "MiB")
+        fig.alt += f" {self.describe(subject, values)}"
+        return fig
+
+    def table(self, subject, values):
+        """A `Table` of the state: the bytes of each part, and what is above them."""
+        now = self.compute(values)
+        requested, allocated, reserved = now.counts
+        rows = [(label, now.parts[name]) for name, label in self.parts if now.parts.get(name)]
+        rows += [
+            ("rounded up or not split", allocated - requested),
+            ("kept free", reserved - allocated),
+            ("reserved", reserved),
+        ]
+        return Table(
+            ("what", "bytes", "that is"),
+            [(label, size, units.text(size)) for label, size in rows],
+            f"{subject}: {now.label}",
+        )
+
+
+# -- a reader's own requests
+
+_ASK = re.compile(r"(?P<name>\w+)\s*=\s*(?P<size>.+)")
+_FREE = re.compile(r"(?:free|del)\s+(?P<name>\w+)")
+
+
+def requests(text: str) -> list[tuple[int, str, str, int]]:
+    """(line, what, name, bytes) of each request in a text of lines: `name = 60 MiB`, `free name`, `empty_cache`; # begins a comment.
+
+    Raises:
+        ValueError: with the line, for what is none of these, a name that is free or in use already, or too many lines.
+    """
+    checks.kind("allocations", "text", text, str)
+    found, live = [], set()
+    for number, line in enumerate(text.splitlines(), 1):
+        said = line.partition("#")[0].strip()
+        if not said:
+            continue
+        where = f"allocations.text: line {number}, {said[:60]!r}"
+        if len(found) == LINES:
+            raise ValueError(f"{where}: the {LINES + 1}th request; allowed: {LINES} or fewer")
+        if said == "empty_cache":
+            found.append((number, said, "", 0))
+        elif match := _FREE.fullmatch(said):
+            if match["name"] not in live:
+                raise ValueError(
+                    f"{where}: nothing of that name is in use; allowed: {', '.join(sorted(live)) or 'what was asked for before'}"
+                )
+            live.discard(match["name"])
+            found.append((number, "free", match["name"], 0))
+        elif match := _ASK.fullmatch(said):
+            if match["name"] in live:
+                raise ValueError(f"{where}: the name is in use; allowed: free {match['name']} first, or another name")
+            try:
+                size = round(units.parse(match["size"]))
+            except (ValueError, OverflowError) as error:
+                raise ValueError(f"{where}: {error}") from None
+            if not 1 <= size <= 2**40:
+                raise ValueError(f"{where}: {size:,} bytes; allowed: 1 B to 1 TiB")
+            live.add(match["name"])
+            found.append((number, "ask", match["name"], size))
+        else:
+            raise ValueError(f"{where}: no request; allowed: name = 60 MiB, free name, empty_cache")
+    if not found:
+        raise ValueError("allocations.text: no request; allowed: lines such as name = 60 MiB, free name, empty_cache")
+    return found
+
+
+def allocations(
+    text: str = STORY, memory: str | int | None = "100 MiB", configurations: Mapping[str, str] | None = None
+) -> Explorer:
+    """Your own requests, decided one by one by PyTorch's rules: the segments as a picture, under several settings.
+
+    Args:
+        text: a request a line: `name = 60 MiB`, `free name`, `empty_cache`; # begins a comment.
+        memory: of the GPU for this process, as text or bytes; None for no limit.
+        configurations: label -> `PYTORCH_ALLOC_CONF`; by default the three of chapter 41.
+
+    Raises:
+        ValueError: with the line, for what is no request; for an unknown setting.
+    """
+    asked = requests(text)
+    limit = round(units.parse(memory)) if isinstance(memory, str) else memory
+    if limit is not None:
+        checks.whole("allocations", "memory", limit, 1, 2**50)
+    chosen = dict(SETTINGS if configurations is None else configurations)
+    moments = [_decided(asked, configuration, limit) for configuration in chosen.values()]
+    controls = [
+        Choice("setting", "setting", {label: {"setting": i} for i, label in enumerate(chosen)}),
+        Slider("moment", "after request", 0, len(asked), len(asked)),
+    ]
+    return Explorer("Segments and their blocks", controls, Map(moments), {"Before the first": {"moment": 0}})
+
+
+def _decided(asked, configuration, memory):
+    allocator, names = Allocator(settings(configuration), memory), {}
+    at = [moment("before the first request", [], (0, 0, 0))]
+    for number, what, name, size in asked:
+        label = (
+            f"line {number}, {name} = {units.text(size)}"
+            if what == "ask"
+            else f"line {number}, {f'free {name}' if name else what}"
+        )
+        try:
+            if what == "ask":
+                names[allocator.malloc(size)] = name
+            elif what == "free":
+                address = next(a for a, known in names.items() if known == name)
+                del names[address]
+                allocator.free(address)
+            else:
+                allocator.empty_cache()
+        except OutOfMemory:
+            at.append(_now(f"{label}: out of memory", allocator, names))
+            return at
+        at.append(_now(label, allocator, names))
+    return at
+
+
+def _now(label, allocator, names):
+    rows = standing(allocator, lambda address: ("requested", names.get(address, "")))
+    return moment(label, rows, (allocator.requested, allocator.allocated, allocator.reserved))
+
+
+# -- a snapshot
+
+#: The parts that frames tell, in the order in which they are said, with what they are called.
+PARTS = (
+    ("parameters", "weights"), ("optimizer", "optimizer"), ("gradients", "gradients, and what else backward asks for"),
+    ("activations", "activations"), ("loss", "loss"), ("communication", "sent and received"),
+)  # fmt: skip
+
+
+def memory_map(memory, most: int = MOMENTS) -> Explorer:
+    """A snapshot's segments over its history, each block by the part of memory that its frames tell.
+
+    Of a block's own size a history says what was asked for; what stands beside it up to the next block counts as kept free, but for
+    the rounding to 512 bytes.
+
+    Args:
+        memory: one GPU's side of a snapshot, or the snapshot: then of the GPU that had the most. most: moments, of which the last is the
+            end; the peak and the moment before the first event are among them.
+    """
+    memory = getattr(memory, "main", memory)
+    last = len(memory.events)
+    checks.whole("memory_map", "most", most, 3, 500)
+    places = sorted({0, memory.peak_event, last, *(round(i * last / (most - 1)) for i in range(1, most - 1))})
+    told = []
+    for place, ranges in zip(places, memory.maps(places), strict=True):
+        label = f"after event {place:,} of {last:,}" + (", the peak" if place == memory.peak_event else "")
+        rows = [_row(memory, *found) for found in ranges]
+        allocated = sum(size for row in rows for size, _, name, _ in row if name)
+        requested = sum(asked for row in rows for _, asked, name, _ in row if name)
+        told.append(moment(label, rows, (requested, allocated, sum(size for _, size, _ in ranges)), merge=True))
+    peak = places.index(memory.peak_event)
+    controls = [Slider("moment", "moment", 0, len(places) - 1, peak)]
+    presets = {"Before the first event": {"moment": 0}, "The end": {"moment": len(places) - 1}}
+    return Explorer(f"Segments of GPU {memory.device}", controls, Map([told], PARTS), presets)
+
+
+def _row(memory, address, size, inside):
+    row, at = [], address
+    for begin, asked, frames in inside:
+        if begin > at:
+            row.append((begin - at, 0, "", ""))
+        block = min(-(-asked // 512) * 512, address + size - begin)
+        row.append((block, min(asked, block), memory.part_of(frames), ""))
+        at = begin + block
+    if at < address + size:
+        row.append((address + size - at, 0, "", ""))
+    return row
