@@ -110,6 +110,23 @@ def _total_loss_keeps_graph(torch):
     return "" if total.grad_fn is not None and isinstance(numbers, float) else "no graph is kept"
 
 
+def _snapshot_without_trace(torch):
+    """`memory_snapshot()` is said to export a trace."""
+    import inspect
+
+    source = inspect.getsource(torch.cuda.memory_snapshot)
+    return "it gives the segments, and no trace: _dump_snapshot writes the file" if '["segments"]' in source else ""
+
+
+def _profile_sorted(torch):
+    """A profile's table takes the name of the GPU's column."""
+    from torch.autograd.profiler_legacy import profile
+
+    with profile(profile_memory=True) as said:
+        torch.ones(2).exp()
+    return "" if said.key_averages().table(sort_by="cuda_memory_usage", row_limit=10) else "no table"
+
+
 #: Name -> a function of torch that makes the call; it returns "", or what is wrong where nothing is raised or warned of.
 SAMPLES = {
     "accumulated": _accumulated,
@@ -125,8 +142,10 @@ SAMPLES = {
     "memory statistics": _has(
         "cuda.memory_allocated", "cuda.memory_reserved", "cuda.max_memory_allocated", "cuda.reset_peak_memory_stats"
     ),
+    "memory snapshot": _snapshot_without_trace,
     "memory summary": _has("cuda.memory_summary"),
     "OutOfMemoryError": _oom_is_runtime_error,
+    "profile, sorted": _profile_sorted,
     "record history": _has("memory._record_memory_history", "memory._snapshot"),
     "total loss": _total_loss_keeps_graph,
     "zero_grad": _zero_grad_keeps,

@@ -22,6 +22,7 @@ from functools import cache
 
 from . import budget as predict
 from . import checks, units
+from .allocator import Allocator, OutOfMemory
 from .catalog import Claim, Gpu, Model, claims, gpu, gpus, model
 from .catalog.claims import Stated
 from .setup import Setup
@@ -354,9 +355,63 @@ def _bf16_from_ampere(vendor):
     return Fraction(100 * sum(map(as_said, found)), len(found))
 
 
+@cache
+def _simulated(what):
+    """A number of the allocator's, by its rules: of fragmentation as chapter 41 builds it, of a process with half of a GPU, of a
+    step of GPT-2 under autocast."""
+    checks.one_of("simulated", "what", what, _SIMULATED)
+    return Fraction(_SIMULATED[what]())
+
+
+def _fragmented():
+    """(the largest free piece, all that is free, what was asked for): 2 MiB in use on a GPU of 100 keep 60 out."""
+    mib = units.UNITS["MiB"]
+    allocator = Allocator(memory=100 * mib)
+    allocator.free(allocator.malloc(60 * mib))
+    allocator.malloc(2 * mib)
+    try:
+        allocator.malloc(60 * mib)
+    except OutOfMemory:
+        kept, left = allocator.reserved - allocator.allocated, 100 * mib - allocator.reserved
+        return max(kept, left), kept + left, 60 * mib
+    raise ValueError("simulated: the allocator did not run out of memory; allowed: a request that no piece serves")
+
+
+def _half():
+    """What a process has when it is refused, over its half of the GPU."""
+    mib = units.UNITS["MiB"]
+    allocator = Allocator("per_process_memory_fraction:0.5", memory=100 * mib, total=100 * mib)
+    try:
+        while True:
+            allocator.malloc(20 * mib)
+    except OutOfMemory as error:
+        return Fraction(error.reserved, 50 * mib)
+
+
+def _autocast_step():
+    return _witness("dry_run", model("gpt2"), Setup(precision="bf16-mixed"))
+
+
+def _third_step():
+    """What is reserved in the third step over the second's: of steps that are alike."""
+    steps = _autocast_step().on("h200").steps
+    return Fraction(steps[3], steps[2])
+
+
+def _cleared():
+    """Requests to the driver in three steps with the cache given back after each, over those without."""
+    plain, cleared = (_autocast_step().on("h200", clear=clear).allocator.log for clear in (False, True))
+    return Fraction(len(cleared), len(plain))
+
+
+_SIMULATED = {
+    "largest free piece over the request": lambda: Fraction(_fragmented()[0], _fragmented()[2]),
+    "all that is free over the request": lambda: Fraction(_fragmented()[1], _fragmented()[2]),
+    "reserved over a half": _half, "third step over second": _third_step, "driver's requests, cleared over kept": _cleared,
+}  # fmt: skip
 _FUNCTIONS = {
     "bf16_from_ampere": _bf16_from_ampere, "ceil": math.ceil, "max": max, "min": min, "over_forward": _over_forward,
-    "share_of_grid": _share_of_grid, "sqrt": lambda x: Fraction(math.sqrt(x)),
+    "share_of_grid": _share_of_grid, "simulated": _simulated, "sqrt": lambda x: Fraction(math.sqrt(x)),
 }  # fmt: skip
 
 

@@ -108,11 +108,13 @@ def play(
     memory: int | None = None,
     total: int | None = None,
     steps: int = STEPS,
+    clear: bool = False,
 ) -> Reserved:
     """Play the beginning and some steps through an allocator.
 
     Args:
-        configuration, memory, total: as `Allocator`'s. steps: how many, the first among them.
+        configuration, memory, total: as `Allocator`'s. steps: how many, the first among them. clear: whether the cache is given
+            back to the driver after each, as by `torch.cuda.empty_cache()`.
 
     What it does not know: when other streams are done with a block, which it takes to be at once; and addresses that a driver
     gives in another order than the lowest first.
@@ -124,6 +126,8 @@ def play(
     for number, part in enumerate(parts):
         try:
             highest.append(player.run(part, number == len(parts) - 1))
+            if clear:
+                player.allocator.empty_cache()
         except OutOfMemory as error:
             highest.append(player.allocator.reserved)
             failed = error

@@ -154,7 +154,9 @@ class Trace(Witness):
         """The most bytes that PyTorch's allocator reserves for it on an H200, with its default settings: `on(gpu)` for others."""
         return self.on("h200").reserved
 
-    def on(self, gpu: Gpu | str, configuration: Settings | str = "", memory: int | None = None) -> Reserved:
+    def on(
+        self, gpu: Gpu | str, configuration: Settings | str = "", memory: int | None = None, clear: bool = False
+    ) -> Reserved:
         """What PyTorch's allocator makes of it on a GPU: reserved bytes and what they are, from the first weight on.
 
         cuBLAS's workspaces are counted besides. What other kernels take for themselves while they run is not, nor what a process
@@ -163,7 +165,8 @@ class Trace(Witness):
 
         Args:
             gpu: of the catalog, by name too: how large cuBLAS's workspaces are. configuration: as `PYTORCH_ALLOC_CONF`.
-            memory: bytes that the process has; by default all that are asked for.
+            memory: bytes that the process has; by default all that are asked for. clear: whether the cache is emptied after
+                each step.
         """
         gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
-        return play(requests(self, gpu.cublas_workspace), configuration, memory, gpu.memory)
+        return play(requests(self, gpu.cublas_workspace), configuration, memory, gpu.memory, clear=clear)
