@@ -193,7 +193,8 @@ def _line():
     while frame is not None:
         file = frame.f_code.co_filename
         if not any(part in file for part in _LIBRARIES):
-            return f"{file.rsplit('/', 1)[-1]}:{frame.f_lineno} {frame.f_code.co_name}"
+            name = "a cell" if "ipykernel" in file else file.rsplit("/", 1)[-1]
+            return f"{name}:{frame.f_lineno} {frame.f_code.co_name}"
         frame = frame.f_back
     return "backward, or a library"
 
