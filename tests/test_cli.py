@@ -128,7 +128,17 @@ def test_every_option_reaches_the_setup(capsys):
         "attention": "eager", "dropout": 0.25, "loss": "chunked", "loss_chunks": 3, "master_gradients": "both",
     }  # fmt: skip
     others = {"checkpointing", "checkpoint_every", "accumulation"}
-    others |= {"adapters", "gpus", "sharding", "sharding_units", "replicas", "offload", "buckets", "no_sync"}
+    others |= {
+        "adapters",
+        "quantization",
+        "gpus",
+        "sharding",
+        "sharding_units",
+        "replicas",
+        "offload",
+        "buckets",
+        "no_sync",
+    }
     assert changed.keys() | others == {f.name for f in fields(eb.Setup)}
     options = [word for field, value in changed.items() for word in ("--" + field.replace("_", "-"), str(value))]
     for command in ("budget", "dry-run"):

@@ -310,7 +310,9 @@ class Rung:
         setup, model = self.setup, cast(Model, self.model)
         kept = OPTIMIZERS[setup.optimizer].states or 0
         each = 2 * DTYPE_BYTES[setup.trained_dtype] + kept * DTYPE_BYTES[setup.state_dtype]
-        return int(model.parameters) * DTYPE_BYTES[setup.base_dtype] + _trained(model, setup) * each
+        frozen = int(model.parameters)
+        frozen = frozen // 2 if setup.quantization != "none" else frozen * DTYPE_BYTES[setup.base_dtype]
+        return frozen + _trained(model, setup) * each
 
     def text(self) -> str:
         """The switches in words."""

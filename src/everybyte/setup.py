@@ -114,6 +114,9 @@ Offload = Literal["none", "cpu"]
 Buckets = Literal["copies", "views"]
 #: Where `bf16-master` keeps gradients: as backward makes them, in a persistent fp32 buffer, or both.
 MasterGradients = Literal["bf16", "fp32", "both"]
+#: What the linear layers of blocks are stored in, where they do not train: the precision's data type, or NF4, 4 bits a number with
+#: a scale for each 64 of them, itself in 8 bits.
+Quantization = Literal["none", "nf4"]
 #: A field -> the values that it may have; the least and the most of one that is a whole number.
 CHOICES = MappingProxyType(
     {
@@ -128,6 +131,7 @@ CHOICES = MappingProxyType(
         "sharding_units": get_args(ShardingUnits),
         "offload": get_args(Offload),
         "buckets": get_args(Buckets),
+        "quantization": get_args(Quantization),
     }
 )
 OPTIMIZER_IMPLS, ATTENTIONS, LOSSES = CHOICES["optimizer_impl"], CHOICES["attention"], CHOICES["loss"]
@@ -271,6 +275,8 @@ class Setup:
             the last batch's backward divides them; otherwise each one does.
         buckets: for DDP only: beside the gradients stand `copies` of them to be averaged, or they are `views` of these.
         adapters: a `Lora`, which trains in place of the model's weights; None for full fine-tuning. On one GPU only.
+        quantization: with adapters only: `nf4` keeps the linear layers of blocks in 4 bits, quantized from the data type of matrix
+            products, as bitsandbytes does with double quantization (QLoRA); or `none`.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -297,6 +303,7 @@ class Setup:
     no_sync: bool = False
     buckets: Buckets = "copies"
     adapters: Lora | None = None
+    quantization: Quantization = "none"
 
     def __post_init__(self):
         if isinstance(self.adapters, Mapping):  # as JSON holds it
@@ -344,6 +351,11 @@ class Setup:
         """Which precisions, optimizers and GPUs go with adapters."""
         lora, own = self.adapters, self.dtypes
         if lora is None:
+            if self.quantization != "none":
+                raise ValueError(
+                    f"Setup.quantization: {self.quantization!r} without adapters: no optimizer moves weights of 4 bits; allowed: "
+                    "adapters=Lora(...), or 'none'"
+                )
             return
         if not isinstance(lora, Lora):
             raise ValueError(f"Setup.adapters: {lora!r} is no Lora; allowed: a Lora, or None")
@@ -363,8 +375,16 @@ class Setup:
                 + (" or 'bf16'" if self.precision == "bf16-mixed" else "")
             )
         allowed = ("fp32",) if self.base_dtype == "fp32" else ("bf16",) if own.master else ("fp32", "bf16")
+        if self.quantization != "none":
+            if own.master:
+                raise ValueError(
+                    f"Setup.quantization: {self.quantization!r} with precision {self.precision!r}: peft makes adapters over 4-bit "
+                    "weights in fp32, which need no copies; allowed: fp32, bf16-mixed, fp16-mixed, bf16"
+                )
+            allowed = ("fp32",)
         if lora.dtype not in allowed:
             why = "over 16-bit weights with fp32 copies" if own.master else f"over weights in {self.base_dtype}"
+            why = "over 4-bit weights" if self.quantization != "none" else why
             raise ValueError(
                 f"Lora.dtype: {lora.dtype!r} {why}, precision {self.precision!r}; allowed: {' or '.join(map(repr, allowed))}"
             )
@@ -473,6 +493,11 @@ class Setup:
         """
         if self.adapters:
             self.adapters.check_model(model)
+        if self.quantization != "none" and model.experts and model.family:
+            raise ValueError(
+                f"Setup.quantization: {self.quantization!r} with {model.name}, whose experts' matrices are no linear layers; "
+                "allowed: 'none', or a model without experts"
+            )
         width, compute = model.head_width, self.dtypes.compute
         allowed = "multiples of 4" if compute == "fp32" else "at most 256"
         if self.attention == "flash" and (width % 4 if compute == "fp32" else width > 256):

@@ -32,6 +32,7 @@ GOOD = {
     "no_sync": [False],
     "buckets": ["copies"],
     "adapters": [None, eb.Lora(), eb.Lora(8, ("q", "v"))],
+    "quantization": ["none"],
 }
 BAD = {
     "batch": [0, -1, 1.5, 8.0, "8", True, None, 2**25],
@@ -55,6 +56,7 @@ BAD = {
     "no_sync": [True, 0, 1, "no", None],
     "buckets": ["view", "views", None],
     "adapters": ["lora", 16, True, ("q", "v")],
+    "quantization": ["nf4", "int8", "NF4", None, True, 4],
 }
 
 

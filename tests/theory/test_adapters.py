@@ -192,3 +192,94 @@ def test_hugging_face_s_models_take_their_own_names():
         ValueError, match=r"^Lora\.targets: 'q' matches no linear layer of Qwen2.*allowed: q_proj, k_proj"
     ):
         eb.dry_run(config, setup.replace(adapters=eb.Lora(4, ("q",))))
+
+
+# Frozen weights in 4 bits.
+
+QLORA = eb.Setup(
+    batch=1, sequence=2048, precision="bf16-mixed", checkpointing="full", optimizer="paged-adamw8bit", quantization="nf4",
+    adapters=eb.Lora(16, base="bf16"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-3.1-8b", "qwen2.5-7b", "gemma-2b"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16"])
+def test_families_in_4_bits(name, precision):
+    pytest.importorskip("peft")
+    pytest.importorskip("bitsandbytes")
+    setup = eb.Setup(batch=2, sequence=16, precision=precision, quantization="nf4", adapters=eb.Lora(8, ("out", "up")))
+    assert not grid.disagreements(twin(name), setup)
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen2.5-7b"])
+def test_qlora_of_a_whole_model_on_a_card_of_24_gb(name):
+    pytest.importorskip("peft")
+    pytest.importorskip("bitsandbytes")
+    model = eb.model(name)
+    assert not grid.disagreements(model, QLORA, (1,))
+    assert eb.fit(model, QLORA, "rtx-4090", "sequence").value > 8192
+    assert not eb.fit(model, QLORA.replace(quantization="none", precision="bf16", adapters=None), "rtx-4090").fits
+
+
+def test_the_bits_of_a_weight():
+    """4 bits, 8 bits a block of 64, 32 bits a block of 64 x 256, and two tables: bitsandbytes' own storages."""
+    pytest.importorskip("bitsandbytes")
+    from torch import bfloat16, empty
+
+    from everybyte.adapters import package
+    from everybyte.catalog.weights import quantized
+
+    functional = package("bitsandbytes", "").functional
+    for shape in ((18944, 3584), (3, 21), (64, 4096)):
+        codes, state = functional.quantize_4bit(
+            empty(shape, dtype=bfloat16, device="meta"), compress_statistics=True, quant_type="nf4"
+        )
+        parts = [codes, state.code, state.absmax, state.state2.code, state.state2.absmax, state.offset]
+        said = quantized(shape[0] * shape[1], lambda a, b: -(-a // b))
+        assert [t.untyped_storage().nbytes() for t in parts] == [numbers * width for numbers, width in said]
+        functional.name2qmap.clear()
+    exact = sum(numbers * width for numbers, width in quantized(18944 * 3584, lambda a, b: -(-a // b)))
+    assert exact == 35_026_180 and round(8 * exact / (18944 * 3584), 6) == 4.127082
+
+
+def test_preparing_for_k_bit_training_upcasts_what_is_not_quantized():
+    """Embedding, head and norms of Qwen2.5-7B in fp32 take 2.18 GB more; biases are cast back in the first forward."""
+    model = eb.model("qwen2.5-7b")
+    usual, prepared = (
+        eb.budget(model, QLORA.replace(adapters=eb.Lora(16, base=base))).moments["rest"] for base in ("bf16", None)
+    )
+    biases = 28 * (3584 + 512 + 512)
+    assert prepared["parameters"] - usual["parameters"] == 2_180_656_128 - 2 * biases
+
+
+@pytest.mark.parametrize(
+    ("changes", "lora", "message"),
+    [
+        ({}, None, r"^Setup\.quantization: 'nf4' without adapters: no optimizer moves weights of 4 bits; .*adapters=Lora"),
+        ({"precision": "bf16"}, {"dtype": "bf16"}, r"^Lora\.dtype: 'bf16' over 4-bit weights.*allowed: 'fp32'"),
+        ({"precision": "bf16-master"}, {"dtype": "bf16"}, r"^Setup\.quantization: 'nf4' with precision 'bf16-master'"),
+    ],
+)
+def test_what_does_not_go_with_4_bits_is_named(changes, lora, message):
+    with pytest.raises(ValueError, match=message):
+        eb.Setup(quantization="nf4", adapters=lora and eb.Lora(**lora), **changes)
+
+
+def test_experts_in_4_bits_are_refused():
+    with pytest.raises(ValueError, match=r"^Setup\.quantization: 'nf4' with mixtral-8x7b, whose experts"):
+        eb.budget(eb.model("mixtral-8x7b"), QLORA)
+
+
+def test_a_quantizer_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(ValueError, match=r"^Setup\.quantization: 'nf4' needs bitsandbytes.*everybyte\[adapters\]"):
+        eb.dry_run(twin("llama-3.1-8b"), QLORA.replace(sequence=8, optimizer="adamw"))
+
+
+def test_quantizing_leaves_bitsandbytes_as_it_was():
+    """Its table of codes is the process's: one on meta would break every real quantization after it."""
+    pytest.importorskip("peft")
+    functional = pytest.importorskip("bitsandbytes").functional
+    before = dict(functional.name2qmap)
+    eb.dry_run(twin("llama-3.1-8b"), QLORA.replace(sequence=8, optimizer="adamw"))
+    assert functional.name2qmap == before

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 #: Groups of weights that stand once in a model.
 ENDS = ("embeddings", "last")
+#: Numbers of a weight in NF4 that share a scale; scales that share one.
+NF4_BLOCK, SCALES_BLOCK = 64, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,19 @@ def linears(m) -> list[tuple]:
     times = layers(m)
     found = [w for w in weights(m) if w.group not in ENDS and times[w.group] and w.count]
     return [(w.name.removesuffix(".weight"), w) for w in found if len(w.shape) == 2 and w.name.endswith(".weight")]
+
+
+def quantized(numbers, up) -> list[tuple]:
+    """(numbers, bytes of one) of each tensor that a weight of so many numbers is in NF4, with double quantization.
+
+    Codes, two to a byte; their table; a scale for each block, in 8 bits; the table of these; a scale for each block of scales;
+    the scales' mean. Source: Dettmers et al. 2023, arXiv:2305.14314; bitsandbytes, functional.py, `quantize_4bit`.
+
+    Args:
+        up: divides two numbers and rounds up.
+    """
+    blocks = up(numbers, NF4_BLOCK)
+    return [(up(numbers, 2), 1), (16, 4), (blocks, 1), (256, 4), (up(blocks, SCALES_BLOCK), 4), (1, 4)]
 
 
 def adapters(m, rank, takes) -> list[Weight]:

@@ -11,7 +11,14 @@ import torch
 from .. import checks
 from ..setup import Setup
 from . import parallel
-from .cuda import Autocast, Kernels, fused_optimizers_on_meta, paged_states, recomputation_as_in_forward
+from .cuda import (
+    Autocast,
+    Kernels,
+    fused_optimizers_on_meta,
+    paged_states,
+    quantized_weights,
+    recomputation_as_in_forward,
+)
 from .hugging_face import one_sequence_a_row
 from .modules import Counted, Workload, workload
 from .trace import PARTS, PHASES, SHARED_PARTS, Trace
@@ -61,7 +68,9 @@ def count(work: Workload, tracker: Tracker, rank: int = 0) -> Trace:
         stack.enter_context(parallel.as_rank(setup, tracker, rank))
         stack.enter_context(tracker)
         stack.enter_context(paged_states(setup, tracker))
-        module = work.module()
+        stack.enter_context(quantized_weights(setup))
+        with tracker.making("parameters", ""):  # what a quantized weight is made of has no name in the module
+            module = work.module()
         counted = work.counted(module)
         stack.enter_context(one_sequence_a_row())
         _follow_gradients(tracker, _trained(module))  # before the trainer's own hooks, which may drop the gradient

@@ -7,7 +7,7 @@ above: which kernel attention takes, how dropout stores its mask, what autocast 
 """
 
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
 from types import FunctionType
 from unittest import mock
@@ -21,11 +21,13 @@ from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
+from ..adapters import package
 from ..reference.step import _package
 from ..setup import OPTIMIZERS
 
 aten = torch.ops.aten
-#: Bytes that CUDA's kernel takes while it runs, and the one for tensors without data does not, from the operation's arguments.
+#: Bytes that CUDA's kernel takes while it runs, and the one for tensors without data does not, from the operation's arguments: of
+#: one tensor, or a tuple of several's.
 #: Softmax's backward makes the product of gradient and result first (`softmax_backward_cuda_out` in `native/cuda/SoftMax.cu`).
 SCRATCH = {aten._softmax_backward_data.default: lambda gradient, result, *_: result.numel() * result.itemsize}
 #: Which results stand in the memory of the CPU, outside of a CUDA graph: attention's seed of random numbers and the place in
@@ -356,6 +358,31 @@ def paged_states(setup, tracker):
 
     nothing = {name: lambda *_, **__: None for name in ("fill", "prefetch_tensor")}
     return mock.patch.multiple(functional, get_paged=get_paged, **nothing)
+
+
+@contextmanager
+def quantized_weights(setup):
+    """Within it bitsandbytes' product with a 4-bit weight takes what its CUDA kernel takes: the weight whole again, and its scales.
+
+    Source: bitsandbytes, backends/cuda/ops.py, `_dequant_linear_fallback`: the way of more than 1,536 rows on every GPU, and with
+    fewer of those GPUs for which `_gemm_4bit_use_custom_cuda` says so.
+    """
+    if setup.quantization == "none":
+        yield
+        return
+    package("bitsandbytes", f"Setup.quantization: {setup.quantization!r}")
+    packet = torch.ops.bitsandbytes.gemm_4bit
+
+    def scratch(a, b, shape, absmax, blocksize, *_):
+        numbers = shape[0] * shape[1]
+        scales = -(-numbers // blocksize) * 4
+        return scales, scales, numbers * a.itemsize
+
+    def flops(a, b, shape, *_, **__):
+        return 2 * a.numel() * shape[0]
+
+    with mock.patch.dict(SCRATCH, {packet.default: scratch}), mock.patch.dict(FLOPS, {packet: flops}):
+        yield
 
 
 def recomputation_as_in_forward():

@@ -248,10 +248,11 @@ class Tracker(TorchDispatchMode):
             for place in ON_HOST.get(func, ()):
                 self._live[out[place].untyped_storage()._cdata].host = True
             if func in SCRATCH:
-                size = self.size(SCRATCH[func](*args))
-                scratch = Allocation(size, self.now, owner, name, part, death=self.now, host=self.host)
-                self.allocations.append(scratch)
-                self.changes += [Change(scratch, "birth"), Change(scratch, "death")]
+                sizes = SCRATCH[func](*args)
+                for size in map(self.size, sizes if isinstance(sizes, tuple) else (sizes,)):
+                    scratch = Allocation(size, self.now, owner, name, part, death=self.now, host=self.host)
+                    self.allocations.append(scratch)
+                    self.changes += [Change(scratch, "birth"), Change(scratch, "death")]
         return out
 
     def _check_devices(self, func, args):

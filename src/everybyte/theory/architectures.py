@@ -24,7 +24,7 @@ class Network:
     def __init__(self, tape, model, setup, blocks, chunks, type, beside=None):
         self.tape, self.model, self.setup, self.type = tape, model, setup, type
         self.segments, self.chunks = blocks, chunks
-        self.parameters, self.frozen = {}, setup.adapters is not None
+        self.parameters, self.frozen, self.quantized = {}, setup.adapters is not None, setup.quantization != "none"
         self.enter, self.leave = (lambda path, args: args), (lambda path, out: out)
         of = {group: [w for w in weights(model) if w.group == group and w.count] for group in layers(model)}
         per_block = of["block"] + (of["mixture"] if model.experts else of["dense"])
@@ -69,10 +69,14 @@ class Network:
         return self.call(path, lambda x: layer(path, x, title), x, loss=loss)
 
     def _linear(self, path, x, title):
+        if self.quantized and path.startswith("blocks.") and ".lora_" not in path:
+            return op.linear_4bit(x, self.parameters[f"{path}.weight"].shape[0], self.tape.compute, title)
         return op.linear(x, *self.weight(path), title)
 
     def _adapted(self, path, x, title):
         """Source: peft, tuners/lora/layer.py, `Linear.forward`, line by line."""
+        if self.quantized:
+            return self._adapted_4bit(path, x, title)
         result = self.call(path, lambda x: self._linear(path, x, title), x)
         kind, (inner, outer) = result.type, (f"{path}.lora_A", f"{path}.lora_B")
         x = op.cast(x, self.parameters[f"{inner}.weight"].type, f"{title}: input for A")
@@ -88,6 +92,23 @@ class Network:
             f"{title}: sum",
         )  # fmt: skip
         return op.cast(result, kind, f"{title}: sum cast")
+
+    def _adapted_4bit(self, path, x, title):
+        """Source: peft, tuners/lora/bnb.py, `Linear4bit.forward`, line by line."""
+        result = op.copied(self.call(path, lambda x: self._linear(path, x, title), x), f"{title}: copied")
+        inner, outer, converts = f"{path}.lora_A", f"{path}.lora_B", not self.tape.autocast
+        if converts:
+            x = op.cast(x, self.parameters[f"{inner}.weight"].type, f"{title}: input for A")
+        output = op.scale(
+            self.call(
+                outer, lambda x: self._linear(outer, x, f"{title}: B"),
+                self.call(inner, lambda x: self._linear(inner, x, f"{title}: A"), x),
+            ),
+            f"{title}: adapter scaled",
+        )  # fmt: skip
+        if converts:
+            output = op.cast(output, result.type, f"{title}: adapter cast")
+        return op.add(result, output, f"{title}: sum")
 
     def norm(self, path, x, title):
         """Call a norm."""

@@ -98,7 +98,7 @@ def structure(model, setup):
     switches = (
         setup.precision, setup.optimizer, setup.optimizer_impl, setup.attention, setup.dropout > 0, setup.loss,
         setup.master_gradients, setup.checkpointing, setup.sharding, setup.sharding_units, setup.offload, setup.buckets,
-        setup.no_sync, min(setup.gpus // setup.replicas, 2), min(setup.replicas, 2), setup.gpus > 1, setup.accumulation > 1,
+        setup.no_sync, setup.quantization, min(setup.gpus // setup.replicas, 2), min(setup.replicas, 2), setup.gpus > 1, setup.accumulation > 1,
     )  # fmt: skip
     return trivial, head, features, switches, _beside(model, setup), _thresholds(model, setup)
 

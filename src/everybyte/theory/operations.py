@@ -5,6 +5,7 @@ its inputs; what it reads it saved (`tools/autograd/derivatives.yaml` says which
 (`aten/src/ATen/autocast_mode.h`) an operation casts its inputs first: its list is named where it applies.
 """
 
+from ..catalog.weights import NF4_BLOCK
 from .autograd import Parameter, record, save, unpacked, wants_gradient
 from .letters import over, product, up
 from .tape import BITS16, BOOL, FP32, INT64
@@ -330,6 +331,45 @@ def linear(x, weight, bias, title):
 
     record(out, title, run, [bias, flat, turned] if biased else [flat, turned], saved)
     return reshape(out, (*leading, outputs), title) if len(leading) != 1 else out
+
+
+def linear_4bit(x, outputs, compute, title):
+    """x W^T + b with W in NF4, frozen: W is dequantized within the operation, in forward and again in backward; nothing is saved.
+
+    Up to 1,536 rows a GPU may have a kernel that needs no whole W: which GPU for which sizes is in bitsandbytes'
+    `_gemm_4bit_use_custom_cuda`. Here it is dequantized for any number.
+
+    Source: bitsandbytes, nn/modules.py, `Linear4bit.forward`; autograd/_functions.py, `MatMul4Bit`; backends/cuda/ops.py,
+    `_dequant_linear_fallback`.
+    """
+    tape, before, shape, inputs = x.tape, x.type, x.shape, x.shape[-1]
+    rows, blocks = product(shape[:-1]), up(product((outputs, inputs)), NF4_BLOCK)
+    low = cast(x, compute, f"{title} input cast")
+    out, *scratch = several(
+        tape, title, ((*shape[:-1], outputs), compute), ((blocks,), FP32), ((blocks,), FP32), ((outputs, inputs), compute)
+    )  # fmt: skip
+    tape.multiplied(rows, inputs, outputs)
+    del scratch
+
+    def run(node, grads):
+        scales = new(tape, f"{title}: scales", (blocks,), FP32)
+        weight = new(tape, f"{title}: weight dequantized", (outputs, inputs), compute)
+        del scales
+        flat = reshaped(grads[0], (rows, outputs), f"{title} gradient copied")  # noqa: F841
+        made = new(tape, f"{title} input gradient", shape, compute)
+        tape.multiplied(rows, inputs, outputs)
+        del weight
+        return [made]
+
+    record(out, title, run, [low])
+    return cast(out, before, f"{title} output cast")
+
+
+def copied(x, title):
+    """A copy."""
+    out = _like(title, x)
+    record(out, title, lambda node, grads: [grads[0]], [x])
+    return out
 
 
 def matmul(x, y, title, names, dtype=None):

@@ -1,6 +1,6 @@
 """The training step: batches whose gradients add up, then the optimizer. Source: `reference/step.py`, line by line."""
 
-from ..catalog.weights import ENDS, adapters, layers, weights
+from ..catalog.weights import ENDS, adapters, layers, linears, quantized, weights
 from ..setup import DTYPE_BYTES
 from .architectures import Network
 from .autograd import backward
@@ -103,7 +103,7 @@ class Step:
         elif setup.sharding == "zero1":
             found = [Piece(self.padded, self.stored.width, part) for part in ("parameters", "gradients")]
         else:
-            found = [Piece(numbers, self.stored.width, "parameters", count) for _, numbers, count in self.weights]
+            found = self._whole()
         if setup.adapters:
             wide = Letter(DTYPE_BYTES[setup.trained_dtype], "w_A")
             found += [Piece(numbers, wide, "parameters", count) for _, numbers, count in self.trained]
@@ -115,6 +115,18 @@ class Step:
         found += [*self._buffers(), *self.optimizer.rest()]
         if precision.loss_scaling:
             found += [Piece(1, 4, "optimizer", 2)]
+        return found
+
+    def _whole(self):
+        """The weights of one GPU that has all of them."""
+        paths = {path for path, _ in linears(self.model)} if self.setup.quantization != "none" else ()
+        found = [Piece(256, 4, "parameters")] if paths else []  # a table of the process
+        for weight, numbers, count in self.weights:
+            path, _, kind = weight.name.rpartition(".")
+            pieces = [(numbers, self.stored.width)]
+            if path in paths:  # of linear layers in 4 bits the biases are those of the matrix product
+                pieces = quantized(numbers, up) if kind == "weight" else [(numbers, self.tape.compute.width)]
+            found += [Piece(size, width, "parameters", count) for size, width in pieces]
         return found
 
     def _buffers(self):
