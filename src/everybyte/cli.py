@@ -7,8 +7,9 @@ import sys
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 
-from . import Gpu, checks, gpu, gpus, model, models, units
+from . import Gpu, Model, checks, gpu, gpus, model, models, units
 from . import budget as predict
+from .budget import not_derived
 from .fit import VARY
 from .headroom import ROUNDING, Headroom
 from .setup import CHOICES, LIMITS, Lora, Setup
@@ -57,9 +58,19 @@ def _options(arguments):
         ("dry-run", _dry_run, "count it: PyTorch's own step, on tensors without data"),
         ("compare", _compare, "predict and count, side by side"),
     ):
-        _add_setup(command(name, run, help), own=name == "dry-run")
+        sub = command(name, run, help)
+        _add_setup(sub, own=name != "budget")
+        if name == "dry-run":
+            _add_rank(sub)
+        if name == "compare":
+            sub.add_argument(
+                "--derive", action="store_true", help="also by PyTorch's own formula, as for models of one's own"
+            )
     deriving = command("derive", _derive, "a formula of it in batch and sequence, for any model, from its own dry runs")
     _add_setup(deriving, rounding=False, own=True)
+    _add_rank(deriving)
+    deriving.add_argument("--letters", default="BS", metavar="WHICH",
+                          help="all for letters for the model's own dimensions too: of a GPT or a Llama of the catalog (default BS)")  # fmt: skip
     deriving.add_argument("--fresh", action="store_true", help="derive it again, whatever is kept on disk")
     _add_fit(
         command("fit", _fit, "the largest batch or sequence, or the fewest GPUs, that fit a GPU, and what limits it")
@@ -172,6 +183,10 @@ def _add_setup(parser, rounding=True, own=False):
         usual = {"optimizer_impl": "the optimizer's first", "adapters": "none"}.get(field.name, field.default)
         help = f"{allowed} (default {usual})"
         parser.add_argument(option, type=_kind(field), default=field.default, metavar="VALUE", help=help)
+
+
+def _add_rank(parser):
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help="which of several GPUs (default 0)")
 
 
 def _add_fit(parser):
@@ -297,32 +312,48 @@ def _dry_run(options):
 
 
 def _count(options):
-    subject, setup, batch = _given(options) if options.command == "dry-run" else (*_configuration(options), None)
-    try:
+    subject, setup, batch = _given(options)
+    with _torch("dry-run"):
         from . import dry_run
-    except ImportError as error:
-        raise ValueError(f"dry-run: {error}; it needs PyTorch: pip install 'everybyte[dryrun]'") from error
-    if batch is not None:
-        from .deriving.looks import inputs
+    return dry_run(subject, setup, rounding=options.rounding, batch=_at(batch, setup), rank=getattr(options, "rank", 0))
 
-        batch = inputs(batch, setup.batch, setup.sequence)
-    return dry_run(subject, setup, rounding=options.rounding, batch=batch)
+
+@contextmanager
+def _torch(command):
+    try:
+        yield
+    except ImportError as error:
+        raise ValueError(f"{command}: {error}; it needs PyTorch: pip install 'everybyte[dryrun]'") from error
+
+
+def _at(batch, setup):
+    """Arguments of a forward, with the setup's numbers for letters."""
+    if batch is None:
+        return None
+    from .deriving.looks import inputs
+
+    return inputs(batch, setup.batch, setup.sequence)
 
 
 def _derive(options):
     subject, setup, batch = _given(options)
-    try:
+    with _torch("derive"):
         from . import derive
-    except ImportError as error:
-        raise ValueError(f"derive: {error}; it needs PyTorch: pip install 'everybyte[dryrun]'") from error
-    derivation = derive(subject, setup, batch, keep=not options.fresh)
+    derivation = derive(subject, setup, batch, keep=not options.fresh, letters=options.letters, rank=options.rank)
     return derivation.as_dict() | {"latex": derivation.latex(), "peak": str(derivation.peak)}, derivation
 
 
 def _compare(options):
-    from . import compare
-
-    comparison = compare(predict(*_configuration(options), rounding=options.rounding), _count(options))
+    subject, setup, batch = _given(options)
+    with _torch("dry-run"):
+        from . import compare, derive, dry_run
+    witnesses = []
+    if isinstance(subject, Model) and not (options.derive and not_derived(subject, setup)):
+        witnesses.append(predict(subject, setup, rounding=options.rounding))
+    if options.derive or not isinstance(subject, Model):
+        formula = derive(subject, setup, batch)
+        witnesses.append(formula.at(setup.batch, setup.sequence, options.rounding))
+    comparison = compare(*witnesses, dry_run(subject, setup, options.rounding, _at(batch, setup)))
     return comparison.as_dict(), comparison
 
 

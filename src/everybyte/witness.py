@@ -42,3 +42,19 @@ class Witness:
             "peak": self.peak,
             "peak_at": self.peak_at,
         } | ({"host": self.host} if self.host else {})
+
+
+class Followed(Witness):
+    """A witness that knows every operation: `operations`, (name, phase, owner) each, `timeline()`, `by_owner()`, `rank`."""
+
+    def as_dict(self: Any) -> dict:
+        """As JSON holds it: whole bytes; with each operation, what lives while it runs, by part, and what lives at the peak, by owner."""
+        return (
+            super().as_dict()
+            | ({"rank": self.rank} if self.rank else {})
+            | {
+                "operations": [list(operation) for operation in self.operations],
+                "timeline": {part: line for part, line in self.timeline().items() if any(line)},
+                "owners": [dict(zip(OWNED, row, strict=True)) for row in self.by_owner()],
+            }
+        )

@@ -47,6 +47,18 @@ def test_a_configuration_in_a_file(tmp_path, capsys):
     assert derived["layers"] == 2 and derived["setup"]["precision"] == "bf16"
 
 
+def test_a_formula_beside_a_dry_run(own, capsys):
+    point = ["--batch", "3", "--sequence", "5"]
+    found = said(["compare", *own, *point], capsys)
+    assert [w["witness"] for w in found["witnesses"]] == ["derive", "dry run"] and found["agree"]
+    assert found["witnesses"][0]["setup"]["batch"] == 3
+    assert found["witnesses"][0]["timeline"] == found["witnesses"][1]["timeline"]
+    shared = ["--gpus", "4", "--sharding", "zero3", "--rank", "3"]
+    assert (
+        said(["derive", *own, *shared], capsys)["rank"] == said(["dry-run", *own, *point, *shared], capsys)["rank"] == 3
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -55,6 +67,8 @@ def test_a_configuration_in_a_file(tmp_path, capsys):
         (["derive", "--hf", "nowhere.json"], "--hf: nowhere.json"),
         (["derive", "--module", "nowhere.py:f"], "no such file"),
         (["derive", "--module", "nowhere"], "allowed: file.py:function"),
+        (["derive", "gpt2", "--letters", "HV"], "derive.letters: 'HV' is unknown"),
+        (["dry-run", "gpt2", "--rank", "1"], "dry_run.rank: 1 is not a whole number from 0 to 0"),
         (["fit", "--hf", "config.json", "--gpu", "rtx-4090", "--plan"], "--hf: config.json"),
     ],
 )

@@ -54,6 +54,12 @@ def same(derivation, model, setup, points, batch=None):
             for name in ("peak", "peak_at", "parts", "phases", "host"):
                 assert getattr(derived, name) == getattr(counted, name), (b, s, rounding, name)
             assert sorted(derived.by_owner()) == sorted(counted.by_owner())
+            assert derived.timeline() == counted.timeline() and derived.operations == counted.operations
+            assert (derived.marks, derived.live, derived.peak_operation) == (
+                counted.marks,
+                counted.live,
+                counted.peak_operation,
+            )
             assert derivation.compiled(rounding)(b, s) == counted.peak
             assert derivation.peaks([b], [s], rounding)[0].tolist() == [counted.peak]
 

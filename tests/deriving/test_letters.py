@@ -1,5 +1,6 @@
 """PyTorch's symbolic shapes derive the theory: no term of difference, in letters for every dimension of the model."""
 
+import json
 from functools import cache as once
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import everybyte as eb
+from everybyte.cli import main
 from everybyte.derivation.lettered import symbol
 from everybyte.formulas import bindings
 from everybyte.formulas.symbols import SYMBOLS
@@ -186,3 +188,14 @@ def test_it_shows_itself():
     assert len(repr(formula)) < 200 and "A_{kv}" in str(formula) and "<table>" in formula._repr_html_()
     assert "V" in formula.latex() and formula.as_dict()["letters"]["V"] == "entries of the vocabulary"
     assert {str(s) for s, _ in formula.symbols} == {"B", "S", "L", "A", "A_{kv}", "D", "F", "V"}
+
+
+def test_the_command_says_it_too(capsys, monkeypatch):
+    monkeypatch.setattr(
+        eb, "derive", lambda model, setup, batch, letters, **_: derived("gpt") if letters == "all" else None
+    )
+    assert main(["derive", "gpt2", "--letters", "all", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["letters"]["F"] == "inner width of the MLP" and "V" in said["latex"]
+    assert main(["derive", "gpt2", "--letters", "all"]) == 0
+    assert "Holds for 2 sequences or more" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """A derivation as JSON, and back."""
 
 from ..setup import Setup
+from .course import Course
 from .forms import Form
 from .ranges import Range
 
@@ -39,7 +40,28 @@ def _case(c):
         "rounded": list(c.rounded),
         "step": list(c.step),
         "moments": c.moments,
+        "course": {
+            "operations": [list(o) for o in c.course.operations],
+            "changes": [[list(pair) for pair in changed] for changed in c.course.changes],
+            "repeats": [list(r) for r in c.course.repeats],
+        },
     }
+
+
+def _course(said, columns):
+    """The operations that were written; ValueError where they are none."""
+    operations = tuple((str(name), str(phase), str(owner)) for name, phase, owner in said["operations"])
+    changes = tuple(tuple((c, n) for c, n in changed) for changed in said["changes"])
+    if len(changes) != len(operations) or any(
+        type(c) is not int or type(n) is not int or not 0 <= c < columns for changed in changes for c, n in changed
+    ):
+        raise ValueError("derive: changes of other operations or columns")
+    repeats, done = tuple((start, length, times) for start, length, times in said["repeats"]), 0
+    for start, length, times in repeats:
+        if not done <= start <= start + (1 + (times > 1)) * length <= len(operations) or times < 1:
+            raise ValueError("derive: what repeats is no part of the step")
+        done = start + (1 + (times > 1)) * length
+    return Course(operations, changes, repeats)
 
 
 def read(said: dict, model):
@@ -83,7 +105,7 @@ def read(said: dict, model):
         cases.append(
             Case(
                 ranged(c["batch"]), ranged(c["sequence"]), tuple(found), numbers(c["peak"], size),
-                numbers(c["rounded"], size), numbers(c["step"], size), moments,
+                numbers(c["rounded"], size), numbers(c["step"], size), moments, _course(c["course"], len(columns)),
             )
         )  # fmt: skip
     if not cases:

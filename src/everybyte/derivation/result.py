@@ -1,8 +1,8 @@
 """What `derive` returns: peak, parts and phases of a step as functions of batch and sequence."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 from math import log2
 
@@ -10,8 +10,9 @@ from .. import checks, units
 from ..catalog import Described
 from ..setup import LIMITS, Setup
 from ..tables import Table
-from ..witness import Witness
+from ..witness import Followed
 from . import printing
+from .course import Course
 from .forms import Form, combine
 from .ranges import Range
 
@@ -54,7 +55,7 @@ class Case:
     Attributes:
         batch, sequence: the ranges. instants: in the step's order. peak: numbers of those of which one is the highest;
             rounded: with those that may be once tensors are rounded up. step: the same of the optimizer's step alone.
-        moments: the end of a phase, or rest -> the number of its instant.
+        moments: the end of a phase, or rest -> the number of its instant. course: all operations.
     """
 
     batch: Range
@@ -64,6 +65,7 @@ class Case:
     rounded: tuple[int, ...]
     step: tuple[int, ...]
     moments: dict[str, int]
+    course: Course
 
     def __contains__(self, point: tuple[int, int]) -> bool:
         return point[0] in self.batch and point[1] in self.sequence
@@ -80,13 +82,14 @@ class Region:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Point(Witness):
+class Point(Followed):
     """A derivation's bytes at one batch and sequence, as any witness says them.
 
     Attributes:
         model, setup, rounding: of the step. instant: the one at which the most bytes live. parts: bytes of each part there.
         phases: live bytes between steps (`rest`), after each phase, and the most in the optimizer's step (`step`).
         moments: phase -> bytes of each part at its end. host: of each part in the memory of the CPU, after backward.
+        marks: the end of a phase, or rest -> its place in the timeline. rank: of several GPUs the one that it is.
     """
 
     witness = "derive"
@@ -101,6 +104,40 @@ class Point(Witness):
     owned: tuple = field(repr=False)
     host: dict[str, int] = field(default_factory=dict)
     rank: int = 0
+    marks: dict[str, int] = field(default_factory=dict, repr=False)
+    unrolled: Callable = field(default=lambda: ([], {}), repr=False)
+
+    @cached_property
+    def _whole(self):
+        return self.unrolled()
+
+    @property
+    def operations(self) -> list[tuple[str, str, str]]:
+        """(name, phase, owner) of each operation that allocates, and of each mark."""
+        return self._whole[0]
+
+    def timeline(self) -> dict[str, list[int]]:
+        """Live bytes while each operation runs, by part."""
+        return self._whole[1]
+
+    @cached_property
+    def live(self) -> list[int]:
+        """Live bytes while each operation runs."""
+        return [sum(parts) for parts in zip(*self.timeline().values(), strict=True)]
+
+    @property
+    def peak_operation(self) -> int:
+        """The number of the first operation at which the most bytes live."""
+        return self.instant.place
+
+    def figure(self):
+        """Live bytes over the operations of the step: matplotlib's figure, with its text as `alt`."""
+        from .. import draw
+
+        s = self.setup
+        unit = next((u for u in ("TiB", "GiB", "MiB", "KiB") if self.peak >= units.UNITS[u]), "B")
+        title = f"{self.model.name}, {s.precision}, batch {s.batch:,}, sequence {s.sequence:,}: derived"
+        return draw.timeline(self, title, unit)
 
     @property
     def peak(self) -> int:
@@ -195,7 +232,13 @@ class Derivation:
         return Point(
             self.model, self.setup.replace(batch=batch, sequence=sequence), rounding, best, self._parts(best, sizes),
             {m: phases[m] for m in PHASES}, moments, self._owners(best, sizes), self._host(case, exact), self.rank,
+            {m: case.instants[i].place for m, i in case.moments.items()}, partial(self._unrolled, case, sizes),
         )  # fmt: skip
+
+    def _unrolled(self, case, sizes):
+        """(operations, {part: live bytes at each}) of a whole step."""
+        operations, lines = case.course.unrolled([None if c.host else (c.part, sizes[c.form]) for c in self.columns])
+        return operations, {part: lines.get(part, [0] * len(operations)) for part in self.part_names}
 
     def _check_rounding(self, rounding):
         if rounding not in ROUNDINGS:

@@ -59,27 +59,28 @@ class Instant:
     counts: Counter
 
 
-def instants(course: Course) -> tuple[list[Instant], dict[str, int]]:
-    """(every instant of a step, marks by name)."""
+def instants(course: Course) -> tuple[list[Instant], dict[str, int], list]:
+    """(every instant of a step, marks by name, nothing that repeats)."""
     found, live = [], Counter()
     for i, (name, phase) in enumerate(course.operations):
         live = _plus(live, course.born[i])
         found.append(Instant(name, phase, _path(course.owners[i][0], course.owners[i][1]), i, live))
         live = _plus(live, course.gone[i], -1)
-    return found, dict(course.marks)
+    return found, dict(course.marks), []
 
 
-def further(courses: list[Course], times: int) -> tuple[list[Instant], dict[str, int]]:
-    """The instants of a step `times` periods deeper than the first of three courses, a period apart each.
+def further(courses: list[Course], times: int) -> tuple[list[Instant], dict[str, int], list[tuple[int, int, int]]]:
+    """(instants, marks, repeats) of a step `times` periods deeper than the first of three courses, a period apart each.
 
-    Of a stretch that comes `times` times, the first and the last are there.
+    Of a stretch that comes `times` times, the first and the last are there; repeats: (number of its first instant, how
+    many instants it has, how often it comes).
 
     Raises:
         Uneven: where the three do not lie on a straight line.
     """
     stretches = _stretches(*courses)
     first, second, third = courses
-    live, found, place, moved = Counter(), [], 0, {}
+    live, found, repeats, place, moved = Counter(), [], [], 0, {}
     for i in range(len(first.operations) + 1):
         for j, s in enumerate(stretches):
             if s.start == i:
@@ -89,6 +90,7 @@ def further(courses: list[Course], times: int) -> tuple[list[Instant], dict[str,
                 net = Counter()
                 for k in one:
                     net = _plus(_plus(net, second.born[k]), second.gone[k], -1)
+                repeats.append((len(found), s.length, times))
                 for t in sorted({0, times - 1}):
                     now = _plus(live, net, t)
                     for o, k in enumerate(one):
@@ -116,7 +118,7 @@ def further(courses: list[Course], times: int) -> tuple[list[Instant], dict[str,
         found.append(Instant(name, phase, _path(first.owners[i][0], numbers), place, live))
         live = _plus(live, _plus(first.gone[i], _less(second.gone[k], first.gone[i]), times), -1)
         place += 1
-    return found, {phase: moved[i] for phase, i in first.marks.items()}
+    return found, {phase: moved[i] for phase, i in first.marks.items()}, repeats
 
 
 @dataclass

@@ -253,7 +253,7 @@ def _solved(model, setup, traces, guards):
         keys = [(*kind, size) for kind, size in zip(look.kinds, look.bytes, strict=True)]
         courses.append(Course.of(look, [columns.setdefault(key, len(columns)) for key in keys]))
     keys = list(columns)
-    one, two, three = (further(courses, times) for times in (3, 4, 5))
+    one, two, three = (further(courses, times)[:2] for times in (3, 4, 5))
     marks = {phase: next(i for i, row in enumerate(one[0]) if row.place == place) for phase, place in one[1].items()}
     deeper = symbol("L") - _DEPTHS[0] - 3
     instants = []

@@ -5,12 +5,14 @@ from dataclasses import replace as changed
 
 from ..catalog import Model
 from ..derivation import Case, Derivation, Form, Instant, Irregular, Range, Solver, partition
+from ..derivation.course import Course
 from ..derivation.forms import ONE
 from ..derivation.ranges import BATCHES, SEQUENCES
 from ..derivation.result import ROUNDINGS, Column
 from ..dryrun import Trace
 from ..setup import LIMITS, Setup
-from .depth import Course, Uneven, further, instants
+from .depth import Course as Changes
+from .depth import Uneven, further, instants
 from .looks import SKETCH, Look, Looks, Subject
 from .proofs import Order
 
@@ -289,7 +291,7 @@ class _Solving:
         """The course at a depth, from as few points as tell the forms apart."""
         if depth == self.shallow:
             looks = [self._look(*p) for p in patch.points]
-            return Course.of(looks[0], self._columns(patch, looks, patch.points))
+            return Changes.of(looks[0], self._columns(patch, looks, patch.points))
         points, looks = self._telling(patch, (depth or 0) // self.period), []
         for n, point in enumerate(points, 1):
             looks.append(self._look(*point, depth=depth))
@@ -297,7 +299,7 @@ class _Solving:
                 raise Uneven("the course of a deeper model differs between batches and sequences")
             columns = self._columns(patch, looks, points[:n])
             if columns is not None:
-                return Course.of(looks[0], columns)
+                return Changes.of(looks[0], columns)
         raise Uneven("two tensors of a deeper model cannot be told apart")
 
     def _telling(self, patch, turn):
@@ -321,8 +323,8 @@ class _Solving:
     # The formula.
 
     def _case(self, patch, found):
-        """A case from (its instants, its marks by place or index)."""
-        rows, marks = found
+        """A case from (its instants, its marks by place, what repeats)."""
+        rows, marks, repeats = found
         at = {row.place: i for i, row in enumerate(rows)}
         marks = {phase: at[place] for phase, place in marks.items()}
         forms = list(self.forms)
@@ -358,6 +360,7 @@ class _Solving:
         return Case(
             batch, sequence, tuple(self._instant(rows[i]) for i in kept), _numbers(peak, number),
             _numbers(rounded, number), _numbers(step, number), {m: number[i] for m, i in marks.items()},
+            _course(rows, repeats),
         )  # fmt: skip
 
     def _instant(self, row):
@@ -434,6 +437,16 @@ class _Refusal(str):
 
 def _first_line(error):
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _course(rows, repeats):
+    """All instants as changes from one to the next."""
+    changes, before = [], {}
+    for row in rows:
+        changed_ = {c: row.counts[c] - before.get(c, 0) for c in {*row.counts, *before}}
+        changes.append(tuple(sorted((c, n) for c, n in changed_.items() if n)))
+        before = row.counts
+    return Course(tuple((r.operation, r.phase, r.owner) for r in rows), tuple(changes), tuple(repeats))
 
 
 def _numbers(found, number):

@@ -10,7 +10,7 @@ from ..allocator import Reserved, Settings, play
 from ..catalog import Described, Gpu
 from ..catalog import gpu as find_gpu
 from ..setup import Setup
-from ..witness import OWNED, Witness
+from ..witness import Followed
 from .requests import requests
 from .tracker import Allocation, Change, is_loss
 
@@ -21,7 +21,7 @@ PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Trace(Witness):
+class Trace(Followed):
     """One steady training step, counted.
 
     Attributes:
@@ -136,18 +136,6 @@ class Trace(Witness):
             count, size = gathered.get(key, (0, 0))
             gathered[key] = count + 1, size + self.size(allocation)
         return sorted(((*key, *found) for key, found in gathered.items()), key=lambda row: -row[3])
-
-    def as_dict(self) -> dict:
-        """As JSON holds it: whole bytes; with each operation, what lives while it runs, by part, and what lives at the peak, by owner."""
-        return (
-            super().as_dict()
-            | ({"rank": self.rank} if self.rank else {})
-            | {
-                "operations": [list(operation) for operation in self.operations],
-                "timeline": {part: line for part, line in self._timeline.items() if any(line)},
-                "owners": [dict(zip(OWNED, row, strict=True)) for row in self.by_owner()],
-            }
-        )
 
     @cached_property
     def reserved(self) -> int:

@@ -353,8 +353,9 @@ def storages(tensor):
 
 def is_opaque(tensor) -> bool:
     """Whether a tensor answers operations itself and does not say what it is made of."""
-    default = torch._C._disabled_torch_dispatch_impl
-    return type(tensor).__torch_dispatch__ is not default and not hasattr(tensor, "__tensor_flatten__")
+    if isinstance(tensor, FakeTensor) or hasattr(tensor, "__tensor_flatten__"):
+        return False
+    return type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
 
 
 def is_loss(owner: str) -> bool:
