@@ -143,12 +143,17 @@ def _llama(on):
 @lru_cache(256)
 def _reading(on, family):
     model, setup = (_gpt if family == "gpt" else _llama)(dict(on))
+    return Reading(
+        trace(model, setup),
+        lambda piece: _size(piece.key, family),
+        lambda times: polynomial(getattr(times, "text", str(times)), family),
+    )
 
-    def size(piece):
-        numbers, width, times = (polynomial(text, family) for text in piece.key)
-        return numbers * width * times
 
-    return Reading(trace(model, setup), size, lambda times: polynomial(getattr(times, "text", str(times)), family))
+@lru_cache(None)
+def _size(key, family):
+    numbers, width, times = (polynomial(text, family) for text in key)
+    return numbers * width * times
 
 
 def reading(family="gpt", **on) -> Reading:

@@ -1,6 +1,7 @@
 """What a course says at each operation, in whatever its letters stand for: numbers, polynomials, symbols."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from .schedule import Repeat
 
@@ -23,11 +24,21 @@ class Reading:
 
     def __init__(self, course, size, times):
         self.course, self._size, self._times = course, size, times
-        live = dict.fromkeys(course.parts, 0)
-        for piece in course.rest:
-            live[piece.part] += size(piece)
-        self.rest, self.moments = dict(live), []
-        self._walk(course.items, live, self.moments)
+
+    @cached_property
+    def rest(self):
+        """Part -> bytes before the step."""
+        live = dict.fromkeys(self.course.parts, 0)
+        for piece in self.course.rest:
+            live[piece.part] += self._size(piece)
+        return live
+
+    @cached_property
+    def moments(self):
+        """A `Moment` for each operation that is shown."""
+        found: list[Moment] = []
+        self._walk(self.course.items, dict(self.rest), found)
+        return found
 
     def _walk(self, items, live, moments):
         """Go through operations; of what repeats, the turns that stand for many are counted and not shown."""
