@@ -339,3 +339,66 @@ def test_bad_input_to_the_command(capsys, arguments, said):
     assert main(["fit", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == "" and said in err and err.count("\n") == 1
+
+
+def test_the_value_found_runs_and_the_next_does_not_by_the_allocator_too():
+    """On an RTX 4090 27 sequences fit by their peak. With the defaults the allocator runs out from 25 on; growing, it has 26."""
+    setup, gpu = eb.Setup(sequence=1024, precision="bf16-mixed"), eb.gpu("rtx-4090")
+    grows, plain = (eb.fit(GPT2, setup, gpu, configuration=c) for c in ("expandable_segments:True", ""))
+    room = Headroom().room(gpu)
+    assert room == Headroom().usable(gpu) + 2 * gpu.cublas_workspace + 22 * 2**20
+    for found, configuration in ((grows, "expandable_segments:True"), (plain, "")):
+        runs = {
+            n: eb.budget(GPT2, setup.replace(batch=n)).on(gpu, configuration, room)
+            for n in (found.value, found.value + 1)
+        }
+        assert not runs[found.value].failed and runs[found.value + 1].failed
+        assert (
+            found.reserved.reserved == runs[found.value].reserved <= room
+            and found.as_dict()["reserved"] == found.reserved.reserved
+        )
+    assert plain.value < grows.value and plain.next.peak <= plain.usable and plain.failed.failed
+    assert "fits by its peak, and the allocator runs out" in plain.why() and plain.limit["over"] > 0
+    assert "Simulated with PyTorch's defaults" in repr(plain) and "reserved, simulated" in repr(grows)
+
+
+def test_where_the_reader_says_what_fragments_nothing_is_simulated():
+    setup = eb.Setup(sequence=1024, precision="bf16-mixed")
+    found = eb.fit(GPT2, setup, "rtx-4090", headroom=Headroom(fragmentation=0), configuration="")
+    assert found.reserved is None and "Simulated" not in repr(found) and found.value == 26
+    shared = eb.fit(XL, setup.replace(sharding="zero3", gpus=8), "rtx-4090")
+    assert shared.reserved is None  # no formula says on which stream a tensor is
+
+
+def test_a_step_that_fits_by_its_peak_alone_does_not_fit():
+    peak = eb.budget(GPT2, eb.Setup(batch=1, sequence=1024, precision="bf16-mixed"), ROUNDING).peak
+    gpu = card(peak + 2**20)  # for tensors alone
+    headroom = Headroom(driver=0, context=0, workspace=0)
+    found = eb.fit(
+        GPT2,
+        eb.Setup(sequence=1024, precision="bf16-mixed"),
+        gpu,
+        headroom=Headroom(driver=0, context=0, workspace=0, fragmentation=0),
+    )
+    assert found.value == 1
+    gpu = card(peak + 22 * 2**20 + 2**20)
+    found = eb.fit(GPT2, eb.Setup(sequence=1024, precision="bf16-mixed"), gpu, headroom=headroom, configuration="")
+    assert found.value is None and not found.fits and found.free >= 0 and found.reserved.failed
+    assert found.why().startswith("batch 1 fits by its peak, and the allocator runs out")
+
+
+def test_an_unknown_setting_is_refused():
+    with pytest.raises(ValueError, match=r"PYTORCH_ALLOC_CONF\.setting: 'grow'"):
+        eb.fit(GPT2, eb.Setup(), "h200", configuration="grow:True")
+
+
+def test_a_plan_says_what_the_allocator_makes_of_its_best():
+    chosen = plan(GPT2, eb.Setup(batch=32, sequence=1024, precision="bf16-mixed"), "rtx-4090")
+    played = chosen.reserved()
+    again = eb.budget(GPT2, chosen.best.setup).on(
+        "rtx-4090", "expandable_segments:True", Headroom().room(eb.gpu("rtx-4090"))
+    )
+    assert played.reserved == again.reserved and chosen.table().columns[-1] == "reserved, simulated"
+    assert units.text(played.reserved) in repr(chosen)
+    shared = plan(GPT2, eb.Setup(batch=1, sequence=64, sharding="zero3", gpus=8), "h200")
+    assert shared.best is shared.asked and shared.reserved() is None  # no formula says on which stream a tensor is

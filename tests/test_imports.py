@@ -69,7 +69,7 @@ MAY = {
     "lab": COUNTED | {"adapters"},
     "derivation": STATED | {"fit", "draw", "explore"},  # a formula, whoever derived it, and what shows it
     "deriving": COUNTED | {"dryrun", "derivation"},
-    "own": STATED | PLANNING | {"budget", "deriving"},
+    "own": STATED | PLANNING | {"budget", "deriving", "allocator"},
     "rehearsal": COUNTED | {"lab"},
     "comparison": DRAW | COUNTED | {"dryrun", "lab", "rehearsal"},  # where the two sides meet
     "settling": BUDGET | COUNTED | {"dryrun", "samples"},  # the articles' claims, against either side

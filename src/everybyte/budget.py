@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from . import checks
-from .allocator import Reserved, Settings, play
+from .allocator import STEPS, Reserved, Settings, play
 from .catalog import Gpu, Model
 from .catalog import gpu as find_gpu
 from .setup import Setup
@@ -75,7 +75,9 @@ class Budget(Witness):
     def _course(self):
         return _unrolled(self.model, self.setup, self.rounding)
 
-    def on(self, gpu: Gpu | str, configuration: Settings | str = "", memory: int | None = None) -> Reserved:
+    def on(
+        self, gpu: Gpu | str, configuration: Settings | str = "", memory: int | None = None, steps: int = STEPS
+    ) -> Reserved:
         """What PyTorch's allocator makes of it on a GPU, from the first weight on: reserved bytes, and what they are.
 
         The bytes asked for are exact, and cuBLAS's workspaces are among them. Which of several tensors of one size is freed, no
@@ -84,7 +86,7 @@ class Budget(Witness):
 
         Args:
             gpu: of the catalog, by name too: how large cuBLAS's workspaces are. configuration: as `PYTORCH_ALLOC_CONF`.
-            memory: bytes that the process has; by default all that are asked for.
+            memory: bytes that the process has; by default all that are asked for. steps: how many, the first among them.
 
         Raises:
             ValueError: for steps on several GPUs, whose streams no course tells.
@@ -96,7 +98,7 @@ class Budget(Witness):
             )
         gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
         asked = asked_for(course_of(self.model, self.setup), letters(self.model, self.setup), gpu.cublas_workspace)
-        return play(asked, configuration, memory, gpu.memory)
+        return play(asked, configuration, memory, gpu.memory, steps)
 
 
 #: The order of a budget's phases.

@@ -6,6 +6,7 @@ from functools import cached_property
 from html import escape
 
 from . import checks, units
+from .allocator import Reserved, Settings, settings
 from .budget import Budget, budget, not_derived
 from .catalog import Described, Gpu, Model, gpus
 from .headroom import ROUNDING, Headroom, check_precision, find_gpu, takes
@@ -15,6 +16,8 @@ from .tables import Table
 
 #: What `fit` may vary; of gpus it wants the fewest, of the others the most.
 VARY = ("batch", "sequence", "gpus")
+#: How the allocator is simulated, where nothing else is said: as whoever fills a GPU to its end should set it.
+CONFIGURATION = "expandable_segments:True"
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +30,10 @@ class Fit:
         value: what was found; None where nothing fits.
         witness: what the step with `setup` takes, each tensor rounded up as CUDA's allocator does.
         next: the same for the next value, which does not fit; None where there is no next value.
+        configuration: `PYTORCH_ALLOC_CONF`, with which the allocator is simulated. reserved: what it makes of the step with `setup`
+            in the memory that context and others leave; None where it is not simulated: on several GPUs by formula alone, of a
+            derivation, and where `headroom` says what fragmentation takes.
+        failed: the same of `next`, where its peak fits and the allocator runs out.
     """
 
     model: Described
@@ -38,6 +45,9 @@ class Fit:
     value: int | None
     witness: Budget
     next: Budget | None
+    configuration: str = ""
+    reserved: Reserved | None = None
+    failed: Reserved | None = None
 
     @property
     def fits(self) -> bool:
@@ -63,7 +73,18 @@ class Fit:
         wanted = self.next if self.fits and self.next else self.witness
         parts = {name: size for name, size in wanted.parts.items() if size}
         largest = max(parts, key=parts.__getitem__)
-        return {"over": wanted.peak - self.usable, "at": wanted.peak_at, "part": largest, "parts": parts}
+        over = self._missing(self._ended) if self._ended else wanted.peak - self.usable
+        return {"over": over, "at": wanted.peak_at, "part": largest, "parts": parts}
+
+    @property
+    def _ended(self):
+        """The out-of-memory error that keeps it from more, where it is the allocator's, and not the peak's."""
+        played = self.failed if self.fits else self.reserved
+        return played and played.failed
+
+    def _missing(self, error):
+        """Bytes that the driver had too few of."""
+        return max(0, error.segment - (self.headroom.room(self.gpu) - error.reserved))
 
     def _bound(self):
         if self.vary == "gpus":
@@ -108,6 +129,8 @@ class Fit:
         said = self.limit
         if "bound" in said:
             return f"{said['bound']}; {units.text(self.free)} are left"
+        if self._ended:
+            return self._pieces()
         at, over, parts = said["at"], units.text(said["over"]), said["parts"]
         share = f"{parts[said['part']] / sum(parts.values()):.0%}"
         largest = f"the largest part is {said['part']}, {units.text(parts[said['part']])} ({share})"
@@ -120,6 +143,15 @@ class Fit:
         alone = [p for p, size in parts.items() if size > self.usable]
         what = f"{alone[0]} alone take {units.text(parts[alone[0]])}" if alone else largest
         return f"{self._least()} is {over} more than the {units.text(self.usable)} usable, in {at}: {what}"
+
+    def _pieces(self):
+        error = self._ended
+        step = f"{self.vary} {getattr(self.setup, self.vary) + self.fits:,}"
+        free = self.headroom.room(self.gpu) - error.reserved
+        return (
+            f"{step} fits by its peak, and the allocator runs out: {units.text(error.segment)} asked of the driver, which has "
+            f"{units.text(free)}; {units.text(error.reserved - error.allocated)} is kept free in pieces"
+        )
 
     def _least(self):
         if self.vary == "gpus" and self.setup.gpus > 1:
@@ -146,13 +178,29 @@ class Fit:
         peak = f"peak, in {self.witness.peak_at}"
         rows += [("usable", self.usable, units.text(self.usable)), (peak, self.peak, units.text(self.peak))]
         rows.append(
-            ("free", self.free, units.text(self.free)) if self.fits else ("missing", -self.free, units.text(-self.free))
+            ("free", self.free, units.text(self.free))
+            if self.free >= 0
+            else ("missing", -self.free, units.text(-self.free))
         )
+        if self.reserved and not self.reserved.failed:
+            rows.append(("reserved, simulated", self.reserved.reserved, units.text(self.reserved.reserved)))
         return Table((title, "bytes", ""), rows)
 
     def said(self) -> list[str]:
         """The lines under the table: why it is no more and, where nothing fits, what would do."""
-        return [self.why(), *([] if self.fits else self.instead())]
+        return [self.why(), *([] if self.fits else self.instead()), *self._simulated()]
+
+    def _simulated(self):
+        if self.reserved is None and self.witness.witness == "derive":
+            return [
+                "The allocator is not simulated: a formula does not keep the order of requests; .at(batch, sequence).on(gpu) does"
+            ]
+        if self.reserved is None:
+            return []
+        chosen = self.configuration or "PyTorch's defaults"
+        said = f"Simulated with {chosen}; not in it: what kernels take for themselves"
+        formula = isinstance(self.witness, Budget)
+        return [said + ", and which of several equal tensors goes first" * formula]
 
     def as_dict(self) -> dict:
         """As JSON holds it: whole bytes."""
@@ -167,6 +215,7 @@ class Fit:
             "usable": self.usable,
             "peak": self.peak,
             "peak_at": self.witness.peak_at,
+            "reserved": self.reserved.reserved if self.reserved and not self.reserved.failed else None,
             "free": self.free,
             "limit": self.limit,
             "why": self.why(),
@@ -193,8 +242,10 @@ def fit(
     vary: str = "batch",
     headroom: Headroom | None = None,
     witness: Callable = budget,
+    configuration: Settings | str = CONFIGURATION,
 ) -> Fit:
     """As `own.fit`, of a `Model` or a `Derivation`."""
+    configuration = settings(configuration) if isinstance(configuration, str) else configuration
     checks.one_of("fit", "vary", vary, VARY)
     if not isinstance(model, Model):
         _check_derived(model, setup)
@@ -226,9 +277,47 @@ def fit(
             ahead = range(high if value is None else value + 1, min(high, (value or low) + _PADDED) + 1)
             value = max((v for v in ahead if over(v) <= 0), default=value)
         shown, after = low if value is None else value, None if value in (None, high) else value + 1
-    found = count(shown)
+    found, reserved, failed = count(shown), None, None
+    if value is not None and headroom.fragmentation is None:
+        room = headroom.room(gpu)
+        played = {value: _played(found, gpu, configuration, room)}
+
+        def ends(n):
+            if n not in played:
+                played[n] = _played(count(n), gpu, configuration, room)
+            return played[n].failed
+
+        if vary != "gpus" and played[value] and played[value].failed:
+            value = _largest(ends, low, value)
+            shown, after = (low, None) if value is None else (value, value + 1)
+            found, failed = count(shown), played.get(after)
+        reserved = played[shown]
     following = None if after is None else count(after)
-    return Fit(model, setup.replace(**{vary: shown}), gpu, vary, headroom, usable, value, found, following)
+    changed = setup.replace(**{vary: shown})
+    return Fit(
+        model, changed, gpu, vary, headroom, usable, value, found, following, configuration.text(), reserved, failed
+    )
+
+
+def _played(witness, gpu, configuration, room):
+    """What the allocator makes of a step; None where it is not simulated."""
+    derived = witness.witness == "derive"  # whose step a dry run has to count first, in seconds
+    if derived or not hasattr(witness, "on") or (isinstance(witness, Budget) and witness.setup.distributed):
+        return None
+    return witness.on(gpu, configuration, room, steps=2)  # a third finds the second's blocks again
+
+
+def _largest(ends, low, high):
+    """The largest value below `high` that does not end, of those that end from some value on; None where all do."""
+    step, bad = 1, high
+    while ends(value := max(low, bad - step)):
+        if value == low:
+            return None
+        bad, step = value, 2 * step
+    while bad - value > 1:
+        middle = (value + bad) // 2
+        value, bad = (value, middle) if ends(middle) else (middle, bad)
+    return value
 
 
 #: Kernels pad sequences to multiples of less than so many.

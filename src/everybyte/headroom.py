@@ -30,7 +30,7 @@ class Headroom:
         driver: what the driver keeps from every process; 0 where the catalog's memory is what a process is told.
         context: the process's CUDA context: the driver's structures and the loaded kernels.
         workspace: scratch of cuBLAS, one for the thread of forward and one for that of backward.
-        fragmentation: what the allocator has and no tensor can use.
+        fragmentation: what the allocator has and no tensor can use: the least of it; where it is not set, `fit` simulates the rest.
         other: other processes, a display, a communicator; 0 by default.
     """
 
@@ -55,6 +55,10 @@ class Headroom:
     def usable(self, gpu: Gpu) -> int:
         """Bytes that are left for tensors."""
         return gpu.memory - sum(term.bytes for term in self.terms(gpu))
+
+    def room(self, gpu: Gpu) -> int:
+        """Bytes that are left for PyTorch's allocator: workspaces and what fragments are its own."""
+        return gpu.memory - sum(t.bytes for t in self.terms(gpu) if t.name not in ("workspace", "fragmentation"))
 
     def table(self, gpu: Gpu) -> Table:
         """From the GPU's memory to what is usable."""
@@ -84,7 +88,7 @@ def _defaults(gpu):
         Term(
             "fragmentation", 22 * _MIB, "the part-filled last page of each of the allocator's two pools",
             "PyTorch, c10/cuda/CUDACachingAllocator.cpp: pages of 20 and of 2 MiB under expandable_segments:True, and "
-            "steps that repeat; without these it can be much more, and is the reader's to set",
+            "steps that repeat: the least that it takes. eb.fit simulates the allocator, unless the reader sets it",
         ),
         Term("other", 0, "other processes, a display, communicators", "none assumed"),
     ]  # fmt: skip

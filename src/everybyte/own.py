@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
+from .allocator import Settings
 from .budget import budget
 from .catalog import Gpu, Model
-from .fit import Fit
+from .fit import CONFIGURATION, Fit
 from .fit import fit as fit_derived
 from .headroom import Headroom
 from .plan import Plan, counted
@@ -20,11 +21,15 @@ def fit(
     headroom: Headroom | None = None,
     witness: Callable = budget,
     batch=None,
+    configuration: Settings | str = CONFIGURATION,
 ) -> Fit:
     """The largest batch or sequence, or the fewest gpus, with which a step fits a GPU.
 
     The value found fits, and the next does not, by the same budget with tensors rounded up to 512 bytes; and no value
     beyond it fits either (of gpus, none below it that was looked at). Of `setup`, the field `vary` is not read.
+
+    On one GPU PyTorch's allocator is simulated at the value found, from the first weight on, in the memory that context and others
+    leave: where it runs out, the value is the largest below at which it does not, and the next is one at which it does.
 
     Args:
         model: a `Model`; or a `Derivation`, or what `derive` takes: a Hugging Face config, a function that makes a module.
@@ -33,16 +38,17 @@ def fit(
         batch: for `derive`, the arguments of a module of one's own.
         witness: what counts the bytes of a `Model`: called with model, setup and rounding. `eb.dry_run` takes models whose
             step is not derived, at seconds a value.
+        configuration: `PYTORCH_ALLOC_CONF`; "" for PyTorch's defaults, which need more.
 
     Raises:
-        ValueError: an unknown GPU or `vary`; a setup that does not fit the model, or a GPU without its data types; a model
+        ValueError: an unknown GPU, setting or `vary`; a setup that does not fit the model, or a GPU without its data types; a model
             whose step the witness does not know.
     """
     if not isinstance(model, Model) and not hasattr(model, "at"):
         from .deriving import derive
 
         model = derive(model, setup, batch)
-    return fit_derived(model, setup, gpu, vary, headroom, witness)
+    return fit_derived(model, setup, gpu, vary, headroom, witness, configuration)
 
 
 def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, batch=None) -> Plan:

@@ -7,7 +7,8 @@ from itertools import product
 from typing import Any, cast
 
 from . import units
-from .budget import course_of, letters, not_derived
+from .allocator import Reserved
+from .budget import budget, course_of, letters, not_derived
 from .catalog import Described, Gpu, Model
 from .catalog.weights import adapters, layers, weights
 from .headroom import ROUNDING, Headroom, check_precision, check_rates, find_gpu, takes
@@ -357,7 +358,7 @@ class Plan:
     """Every set of switches, with its price, for one run on one GPU.
 
     Attributes:
-        model, setup, gpu: as asked. usable: bytes for tensors. rungs: one for each set of switches, the one asked for first;
+        model, setup, gpu: as asked. usable: bytes for tensors. room: bytes for PyTorch's allocator. rungs: one for each set of switches, the one asked for first;
             each is worked out when something of it is asked for.
     """
 
@@ -366,6 +367,7 @@ class Plan:
     gpu: Gpu
     usable: int
     rungs: list[Rung]
+    room: int | None = None
 
     @property
     def asked(self) -> Rung:
@@ -436,10 +438,29 @@ class Plan:
         title += "; time without the host's own" * any(r.host for r in rungs)
         return Table(tuple(columns), list(zip(*columns.values(), strict=True)), title)
 
+    def reserved(self, rung: Rung | None = None, configuration: str = "expandable_segments:True") -> Reserved | None:
+        """What PyTorch's allocator makes of a rung, by default the best, in the memory that context and others leave; None on several
+        GPUs, whose streams no formula tells, and where nothing fits.
+
+        A rung is found by its peak. Where `.failed` is set here, it needs more than that: the next one, or a batch less.
+        """
+        rung = rung or self.best
+        if rung is None or rung.setup.distributed:
+            return None
+        if rung.counting:
+            return rung.counting.trace(rung.setup).on(self.gpu, configuration, self.room)
+        return budget(cast(Model, rung.model), rung.setup).on(self.gpu, configuration, self.room)
+
     def table(self) -> Table:
-        """The run as asked, and the cheapest set that fits in each precision."""
+        """The run as asked, and the cheapest set that fits in each precision, with what the allocator makes of those that fit."""
         found = [self.asked] + [r for p in self.precisions if (r := self.cheapest(p)) and r is not self.asked]
-        return self.show(found)
+        shown = self.show(found)
+        played = [self.reserved(rung) if rung.peak <= self.usable else None for rung in found]
+        if not any(played):
+            return shown
+        said = ["–" if p is None else "runs out, in pieces" if p.failed else units.text(p.reserved) for p in played]
+        rows = [(*row, text) for row, text in zip(shown.rows, said, strict=True)]
+        return Table((*shown.columns, "reserved, simulated"), rows, shown.caption)
 
     def as_dict(self) -> dict:
         """As JSON holds it."""
@@ -484,7 +505,8 @@ def counted(counting, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = 
     check_precision(setup, gpu)
     check_rates(gpu)
     counting.trace(setup)  # what it refuses, it refuses here
-    usable, described = (headroom or Headroom()).usable(gpu), counting.described
+    headroom = headroom or Headroom()
+    usable, room, described = headroom.usable(gpu), headroom.room(gpu), counting.described
     first = Rung(described, setup, gpu, counting=counting)
     chosen = product(
         _precisions(setup, gpu),
@@ -504,7 +526,7 @@ def counted(counting, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = 
             rungs.append(first)
         elif counting.takes(changed):
             rungs.append(Rung(described, changed, gpu, first, differs, counting))
-    return Plan(described, setup, gpu, usable, rungs)
+    return Plan(described, setup, gpu, usable, rungs, room)
 
 
 def plan(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None) -> Plan:
@@ -516,7 +538,8 @@ def plan(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None =
     check_precision(setup, gpu)
     check_rates(gpu)
     _updated(model, setup)  # refuses an optimizer whose time is not derived
-    usable, first = (headroom or Headroom()).usable(gpu), Rung(model, setup, gpu)
+    headroom = headroom or Headroom()
+    usable, room, first = headroom.usable(gpu), headroom.room(gpu), Rung(model, setup, gpu)
 
     def rungs_of(sets):
         for changed in sets:
@@ -524,12 +547,12 @@ def plan(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None =
             yield Rung(model, changed, gpu, first, switches) if switches else first
 
     precisions = list(_precisions(setup, gpu))
-    found = Plan(model, setup, gpu, usable, list(rungs_of(_sets(model, setup, precisions))))
+    found = Plan(model, setup, gpu, usable, list(rungs_of(_sets(model, setup, precisions))), room)
     for resort, precision in product(_resorts(setup), precisions):
         if found.best:
             break
         found = Plan(
-            model, setup, gpu, usable, found.rungs + list(rungs_of(_last_sets(model, setup, resort, precision)))
+            model, setup, gpu, usable, found.rungs + list(rungs_of(_last_sets(model, setup, resort, precision))), room
         )
     return found
 

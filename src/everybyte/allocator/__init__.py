@@ -7,12 +7,12 @@ It needs no PyTorch.
 
 from .blocks import Block
 from .driver import Driver
-from .playing import Request, Requests, Reserved, play
+from .playing import STEPS, Request, Requests, Reserved, play
 from .replay import ACTIONS, Replayed, before, replay
 from .settings import Settings, settings
 from .simulator import Allocator, OutOfMemory
 
 __all__ = [
-    "ACTIONS", "Allocator", "Block", "Driver", "OutOfMemory", "Replayed", "Request", "Requests", "Reserved", "Settings", "before",
+    "ACTIONS", "STEPS", "Allocator", "Block", "Driver", "OutOfMemory", "Replayed", "Request", "Requests", "Reserved", "Settings", "before",
     "play", "replay", "settings",
 ]  # fmt: skip

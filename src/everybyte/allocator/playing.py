@@ -148,19 +148,21 @@ class _Player:
     def run(self, requests: Iterable[Request], last: bool) -> int:
         """The most bytes reserved in one part; of the last, with what stood when the most was allocated."""
         allocator, here, most, top = self.allocator, self._here, self.allocator.reserved, -1
-        rounded = allocator.settings.rounded
+        rounded, malloc, free = allocator.settings.rounded, allocator.malloc, allocator.free
         for key, size, stream in requests:
             if size:
-                here.setdefault(key, []).append((allocator.malloc(size, stream), rounded(size)))
-                self._rounded += rounded(size)
-                most = max(most, allocator.reserved)
+                block = rounded(size)
+                here.setdefault(key, []).append((malloc(size, stream), block))
+                self._rounded += block
+                if allocator.reserved > most:
+                    most = allocator.reserved
                 if last and allocator.allocated > top:
                     top = allocator.allocated
                     self.look()
             elif here.get(key):
-                address, size = here[key].pop(0)
-                self._rounded -= size
-                allocator.free(address)
+                address, block = here[key].pop(0)
+                self._rounded -= block
+                free(address)
             if last:
                 self.live.append((allocator.requested, allocator.allocated, allocator.reserved))
         return most

@@ -1,6 +1,7 @@
 """What `PYTORCH_ALLOC_CONF` says, as far as it changes how many bytes the allocator takes or whether a request is refused."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from .. import checks
@@ -79,6 +80,8 @@ class Settings:
         """Bytes of the block that a request of `size` bytes is for. Source: `round_size`."""
         if size < ROUNDING:
             return ROUNDING
+        if not self._stepped:
+            return -(-size // ROUNDING) * ROUNDING
         steps = self.roundup_power2_divisions[min(max(size.bit_length() - 21, 0), INTERVALS - 1)]
         if steps > 1 and size > ROUNDING * steps:
             step = (1 << size.bit_length() - 1) // steps
@@ -90,6 +93,10 @@ class Settings:
         if size <= SMALL:
             return SMALL_SEGMENT
         return self.large_segment if size < LARGE else -(-size // LARGE_ROUNDING) * LARGE_ROUNDING
+
+    @cached_property
+    def _stepped(self):
+        return any(steps > 1 for steps in self.roundup_power2_divisions)
 
     @property
     def unsplit_from(self) -> int | float:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from html import escape
 from math import log2
+from typing import Any
 
 from .. import checks, units
 from ..catalog import Described
@@ -90,6 +91,7 @@ class Point(Followed):
         phases: live bytes between steps (`rest`), after each phase, and the most in the optimizer's step (`step`).
         moments: phase -> bytes of each part at its end. host: of each part in the memory of the CPU, after backward.
         marks: the end of a phase, or rest -> its place in the timeline. rank: of several GPUs the one that it is.
+        again: counts the step by a dry run; None where the derivation does not know its model.
     """
 
     witness = "derive"
@@ -106,6 +108,7 @@ class Point(Followed):
     rank: int = 0
     marks: dict[str, int] = field(default_factory=dict, repr=False)
     unrolled: Callable = field(default=lambda: ([], {}), repr=False)
+    again: Callable[[], Any] | None = field(default=None, repr=False)
 
     @cached_property
     def _whole(self):
@@ -138,6 +141,20 @@ class Point(Followed):
         unit = next((u for u in ("TiB", "GiB", "MiB", "KiB") if self.peak >= units.UNITS[u]), "B")
         title = f"{self.model.name}, {s.precision}, batch {s.batch:,}, sequence {s.sequence:,}: derived"
         return draw.timeline(self, title, unit)
+
+    def on(self, gpu, configuration="", memory: int | None = None):
+        """What PyTorch's allocator makes of the step on a GPU: a `Reserved`, as a dry run's `on` says it, which is run for it.
+
+        A formula knows how many bytes live at an instant; in which order they come and go, it does not keep.
+
+        Raises:
+            ValueError: where the derivation does not know its model.
+        """
+        if self.again is None:
+            raise ValueError(
+                f"derive.on: {self.model.name} is known by its formula alone; allowed: eb.dry_run(model, setup).on(gpu)"
+            )
+        return self.again().on(gpu, configuration, memory)
 
     @property
     def peak(self) -> int:
@@ -181,6 +198,7 @@ class Derivation:
         part_names: in order. refused: (range of batches, range of sequences, why) of what the model cannot take.
         how: how it was obtained, in words. checked: further dry runs that it was compared with: (layers, batch, sequence).
         letters: which of B and S the model's arguments have. rank: of several GPUs the one whose step it is.
+        again: from a setup to the dry run of its step; None where the model is not known any more.
     """
 
     model: Described
@@ -195,6 +213,7 @@ class Derivation:
     checked: tuple[tuple[int | None, int, int], ...]
     letters: str = "BS"
     rank: int = 0
+    again: Callable[[Setup], Any] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -229,10 +248,12 @@ class Derivation:
         moments = {m: self._parts(case.instants[i], sizes) for m, i in case.moments.items()}
         phases = {m: sum(parts.values()) for m, parts in moments.items()}
         phases["step"] = max(total(case.instants[i]) for i in case.step)
+        setup = self.setup.replace(batch=batch, sequence=sequence)
         return Point(
-            self.model, self.setup.replace(batch=batch, sequence=sequence), rounding, best, self._parts(best, sizes),
-            {m: phases[m] for m in PHASES}, moments, self._owners(best, sizes), self._host(case, exact), self.rank,
+            self.model, setup, rounding, best, self._parts(best, sizes), {m: phases[m] for m in PHASES}, moments,
+            self._owners(best, sizes), self._host(case, exact), self.rank,
             {m: case.instants[i].place for m, i in case.moments.items()}, partial(self._unrolled, case, sizes),
+            self.again and partial(self.again, setup),
         )  # fmt: skip
 
     def _unrolled(self, case, sizes):

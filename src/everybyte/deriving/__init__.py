@@ -12,7 +12,7 @@ from .. import checks
 from ..derivation import Derivation, Lettered
 from ..setup import Setup
 from . import cache
-from .looks import subject
+from .looks import inputs, subject
 from .solving import solve
 
 __all__ = ["Derivation", "Lettered", "derive"]
@@ -59,9 +59,17 @@ def derive(
         return in_letters(model, setup)
     found = subject(model, batch)
     kept = cache.place(model, setup, batch, rank) if keep else None
+
+    def again(setup):
+        from ..dryrun import dry_run
+
+        point = setup.batch, setup.sequence
+        made = batch(*point) if callable(batch) else inputs(batch, *point)
+        return dry_run(model, setup, batch=made, rank=rank)
+
     if kept and (derivation := cache.read(kept)):
-        return replace(derivation, setup=setup)
+        return replace(derivation, setup=setup, again=again)
     derivation = solve(found, setup, rank)
     if kept:
         cache.write(kept, derivation)
-    return derivation
+    return replace(derivation, again=again)

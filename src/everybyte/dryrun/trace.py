@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from .. import checks
-from ..allocator import Reserved, Settings, play
+from ..allocator import STEPS, Reserved, Settings, play
 from ..catalog import Described, Gpu
 from ..catalog import gpu as find_gpu
 from ..setup import Setup
@@ -143,7 +143,12 @@ class Trace(Followed):
         return self.on("h200").reserved
 
     def on(
-        self, gpu: Gpu | str, configuration: Settings | str = "", memory: int | None = None, clear: bool = False
+        self,
+        gpu: Gpu | str,
+        configuration: Settings | str = "",
+        memory: int | None = None,
+        steps: int = STEPS,
+        clear: bool = False,
     ) -> Reserved:
         """What PyTorch's allocator makes of it on a GPU: reserved bytes and what they are, from the first weight on.
 
@@ -153,8 +158,8 @@ class Trace(Followed):
 
         Args:
             gpu: of the catalog, by name too: how large cuBLAS's workspaces are. configuration: as `PYTORCH_ALLOC_CONF`.
-            memory: bytes that the process has; by default all that are asked for. clear: whether the cache is emptied after
-                each step.
+            memory: bytes that the process has; by default all that are asked for. steps: how many, the first among them.
+            clear: whether the cache is emptied after each.
         """
         gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
-        return play(requests(self, gpu.cublas_workspace), configuration, memory, gpu.memory, clear=clear)
+        return play(requests(self, gpu.cublas_workspace), configuration, memory, gpu.memory, steps, clear)

@@ -36,16 +36,20 @@ class _Asking:
     def __init__(self, course, values):
         self.operations = [operation for operation, _, _ in course.unrolled(values) if operation is not None]
         self._names, self._sizes = HELPERS | values, {}
+        self._known: dict[int, tuple[int, int]] = {}  # by the piece's identity: the operations keep them all
         self._held: dict[int, list[int]] = {}  # by bytes of one tensor: keys, the last taken at the end
         self._count = 0
         self._products = {o.name.removesuffix(_WEIGHT) for o in self.operations if o.name.endswith(_WEIGHT)}
 
     def _size(self, piece):
-        """(bytes of one tensor, how many)."""
-        if piece.key not in self._sizes:
-            size = _value(f"({factor(piece.numbers)})*({factor(piece.width)})", self._names)
-            self._sizes[piece.key] = size, _value(text(piece.count), self._names)
-        return self._sizes[piece.key]
+        """(bytes of one tensor, how many); a piece that comes again is known by itself, its like by its key."""
+        found = self._known.get(id(piece))
+        if found is None:
+            if piece.key not in self._sizes:
+                size = _value(f"({factor(piece.numbers)})*({factor(piece.width)})", self._names)
+                self._sizes[piece.key] = size, _value(text(piece.count), self._names)
+            found = self._known[id(piece)] = self._sizes[piece.key]
+        return found
 
     def take(self, piece, out):
         size, count = self._size(piece)
