@@ -5,11 +5,15 @@ And none reads or writes a reader's progress. Their kernels start with the book'
 
 import os
 import re
+import signal
 
 os.environ["EVERYBYTE_RECORD_ONLY"] = "1"
 os.environ["EVERYBYTE_PROGRESS"] = "off"
 # The tests' tensors are tiny: threads would wait for one another, and as many workers run beside as there are cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell starts what runs in its background deaf to Ctrl-C, and tests press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Modules that take longest, by name, those first: a worker takes a whole module, so that a long one at the end would keep the others
 #: waiting. Notebooks before the rest, since a kernel starts beside the others' work.
