@@ -75,6 +75,9 @@ def test_a_file_of_another_reference_is_rechecked_or_refused(here, tmp_path):
     assert (
         not found.stale and found.head["rechecked"] == 2 and path.read_text().splitlines()[1:] == today.splitlines()[1:]
     )
+    more = [*wanted, Configuration("test", SMALL, SETUP.replace(batch=3))]
+    added = rehearse_grid("h200", tmp_path, configurations=more, workers=1, say=lambda _: None)
+    assert added.head["rechecked"] == 2 and len(added.found) == 3  # what was only rechecked still says so
     wrong = old.replace(f'"requested": {next(iter(found.found.values())).requested}', '"requested": 5')
     path.write_text(wrong)
     with pytest.raises(ValueError, match=r"^rehearse\.recheck: 1 of 2 steps come out otherwise"):

@@ -224,6 +224,17 @@ def _crossed_sharding():
         yield "gpt2", changes
 
 
+def _families() -> Iterator[tuple[Model, dict]]:
+    """A Llama of 1B, with grouped heads: what each switch does to it. And an optimizer of matrices."""
+    llama, mixed = model("llama-3.2-1b"), {"sequence": 1024, "precision": "bf16-mixed"}
+    for choice in _crossed(batch=(4, 1), precision=("bf16-mixed", "bf16"), attention=ATTENTIONS[::-1]):
+        yield llama, mixed | choice
+    for switch in ({"checkpointing": "full"}, {"loss": "chunked"}, {"sharding": "zero3", "gpus": 64}):
+        yield llama, mixed | {"batch": 4} | switch
+    for choice in _crossed(sequence=(1024, 128), precision=("bf16-mixed", "fp32")):
+        yield model("gpt2"), {"batch": 8 if choice["sequence"] == 1024 else 1, "optimizer": "muon"} | choice
+
+
 def _times() -> Iterator[tuple[Model, dict, dict]]:
     """What each switch costs in time, on GPT-2 as on larger ones; fp32 also as most run it, by TF32."""
     gpt2, medium, large = map(model, SIZES[:3])
@@ -265,6 +276,7 @@ GROUPS: dict[str, Callable[[], Iterable[tuple]]] = {
     "masters": _masters,
     "small": _small,
     "odd": _odd,
+    "families": _families,
     "times": _times,
     "allocator": _allocator,
 }

@@ -187,7 +187,7 @@ def check_request(model, setup, *, warm_up=2, steps=5, points=0, tf32=False, lim
         )
     if not isinstance(setup, Setup):
         raise ValueError(f"measure.setup: {setup!r} is not a Setup; allowed: everybyte.Setup(...)")
-    if unlike := model.unlike_reference("gpt"):
+    if unlike := model.unlike_reference():
         raise ValueError(unlike)
     setup.check_model(model)
     checks.whole("measure", "warm_up", warm_up, 1, 1000)

@@ -22,15 +22,17 @@ MOVED, AROUND = 40, 0.4
 
 
 def flops_of_step(model: Model, tokens: int, sequence: int) -> int:
-    """Model FLOPs of one training step, recomputation left out: 6·N + 12·L·H·S for each token.
+    """Model FLOPs of one training step, recomputation left out: 6·N + 12·L·A·D·S for each token.
 
-    N: parameters that multiply (positions are only looked up, and so is the token table where the head is another matrix);
-    L layers of width H over sequences of S. Source: Chowdhery et al., PaLM (2022), appendix B. The causal mask's half of
+    N: parameters that multiply a token (positions are only looked up, and so is the token table where the head is another
+    matrix; of experts, those that it visits); L layers of A heads of width D over sequences of S. Source: Chowdhery et al., PaLM (2022), appendix B. The causal mask's half of
     attention counts as done, as there.
     """
     looked_up = model.learned_positions + (0 if model.tied else model.vocabulary)
-    multiplied = int(model.parameters) - looked_up * model.width
-    return tokens * (6 * multiplied + 12 * model.layers * model.width * sequence)
+    expert = (2 + model.gated) * model.width * model.expert_width
+    unvisited = model.mixture_layers * (model.experts - model.experts_per_token) * expert if model.experts else 0
+    multiplied = int(model.parameters) - looked_up * model.width - unvisited
+    return tokens * (6 * multiplied + 12 * model.layers * model.heads * model.head_width * sequence)
 
 
 def utilization(flops: int, milliseconds: float, gpu: str | None, setup: Setup) -> float | None:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from .. import units
 from ..adapters import adapted, as_it_is
 from ..catalog import Model
-from ..reference import GPT, Trainer
+from ..reference import FAMILIES, GPT, Trainer
 from ..reference.step import DTYPES
 from ..reference.text import text_batch
 from ..setup import Setup
@@ -159,10 +159,18 @@ def attention_kernel(model: Model, setup: Setup, device: torch.device) -> str | 
     """
     if device.type == "cpu" or setup.attention == "eager":
         return None
-    shape = 1, model.heads, min(setup.sequence, 128), model.width // model.heads
-    q, k, v = torch.empty((3, *shape), device=device, dtype=DTYPES[setup.dtypes.compute], requires_grad=True).unbind()
+    grouped = model.kv_heads < model.heads
+    q, k, v = (
+        torch.empty(
+            (1, heads, min(setup.sequence, 128), model.head_width),
+            device=device,
+            dtype=DTYPES[setup.dtypes.compute],
+            requires_grad=True,
+        )
+        for heads in (model.heads, model.kv_heads, model.kv_heads)
+    )
     try:
-        chosen = torch._fused_sdp_choice(q, k, v, None, setup.dropout, True)
+        chosen = torch._fused_sdp_choice(q, k, v, None, setup.dropout, True, enable_gqa=grouped)
     except RuntimeError:  # "Invalid backend": none of those that are switched on
         chosen = -1
     if chosen not in KERNELS:
@@ -253,7 +261,9 @@ class _Session:
     def prepare(self, warm_up):
         torch.manual_seed(self.recipe.seed if self.recipe else 0)
         with torch.device(self.meter.device):
-            module = GPT(self.model, self.setup).initialize()
+            module = FAMILIES[self.model.family](self.model, self.setup)
+            if isinstance(module, GPT):
+                module.initialize()
         module = adapted(module, self.setup)
         with as_it_is(module, self.setup):
             self.trainer = Learner(module, self.setup, self.recipe) if self.recipe else Trainer(module, self.setup)

@@ -149,7 +149,7 @@ def rehearse_grid(
     wanted = list(configurations) if configurations is not None else peaks(only)
     path = Path(out) / f"{found.name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    there = _there(path, head)
+    there, head = _there(path, head)
     todo = [c for c in wanted if (c.model, c.setup) not in there]
     failed = _Run(where, found, path, head, there).all(todo, workers, say)
     order = {(c.model, c.setup): number for number, c in enumerate(peaks())}
@@ -218,6 +218,7 @@ def peaks(only: Iterable[str] = ()) -> list[Configuration]:
 
 
 def _there(path, head):
+    """What a file has already, and its first line, which may say that it was rechecked."""
     part = path.with_suffix(".jsonl.part")
     for old in (part, path):
         if old.exists():
@@ -226,8 +227,8 @@ def _there(path, head):
             except ValueError:
                 continue
             if {name: said for name, said in shelf.head.items() if name != "rechecked"} == head:
-                return dict(shelf.found)
-    return {}
+                return dict(shelf.found), shelf.head
+    return {}, head
 
 
 def _write(path, head, rehearsals):
