@@ -282,3 +282,26 @@ def test_pytorchs_own_transformer_layer_makes_cudas_choices():
     casts = [a for a in trace.allocations if a.part == "casts"]
     assert sum(a.bytes for a in casts) == 2 * (matrices + 3 * 64 + 64 + 128 + 64)
     assert "_safe_softmax" not in names
+
+
+class Rows(torch.nn.Module):
+    """Rows by their numbers, and the largest of each."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(64, 32))
+
+    def forward(self, at):
+        return torch.topk(self.weight.exp()[at], 2).values.exp().sum()
+
+
+def test_backward_fills_its_zeros_in_place():
+    """As a rehearsal shows of CUDA's: under a dispatch mode autograd would make a second tensor, which no step has."""
+    trace = eb.dry_run(Rows, eb.Setup(optimizer="sgd"), batch={"at": ((1000,), torch.int64)})
+    backward = trace.operations[trace.marks["after_forward"] : trace.marks["after_backward"]]
+    assert not {"index_put", "scatter", "index_put_", "scatter_"} & {name for name, *_ in backward}
+    rows = [
+        a for a in trace.allocations if a.birth and a.bytes == 4 * 1000 * 32 and a.operation in ("new_zeros", "zeros")
+    ]
+    assert len(rows) == 1
+    assert len([a for a in trace.allocations if a.operation in ("new_zeros", "zeros") and a.bytes == 4 * 64 * 32]) == 1

@@ -18,6 +18,7 @@ from everybyte.formulas.workspaces import (
     table,
 )
 
+LLAMA, MIXTRAL = eb.model("llama-3.2-1b").replace(name="x", layers=1), eb.model("mixtral-8x7b")
 GPT2, MIXED = eb.model("gpt2"), eb.Setup(precision="bf16-mixed")
 
 
@@ -58,6 +59,28 @@ def test_by_hand():
     few = said(GPT2, eb.Setup(batch=3))
     assert few["embedding_backward"] == 0  # 3,072 tokens take another kernel
     assert few["cublaslt"] == 0
+
+
+def test_grouped_heads_by_hand():
+    # A Llama of 32 query and 8 key heads of 64: two gradients in 16 bits for all 32; no memory-efficient kernel for them.
+    assert said(LLAMA, MIXED)["flash_heads"] == 2 * 2 * 8 * 1024 * 32 * 64 and said(GPT2, MIXED)["flash_heads"] == 0
+    assert (
+        said(LLAMA, eb.Setup())["efficient_backward"]
+        == 0
+        == said(LLAMA, MIXED.replace(attention="eager"))["flash_heads"]
+    )
+
+
+def test_experts_by_hand():
+    # 1,024 tokens visit two of eight experts each: 2,048 numbers of 8 bytes, sorted within a block; 8,192: three more copies.
+    assert not {name for name in said(GPT2, MIXED) if name.startswith("experts")}
+    one, eight = (said(MIXTRAL, eb.Setup(precision="bf16", batch=b)) for b in (1, 8))
+    assert (one["experts_sort"], one["experts_ends"], one["experts_index"]) == (8 * 2048, 1023, 32 * 2048 + 1)
+    tiles = -(-16384 // 4608)
+    assert eight["experts_sort"] == 3 * 8 * 16384 + 8 * 2048 + 1024 * tiles + 511
+    assert eight["experts_index"] == (32 + 2 * 8) * 16384 + 2 * 2048 + 1024 * tiles + 511
+    assert one["experts_products"] == 60 * 8 + 512 * 132 and said(MIXTRAL, MIXED)["experts_products"] == 0
+    assert said(MIXTRAL, eb.Setup(precision="bf16"), eb.gpu("a100-80gb"))["experts_products"] == 0
 
 
 def test_heads_and_sequences_that_are_no_whole_tiles():
@@ -131,7 +154,7 @@ def test_a_kernel_s_own_memory_moves_the_peak_where_it_outweighs_what_is_live():
 @pytest.mark.parametrize(
     ("model", "rounding", "field"),
     [
-        (eb.model("llama-3.2-1b"), 1, "requested.model"), (GPT2, 512, "requested.rounding"),
+        (LLAMA.replace(heads=8, kv_heads=1, head_width=64, qkv_bias=True), 1, "Model.kv_heads × Model.head_width"), (GPT2, 512, "requested.rounding"),
         (eb.Model(name="odd", layers=1, width=96, heads=2, vocabulary=300, positions=8), 1, "Model.width"),
         (eb.Model(name="odd", layers=1, width=130, heads=2, vocabulary=300, positions=8), 1, "Model.width"),
     ],
@@ -139,3 +162,13 @@ def test_a_kernel_s_own_memory_moves_the_peak_where_it_outweighs_what_is_live():
 def test_what_the_terms_do_not_cover_is_refused(model, rounding, field):
     with pytest.raises(ValueError, match=f"^{field}: "):
         requested(eb.budget(model, eb.Setup(batch=1, sequence=8, attention="eager"), rounding), eb.gpu("h200"))
+
+
+def test_norms_of_many_narrow_heads_are_refused():
+    model = LLAMA.replace(qk_norm=True)
+    few, many = (eb.budget(model, eb.Setup(batch=1, sequence=s, precision="bf16")) for s in (2048, 4096))
+    assert requested(few, eb.gpu("h200"))[0] >= few.peak + 2 * 33_554_432  # 65,536 rows
+    with pytest.raises(
+        ValueError, match="^Model.head_width: 64, and sums over rows are known for multiples of 4, from 128 on"
+    ):
+        requested(many, eb.gpu("h200"))

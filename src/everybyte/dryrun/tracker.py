@@ -23,6 +23,9 @@ _IN_PLACE = {
     for packet in [getattr(aten, f"_foreach_{name}_")]
     for overload in (getattr(packet, o) for o in packet.overloads())
 }
+#: What autograd asks for under a dispatch mode, and what it does without one, into zeros that it has just made.
+_INTO = {aten.index_put.default: aten.index_put_.default, aten.scatter.src: aten.scatter_.src}
+_ZEROS = {"new_zeros", "zeros", "zeros_like"}
 #: FSDP's own that write into tensors they are given; the CPU's make padded copies within, CUDA's do not.
 _COPIES = ("fsdp::chunk_cat", "fsdp::split_with_sizes_copy")
 #: Of operations whose result depends on the values in a tensor.
@@ -210,6 +213,10 @@ class Tracker(TorchDispatchMode):
             # Where two gradients meet, autograd adds the second to the first in place if nobody else holds the first.
             # Under a dispatch mode it dares not, and would ask for a third tensor that a real step never has.
             return args[0].add_(args[1])
+        if in_backward and func in _INTO and self._is_new_zeros(args[0]):
+            # The backwards of indexing and of topk fill their zeros in place (`index_backward`, FunctionsManual.cpp;
+            # `value_selecting_reduction_backward`, ReduceOpsUtils.h), and dare not either.
+            return self.__torch_dispatch__(_INTO[func], types, args, kwargs)
         if func in _IN_PLACE and args[0][0].is_meta:
             return None  # nothing is allocated, and a check of hundreds of shapes would cost more than the rest
         if func.name() in _COPIES:
@@ -254,6 +261,10 @@ class Tracker(TorchDispatchMode):
                     self.allocations.append(scratch)
                     self.changes += [Change(scratch, "birth"), Change(scratch, "death")]
         return out
+
+    def _is_new_zeros(self, tensor):
+        allocation = self._live.get(tensor.untyped_storage()._cdata)
+        return allocation is not None and allocation.operation in _ZEROS and allocation.birth == self.now
 
     def _check_devices(self, func, args):
         """Raise where CUDA would: a kernel for tensors without data does not always look at its other tensors."""

@@ -14,8 +14,11 @@ from ..tables import Table
 from .registry import Formula, register
 from .symbols import (
     A,
+    A_kv,
     B,
     D,
+    E,
+    E_t,
     F,
     H,
     S,
@@ -23,6 +26,8 @@ from .symbols import (
     dropped,
     eager,
     ffn_bias,
+    fp16,
+    grouped,
     half,
     multiprocessors,
     norm_bias,
@@ -72,19 +77,27 @@ _head = Piecewise((_up(D, 32), D <= 128), (_up(D, 64), True))
 FLASH = _register(
     "flash_backward", "flash attention's backward: the query's gradient and the row sums, in fp32",
     "backward of one attention", 4 * half * (1 - eager) * B * A * _up(S, 128) * (_head + 1),
-    "16 bits; as many key heads as query heads; deterministic algorithms are off",
+    "16 bits; deterministic algorithms are off",
     source="PyTorch, aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd: dq_accum, softmax_d",
+)  # fmt: skip
+#: Whether some query heads share a key head: 1 or 0.
+_shared = Min(A - A_kv, 1)
+GROUPED_HEADS = _register(
+    "flash_heads", "flash attention's backward with grouped heads: keys' and values' gradients for every query head",
+    "backward of one attention", 2 * 2 * half * (1 - eager) * _shared * B * S * A * D,
+    "16 bits; they are added up into those of the key heads at its end",
+    source="PyTorch, aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd: dk_expanded, dv_expanded",
 )  # fmt: skip
 #: Its row sums: in the layout of the output, and again in the one that the kernel reads, where these differ.
 _deltas = 4 * B * A * S
 EFFICIENT = _register(
     "efficient_backward", "memory-efficient attention's backward: a product and its row sums; then the query's gradient in tiles",
     "backward of one attention",
-    (1 - half) * (1 - eager) * Max(
+    (1 - half) * (1 - eager) * (1 - _shared) * Max(
         4 * B * A * S * D + _deltas * (1 + Min(A - 1, 1)),
         _deltas + B * A * ceiling(S / queries) * ceiling(D / 64) * (4 * 64 * queries + 16),
     ),
-    "fp32; queries in tiles of 64, or of 128 where heads are wider than 64 and a block has 163 KiB of shared memory",
+    "fp32, as many key heads as query heads: others take the math kernel; queries in tiles of 64, or of 128 where heads are wider than 64 and a block has 163 KiB of shared memory",
     source="PyTorch, mem_eff_attention/kernel_backward.h (kKernelComputesDelta, workspace_size) and attention_backward.cu",
 )  # fmt: skip
 
@@ -167,8 +180,54 @@ RANDOM = _register(
     source="PyTorch, aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd",
 )  # fmt: skip
 
+#: Visits of tokens to experts; what CUB's sort of so many takes by passes of 8 bits: copies, counts of each digit, states.
+_visits = B * S * E_t
+
+
+def _radix(numbers, copies, passes):
+    return copies * _up(8 * numbers, 256) + 2048 * passes + 1024 * ceiling(numbers / tile) + 511
+
+
+#: Visits up to which CUB sorts within one block of threads: keys alone, and pairs.
+_ONE_BLOCK, _ONE_BLOCK_OF_PAIRS = 4096, 2304
+VISITS = _register(
+    "experts_sort", "the sort of the visits by expert: their numbers in order, and what CUB takes for 64 bits",
+    "a mixture layer's forward, once",
+    Piecewise((8 * _visits, _visits <= _ONE_BLOCK), (8 * _visits + _radix(_visits, 2, 8), True)),
+    "int64, as rehearsals of PyTorch 2.13 show", "tiles as rehearsals show them (`TILES`)",
+    source="PyTorch, aten/src/ATen/native/cuda/Sort.cpp; CUB, device/dispatch/dispatch_radix_sort.cuh",
+)  # fmt: skip
+ENDS = _register(
+    "experts_ends", "the running sum of the experts' visitors: what CUB scans with", "a mixture layer's forward, once",
+    Integer(1023), "up to 1,000 experts, as rehearsals of PyTorch 2.13 show",
+    source="PyTorch, aten/src/ATen/native/cuda/ScanUtils.cuh, scan_dim: cuda::cub::inclusive_scan",
+)  # fmt: skip
+
+
+def indexed(numbers, rows):
+    """Bytes that adding so many gradients to rows by their numbers takes: places, sorted, and what CUB sorts pairs with."""
+    passes = Piecewise((1, rows <= 2**8), (2, rows <= 2**16), (3, True))
+    copies = Piecewise((0, rows <= 2**8), (2, True))
+    return 32 * numbers + Piecewise((1, numbers <= _ONE_BLOCK_OF_PAIRS), (_radix(numbers, copies, passes), True))
+
+
+INDEXED = _register(
+    "experts_index", "backward of rows by their numbers: the places of the gradients, sorted, and CUB's sort of pairs",
+    "a mixture layer's backward, three times", indexed(_visits, _visits),
+    "int64; tokens' rows, fewer than visits, may take a pass less", "tiles as rehearsals show them (`TILES`)",
+    source="PyTorch, aten/src/ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel",
+)  # fmt: skip
+GROUPED = _register(
+    "experts_products", "grouped products in bf16 on Hopper: each group's sizes and pointers, and CUTLASS's workspace",
+    "one product of all experts", Piecewise((60 * E + grouped, half * (1 - fp16) * (4 - w) * grouped > 0), (0, True)),
+    "weights in bf16, two experts or more: in fp32, and on other GPUs, the products run one after another and take nothing",
+    source="PyTorch, aten/src/ATen/native/cuda/GroupMM.cu, bf16bf16_grouped_gemm_impl_sm90_sm100",
+)  # fmt: skip
+
+#: Of mixture layers alone.
+MIXTURE: tuple[Formula, ...] = (VISITS, ENDS, INDEXED, GROUPED)
 TERMS: tuple[Formula, ...] = (
-    CUBLAS, CUBLASLT, FLASH, SPLIT, RANDOM, EFFICIENT, BIAS, NORM, NORM_SUMS, SORT, UNIQUE, EMBEDDING,
+    CUBLAS, CUBLASLT, FLASH, GROUPED_HEADS, SPLIT, RANDOM, EFFICIENT, BIAS, NORM, NORM_SUMS, SORT, UNIQUE, EMBEDDING, *MIXTURE,
 )  # fmt: skip
 #: An H200's multiprocessors, and the threads of each.
 MULTIPROCESSORS, THREADS = 132, 2048
@@ -200,8 +259,13 @@ def cublas(gpu: Gpu) -> int:
 def said(model: Model, setup: Setup, gpu: Gpu | None = None) -> dict[str, int]:
     """What the sources say, in bytes, of each term: its name without `workspace.`. `gpu`: by default an H200."""
     machine = _machine(model, setup, gpu)
-    found = {term.name.partition(".")[2]: int(term.at(model, setup, **machine)) for term in TERMS}
+    found = {term.name.partition(".")[2]: int(term.at(model, setup, **machine)) for term in _of(model)}
     return found | ({"cublas": 2 * cublas(gpu)} if gpu else {})
+
+
+def _of(model):
+    """The terms that a model can have."""
+    return [term for term in TERMS if model.experts or term not in MIXTURE]
 
 
 def _machine(model, setup, gpu):
@@ -212,13 +276,13 @@ def _machine(model, setup, gpu):
     return {
         "multiprocessors": number, "threads": gpu.threads if known else THREADS,
         "tile": next((size for least, size in TILES.items() if major >= least), TILES[7]),
-        "splits": flash_splits(model, setup, number),
+        "splits": flash_splits(model, setup, number), "grouped_mm": 512 * number * (major == 9),
         "query_tile": 128 if model.head_width > 64 and (not known or gpu.shared_memory >= 163 * 1024) else 64,
     }  # fmt: skip
 
 
-#: What each linear layer of a GPT's block gives, in numbers a token, where it has a bias.
-_OUTPUTS = {"qkv": 3 * H, "q": H, "k": H, "v": H, "out": H, "up": F, "down": H}
+#: What each linear layer of a block gives, in numbers a token, where it has a bias.
+_OUTPUTS = {"qkv": 3 * H, "q": A * D, "k": A_kv * D, "v": A_kv * D, "out": H, "up": F, "down": H}
 
 
 def requested(found, gpu: Gpu) -> tuple[int, str]:
@@ -230,20 +294,38 @@ def requested(found, gpu: Gpu) -> tuple[int, str]:
         found: a budget, each tensor as asked for (`rounding` 1): its `operations` and `live` bytes are read. gpu: the catalog's.
 
     Raises:
-        ValueError: for what the terms do not cover: other models than GPTs, biases of widths that are under 128 or no multiples
-            of four, tensors rounded up.
+        ValueError: for what the terms do not cover: other models than the book's references, sums over rows of widths that are
+            under 128 or no multiples of four, tensors rounded up.
     """
     model, setup = found.model, found.setup
     if found.rounding != 1:
         raise ValueError(f"requested.rounding: {found.rounding}; allowed: 1, each tensor as it is asked for")
-    if unlike := model.unlike_reference("gpt"):
+    if unlike := model.unlike_reference():
         raise ValueError(f"requested.model: {unlike}")
-    if (model.width % 4 or model.width < 128) and (model.qkv_bias or model.out_bias or model.ffn_bias):
-        raise ValueError(f"Model.width: {model.width}, and the biases' sums are known for multiples of 4, from 128 on")
+    heads = {"Model.kv_heads × Model.head_width": model.kv_heads * model.head_width} if model.qkv_bias else {}
+    if model.qk_norm and setup.batch * setup.sequence * model.heads > 2**16:
+        heads["Model.head_width"] = model.head_width
+    wide = {"Model.width": model.width} if model.qkv_bias or model.out_bias or model.ffn_bias else {}
+    for name, width in (wide | heads).items():
+        if width % 4 or width < 128:
+            raise ValueError(f"{name}: {width}, and sums over rows are known for multiples of 4, from 128 on")
     takes = _scratch(model, setup, gpu)
     most = max(range(len(found.live)), key=lambda i: (found.live[i] + takes(found.operations[i][0]), -i))
     name, _, owner = found.operations[most]
     return 2 * cublas(gpu) + found.live[most] + takes(name), f"{name} ({owner})"
+
+
+#: Products of all experts, by the beginning of their operations' names; operations on visits, and their terms.
+_PRODUCTS = ("experts' gate and up", "experts' down")
+_VISITS = {"visits sorted": "experts_sort", "experts' ends": "experts_ends"}
+
+
+def _normed(rows, model, setup, machine):
+    """What the backward of a norm of each head takes, of so many rows: as a norm's of the whole width."""
+    values = {S: rows, B: 1, H: model.head_width}
+    values |= {multiprocessors: machine["multiprocessors"], threads: machine["threads"], norm_bias: 0}
+    values[w] = 4 if setup.dtypes.weights == "fp32" else 2
+    return sum(int(term.expr.subs(values)) for term in (NORM, NORM_SUMS))
 
 
 def _scratch(model, setup, gpu):
@@ -259,15 +341,39 @@ def _scratch(model, setup, gpu):
         if name == "flash attention":
             return terms["flash_split"] + terms["flash_dropout"]
         if name == "flash attention backward":
-            return terms["flash_backward"] + terms["efficient_backward"]
+            return terms["flash_backward"] + terms["flash_heads"] + terms["efficient_backward"]
+        if name in rows:
+            return int(indexed(visits, Integer(rows[name])).subs({tile: machine["tile"]}))
+        if (
+            name.startswith("experts' ")
+            and name.removesuffix(" input gradient").removesuffix(" weight gradient") in _PRODUCTS
+        ):
+            return terms["experts_products"]
+        if name in _VISITS:
+            return terms[_VISITS[name]]
+        if name in ("q norm backward", "k norm backward"):
+            heads = model.heads if name[0] == "q" else model.kv_heads
+            return _normed(tokens * heads, model, setup, machine)
         if name.endswith("norm backward") or (name.startswith("norm") and name.endswith("backward")):
             return terms["norm_backward"] + terms["norm_sums"]
         if name.endswith(" bias gradient"):
-            outputs = _OUTPUTS[name.removesuffix(" bias gradient")].subs({H: model.width, F: model.ffn_width})
+            layer = name.removesuffix(" bias gradient")
+            if (
+                layer not in _OUTPUTS
+            ):  # a sum over the other side of a product, as of experts' weights: no rows to add up
+                return 0
+            sizes = {H: model.width, F: model.ffn_width, A: model.heads, A_kv: model.kv_heads, D: model.head_width}
+            outputs = _OUTPUTS[layer].subs(sizes)
             values = {multiprocessors: machine["multiprocessors"], threads: machine["threads"]}
             return int(summed(outputs, Integer(tokens)).subs(values))
         return 0
 
+    visits = Integer(tokens * model.experts_per_token)
+    rows = {
+        "visits back in order backward": visits,
+        "visits' weights sorted backward": visits,
+        "visits' rows backward": tokens,
+    }
     gradient = model.vocabulary * model.width * (2 if setup.dtypes.weights != "fp32" else 4)
     return takes
 
@@ -275,5 +381,5 @@ def _scratch(model, setup, gpu):
 def table(model: Model, setup: Setup, gpu: Gpu | None = None) -> Table:
     """Each term: when it lives, what the budget counts, and what its source says, in bytes."""
     says = said(model, setup, gpu)
-    rows = [[t.title, WHEN[t.name], WHY, says[t.name.partition(".")[2]]] for t in TERMS]
+    rows = [[t.title, WHEN[t.name], WHY, says[t.name.partition(".")[2]]] for t in _of(model)]
     return Table(["what a kernel takes for itself", "while", "counted", "its source says (B)"], rows)

@@ -57,16 +57,13 @@ def _visit(network, path, tokens, weights, chosen):
 
 
 def _largest(scores, count):
-    """Of each row the largest, and where they are: backward scatters into a tensor of zeros."""
+    """Of each row the largest, and where they are: backward scatters into zeros, in place."""
     shape, found = scores.shape, (*scores.shape[:-1], count)
     values, indices = several(scores.tape, "largest", (found, scores.type), (found, INT64))
 
     def run(node, grads):
         read = unpacked(node)  # noqa: F841
-        zeros = new(grads[0].tape, "zeros for the largest's gradient", shape, grads[0].type)
-        made = new(grads[0].tape, "largest backward", shape, grads[0].type)
-        del zeros
-        return [made]
+        return [new(grads[0].tape, "largest backward", shape, grads[0].type)]  # zeros, filled in place
 
     record(values, "largest", run, [scores], results=[indices])
     return values, indices
@@ -117,17 +114,14 @@ def _normalized(weights, total):
 
 
 def _indexed(x, index, title):
-    """Rows of a tensor by their numbers; backward puts gradients into a tensor of zeros."""
+    """Rows of a tensor by their numbers; backward adds gradients to zeros, in place."""
     before = x.shape
     saved = save(x.tape, [x], index)
     out = new(x.tape, title, (*index.shape, *before[1:]), x.type)
 
     def run(node, grads):
         read = unpacked(node)  # noqa: F841
-        zeros = new(grads[0].tape, f"zeros for {title}", before, grads[0].type)
-        made = new(grads[0].tape, f"{title} backward", before, grads[0].type)
-        del zeros
-        return [made]
+        return [new(grads[0].tape, f"{title} backward", before, grads[0].type)]  # zeros, filled in place
 
     record(out, title, run, [x], saved)
     return out
