@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from everybyte import explore
-from everybyte.explore import allocator, courses
+from everybyte.explore import allocator, courses, segments
 
 NAMES = ("precision", "step", "checkpointing", "planning", "batches", "sharding")
 
@@ -23,6 +23,13 @@ def main():
     made = sys.modules[allocator.__module__]
     rows = [f"{json.dumps(label)}: {json.dumps(made.simulate(run, made.SETTINGS))}" for label, run in made.RUNS.items()]
     Path(made.__file__).with_name(made.FILE).write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
+    rows = [f"{json.dumps(label)}: {moments(configuration)}" for label, configuration in segments.PLAYED.items()]
+    Path(segments.__file__).with_name(segments.FILE).write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
+
+
+def moments(configuration):
+    """A step's moments as the file has them."""
+    return json.dumps([m.packed(["requested"]) for m in segments.play_step(configuration)], separators=(",", ":"))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ EXPLORERS = {
     "optimizers": explore.optimizers,
     "allocator": explore.allocator,
     "allocations": explore.allocations,
+    "played": explore.played,
     "memory_map": lambda: explore.memory_map(example.left()),
 }
 PAGE = Path(__file__).with_name("page.mjs").read_text(encoding="utf-8")

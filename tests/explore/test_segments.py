@@ -1,14 +1,21 @@
 """A reader's own requests, a snapshot's map, an uploaded file: what is decided, what is refused, what is shown."""
 
+import json
 import pickle
+import sys
 from datetime import UTC, datetime
+from importlib import resources
 
 import pytest
+from explorers import moments
 
+import everybyte as eb
 from everybyte import explore
 from everybyte.allocator import Allocator
 from everybyte.evidence import example
-from everybyte.explore.segments import PARTS, STORY, requests, unpacked
+from everybyte.explore.segments import BETWEEN, FILE, PARTS, PLAYED, STORY, requests, unpacked
+
+allocator = sys.modules["everybyte.explore.allocator"]
 
 MIB = 2**20
 
@@ -108,3 +115,26 @@ def test_an_uploaded_snapshot_is_shown_and_a_hostile_one_refused(tmp_path):
     give("evil", pickle.dumps(Evil()))
     assert "names" in upload.said.value and len(upload.children) == 2 and not (tmp_path / "ran").exists()
     assert "choose the file" in upload._repr_mimebundle_()[0]["text/plain"]
+
+
+@pytest.mark.parametrize("label", PLAYED)
+def test_the_stored_step_is_what_would_be_played_today(label):
+    """Where this fails, tools/explorers.py writes the file anew."""
+    stored = json.loads(resources.files("everybyte.explore").joinpath(FILE).read_text(encoding="utf-8"))
+    assert stored[label] == json.loads(moments(PLAYED[label]))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("label", allocator.RUNS)
+def test_the_stored_numbers_are_what_would_be_simulated_today(label):
+    assert allocator.stored()[label] == allocator.simulate(allocator.RUNS[label], allocator.SETTINGS)
+    assert allocator.stored().keys() == allocator.RUNS.keys()
+
+
+def test_the_steps_last_moments_are_the_budgets_own():
+    """The second step's end has what the dry run's simulation has at rest, and the first takes less."""
+    explorer = explore.played()
+    told = explorer.kind.moments[0]
+    trace = eb.dry_run(eb.model("gpt2"), eb.Setup(precision="bf16-mixed")).on("h200")
+    assert told[-1].counts == trace.live[-1] and told[-1].counts[2] == trace.steps[2]
+    assert told[BETWEEN + 1].label == "the end of the first step" and told[BETWEEN + 1].counts[2] == trace.steps[1]

@@ -16,7 +16,7 @@ from .parameters import parameters
 from .pictures import Lines, Ranges, Stack
 from .planning import planning
 from .precision import precision
-from .segments import allocations, memory_map
+from .segments import allocations, memory_map, played
 from .sharding import sharding
 from .states import states
 from .step import step
@@ -44,6 +44,7 @@ __all__ = [
     "optimizers",
     "parameters",
     "planning",
+    "played",
     "precision",
     "reset",
     "shared",

@@ -1,8 +1,11 @@
 """Explorers of segments and their blocks, moment by moment: a reader's own requests, a snapshot, a training step played."""
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
 
 from .. import checks, draw, units
 from ..allocator import Allocator, OutOfMemory, settings
@@ -333,3 +336,59 @@ def _row(memory, address, size, inside):
     if at < address + size:
         row.append((address + size - at, 0, "", ""))
     return row
+
+
+# -- a training step
+
+#: The file of the moments of a step, beside this one: made by `tools/explorers.py`.
+FILE = "played.json"
+#: Label -> `PYTORCH_ALLOC_CONF`, under which the step is played.
+PLAYED = {"PyTorch's defaults": "", "expandable_segments:True": "expandable_segments:True"}
+#: How many moments of the first step and of the second are kept, between their ends.
+BETWEEN = 10
+
+
+def play_step(configuration: str) -> list[Moment]:
+    """The segments of GPT-2's first two steps, bf16 autocast, 8 × 1,024 tokens, on an H200: from a dry run."""
+    from ..catalog import gpu, model
+    from ..dryrun import dry_run
+    from ..dryrun.requests import requests as of
+    from ..setup import Setup
+
+    asked = of(dry_run(model("gpt2"), Setup(precision="bf16-mixed")), gpu("h200").cublas_workspace)
+    allocator, here, found = Allocator(configuration), {}, []
+    for name, part in (("weights", asked.beginning), ("first step", asked.first), ("second step", asked.steady)):
+        places = {
+            len(part),
+            *(round(i * len(part) / (BETWEEN + 1)) for i in range(1, BETWEEN + 1) if name != "weights"),
+        }
+        for number, (key, size, stream) in enumerate(part, 1):
+            if size:
+                here.setdefault(key, []).append(allocator.malloc(size, stream))
+            elif here.get(key):
+                allocator.free(here[key].pop(0))
+            if number in places:
+                label = (
+                    f"{name}, request {number:,} of {len(part):,}" if number < len(part) else f"the end of the {name}"
+                )
+                rows = standing(allocator, lambda address: ("requested", ""))
+                counts = allocator.requested, allocator.allocated, allocator.reserved
+                found.append(moment(label, rows, counts, merge=True))
+    return found
+
+
+@cache
+def _stored():
+    return json.loads(resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8"))
+
+
+def played() -> Explorer:
+    """GPT-2's first two steps, played through the allocator: the segments as they fill, under two settings."""
+    names = ["requested"]
+    moments = [[unpacked(said, names) for said in _stored()[label]] for label in PLAYED]
+    controls = [
+        Choice("setting", "setting", {label: {"setting": i} for i, label in enumerate(PLAYED)}),
+        Slider("moment", "moment", 0, len(moments[0]) - 1, len(moments[0]) - 1),
+    ]
+    presets = {"After the weights": {"moment": 0}, "The end of the first step": {"moment": BETWEEN + 1}}
+    return Explorer("GPT-2's segments, two steps", controls, Map(moments), presets)
