@@ -1,5 +1,5 @@
 """What the book promises of speed and agreement, measured: `make bench` (all), or `bench.py` and one of speed, deriving,
-derivations (of Hugging Face configurations: half an hour), grid.
+evidence, reserved (beside every shipped rehearsal), derivations (of Hugging Face configurations: half an hour), grid.
 
 Times depend on the machine; what counts is the ratio to PyTorch's MemTracker, taken in the same run.
 """
@@ -108,11 +108,82 @@ def deriving():
     print(Table(["what", "seconds", "bound"], [[what, f"{taken:.6f}", bound] for what, taken, bound in rows]))
 
 
+def evidence():
+    """Times of the simulator, of a snapshot and of the monitor, beside their bounds."""
+    import pickle
+    import tempfile
+    from pathlib import Path
+
+    import torch
+
+    from everybyte.dryrun.requests import requests
+
+    trace = eb.dry_run(eb.model("gpt2-xl"), eb.Setup(batch=8, sequence=1024, precision="bf16-mixed"))
+    asked = requests(trace, eb.gpu("h200").cublas_workspace)
+    count = len(asked.beginning) + len(asked.first) + 2 * len(asked.steady)
+    played = seconds(lambda: trace.on("h200"), 3)
+    rows = [(f"gpt2-xl's beginning and three steps, {count:,} requests, played", played, "")]
+    rows.append(("of it one step", played * len(asked.steady) / count, "0.5 s"))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "large.pickle"
+        path.write_bytes(pickle.dumps(snapshot_of(100_000)))
+        read = seconds(lambda: eb.draw.png(eb.snapshot(path, progress=False).main.figure()), 3)
+        rows.append((f"a snapshot of 100,000 events, {path.stat().st_size / 1e6:.0f} MB, read and drawn", read, "5 s"))
+    net = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)])
+    optimizer = torch.optim.AdamW(net.parameters())
+    start = time.perf_counter()
+    with eb.Monitor(device="cpu") as monitor:
+        for _ in range(100):
+            net(torch.ones(256, 1024)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    elapsed = time.perf_counter() - start
+    print(Table(["what", "seconds", "bound"], [[what, f"{taken:.4f}", bound] for what, taken, bound in rows]))
+    print(
+        f"the monitor's share of {elapsed / 100 * 1e3:.1f} ms a step on the CPU: {monitor.spent / elapsed:.3%}; bound 1 %"
+    )
+
+
+def snapshot_of(count):
+    """A snapshot with so many events, with frames as deep as a training script's."""
+    frames = [
+        [{"filename": f"/x/{i % 13}.py", "line": i % 100, "name": f"f{d}"} for d in range(12)] for i in range(200)
+    ]
+    events, mib = [], 2**20
+    for i in range(count // 2):
+        event = {"size": mib, "stream": 0, "frames": frames[i % 200]}
+        events.append(event | {"action": "alloc", "addr": i % 400 * mib})
+        events.append(event | {"action": "free_requested", "addr": (i - 300) % 400 * mib})
+    block = {"size": mib, "requested_size": mib, "state": "active_allocated", "frames": []}
+    segment = {"address": 0, "total_size": 300 * mib, "allocated_size": 300 * mib, "blocks": [block] * 300}
+    return {"segments": [segment], "device_traces": [events]}
+
+
+def reserved(shelf="h200"):
+    """What dry runs say that the allocator reserves, beside each shipped rehearsal that came to its end."""
+    from everybyte.rehearsal import shipped
+
+    found, rows = [r for r in shipped(shelf).found.values() if not r.oom], []
+    for rehearsal in tqdm(found):
+        said = eb.dry_run(rehearsal.model, rehearsal.setup).on(shelf).reserved
+        rows.append((said / rehearsal.reserved - 1, rehearsal))
+    within = [sum(abs(off) <= share for off, _ in rows) for share in (0.01, 0.02, 0.05)]
+    print(
+        f"{len(rows)} rehearsed steps on {shelf}: reserved within 1, 2, 5 %: {', '.join(map(str, within))}; bound: 95 % within 2 %"
+    )
+    for off, r in sorted(rows, key=lambda row: -abs(row[0]))[: len(rows) - within[1]]:
+        print(f"  {off:+.1%} {r.reserved:,} B {r.model.name} {r.setup}")
+
+
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or ["speed", "deriving", "derivations", "grid"]
+    wanted = sys.argv[1:] or ["speed", "deriving", "evidence", "reserved", "derivations", "grid"]
     if "speed" in wanted:
         speed()
     if "deriving" in wanted:
         deriving()
+    if "evidence" in wanted:
+        evidence()
+    if "reserved" in wanted:
+        reserved()
     wrong = derivations.main([]) if "derivations" in wanted else 0
     sys.exit(wrong or (agreement() if "grid" in wanted else 0))
