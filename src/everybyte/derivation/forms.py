@@ -70,9 +70,9 @@ class Form:
             return 0
         return int(self.terms[0][1]) if len(self.terms) == 1 and self.terms[0][0] == ONE else None
 
-    def text(self) -> str:
-        """In Python."""
-        return sum_text(dict(self.terms))
+    def text(self, whole: str = "") -> str:
+        """In Python; `whole`: how else a quotient that is rounded down is said, as "whole({0}, {1})"."""
+        return sum_text(dict(self.terms), whole)
 
     def as_list(self) -> list:
         """As JSON holds it."""
@@ -100,22 +100,23 @@ def _whole(value):
     return value
 
 
-def sum_text(terms: dict, divide: str = "//") -> str:
+def sum_text(terms: dict, whole: str = "") -> str:
     """A sum of monomials as a Python expression in B and S; whole numbers stay whole."""
+    whole = whole or "(({0}) // {1})"
     if not terms:
         return "0"
     under = _common(terms.values())
-    parts = [_product_text(m, int(c * under)) for m, c in terms.items()]
+    parts = [_product_text(m, int(c * under), whole) for m, c in terms.items()]
     text = " + ".join(parts)
-    return text if under == 1 else f"({text}) {divide} {under}"
+    return text if under == 1 else whole.format(text, under)
 
 
-def _product_text(monomial, coefficient):
+def _product_text(monomial, coefficient, whole):
     factors = [str(coefficient)] if coefficient != 1 or monomial == ONE else []
     factors += ["B"] * monomial.b + ["S"] * monomial.s
     for q, power in monomial.quotients:
         inside = "*".join(q.letters)
-        factors += [f"(({inside} + {q.plus}) // {q.by})"] * power
+        factors += [whole.format(f"{inside} + {q.plus}", q.by)] * power
     return "*".join(factors)
 
 

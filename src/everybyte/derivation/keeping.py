@@ -42,6 +42,7 @@ def _case(c):
         "moments": c.moments,
         "course": {
             "operations": [list(o) for o in c.course.operations],
+            "places": list(c.course.places),
             "changes": [[list(pair) for pair in changed] for changed in c.course.changes],
             "repeats": [list(r) for r in c.course.repeats],
         },
@@ -52,7 +53,8 @@ def _course(said, columns):
     """The operations that were written; ValueError where they are none."""
     operations = tuple((str(name), str(phase), str(owner)) for name, phase, owner in said["operations"])
     changes = tuple(tuple((c, n) for c, n in changed) for changed in said["changes"])
-    if len(changes) != len(operations) or any(
+    places = tuple(map(str, said["places"]))
+    if not len(changes) == len(operations) == len(places) or any(
         type(c) is not int or type(n) is not int or not 0 <= c < columns for changed in changes for c, n in changed
     ):
         raise ValueError("derive: changes of other operations or columns")
@@ -61,7 +63,7 @@ def _course(said, columns):
         if not done <= start <= start + (1 + (times > 1)) * length <= len(operations) or times < 1:
             raise ValueError("derive: what repeats is no part of the step")
         done = start + (1 + (times > 1)) * length
-    return Course(operations, changes, repeats)
+    return Course(operations, places, changes, repeats)
 
 
 def read(said: dict, model):

@@ -243,7 +243,9 @@ def cases(derivation, expression):
     for case in derivation.cases:
         mine = main if case is derivation.main else expression(case)
         at = {x: r.low for x, r in zip(symbols(), (case.batch, case.sequence), strict=True) if r.single}
-        if mine != main and mine.subs(at) != main.subs(at):
+        # pieces are not put in: sympy would compare them all again, for minutes
+        compared = not (mine.has(sympy.Piecewise) or main.has(sympy.Piecewise))
+        if mine != main and not (compared and mine.subs(at) == main.subs(at)):
             pieces.append((mine, sympy.And(_condition(case.batch, "B"), _condition(case.sequence, "S"))))
     return sympy.Piecewise(*pieces, (main, True), evaluate=False) if pieces else main
 
@@ -324,13 +326,45 @@ def javascript(derivation, rounding):
         texts = list(dict.fromkeys(_sum_text(derivation, case.instants[i], rounding) for i in case.rounded))
         texts = [_script(t) for t in texts]
         lines = [_script(line) for line in _rounded(derivation, case, rounding)]
-        test = " && ".join(
-            t.replace(" <= B <= ", " <= B && B <= ").replace(" <= S <= ", " <= S && S <= ").replace(" and ", " && ")
-            for t in (_range_text("B", case.batch), _range_text("S", case.sequence))
-        ).replace("==", "===").replace("!=", "!==")  # fmt: skip
+        test = _test(case)
         before = "".join(f"const {line}; " for line in lines)
         pieces.append(f"if ({test}) {{ {before}return Math.max({', '.join(texts)}); }} ")
     return "(v) => { const B = v.batch, S = v.sequence; " + "".join(pieces) + "return NaN; }"
+
+
+def at_the_peak(derivation, columns=None):
+    """(Python function of batch and sequence, JavaScript of an object with both): bytes of some columns at the peak.
+
+    Without columns, the number of the case that holds.
+    """
+    lines, script = ["def program(B, S):"], ""
+    for number, case in enumerate(derivation.cases):
+        chosen = [case.instants[i] for i in case.peak]
+        totals = [sum_text(derivation.sum_of(i)) for i in chosen]
+        said = [str(number)] if columns is None else [sum_text(derivation.sum_of(i, columns=columns)) for i in chosen]
+        one = said[0] if len(set(said)) == 1 else ""
+        test = [_range_text(letter, r) for letter, r in (("B", case.batch), ("S", case.sequence))]
+        lines.append(f"    if {test[0]} and {test[1]}:")
+        if one:
+            lines.append(f"        return {one}")
+        else:
+            lines.append(f"        live = [{', '.join(totals)}]")
+            lines.append(f"        return [{', '.join(said)}][live.index(max(live))]")
+        body = f"return {_script(one)};" if one else (
+            f"const live = [{', '.join(map(_script, totals))}]; "
+            f"return [{', '.join(map(_script, said))}][live.indexOf(Math.max(...live))];"
+        )  # fmt: skip
+        script += f"if ({_test(case)}) {{ {body} }} "
+    lines.append("    raise ValueError(f'derive: no case holds at batch {B}, sequence {S}')")
+    return _function("\n".join(lines) + "\n"), f"(v) => {{ const B = v.batch, S = v.sequence; {script}return NaN; }}"
+
+
+def _test(case):
+    """Whether a case holds, in JavaScript."""
+    return " && ".join(
+        t.replace(" <= B <= ", " <= B && B <= ").replace(" <= S <= ", " <= S && S <= ").replace(" and ", " && ")
+        for t in (_range_text("B", case.batch), _range_text("S", case.sequence))
+    ).replace("==", "===").replace("!=", "!==")  # fmt: skip
 
 
 def _script(text):

@@ -1,6 +1,6 @@
 """What `derive` returns: peak, parts and phases of a step as functions of batch and sequence."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from html import escape
@@ -369,9 +369,25 @@ class Derivation:
         """The parts at the peak as sympy expressions: where several instants can be the peak, by pieces."""
         return {part: printing.cases(self, lambda case, part=part: self._piece(case, part)) for part in self.part_names}
 
-    def _piece(self, case, part):
+    def _piece(self, case, part=None, columns=None):
         chosen = [case.instants[i] for i in case.peak]
-        return printing.by_highest([(self.expression(i), self.expression(i, part)) for i in chosen])
+        return printing.by_highest([(self.expression(i), self.expression(i, part, columns)) for i in chosen])
+
+    def at_the_peak(self, part: str | None = None, owners: Container[str] | None = None):
+        """(Python function of batch and sequence, JavaScript of an object with both): bytes of a part at the peak.
+
+        Args:
+            part: None for the number of the case that holds. owners: whose, by default everybody's.
+        """
+        if part is None:
+            return printing.at_the_peak(self)
+        mine = (i for i, c in enumerate(self.columns) if not c.host and c.part == part)
+        return printing.at_the_peak(self, {i for i in mine if owners is None or self.columns[i].owner in owners})
+
+    def places(self, batch: int, sequence: int) -> list[str]:
+        """Of each operation of a step where in the step it is, in words."""
+        course = self.case(batch, sequence).course
+        return [course.places[n] for n in course.every_change()[0]]
 
     @cached_property
     def phases(self) -> dict:
@@ -387,16 +403,16 @@ class Derivation:
 
         return {name: of(name) for name in PHASES}
 
-    def expression(self, instant: Instant, part: str | None = None):
-        """The live bytes of an instant, or of one part there, as a sympy expression."""
-        return printing.expression(self.sum_of(instant, part))
+    def expression(self, instant: Instant, part: str | None = None, columns: Container[int] | None = None):
+        """The live bytes of an instant, or of one part or some columns there, as a sympy expression."""
+        return printing.expression(self.sum_of(instant, part, columns))
 
-    def sum_of(self, instant: Instant, part: str | None = None) -> dict:
+    def sum_of(self, instant: Instant, part: str | None = None, columns: Container[int] | None = None) -> dict:
         """The same as coefficients of monomials."""
         counts = {}
         for c, n in instant.counts:
             column = self.columns[c]
-            if not column.host and part in (None, column.part):
+            if not column.host and part in (None, column.part) and (columns is None or c in columns):
                 counts[self.forms[column.form]] = counts.get(self.forms[column.form], 0) + n
         return combine(counts)
 
@@ -468,11 +484,11 @@ class Derivation:
 
         return regions(self, sequences, batches, gpu)
 
-    def explore(self, gpu=None):
-        """The explorer of this formula: batch, sequence and GPU as sliders."""
+    def explore(self, gpu=None, view: str = "parts"):
+        """The explorer of this formula: batch, sequence and GPU as sliders. `view`: as for `explore.model`."""
         from ..explore import model
 
-        return model(self, gpu)
+        return model(self, gpu, view)
 
     def as_dict(self) -> dict:
         """As JSON holds it: coefficients in whole numbers."""

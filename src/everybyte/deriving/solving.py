@@ -360,13 +360,29 @@ class _Solving:
         return Case(
             batch, sequence, tuple(self._instant(rows[i]) for i in kept), _numbers(peak, number),
             _numbers(rounded, number), _numbers(step, number), {m: number[i] for m, i in marks.items()},
-            _course(rows, repeats),
+            self._every(rows, repeats),
         )  # fmt: skip
 
-    def _instant(self, row):
-        place = Trace(None, self.setup, [(row.operation, row.phase, row.owner)], [], {}, heads=self.first.trace.heads)
+    def _every(self, rows, repeats):
+        """All instants as changes from one to the next."""
+        changes, before = [], {}
+        for row in rows:
+            changed_ = {c for c, _ in row.counts.items() ^ before.items()}
+            changes.append(tuple((c, row.counts.get(c, 0) - before.get(c, 0)) for c in sorted(changed_)))
+            before = row.counts
+        operations = tuple((row.operation, row.phase, row.owner) for row in rows)
+        return Course(operations, tuple(map(self._place, rows)), tuple(changes), tuple(repeats))
+
+    def _place(self, row):
+        """Where in the step, in words."""
+        operations = [(row.operation, row.phase, row.owner)]
+        place = Trace(None, self.setup, operations, [], {}, heads=self.first.trace.heads)
         place.__dict__["peak_operation"] = 0
-        return Instant(row.operation, row.phase, row.owner, place.peak_at, row.place, tuple(sorted(row.counts.items())))
+        return place.peak_at
+
+    def _instant(self, row):
+        counts = tuple(sorted(row.counts.items()))
+        return Instant(row.operation, row.phase, row.owner, self._place(row), row.place, counts)
 
     def _derivation(self, cases, refused, how):
         columns = tuple(Column(*key) for key in self.columns)
@@ -437,16 +453,6 @@ class _Refusal(str):
 
 def _first_line(error):
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _course(rows, repeats):
-    """All instants as changes from one to the next."""
-    changes, before = [], {}
-    for row in rows:
-        changed_ = {c: row.counts[c] - before.get(c, 0) for c in {*row.counts, *before}}
-        changes.append(tuple(sorted((c, n) for c, n in changed_.items() if n)))
-        before = row.counts
-    return Course(tuple((r.operation, r.phase, r.owner) for r in rows), tuple(changes), tuple(repeats))
 
 
 def _numbers(found, number):

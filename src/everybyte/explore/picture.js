@@ -187,7 +187,7 @@ const courses = {
           const mark = c.marks.includes(name);
           if (mark) marks[name] = ops.length;
           if (mark || taken.length) {
-            ops.push([name, place, owner.startsWith("blocks.") ? block + segment * (v.segment ?? 1) + 1 : 0]);
+            ops.push([name, place, c.named ? owner : owner.startsWith("blocks.") ? block + segment * (v.segment ?? 1) + 1 : 0]);
             course.push({ ...live });
           }
           courses.take(live, freed, size, -1);
@@ -484,13 +484,13 @@ const timeline = {
   parts: (spec, r) => Object.keys(spec.labels).filter((p) => r.course[r.at][p]).map((p) => [p, r.course[r.at][p]]),
   instant(spec, r) {
     const [name, moment, owner] = r.ops[r.at];
-    const where = owner ? `, block ${owner} of ${r.v.layers}` : "";
-    const what = (name === moment ? name.replaceAll("_", " ") : `${moment}${where}, ${name}`) + (r.at === r.top ? " (the peak)" : "");
+    const where = !owner ? "" : spec.courses.named ? `, module ${owner}` : `, block ${owner} of ${r.v.layers}`;
+    const what = (name === moment || r.marks[name] === r.at ? name.replaceAll("_", " ") : `${moment}${where}, ${name}`) + (r.at === r.top ? " (the peak)" : "");
     const inside = timeline.parts(spec, r).map(([p, x]) => `${spec.labels[p]} ${amount(x, "B")}`).join(", ");
     return `Operation ${grouped(String(r.at))} of ${grouped(String(r.last))}, ${what}: ${inside}; ${amount(r.total[r.at], "B")} in all.`;
   },
   describe(spec, r) {
-    return `${r.subject}, batch ${grouped(String(r.v.batch))}, sequence ${grouped(String(r.v.sequence))}: the peak of `
+    return `${r.subject ? `${r.subject}, ` : ""}batch ${grouped(String(r.v.batch))}, sequence ${grouped(String(r.v.sequence))}: the peak of `
       + `${amount(r.total[r.top], "B")} is in ${r.ops[r.top][1]}. ${timeline.instant(spec, r)}`;
   },
   change(spec, a, b, what) {
@@ -569,7 +569,7 @@ const forgetting = {
     return `${r.plain ? against : ""}. Forward leaves ${amount(r.left, "B")} of activations; ${again}.`;
   },
   describe(spec, r) {
-    return `${r.subject}, batch ${grouped(String(r.v.batch))}, sequence ${grouped(String(r.v.sequence))}: the peak of `
+    return `${r.subject ? `${r.subject}, ` : ""}batch ${grouped(String(r.v.batch))}, sequence ${grouped(String(r.v.sequence))}: the peak of `
       + `${amount(r.total[r.top], "B")} is in ${r.ops[r.top][1]}${forgetting.against(spec, r)} ${timeline.instant(spec, r)}`;
   },
   change(spec, a, b, what) {
