@@ -22,7 +22,7 @@ class Upload(widgets.VBox):
         self.button = widgets.FileUpload(accept=".pickle,.pkl", multiple=False, description="snapshot")
         self.said = widgets.HTML(f"<p>{escape(_SAID)}</p>")
         super().__init__([self.button, self.said])
-        self.add_class("everybyte-explorer")
+        self.add_class("everybyte-upload")
         self.button.observe(self._given, "value")
 
     def _given(self, change):
