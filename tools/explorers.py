@@ -11,7 +11,7 @@ from pathlib import Path
 from everybyte import explore
 from everybyte.explore import allocator, courses, segments
 
-NAMES = ("precision", "step", "checkpointing", "planning", "batches", "sharding")
+NAMES = ("precision", "step", "checkpointing", "planning", "batches", "sharding", "adapters")
 
 
 def main():

@@ -1,5 +1,6 @@
 """The explorers: one line each in a notebook. Controls around a picture that computes in the browser."""
 
+from .adapters import adapters
 from .allocator import allocator
 from .attention import attention
 from .batches import batches
@@ -24,6 +25,7 @@ from .uploading import upload
 from .zero import zero
 
 __all__ = [
+    "adapters",
     "allocations",
     "allocator",
     "attention",

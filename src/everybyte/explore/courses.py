@@ -30,7 +30,7 @@ NAMES = {
     letter: next(entry.name for entry in SYMBOLS.values() if entry.symbol == getattr(symbols, letter))
     for letter in (
         "B", "S", "L", "H", "A", "A_kv", "D", "F", "V", "N", "N_max", "W", "E", "E_t", "F_e", "K", "n_c", "n_a", "w", "w_s",
-        "c", "s_b", "r", "m_w", "G", "R", "P",
+        "c", "s_b", "r", "m_w", "G", "R", "P", "r_A", "w_A",
     )
 }  # fmt: skip
 _HELPERS = {"up": lambda a, b: -(-a // b), "whole": lambda a, b: a // b, "least": min, "most": max}

@@ -1,6 +1,18 @@
 """The formulas of the book, in sympy: the notation, the registry, one module for each topic."""
 
-from . import checkpointing, compute, formats, optimizers, parameters, sharding, states, step, workspaces, zero  # noqa: F401  each fills the registry
+from . import (  # noqa: F401  each fills the registry
+    adapters,
+    checkpointing,
+    compute,
+    formats,
+    optimizers,
+    parameters,
+    sharding,
+    states,
+    step,
+    workspaces,
+    zero,
+)
 from .registry import Amount, Formula, bindings, formula, registry
 from .symbols import SYMBOLS
 

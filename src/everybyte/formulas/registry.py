@@ -143,7 +143,8 @@ class Formula:
 
     def check(self, model: Model | None, setup: Setup | None) -> None:
         """Raise ValueError where the formula was not derived for the model or the setup."""
-        if setup is not None and setup.adapters and any(entry.needs == "setup" for entry in self.symbols):
+        ruled = {entry.name for entry in self.symbols if entry.needs == "setup"}
+        if setup is not None and setup.adapters and ruled and "adapter_rank" not in ruled:
             raise ValueError(
                 f"formula {self.name}: Setup.adapters: {setup.adapters}; allowed: None, as formulas speak of models that train "
                 "whole; eb.budget answers"

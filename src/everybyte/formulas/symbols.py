@@ -108,16 +108,23 @@ mask_buffers = _condition("mask_buffers", "eager attention's causal masks are bu
 # Bytes of one number, by role.
 w = _of_setup(
     "weight_bytes", "w", "bytes of one weight in forward and backward", "B",
-    lambda s: DTYPE_BYTES[s.dtypes.compute if s.fsdp else s.dtypes.weights], True,
+    lambda s: DTYPE_BYTES[s.dtypes.compute if s.fsdp else s.base_dtype], True,
 )  # fmt: skip
 w_s = _of_setup(
     "stored_weight_bytes",
     "w_s",
     "bytes of one weight between steps",
     "B",
-    lambda s: DTYPE_BYTES[s.dtypes.weights],
+    lambda s: DTYPE_BYTES[s.base_dtype],
     True,
 )
+r_A = _of_setup(
+    "adapter_rank", "r_A", "rank of adapters; 0 without", "", lambda s: s.adapters.rank if s.adapters else 0
+)
+w_A = _of_setup(
+    "adapter_bytes", "w_A", "bytes of one number of an adapter; 0 without", "B",
+    lambda s: DTYPE_BYTES[s.trained_dtype] if s.adapters else 0,
+)  # fmt: skip
 r = _of_setup(
     "reduced_bytes", "r", "bytes of one gradient as GPUs add it up", "B", lambda s: DTYPE_BYTES[s.dtypes.weights], True
 )
@@ -157,7 +164,7 @@ m_w = _of_setup(
     lambda s: DTYPE_BYTES[s.dtypes.master] if s.dtypes.master else 0,
 )  # fmt: skip
 s_b = _of_setup(
-    "state_bytes", "s", "bytes of one number of optimizer state", "B", lambda s: DTYPE_BYTES[s.dtypes.states], True
+    "state_bytes", "s", "bytes of one number of optimizer state", "B", lambda s: DTYPE_BYTES[s.state_dtype], True
 )
 n_s = _of_setup("states", "n_s", "optimizer states a parameter", "", lambda s: _common(s).states)
 n_c = _of_setup("loss_chunks", "n_c", "chunks asked for in the chunked loss", "", lambda s: s.loss_chunks, True)

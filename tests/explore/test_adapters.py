@@ -1,0 +1,48 @@
+"""Chapter 25's explorer: each bar is the budget's peak, part by part, wherever its controls go."""
+
+import random
+
+import pytest
+
+import everybyte as eb
+from everybyte import explore
+from everybyte.explore.adapters import AGAIN, MODELS, RANKS, TARGETS, WAYS, setup_of
+
+
+def states(explorer, **labels):
+    return explorer.state | {n: list(explorer._controls[n].options).index(label) for n, label in labels.items()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_peak_is_the_budget_s(way):
+    explorer, chance = explore.adapters(), random.Random(way)
+    for _ in range(12):
+        model, targets, again = chance.choice(MODELS), chance.choice(list(TARGETS)), chance.choice(list(AGAIN))
+        rank, batch, sequence = chance.choice(RANKS), 2 ** chance.randint(0, 4), 2 ** chance.randint(1, 14)
+        state = states(
+            explorer, model=model, way=way, targets=targets, again=again, rank=f"rank {rank}", batch=f"{batch:,}",
+            sequence=f"{sequence:,}",
+        )  # fmt: skip
+        setup = setup_of(way, targets, AGAIN[again], rank, batch=batch, sequence=sequence)
+        budget = eb.budget(eb.model(model), setup)
+        where, parts = explorer.kind.highest(explorer.values(state))
+        assert {p: x for p, x in parts.items() if x} == {p: x for p, x in budget.parts.items() if x}, setup
+        assert where == budget.peak_at, setup
+
+
+@pytest.mark.parametrize(
+    ("preset", "said"),
+    [
+        ("QLoRA on a card of 24 GB", "9.24 GiB in all. 39.1 % of"),
+        ("the same without checkpointing", "26.33 GiB in all. 2.6"),
+        ("rank 256", "17.03 GiB in all."),
+    ],
+)
+def test_the_presets_are_what_they_are_called(preset, said):
+    explorer = explore.adapters()
+    assert said in explorer.describe(explorer.state | explorer.presets[preset])
+
+
+def test_what_it_does_not_cover_is_refused():
+    with pytest.raises(ValueError, match=r"adapters\.model: 'gpt2' .* allowed: llama-3\.1-8b"):
+        explore.adapters(eb.model("gpt2"))
