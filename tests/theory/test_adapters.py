@@ -211,7 +211,7 @@ def test_families_in_4_bits(name, precision):
     assert not grid.disagreements(twin(name), setup)
 
 
-@pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen2.5-7b"])
+@pytest.mark.parametrize("name", ["llama-3.1-8b"])  # chapter 25 has Qwen2.5-7B too
 def test_qlora_of_a_whole_model_on_a_card_of_24_gb(name):
     pytest.importorskip("peft")
     pytest.importorskip("bitsandbytes")

@@ -26,7 +26,7 @@ from ..formulas import formula
 from ..formulas.formats import BLOCKS, FLOATS
 from ..headroom import ROUNDING, Headroom, find_gpu
 from ..plan import work
-from ..setup import Setup
+from ..setup import Lora, Setup
 from ..tables import Table
 
 PARTS = {1: "What fills the GPU", 2: "Saving it on one GPU", 3: "Many GPUs", 4: "Practice"}
@@ -147,6 +147,17 @@ class Case:
         m = self.model
         inner, keys = m.heads * m.head_width, m.kv_heads * m.head_width
         return m.layers * RANK * 2 * (m.width + inner + m.width + keys)
+
+    def adapters_kept(self) -> float:
+        """Bytes that one block keeps of forward with adapters in fp32 on every linear layer, over those of full fine-tuning in bf16."""
+        usual = {"precision": "bf16", "checkpointing": "none", "loss": "plain"}
+        kept = {}
+        for lora in (None, Lora(RANK)):
+            setup = self.having(**usual, adapters=lora)
+            phases = [_budget(self.model.replace(layers=n), setup, 1).phases for n in (3, 2)]
+            three, two = (p["after_forward"] - p["rest"] for p in phases)
+            kept[lora] = three - two
+        return kept[Lora(RANK)] / kept[None]
 
     def cache(self, heads=None) -> int:
         """Bytes that keys and values of one token take, in 16 bits."""
@@ -309,6 +320,7 @@ NUMBERS = {
     "adam_8bit": ("bytes", lambda c: 2 * _quantized(c, "8-bit optimizer state")),
     "rank": ("count", lambda c: RANK),
     "adapters": ("count", lambda c: c.adapters()),
+    "adapters_kept": ("share", lambda c: c.adapters_kept()),
     "adapters_share": ("share", lambda c: c.adapters() / c.model.parameters),
     "adapters_states": ("bytes", lambda c: c.adapters() * c.at("bytes_per_parameter", precision="fp32", optimizer="adamw")),
     "nf4": ("bytes", lambda c: _quantized(c, "NF4, double quantization")),
