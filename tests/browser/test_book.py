@@ -32,7 +32,8 @@ def explorers(notebook):
 def opens(expression):
     """Whether it is a call such as `explore.states(...)`."""
     return (
-        isinstance(expression, ast.Call) and re.fullmatch(r"explore\.(?!upload)[a-z_]+", ast.unparse(expression.func)) is not None
+        isinstance(expression, ast.Call)
+        and re.fullmatch(r"explore\.(?!upload)[a-z_]+", ast.unparse(expression.func)) is not None
     )
 
 
