@@ -30,6 +30,10 @@ LLAMA = eb.model("llama-3.1-8b").replace(
 )
 
 
+#: Few sets of switches, of which what is sent takes most of the time.
+SENT = eb.Setup(batch=2, sequence=64, precision="bf16", optimizer_impl="fused", sharding="zero3", gpus=8)
+
+
 def test_every_rung_is_what_the_budget_says_of_the_same_tokens():
     setup = eb.Setup(batch=4, attention="eager", precision="bf16-mixed")
     found = plan(GPT2, setup, "rtx-3090")
@@ -53,6 +57,8 @@ def test_every_rung_is_what_the_budget_says_of_the_same_tokens():
         (GPT2, eb.Setup(batch=8, precision="bf16-mixed", optimizer_impl="fused"), "rtx-3090"),
         (GPT2, eb.Setup(batch=3, attention="eager", optimizer_impl="loop"), "t4"),
         (LLAMA, eb.Setup(batch=2, sequence=64, precision="bf16"), "rtx-4090"),
+        (LLAMA, SENT.replace(accumulation=3, no_sync=True), "h100-80gb"),
+        (LLAMA, SENT.replace(offload="cpu"), "h100-80gb"),
     ],
     ids=lambda x: getattr(x, "name", None),
 )  # fmt: skip

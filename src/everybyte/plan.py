@@ -280,7 +280,7 @@ class Rung:
             )
         else:
             moved = round(1.8 * made(self.model, whole)) + _updated(self.model, setup)[0]
-            least = Work(_flops(self.model, setup), moved, compute=setup.dtypes.compute)
+            least = Work(_flops(self.model, setup), moved, *_sent(self.model, whole), compute=setup.dtypes.compute)
         return least.seconds(self.gpu) - (self.asked or self).work.seconds(self.gpu)
 
     @property
