@@ -16,6 +16,8 @@ from .tables import Table
 
 #: Files whose lines are nobody's script.
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/everybyte/leaking.py", "/lib/python3", "<frozen")
+#: How many tensors of a line are looked at, the last first, until one is held by somebody.
+_LOOKED = 8
 #: How far from a tensor a name is looked for.
 _FAR = 4
 
@@ -143,9 +145,9 @@ def _rows(old, count):
         if len({number for *_, number in found}) < min(2, count):
             continue
         seen = [tensor for storage, *_ in found for tensor in tensors.get(storage._cdata, ())]
-        holders = tuple(
-            dict.fromkeys(name for tensor in seen[-2:] for name in _holders(tensor, [old, found, seen, tensors]))
-        )
+        ours = [old, found, seen, tensors]  # some of a graph's tensors Python knows, and nobody of theirs
+        held = (names for tensor in seen[: -_LOOKED - 1 : -1] if (names := list(_holders(tensor, ours))))
+        holders = tuple(dict.fromkeys(next(held, ())))
         rows.append(
             Grown(where, len(found) / count, sum(size for _, size, _ in found) / count, holders[:3], not holders)
         )
