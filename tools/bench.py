@@ -1,5 +1,6 @@
 """What the book promises of speed and agreement, measured: `make bench` (all), or `bench.py` and one of speed, deriving,
-evidence, reserved (beside every shipped rehearsal), derivations (of Hugging Face configurations: half an hour), grid.
+evidence, reserved (beside every shipped rehearsal), rehearsing (where `make rehearsal` has made its environment),
+derivations (of Hugging Face configurations: half an hour), grid.
 
 Times depend on the machine; what counts is the ratio to PyTorch's MemTracker, taken in the same run.
 """
@@ -175,6 +176,28 @@ def reserved(shelf="h200"):
         print(f"  {off:+.1%} {r.reserved:,} B {r.model.name} {r.setup}")
 
 
+def rehearsing():
+    """Times of making the stubs and of a rehearsed step, beside their bounds; where there is an environment for it."""
+    import tempfile
+    from pathlib import Path
+
+    from everybyte.rehearsal import place, steps, stubs
+
+    here, gpu = place.find(), eb.gpu("h200")
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        stubs.build(place.site_packages(here.folder), str(here.python), out=Path(folder) / "stubs")
+        rows.append(("the stubs, headers fetched", time.perf_counter() - start, "15 s"))
+    with steps.worker(here, gpu) as worker:
+        start = time.perf_counter()
+        worker.ask(120, ask="device", device=None)
+        rows.append(("a worker, started", time.perf_counter() - start, ""))
+        step = eb.model("gpt2"), eb.Setup(precision="bf16-mixed"), gpu, 120.0
+        rows.append(("GPT-2, two warm-up steps and one counted", seconds(lambda: steps.one(worker, *step), 3), "5 s"))
+    print(Table(["what", "seconds", "bound"], [[what, f"{taken:.1f}", bound] for what, taken, bound in rows]))
+
+
 if __name__ == "__main__":
     wanted = sys.argv[1:] or ["speed", "deriving", "evidence", "reserved", "derivations", "grid"]
     if "speed" in wanted:
@@ -185,5 +208,7 @@ if __name__ == "__main__":
         evidence()
     if "reserved" in wanted:
         reserved()
+    if "rehearsing" in wanted:
+        rehearsing()
     wrong = derivations.main([]) if "derivations" in wanted else 0
     sys.exit(wrong or (agreement() if "grid" in wanted else 0))

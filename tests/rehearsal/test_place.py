@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import everybyte as eb
+from everybyte import rehearsal
 from everybyte.cli import main
 from everybyte.rehearsal import devices, place, stubs
 
@@ -115,6 +116,17 @@ def test_a_real_gpu_is_better_and_said(tmp_path, linux, monkeypatch):
     with pytest.raises(ValueError, match="stop"):
         place.set_up(tmp_path / "new", say=said.append)
     assert said[0] == "This machine has a GPU: `everybyte measure` says more than any rehearsal."
+
+
+def test_a_script_is_rehearsed_beside_a_real_gpu_and_told_what_is_better(tmp_path, monkeypatch, capsys):
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(place, "_REAL_GPU", (str(tmp_path / "nvidia0"),))
+    monkeypatch.setattr(
+        rehearsal, "rehearse_script", lambda *_, **__: (_ for _ in ()).throw(ValueError("it would run"))
+    )
+    assert main(["rehearse", "--", "python", "train.py"]) == 2
+    said = capsys.readouterr().err
+    assert said == "This machine has a GPU: `everybyte measure` says more than a rehearsal.\neverybyte: it would run\n"
 
 
 def test_a_gpu_of_the_catalog_as_the_stubs_are_told_of_it():

@@ -93,8 +93,9 @@ if __name__ == "__main__":
 
 
 @ALL
-def test_on_two_gpus_the_labs_run_over_nccl(here, tmp_path, capfd):
+def test_on_two_gpus_the_labs_run_over_nccl(here, tmp_path, capfd, monkeypatch):
     """PyTorch's ProcessGroupNCCL on a library that moves nothing: both ranks ask for what the dry run counts of the first."""
+    monkeypatch.delenv("EVERYBYTE_RECORD_ONLY", raising=False)  # here they shall run
     (tmp_path / "two.py").write_text(TWO)
     rehearse_script(["python", str(tmp_path / "two.py")], gpus=2, steps=0)
     lines = [json.loads(line[6:]) for line in capfd.readouterr().out.splitlines() if line.startswith("FOUND ")]

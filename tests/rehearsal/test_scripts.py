@@ -135,6 +135,14 @@ def test_the_script_s_own_site_customization_still_runs(here, script, tmp_path, 
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join([str(tmp_path / "own"), *filter(None, [os.environ.get("PYTHONPATH")])])
     )
-    text = "import torch\nassert told\nx = torch.ones(1000, device='cuda')\ntorch.ones(1, device='cuda').item()\n"
-    found = rehearse_script(["python", script(text)])
-    assert found.status == 0 and found.peak == 4004 and found.processes[0]["reads"] == 1
+    found = rehearse_script(["python", script("import torch\nassert told\nx = torch.ones(1000, device='cuda')\n")])
+    assert found.status == 0 and found.peak == 4000 and "no kernel had written" not in str(found)
+
+
+def test_who_branches_on_data_has_read_zeros_and_is_told_so(here, script, capfd):
+    text = "import torch\nx = torch.ones(1000, device='cuda')\nif x.sum().item() > 0:\n    x = torch.ones(10**6, device='cuda')\n"
+    assert main(["rehearse", "--", "python", script(text)]) == 0  # on a GPU the sum is 1,000
+    out = capfd.readouterr().out
+    assert "- once the script read from the GPU what no kernel had written: zeros" in out
+    assert "- all that is read from the GPU is 0: losses, norms, and what a script decides by them" in out
+    assert "4,004 " in out and "4,000,000" not in out
