@@ -318,3 +318,25 @@ ENTRY = {f: getattr(CARD, f) for f in ("part", "topic", "chapter", *TEXTS)}
 def test_bad_input_names_the_field(field, call):
     with pytest.raises(ValueError, match=re.escape(field)):
         call()
+
+
+def test_a_derivation_answers_with_its_own_numbers():
+    """Of a model whose theory is known, they are the theory's; what it does not know, it says."""
+    small = eb.Model(name="small", layers=3, width=32, heads=4, vocabulary=331, positions=256)
+    setup = eb.Setup(precision="bf16", batch=4, sequence=128)
+    deck, theory = interview(eb.derive(small, setup, keep=False), "rtx-3060"), interview(small, "rtx-3060", setup)
+    known = {name: deck.value(name)[0] for name in NUMBERS if not deck.value(name)[1]}
+    assert {"peak", "peak_at", "rest", "after_forward", "free", "parameters", "batch"} <= known.keys() and len(
+        known
+    ) > 50
+    assert known == {name: theory.value(name)[0] for name in known}
+    for name, why in (
+        ("activations", "a derivation of small knows whole steps"),
+        ("peak_full", "small was derived with checkpointing none, not full"),
+        ("layers", "a derivation of small does not say its layers"),
+    ):
+        assert deck.value(name)[0] is None and why in deck.value(name)[1]
+    assert "small was derived up to sequence 256" in deck.value("longest")[1]
+    assert len(deck) == len(theory) and "(no number here)" in {deck.shown(name) for name in NUMBERS}
+    with pytest.raises(ValueError, match="interview.of: a Setup is no model; allowed: .* or what eb.derive returns"):
+        interview(setup)

@@ -38,15 +38,41 @@ _NAME = re.compile(r"\{(\w+)\}")
 _BACK = 3  # cards that come before one that was missed comes back
 
 
+class _Derived:
+    """A derivation in a model's place: its peaks and its parameters are known, its dimensions are not."""
+
+    def __init__(self, derivation):
+        self.derivation, self.name, self.parameters = derivation, derivation.name, derivation.parameters
+
+    def __getattr__(self, field):
+        raise ValueError(f"a derivation of {self.name} does not say its {field.replace('_', ' ')}")
+
+    def unlike_reference(self, *_):
+        return f"a derivation of {self.name} knows whole steps, and not what each operation saves"
+
+    def at(self, setup, rounding):
+        """The bytes of a step; ValueError where it was derived under another setup."""
+        asked, made = setup.as_dict(), self.derivation.setup.as_dict()
+        for field in asked.keys() - {"batch", "sequence"}:
+            if asked[field] != made[field]:
+                raise ValueError(
+                    f"{self.name} was derived with {field.replace('_', ' ')} {made[field]}, not {asked[field]}"
+                )
+        return self.derivation.at(setup.batch, setup.sequence, rounding)
+
+
 @cache
 def _budget(model, setup, rounding=1):
-    return budget(model, setup, rounding)
+    return model.at(setup, rounding) if isinstance(model, _Derived) else budget(model, setup, rounding)
 
 
 @cache
 def _fit(model, setup, gpu, vary):
     _budget(model, setup)
-    value = fit(model, setup, gpu, vary).value
+    found = fit(model.derivation if isinstance(model, _Derived) else model, setup, gpu, vary)
+    value = found.value
+    if isinstance(model, _Derived) and found.fits and found.next is None:
+        raise ValueError(found.limit["bound"])
     if value is None:
         raise ValueError(f"no {vary} fits {gpu.name}")
     return value
@@ -772,15 +798,28 @@ class Drill:
         return f"{head}{said}<p>Did you have it? <code>drill.knew()</code> or <code>drill.missed()</code></p>"
 
 
-def interview(of: Model | str = "gpt2-xl", gpu: Gpu | str = "a100-40gb", setup: Setup | None = None) -> Deck:
+def interview(of="gpt2-xl", gpu: Gpu | str = "a100-40gb", setup: Setup | None = None) -> Deck:
     """The deck for a model, a GPU and a setup; by default four sequences of 1,024 tokens under bf16 autocast.
+
+    Args:
+        of: a `Model`, or its name in the catalog; or a derivation of any other, which knows its peaks under its own setup, and
+            not what a model's dimensions say. gpu: of the catalog, by name too.
+        setup: of a derivation by default its own; of that, other batches and sequences.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
     """
+    if hasattr(of, "cases"):
+        setup = setup or of.setup
+        if not isinstance(setup, Setup):
+            raise ValueError(f"interview.setup: {setup!r} is no Setup")
+        derived: Any = _Derived(of)
+        return Deck(Case(derived, find_gpu(gpu), setup), tuple(cards().values()))
     if not isinstance(of, Model):
         if not isinstance(of, str):
-            raise ValueError(f"interview.of: {of!r} is no model; allowed: a Model, or a name of the catalog")
+            raise ValueError(
+                f"interview.of: a {type(of).__name__} is no model; allowed: a Model, a name of the catalog, or what eb.derive returns"
+            )
         of = model(of)
     setup = setup or Setup(batch=4, sequence=min(1024, of.positions or 1024), precision="bf16-mixed")
     if not isinstance(setup, Setup):
