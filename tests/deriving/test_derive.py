@@ -64,6 +64,7 @@ def same(derivation, model, setup, points, batch=None):
             assert derivation.peaks([b], [s], rounding)[0].tolist() == [counted.peak]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "switches",
     [

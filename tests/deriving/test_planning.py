@@ -24,6 +24,7 @@ class Wide(nn.Module):
         return F.cross_entropy(self.head(self.token(tokens)).flatten(0, 1), tokens.flatten())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "switches"),
     [

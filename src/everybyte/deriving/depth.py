@@ -201,6 +201,8 @@ def _less(one, other):
 
 
 def _plus(one, other, times=1):
+    if not other or not times:
+        return one  # nobody changes a count that is there
     found = Counter(one)
     for column, count in other.items():
         if total := found[column] + times * count:

@@ -116,7 +116,8 @@ def _config(model):
 
 def _windows(config):
     """The sequences around each size that a configuration names a window or a chunk."""
-    named = {v for f, v in vars(config).items() if ("window" in f or "chunk" in f) and type(v) is int and v > 2}
+    said = {f: v for f, v in vars(config).items() if ("window" in f or "chunk" in f) and "pattern" not in f}
+    named = {v for v in said.values() if type(v) is int and v > 2}
     return tuple(sorted({v + d for v in named for d in (-16, -1, 0, 1, 16)}))
 
 

@@ -329,10 +329,10 @@ class _Solving:
         marks = {phase: at[place] for phase, place in marks.items()}
         forms = list(self.forms)
         where = {index: key for key, index in self.columns.items()}
-        counts = []
-        for row in rows:
-            line = [0] * len(forms)
-            for column, n in row.counts.items():
+        changes, counts, line = _changes(rows), [], [0] * len(forms)
+        for changed_ in changes:  # each from the one before: of thousands of columns few change
+            line = list(line)
+            for column, n in changed_:
                 _, _, host, form = where[column]
                 if not host:
                     line[form] += n
@@ -360,18 +360,13 @@ class _Solving:
         return Case(
             batch, sequence, tuple(self._instant(rows[i]) for i in kept), _numbers(peak, number),
             _numbers(rounded, number), _numbers(step, number), {m: number[i] for m, i in marks.items()},
-            self._every(rows, repeats),
+            self._every(rows, changes, repeats),
         )  # fmt: skip
 
-    def _every(self, rows, repeats):
+    def _every(self, rows, changes, repeats):
         """All instants as changes from one to the next."""
-        changes, before = [], {}
-        for row in rows:
-            changed_ = {c for c, _ in row.counts.items() ^ before.items()}
-            changes.append(tuple((c, row.counts.get(c, 0) - before.get(c, 0)) for c in sorted(changed_)))
-            before = row.counts
         operations = tuple((row.operation, row.phase, row.owner) for row in rows)
-        return Course(operations, tuple(map(self._place, rows)), tuple(changes), tuple(repeats))
+        return Course(operations, tuple(map(self._place, rows)), changes, tuple(repeats))
 
     def _place(self, row):
         """Where in the step, in words."""
@@ -453,6 +448,17 @@ class _Refusal(str):
 
 def _first_line(error):
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _changes(rows):
+    """Of each instant what lives more at it than at the one before: (column, how many)."""
+    found, before = [], {}
+    for row in rows:
+        mine = row.counts
+        changed_ = {c for c, _ in mine.items() ^ before.items()}
+        found.append(tuple((c, mine.get(c, 0) - before.get(c, 0)) for c in sorted(changed_)))
+        before = mine
+    return tuple(found)
 
 
 def _numbers(found, number):
