@@ -30,6 +30,7 @@ EXPLORERS = {
     "zero": explore.zero,
     "sharding": explore.sharding,
     "optimizers": explore.optimizers,
+    "adapters": explore.adapters,
     "allocator": explore.allocator,
     "allocations": explore.allocations,
     "played": explore.played,
