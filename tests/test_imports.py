@@ -62,7 +62,7 @@ MAY = {
     "fit": BUDGET | {"headroom", "plan"},
     "draw": BUDGET,
     "explore": DRAW | PLANNING | {"allocator", "dryrun", "evidence"},
-    "teach": DRAW | PLANNING | {"settling", "evidence"},
+    "teach": DRAW | PLANNING | {"dryrun", "settling", "evidence"},
     "reference": STATED,
     "adapters": COUNTED,  # peft's, in the models that the book's own step trains
     "dryrun": COUNTED | {"allocator", "adapters"},
