@@ -97,6 +97,8 @@ TRUTH = {
     "moved": (work(M, SETUP.replace(batch=1, accumulation=4)).moved - work(M, SETUP).moved) / 3 / P,
     "largest_batch": lambda: eb.fit(M, SETUP, GPU).value, "longest": lambda: eb.fit(M, SETUP, GPU, "sequence").value,
     "slope": peak(batch=8) // 4 - peak() // 4, "adam_8bit": 2 * (P + 4 * ceil(P / 256)), "rank": 16,
+    # Of a token four inputs of 7 H numbers are cast to fp32, where 6 H in bf16 were kept; and A's results for four targets.
+    "adapters_kept": 1 + T * (4 * 7 * H - 2 * 6 * H + 4 * 4 * 16) / at("activations.block", precision="bf16"),
     "adapters": ADAPTERS, "adapters_share": ADAPTERS / P, "adapters_states": 16 * ADAPTERS,
     "nf4": P // 2 + ceil(P / 64) + 4 * ceil(ceil(P / 64) / 256), "host_link": GPU.host_link, "bus": 8 * P / GPU.host_link,
     "read_in_place": 8 * P / GPU.bandwidth, "gpus": 8, "ddp_states": 16 * P, "zero1_states": 8 * P + P,
