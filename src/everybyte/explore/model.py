@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 from .. import checks, draw
 from ..catalog import Gpu, gpus
@@ -46,7 +47,8 @@ def model(derivation, gpu: Gpu | None = None, view: str = "parts") -> Explorer:
             Choice("look", "look at", {label: {"look": i} for i, label in enumerate(LOOKS)}, "the peak"),
             Slider("place", "place (\u2030)", 0, PLACES, 0, sets={"look": 0}),
         ]
-        picture = _Derived(_Courses(derivation), derivation)
+        courses: Any = _Courses(derivation)
+        picture = _Derived(courses, derivation)
         base |= {"layers": derivation.layers or 0}
         return Explorer(
             title, controls, picture, base=base, derived=[("case", _Amount(derivation, "case"))], subject=[]
