@@ -223,7 +223,7 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        input, weight, _ = ctx.saved_tensors
+        input, weight, _statistics = ctx.saved_tensors  # the statistics too are held until both are made
         to_input, to_weight, _ = ctx.needs_input_grad
         made = torch.empty_like(input) if to_input else None
         return made, torch.empty_like(weight) if to_weight else None, None
