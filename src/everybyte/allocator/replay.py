@@ -71,7 +71,6 @@ def replay(
         if emptied and (wrong := _again(told, allocator.empty_cache, gives=True)):
             found.wrong = f"before event {len(found.live) + 1}, empty_cache: {wrong}"
             return found
-            found.asked += len(told.said)
         if asks:
             found.asked += len(told.pending)
             found.allocations += 1
