@@ -45,4 +45,18 @@ EXERCISES = [
         },
         hints=("2 · 8 · 1,024 · 50,257 bytes are 785.27 MiB.", "From 10 MiB on: the next multiple of 2 MiB."),
     ),
+    Exercise(
+        id="06.3",
+        title="What a tensor of 3 MiB reserves when the cache is empty",
+        difficulty=1,
+        minutes=2,
+        unit="MiB",
+        answer=lambda: settings().segment(3 * _MIB),
+        mistakes={
+            "that is the block, and a block is cut from a segment": lambda: 3 * _MIB,
+            "segments of whole 2 MiB are for requests from 10 MiB on": lambda: 4 * _MIB,
+            "that is the segment of tensors up to 1 MiB": lambda: settings().segment(1),
+        },
+        hints=("Chapter 41 has three sizes of segments.", "Which requests share one of 20 MiB?"),
+    ),
 ]
