@@ -21,6 +21,9 @@ def test_every_choice_of_a_setup_is_drawn_for_either_family(family):
     setups = [setup for model, setup, _ in DRAWN if model.family == family]
     assert len(setups) > 600
     for field, allowed in CHOICES.items():
+        if field == "quantization":  # of adapters, which `adapted` draws
+            assert {grid.adapted(seed)[1].quantization for seed in range(40)} == set(allowed)
+            continue
         assert {getattr(setup, field) for setup in setups} == set(allowed), field
     for field in (
         "no_sync",

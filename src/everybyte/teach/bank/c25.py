@@ -141,7 +141,7 @@ EXERCISES = [
         },
         hints=(
             "What stands does not grow with tokens. What does is the logits, above all.",
-            'Ask `eb.budget(eb.model("qwen2.5-7b"), qlora.replace(sequence=8192)).peak`.',
+            "Ask `eb.budget` for the step of `qlora.replace(sequence=8192)`, and read its peak.",
         ),
     ),
 ]
