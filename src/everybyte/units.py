@@ -26,10 +26,14 @@ def to(count: float, unit: str) -> float:
     return count / _factor(unit)
 
 
+def largest(count: float, *, decimal: bool = False) -> str:
+    """The largest unit in which `count` bytes are one or more: "GiB"."""
+    return next((u for u in (_DECIMAL if decimal else _BINARY) if abs(count) >= UNITS[u]), "B")
+
+
 def text(count: float, *, decimal: bool = False, digits: int = 2) -> str:
     """`count` bytes in the largest unit that keeps the number at or above one: "1.53 GiB"."""
-    units = _DECIMAL if decimal else _BINARY
-    unit = next((u for u in units if abs(count) >= UNITS[u]), "B")
+    unit = largest(count, decimal=decimal)
     if unit == "B":
         return f"{count:.0f} B" if count == int(count) else f"{count:.{digits}f} B"
     return f"{count / UNITS[unit]:.{digits}f} {unit}"

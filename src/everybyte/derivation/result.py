@@ -138,9 +138,8 @@ class Point(Followed):
         from .. import draw
 
         s = self.setup
-        unit = next((u for u in ("TiB", "GiB", "MiB", "KiB") if self.peak >= units.UNITS[u]), "B")
         title = f"{self.model.name}, {s.precision}, batch {s.batch:,}, sequence {s.sequence:,}: derived"
-        return draw.timeline(self, title, unit)
+        return draw.timeline(self, title, units.largest(self.peak))
 
     def on(self, gpu, configuration="", memory: int | None = None):
         """What PyTorch's allocator makes of the step on a GPU: a `Reserved`, as a dry run's `on` says it, which is run for it.

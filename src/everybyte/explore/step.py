@@ -85,9 +85,8 @@ class Timeline:
     def figure(self, title, subject, values, variants):
         """matplotlib's figure of the same state."""
         course = self.compute(values)
-        unit = next((u for u in ("TiB", "GiB", "MiB", "KiB") if course.peak >= units.UNITS[u]), "B")
         where = f"batch {values['batch']:,}, sequence {values['sequence']:,}"
-        fig = draw.timeline(course, f"{title}, {subject}, {where}", unit, at=course.at)
+        fig = draw.timeline(course, f"{title}, {subject}, {where}", units.largest(course.peak), at=course.at)
         fig.alt += " " + self.describe(subject, values)
         return fig
 
