@@ -9,15 +9,13 @@ from . import checks, units
 from .allocator import Reserved, Settings, settings
 from .budget import Budget, budget, not_derived
 from .catalog import Described, Gpu, Model, gpus
-from .headroom import ROUNDING, Headroom, check_precision, find_gpu, takes
+from .headroom import CONFIGURATION, ROUNDING, Headroom, check_precision, find_gpu, takes
 from .plan import Rung, plan
 from .setup import LIMITS, OPTIMIZERS, Setup
 from .tables import Table
 
 #: What `fit` may vary; of gpus it wants the fewest, of the others the most.
 VARY = ("batch", "sequence", "gpus")
-#: How the allocator is simulated, where nothing else is said: as whoever fills a GPU to its end should set it.
-CONFIGURATION = "expandable_segments:True"
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,8 @@ from .tables import Table
 
 #: CUDA's allocator rounds each tensor up to a multiple of so many bytes.
 ROUNDING = 512
+#: How the allocator is simulated, where nothing else is said: as whoever fills a GPU to its end should set it.
+CONFIGURATION = "expandable_segments:True"
 
 
 @dataclass(frozen=True)

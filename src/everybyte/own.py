@@ -5,9 +5,9 @@ from collections.abc import Callable
 from .allocator import Settings
 from .budget import budget
 from .catalog import Gpu, Model
-from .fit import CONFIGURATION, Fit
+from .fit import Fit
 from .fit import fit as fit_derived
-from .headroom import Headroom
+from .headroom import CONFIGURATION, Headroom
 from .plan import Plan, counted
 from .plan import plan as plan_derived
 from .setup import Setup

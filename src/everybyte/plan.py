@@ -11,7 +11,7 @@ from .allocator import Reserved
 from .budget import budget, course_of, letters, not_derived
 from .catalog import Described, Gpu, Model
 from .catalog.weights import adapters, layers, weights
-from .headroom import ROUNDING, Headroom, check_precision, check_rates, find_gpu, takes
+from .headroom import CONFIGURATION, ROUNDING, Headroom, check_precision, check_rates, find_gpu, takes
 from .setup import DTYPE_BYTES, OPTIMIZERS, Setup
 from .tables import Table
 
@@ -438,7 +438,7 @@ class Plan:
         title += "; time without the host's own" * any(r.host for r in rungs)
         return Table(tuple(columns), list(zip(*columns.values(), strict=True)), title)
 
-    def reserved(self, rung: Rung | None = None, configuration: str = "expandable_segments:True") -> Reserved | None:
+    def reserved(self, rung: Rung | None = None, configuration: str = CONFIGURATION) -> Reserved | None:
         """What PyTorch's allocator makes of a rung, by default the best, in the memory that context and others leave; None on several
         GPUs, whose streams no formula tells, and where nothing fits.
 
