@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from .reference.step import DTYPES
-from .setup import Lora, Setup
+from .setup import Setup
 
 
 def adapted(module: nn.Module, setup: Setup) -> nn.Module:
@@ -27,7 +27,8 @@ def adapted(module: nn.Module, setup: Setup) -> nn.Module:
         return module
     peft = package("peft", f"Setup.adapters: {lora}")
     module = module.to(DTYPES[setup.base_dtype])
-    targets = _targets(lora, module)
+    widths = {path: layer.in_features for path, layer in _linears(module).items()}
+    targets = lora.chosen(widths, f"of {type(module).__name__} but its head")
     if setup.quantization == "nf4":
         quantize(module, DTYPES[setup.dtypes.compute])
     config = peft.LoraConfig(r=lora.rank, lora_alpha=2 * lora.rank, target_modules=targets)
@@ -81,27 +82,6 @@ def _linears(module):
     """Path -> linear layer, without the output head."""
     head = getattr(module, "get_output_embeddings", lambda: getattr(module, "head", None))()
     return {p: child for p, child in module.named_modules() if isinstance(child, nn.Linear) and child is not head}
-
-
-def _targets(lora: Lora, module: nn.Module) -> list[str]:
-    """Whole paths of the linear layers that adapters stand beside."""
-    linears = _linears(module)
-    names = lora.targets if isinstance(lora.targets, tuple) else ("",)
-    for name in names:
-        if not any(_ends(path, name) for path in linears):
-            short = ", ".join(dict.fromkeys(path.rpartition(".")[2] for path in linears))
-            raise ValueError(
-                f"Lora.targets: {name!r} matches no linear layer of {type(module).__name__} but its head; allowed: {short}"
-            )
-    found = [path for path in linears if any(_ends(path, name) for name in names)]
-    width, path = min((linears[path].in_features, path) for path in found)
-    if lora.rank > width:
-        raise ValueError(f"Lora.rank: {lora.rank} is more than the width {width} of {path}; allowed: 1 to {width}")
-    return found
-
-
-def _ends(path, name):
-    return not name or f".{path}".endswith(f".{name}")
 
 
 def base_parameters(module: nn.Module) -> int:

@@ -203,22 +203,41 @@ class Lora:
         """Whether it stands beside the linear layer of that path, in a block."""
         if self.targets == "all-linear":
             return True
-        return any(f".{path}".endswith(f".{target}") for target in self.targets)
+        return any(_ends(path, target) for target in self.targets)
 
     def check_model(self, model: Model) -> None:
         """Raise ValueError where a target matches no linear layer of the model's blocks, or the rank is over a target's width."""
-        paths = [path for path, _ in linears(model)]
-        short = ", ".join(path.rpartition(".")[2] for path in paths)
+        self.chosen(
+            {path: weight.shape[1] for path, weight in linears(model)},
+            f"in the blocks of {model.name}",
+            f" in {model.name}",
+        )
+
+    def chosen(self, widths: Mapping[str, int], among: str, inside: str = "") -> list[str]:
+        """The paths, of linear layers with their inputs' widths, that it stands beside.
+
+        Args:
+            among, inside: where the layers are, in the words of an error.
+
+        Raises:
+            ValueError: where a target matches none of them, or the rank is over a target's width.
+        """
         for target in () if isinstance(self.targets, str) else self.targets:
-            if not any(f".{path}".endswith(f".{target}") for path in paths):
-                raise ValueError(
-                    f"Lora.targets: {target!r} matches no linear layer in the blocks of {model.name}; allowed: {short}"
-                )
-        width, path = min((weight.shape[1], path) for path, weight in linears(model) if self.takes(path))
+            if not any(_ends(path, target) for path in widths):
+                short = ", ".join(dict.fromkeys(path.rpartition(".")[2] for path in widths))
+                raise ValueError(f"Lora.targets: {target!r} matches no linear layer {among}; allowed: {short}")
+        found = [path for path in widths if self.takes(path)]
+        width, path = min((widths[path], path) for path in found)
         if self.rank > width:
             raise ValueError(
-                f"Lora.rank: {self.rank} is more than the width {width} of {path} in {model.name}; allowed: 1 to {width}"
+                f"Lora.rank: {self.rank} is more than the width {width} of {path}{inside}; allowed: 1 to {width}"
             )
+        return found
+
+
+def _ends(path, target):
+    """Whether a target names that path, as peft matches them."""
+    return f".{path}".endswith(f".{target}")
 
 
 LIMITS = MappingProxyType(
