@@ -22,7 +22,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from ..adapters import package
-from ..reference.step import _package
 from ..setup import OPTIMIZERS
 
 aten = torch.ops.aten
@@ -350,7 +349,7 @@ def paged_states(setup, tracker):
     """Within it bitsandbytes pages an optimizer's states without a driver: what is paged stands on the host."""
     if not OPTIMIZERS[setup.optimizer].paged:
         return nullcontext()
-    functional = _package(setup, "bitsandbytes").functional
+    functional = package("bitsandbytes", f"Setup.optimizer: {setup.optimizer!r}").functional
 
     def get_paged(*shape, dtype, device):
         with tracker.on_host():
