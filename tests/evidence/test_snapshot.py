@@ -207,15 +207,20 @@ def test_on_the_command_line(tmp_path, capsys):
     assert "names" in capsys.readouterr().err
 
 
-def test_a_rehearsed_history_as_pytorch_writes_it():
-    """The shipped one, in PyTorch's form: the requests' peak is what the allocator itself counted."""
-    kept = histories.unpack(HERE.parent / "allocator" / "histories" / "plain.json.gz")
+def rehearsed(name):
+    """(a shipped history, what a snapshot of it in PyTorch's form says)."""
+    kept = histories.unpack(HERE.parent / "allocator" / "histories" / f"{name}.json.gz")
     events = [{"action": a, "addr": at, "size": n, "stream": s} for a, at, n, s in kept["events"]]
     segments = []
     for address, expandable, inside in kept["segments"]:
         blocks = [{"size": size, "requested_size": asked, "state": state} for size, asked, state in inside]
         segments.append(segment(address, blocks) | {"is_expandable": expandable})
-    memory = eb.snapshot(pickle.dumps({"segments": segments, "device_traces": [events]})).main
+    return kept, eb.snapshot(pickle.dumps({"segments": segments, "device_traces": [events]})).main
+
+
+def test_a_rehearsed_history_as_pytorch_writes_it():
+    """The shipped one, in PyTorch's form: the requests' peak is what the allocator itself counted."""
+    kept, memory = rehearsed("plain")
     assert memory.peak == kept["peaks"]["requested"] and memory.reserved == kept["peaks"]["reserved"]
     assert memory.live[0] == 0
 
@@ -243,14 +248,9 @@ def test_segments_and_their_blocks_at_any_moment():
 @pytest.mark.parametrize("name", ["expandable", "tight-expandable", "plain"])
 def test_maps_of_a_rehearsed_history_hold_what_the_allocator_reserved(name):
     """Growing segments too: what stands by the events is what the allocator itself said that it had, at the end and at the most."""
-    kept = histories.unpack(HERE.parent / "allocator" / "histories" / f"{name}.json.gz")
-    events = [{"action": a, "addr": at, "size": n, "stream": s} for a, at, n, s in kept["events"]]
-    segments = []
-    for address, expandable, inside in kept["segments"]:
-        blocks = [{"size": size, "requested_size": asked, "state": state} for size, asked, state in inside]
-        segments.append(segment(address, blocks) | {"is_expandable": expandable})
-    memory = eb.snapshot(pickle.dumps({"segments": segments, "device_traces": [events]})).main
-    places = [0, *range(len(events) // 7, len(events), len(events) // 7), len(events)]
+    kept, memory = rehearsed(name)
+    count = len(kept["events"])
+    places = [0, *range(count // 7, count, count // 7), count]
     totals, blocks = [], []
     for found in memory.maps(places):
         totals.append(sum(size for _, size, _ in found))
