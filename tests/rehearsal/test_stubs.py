@@ -47,6 +47,16 @@ def test_versions_are_kept():
     assert stubs.version_script({"cuInit": None}) == ""
 
 
+def test_what_another_package_asks_the_runtime_for_has_the_runtime_s_version():
+    functions = {"libcudart.so.13": {"cudaMalloc": "libcudart.so.13"}}
+    stubs.add_bodies(functions, {"cudaMalloc", "cudaMemPrefetchAsync", "cuInit", "ncclAllGather"})
+    assert functions == {
+        "libcudart.so.13": {"cudaMalloc": "libcudart.so.13", "cudaMemPrefetchAsync": "libcudart.so.13"},
+        "libcuda.so.1": {"cuInit": None},
+    }
+    assert "cudaMemPrefetchAsync" in stubs.answers()  # bitsandbytes' CUDA library links with it
+
+
 @pytest.mark.skipif(
     sys.platform != "linux" or not shutil.which("gcc") or "x86" not in (stubs.os.uname().machine),
     reason="needs gcc on Linux, x86-64",

@@ -19,7 +19,8 @@ from . import libraries, stubs
 #: The environment: its name, in the folder of the project; and the variable that names another.
 FOLDER, VARIABLE = ".venv-rehearsal", "EVERYBYTE_REHEARSAL_VENV"
 #: PyTorch's versions that were tried, the usual one first; and what the labs need beside it.
-TORCHES, BESIDE = ("2.13.0", "2.11.0"), ("numpy>=2", "tqdm>=4.66")
+TORCHES = ("2.13.0", "2.11.0")
+BESIDE = ("numpy>=2", "tqdm>=4.66", "bitsandbytes>=0.50", "lion-pytorch>=0.2.5", "peft>=0.21")
 #: What stands in the files INSTALLER of the empty packages.
 INSTALLER = "everybyte-rehearsal"
 PROJECT = Path(__file__).resolve().parents[3]

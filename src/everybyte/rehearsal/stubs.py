@@ -79,6 +79,20 @@ def assembly(soname: str, functions, bodies: set[str]) -> str:
     return "\n".join([*lines, '.section .note.GNU-stack, "", @progbits', ""])
 
 
+def add_bodies(functions: dict[str, dict[str, str | None]], bodies: set[str]) -> None:
+    """Add bodies that PyTorch's libraries do not link with: looked up by name, or asked of the runtime by other packages (bitsandbytes).
+
+    Args:
+        functions: library -> function -> its version; the runtime's functions all have one.
+    """
+    for name in bodies:
+        if re.match(r"cu[A-Z]|nvml|cuda[A-Z]", name):
+            if (library := libraries.owner(name, functions)) is None:
+                raise ValueError(f"{name}: of no library of NVIDIA's; allowed: a name that begins as theirs do")
+            there = functions.setdefault(library, {})
+            there.setdefault(name, next(iter(there.values()), None) if name.startswith("cuda") else None)
+
+
 def version_script(functions: dict[str, str | None]) -> str:
     """The linker's script that gives functions the versions that they are imported with; empty where none has one."""
     names = defaultdict(list)
@@ -100,11 +114,7 @@ def build(site: Path, python: str, headers: Path | None = None, out: Path | None
     cuda, version = libraries.cuda_version(site), libraries.torch_version(site)
     out = out or libraries.folder(site)
     functions, bodies = libraries.wanted(libraries.torch_libraries(site)), answers()
-    for name in bodies:  # what is only looked up by name
-        if re.match(r"cu[A-Z]|nvml", name):
-            if (library := libraries.owner(name, functions)) is None:
-                raise ValueError(f"{name}: of no library of NVIDIA's; allowed: a name that begins as theirs do")
-            functions.setdefault(library, {}).setdefault(name, None)
+    add_bodies(functions, bodies)
     built_for = libraries.architectures(site / "torch" / "lib" / "libtorch_cuda.so")
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as made:

@@ -64,6 +64,7 @@ int give(void *address) {
 int ANSWER(cudaMalloc)(void **out, size_t size) { return take(out, size, 512, 1); }
 int ANSWER(cudaMallocManaged)(void **out, size_t size, unsigned flags) { return take(out, size, 512, 1); }
 int ANSWER(cudaMallocAsync)(void **out, size_t size, void *stream) { return take(out, size, 512, 1); }
+int ANSWER(cudaMemPrefetchAsync)(const void *at, size_t size, int kind, int id, unsigned flags, void *stream) { return OK; }
 int ANSWER(cudaFree)(void *address) { return give(address); }
 int ANSWER(cudaFreeAsync)(void *address, void *stream) { return give(address); }
 int ANSWER(cudaMemGetInfo)(size_t *free_, size_t *total) {
