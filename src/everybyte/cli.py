@@ -86,7 +86,7 @@ def _options(arguments):
         help="of many GPUs measure the first, on one GPU, over collectives that move nothing",
     )
     recording.add_argument("--out", metavar="FOLDER", help="of the records (default labs/records)")
-    recording.add_argument("--minutes", type=float, default=8.0, metavar="N", help="time for all of it (default 8)")
+    recording.add_argument("--minutes", type=float, default=9.0, metavar="N", help="time for all of it (default 9)")
     recording.add_argument(
         "--list", action="store_true", help="what would be measured and how long it may take; no GPU needed"
     )

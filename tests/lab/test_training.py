@@ -47,7 +47,7 @@ def test_the_rate_rises_and_falls_along_half_a_cosine():
     "changes",
     [
         {"steps": 9}, {"warm_up": 0}, {"warm_up": 1000}, {"learning_rate": 0}, {"clip": -1.0}, {"clip": True}, {"seed": -1},
-        {"evaluations": 0}, {"evaluations": 1001}, {"windows": 0},
+        {"evaluations": 0}, {"evaluations": 1001}, {"windows": 0}, {"pretrained": -1},
     ],
 )  # fmt: skip
 def test_a_recipe_that_cannot_be_is_refused(changes):
@@ -174,10 +174,43 @@ def test_the_grid_has_three_seeds_where_a_difference_may_be_claimed():
         for p in ("fp32", "bf16-mixed", "bf16")
     }
     assert all(found == set(SEEDS) for found in seeds.values())
-    assert {c.recipe.steps for c in runs if c.model == PROSE} == {1000} and {c.recipe.steps for c in runs} == {
-        1000,
-        200,
-    }
+    assert {c.recipe.steps for c in runs if c.model == PROSE and not c.recipe.pretrained} == {1000}
+    assert {c.recipe.steps for c in runs} == {1000, 200}
     assert any(c.setup.sharding == "zero3" for c in runs) and any(c.setup.attention == "eager" for c in runs)
     for c in runs:
         c.recipe.check(c.setup)
+
+
+def test_every_way_to_fine_tune_starts_from_the_same_pretrained_weights():
+    weights = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        module = GPT(TINY, SETUP).initialize()
+        before = {name: p.detach().clone() for name, p in module.named_parameters()}
+        learning.pretrain(module, TINY.vocabulary, SETUP, replace(SHORT, pretrained=3))
+        assert all(not torch.equal(p, before[name]) and p.grad is None for name, p in module.named_parameters())
+        weights.append([p.detach() for p in module.parameters()])
+    assert all(map(torch.equal, weights[0], weights[1])) and not any(map(torch.equal, weights[0], weights[2]))
+
+
+def test_adapters_fine_tune_what_was_pretrained_each_at_its_own_rate():
+    pytest.importorskip("peft")
+    setups = {"full": SETUP, "LoRA": SETUP.replace(adapters=eb.Lora(4))}
+    recipes = {
+        name: replace(SHORT, pretrained=40, learning_rate=rate) for name, rate in (("full", 1e-3), ("LoRA", 5e-3))
+    }
+    found = lab.trainings(TINY, setups, recipes, device="cpu").learned
+    scratch = lab.trainings(TINY, {"full": SETUP}, replace(SHORT, learning_rate=1e-3), device="cpu").learned
+    for name, (run,) in found.items():
+        assert run.learning["recipe"] == recipes[name].as_dict()
+        assert run.loss[0] < scratch["full"][0].loss[0] - 0.5 and run.learning["validation"][-1][1] < run.loss[0]
+    assert found["full"][0].loss[0] == pytest.approx(
+        found["LoRA"][0].loss[0], abs=1e-3
+    )  # B is 0: nothing is changed yet
+
+
+def test_each_setup_has_a_recipe_or_all_have_one():
+    with pytest.raises(ValueError, match=r"^trainings\.recipe: of other; allowed: one, or one for each of it$"):
+        lab.trainings(TINY, {"it": SETUP}, {"other": SHORT})
+    with pytest.raises(ValueError, match=r"^Recipe\.pretrained: 5 with 2 gpus"):
+        replace(SHORT, pretrained=5).check(SETUP.replace(gpus=2))

@@ -15,6 +15,7 @@ from ..setup import (
     OPTIMIZER_IMPLS,
     PRECISIONS,
     SHARDINGS,
+    Lora,
     Setup,
 )
 from .recipe import Recipe
@@ -26,6 +27,13 @@ TIMED, WARM_UP = 30, 10
 PROSE = Model(name="prose", layers=4, width=384, heads=6, vocabulary=256, positions=256)
 LONG, SHORT = Recipe(), Recipe(steps=200, warm_up=20, learning_rate=6e-4, windows=32)
 SEEDS = (0, 1, 2)
+#: Ways to fine-tune: what trains, then by which optimizer; and of the small GPT how, at a learning rate of each one's own.
+MIXED = Setup(precision="bf16-mixed", optimizer_impl="fused")
+LORA = MIXED.replace(adapters=Lora(16, base="bf16"))
+WAYS = {"full": MIXED, "LoRA": LORA, "QLoRA": LORA.replace(quantization="nf4")}
+SMALLER = {name: MIXED.replace(optimizer=name, optimizer_impl=None) for name in ("lion", "muon", "adamw8bit")}
+TUNED = Recipe(steps=200, warm_up=20, pretrained=200)
+RATES = {"full": 1e-3, "LoRA": 3e-3, "QLoRA": 3e-3, "lion": 1e-4, "muon": 1e-3, "adamw8bit": 1e-3}
 #: Peaks that come before all times and curves, and how many of them are of FSDP.
 FIRST, SHARDED = 60, 10
 #: A limit that GPT-2's step does not keep to, and does with everything forgotten: an out-of-memory on purpose, and its cure.
@@ -130,6 +138,8 @@ def _curves() -> Iterator[tuple[Model, dict, dict]]:
     yield model("gpt2"), {"precision": "fp32"}, {"recipe": SHORT, "tf32": True}
     for seed, switch in product(SEEDS[1:], (alike[0], *differ)):
         yield PROSE, mixed | switch, {"recipe": replace(LONG, seed=seed)}
+    for name, setup in (WAYS | SMALLER).items():
+        yield PROSE, _said(tuned(setup)), {"recipe": tuned_by(name)}
 
 
 def _dropout() -> Iterator[tuple[Model, dict]]:
@@ -235,6 +245,31 @@ def _families() -> Iterator[tuple[Model, dict]]:
         yield model("gpt2"), {"batch": 8 if choice["sequence"] == 1024 else 1, "optimizer": "muon"} | choice
 
 
+def tuned(setup: Setup) -> Setup:
+    """A way to fine-tune, as the small GPT is."""
+    return setup.replace(batch=32, sequence=256)
+
+
+def tuned_by(name: str) -> Recipe:
+    """How the small GPT is fine-tuned in that one of `WAYS` or `SMALLER`."""
+    return replace(TUNED, learning_rate=RATES[name])
+
+
+def _said(setup: Setup) -> dict:
+    """The fields of a setup, its adapters as they are."""
+    return setup.as_dict() | {"adapters": setup.adapters}
+
+
+def _finetuning() -> Iterator[tuple[Model, dict]]:
+    """What trains, and by which optimizer; also checkpointed; and what trains in a Llama of 1B."""
+    for setup in [*WAYS.values(), *SMALLER.values(), MIXED.replace(optimizer="paged-adamw8bit", optimizer_impl=None)]:
+        yield model("gpt2"), _said(setup)
+    for setup in WAYS.values():
+        forgets = setup.replace(checkpointing="full")
+        yield model("gpt2"), _said(forgets)
+        yield model("llama-3.2-1b"), _said(forgets.replace(batch=4))
+
+
 def _times() -> Iterator[tuple[Model, dict, dict]]:
     """What each switch costs in time, on GPT-2 as on larger ones; fp32 also as most run it, by TF32."""
     gpt2, medium, large = map(model, SIZES[:3])
@@ -252,6 +287,8 @@ def _times() -> Iterator[tuple[Model, dict, dict]]:
         yield gpt2_for(Setup(**setup)), setup, {}
     for larger in (medium, large):
         yield larger, mixed, {}
+    for setup in [*list(WAYS.values())[1:], *SMALLER.values()]:
+        yield gpt2, _said(setup), {}
 
 
 def _allocator() -> Iterator[tuple[Model, dict, dict]]:
@@ -277,6 +314,7 @@ GROUPS: dict[str, Callable[[], Iterable[tuple]]] = {
     "small": _small,
     "odd": _odd,
     "families": _families,
+    "finetuning": _finetuning,
     "times": _times,
     "allocator": _allocator,
 }
@@ -327,7 +365,7 @@ def for_gpu(configurations: Iterable[Configuration], bf16: bool) -> list[Configu
     found = {}
     for configuration in configurations:
         setup = configuration.setup
-        if not bf16 and setup.precision == "bf16-mixed" and setup.sharding == "none":
+        if not bf16 and setup.precision == "bf16-mixed" and setup.sharding == "none" and setup.base_dtype == "fp32":
             configuration = replace(configuration, setup=setup.replace(precision="fp16-mixed"))
         found.setdefault((configuration.model, configuration.setup, *configuration.asked.values()), configuration)
     return list(found.values())

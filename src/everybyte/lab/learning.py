@@ -2,6 +2,7 @@
 
 import lzma
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -10,11 +11,14 @@ import torch.distributed as dist
 from torch import nn
 
 from ..reference import Trainer
+from ..reference.text import text_batch
 from ..setup import Setup
 from .recipe import Recipe
 
 #: Two novels; `prose/TEXT.md` says which.
 PROSE = Path(__file__).parent / "prose" / "austen.txt.xz"
+#: The learning rate of what comes before a fine-tuning.
+BEFORE = 3e-3
 #: Of ten parts of it, those that are trained on; the rest is for validation.
 TRAINED = 9
 
@@ -51,6 +55,17 @@ def validation_batches(setup: Setup, count: int) -> list:
     count = -(-count // setup.batch) * setup.batch
     starts = torch.arange(count) * (len(text) - setup.sequence - 1) // count
     return [windows(text, part, setup.sequence) for part in starts.split(setup.batch)]
+
+
+def pretrain(module: nn.Module, vocabulary: int, setup: Setup, recipe: Recipe) -> None:
+    """Have all weights of a module learn the book's text, in fp32 by AdamW: the same for every way to fine-tune it."""
+    plain = Setup(batch=setup.batch, sequence=setup.sequence, attention=setup.attention)
+    steps = recipe.pretrained
+    learner = Learner(module, plain, replace(recipe, steps=max(10, steps), warm_up=max(1, min(9, steps // 10)),
+                                             learning_rate=BEFORE, evaluations=1))  # fmt: skip
+    batch = text_batch(vocabulary, plain, learner.device)
+    for _ in range(steps):
+        learner.step(batch)
 
 
 class Learner(Trainer):

@@ -15,6 +15,7 @@ class Recipe:
         steps: of the optimizer. warm_up: over how many the learning rate rises to `learning_rate`; it falls to a tenth of that
             along half a cosine. clip: the norm that gradients are scaled down to. seed: of weights and windows.
         evaluations: how often the validation loss is taken, after equally many steps each, and windows: on how many.
+        pretrained: steps that all weights take by AdamW on the book's text before, whatever trains then: what is fine-tuned.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -27,6 +28,7 @@ class Recipe:
     seed: int = 0
     evaluations: int = 10
     windows: int = 64
+    pretrained: int = 0
 
     def __post_init__(self):
         checks.whole("Recipe", "steps", self.steps, 10, 1_000_000)
@@ -38,6 +40,7 @@ class Recipe:
         checks.whole("Recipe", "seed", self.seed, 0, 2**31)
         checks.whole("Recipe", "evaluations", self.evaluations, 1, self.steps)
         checks.whole("Recipe", "windows", self.windows, 1, 10_000)
+        checks.whole("Recipe", "pretrained", self.pretrained, 0, 1_000_000)
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, from 0. Source: Brown et al., Language Models are Few-Shot Learners (2020), appendix B."""
@@ -53,6 +56,10 @@ class Recipe:
                              "'none', 'zero2', 'zero3'")  # fmt: skip
         if setup.dtypes.master and setup.master_gradients != "bf16":
             raise ValueError(f"Setup.master_gradients: {setup.master_gradients!r} are no weight's; allowed: 'bf16'")
+        if self.pretrained and setup.distributed:
+            raise ValueError(
+                f"Recipe.pretrained: {self.pretrained} with {setup.gpus} gpus and sharding {setup.sharding!r}; allowed: 0, or one GPU"
+            )
 
     def as_dict(self) -> dict:
         """As JSON holds it."""

@@ -55,7 +55,7 @@ class Progress:
 
 def record(
     out: str | Path = "labs/records",
-    minutes: float = 8.0,
+    minutes: float = 9.0,
     only: Iterable[str] = (),
     device: str | None = None,
     configurations: Iterable[Configuration] | None = None,

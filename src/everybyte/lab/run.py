@@ -27,7 +27,7 @@ from ..reference.step import DTYPES
 from ..reference.text import text_batch
 from ..setup import Setup
 from .devices import REHEARSED, recognize
-from .learning import Learner, training_batches, validation_batches
+from .learning import Learner, pretrain, training_batches, validation_batches
 from .measurement import SCHEMA
 from .meters import Cpu, Cuda
 from .rates import flops_of_step, tokens_of_step, utilization
@@ -264,6 +264,9 @@ class _Session:
             module = FAMILIES[self.model.family](self.model, self.setup)
             if isinstance(module, GPT):
                 module.initialize()
+        if self.recipe and self.recipe.pretrained:
+            pretrain(module, self.model.vocabulary, self.setup, self.recipe)
+            self.meter.empty()  # what it had is no part of what comes now
         module = adapted(module, self.setup)
         with as_it_is(module, self.setup):
             self.trainer = Learner(module, self.setup, self.recipe) if self.recipe else Trainer(module, self.setup)

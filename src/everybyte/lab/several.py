@@ -156,7 +156,7 @@ def _validation(measurement: Measurement) -> list:
 def trainings(
     model: Model,
     setups: Mapping[str, Setup],
-    recipe: Recipe,
+    recipe: Recipe | Mapping[str, Recipe],
     seeds: Sequence[int] = (0,),
     device: str | None = None,
     *,
@@ -167,25 +167,31 @@ def trainings(
     """Training runs of a model on prose, the same windows for all setups: made here, or from the record, as `runs`.
 
     Args:
-        model, setups: as `runs`'s. recipe: how each goes; each setup runs once with each of `seeds`.
+        model, setups: as `runs`'s. recipe: how each goes, or name -> how that setup's goes; each runs once with each of `seeds`.
         device, records, timeout: as `runs`'s; `cpu` runs a setup of several GPUs in as many processes.
 
     Raises:
         ValueError: for bad input, and for a `device` that there is not.
     """
-    checks.kind("trainings", "recipe", recipe, Recipe)
+    recipes = dict(recipe) if isinstance(recipe, Mapping) else dict.fromkeys(setups, recipe)
+    if recipes.keys() != setups.keys():
+        raise ValueError(
+            f"trainings.recipe: of {', '.join(recipes)}; allowed: one, or one for each of {', '.join(setups)}"
+        )
     steps = {name: (model, setup) for name, setup in setups.items()}
-    for step in steps.values():
-        check_request(*step, recipe=recipe)
+    for name, step in steps.items():
+        checks.kind("trainings", "recipe", recipes[name], Recipe)
+        check_request(*step, recipe=recipes[name])
     live = device is not None or _gpu()
     said, found = "", {name: [] for name in steps}
     for seed in seeds:
-        seeded = replace(recipe, seed=seed)
+        seeded = {name: replace(one, seed=seed) for name, one in recipes.items()}
         if live:
-            options = {"recipe": seeded.as_dict(), "points": 0, "warm_up": 1, "tf32": tf32}
-            some = _measured(steps, device, timeout, options)
+            each = {name: {"recipe": one.as_dict()} for name, one in seeded.items()}
+            some = _measured(steps, device, timeout, {"points": 0, "warm_up": 1, "tf32": tf32}, each)
         else:
-            some = _recorded(steps, records, {"recipe": str(seeded), "tf32": tf32})
+            each = {name: {"recipe": str(one)} for name, one in seeded.items()}
+            some = _recorded(steps, records, {"tf32": tf32}, each)
         said = some.said if any(some.found.values()) or not said else said
         for name, measurement in some.found.items():
             found[name].append(measurement)
@@ -202,12 +208,14 @@ def _gpu():
     return torch.cuda.is_available()  # asks the driver, and takes none of the GPU's memory
 
 
-def _measured(steps, device, timeout, options):
+def _measured(steps, device, timeout, options, each=None):
+    """`each`: name -> further options of that step alone."""
     found, worker, bf16 = {}, None, True
-    options = dict(options)
-    how = {"environment": EXPANDABLE} if options.pop("expandable", False) else {}
+    common = dict(options)
+    how = {"environment": EXPANDABLE} if common.pop("expandable", False) else {}
     try:
         for name, (model, setup) in steps.items():
+            options = common | (each or {}).get(name, {})
             if _as_many_gpus(setup, device, "recipe" in options):
                 found[name] = _by_all(model, setup, device, timeout, options)
                 continue
@@ -235,8 +243,8 @@ def _measured(steps, device, timeout, options):
 
 
 def in_fp16(setup: Setup) -> Setup:
-    """The setup as a GPU without bf16 runs it: fp16-mixed in place of bf16-mixed; any other as it is."""
-    mixed = setup.precision == "bf16-mixed" and setup.sharding == "none"
+    """The setup as a GPU without bf16 runs it: fp16-mixed in place of bf16-mixed over fp32 weights; any other as it is."""
+    mixed = setup.precision == "bf16-mixed" and setup.sharding == "none" and setup.base_dtype == "fp32"
     return setup.replace(precision="fp16-mixed") if mixed else setup
 
 
@@ -281,15 +289,20 @@ def last_line(error: Exception) -> str:
     return f"{first.partition(';')[0]}: {lines[-1]}" if lines else first
 
 
-def _recorded(steps, records, how):
+def _recorded(steps, records, how, each=None):
+    """`each`: name -> what else that step alone was asked for with."""
+    asked_for = {name: how | (each or {}).get(name, {}) for name in steps}
     folder = next((p for p in ([records] if records else FOLDERS) if Path(p).is_dir()), None)
     most = None
     for path in sorted(Path(folder).glob("*.jsonl")) if folder else ():
         there = {}
         for m in sorted(read(path).measurements, key=lambda m: m.steps or 0):  # of two, the one with more timed steps
-            if m.fingerprint == fingerprint() and m.witness == "measure" and _so(m, how):
-                there[m.model, m.setup] = m
-        found = {name: there.get(step) for name, step in steps.items()}
+            if m.fingerprint == fingerprint() and m.witness == "measure":
+                there.setdefault((m.model, m.setup), []).append(m)
+        found = {
+            name: next((m for m in reversed(there.get(step, ())) if _so(m, asked_for[name])), None)
+            for name, step in steps.items()
+        }
         if most is None or sum(map(bool, found.values())) > sum(map(bool, most.values())):
             most = found
     if not most or not any(most.values()):
