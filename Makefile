@@ -26,13 +26,13 @@ lab: $(STAMP) ## open the book in JupyterLab, on this machine only
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate \
 	  --ServerApp.root_dir=$(CURDIR) $(LAB_FLAGS) notebooks/00_start_here.ipynb
 
-test: $(STAMP) ## check everything: style, the tests, and every notebook run again and compared
+test: $(STAMP) ## check in minutes: style, the tests, and a share of the notebooks run again and compared
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8
 
 test-all: export EVERYBYTE_TESTS := all
-test-all: test ## the same, with every case where `make test` takes a sample of many
+test-all: test ## check everything: also the cases and notebooks of which `make test` takes a sample
 
 test-browser: $(STAMP) ## every notebook and explorer in a real browser (needs Chromium), with timings and screenshots in .artifacts
 	EVERYBYTE_BROWSER=whole $(BIN)/python -m pytest -s tests/browser

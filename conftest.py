@@ -1,11 +1,16 @@
 """Notebooks are compared with what is stored, which is the record's: none asks this machine's GPU while it is tested.
 
-And none reads or writes a reader's progress. Their kernels start with the book's imports done.
+And none reads or writes a reader's progress. Their kernels start with the book's imports done. `make test` runs a share of
+them again, `tests/sampling.py` says which; `make test-all` runs every one, and so does who names it.
 """
 
 import os
 import re
 import signal
+from pathlib import Path
+
+import lints
+from sampling import chosen
 
 os.environ["EVERYBYTE_RECORD_ONLY"] = "1"
 os.environ["EVERYBYTE_PROGRESS"] = "off"
@@ -29,7 +34,29 @@ def pytest_configure():
     warm_kernels.install()
 
 
-def pytest_collection_modifyitems(items):
+def _notebooks(config) -> list[str] | None:
+    """Which notebooks to run again, or None for all that were asked for."""
+    if os.environ.get("EVERYBYTE_TESTS") == "all" or any(".ipynb" in str(argument) for argument in config.args):
+        return None
+    return chosen(config.rootpath, sorted(lints.on_disk(config.rootpath)))
+
+
+def pytest_report_header(config):
+    again = _notebooks(config)
+    if again is not None:
+        return f"notebooks run again at this commit (make test-all: every one): {' '.join(Path(p).stem[:2] for p in again)}"
+
+
+def pytest_collection_modifyitems(config, items):
+    again = _notebooks(config)
+    if again is not None:
+        skipped = [
+            item for item in items if item.path.suffix == ".ipynb" and item.nodeid.partition("::")[0] not in again
+        ]
+        if skipped:
+            config.hook.pytest_deselected(items=skipped)
+            items[:] = [item for item in items if item not in set(skipped)]
+
     def place(item):
         path = item.nodeid.partition("::")[0]
         return next((i for i, name in enumerate(LONGEST) if re.search(name, path)), len(LONGEST))

@@ -1,13 +1,14 @@
 """One profile for the properties: no deadlines, since machines differ; no chance, where a failure must be repeatable.
 
-And `make test` takes a sample where `make test-all` takes everything: of many points that one test looks at, or of the cases of a
-test that is marked so.
+And `make test` takes a sample where `make test-all` takes everything: of many points that one test looks at, of the cases of a
+test that is marked `sampled`, and none of a test that is marked `thorough`. The same sample every time.
 """
 
 import os
 
 import pytest
 from hypothesis import settings
+from sampling import representative, some
 
 EVERYTHING = os.environ.get("EVERYBYTE_TESTS") == "all"
 
@@ -15,18 +16,10 @@ settings.register_profile("everybyte", deadline=None, derandomize=bool(os.enviro
 settings.load_profile("everybyte")
 
 
-def some(values, most):
-    """At most so many of the values, both ends among them, the rest evenly between; in `make test-all` every one."""
-    values = list(values)
-    if EVERYTHING or len(values) <= most:
-        return values
-    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
-
-
 @pytest.fixture(scope="session")
 def sample():
-    """`some`."""
-    return some
+    """`some`; in `make test-all` every value."""
+    return (lambda values, most: list(values)) if EVERYTHING else some
 
 
 @pytest.fixture(scope="session")
@@ -41,14 +34,19 @@ def here():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Keep a sample of the cases of a test that is marked `sampled(most)`."""
-    cases, dropped = {}, []
+    """Keep a sample of the cases of a test that is marked `sampled(most)`, and of a `thorough` one say where it runs."""
+    if EVERYTHING:
+        return
+    cases, dropped = {}, set()
     for item in items:
-        if mark := item.get_closest_marker("sampled"):
+        if mark := item.get_closest_marker("thorough"):
+            item.add_marker(pytest.mark.skip(reason=f"{mark.args[0]}: make test-all"))
+        elif mark := item.get_closest_marker("sampled"):
             cases.setdefault((item.path, item.originalname, mark.args[0]), []).append(item)
     for (_, _, most), group in cases.items():
-        kept = some(group, most)
-        dropped += [item for item in group if item not in kept]
+        choices = [getattr(item, "callspec", None) and item.callspec.indices or {} for item in group]
+        kept = representative(choices, most)
+        dropped.update(item for i, item in enumerate(group) if i not in kept)
     if dropped:
-        config.hook.pytest_deselected(items=dropped)
+        config.hook.pytest_deselected(items=[item for item in items if item in dropped])
         items[:] = [item for item in items if item not in dropped]

@@ -1,6 +1,5 @@
 """What a public code host runs, read here: it names what there is, at the versions that there are. A wheel, tried for real."""
 
-import os
 import re
 import subprocess
 import sys
@@ -81,7 +80,7 @@ def test_the_hooks_are_the_tests_tools_at_their_versions():
     assert hooks == ["ruff-check", "ruff-format", "mypy"]
 
 
-@pytest.mark.skipif(os.environ.get("EVERYBYTE_TESTS") != "all", reason="make test-all builds a wheel, with the network")
+@pytest.mark.thorough("it builds a wheel, with the network")
 def test_a_wheel_installs_alone_and_works(tmp_path):
     """From a clone, so that nothing is in it that git does not have."""
     clone = tmp_path / "clone"

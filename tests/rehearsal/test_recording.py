@@ -1,7 +1,6 @@
 """The record, on GPUs that do nothing: a part of each kind runs, is kept as a rehearsal, and is not run twice."""
 
 import json
-import os
 from contextlib import contextmanager
 
 import pytest
@@ -11,7 +10,7 @@ from everybyte.lab import Configuration, Recipe, read, record
 from everybyte.rehearsal import devices, rehearse_script
 from everybyte.rehearsal.steps import starter
 
-ALL = pytest.mark.skipif(os.environ.get("EVERYBYTE_TESTS") != "all", reason="it takes half a minute: make test-all")
+ALL = pytest.mark.thorough("it takes half a minute")
 SMALL = eb.Model(name="small", layers=2, width=64, heads=2, vocabulary=1001, positions=128)
 LLAMA = eb.model("llama-3.2-1b").replace(
     name="x", layers=1, width=64, heads=4, kv_heads=2, head_width=16, ffn_width=64, vocabulary=1001, positions=64

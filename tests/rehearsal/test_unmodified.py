@@ -52,7 +52,7 @@ CASES = {
 }  # fmt: skip
 
 
-ALL = pytest.mark.skipif(os.environ.get("EVERYBYTE_TESTS") != "all", reason="it takes half a minute: make test-all")
+ALL = pytest.mark.thorough("it takes half a minute")
 
 
 @pytest.fixture
