@@ -3,12 +3,14 @@
 import json
 
 import grid
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import everybyte as eb
 from everybyte import units
+from everybyte.budget import peaks
 from everybyte.setup import ATTENTIONS, COMMON_OPTIMIZERS, OPTIMIZER_IMPLS, PRECISIONS
 
 MODEL = eb.Model(name="small", layers=2, width=48, heads=3, vocabulary=101, positions=64)
@@ -203,3 +205,29 @@ def test_what_is_no_model_or_no_setup_is_named(field, said):
 def test_what_is_no_model_is_told_what_takes_it(model, said):
     with pytest.raises(ValueError, match=said):
         eb.budget(model, eb.Setup())
+
+
+@pytest.mark.parametrize("attention", ["eager", "flash"])
+def test_peaks_of_any_size_are_the_budget_s_own(attention):
+    model = HUGE.replace(positions=2**27, learned_positions=2**27)
+    setup = eb.Setup(attention=attention)
+    batches, sequences = [1, 2, 2**24], [2, 2**17, 2**27]
+    found, _ = peaks(model, setup, numpy.array(batches)[:, None], numpy.array(sequences))
+    assert found.max() > 2**63
+    for i, batch in enumerate(batches):
+        for j, sequence in enumerate(sequences):
+            assert found[i, j] == eb.budget(model, setup.replace(batch=batch, sequence=sequence)).peak
+
+
+@pytest.mark.parametrize("batch", [1.7, "3", True, float("nan"), 2**70, -1, [1, 2.5], None])
+def test_peaks_take_whole_numbers_alone(batch):
+    with pytest.raises(ValueError, match=r"peaks\.batch|Setup\.batch"):
+        peaks(MODEL, eb.Setup(), batch, [64])
+    with pytest.raises(ValueError, match=r"peaks\.sequence|Setup\.sequence"):
+        peaks(MODEL, eb.Setup(), [2], batch)
+
+
+@pytest.mark.parametrize(("field", "given"), [("rounding", (eb.Setup(), [1], [2], 1.5)), ("setup", (None, [1], [2]))])
+def test_peaks_refuse_by_name(field, given):
+    with pytest.raises(ValueError, match=rf"peaks\.{field}"):
+        peaks(MODEL, *given)

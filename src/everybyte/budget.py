@@ -184,21 +184,26 @@ def peaks(model: Model, setup: Setup, batch, sequence, rounding: int = 1):
         batch, sequence: whole numbers from 1; the setup's own are not read.
 
     Returns:
-        (peak, peak_at), arrays of their common shape: bytes, and the place in `PEAKS` of where each is.
+        (peak, peak_at), arrays of their common shape: bytes, exact whatever their size (Python's whole numbers from 2**63 on),
+        and the place in `PEAKS` of where each is.
 
     Raises:
-        ValueError: where the setup or a sequence does not fit the model, its step is not derived, or the loss is chunked.
+        ValueError: for what is no whole number, where the setup or a sequence does not fit the model, its step is not derived,
+            or the loss is chunked.
     """
     import numpy
 
+    checks.kind("peaks", "setup", setup, Setup)
     checks.one_of("peaks", "setup.loss", setup.loss, ("plain",))
-    batch, sequence = numpy.broadcast_arrays(*(numpy.asarray(x, dtype="int64") for x in (batch, sequence)))
-    peak, peak_at = numpy.zeros(batch.shape, "int64"), numpy.zeros(batch.shape, "int8")
+    checks.whole("peaks", "rounding", rounding, 1, 2**30)
+    given = {"batch": batch, "sequence": sequence}
+    batch, sequence = numpy.broadcast_arrays(*(checks.whole_numbers("peaks", *one) for one in given.items()))
+    peak, peak_at = numpy.zeros(batch.shape, object), numpy.zeros(batch.shape, "int8")
     for trivial in ((False, False), (True, False), (False, True), (True, True)):
         where = ((batch == 1) == trivial[0]) & ((sequence == 1) == trivial[1])
         if where.any():
             peak[where], peak_at[where] = _peaks(model, setup, batch[where], sequence[where], rounding)
-    return peak, peak_at
+    return peak.astype("int64") if peak.max(initial=0) < 2**63 else peak, peak_at
 
 
 def _peaks(model, setup, batch, sequence, rounding):
@@ -210,8 +215,4 @@ def _peaks(model, setup, batch, sequence, rounding):
     exact = "int64" if course.budget(model, largest, rounding).peak < 2**62 else object
     values = {"B": batch.astype(exact), "S": sequence.astype(exact)}
     peak, peak_at = course.peaks(letters(model, setup) | values, rounding)
-    if exact is object and max(peak) >= 2**63:
-        raise ValueError(
-            f"peaks.batch: {largest.batch} with sequence {largest.sequence} takes {max(peak):,} bytes; allowed: less than 2**63"
-        )
     return peak, peak_at

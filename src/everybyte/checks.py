@@ -12,6 +12,17 @@ def whole(owner: str, field: str, value: object, least: int, most: int = ABSURD)
         raise ValueError(f"{owner}.{field}: {value!r} is not a whole number from {least} to {most:,}")
 
 
+def whole_numbers(owner: str, field: str, values):
+    """`values` as a numpy array of 64-bit whole numbers, or of Python's where one is larger; raise where one is not whole."""
+    import numpy
+
+    array = numpy.asarray(values)
+    if array.dtype.kind not in "iu" and not all(type(v) is int for v in array.flat):
+        raise ValueError(f"{owner}.{field}: an array of {array.dtype}; allowed: whole numbers")
+    large = array.dtype == object or (array.dtype == "uint64" and array.size and array.max() >= 2**63)
+    return array.astype(object if large else "int64")
+
+
 #: What others call some values of a field.
 ELSEWHERE = {
     "sharding": {"fsdp": "zero3", "fsdp2": "zero3", "hsdp": "zero3", "ddp": "none"},

@@ -5,6 +5,7 @@ from functools import lru_cache
 from math import lcm
 from weakref import WeakKeyDictionary
 
+from .. import checks
 from .forms import ONE, Monomial, sum_text
 
 _SAFE = 2**62
@@ -94,10 +95,8 @@ def compiled(derivation, rounding):
 def peaks(derivation, batch, sequence, rounding):
     import numpy
 
-    batch, sequence = numpy.broadcast_arrays(*(numpy.asarray(x) for x in (batch, sequence)))
-    for name, values in (("batch", batch), ("sequence", sequence)):
-        if values.dtype.kind not in "iu" and not all(type(v) is int for v in values.flat):
-            raise ValueError(f"derive.{name}: an array of {values.dtype}; allowed: whole numbers")
+    given = {"batch": batch, "sequence": sequence}
+    batch, sequence = numpy.broadcast_arrays(*(checks.whole_numbers("derive", *one) for one in given.items()))
     shape, left = batch.shape, numpy.ones(batch.shape, bool)
     peak, where = numpy.zeros(shape, object), numpy.zeros(shape, "int64")
     start = 0

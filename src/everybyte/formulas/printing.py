@@ -4,6 +4,7 @@ All three keep whole numbers whole: a quotient inside floor or ceiling is printe
 integers, never as a product with a fraction (`floor(a/49)` as `(1/49)*a` gives 0 for a = 49).
 """
 
+import math
 import re
 from functools import lru_cache
 
@@ -152,6 +153,30 @@ def compile_python(exprs, names, arrays=False):
     modules = {name: __import__(name) for name in ("math", "numpy") if re.search(rf"\b{name}\.", source)}
     exec(source, modules)  # noqa: S102 the source is printed from the registry's expressions, nothing else
     return modules["program"]
+
+
+def magnitude(expr, names, most) -> int:
+    """What no whole number on the numpy program's way exceeds in size, where the values of the names do not exceed `most`."""
+    shared, (result,) = _shared((expr,), tuple(names.items()))
+    known = {sympy.Symbol(name): abs(value) for name, value in most.items()}
+    for name, part in shared:
+        known[name] = _magnitude(part, known)
+    return _magnitude(result, known)
+
+
+def _magnitude(expr, known):
+    if expr not in known:
+        parts = [_magnitude(part, known) for part in expr.args]
+        if expr.is_Number:
+            size = 1 + abs(int(expr.p)) if expr.is_Rational else 1
+        elif expr.is_Pow:
+            size = max(1, parts[0]) ** int(expr.exp) if expr.exp.is_Integer and expr.exp > 0 else 1
+        elif expr.is_Mul:
+            size = math.prod(max(1, part) for part in parts)
+        else:
+            size = sum(parts)
+        known[expr] = size
+    return known[expr]
 
 
 def javascript(expr, names) -> str:

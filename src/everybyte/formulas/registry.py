@@ -10,7 +10,7 @@ import sympy
 from .. import checks
 from ..catalog import Model
 from ..setup import Setup
-from .printing import compile_python, javascript
+from .printing import compile_python, javascript, magnitude
 from .symbols import BY_SYMBOL, SYMBOLS
 
 _REGISTRY: dict[str, "Formula"] = {}
@@ -115,14 +115,38 @@ class Formula:
         return rf"\ \text{{{self.unit}}}" if self.unit else ""
 
     def __call__(self, **values):
-        """The value, a plain Python number, from the symbols' values by name in code. Extra names are ignored."""
+        """The value, a plain Python number, from the symbols' values by name in code. Extra names are ignored.
+
+        Raises:
+            ValueError: where a symbol has no value, or several.
+        """
         self._need(values)
-        return self._python(**values)[0]
+        return self._python(**{e.name: self._one(e.name, values[e.name]) for e in self.symbols})[0]
+
+    def _one(self, name, value):
+        """A plain number: numpy's whole numbers have 64 bits, and what does not fit is cut off without a word."""
+        if getattr(value, "shape", None):
+            raise ValueError(
+                f"formula {self.name}: {name} is an array; allowed: one number; formula.arrays takes arrays"
+            )
+        return value.item() if hasattr(value, "dtype") else value
 
     def arrays(self, **values):
-        """The value over numpy arrays, which broadcast. Use 64-bit integers for exact bytes."""
+        """The value over numpy arrays, which broadcast: of whole numbers exact, whatever its size.
+
+        From 2**63 on the array's numbers are Python's; so are those of an array whose computation meets such numbers.
+        """
+        import numpy
+
         self._need(values)
-        return self._numpy(**values)[0]
+        given = {e.name: numpy.asarray(values[e.name]) for e in self.symbols}
+        if any(array.dtype.kind == "f" for array in given.values()):  # whose result is no whole number either
+            return self._numpy(**given)[0]
+        given = {name: checks.whole_numbers(f"formula {self.name}", name, array) for name, array in given.items()}
+        most = {name: int(abs(array.astype(object)).max(initial=0)) for name, array in given.items()}
+        if magnitude(self.expr, self._names, most) >= 2**63:
+            given = {name: array.astype(object) for name, array in given.items()}
+        return self._numpy(**given)[0]
 
     def at(self, model: Model | None = None, setup: Setup | None = None, **values):
         """The value for a model and a setup; `values` replace or add symbols by name in code.

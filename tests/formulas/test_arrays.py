@@ -1,0 +1,63 @@
+"""Formulas over arrays: what a formula says of each number, exactly, whatever its size; or a refusal."""
+
+import numpy
+import pytest
+import sympy
+
+import everybyte as eb
+from everybyte.formulas import registry
+from everybyte.formulas.printing import magnitude
+from everybyte.formulas.registry import bindings
+
+#: Sizes that a setup takes: 22,136,092,888,451,461,939,200 FLOPs in one block, which 64 bits do not hold.
+LARGE = eb.Model(
+    name="large", layers=96, width=12288, heads=96, vocabulary=50257, positions=2**17, learned_positions=2**17
+)
+SETUP = eb.Setup(batch=2**24, sequence=2**17, attention="eager")
+
+
+def _values(formula, setup):
+    return {e.name: 3 for e in formula.symbols} | bindings(LARGE, setup, formula.symbols)
+
+
+#: Of each kind of formula one that is quickly made: products, sums of them, quotients rounded up, conditions, powers.
+NAMES = (
+    "flops.block", "flops.again.attention", "attention.scores", "checkpoint.inputs", "batch.tokens", "optimizer.counters",
+    "parameters", "zero.states", "formats.blocks.bytes", "formats.integer.largest", "states.adamw8bit", "fsdp.block.share",
+    "workspace.embedding_sort",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_array_holds_what_each_number_gives(name):
+    formula = registry()[name]
+    points = [_values(formula, setup) for setup in (SETUP, eb.Setup(batch=2, sequence=128), SETUP.replace(batch=3))]
+    found = formula.arrays(**{name: numpy.array([point[name] for point in points]) for name in points[0]})
+    for value, point in zip(numpy.broadcast_to(found, len(points)), points, strict=True):
+        wanted = formula(**point)
+        assert value == (wanted if isinstance(wanted, int) else pytest.approx(wanted, rel=1e-15))
+
+
+@pytest.mark.parametrize("kind", ["int8", "int16", "int32", "uint8", "uint64"])
+def test_an_array_s_own_width_cuts_nothing_off(kind):
+    formula = eb.formula("attention.scores")
+    small = {e.name: 3 for e in formula.symbols} | {"batch": 100, "sequence": 100, "heads": 100}
+    assert formula.arrays(**{name: numpy.array([v], kind) for name, v in small.items()}) == [formula(**small)]
+    assert formula(**{name: numpy.array(v, kind)[()] for name, v in small.items()}) == formula(**small)
+
+
+def test_what_a_program_meets_is_bounded():
+    """By the size of each part of it, of which sums, differences and products have no other's sign to count on."""
+    a, b = sympy.symbols("a b")
+    for expr, size in (
+        (a * b - 3 * a, 10 * 20 + 3 * 10), (sympy.ceiling(a * b / 512), 200), (sympy.Max(a**3, b) - a**3, 1000),
+    ):  # fmt: skip
+        assert magnitude(expr, {a: "a", b: "b"}, {"a": 10, "b": -20}) >= size
+
+
+def test_one_number_is_wanted_or_several():
+    formula, values = eb.formula("flops.block"), _values(eb.formula("flops.block"), SETUP)
+    with pytest.raises(ValueError, match=r"flops\.block: batch is an array; allowed: one number; formula\.arrays"):
+        formula(**values | {"batch": numpy.array([1, 2])})
+    with pytest.raises(ValueError, match=r"flops\.block\.batch: an array of <U1; allowed: whole numbers"):
+        formula.arrays(**values | {"batch": "8"})
