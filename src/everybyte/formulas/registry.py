@@ -143,7 +143,7 @@ class Formula:
         if any(array.dtype.kind == "f" for array in given.values()):  # whose result is no whole number either
             return self._numpy(**given)[0]
         given = {name: checks.whole_numbers(f"formula {self.name}", name, array) for name, array in given.items()}
-        most = {name: int(abs(array.astype(object)).max(initial=0)) for name, array in given.items()}
+        most = {name: max(-int(array.min(initial=0)), int(array.max(initial=0))) for name, array in given.items()}
         if magnitude(self.expr, self._names, most) >= 2**63:
             given = {name: array.astype(object) for name, array in given.items()}
         return self._numpy(**given)[0]
