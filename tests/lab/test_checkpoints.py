@@ -1,7 +1,9 @@
 """A run that is killed loses nothing but what came after its last whole checkpoint."""
 
+import io
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -97,3 +99,93 @@ def test_what_is_kept_is_what_is_taken_up(tmp_path, one_rank, changes):
     (folder / "step-4.part").mkdir()  # what a killed run leaves
     checkpoints.save(second, folder, 5)
     assert [path.name for path in folder.iterdir()] == ["step-5"]
+
+
+@pytest.fixture
+def kept(tmp_path, one_rank):
+    """A folder with a checkpoint of step 1, and what makes a trainer for it."""
+    setup = eb.Setup(batch=2, sequence=16, attention="eager", precision="fp16-mixed")
+
+    def made():
+        return Trainer(GPT(MODEL, setup).initialize(), setup)
+
+    first = made()
+    first.step(text_batch(257, setup, "cpu"))
+    checkpoints.save(first, tmp_path / "kept", 1)
+    return tmp_path / "kept", made
+
+
+def written_anew(place):
+    """Checksums that fit whatever stands there now: as one who made the checkpoint up would write them."""
+    (place / checkpoints.SUMS).write_text(json.dumps(checkpoints._sums(place)))
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata", "checksums.json"])
+@pytest.mark.parametrize("harm", ["flipped", "cut", "gone", "more"])
+def test_a_damaged_checkpoint_is_not_taken_up(kept, name, harm):
+    folder, made = kept
+    path = folder / "step-1" / name
+    data, middle = path.read_bytes(), path.stat().st_size // 2
+    if harm == "flipped":
+        path.write_bytes(data[:middle] + bytes(255 - b for b in data[middle : middle + 10]) + data[middle + 10 :])
+    elif harm == "cut":
+        path.write_bytes(data[:middle])
+    elif harm == "more":
+        path.with_name("more").write_bytes(b"")
+    else:
+        path.unlink()
+    if (harm, name) == ("gone", "checksums.json"):
+        assert checkpoints.load(made(), folder) == 0  # never whole
+        return
+    with pytest.raises(ValueError, match=r"^load\.folder: step-1 is not what was written: "):
+        checkpoints.load(made(), folder)
+
+
+def test_an_empty_folder_hides_no_whole_checkpoint(kept):
+    folder, made = kept
+    (folder / "step-9").mkdir()
+    assert checkpoints.load(made(), folder) == 1
+
+
+class Runs:
+    """Of a pickle: a program that leaves a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+@pytest.mark.parametrize("where", ["metadata", "object", "tensor"])
+def test_nothing_in_a_checkpoint_is_run(kept, tmp_path, where):
+    folder, made = kept
+    place, ran = folder / "step-1", tmp_path / "ran"
+    described = checkpoints._Reader(place).read_metadata()
+    if where == "metadata":
+        (place / ".metadata").write_bytes(pickle.dumps(Runs(str(ran))))
+    else:  # PyTorch's reader unpickles what is no tensor, and what it takes for one by a safer way
+        info = described.storage_data[next(index for index in described.storage_data if index.fqn == "scaler")]
+        hostile = io.BytesIO()
+        torch.save(Runs(str(ran)), hostile)
+        if where == "object":
+            described.state_dict_metadata["scaler"] = checkpoints.described.BytesStorageMetadata()
+            described.storage_data[checkpoints.described.MetadataIndex("scaler")] = info
+        data = (place / "__0_0.distcp").read_bytes()
+        info.offset, info.length = len(data), len(hostile.getvalue())
+        (place / "__0_0.distcp").write_bytes(data + hostile.getvalue())
+        (place / ".metadata").write_bytes(pickle.dumps(described))
+    written_anew(place)
+    said = {"metadata": "it names posix.mkdir", "object": "scaler is no tensor", "tensor": "Unsupported|mkdir"}
+    with pytest.raises(ValueError, match=rf"^load\.folder: step-1: (?s:.*)({said[where]})"):
+        checkpoints.load(made(), folder)
+    assert not ran.exists()
+
+
+def test_a_checkpoint_of_another_run_is_named(kept):
+    folder, _ = kept
+    setup = eb.Setup(batch=2, sequence=16, attention="eager", optimizer="momentum")
+    with pytest.raises(
+        ValueError, match=r"^load\.folder: step-1: .*; allowed: a checkpoint of the same model and setup"
+    ):
+        checkpoints.load(Trainer(GPT(MODEL, setup).initialize(), setup), folder)

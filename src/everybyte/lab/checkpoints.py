@@ -1,10 +1,14 @@
 """A run of any number of GPUs, kept on a disk so that it can be taken up again: PyTorch's distributed checkpoints.
 
 Each GPU writes what it alone has. A checkpoint is written beside its place and renamed once all of it is there, so that a
-run killed at any moment finds the last whole one.
+run killed at any moment finds the last whole one. Beside its files stand their checksums, and what PyTorch would unpickle is
+read by name: of a file that was damaged nothing is taken up, and nothing in a file is run.
 """
 
+import hashlib
+import json
 import os
+import pickle
 import re
 import shutil
 from pathlib import Path
@@ -12,11 +16,35 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch.distributed import checkpoint
+from torch.distributed.checkpoint import metadata as described
+from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 
 from ..reference import Trainer
 from ..reference.parallel import ShardedOptimizer
 
 _NAME = re.compile(r"step-(\d+)")
+#: The checksums of a checkpoint's files, SHA-256 by name: the last that is written of it.
+SUMS = "checksums.json"
+#: Numbers of the loss scaling.
+SCALER = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
+#: What the description of a checkpoint's tensors may name: the classes that PyTorch's writer puts there.
+KNOWN = {
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("pathlib", "PosixPath"),
+    ("pathlib", "WindowsPath"),
+}
+KNOWN |= {
+    ("pathlib", "PurePosixPath"),
+    ("pathlib", "PureWindowsPath"),
+    ("pathlib", "Path"),
+    ("pathlib._local", "PosixPath"),
+}
+KNOWN |= {("torch", name) for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype)}
+KNOWN |= {
+    (described.__name__, name) for name in dir(described) if name.endswith(("Metadata", "Properties", "Index", "Meta"))
+}
+KNOWN |= {(described.__name__, "_MEM_FORMAT_ENCODING"), (_StorageInfo.__module__, _StorageInfo.__name__)}
 
 
 def save(trainer: Trainer, folder: str | os.PathLike, step: int) -> Path:
@@ -37,6 +65,7 @@ def save(trainer: Trainer, folder: str | os.PathLike, step: int) -> Path:
     checkpoint.save(_state(trainer), checkpoint_id=part)
     _wait()  # every rank's part is on the disk
     if _rank() == 0:
+        (part / SUMS).write_text(json.dumps(_sums(part)), encoding="utf-8")
         os.replace(part, place)
         for older in _there(folder)[:-1]:
             shutil.rmtree(folder / f"step-{older}")
@@ -45,22 +74,96 @@ def save(trainer: Trainer, folder: str | os.PathLike, step: int) -> Path:
 
 
 def load(trainer: Trainer, folder: str | os.PathLike) -> int:
-    """Take up the last whole checkpoint in `folder`: the steps that it has taken; 0 where there is none."""
+    """Take up the last whole checkpoint in `folder`: the steps that it has taken; 0 where there is none.
+
+    Raises:
+        ValueError: where a file of it is not what was written, or names what no checkpoint of PyTorch's does, or it is of another
+            run.
+    """
     there = _there(Path(folder))
     if not there:
         return 0
+    place = Path(folder) / f"step-{there[-1]}"
+    _check(place)
     _make_states(_inner(trainer))
     state = _state(trainer)
-    checkpoint.load(state, checkpoint_id=Path(folder) / f"step-{there[-1]}")  # into the tensors that are there
+    try:
+        checkpoint.load(state, storage_reader=_Reader(place), planner=_Planner())  # into the tensors that are there
+    except checkpoint.CheckpointException as error:
+        first = next(iter(error.failures.values()))[0]
+        raise ValueError(
+            f"load.folder: {place.name}: {first}; allowed: a checkpoint of the same model and setup"
+        ) from None
     torch.set_rng_state(state[f"random.{_rank()}"])
     if trainer.scaler:
-        trainer.scaler.load_state_dict(state["scaler"])
+        own = trainer.scaler.state_dict()
+        numbers = {name: type(own[name])(n) for name, n in zip(SCALER, state["scaler"].tolist(), strict=True)}
+        trainer.scaler.load_state_dict(numbers)
     return there[-1]
 
 
 def _there(folder):
-    names = (_NAME.fullmatch(path.name) for path in (folder.iterdir() if folder.exists() else ()))
+    """The steps of whole checkpoints: those that have their checksums."""
+    names = (_NAME.fullmatch(path.parent.name) for path in folder.glob(f"step-*/{SUMS}"))
     return sorted(int(name[1]) for name in names if name)
+
+
+def _sums(place):
+    sums = {}
+    for path in sorted(place.iterdir()):
+        if path.name != SUMS:
+            with path.open("rb") as file:
+                sums[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return sums
+
+
+def _check(place):
+    """Raise unless every file is what was written."""
+    try:
+        wanted = json.loads((place / SUMS).read_bytes())
+    except (ValueError, RecursionError):
+        wanted = None
+    there = _sums(place)
+    if wanted != there:
+        other = wanted.items() ^ there.items() if isinstance(wanted, dict) else ()
+        names = sorted({str(name) for name, _ in other}) or [SUMS]
+        raise ValueError(
+            f"load.folder: {place.name} is not what was written: {', '.join(names)}; allowed: a whole checkpoint; without "
+            f"{place.name} the one before it is taken up"
+        )
+
+
+class _Described(pickle.Unpickler):
+    """Reads what a checkpoint says of its tensors: names of that alone, so that nothing in it is run."""
+
+    def find_class(self, module, name):
+        if (module, name) not in KNOWN:
+            raise pickle.UnpicklingError(f"it names {module}.{name}")
+        return super().find_class(module, name)
+
+
+class _Reader(FileSystemReader):
+    """PyTorch's, but for its unpickling of whatever is there."""
+
+    def read_metadata(self, *_, **__):
+        try:
+            with (Path(self.path) / ".metadata").open("rb") as file:
+                found = _Described(file).load()
+        except Exception as error:  # bytes that make no pickle end in whatever they run into
+            raise ValueError(
+                f"load.folder: {Path(self.path).name}/.metadata: {str(error) or type(error).__name__}; allowed: the names, sizes "
+                "and places of tensors, as torch.distributed.checkpoint writes them"
+            ) from None
+        found.storage_meta = found.storage_meta or described.StorageMeta()
+        found.storage_meta.load_id = self.load_id
+        return found
+
+
+class _Planner(checkpoint.DefaultLoadPlanner):
+    """PyTorch's, but for objects, which it unpickles: there is none in a checkpoint of ours."""
+
+    def load_bytes(self, read_item, value):
+        raise ValueError(f"load.folder: {read_item.dest_index.fqn} is no tensor; allowed: tensors")
 
 
 def _rank():
@@ -107,7 +210,10 @@ def _state(trainer):
         shares = {name: _share(value) for name, value in state.items() if name.startswith("optimizer.") and value.dim()}
         state |= shares
     if trainer.scaler:
-        state["scaler"] = trainer.scaler.state_dict()
+        numbers = trainer.scaler.state_dict()
+        state["scaler"] = torch.tensor(
+            [numbers[name] for name in SCALER], dtype=torch.float64
+        )  # no object: nothing to unpickle
     return state | {f"random.{_rank()}": torch.get_rng_state()}
 
 
