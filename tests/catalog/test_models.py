@@ -339,3 +339,8 @@ def test_a_narrow_table_has_a_narrow_head():
     model = eb.Model(**SMALL, embedding_width=16)
     assert model.parameters == eb.Model(**SMALL).parameters - 100 * (64 - 16) + 2 * 64 * 16
     assert model.replace(tied=False).parameters - model.parameters == 100 * 16
+
+
+def test_what_follows_from_other_fields_has_their_bounds():
+    with pytest.raises(ValueError, match=r"^Model\.ffn_width: 50331648 is not a whole number from 1 to 16,777,216"):
+        eb.Model(name="wide", layers=1, width=3 * 2**22, heads=1, vocabulary=10)

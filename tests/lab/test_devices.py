@@ -1,8 +1,11 @@
 """GPUs by the names that drivers give them."""
 
 import pytest
+import torch
 
+import everybyte as eb
 from everybyte.catalog import gpus
+from everybyte.lab import run
 from everybyte.lab.devices import recognize, slug
 
 MIB = 1024**2
@@ -45,3 +48,15 @@ def test_every_gpu_of_the_catalog_is_recognized_by_its_title():
 )
 def test_a_file_is_named_after_a_device(name, file):
     assert slug(name) == file
+
+
+@pytest.mark.parametrize(
+    "device", ["cpu:0", "meta", "mps", "xpu", "cuda:-1", "cuda:1:2", "CUDA", "", "cuda:٣", 0, 1.5, True]
+)
+def test_another_device_is_not_the_first_gpu(device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "init", lambda: pytest.fail("it was taken for a GPU"))
+    for refuse in (run.find, lambda name: eb.measure(eb.model("gpt2"), eb.Setup(), name)):
+        with pytest.raises(
+            ValueError, match=r"^measure\.device: .* is no device to measure on; allowed: 'cuda', 'cuda:1'"
+        ):
+            refuse(device)

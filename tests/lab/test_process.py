@@ -13,7 +13,7 @@ import pytest
 import everybyte as eb
 import everybyte.lab
 from everybyte import cli
-from everybyte.lab import Failed, Worker, measure, process
+from everybyte.lab import Failed, Worker, measure, process, torchrun
 from everybyte.lab.measurement import model_as_dict
 
 WITHOUT_GPU = not os.path.exists("/dev/nvidiactl")
@@ -153,3 +153,74 @@ def test_the_protocol_is_a_line_in_and_a_line_out(small, tiny):
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0 and answers[0]["clean"] is True and answers[0]["found"]["steps"] == 1
     assert answers[1]["found"]["name"] == answers[0]["found"]["device"]["name"]
+
+
+@pytest.mark.parametrize("said", ["5", "[]", "null", '"found"', "{}", "[" * 100_000, "1e400"])
+def test_what_is_no_answer_is_not_taken_for_one(said):
+    with (
+        script(f"input(); print({said[:1]!r} * {len(said)} if {len(said)} > 99 else {said!r})") as worker,
+        pytest.raises(Failed, match="which is no answer"),
+    ):
+        worker.ask(30, ask="device", device=None)
+
+
+def test_bytes_that_are_no_text_do_not_keep_us_waiting():
+    with script(r"input(); os.write(1, b'\xff\xfe\n'); time.sleep(600)") as worker:
+        with pytest.raises(Failed, match="which is no answer"):
+            worker.ask(30, ask="device", device=None)
+
+
+def test_a_worker_whose_parent_is_gone_before_it_looks_ends(ends):
+    """Killed while the worker loads PyTorch, a parent cannot be seen to go: whose it is, is said to it."""
+    start = (
+        "import os, subprocess, sys; from everybyte.lab import Worker; "
+        "print(Worker().process.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", start], stdout=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == -signal.SIGKILL and ends(int(done.stdout), within=30)
+
+
+def test_no_module_is_taken_from_the_working_folder(tmp_path, monkeypatch):
+    """Whatever stands there with a name of the standard library's. Of torchrun the environment is taken, not the hour it starts in."""
+    (tmp_path / "calendar.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    command = [sys.executable, "-m", "calendar", "2000"]
+    with Worker(command) as worker, pytest.raises(Failed, match="which is no answer"):
+        worker.ask(30, ask="device", device="cpu")
+
+    def start(_, **options):
+        return popen(command, **options)
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(torchrun.subprocess, "Popen", start)
+    with (tmp_path / "said").open("w") as said:
+        torchrun._torchrun([], 60, said)
+    assert "January" in (tmp_path / "said").read_text() and not (tmp_path / "ran").exists()
+
+
+def test_without_pytorch_one_sentence_says_what_to_install(tmp_path, monkeypatch, small, tiny, capfd):
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(process, "SOURCES", os.pathsep.join([str(tmp_path), process.SOURCES]))
+    with pytest.raises(
+        ValueError, match=r"^measure: No module named 'torch'; it needs PyTorch: pip install 'everybyte\[dryrun\]'$"
+    ):
+        measure(small, tiny, "cpu")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_ending_a_worker_that_read_nothing_is_quiet(capfd):
+    import gc
+
+    worker = script("time.sleep(600)")
+    worker._requests.write("never flushed")
+    worker.end()
+    del worker
+    gc.collect()
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 1e12])
+def test_any_timeout_is_one(seconds):
+    with script("input(); print(json.dumps({'found': 1}))") as worker:
+        assert worker.ask(seconds, ask="device", device=None) == {"found": 1}

@@ -160,6 +160,18 @@ def test_a_library_that_runs_out_of_memory_is_named(monkeypatch, small, tiny, te
     assert measurement.oom and not clean and measurement.out_of_memory["of"] == whose
 
 
+def test_the_machine_s_own_memory_that_runs_out_is_a_result(small, tiny):
+    vast = small.replace(vocabulary=2**24, width=3 * 2**20)  # 211 TB, which no machine gives
+    measurement, clean = measured(vast, tiny)
+    assert measurement.oom and not clean
+    assert measurement.out_of_memory == {
+        "requested": 4 * 2**24 * 3 * 2**20,
+        "free": None,
+        "at": "model",
+        "of": "the CPU",
+    }
+
+
 def test_the_second_batch_s_forward_is_a_forward(small):
     """It has the first one's gradients beside it, and so may run out of memory where the first did not."""
     narrow = small.replace(vocabulary=11)

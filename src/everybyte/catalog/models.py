@@ -151,6 +151,7 @@ class Model:
         for field, (default, _) in _DEFAULTS.items():
             if getattr(self, field) is None:
                 object.__setattr__(self, field, default(self))
+        self._check_each()  # what follows from others too
         self._check_together()
 
     def _check_each(self):

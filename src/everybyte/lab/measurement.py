@@ -1,5 +1,6 @@
 """The third witness: what one device said of one training step, in whole bytes."""
 
+import math
 from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 
@@ -7,6 +8,7 @@ from .. import checks, units
 from ..catalog import Model, models
 from ..setup import Setup
 from ..tables import Table
+from .recipe import Recipe
 
 #: The version of the JSON. A reader refuses any other.
 SCHEMA = 1
@@ -197,8 +199,10 @@ def model_from_dict(said: dict) -> Model:
     if not isinstance(said, dict) or set(said) != {"name", "parameters", "dimensions"}:
         raise _wrong("model", said, "name, parameters and dimensions")
     dimensions = said["dimensions"]
-    required = {f.name for f in fields(Model) if f.default is MISSING}
-    if not isinstance(dimensions, dict) or not required <= set(dimensions) <= {f.name for f in fields(Model)}:
+    required = {f.name for f in fields(Model) if f.default is MISSING} - {"name"}
+    if not isinstance(dimensions, dict) or not required <= set(dimensions) <= {f.name for f in fields(Model)} - {
+        "name"
+    }:
         raise _wrong("model", dimensions, "the fields of Model")
     model = Model(name=said["name"], **dimensions)
     if said["parameters"] != model.parameters:
@@ -212,7 +216,7 @@ def _whole(value):
 
 
 def _number(value):
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def _text(value):
@@ -253,10 +257,29 @@ def _learning(value):
     if not _object(value) or set(value) != {"recipe", "asked", "validation"}:
         return False
     rows = value["validation"]
-    right = [
-        len(row) == 3 and _whole(row[0]) and (row[1] is None or _number(row[1])) and _number(row[2]) for row in rows
-    ]
-    return _object(value["recipe"]) and _whole(value["asked"]) and bool(right) and all(right)
+    return (
+        _recipe(value["recipe"])
+        and _whole(value["asked"])
+        and isinstance(rows, list)
+        and bool(rows)
+        and all(map(_validated, rows))
+    )
+
+
+def _recipe(value):
+    if not _object(value) or value.keys() - {f.name for f in fields(Recipe)}:
+        return False
+    try:
+        Recipe(**value)
+    except ValueError:
+        return False
+    return True
+
+
+def _validated(row):
+    if not isinstance(row, list) or len(row) != 3:
+        return False
+    return _whole(row[0]) and (row[1] is None or _number(row[1])) and _number(row[2])
 
 
 def _device(value):

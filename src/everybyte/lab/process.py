@@ -1,5 +1,6 @@
 """A process of its own for measuring: it takes its memory with it when it ends, however it ends."""
 
+import contextlib
 import json
 import os
 import queue
@@ -15,6 +16,7 @@ from typing import IO, Any, cast
 from .. import checks
 from ..catalog import Model
 from ..setup import Setup
+from .devices import check as check_device
 from .measurement import Measurement, model_as_dict
 from .recipe import Recipe
 
@@ -23,6 +25,10 @@ SOURCES = str(Path(__file__).resolve().parents[2])
 LAST_LINES = 8
 #: What makes an allocator's segments grow: PyTorch's name for it, and the older one.
 EXPANDABLE = dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "expandable_segments:True")
+#: No module is taken from the folder that a process of ours happens to start in.
+APART = {"PYTHONSAFEPATH": "1"}
+#: The variable that tells a worker whose it is.
+PARENT = "EVERYBYTE_PARENT"
 _ENDED = None
 
 
@@ -47,7 +53,8 @@ class Worker:
         self._errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, encoding="utf-8",
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | dict(environment or {}),
+            errors="replace",
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | dict(environment or {}) | APART | {PARENT: str(os.getpid())},
             start_new_session=True,  # Ctrl-C comes to us alone, and the process can be ended with its children
         )  # fmt: skip
         self._requests = cast(IO[str], self.process.stdin)  # a pipe, as asked for
@@ -68,9 +75,11 @@ class Worker:
             Failed: where it ends, or gives no answer within `timeout` seconds; it is ended then.
         """
         try:
+            if self._requests.closed:
+                raise BrokenPipeError
             self._requests.write(json.dumps(request) + "\n")
             self._requests.flush()
-            line = self._answers.get(timeout=timeout)
+            line = self._answers.get(timeout=min(timeout, threading.TIMEOUT_MAX))
         except BrokenPipeError:
             line = _ENDED
         except queue.Empty:
@@ -86,9 +95,11 @@ class Worker:
             raise Failed(f"the worker ended {how}{self._last_words()}")
         try:
             answer = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict) or not answer.keys() & {"found", "error"}:
             self.end()
-            raise Failed(f"the worker said {line.strip()[:200]!r}, which is no answer{self._last_words()}") from None
+            raise Failed(f"the worker said {line.strip()[:200]!r}, which is no answer{self._last_words()}")
         if "error" in answer:
             raise ValueError(answer["error"])
         return answer
@@ -107,6 +118,8 @@ class Worker:
         except ProcessLookupError:
             pass
         self.process.wait()
+        with contextlib.suppress(OSError):  # of a request that nobody read
+            self._requests.close()
 
     def __enter__(self):
         return self
@@ -154,6 +167,7 @@ def measure(
     check_request(model, setup, warm_up=warm_up, steps=steps, points=points, tf32=tf32, limit=limit, recipe=recipe)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise ValueError(f"measure.timeout: {timeout!r} is not a number of seconds above 0")
+    check_device(device)
     checks.flag("measure", "alone", alone)
     checks.flag("measure", "expandable", expandable)
     options: dict[str, Any] = {"warm_up": warm_up, "steps": steps, "points": points, "tf32": tf32, "limit": limit}

@@ -11,6 +11,7 @@ from .. import units
 from ..catalog import Model
 from ..setup import Setup
 from .devices import REHEARSED, slug
+from .devices import check as check_device
 from .grid import Configuration, for_gpu, grid
 from .measurement import Measurement
 from .process import EXPANDABLE, Failed, Worker, ask, check_request
@@ -82,6 +83,7 @@ def record(
     """
     if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not minutes > 0:
         raise ValueError(f"record.minutes: {minutes!r} is not a number above 0")
+    check_device(device)
     wanted = list(configurations) if configurations is not None else grid(only)
     for configuration in wanted:
         check_request(configuration.model, configuration.setup)

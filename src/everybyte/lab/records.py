@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -35,38 +36,87 @@ class Record:
 
 
 def read(path: str | os.PathLike) -> Record:
-    """The measurements of a file; a line that is cut short, edited, or of another schema is refused, the good ones kept."""
+    """The measurements of a file; a line that is cut short, edited, or of another schema is refused, the good ones kept.
+
+    Raises:
+        ValueError: where it is no file: a folder, a pipe, a device.
+    """
+    _check_file(Path(path))
     good, bad = _split(Path(path))
     return Record(Path(path), [measurement for _, measurement in good], [fault for _, fault in bad])
 
 
 def append(path: Path, measurement: Measurement) -> None:
-    """Add a line, on the disk when this returns."""
+    """Add a line, on the disk when this returns; where that fails, none of it."""
     said = measurement.as_dict()
     line = json.dumps(said | {"check": _checksum(said)}, allow_nan=False) + "\n"
-    with path.open("ab") as file:
-        file.write(line.encode())
-        file.flush()
-        os.fsync(file.fileno())
+    with _alone(path) as file:
+        if size := file.seek(0, os.SEEK_END):
+            file.seek(size - 1)
+            line = line if file.read(1) == b"\n" else "\n" + line  # whoever wrote before was interrupted
+        _add(file, line.encode())
 
 
 def repair(path: Path) -> list[str]:
     """Move refused lines into a file beside, so that good ones can follow; return the faults.
 
-    The file beside is named after the record, with `.refused` at its end; lines are added to what it holds.
+    The file beside is named after the record, with `.refused` at its end; lines are added to what it holds. Who appends
+    meanwhile waits.
     """
     if not path.exists():
         return []
-    good, bad = _split(path)
-    if bad:
-        with path.with_name(path.name + ".refused").open("ab") as file:
-            file.writelines(line + b"\n" for line, _ in bad)
-            file.flush()
-            os.fsync(file.fileno())
-        part = path.with_name(path.name + ".part")
-        part.write_bytes(b"".join(line + b"\n" for line, _ in good))
-        os.replace(part, path)
+    with _alone(path):
+        good, bad = _split(path)
+        if bad:
+            part = path.with_name(path.name + ".part")
+            with part.open("wb") as file:
+                file.write(b"".join(line + b"\n" for line, _ in good))
+                file.flush()
+                os.fsync(file.fileno())
+            with path.with_name(path.name + ".refused").open("ab", buffering=0) as file:
+                _add(file, b"".join(line + b"\n" for line, _ in bad))
+            os.replace(part, path)
     return [fault for _, fault in bad]
+
+
+@contextmanager
+def _alone(path):
+    """The record, open to be added to, for nobody else meanwhile; that which bears the name, if another has put one in its place."""
+    _check_file(path)
+    while True:
+        with path.open("a+b", buffering=0) as file:
+            _lock(file)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                    yield file
+                    return
+
+
+def _lock(file):
+    """Until the file is closed. Windows has no such lock, nor have some clusters' file systems: there, one recorder at a time."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    with suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def _add(file, data):
+    """Add at the end of a file all of the bytes, on the disk when this returns, or none."""
+    before = os.fstat(file.fileno()).st_size
+    try:
+        while data:
+            data = data[file.write(data) :]
+        os.fsync(file.fileno())
+    except BaseException:  # a full disk, Ctrl-C
+        file.truncate(before)
+        raise
+
+
+def _check_file(path):
+    if path.exists() and not path.is_file():
+        raise ValueError(f"record.path: {path.name} is no file; allowed: a file, or none yet")
 
 
 def _split(path):
@@ -85,15 +135,21 @@ def _split(path):
 
 def _measurement(line):
     try:
-        said = json.loads(line)
+        said = json.loads(line, parse_constant=_no_number)
     except ValueError as error:
         raise ValueError(f"it is not JSON ({error})") from error
+    except RecursionError:
+        raise ValueError("it is not JSON of a measurement: it is nested too deep") from None
     if not isinstance(said, dict):
         raise ValueError("it is not a JSON object")
     measurement = Measurement.from_dict({k: v for k, v in said.items() if k != "check"})
     if said.get("check") != _checksum({k: v for k, v in said.items() if k != "check"}):
         raise ValueError("its checksum is not that of its content: it was edited")
     return measurement
+
+
+def _no_number(name):
+    raise ValueError(f"{name} is no number of JSON's")
 
 
 def _checksum(said):

@@ -26,7 +26,7 @@ from ..reference import FAMILIES, GPT, Trainer
 from ..reference.step import DTYPES
 from ..reference.text import text_batch
 from ..setup import Setup
-from .devices import REHEARSED, recognize
+from .devices import REHEARSED, check, recognize
 from .learning import Learner, pretrain, training_batches, validation_batches
 from .measurement import SCHEMA
 from .meters import Cpu, Cuda
@@ -50,6 +50,7 @@ OUT_OF_MEMORY = {
     "NCCL": r"(?s)(?=.*NCCL)(?=.*[Oo]ut of memory)",
     "the host's pinned memory": r"(?i)pin(ned)?[ _]memory.*out of memory|cudaHostAlloc.*out of memory",
     "CUDA": r"CUDA error: out of memory|cudaErrorMemoryAllocation",
+    "the CPU": r"DefaultCPUAllocator: (can't allocate|not enough) memory",
 }
 #: What `torch._fused_sdp_choice` answers.
 KERNELS = {0: "math", 1: "flash", 2: "memory-efficient", 3: "cudnn"}
@@ -64,8 +65,9 @@ def find(device: str | None) -> torch.device:
     """The device of that name, by default the first GPU.
 
     Raises:
-        ValueError: where PyTorch can use no such device.
+        ValueError: where it names none, or PyTorch can use no such device.
     """
+    check(device)
     if device == "cpu":
         return torch.device("cpu")
     try:
@@ -233,7 +235,7 @@ def run(
             session.prepare(warm_up)
             found |= session.count(points)
         found |= session.learn(seconds) if recipe else session.time(steps, seconds)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         if not (whose := _whose(error)):
             raise
         return found | _out_of_memory(error, session, meter, whose), False
@@ -486,12 +488,14 @@ def _whose(error):
     """Whose memory ran out, by an error: PyTorch's allocator, a library; None where none did."""
     if isinstance(error, torch.OutOfMemoryError):
         return "PyTorch"
+    if isinstance(error, MemoryError):
+        return "the CPU"
     return next((who for who, words in OUT_OF_MEMORY.items() if re.search(words, str(error))), None)
 
 
 def _out_of_memory(error, session, meter, whose="PyTorch"):
     """Running out is a result: whose memory, what was asked for, what was free, when, and how far it had come."""
-    asked = re.search(r"Tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)", str(error))
+    asked = re.search(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)", str(error))
     asked = round(units.parse(f"{asked[1]} {asked[2].replace('bytes', 'B')}")) if asked else None
     session._see_most()
     peaks = {f"{count}_peak": value for count, value in session.most.items()}

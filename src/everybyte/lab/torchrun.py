@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 from ..catalog import Model
 from ..setup import Setup
 from .measurement import Measurement, model_as_dict
-from .process import LAST_LINES, SOURCES, Failed, Worker
+from .process import APART, LAST_LINES, SOURCES, Failed, Worker
 
 #: Seconds that torchrun may take to end its processes, and that a worker may take to say how many GPUs there are.
 GRACE, START = 35.0, 120.0
@@ -72,13 +73,13 @@ def measure_ranks(
 def _torchrun(arguments, timeout, errors):
     """Run torchrun until it ends; whatever ends us, or `timeout` seconds, end it and its processes."""
     paths = [SOURCES, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | APART
     process = subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0", *arguments],
         stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, env=environment, start_new_session=True,
     )  # fmt: skip
     try:
-        process.wait(timeout)
+        process.wait(min(timeout, threading.TIMEOUT_MAX))
     except subprocess.TimeoutExpired:
         raise Failed(f"the ranks gave no answer within {timeout:g} s and were ended") from None
     finally:

@@ -2,7 +2,7 @@
 
 `{"ask": "device", "device": …}` asks what the device is, `gpus` in its place how many ranks there is room for; `{"ask": "measure", "device": …, "model": {…}, "setup": {…}, …}`
 for a measurement. An answer holds `found`, or `error` for bad input. Whatever else is printed goes to standard error. The
-process ends with its input, and with its parent.
+process ends with its input, and with its parent, also while it loads PyTorch.
 """
 
 import json
@@ -11,12 +11,9 @@ import sys
 import threading
 import time
 
-import torch
-
 from ..setup import Setup
 from .measurement import model_from_dict
-from .ranks import run_as_rank
-from .run import describe, find
+from .process import PARENT
 
 #: Ranks that a CPU may be given at once.
 PROCESSES = 8
@@ -24,6 +21,13 @@ PROCESSES = 8
 
 def answer(request: dict) -> dict:
     """What a request is answered with."""
+    try:
+        import torch
+
+        from .ranks import run_as_rank
+        from .run import describe, find
+    except ImportError as error:
+        return {"error": f"measure: {error}; it needs PyTorch: pip install 'everybyte[dryrun]'"}
     try:
         device = find(request["device"])
         if request["ask"] == "device":
@@ -39,7 +43,8 @@ def answer(request: dict) -> dict:
 
 def main() -> None:
     """Answer until the input ends."""
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    parent = int(os.environ.get(PARENT, os.getppid()))  # who may be gone by now
+    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # a library that prints must not spoil an answer
     for line in sys.stdin:
