@@ -37,15 +37,15 @@ def adapted(module: nn.Module, setup: Setup) -> nn.Module:
         return peft.get_peft_model(module, config, autocast_adapter_dtype=lora.dtype == "fp32")
 
 
-def package(name: str, why: str):
-    """A package of the extra `adapters`; ValueError that begins with `why` where it is not installed."""
+def package(name: str, why: str, extra: str = "adapters"):
+    """A package of an extra; ValueError that begins with `why` where it is not installed."""
     logging.getLogger("bitsandbytes").setLevel(
         logging.ERROR
     )  # peft imports it, and it says which kernels the CPU has not
     try:
         return import_module(name)
     except ImportError as error:
-        raise ValueError(f"{why} needs {name}, which is not installed: pip install everybyte[adapters]") from error
+        raise ValueError(f"{why} needs {name}, which is not installed: pip install 'everybyte[{extra}]'") from error
 
 
 def quantize(module: nn.Module, compute: torch.dtype) -> None:

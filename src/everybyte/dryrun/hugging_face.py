@@ -18,12 +18,12 @@ from ..setup import Setup
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "silu": "silu"}
 #: Field -> what a config of nearly every architecture calls it.
-_NAMES = {
+NAMES = {
     "layers": "num_hidden_layers", "width": "hidden_size", "heads": "num_attention_heads", "vocabulary": "vocab_size",
     "positions": "max_position_embeddings", "ffn_width": "intermediate_size", "tied": "tie_word_embeddings",
 }  # fmt: skip
-_GROUPED = {"kv_heads": "num_key_value_heads"}
-_NARROW = {"head_width": "head_dim"}
+GROUPED = {"kv_heads": "num_key_value_heads"}
+NARROW = {"head_width": "head_dim"}
 
 
 @dataclass(frozen=True)
@@ -49,30 +49,30 @@ class Recipe:
 #: What tells an architecture from those after it -> its recipe.
 RECIPES = {
     "causal": Recipe(
-        "bert-base", "BertConfig", _NAMES | {"token_types": "type_vocab_size"},
+        "bert-base", "BertConfig", NAMES | {"token_types": "type_vocab_size"},
         ("learned_positions", "kv_heads", "head_width", "embedding_width", "activation"),
         lambda m: {"hidden_act": _ACTIVATIONS[m.activation]},
         "BertForMaskedLM has a head for masked tokens, and no pooler",
     ),
     "post_norm": Recipe(
-        "opt-350m", "OPTConfig", _NAMES | {"ffn_width": "ffn_dim", "embedding_width": "word_embed_proj_dim"},
+        "opt-350m", "OPTConfig", NAMES | {"ffn_width": "ffn_dim", "embedding_width": "word_embed_proj_dim"},
         ("learned_positions", "kv_heads", "head_width", "activation"),
         lambda m: {"activation_function": _ACTIVATIONS[m.activation], "do_layer_norm_before": False},
     ),
     "parallel_residual": Recipe(
-        "pythia-14m", "GPTNeoXConfig", _NAMES, ("kv_heads", "head_width", "embedding_width", "rotary_percent", "activation"),
+        "pythia-14m", "GPTNeoXConfig", NAMES, ("kv_heads", "head_width", "embedding_width", "rotary_percent", "activation"),
         lambda m: {
             "hidden_act": _ACTIVATIONS[m.activation],
             "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": m.rotary_percent / 100},
         },
     ),
     "softcap": Recipe(
-        "gemma-2-2b", "Gemma2Config", _NAMES | _GROUPED | _NARROW | {"window": "sliding_window"}, ("embedding_width", "activation"),
+        "gemma-2-2b", "Gemma2Config", NAMES | GROUPED | NARROW | {"window": "sliding_window"}, ("embedding_width", "activation"),
         lambda m: {"hidden_activation": _ACTIVATIONS[m.activation], "query_pre_attn_scalar": m.head_width},
     ),
     "sinks": Recipe(
         "gpt-oss-20b", "GptOssConfig",
-        _NAMES | _GROUPED | _NARROW | {
+        NAMES | GROUPED | NARROW | {
             "window": "sliding_window", "experts": "num_local_experts", "experts_per_token": "num_experts_per_tok",
             "expert_width": "intermediate_size",
         },
@@ -81,7 +81,7 @@ RECIPES = {
     ),
     "latent_rank": Recipe(
         "deepseek-v3", "DeepseekV3Config",
-        _NAMES | {
+        NAMES | {
             "experts": "n_routed_experts", "experts_per_token": "num_experts_per_tok", "expert_width": "moe_intermediate_size",
             "shared_experts": "n_shared_experts", "dense_layers": "first_k_dense_replace", "query_rank": "q_lora_rank",
             "latent_rank": "kv_lora_rank", "rope_width": "qk_rope_head_dim", "value_width": "v_head_dim",

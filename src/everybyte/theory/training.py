@@ -12,7 +12,7 @@ from .tape import FP32, INT64, Piece, Tape, Type
 from .tensors import new
 
 
-class _Fields:
+class Fields:
     """A model's fields with dimensions as letters, and conditions as 0 or 1."""
 
     #: Field -> its letter.
@@ -40,7 +40,7 @@ class Step:
     """
 
     def __init__(self, model, setup, segments, chunks, batches, stepped):
-        self.tape, self.setup, self.model, self.batches, self.stepped = Tape(), setup, _Fields(model), batches, stepped
+        self.tape, self.setup, self.model, self.batches, self.stepped = Tape(), setup, Fields(model), batches, stepped
         precision = setup.dtypes
         self.stored = Type(setup.base_dtype, Letter(DTYPE_BYTES[setup.base_dtype], "w_s"))
         self.states = Letter(DTYPE_BYTES[setup.state_dtype], "s_b")
