@@ -40,6 +40,7 @@ EVERYTHING = (
         "own",
         "settling",
         "samples",
+        "serving",
     }
 )
 MAY = {
@@ -59,9 +60,10 @@ MAY = {
     "diagnosis": BUDGET | PLANNING | {"allocator", "evidence"},
     "headroom": STATED,
     "plan": BUDGET | {"headroom"},
+    "serving": STATED | {"theory", "headroom"},
     "fit": BUDGET | {"headroom", "plan"},
     "draw": BUDGET,
-    "explore": DRAW | PLANNING | {"allocator", "dryrun", "evidence"},
+    "explore": DRAW | PLANNING | {"allocator", "dryrun", "evidence", "serving"},
     "teach": DRAW | PLANNING | {"dryrun", "settling", "evidence"},
     "reference": STATED,
     "adapters": COUNTED,  # peft's, in the models that the book's own step trains
@@ -92,6 +94,7 @@ WITHOUT = {
     "budget",
     "derivation",
     "own",
+    "serving",
 } | PLANNING
 #: What the formulas alone need, and loading the theory does not.
 SYMBOLIC = WITHOUT - {"formulas", "derivation"}

@@ -29,15 +29,18 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from .deriving import derive
     from .diagnosis import Diagnosis, doctor
     from .dryrun import Trace, dry_run
+    from .dryrun.inference import dry_serve
     from .evidence import Snapshot, snapshot
     from .formulas import Formula, formula
     from .lab import Measurement, measure
     from .leaking import Leaks, leaks
     from .monitoring import Monitor
     from .rehearsal import Rehearsal, rehearse
+    from .serving import Serving, serve
     from .settling import Settled, settle
 
 _HOME = {"Formula": "formulas", "formula": "formulas", "Trace": "dryrun", "dry_run": "dryrun"}
+_HOME |= {"Serving": "serving", "serve": "serving", "dry_serve": "dryrun.inference"}
 _HOME |= {"Comparison": "comparison", "compare": "comparison", "Measurement": "lab", "measure": "lab"}
 _HOME |= {"Derivation": "derivation", "derive": "deriving"}
 _HOME |= {"Rehearsal": "rehearsal", "rehearse": "rehearsal"}

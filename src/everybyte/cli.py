@@ -12,6 +12,7 @@ from . import budget as predict
 from .budget import not_derived
 from .fit import VARY
 from .headroom import ROUNDING, Headroom
+from .serving import CACHE_TYPES, CACHES, WEIGHTS
 from .setup import CHOICES, LIMITS, Lora, Setup
 from .tables import Table
 
@@ -75,6 +76,21 @@ def _options(arguments):
     _add_fit(
         command("fit", _fit, "the largest batch or sequence, or the fewest GPUs, that fit a GPU, and what limits it")
     )
+    serving = command(
+        "serve", _serve, "how many sequences of so many tokens a GPU generates at once, and what they take"
+    )
+    serving.add_argument("model", help="a name from `everybyte models`")
+    _add_gpu(serving)
+    serving.add_argument("--context", type=int, required=True, metavar="N", help="tokens of a sequence when it ends")
+    for name, kind, help in (
+        ("concurrency", int, "sequences at once (default the most that fit)"),
+        ("prompt", int, "tokens of the prompt (default all but the last)"),
+        ("cache", str, f"{', '.join(CACHES)} (default dynamic)"),
+        ("weights", str, f"{', '.join(WEIGHTS)} (default bf16)"),
+        ("cache-dtype", str, f"{', '.join(CACHE_TYPES)} (default bf16)"),
+        ("page", int, "tokens in a page (default 16)"),
+    ):
+        serving.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS, metavar="VALUE", help=help)
     measuring = command("measure", _measure, "measure it: the same step on this machine's GPU")
     _add_setup(measuring, rounding=False)
     recording = command("record", _record, "measure the labs' grid on this machine's GPU, and keep what it says")
@@ -190,15 +206,19 @@ def _add_rank(parser):
 
 
 def _add_fit(parser):
-    parser.add_argument("--gpu", metavar="NAME", help="a name from `everybyte gpus`; or the next one")
-    parser.add_argument("--memory", metavar="SIZE", help="of a GPU that is not in the catalog, as 24GiB")
+    _add_gpu(parser)
     parser.add_argument("--vary", default="batch", metavar="FIELD", help=f"{', '.join(VARY)} (default batch)")
     parser.add_argument("--plan", action="store_true", help="also the switches for the setup as given, by price")
+    _add_setup(parser, rounding=False, own=True)
+
+
+def _add_gpu(parser):
+    parser.add_argument("--gpu", metavar="NAME", help="a name from `everybyte gpus`; or the next one")
+    parser.add_argument("--memory", metavar="SIZE", help="of a GPU that is not in the catalog, as 24GiB")
     for field in fields(Headroom):
         parser.add_argument(
             f"--keep-{field.name}", default=field.default, metavar="SIZE", help=f"kept free of tensors: {field.name}, as 500MiB"
         )  # fmt: skip
-    _add_setup(parser, rounding=False, own=True)
 
 
 def _kind(field):
@@ -360,13 +380,7 @@ def _compare(options):
 def _fit(options):
     from . import fit, plan
 
-    kept = {f.name: getattr(options, f"keep_{f.name}") for f in fields(Headroom)}
-    headroom = Headroom(**{n: _size(f"--keep-{n}", v) for n, v in kept.items()})
-    if (options.gpu is None) == (options.memory is None):
-        raise ValueError(
-            "fit: --gpu and --memory; allowed: one of them, a name from `everybyte gpus` or a size as 24GiB"
-        )
-    card = options.gpu or Gpu(memory=_size("--memory", options.memory))
+    card, headroom = _card(options)
     subject, setup, batch = _given(options)
     found = fit(subject, setup, card, options.vary, headroom, batch=batch)
     if not options.plan:
@@ -376,6 +390,27 @@ def _fit(options):
     if switches.best and switches.best not in rungs:
         rungs.append(switches.best)  # in another precision
     return found.as_dict() | {"plan": switches.as_dict()}, f"{found}\n\n{switches.show(rungs)}"
+
+
+def _card(options):
+    """(GPU, what is kept free of tensors) of a command that asks for one."""
+    kept = {f.name: getattr(options, f"keep_{f.name}") for f in fields(Headroom)}
+    headroom = Headroom(**{n: _size(f"--keep-{n}", v) for n, v in kept.items()})
+    if (options.gpu is None) == (options.memory is None):
+        raise ValueError(
+            f"{options.command}: --gpu and --memory; allowed: one of them, a name from `everybyte gpus` or a size as 24GiB"
+        )
+    return options.gpu or Gpu(memory=_size("--memory", options.memory)), headroom
+
+
+def _serve(options):
+    from . import serve
+
+    card, headroom = _card(options)
+    names = ("concurrency", "prompt", "cache", "weights", "cache_dtype", "page")
+    asked = {name: getattr(options, name) for name in names if hasattr(options, name)}
+    found = serve(model(options.model), card, options.context, headroom=headroom, **asked)
+    return found.as_dict(), found
 
 
 def _size(option, said):

@@ -1,0 +1,282 @@
+"""What a model takes where it generates: weights, cache, the largest moment of each pass; and how many sequences a GPU holds."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
+from typing import Literal
+
+from . import checks, units
+from .catalog import Gpu, Model
+from .catalog.weights import layers, linears, quantized, weights
+from .headroom import ROUNDING, Headroom, find_gpu
+from .setup import DTYPE_BYTES
+from .tables import Table
+from .theory import inference
+
+#: How keys and values are kept: tensors that grow by a copy, as `transformers` does by default; pages, as vLLM's.
+CACHES = ("dynamic", "paged")
+#: Bytes of a number in a cache, by data type.
+CACHE_TYPES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+#: How weights are kept; nf4: the linear layers of the blocks, as bitsandbytes does with double quantization.
+WEIGHTS = ("bf16", "fp16", "int8", "nf4")
+#: Sequences at once, at most.
+_MOST = 2**20
+
+
+def cache_bytes(model: Model, tokens: int, dtype: str = "bf16", page: int = 1) -> int:
+    """Bytes of one sequence's keys and values: layers x 2 x heads x width x tokens, these in whole pages.
+
+    With latent attention the compressed latent and the shared rotary key. A window keeps its last tokens alone.
+    Source: Kwon et al. 2023, arXiv:2309.06180 (pages); DeepSeek-AI 2024, arXiv:2405.04434, equations 9 to 13 (latent).
+    """
+    checks.one_of("serve", "cache_dtype", dtype, CACHE_TYPES)
+    checks.whole("serve", "page", page, 1, 2**16)
+    kept = min(tokens, model.window - 1) if model.window else tokens
+    numbers = sum(heads * width for heads, width in inference.cached(model))
+    return model.layers * numbers * -(-kept // page) * page * CACHE_TYPES[dtype]
+
+
+def weight_bytes(model: Model, dtype: str = "bf16") -> int:
+    """Bytes of a model's weights as they are served. int8: a byte a number and a 4-byte scale for each row of a linear layer."""
+    checks.one_of("serve", "weights", dtype, WEIGHTS)
+    if dtype in DTYPE_BYTES:
+        return model.parameters * DTYPE_BYTES[dtype]
+    times, found = layers(model), 0
+    smaller = {path for path, _ in linears(model)}
+    for weight in weights(model):
+        size = weight.numbers * 2
+        if weight.name.removesuffix(".weight") in smaller and weight.name.endswith(".weight"):
+            if dtype == "nf4":
+                size = sum(n * width for n, width in quantized(weight.numbers, lambda a, b: -(-a // b)))
+            else:
+                size = weight.numbers + 4 * weight.shape[0]
+        found += size * weight.count * times[weight.group]
+    return found
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The largest moment of a pass: `name`, `bytes`, and by part."""
+
+    name: str
+    bytes: int
+    parts: dict[str, int] = field(compare=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Serving:
+    """What so many sequences take on a GPU, and whether they fit.
+
+    Attributes:
+        model, gpu: as asked. context: tokens of a sequence when it ends, prompt: at its beginning. concurrency: sequences at
+            once, as asked or the most that fit; None where not one does. weights, cache, cache_dtype, page: as asked.
+        headroom: what is kept free; usable: what is left for tensors.
+        moments: the largest of each kind of pass, of a growing cache; of pages what stands, since an engine's passes are its own.
+        next: the bytes that one sequence more would take; None where the concurrency was asked for.
+    """
+
+    model: Model
+    gpu: Gpu
+    context: int
+    prompt: int
+    concurrency: int | None
+    weights: str
+    cache: str
+    cache_dtype: str
+    page: int
+    headroom: Headroom
+    usable: int
+    moments: tuple[Moment, ...]
+    next: int | None = None
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the largest moment; where nothing fits, of one sequence."""
+        return max(moment.bytes for moment in self.moments)
+
+    @property
+    def fits(self) -> bool:
+        """Whether that fits."""
+        return self.concurrency is not None and self.peak <= self.usable
+
+    @property
+    def free(self) -> int:
+        """Bytes that are left; negative where it does not fit."""
+        return self.usable - self.peak
+
+    @cached_property
+    def per_token(self) -> int:
+        """Bytes of the cache for one token of one sequence."""
+        return cache_bytes(self.model.replace(window=0), 1, self.cache_dtype)
+
+    @property
+    def held(self) -> int:
+        """Bytes of the whole cache at the full context."""
+        return (self.concurrency or 1) * cache_bytes(self.model, self.context, self.cache_dtype, self.page)
+
+    def table(self) -> Table:
+        """Weights, cache and the largest moments, beside what is usable."""
+        many = (
+            "not one sequence"
+            if self.concurrency is None
+            else f"{self.concurrency:,} sequence{'s' * (self.concurrency > 1)}"
+        )
+        title = f"{self.model.name} on {self.gpu.name}: {many} of {self.context:,} tokens"
+        title += "" if self.fits or self.concurrency is None else " do not fit"
+        rows = [(f"weights, {self.weights}", weight_bytes(self.model, self.weights))]
+        rows.append((f"cache, {self.per_token:,} B a token", self.held))
+        rows += [(moment.name, moment.bytes) for moment in self.moments]
+        rows += [("usable", self.usable), ("free" if self.free >= 0 else "missing", abs(self.free))]
+        return Table((title, "bytes", ""), [(name, size, units.text(size)) for name, size in rows])
+
+    def said(self) -> list[str]:
+        """What the table does not say."""
+        if self.cache == "paged":
+            waste = self.page * self.per_token - self.per_token
+            return [
+                f"Pages of {self.page} tokens, {self.page * self.per_token:,} B each; of the last at most {waste:,} B a sequence are "
+                "not used. An engine's own passes and buffers are not counted: the number is the most that the cache allows."
+            ]
+        return [
+            "Counted as transformers generates, all prompts in one batch: the cache grows by a copy. Not in it: what kernels take "
+            "for themselves."
+        ]
+
+    def as_dict(self) -> dict:
+        """As JSON holds it: whole bytes."""
+        return {
+            "model": {"name": self.model.name, "parameters": int(self.model.parameters)},
+            "gpu": {"name": self.gpu.name, "memory": self.gpu.memory},
+            "context": self.context, "prompt": self.prompt, "concurrency": self.concurrency, "fits": self.fits,
+            "weights": {"dtype": self.weights, "bytes": weight_bytes(self.model, self.weights)},
+            "cache": {
+                "kind": self.cache, "dtype": self.cache_dtype, "page": self.page, "per_token": self.per_token, "bytes": self.held,
+            },
+            "headroom": {t.name: t.bytes for t in self.headroom.terms(self.gpu)},
+            "usable": self.usable, "peak": self.peak, "free": self.free, "next": self.next,
+            "moments": [{"name": m.name, "bytes": m.bytes, "parts": m.parts} for m in self.moments],
+            "said": self.said(),
+        }  # fmt: skip
+
+    def __repr__(self):
+        return "\n".join([repr(self.table()), *self.said()])
+
+    def _repr_html_(self):
+        return self.table()._repr_html_() + "".join(f"<p>{escape(line)}</p>" for line in self.said())
+
+
+def serve(
+    model: Model,
+    gpu: Gpu | str,
+    context: int,
+    concurrency: int | None = None,
+    *,
+    prompt: int | None = None,
+    cache: Literal["dynamic", "paged"] = "dynamic",
+    weights: str = "bf16",
+    cache_dtype: str = "bf16",
+    page: int = 16,
+    headroom: Headroom | None = None,
+) -> Serving:
+    """How many sequences of so many tokens a GPU generates at once; or what `concurrency` of them take.
+
+    Args:
+        model: a `Model` that generates. gpu: a `Gpu`, a name of the catalog, or a size as "24 GiB". context: tokens of a sequence
+            when it ends. prompt: of these the prompt's; by default all but the last, the largest prefill.
+        cache: `dynamic`, as transformers' `DynamicCache`: prefill and decode step are derived to the byte, for weights and cache in
+            16 bits; `paged`: what stands, weights and whole pages, for any data types.
+        weights: one of `WEIGHTS`. cache_dtype: one of `CACHE_TYPES`. page: tokens in each. headroom: what is kept free of tensors.
+
+    Raises:
+        ValueError: naming the field, the value and what is allowed: a context beyond the model's positions, a prompt that leaves
+            nothing to generate, data types that the kind of cache does not take, a model whose passes are not derived.
+    """
+    checks.kind("serve", "model", model, Model)
+    checks.one_of("serve", "cache", cache, CACHES)
+    most = model.positions or 2**27
+    if isinstance(context, int) and not isinstance(context, bool) and context > most:
+        raise ValueError(
+            f"serve.context: {context:,} is beyond the {most:,} positions of {model.name}; allowed: 2 to {most:,}"
+        )
+    checks.whole("serve", "context", context, 2, most)
+    prompt = context - 1 if prompt is None else prompt
+    checks.whole("serve", "prompt", prompt, 1, context - 1)
+    if concurrency is not None:
+        checks.whole("serve", "concurrency", concurrency, 1, _MOST)
+    checks.one_of("serve", "weights", weights, WEIGHTS)
+    checks.one_of("serve", "cache_dtype", cache_dtype, CACHE_TYPES)
+    if cache == "dynamic":
+        for name, value in (("weights", weights), ("cache_dtype", cache_dtype)):
+            if value not in ("bf16", "fp16"):
+                raise ValueError(
+                    f"serve.{name}: {value!r} with cache 'dynamic'; allowed: 'bf16' or 'fp16', or cache 'paged'"
+                )
+        inference.program(model)
+        page = 1
+    elif not model.causal:
+        raise ValueError(f"Model.causal: False of {model.name}, which does not generate; allowed: True")
+    gpu, headroom = find_gpu(gpu), headroom or Headroom()
+    usable = headroom.usable(gpu)
+    found = {}
+
+    def moments(number):
+        if number not in found:
+            found[number] = _moments(model, number, context, prompt, cache, weights, cache_dtype, page)
+        return found[number]
+
+    def most_of(number):
+        return max(moment.bytes for moment in moments(number))
+
+    def served(number, shown, following=None):
+        parts = tuple(m if isinstance(m, Moment) else Moment(m.name, m.bytes, m.parts()) for m in moments(shown))
+        return Serving(
+            model, gpu, context, prompt, number, weights, cache, cache_dtype, page, headroom, usable, parts, following
+        )
+
+    if concurrency is not None:
+        return served(concurrency, concurrency)
+    if most_of(1) > usable:
+        return served(None, 1)
+    most = _largest(most_of, usable)
+    return served(most, most, most_of(most + 1) if most < _MOST else None)
+
+
+def _largest(size, usable):
+    """The largest number whose size is usable, where 1 is: found by the slope, which is nearly the same everywhere."""
+    low, high, each = 1, _MOST + 1, max(1, size(2) - size(1))
+    while high - low > 1:
+        middle = min(max(low + (usable - size(low)) // each, low + 1), high - 1)
+        if size(middle) <= usable:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+class _Walked:
+    """A pass for the values of its letters, whose parts are added up when they are asked for."""
+
+    def __init__(self, name, model, values):
+        self.name, self.values, self.course = name, values, inference.course(model, values)
+        self.bytes, _ = self.course.peak(values, ROUNDING)
+
+    def parts(self):
+        """Part -> bytes at the peak."""
+        lived = (live for _, live, _ in self.course.unrolled(self.values, ROUNDING))
+        return max(lived, key=lambda live: sum(live.values()))
+
+
+def _moments(model, number, context, prompt, cache, weights, cache_dtype, page):
+    if cache == "paged":
+        parts = {
+            "parameters": weight_bytes(model, weights),
+            "cache": number * cache_bytes(model, context, cache_dtype, page),
+        }
+        return [Moment("weights and pages", sum(parts.values()), parts)]
+    found = [_Walked("prefill, its largest moment", model, inference.letters(model, number, prompt))]
+    steps = [(context - 1, min(context - 1, model.window) if model.window and context - 1 > prompt else context - 1)]
+    if model.window and context - 1 > prompt:
+        steps.append((prompt, prompt))  # the whole prompt's keys stand until the first step has joined its own
+    for before, stored in steps:
+        found.append(_Walked("decode, its largest moment", model, inference.letters(model, number, 1, before, stored)))
+    return [found[0], max(found[1:], key=lambda walked: walked.bytes)]

@@ -1,0 +1,153 @@
+"""What a GPU serves: the cache's bytes, the most sequences, and what is refused."""
+
+import json
+
+import pytest
+
+import everybyte as eb
+from everybyte.cli import main
+from everybyte.headroom import ROUNDING
+from everybyte.serving import cache_bytes, serve, weight_bytes
+from everybyte.theory import inference
+
+QWEN = eb.model("qwen2.5-7b")
+
+
+def test_the_cache_of_a_token():
+    """Published dimensions: 28 layers, 2 tensors, 4 heads of 128, 2 bytes; DeepSeek-V3 keeps 512 + 64 numbers a layer."""
+    assert cache_bytes(QWEN, 1) == 28 * 2 * 4 * 128 * 2 == 57_344
+    assert cache_bytes(eb.model("deepseek-v3"), 2048) == 61 * 2048 * (512 + 64) * 2
+    assert cache_bytes(eb.model("llama-2-7b"), 4096) == 2 * 2**30
+    assert cache_bytes(eb.model("mistral-7b"), 10_000) == cache_bytes(eb.model("mistral-7b"), 4095)
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-7b", "deepseek-v3", "gpt2"])
+def test_the_formula_in_letters(name):
+    model, setup = eb.model(name), eb.Setup(batch=3, sequence=777, precision="bf16")
+    assert eb.formula("cache.held").at(model, setup) == 3 * cache_bytes(model, 777)
+    assert eb.formula("cache.pages").at(model, setup) == 3 * cache_bytes(model, 777, page=16)
+    with pytest.raises(ValueError, match="Model.window"):
+        eb.formula("cache.held").at(eb.model("mistral-7b"), setup)
+
+
+@pytest.mark.parametrize("tokens, pages", [(1, 1), (16, 1), (17, 2), (4097, 257)])
+def test_whole_pages(tokens, pages):
+    assert cache_bytes(QWEN, tokens, page=16) == pages * 917_504
+
+
+def test_weights_in_fewer_bits():
+    assert weight_bytes(QWEN) == 2 * QWEN.parameters == 15_231_233_024
+    linear = 28 * (2 * 3584 * 3584 + 2 * 512 * 3584 + 3 * 18944 * 3584)
+    rows = 28 * (2 * 3584 + 2 * 512 + 2 * 18944 + 3584)
+    assert weight_bytes(QWEN, "int8") == 2 * QWEN.parameters - linear + 4 * rows
+    bits = 8 * (weight_bytes(QWEN, "nf4") - 2 * (QWEN.parameters - linear)) / linear
+    assert 4.127 < bits < 4.129
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen2.5-7b", "mistral-7b", "deepseek-v3"])
+@pytest.mark.parametrize("size", [10, 80, 1500])
+def test_the_most_that_fit_and_not_one_more(name, size):
+    """Held against a walk over whole courses, sequence by sequence, near the answer."""
+    model, gpu = eb.model(name), eb.Gpu(memory=f"{size} GB")
+    found = serve(model, gpu, 900, prompt=700)
+    usable = eb.Headroom().usable(gpu)
+
+    def peak(number):
+        passes = [inference.letters(model, number, 700), inference.letters(model, number, 1, 899)]
+        return max(inference.course(model, v).peak(v, ROUNDING)[0] for v in passes)
+
+    if found.concurrency is None:
+        assert peak(1) == found.peak > usable and not found.fits
+    else:
+        assert peak(found.concurrency) == found.peak <= usable < peak(found.concurrency + 1) == found.next
+        assert found.fits and found.free == usable - found.peak
+    for moment in found.moments:
+        assert sum(moment.parts.values()) == moment.bytes
+
+
+def test_what_was_asked_for():
+    found = serve(QWEN, "h200", 8192, 4)
+    assert found.concurrency == 4 and found.next is None and found.fits
+    assert found.held == 4 * 8192 * 57_344
+    assert not serve(QWEN, "24 GiB", 8192, 40).fits
+    assert "do not fit" in repr(serve(QWEN, "24 GiB", 8192, 40))
+    assert "not one sequence" in repr(serve(eb.model("llama-2-70b"), "24 GiB", 512))
+
+
+def test_a_window_holds_the_whole_prompt_until_the_first_step():
+    model = eb.model("mistral-7b")
+    long, after = serve(model, "h200", 16_001, 1, prompt=16_000), serve(model, "h200", 20_000, 1, prompt=16_000)
+    assert (
+        long.moments[1].bytes == after.moments[1].bytes > serve(model, "h200", 20_000, 1, prompt=5000).moments[1].bytes
+    )
+
+
+def test_pages_for_any_weights():
+    found = serve(QWEN, "rtx-4090", 8192, cache="paged", weights="nf4", cache_dtype="fp8")
+    each = cache_bytes(QWEN, 8192, "fp8", 16)
+    assert found.concurrency == (found.usable - weight_bytes(QWEN, "nf4")) // each
+    assert serve(eb.model("gemma-2-2b"), "rtx-4090", 1024, cache="paged").fits
+
+
+@pytest.mark.parametrize(
+    "asked, said",
+    [
+        ({"context": 200_000}, "serve.context: 200,000 is beyond the 131,072 positions of qwen2.5-7b"),
+        ({"context": 1}, "serve.context: 1 is not"),
+        ({"context": 10, "prompt": 10}, "serve.prompt: 10 is not a whole number from 1 to 9"),
+        ({"context": 10, "concurrency": 0}, "serve.concurrency: 0"),
+        ({"context": 10, "cache": "static"}, "serve.cache: 'static' is unknown"),
+        ({"context": 10, "weights": "nf4"}, "serve.weights: 'nf4' with cache 'dynamic'; allowed: 'bf16' or 'fp16', or cache 'paged'"),
+        ({"context": 10, "cache_dtype": "fp8"}, "serve.cache_dtype: 'fp8' with cache 'dynamic'"),
+        ({"context": 10, "cache": "paged", "cache_dtype": "fp4"}, "serve.cache_dtype: 'fp4' is unknown"),
+        ({"context": 10, "cache": "paged", "page": 0}, "serve.page: 0"),
+        ({"context": 10, "gpu": "h300"}, "fit.gpu: 'h300' is unknown"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_named(asked, said):
+    gpu = asked.pop("gpu", "h200")
+    with pytest.raises(ValueError, match=said.replace("(", r"\(")):
+        serve(QWEN, gpu, **asked)
+
+
+@pytest.mark.parametrize(
+    "name, field",
+    [("gemma-2-2b", "softcap"), ("gpt-oss-20b", "sinks"), ("bert-base", "causal"), ("gpt2-nobias", "qkv_bias")],
+)
+def test_models_whose_passes_are_not_derived(name, field):
+    with pytest.raises(ValueError, match=f"Model.{field}: .* of {name}"):
+        serve(eb.model(name), "h200", 128)
+
+
+def test_every_model_of_the_catalog_is_answered_or_refused():
+    for model in eb.models().values():
+        try:
+            assert serve(model, "h200", 128).peak > model.parameters
+        except ValueError as error:
+            assert str(error).startswith("Model.")
+
+
+def test_on_the_command_line(capsys):
+    assert main(["serve", "qwen2.5-7b", "--gpu", "h200", "--context", "8192", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["concurrency"] == serve(QWEN, "h200", 8192).concurrency and said["cache"]["per_token"] == 57_344
+    assert (
+        main(
+            [
+                "serve",
+                "qwen2.5-7b",
+                "--memory",
+                "24GiB",
+                "--context",
+                "8192",
+                "--concurrency",
+                "2",
+                "--keep-other",
+                "1GiB",
+            ]
+        )
+        == 0
+    )
+    assert "2 sequences of 8,192 tokens" in capsys.readouterr().out
+    assert main(["serve", "qwen2.5-7b", "--context", "8192"]) == 2
+    assert "--gpu and --memory" in capsys.readouterr().err
