@@ -1,7 +1,7 @@
 """One profile for the properties: no deadlines, since machines differ; no chance, where a failure must be repeatable.
 
-And `make test` takes a sample where `make test-all` takes everything: of many points that one test looks at, of the cases of a
-test that is marked `sampled`, and none of a test that is marked `thorough`. The same sample every time.
+And `make test` takes a sample where `make test-all` takes everything: of many points that one test looks at, of a property's
+examples, of the cases of a test that is marked `sampled`, and none of a test that is marked `thorough`.
 """
 
 import os
@@ -12,7 +12,9 @@ from sampling import representative, some
 
 EVERYTHING = os.environ.get("EVERYBYTE_TESTS") == "all"
 
-settings.register_profile("everybyte", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.register_profile(
+    "everybyte", deadline=None, derandomize=bool(os.environ.get("CI")), max_examples=100 if EVERYTHING else 25
+)
 settings.load_profile("everybyte")
 
 

@@ -51,6 +51,7 @@ def test_every_rung_is_what_the_budget_says_of_the_same_tokens():
     assert kinds == {"precision", "attention", "loss", "checkpointing", "accumulation", "optimizer_impl"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "model, setup, card",
     [
@@ -86,7 +87,7 @@ def test_the_best_is_what_looking_at_every_set_finds(model, setup, card):
     assert saving == sorted(saving) and all(r.saved <= 0 for r in alone[len(saving) :])
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(40))
 def test_a_rung_is_the_budget_and_the_whole_step_s_work(seed):
     """Of many batches it traces few."""
@@ -415,6 +416,7 @@ def test_the_last_resort_is_looked_at_where_nothing_else_fits():
     assert plan(XL, eb.Setup(batch=1, precision="fp16-mixed"), "t4").best is None
 
 
+@pytest.mark.thorough("three whole plans of GPT-2 XL")
 def test_several_gpus_divide_before_they_offload():
     found = plan(XL, eb.Setup(gpus=4, buckets="views"), "v100-16gb")
     assert found.best.setup.sharding == "zero3" and {r.setup.offload for r in found.rungs} == {"none"}

@@ -30,6 +30,7 @@ REQUESTED = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("requested", "changes"), REQUESTED, ids=str)
 def test_the_peak_is_what_cudas_own_code_requests(requested, changes):
     assert eb.dry_run(eb.model("gpt2"), eb.Setup(**changes)).peak == requested - CUBLAS

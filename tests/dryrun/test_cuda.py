@@ -166,6 +166,7 @@ def mixtures(count, dtype=torch.bfloat16):
 CASES = [(name, mix) for name, (_, shapes) in (CALLS | TYPE_ALONE).items() for mix in mixtures(len(shapes))]
 
 
+@pytest.mark.sampled(70)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(("name", "mix"), CASES)
 def test_autocast_casts_as_pytorchs(name, mix, dtype):

@@ -44,6 +44,7 @@ def test_each_architecture_of_the_catalog_has_a_small_one():
     assert all(m.family is None for m in SMALL.values())
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16"])
 @pytest.mark.parametrize("name", SMALL)
 def test_it_has_the_models_parameters_or_says_why_not(name, precision):

@@ -28,6 +28,7 @@ def shapes(model, setup=SETUP):
         return [p.shape for p in GPT(model, setup).parameters()]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("changes", "model"),
     [
@@ -199,6 +200,7 @@ def test_the_world_size_changes_nothing_else(sharding):
             assert other.timeline()[part] == first.timeline()[part]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("sharding", ["none", "zero1", "zero2", "zero3"])
 @pytest.mark.parametrize(
     "changes",
@@ -284,6 +286,7 @@ MIXTRAL = eb.Model(
 FOUR = eb.Setup(batch=2, sequence=32, gpus=4, sharding="zero3", optimizer="sgd")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("model", [EVEN, MIXTRAL], ids=lambda m: m.family)
 @pytest.mark.parametrize("offload", ["none", "cpu"])
 @pytest.mark.parametrize(("precision", "bytes"), [("fp32", 4), ("bf16-mixed", 4), ("bf16", 2)])

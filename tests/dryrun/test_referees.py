@@ -34,6 +34,7 @@ def step_counters(model, setup):
         return 4 * len(list(GPT(model, setup).parameters()))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("attention", ["eager", "flash"])
 @pytest.mark.parametrize(
     ("optimizer", "impl"), [("sgd", "loop"), ("momentum", "foreach"), ("adamw", "foreach"), ("adamw", "loop")]

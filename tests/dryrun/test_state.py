@@ -42,6 +42,7 @@ PLACES = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("collecting", [True, False])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("place", PLACES)

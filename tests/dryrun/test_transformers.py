@@ -65,6 +65,7 @@ def differences(setup, activation):
     return reasons
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("attention", ["eager", "flash"])
@@ -108,6 +109,7 @@ def test_dropout_and_attention_are_the_setups(precision):
     assert len({a.owner for a in masks}) == 1 + 2 * LAYERS
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])

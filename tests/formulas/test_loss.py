@@ -23,6 +23,7 @@ def anything(seed):
     return model, setup.replace(loss="chunked", loss_chunks=draw.randint(1, min(tokens, draw.choice([3, 12, tokens]))))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("start", range(0, 120, 40))
 def test_any_model_any_setup(start):
     found = {}
@@ -32,6 +33,7 @@ def test_any_model_any_setup(start):
     assert found == {}
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_one_chunk_two_or_many_with_a_smaller_last(precision, tied):

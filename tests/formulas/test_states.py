@@ -32,11 +32,13 @@ def name(value):
     return "-".join(str(v) for k, v in value.as_dict().items() if v != usual[k] or k in ("precision", "optimizer"))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("model", "setup"), LATIN, ids=name)
 def test_the_gpt2_sizes_with_every_precision_and_optimizer(model, setup):
     assert grid.disagreements(model, setup) == []
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("optimizer", COMMON_OPTIMIZERS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_choice_on_odd_sizes(precision, optimizer):
@@ -45,6 +47,7 @@ def test_every_choice_on_odd_sizes(precision, optimizer):
     assert {name(s): found for m, s in cases if (found := grid.disagreements(m, s))} == {}
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("model", VARIANTS.values(), ids=VARIANTS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_other_architectures(model, precision):

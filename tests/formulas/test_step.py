@@ -28,6 +28,7 @@ def drawn(seeds):
             yield model, setup
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("start", range(0, 120, 40))
 def test_phases_and_parts_are_the_courses(start):
     for model, setup in drawn(range(start, start + 40)):

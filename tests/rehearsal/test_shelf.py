@@ -66,6 +66,7 @@ def test_what_is_shipped_is_all_of_the_grid_and_of_today_s_step(name):
     assert sum(r.oom for r in found.found.values()) == 0 or name != "h200"
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("size", "fields"), SAMPLE, ids=[" ".join(map(str, f.values())) for _, f in SAMPLE])
 def test_what_was_asked_for_is_what_the_dry_run_counts_and_cublas_s_workspaces(size, fields):
     setup = eb.Setup(**fields)
@@ -88,9 +89,9 @@ def exact(model, setup, gpu, *more):
 
 
 @pytest.mark.parametrize("name", shelf.GPUS)
-def test_every_step_is_the_formula_and_named_workspaces(name):
+def test_every_step_is_the_formula_and_named_workspaces(name, sample):
     steps = [step for step, rehearsal in there(name).found.items() if not rehearsal.oom]
-    off = [(model.name, setup) for model, setup in steps if not exact(model, setup, name)]
+    off = [(model.name, setup) for model, setup in sample(steps, 130) if not exact(model, setup, name)]
     assert off == [] and len(steps) > 380
     assert all(exact(model, setup, name, "each operation") for model, setup in steps[::100])
 

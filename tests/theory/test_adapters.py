@@ -31,6 +31,7 @@ def twin(name):
     return eb.model(name).replace(**TWINS[name])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("start", range(0, 16, 4))
 def test_any_step_to_the_byte(start):
     pytest.importorskip("peft")
@@ -202,6 +203,7 @@ QLORA = eb.Setup(
 )  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["gpt2", "llama-3.1-8b", "qwen2.5-7b", "gemma-2b"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16"])
 def test_families_in_4_bits(name, precision):
@@ -211,6 +213,7 @@ def test_families_in_4_bits(name, precision):
     assert not grid.disagreements(twin(name), setup)
 
 
+@pytest.mark.thorough("a whole Llama of 8 billion weights")
 @pytest.mark.parametrize("name", ["llama-3.1-8b"])  # chapter 25 has Qwen2.5-7B too
 def test_qlora_of_a_whole_model_on_a_card_of_24_gb(name):
     pytest.importorskip("peft")

@@ -8,6 +8,7 @@ from everybyte.budget import not_derived
 from everybyte.catalog import models
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("start", range(0, 36, 4))
 def test_any_step_to_the_byte(start):
     for seed in range(start, start + 4):
@@ -16,6 +17,7 @@ def test_any_step_to_the_byte(start):
             assert not grid.disagreements(model, setup), (model, setup)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("start", range(1000, 1016, 4))
 def test_any_step_at_every_operation(start):
     for seed in range(start, start + 4):
@@ -44,6 +46,7 @@ LARGE = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "changes"), LARGE)
 def test_real_models_on_many_gpus(name, changes):
     setup = eb.Setup(batch=1, sequence=4096, precision="bf16-mixed", **changes)

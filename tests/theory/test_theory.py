@@ -39,6 +39,7 @@ def whole(model, setup, monkeypatch):
         return trace(model, setup)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("start", range(0, 40, 8))
 def test_a_short_trace_stands_for_a_whole_one(start, monkeypatch):
     for _, model, setup in drawn(range(start, start + 8)):
