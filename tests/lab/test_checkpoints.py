@@ -33,7 +33,7 @@ def train(folder, attempt, dies):
         for rank in range(2)
     ]  # fmt: skip
     try:
-        errors = [process.communicate(timeout=120)[1] for process in there]
+        errors = [process.communicate(timeout=600)[1] for process in there]
     finally:
         for process in there:
             process.kill()
@@ -45,6 +45,7 @@ def said(folder):
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
+@pytest.mark.thorough("three pairs of processes")
 def test_two_processes_one_killed_while_it_writes(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
@@ -69,6 +70,7 @@ def one_rank(tmp_path):
     dist.destroy_process_group()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -37,6 +37,7 @@ def norm_statistics(model, setup):
     return 2 * 2 * setup.batch * setup.sequence * (2 * model.layers + 1) if setup.precision.startswith("bf16") else 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -99,14 +99,15 @@ def one(trainer, meter, inputs, targets, share):
     return loss, count | {"peak": meter.most()["allocated"] - everybodys}
 
 
-def main(folder, rank):
+def main(folder, rank, *names):
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder) / "store"), GPUS)
-    dist.init_process_group("gloo", rank=rank, world_size=GPUS, store=store, timeout=timedelta(seconds=60))
-    seen = {name: train(setup, lambda all: all[rank], model=model(setup)) for name, setup in (SETUPS | SHORT).items()}
+    dist.init_process_group("gloo", rank=rank, world_size=GPUS, store=store, timeout=timedelta(seconds=300))
+    setups = {name: (SETUPS | SHORT)[name] for name in names}
+    seen = {name: train(setup, lambda all: all[rank], model=model(setup)) for name, setup in setups.items()}
     (Path(folder) / f"{rank}.json").write_text(json.dumps(seen))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -21,15 +21,19 @@ _spec.loader.exec_module(ranks)
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
-    """What each of two processes saw, by the name of its setup."""
+def seen(tmp_path_factory, request):
+    """What each of two processes saw, by the name of its setup: of those that a test asks for."""
     folder = tmp_path_factory.mktemp("ranks")
+    here = [item.callspec for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    names = sorted({case.params["name"] for case in here if "name" in case.params})
     there = [
-        subprocess.Popen([sys.executable, str(SCRIPT), str(folder), str(rank)], stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(folder), str(rank), *names], stderr=subprocess.PIPE, text=True
+        )
         for rank in range(ranks.GPUS)
     ]
     try:
-        errors = [process.communicate(timeout=120)[1] for process in there]
+        errors = [process.communicate(timeout=600)[1] for process in there]
     finally:
         for process in there:
             process.kill()
@@ -38,6 +42,7 @@ def seen(tmp_path_factory):
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks.GPUS)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ranks.SETUPS)
 def test_two_processes_train_as_one_on_the_whole_batch(seen, name):
     setup = ranks.SETUPS[name]
@@ -49,6 +54,7 @@ def test_two_processes_train_as_one_on_the_whole_batch(seen, name):
     assert abs(expected[-1] - expected[0]) > 1e-3
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ranks.SETUPS)
 def test_each_process_holds_what_the_dry_run_counts(seen, name):
     setup = ranks.SETUPS[name]
@@ -67,6 +73,7 @@ def test_each_process_holds_what_the_dry_run_counts(seen, name):
         assert count == {moment: size + other for moment, size in expected.items()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ranks.SHORT)
 def test_two_processes_train_as_one_in_16_bits(seen, name):
     alone = ranks.SHORT[name].replace(gpus=1, sharding="none", batch=ranks.GPUS * ranks.SETUP.batch)
