@@ -35,7 +35,7 @@ test-all: export EVERYBYTE_TESTS := all
 test-all: test ## check everything: also the cases and notebooks of which `make test` takes a sample
 
 test-browser: $(STAMP) ## every notebook and explorer in a real browser (needs Chromium), with timings and screenshots in .artifacts
-	EVERYBYTE_BROWSER=whole $(BIN)/python -m pytest -s tests/browser
+	EVERYBYTE_BROWSER=whole EVERYBYTE_TESTS=all $(BIN)/python -m pytest -s tests/browser
 
 notebooks: $(STAMP) ## run every notebook and store its outputs
 	$(BIN)/python tools/notebooks.py run all

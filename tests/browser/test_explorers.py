@@ -84,6 +84,7 @@ def explorer(page, name):
     return page.locator(".everybyte-explorer").nth(EXPLORERS.index(name))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", EXPLORERS)
 def test_every_control_moves_picture_and_sentence(page, name, answers):
     keys = Keys(page, explorer(page, name))
@@ -92,6 +93,7 @@ def test_every_control_moves_picture_and_sentence(page, name, answers):
     assert own_errors(page) == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", EXPLORERS)
 def test_controls_have_names_and_take_typed_values(page, name):
     root = explorer(page, name)
