@@ -173,7 +173,9 @@ class Unit:
     def prefetch(self):
         """Ask for the unit that backward enters next."""
         before, self.training = self.training, "backward"
-        self.unshard()
+        first = self.parameters[0].name.split(".") if self.parameters else ()
+        with self.tape.module(".".join(first[:2]) if self.name == "block" else "", loss=False):  # its own, whoever asks
+            self.unshard()
         self.training = before
 
     def post_backward(self):
