@@ -16,7 +16,7 @@ from everybyte.lab.measurement import PHASES, WITHIN, model_as_dict
 from everybyte.lab.records import append
 
 LABS = Path(__file__).resolve().parents[2] / "labs"
-NOTEBOOKS = sorted(LABS.glob("0[1234]_*.ipynb"))
+NOTEBOOKS = sorted(LABS.glob("0[12345]_*.ipynb"))
 EXTRA = 70_000_000  # what a GPU would have above the prediction
 
 
@@ -79,14 +79,16 @@ def asked(tmp_path, monkeypatch, said):
 
     def trainings(model, setups, recipe, seeds=(0,), device=None, tf32=False, **options):
         if device == "cpu":
-            lines = {n: made_up(said, model, s, 1, {"recipe": recipe}) for n, s in setups.items()}
+            one = next(iter(recipe.values())) if isinstance(recipe, dict) else recipe
+            lines = {n: made_up(said, model, s, 1, {"recipe": one}) for n, s in setups.items()}
             ranked = [
                 replace(m, ranks=[{"rank": r, "loss": m.loss, "peak": m.peak} for r in (0, 1)]) for m in lines.values()
             ]
             return Trainings("Measured here, on the CPU", {n: [m] for n, m in zip(lines, ranked, strict=True)}, True)
-        for setup in setups.values():
+        each = recipe if isinstance(recipe, dict) else dict.fromkeys(setups, recipe)
+        for name, setup in setups.items():
             for seed in seeds:
-                how = {"recipe": replace(recipe, seed=seed), "tf32": tf32}
+                how = {"recipe": replace(each[name], seed=seed), "tf32": tf32}
                 asked.append((model, setup, how))
                 append(path, made_up(said, model, setup, 512, how))
         return real_trainings(model, setups, recipe, seeds, device, tf32=tf32, **options)

@@ -209,6 +209,15 @@ def test_adapters_fine_tune_what_was_pretrained_each_at_its_own_rate():
     )  # B is 0: nothing is changed yet
 
 
+def test_a_real_step_with_adapters_takes_what_the_dry_run_counts():
+    pytest.importorskip("bitsandbytes")
+    lora = SETUP.replace(optimizer_impl="fused", adapters=eb.Lora(4))
+    ways = {"LoRA": lora, "QLoRA": lora.replace(quantization="nf4")}
+    for name, m in lab.runs(TINY, ways, device="cpu", steps=2).measured.items():
+        counted = eb.dry_run(TINY, ways[name])
+        assert (m.peak, m.phases["rest"]) == (counted.peak, counted.phases["rest"]), name
+
+
 def test_each_setup_has_a_recipe_or_all_have_one():
     with pytest.raises(ValueError, match=r"^trainings\.recipe: of other; allowed: one, or one for each of it$"):
         lab.trainings(TINY, {"it": SETUP}, {"other": SHORT})

@@ -289,6 +289,8 @@ def _times() -> Iterator[tuple[Model, dict, dict]]:
         yield larger, mixed, {}
     for setup in [*list(WAYS.values())[1:], *SMALLER.values()]:
         yield gpt2, _said(setup), {}
+    for setup in WAYS.values():
+        yield model("llama-3.2-1b"), _said(setup.replace(batch=4, checkpointing="full")), {}
 
 
 def _allocator() -> Iterator[tuple[Model, dict, dict]]:

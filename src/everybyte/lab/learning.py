@@ -91,6 +91,9 @@ class Learner(Trainer):
     def evaluate(self, batches: list) -> float:
         """The loss, averaged over batches, without dropout."""
         self.module.eval()
+        for child in self.module.modules():
+            if hasattr(child, "quant_state"):  # on a CPU bitsandbytes would pack its 4 bits anew, for inference alone
+                child.train()
         total = torch.zeros((), device=self.device)
         for batch in batches:
             with self.autocast():

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from .. import units
-from ..adapters import adapted, as_it_is
+from ..adapters import adapted, as_it_is, package
 from ..catalog import Model
 from ..reference import FAMILIES, GPT, Trainer
 from ..reference.step import DTYPES
@@ -52,6 +52,8 @@ OUT_OF_MEMORY = {
     "CUDA": r"CUDA error: out of memory|cudaErrorMemoryAllocation",
     "the CPU": r"DefaultCPUAllocator: (can't allocate|not enough) memory",
 }
+#: What was pretrained last in this process, on the host: several ways to fine-tune start from it.
+LEARNED: dict[tuple, dict] = {}
 #: What `torch._fused_sdp_choice` answers.
 KERNELS = {0: "math", 1: "flash", 2: "memory-efficient", 3: "cudnn"}
 #: Variables of the environment that change what an allocator or cuBLAS takes.
@@ -225,14 +227,17 @@ def run(
     if recipe:
         found["settings"]["tokens"] = "prose"
     found["settings"]["attention_kernel"] = attention_kernel(model, setup, device)
+    if setup.adapters:
+        package("peft", f"Setup.adapters: {setup.adapters}")  # its own constants are no part of the step
     meter = (Cpu if device.type == "cpu" else Cuda)(device, limit)
     found |= {"rounding": meter.rounding, "baseline": meter.now()["allocated"], "driver_before": meter.driver()}
     gc_was_on = gc.isenabled()
     gc.disable()  # what a cycle keeps alive in one step, it shall keep alive in all
     session = _Session(model, setup, meter, found["baseline"], recipe)
     try:
+        learned = session.pretrained()
         with meter.watching():
-            session.prepare(warm_up)
+            session.prepare(warm_up, learned)
             found |= session.count(points)
         found |= session.learn(seconds) if recipe else session.time(steps, seconds)
     except (RuntimeError, MemoryError) as error:
@@ -260,15 +265,40 @@ class _Session:
         self.losses, self.skipped, self.step_ms, self.most = [], 0, [], dict.fromkeys(meter.most(), 0)
         self.last_ms, self.clocks = 0.0, None
 
-    def prepare(self, warm_up):
+    def module(self):
+        """The model on the device, the same at every call."""
         torch.manual_seed(self.recipe.seed if self.recipe else 0)
         with torch.device(self.meter.device):
             module = FAMILIES[self.model.family](self.model, self.setup)
-            if isinstance(module, GPT):
-                module.initialize()
-        if self.recipe and self.recipe.pretrained:
-            pretrain(module, self.model.vocabulary, self.setup, self.recipe)
-            self.meter.empty()  # what it had is no part of what comes now
+            return module.initialize() if isinstance(module, GPT) else module
+
+    def pretrained(self):
+        """What another copy of the model has learned before, in the host's memory: no part of what is measured."""
+        if not (self.recipe and self.recipe.pretrained):
+            return {}
+        setup = self.setup
+        key = (
+            self.model,
+            setup.batch,
+            setup.sequence,
+            setup.attention,
+            self.recipe.pretrained,
+            self.recipe.clip,
+            self.recipe.seed,
+        )
+        if key not in LEARNED:
+            module = self.module()
+            pretrain(module, self.model.vocabulary, setup, self.recipe)
+            LEARNED.clear()
+            LEARNED[key] = {name: tensor.cpu() for name, tensor in module.state_dict().items()}
+            del module
+            self.meter.empty()
+        return LEARNED[key]
+
+    def prepare(self, warm_up, learned):
+        module = self.module()
+        if learned:
+            module.load_state_dict(learned)
         module = adapted(module, self.setup)
         with as_it_is(module, self.setup):
             self.trainer = Learner(module, self.setup, self.recipe) if self.recipe else Trainer(module, self.setup)
