@@ -1,12 +1,18 @@
 """A dry run that is interrupted, anywhere, leaves nothing behind."""
 
 import gc
+import itertools
+import random
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 import everybyte as eb
-from everybyte.dryrun import cuda
+from everybyte.dryrun import cuda, interrupts
 from everybyte.reference import GPT, Trainer
 from everybyte.reference.gpt import Block
 
@@ -40,6 +46,74 @@ PLACES = {
     "backward": in_backward,
     "optimizer": lambda patch, error: patch.setattr(torch.optim.AdamW, "zero_grad", raising(error)),
 }
+
+
+@pytest.mark.parametrize("method", ["__enter__", "__exit__"])
+@pytest.mark.parametrize("presses", [1, 2])
+@pytest.mark.parametrize("number", [1, 2, 9])
+def test_ctrl_c_beside_the_entering_of_a_mode_leaves_none(monkeypatch, state, method, presses, number):
+    """The moment at which Python raises is chosen: after a mode came or went, before the `try` or the `with` that knows of it."""
+    eb.dry_run(SMALL, SETUP)  # what is imported at first changes the filters of warnings
+    original, times, before = getattr(TorchFunctionMode, method), itertools.count(1), state()
+
+    def interrupted(self, *exception):
+        result = original(self, *exception)
+        if next(times) == number:
+            for _ in range(presses):
+                signal.raise_signal(signal.SIGINT)
+        return result
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(TorchFunctionMode, method, interrupted)
+        eb.dry_run(SMALL, SETUP)
+    assert _get_current_function_mode_stack() == [] and state() == before
+
+
+def test_ctrl_c_at_any_time_leaves_nothing(state):
+    """At times drawn anew; twenty thousand of them left nothing either."""
+    model, before, draw = (
+        eb.Model(name="tiny", layers=1, width=8, heads=1, vocabulary=11, positions=8),
+        state(),
+        random.Random(0),
+    )
+    setup = eb.Setup(batch=2, sequence=4, optimizer="sgd", precision="bf16-mixed", attention="eager")
+    start, caught = time.perf_counter(), 0
+    expected = eb.dry_run(model, setup).as_dict()
+    takes = time.perf_counter() - start
+    handler = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        for _ in range(25):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, takes))
+                eb.dry_run(model, setup)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                caught += 1
+            assert _get_current_function_mode_stack() == [] and state() == before
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+    assert caught > 3 and eb.dry_run(model, setup).as_dict() == expected
+
+
+def test_a_module_that_is_lost_in_a_loop_can_be_stopped(monkeypatch):
+    monkeypatch.setattr(interrupts, "PATIENCE", 0.05)
+
+    def loop(*_):
+        for _ in range(100):
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.01)
+        pytest.fail("it was not stopped")
+
+    monkeypatch.setattr(Block, "forward", loop)
+    with pytest.raises(KeyboardInterrupt):
+        eb.dry_run(SMALL, SETUP)
+    assert _get_current_function_mode_stack() == [] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_elsewhere_than_in_the_main_thread_nothing_waits():
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(eb.dry_run, SMALL, SETUP).result().peak == eb.dry_run(SMALL, SETUP).peak
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.sampled(6)

@@ -25,6 +25,7 @@ from ..catalog import Model
 from ..derivation.lettered import Lettered, LetteredInstant, symbol
 from ..derivation.result import PHASES
 from ..dryrun import Trace, Workload, count
+from ..dryrun.interrupts import BetweenOperations
 from ..dryrun.tracker import Tracker, sole_holder
 from ..reference import FAMILIES, gpt, llama
 from ..reference.step import DTYPES, random_batch
@@ -164,7 +165,7 @@ def _traced(model, setup, depth) -> tuple[Trace, set]:
     )  # fmt: skip
     unchecked: Any = _Unchecked(setup, batch=size["B"], sequence=size["S"])
     tokens = random_batch(size["V"], unchecked, "meta")
-    with ExitStack() as stack:
+    with BetweenOperations(), ExitStack() as stack:
         stack.enter_context(letters.mode)
         for patch in _patches():
             stack.enter_context(patch)

@@ -20,6 +20,7 @@ from .cuda import (
     recomputation_as_in_forward,
 )
 from .hugging_face import one_sequence_a_row
+from .interrupts import BetweenOperations
 from .modules import Counted, Workload, workload
 from .trace import PARTS, PHASES, SHARED_PARTS, Trace
 from .tracker import Allocation, Tracker
@@ -59,7 +60,7 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
 def count(work: Workload, tracker: Tracker, rank: int = 0) -> Trace:
     """One steady step of a workload on one of its GPUs, followed by a tracker."""
     setup = work.setup
-    with ExitStack() as stack:
+    with BetweenOperations(), ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         stack.enter_context(fused_optimizers_on_meta())
         stack.enter_context(recomputation_as_in_forward())

@@ -12,6 +12,7 @@ from torch._subclasses import FakeTensor  # DTensor's, which asks by them for th
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from . import interrupts
 from .answers import answer
 from .cuda import ANSWERS, FLOPS, ON_HOST, SCRATCH
 
@@ -197,6 +198,7 @@ class Tracker(TorchDispatchMode):
             self.host = before
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        interrupts.check()
         kwargs = kwargs or {}
         if self.opened and any(issubclass(t, self.opened) for t in types):
             if func in _IN_PLACE:
