@@ -20,6 +20,12 @@ from everybyte import units
         (8 * 1024 * 50257 * 4, "1.53 GiB"),
         (2**40, "1.00 TiB"),
         (-(2**30), "-1.00 GiB"),
+        (2**30 - 1, "1.00 GiB"),  # not 1024.00 MiB
+        (-(2**40) + 1, "-1.00 TiB"),
+        (2**20 - 5, "1.00 MiB"),
+        (2**20 - 6, "1023.99 KiB"),
+        (1023.999, "1.00 KiB"),
+        (2**60, "1048576.00 TiB"),
     ],
 )
 def test_text(count, text):
@@ -42,7 +48,16 @@ def test_digits():
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0"), (999, "999"), (1000, "1.0 k"), (124439808, "124.4 M"), (671026419200, "671.0 B"), (1.5e12, "1.5 T")],
+    [
+        (0, "0"),
+        (999, "999"),
+        (1000, "1.0 k"),
+        (999_949, "999.9 k"),
+        (999_950, "1.0 M"),
+        (124439808, "124.4 M"),
+        (671026419200, "671.0 B"),
+        (1.5e12, "1.5 T"),
+    ],
 )
 def test_number(count, text):
     assert units.number(count) == text
@@ -89,3 +104,23 @@ def test_text_comes_back_within_its_digits(count, decimal):
     unit = units.UNITS[text.split()[1]]
     assert abs(units.parse(text) - count) <= 0.005 * unit * (1 + 1e-9)
     assert count < 1 or units.parse(text) >= unit
+
+
+@hypothesis.given(st.floats(0, 1e20) | st.integers(0, 2**66), st.booleans(), st.integers(0, 3))
+def test_no_number_is_shown_in_a_unit_too_small_for_it(count, decimal, digits):
+    said, unit = units.text(count, decimal=decimal, digits=digits).split()
+    assert unit in ("TiB", "TB") or float(said) < (1000 if decimal else 1024)
+    assert abs(float(said) * units.UNITS[unit] - count) <= 0.51 * units.UNITS[unit] / 10**digits  # as the digits round
+
+
+@pytest.mark.parametrize("count", [float("inf"), float("nan"), -float("inf"), 1e301, 10**400])
+def test_what_is_no_number_is_refused(count):
+    for show in (units.text, units.number):
+        with pytest.raises(ValueError, match=r"count: .*; allowed: a number below 1e300"):
+            show(count)
+
+
+@pytest.mark.parametrize("text", ["1e999 GiB", "1e300 TiB", "9" * 400 + " B"])
+def test_more_than_a_number_holds_is_refused(text):
+    with pytest.raises(ValueError, match="^value: .* is more than anybody has"):
+        units.parse(text)

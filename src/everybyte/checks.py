@@ -50,6 +50,14 @@ def one_of(owner: str, field: str, value: object, allowed: Iterable[str]) -> Non
         raise ValueError(f"{owner}.{field}: {value!r} is unknown; {hint}allowed: {', '.join(allowed)}")
 
 
+def line(owner: str, field: str, value: object) -> None:
+    """Raise unless `value` is text that can be printed on a line, of 200 characters at most."""
+    if not isinstance(value, str):
+        raise ValueError(f"{owner}.{field}: {value!r} is not text")
+    if len(value) > 200 or not value.isprintable():
+        raise ValueError(f"{owner}.{field}: {value[:60]!r}; allowed: 200 characters at most, all of them printable")
+
+
 def flag(owner: str, field: str, value: object) -> None:
     """Raise unless `value` is True or False."""
     if not isinstance(value, bool):

@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, fields
 
 from . import Gpu, Model, checks, gpu, gpus, model, models, units
@@ -30,9 +30,22 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         print("; ".join(["everybyte: interrupted", *map(str, error.args)]), file=sys.stderr)
         return 130
-    except BrokenPipeError:  # whoever read the output has enough; the interpreter shall not flush it again at exit
+    except BrokenPipeError:  # whoever read the output has enough
+        _no_more()
+        return 0
+    except OSError as error:  # a full disk, a file that cannot be written
+        _no_more()
+        where = f": {error.filename}" if error.filename else ""
+        print(f"everybyte: {error.strerror or error}{where}", file=sys.stderr)
+        return 2
+
+
+def _no_more():
+    """What was printed goes nowhere from now on: the interpreter flushes it again at its exit."""
+    try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    except (OSError, ValueError):  # a notebook's or a test's own, which no file stands behind
+        pass
 
 
 class _Parser(argparse.ArgumentParser):
@@ -425,19 +438,22 @@ def _doctor(options):
     from pathlib import Path
 
     from . import doctor, snapshot
+    from .evidence import pickles
 
     setup = _setup(options) if options.model else None
-    given = sys.stdin.buffer.read() if options.file == "-" else b""
     try:
-        given = given or Path(options.file).read_bytes()[:2]
+        with nullcontext(sys.stdin.buffer) if options.file == "-" else open(options.file, "rb") as file:
+            given = file.read(pickles.MOST + 1)  # a device may have no end
     except OSError as error:
         raise ValueError(
             f"doctor.file: {options.file}: {error.strerror}; allowed: a file that can be read, or -"
         ) from None
+    if len(given) > pickles.MOST:
+        raise ValueError(f"doctor.file: {options.file}: more than {pickles.MOST:,} bytes; allowed: as many")
     if given[:1] == b"\x80":
-        evidence = snapshot(given if options.file == "-" else options.file)
+        evidence = snapshot(Path(options.file) if Path(options.file).is_file() else given)
     else:
-        evidence = (given if options.file == "-" else Path(options.file).read_bytes()).decode(errors="replace")
+        evidence = given.decode(errors="replace")
     found = doctor(evidence, model(options.model) if options.model else None, setup, options.gpu, options.conf)
     return found.as_dict(), found
 

@@ -9,7 +9,7 @@ from . import checks, units
 from .allocator import Reserved, Settings, settings
 from .budget import Budget, budget, not_derived
 from .catalog import Described, Gpu, Model, gpus
-from .headroom import CONFIGURATION, ROUNDING, Headroom, check_precision, find_gpu, takes
+from .headroom import CONFIGURATION, ROUNDING, Headroom, check_headroom, check_precision, find_gpu, takes
 from .plan import Rung, plan
 from .setup import LIMITS, OPTIMIZERS, Setup
 from .tables import Table
@@ -243,6 +243,10 @@ def fit(
     configuration: Settings | str = CONFIGURATION,
 ) -> Fit:
     """As `own.fit`, of a `Model` or a `Derivation`."""
+    checks.kind("fit", "setup", setup, Setup)
+    check_headroom("fit", headroom)
+    if not isinstance(configuration, str):
+        checks.kind("fit", "configuration", configuration, Settings)
     configuration = settings(configuration) if isinstance(configuration, str) else configuration
     checks.one_of("fit", "vary", vary, VARY)
     if not isinstance(model, Model):

@@ -111,6 +111,12 @@ def find_gpu(wanted: Gpu | str) -> Gpu:
     return gpu(wanted)
 
 
+def check_headroom(owner: str, headroom: object) -> None:
+    """Raise ValueError unless it is a `Headroom`, or None for the GPU's own."""
+    if headroom is not None:
+        checks.kind(owner, "headroom", headroom, Headroom)
+
+
 def check_precision(setup: Setup, gpu: Gpu) -> None:
     """Raise ValueError where the GPU has no bf16 and the setup computes or stores in it."""
     if gpu.bf16 or not _needs_bf16(setup.precision):

@@ -90,6 +90,10 @@ def leaks(step: Callable[[], object], steps: int = 4, warm_up: int = 2) -> Leaks
     Raises:
         ValueError: for fewer than three steps, which tell no growth from a tensor that is replaced.
     """
+    if not callable(step):
+        raise ValueError(
+            f"leaks.step: {step!r} cannot be called; allowed: a function without arguments that runs a step"
+        )
     checks.whole("leaks", "steps", steps, 3, 10_000)
     checks.whole("leaks", "warm_up", warm_up, 0, 10_000)
     for _ in range(warm_up):

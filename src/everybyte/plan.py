@@ -6,12 +6,12 @@ from functools import cached_property, lru_cache
 from itertools import product
 from typing import Any, cast
 
-from . import units
+from . import checks, units
 from .allocator import Reserved
 from .budget import budget, course_of, letters, not_derived
 from .catalog import Described, Gpu, Model
 from .catalog.weights import adapters, layers, weights
-from .headroom import CONFIGURATION, ROUNDING, Headroom, check_precision, check_rates, find_gpu, takes
+from .headroom import CONFIGURATION, ROUNDING, Headroom, check_headroom, check_precision, check_rates, find_gpu, takes
 from .setup import DTYPE_BYTES, OPTIMIZERS, Setup
 from .tables import Table
 
@@ -531,6 +531,8 @@ def counted(counting, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = 
 
 def plan(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None) -> Plan:
     """As `own.plan`, of a `Model` whose step is derived."""
+    checks.kind("plan", "setup", setup, Setup)
+    check_headroom("plan", headroom)
     if why := not_derived(model, setup):
         raise ValueError(why)
     setup.check_model(model)

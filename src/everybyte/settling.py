@@ -84,6 +84,7 @@ def settle(claim: Claim) -> Settled:
         ValueError: naming the claim and the field: an expression that does not read, a name that is unknown, a verdict
             that does not follow, evidence that is no evidence.
     """
+    checks.kind("settle", "claim", claim, Claim)
     plain, special = _Reader(claim), _Reader(claim, claim.given) if claim.given else None
     stated = _stated(claim, plain)
     if claim.sample:
@@ -171,10 +172,17 @@ class _Reader:
         """The value of the expression in a field, an exact number in the claim's unit."""
         text = self._field(name)
         try:
-            found = self._value(ast.parse(text, mode="eval").body)
-        except (ValueError, SyntaxError, ArithmeticError, TypeError) as error:
-            raise ValueError(f"claim {self.claim.id}.{name}: {text!r}: {error}") from error
-        return Fraction(found) / _scale(self.claim.unit)
+            if len(text) > _LONGEST:
+                raise ValueError(f"it has {len(text):,} characters; allowed: {_LONGEST} or fewer")
+            found = Fraction(self._value(ast.parse(text, mode="eval").body))
+            if abs(found) >= 2**_BITS:
+                raise ValueError(f"it is 2**{_BITS} or more")
+        except (ValueError, SyntaxError, ArithmeticError, TypeError, RecursionError, MemoryError) as error:
+            shown = text if len(text) < 200 else text[:200] + "..."
+            raise ValueError(
+                f"claim {self.claim.id}.{name}: {shown!r}: {str(error) or 'it is nested too deep'}"
+            ) from error
+        return found / _scale(self.claim.unit)
 
     def sample(self):
         """What PyTorch says of the claim's call; "" where it says nothing."""
@@ -227,9 +235,23 @@ class _Reader:
         return self.runs[first].look_up(rest) if first in self.runs else self.run.look_up(name)
 
 
+#: The longest expression, in characters, and the largest number in it, in bits: what a float still holds.
+_LONGEST, _BITS = 1000, 1000
+
+
+def _power(base, exponent):
+    """A whole power, of at most so many bits."""
+    if exponent.denominator != 1:
+        raise ValueError(f"the power {exponent} is not allowed in an expression; allowed: whole ones, and sqrt")
+    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+    if abs(exponent) * bits > _BITS:
+        raise ValueError(f"a power of more than {_BITS} bits is not allowed in an expression")
+    return base ** int(exponent)
+
+
 _SETTING = ("model", "setup", "gpu", "format", "symbols", "runs")
 _OPERATORS = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: pow,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: _power,
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ UNITS = {
     "GB": 1000**3,
     "TB": 1000**4,
 }
+_MOST = 1e300  # what is counted is less
 _BINARY = ("TiB", "GiB", "MiB", "KiB", "B")
 _DECIMAL = ("TB", "GB", "MB", "kB", "B")
 
@@ -32,11 +33,25 @@ def largest(count: float, *, decimal: bool = False) -> str:
 
 
 def text(count: float, *, decimal: bool = False, digits: int = 2) -> str:
-    """`count` bytes in the largest unit that keeps the number at or above one: "1.53 GiB"."""
+    """`count` bytes in the largest unit that keeps the number, as it is shown, at or above one: "1.53 GiB".
+
+    Raises:
+        ValueError: where `count` is no number.
+    """
+    _check_number("text.count", count)
     unit = largest(count, decimal=decimal)
-    if unit == "B":
-        return f"{count:.0f} B" if count == int(count) else f"{count:.{digits}f} B"
-    return f"{count / UNITS[unit]:.{digits}f} {unit}"
+    said, whole = f"{count / UNITS[unit]:.{digits}f}", unit == "B" and count == int(count)
+    names = _DECIMAL if decimal else _BINARY
+    if (
+        not whole
+        and unit != names[0]
+        and abs(float(said)) * UNITS[unit] >= UNITS[larger := names[names.index(unit) - 1]]
+    ):
+        said, unit = (
+            f"{count / UNITS[larger]:.{digits}f}",
+            larger,
+        )  # 1023.999 KiB is shown as 1.00 MiB, not as 1024.00 KiB
+    return f"{count:.0f} B" if whole else f"{said} {unit}"
 
 
 def gib(count: float, digits: int = 2) -> str:
@@ -51,8 +66,9 @@ def exact(count: int) -> str:
 
 def number(count: float) -> str:
     """A count of things, short: "124.4 M"."""
+    _check_number("number.count", count)
     for size, suffix in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if abs(count) >= size:
+        if abs(count) >= size or abs(float(f"{1000 * count / size:.1f}")) >= 1000 and size > 10**3:
             return f"{count / size:.1f} {suffix}"
     return f"{count:g}"
 
@@ -63,13 +79,23 @@ def parse(value: str) -> float:
     Raises:
         ValueError: where there is no number, or the unit is missing or unknown.
     """
-    match = re.fullmatch(r"\s*([-+]?[\d,_]*\.?\d+(?:[eE][-+]?\d+)?)\s*([A-Za-z]+)\s*", value)
+    number = r"\s*([-+]?[\d,_]*\.?\d+(?:[eE][-+]?\d+)?)\s*([A-Za-z]+)\s*"
+    match = re.fullmatch(number, value) if isinstance(value, str) else None
     if not match:
         raise ValueError(f"value: {value!r} is not a number followed by a unit, such as '1.5 GiB'")
-    return float(match[1].replace(",", "").replace("_", "")) * _factor(match[2])
+    count = float(match[1].replace(",", "").replace("_", "")) * _factor(match[2])
+    if not abs(count) < _MOST:
+        raise ValueError(f"value: {value!r} is more than anybody has; allowed: less than 1e300 B")
+    return count
+
+
+def _check_number(name, count):
+    if not abs(count) < _MOST:
+        said = f"{count:.3g}" if isinstance(count, float) else "a whole number of hundreds of digits"
+        raise ValueError(f"{name}: {said}; allowed: a number below 1e300")
 
 
 def _factor(unit: str) -> int:
-    if unit not in UNITS:
+    if not isinstance(unit, str) or unit not in UNITS:
         raise ValueError(f"unit: {unit!r} is not one of {', '.join(UNITS)}")
     return UNITS[unit]

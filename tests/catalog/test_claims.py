@@ -19,7 +19,7 @@ import everybyte as eb
 from everybyte import samples
 from everybyte.catalog.claims import ARTICLES, VERDICTS, Stated, read_claims
 from everybyte.cli import main
-from everybyte.settling import disagree, settle
+from everybyte.settling import _Reader, disagree, settle
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = Path(os.environ.get("EVERYBYTE_ARTICLES", ROOT.parent / "shared" / "articles"))
@@ -310,3 +310,16 @@ def test_a_chapter_shows_its_claims_from_here(entry):
     calls = re.findall(rf'articles\("{entry.slug[:2]}"((?:, \d)*)', code_under_articles(entry.path))
     shown = {int(n) for call in calls for n in re.findall(r"\d", call)} or (set(ARTICLES) if calls else set())
     assert claimed <= shown, f"{entry.slug} shows articles {shown} of {claimed}"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "9**9**9", "9**9**9**9", "2**(2**40)", "min(1, 10**100000000)", "2**-(2**40)", "(-1)**0.5", "2**0.5", "1" * 900 + "**2",
+        "(" * 400 + "1" + ")" * 400, "1" + "+1" * 5000, "2**999*2**999", "sqrt(-1)", "1/0", "1e400",
+    ],
+)  # fmt: skip
+def test_an_expression_of_any_size_ends_in_a_sentence(expression):
+    claim = next(c for c in eb.claims().values() if c.value and not c.given and not c.runs)
+    with pytest.raises(ValueError, match=rf"^claim {claim.id}\.value: "):
+        _Reader(replace(claim, value=expression)).read("value")

@@ -269,8 +269,23 @@ def test_bad_input_is_named(call, said):
 def test_numbers_read_alike(node):
     from everybyte import units
 
-    counts = [0, 1, 999, 1000, 12345, 1e6, 123456789, 1e12, 0.5, 1250, 1350]
-    sizes = [0, 1, 1023, 1024, 1536, 2**20 + 5 * 2**17, *(k * 2**27 for k in range(1, 40)), 2**43, 1.5]
+    counts = [0, 1, 999, 1000, 12345, 999_949, 999_950, 999_999_999, 1e6, 123456789, 1e12, 0.5, 1250, 1350]
+    sizes = [
+        0,
+        1,
+        1023,
+        1024,
+        1536,
+        2**20 + 5 * 2**17,
+        *(k * 2**27 for k in range(1, 40)),
+        2**43,
+        1.5,
+        2**30 - 1,
+        2**40 - 2**20,
+        1023.999,
+        2**20 - 6,
+        2**20 - 5,
+    ]
     script = 'import { pure } from "./picture.mjs"; export default ([c, s]) => [c.map((x) => pure.amount(x, "")), s.map((x) => pure.amount(x, "B"))];'
     said = node(script, [counts, sizes], picture=lines().source)
     assert said == [[units.number(n) for n in counts], [units.text(n) for n in sizes]]

@@ -242,3 +242,11 @@ def test_the_formats_of_chapter_12_are_those_of_torch():
     codes = torch.arange(2**15, dtype=torch.int16).view(torch.float16)
     e, m = sorted(exercise("12.2").right().free_symbols, key=str)
     assert exercise("12.2").right().subs({e: 5, m: 10}) == int(codes.isfinite().sum()) - 1
+
+
+def test_an_expression_of_any_depth_is_judged():
+    deep = sp.Symbol("L")
+    for _ in range(3000):
+        deep = sp.sin(deep, evaluate=False)
+    found = next(e for c in chapters() for e in bank(c).values() if e.accepts == "expression")
+    assert check(found.id, deep).kind == "unreadable"

@@ -1,5 +1,6 @@
 """What is kept of the reader's answers, and where; what is not; and nothing lost."""
 
+import errno
 import json
 import os
 import subprocess
@@ -169,3 +170,53 @@ def test_these_tests_and_the_tools_keep_nothing():
         assert os.environ[kept.VARIABLE] == kept.OFF
     finally:
         os.environ[kept.VARIABLE] = kept.OFF
+
+
+@pytest.mark.parametrize("said", ["", "~nosuchuser/x", "~/x"])
+def test_without_a_home_it_is_said_and_nothing_raises(monkeypatch, tmp_path, said):
+    """HOME unset, for a user whom the system does not know: as in a container started with a number for a user."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOME", raising=False)
+    for name in ("CI", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    monkeypatch.setenv(kept.VARIABLE, said)
+    assert "EVERYBYTE_PROGRESS" in _right("13.1").text and predict("13.1", 1)
+    assert "EVERYBYTE_PROGRESS" in progress().trouble and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["/dev/full", "/dev/zero", "/dev/null", "folder", "pipe"])
+def test_what_is_no_file_is_neither_read_nor_moved(monkeypatch, tmp_path, path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    path = tmp_path / path
+    monkeypatch.setenv(kept.VARIABLE, str(path))
+    assert "is no file" in _right("13.1").text and "is no file" in progress().trouble and path.exists()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_file_that_is_no_list_of_ids_by_its_size_is_set_aside(file):
+    file.parent.mkdir()
+    with file.open("wb") as whole:
+        whole.truncate(2**40)  # nothing is on the disk, and nothing is read
+    assert "damaged" in progress().trouble and not file.exists()
+
+
+@pytest.mark.parametrize("fails", ["EACCES", "EROFS", "ENOSPC"])
+def test_a_home_that_cannot_be_written_is_said(file, monkeypatch, fails):
+    def refuse(*_, **__):
+        raise OSError(getattr(errno, fails), os.strerror(getattr(errno, fails)))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    assert _right("13.1").right and "was not kept" in _right("13.1").text and not file.exists()
+
+
+def test_a_disk_that_is_full_while_it_writes_leaves_what_was_there(file, monkeypatch):
+    _right("13.1")
+    before = file.read_bytes()
+
+    def full(number):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert "No space left" in _right("13.3").text and file.read_bytes() == before

@@ -163,6 +163,8 @@ class Model:
                 checks.flag("Model", field.name, value)
             elif field.type in (int, int | None):
                 checks.whole("Model", field.name, value, int(field.name in _POSITIVE), _MORE.get(field.name, _MOST))
+            elif field.name == "name":
+                checks.line("Model", "name", value)
             elif not isinstance(value, str):
                 raise ValueError(f"Model.{field.name}: {value!r} is not text")
         checks.one_of("Model", "norm", self.norm, NORMS)

@@ -5,6 +5,7 @@ import io
 import re
 
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 #: Pixels of the PNG for each CSS pixel: sharp on dense screens.
 DENSITY = 2
@@ -13,6 +14,8 @@ DENSITY = 2
 def png(fig: Figure, description: str | None = None) -> bytes:
     """The figure as a PNG; the same figure gives the same bytes (no date, no version inside)."""
     out = io.BytesIO()
+    for text in fig.findobj(Text):  # a model's name with dollar signs is a name, no formula
+        text.set_parse_math(False)
     metadata = {"Software": None} | ({"Description": description} if description else {})
     fig.savefig(out, format="png", dpi=72 * DENSITY, metadata=metadata, facecolor=fig.get_facecolor())
     return out.getvalue()

@@ -54,7 +54,17 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
             cannot run on tensors without data. What a module itself raises says in a note where it was.
     """
     checks.whole("dry_run", "rounding", rounding, 1, 2**30)
-    return replace(count(workload(model, setup, batch), Tracker(), rank), rounding=rounding)
+    checks.kind("dry_run", "setup", setup, Setup)
+    try:
+        return replace(count(workload(model, setup, batch), Tracker(), rank), rounding=rounding)
+    except RuntimeError as error:
+        if "overflow" not in str(error):
+            raise
+        said = str(error).splitlines()[0]
+        raise ValueError(
+            f"dry_run.setup: batch {setup.batch} and sequence {setup.sequence} make a tensor of 2**63 bytes or more ({said}); "
+            "allowed: less, on which PyTorch can compute"
+        ) from error
 
 
 def count(work: Workload, tracker: Tracker, rank: int = 0) -> Trace:

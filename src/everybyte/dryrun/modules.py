@@ -1,5 +1,6 @@
 """What can be run: the book's reference, a module of your own, a Hugging Face config."""
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -205,6 +206,13 @@ def _is_description(value):
 
 def _without_data(value):
     if _is_description(value):
+        shape = value[0]
+        sizes = list(shape) if isinstance(shape, tuple | list | torch.Size) else [None]
+        symbolic = any(isinstance(size, torch.SymInt) for size in sizes)
+        if not symbolic and not all(type(size) is int and 0 <= size < 2**63 for size in sizes):
+            raise ValueError(f"dry_run.batch: a tensor of shape {shape!r}; allowed: a tuple of whole numbers from 0 on")
+        if not symbolic and math.prod(sizes) * value[1].itemsize >= 2**63:
+            raise ValueError(f"dry_run.batch: a tensor of shape {shape!r}; allowed: less than 2**63 bytes")
         return torch.empty(value[0], dtype=value[1], device="meta")
     return torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value
 

@@ -300,6 +300,8 @@ def snapshot(source: str | os.PathLike | bytes, progress: bool | None = None) ->
     Raises:
         Refused: a ValueError, for what is no pickle, no snapshot, hostile, cut short or larger than 500 MB: the message says which.
     """
+    if not isinstance(source, str | os.PathLike | bytes):
+        raise Refused(f"snapshot.source: a {type(source).__name__}; allowed: a file's path, or its bytes")
     named = "bytes" if isinstance(source, bytes) else Path(source).name
     if progress is None:
         progress = (

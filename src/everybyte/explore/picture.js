@@ -27,14 +27,15 @@ function fixed(x, digits) {
 
 function count(x) {
   for (const [size, suffix] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]]) {
-    if (Math.abs(x) >= size) return `${fixed(x / size, 1)} ${suffix}`;
+    if (Math.abs(x) >= size || (size > 1e3 && Math.abs(Number(fixed((1000 * x) / size, 1))) >= 1000)) return `${fixed(x / size, 1)} ${suffix}`;
   }
   return String(Number(x.toPrecision(6)));
 }
 
 function amount(x, unit) {
   if (unit !== "B") return `${count(x)} ${unit}`.trim();
-  const name = Object.keys(UNITS).find((u) => Math.abs(x) >= UNITS[u]);
+  const up = (u) => (Math.abs(Number(fixed((1024 * x) / UNITS[u], 2))) >= 1024 && !(u === "KiB" && Number.isInteger(x)));
+  const name = Object.keys(UNITS).find((u) => Math.abs(x) >= UNITS[u] || up(u));
   return name ? `${fixed(x / UNITS[name], 2)} ${name}` : Number.isInteger(x) ? `${x} B` : `${fixed(x, 2)} B`;
 }
 

@@ -107,7 +107,8 @@ class Exercise:
             return Callout("open", f"{self.id} not attempted yet", how)
         try:
             kind, text = self._judge_expression(answer) if self.accepts == "expression" else self._judge_number(answer)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
+            error = "this expression is nested too deep" if isinstance(error, RecursionError) else error
             return Callout(
                 "unreadable",
                 f"{self.id} could not be read",

@@ -16,6 +16,7 @@ VARIABLE = "EVERYBYTE_PROGRESS"
 OFF = "off"
 #: What the file holds: for each of these the ids. Nothing in it is ever taken back.
 SOLVED, TRIED, PREDICTED = "solved", "tried", "predicted"
+_MOST = 2**24  # bytes: ten thousand times the book's ids
 _PATIENCE = 5  # seconds to wait for another notebook
 
 
@@ -51,7 +52,7 @@ def place() -> Path | None:
     """The file; None where nothing is kept.
 
     Raises:
-        ValueError: where EVERYBYTE_PROGRESS is neither `off` nor a whole path.
+        ValueError: where EVERYBYTE_PROGRESS is neither `off` nor a whole path of a file, or there is no home folder to keep one in.
     """
     try:
         from filelock import FileLock  # noqa: F401
@@ -61,12 +62,17 @@ def place() -> Path | None:
     said = os.environ.get(VARIABLE, "").strip()
     if said.lower() == OFF:
         return None
-    if said:
-        path = Path(said).expanduser()
-        if not path.is_absolute():
-            raise ValueError(f"{VARIABLE}: {said!r} is no whole path; allowed: one, or {OFF!r}")
-        return path
-    return None if os.environ.get("CI") else user_state_path("everybyte", appauthor=False) / "progress.json"
+    if not said and os.environ.get("CI"):
+        return None
+    try:
+        path = Path(said).expanduser() if said else user_state_path("everybyte", appauthor=False) / "progress.json"
+    except RuntimeError as error:  # nobody's home
+        raise ValueError(f"{VARIABLE}: {said!r}: {error}; allowed: a whole path, or {OFF!r}") from None
+    if not path.is_absolute():
+        raise ValueError(f"{VARIABLE}: {said or str(path)!r} is no whole path; allowed: one, or {OFF!r}")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{VARIABLE}: {str(path)!r} is no file; allowed: a file, or none yet, or {OFF!r}")
+    return path
 
 
 def _read(path):
@@ -86,6 +92,8 @@ def _read(path):
 def _load(path):
     """The ids in the file, by what they are; ValueError where it is damaged."""
     try:
+        if path.stat().st_size > _MOST:
+            raise ValueError("too large")
         kept = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
