@@ -20,7 +20,7 @@ CACHE_TYPES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 #: How weights are kept; nf4: the linear layers of the blocks, as bitsandbytes does with double quantization.
 WEIGHTS = ("bf16", "fp16", "int8", "nf4")
 #: Sequences at once, at most.
-_MOST = 2**20
+MOST = 2**20
 
 
 def cache_bytes(model: Model, tokens: int, dtype: str = "bf16", page: int = 1) -> int:
@@ -202,7 +202,7 @@ def serve(
     prompt = context - 1 if prompt is None else prompt
     checks.whole("serve", "prompt", prompt, 1, context - 1)
     if concurrency is not None:
-        checks.whole("serve", "concurrency", concurrency, 1, _MOST)
+        checks.whole("serve", "concurrency", concurrency, 1, MOST)
     checks.one_of("serve", "weights", weights, WEIGHTS)
     checks.one_of("serve", "cache_dtype", cache_dtype, CACHE_TYPES)
     if cache == "dynamic":
@@ -237,13 +237,17 @@ def serve(
         return served(concurrency, concurrency)
     if most_of(1) > usable:
         return served(None, 1)
-    most = _largest(most_of, usable)
-    return served(most, most, most_of(most + 1) if most < _MOST else None)
+    most = largest(most_of, usable)
+    return served(most, most, most_of(most + 1) if most < MOST else None)
 
 
-def _largest(size, usable):
-    """The largest number whose size is usable, where 1 is: found by the slope, which is nearly the same everywhere."""
-    low, high, each = 1, _MOST + 1, max(1, size(2) - size(1))
+def largest(size, usable):
+    """The largest number whose size is usable, where 1 is: found by the slope, which is nearly the same everywhere.
+
+    Args:
+        size: number -> bytes, ascending. usable: bytes.
+    """
+    low, high, each = 1, MOST + 1, max(1, size(2) - size(1))
     while high - low > 1:
         middle = min(max(low + (usable - size(low)) // each, low + 1), high - 1)
         if size(middle) <= usable:

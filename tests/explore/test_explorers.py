@@ -31,6 +31,7 @@ EXPLORERS = {
     "sharding": explore.sharding,
     "optimizers": explore.optimizers,
     "adapters": explore.adapters,
+    "serving": explore.serving,
     "allocator": explore.allocator,
     "allocations": explore.allocations,
     "played": explore.played,

@@ -12,6 +12,7 @@ from .. import checks
 CARD, INK, MUTED, GRID = "#FBFAF6", "#1B1B1B", "#55534E", "#DEDBD2"
 
 BLUE, VERMILION, GREEN, ORANGE, PINK, GRAY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#B8B8B8"
+YELLOW = "#F0E442"
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ PARTS: dict[str, Part] = {
     "eager": Part("eager attention", "#7A4500"),
     "scores": Part("eager attention's squares", "#A86400", "--"),
     "loss": Part("loss", PINK, "xx"),
+    "cache": Part("keys and values", YELLOW),
     "other": Part("other", GRAY, "--"),
     "buffers": Part("buffers", GRAY, ".."),
     "workspace": Part("workspace", GRAY, "||"),

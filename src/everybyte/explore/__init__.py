@@ -18,6 +18,7 @@ from .pictures import Lines, Ranges, Stack
 from .planning import planning
 from .precision import precision
 from .segments import allocations, memory_map, played
+from .serving import serving
 from .sharding import sharding
 from .states import states
 from .step import step
@@ -50,6 +51,7 @@ __all__ = [
     "precision",
     "reset",
     "shared",
+    "serving",
     "sharding",
     "states",
     "step",

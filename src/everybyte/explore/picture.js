@@ -357,6 +357,69 @@ const lines = {
   },
 };
 
+// What sequences take where a model generates, and for each context the most that fit: explore/serving.py's.
+const fitting = {
+  ...stack,
+  found: new Map(), // the curves of a model on a GPU: no other control moves them
+  most(spec, v, way, context) {
+    const base = { ...v, ...spec.ways[way], context };
+    const size = (n) => {
+      const [d, c] = [base.decode, context];
+      return sum(courses.peak(spec, { ...base, B: n, C: c, S: d ? 1 : c - 1, T: c - 1 + d, T_0: (c - 1) * d }).parts);
+    };
+    const least = size(1);
+    if (least > v.capacity) return 0;
+    let [low, high] = [1, spec.unlimited + 1];
+    const each = Math.max(1, size(2) - least);
+    while (high - low > 1) {
+      const middle = Math.min(Math.max(low + Math.floor((v.capacity - size(low)) / each), low + 1), high - 1);
+      if (size(middle) <= v.capacity) low = middle;
+      else high = middle;
+    }
+    return low;
+  },
+  compute(spec, state) {
+    const r = stack.compute(spec, state);
+    const v = valuesOf(spec, state);
+    for (const row of r.rows) row.most = fitting.most(spec, v, row.label, v.context);
+    const key = `${state.model},${state.gpu}`;
+    if (!fitting.found.has(key)) {
+      fitting.found.set(key, spec.curves.map((c) => spec.contexts.map((context) => fitting.most(spec, v, c.label, context))));
+    }
+    const curves = spec.curves.map((c, i) => ({ ...c, ys: fitting.found.get(key)[i], now: r.rows.find((row) => row.label === c.label).most }));
+    return { ...r, context: v.context, lines: { curves, at: v.context } };
+  },
+  fits(r) {
+    const rows = r.rows.map((row) => `${row.label} ${grouped(String(row.most))}`).join(", ");
+    return ` Sequences of ${grouped(String(r.context))} tokens that fit at most: ${rows}.`;
+  },
+  describe(spec, r) {
+    return stack.describe(spec, r) + (r.now.where ? ` The largest moment is in ${r.now.where}.` : "") + fitting.fits(r);
+  },
+  change(spec, a, b, what) {
+    const same = a.context === b.context && a.rows.every((row, i) => row.most === b.rows[i].most);
+    return stack.change(spec, a, b, what) + (same ? "" : fitting.fits(b));
+  },
+  draw(spec, r, paint) {
+    const rows = r.rows.map((row) => ({ ...row, label: `${row.label}: at most ${grouped(String(row.most))}` }));
+    const bottom = stack.draw(spec, { ...r, rows, now: rows.find((row) => row.current) }, paint) + 12;
+    if (!r.lines.curves.some((c) => c.ys.some((y) => y))) {
+      paint.text(8, bottom, "Not one sequence fits, at any context.", {});
+      return bottom + 24;
+    }
+    const lower = {
+      ...paint,
+      line: (x1, y1, x2, y2, more) => paint.line(x1, y1 + bottom, x2, y2 + bottom, more),
+      text: (x, y, words, more) => paint.text(x, y + bottom, words, more),
+      element: (name, more) => paint.element(name, { ...more, cy: more.cy + bottom }),
+      curve: (points, look, dash) => paint.curve(points.split(" ").map((p) => p.split(",").map(Number)).map(([x, y]) => `${x},${y + bottom}`).join(" "), look, dash),
+      legend: (y, entries) => paint.legend(y + bottom, entries) - bottom,
+    };
+    const x = { name: "context", label: "context (tokens): the most sequences that fit", values: spec.contexts };
+    return bottom + lines.draw({ ...spec, x, unit: "", log: true }, r.lines, lower);
+  },
+};
+
 const ranges = {
   compute(spec, state) {
     const v = valuesOf(spec, state);
@@ -643,7 +706,7 @@ function round(x, f) {
   return { fate: `rounds it, ${error}`, verdict: `is rounded to ${Number((rounded / 2 ** Math.floor(Math.log2(x))).toPrecision(6))} \u00d7 2^${Math.floor(Math.log2(x))}, ${error}` };
 }
 
-const KINDS = { stack, peak, lines, ranges, block, timeline, forgetting, map };
+const KINDS = { stack, peak, lines, fitting, ranges, block, timeline, forgetting, map };
 
 function describe(spec, state) {
   const kind = KINDS[spec.kind];
