@@ -45,6 +45,7 @@ LABELLED = dict.fromkeys(("input_ids", "labels"), (("B", "S"), torch.int64))
 TRAINED = LAYERS * 2 * RANK * 2 * WIDTH
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sharding", ["none", "zero1", "zero2", "zero3"])
 def test_of_adapters_alone_there_are_gradients_and_states(sharding):
     gpus = 1 if sharding == "none" else 4

@@ -23,6 +23,7 @@ def test_the_tensors_are_the_library_s_block():
     assert len(every) == len(set(every))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("setup", SETUPS, ids=lambda s: "-".join(map(str, s.values())))
 def test_the_block_is_the_dry_run_s(setup):
     """What one more block adds to the activations after forward."""

@@ -27,6 +27,7 @@ SETUPS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("setup", SETUPS, ids=lambda s: "-".join(map(str, s.values())) or "fp32")
 def test_the_step_is_the_budget_s(setup):
     plain = eb.budget(SMALL, eb.Setup(batch=2, sequence=64, **setup))
