@@ -361,7 +361,7 @@ def test_an_offloaded_optimizer_moves_the_host_s_bytes_instead_of_the_gpu_s():
 
 
 def test_links_are_priced_at_the_data_sheet_s_rates():
-    both = Work(flops=0, moved=0, sent=300 * 10**9, copied=0)
+    both = Work(flops=0, moved=0, rings=((300 * 10**9, 8, 1),), copied=0)
     assert both.seconds(eb.gpu("a100-40gb")) == 1
     assert both.seconds(eb.gpu("t4")) == 300 / 15.754  # no link but the host's
     assert Work(0, 0, copied=63_015_000_000).seconds(eb.gpu("h100-80gb")) == 1
@@ -370,6 +370,27 @@ def test_links_are_priced_at_the_data_sheet_s_rates():
     assert alone.sent == 0 and ddp.sent == sent == work(GPT2, eb.Setup(gpus=8, accumulation=4)).sent
     h200 = eb.gpu("h200")
     assert ddp.seconds(h200) - alone.seconds(h200) == pytest.approx(sent / 450e9)
+
+
+def test_across_nodes_every_network_card_carries_its_share():
+    """DGX H100: 8 cards of 50 GB/s are nearly the 450 of NVLink; a replica's ring has one card a node."""
+    h100 = eb.gpu("h100-80gb")
+    assert [h100.ring(n) for n in (1, 2, 8, 9, 16, 1024)] == [450e9, 450e9, 450e9, 400e9, 400e9, 400e9]
+    assert (
+        h100.ring(2, apart=8) == h100.ring(128, apart=8) == 50e9
+        and h100.ring(4, apart=4) == 100e9
+        and h100.ring(4, apart=2) == 450e9
+    )
+    assert eb.Gpu(memory="80 GiB", host_link=10, network=3, node=2).ring(4) == 6
+    one, both = (work(GPT2, eb.Setup(gpus=16, sharding="zero3", replicas=r, precision="bf16-mixed")) for r in (1, 2))
+    assert [who for _, *who in one.rings] == [[16, 1]] and [who for _, *who in both.rings] == [[8, 1], [2, 8]]
+    rest = Work(both.flops, both.moved).seconds(h100)
+    assert both.seconds(h100) == pytest.approx(rest + both.rings[0][0] / 450e9 + both.rings[1][0] / 50e9)
+
+
+def test_where_nothing_says_how_fast_the_network_is_nothing_is_priced():
+    with pytest.raises(ValueError, match="Gpu.network: 0 of the rtx-4090, .* leaving a node of 8 GPUs"):
+        eb.plan(GPT2, eb.Setup(gpus=16, sharding="zero3"), "rtx-4090")
 
 
 def test_accumulation_costs_fsdp_a_round_for_every_batch():

@@ -109,7 +109,8 @@ class Fit:
     @property
     def _planned(self):
         priced = OPTIMIZERS[self.setup.optimizer].passes is not None
-        return isinstance(self.model, Model) and priced and self.gpu.rated and not not_derived(self.model, self.setup)
+        known = self.gpu.rated and (self.gpu.network or self.setup.gpus <= self.gpu.node)
+        return isinstance(self.model, Model) and priced and known and not not_derived(self.model, self.setup)
 
     @cached_property
     def nearest_gpus(self) -> int | None:

@@ -127,14 +127,15 @@ def check_precision(setup: Setup, gpu: Gpu) -> None:
     )
 
 
-def check_rates(gpu: Gpu) -> None:
-    """Raise ValueError where nothing says how fast the GPU is."""
+def check_rates(gpu: Gpu, gpus: int = 1) -> None:
+    """Raise ValueError where nothing says how fast the GPU is, or of so many the network between their nodes."""
     if not gpu.rated:
         field = next(f for f in RATES if not getattr(gpu, f))
         raise ValueError(
             f"Gpu.{field}: 0 of the {gpu.name}, so that nothing says what a switch costs in time; allowed: a GPU of the catalog, or "
             f"Gpu(memory=..., {', '.join(f'{f}=...' for f in RATES)}); eb.fit asks for the memory alone"
         )
+    gpu.ring(gpus)
 
 
 def takes(gpu: Gpu, precision: str) -> bool:

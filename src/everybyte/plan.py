@@ -32,24 +32,33 @@ class Work:
 
     Attributes:
         flops: of its matrix products, and compute: in which data type. moved: bytes to and from the GPU's memory.
-        sent: bytes to the other GPUs, by collectives that go round a ring. copied: bytes over the bus, from the host and to it.
+        rings: collectives that go round a ring, together: (bytes to the other GPUs, how many GPUs, how far apart they stand) each.
+        copied: bytes over the bus, from the host and to it.
         hosted: bytes to and from the host's memory, where gradients add up and the optimizer works there.
     """
 
     flops: int
     moved: int
-    sent: int = 0
+    rings: tuple[tuple[int, int, int], ...] = ()
     copied: int = 0
     hosted: int = 0
     compute: str = "bf16"
 
+    @property
+    def sent(self) -> int:
+        """Bytes to the other GPUs."""
+        return sum(size for size, *_ in self.rings)
+
     def seconds(self, gpu: Gpu) -> float:
         """At the data sheet's rates, one after the other: with whatever overlaps, a step that reached them would take less.
 
-        What is sent takes the link to the other GPUs, as if all of them were on it; where there is none, the host's. What the
-        host does is not in it, as no GPU's data sheet says how fast that is.
+        What is sent takes the slowest link that it crosses (`Gpu.ring`), GPUs numbered node by node. What the host does is not in
+        it, as no GPU's data sheet says how fast that is.
+
+        Raises:
+            ValueError: where GPUs of several nodes send, and it is not known how fast the network is.
         """
-        links = self.sent / (gpu.peer_link or gpu.host_link) + self.copied / gpu.host_link
+        links = sum(size / gpu.ring(*who) for size, *who in self.rings) + self.copied / gpu.host_link
         return self.flops / gpu.flops(self.compute) + self.moved / gpu.bandwidth + links
 
 
@@ -69,9 +78,9 @@ def work(model: Model, setup: Setup) -> Work:
         ValueError: where the setup does not fit the model, or its step is not derived.
     """
     taken = _taken(model, setup)
-    sent, copied = _sent(model, setup)
+    rings, copied = _sent(model, setup)
     here, there = _updated(model, setup)
-    return Work(_flops(model, setup), 2 * sum(taken.values()) + here, sent, copied, there, setup.dtypes.compute)
+    return Work(_flops(model, setup), 2 * sum(taken.values()) + here, rings, copied, there, setup.dtypes.compute)
 
 
 @lru_cache(4096)
@@ -92,23 +101,24 @@ def _short(setup):
 
 
 def _sent(model, setup):
-    """(bytes sent to other GPUs, bytes copied from the host and to it)."""
+    """(the rings of `Work`, bytes copied from the host and to it)."""
     shards, replicas = setup.gpus // setup.replicas, setup.replicas
     if not setup.distributed:
-        return 0, 0
+        return (), 0
     numbers, wide = _held(model, 1), DTYPE_BYTES[setup.dtypes.weights]
-    if setup.ddp:
-        return 2 * (shards - 1) * -(-numbers // shards) * wide, 0  # gradients are averaged once, after the last batch
-    if not setup.fsdp:
-        return (2 * (shards - 1) * -(-numbers // shards) * wide if setup.sharding == "zero1" else 0), 0
+    if not setup.fsdp:  # gradients are averaged once, after the last batch
+        if not setup.ddp and setup.sharding != "zero1":
+            return (), 0
+        return ((2 * (shards - 1) * -(-numbers // shards) * wide, shards, 1),), 0
 
     def of(*whats, rounding=1):
         return sum(size for name, size in _taken(model, setup, rounding).items() if name.split()[-1] in whats)
 
-    sent = (shards - 1) * of("gathered", "sent") // shards
+    rings = (((shards - 1) * of("gathered", "sent") // shards, shards, 1),)
     if replicas > 1:  # what was received is averaged among them, cut into as many equal pieces
-        sent += 2 * (replicas - 1) * of("received", rounding=replicas * wide) // replicas
-    return sent, of("copied", "received") if setup.offload == "cpu" else 0
+        averaged = 2 * (replicas - 1) * of("received", rounding=replicas * wide) // replicas
+        rings += ((averaged, replicas, shards),)
+    return rings, of("copied", "received") if setup.offload == "cpu" else 0
 
 
 def _held(model, shards):
@@ -503,7 +513,7 @@ def counted(counting, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = 
     """
     gpu = find_gpu(gpu)
     check_precision(setup, gpu)
-    check_rates(gpu)
+    check_rates(gpu, setup.gpus)
     counting.trace(setup)  # what it refuses, it refuses here
     headroom = headroom or Headroom()
     usable, room, described = headroom.usable(gpu), headroom.room(gpu), counting.described
@@ -538,7 +548,7 @@ def plan(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None =
     setup.check_model(model)
     gpu = find_gpu(gpu)
     check_precision(setup, gpu)
-    check_rates(gpu)
+    check_rates(gpu, setup.gpus)
     _updated(model, setup)  # refuses an optimizer whose time is not derived
     headroom = headroom or Headroom()
     usable, room, first = headroom.usable(gpu), headroom.room(gpu), Rung(model, setup, gpu)

@@ -11,7 +11,7 @@ from .. import checks, units
 MEMORY_SOURCES = ("reported", "nvidia-smi", "data sheet")
 #: What a price in time needs.
 RATES = ("bandwidth", "bf16_flops", "fp32_flops", "host_link")
-_BYTES = ("memory", "bandwidth", "host_link", "peer_link", "l2")
+_BYTES = ("memory", "bandwidth", "host_link", "peer_link", "network", "l2")
 #: Shared memory that one block may ask for, KiB, by compute capability. Source: CUDA C++ Programming Guide, compute capabilities.
 _SHARED = {"6.0": 48, "7.0": 96, "7.5": 64, "8.0": 163, "8.6": 99, "8.9": 99, "9.0": 227, "10.0": 227, "12.0": 99}
 
@@ -37,6 +37,7 @@ class Gpu:
         fp32_flops: of products in fp32 throughout, without TF32, a second.
         bf16: whether the matrix units take bf16.
         host_link: bytes a second, one direction, to the host. peer_link: to the other GPUs, one direction; 0 for none but the host's.
+        network: bytes a second, one direction, of the network card that each GPU of a node has; 0 for unknown. node: GPUs of a node.
         capability: CUDA compute capability, or the vendor's architecture name.
         multiprocessors, l2: how many, and bytes of the second-level cache; 0 where the catalog does not say.
         source: where the figures stand.
@@ -56,6 +57,8 @@ class Gpu:
     bf16: bool = True
     host_link: int = 0
     peer_link: int = 0
+    network: int = 0
+    node: int = 8
     capability: str = ""
     multiprocessors: int = 0
     l2: int = 0
@@ -72,8 +75,9 @@ class Gpu:
         for field in ("name", "title"):
             if not getattr(self, field):
                 object.__setattr__(self, field, f"GPU of {units.text(self.memory)}")
-        for field in (*RATES, "advertised_gb", "peer_link", "multiprocessors", "l2"):
+        for field in (*RATES, "advertised_gb", "peer_link", "network", "multiprocessors", "l2"):
             checks.whole("Gpu", field, getattr(self, field), 0, 2**60)
+        checks.whole("Gpu", "node", self.node, 1, 2**20)
         checks.flag("Gpu", "bf16", self.bf16)
         checks.one_of("Gpu", "memory_source", self.memory_source, MEMORY_SOURCES)
 
@@ -95,6 +99,28 @@ class Gpu:
     def flops(self, compute: str) -> int:
         """Operations a second of matrix products in that data type: `fp32`, or one of 16 bits."""
         return self.fp32_flops if compute == "fp32" else self.bf16_flops
+
+    def ring(self, gpus: int, apart: int = 1) -> int:
+        """Bytes a second that each of so many GPUs sends by collectives that go round rings: the slowest link that one crosses.
+
+        Within a node that is the link to the other GPUs, or where there is none the host's. Across nodes several rings run at
+        once, each out of the node by another member's network card: their rates add up.
+
+        Args:
+            apart: how far apart its members stand: 1 next to one another; among replicas of G GPUs each G.
+
+        Raises:
+            ValueError: where they are on several nodes, and the catalog does not say how fast the network is.
+        """
+        within = self.peer_link or self.host_link
+        if gpus * apart <= self.node or gpus == 1:
+            return within
+        if not self.network:
+            raise ValueError(
+                f"Gpu.network: 0 of the {self.name}, so that nothing says what leaving a node of {self.node} GPUs costs in time; "
+                f"allowed: up to {self.node} GPUs, or a Gpu(network=..., node=...) of your own"
+            )
+        return min(within, max(1, self.node // apart) * self.network)
 
     @property
     def cublas_workspace(self) -> int:
