@@ -2,9 +2,12 @@
 
 from ...budget import budget
 from ...catalog import model
-from ...lab.grid import LORA, MIXED, SMALLER, WAYS
-from ...setup import Lora
+from ...setup import Lora, Setup
 from ..exercise import Exercise
+
+_FULL = Setup(precision="bf16-mixed", optimizer_impl="fused")
+_LORA = _FULL.replace(adapters=Lora(16, base="bf16"))
+_QLORA = _LORA.replace(quantization="nf4")
 
 
 def _peak(setup):
@@ -25,10 +28,10 @@ EXERCISES = [
         decimals=0,
         answer=lambda: 8 * 16 * 12 * (4 * 768 + 2 * 768 + 5 * 768 + 5 * 768),
         mistakes={
-            "that is one of Adam's two states": lambda: _states(LORA) / 2,
-            "that is full fine-tuning's": lambda: _states(MIXED),
-            "these are the adapters' own bytes, with gradients and states": lambda: 2 * _states(LORA),
-            "that is rank 8": lambda: _states(LORA.replace(adapters=Lora(8, base="bf16"))),
+            "that is one of Adam's two states": lambda: _states(_LORA) / 2,
+            "that is full fine-tuning's": lambda: _states(_FULL),
+            "these are the adapters' own bytes, with gradients and states": lambda: 2 * _states(_LORA),
+            "that is rank 8": lambda: _states(_LORA.replace(adapters=Lora(8, base="bf16"))),
         },
         hints=(
             "A target of n inputs and m outputs has r (n + m) numbers; GPT-2's block has four targets.",
@@ -42,12 +45,12 @@ EXERCISES = [
         minutes=4,
         unit="MiB",
         decimals=1,
-        answer=lambda: _peak(WAYS["QLoRA"]) - _peak(WAYS["LoRA"]),
+        answer=lambda: _peak(_QLORA) - _peak(_LORA),
         mistakes={
             "that is what stands between steps, and there QLoRA takes less": lambda: (
-                budget(model("gpt2"), WAYS["LoRA"]).phases["rest"] - budget(model("gpt2"), WAYS["QLoRA"]).phases["rest"]
+                budget(model("gpt2"), _LORA).phases["rest"] - budget(model("gpt2"), _QLORA).phases["rest"]
             ),
-            "that is against full fine-tuning": lambda: _peak(MIXED) - _peak(WAYS["QLoRA"]),
+            "that is against full fine-tuning": lambda: _peak(_FULL) - _peak(_QLORA),
         },
         hints=(
             "The table of peaks has both.",
@@ -61,10 +64,12 @@ EXERCISES = [
         minutes=3,
         unit="MiB",
         decimals=1,
-        answer=lambda: _peak(MIXED) - _peak(SMALLER["adamw8bit"]),
+        answer=lambda: _peak(_FULL) - _peak(_FULL.replace(optimizer="adamw8bit")),
         mistakes={
-            "that is what Lion saves": lambda: _peak(MIXED) - _peak(SMALLER["lion"]),
-            "these are 8-bit AdamW's states": lambda: _states(SMALLER["adamw8bit"]),
+            "that is what Lion saves": lambda: (
+                _peak(_FULL) - _peak(_FULL.replace(optimizer="lion", optimizer_impl="loop"))
+            ),
+            "these are 8-bit AdamW's states": lambda: _states(_FULL.replace(optimizer="adamw8bit")),
         },
         hints=(
             "The peak is in the loss's backward, and states stand there as they do at every other moment.",
