@@ -45,7 +45,8 @@ class Told:
 
     counts, name, device = ("requested", "allocated", "reserved"), "told", torch.device("cpu")
 
-    def __init__(self, most=0, now=0, each=0, took=0.0):
+    def __init__(self, most=0, now=0, each=0, took=0.0, least=1):
+        self.least = least
         self.most, self.now, self.each, self.took, self.reads, self.retries = most, now, each, took, 0, 0
 
     def read(self):
@@ -96,6 +97,25 @@ def test_a_leak_is_told_with_its_bytes_and_who_holds_it(parts):
     found = monitor.suspects()
     assert found[0].shape == (MIB // 4,) and found[0].tensors == 16 and found[0].bytes == 16 * MIB
     assert any("KEPT" in holder for holder in found[0].holders)
+
+
+@pytest.mark.parametrize("make", [lambda: torch.zeros(()), lambda: torch.empty(0)], ids=["one number", "no number"])
+def test_on_a_cpu_the_smallest_tensor_that_is_kept_grows(parts, make):
+    with eb.Monitor(device="cpu", automatic=False) as monitor:
+        for _ in range(300):
+            KEPT.append(make())
+            monitor.step()
+    assert monitor.growing and monitor.grown >= monitor.meter.least
+
+
+def test_some_tens_of_bytes_a_step_are_a_processs_own_on_a_cpu_and_tensors_on_a_gpu(told):
+    """4 bytes, a loss that is kept, on a GPU: there nothing but tensors is counted."""
+    for each, least, growing in ((40, monitoring._Process.least, False), (4, monitoring._Cuda.least, True)):
+        told(each=each, least=least)
+        with eb.Monitor(automatic=False) as monitor:
+            for _ in range(100):
+                monitor.step()
+        assert monitor.grown == each and monitor.growing is growing
 
 
 def test_where_nothing_grows_there_are_no_suspects(parts, told):

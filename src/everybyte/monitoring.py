@@ -228,8 +228,11 @@ class Monitor:
 
     @property
     def growing(self) -> bool:
-        """Whether each half of the steps since the third left at least half of that behind: else it goes up and down."""
-        if self.count < JUDGED or self.grown <= 0 or self._first is None:
+        """Whether each half of the steps since the third left at least half of that behind: else it goes up and down.
+
+        On a CPU a step leaves a tensor's own structures behind at least: of less the process's other records are the cause.
+        """
+        if self.count < JUDGED or self.grown < self.meter.least or self._first is None:
             return False
         both = self._first.number + self._last.number
         middle = min(self.steps, key=lambda step: abs(2 * step.number - both))
@@ -377,9 +380,9 @@ def _meter(device):
 
 
 class _Cuda:
-    """The counters of PyTorch's allocator on a GPU: some microseconds, and no kernel is waited for."""
+    """The counters of PyTorch's allocator on a GPU: some microseconds, and no kernel is waited for. They count tensors alone."""
 
-    counts = ("requested", "allocated", "reserved")
+    counts, least = ("requested", "allocated", "reserved"), 1
 
     def __init__(self, device):
         self.device, self.name = device, f"GPU {device.index}"
@@ -419,6 +422,9 @@ class _Process:
     """A process on the CPU: what the C library has handed out and what it has, where glibc counts that; else what is resident."""
 
     device, name = torch.device("cpu"), "this process, on the CPU"
+    #: A tensor that is kept takes the C library over 300 bytes, empty or not: `TensorImpl` and `StorageImpl`, in
+    #: c10/core. Python and the libraries keep some tens of bytes a step that are nobody's leak.
+    least = 256
 
     def __init__(self):
         self.counts = ("allocated", "reserved") if self._mallinfo else ("resident",)
