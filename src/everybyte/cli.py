@@ -197,7 +197,10 @@ def _add_setup(parser, rounding=True, own=False):
         parser.add_argument("--hf", metavar="FILE", help="a Hugging Face model's config.json")
         parser.add_argument("--module", metavar="FILE.py:NAME", help="a function of yours that makes a torch.nn.Module")
         parser.add_argument("--inputs", nargs="+", metavar="NAME=SHAPE:TYPE",
-                            help="the arguments of its forward, B and S for batch and sequence: tokens=B,S:int64")  # fmt: skip
+                            help="the arguments of its forward, B and S for batch and sequence: tokens=B,S:int64; and capital letters for dimensions of your own: image=B,3,R,R:float32")  # fmt: skip
+        parser.add_argument(
+            "--sizes", nargs="+", default=(), metavar="LETTER=SIZE", help="of letters of your own: R=224"
+        )
     else:
         parser.add_argument("model", help="a name from `everybyte models`")
     if rounding:
@@ -220,7 +223,9 @@ def _add_rank(parser):
 
 def _add_fit(parser):
     _add_gpu(parser)
-    parser.add_argument("--vary", default="batch", metavar="FIELD", help=f"{', '.join(VARY)} (default batch)")
+    parser.add_argument(
+        "--vary", default="batch", metavar="FIELD", help=f"{', '.join(VARY)}, or a letter of --inputs (default batch)"
+    )
     parser.add_argument("--plan", action="store_true", help="also the switches for the setup as given, by price")
     _add_setup(parser, rounding=False, own=True)
 
@@ -348,7 +353,13 @@ def _count(options):
     subject, setup, batch = _given(options)
     with _torch("dry-run"):
         from . import dry_run
-    return dry_run(subject, setup, rounding=options.rounding, batch=_at(batch, setup), rank=getattr(options, "rank", 0))
+    return dry_run(
+        subject,
+        setup,
+        rounding=options.rounding,
+        batch=_at(batch, setup, _sizes(options)),
+        rank=getattr(options, "rank", 0),
+    )
 
 
 @contextmanager
@@ -359,13 +370,28 @@ def _torch(command):
         raise ValueError(f"{command}: {error}; it needs PyTorch: pip install 'everybyte[dryrun]'") from error
 
 
-def _at(batch, setup):
-    """Arguments of a forward, with the setup's numbers for letters."""
+def _at(batch, setup, sizes):
+    """Arguments of a forward, with the setup's numbers for letters, and `sizes` for those of one's own."""
     if batch is None:
+        if sizes:
+            raise ValueError(f"--sizes: {next(iter(sizes))}; allowed: with --inputs, sizes of its letters")
         return None
     from .deriving.looks import inputs
 
-    return inputs(batch, setup.batch, setup.sequence)
+    return inputs(batch, setup.batch, setup.sequence, **sizes)
+
+
+def _sizes(options):
+    """The sizes of letters of one's own."""
+    found = {}
+    for word in options.sizes:
+        letter, _, size = word.partition("=")
+        if len(letter) != 1 or not letter.isupper() or letter in "BS" or not size.isdigit():
+            raise ValueError(
+                f"--sizes: {word!r}; allowed: a capital letter other than B and S, and its size, such as R=224"
+            )
+        found[letter] = int(size)
+    return found
 
 
 def _derive(options):
@@ -373,11 +399,18 @@ def _derive(options):
     with _torch("derive"):
         from . import derive
     derivation = derive(subject, setup, batch, keep=not options.fresh, letters=options.letters, rank=options.rank)
+    if sizes := _sizes(options):
+        if options.letters != "BS":
+            raise ValueError(
+                f"--sizes: {next(iter(sizes))} with --letters {options.letters}; allowed: with --letters BS"
+            )
+        derivation = derivation.fixed(**sizes)
     return derivation.as_dict() | {"latex": derivation.latex(), "peak": str(derivation.peak)}, derivation
 
 
 def _compare(options):
     subject, setup, batch = _given(options)
+    sizes = _sizes(options)
     with _torch("dry-run"):
         from . import compare, derive, dry_run
     witnesses = []
@@ -385,8 +418,8 @@ def _compare(options):
         witnesses.append(predict(subject, setup, rounding=options.rounding))
     if options.derive or not isinstance(subject, Model):
         formula = derive(subject, setup, batch)
-        witnesses.append(formula.at(setup.batch, setup.sequence, options.rounding))
-    comparison = compare(*witnesses, dry_run(subject, setup, options.rounding, _at(batch, setup)))
+        witnesses.append(formula.at(setup.batch, setup.sequence, options.rounding, **sizes))
+    comparison = compare(*witnesses, dry_run(subject, setup, options.rounding, _at(batch, setup, sizes)))
     return comparison.as_dict(), comparison
 
 
@@ -395,7 +428,7 @@ def _fit(options):
 
     card, headroom = _card(options)
     subject, setup, batch = _given(options)
-    found = fit(subject, setup, card, options.vary, headroom, batch=batch)
+    found = fit(subject, setup, card, options.vary, headroom, batch=batch, **_sizes(options))
     if not options.plan:
         return found.as_dict(), found
     switches = plan(subject, setup, card, headroom, batch)

@@ -89,9 +89,11 @@ def compare(*witnesses) -> Comparison:
                 "derivation's .at(batch, sequence)"
             )
     first = witnesses[0]
+    unsaid = {name: getattr(first.setup, name) for w in witnesses for name in getattr(w, "unsaid", ())}
     for field, usual in (("model", None), ("setup", None), ("rounding", None), ("rank", 0)):
         for other in witnesses[1:]:
-            if getattr(other, field, usual) != getattr(first, field, usual):
+            theirs = getattr(other, field, usual)
+            if (theirs.replace(**unsaid) if field == "setup" else theirs) != getattr(first, field, usual):
                 raise ValueError(
                     f"compare.{field}: {getattr(other, field, usual)!r} is not the first witness's {getattr(first, field, usual)!r}; "
                     "allowed: witnesses of one and the same step"

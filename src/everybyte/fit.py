@@ -14,7 +14,7 @@ from .plan import Rung, plan
 from .setup import LIMITS, OPTIMIZERS, Setup
 from .tables import Table
 
-#: What `fit` may vary; of gpus it wants the fewest, of the others the most.
+#: What `fit` may vary, beside the reader's own letters of a derivation; of gpus it wants the fewest, of the others the most.
 VARY = ("batch", "sequence", "gpus")
 
 
@@ -84,6 +84,12 @@ class Fit:
         """Bytes that the driver had too few of."""
         return max(0, error.segment - (self.headroom.room(self.gpu) - error.reserved))
 
+    @property
+    def _after(self):
+        """The next value."""
+        sizes = getattr(self.next, "sizes", {})
+        return sizes.get(self.vary, self.value and self.value + 1)
+
     def _bound(self):
         if self.vary == "gpus":
             return "no fewer are possible"
@@ -134,7 +140,7 @@ class Fit:
         share = f"{parts[said['part']] / sum(parts.values()):.0%}"
         largest = f"the largest part is {said['part']}, {units.text(parts[said['part']])} ({share})"
         if self.value is not None:
-            step = f"{self.vary} {self.value + 1:,} is"
+            step = f"{self.vary} {self._after:,} is"
             if self.vary == "gpus":
                 less = self.value - self.setup.replicas
                 step = f"{less:,} GPUs are" if less > 1 else "1 GPU is"
@@ -155,7 +161,8 @@ class Fit:
     def _least(self):
         if self.vary == "gpus" and self.setup.gpus > 1:
             return f"the least that {self.setup.gpus:,} GPUs have each"
-        return f"{self.vary} {getattr(self.setup, self.vary):,}"
+        sizes = getattr(self.witness, "sizes", {})
+        return f"{self.vary} {sizes[self.vary] if self.vary in sizes else getattr(self.setup, self.vary):,}"
 
     def instead(self) -> list[str]:
         """In words, where nothing fits: the nearest GPU and the nearest setup that would."""
@@ -219,6 +226,8 @@ class Fit:
             "limit": self.limit,
             "why": self.why(),
         }
+        if sizes := getattr(self.witness, "sizes", {}):
+            said["sizes"] = sizes
         if not self.fits:
             card, rung = self.nearest_gpu, self.nearest_setup
             said["nearest"] = {
@@ -249,8 +258,9 @@ def fit(
     if not isinstance(configuration, str):
         checks.kind("fit", "configuration", configuration, Settings)
     configuration = settings(configuration) if isinstance(configuration, str) else configuration
-    checks.one_of("fit", "vary", vary, VARY)
-    if not isinstance(model, Model):
+    further = getattr(model, "further", "")
+    checks.one_of("fit", "vary", vary, [*VARY, *further])
+    if hasattr(model, "cases"):
         _check_derived(model, setup)
         witness = _at
     gpu = find_gpu(gpu)
@@ -260,14 +270,20 @@ def fit(
 
     def count(value):
         if value not in counted:
-            counted[value] = witness(model, setup.replace(**{vary: value}), rounding=ROUNDING)
+            if vary in further:
+                counted[value] = model.at(setup.batch, setup.sequence, ROUNDING, **{vary: value})
+            else:
+                counted[value] = witness(model, setup.replace(**{vary: value}), rounding=ROUNDING)
         return counted[value]
 
     def over(value):
         return count(value).peak - usable
 
     low, high = _range(model, setup, vary)
-    if vary == "gpus":
+    if vary in further:
+        value, after, least = model.largest_size(setup, vary, over)
+        shown = least if value is None else value
+    elif vary == "gpus":
         each = setup.replicas  # divides the gpus
         shown, enough = _fewest(lambda n: over(n * each), low, high // each, usable // 64)
         shown *= each
@@ -276,7 +292,7 @@ def fit(
         value = _most(over, low, high)
         if setup.loss == "chunked":
             value = _beyond(over, value, low, high, 1024 * setup.loss_chunks)
-        elif vary == "sequence" and not isinstance(model, Model):  # a longer one may have less to pad
+        elif vary == "sequence" and hasattr(model, "cases"):  # a longer one may have less to pad
             ahead = range(high if value is None else value + 1, min(high, (value or low) + _PADDED) + 1)
             value = max((v for v in ahead if over(v) <= 0), default=value)
         shown, after = low if value is None else value, None if value in (None, high) else value + 1
@@ -296,9 +312,20 @@ def fit(
             found, failed = count(shown), played.get(after)
         reserved = played[shown]
     following = None if after is None else count(after)
-    changed = setup.replace(**{vary: shown})
+    changed = setup if vary in further else setup.replace(**{vary: shown})
     return Fit(
-        model, changed, gpu, vary, headroom, usable, value, found, following, configuration.text(), reserved, failed
+        getattr(model, "described", model),
+        changed,
+        gpu,
+        vary,
+        headroom,
+        usable,
+        value,
+        found,
+        following,
+        configuration.text(),
+        reserved,
+        failed,
     )
 
 
@@ -345,13 +372,17 @@ def _at(derivation, setup, rounding):
 
 def _range(model, setup, vary):
     """The least and the most value of `vary` that the setup and the model allow."""
-    if not isinstance(model, Model):
-        checks.one_of("fit", "vary", vary, ("batch", "sequence"))
+    if hasattr(model, "cases"):
+        if vary == "gpus":
+            raise ValueError(
+                f"fit.vary: 'gpus' of a derivation of {model.name}, which is of {setup.gpus:,}; allowed: what it was derived from, a "
+                "config or a function that makes a module, of which each number is counted"
+            )
         return model.range(vary)
     low, high = LIMITS[vary]
     if vary == "gpus" and setup.sharding == "none":
         return low, low  # each of them would hold everything
-    if vary == "sequence" and model.positions:
+    if vary == "sequence" and isinstance(model, Model) and model.positions:
         high = min(high, model.positions)
     if setup.loss == "chunked" and vary != "gpus":  # no more chunks than tokens
         low = -(-setup.loss_chunks // (setup.sequence if vary == "batch" else setup.batch))

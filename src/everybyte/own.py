@@ -22,6 +22,7 @@ def fit(
     witness: Callable = budget,
     batch=None,
     configuration: Settings | str = CONFIGURATION,
+    **sizes: int,
 ) -> Fit:
     """The largest batch or sequence, or the fewest gpus, with which a step fits a GPU.
 
@@ -33,9 +34,11 @@ def fit(
 
     Args:
         model: a `Model`; or a `Derivation`, or what `derive` takes: a Hugging Face config, a function that makes a module.
-        gpu: of the catalog, by name too; or its size, as "24 GiB". vary: a name in `VARY`. headroom: what is kept free; by
+        gpu: of the catalog, by name too; or its size, as "24 GiB". vary: a name in `VARY`, or a letter of a derivation's own: of
+            that the largest size, by a proof that the peak grows with it. The gpus of a model of one's own are counted, by a dry
+            run for each number that is tried, in seconds. headroom: what is kept free; by
             default the GPU's own.
-        batch: for `derive`, the arguments of a module of one's own.
+        batch: for `derive`, the arguments of a module of one's own. sizes: of its own letters, as R=224, those that do not vary.
         witness: what counts the bytes of a `Model`: called with model, setup and rounding. `eb.dry_run` takes models whose
             step is not derived, at seconds a value.
         configuration: `PYTORCH_ALLOC_CONF`; "" for PyTorch's defaults, which need more.
@@ -44,10 +47,18 @@ def fit(
         ValueError: an unknown GPU, setting or `vary`; a setup that does not fit the model, or a GPU without its data types; a model
             whose step the witness does not know.
     """
+    if sizes and isinstance(model, Model):
+        raise ValueError(f"fit: {next(iter(sizes))!r} with a Model; allowed: letters of a model of one's own")
     if not isinstance(model, Model) and not hasattr(model, "at"):
         from .deriving import derive
+        from .deriving.planning import Counting
 
-        model = derive(model, setup, batch)
+        if vary == "gpus":
+            model, witness, sizes = Counting(model, batch, sizes), Counting.at, {}
+        else:
+            model = derive(model, setup, batch)
+    if sizes:
+        model = model.fixed(**sizes)
     return fit_derived(model, setup, gpu, vary, headroom, witness, configuration)
 
 

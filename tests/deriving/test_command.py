@@ -80,5 +80,5 @@ def test_bad_input(arguments, words, capsys):
 def test_a_plan_of_ones_own_and_strange_inputs(own, capsys):
     planned = said(["fit", *own, "--gpu", "rtx-4090", "--sequence", "64", "--plan"], capsys)["plan"]
     assert planned["best"]["peak"] == planned["asked"]["peak"] < planned["usable"]
-    assert cli.main(["derive", *own[:2], "--inputs", "x=B,T:int64"]) == 2
+    assert cli.main(["derive", *own[:2], "--inputs", "x=B,t:int64"]) == 2
     assert "--inputs" in capsys.readouterr().err

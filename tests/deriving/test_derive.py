@@ -188,7 +188,7 @@ class Looping(Small):
         (Reading, TOKENS, "needs the values in a tensor"),
         (Looping, TOKENS, "the batch decides which operations run: from batch 2 to 3"),
         (Small, None, "derive.batch: None"),
-        (Small, {"tokens": (("B", "T"), torch.int64)}, "the letter 'T'"),
+        (Small, {"tokens": (("B", "tokens"), torch.int64)}, "the letter 'tokens'"),
         (Small, {"tokens": ((2, 3), torch.int64)}, "without a letter"),
         (Small(), TOKENS, "made already"),
     ],

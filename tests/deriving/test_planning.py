@@ -82,3 +82,20 @@ def test_what_has_no_plan_is_refused_by_name():
             eb.plan(model, setup, "t4", batch=TOKENS)
     with pytest.raises(ValueError, match="derive.batch: None"):
         eb.plan(Wide, SETUP, "t4")
+
+
+def test_the_fewest_gpus_of_ones_own_are_counted():
+    setup = SETUP.replace(sharding="zero3")
+    batch = {"tokens": ((4, 64), torch.int64)}
+
+    def peak(gpus):
+        return eb.dry_run(Wide, setup.replace(gpus=gpus), 512, batch).peak
+
+    room = eb.Headroom(driver=0, context=0, workspace=0, fragmentation=0)
+    found = eb.fit(Wide, setup, eb.Gpu(memory=f"{peak(3)} B"), "gpus", room, batch=TOKENS)
+    assert (found.value, found.peak) == (3, peak(3)) and found.witness.witness == "dry run"
+    assert found.next.peak == peak(2) > peak(3) and "2 GPUs are" in found.why() and "Wide on" in repr(found)
+    with pytest.raises(
+        ValueError, match=r"fit\.vary: 'gpus' of a derivation of Wide, which is of 1; allowed: what it was derived"
+    ):
+        eb.derive(Wide, SETUP, TOKENS).largest("gpus", "t4")

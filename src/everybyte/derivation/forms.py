@@ -9,38 +9,72 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import product
-from math import gcd
+from math import gcd, prod
 
-#: What a quotient divides: sequences, tokens of one, tokens of all.
-LETTERS = {"B": (1, 0), "S": (0, 1), "BS": (1, 1)}
+#: The letters of batch and sequence. A reader's own letters are other capital ones.
+USUAL = "BS"
+LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
 @dataclass(frozen=True, order=True)
 class Quotient:
-    """floor((X + `plus`) / `by`), X the product of the `letters`."""
+    """floor((X + `plus`) / `by`), X the product of the `letters`; or the sum `of` monomials, (monomial, times) each."""
 
     letters: str
     plus: int
     by: int
+    of: "tuple[tuple[Monomial, int], ...]" = ()
 
-    def at(self, batch: int, sequence: int) -> int:
-        b, s = LETTERS[self.letters]
-        return (batch**b * sequence**s + self.plus) // self.by
+    def at(self, batch: int, sequence: int, **further: int) -> int:
+        """Its value; `further`: of the reader's own letters."""
+        return (self.inside(batch, sequence, **further) + self.plus) // self.by
+
+    def inside(self, batch, sequence, **further):
+        """X."""
+        if self.of:
+            return sum(times * m.at(batch, sequence, **further) for m, times in self.of)
+        return prod(({"B": batch, "S": sequence} | further)[letter] for letter in self.letters)
 
 
 @dataclass(frozen=True, order=True)
 class Monomial:
-    """B^`b` S^`s`, times powers of quotients: (quotient, power) each."""
+    """B^`b` S^`s`, times powers of quotients, (quotient, power) each, and of `further` letters, (letter, power) each."""
 
     b: int = 0
     s: int = 0
     quotients: tuple[tuple[Quotient, int], ...] = ()
+    further: tuple[tuple[str, int], ...] = ()
 
-    def at(self, batch: int, sequence: int) -> int:
+    def at(self, batch: int, sequence: int, **further: int) -> int:
+        """Its value; `further`: of the reader's own letters."""
         value = batch**self.b * sequence**self.s
+        for letter, power in self.further:
+            value *= further[letter] ** power
         for quotient, power in self.quotients:
-            value *= quotient.at(batch, sequence) ** power
+            value *= quotient.at(batch, sequence, **further) ** power
         return value
+
+    @property
+    def powers(self) -> list[tuple[str, int]]:
+        """(letter, power) of each letter that is not inside a quotient."""
+        return [(letter, power) for letter, power in (("B", self.b), ("S", self.s), *self.further) if power]
+
+    @property
+    def degree(self) -> int:
+        """The sum of all powers of letters."""
+        return self.b + self.s + sum(power for _, power in self.further)
+
+    def __mul__(self, other: "Monomial") -> "Monomial":
+        quotients = _joined(self.quotients, other.quotients)
+        return Monomial(self.b + other.b, self.s + other.s, quotients, _joined(self.further, other.further))
+
+
+def _joined(one, other):
+    """Powers of a product."""
+    powers = dict(one)
+    for base, power in other:
+        powers[base] = powers.get(base, 0) + power
+    return tuple(sorted(powers.items()))
 
 
 ONE = Monomial()
@@ -56,9 +90,9 @@ class Form:
     def of(cls, terms: dict) -> "Form":
         return cls(tuple(sorted((m, Fraction(c)) for m, c in terms.items() if c)))
 
-    def at(self, batch: int, sequence: int) -> int:
+    def at(self, batch: int, sequence: int, **further: int) -> int:
         """Whole bytes; ValueError where it gives a fraction, which no tensor has."""
-        value = sum((c * m.at(batch, sequence) for m, c in self.terms), Fraction())
+        value = sum((c * m.at(batch, sequence, **further) for m, c in self.terms), Fraction())
         if value.denominator != 1:
             raise ValueError(f"derive: {self.text()} is no whole number at batch {batch}, sequence {sequence}")
         return int(value)
@@ -76,22 +110,34 @@ class Form:
 
     def as_list(self) -> list:
         """As JSON holds it."""
-        return [
-            [c.numerator, c.denominator, m.b, m.s, [[q.letters, q.plus, q.by, p] for q, p in m.quotients]]
-            for m, c in self.terms
-        ]
+        return [[c.numerator, c.denominator, *_listed(m)] for m, c in self.terms]
 
     @classmethod
     def read(cls, said: list) -> "Form":
         """The other way; ValueError, TypeError or KeyError where it is none."""
-        terms = {}
-        for over, under, b, s, quotients in said:
-            inside = []
-            for letters, plus, by, power in quotients:
-                LETTERS[letters]
-                inside.append((Quotient(letters, _whole(plus), _whole(by)), _whole(power)))
-            terms[Monomial(_whole(b), _whole(s), tuple(inside))] = Fraction(_whole(over), _whole(under))
-        return cls.of(terms)
+        return cls.of({_read(rest): Fraction(_whole(over), _whole(under)) for over, under, *rest in said})
+
+
+def _listed(m):
+    quotients = [
+        [q.letters, q.plus, q.by, p, *([[[times, *_listed(inner)] for inner, times in q.of]] if q.of else [])]
+        for q, p in m.quotients
+    ]
+    return [m.b, m.s, quotients, *([[list(pair) for pair in m.further]] if m.further else [])]
+
+
+def _read(said):
+    b, s, quotients, *further = said
+    inside = []
+    for letters, plus, by, power, *of in quotients:
+        sums = tuple((_read(rest), _whole(times)) for times, *rest in (of[0] if of else ()))
+        if not sums and (not letters or not set(letters) <= LETTERS):
+            raise ValueError(f"derive: {letters!r} are no letters")
+        inside.append((Quotient(str(letters), _whole(plus), _whole(by), sums), _whole(power)))
+    powers = tuple((letter, _whole(power)) for letter, power in (further[0] if further else ()))
+    if not {letter for letter, _ in powers} <= LETTERS - set(USUAL):
+        raise ValueError("derive: letters of no reader's own")
+    return Monomial(_whole(b), _whole(s), tuple(inside), powers)
 
 
 def _whole(value):
@@ -113,9 +159,10 @@ def sum_text(terms: dict, whole: str = "") -> str:
 
 def _product_text(monomial, coefficient, whole):
     factors = [str(coefficient)] if coefficient != 1 or monomial == ONE else []
-    factors += ["B"] * monomial.b + ["S"] * monomial.s
+    for letter, power in monomial.powers:
+        factors += [letter] * power
     for q, power in monomial.quotients:
-        inside = "*".join(q.letters)
+        inside = " + ".join(_product_text(m, times, whole) for m, times in q.of) if q.of else "*".join(q.letters)
         factors += [whole.format(f"{inside} + {q.plus}", q.by)] * power
     return "*".join(factors)
 
@@ -174,9 +221,9 @@ class Solver:
         """The monomials that the points tell apart, the points that do, and the inverse of their matrix."""
         if basis not in self._bases:
             lines = [[Fraction(m.at(*p)) for m in basis] for p in self.points]
-            rows, columns = _independent(lines)
+            rows, columns = independent(lines)
             matrix = [[lines[r][c] for c in columns] for r in rows]
-            self._bases[basis] = [basis[c] for c in columns], rows, _inverse(matrix)
+            self._bases[basis] = [basis[c] for c in columns], rows, inverse(matrix)
         return self._bases[basis]
 
     def _padded(self, values):
@@ -200,7 +247,7 @@ class Solver:
         return None
 
 
-def _independent(lines):
+def independent(lines):
     """(rows, columns) of a largest square part that can be inverted."""
     work = [list(line) for line in lines]
     rows, columns, left = [], [], list(range(len(lines)))
@@ -217,7 +264,7 @@ def _independent(lines):
     return rows, columns
 
 
-def _inverse(matrix):
+def inverse(matrix):
     size = len(matrix)
     work = [[*line, *(Fraction(int(i == j)) for j in range(size))] for i, line in enumerate(matrix)]
     for column in range(size):
@@ -237,8 +284,3 @@ def combine(counts: dict[Form, int]) -> dict[Monomial, Fraction]:
         for monomial, coefficient in form.terms:
             total[monomial] = total.get(monomial, 0) + count * coefficient
     return {m: c for m, c in sorted(total.items()) if c}
-
-
-def value(terms: dict[Monomial, Fraction], batch: int, sequence: int) -> int:
-    """The value of a sum of monomials."""
-    return int(sum((c * m.at(batch, sequence) for m, c in terms.items()), Fraction()))

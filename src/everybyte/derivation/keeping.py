@@ -19,7 +19,7 @@ def as_dict(d) -> dict:
         "forms": [f.as_list() for f in d.forms],
         "columns": [[c.part, c.owner, c.host, c.form] for c in d.columns],
         "cases": [_case(c) for c in d.cases],
-        "refused": [[_range(b), _range(s), why] for b, s, why in d.refused],
+        "refused": [[*map(_range, ranges), why] for ranges, why in d.refused],
         "how": d.how,
         "checked": [list(c) for c in d.checked],
     }
@@ -46,7 +46,7 @@ def _case(c):
             "changes": [[list(pair) for pair in changed] for changed in c.course.changes],
             "repeats": [list(r) for r in c.course.repeats],
         },
-    }
+    } | ({"further": {letter: _range(r) for letter, r in c.further}} if c.further else {})
 
 
 def _course(said, columns):
@@ -108,11 +108,12 @@ def read(said: dict, model):
             Case(
                 ranged(c["batch"]), ranged(c["sequence"]), tuple(found), numbers(c["peak"], size),
                 numbers(c["rounded"], size), numbers(c["step"], size), moments, _course(c["course"], len(columns)),
+                tuple((str(letter), ranged(r)) for letter, r in c.get("further", {}).items()),
             )
         )  # fmt: skip
     if not cases:
         raise ValueError("derive: no case")
-    refused = tuple((ranged(b), ranged(s), str(why)) for b, s, why in said["refused"])
+    refused = tuple((tuple(map(ranged, ranges)), str(why)) for *ranges, why in said["refused"])
     return Derivation(
         model, Setup(**said["setup"]), said["layers"], forms, columns, tuple(cases),
         tuple(map(str, said["parts"])), refused, str(said["how"]), tuple(map(tuple, said["checked"])), said["letters"],

@@ -1,52 +1,105 @@
-"""The map of which instant is the peak, over batches and sequences."""
+"""The map of which instant is the peak, over batches and sequences, or two other letters."""
 
 from collections.abc import Sequence
 
-from .. import units
+from .. import checks, units
+from .printing import NAMES
 
 _POINTS = 90
+#: What is shown of a letter, where it goes so far.
+_SHOWN = {"batch": (1, 256), "sequence": (16, 2**15)}
+_FURTHER = (1, 2**12)
 
 
-def regions(derivation, sequences: Sequence[int] | None = None, batches: Sequence[int] | None = None, gpu=None):
+def regions(
+    derivation, sequences: Sequence[int] | None = None, batches: Sequence[int] | None = None, gpu=None,
+    over: tuple[str, str] | None = None,
+):  # fmt: skip
     """matplotlib's figure, with its text as `alt`; with a `gpu`, a line where the peak passes its memory."""
-    import numpy
-
     from .. import draw
 
-    if derivation.letters != "BS":
-        raise ValueError(
-            f"figure: {derivation.name} has no {'sequence' if 'B' in derivation.letters else 'batch'}; allowed: both"
-        )
-    (least, most), (short, long) = derivation.range("batch"), derivation.range("sequence")
-    x = list(sequences or _steps(max(short, 16), min(long, 2**15)))
-    y = list(batches or _steps(least, min(most, 256)))
-    peak, where = derivation.peaks(numpy.array(y)[:, None], numpy.array(x)[None, :])
-    labels = [_label(derivation, instant) for instant in derivation.instants]
-    seen = sorted({labels[i] for i in where.ravel()}, key=labels.index)
-    shown = [(_part(derivation, labels, label, where, x, y), label) for label in seen]
-    numbers = numpy.array([seen.index(label) if label in seen else 0 for label in labels])[where]
+    across, up = axes(derivation, over)
+    said = {"sequence": sequences, "batch": batches}
+    x, y = (list(said.get(name) or steps(derivation, name, _POINTS)) for name in (across, up))
+    peak, where, shown = mapped(derivation, across, x, up, y)
     limits = {} if gpu is None else {f"{gpu.name}: {units.text(gpu.memory)}": (peak.tolist(), gpu.memory)}
-    title = f"{derivation.name}, {derivation.setup.precision}: where the peak is"
-    return draw.regions(x, y, numbers.tolist(), shown, "sequence", "batch", title, limits)
+    title = titled(derivation)
+    return draw.regions(x, y, where.tolist(), shown, across, up, title, limits)
 
 
-def _steps(low, high):
-    ratio = (high / low) ** (1 / (_POINTS - 1)) if high > low else 1
-    return sorted({min(high, max(low, round(low * ratio**k))) for k in range(_POINTS)})
+def titled(derivation) -> str:
+    """What a map is of."""
+    return f"{derivation.name}, {derivation.setup.precision}: where the peak is"
 
 
-def _label(derivation, instant):
-    """Where in the step, and in which module."""
+def axes(derivation, over: tuple[str, str] | None = None) -> tuple[str, str]:
+    """The two letters of a map, across and up: as the setup calls them, or the reader's own.
+
+    Raises:
+        ValueError: letters that are not there, or not two.
+    """
+    names = [NAMES.get(letter, letter) for letter in derivation.letters]
+    if len(names) < 2:
+        raise ValueError(
+            f"figure: {derivation.name} has no letter beside {names[0]}; allowed: two, such as batch and sequence"
+        )
+    if over is None:
+        own = [name for name in names if name not in _SHOWN]
+        across = "sequence" if "sequence" in names else own[0]
+        return across, "batch" if "batch" in names else next(name for name in own if name != across)
+    across, up = over
+    for name in (across, up):
+        checks.one_of("figure", "over", name, names)
+    if across == up:
+        raise ValueError(f"figure.over: {across!r} twice; allowed: two of {', '.join(names)}")
+    return across, up
+
+
+def steps(derivation, name: str, count: int) -> list[int]:
+    """So many sizes of a letter at the most, each by the same factor more than the last, that the formula holds for."""
+    (low, high), (least, most) = derivation.range(name), _SHOWN.get(name, _FURTHER)
+    low, high = max(low, min(least, high)), min(high, max(most, low))
+    ratio = (high / low) ** (1 / (count - 1)) if high > low else 1
+    letter = {"batch": "B", "sequence": "S"}.get(name, name)
+    ranges = [case.ranges[letter] for case in derivation.cases]
+    found = set()
+    for wanted in (min(high, max(low, round(low * ratio**k))) for k in range(count)):
+        near = {wanted, *(wanted // r.by * r.by for r in ranges), *(-(-wanted // r.by) * r.by for r in ranges)}
+        found |= set(sorted((n for n in near if any(n in r for r in ranges)), key=lambda n: abs(n - wanted))[:1])
+    return sorted(found)
+
+
+def mapped(derivation, across, x, up, y, sizes=None):
+    """(peaks, which region's each is, [(part whose look it has, label)]) over two letters, a row for each of `y`."""
+    import numpy
+
+    at = {across: numpy.array(x)[None, :], up: numpy.array(y)[:, None], **(sizes or {})}
+    batch, sequence = (at.pop(name, None) for name in ("batch", "sequence"))
+    peak, where = derivation.peaks(batch, sequence, **at)
+    names = labels(derivation)
+    seen = sorted({names[i] for i in where.ravel()}, key=names.index)
+    shown = [(_part(derivation, names, name, where, across, x, up, y, sizes), name) for name in seen]
+    numbers = numpy.array([seen.index(name) if name in seen else 0 for name in names])[where]
+    return peak, numbers, shown
+
+
+def labels(derivation) -> list[str]:
+    """Of each instant that may be the peak, as `peaks` numbers them: where in the step, and in which module."""
+    return [label(instant) for instant in derivation.instants]
+
+
+def label(instant) -> str:
+    """Where in the step an instant is, and in which module."""
     owner = instant.owner.rpartition(".")[2] if instant.owner else ""
     same = owner in instant.at.split() or not owner
     return instant.at if same else f"{instant.at}, {instant.owner}"
 
 
-def _part(derivation, labels, label, where, x, y):
+def _part(derivation, names, name, where, across, x, up, y, sizes):
     """The part whose look a region has: of those that no other region has yet, the largest at its middle."""
-    rows = [(j, i) for j, row in enumerate(where) for i, v in enumerate(row) if labels[v] == label]
+    rows = [(j, i) for j, row in enumerate(where) for i, v in enumerate(row) if names[v] == name]
     j, i = rows[len(rows) // 2]
-    point = derivation.at(y[j], x[i])
+    point = derivation.at(**{across: x[i], up: y[j]}, **(sizes or {}))
     by_place = {"optimizer step": "optimizer", "loss backward": "loss", "loss forward": "loss"}
     if place := by_place.get(point.peak_at):
         return place

@@ -6,9 +6,11 @@ from math import lcm
 from weakref import WeakKeyDictionary
 
 from .. import checks
-from .forms import ONE, Monomial, sum_text
+from .forms import ONE, USUAL, Monomial, sum_text
 
 _SAFE = 2**62
+#: What the setup calls a letter.
+NAMES = {"B": "batch", "S": "sequence"}
 _MADE = WeakKeyDictionary()
 
 
@@ -26,12 +28,25 @@ def _function(source):
     return space["program"]
 
 
+def _arguments(derivation):
+    return ", ".join([*USUAL, *derivation.further])
+
+
+def _nowhere(derivation):
+    where = ", ".join(f"{NAMES.get(letter, letter)} {{{letter}}}" for letter in [*USUAL, *derivation.further])
+    return f"    raise ValueError(f'derive: no case holds at {where}')"
+
+
+def _inside_text(case):
+    return " and ".join(_range_text(letter, r) for letter, r in case.ranges.items())
+
+
 def sizes(derivation):
-    """A function of batch and sequence: the bytes of each form."""
+    """A function of the letters in their order: the bytes of each form."""
 
     def make():
         body = ", ".join(f.text() for f in derivation.forms)
-        return _function(f"def program(B, S):\n    return [{body}]\n")
+        return _function(f"def program({_arguments(derivation)}):\n    return [{body}]\n")
 
     return _once(derivation, "sizes", make)
 
@@ -75,9 +90,9 @@ def _rounded(derivation, case, rounding):
 
 def compiled(derivation, rounding):
     def make():
-        lines = ["def program(B, S):"]
+        lines = [f"def program({_arguments(derivation)}):"]
         for case in derivation.cases:
-            lines.append(f"    if {_range_text('B', case.batch)} and {_range_text('S', case.sequence)}:")
+            lines.append(f"    if {_inside_text(case)}:")
             texts = list(dict.fromkeys(_sum_text(derivation, case.instants[i], rounding) for i in case.rounded))
             needed = " ".join(texts)
             lines += [
@@ -86,33 +101,37 @@ def compiled(derivation, rounding):
                 if line.split(" ")[0] in needed.replace("*", " ").split()
             ]
             lines.append(f"        return max({', '.join(texts)})" if len(texts) > 1 else f"        return {texts[0]}")
-        lines.append("    raise ValueError(f'derive: no case holds at batch {B}, sequence {S}')")
+        lines.append(_nowhere(derivation))
         return _function("\n".join(lines) + "\n")
 
     return _once(derivation, ("compiled", rounding), make)
 
 
-def peaks(derivation, batch, sequence, rounding):
+def peaks(derivation, batch, sequence, rounding, sizes):
     import numpy
 
-    given = {"batch": batch, "sequence": sequence}
-    batch, sequence = numpy.broadcast_arrays(*(checks.whole_numbers("derive", *one) for one in given.items()))
-    shape, left = batch.shape, numpy.ones(batch.shape, bool)
-    peak, where = numpy.zeros(shape, object), numpy.zeros(shape, "int64")
+    letters = [*USUAL, *sizes]
+    given = zip(letters, (batch, sequence, *sizes.values()), strict=True)
+    arrays = numpy.broadcast_arrays(*(checks.whole_numbers("derive", NAMES.get(x, x), values) for x, values in given))
+    shape = arrays[0].shape
+    left, peak, where = numpy.ones(shape, bool), numpy.zeros(shape, object), numpy.zeros(shape, "int64")
     start = 0
     for case in derivation.cases:
-        inside = left & _inside(case.batch, batch) & _inside(case.sequence, sequence)
+        inside = left.copy()
+        for values, r in zip(arrays, case.ranges.values(), strict=True):
+            inside &= _inside(r, values)
         if inside.any():
             left &= ~inside
-            b, s = batch[inside], sequence[inside]
-            rows = _arrays(derivation, case, b, s, rounding)
+            at = {letter: values[inside] for letter, values in zip(letters, arrays, strict=True)}
+            rows = _arrays(derivation, case, at, rounding)
             best = numpy.argmax(rows, axis=0)
-            peak[inside] = rows[best, numpy.arange(len(b))]
+            peak[inside] = rows[best, numpy.arange(rows.shape[1])]
             where[inside] = start + best
         start += len(case.rounded)
     if left.any():
         first = tuple(numpy.argwhere(left)[0])
-        derivation.case(int(batch[first]), int(sequence[first]))
+        b, s, *rest = (int(values[first]) for values in arrays)
+        derivation.case(b, s, **dict(zip(sizes, rest, strict=True)))
     most = int(peak.max(initial=0))
     return peak.astype("int64") if most < 2**63 else peak, where
 
@@ -122,12 +141,16 @@ def _inside(r, values):
     return found if r.by == 1 else found & ((values % r.by == 0) == r.multiples)
 
 
-def _arrays(derivation, case, b, s, rounding):
-    """The live bytes of each instant that may be the peak, a row each; in Python's whole numbers where 64 bits are too few."""
+def _arrays(derivation, case, sizes, rounding):
+    """The live bytes of each instant that may be the peak, a row each; in Python's whole numbers where 64 bits are too few.
+
+    Args:
+        sizes: letter -> array.
+    """
     import numpy
 
     forms, columns = derivation.forms, derivation.columns
-    most = int(b.max()), int(s.max())
+    most = {letter: int(values.max()) for letter, values in sizes.items()}
     under = lcm(*(c.denominator for f in forms for _, c in f.terms), 1)
     bound = 0
     for i in case.rounded:
@@ -135,15 +158,16 @@ def _arrays(derivation, case, b, s, rounding):
         bound = max(bound, sum(n * (_most(forms[columns[c].form], most) * under + rounding) for c, n in counts))
     dtype = "int64" if bound < _SAFE else object
     if dtype is object:
-        b, s = (numpy.array([int(v) for v in x], dtype=object) for x in (b, s))
+        sizes = {k: numpy.array([int(v) for v in x], dtype=object) for k, x in sizes.items()}
     else:
-        b, s = b.astype("int64"), s.astype("int64")
+        sizes = {k: x.astype("int64") for k, x in sizes.items()}
+    b = sizes["B"]
     if rounding == 1:
         rows = [derivation.sum_of(case.instants[i]) for i in case.rounded]
-        at = {m: m.at(b, s) for m in {m for row in rows for m in row}}
+        at = {m: _valued(m, sizes) for m in {m for row in rows for m in row}}
         return numpy.array([_weighted(row, at, b) for row in rows], dtype=dtype)
     used = sorted({columns[c].form for i in case.rounded for c, _ in case.instants[i].counts})
-    at = {m: m.at(b, s) for k in used for m, _ in forms[k].terms}
+    at = {m: _valued(m, sizes) for k in used for m, _ in forms[k].terms}
     size = {k: -(-_weighted(dict(forms[k].terms), at, b) // rounding) * rounding for k in used}
     rows = []
     for i in case.rounded:
@@ -153,6 +177,11 @@ def _arrays(derivation, case, b, s, rounding):
                 total = total + n * size[columns[c].form]
         rows.append(total)
     return numpy.array(rows, dtype=dtype)
+
+
+def _valued(monomial, sizes):
+    """A monomial's value, or array; `sizes`: letter -> number or array."""
+    return monomial.at(sizes["B"], sizes["S"], **{k: v for k, v in sizes.items() if k not in USUAL})
 
 
 def _weighted(terms, at, b):
@@ -165,27 +194,30 @@ def _weighted(terms, at, b):
 
 def _most(form, point):
     """No less than the form's bytes, with each coefficient taken for positive."""
-    return int(sum((abs(c) * m.at(*point) for m, c in form.terms), Fraction())) + 1
+    return int(sum((abs(c) * _valued(m, point) for m, c in form.terms), Fraction())) + 1
 
 
 # sympy.
 
 
 @lru_cache
-def symbols():
-    """B and S, as the book's notation has them."""
+def symbol(letter: str):
+    """A letter, as the book's notation has B and S."""
     import sympy
 
-    return tuple(sympy.Symbol(letter, integer=True, positive=True) for letter in "BS")
+    return sympy.Symbol(letter, integer=True, positive=True)
 
 
+@lru_cache(maxsize=4096)
 def _monomial(m: Monomial):
     import sympy
 
-    B, S = symbols()
-    found = B**m.b * S**m.s
+    found = sympy.Mul(*(symbol(letter) ** power for letter, power in m.powers))
     for q, power in m.quotients:
-        inside = {"B": B, "S": S, "BS": B * S}[q.letters]
+        if q.of:
+            inside = sympy.Add(*(times * _monomial(one) for one, times in q.of))
+        else:
+            inside = sympy.Mul(*map(symbol, q.letters))
         whole = sympy.ceiling(inside / q.by) if q.plus == q.by - 1 else sympy.floor((inside + q.plus) / q.by)
         found *= whole**power
     return found
@@ -225,7 +257,7 @@ def by_highest(pairs):
 def _condition(r, letter):
     import sympy
 
-    x = symbols()["BS".index(letter)]
+    x = symbol(letter)
     parts = [sympy.Eq(x, r.low)] if r.single else [sympy.Ge(x, r.low), sympy.Le(x, r.high)]
     if r.by > 1:
         test = sympy.Eq if r.multiples else sympy.Ne
@@ -241,11 +273,13 @@ def cases(derivation, expression):
     pieces = []
     for case in derivation.cases:
         mine = main if case is derivation.main else expression(case)
-        at = {x: r.low for x, r in zip(symbols(), (case.batch, case.sequence), strict=True) if r.single}
+        at = {symbol(letter): r.low for letter, r in case.ranges.items() if r.single}
         # pieces are not put in: sympy would compare them all again, for minutes
         compared = not (mine.has(sympy.Piecewise) or main.has(sympy.Piecewise))
         if mine != main and not (compared and mine.subs(at) == main.subs(at)):
-            pieces.append((mine, sympy.And(_condition(case.batch, "B"), _condition(case.sequence, "S"))))
+            pieces.append(
+                (mine, sympy.And(*(_condition(r, x) for x, r in case.ranges.items() if x in derivation.letters)))
+            )
     return sympy.Piecewise(*pieces, (main, True), evaluate=False) if pieces else main
 
 
@@ -253,7 +287,7 @@ def unlike(derivation) -> list:
     """The cases whose peak is not the main one's formula."""
     found = []
     for case in derivation.cases:
-        at = {x: r.low for x, r in zip(symbols(), (case.batch, case.sequence), strict=True) if r.single}
+        at = {symbol(letter): r.low for letter, r in case.ranges.items() if r.single}
         one, other = (maximum([derivation.expression(c.instants[i]) for i in c.peak]) for c in (case, derivation.main))
         if one != other and one.subs(at) != other.subs(at):
             found.append(case)
@@ -262,36 +296,51 @@ def unlike(derivation) -> list:
 
 def conditions(derivation):
     said = []
-    for letter, name in (("B", "batch"), ("S", "sequence")):
-        if letter not in derivation.letters:
-            continue
+    for letter in derivation.letters:
+        name = NAMES.get(letter, letter)
         low, high = derivation.range(name)
-        x = symbols()["BS".index(letter)]
-        said.append((f"a {name} from {low:,} to {high:,}", (x >= low) & (x <= high)))
-    for batches, sequences, why in derivation.refused:
-        said.append((f"not {_where(batches, sequences, derivation)} ({why})", None))
+        x = symbol(letter)
+        words, held = (
+            f"a {name} from {low:,} to {high:,}" if letter in USUAL else f"{name} from {low:,} to {high:,}",
+            None,
+        )
+        held = (x >= low) & (x <= high)
+        ranges = {case.ranges[letter] for case in derivation.cases}
+        if len({r.by for r in ranges}) == 1 and all(r.by > 1 and r.multiples for r in ranges):
+            import sympy
+
+            (by,) = {r.by for r in ranges}
+            words, held = f"{words}, a multiple of {by}", held & sympy.Eq(sympy.Mod(x, by), 0)
+        said.append((words, held))
+    for ranges, why in derivation.refused:
+        said.append((f"not {_where(ranges, derivation)} ({why})", None))
     return said
 
 
-def _where(batches, sequences, derivation):
+def _where(ranges, derivation):
     def one(name, r):
         if r.single:
             return f"{name} {r.low:,}"
         multiples = "" if r.by == 1 else f", {'multiples' if r.multiples else 'no multiples'} of {r.by}"
         return f"{name} {r.low:,} to {r.high:,}{multiples}"
 
-    named = (("batch", "B", batches), ("sequence", "S", sequences))
+    letters = [*USUAL, *derivation.further]
     said = [
-        one(name, r)
-        for name, letter, r in named
-        if letter in derivation.letters and (r.by > 1 or (r.low, r.high) != derivation.range(name))
+        one(NAMES.get(letter, letter), r)
+        for letter, r in zip(letters, ranges, strict=True)
+        if letter in derivation.letters and not _all(derivation, letter, r)
     ]
     return ", ".join(said) or "anywhere"
 
 
+def _all(derivation, letter, r):
+    low, high = derivation.range(NAMES.get(letter, letter))
+    return r.by == 1 and r.low <= low and high <= r.high
+
+
 def place(derivation, case) -> str:
     """Where a case holds, in words."""
-    return _where(case.batch, case.sequence, derivation)
+    return _where(case.ranges.values(), derivation)
 
 
 def latex(derivation):
@@ -305,18 +354,27 @@ def readable(terms) -> str:
     if not terms:
         return "0"
     parts = []
-    for m, c in sorted(terms.items(), key=lambda t: (-(t[0].b + t[0].s + len(t[0].quotients)), t[1] < 0, t[0])):
-        factors = []
-        for letter, power in (("B", m.b), ("S", m.s)):
-            factors += [letter + {1: "", 2: "²", 3: "³"}.get(power, f"^{power}")] if power else []
-        for q, power in m.quotients:
-            inside = " ".join(q.letters)
-            over = f"⌈{inside}/{q.by}⌉" if q.plus == q.by - 1 else f"⌊({inside} + {q.plus})/{q.by}⌋"
-            factors.append(over + {1: "", 2: "²"}.get(power, f"^{power}"))
+    for m, c in sorted(terms.items(), key=lambda t: (-(t[0].degree + len(t[0].quotients)), t[1] < 0, t[0])):
+        factors = _factors(m)
         number = f"{abs(c).numerator:,}" + (f"/{c.denominator}" if c.denominator > 1 else "")
         text = " ".join(([] if abs(c) == 1 and factors else [number]) + factors)
         parts.append(("− " if c < 0 else "+ ") + text)
     return " ".join(parts).removeprefix("+ ")
+
+
+def _factors(m):
+    """A monomial's letters and quotients, for people."""
+    factors = [letter + _RAISED.get(power, f"^{power}") for letter, power in m.powers]
+    for q, power in m.quotients:
+        inside = readable({one: Fraction(times) for one, times in q.of}) if q.of else " ".join(q.letters)
+        bare = f"({inside})" if q.of and len(q.of) > 1 else inside
+        plus = f"({inside} + {q.plus})" if q.plus else bare
+        over = f"⌈{bare}/{q.by}⌉" if q.plus == q.by - 1 else f"⌊{plus}/{q.by}⌋"
+        factors.append(over + _RAISED.get(power, f"^{power}"))
+    return factors
+
+
+_RAISED = {1: "", 2: "²", 3: "³", 4: "⁴"}
 
 
 def javascript(derivation, rounding):
@@ -328,22 +386,29 @@ def javascript(derivation, rounding):
         test = _test(case)
         before = "".join(f"const {line}; " for line in lines)
         pieces.append(f"if ({test}) {{ {before}return Math.max({', '.join(texts)}); }} ")
-    return "(v) => { const B = v.batch, S = v.sequence; " + "".join(pieces) + "return NaN; }"
+    return f"(v) => {{ {_read(derivation)}{''.join(pieces)}return NaN; }}"
 
 
-def at_the_peak(derivation, columns=None):
-    """(Python function of batch and sequence, JavaScript of an object with both): bytes of some columns at the peak.
+def _read(derivation):
+    """The letters' values, in JavaScript."""
+    return f"const {', '.join(f'{x} = v.{NAMES.get(x, x)}' for x in [*USUAL, *derivation.further])}; "
 
-    Without columns, the number of the case that holds.
+
+def at_the_peak(derivation, columns=None, number=None):
+    """(Python function of the letters in their order, JavaScript of an object with them): bytes of some columns at the peak.
+
+    Without columns, the `number` of the instant; without that too, the number of the case that holds.
     """
-    lines, script = ["def program(B, S):"], ""
-    for number, case in enumerate(derivation.cases):
+    lines, script = [f"def program({_arguments(derivation)}):"], ""
+    for place, case in enumerate(derivation.cases):
         chosen = [case.instants[i] for i in case.peak]
         totals = [sum_text(derivation.sum_of(i)) for i in chosen]
-        said = [str(number)] if columns is None else [sum_text(derivation.sum_of(i, columns=columns)) for i in chosen]
+        if columns is not None:
+            said = [sum_text(derivation.sum_of(i, columns=columns)) for i in chosen]
+        else:
+            said = [str(number(i)) for i in chosen] if number else [str(place)]
         one = said[0] if len(set(said)) == 1 else ""
-        test = [_range_text(letter, r) for letter, r in (("B", case.batch), ("S", case.sequence))]
-        lines.append(f"    if {test[0]} and {test[1]}:")
+        lines.append(f"    if {_inside_text(case)}:")
         if one:
             lines.append(f"        return {one}")
         else:
@@ -354,16 +419,16 @@ def at_the_peak(derivation, columns=None):
             f"return [{', '.join(map(_script, said))}][live.indexOf(Math.max(...live))];"
         )  # fmt: skip
         script += f"if ({_test(case)}) {{ {body} }} "
-    lines.append("    raise ValueError(f'derive: no case holds at batch {B}, sequence {S}')")
-    return _function("\n".join(lines) + "\n"), f"(v) => {{ const B = v.batch, S = v.sequence; {script}return NaN; }}"
+    lines.append(_nowhere(derivation))
+    return _function("\n".join(lines) + "\n"), f"(v) => {{ {_read(derivation)}{script}return NaN; }}"
 
 
 def _test(case):
     """Whether a case holds, in JavaScript."""
-    return " && ".join(
-        t.replace(" <= B <= ", " <= B && B <= ").replace(" <= S <= ", " <= S && S <= ").replace(" and ", " && ")
-        for t in (_range_text("B", case.batch), _range_text("S", case.sequence))
-    ).replace("==", "===").replace("!=", "!==")  # fmt: skip
+    text = _inside_text(case)
+    for letter in case.ranges:
+        text = text.replace(f" <= {letter} <= ", f" <= {letter} && {letter} <= ")
+    return text.replace(" and ", " && ").replace("==", "===").replace("!=", "!==")
 
 
 def _script(text):
@@ -389,12 +454,16 @@ def winners(derivation, case):
     """Which of a case's instants are the peak somewhere on a grid of powers of two and what lies between."""
     import numpy
 
-    def axis(r):
-        steps = sorted({r.low, r.high, *(int(2 ** (k / 2)) for k in range(64))})
+    halves = 2 if len(derivation.letters) < 3 else 1
+
+    def axis(letter, r):
+        if letter not in derivation.letters:
+            return numpy.array([r.low], dtype="int64")
+        steps = sorted({r.low, r.high, *(int(2 ** (k / halves)) for k in range(32 * halves))})
         found = [v for v in steps if v in r] or r.some([], 1)
         return numpy.array(found, dtype="int64")
 
-    b, s = (x.ravel() for x in numpy.meshgrid(axis(case.batch), axis(case.sequence)))
-    rows = _arrays(derivation, case, b, s, 1)
+    axes = numpy.meshgrid(*(axis(letter, r) for letter, r in case.ranges.items()))
+    rows = _arrays(derivation, case, {letter: x.ravel() for letter, x in zip(case.ranges, axes, strict=True)}, 1)
     seen = {case.rounded[i] for i in numpy.unique(numpy.argmax(rows, axis=0))}
     return [i for i in case.peak if i in seen] or list(case.peak[:1])

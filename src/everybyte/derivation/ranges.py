@@ -8,7 +8,17 @@ BATCHES = (2, 3, 5, 8, 33, 100, 4096, 65536)
 SEQUENCES = (
     2, 3, 8, 24, 33, 64, 90, 128, 255, 256, 777, 1000, 1024, 2048, 4097, 5000, 8192, 16391, 32768, 99999, 131072,
 )  # fmt: skip
+#: The largest size of a further letter that is looked at.
+LONGEST = 2**17
+#: Sizes of a further letter that are looked at first, and where not all go the same way those beside them.
+SIZES = (1, 8, 14, 16, 30, 32, 64, 100, 128, 196, 224, 225, 256, 299, 384, 512, 1024, 4097, 131072)
+MORE_SIZES = (
+    3, 7, 24, 28, 40, 42, 48, 56, 70, 80, 96, 112, 126, 144, 160, 182, 208, 210, 240, 280, 288, 300, 320, 336, 448, 480,
+    500, 518, 640, 768, 800, 896, 1000, 2048, 8192,
+)  # fmt: skip
 _MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
+#: Of what patches and strides make of images, too.
+FURTHER_MULTIPLES = (*_MULTIPLES, 3, 5, 6, 7, 10, 12, 14, 20, 24, 28, 40, 48, 56, 128, 256)
 
 
 #: Where so many numbers are all of different kinds, as in a loop over them, no more are looked at.
@@ -46,20 +56,33 @@ class Range:
         return found
 
 
-def partition(kind: Callable[[int], object], low: int, high: int, wanted: Iterable[int]) -> list[tuple[Range, object]]:
+def partition(
+    kind: Callable[[int], object],
+    low: int,
+    high: int,
+    wanted: Iterable[int],
+    more: Iterable[int] = (),
+    divisors=_MULTIPLES,
+) -> list[tuple[Range, object]]:
     """The ranges of [low, high] in which `kind` says the same, by looking at the wanted numbers and halving between.
 
-    The ranges are those of thresholds and of multiples of a power of two: of the ways to read what was seen the one
-    with the fewest ranges.
+    The ranges are those of thresholds and of multiples of a power of two, or of other `divisors`: of the ways to read what
+    was seen the one with the fewest ranges. Where there is more than one threshold, `more` numbers are looked at.
     """
     seen = {}
     for value in sorted({low, high, *(v for v in wanted if low <= v <= high)}):
         seen[value] = kind(value)
-        if len(seen) == _PATIENCE and len(set(seen.values())) == _PATIENCE:
-            raise Irregular(*list(seen)[:2])
+        last = list(seen)[-_PATIENCE:]
+        if (more or len(seen) == _PATIENCE) and len({seen[n] for n in last}) == _PATIENCE:
+            raise Irregular(*last[-2:] if more else last[:2])
     if len(set(seen.values())) == 1:
         return [(Range(low, high), seen[low])]
-    by = min(_MULTIPLES, key=lambda m: (sum(len(_runs(t)) for t in _tracks(seen, m)), m))
+    if len(_runs(seen)) > 2:  # more than a threshold
+        seen |= {value: kind(value) for value in more if low <= value <= high and value not in seen}
+    by = _divisor(seen, divisors)
+    while more and (unseen := [v for v in _telling(by) if low <= v <= high and v not in seen]):
+        seen |= {v: kind(v) for v in unseen}
+        by = _divisor(seen, divisors)
     found = []
     for multiples in (True, False)[: 1 + (by > 1)]:
         members = Range(low, high, by, multiples)
@@ -70,6 +93,20 @@ def partition(kind: Callable[[int], object], low: int, high: int, wanted: Iterab
         ends = [start - 1 for start in starts[1:]] + [high]
         found += [(Range(a, b, by, multiples), track[run[0]]) for a, b, run in zip(starts, ends, runs, strict=True)]
     return found
+
+
+def _divisor(seen, divisors):
+    return min(divisors, key=lambda m: (sum(len(_runs(t)) for t in _tracks(seen, m)), m))
+
+
+def _telling(by):
+    """Numbers that tell the multiples of `by` from those of its multiples and of its parts."""
+    parts = {by // p for p in (2, 3, 5, 7) if by % p == 0}
+    return (
+        sorted({n * by for n in (1, 3, 5, 7, 11)} | {n * part for part in parts for n in (11, 13, 17)})
+        if by > 1
+        else []
+    )
 
 
 def _tracks(seen, by):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from html import escape
-from math import log2
+from math import log2, prod
 from typing import Any
 
 from .. import checks, units
@@ -14,8 +14,9 @@ from ..tables import Table
 from ..witness import Followed
 from . import printing
 from .course import Course
-from .forms import Form, combine
-from .ranges import Range
+from .forms import USUAL, Form, combine
+from .printing import NAMES
+from .ranges import LONGEST, Range
 
 #: What a tensor may be rounded up to a multiple of: nothing, or blocks as CUDA's allocator has them.
 ROUNDINGS = (1, 512)
@@ -54,7 +55,7 @@ class Case:
     """Where one course of operations holds, and its instants.
 
     Attributes:
-        batch, sequence: the ranges. instants: in the step's order. peak: numbers of those of which one is the highest;
+        batch, sequence, further: the ranges; of the reader's own letters (letter, range) each. instants: in the step's order. peak: numbers of those of which one is the highest;
             rounded: with those that may be once tensors are rounded up. step: the same of the optimizer's step alone.
         moments: the end of a phase, or rest -> the number of its instant. course: all operations.
     """
@@ -67,9 +68,15 @@ class Case:
     step: tuple[int, ...]
     moments: dict[str, int]
     course: Course
+    further: tuple[tuple[str, Range], ...] = ()
 
-    def __contains__(self, point: tuple[int, int]) -> bool:
-        return point[0] in self.batch and point[1] in self.sequence
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """Letter -> range."""
+        return {"B": self.batch, "S": self.sequence, **dict(self.further)}
+
+    def __contains__(self, point: tuple[int, ...]) -> bool:
+        return all(value in r for value, r in zip(point, self.ranges.values(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -84,14 +91,15 @@ class Region:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Point(Followed):
-    """A derivation's bytes at one batch and sequence, as any witness says them.
+    """A derivation's bytes at one batch, sequence, and size of each further letter, as any witness says them.
 
     Attributes:
         model, setup, rounding: of the step. instant: the one at which the most bytes live. parts: bytes of each part there.
         phases: live bytes between steps (`rest`), after each phase, and the most in the optimizer's step (`step`).
         moments: phase -> bytes of each part at its end. host: of each part in the memory of the CPU, after backward.
         marks: the end of a phase, or rest -> its place in the timeline. rank: of several GPUs the one that it is.
-        again: counts the step by a dry run; None where the derivation does not know its model.
+        again: counts the step by a dry run; None where the derivation does not know its model. sizes: of the reader's own letters.
+        unsaid: of batch and sequence those that the model's arguments do not have: any is as good as another.
     """
 
     witness = "derive"
@@ -109,6 +117,8 @@ class Point(Followed):
     marks: dict[str, int] = field(default_factory=dict, repr=False)
     unrolled: Callable = field(default=lambda: ([], {}), repr=False)
     again: Callable[[], Any] | None = field(default=None, repr=False)
+    sizes: dict[str, int] = field(default_factory=dict)
+    unsaid: tuple[str, ...] = ()
 
     @cached_property
     def _whole(self):
@@ -194,10 +204,10 @@ class Derivation:
     Attributes:
         model: the `Model`, or what was counted of one's own. setup: as given; its batch and sequence are not read.
         layers: the model's depth, None where unknown. forms, columns, cases: the formula itself, in whole numbers.
-        part_names: in order. refused: (range of batches, range of sequences, why) of what the model cannot take.
-        how: how it was obtained, in words. checked: further dry runs that it was compared with: (layers, batch, sequence).
-        letters: which of B and S the model's arguments have. rank: of several GPUs the one whose step it is.
-        again: from a setup to the dry run of its step; None where the model is not known any more.
+        part_names: in order. refused: (ranges, why) of what the model cannot take.
+        how: how it was obtained, in words. checked: further dry runs that it was compared with: (layers, batch, sequence, ...).
+        letters: those that the model's arguments have: B, S, and the reader's own. rank: of several GPUs the one whose step it is.
+        again: from a setup and sizes of further letters to the dry run of its step; None where the model is not known any more.
     """
 
     model: Described
@@ -207,12 +217,12 @@ class Derivation:
     columns: tuple[Column, ...]
     cases: tuple[Case, ...]
     part_names: tuple[str, ...]
-    refused: tuple[tuple[Range, Range, str], ...]
+    refused: tuple[tuple[tuple[Range, ...], str], ...]
     how: str
-    checked: tuple[tuple[int | None, int, int], ...]
+    checked: tuple[tuple[int | None, ...], ...]
     letters: str = "BS"
     rank: int = 0
-    again: Callable[[Setup], Any] | None = field(default=None, repr=False)
+    again: Callable[..., Any] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -222,38 +232,78 @@ class Derivation:
     def parameters(self) -> int:
         return int(self.model.parameters)
 
+    @property
+    def further(self) -> str:
+        """The reader's own letters."""
+        return self.letters.translate({ord(letter): None for letter in USUAL})
+
     # Numbers.
 
-    def at(self, batch: int | None = None, sequence: int | None = None, rounding: int = 1) -> Point:
+    def at(self, batch: int | None = None, sequence: int | None = None, rounding: int = 1, **sizes: int) -> Point:
         """The bytes of one step.
 
         Args:
             batch, sequence: by default the setup's. rounding: 1, or 512: each tensor rounded up as CUDA's allocator does.
+            sizes: of the reader's own letters, such as R=224, all of them; B and S are the batch and the sequence.
 
         Raises:
-            ValueError: where a condition is violated, naming it.
+            ValueError: a letter that is not there, or is missing; where a condition is violated, naming it.
         """
-        batch = self.setup.batch if batch is None else batch
-        sequence = self.setup.sequence if sequence is None else sequence
+        batch, sequence, sizes = self._point(batch, sequence, sizes)
         self._check_rounding(rounding)
-        case = self.case(batch, sequence)
-        exact = printing.sizes(self)(batch, sequence)
-        sizes = [-(-size // rounding) * rounding for size in exact]
+        case = self.case(batch, sequence, **sizes)
+        exact = printing.sizes(self)(batch, sequence, *sizes.values())
+        each = [-(-size // rounding) * rounding for size in exact]
 
         def total(instant):
-            return sum(n * sizes[self.columns[c].form] for c, n in instant.counts if not self.columns[c].host)
+            return sum(n * each[self.columns[c].form] for c, n in instant.counts if not self.columns[c].host)
 
         best = max((case.instants[i] for i in case.rounded), key=total)  # of equals the first
-        moments = {m: self._parts(case.instants[i], sizes) for m, i in case.moments.items()}
+        moments = {m: self._parts(case.instants[i], each) for m, i in case.moments.items()}
         phases = {m: sum(parts.values()) for m, parts in moments.items()}
         phases["step"] = max(total(case.instants[i]) for i in case.step)
         setup = self.setup.replace(batch=batch, sequence=sequence)
         return Point(
-            self.model, setup, rounding, best, self._parts(best, sizes), {m: phases[m] for m in PHASES}, moments,
-            self._owners(best, sizes), self._host(case, exact), self.rank,
-            {m: case.instants[i].place for m, i in case.moments.items()}, partial(self._unrolled, case, sizes),
-            self.again and partial(self.again, setup),
+            self.model, setup, rounding, best, self._parts(best, each), {m: phases[m] for m in PHASES}, moments,
+            self._owners(best, each), self._host(case, exact), self.rank,
+            {m: case.instants[i].place for m, i in case.moments.items()}, partial(self._unrolled, case, each),
+            self.again and partial(self.again, setup, **sizes), sizes,
+            tuple(name for letter, name in NAMES.items() if letter not in self.letters),
         )  # fmt: skip
+
+    def _point(self, batch, sequence, sizes):
+        """(batch, sequence, sizes of the reader's own letters), with the setup's for those not said."""
+        said = {"B": batch, "S": sequence}
+        if strange := sorted(set(sizes) - {*said, *self.further}):
+            allowed = ", ".join(["batch", "sequence", *USUAL, *self.further])
+            raise ValueError(f"derive: the letter {strange[0]!r} is none of {self.name}'s; allowed: {allowed}")
+        for letter, name in NAMES.items():
+            if letter in sizes and said[letter] is not None:
+                raise ValueError(
+                    f"derive.{name}: {said[letter]!r}, and {letter} {sizes[letter]!r}; allowed: one of the two"
+                )
+            said[letter] = sizes.get(letter, said[letter])
+            if said[letter] is None:
+                said[letter] = getattr(self.setup, name)
+        if missing := [letter for letter in self.further if letter not in sizes]:
+            low, high = self.range(missing[0])
+            raise ValueError(
+                f"derive.{missing[0]}: no size; allowed: {missing[0]}=, from {low:,} to {high:,}; or one for all, by fixed(...)"
+            )
+        return said["B"], said["S"], {letter: sizes[letter] for letter in self.further}
+
+    def fixed(self, **sizes: int) -> "Derivation":
+        """The same with sizes for some of the reader's own letters: a formula in those that are left.
+
+        Args:
+            sizes: as R=224.
+
+        Raises:
+            ValueError: a letter that is none of them, or a size for which a condition is violated.
+        """
+        from .fixing import fixed
+
+        return fixed(self, sizes) if sizes else self
 
     def _unrolled(self, case, sizes):
         """(operations, {part: live bytes at each}) of a whole step."""
@@ -264,31 +314,37 @@ class Derivation:
         if rounding not in ROUNDINGS:
             raise ValueError(f"derive.rounding: {rounding!r}; allowed: 1, or 512 as CUDA's allocator rounds")
 
-    def case(self, batch: int, sequence: int) -> Case:
+    def case(self, batch: int, sequence: int, **sizes: int) -> Case:
         """The case that holds there; ValueError, naming the violated condition, where none does."""
-        for name, value in (("batch", batch), ("sequence", sequence)):
-            checks.whole("derive", name, value, *LIMITS[name])
+        point = {"B": batch, "S": sequence, **sizes}
+        for letter, value in point.items():
+            name = NAMES.get(letter, letter)
+            checks.whole("derive", name, value, *LIMITS.get(name, (1, LONGEST)))
+        at = tuple(point.values())
         for case in self.cases:
-            if (batch, sequence) in case:
+            if at in case:
                 return case
-        for batches, sequences, why in self.refused:
-            if batch in batches and sequence in sequences:
-                raise ValueError(f"derive: batch {batch:,}, sequence {sequence:,} of {self.name}: {why}")
-        for name, value in (("batch", batch), ("sequence", sequence)):
-            ranges = [getattr(c, name) for c in self.cases]
+        said = {letter: value for letter, value in point.items() if letter in self.letters or not self.further}
+        where = ", ".join(f"{NAMES.get(letter, letter)} {value:,}" for letter, value in said.items())
+        for ranges, why in self.refused:
+            if all(value in r for value, r in zip(at, ranges, strict=True)):
+                raise ValueError(f"derive: {where} of {self.name}: {why}")
+        for letter, value in point.items():
+            name, ranges = NAMES.get(letter, letter), [c.ranges[letter] for c in self.cases]
             if not any(value in r for r in ranges):
                 low, high = min(r.low for r in ranges), max(r.high for r in ranges)
                 raise ValueError(
                     f"derive.{name}: {value:,} violates {low:,} <= {name} <= {high:,}, for which {self.name} was derived; "
                     "allowed: such values, or eb.dry_run"
                 )
-        raise ValueError(f"derive: no case holds at batch {batch:,}, sequence {sequence:,} of {self.name}")
+        raise ValueError(f"derive: no case holds at {where} of {self.name}")
 
     def range(self, vary: str) -> tuple[int, int]:
-        """The least and the most `batch` or `sequence` that the formula holds for."""
-        names = [name for name, letter in (("batch", "B"), ("sequence", "S")) if letter in self.letters]
-        checks.one_of("derive", "vary", vary, names)
-        ranges = [getattr(c, vary) for c in self.cases]
+        """The least and the most `batch`, `sequence`, or size of a further letter that the formula holds for."""
+        letters = {"batch": "B", "sequence": "S"}
+        names = [name for name, letter in letters.items() if letter in self.letters]
+        checks.one_of("derive", "vary", vary, [*names, *self.further])
+        ranges = [c.ranges[letters.get(vary, vary)] for c in self.cases]
         return min(r.low for r in ranges), max(r.high for r in ranges)
 
     def _parts(self, instant, sizes):
@@ -318,8 +374,8 @@ class Derivation:
                 found[column.part] += n * sizes[column.form]
         return found
 
-    def peaks(self, batch, sequence, rounding: int = 1):
-        """The peaks of many steps at once, over arrays of batches and sequences, which broadcast.
+    def peaks(self, batch, sequence, rounding: int = 1, **sizes):
+        """The peaks of many steps at once, over arrays of batches, sequences and sizes of further letters, which broadcast.
 
         Returns:
             (peak, where): arrays of their common shape: bytes, exact whatever their size, and the number of the instant
@@ -329,7 +385,8 @@ class Derivation:
             ValueError: where a condition is violated at one of the points.
         """
         self._check_rounding(rounding)
-        return printing.peaks(self, batch, sequence, rounding)
+        batch, sequence, sizes = self._point(batch, sequence, sizes)
+        return printing.peaks(self, batch, sequence, rounding, sizes)
 
     @property
     def instants(self) -> list[Instant]:
@@ -337,28 +394,42 @@ class Derivation:
         return [case.instants[i] for case in self.cases for i in case.rounded]
 
     def compiled(self, rounding: int = 1):
-        """The peak as a Python function of batch and sequence: a few microseconds a call.
+        """The peak as a Python function of batch, sequence and further letters in their order: a few microseconds a call.
 
         It raises ValueError where no case holds.
         """
         self._check_rounding(rounding)
         return printing.compiled(self, rounding)
 
-    def largest(self, vary: str, gpu, headroom=None):
-        """The largest `batch` or `sequence`, the other as in the setup, that fits a GPU: a `Fit`.
+    def largest(self, vary: str, gpu, headroom=None, **sizes: int):
+        """The largest `batch`, `sequence` or further letter, the others as in the setup or said, that fits a GPU: a `Fit`.
 
         Args:
             gpu: of the catalog, by name too. headroom: what is kept free; by default the GPU's own.
+            sizes: of the reader's own letters, as R=224: all but the one that varies.
         """
         from ..fit import fit
 
-        return fit(self, self.setup, gpu, vary, headroom)
+        return fit(self.fixed(**sizes), self.setup, gpu, vary, headroom)
+
+    def largest_size(self, setup: Setup, letter: str, over: Callable[[int], int]):
+        """(the largest size of a further letter that is not over, or None; the next larger one, or None; the least one).
+
+        Args:
+            over: bytes that a size is over some bound. setup: its batch and sequence.
+
+        Raises:
+            ValueError: where the peak is not known to grow with the letter.
+        """
+        from .growing import largest
+
+        return largest(self, setup, letter, over)
 
     # Formulas.
 
     @cached_property
     def peak(self):
-        """The peak as a sympy expression in B and S."""
+        """The peak as a sympy expression in B, S and the reader's own letters."""
         return printing.cases(
             self, lambda case: printing.maximum([self.expression(case.instants[i]) for i in case.peak])
         )
@@ -373,7 +444,7 @@ class Derivation:
         return printing.by_highest([(self.expression(i), self.expression(i, part, columns)) for i in chosen])
 
     def at_the_peak(self, part: str | None = None, owners: Container[str] | None = None):
-        """(Python function of batch and sequence, JavaScript of an object with both): bytes of a part at the peak.
+        """(Python function of the letters in their order, JavaScript of an object with them): bytes of a part at the peak.
 
         Args:
             part: None for the number of the case that holds. owners: whose, by default everybody's.
@@ -383,9 +454,13 @@ class Derivation:
         mine = (i for i, c in enumerate(self.columns) if not c.host and c.part == part)
         return printing.at_the_peak(self, {i for i in mine if owners is None or self.columns[i].owner in owners})
 
-    def places(self, batch: int, sequence: int) -> list[str]:
+    def number_at_the_peak(self, number: Callable[[Instant], int]):
+        """(Python function of the letters in their order, JavaScript of an object with them): the number of the peak's instant."""
+        return printing.at_the_peak(self, number=number)
+
+    def places(self, batch: int, sequence: int, **sizes: int) -> list[str]:
         """Of each operation of a step where in the step it is, in words."""
-        course = self.case(batch, sequence).course
+        course = self.case(batch, sequence, **sizes).course
         return [course.places[n] for n in course.every_change()[0]]
 
     @cached_property
@@ -430,12 +505,12 @@ class Derivation:
 
     @property
     def main(self) -> Case:
-        """The case with the widest range of batches and sequences, counted in doublings."""
+        """The case with the widest ranges, counted in doublings."""
 
         def doublings(r):
             return log2(r.high / r.low) * (1 if r.multiples else 1.01)
 
-        return max(self.cases, key=lambda c: (1 + doublings(c.batch)) * (1 + doublings(c.sequence)))
+        return max(self.cases, key=lambda c: prod(1 + doublings(r) for r in c.ranges.values()))
 
     @cached_property
     def conditions(self) -> list[tuple[str, object]]:
@@ -447,7 +522,7 @@ class Derivation:
         return printing.latex(self)
 
     def javascript(self, rounding: int = 1) -> str:
-        """The peak as an arrow function of an object with batch and sequence; exact below 2^53 bytes (8 PiB)."""
+        """The peak as an arrow function of an object with batch, sequence and further letters; exact below 2^53 bytes (8 PiB)."""
         self._check_rounding(rounding)
         return printing.javascript(self, rounding)
 
@@ -474,20 +549,48 @@ class Derivation:
             lines.append(f"Cases of their own, with their own formulas: {'; '.join(others)}.")
         return [*lines, self.how]
 
-    def figure(self, sequences: Sequence[int] | None = None, batches: Sequence[int] | None = None, gpu=None):
-        """Which instant is the peak, over batches and sequences: matplotlib's figure, with its text as `alt`.
+    def figure(
+        self,
+        sequences: Sequence[int] | None = None,
+        batches: Sequence[int] | None = None,
+        gpu=None,
+        over: tuple[str, str] | None = None,
+        **sizes: int,
+    ):
+        """Which instant is the peak, over two letters: matplotlib's figure, with its text as `alt`.
 
-        With a `gpu` of the catalog, a line where the peak passes its memory.
+        Args:
+            sequences, batches: what is looked at, where the map is over both. gpu: of the catalog; a line where the peak passes
+                its memory. over: the two letters, across and up; by default sequence and batch, or batch and the letter there is.
+            sizes: of the reader's own letters that the map is not over.
         """
         from .picture import regions
 
-        return regions(self, sequences, batches, gpu)
+        return regions(self.fixed(**sizes), sequences, batches, gpu, over)
 
-    def explore(self, gpu=None, view: str = "parts"):
-        """The explorer of this formula: batch, sequence and GPU as sliders. `view`: as for `explore.model`."""
+    def map_axes(self, over: tuple[str, str] | None = None) -> tuple[str, str]:
+        """The two letters of a map, across and up, as `figure` takes them: checked, or the usual ones."""
+        from .picture import axes
+
+        return axes(self, over)
+
+    def map_sizes(self, name: str, count: int) -> list[int]:
+        """So many sizes at the most of a letter, for a map, that the formula holds for."""
+        from .picture import steps
+
+        return steps(self, name, count)
+
+    def label(self, instant: Instant) -> str:
+        """What a map calls an instant: where in the step, and in which module."""
+        from .picture import label
+
+        return label(instant)
+
+    def explore(self, gpu=None, view: str = "parts", over: tuple[str, str] | None = None):
+        """The explorer of this formula: batch, sequence, further letters and GPU as sliders. `view`, `over`: as for `explore.model`."""
         from ..explore import model
 
-        return model(self, gpu, view)
+        return model(self, gpu, view, over)
 
     def as_dict(self) -> dict:
         """As JSON holds it: coefficients in whole numbers."""

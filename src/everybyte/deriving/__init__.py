@@ -31,22 +31,24 @@ def derive(model, setup: Setup, batch=None, keep: bool = True, *, letters: Liter
 def derive(
     model, setup: Setup, batch=None, keep: bool = True, letters: str = "BS", rank: int = 0
 ) -> Derivation | Lettered:
-    """The memory of one steady training step as a formula in batch B and sequence S: the dry run's, at every point.
+    """The memory of one steady training step as a formula in batch B, sequence S and letters of your own: the dry run's, at every point.
 
     Args:
         model: a `Model`, a Hugging Face config, or a function that makes a `torch.nn.Module`, as `dry_run` takes them.
         setup: as for the dry run; `batch` and `sequence` become letters.
         batch: for a module of your own, the arguments of its forward as `dry_run` takes them, with the letters "B" and "S"
-            in their shapes, such as {"tokens": (("B", "S"), torch.int64)}; or a function of batch and sequence that makes
-            them.
+            in their shapes, such as {"tokens": (("B", "S"), torch.int64)}, and other capital letters for dimensions of your
+            own, such as {"pixel_values": (("B", 3, "R", "R"), torch.float32)}; or a function of batch and sequence that
+            makes them.
         keep: whether to look for the derivation of a catalog model or a config on disk, and to keep it there.
         letters: "all" for a formula in the model's own dimensions too, by PyTorch's symbolic shapes: of a GPT or a Llama of
             the catalog on one GPU. It is a `Lettered`, and is not kept.
         rank: of several GPUs the one whose step it is, as for `dry_run`.
 
     Raises:
-        ValueError: what `dry_run` raises; and where no formula holds: a course of operations that depends on batch or
-            sequence otherwise than by ranges and multiples, or bytes that are no polynomial; naming operation and module.
+        ValueError: what `dry_run` raises; and where no formula holds: a course of operations that depends on batch, sequence
+            or another letter otherwise than by ranges and multiples, or bytes that are no polynomial in them and in what they
+            are divided into; naming operation and module.
     """
     checks.kind("derive", "setup", setup, Setup)
     checks.one_of("derive", "letters", letters, LETTERS)
@@ -60,11 +62,11 @@ def derive(
     found = subject(model, batch)
     kept = cache.place(model, setup, batch, rank) if keep else None
 
-    def again(setup):
+    def again(setup, **sizes):
         from ..dryrun import dry_run
 
         point = setup.batch, setup.sequence
-        made = batch(*point) if callable(batch) else inputs(batch, *point)
+        made = batch(*point) if callable(batch) else inputs(batch, *point, **sizes)
         return dry_run(model, setup, batch=made, rank=rank)
 
     if kept and (derivation := cache.read(kept)):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from ..derivation.forms import LETTERS
+
 
 def config(path: str):
     """The Hugging Face configuration in a config.json. Nothing is downloaded.
@@ -69,10 +71,11 @@ def inputs(words: list[str] | None) -> dict | None:
         shape, _, dtype = rest.partition(":")
         kind = getattr(torch, dtype or "int64", None)
         sizes = [int(size) if size.isdigit() else size for size in shape.split(",")] if shape else []
-        strange = [s for s in sizes if s not in ("B", "S") and not isinstance(s, int)]
+        strange = [s for s in sizes if s not in LETTERS and not isinstance(s, int)]
         if not name.isidentifier() or not shape or strange or not isinstance(kind, torch.dtype):
             raise ValueError(
-                f"--inputs: {word!r}; allowed: name=shape:type, such as tokens=B,S:int64 or image=B,3,224,224:float32"
+                f"--inputs: {word!r}; allowed: name=shape:type, such as tokens=B,S:int64 or image=B,3,R,R:float32, a dimension "
+                "that is no number a capital letter"
             )
         found[name] = tuple(sizes), kind
     return found or None

@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -10,6 +10,7 @@ from importlib import import_module
 import torch
 
 from ..catalog import Model
+from ..derivation.forms import LETTERS, USUAL
 from ..dryrun import Trace, dry_run
 from ..setup import LIMITS, Setup
 
@@ -29,8 +30,8 @@ class Subject:
     Attributes:
         model: as `dry_run` takes it. layers: its depth, None where it cannot be changed. period: after how many layers
             their kinds come again. deep: makes the same model of another depth. longest: its longest sequence.
-        batch: a function of batch and sequence that makes the arguments; None where the dry run makes them itself.
-        letters: which of B and S the arguments have. sizes: sequences at which the model may change its way, such as
+        batch: a function of the letters' sizes that makes the arguments; None where the dry run makes them itself.
+        letters: those that the arguments have: B, S, and the reader's own after them. sizes: sequences at which the model may change its way, such as
             the window of its attention. least: the least depth that has layers of every kind. sketch: makes the same model
             of one layer of each kind; None where `deep` makes one as shallow.
     """
@@ -46,8 +47,14 @@ class Subject:
     least: int = 2
     sketch: Callable | None = None
 
-    def trace(self, setup: Setup, depth: int | str | None, batch: int, sequence: int, rank: int = 0) -> Trace:
-        """The dry run at one point, of so many layers or the `SKETCH`."""
+    @property
+    def further(self) -> str:
+        """The reader's own letters."""
+        return "".join(letter for letter in self.letters if letter not in USUAL)
+
+    def trace(self, setup: Setup, depth: int | str | None, point: Sequence[int], rank: int = 0) -> Trace:
+        """The dry run at one point, of so many layers or the `SKETCH`; `point`: batch, sequence, and further letters' sizes."""
+        batch, sequence, *sizes = point
         model = self.model
         if depth == SKETCH and self.sketch:
             model = self.sketch()
@@ -57,14 +64,14 @@ class Subject:
             return dry_run(model, setup.replace(batch=batch, sequence=sequence), rank=rank)
         usual = Setup()  # the dry run reads both off the arguments
         setup = setup.replace(batch=usual.batch, sequence=usual.sequence)
-        return dry_run(model, setup, batch=self.batch(batch, sequence), rank=rank)
+        return dry_run(model, setup, batch=self.batch(batch, sequence, *sizes), rank=rank)
 
 
 def subject(model, batch=None) -> Subject:
     """What `derive` was given, made ready.
 
     Raises:
-        ValueError: a batch without letters, or with letters other than B and S.
+        ValueError: a batch without letters, or with what is no letter.
     """
     if isinstance(model, Model):
         longest = model.positions or min(LONGEST, LIMITS["sequence"][1])
@@ -143,29 +150,40 @@ def _period(config, layers, first=0):
 
 
 def _batches(batch):
-    """(a function of batch and sequence, the letters used)."""
+    """(a function of the letters' sizes, the letters used)."""
     if batch is None:
         return None, "BS"
     if callable(batch) and not isinstance(batch, torch.Tensor):
         return batch, "BS"
     used = set()
     _put(batch, {}, used)
-    if strange := sorted(used - {"B", "S"}):
+    if strange := sorted(letter for letter in used if letter not in LETTERS):
         raise ValueError(
-            f"derive.batch: the letter {strange[0]!r}; allowed: B for the batch and S for the sequence; give any other "
-            "dimension a fixed size"
+            f"derive.batch: the letter {strange[0]!r}; allowed: B for the batch, S for the sequence, and another capital letter "
+            "for each dimension of your own"
         )
     if not used:
         raise ValueError(
             "derive.batch: shapes without a letter; allowed: B and S where a size is the batch or the sequence, such as "
             '(("B", "S"), torch.int64), or a function of batch and sequence that makes the arguments'
         )
-    return (lambda b, s: _put(batch, {"B": b, "S": s}, set())), "".join(sorted(used))
+    letters = "".join(sorted(used, key=lambda letter: (letter not in USUAL, letter)))
+    own = [letter for letter in letters if letter not in USUAL]
+    return (lambda b, s, *sizes: _put(batch, {"B": b, "S": s, **dict(zip(own, sizes, strict=True))}, set())), letters
 
 
-def inputs(batch, size: int, sequence: int):
-    """A batch with letters, at one point."""
-    return _put(batch, {"B": size, "S": sequence}, set())
+def inputs(batch, size: int, sequence: int, **sizes: int):
+    """A batch with letters, at one point; `sizes`: of further letters.
+
+    Raises:
+        ValueError: where a letter has no size, or a size is of a letter that is not there.
+    """
+    used = set()
+    found = _put(batch, {"B": size, "S": sequence, **sizes}, used)
+    for letter in sorted((used - {*USUAL}) ^ set(sizes)):
+        said = "no size" if letter in used else "a size, but no shape has it"
+        raise ValueError(f"batch: the letter {letter!r} has {said}; allowed: a size for each letter in the shapes")
+    return found
 
 
 def _put(value, sizes, used):
@@ -231,8 +249,9 @@ class Looks:
         self.subject, self.setup, self.rank = subject, setup, rank
         self.seen: dict[tuple, Look] = {}
 
-    def at(self, depth: int | None, batch: int, sequence: int) -> Look:
-        key = depth, batch if "B" in self.subject.letters else 1, sequence if "S" in self.subject.letters else 1
+    def at(self, depth: int | None, batch: int, sequence: int, *sizes: int) -> Look:
+        letters = self.subject.letters
+        key = depth, batch if "B" in letters else 1, sequence if "S" in letters else 1, *sizes
         if key not in self.seen:
-            self.seen[key] = Look(self.subject.trace(self.setup, depth, batch, sequence, self.rank))
+            self.seen[key] = Look(self.subject.trace(self.setup, depth, key[1:], self.rank))
         return self.seen[key]

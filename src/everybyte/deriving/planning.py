@@ -1,5 +1,6 @@
 """What a step of any model takes and does, counted by dry runs: what a plan asks of a model that the theory does not derive."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -19,10 +20,16 @@ class Counting:
 
     Args:
         model: a Hugging Face config, or a function that makes a `torch.nn.Module`. batch: as for `derive`.
+        sizes: of letters of the reader's own.
+
+    Raises:
+        ValueError: a letter of the reader's own without a size.
     """
 
-    def __init__(self, model, batch=None):
-        self.subject, self._batch = subject(model, batch), batch
+    def __init__(self, model, batch=None, sizes: Mapping[str, int] | None = None):
+        self.subject, self._batch, self._sizes = subject(model, batch), batch, dict(sizes or {})
+        if batch is not None and not callable(batch):
+            inputs(batch, 1, 1, **self._sizes)  # says which letter has none
         self._traces: dict[Setup, Trace] = {}
         self._bar = tqdm(desc="dry runs", unit="", leave=False, delay=2)
 
@@ -35,9 +42,17 @@ class Counting:
         """The dry run under a setup; of many batches that add up, of as many as tell them all."""
         setup = self._short(setup)
         if setup not in self._traces:
-            self._traces[setup] = self.subject.trace(setup, None, setup.batch, setup.sequence)
+            self._traces[setup] = self.subject.trace(setup, None, (setup.batch, setup.sequence, *self._own))
             self._bar.update()
         return self._traces[setup]
+
+    @property
+    def _own(self):
+        return [self._sizes[letter] for letter in self.subject.further]
+
+    def at(self, setup: Setup, rounding: int = 1) -> Trace:
+        """The dry run under a setup, each tensor rounded up, as a witness says it."""
+        return replace(self.trace(setup), rounding=rounding)
 
     @staticmethod
     def _short(setup):
@@ -53,7 +68,7 @@ class Counting:
                 usual = Setup()
                 run = setup.replace(batch=usual.batch, sequence=usual.sequence)
                 at = setup.batch, setup.sequence
-                batch = self._batch(*at) if callable(self._batch) else inputs(self._batch, *at)
+                batch = self._batch(*at) if callable(self._batch) else inputs(self._batch, *at, **self._sizes)
                 workload(model, run, batch)
         except ValueError:
             return False

@@ -2,22 +2,26 @@
 
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
+from itertools import product
+from math import prod
 
 from ..catalog import Model
 from ..derivation import Case, Derivation, Form, Instant, Irregular, Range, Solver, partition
 from ..derivation.course import Course
 from ..derivation.forms import ONE
-from ..derivation.ranges import BATCHES, SEQUENCES
+from ..derivation.printing import NAMES
+from ..derivation.ranges import BATCHES, FURTHER_MULTIPLES, LONGEST, MORE_SIZES, SEQUENCES, SIZES
 from ..derivation.result import ROUNDINGS, Column
 from ..dryrun import Trace
 from ..setup import LIMITS, Setup
+from .along import Along
 from .depth import Course as Changes
 from .depth import Uneven, further, instants
 from .looks import SKETCH, Look, Looks, Subject
 from .proofs import Order
 
-#: The point that others are compared with.
-_BATCH, _SEQUENCE = 3, 64
+#: The point that others are compared with; of a further letter the first of these sizes that the model takes.
+_BATCH, _SEQUENCE, _SIZES = 3, 64, (224, 64, 256, 32, 128, 16, 512, 28, 8, 1024, 4, 2, 1)
 _MOST = BATCHES[-1]
 #: So many depths are looked at, three at a time, where the first layers are not like those that follow.
 _DEPTHS = 5
@@ -27,20 +31,23 @@ _FEW = 4
 _ROUNDS = 4
 #: Of ranges that differ in how a step goes, so many are followed.
 _CASES = 24
+#: A range of no more sizes of a further letter is taken size by size.
+_SHORT = 7
+#: What a step that cannot be run raises; a model's own checks of sizes among them.
+_CANNOT = (ValueError, RuntimeError, IndexError, AssertionError, ArithmeticError)
 
 
 @dataclass
 class _Patch:
-    """A range of batches and one of sequences, before it is solved."""
+    """A range of batches, one of sequences and of each further letter, before it is solved."""
 
-    batch: Range
-    sequence: Range
+    ranges: tuple[Range, ...]
     points: list
     more: list  # points that are looked at where a tensor has bytes that no other case's has
     forms: dict = field(default_factory=dict)  # as keys: those of its tensors
 
     def __contains__(self, point):
-        return point[0] in self.batch and point[1] in self.sequence
+        return all(value in r for value, r in zip(point, self.ranges, strict=True))
 
 
 def solve(subject: Subject, setup: Setup, rank: int = 0) -> Derivation:
@@ -52,7 +59,7 @@ class _Solving:
     def __init__(self, subject, setup, rank):
         self.subject, self.setup, self.rank = subject, setup, rank
         self.looks = Looks(subject, setup, rank)
-        self.period = subject.period
+        self.period, self.letters = subject.period, ["B", "S", *subject.further]
         self.forms: dict[Form, int] = {}
         self.columns: dict[tuple, int] = {}
         self.checked = []
@@ -63,7 +70,8 @@ class _Solving:
         subject = self.subject
         depths = self._depths()
         self.shallow = SKETCH if subject.sketch and len(depths) > 2 else depths[0]
-        self.first = self._look(*self._usual())  # what it raises, it raises here
+        self.usual = self._first()
+        self.first = self._look(*self.usual)  # what it raises, it raises here
         patches, refused = self._patches()
         solved = [self._forms(patch) for patch in patches]
         cases, way = None, ""
@@ -90,15 +98,46 @@ class _Solving:
             self._check(derivation)
         else:
             derivation = self._derivation(cases, refused, way + ".")
-        told = ", ".join(f"{b:,} x {s:,}" for _, b, s in self.checked)
+        shown = [n for n, letter in enumerate(self.letters) if letter in subject.letters or not subject.further]
+        told = ", ".join(" x ".join(f"{point[n]:,}" for n in shown) for _, *point in self.checked)
         depth = f" at {subject.layers} layers" if subject.layers else ""
-        how = f"{derivation.how} Compared with further dry runs{depth} at {told} (batch x sequence): no byte of difference."
+        names = " x ".join(NAMES.get(self.letters[n], self.letters[n]) for n in shown)
+        how = f"{derivation.how} Compared with further dry runs{depth} at {told} ({names}): no byte of difference."
         return changed(derivation, how=how, checked=tuple(self.checked))
 
-    def _usual(self):
+    def _first(self):
+        """The point that others are compared with."""
         longest = self.subject.longest
         sequence = max(min(_SEQUENCE, longest), min(-(-self.tokens // _BATCH), longest))
-        return max(_BATCH, -(-self.tokens // sequence)), sequence
+        point = max(_BATCH, -(-self.tokens // sequence)), sequence
+        if not self.subject.further:
+            return point
+        first, count = None, len(self.subject.further)
+        tried = [(n,) * count for n in _SIZES]
+        if count > 1:  # one may have to be the other's multiple, or stand beside the sequence
+            tried += [p for p in product(_SIZES[:4], repeat=count) if len(set(p)) > 1]
+        for sizes in tried:
+            try:
+                self._look(*point, *sizes)
+            except _CANNOT as error:
+                first = first or error
+            else:
+                return *point, *sizes
+        assert first
+        raise first
+
+    def _sizes(self, point):
+        """The sizes of the further letters of a point, by letter."""
+        return dict(zip(self.letters[2:], point[2:], strict=True))
+
+    def _of(self, form, point):
+        """A form's bytes at a point."""
+        return form.at(*point[:2], **self._sizes(point))
+
+    def _said(self, point):
+        return ", ".join(
+            f"{NAMES.get(x, x)} {n}" for x, n in zip(self.letters, point, strict=True) if x in self.subject.letters
+        )
 
     def _depths(self):
         """Three depths to look at, a period apart; or the model's own alone."""
@@ -114,8 +153,8 @@ class _Solving:
         found = [d for d in range(first, first + _DEPTHS * period, period) if d < layers]
         return found if len(found) > 2 else [layers]
 
-    def _look(self, batch, sequence, depth="shallow") -> Look:
-        return self.looks.at(self.shallow if depth == "shallow" else depth, batch, sequence)
+    def _look(self, *point, depth="shallow") -> Look:
+        return self.looks.at(self.shallow if depth == "shallow" else depth, *point)
 
     def _seen(self, depth):
         return [key[1:] for key in self.looks.seen if key[0] == depth]
@@ -124,79 +163,94 @@ class _Solving:
 
     def _patches(self):
         """The patches, the main one first, and what is refused. Where a range turns out to be several, it is looked at again."""
-        more = []
+        more = {letter: [] for letter in self.letters}
         for _ in range(_ROUNDS):
             try:
                 return self._patches_by(more)
             except _Mixed as error:
                 mixed = error
-                more += [s + d for _, s in error.points for d in (-1, 0, 1)]
+                for letter, values in list(zip(self.letters, zip(*error.points, strict=True), strict=True))[1:]:
+                    more[letter] += [n + d for n in values for d in (-1, 0, 1)]
         raise ValueError(str(mixed))
 
     def _patches_by(self, more):
         subject, refused = self.subject, []
-        usual_b, usual_s = self._usual()
+        usual = dict(zip(self.letters, self.usual, strict=True))
 
-        def kind(batch, sequence):
-            try:
-                return self._look(batch, sequence).kind
-            except (ValueError, RuntimeError, IndexError) as error:
-                return _Refusal(_first_line(error))
+        def kind(letter):
+            def of(value):
+                point = usual | {letter: value}
+                if letter in "BS":
+                    other = "S" if letter == "B" else "B"
+                    point[other] = max(point[other], -(-self.tokens // value))
+                try:
+                    return self._look(*point.values()).kind
+                except _CANNOT as error:
+                    return _Refusal(_first_line(error))
 
-        def by_sequence(s):
-            return kind(max(usual_b, -(-self.tokens // s)), s)
-
-        def by_batch(b):
-            return kind(b, max(usual_s, -(-self.tokens // b)))
+            return of
 
         one = Range(1, 1)
-        batches = [(one, None)]
+        axes = {"B": [(one, None)], "S": [(one, None)]}
         if "B" in subject.letters:
-            batches = self._ranges("batch", by_batch, 2, _MOST, BATCHES) + batches
-        sequences = [(one, None)]
+            axes["B"] = self._ranges("B", kind("B"), 2, _MOST, BATCHES) + axes["B"]
         if "S" in subject.letters:
             low = min(2, subject.longest)
             if self.tokens > 1:
                 low = min(self.tokens, subject.longest)
-            wanted = [*SEQUENCES, *subject.sizes, *more]
-            sequences = self._ranges("sequence", by_sequence, low, subject.longest, wanted)
+            wanted = [*SEQUENCES, *subject.sizes, *more["S"]]
+            axes["S"] = self._ranges("S", kind("S"), low, subject.longest, wanted)
             if low > 1 and self.tokens == 1:
-                sequences.append((one, None))
-        if len(batches) * len(sequences) > _CASES:
-            which, ranges = max((("batch", batches), ("sequence", sequences)), key=lambda x: len(x[1]))
+                axes["S"].append((one, None))
+        for letter in subject.further:
+            wanted = [*SIZES, *subject.sizes, *more[letter]]
+            found = self._ranges(letter, kind(letter), 1, LONGEST, wanted, MORE_SIZES, FURTHER_MULTIPLES)
+            found = [single for r, said in found for single in _singles(r, said)]
+            axes[letter] = sorted(found, key=lambda f: usual[letter] not in f[0])  # the usual one first
+        found, full = [], {letter: Range(1, LIMITS.get(NAMES.get(letter), (1, LONGEST))[1]) for letter in self.letters}
+        for letter, ranges in axes.items():
+            for r, said in ranges:
+                if isinstance(said, _Refusal):
+                    refused.append((tuple((full | {letter: r}).values()), str(said)))
+        axes = {letter: [f for f in ranges if not isinstance(f[1], _Refusal)] for letter, ranges in axes.items()}
+        if prod(map(len, axes.values())) > _CASES:
+            which, ranges = max(axes.items(), key=lambda x: len(x[1]))
             raise ValueError(self._irregular(which, *(r.some([], 1)[0] for r, _ in ranges[:2])))
-        found = []
-        for s, said_s in sequences:
-            for b, said_b in batches:
-                refusal = next((x for x in (said_s, said_b) if isinstance(x, _Refusal)), None)
-                patch = None if refusal else self._patch(b, s)
-                if isinstance(patch, _Refusal):
-                    refusal = patch
-                if refusal:
-                    refused.append((b, s, str(refusal)))
-                else:
-                    found.append(patch)
+        for several in product(axes["S"], *(axes[letter] for letter in subject.further), axes["B"]):
+            *several, batches = several
+            ranges = (batches[0], *(r for r, _ in several))
+            patch = self._patch(ranges)
+            if isinstance(patch, _Refusal):
+                refused.append((ranges, str(patch)))
+            else:
+                found.append(patch)
         if not found:
-            raise ValueError(f"derive: no batch and sequence of {subject.model} can be run: {refused[0][2]}")
+            raise ValueError(f"derive: no batch and sequence of {subject.model} can be run: {refused[0][-1]}")
         return found, refused
 
-    def _ranges(self, which, kind, low, high, wanted):
+    def _ranges(self, letter, kind, low, high, wanted, *more):
         try:
-            return partition(kind, low, high, wanted)
+            return partition(kind, low, high, wanted, *more)
         except Irregular as error:
-            raise ValueError(self._irregular(which, *error.args)) from None
+            raise ValueError(self._irregular(letter, *error.args)) from None
 
-    def _irregular(self, which, a, b):
-        b0, s0 = self._usual()
-        one, other = (self._look(x, s0) if which == "batch" else self._look(b0, x) for x in (a, b))
+    def _irregular(self, letter, a, b):
+        usual = dict(zip(self.letters, self.usual, strict=True))
+        one, other = (self._look(*(usual | {letter: x}).values()) for x in (a, b))
+        which = NAMES.get(letter, f"letter {letter}")
         return (
-            f"derive: the {which} decides which operations run: from {which} {a} to {b} the step goes another way, "
+            f"derive: the {which} decides which operations run: from {NAMES.get(letter, letter)} {a} to {b} the step goes another way, "
             f"{one.differs(other)}; allowed: loops and branches that do not depend on it, or by a few thresholds or "
-            f"multiples; or a fixed {which}; or eb.dry_run"
+            f"multiples; or a fixed {NAMES.get(letter, letter)}; or eb.dry_run"
         )
 
-    def _patch(self, b, s):
+    def _patch(self, ranges):
         """A patch with enough points, all of one course."""
+        b, s, *others = ranges
+        rest = tuple(
+            r.some([n for n in (usual, 224, 64) if n in r], 1)[0]
+            for usual, r in zip(self.usual[2:], others, strict=True)
+        )
         wide_b, wide_s = not b.single, not s.single
         bs = b.some([v for v in (3, 2, 5, 7) if v in b], 4) if wide_b else [b.low]
         ss = s.some([v for v in (64, 33, 90, 127, 256, 1000) if v in s], 6) if wide_s else [s.low]
@@ -207,13 +261,16 @@ class _Solving:
             pairs += [(bs[-1], ss[1 % len(ss)]), (bs[1 % len(bs)], ss[-1])]
         else:
             pairs = [(x, y) for x in bs for y in ss]
-        points = list(dict.fromkeys(p for p in pairs if p[0] * p[1] >= self.tokens))
-        seen = [(x, y) for x, y in self._seen(self.shallow) if x in b and y in s and (x, y) not in points[:_FEW]]
-        patch = _Patch(b, s, [*points[:_FEW], *seen], points[_FEW:])
+        points = [(*p, *rest) for p in dict.fromkeys(p for p in pairs if p[0] * p[1] >= self.tokens)]
+        seen = [
+            p for p in self._seen(self.shallow)
+            if p[0] in b and p[1] in s and p[2:] == rest and p not in points[:_FEW]
+        ]  # fmt: skip
+        patch = _Patch(tuple(ranges), [*points[:_FEW], *seen], points[_FEW:])
         try:
             self._same(patch)
-        except (ValueError, RuntimeError, IndexError) as error:
-            if not isinstance(error, _Mixed) and (b.single or s.single):
+        except _CANNOT as error:
+            if not isinstance(error, _Mixed) and any(r.single for r in ranges):
                 return _Refusal(_first_line(error))
             raise
         return patch
@@ -222,14 +279,14 @@ class _Solving:
         """Raise where the courses at a patch's points are not the same."""
         first = patch.points[0]
         usual = self._look(*first)
-        for x, y in patch.points:
-            look = self._look(x, y)
+        for point in patch.points:
+            look = self._look(*point)
             if look.kind != usual.kind:
                 raise _Mixed(
-                    f"derive: at batch {x}, sequence {y} the step goes another way than at batch {first[0]}, sequence "
-                    f"{first[1]}: {look.differs(usual)}; allowed: control flow that depends on batch and on sequence "
-                    "each by itself, or a fixed size for one of the letters, or eb.dry_run",
-                    [first, (x, y)],
+                    f"derive: at {self._said(point)} the step goes another way than at {self._said(first)}: "
+                    f"{look.differs(usual)}; allowed: control flow that depends on each letter by itself, or a fixed size for "
+                    "one of the letters, or eb.dry_run",
+                    [first, point],
                 )
 
     # The bytes of each tensor.
@@ -237,37 +294,48 @@ class _Solving:
     def _forms(self, patch):
         looks = [self._look(*p) for p in patch.points]
         rows = set(zip(*(look.bytes for look in looks), strict=True))
-        if any(len(set(r)) > 1 for r in rows - {tuple(f.at(*p) for p in patch.points) for f in self.forms}):
+        wide = [letter for letter, r in zip(self.letters[2:], patch.ranges[2:], strict=True) if not r.single]
+        if wide or any(
+            len(set(r)) > 1 for r in rows - {tuple(self._of(f, p) for p in patch.points) for f in self.forms}
+        ):
             patch.points += [p for p in patch.more if p not in patch.points]
             self._same(patch)
-            looks = [self._look(*p) for p in patch.points]
         by = (self.setup.loss_chunks,) if self.setup.loss == "chunked" else ()
-        solver = Solver(patch.points, by)
-        known = {}
-        for form in self.forms:
-            known.setdefault(tuple(form.at(*p) for p in patch.points), form)
-        for number, row in enumerate(zip(*(look.bytes for look in looks), strict=True)):
-            form = known.get(row) or solver.solve(row)
-            if form is None:
-                raise ValueError(self._no_form(looks[0], number, patch.points, row))
-            known[row] = form
+        solver = Solver([p[:2] for p in patch.points], by)
+        if wide:
+            forms = Along(self, patch, solver, wide).forms()
+            looks = [self._look(*p) for p in patch.points]
+        else:
+            looks = [self._look(*p) for p in patch.points]
+            forms, known = [], {}
+            for form in self.forms:
+                known.setdefault(tuple(self._of(form, p) for p in patch.points), form)
+            for number, row in enumerate(zip(*(look.bytes for look in looks), strict=True)):
+                if row not in known:
+                    known[row] = solver.solve(row)
+                if known[row] is None:
+                    raise ValueError(self._no_form(looks[0], number, patch.points, row))
+                forms.append(known[row])
+        for form in forms:
             patch.forms[form] = None
             self.forms.setdefault(form, len(self.forms))
         return patch
 
     def _no_form(self, look, number, points, row):
         a = look.trace.allocations[number]
-        seen = ", ".join(f"{v:,} at {b} x {s}" for (b, s), v in list(zip(points, row, strict=True))[:4])
+        some = list(dict(zip(row, points, strict=True)).items())[:4]
+        seen = ", ".join(f"{v:,} at {' x '.join(map(str, point))}" for v, point in some)
+        names = ", ".join(["batch", *self.subject.further]) + " and sequence"
         return (
-            f"derive: the bytes of what {a.operation} makes in module {a.owner or 'the model'!r} are no polynomial in batch "
-            f"and sequence ({seen}); allowed: a fixed size for one of the letters, or eb.dry_run"
+            f"derive: the bytes of what {a.operation} makes in module {a.owner or 'the model'!r} are no polynomial in {names} "
+            f"({seen}); allowed: a fixed size for one of the letters, or eb.dry_run"
         )
 
     def _columns(self, patch, looks, points):
         """The column of each allocation, by its bytes at some points; None where two forms have the same there."""
         known = {}
         for form in patch.forms:
-            key = tuple(form.at(*p) for p in points)
+            key = tuple(self._of(form, p) for p in points)
             if known.setdefault(key, form) is not form:
                 return None
         found = []
@@ -304,11 +372,15 @@ class _Solving:
 
     def _telling(self, patch, turn):
         """Points at which the bytes of a tensor tell its form: one where there is one, at every turn another."""
+        b, s, *others = patch.ranges
         new = [
-            (b, s) for b in patch.batch.some((3, 5, 7), 2) for s in patch.sequence.some((577, 331, 592, 336, 1153), 4)
+            (x, y, *rest)
+            for rest in product(*(r.some((211, 150, 208), 1) for r in others))
+            for x in b.some((3, 5, 7), 2)
+            for y in s.some((577, 331, 592, 336, 1153), 4)
         ]
         points = sorted({*patch.points, *(p for p in new if p[0] * p[1] >= self.tokens)}, key=lambda p: -_oddness(p))
-        told = {p: len({f.at(*p) for f in patch.forms}) for p in points}
+        told = {p: len({self._of(f, p) for f in patch.forms}) for p in points}
         alone = [p for p in points if told[p] == len(patch.forms)]
         first = alone[turn % len(alone)] if alone else max(points, key=told.get)
         return [first, *(p for p in points if p != first)]
@@ -337,10 +409,11 @@ class _Solving:
                 if not host:
                     line[form] += n
             counts.append(line)
-        ends = [(r.low, r.high) for r in (patch.batch, patch.sequence)]
+        ends = {letter: (r.low, r.high) for letter, r in zip(self.letters, patch.ranges, strict=True)}
+        sizes = {letter: ends[letter] for letter in self.letters[2:]}
 
         def highest(among, rounding):
-            order = Order(forms, [counts[i] for i in among], *ends, rounding)
+            order = Order(forms, [counts[i] for i in among], ends["B"], ends["S"], rounding, sizes)
             return [among[i] for i in order.highest()]
 
         every = list(range(len(rows)))
@@ -355,12 +428,12 @@ class _Solving:
             r
             if letter in self.subject.letters
             else Range(*LIMITS[name])  # what the model does not have may be anything
-            for r, letter, name in ((patch.batch, "B", "batch"), (patch.sequence, "S", "sequence"))
+            for r, letter, name in zip(patch.ranges, "BS", ("batch", "sequence"), strict=False)
         )
         return Case(
             batch, sequence, tuple(self._instant(rows[i]) for i in kept), _numbers(peak, number),
             _numbers(rounded, number), _numbers(step, number), {m: number[i] for m, i in marks.items()},
-            self._every(rows, changes, repeats),
+            self._every(rows, changes, repeats), tuple(zip(self.letters[2:], patch.ranges[2:], strict=True)),
         )  # fmt: skip
 
     def _every(self, rows, changes, repeats):
@@ -410,28 +483,33 @@ class _Solving:
 
     def _hidden(self, case):
         """A point of a case that was not used."""
-        used = {key[1:] for key in self.looks.seen}
+        used = {key[1:] for key in self.looks.seen} | {tuple(point) for _, *point in self.checked}
         b = case.batch.some([6, 11, 13], 3)
         s = case.sequence.some([321, 80, 176, 45], 4)
-        return next(
-            (p for p in ((x, y) for y in s for x in b) if p not in used and p[0] * p[1] >= self.tokens), (b[0], s[0])
-        )
+        rest = [r.some([n for n in (171, 208, 140, 330, 98, 77, 160, 23) if n in r], 3) for _, r in case.further]
+        points = [(x, y) for y in s for x in b]
+        if rest:  # each time other sizes of all
+            points = [
+                (b[k % len(b)], s[k % len(s)], *(r[(k + n) % len(r)] for n, r in enumerate(rest))) for k in range(12)
+            ]
+        return next((p for p in points if p not in used and p[0] * p[1] >= self.tokens), points[0])
 
     def _check(self, derivation):
         """Compare with dry runs at points that were not used; ValueError where they differ."""
         for case in derivation.cases:
-            point = self._hidden(case)
-            self._compare(derivation, self._look(*point, depth=self.subject.layers), *point)
+            for _ in range(1 + 2 * any(not r.single for _, r in case.further)):
+                point = self._hidden(case)
+                self._compare(derivation, self._look(*point, depth=self.subject.layers), *point)
 
-    def _compare(self, derivation, look, batch, sequence):
-        mine, trace = derivation.at(batch, sequence), look.trace
+    def _compare(self, derivation, look, *point):
+        mine, trace = derivation.at(*point[:2], **self._sizes(point)), look.trace
         for name in ("peak", "peak_at", "parts", "phases"):
             if getattr(mine, name) != getattr(trace, name):
                 raise ValueError(
-                    f"derive: {name} at batch {batch}, sequence {sequence} is {getattr(mine, name)!r} by the formula, and "
+                    f"derive: {name} at {self._said(point)} is {getattr(mine, name)!r} by the formula, and "
                     f"{getattr(trace, name)!r} in a dry run; allowed: eb.dry_run for this model"
                 )
-        self.checked.append((self.subject.layers, batch, sequence))
+        self.checked.append((self.subject.layers, *point))
 
 
 class _Mixed(ValueError):
@@ -443,7 +521,25 @@ class _Mixed(ValueError):
 
 
 class _Refusal(str):
-    """Why a point cannot be run."""
+    """Why a point cannot be run. One is as good as another: a size may stand in it."""
+
+    __slots__ = ()
+
+    def __eq__(self, other):
+        return isinstance(other, _Refusal)
+
+    def __hash__(self):
+        return 0
+
+
+def _singles(r, said):
+    """A range, from a number of its own to another; one too short for a formula in its letter size by size."""
+    if r.by > 1 and r.multiples:
+        r = Range(-(-r.low // r.by) * r.by, r.high // r.by * r.by, r.by)
+    if isinstance(said, _Refusal) or r.single:
+        return [(r, said)]
+    sizes = r.some([], _SHORT + 1)
+    return [(r, said)] if len(sizes) > _SHORT else [(Range(n, n), said) for n in sizes]
 
 
 def _first_line(error):
@@ -467,7 +563,7 @@ def _numbers(found, number):
 
 def _oddness(point):
     """Points whose sizes are least likely to be those of others."""
-    b, s = point
+    b, s, *_ = point
     return (b % 2) + (s % 2) * 2 + (b > 1) + min(s, 1000) / 1000
 
 
