@@ -92,8 +92,8 @@ def compare(*witnesses) -> Comparison:
     unsaid = {name: getattr(first.setup, name) for w in witnesses for name in getattr(w, "unsaid", ())}
     for field, usual in (("model", None), ("setup", None), ("rounding", None), ("rank", 0)):
         for other in witnesses[1:]:
-            theirs = getattr(other, field, usual)
-            if (theirs.replace(**unsaid) if field == "setup" else theirs) != getattr(first, field, usual):
+            theirs = other.setup.replace(**unsaid) if field == "setup" else getattr(other, field, usual)
+            if theirs != getattr(first, field, usual):
                 raise ValueError(
                     f"compare.{field}: {getattr(other, field, usual)!r} is not the first witness's {getattr(first, field, usual)!r}; "
                     "allowed: witnesses of one and the same step"

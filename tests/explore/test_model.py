@@ -3,6 +3,8 @@
 from functools import cache
 
 import pytest
+import torch
+from torch import nn
 
 import everybyte as eb
 from everybyte import draw, explore
@@ -12,7 +14,8 @@ import { pure } from "./picture.mjs";
 export default ({ spec, states }) => states.map((state) => pure.describe(spec, state));
 """
 SMALL = eb.Model(name="small", layers=5, width=32, heads=4, vocabulary=331, positions=256)
-VIEWS = ("parts", "owners", "timeline")
+VIEWS = ("parts", "owners", "timeline", "map")
+IMAGES = {"pixel_values": (("B", 3, "R", "R"), torch.float32)}
 
 
 @cache
@@ -21,28 +24,62 @@ def derived():
     return eb.derive(SMALL, eb.Setup(precision="bf16-mixed", attention="eager", dropout=0.1), keep=False)
 
 
-@pytest.fixture(params=VIEWS)
-def explorer(request):
-    return explore.model(derived(), view=request.param)
+class Eye(nn.Module):
+    """Patches of an image of any size."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches, self.head = nn.Conv2d(3, 8, 16, stride=16), nn.Linear(8, 10)
+
+    def forward(self, pixel_values):
+        return self.head(self.patches(pixel_values).flatten(2).transpose(1, 2)).square().mean()
+
+
+@cache
+def of_images():
+    """In a letter of its own, which comes in a quotient."""
+    return eb.derive(Eye, eb.Setup(), IMAGES)
+
+
+@pytest.fixture(
+    params=[*((derived, view) for view in VIEWS), *((of_images, view) for view in VIEWS)],
+    ids=lambda p: f"{p[0].__name__}, {p[1]}",
+)
+def opened(request):
+    """(the derivation, its explorer in a view)"""
+    made, view = request.param
+    return made(), explore.model(made(), view=view)
+
+
+@pytest.fixture
+def explorer(opened):
+    return opened[1]
 
 
 def states(explorer):
-    """The opening, and both ends of each slider."""
+    """The opening, both ends of each slider, and a size that is no multiple."""
     found = [explorer.state]
     for name, control in explorer._controls.items():
-        if name in ("batch", "sequence"):
-            found += [explorer.state | {name: i} for i in (0, len(control.options) - 1)]
+        if name in ("batch", "sequence", "R"):
+            sizes = list(control.options)
+            found += [
+                explorer.state | {name: i} for i in {0, len(sizes) - 1, sizes.index("28") if "28" in sizes else 1}
+            ]
     looks = [{"look": 1}, {"look": 2}, {"look": 0, "place": 0}, {"look": 0, "place": 611}]
     return [s | look for s in found for look in looks] if "look" in explorer.state else found
 
 
-def test_it_is_the_derivation(explorer):
+def test_it_is_the_derivation(opened):
+    derivation, explorer = opened
     for state in states(explorer):
         values = explorer.values(state)
-        point = derived().at(values["batch"], values["sequence"])
+        point = derivation.at(values["batch"], values["sequence"], **{x: values[x] for x in derivation.further})
         found = explorer.kind.compute(values)
         if explorer.kind.kind == "timeline":
             assert found.timeline() == point.timeline() and found.peak_at == point.peak_at
+            continue
+        if explorer.kind.kind == "regions":
+            assert found.now[1] == point.peak and found.names[found.now[0]].startswith(point.peak_at)
             continue
         parts = dict.fromkeys(point.parts, 0)
         for part, _, size in found:
@@ -50,18 +87,28 @@ def test_it_is_the_derivation(explorer):
         assert parts == point.parts
 
 
+def test_each_point_of_the_map_is_the_derivations():
+    explorer = explore.model(of_images(), eb.gpu("rtx-4090"), "map", ("batch", "R"))
+    x, y = (explorer.picture.spec[axis] for axis in "xy")
+    assert (x["name"], y["name"]) == ("batch", "R") and len(x["values"]) > 20
+    for r, row in zip(y["values"], explorer.kind.compute(explorer.values()).rows, strict=True):
+        points = [of_images().at(b, R=r) for b in x["values"]]
+        assert [cell[1] for cell in row] == [point.peak for point in points]
+    assert "RTX 4090" in explorer.describe() and "points of the map" in explorer.describe()
+
+
 def test_the_browser_says_the_same(explorer, node):
     wanted = states(explorer)
     said = node(SAY, {"spec": explorer.picture.spec, "states": wanted}, picture=explorer.source)
     assert said == [explorer.describe(state) for state in wanted]
-    assert said[0].startswith("batch 8, sequence 256: ")
+    assert said[0].startswith(("batch 8, sequence 256: ", "batch 8, R 224: "))
 
 
 def test_it_is_drawn(explorer):
     fig = explorer.figure()
     fig.draw_without_rendering()
     assert draw.checked_alt(fig.alt) and explorer.table().rows
-    assert "blocks.*" in explorer.describe() or explorer.kind.kind == "stack"
+    assert explorer.kind.kind != "timeline" or ", module " in explorer.describe()
 
 
 def test_a_points_own_figure_is_its_timeline():
@@ -73,6 +120,8 @@ def test_bad_input_is_refused_by_name():
     for wrong, said in (
         (lambda: explore.model(SMALL), "explore.model: a Model; allowed: what everybyte.derive returns"),
         (lambda: explore.model(derived(), view="mpa"), "explore.model.view: 'mpa' is unknown"),
+        (lambda: explore.model(of_images(), over=("R", "batch")), "explore.model.over: .* allowed: with view 'map'"),
+        (lambda: explore.model(of_images().fixed(R=32), view="map"), "Eye has no letter beside batch"),
         (lambda: derived().explore(eb.Gpu(memory="24 GiB")), "explore.model.gpu: 'GPU of 24.00 GiB' is unknown"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -24,7 +24,7 @@ def grows(form: Form, letter: str, low: int) -> bool:
                 parts.append((q, power, q.at(low, low, **{letter: low})))
             else:
                 parts.append((q, power, 0))
-        expanded = {(): Fraction(c)}
+        expanded: dict[tuple, Fraction] = {(): Fraction(c)}
         for what, power, least in parts:
             expanded = {
                 (*key, *([(str(what), k)] if k else [])): factor * comb(power, k) * least ** (power - k)

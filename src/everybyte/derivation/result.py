@@ -330,9 +330,9 @@ class Derivation:
             if all(value in r for value, r in zip(at, ranges, strict=True)):
                 raise ValueError(f"derive: {where} of {self.name}: {why}")
         for letter, value in point.items():
-            name, ranges = NAMES.get(letter, letter), [c.ranges[letter] for c in self.cases]
-            if not any(value in r for r in ranges):
-                low, high = min(r.low for r in ranges), max(r.high for r in ranges)
+            name, each = NAMES.get(letter, letter), [c.ranges[letter] for c in self.cases]
+            if not any(value in r for r in each):
+                low, high = min(r.low for r in each), max(r.high for r in each)
                 raise ValueError(
                     f"derive.{name}: {value:,} violates {low:,} <= {name} <= {high:,}, for which {self.name} was derived; "
                     "allowed: such values, or eb.dry_run"

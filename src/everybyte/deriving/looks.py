@@ -251,7 +251,8 @@ class Looks:
 
     def at(self, depth: int | None, batch: int, sequence: int, *sizes: int) -> Look:
         letters = self.subject.letters
-        key = depth, batch if "B" in letters else 1, sequence if "S" in letters else 1, *sizes
+        point = batch if "B" in letters else 1, sequence if "S" in letters else 1, *sizes
+        key = depth, *point
         if key not in self.seen:
-            self.seen[key] = Look(self.subject.trace(self.setup, depth, key[1:], self.rank))
+            self.seen[key] = Look(self.subject.trace(self.setup, depth, point, self.rank))
         return self.seen[key]

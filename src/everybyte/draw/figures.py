@@ -431,13 +431,14 @@ def regions(
     y_label: str = "",
     title: str = "",
     limits: Mapping[str, tuple] | None = None,
+    mark: tuple[float, float] | None = None,
 ) -> Figure:
     """A map of what holds where, on two logarithmic axes, each region named where it is widest.
 
     Args:
         x, y: ascending, above 0. where: a row for each y, a number for each x: the place in `regions`.
         regions: [(part of the palette, label)].
-        limits: {label: (amounts like `where`, an amount)}: a line where the amounts pass it.
+        limits: {label: (amounts like `where`, an amount)}: a line where the amounts pass it. mark: a point.
 
     Raises:
         ValueError: where `where` has not a row for each y and a number for each x, or names no region.
@@ -471,6 +472,8 @@ def regions(
         right, top = max((point for piece in line.allsegs[0] for point in piece), key=lambda point: point[0])
         ax.annotate(label, (right, top), xytext=(-4, 6), textcoords="offset points", ha="right", va="bottom",
                     fontsize=9.5, color=INK, bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1.5})  # fmt: skip
+    if mark:
+        ax.plot(*mark, marker="o", markersize=9, color=CARD, markeredgecolor=INK, markeredgewidth=2, linestyle="none")
     for axis, values in ((ax.xaxis, x), (ax.yaxis, y)):
         axis.set_major_formatter(lambda v, _: f"{v:,g}")
         axis.set_minor_locator(NullLocator())

@@ -3,7 +3,7 @@
 const FORMULAS = {/* formulas */};
 
 // What the sizes of a course call.
-const helpers = { up: (a, b) => Math.ceil(a / b), whole: (a, b) => Math.round(a / b), least: Math.min, most: Math.max };
+const helpers = { up: (a, b) => Math.ceil(a / b), whole: (a, b) => Math.round(a / b), down: (a, b) => Math.floor(a / b), least: Math.min, most: Math.max };
 
 const UNITS = { TiB: 2 ** 40, GiB: 2 ** 30, MiB: 2 ** 20, KiB: 2 ** 10 };
 const ARROW = " \u2192 ";
@@ -554,7 +554,8 @@ const timeline = {
     return `Operation ${grouped(String(r.at))} of ${grouped(String(r.last))}, ${what}: ${inside}; ${amount(r.total[r.at], "B")} in all.`;
   },
   describe(spec, r) {
-    return `${r.subject ? `${r.subject}, ` : ""}batch ${grouped(String(r.v.batch))}, sequence ${grouped(String(r.v.sequence))}: the peak of `
+    const sizes = (spec.sizes ?? ["batch", "sequence"]).map((name) => `${name} ${grouped(String(r.v[name]))}`).join(", ");
+    return `${r.subject ? `${r.subject}, ` : ""}${sizes}: the peak of `
       + `${amount(r.total[r.top], "B")} is in ${r.ops[r.top][1]}. ${timeline.instant(spec, r)}`;
   },
   change(spec, a, b, what) {
@@ -688,6 +689,76 @@ const map = {
   },
 };
 
+// Which of several things holds where, over two letters.
+const regions = {
+  compute(spec, state) {
+    const v = valuesOf(spec, state);
+    const run = (more) => {
+      const values = valuesOf(spec, state, more);
+      const [which, bytes] = [FORMULAS[spec.which](values), FORMULAS[spec.amount](values)];
+      if (!(which in spec.regions) || !(bytes >= 0)) throw new Error(`${spec.which}: ${which}, ${bytes} B at ${JSON.stringify(more)}`);
+      return { which, bytes };
+    };
+    const rows = spec.y.values.map((y) => spec.x.values.map((x) => run({ [spec.x.name]: x, [spec.y.name]: y })));
+    return { rows, now: run({}), v, capacity: v.capacity, subject: subjectOf(spec, state) };
+  },
+  count: (r) => r.rows.flat().filter((cell) => cell.which === r.now.which).length,
+  instant: (spec, r) => `the peak of ${amount(r.now.bytes, "B")} is in ${spec.regions[r.now.which][1]}`,
+  capacity(r) {
+    if (r.capacity === undefined) return "";
+    const free = r.capacity - r.now.bytes;
+    const whole = `the ${amount(r.capacity, "B")} of ${r.v.capacity_label}`;
+    return free < 0 ? ` ${amount(-free, "B")} more than ${whole}: it does not fit.` : ` It fits ${whole}.`;
+  },
+  describe(spec, r) {
+    const all = spec.x.values.length * spec.y.values.length;
+    return `${r.subject}: ${regions.instant(spec, r)}, as at ${grouped(String(regions.count(r)))} of the ${grouped(String(all))} points of the map.${regions.capacity(r)}`;
+  },
+  change(spec, a, b, what) {
+    const [before, now] = [a, b].map((r) => `${amount(r.now.bytes, "B")} in ${spec.regions[r.now.which][1]}`);
+    return `${what}: ${before === now ? `the peak stays ${now}` : `the peak ${before}${ARROW}${now}`}.${regions.capacity(b)}`;
+  },
+  draw(spec, r, paint) {
+    const [xs, ys] = [spec.x.values, spec.y.values];
+    const words = (value) => grouped(String(value));
+    const [top, bottom, right] = [14, 300, paint.width - 14];
+    const left = 14 + Math.max(...ys.map((value) => paint.measure(words(value))));
+    // A size stands in the middle of its cell; cells meet halfway, on logarithmic axes.
+    const edges = (values) => values.map((value, i) => (i ? Math.sqrt(values[i - 1] * value) : value)).concat(values[values.length - 1]);
+    const place = (values, from, to) => (value) => from + (Math.log(value / values[0]) / Math.log(values[values.length - 1] / values[0] || 2)) * (to - from);
+    const [x, y] = [place(xs, left, right), place(ys, bottom, top)];
+    const [across, up] = [edges(xs).map(x), edges(ys).map(y)];
+    const seen = new Set([r.now.which]);
+    r.rows.forEach((row, j) => {
+      for (let i = 0, start = 0; i < row.length; i++) {
+        seen.add(row[i].which);
+        if (i + 1 < row.length && row[i + 1].which === row[i].which) continue;
+        const [look, label] = spec.regions[row[i].which];
+        const corners = [[across[start], up[j]], [across[i + 1], up[j]], [across[i + 1], up[j + 1]], [across[start], up[j + 1]]];
+        paint.area(corners.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join(" "), look, label);
+        start = i + 1;
+      }
+    });
+    if (r.capacity !== undefined) {
+      const over = (j, i) => r.rows[j]?.[i] === undefined ? null : r.rows[j][i].bytes > r.capacity;
+      r.rows.forEach((row, j) => row.forEach((cell, i) => {
+        const differs = (other) => other !== null && other !== over(j, i);
+        if (differs(over(j, i + 1))) paint.line(across[i + 1], up[j], across[i + 1], up[j + 1], { class: "everybyte-limit", style: "stroke-dasharray: none; stroke-width: 3" });
+        if (differs(over(j + 1, i))) paint.line(across[i], up[j + 1], across[i + 1], up[j + 1], { class: "everybyte-limit", style: "stroke-dasharray: none; stroke-width: 3" });
+      }));
+    }
+    const shown = (values, most) => values.filter((value, i) => i % Math.ceil(values.length / most) === 0);
+    for (const value of shown(xs, paint.narrow ? 5 : 9)) paint.text(x(value), bottom + 14, words(value), { anchor: "middle" });
+    for (const value of shown(ys, 8)) paint.text(left - 6, y(value), words(value), { anchor: "end" });
+    paint.text((left + right) / 2, bottom + 32, `${spec.x.label} (across), ${spec.y.label} (up)`, { anchor: "middle" });
+    const inside = (values, value) => Math.min(Math.max(value, values[0]), values[values.length - 1]);
+    const at = [x(inside(xs, r.v[spec.x.name])), y(inside(ys, r.v[spec.y.name]))];
+    paint.element("circle", { cx: at[0], cy: at[1], r: 7, fill: "#FBFAF6", stroke: "#22252B", "stroke-width": 2.5 });
+    if (r.capacity !== undefined) paint.text(left, bottom + 52, `The line: where the peak passes the ${amount(r.capacity, "B")} of ${r.v.capacity_label}`, { room: right - left });
+    return paint.legend(bottom + 68, [...seen].sort((a, b) => a - b).map((i) => spec.regions[i]));
+  },
+};
+
 const short = (x) => String(Number(x.toPrecision(6)));
 const power = (x) => `2^${short(Number(Math.log2(x).toFixed(3)))}`;
 
@@ -706,7 +777,7 @@ function round(x, f) {
   return { fate: `rounds it, ${error}`, verdict: `is rounded to ${Number((rounded / 2 ** Math.floor(Math.log2(x))).toPrecision(6))} \u00d7 2^${Math.floor(Math.log2(x))}, ${error}` };
 }
 
-const KINDS = { stack, peak, lines, fitting, ranges, block, timeline, forgetting, map };
+const KINDS = { stack, peak, lines, fitting, ranges, block, timeline, forgetting, map, regions };
 
 function describe(spec, state) {
   const kind = KINDS[spec.kind];

@@ -74,19 +74,29 @@ class Timeline:
         all_of_it = units.text(course.live[course.at])
         return f"Operation {course.at:,} of {len(course.live) - 1:,}, {what}: {inside}; {all_of_it} in all."
 
+    #: What says how large the step is.
+    sizes = ("batch", "sequence")
+
+    def _sizes(self, values):
+        return ", ".join(f"{name} {values[name]:,}" for name in self.sizes)
+
     def describe(self, subject, values):
         """The sentence for a state, as picture.js says it."""
         course = self.compute(values)
         return (
-            f"{subject}, batch {values['batch']:,}, sequence {values['sequence']:,}: the peak of {units.text(course.peak)} "
+            f"{subject}, {self._sizes(values)}: the peak of {units.text(course.peak)} "
             f"is in {course.peak_at}. {self._looked_at(course, values)}"
         )
 
     def figure(self, title, subject, values, variants):
         """matplotlib's figure of the same state."""
         course = self.compute(values)
-        where = f"batch {values['batch']:,}, sequence {values['sequence']:,}"
-        fig = draw.timeline(course, f"{title}, {subject}, {where}", units.largest(course.peak), at=course.at)
+        fig = draw.timeline(
+            course,
+            ", ".join(filter(None, (title, subject, self._sizes(values)))),
+            units.largest(course.peak),
+            at=course.at,
+        )
         fig.alt += " " + self.describe(subject, values)
         return fig
 
