@@ -83,6 +83,44 @@ def test_adapters_are_derived():
     assert "PeftModel" in repr(derivation)
 
 
+SMALL = eb.Model(name="small", layers=1, width=32, heads=4, vocabulary=331, positions=128)
+
+
+class Plain(nn.Module):
+    """A module of one's own that knows nothing of adapters."""
+
+    def __init__(self):
+        super().__init__()
+        self.token, self.layer = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, tokens):
+        return F.cross_entropy(self.layer(self.token(tokens)).flatten(0, 1), tokens.flatten() % WIDTH)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("model", "batch"), [(Plain, TOKENS), (SMALL, None)], ids=("one's own", "the catalog's"))
+def test_adapters_of_the_setup_are_derived(model, batch):
+    pytest.importorskip("peft")
+    setup = eb.Setup(precision="bf16-mixed", adapters=eb.Lora(rank=RANK))
+    derivation = eb.derive(model, setup, batch, keep=False)
+    if batch:
+        same(derivation, model, batch, [(1, 1), (3, 90)])
+        return
+    for b, s in ((1, 1), (3, 90)):
+        run = setup.replace(batch=b, sequence=s)
+        counted, theory, point = eb.dry_run(model, run), eb.budget(model, run), derivation.at(b, s)
+        assert (point.peak, point.parts, point.phases) == (counted.peak, counted.parts, counted.phases)
+        assert point.peak == theory.peak
+
+
+def test_letters_for_all_dimensions_refuse_adapters():
+    for switches in ({"adapters": eb.Lora(rank=4)}, {"adapters": eb.Lora(rank=4), "quantization": "nf4"}):
+        with pytest.raises(
+            ValueError, match=r"derive\.letters: 'all' with adapters Lora.*; allowed: None, or letters 'BS'"
+        ):
+            eb.derive(SMALL, eb.Setup(sequence=64, **switches), letters="all")
+
+
 class Checkpointed(nn.Module):
     """Layers that checkpoint themselves, by the name that they imported."""
 

@@ -38,7 +38,7 @@ _STAND_INS = {"B": 7, "S": 96, "A": 6, "A_{kv}": 3, "D": 11, "F": 1553, "V": 50_
 _DEPTHS = (1, 2, 3)
 #: A head's width is eight of these: what kernels ask for.
 _EIGHTH = sympy.Symbol("d", integer=True, positive=True)
-_REFUSED = {"loss": "plain", "offload": "none", "gpus": 1, "sharding": "none"}
+_REFUSED = {"loss": "plain", "offload": "none", "gpus": 1, "sharding": "none", "adapters": None, "quantization": "none"}
 
 
 def in_letters(model: Model, setup: Setup) -> Lettered:
