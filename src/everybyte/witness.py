@@ -1,5 +1,6 @@
 """How a witness's bytes are shown, whoever counted them: as a table, in a line, as JSON."""
 
+import re
 from typing import Any, ClassVar
 
 from .tables import Table
@@ -7,6 +8,15 @@ from .units import text
 
 #: What a row of `by_owner` has.
 OWNED = ("owner", "part", "tensors", "bytes")
+
+
+#: A number in the path of a module, such as that of a layer.
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+
+
+def starred(path: str) -> str:
+    """The path of a module with * for each number: the same for all layers."""
+    return NUMBER.sub("*", path)
 
 
 class Witness:

@@ -1,11 +1,10 @@
 """Every operation of a derived step, and what lives while it runs."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+from ..witness import NUMBER
 
 
 @dataclass(frozen=True)
@@ -90,6 +89,6 @@ def _on_the_line(first, last, turn, turns):
 
 def _between(first, last, turn, turns):
     """An operation of a turn: its owner's numbers lie between the first turn's and the last one's."""
-    numbers = zip(_NUMBER.findall(first[2]), _NUMBER.findall(last[2]), strict=True)
+    numbers = zip(NUMBER.findall(first[2]), NUMBER.findall(last[2]), strict=True)
     found = iter([str(_on_the_line(int(a), int(b), turn, turns)) for a, b in numbers])
-    return first[0], first[1], _NUMBER.sub(lambda _: next(found), first[2])
+    return first[0], first[1], NUMBER.sub(lambda _: next(found), first[2])

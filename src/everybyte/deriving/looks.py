@@ -1,7 +1,6 @@
 """Dry runs of one model at many batches, sequences and depths, each made once."""
 
 import copy
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ from ..catalog import Model
 from ..derivation.forms import LETTERS, USUAL
 from ..dryrun import Trace, dry_run
 from ..setup import LIMITS, Setup
+from ..witness import NUMBER, starred
 
 #: The longest sequence that is looked at where the model itself names none.
 LONGEST = 2**17
@@ -239,7 +239,7 @@ class Look:
 
 def _numbers(path):
     """(the path with * for each number, the numbers)."""
-    return re.sub(r"(?<=\.)\d+(?=\.|$)", "*", path), tuple(map(int, re.findall(r"(?<=\.)(\d+)(?=\.|$)", path)))
+    return starred(path), tuple(map(int, NUMBER.findall(path)))
 
 
 class Looks:

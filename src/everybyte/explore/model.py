@@ -10,6 +10,7 @@ from typing import Any
 from .. import checks, draw, units
 from ..catalog import Gpu, gpus
 from ..tables import Table
+from ..witness import starred
 from .controls import Choice, Slider, shared
 from .explorer import Explorer
 from .pictures import Stack
@@ -317,7 +318,7 @@ class _Courses:
             name, _, owner = case.course.operations[numbers[k]]
             freed = self._pieces(changes[k + 1], -1) if k + 2 < len(numbers) else []
             taken = self._pieces(changes[k], 1) or [[self._d.part_names[0], 0]]
-            found = name, case.course.places[numbers[k]], _starred(owner), _frozen(taken), _frozen(freed)
+            found = name, case.course.places[numbers[k]], starred(owner), _frozen(taken), _frozen(freed)
             items.append(self._operations.setdefault(found, len(self._operations)))
         return {"rest": rest, "items": items}
 
@@ -334,10 +335,6 @@ class _Courses:
 
 
 _MARKS = ("after_forward", "after_backward", "after_step")
-
-
-def _starred(owner):
-    return re.sub(r"(?<=\.)\d+(?=\.|$)", "*", owner)
 
 
 def _frozen(pairs):
@@ -365,7 +362,7 @@ class _Derived(Timeline):
         at = {name: values[name] for name in _names(self.derivation).values()}
         point, places = self.derivation.at(**at), self.derivation.places(**at)
         operations = [
-            (name, place, _starred(owner)) for (name, _, owner), place in zip(point.operations, places, strict=True)
+            (name, place, starred(owner)) for (name, _, owner), place in zip(point.operations, places, strict=True)
         ]
         last, top = len(operations) - 1, point.peak_operation
         looks = [(2 * values["place"] * last + PLACES) // (2 * PLACES), top, *(point.marks[m] for m in _MARKS)]
