@@ -92,6 +92,7 @@ TRUTH = {
     "full_flops": L * (2 * T * 8 * H * H + 2 * SQUARE) / STEP_FLOPS, "best_every": best(KEPT), "best_bytes": min(KEPT.values()),
     "root": sqrt(L), "root_segment": 3, "root_bytes": KEPT[3],
     "selective_flash": peak() - peak(checkpointing="selective"),
+    "operations_flash": peak() - peak(checkpointing="operations"),
     "selective_eager": peak(attention="eager") - peak(attention="eager", checkpointing="selective"),
     "peak_accumulated": peak(batch=1, accumulation=4), "peak_plain": peak(), "peak_chunked": peak(loss="chunked"),
     "moved": (work(M, SETUP.replace(batch=1, accumulation=4)).moved - work(M, SETUP).moved) / 3 / P,

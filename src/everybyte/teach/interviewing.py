@@ -334,6 +334,10 @@ NUMBERS = {
         "bytes",
         lambda c: c.peak(checkpointing="none", **_FLASH) - c.peak(checkpointing="selective", **_FLASH),
     ),
+    "operations_flash": (
+        "bytes",
+        lambda c: c.peak(checkpointing="none", **_FLASH) - c.peak(checkpointing="operations", **_FLASH),
+    ),
     "selective_eager": (
         "bytes",
         lambda c: c.peak(checkpointing="none", **_EAGER) - c.peak(checkpointing="selective", **_EAGER),
