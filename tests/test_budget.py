@@ -155,6 +155,7 @@ def test_what_is_not_derived_is_refused_by_name(name):
         eb.budget(model, eb.Setup(sequence=64))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "changes",
     [

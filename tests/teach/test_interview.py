@@ -6,6 +6,7 @@ import json
 import re
 import sqlite3
 import zipfile
+from functools import cache
 from html import unescape
 from math import ceil, sqrt
 from pathlib import Path
@@ -48,11 +49,6 @@ def best(kept):
     return min(kept, key=kept.get)
 
 
-KEPT = {
-    k: at("checkpoint.inputs", checkpointing="every-k", checkpoint_every=k)
-    + at("checkpoint.segment", checkpointing="every-k", checkpoint_every=k)
-    for k in range(1, L + 1)
-}
 SQUARE = 2 * B * S * S * H
 STEP_FLOPS = 3 * forward_flops() + L * SQUARE
 CACHE = 2 * L * H * 2
@@ -60,65 +56,76 @@ ADAPTERS = L * 4 * 16 * 2 * H
 USABLE = eb.Headroom().usable(GPU)
 ROUNDED = eb.budget(M, SETUP, rounding=512).peak
 RING = 7 * (P // 8)
-STAGE = 2 * at("activations.block")
-#: The second opinion on every number: by hand where a hand can, by the dry run, by the budget of a setup spelled out.
-TRUTH = {
-    "model": "gpt2", "gpu": GPU.title, "precision": "bf16-mixed", "batch": 4, "sequence": 256, "tokens": 1024, "layers": 12,
-    "parameters": P, "embeddings": V * H + 1024 * H, "embeddings_share": (V + 1024) * H / P, "head_again": V * H,
-    "bytes_per_parameter": 16, "states": 16 * P, "weights_fp32": 4 * P, "weights_bf16": 2 * P,
-    "adam_states": 8 * P, "momentum_states": 4 * P,
-    "adafactor_states": 4 * (V + 1024 + 4 * H + L * 29 * H),  # of a block, 16 H of rows and columns, 13 H in vectors
-    "adam_share": 0.5, "fp16_smallest": 2**-24, "fp16_largest": 65_504,
-    "bf16_largest": (2 - 2**-7) * 2.0**127, "bf16_spacing": 2**-7, "bf16_lost": 2**-8, "fp32_lost": 2**-24,
-    "fp16_vanishing": sqrt(2**-25 / 0.001), "half_of_adam": 4 * P, "states_autocast": 16 * P, "states_master": 16 * P,
-    "states_bf16": 8 * P, "master": 4 * P, "gradients": 4 * P,
-    "block_activations": at("activations.block"), "bytes_per_number": at("activations.block") / (T * H),
-    "activations": at("activations"), "activations_twice": at("activations", batch=8),
-    "eager_activations": at("activations", attention="eager"),
-    "eager_short": at("activations", attention="eager", batch=8, sequence=128),
-    "flash_activations": at("activations"), "flash_short": at("activations", batch=8, sequence=128),
-    "scores_block": at("attention.scores", attention="eager"), "scores": L * at("attention.scores", attention="eager"),
-    "flash_kept": 4 * B * A * S + 24, "eager_peak": lambda: eb.dry_run(M, SETUP.replace(attention="eager")).peak,
-    "flash_peak": lambda: eb.dry_run(M, SETUP).peak,
-    "flash_backward": 2 + L * SQUARE / forward_flops(), "eager_backward": 2,
-    "dropout_cost": at("activations", dropout=0.1) - at("activations"),
-    "logits": 2 * T * V, "loss_worst": (4 + 4 + 2) * T * V, "llama_vocabulary": 128_256, "loss_llama": 10 * T * 128_256,
-    "peak": lambda: eb.dry_run(M, SETUP).peak, "peak_at": eb.budget(M, SETUP).peak_at,
-    "rest": 12 * P, "after_forward": lambda: eb.dry_run(M, SETUP).phases["after_forward"],
-    "step_foreach": phase("step"), "step_fused": phase("step", optimizer_impl="fused"),
-    "peak_fp32": peak(precision="fp32"), "peak_mixed": peak(), "mixed_change": peak() / peak(precision="fp32") - 1,
-    "mixed_change_one": peak(batch=1) / peak(batch=1, precision="fp32") - 1,
-    "casts": at("casts"), "peak_none": peak(), "peak_full": peak(checkpointing="full"),
-    "full_flops": L * (2 * T * 8 * H * H + 2 * SQUARE) / STEP_FLOPS, "best_every": best(KEPT), "best_bytes": min(KEPT.values()),
-    "root": sqrt(L), "root_segment": 3, "root_bytes": KEPT[3],
-    "selective_flash": peak() - peak(checkpointing="selective"),
-    "operations_flash": peak() - peak(checkpointing="operations"),
-    "selective_eager": peak(attention="eager") - peak(attention="eager", checkpointing="selective"),
-    "peak_accumulated": peak(batch=1, accumulation=4), "peak_plain": peak(), "peak_chunked": peak(loss="chunked"),
-    "moved": (work(M, SETUP.replace(batch=1, accumulation=4)).moved - work(M, SETUP).moved) / 3 / P,
-    "largest_batch": lambda: eb.fit(M, SETUP, GPU).value, "longest": lambda: eb.fit(M, SETUP, GPU, "sequence").value,
-    "slope": peak(batch=8) // 4 - peak() // 4, "adam_8bit": 2 * (P + 4 * ceil(P / 256)), "rank": 16,
-    # Of a token four inputs of 7 H numbers are cast to fp32, where 6 H in bf16 were kept; and A's results for four targets.
-    "adapters_kept": 1 + T * (4 * 7 * H - 2 * 6 * H + 4 * 4 * 16) / at("activations.block", precision="bf16"),
-    "adapters": ADAPTERS, "adapters_share": ADAPTERS / P, "adapters_states": 16 * ADAPTERS,
-    "nf4": P // 2 + ceil(P / 64) + 4 * ceil(ceil(P / 64) / 256), "host_link": GPU.host_link, "bus": 8 * P / GPU.host_link,
-    "read_in_place": 8 * P / GPU.bandwidth, "gpus": 8, "ddp_states": 16 * P, "zero1_states": 8 * P + P,
-    "zero2_states": 4 * P + 12 * P // 8, "zero3_states": 2 * P, "buckets": 4 * P, "ddp_peak": peak(gpus=8),
-    "zero3_peak": peak(gpus=8, sharding="zero3"), "sent_ddp": 2 * RING, "sent_zero3": 3 * RING, "sent_ratio": 1.5,
-    "block_flat": at("fsdp.block.flat", gpus=8, sharding="zero3"),
-    "model_flat": at("fsdp.model.flat", gpus=8, sharding="zero3", sharding_units="model"),
-    "fewest": lambda: eb.fit(M, SETUP.replace(sharding="zero3"), GPU, "gpus").value,
-    "stage": STAGE, "first_stage": 8 * STAGE,
-    "mixtral": 46_702_792_704, "mixtral_active": 12_879_925_248, "mixtral_weights": 2 * 46_702_792_704,
-    "rounded_peak": ROUNDED, "rounding": ROUNDED - peak(), "context": GPU.memory - USABLE - sum(
-        t.bytes for t in eb.Headroom().terms(GPU) if t.name != "context"),
-    "gpu_memory": GPU.memory, "advertised": 24 * 10**9, "advertised_gib": 24 * 10**9, "usable": USABLE,
-    "free": USABLE - ROUNDED, "late_step": 5_000, "leak": (USABLE - ROUNDED) // 5_000,
-    "forward_kept": phase("after_forward") - phase("rest"), "cache_token": CACHE, "cache_all": T * CACHE,
-    "cache_llama": 2 * 32 * 8 * 128 * 2, "cache_llama_heads": 2 * 32 * 32 * 128 * 2, "inference": 2 * P + T * CACHE,
-    "training_times": peak() / (2 * P + T * CACHE), "flops": STEP_FLOPS, "six_share": 6 * P * T / STEP_FLOPS,
-    "seconds": STEP_FLOPS / GPU.bf16_flops,
-}  # fmt: skip
+
+
+@cache
+def facts():
+    """The second opinion on every number: by hand where a hand can, by the dry run, by the budget of a setup spelled out."""
+    kept = {
+        k: at("checkpoint.inputs", checkpointing="every-k", checkpoint_every=k)
+        + at("checkpoint.segment", checkpointing="every-k", checkpoint_every=k)
+        for k in range(1, L + 1)
+    }
+    stage = 2 * at("activations.block")
+    return {
+        "model": "gpt2", "gpu": GPU.title, "precision": "bf16-mixed", "batch": 4, "sequence": 256, "tokens": 1024, "layers": 12,
+        "parameters": P, "embeddings": V * H + 1024 * H, "embeddings_share": (V + 1024) * H / P, "head_again": V * H,
+        "bytes_per_parameter": 16, "states": 16 * P, "weights_fp32": 4 * P, "weights_bf16": 2 * P,
+        "adam_states": 8 * P, "momentum_states": 4 * P,
+        "adafactor_states": 4 * (V + 1024 + 4 * H + L * 29 * H),  # of a block, 16 H of rows and columns, 13 H in vectors
+        "adam_share": 0.5, "fp16_smallest": 2**-24, "fp16_largest": 65_504,
+        "bf16_largest": (2 - 2**-7) * 2.0**127, "bf16_spacing": 2**-7, "bf16_lost": 2**-8, "fp32_lost": 2**-24,
+        "fp16_vanishing": sqrt(2**-25 / 0.001), "half_of_adam": 4 * P, "states_autocast": 16 * P, "states_master": 16 * P,
+        "states_bf16": 8 * P, "master": 4 * P, "gradients": 4 * P,
+        "block_activations": at("activations.block"), "bytes_per_number": at("activations.block") / (T * H),
+        "activations": at("activations"), "activations_twice": at("activations", batch=8),
+        "eager_activations": at("activations", attention="eager"),
+        "eager_short": at("activations", attention="eager", batch=8, sequence=128),
+        "flash_activations": at("activations"), "flash_short": at("activations", batch=8, sequence=128),
+        "scores_block": at("attention.scores", attention="eager"), "scores": L * at("attention.scores", attention="eager"),
+        "flash_kept": 4 * B * A * S + 24, "eager_peak": lambda: eb.dry_run(M, SETUP.replace(attention="eager")).peak,
+        "flash_peak": lambda: eb.dry_run(M, SETUP).peak,
+        "flash_backward": 2 + L * SQUARE / forward_flops(), "eager_backward": 2,
+        "dropout_cost": at("activations", dropout=0.1) - at("activations"),
+        "logits": 2 * T * V, "loss_worst": (4 + 4 + 2) * T * V, "llama_vocabulary": 128_256, "loss_llama": 10 * T * 128_256,
+        "peak": lambda: eb.dry_run(M, SETUP).peak, "peak_at": eb.budget(M, SETUP).peak_at,
+        "rest": 12 * P, "after_forward": lambda: eb.dry_run(M, SETUP).phases["after_forward"],
+        "step_foreach": phase("step"), "step_fused": phase("step", optimizer_impl="fused"),
+        "peak_fp32": peak(precision="fp32"), "peak_mixed": peak(), "mixed_change": peak() / peak(precision="fp32") - 1,
+        "mixed_change_one": peak(batch=1) / peak(batch=1, precision="fp32") - 1,
+        "casts": at("casts"), "peak_none": peak(), "peak_full": peak(checkpointing="full"),
+        "full_flops": L * (2 * T * 8 * H * H + 2 * SQUARE) / STEP_FLOPS, "best_every": best(kept), "best_bytes": min(kept.values()),
+        "root": sqrt(L), "root_segment": 3, "root_bytes": kept[3],
+        "selective_flash": peak() - peak(checkpointing="selective"),
+        "operations_flash": peak() - peak(checkpointing="operations"),
+        "selective_eager": peak(attention="eager") - peak(attention="eager", checkpointing="selective"),
+        "peak_accumulated": peak(batch=1, accumulation=4), "peak_plain": peak(), "peak_chunked": peak(loss="chunked"),
+        "moved": (work(M, SETUP.replace(batch=1, accumulation=4)).moved - work(M, SETUP).moved) / 3 / P,
+        "largest_batch": lambda: eb.fit(M, SETUP, GPU).value, "longest": lambda: eb.fit(M, SETUP, GPU, "sequence").value,
+        "slope": peak(batch=8) // 4 - peak() // 4, "adam_8bit": 2 * (P + 4 * ceil(P / 256)), "rank": 16,
+        # Of a token four inputs of 7 H numbers are cast to fp32, where 6 H in bf16 were kept; and A's results for four targets.
+        "adapters_kept": 1 + T * (4 * 7 * H - 2 * 6 * H + 4 * 4 * 16) / at("activations.block", precision="bf16"),
+        "adapters": ADAPTERS, "adapters_share": ADAPTERS / P, "adapters_states": 16 * ADAPTERS,
+        "nf4": P // 2 + ceil(P / 64) + 4 * ceil(ceil(P / 64) / 256), "host_link": GPU.host_link, "bus": 8 * P / GPU.host_link,
+        "read_in_place": 8 * P / GPU.bandwidth, "gpus": 8, "ddp_states": 16 * P, "zero1_states": 8 * P + P,
+        "zero2_states": 4 * P + 12 * P // 8, "zero3_states": 2 * P, "buckets": 4 * P, "ddp_peak": peak(gpus=8),
+        "zero3_peak": peak(gpus=8, sharding="zero3"), "sent_ddp": 2 * RING, "sent_zero3": 3 * RING, "sent_ratio": 1.5,
+        "block_flat": at("fsdp.block.flat", gpus=8, sharding="zero3"),
+        "model_flat": at("fsdp.model.flat", gpus=8, sharding="zero3", sharding_units="model"),
+        "fewest": lambda: eb.fit(M, SETUP.replace(sharding="zero3"), GPU, "gpus").value,
+        "stage": stage, "first_stage": 8 * stage,
+        "mixtral": 46_702_792_704, "mixtral_active": 12_879_925_248, "mixtral_weights": 2 * 46_702_792_704,
+        "rounded_peak": ROUNDED, "rounding": ROUNDED - peak(), "context": GPU.memory - USABLE - sum(
+            t.bytes for t in eb.Headroom().terms(GPU) if t.name != "context"),
+        "gpu_memory": GPU.memory, "advertised": 24 * 10**9, "advertised_gib": 24 * 10**9, "usable": USABLE,
+        "free": USABLE - ROUNDED, "late_step": 5_000, "leak": (USABLE - ROUNDED) // 5_000,
+        "forward_kept": phase("after_forward") - phase("rest"), "cache_token": CACHE, "cache_all": T * CACHE,
+        "cache_llama": 2 * 32 * 8 * 128 * 2, "cache_llama_heads": 2 * 32 * 32 * 128 * 2, "inference": 2 * P + T * CACHE,
+        "training_times": peak() / (2 * P + T * CACHE), "flops": STEP_FLOPS, "six_share": 6 * P * T / STEP_FLOPS,
+        "seconds": STEP_FLOPS / GPU.bf16_flops,
+    }  # fmt: skip
+
+
 SHOWN = {
     "text": str, "bytes": units.text, "vendor": lambda n: f"{n / 1e9:.0f} GB", "count": "{:,}".format,
     "share": lambda x: f"{100 * x:.1f}%", "signed": lambda x: f"{100 * x:+.1f}%", "number": "{:.2f}".format,
@@ -131,7 +138,8 @@ EVERY = pytest.mark.parametrize("id", cards())
 
 
 def truth(name):
-    value = TRUTH[name]() if callable(TRUTH[name]) else TRUTH[name]
+    value = facts()[name]
+    value = value() if callable(value) else value
     return SHOWN[NUMBERS[name][0]](value)
 
 
@@ -146,7 +154,7 @@ def test_at_least_forty_over_all_parts():
 
 
 def test_every_number_is_asked_for_and_has_a_second_opinion():
-    assert {name for card in cards().values() for name in card.names} == NUMBERS.keys() == TRUTH.keys()
+    assert {name for card in cards().values() for name in card.names} == NUMBERS.keys() == facts().keys()
 
 
 @EVERY
