@@ -1,5 +1,6 @@
 """The command: what it prints, what it returns, and what it says of bad input."""
 
+import io
 import json
 import subprocess
 import sys
@@ -284,7 +285,7 @@ def test_where_torch_is_missing_the_formulas_run_and_the_dry_run_says_what_it_ne
 
 @pytest.mark.parametrize("json", [[], ["--json"]])
 def test_a_reader_who_has_enough_is_no_error(json):
-    command = [sys.executable, "-m", "everybyte.cli", "formulas", *json]
+    command = [sys.executable, "-m", "everybyte.cli", "models", *json]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.close()
         assert process.stderr.read() == ""
@@ -292,7 +293,10 @@ def test_a_reader_who_has_enough_is_no_error(json):
 
 
 @pytest.mark.parametrize("arguments", [["models"], ["gpus"], ["formulas"], ["budget", *SMALL]])
-def test_a_terminal_without_unicode_shows_it_too(arguments):
-    found = run(sys.executable, "-m", "everybyte.cli", *arguments, env={"PYTHONIOENCODING": "ascii"})
-    assert (found.returncode, found.stderr) == (0, "")
-    assert found.stdout.isascii()
+def test_a_terminal_without_unicode_shows_it_too(arguments, monkeypatch, capsys):
+    terminal = io.TextIOWrapper(io.BytesIO(), "ascii")  # which raises where it is given another character
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", terminal)
+        assert main(arguments) == 0
+    assert terminal.buffer.getvalue().isascii() and len(terminal.buffer.getvalue()) > 100
+    assert capsys.readouterr().err == ""
