@@ -23,8 +23,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 #: Modules that take longest, by name, those first: a worker takes a whole module, so that a long one at the end would keep the others
 #: waiting. Notebooks before the rest, since a kernel starts beside the others' work.
 LONGEST = (
-    r"tests/browser/", r"(17|22|32|21|18|45)_\w+\.ipynb", r"labs/04", r"tests/explore/test_explorers", r"tests/test_plan", r"\.ipynb",
-    r"tests/reference/test_parallel", r"tests/lab/", r"tests/deriving/", r"tests/test_cli", r"tests/explore/", r"tests/reference/",
+    r"tests/browser/", r"(17|45|25|22|18|32)_\w+\.ipynb", r"labs/0[14]", r"\.ipynb", r"tests/lab/test_(torchrun|step)",
+    r"tests/dryrun/test_(parallel|referees|hugging)", r"tests/test_plan", r"tests/explore/test_explorers", r"tests/reference/",
+    r"tests/deriving/", r"tests/lab/", r"tests/test_(cli|types|budget|fit)", r"tests/theory/", r"tests/site/", r"tests/dryrun/",
+    r"tests/formulas/", r"tests/explore/", r"tests/rehearsal/",
 )  # fmt: skip
 
 
@@ -50,12 +52,10 @@ def pytest_report_header(config):
 def pytest_collection_modifyitems(config, items):
     again = _notebooks(config)
     if again is not None:
-        skipped = [
-            item for item in items if item.path.suffix == ".ipynb" and item.nodeid.partition("::")[0] not in again
-        ]
-        if skipped:
-            config.hook.pytest_deselected(items=skipped)
-            items[:] = [item for item in items if item not in set(skipped)]
+        left = {item for item in items if item.path.suffix == ".ipynb" and item.nodeid.partition("::")[0] not in again}
+        if left:
+            config.hook.pytest_deselected(items=list(left))
+            items[:] = [item for item in items if item not in left]
 
     def place(item):
         path = item.nodeid.partition("::")[0]

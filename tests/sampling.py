@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 #: Every notebook is run again at one of so many commits, on average, and whenever it has changed.
-TURNS = 4
+TURNS = 6
 
 
 def some(values, most: int) -> list:
