@@ -16,6 +16,9 @@ LLAMA = eb.model("llama-3.1-8b").replace(
 MIXTRAL = eb.model("mixtral-8x7b").replace(
     layers=2, width=64, heads=4, kv_heads=2, head_width=16, vocabulary=101, ffn_width=48, experts=4, expert_width=24
 )
+GEMMA = eb.model("gemma-2b").replace(
+    layers=2, width=64, heads=4, kv_heads=1, head_width=16, vocabulary=101, ffn_width=176
+)
 OTHERS = [(name, impl) for name, row in OPTIMIZERS.items() if not row.common for impl in row.impls]
 
 
@@ -30,7 +33,7 @@ def needs(optimizer):
 def test_the_theory_is_the_optimizer_s_own_code(optimizer, impl, precision):
     needs(optimizer)
     setup = eb.Setup(batch=1, sequence=8, precision=precision, optimizer=optimizer, optimizer_impl=impl)
-    for model in (GPT, LLAMA, MIXTRAL):
+    for model in (GPT, LLAMA, MIXTRAL, GEMMA):
         assert not grid.disagreements(model, setup), model.name
 
 
