@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab test test-all test-browser notebooks figures site slides handout pdf lite record rehearsal bench clean
+.PHONY: help install lab test test-all test-browser notebooks figures site slides handout pdf lite record rehearsal fuzz bench clean
 
 help: ## list the targets
 	@echo "Every Byte: make <target>   (another Python: make PYTHON=python3.12 <target>)"
@@ -63,6 +63,9 @@ record: $(STAMP) ## measure the labs' grid on this machine's GPU into labs/recor
 
 rehearsal: $(STAMP) ## run the labs' grid on a GPU that does nothing, without one (Linux x86-64, gcc; GPU=h200)
 	$(BIN)/everybyte rehearse --set-up --grid --gpu $(or $(GPU),h200) $(REHEARSAL_FLAGS)
+
+fuzz: $(STAMP) ## give everything ten thousand odd inputs: a right answer or a clear error, in ten minutes
+	$(BIN)/python tools/fuzz.py $(FUZZ_FLAGS)
 
 bench: $(STAMP) ## time imports, budgets, dry runs and derivations; derive 40 configurations; compare the whole grid
 	$(BIN)/python tools/bench.py

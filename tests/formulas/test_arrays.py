@@ -59,5 +59,7 @@ def test_one_number_is_wanted_or_several():
     formula, values = eb.formula("flops.block"), _values(eb.formula("flops.block"), SETUP)
     with pytest.raises(ValueError, match=r"flops\.block: batch is an array; allowed: one number; formula\.arrays"):
         formula(**values | {"batch": numpy.array([1, 2])})
+    with pytest.raises(ValueError, match=r"flops\.block: batch is '8'; allowed: a number"):
+        formula(**values | {"batch": "8"})
     with pytest.raises(ValueError, match=r"flops\.block\.batch: an array of <U1; allowed: whole numbers"):
         formula.arrays(**values | {"batch": "8"})

@@ -315,6 +315,8 @@ def snapshot(source: str | os.PathLike | bytes, progress: bool | None = None) ->
         raise Refused(f"snapshot: {named} holds {keys}; allowed: a memory snapshot, with segments and device_traces")
     segments = [_segment(s) for s in said["segments"]]
     traces = said.get("device_traces", [])
+    if not isinstance(traces, list):
+        raise Refused(f"snapshot: device_traces is a {type(traces).__name__}; allowed: a list")
     settings = said.get("allocator_settings")
     conf = settings.get("PYTORCH_CUDA_ALLOC_CONF", "") if isinstance(settings, dict) else ""
     numbers = sorted({s["device"] for s in segments} | {i for i, trace in enumerate(traces) if trace})
@@ -329,14 +331,33 @@ def snapshot(source: str | os.PathLike | bytes, progress: bool | None = None) ->
     return Snapshot(named, devices)
 
 
+#: What a segment is, where it does not say.
+_USUAL = {"device": 0, "stream": 0, "segment_type": "large"}
+
+
 def _segment(said):
     wanted = {"address": int, "total_size": int, "blocks": list}
     _check("segment", said, wanted)
+    for name, usual in _USUAL.items():
+        if not isinstance(said.get(name, usual), type(usual)):
+            raise Refused(
+                f"snapshot: a segment whose {name} is a {type(said[name]).__name__}; allowed: what PyTorch writes"
+            )
     for block in said["blocks"]:
         _check("block", block, {"size": int, "state": str})
+        _check_frames(block)
+        if not isinstance(block.get("requested_size", 0), int):
+            raise Refused("snapshot: a block whose requested_size is no whole number; allowed: what PyTorch writes")
         if block["state"] not in STATES:
             raise Refused(f"snapshot: a block whose state is {block['state']!r}; allowed: {', '.join(STATES)}")
-    return {"device": 0, "stream": 0, "segment_type": "large"} | said
+    return _USUAL | said
+
+
+def _check_frames(said):
+    """Raise unless the frames of a block or an event are dicts, in a list; or there are none."""
+    frames = said.get("frames") or []
+    if not isinstance(frames, list) or not all(isinstance(frame, dict) for frame in frames):
+        raise Refused("snapshot: frames that are no list of dicts; allowed: what PyTorch writes")
 
 
 def _check(what, said, wanted):
@@ -353,13 +374,16 @@ def _memory(device, segments, trace, conf):
     events, frames = [], []
     for event in trace:
         action = event.get("action") if isinstance(event, dict) else None
-        if action is None:
+        if not isinstance(action, str):
             raise Refused("snapshot: an event without an action; allowed: what PyTorch writes")
         if action not in ACTIONS:
             continue
         size, address = event.get("size"), event.get("addr", 0)
         if not isinstance(size, int) or not isinstance(address, int):
             raise Refused(f"snapshot: a {action} without bytes or address; allowed: what PyTorch writes")
+        if not isinstance(event.get("stream", 0), int):
+            raise Refused(f"snapshot: a {action} on a stream without a number; allowed: what PyTorch writes")
+        _check_frames(event)
         events.append((action, address, size, event.get("stream", 0)))
         frames.append(event.get("frames") or None)
     return Memory(device, segments, events, frames, conf if isinstance(conf, str) else "")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Number
 from types import FunctionType
 
 import sympy
@@ -129,7 +130,10 @@ class Formula:
             raise ValueError(
                 f"formula {self.name}: {name} is an array; allowed: one number; formula.arrays takes arrays"
             )
-        return value.item() if hasattr(value, "dtype") else value
+        value = value.item() if hasattr(value, "dtype") else value
+        if not isinstance(value, Number | sympy.Basic):  # text times a whole number is long text
+            raise ValueError(f"formula {self.name}: {name} is {value!r}; allowed: a number")
+        return value
 
     def arrays(self, **values):
         """The value over numpy arrays, which broadcast: of whole numbers exact, whatever its size.
