@@ -64,7 +64,7 @@ MAY = {
     "fit": BUDGET | {"headroom", "plan"},
     "draw": BUDGET,
     "explore": DRAW | PLANNING | {"allocator", "dryrun", "evidence", "serving"},
-    "teach": DRAW | PLANNING | {"dryrun", "settling", "evidence"},
+    "teach": DRAW | PLANNING | {"dryrun", "settling", "evidence", "serving"},
     "reference": STATED,
     "adapters": COUNTED,  # peft's, in the models that the book's own step trains
     "dryrun": COUNTED | {"allocator", "adapters"},

@@ -55,6 +55,7 @@ CACHE = 2 * L * H * 2
 ADAPTERS = L * 4 * 16 * 2 * H
 USABLE = eb.Headroom().usable(GPU)
 ROUNDED = eb.budget(M, SETUP, rounding=512).peak
+LARGE = 70_553_706_496
 RING = 7 * (P // 8)
 
 
@@ -121,6 +122,12 @@ def facts():
         "free": USABLE - ROUNDED, "late_step": 5_000, "leak": (USABLE - ROUNDED) // 5_000,
         "forward_kept": phase("after_forward") - phase("rest"), "cache_token": CACHE, "cache_all": T * CACHE,
         "cache_llama": 2 * 32 * 8 * 128 * 2, "cache_llama_heads": 2 * 32 * 32 * 128 * 2, "inference": 2 * P + T * CACHE,
+        "latent_token": 61 * (512 + 64) * 2, "latent_heads": 61 * 128 * (192 + 128) * 2, "page_tokens": 16, "page": 16 * CACHE,
+        "page_waste": 15 * CACHE, "positions": 1024, "cache_longest": 1024 * CACHE,
+        # Three tensors of the MLP's inner width and four of the model's, the token itself; the angles' cosine and sine, the position.
+        "prefill_token": 2 * (3 * 18_944 + 4 * 3584) + 8 + 2 * 2 * 128 + 8, "prefill_cache": 57_344,
+        "large_weights": 2 * LARGE, "large_fp32": 4 * LARGE, "large_loading": 6 * LARGE, "large_copies": 16 * LARGE,
+        "large_share": LARGE // 4,
         "training_times": peak() / (2 * P + T * CACHE), "flops": STEP_FLOPS, "six_share": 6 * P * T / STEP_FLOPS,
         "seconds": STEP_FLOPS / GPU.bf16_flops,
     }  # fmt: skip
@@ -133,7 +140,7 @@ SHOWN = {
 }  # fmt: skip
 TEXTS = ("question", "answer", "follow_up", "wrong", "why")
 #: What may stand in a card with a digit in it: names, not amounts.
-NAMES = r"\b(fp32|fp16|bf16|GPT-2|Llama 3( 8B)?|ZeRO-[123]|NF4|8-bit|16-bit|(16|32) bits)\b"
+NAMES = r"\b(fp32|fp16|bf16|GPT-2|Llama 3( 8B|\.1 70B)?|70B|DeepSeek-V3|Qwen2\.5-7B|ZeRO-[123]|NF4|8-bit|16-bit|(16|32) bits)\b"
 EVERY = pytest.mark.parametrize("id", cards())
 
 

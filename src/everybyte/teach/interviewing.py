@@ -26,12 +26,16 @@ from ..formulas import formula
 from ..formulas.formats import BLOCKS, FLOATS
 from ..headroom import ROUNDING, Headroom, find_gpu
 from ..plan import work
+from ..serving import cache_bytes, weight_bytes
 from ..setup import Lora, Setup
 from ..tables import Table
+from ..theory.inference import course, letters
 
 PARTS = {1: "What fills the GPU", 2: "Saving it on one GPU", 3: "Many GPUs", 4: "Practice"}
 #: Where nothing else is chosen: the GPUs of part 3, adapters' rank, the step of the late out-of-memory, a dropout.
 GPUS, RANK, LATE_STEP, DROPOUT = 8, 16, 5_000, 0.1
+#: Tokens in a page of a paged cache, as vLLM has it.
+PAGE = 16
 #: One minus Adam's beta_2, PyTorch's default: the share of a new squared gradient in the average.
 NEW = 0.001
 _NAME = re.compile(r"\{(\w+)\}")
@@ -214,6 +218,21 @@ def _float(name, item, **symbols):
 
 def _quantized(case, name):
     return formula("formats.blocks.bytes")(parameters=int(case.model.parameters), **BLOCKS[name])
+
+
+def _heads(m):
+    """Bytes that a token's keys and values of every head would take."""
+    return m.layers * m.heads * (m.head_width + m.value_width) * 2
+
+
+def _prefilled(m):
+    """Bytes of activations that one token more adds to the largest moment of a prefill."""
+    found = (
+        max(course(m, v).unrolled(v), key=lambda turn: sum(turn[1].values()))[1]
+        for v in (letters(m, 1, n) for n in (513, 512))
+    )
+    more, less = found
+    return more["activations"] - less["activations"]
 
 
 def _flops(case, *names, **changes):
@@ -404,6 +423,20 @@ NUMBERS = {
         "bytes",
         lambda c: Case(model("llama-3-8b"), c.gpu, c.setup).cache(model("llama-3-8b").heads),
     ),
+    "latent_token": ("bytes", lambda c: cache_bytes(model("deepseek-v3"), 1)),
+    "latent_heads": ("bytes", lambda c: _heads(model("deepseek-v3"))),
+    "page_tokens": ("count", lambda c: PAGE),
+    "page": ("bytes", lambda c: cache_bytes(c.model, PAGE)),
+    "page_waste": ("bytes", lambda c: cache_bytes(c.model, PAGE - 1)),
+    "positions": ("count", lambda c: c.model.positions),
+    "cache_longest": ("bytes", lambda c: cache_bytes(c.model, c.model.positions)),
+    "prefill_token": ("bytes", lambda c: _prefilled(model("qwen2.5-7b"))),
+    "prefill_cache": ("bytes", lambda c: cache_bytes(model("qwen2.5-7b"), 1)),
+    "large_weights": ("bytes", lambda c: weight_bytes(model("llama-3.1-70b"))),
+    "large_fp32": ("bytes", lambda c: 2 * weight_bytes(model("llama-3.1-70b"))),
+    "large_loading": ("bytes", lambda c: 3 * weight_bytes(model("llama-3.1-70b"))),
+    "large_copies": ("bytes", lambda c: c.gpus * weight_bytes(model("llama-3.1-70b"))),
+    "large_share": ("bytes", lambda c: weight_bytes(model("llama-3.1-70b")) // c.gpus),
     "inference": ("bytes", lambda c: c.at("weights", precision="bf16") + c.one.batch * c.one.sequence * c.cache()),
     "training_times": (
         "number",

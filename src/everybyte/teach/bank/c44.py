@@ -1,0 +1,141 @@
+"""Exercises of chapter 44: why does training need ten times what inference needs?"""
+
+from functools import cache
+
+from ...budget import budget
+from ...catalog import gpu, model
+from ...serving import cache_bytes, serve, weight_bytes
+from ...setup import Setup
+from ..exercise import Exercise
+
+QWEN, LARGE, LLAMA = "qwen2.5-7b", "llama-3.1-70b", "llama-3.1-8b"
+#: Of exercise 44.5: grouped, one head for all, a window, latent.
+KINDS = (LLAMA, "gemma-2b", "mistral-7b", "deepseek-v3")
+
+
+@cache
+def times(**changes) -> float:
+    """A training step's peak over generating's, one sequence of 8,192 tokens of Qwen2.5-7B."""
+    setup = Setup(batch=1, sequence=8192, precision="bf16-master").replace(**changes)
+    return budget(model(QWEN), setup).peak / serve(model(QWEN), "h200", 8192, 1).peak
+
+
+@cache
+def served(**asked):
+    """What an RTX 4090 serves of Llama 3.1 8B at 16,384 tokens, in pages."""
+    return serve(model(LLAMA), "rtx-4090", 16_384, cache="paged", **asked)
+
+
+def _each():
+    return cache_bytes(model(LLAMA), 16_384, "fp8")
+
+
+def _kept(page=16, windows=True):
+    found = [model(name) if windows else model(name).replace(window=0) for name in KINDS]
+    return sum(cache_bytes(m, 5000, page=page) for m in found)
+
+
+def _expanded():
+    """With DeepSeek-V3's keys and values of every head."""
+    m = model("deepseek-v3")
+    heads = m.layers * m.heads * (m.head_width + m.value_width) * 2
+    return _kept() + 5008 * (heads - cache_bytes(m, 1))
+
+
+EXERCISES = [
+    Exercise(
+        id="44.1",
+        title="A training step over generating, one sequence of 8,192 tokens of Qwen2.5-7B",
+        difficulty=1,
+        minutes=4,
+        unit="times",
+        decimals=1,
+        answer=times,
+        mistakes={
+            "those are the states over the weights, 16 bytes over 2": 8,
+            "that is with the fused optimizer: by default the update takes copies of its own": lambda: times(
+                optimizer_impl="fused"
+            ),
+        },
+        hints=(
+            "Sixteen bytes a parameter over two make eight. What else stands at the peak of the step?",
+            "The peak of the step is in the optimizer, whose foreach implementation takes 4 bytes a parameter for each copy. "
+            "Divide `eb.budget(...).peak` by `eb.serve(...).peak`.",
+        ),
+    ),
+    Exercise(
+        id="44.2",
+        title="The cache of 32 sequences of 4,096 tokens, Llama 3.1 70B",
+        difficulty=1,
+        minutes=4,
+        unit="GiB",
+        decimals=2,
+        answer=lambda: 32 * cache_bytes(model(LARGE), 4096),
+        mistakes={
+            "queries have 64 heads, keys and values 8": lambda: 8 * 32 * cache_bytes(model(LARGE), 4096),
+            "those are the keys: values take as much": lambda: 16 * cache_bytes(model(LARGE), 4096),
+            "that is one sequence": lambda: cache_bytes(model(LARGE), 4096),
+            "that is one layer: there are 80": lambda: 32 * cache_bytes(model(LARGE), 4096) // 80,
+        },
+        hints=(
+            "80 layers, 8 key and value heads of 128 numbers, two bytes each.",
+            "A token takes 80 × 2 × 8 × 128 × 2 = 327,680 bytes, and there are 131,072 tokens.",
+        ),
+    ),
+    Exercise(
+        id="44.3",
+        title="What the 24.5 of article 4 is with the heads that Qwen2.5-7B has",
+        difficulty=2,
+        minutes=5,
+        unit="GiB",
+        decimals=2,
+        answer=lambda: 8 * cache_bytes(model(QWEN), 8192),
+        mistakes={
+            "that is the article's own: it takes the model's width where keys have 512 numbers": lambda: (
+                7 * 8 * cache_bytes(model(QWEN), 8192)
+            ),
+            "that is one sequence": lambda: cache_bytes(model(QWEN), 8192),
+            "those are the keys: values take as much": lambda: 4 * cache_bytes(model(QWEN), 8192),
+        },
+        hints=(
+            "The formula has hidden_size where the model has 4 heads of 128.",
+            "3,584 over 512 is 7. Or: 57,344 B a token, for 8 × 8,192 tokens.",
+        ),
+    ),
+    Exercise(
+        id="44.4",
+        title="Sequences of 16,384 tokens of Llama 3.1 8B on an RTX 4090: pages in fp8, weights in NF4",
+        difficulty=2,
+        minutes=5,
+        unit="sequences",
+        answer=lambda: served(weights="nf4", cache_dtype="fp8").concurrency,
+        mistakes={
+            "that is with the cache in 16 bits": lambda: served(weights="nf4").concurrency,
+            "that is with weights in int8": lambda: served(weights="int8", cache_dtype="fp8").concurrency,
+            "that is all of the card's memory: some is not for tensors": lambda: (
+                (gpu("rtx-4090").memory - weight_bytes(model(LLAMA), "nf4")) // _each()
+            ),
+        },
+        hints=(
+            "What is usable, less the weights, over what one sequence takes.",
+            'A sequence takes 16,384 × 65,536 bytes in fp8. Or ask `eb.serve` with cache="paged".',
+        ),
+    ),
+    Exercise(
+        id="44.5",
+        title="A function for the cache of any model, in whole pages",
+        difficulty=3,
+        minutes=12,
+        unit="B",
+        answer=_kept,
+        mistakes={
+            "pages are missing: 5,000 tokens take 313 pages of 16": lambda: _kept(page=1),
+            "Mistral's window is missing: it keeps 4,095 tokens": lambda: _kept(windows=False),
+            "DeepSeek-V3 keeps the compressed latent and one rotary key, not the keys of 128 heads": _expanded,
+        },
+        hints=(
+            "Three cases: two tensors of the key and value heads; a latent and a rotary key; and of a window fewer tokens.",
+            "model.latent, latent_rank, rope_width; model.kv_heads, head_width; model.window. Round tokens up to 16.",
+        ),
+    ),
+]
