@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "everybyte"
 
 GROUND = {"checks", "units", "tables", "witness"}
-STATED = GROUND | {"catalog", "setup"}
+STATED = GROUND | {"catalog", "setup", "objectives"}
 FORMULAS = STATED | {"theory", "formulas"}
 BUDGET = FORMULAS | {"budget", "allocator"}
 PLANNING = {"headroom", "plan", "fit"}
@@ -23,6 +23,7 @@ EVERYTHING = (
     | PLANNING
     | {
         "adapters",
+        "alignment",
         "allocator",
         "derivation",
         "evidence",
@@ -50,9 +51,11 @@ MAY = {
     "witness": {"tables", "units"},
     "catalog": GROUND,
     "setup": GROUND | {"catalog"},
+    "objectives": GROUND | {"catalog", "setup"},
     "theory": STATED | {"allocator"},
     "formulas": STATED | {"theory"},
     "budget": STATED | {"theory", "allocator"},
+    "alignment": STATED | {"theory", "budget", "headroom"},
     "allocator": GROUND,
     "leaking": GROUND,
     "monitoring": STATED | {"leaking", "evidence", "diagnosis", "draw"},
@@ -92,7 +95,9 @@ WITHOUT = {
     "theory",
     "formulas",
     "budget",
+    "alignment",
     "derivation",
+    "objectives",
     "own",
     "serving",
 } | PLANNING

@@ -18,6 +18,7 @@ from .budget import Budget, budget
 from .catalog import Claim, Gpu, Model, claims, gpu, gpus, model, models
 from .fit import Fit
 from .headroom import Headroom
+from .objectives import Objective
 from .own import fit, plan
 from .plan import Plan
 from .setup import Lora, Setup
@@ -60,6 +61,7 @@ __all__ = sorted(
         "Headroom",
         "Lora",
         "Model",
+        "Objective",
         "Plan",
         "Setup",
         "budget",

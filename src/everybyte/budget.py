@@ -7,8 +7,10 @@ from . import checks
 from .allocator import STEPS, Reserved, Settings, play
 from .catalog import Gpu, Model
 from .catalog import gpu as find_gpu
+from .objectives import Objective, Scorer
 from .setup import Setup
 from .theory import MARKS, PEAKS, letters, place_of, trace
+from .theory.alignment import trace as align
 from .theory.asking import requests as asked_for
 from .witness import Witness
 
@@ -32,7 +34,7 @@ class Budget(Witness):
 
     witness = "predict"
 
-    model: Model
+    model: Model | Objective
     setup: Setup
     rounding: int
     moments: dict[str, dict[str, int]]
@@ -97,7 +99,9 @@ class Budget(Witness):
                 "allowed: one GPU; eb.dry_run(model, setup).on(gpu) takes it"
             )
         gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
-        asked = asked_for(course_of(self.model, self.setup), letters(self.model, self.setup), gpu.cublas_workspace)
+        asked = asked_for(
+            course_of(self.model, self.setup), letters(_model(self.model), self.setup), gpu.cublas_workspace
+        )
         return play(asked, configuration, memory, gpu.memory, steps)
 
 
@@ -105,10 +109,11 @@ class Budget(Witness):
 PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 
 
-def budget(model: Model, setup: Setup, rounding: int = 1) -> Budget:
+def budget(model: Model | Objective, setup: Setup, rounding: int = 1) -> Budget:
     """Predict the memory of one steady training step, in bytes.
 
     Args:
+        model: a Model, trained to say the next token; or an Objective, with another loss.
         rounding: round each tensor up to a multiple of so many bytes: 512 as CUDA's allocator does.
 
     Raises:
@@ -117,16 +122,27 @@ def budget(model: Model, setup: Setup, rounding: int = 1) -> Budget:
     """
     checks.whole("budget", "rounding", rounding, 1, 2**30)
     course = course_of(model, setup)
-    found = course.budget(model, setup, rounding)
+    found = course.budget(_model(model), setup, rounding)
     phases = {name: sum(live.values()) for name, live in found.moments.items()} | {"step": found.step}
     return Budget(
         model, setup, rounding, found.moments, found.parts | {"workspace": 0}, {name: phases[name] for name in PHASES},
-        found.peak, found.peak_at, course.host(model, setup),
+        found.peak, found.peak_at, course.host(_model(model), setup),
     )  # fmt: skip
 
 
-def course_of(model: Model, setup: Setup):
+def _model(model: Model | Objective) -> Model | Scorer:
+    """Whose dimensions the letters stand for."""
+    return model.trained if isinstance(model, Objective) else model
+
+
+def course_of(model: Model | Objective, setup: Setup):
     """The course of a step: its operations with formulas for sizes. Arguments and errors as for `budget`."""
+    if isinstance(model, Objective):
+        model.check(setup)
+        setup.check_model(model.model)
+        if unlike := not_derived(model.model, setup):
+            raise ValueError(unlike)
+        return align(model, setup)
     if not isinstance(model, Model):
         named = repr(model) if isinstance(model, str) else f"a {type(model).__name__}"
         instead = f"eb.model({model!r})" if isinstance(model, str) else "eb.dry_run and eb.derive take any model"
@@ -155,7 +171,7 @@ def not_derived(model: Model, setup: Setup) -> str | None:
 def _unrolled(model, setup, rounding):
     """(operations, part -> live bytes, phase -> place) of a whole step, block after block."""
     operations, course, marks = [("rest", "rest", "")], [], {"rest": 0}
-    for operation, live, turns in course_of(model, setup).unrolled(letters(model, setup), rounding):
+    for operation, live, turns in course_of(model, setup).unrolled(letters(_model(model), setup), rounding):
         if operation is not None and operation.name in MARKS:
             marks[operation.name] = len(course)
             operations.append((operation.name, operation.name, ""))

@@ -9,7 +9,12 @@ from . import checks, units
 from .allocator import Reserved, Settings, settings
 from .budget import Budget, budget, not_derived
 from .catalog import Described, Gpu, Model, gpus
+<<<<<<< HEAD
 from .headroom import CONFIGURATION, ROUNDING, Headroom, check_headroom, check_precision, find_gpu, takes
+=======
+from .headroom import CONFIGURATION, ROUNDING, Headroom, check_precision, find_gpu, takes
+from .objectives import Objective
+>>>>>>> e30d933 (theory: the steps of DPO, PPO and GRPO, and their dry run)
 from .plan import Rung, plan
 from .setup import LIMITS, OPTIMIZERS, Setup
 from .tables import Table
@@ -93,9 +98,9 @@ class Fit:
     def _bound(self):
         if self.vary == "gpus":
             return "no fewer are possible"
-        if not isinstance(self.model, Model):
+        if not isinstance(self.model, Model | Objective):
             return f"{self.model.name} was derived up to {self.vary} {self.value:,}"
-        if self.vary == "sequence" and self.value == self.model.positions:
+        if self.vary == "sequence" and self.value == _dimensions(self.model).positions:
             return f"{self.model.name} ends at {self.value:,} positions"
         return f"Setup.{self.vary} ends at {self.value:,}"
 
@@ -252,6 +257,7 @@ def fit(
     witness: Callable = budget,
     configuration: Settings | str = CONFIGURATION,
 ) -> Fit:
+<<<<<<< HEAD
     """As `own.fit`, of a `Model` or a `Derivation`."""
     checks.kind("fit", "setup", setup, Setup)
     check_headroom("fit", headroom)
@@ -261,6 +267,12 @@ def fit(
     further = getattr(model, "further", "")
     checks.one_of("fit", "vary", vary, [*VARY, *further])
     if hasattr(model, "cases"):
+=======
+    """As `own.fit`, of a `Model`, an `Objective` or a `Derivation`."""
+    configuration = settings(configuration) if isinstance(configuration, str) else configuration
+    checks.one_of("fit", "vary", vary, VARY)
+    if not isinstance(model, Model | Objective):
+>>>>>>> e30d933 (theory: the steps of DPO, PPO and GRPO, and their dry run)
         _check_derived(model, setup)
         witness = _at
     gpu = find_gpu(gpu)
@@ -292,7 +304,11 @@ def fit(
         value = _most(over, low, high)
         if setup.loss == "chunked":
             value = _beyond(over, value, low, high, 1024 * setup.loss_chunks)
+<<<<<<< HEAD
         elif vary == "sequence" and hasattr(model, "cases"):  # a longer one may have less to pad
+=======
+        elif vary == "sequence" and not isinstance(model, Model | Objective):  # a longer one may have less to pad
+>>>>>>> e30d933 (theory: the steps of DPO, PPO and GRPO, and their dry run)
             ahead = range(high if value is None else value + 1, min(high, (value or low) + _PADDED) + 1)
             value = max((v for v in ahead if over(v) <= 0), default=value)
         shown, after = low if value is None else value, None if value in (None, high) else value + 1
@@ -370,15 +386,26 @@ def _at(derivation, setup, rounding):
     return derivation.at(setup.batch, setup.sequence, rounding)
 
 
+def _dimensions(model):
+    """The model that an objective trains; a model itself."""
+    return model.model if isinstance(model, Objective) else model
+
+
 def _range(model, setup, vary):
     """The least and the most value of `vary` that the setup and the model allow."""
+<<<<<<< HEAD
     if hasattr(model, "cases"):
         if vary == "gpus":
             raise ValueError(
                 f"fit.vary: 'gpus' of a derivation of {model.name}, which is of {setup.gpus:,}; allowed: what it was derived from, a "
                 "config or a function that makes a module, of which each number is counted"
             )
+=======
+    if not isinstance(model, Model | Objective):
+        checks.one_of("fit", "vary", vary, ("batch", "sequence"))
+>>>>>>> e30d933 (theory: the steps of DPO, PPO and GRPO, and their dry run)
         return model.range(vary)
+    model = _dimensions(model)
     low, high = LIMITS[vary]
     if vary == "gpus" and setup.sharding == "none":
         return low, low  # each of them would hold everything

@@ -47,7 +47,8 @@ def weights(m) -> list[Weight]:
     """Every weight tensor of a model, in the order of the model; those of which there are none have `count` 0.
 
     Args:
-        m: a `Model`, or anything with its fields as numbers or expressions (conditions as 0 or 1).
+        m: a `Model`, or anything with its fields as numbers or expressions (conditions as 0 or 1); where it says `outputs`, its
+            head has so many rows, and not one for each word.
     """
     split, narrow = 1 - m.fused, 1 - m.latent
     queries, keys, head = m.heads * m.head_width, m.kv_heads * m.head_width, m.head_width
@@ -107,7 +108,7 @@ def weights(m) -> list[Weight]:
         *linear("mlp.router", m.experts, m.width, "mixture", m.has_experts, m.router_bias),
         *mlp("mlp.shared", m.expert_width, "mixture", m.shared_experts),
         *norm("norm", m.width, "last", m.final_norm),
-        Weight("head.weight", table, "last", 1 - tied),
+        Weight("head.weight", (getattr(m, "outputs", m.vocabulary), m.embedding_width), "last", 1 - tied),
         Weight("pooler.weight", (m.width, m.width), "last", m.pooler),
         Weight("pooler.bias", (m.width,), "last", m.pooler),
     ]  # fmt: skip

@@ -62,6 +62,12 @@ def _last_strides(matrix):
 
 #: What CUDA's kernel returns, where the one for tensors without data says another thing.
 ANSWERS = {aten._grouped_mm.default: _grouped_mm}
+# CUDA's log-sigmoid saves its input alone; the CPU's, which answers for tensors without data, a buffer besides
+# (`log_sigmoid_forward_cuda` in `native/Activation.cpp`).
+ANSWERS |= {
+    aten.log_sigmoid_forward.default: lambda x: (torch.empty_like(x), x.new_empty(0)),
+    aten.log_sigmoid_backward.default: lambda grad, x, buffer: torch.empty_like(x),
+}
 
 
 def _grouped_flops(a, b, *_, **__):

@@ -25,7 +25,10 @@ _IN_PLACE = {
     for overload in (getattr(packet, o) for o in packet.overloads())
 }
 #: What autograd asks for under a dispatch mode, and what it does without one, into zeros that it has just made.
-_INTO = {aten.index_put.default: aten.index_put_.default, aten.scatter.src: aten.scatter_.src}
+_INTO = {
+    aten.index_put.default: aten.index_put_.default, aten.scatter.src: aten.scatter_.src,
+    aten.scatter_add.default: aten.scatter_add_.default,
+}  # fmt: skip
 _ZEROS = {"new_zeros", "zeros", "zeros_like"}
 #: FSDP's own that write into tensors they are given; the CPU's make padded copies within, CUDA's do not.
 _COPIES = ("fsdp::chunk_cat", "fsdp::split_with_sizes_copy")
@@ -216,8 +219,9 @@ class Tracker(TorchDispatchMode):
             # Under a dispatch mode it dares not, and would ask for a third tensor that a real step never has.
             return args[0].add_(args[1])
         if in_backward and func in _INTO and self._is_new_zeros(args[0]):
-            # The backwards of indexing and of topk fill their zeros in place (`index_backward`, FunctionsManual.cpp;
-            # `value_selecting_reduction_backward`, ReduceOpsUtils.h), and dare not either.
+            # The backwards of indexing, of gather and of topk fill their zeros in place (`index_backward`, FunctionsManual.cpp;
+            # `gather_backward`, TensorAdvancedIndexing.cpp; `value_selecting_reduction_backward`, ReduceOpsUtils.h), and dare not
+            # either.
             return self.__torch_dispatch__(_INTO[func], types, args, kwargs)
         if func in _IN_PLACE and args[0][0].is_meta:
             return None  # nothing is allocated, and a check of hundreds of shapes would cost more than the rest

@@ -125,12 +125,18 @@ _COURSES: OrderedDict = OrderedDict()
 _MOST = 512
 
 
-def trace(model, setup) -> "Course":
-    """The course of a step; equal structures share it."""
+def trace(model, setup, make=None, *beside) -> "Course":
+    """The course of a step; equal structures share it.
+
+    Args:
+        make: makes it, where it is another than `Step`. beside: what decides its form besides.
+    """
     plan = Plan(model, setup)
-    key = structure(model, setup), plan.key
+    key = structure(model, setup), plan.key, beside
     if key not in _COURSES:
-        step = Step(model, setup, plan.segments, plan.chunks, plan.loops["batch"].turns, plan.loops["layer"].turns)
+        step = (make or Step)(
+            model, setup, plan.segments, plan.chunks, plan.loops["batch"].turns, plan.loops["layer"].turns
+        )
         rest, host = step.rest(), step.host()
         _COURSES[key] = Course(nested(stretched(step.run(), plan.loops), plan.loops), rest, host, setup.distributed)
         while len(_COURSES) > _MOST:

@@ -155,7 +155,7 @@ class Step:
                 tape.phase = "forward"
                 inputs = self._inputs()
                 with tape.casting():
-                    loss = self.network.forward(*inputs)
+                    loss = self.forward(*inputs)
                 tape.mark("after_forward")
                 tape.phase = "backward"
                 with tape.within(loss=True, owner="loss"):
@@ -173,6 +173,10 @@ class Step:
     def _inputs(self):
         tokens = new(self.tape, "tokens", self.batch, INT64)
         return tokens, new(self.tape, "targets", self.batch, INT64, part="loss")
+
+    def forward(self, *inputs):
+        """Inputs in, loss out."""
+        return self.network.forward(*inputs)
 
     def _backward(self, share):
         tape = self.tape
