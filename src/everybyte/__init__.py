@@ -14,6 +14,7 @@ Importing this loads neither torch nor sympy: what needs them is fetched when it
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from .alignment import Alignment, Rollout, align
 from .budget import Budget, budget
 from .catalog import Claim, Gpu, Model, claims, gpu, gpus, model, models
 from .fit import Fit
@@ -54,6 +55,7 @@ __all__ = sorted(
     [
         *_HOME,
         *_MODULES,
+        "Alignment",
         "Budget",
         "Claim",
         "Fit",
@@ -63,7 +65,9 @@ __all__ = sorted(
         "Model",
         "Objective",
         "Plan",
+        "Rollout",
         "Setup",
+        "align",
         "budget",
         "claims",
         "fit",

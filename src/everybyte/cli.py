@@ -9,9 +9,11 @@ from dataclasses import asdict, fields
 
 from . import Gpu, Model, checks, gpu, gpus, model, models, units
 from . import budget as predict
+from .alignment import MODELS, Rollout, align
 from .budget import not_derived
 from .fit import VARY
 from .headroom import ROUNDING, Headroom
+from .objectives import REFERENCES
 from .serving import CACHE_TYPES, CACHES, WEIGHTS
 from .setup import CHOICES, LIMITS, Lora, Setup
 from .tables import Table
@@ -104,6 +106,20 @@ def _options(arguments):
         ("page", int, "tokens in a page (default 16)"),
     ):
         serving.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS, metavar="VALUE", help=help)
+    aligning = command("align", _align, "DPO, PPO or GRPO: which models stand on each GPU, and the peak of the step")
+    aligning.add_argument("method", help=", ".join(MODELS))
+    _add_setup(aligning, rounding=False)
+    aligning.add_argument(
+        "--gpu", metavar="NAME", help="a name from `everybyte gpus`, or a size as 24GiB: whether it fits"
+    )
+    aligning.add_argument(
+        "--reference", metavar="WHEN", help=f"of dpo, when the reference runs: {', '.join(REFERENCES)} (default after)"
+    )
+    aligning.add_argument(
+        "--frozen", metavar="HOW", help="reference and reward model: whole, sharded or none (default whole)"
+    )
+    aligning.add_argument("--rollout", type=_rollout, metavar="TEXT",
+                          help="what generates beside the trainer: 'sequences=64 context=4096 weights=copy tensor_parallel=1 asleep=false'")  # fmt: skip
     measuring = command("measure", _measure, "measure it: the same step on this machine's GPU")
     _add_setup(measuring, rounding=False)
     recording = command("record", _record, "measure the labs' grid on this machine's GPU, and keep what it says")
@@ -244,6 +260,13 @@ def _kind(field):
     if field.name == "adapters":
         return _lora
     return str if field.default is None else type(field.default)
+
+
+def _rollout(text):
+    try:
+        return Rollout.read(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _lora(text):
@@ -457,6 +480,20 @@ def _serve(options):
     asked = {name: getattr(options, name) for name in names if hasattr(options, name)}
     found = serve(model(options.model), card, options.context, headroom=headroom, **asked)
     return found.as_dict(), found
+
+
+def _align(options):
+    subject, setup = _configuration(options)
+    found = align(
+        options.method,
+        subject,
+        setup,
+        options.gpu,
+        reference=options.reference,
+        frozen=options.frozen,
+        rollout=options.rollout,
+    )
+    return found.as_dict(), found.table()
 
 
 def _size(option, said):

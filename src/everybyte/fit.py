@@ -9,12 +9,8 @@ from . import checks, units
 from .allocator import Reserved, Settings, settings
 from .budget import Budget, budget, not_derived
 from .catalog import Described, Gpu, Model, gpus
-<<<<<<< HEAD
 from .headroom import CONFIGURATION, ROUNDING, Headroom, check_headroom, check_precision, find_gpu, takes
-=======
-from .headroom import CONFIGURATION, ROUNDING, Headroom, check_precision, find_gpu, takes
 from .objectives import Objective
->>>>>>> e30d933 (theory: the steps of DPO, PPO and GRPO, and their dry run)
 from .plan import Rung, plan
 from .setup import LIMITS, OPTIMIZERS, Setup
 from .tables import Table
@@ -257,8 +253,7 @@ def fit(
     witness: Callable = budget,
     configuration: Settings | str = CONFIGURATION,
 ) -> Fit:
-<<<<<<< HEAD
-    """As `own.fit`, of a `Model` or a `Derivation`."""
+    """As `own.fit`, of a `Model`, an `Objective` or a `Derivation`."""
     checks.kind("fit", "setup", setup, Setup)
     check_headroom("fit", headroom)
     if not isinstance(configuration, str):
@@ -267,12 +262,6 @@ def fit(
     further = getattr(model, "further", "")
     checks.one_of("fit", "vary", vary, [*VARY, *further])
     if hasattr(model, "cases"):
-=======
-    """As `own.fit`, of a `Model`, an `Objective` or a `Derivation`."""
-    configuration = settings(configuration) if isinstance(configuration, str) else configuration
-    checks.one_of("fit", "vary", vary, VARY)
-    if not isinstance(model, Model | Objective):
->>>>>>> e30d933 (theory: the steps of DPO, PPO and GRPO, and their dry run)
         _check_derived(model, setup)
         witness = _at
     gpu = find_gpu(gpu)
@@ -304,11 +293,7 @@ def fit(
         value = _most(over, low, high)
         if setup.loss == "chunked":
             value = _beyond(over, value, low, high, 1024 * setup.loss_chunks)
-<<<<<<< HEAD
         elif vary == "sequence" and hasattr(model, "cases"):  # a longer one may have less to pad
-=======
-        elif vary == "sequence" and not isinstance(model, Model | Objective):  # a longer one may have less to pad
->>>>>>> e30d933 (theory: the steps of DPO, PPO and GRPO, and their dry run)
             ahead = range(high if value is None else value + 1, min(high, (value or low) + _PADDED) + 1)
             value = max((v for v in ahead if over(v) <= 0), default=value)
         shown, after = low if value is None else value, None if value in (None, high) else value + 1
@@ -393,17 +378,12 @@ def _dimensions(model):
 
 def _range(model, setup, vary):
     """The least and the most value of `vary` that the setup and the model allow."""
-<<<<<<< HEAD
     if hasattr(model, "cases"):
         if vary == "gpus":
             raise ValueError(
                 f"fit.vary: 'gpus' of a derivation of {model.name}, which is of {setup.gpus:,}; allowed: what it was derived from, a "
                 "config or a function that makes a module, of which each number is counted"
             )
-=======
-    if not isinstance(model, Model | Objective):
-        checks.one_of("fit", "vary", vary, ("batch", "sequence"))
->>>>>>> e30d933 (theory: the steps of DPO, PPO and GRPO, and their dry run)
         return model.range(vary)
     model = _dimensions(model)
     low, high = LIMITS[vary]

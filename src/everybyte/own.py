@@ -34,16 +34,11 @@ def fit(
     leave: where it runs out, the value is the largest below at which it does not, and the next is one at which it does.
 
     Args:
-<<<<<<< HEAD
-        model: a `Model`; or a `Derivation`, or what `derive` takes: a Hugging Face config, a function that makes a module.
+        model: a `Model`, or an `Objective`; or a `Derivation`, or what `derive` takes: a Hugging Face config, a function that makes a
+            module.
         gpu: of the catalog, by name too; or its size, as "24 GiB". vary: a name in `VARY`, or a letter of a derivation's own: of
             that the largest size, by a proof that the peak grows with it. The gpus of a model of one's own are counted, by a dry
             run for each number that is tried, in seconds. headroom: what is kept free; by
-=======
-        model: a `Model`, or an `Objective`; or a `Derivation`, or what `derive` takes: a Hugging Face config, a function that makes a
-            module.
-        gpu: of the catalog, by name too; or its size, as "24 GiB". vary: a name in `VARY`. headroom: what is kept free; by
->>>>>>> e30d933 (theory: the steps of DPO, PPO and GRPO, and their dry run)
             default the GPU's own.
         batch: for `derive`, the arguments of a module of one's own. sizes: of its own letters, as R=224, those that do not vary.
         witness: what counts the bytes of a `Model`: called with model, setup and rounding. `eb.dry_run` takes models whose
@@ -54,13 +49,9 @@ def fit(
         ValueError: an unknown GPU, setting or `vary`; a setup that does not fit the model, or a GPU without its data types; a model
             whose step the witness does not know.
     """
-<<<<<<< HEAD
-    if sizes and isinstance(model, Model):
+    if sizes and isinstance(model, Model | Objective):
         raise ValueError(f"fit: {next(iter(sizes))!r} with a Model; allowed: letters of a model of one's own")
-    if not isinstance(model, Model) and not hasattr(model, "at"):
-=======
     if not isinstance(model, Model | Objective) and not hasattr(model, "at"):
->>>>>>> e30d933 (theory: the steps of DPO, PPO and GRPO, and their dry run)
         from .deriving import derive
         from .deriving.planning import Counting
 

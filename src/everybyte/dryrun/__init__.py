@@ -55,10 +55,9 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
             cannot run on tensors without data. What a module itself raises says in a note where it was.
     """
     checks.whole("dry_run", "rounding", rounding, 1, 2**30)
-<<<<<<< HEAD
     checks.kind("dry_run", "setup", setup, Setup)
     try:
-        return replace(count(workload(model, setup, batch), Tracker(), rank), rounding=rounding)
+        return replace(count(_work(model, setup, batch), Tracker(), rank), rounding=rounding)
     except RuntimeError as error:
         if "overflow" not in str(error):
             raise
@@ -67,20 +66,19 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
             f"dry_run.setup: batch {setup.batch} and sequence {setup.sequence} make a tensor of 2**63 bytes or more ({said}); "
             "allowed: less, on which PyTorch can compute"
         ) from error
-=======
-    work = workload(model, setup, batch) if not isinstance(model, Objective) else _of_objective(model, setup, batch)
-    return replace(count(work, Tracker(), rank), rounding=rounding)
 
 
-def _of_objective(objective, setup, batch):
-    from .alignment import workload
+def _work(model, setup, batch):
+    """What is run, made ready."""
+    if not isinstance(model, Objective):
+        return workload(model, setup, batch)
+    from .alignment import workload as aligning
 
     if batch is not None:
         raise ValueError(
-            f"dry_run.batch: a {type(batch).__name__} with {objective.name}; allowed: None, since setup says the batch"
+            f"dry_run.batch: a {type(batch).__name__} with {model.name}; allowed: None, since setup says the batch"
         )
-    return workload(objective, setup)
->>>>>>> e30d933 (theory: the steps of DPO, PPO and GRPO, and their dry run)
+    return aligning(model, setup)
 
 
 def count(work: Workload, tracker: Tracker, rank: int = 0) -> Trace:

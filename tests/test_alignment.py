@@ -1,0 +1,197 @@
+"""Which models stand on each GPU, and what they hold: against the dry run, arithmetic, and an inference engine's own rule."""
+
+import json
+
+import pytest
+
+import everybyte as eb
+from everybyte.cli import main
+from everybyte.objectives import Scorer
+
+QWEN = eb.model("qwen2.5-7b")
+P = 7_615_616_512
+SCORER = P - 152_064 * 3584 + 3584  # a row in place of the output head
+SMALL = QWEN.replace(
+    name="small qwen",
+    layers=4,
+    width=64,
+    heads=4,
+    kv_heads=2,
+    head_width=16,
+    ffn_width=96,
+    vocabulary=1000,
+    positions=64,
+)
+SETUP = eb.Setup(batch=1, sequence=2048, precision="bf16-master", checkpointing="full")
+TINY = eb.Setup(batch=2, sequence=32, precision="bf16-mixed")
+
+
+def summed(parts):
+    return sum(sum(one.values()) for one in parts.values())
+
+
+def test_ppo_of_qwen_is_four_models():
+    found = eb.align("ppo", QWEN, SETUP)
+    assert found.bytes_per_parameter == {"policy": 16, "value model": 16, "reference": 2, "reward model": 2}
+    assert found.rule == 36 * P and eb.units.gib(found.rule, 1) == "255.3 GiB"
+    assert {name: sum(parts.values()) for name, parts in found.held.items()} == {
+        "policy": 16 * P, "value model": 16 * SCORER, "reference": 2 * P, "reward model": 2 * SCORER,
+    }  # fmt: skip
+    assert found.generating is None and found.fits is None
+
+
+def test_grpo_and_dpo_are_two():
+    for method in ("grpo", "dpo"):
+        found = eb.align(method, QWEN, SETUP)
+        assert found.rule == 18 * P and eb.units.gib(found.rule, 1) == "127.7 GiB"
+        assert summed(found.held) == 18 * P
+
+
+def test_a_scorer_has_one_row_for_a_head():
+    assert Scorer(QWEN).parameters == SCORER
+    gpt2 = eb.model("gpt2")  # whose head is its table
+    assert Scorer(gpt2).parameters == int(gpt2.parameters) + 768
+
+
+@pytest.mark.parametrize("method", ["ppo", "grpo", "dpo"])
+def test_the_peak_is_the_step_and_what_stands_beside(method):
+    found = eb.align(method, SMALL, TINY)
+    assert summed(found.parts) == found.peak
+    others = {name: parts for name, parts in found.held.items() if name not in ("policy", "value model")}
+    beside = sum(summed({name: parts}) for name, parts in others.items()) if method != "dpo" else 0
+    if method == "ppo":
+        value = eb.dry_run(eb.Objective(SMALL, "value"), TINY).phases["rest"]
+        assert found.learning == "policy"
+        beside += value
+    assert found.peak == eb.dry_run(eb.Objective(SMALL, method), TINY).peak + beside
+
+
+def test_a_tied_models_value_model_may_take_most():
+    """In the optimizer's step, whose temporaries are as large as what it moves: there a row is more than none."""
+    found = eb.align("ppo", eb.model("gpt2"), eb.Setup(batch=1, sequence=64, precision="bf16-master"))
+    assert found.peak_at == "optimizer step" and found.learning == "value model"
+    policy = eb.dry_run(eb.Objective(eb.model("gpt2"), "value"), found.setup)
+    assert found.steps["value model"].peak == policy.peak > found.steps["policy"].peak
+
+
+def test_frozen_models_whole_divided_or_elsewhere():
+    setup = SETUP.replace(gpus=8, sharding="zero3")
+    whole = eb.align("grpo", QWEN, setup)
+    divided = eb.align("grpo", QWEN, setup, frozen="sharded")
+    none = eb.align("grpo", QWEN, setup, frozen="none")
+    assert whole.peak - none.peak == 2 * P
+    assert divided.peak - none.peak == 2 * P // 8  # all of its rows divide by 8
+    assert none.peak == eb.budget(eb.Objective(QWEN, "grpo"), setup).peak
+    pairs = eb.align("dpo", QWEN, setup, reference="before")
+    scored = eb.align("dpo", QWEN, setup, reference="before", frozen="sharded")
+    assert scored.peak - pairs.peak == 2 * P // 8
+
+
+def test_a_frozen_model_with_odd_rows_is_divided_as_fsdp_does():
+    odd = SMALL.replace(vocabulary=1001, ffn_width=98)
+    setup = TINY.replace(gpus=4, sharding="zero3", precision="bf16")
+    found = eb.align("grpo", odd, setup, frozen="sharded")
+    assert found.held["reference"]["parameters"] == eb.dry_run(odd, setup.replace(batch=1)).parts["parameters"]
+
+
+def test_adapters_share_the_reference():
+    setup = TINY.replace(adapters=eb.Lora(rank=4))
+    for method in ("dpo", "grpo"):
+        found = eb.align(method, SMALL, setup)
+        assert found.held["reference"] == {"parameters": 0}
+        assert summed(found.parts) == found.peak == eb.budget(eb.Objective(SMALL, method), setup).peak
+    with pytest.raises(ValueError, match="Setup.adapters: .* has not so many bytes for each parameter"):
+        found.rule  # noqa: B018
+
+
+def test_a_rollout_has_weights_and_a_cache():
+    rollout = eb.Rollout(sequences=16, context=8192)
+    assert rollout.token(QWEN) == 57_344
+    assert rollout.held(QWEN) == {"parameters": 2 * P, "cache": 16 * 8192 * 57_344}
+    awake, asleep = (
+        eb.align("grpo", QWEN, SETUP, "h200", rollout=eb.Rollout(sequences=16, context=8192, asleep=a))
+        for a in (False, True)
+    )
+    beside = sum(rollout.held(QWEN).values())
+    assert awake.peak - asleep.peak == beside
+    assert awake.generating == asleep.generating == 14 * P + 2 * P + beside  # between steps no gradients
+    shared = eb.align("grpo", QWEN, SETUP, rollout=eb.Rollout(sequences=16, context=8192, weights="shared"))
+    assert awake.generating - shared.generating == 2 * P
+    assert not awake.fits
+
+
+def test_a_rollout_divided_by_heads_has_norms_whole():
+    whole, quarter = (eb.Rollout(sequences=4, context=64, tensor_parallel=n).held(QWEN) for n in (1, 4))
+    norms = 2 * (2 * 28 + 1) * 3584
+    assert quarter["parameters"] == (whole["parameters"] - norms) // 4 + norms
+    assert quarter["cache"] == whole["cache"] // 4
+
+
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (lambda: eb.align("kto", QWEN, SETUP), "align.method: 'kto' is unknown; allowed: dpo, ppo, grpo"),
+        (lambda: eb.align("value", QWEN, SETUP), "align.method: 'value' is unknown"),
+        (lambda: eb.align("ppo", QWEN, {}), "align.setup: {}; allowed: a Setup"),
+        (lambda: eb.align("dpo", QWEN, SETUP, rollout=eb.Rollout(sequences=1, context=1)), "align.rollout: dpo"),
+        (lambda: eb.align("grpo", QWEN, SETUP, rollout=4), "align.rollout: 4; allowed: a Rollout"),
+        (lambda: eb.align("grpo", QWEN, SETUP, frozen="sharded"), "align.frozen: 'sharded' needs sharding"),
+        (lambda: eb.align("dpo", QWEN, SETUP, frozen="none"), "align.frozen: 'none' with a reference in the step"),
+        (lambda: eb.align("ppo", QWEN, SETUP.replace(adapters=eb.Lora(dtype="bf16"))), "Setup.adapters: .* with ppo"),
+        (lambda: eb.align("grpo", QWEN, SETUP.replace(gpus=2, sharding="zero3", offload="cpu")), "Setup.offload: 'cpu' with grpo"),
+        (lambda: eb.align("ppo", eb.model("gpt2"), TINY.replace(attention="eager")), "Setup.attention: 'eager' with ppo"),
+        (lambda: eb.align("ppo", QWEN, SETUP, "t4"), "Setup.precision: 'bf16-master' on t4"),
+        (lambda: eb.align("ppo", QWEN, SETUP, "h100"), "fit.gpu: 'h100' is unknown"),
+        (lambda: eb.Rollout(sequences=0, context=1), "Rollout.sequences: 0 is not a whole number"),
+        (lambda: eb.Rollout(sequences=1, context=1, weights="none"), "Rollout.weights: 'none' is unknown"),
+        (lambda: eb.Rollout(sequences=1, context=1, weights="shared", tensor_parallel=2), "Rollout.tensor_parallel: 2 with the"),
+        (lambda: eb.Rollout(sequences=1, context=1, tensor_parallel=8).token(QWEN), "Rollout.tensor_parallel: 8 does not divide kv_heads 4"),
+        (lambda: eb.Rollout(sequences=1, context=2000).token(eb.model("gpt2")), "Rollout.context: 2000 is more than the 1024 positions"),
+        (lambda: eb.Rollout(sequences=1, context=1).token(eb.model("deepseek-v3")), "Rollout.model: deepseek-v3 keeps compressed keys"),
+        (lambda: eb.Rollout(sequences=1, context=1, tensor_parallel=2).token(eb.model("gpt2")), "Rollout.tensor_parallel: 2 with gpt2"),
+        (lambda: eb.Rollout.read("context=1"), "Rollout.sequences: missing"),
+        (lambda: eb.Rollout.read("sequence=1"), "Rollout.field: 'sequence' is unknown; did you mean 'sequences'"),
+    ],
+    ids=lambda value: None if callable(value) else value.split(":")[0],
+)  # fmt: skip
+def test_bad_input_is_named(make, said):
+    with pytest.raises(ValueError, match=said.replace("{}", r"\{\}")):
+        make()
+
+
+def test_how_it_shows():
+    found = eb.align("dpo", SMALL, TINY, eb.Gpu(memory="2 GiB"))
+    peak = eb.dry_run(eb.Objective(SMALL, "dpo"), TINY).peak
+    assert repr(found) == (
+        f"Alignment(small qwen, dpo: peak {eb.units.text(peak)}, {peak:,} B, in the policy's loss forward; fits GPU of 2.00 GiB)"
+    )
+    table = found.table()
+    assert table.rows[-1][-1] == peak and table.rows[1][0] == "reference"
+    assert "small qwen, dpo" in found._repr_html_()
+    assert found.states().rows[-1][-1] == summed(found.held)
+    named = eb.align("dpo", SMALL.replace(name="<b>"), TINY)
+    assert "<b>" not in named._repr_html_()
+
+
+def test_the_command(capsys):
+    words = "align grpo qwen2.5-7b --batch 1 --sequence 2048 --precision bf16-master --checkpointing full --gpus 8 --sharding zero3"
+    more = [
+        "--frozen",
+        "sharded",
+        "--gpu",
+        "h100-80gb",
+        "--rollout",
+        "sequences=64 context=8192 tensor_parallel=4 asleep=true",
+    ]
+    assert main([*words.split(), *more, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    expected = eb.align(
+        "grpo", QWEN, SETUP.replace(gpus=8, sharding="zero3"), "h100-80gb", frozen="sharded",
+        rollout=eb.Rollout(sequences=64, context=8192, tensor_parallel=4, asleep=True),
+    )  # fmt: skip
+    assert said == json.loads(json.dumps(expected.as_dict()))
+    assert said["peak"] == summed(said["parts"]) and said["fits"] is True
+    assert main([*words.split(), "--rollout", "sequences=x context=1"]) == 2
+    assert "Rollout.sequences: 'x' is not a whole number" in capsys.readouterr().err
+    assert main(words.split()) == 0
+    assert "reference" in capsys.readouterr().out
