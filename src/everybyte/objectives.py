@@ -36,7 +36,8 @@ class Scorer:
     @property
     def parameters(self) -> int:
         """How many it has."""
-        return sum(int(w.count) * int(w.numbers) * layers(self)[w.group] for w in weights(self))
+        times: dict = layers(self)
+        return sum(w.numbers * w.count * times[w.group] for w in weights(self))
 
     def __getattr__(self, name):
         if name.startswith("__"):

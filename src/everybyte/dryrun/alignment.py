@@ -1,9 +1,13 @@
 """The book's reference models with the losses of alignment: DPO's, PPO's two, GRPO's, as their papers and trainers write them."""
 
+from collections.abc import Callable
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..catalog import Model
 from ..objectives import Objective
 from ..reference import FAMILIES
 from ..reference.step import DTYPES
@@ -89,7 +93,7 @@ class WithReference(nn.Module):
 
     def __init__(self, objective: Objective, setup: Setup):
         super().__init__()
-        build = FAMILIES[objective.model.family]
+        build: Callable = FAMILIES[cast(str, objective.model.family)]
         self.first, self.reference = objective.reference == "first", None
         self.policy = build(objective.model, setup)
         self.policy.loss = TokenLogProbabilities()
@@ -137,14 +141,15 @@ def workload(objective: Objective, setup: Setup) -> Workload:
         if in_step:
             return WithReference(objective, setup)
         model, value = objective.model, objective.method == "value"
-        module = FAMILIES[model.family](model.replace(tied=False) if value else model, setup)
+        build: Callable = FAMILIES[cast(str, model.family)]
+        module = build(model.replace(tied=False) if value else model, setup)
         if value:
             module.head = nn.Linear(model.width, 1, bias=False)
         module.loss = {"dpo": Preference, "value": Values}.get(objective.method, Surrogate)()
         return module
 
     return Workload(
-        make, lambda: _batch(objective, setup, in_step), lambda batch: [_targets(batch)], _call, setup, objective
+        make, lambda: _batch(objective, setup, in_step), lambda batch: [_targets(batch)], _call, setup, cast(Model, objective)
     )
 
 
