@@ -149,7 +149,12 @@ def workload(objective: Objective, setup: Setup) -> Workload:
         return module
 
     return Workload(
-        make, lambda: _batch(objective, setup, in_step), lambda batch: [_targets(batch)], _call, setup, cast(Model, objective)
+        make,
+        lambda: _batch(objective, setup, in_step),
+        lambda batch: [_targets(batch)],
+        _call,
+        setup,
+        cast(Model, objective),
     )
 
 
