@@ -287,10 +287,10 @@ def _times() -> Iterator[tuple[Model, dict, dict]]:
         yield gpt2_for(Setup(**setup)), setup, {}
     for larger in (medium, large):
         yield larger, mixed, {}
-    for setup in [*list(WAYS.values())[1:], *SMALLER.values()]:
-        yield gpt2, _said(setup), {}
-    for setup in WAYS.values():
-        yield model("llama-3.2-1b"), _said(setup.replace(batch=4, checkpointing="full")), {}
+    for way in [*list(WAYS.values())[1:], *SMALLER.values()]:
+        yield gpt2, _said(way), {}
+    for way in WAYS.values():
+        yield model("llama-3.2-1b"), _said(way.replace(batch=4, checkpointing="full")), {}
 
 
 def _allocator() -> Iterator[tuple[Model, dict, dict]]:

@@ -187,7 +187,7 @@ def trainings(
     for seed in seeds:
         seeded = {name: replace(one, seed=seed) for name, one in recipes.items()}
         if live:
-            each = {name: {"recipe": one.as_dict()} for name, one in seeded.items()}
+            each: dict[str, dict] = {name: {"recipe": one.as_dict()} for name, one in seeded.items()}
             some = _measured(steps, device, timeout, {"points": 0, "warm_up": 1, "tf32": tf32}, each)
         else:
             each = {name: {"recipe": str(one)} for name, one in seeded.items()}

@@ -108,11 +108,11 @@ class Exercise:
         try:
             kind, text = self._judge_expression(answer) if self.accepts == "expression" else self._judge_number(answer)
         except (ValueError, RecursionError) as error:
-            error = "this expression is nested too deep" if isinstance(error, RecursionError) else error
+            why = "this expression is nested too deep" if isinstance(error, RecursionError) else str(error)
             return Callout(
                 "unreadable",
                 f"{self.id} could not be read",
-                f"{_sentence(shorten(str(error), 200))} It takes {self.wanted}.",
+                f"{_sentence(shorten(why, 200))} It takes {self.wanted}.",
             )
         head = {"right": "right", "wrong": "not yet", "unreadable": "not proved"}[kind]
         return Callout(kind, f"{self.id} {head}", text)
