@@ -31,7 +31,6 @@ EXERCISES = [
             "that is one of Adam's two states": lambda: _states(_LORA) / 2,
             "that is full fine-tuning's": lambda: _states(_FULL),
             "these are the adapters' own bytes, with gradients and states": lambda: 2 * _states(_LORA),
-            "that is rank 8": lambda: _states(_LORA.replace(adapters=Lora(8, base="bf16"))),
         },
         hints=(
             "A target of n inputs and m outputs has r (n + m) numbers; GPT-2's block has four targets.",
