@@ -232,3 +232,11 @@ def test_peaks_take_whole_numbers_alone(batch):
 def test_peaks_refuse_by_name(field, given):
     with pytest.raises(ValueError, match=rf"peaks\.{field}"):
         peaks(MODEL, *given)
+
+
+def test_ddp_s_buckets_are_rounded_one_by_one_wherever_a_step_is_read():
+    """In the peak, in the timeline and over arrays; each bucket is a tensor of its own."""
+    model, setup, _ = grid.everything(310)
+    found = eb.budget(model, setup, 38)
+    assert eb.dry_run(model, setup, 38).peak == found.peak == max(found.live)
+    assert peaks(model, setup, [setup.batch], [setup.sequence], 38)[0].tolist() == [found.peak]

@@ -171,7 +171,7 @@ def not_derived(model: Model, setup: Setup) -> str | None:
 def _unrolled(model, setup, rounding):
     """(operations, part -> live bytes, phase -> place) of a whole step, block after block."""
     operations, course, marks = [("rest", "rest", "")], [], {"rest": 0}
-    for operation, live, turns in course_of(model, setup).unrolled(letters(_model(model), setup), rounding):
+    for operation, live, turns in course_of(model, setup).unrolled(letters(_model(model), setup, rounding), rounding):
         if operation is not None and operation.name in MARKS:
             marks[operation.name] = len(course)
             operations.append((operation.name, operation.name, ""))
@@ -230,5 +230,5 @@ def _peaks(model, setup, batch, sequence, rounding):
         course = course_of(model, largest)
     exact = "int64" if course.budget(model, largest, rounding).peak < 2**62 else object
     values = {"B": batch.astype(exact), "S": sequence.astype(exact)}
-    peak, peak_at = course.peaks(letters(model, setup) | values, rounding)
+    peak, peak_at = course.peaks(letters(model, setup, rounding) | values, rounding)
     return peak, peak_at
