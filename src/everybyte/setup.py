@@ -496,7 +496,7 @@ class Setup:
 
     def replace(self, **changes) -> "Setup":
         """A copy with some fields changed, checked again. The optimizer's usual implementation becomes the other's usual one."""
-        if changes.get("optimizer") in OPTIMIZERS and self.optimizer_impl == OPTIMIZERS[self.optimizer].impls[0]:
+        if changes.get("optimizer") in list(OPTIMIZERS) and self.optimizer_impl == OPTIMIZERS[self.optimizer].impls[0]:
             changes = {"optimizer_impl": None} | changes
         return replace(self, **changes)
 

@@ -300,3 +300,9 @@ def test_another_optimizer_brings_its_usual_implementation():
             eb.Setup(**changes)
     with pytest.raises(ValueError, match=r"^Setup\.optimizer_impl: 'fused'"):
         eb.Setup(optimizer_impl="fused").replace(optimizer="lion")
+
+
+@pytest.mark.parametrize("value", [[], {}, None, 8])
+def test_a_replaced_optimizer_that_is_none_is_named(value):
+    with pytest.raises(ValueError, match="Setup.optimizer"):
+        eb.Setup().replace(optimizer=value)

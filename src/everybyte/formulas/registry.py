@@ -1,5 +1,6 @@
 """The registry: every formula of the book, by name."""
 
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -49,6 +50,17 @@ def _with_numbers(expr, values) -> str:
 
 def _digits(value: int) -> str:
     return f"{value:,}".replace(",", "{,}")
+
+
+def _array(owner, name, value):
+    import numpy
+
+    try:
+        return numpy.asarray(value)
+    except ValueError:
+        raise ValueError(
+            f"{owner}.{name}: {reprlib.repr(value)} is ragged; allowed: numbers in rows of one length"
+        ) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +155,7 @@ class Formula:
         import numpy
 
         self._need(values)
-        given = {e.name: numpy.asarray(values[e.name]) for e in self.symbols}
+        given = {e.name: _array(f"formula {self.name}", e.name, values[e.name]) for e in self.symbols}
         if any(array.dtype.kind == "f" for array in given.values()):  # whose result is no whole number either
             return self._numpy(**given)[0]
         given = {name: checks.whole_numbers(f"formula {self.name}", name, array) for name, array in given.items()}
