@@ -152,7 +152,6 @@ class Formula:
 
         From 2**63 on the array's numbers are Python's; so are those of an array whose computation meets such numbers.
         """
-        import numpy
 
         self._need(values)
         given = {e.name: _array(f"formula {self.name}", e.name, values[e.name]) for e in self.symbols}
