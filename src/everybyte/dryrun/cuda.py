@@ -303,7 +303,9 @@ class Autocast(_Mode):
         return self.run(func, args, kwargs)
 
     def _cast(self, args, kwargs, cast: Callable):
-        return tree_map(cast, args), tree_map(cast, kwargs)
+        """The last argument first: `cached_cast(...)` of each is an argument of one call, which GCC's code evaluates from the right."""
+        named = {name: tree_map(cast, kwargs[name]) for name in reversed(kwargs)}
+        return tuple(reversed([tree_map(cast, value) for value in reversed(args)])), named
 
     def _lower(self, value):
         if not _is_32_bit(value):

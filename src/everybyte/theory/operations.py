@@ -2,7 +2,8 @@
 
 An operation takes tensors and gives a tensor. Its backward is a function of (node, gradients) that gives the gradients of
 its inputs; what it reads it saved (`tools/autograd/derivatives.yaml` says which and in which order). Under autocast
-(`aten/src/ATen/autocast_mode.h`) an operation casts its inputs first: its list is named where it applies.
+(`aten/src/ATen/autocast_mode.h`) an operation casts its inputs first, the last one first: the casts are arguments of one call,
+and GCC, which PyTorch's wheels for Linux are built with, evaluates those from the right. Its list is named where it applies.
 """
 
 from ..catalog.weights import NF4_BLOCK
@@ -232,8 +233,9 @@ def masked(x, mask, title):
 
 def layer_norm(x, weight, bias, title):
     """Saves its input, and each token's mean and inverse deviation in fp32."""
+    bias = None if bias is None else raised(bias, f"{title} bias cast")
+    weight = raised(weight, f"{title} weight cast")
     wide = raised(x, f"{title} input cast")
-    weight, bias = raised(weight, f"{title} weight cast"), None if bias is None else raised(bias, f"{title} bias cast")
     inputs = [wide, weight, bias]
     rows, saved = (*x.shape[:-1], 1), save(x.tape, inputs, wide, weight, *[bias] * (bias is not None))
     out, mean, deviation = several(x.tape, title, (x.shape, wide.type), (rows, FP32), (rows, FP32))
@@ -251,7 +253,8 @@ def layer_norm(x, weight, bias, title):
 
 def rms_norm(x, weight, title):
     """Saves its input, and the inverse root of each token's mean square in fp32."""
-    wide, weight = raised(x, f"{title} input cast"), raised(weight, f"{title} weight cast")
+    weight = raised(weight, f"{title} weight cast")
+    wide = raised(x, f"{title} input cast")
     deviation = new(x.tape, f"{title} statistics", (*x.shape[:-1], 1), FP32)
     saved = save(x.tape, [wide, weight], wide, weight, deviation)
     out = _like(title, wide)
@@ -294,10 +297,10 @@ def linear(x, weight, bias, title):
     Source: `native/Linear.cpp`; `addmm` and `mm` in derivatives.yaml, whose gradients run in the order of their names.
     """
     tape = x.tape
-    low = lowered(x, f"{title} input cast")
-    weight = lowered_weight(weight, f"{title} weight cast")
     if bias is not None:
         bias = lowered_weight(bias, f"{title} bias cast")
+    weight = lowered_weight(weight, f"{title} weight cast")
+    low = lowered(x, f"{title} input cast")
     *leading, inputs = x.shape
     rows, outputs, kind, biased = product(leading), weight.shape[0], low.type, bias is not None
     turned = None if biased else transpose(weight, 0, 1)  # the view made last has its gradient first
@@ -379,7 +382,7 @@ def matmul(x, y, title, names, dtype=None):
     `names`: of the operands, for what is copied and for their gradients.
     """
     tape, batch = x.tape, product(x.shape[:2])
-    low_x, low_y = lowered(x, f"{names[0]} cast"), lowered(y, f"{names[1]} cast")
+    low_y, low_x = lowered(y, f"{names[1]} cast"), lowered(x, f"{names[0]} cast")
     x3 = reshape(low_x, (batch, *x.shape[2:]), names[0])
     y3 = reshape(low_y, (batch, *y.shape[2:]), names[1])
     to_x, to_y = wants_gradient(tape, x3), wants_gradient(tape, y3)
@@ -464,7 +467,7 @@ def scaled_dot_product_attention(q, k, v, probability=0.0):
     the scores in fp32. Source: `native/transformers/cuda/sdp_utils.cpp`, `native/transformers/attention.cpp`.
     """
     tape = q.tape
-    q, k, v = (lowered(x, f"{n} cast") for n, x in zip("qkv", (q, k, v), strict=True))
+    v, k, q = (lowered(x, f"{n} cast") for n, x in zip("vkq", (v, k, q), strict=True))
     if q.type.name in BITS16:
         return _flash(tape, q, k, v)
     if q.shape[-1] % 4 or q.shape[1] != k.shape[1]:
