@@ -4,32 +4,12 @@ from pathlib import Path
 
 import histories
 import pytest
+from histories import blocks, stood
 
 from everybyte.allocator import replay
 
 KEPT = sorted(Path(__file__).with_name("histories").glob("*.json.gz"))
 NAMES = [path.name.removesuffix(".json.gz") for path in KEPT]
-
-
-def blocks(allocator):
-    """(address, bytes, bytes asked for or None where it is free) of each block with memory behind it."""
-    found = []
-    for block in allocator.segments.values():
-        while block is not None:
-            if block.mapped:
-                found.append((block.address, block.size, None if block.state == "free" else block.requested))
-            block = block.after
-    return sorted(found)
-
-
-def stood(history):
-    """The same, as the snapshot at the end of a history has it."""
-    found = []
-    for address, _, inside in history["segments"]:
-        for size, asked, state in inside:
-            found.append((address, size, None if state == "inactive" else asked))
-            address += size
-    return sorted(found)
 
 
 @pytest.fixture(params=KEPT, ids=NAMES)
@@ -83,6 +63,12 @@ def test_a_history_with_one_other_size_is_found_out():
 def test_other_settings_decide_otherwise():
     plain = histories.unpack(KEPT[NAMES.index("rounded")])
     assert replay(plain["events"], "", plain["total"]).wrong is not None
+
+
+def test_steps_of_the_labs_grid_are_decided_alike(here):
+    """`tools/histories.py replayed 200` looks at so many."""
+    kinds, wrong = histories.replayed(2)
+    assert kinds["steps"] == 2 and kinds["decisions"] > 1000 and kinds["expandable segments"] == 1 and not wrong
 
 
 def test_a_new_history_is_decided_alike(here, tmp_path):
