@@ -123,6 +123,7 @@ def facts():
         "forward_kept": phase("after_forward") - phase("rest"), "cache_token": CACHE, "cache_all": T * CACHE,
         "cache_llama": 2 * 32 * 8 * 128 * 2, "cache_llama_heads": 2 * 32 * 32 * 128 * 2, "inference": 2 * P + T * CACHE,
         "latent_token": 61 * (512 + 64) * 2, "latent_heads": 61 * 128 * (192 + 128) * 2, "page_tokens": 16, "page": 16 * CACHE,
+        "states_trained": 16 * P, "ppo_models": 36 * P, "grpo_models": 18 * P,
         "page_waste": 15 * CACHE, "positions": 1024, "cache_longest": 1024 * CACHE,
         # Three tensors of the MLP's inner width and four of the model's, the token itself; the angles' cosine and sine, the position.
         "prefill_token": 2 * (3 * 18_944 + 4 * 3584) + 8 + 2 * 2 * 128 + 8, "prefill_cache": 57_344,

@@ -225,6 +225,13 @@ def _heads(m):
     return m.layers * m.heads * (m.head_width + m.value_width) * 2
 
 
+def _trained(case):
+    """What a model takes that trains in 16 bits with fp32 copies, without activations."""
+    return formula("zero.states").at(
+        case.model, case.having(precision="bf16-master", optimizer="adamw", sharding="none")
+    )
+
+
 def _prefilled(m):
     """Bytes of activations that one token more adds to the largest moment of a prefill."""
     found = (
@@ -437,6 +444,9 @@ NUMBERS = {
     "large_loading": ("bytes", lambda c: 3 * weight_bytes(model("llama-3.1-70b"))),
     "large_copies": ("bytes", lambda c: c.gpus * weight_bytes(model("llama-3.1-70b"))),
     "large_share": ("bytes", lambda c: weight_bytes(model("llama-3.1-70b")) // c.gpus),
+    "states_trained": ("bytes", lambda c: _trained(c)),
+    "ppo_models": ("bytes", lambda c: 2 * _trained(c) + 2 * weight_bytes(c.model)),
+    "grpo_models": ("bytes", lambda c: _trained(c) + weight_bytes(c.model)),
     "inference": ("bytes", lambda c: c.at("weights", precision="bf16") + c.one.batch * c.one.sequence * c.cache()),
     "training_times": (
         "number",
