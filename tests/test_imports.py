@@ -55,7 +55,7 @@ MAY = {
     "theory": STATED | {"allocator"},
     "formulas": STATED | {"theory"},
     "budget": STATED | {"theory", "allocator"},
-    "alignment": STATED | {"theory", "budget", "headroom"},
+    "alignment": STATED | {"theory", "budget", "headroom", "serving"},
     "allocator": GROUND,
     "leaking": GROUND,
     "monitoring": STATED | {"leaking", "evidence", "diagnosis", "draw"},

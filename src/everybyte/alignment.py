@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, final, get_args
+from typing import Literal, final, get_args
 
 from . import checks, units
 from .budget import Budget, budget
@@ -10,6 +10,7 @@ from .catalog import Gpu, Model
 from .catalog.weights import layers, weights
 from .headroom import Headroom, check_precision, find_gpu
 from .objectives import Objective, Reference, Scorer
+from .serving import cache_bytes
 from .setup import DTYPE_BYTES, OPTIMIZERS, Setup
 from .tables import Table
 from .theory.sharding import share
@@ -64,13 +65,8 @@ class Rollout:
     @classmethod
     def read(cls, text: str) -> "Rollout":
         """From a command's text: `sequences=64 context=4096 asleep=true`, each left out at its default."""
-        said: dict[str, Any] = {}
-        for word in text.replace(";", " ").split():
-            name, found, value = word.partition("=")
-            checks.one_of("Rollout", "field", name, [f.name for f in fields(cls)])
-            if not found or not value:
-                raise ValueError(f"Rollout.{name}: {word!r} has no value; allowed: {name}=VALUE")
-            said[name] = int(value) if value.isdigit() else {"true": True, "false": False}.get(value, value)
+        said = checks.words("Rollout", text, [f.name for f in fields(cls)])
+        said = {name: {"true": True, "false": False}.get(value, value) for name, value in said.items()}
         for name in ("sequences", "context"):
             if name not in said:
                 raise ValueError(f"Rollout.{name}: missing in {text!r}; allowed: {name}=N")
@@ -79,7 +75,7 @@ class Rollout:
     def token(self, model: Model) -> int:
         """Bytes of keys and values of one token in 16 bits, on one GPU. Raises ValueError where heads do not divide so."""
         self._check(model)
-        return 2 * model.layers * (model.kv_heads // self.tensor_parallel) * model.head_width * 2
+        return cache_bytes(model, 1) // self.tensor_parallel
 
     def held(self, model: Model) -> dict[str, int]:
         """Part -> bytes on one GPU while it generates, without what its kernels take for a moment."""

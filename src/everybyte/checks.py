@@ -64,6 +64,18 @@ def flag(owner: str, field: str, value: object) -> None:
         raise ValueError(f"{owner}.{field}: {value!r} is not True or False")
 
 
+def words(owner: str, text: str, names: Iterable[str]) -> dict:
+    """The fields of a command's text, `rank=16 targets=q,v`: whole numbers as such, all else as text. Raise for what is no field."""
+    said: dict = {}
+    for word in text.replace(";", " ").split():
+        name, found, value = word.partition("=")
+        one_of(owner, "field", name, names)
+        if not found or not value:
+            raise ValueError(f"{owner}.{name}: {word!r} has no value; allowed: {name}=VALUE")
+        said[name] = int(value) if value.isdigit() else value
+    return said
+
+
 def kind(owner: str, field: str, value: object, wanted: type) -> None:
     """Raise unless `value` is a `wanted`."""
     if not isinstance(value, wanted):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
-from typing import Any, Literal, final, get_args
+from typing import Literal, final, get_args
 
 from . import checks
 from .catalog import Model
@@ -184,13 +184,7 @@ class Lora:
     @classmethod
     def read(cls, text: str) -> "Lora":
         """From a command's text: `rank=16 targets=q,v dtype=bf16`, each left out at its default."""
-        said: dict[str, Any] = {}
-        for word in text.replace(";", " ").split():
-            name, found, value = word.partition("=")
-            checks.one_of("Lora", "field", name, [f.name for f in fields(cls)])
-            if not found or not value:
-                raise ValueError(f"Lora.{name}: {word!r} has no value; allowed: {name}=VALUE")
-            said[name] = int(value) if value.isdigit() else value
+        said = checks.words("Lora", text, [f.name for f in fields(cls)])
         if isinstance(said.get("targets"), str) and said["targets"] != "all-linear":
             said["targets"] = tuple(said["targets"].split(","))
         return cls(**said)

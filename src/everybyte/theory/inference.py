@@ -392,7 +392,7 @@ class Rotary(Network):
         del angles, found
         return out
 
-    def rotated(self, name, shape, joined=None):
+    def rotated(self, name, shape):
         """A head turned by its position: x cos + (-x2, x1) sin. Source: `apply_rotary_pos_emb`."""
         first = self.new(f"{name} cosine", *shape)
         half = self.new(f"{name} half negated", *shape[:-1], over(shape[-1], 2))
