@@ -151,3 +151,17 @@ def test_on_the_command_line(capsys):
     assert "2 sequences of 8,192 tokens" in capsys.readouterr().out
     assert main(["serve", "qwen2.5-7b", "--context", "8192"]) == 2
     assert "--gpu and --memory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("gpu", "asked", "said"),
+    [
+        ("t4", {}, "serve.weights: 'bf16' on t4, which has no bf16; allowed: 'fp16'"),
+        ("t4", {"weights": "fp16"}, "serve.cache_dtype: 'bf16' on t4"),
+        ("v100-16gb", {"weights": "fp16", "cache_dtype": "fp16"}, "serve.cache: 'dynamic' on v100-16gb, whose capability 7.0 has no flash"),
+    ],
+)  # fmt: skip
+def test_what_a_gpu_does_not_compute_is_refused(gpu, asked, said):
+    with pytest.raises(ValueError, match=said):
+        serve(QWEN, gpu, 512, **asked)
+    assert serve(QWEN, gpu, 512, cache="paged", weights="nf4", cache_dtype="fp16").fits

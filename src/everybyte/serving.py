@@ -19,6 +19,8 @@ CACHES = ("dynamic", "paged")
 CACHE_TYPES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 #: How weights are kept; nf4: the linear layers of the blocks, as bitsandbytes does with double quantization.
 WEIGHTS = ("bf16", "fp16", "int8", "nf4")
+#: Compute capabilities without PyTorch's flash attention. Source: `sdp_utils.cpp`, `check_flash_attention_hardware_support`.
+_NO_FLASH = ("6.0", "7.0", "7.5")
 #: Sequences at once, at most.
 MOST = 2**20
 
@@ -216,6 +218,7 @@ def serve(
     elif not model.causal:
         raise ValueError(f"Model.causal: False of {model.name}, which does not generate; allowed: True")
     gpu, headroom = find_gpu(gpu), headroom or Headroom()
+    _check_gpu(gpu, cache, weights=weights, cache_dtype=cache_dtype)
     usable = headroom.usable(gpu)
     found = {}
 
@@ -239,6 +242,18 @@ def serve(
         return served(None, 1)
     most = largest(most_of, usable)
     return served(most, most, most_of(most + 1) if most < MOST else None)
+
+
+def _check_gpu(gpu, cache, **types):
+    """Raise ValueError where the GPU has no bf16, or none of the kernels that a growing cache's passes are derived with."""
+    for name, value in types.items():
+        if value == "bf16" and not gpu.bf16:
+            raise ValueError(f"serve.{name}: 'bf16' on {gpu.name}, which has no bf16; allowed: 'fp16'")
+    if cache == "dynamic" and gpu.capability in _NO_FLASH:
+        raise ValueError(
+            f"serve.cache: 'dynamic' on {gpu.name}, whose capability {gpu.capability} has no flash attention, with which the passes "
+            "are derived; allowed: 'paged', which counts what stands, or a GPU of capability 8.0 or more"
+        )
 
 
 def largest(size, usable):

@@ -215,12 +215,13 @@ def serving(model: Model | None = None, gpu: Gpu | None = None, context: int = 8
         raise ValueError(
             f"serving.model.positions: {start.positions:,} of {start.name}; allowed: {CONTEXTS[-1]:,} or more, or ask eb.serve"
         )
-    checks.one_of("serving", "gpu", card, gpus())
+    cards = {name: g for name, g in gpus().items() if g.bf16}  # in which weights and cache are
+    checks.one_of("serving", "gpu", card, cards)
     if context not in CONTEXTS:
         raise ValueError(f"serving.context: {context!r} is unknown; allowed: {', '.join(map(str, CONTEXTS))}")
     known = {name: catalog_model(name) for name in MODELS} | {start.name: start}
     models = {name: _values(m) | {"kind": kind} for kind, (name, m) in enumerate(known.items())}
-    room = {name: {"capacity": Headroom().usable(g), "capacity_label": f"{name}, usable"} for name, g in gpus().items()}
+    room = {name: {"capacity": Headroom().usable(g), "capacity_label": f"{name}, usable"} for name, g in cards.items()}
     ways = {label: {"moment": i, "decode": int(i == 1)} for i, label in enumerate(MOMENTS)}
     controls = [
         Choice("model", "model", models, start.name),
