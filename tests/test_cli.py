@@ -130,6 +130,7 @@ def test_every_option_reaches_the_setup(capsys):
     }  # fmt: skip
     others = {"checkpointing", "checkpoint_every", "accumulation"}
     others |= {
+        "mesh",
         "adapters",
         "quantization",
         "gpus",
@@ -152,6 +153,14 @@ def test_adapters_are_said_in_words(capsys):
     assert found["setup"]["adapters"] == {"rank": 8, "targets": ["qkv", "up"], "dtype": "fp32", "base": None}
     assert main(["budget", "gpt2", "--adapters", "rank=8 target=up"]) == 2
     assert "Lora.field: 'target' is unknown; did you mean 'targets'?" in capsys.readouterr().err
+
+
+def test_a_mesh_is_said_in_words(capsys):
+    assert main(["budget", *SMALL, "--gpus", "12", "--mesh", "tensor=8"]) == 2
+    assert "Setup.gpus: 12 are no multiple of the 8 GPUs of the mesh (tensor=8)" in capsys.readouterr().err
+    assert main(["budget", *SMALL, "--mesh", "tensors=8"]) == 2
+    assert "Mesh.field: 'tensors' is unknown; did you mean 'tensor'?" in capsys.readouterr().err
+    assert main(["budget", *SMALL, "--mesh", "none", "--json"]) == 0
 
 
 def test_a_field_that_is_on_or_off_is_a_switch(capsys):

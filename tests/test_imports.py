@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "everybyte"
 
 GROUND = {"checks", "units", "tables", "witness"}
-STATED = GROUND | {"catalog", "setup", "objectives"}
+STATED = GROUND | {"catalog", "mesh", "setup", "objectives"}
 FORMULAS = STATED | {"theory", "formulas"}
 BUDGET = FORMULAS | {"budget", "allocator"}
 PLANNING = {"headroom", "plan", "fit"}
@@ -50,8 +50,9 @@ MAY = {
     "tables": {"checks", "units"},
     "witness": {"tables", "units"},
     "catalog": GROUND,
-    "setup": GROUND | {"catalog"},
-    "objectives": GROUND | {"catalog", "setup"},
+    "mesh": GROUND,
+    "setup": GROUND | {"catalog", "mesh"},
+    "objectives": GROUND | {"catalog", "mesh", "setup"},
     "theory": STATED | {"allocator"},
     "formulas": STATED | {"theory"},
     "budget": STATED | {"theory", "allocator"},
@@ -86,6 +87,7 @@ MAY = {
 NEVER = {"torch", "matplotlib", "ipywidgets", "anywidget", "IPython"}
 WITHOUT = {
     "checks",
+    "mesh",
     "units",
     "tables",
     "witness",

@@ -19,6 +19,7 @@ from .budget import Budget, budget
 from .catalog import Claim, Gpu, Model, claims, gpu, gpus, model, models
 from .fit import Fit
 from .headroom import Headroom
+from .mesh import Mesh
 from .objectives import Objective
 from .own import fit, plan
 from .plan import Plan
@@ -62,6 +63,7 @@ __all__ = sorted(
         "Gpu",
         "Headroom",
         "Lora",
+        "Mesh",
         "Model",
         "Objective",
         "Plan",

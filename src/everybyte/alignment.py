@@ -347,7 +347,7 @@ def _frozen(objective, setup, name, frozen):
     if frozen == "none" or (name == "reference" and setup.adapters is not None):  # then it is the policy's own
         return 0
     model = Scorer(objective.model) if name == "reward model" else objective.model
-    shards = setup.gpus // setup.replicas if frozen == "sharded" else 1
+    shards = setup.shards if frozen == "sharded" else 1
     return DTYPE_BYTES[setup.dtypes.compute] * _numbers(model, lambda w: share(w.shape, shards))
 
 

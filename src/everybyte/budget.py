@@ -156,6 +156,8 @@ def course_of(model: Model | Objective, setup: Setup):
 
 def not_derived(model: Model, setup: Setup) -> str | None:
     """Why the model's step with the setup is not derived, in words, with what answers instead; None where it is derived."""
+    if not setup.mesh.alone:
+        return f"Setup.mesh: {setup.mesh} is not derived; allowed: none"
     if unlike := model.unlike_reference():
         return f"{unlike}; eb.dry_run and eb.derive take it"
     if setup.dropout and model.family == "llama":

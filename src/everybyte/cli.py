@@ -13,6 +13,7 @@ from .alignment import MODELS, Rollout, align
 from .budget import not_derived
 from .fit import VARY
 from .headroom import ROUNDING, Headroom
+from .mesh import Mesh
 from .objectives import REFERENCES
 from .serving import CACHE_TYPES, CACHES, WEIGHTS
 from .setup import CHOICES, LIMITS, Lora, Setup
@@ -118,7 +119,7 @@ def _options(arguments):
     aligning.add_argument(
         "--frozen", metavar="HOW", help="reference and reward model: whole, sharded or none (default whole)"
     )
-    aligning.add_argument("--rollout", type=_rollout, metavar="TEXT",
+    aligning.add_argument("--rollout", type=_reads(Rollout), metavar="TEXT",
                           help="what generates beside the trainer: 'sequences=64 context=4096 weights=copy tensor_parallel=1 asleep=false'")  # fmt: skip
     measuring = command("measure", _measure, "measure it: the same step on this machine's GPU")
     _add_setup(measuring, rounding=False)
@@ -257,29 +258,33 @@ def _add_gpu(parser):
 
 def _kind(field):
     """What makes a field's value of a command's text."""
-    if field.name == "adapters":
-        return _lora
+    if field.name in _READ:
+        return _READ[field.name]
     return str if field.default is None else type(field.default)
 
 
-def _rollout(text):
-    try:
-        return Rollout.read(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+def _reads(kind, none=None):
+    """What makes a `kind` of a command's text."""
+
+    def read(text):
+        try:
+            return none if text == "none" else kind.read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
 
 
-def _lora(text):
-    try:
-        return None if text == "none" else Lora.read(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+#: Fields of Setup that have fields of their own -> what makes them of text.
+_READ = {"adapters": _reads(Lora), "mesh": _reads(Mesh, Mesh())}
 
 
 def _allowed(field):
     """In words, what a field of Setup may be."""
     if field == "adapters":
         return f"'{Lora()}' or part of it: fields of a Lora; or none"
+    if field == "mesh":
+        return "'pipeline=2 tensor=8': fields of a Mesh; or none"
     if field in CHOICES:
         return ", ".join(CHOICES[field])
     if field in LIMITS:

@@ -126,6 +126,7 @@ class Objective:
                 raise ValueError(
                     f"Setup.{field}: {getattr(setup, field)!r} with objective {self.method!r}: {why}; allowed: {allowed!r}"
                 )
+        setup.check_undivided(self.name)
         if self.method == "value" and setup.adapters is not None:
             raise ValueError(
                 f"Setup.adapters: {setup.adapters} with objective 'value', whose new head trains whole; allowed: None"

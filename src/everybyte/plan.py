@@ -77,6 +77,7 @@ def work(model: Model, setup: Setup) -> Work:
     Raises:
         ValueError: where the setup does not fit the model, or its step is not derived.
     """
+    setup.check_undivided("work")
     taken = _taken(model, setup)
     rings, copied = _sent(model, setup)
     here, there = _updated(model, setup)
@@ -102,7 +103,7 @@ def _short(setup):
 
 def _sent(model, setup):
     """(the rings of `Work`, bytes copied from the host and to it)."""
-    shards, replicas = setup.gpus // setup.replicas, setup.replicas
+    shards, replicas = setup.shards, setup.replicas
     if not setup.distributed:
         return (), 0
     numbers, wide = _held(model, 1), DTYPE_BYTES[setup.dtypes.weights]
@@ -141,9 +142,7 @@ def _trained(model, setup):
 
 def _updated(model, setup):
     """Bytes that the optimizer's step and the sum of the gradients read and write: on the GPU, in the host's memory."""
-    held = added = (
-        _trained(model, setup) if setup.adapters else _held(model, setup.gpus // setup.replicas if setup.fsdp else 1)
-    )
+    held = added = _trained(model, setup) if setup.adapters else _held(model, setup.shards if setup.fsdp else 1)
     if setup.sharding == "zero1":
         held = -(-held // setup.gpus)
     adding = setup.accumulation - (setup.sharding != "zero1")  # there the first batch, too, finds a buffer
@@ -307,7 +306,7 @@ class Rung:
         states = (OPTIMIZERS[setup.optimizer].states or 0) * DTYPE_BYTES[dtypes.states]
         states += DTYPE_BYTES[dtypes.master] if dtypes.master else 0
         others = wide + wide * (setup.master_gradients != "fp32") + 4 * (setup.master_gradients != "bf16")
-        shards = setup.gpus // setup.replicas
+        shards = setup.shards
         numbers = int(self.model.parameters)
         if setup.fsdp:
             return numbers * (states + others) // shards

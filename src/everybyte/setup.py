@@ -8,6 +8,7 @@ from typing import Literal, final, get_args
 from . import checks
 from .catalog import Model
 from .catalog.weights import linears
+from .mesh import Mesh
 
 PrecisionName = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16"]
 OptimizerName = Literal[
@@ -290,6 +291,8 @@ class Setup:
         adapters: a `Lora`, which trains in place of the model's weights; None for full fine-tuning. On one GPU only.
         quantization: with adapters only: `nf4` keeps the linear layers of blocks in 4 bits, quantized from the data type of matrix
             products, as bitsandbytes does with double quantization (QLoRA); or `none`.
+        mesh: a `Mesh`, what is divided beside the batch; `gpus` are all of its GPUs, and `accumulation` the micro-batches of a
+            pipeline. By default nothing is.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -317,10 +320,13 @@ class Setup:
     buckets: Buckets = "copies"
     adapters: Lora | None = None
     quantization: Quantization = "none"
+    mesh: Mesh = Mesh()
 
     def __post_init__(self):
         if isinstance(self.adapters, Mapping):  # as JSON holds it
             object.__setattr__(self, "adapters", _lora_of(self.adapters))
+        if isinstance(self.mesh, Mapping):
+            object.__setattr__(self, "mesh", Mesh.of(self.mesh))
         checks.one_of("Setup", "optimizer", self.optimizer, OPTIMIZERS)
         if self.optimizer_impl is None:
             object.__setattr__(self, "optimizer_impl", OPTIMIZERS[self.optimizer].impls[0])
@@ -344,6 +350,7 @@ class Setup:
             )
 
         self._check_optimizer()
+        self._check_mesh()
         self._check_gpus()
         self._check_adapters()
 
@@ -402,6 +409,22 @@ class Setup:
                 f"Lora.dtype: {lora.dtype!r} {why}, precision {self.precision!r}; allowed: {' or '.join(map(repr, allowed))}"
             )
 
+    def _check_mesh(self):
+        """Which numbers of GPUs go with the mesh."""
+        mesh = self.mesh
+        if not isinstance(mesh, Mesh):
+            raise ValueError(f"Setup.mesh: {mesh!r} is no Mesh; allowed: a Mesh")
+        if self.gpus % mesh.size:
+            below, above = self.gpus // mesh.size * mesh.size, -(-self.gpus // mesh.size) * mesh.size
+            near = f"{below} or {above}" if below else f"{above}"
+            raise ValueError(
+                f"Setup.gpus: {self.gpus} are no multiple of the {mesh.size} GPUs of the mesh ({mesh}); allowed: a multiple, as {near}"
+            )
+        if self.sharers % mesh.expert:
+            raise ValueError(
+                f"Mesh.expert: {mesh.expert} does not divide the {self.sharers} GPUs of data and context; allowed: a divisor"
+            )
+
     def _check_gpus(self):
         """Which switches belong to which sharding."""
         checks.flag("Setup", "no_sync", self.no_sync)
@@ -415,9 +438,10 @@ class Setup:
                 raise ValueError(
                     f"Setup.{field}: {getattr(self, field)!r} needs sharding 'zero2' or 'zero3', not {self.sharding!r}"
                 )
-        if self.gpus % self.replicas:
+        if self.sharers % self.replicas:
+            among = "gpus" if self.mesh.alone else "GPUs of data and context"
             raise ValueError(
-                f"Setup.replicas: {self.replicas} does not divide the {self.gpus} gpus; allowed: a divisor"
+                f"Setup.replicas: {self.replicas} does not divide the {self.sharers} {among}; allowed: a divisor"
             )
         if self.buckets != "copies" and not self.ddp:
             raise ValueError(
@@ -441,9 +465,24 @@ class Setup:
         return self.sharding in ("zero2", "zero3")
 
     @property
+    def data(self) -> int:
+        """Groups of GPUs that each train on a batch of their own."""
+        return self.gpus // self.mesh.size
+
+    @property
+    def sharers(self) -> int:
+        """GPUs with the same part of the model, which divide it, or average its gradients: those of data and context."""
+        return self.data * self.mesh.context
+
+    @property
+    def shards(self) -> int:
+        """Parts into which sharding cuts."""
+        return self.sharers // self.replicas
+
+    @property
     def ddp(self) -> bool:
         """Whether every one of several GPUs holds everything."""
-        return self.gpus > 1 and self.sharding == "none"
+        return self.sharers > 1 and self.sharding == "none"
 
     @property
     def distributed(self) -> bool:
@@ -493,6 +532,11 @@ class Setup:
         if changes.get("optimizer") in list(OPTIMIZERS) and self.optimizer_impl == OPTIMIZERS[self.optimizer].impls[0]:
             changes = {"optimizer_impl": None} | changes
         return replace(self, **changes)
+
+    def check_undivided(self, owner: str, instead: str = "") -> None:
+        """Raise ValueError where there is a mesh, which `owner` does not know."""
+        if not self.mesh.alone:
+            raise ValueError(f"{owner}.setup: mesh {self.mesh} is not derived; allowed: none{instead}")
 
     def as_dict(self) -> dict:
         """The fields as JSON holds them."""

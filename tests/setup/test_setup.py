@@ -33,6 +33,7 @@ GOOD = {
     "buckets": ["copies"],
     "adapters": [None, eb.Lora(), eb.Lora(8, ("q", "v"))],
     "quantization": ["none"],
+    "mesh": [eb.Mesh()],
 }
 BAD = {
     "batch": [0, -1, 1.5, 8.0, "8", True, None, 2**25],
@@ -56,6 +57,7 @@ BAD = {
     "no_sync": [True, 0, 1, "no", None],
     "buckets": ["view", "views", None],
     "adapters": ["lora", 16, True, ("q", "v")],
+    "mesh": ["tensor=2", None, 2],
     "quantization": ["nf4", "int8", "NF4", None, True, 4],
 }
 

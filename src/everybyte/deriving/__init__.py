@@ -51,6 +51,7 @@ def derive(
             are divided into; naming operation and module.
     """
     checks.kind("derive", "setup", setup, Setup)
+    setup.check_undivided("derive")
     checks.one_of("derive", "letters", letters, LETTERS)
     checks.whole("derive", "rank", rank, 0, setup.gpus - 1)
     if letters == "all":

@@ -56,6 +56,7 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
     """
     checks.whole("dry_run", "rounding", rounding, 1, 2**30)
     checks.kind("dry_run", "setup", setup, Setup)
+    setup.check_undivided("dry_run")
     try:
         return replace(count(_work(model, setup, batch), Tracker(), rank), rounding=rounding)
     except RuntimeError as error:

@@ -47,7 +47,7 @@ def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
         dist.init_process_group("fake", rank=rank, world_size=setup.gpus, store=FakeStore())
         stack.callback(dist.destroy_process_group)
         if setup.fsdp:
-            for patch in _fsdp_on_meta(tracker, rank % (setup.gpus // setup.replicas)):
+            for patch in _fsdp_on_meta(tracker, rank % (setup.shards)):
                 stack.enter_context(patch)
         yield
 

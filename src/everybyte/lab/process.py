@@ -203,6 +203,7 @@ def check_request(model, setup, *, warm_up=2, steps=5, points=0, tf32=False, lim
         raise ValueError(f"measure.setup: {setup!r} is not a Setup; allowed: everybyte.Setup(...)")
     if unlike := model.unlike_reference():
         raise ValueError(unlike)
+    setup.check_undivided("measure")
     setup.check_model(model)
     checks.whole("measure", "warm_up", warm_up, 1, 1000)
     checks.whole("measure", "steps", steps, 1, 1000)

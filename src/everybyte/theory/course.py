@@ -36,7 +36,7 @@ def letters(model, setup, rounding=1) -> dict[str, int]:
         "F_e": model.expert_width, "K": setup.segment or 1, "n_c": setup.loss_chunks, "n_a": setup.accumulation,
         "w": DTYPE_BYTES[dtypes.compute if setup.fsdp else setup.base_dtype], "w_s": DTYPE_BYTES[setup.base_dtype],
         "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[setup.state_dtype], "r": DTYPE_BYTES[dtypes.weights],
-        "m_w": DTYPE_BYTES[dtypes.master] if dtypes.master else 0, "G": setup.gpus // setup.replicas, "R": setup.replicas,
+        "m_w": DTYPE_BYTES[dtypes.master] if dtypes.master else 0, "G": setup.shards, "R": setup.replicas,
         "P": model.parameters if setup.sharding == "zero1" else 0, "Q": _bucketed(model, setup, rounding),
         "r_A": setup.adapters.rank if setup.adapters else 0, "w_A": DTYPE_BYTES[setup.trained_dtype] if setup.adapters else 0,
     }  # fmt: skip
@@ -98,7 +98,8 @@ def structure(model, setup):
     switches = (
         setup.precision, setup.optimizer, setup.optimizer_impl, setup.attention, setup.dropout > 0, setup.loss,
         setup.master_gradients, setup.checkpointing, setup.sharding, setup.sharding_units, setup.offload, setup.buckets,
-        setup.no_sync, setup.quantization, min(setup.gpus // setup.replicas, 2), min(setup.replicas, 2), setup.gpus > 1, setup.accumulation > 1,
+        setup.no_sync, setup.quantization, min(setup.shards, 2), min(setup.replicas, 2), setup.gpus > 1, setup.accumulation > 1,
+        setup.mesh,
     )  # fmt: skip
     return trivial, head, features, switches, _beside(model, setup), _thresholds(model, setup)
 

@@ -64,7 +64,7 @@ class Step:
             if setup.master_gradients == "fp32":
                 parameter.hooks.append(_moved)
         self.sharding, tensors = None, None
-        self.shards = Letter(setup.gpus // setup.replicas, "G")
+        self.shards = Letter(setup.shards, "G")
         if setup.fsdp:
             self.sharding = Sharding(self, self.shards)
             tensors = [(w.group, share(w.shape, self.shards), count) for w, _, count in self.weights]
