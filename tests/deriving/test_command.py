@@ -1,6 +1,7 @@
 """The command, with models of one's own."""
 
 import json
+import re
 
 import pytest
 
@@ -75,6 +76,34 @@ def test_a_formula_beside_a_dry_run(own, capsys):
 def test_bad_input(arguments, words, capsys):
     assert cli.main(arguments) == 2
     assert words in capsys.readouterr().err
+
+
+LLAMA = {
+    "model_type": "llama", "num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "vocab_size": 9,
+    "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("junk", "words"),
+    [
+        ({"vocab_size": None}, "Validation error for field 'vocab_size'.*; allowed: what transformers' llama takes"),
+        ({"intermediate_size": False}, "field 'intermediate_size'.*; allowed"),
+        ({"num_key_value_heads": True}, "field 'num_key_value_heads'.*; allowed"),
+        ({"model_type": []}, r"has model_type \[\]; allowed"),
+        ({"num_key_value_heads": 0}, "LlamaConfig: its model does not run .*zero.*; allowed: dimensions that fit"),
+        ({"num_key_value_heads": 3}, "LlamaConfig: its model does not run .*; allowed"),
+        ({"vocab_size": -1}, "LlamaConfig: its model does not run .*; allowed"),
+        ({"model_type": "gpt2", "n_embd": 8, "num_attention_heads": 3} | dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0), "GPT2Config: its model does not run .*divisible.*; allowed"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_junk_in_a_configuration_is_one_sentence(junk, words, tmp_path, capsys):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA | junk))
+    assert cli.main(["dry-run", "--hf", str(path), "--sequence", "4", "--batch", "1", "--attention", "eager"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and re.search(words, said), said
 
 
 def test_a_plan_of_ones_own_and_strange_inputs(own, capsys):

@@ -26,11 +26,15 @@ def config(path: str):
     except ImportError as error:
         raise ValueError(f"--hf: {error}; it needs transformers: pip install 'everybyte[models]'") from error
     kind = said.pop("model_type", None) if isinstance(said, dict) else None
-    if kind not in transformers.CONFIG_MAPPING:
+    if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
         raise ValueError(
             f"--hf: {path} has model_type {kind!r}; allowed: one that transformers {transformers.__version__} knows"
         )
-    return transformers.CONFIG_MAPPING[kind].from_dict(said)
+    try:
+        return transformers.CONFIG_MAPPING[kind].from_dict(said)
+    except Exception as error:  # what a class checks, and how it complains, is its own
+        why = " ".join(str(error).split())
+        raise ValueError(f"--hf: {path}: {why}; allowed: what transformers' {kind} takes") from error
 
 
 def function(text: str):

@@ -22,7 +22,7 @@ from .cuda import (
 )
 from .hugging_face import one_sequence_a_row
 from .interrupts import BetweenOperations
-from .modules import Counted, Workload, workload
+from .modules import Counted, Workload, is_config, workload
 from .trace import PARTS, PHASES, SHARED_PARTS, Trace
 from .tracker import Allocation, Tracker
 
@@ -59,14 +59,25 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
     setup.check_undivided("dry_run")
     try:
         return replace(count(_work(model, setup, batch), Tracker(), rank), rounding=rounding)
-    except RuntimeError as error:
-        if "overflow" not in str(error):
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        if isinstance(error, RuntimeError) and "overflow" in str(error):
+            raise ValueError(
+                f"dry_run.setup: batch {setup.batch} and sequence {setup.sequence} make a tensor of 2**63 bytes or more ({said}); "
+                "allowed: less, on which PyTorch can compute"
+            ) from error
+        if not is_config(model) or _ours(error):
             raise
-        said = str(error).splitlines()[0]
+        # No line of whoever gave the config stands in the traceback: its numbers are what they can change.
         raise ValueError(
-            f"dry_run.setup: batch {setup.batch} and sequence {setup.sequence} make a tensor of 2**63 bytes or more ({said}); "
-            "allowed: less, on which PyTorch can compute"
+            f"{type(model).__name__}: its model does not run ({said}); allowed: dimensions that fit one another"
         ) from error
+
+
+def _ours(error):
+    """Whether this package's own code raised it, and so named what is wrong."""
+    *_, last = traceback.walk_tb(error.__traceback__)
+    return isinstance(error, ValueError) and last[0].f_globals.get("__name__", "").startswith(__package__.split(".")[0])
 
 
 def _work(model, setup, batch):

@@ -128,7 +128,7 @@ def workload(model, setup: Setup, batch=None) -> Workload:
             setup,
             model,
         )
-    if _is_config(model):
+    if is_config(model):
         return _of_config(model, setup, batch)
     if isinstance(model, nn.Module):
         raise ValueError(
@@ -235,6 +235,6 @@ def _kind(value):
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
-def _is_config(model):
+def is_config(model):
     transformers = sys.modules.get("transformers")  # whoever holds a config has imported it
     return transformers is not None and isinstance(model, transformers.PretrainedConfig)
