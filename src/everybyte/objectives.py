@@ -58,7 +58,8 @@ class Objective:
     | `value` | a sequence, with a value and a return of each token from before | PPO's other step: the value model's clipped square |
 
     The first three take a token's log-probability from all logits at once: `logits.log_softmax(-1).gather(-1, targets)`, in fp32 under
-    autocast, else in the logits' data type.
+    autocast, else in the logits' data type. (The trainers of trl 1.16 have these losses, and another head: it scores in tiles, keeps no
+    logits, and is not derived.)
 
     Sources: Rafailov et al. 2023, arXiv:2305.18290, equation 7; Schulman et al. 2017, arXiv:1707.06347, equation 7; Ouyang et al.
     2022, arXiv:2203.02155; Shao et al. 2024, arXiv:2402.03300, equations 3 and 4.
