@@ -11,7 +11,6 @@ import sys
 import warnings
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import count
 from types import SimpleNamespace
 from unittest import mock
 
@@ -22,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import checks
 from ..setup import Setup
+from .mesh import Device, on_meta
 from .tracker import Tracker
 
 
@@ -46,6 +46,7 @@ def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
         stack.enter_context(mock.patch.object(sys, "excepthook", sys.excepthook))  # PyTorch puts its own in place
         dist.init_process_group("fake", rank=rank, world_size=setup.gpus, store=FakeStore())
         stack.callback(dist.destroy_process_group)
+        stack.enter_context(on_meta(tracker))
         if setup.fsdp:
             for patch in _fsdp_on_meta(tracker, rank % (setup.shards)):
                 stack.enter_context(patch)
@@ -54,7 +55,6 @@ def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
 
 def _fsdp_on_meta(tracker, rank):
     """FSDP takes meta for a device like others, and the tracker sees what no operation shows."""
-    from torch.distributed import device_mesh
     from torch.distributed.fsdp._fully_shard import (
         _fsdp_collectives,
         _fsdp_param,
@@ -62,11 +62,10 @@ def _fsdp_on_meta(tracker, rank):
         _fsdp_state,
         _fully_shard,
     )
-    from torch.distributed.tensor import DTensor
 
-    group, change, handle = _fsdp_param_group.FSDPParamGroup, mock.patch.object, _Device(tracker)
+    group, change, handle = _fsdp_param_group.FSDPParamGroup, mock.patch.object, Device(tracker)
     yield change(_fully_shard, "_get_device_from_mesh", lambda mesh: torch.device("meta"))
-    for module in (device_mesh, _fsdp_collectives, _fsdp_param_group, _fsdp_state):
+    for module in (_fsdp_collectives, _fsdp_param_group, _fsdp_state):
         yield change(module, "_get_device_handle", lambda device: handle)
     for check in ("_validate_no_meta_params", "_validate_cpu_offload_params"):
         yield change(group, check, lambda self: None)
@@ -81,7 +80,6 @@ def _fsdp_on_meta(tracker, rank):
     ):
         yield change(group, name, _within(tracker, part, getattr(group, name)))
     yield change(torch.UntypedStorage, "resize_", _told(tracker, torch.UntypedStorage.resize_))
-    yield change(tracker, "opened", (DTensor,))
 
 
 def _shares(rank, tensor, count, dim):
@@ -129,47 +127,6 @@ def _told(tracker, resize):
         return storage
 
     return run
-
-
-class _Stream(torch.cpu.Stream):
-    """A stream in which everything has been done already; it has a number, by which the tracker tells whose an allocation is."""
-
-    numbers = count(1)
-
-    def __new__(cls, *args, number=None, **kwargs):
-        stream = super().__new__(cls)
-        stream.number = next(cls.numbers) if number is None else number
-        return stream
-
-    def __init__(self, *args, number=None, **kwargs):
-        super().__init__()
-
-    def record_event(self):
-        return torch.cpu.Event()
-
-
-class _Device:
-    """What FSDP asks of `torch.cuda`."""
-
-    Stream, Event = _Stream, torch.cpu.Event
-
-    def __init__(self, tracker):
-        self._tracker = tracker
-
-    def current_stream(self):
-        return _Stream(number=self._tracker.stream)
-
-    @contextmanager
-    def stream(self, stream):
-        before, self._tracker.stream = self._tracker.stream, stream.number
-        try:
-            yield
-        finally:
-            self._tracker.stream = before
-
-    @staticmethod
-    def device_count():
-        return 1
 
 
 class _OnMeta(TorchDispatchMode):
