@@ -17,7 +17,7 @@ MOST = 2**20
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Mesh:
     """Into how many parts each dimension of a step is cut; what is left of the GPUs trains on batches of its own.
 
@@ -87,9 +87,14 @@ class Mesh:
             checks.one_of("Mesh", "field", name, [f.name for f in fields(cls)])
         return cls(**said)
 
+    def _said(self):
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+
     def __str__(self):
-        said = ((f.name, getattr(self, f.name), f.default) for f in fields(self))
-        return " ".join(f"{name}={value}" for name, value, usual in said if value != usual) or "none"
+        return " ".join(f"{name}={value}" for name, value in self._said().items()) or "none"
+
+    def __repr__(self):
+        return f"Mesh({', '.join(f'{name}={value!r}' for name, value in self._said().items())})"
 
     def rank(self, number: int, data: int) -> dict[str, int]:
         """Dimension -> place in it of one GPU of `data` times `size`."""

@@ -93,7 +93,7 @@ def test_a_rank_that_dies_takes_the_others_along(small, folders, ends):
 
 def test_who_is_killed_leaves_no_rank_behind(small, folders, ends):
     code = (
-        "import sys, tempfile; tempfile.tempdir = sys.argv[1]; import everybyte as eb; from everybyte.lab import torchrun;"
+        "import sys, tempfile; tempfile.tempdir = sys.argv[1]; import everybyte as eb; from everybyte import Mesh; from everybyte.lab import torchrun;"
         f"torchrun.measure_ranks(eb.Model(name='small', layers=1, width=8, heads=2, vocabulary=11, positions=40), eb.{SETUP!r},"
         f"'cpu', 600, ({str(DIES)!r}, 'hangs'), warm_up=2, steps=1, points=0)"
     )

@@ -30,7 +30,7 @@ def test_it_survives_json_and_text():
     setup = eb.Setup(gpus=32, mesh=eb.Mesh(pipeline=4, tensor=2, schedule="gpipe", sequence_parallel=False))
     assert eb.Setup(**json.loads(json.dumps(setup.as_dict()))) == setup
     assert eb.Mesh.read(str(setup.mesh)) == setup.mesh
-    assert str(eb.Mesh()) == "none"
+    assert str(eb.Mesh()) == "none" and repr(eb.Mesh(tensor=8)) == "Mesh(tensor=8)"
 
 
 @pytest.mark.parametrize(
