@@ -207,7 +207,9 @@ def _losses() -> Iterator[tuple[Model, dict]]:
         loss=[name for name in LOSSES if name != "plain"], loss_chunks=(8, 64), name=SIZES[::3], precision=_TELLING
     )
     for choice in rows:
-        if choice["name"] == "gpt2" or (choice["loss_chunks"] == 8 and choice["precision"] not in ("fp32", "fp16-mixed")):
+        if choice["name"] == "gpt2" or (
+            choice["loss_chunks"] == 8 and choice["precision"] not in ("fp32", "fp16-mixed")
+        ):
             yield model(choice.pop("name")), choice
 
 
