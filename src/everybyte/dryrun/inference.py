@@ -102,8 +102,8 @@ def dry_serve(model: Model, batch: int, prompt: int, steps: int = 1, dtype: str 
             tokens = _next(module, tokens, cache, tokens[:, -1:] if step else tokens)
             tracker.mark("end")
             found.append((f"decode {step}" if step else "prefill", start, tracker.now))
-    live = _live(tracker)
-    return [_counted(tracker, live, *span) for span in found]
+    live = lived(tracker)
+    return [counted(tracker, live, *span) for span in found]
 
 
 def _next(module, tokens, cache, new):
@@ -116,7 +116,7 @@ def _next(module, tokens, cache, new):
     return torch.cat([tokens, token[:, None]], dim=-1)
 
 
-def _live(tracker):
+def lived(tracker) -> list[int]:
     """Bytes that live while each operation runs, by its number."""
     changes = [0] * (tracker.now + 2)
     for a in tracker.allocations:
@@ -126,7 +126,8 @@ def _live(tracker):
     return list(accumulate(changes))
 
 
-def _counted(tracker, live, name, start, end):
+def counted(tracker, live, name, start, end) -> Counted:
+    """What was counted between two operations. live: as of `lived`."""
     taken = [a for a in tracker.allocations if not a.host and a.birth < end]
     places = sorted({a.birth for a in taken if a.birth > start})
     at = max(places, key=live.__getitem__)
