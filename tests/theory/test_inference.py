@@ -26,13 +26,13 @@ def lived(model, values):
     return [live for op, live in lines[1:] if op.taken], lines[0][1]
 
 
-def differences(model, batch, prompt, steps=2):
+def differences(model, batch, prompt, steps=2, room=None):
     """Which passes differ, and by how much in the peak; empty where every operation agrees."""
     found = []
-    for i, counted in enumerate(dry_serve(model, batch, prompt, steps)):
+    for i, counted in enumerate(dry_serve(model, batch, prompt, steps, room=room)):
         before = prompt + i - 1 if i else 0
         stored = min(before, model.window) if model.window and i > 1 else before
-        values = inference.letters(model, batch, 1 if i else prompt, before, stored)
+        values = inference.letters(model, batch, 1 if i else prompt, before, stored, room or 0)
         operations, rest = lived(model, values)
         if operations != counted.lived or rest != counted.rest:
             found.append((counted.name, batch, prompt, max(operations) - counted.peak, rest - counted.rest))
@@ -70,6 +70,23 @@ def test_every_operation_of_both_passes(kind, sample):
         draw, model = random.Random(seed), small(kind, seed)
         assert decoder(model) == kind or not model.window
         assert not differences(model, draw.randint(1, 4), draw.choice([1, 2, 7, 29, 30, 32, 61, 96]))
+
+
+def test_one_head_for_all_and_values_as_wide_as_keys():
+    """A mask over one key head leaves attention's result in a row; latent heads of one width take flash attention."""
+    narrow = small("mistral", 3).replace(heads=4, kv_heads=1, head_width=16, width=64, window=30)
+    latent = small("deepseek_v3", 3)
+    for model in (narrow, latent.replace(value_width=latent.head_width)):
+        assert not differences(model, 2, 61)
+        assert not differences(model.replace(window=0), 2, 61, room=70)
+
+
+@pytest.mark.parametrize("kind", [k for k in DECODERS if k != "opt"])
+def test_every_operation_with_a_cache_that_has_room_for_all(kind, sample):
+    for seed in sample(range(40), 2):
+        draw, model = random.Random(seed), small(kind, seed).replace(window=0)
+        prompt = draw.choice([1, 2, 7, 29, 32, 61])
+        assert not differences(model, draw.randint(1, 4), prompt, room=prompt + 2 + draw.choice([0, 1, 14, 30]))
 
 
 @pytest.mark.sampled(2)
