@@ -289,8 +289,7 @@ class _Walked:
 
     def parts(self):
         """Part -> bytes at the peak."""
-        lived = (live for _, live, _ in self.course.unrolled(self.values, ROUNDING))
-        return max(lived, key=lambda live: sum(live.values()))
+        return self.course.parts_at_peak(self.values, ROUNDING)
 
 
 def _moments(model, number, context, prompt, cache, weights, cache_dtype, page):

@@ -9,7 +9,7 @@ from everybyte.catalog.decoders import DECODERS, decoder
 from everybyte.theory import inference
 
 pytest.importorskip("transformers")
-from everybyte.dryrun.inference import dry_serve  # noqa: E402
+from everybyte.dryrun.inference import _config, dry_serve  # noqa: E402
 
 #: transformers' `model_type` -> a model of the catalog.
 LIKE = {
@@ -36,7 +36,9 @@ def differences(model, batch, prompt, steps=2, room=None):
         operations, rest = lived(model, values)
         if operations != counted.lived or rest != counted.rest:
             found.append((counted.name, batch, prompt, max(operations) - counted.peak, rest - counted.rest))
-        assert inference.course(model, values).peak(values)[0] == max(operations)
+        course = inference.course(model, values)
+        parts = max((live for _, live, _ in course.unrolled(values)), key=lambda live: sum(live.values()))
+        assert course.peak(values)[0] == max(operations) and course.parts_at_peak(values) == parts
     return found
 
 
@@ -93,3 +95,25 @@ def test_every_operation_with_a_cache_that_has_room_for_all(kind, sample):
 @pytest.mark.parametrize("name", ["qwen2.5-7b", "gpt2", "llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "mistral-7b"])
 def test_models_of_the_catalog(name):
     assert not differences(eb.model(name), 4, 1000 if name == "gpt2" else 4096, steps=1)
+
+
+def test_the_data_type_of_a_routers_biases():
+    """Counted is the module as it is made from its configuration in 16 bits: a buffer of 2 bytes an expert.
+
+    A published checkpoint has them in fp32, and `from_pretrained` keeps them so (`_keep_in_fp32_modules_strict`): 2 bytes more for
+    each of 58 x 256, 29,696 B in all.
+    """
+    import torch
+    import transformers
+
+    model = small("deepseek_v3", 3)
+    with torch.device("meta"):
+        module = transformers.AutoModelForCausalLM.from_config(_config(model), dtype=torch.bfloat16)
+    biases = {n: b for n, b in module.named_buffers() if n.endswith("e_score_correction_bias")}
+    assert {b.dtype for b in biases.values()} == {torch.bfloat16} and len(biases) == model.layers - model.dense_layers
+    values = inference.letters(model, 1, 8)
+    _, rest, _ = next(inference.course(model, values).unrolled(values))
+    assert (
+        rest["buffers"] == 2 * model.experts * len(biases) + 2 * 4 * model.rope_width // 2
+    )  # and the frequencies, twice
+    assert transformers.DeepseekV3PreTrainedModel._keep_in_fp32_modules_strict == ["e_score_correction_bias"]
