@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "everybyte"
 
 GROUND = {"checks", "units", "tables", "witness"}
-STATED = GROUND | {"catalog", "mesh", "setup", "objectives"}
+STATED = GROUND | {"catalog", "mesh", "pipelines", "setup", "objectives"}
 FORMULAS = STATED | {"theory", "formulas"}
 BUDGET = FORMULAS | {"budget", "allocator"}
 PLANNING = {"headroom", "plan", "fit"}
@@ -51,7 +51,8 @@ MAY = {
     "witness": {"tables", "units"},
     "catalog": GROUND,
     "mesh": GROUND,
-    "setup": GROUND | {"catalog", "mesh"},
+    "pipelines": GROUND,
+    "setup": GROUND | {"catalog", "mesh", "pipelines"},
     "objectives": GROUND | {"catalog", "mesh", "setup"},
     "theory": STATED | {"allocator"},
     "formulas": STATED | {"theory"},
@@ -88,6 +89,7 @@ NEVER = {"torch", "matplotlib", "ipywidgets", "anywidget", "IPython"}
 WITHOUT = {
     "checks",
     "mesh",
+    "pipelines",
     "units",
     "tables",
     "witness",

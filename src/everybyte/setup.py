@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import Literal, final, get_args
 
-from . import checks
+from . import checks, pipelines
 from .catalog import Model
 from .catalog.weights import linears
 from .mesh import Mesh
@@ -420,6 +420,7 @@ class Setup:
             raise ValueError(
                 f"Setup.gpus: {self.gpus} are no multiple of the {mesh.size} GPUs of the mesh ({mesh}); allowed: a multiple, as {near}"
             )
+        pipelines.check(mesh, self.accumulation)
         if self.sharers % mesh.expert:
             raise ValueError(
                 f"Mesh.expert: {mesh.expert} does not divide the {self.sharers} GPUs of data and context; allowed: a divisor"
@@ -555,6 +556,8 @@ class Setup:
                 f"Setup.quantization: {self.quantization!r} with {model.name}, whose experts' matrices are no linear layers; "
                 "allowed: 'none', or a model without experts"
             )
+        if self.mesh.pipeline > 1:
+            pipelines.check_blocks(model.layers, model.name, self.mesh, self.segment)
         width, compute = model.head_width, self.dtypes.compute
         allowed = "multiples of 4" if compute == "fp32" else "at most 256"
         if self.attention == "flash" and (width % 4 if compute == "fp32" else width > 256):

@@ -1,0 +1,358 @@
+"""Pipelines: which blocks each stage has, which stages each GPU, and the order in which a GPU runs them.
+
+Sources: Huang et al. 2018, arXiv:1811.06965 (GPipe); Narayanan et al. 2021, arXiv:2006.09503 (1F1B) and arXiv:2104.04473
+(interleaved); Lamy-Poirier 2022, arXiv:2211.05953 (breadth first); Qi et al. 2023, arXiv:2401.10241 (zero bubble); DeepSeek-AI
+2024, arXiv:2412.19437 (DualPipe). The orders are those of PyTorch's `torch/distributed/pipelining/schedules.py`.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+#: Schedules of one stage a GPU; those whose GPUs have two, one on the way down and one on the way back up.
+ONE_STAGE, TWO_STAGES = ("gpipe", "1f1b"), ("zbv", "dualpipev")
+#: Schedules that run the weights' gradients apart from the inputs'.
+SPLIT = ("interleaved-zero-bubble", *TWO_STAGES)
+
+
+class Action(NamedTuple):
+    """One thing that a GPU does: `kind` is `F` (forward), `B` (backward), or of a divided backward `I` (the gradients of the
+    stage's input) and `W` (those of its weights); of which stage, on which micro-batch."""
+
+    kind: str
+    stage: int
+    batch: int
+
+    def __str__(self):
+        return f"{self.stage}{self.kind}{self.batch}"
+
+
+def cut(layers: int, stages: int) -> list[range]:
+    """The blocks of each stage, by their numbers.
+
+    Stages have equally many. What is left over goes, one block each, to the stages from the second on: the first has the most
+    micro-batches in flight.
+    """
+    each, left = divmod(layers, stages)
+    found, start = [], 0
+    for stage in range(stages):
+        count = each + (0 < stage <= left)
+        found.append(range(start, start + count))
+        start += count
+    return found
+
+
+def stages_of(mesh, place: int) -> list[int]:
+    """The stages of the GPU at a place of the pipeline, in the order of the model.
+
+    Several go round and round; those of `zbv` and `dualpipev` there and back again, so that the first GPU has the last one too.
+    """
+    if mesh.schedule in TWO_STAGES:
+        return [place, 2 * mesh.pipeline - 1 - place]
+    return [place + turn * mesh.pipeline for turn in range(mesh.stages)]
+
+
+def blocks_of(layers: int, mesh, place: int) -> list[range]:
+    """The blocks of each stage of the GPU at a place of the pipeline."""
+    every = cut(layers, mesh.pipeline * mesh.stages)
+    return [every[stage] for stage in stages_of(mesh, place)]
+
+
+def check(mesh, batches: int) -> None:
+    """Raise ValueError where a schedule does not run so many stages a GPU, or so many micro-batches."""
+    name, places = mesh.schedule, mesh.pipeline
+    if places == 1:
+        return
+    if name in ONE_STAGE and mesh.stages != 1:
+        raise ValueError(
+            f"Mesh.stages: {mesh.stages} with schedule {name!r}, which runs one stage on each GPU; allowed: 1, or schedule "
+            "'interleaved-1f1b', 'looped-bfs' or 'interleaved-zero-bubble'"
+        )
+    if name in TWO_STAGES and mesh.stages != 2:
+        raise ValueError(
+            f"Mesh.stages: {mesh.stages} with schedule {name!r}, which runs two stages on each GPU; allowed: 2"
+        )
+    least = {"1f1b": places, "dualpipev": 2 * places}.get(name, 1)
+    if batches < least:
+        raise ValueError(
+            f"Setup.accumulation: {batches} micro-batches with schedule {name!r} on {places} GPUs in a row; allowed: from {least} on"
+        )
+    if name.startswith("interleaved") and batches % max(1, batches // places):
+        near = [n for n in range(1, batches + places + 1) if not n % max(1, n // places)]
+        below, above = max(n for n in near if n < batches), min((n for n in near if n > batches), default=None)
+        raise ValueError(
+            f"Setup.accumulation: {batches} micro-batches do not divide into {batches // places} equal rounds of schedule {name!r} on "
+            f"{places} GPUs in a row; allowed: such as {below} or {above}"
+        )
+
+
+def check_blocks(layers: int, name: str, mesh, segment: int = 0) -> None:
+    """Raise ValueError where a stage would have no block, or fewer than are forgotten together."""
+    count = mesh.pipeline * mesh.stages
+    if count > layers:
+        raise ValueError(
+            f"Mesh.pipeline: {mesh.pipeline} GPUs in a row with {mesh.stages} stages each are {count} stages, and {name} has {layers} "
+            f"blocks; allowed: at most {layers} stages"
+        )
+    least = min(map(len, cut(layers, count)))
+    if segment > least:
+        raise ValueError(
+            f"Setup.checkpoint_every: {segment} is more than the {least} blocks of the shortest of {count} stages of {name}; allowed: "
+            f"1 to {least}"
+        )
+
+
+def alone(setup) -> str | None:
+    """Why a pipeline does not go with the setup's other switches, in words; None where it does."""
+    mesh, said = setup.mesh, f"with mesh {setup.mesh}"
+    for name in ("context", "tensor", "expert"):
+        if getattr(mesh, name) > 1:
+            return f"Mesh.{name}: {getattr(mesh, name)} with a pipeline is not derived; allowed: 1"
+    if setup.gpus > mesh.pipeline or setup.sharding != "none":
+        return (
+            f"Setup.gpus: {setup.gpus} with sharding {setup.sharding!r} {said}: data parallelism beside a pipeline is not derived; "
+            f"allowed: {mesh.pipeline} gpus and sharding 'none'"
+        )
+    if setup.dtypes.autocast:
+        return (
+            f"Setup.precision: {setup.precision!r} {said}: PyTorch runs forwards and backwards of a schedule in one go, and autocast is "
+            "for forwards alone; allowed: fp32, bf16-master, bf16"
+        )
+    return None
+
+
+# Orders.
+
+
+def order(mesh, batches: int, place: int) -> list[Action]:
+    """What the GPU at a place of the pipeline runs, one action after another.
+
+    Args:
+        batches: micro-batches of a step.
+    """
+    return list(_ORDERS[mesh.schedule](mesh, batches, place))
+
+
+def _gpipe(mesh, batches, place) -> Iterator[Action]:
+    """All forwards, then all backwards. Source: arXiv:1811.06965, figure 2c."""
+    yield from (Action("F", place, i) for i in range(batches))
+    yield from (Action("B", place, i) for i in range(batches))
+
+
+def _one_forward_one_backward(mesh, batches, place):
+    """As many forwards as there are stages from here to the end, then a backward and a forward in turn. Source: 2006.09503, 2.2."""
+    ahead = min(batches, mesh.pipeline - place)
+    yield from (Action("F", place, i) for i in range(ahead))
+    for i in range(batches):
+        yield Action("B", place, i)
+        if ahead + i < batches:
+            yield Action("F", place, ahead + i)
+
+
+def _breadth_first(mesh, batches, place):
+    """All forwards of a stage, then of the next; backwards the other way round. Source: arXiv:2211.05953, figure 3."""
+    mine = stages_of(mesh, place)
+    yield from (Action("F", stage, i) for stage in mine for i in range(batches))
+    yield from (Action("B", stage, i) for stage in reversed(mine) for i in reversed(range(batches)))
+
+
+def _rounds(mesh, batches, place, ahead):
+    """(forwards before the first backward, all of them in order, all backwards in order) of an interleaved schedule."""
+    each = batches // max(1, batches // mesh.pipeline)  # micro-batches of a round
+    mine = stages_of(mesh, place)
+    before = min((len(mine) - 1) * each + ahead * (mesh.pipeline - 1 - place), batches * len(mine))
+
+    def through(stages):
+        return [(stage, i) for start in range(0, batches, each) for stage in stages for i in range(start, start + each)]
+
+    return before, through(mine), through(mine[::-1])
+
+
+def _interleaved(mesh, batches, place):
+    """1F1B through several stages, a round of micro-batches at a time. Source: arXiv:2104.04473, 2.2 and figure 4."""
+    before, forwards, backwards = _rounds(mesh, batches, place, 2)
+    yield from (Action("F", *one) for one in forwards[:before])
+    for forward, backward in zip(forwards[before:], backwards, strict=False):
+        yield Action("F", *forward)
+        yield Action("B", *backward)
+    yield from (Action("B", *one) for one in backwards[len(forwards) - before :])
+
+
+def _interleaved_zero_bubble(mesh, batches, place):
+    """The same with backward divided: the weights' gradients fill what was idle. Source: arXiv:2401.10241, 3.1, ZB-H1."""
+    before, forwards, backwards = _rounds(mesh, batches, place, 1)
+    yield from (Action("F", *one) for one in forwards[:before])
+    waiting, remaining = iter(backwards), len(backwards)
+    for i, backward in enumerate(backwards):
+        if before + i < len(forwards):
+            yield Action("F", *forwards[before + i])
+        yield Action("I", *backward)
+        if i >= place:
+            yield Action("W", *next(waiting))
+            remaining -= 1
+    yield from (Action("W", *next(waiting)) for _ in range(remaining))
+
+
+class _Counting:
+    """Actions whose micro-batches are counted by stage and kind."""
+
+    def __init__(self):
+        self.found, self.next, self.owed = [], {}, []
+
+    def run(self, kind, stage):
+        """The next micro-batch of a stage: F, B, I, or a W of its own stage."""
+        key = ("I" if kind == "B" else kind), stage
+        batch = self.next[key] = self.next.get(key, -1) + 1
+        self.found.append(Action(kind, stage, batch))
+        if kind == "B":
+            self.next["W", stage] = batch
+        elif kind == "I":
+            self.owed.append((stage, batch))
+
+    def pay(self):
+        """The weights' gradients that have waited longest, if any."""
+        if self.owed:
+            stage, batch = self.owed.pop(0)
+            self.found.append(Action("W", stage, batch))
+
+
+def _there_and_back(mesh, batches, place):
+    """ZB-V: a forward, a backward of each kind, on either of two stages in turn. Source: arXiv:2401.10241, section 6."""
+    down, up = stages_of(mesh, place)
+    places, done = mesh.pipeline, _Counting()
+    most, run = max(2 * places - 1, batches), done.run
+    for _ in range(2 * (places - place) - 1):
+        run("F", down)
+    for _ in range(place):
+        run("F", up)
+        run("F", down)
+    for _ in range(places - place):
+        for kind in "FIW":
+            run(kind, up)
+    forwards = {stage: done.next["F", stage] + 1 for stage in (down, up) if ("F", stage) in done.next}
+    while forwards[up] < forwards[down] or forwards[down] < most:
+        if forwards[down] < most:
+            run("F", down)
+            forwards[down] += 1
+        for kind in "IW":
+            run(kind, down)
+        for kind in "FIW":
+            run(kind, up)
+        forwards[up] += 1
+    for _ in range(place):
+        run("I", down)
+        run("I", up)
+    for _ in range(places - place):
+        run("I", down)
+        run("W", down)
+    for stage in (up, down):
+        while done.next["W", stage] < done.next["I", stage]:
+            run("W", stage)
+    yield from (action for action in done.found if action.batch < batches)
+
+
+def _dual_pipe_v(mesh, batches, place):
+    """DualPipeV: both directions of a V overlap. Source: arXiv:2412.19437, 3.2.1; github.com/deepseek-ai/DualPipe."""
+    down, up = stages_of(mesh, place)
+    places, done = mesh.pipeline, _Counting()
+    run, pay, left = done.run, done.pay, places - place - 1
+    for _ in range(2 * left):
+        run("F", down)
+    for _ in range(place + 1):
+        run("F", down)
+        run("F", up)
+    for _ in range(left):
+        run("I", up)
+        pay()
+        run("F", up)
+    for _ in range(batches - 2 * places + place + 1):
+        run("F", down)
+        run("B", up)
+        run("F", up)
+        run("B", down)
+    for _ in range(left):
+        run("B", up)
+        run("F", up)
+        run("B", down)
+    divided, half = False, (place + 1) // 2
+    for i in range(place + 1):
+        divided |= i == half and place % 2 == 1
+        run("I" if divided else "B", up)
+        divided |= i == half and place % 2 == 0
+        run("I" if divided else "B", down)
+    for _ in range(left):
+        pay()
+        run("I" if divided else "B", down)
+    for _ in range(place + 1):
+        pay()
+    yield from done.found
+
+
+_ORDERS = {
+    "gpipe": _gpipe, "1f1b": _one_forward_one_backward, "looped-bfs": _breadth_first, "interleaved-1f1b": _interleaved,
+    "interleaved-zero-bubble": _interleaved_zero_bubble, "zbv": _there_and_back, "dualpipev": _dual_pipe_v,
+}  # fmt: skip
+
+
+def in_flight(mesh, batches: int, place: int) -> dict[int, int]:
+    """Stage -> the most of its micro-batches whose activations stand at once: from their forward to the end of their backward.
+
+    Of a backward that is divided, to the gradients of the weights.
+    """
+    most, now = {}, {}
+    for kind, stage, _ in order(mesh, batches, place):
+        now[stage] = now.get(stage, 0) + {"F": 1, "I": 0}.get(kind, -1)
+        most[stage] = max(most.get(stage, 0), now[stage])
+    return most
+
+
+class Turn(NamedTuple):
+    """An action, from when to when it runs."""
+
+    action: Action
+    start: float
+    end: float
+
+
+#: How long each action takes, in forwards; a whole backward is both its halves.
+TIMES = {"F": 1, "I": 1, "W": 1, "B": 2}
+
+
+def timed(mesh, batches: int, times=None) -> list[list[Turn]]:
+    """When each GPU runs what, in the unit of `times`, if nothing waits but for what it needs; sending takes no time.
+
+    Args:
+        times: kind of action -> how long one takes on a stage.
+    """
+    times = times or TIMES
+    todo = [order(mesh, batches, place) for place in range(mesh.pipeline)]
+    found: list[list[Turn]] = [[] for _ in todo]
+    ends: dict[tuple[str, int, int], float] = {}
+    at, clock, last = [0] * len(todo), [0.0] * len(todo), mesh.pipeline * mesh.stages - 1
+    while any(at[p] < len(todo[p]) for p in range(len(todo))):
+        before = list(at)
+        for place, actions in enumerate(todo):
+            while at[place] < len(actions):
+                action = actions[at[place]]
+                before_it = _needs(action, last)
+                if any(need not in ends for need in before_it):
+                    break
+                needs = [ends[need] for need in before_it]
+                start = max([clock[place], *needs])
+                clock[place] = end = start + times[action.kind]
+                key = ("I" if action.kind == "B" else action.kind), action.stage, action.batch
+                ends[key] = end
+                found[place].append(Turn(action, start, end))
+                at[place] += 1
+        if at == before:
+            raise RuntimeError(f"schedule {mesh.schedule!r} waits for itself")
+    return found
+
+
+def _needs(action, last):
+    """What must have run before: (kind, stage, micro-batch)."""
+    kind, stage, batch = action
+    if kind == "F":
+        return [("F", stage - 1, batch)] if stage else []
+    if kind == "W":
+        return [("I", stage, batch)]
+    return [("I", stage + 1, batch)] if stage < last else [("F", stage, batch)]
