@@ -77,8 +77,7 @@ def _options(arguments):
     ):
         sub = command(name, run, help)
         _add_setup(sub, own=name != "budget")
-        if name == "dry-run":
-            _add_rank(sub)
+        _add_rank(sub)
         if name == "compare":
             sub.add_argument(
                 "--derive", action="store_true", help="also by PyTorch's own formula, as for models of one's own"
@@ -370,7 +369,7 @@ def _witness(witness):
 
 
 def _budget(options):
-    return _witness(predict(*_configuration(options), rounding=options.rounding))
+    return _witness(predict(*_configuration(options), rounding=options.rounding, rank=options.rank))
 
 
 def _dry_run(options):
@@ -443,11 +442,11 @@ def _compare(options):
         from . import compare, derive, dry_run
     witnesses = []
     if isinstance(subject, Model) and not (options.derive and not_derived(subject, setup)):
-        witnesses.append(predict(subject, setup, rounding=options.rounding))
+        witnesses.append(predict(subject, setup, rounding=options.rounding, rank=options.rank))
     if options.derive or not isinstance(subject, Model):
         formula = derive(subject, setup, batch)
         witnesses.append(formula.at(setup.batch, setup.sequence, options.rounding, **sizes))
-    comparison = compare(*witnesses, dry_run(subject, setup, options.rounding, _at(batch, setup, sizes)))
+    comparison = compare(*witnesses, dry_run(subject, setup, options.rounding, _at(batch, setup, sizes), options.rank))
     return comparison.as_dict(), comparison
 
 

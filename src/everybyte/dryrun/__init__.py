@@ -9,7 +9,9 @@ from dataclasses import replace
 import torch
 
 from .. import checks
+from ..catalog import Model
 from ..objectives import Objective
+from ..pipelines import alone
 from ..setup import Setup
 from . import parallel
 from .cuda import (
@@ -48,7 +50,8 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
         batch: the forward's arguments, for a module of your own or a config: a dict, a tuple or one value, each tensor
             as an example or as (shape, dtype). Of a dict, `labels`, `targets` and `target` count as the loss's.
 
-        rank: of several GPUs the one that is counted. Where FSDP cannot cut a weight evenly, the last ones hold less of it.
+        rank: of several GPUs the one that is counted. Where FSDP cannot cut a weight evenly, the last ones hold less of it. Those of
+            a pipeline have other blocks, and other micro-batches in flight.
 
     Raises:
         ValueError: where the setup does not fit the model, the reference has no such architecture, or the module
@@ -56,9 +59,8 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
     """
     checks.whole("dry_run", "rounding", rounding, 1, 2**30)
     checks.kind("dry_run", "setup", setup, Setup)
-    setup.check_undivided("dry_run")
     try:
-        return replace(count(_work(model, setup, batch), Tracker(), rank), rounding=rounding)
+        return replace(count(_work(model, setup, batch, rank), Tracker(), rank), rounding=rounding)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         said = (str(error) or type(error).__name__).splitlines()[0]
         if isinstance(error, RuntimeError) and "overflow" in str(error):
@@ -80,8 +82,11 @@ def _ours(error):
     return isinstance(error, ValueError) and last[0].f_globals.get("__name__", "").startswith(__package__.split(".")[0])
 
 
-def _work(model, setup, batch):
+def _work(model, setup, batch, rank):
     """What is run, made ready."""
+    if setup.mesh.pipeline > 1:
+        return _pipelined(model, setup, batch, rank)
+    setup.check_undivided("dry_run")
     if not isinstance(model, Objective):
         return workload(model, setup, batch)
     from .alignment import workload as aligning
@@ -91,6 +96,23 @@ def _work(model, setup, batch):
             f"dry_run.batch: a {type(batch).__name__} with {model.name}; allowed: None, since setup says the batch"
         )
     return aligning(model, setup)
+
+
+def _pipelined(model, setup, batch, rank):
+    """One GPU's step of a pipeline, made ready."""
+    if not isinstance(model, Model) or model.family is None or batch is not None:
+        name = model.name if isinstance(model, Model) else f"a {type(model).__name__}"
+        raise ValueError(
+            f"dry_run.model: {name} with mesh {setup.mesh}: the book cuts its own models into stages; allowed: a Model of GPT's or "
+            "Llama's kind, or no pipeline"
+        )
+    checks.whole("dry_run", "rank", rank, 0, setup.gpus - 1)
+    setup.check_model(model)
+    if why := alone(setup):
+        raise ValueError(why)
+    from .pipelines import workload as pipelined
+
+    return pipelined(model, setup, rank)
 
 
 def count(work: Workload, tracker: Tracker, rank: int = 0) -> Trace:
@@ -106,8 +128,15 @@ def count(work: Workload, tracker: Tracker, rank: int = 0) -> Trace:
         stack.enter_context(tracker)
         stack.enter_context(paged_states(setup, tracker))
         stack.enter_context(quantized_weights(setup))
+        pipelined = setup.mesh.pipeline > 1
+        if pipelined:
+            from . import pipelines
+
+            stack.enter_context(pipelines.on_meta())
         with tracker.making("parameters", ""):  # what a quantized weight is made of has no name in the module
             module = work.module()
+        if pipelined:
+            pipelines.follow(tracker, module)
         counted = work.counted(module)
         stack.enter_context(one_sequence_a_row())
         _follow_gradients(tracker, _trained(module))  # before the trainer's own hooks, which may drop the gradient
@@ -116,8 +145,13 @@ def count(work: Workload, tracker: Tracker, rank: int = 0) -> Trace:
             trainer = work.trainer(module, setup, autocast=Autocast)
         if offloaded:
             parallel.offload(trainer, tracker)
+        if pipelined:
+            pipelines.tell(trainer, tracker)
         if setup.distributed:
-            parallel.make_steady(trainer, work.batch, tracker)
+            with (
+                tracker.watching(module) if pipelined else nullcontext()
+            ):  # what stays of this step belongs to somebody
+                parallel.make_steady(trainer, work.batch, tracker)
         else:
             _make_states(trainer, tracker)
         _assign(tracker, trainer)
@@ -185,6 +219,8 @@ def _assign(tracker, trainer):
         tracker.assign(buffer, "buffers", name, device=True)
     for buffer in getattr(trainer.optimizer, "buffers", None) or ():
         tracker.assign(buffer, "gradients")
+    for buffer in getattr(trainer, "buffers", tuple)():
+        tracker.assign(buffer, "communication", "received")
     for name, parameter, storages in parallel.gathered(trainer.module):
         if parameter.requires_grad:
             _follow_gradients(tracker, [parameter])

@@ -1,0 +1,328 @@
+"""One GPU of a pipeline: the book's models cut into stages, which PyTorch's own schedules run.
+
+`torch.distributed.pipelining` runs as it is: what a stage receives, sends, keeps and lets go is its own. The last stage gives
+logits, and the schedule calls the loss; outputs are not gathered (`return_outputs=False`, as torchtitan asks), and each
+micro-batch's loss is divided by their number, so that gradients need no scaling. Where embedding and head are one weight, the
+first and the last stage have a copy each, whose gradients are added before the optimizer's step, as in Megatron-LM.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import pipelining
+from torch.distributed.pipelining import PipelineStage, schedules
+from torch.distributed.pipelining._utils import InferenceMode
+from torch.nn import functional as F
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .. import pipelines
+from ..catalog import Model
+from ..mesh import Mesh
+from ..reference import FAMILIES, Trainer
+from ..reference.gpt import through
+from ..reference.llama import turns
+from ..reference.step import DTYPES
+from ..setup import Setup
+from .modules import Workload
+
+SCHEDULES = {
+    "gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B,
+    "interleaved-1f1b": pipelining.ScheduleInterleaved1F1B, "looped-bfs": pipelining.ScheduleLoopedBFS,
+    "interleaved-zero-bubble": pipelining.ScheduleInterleavedZeroBubble, "zbv": pipelining.ScheduleZBVZeroBubble,
+    "dualpipev": schedules.ScheduleDualPipeV,
+}  # fmt: skip
+
+
+# The module.
+
+
+def held(model: Model, setup: Setup, place: int) -> nn.Module:
+    """What the GPU at a place of the pipeline has of a model, by the names that it has in the whole one.
+
+    The embeddings with the first stage; last norm, head and loss with the last.
+    """
+    mine, last = pipelines.stages_of(setup.mesh, place), setup.mesh.pipeline * setup.mesh.stages - 1
+    numbers = [i for blocks in pipelines.blocks_of(model.layers, setup.mesh, place) for i in blocks]
+    make: Callable[[Model, Setup], Any] = FAMILIES[str(model.family)]
+    module = make(model.replace(layers=len(numbers)), setup.replace(gpus=1, mesh=Mesh()))
+    module.blocks = nn.ModuleDict({str(i): block for i, block in zip(numbers, module.blocks, strict=True)})
+    if 0 not in mine:
+        for name in ("token", "position")[: 1 + (model.family == "gpt")]:
+            delattr(module, name)
+    if last in mine:
+        module.loss = Share(module.loss, module.head if module.chunked else None, setup.accumulation)
+    else:
+        del module.norm, module.head, module.loss
+    return module
+
+
+class Share(nn.Module):
+    """A micro-batch's share in the loss: the loss divided by how many there are."""
+
+    def __init__(self, loss: nn.Module, head: nn.Module | None, batches: int):
+        super().__init__()
+        self.loss, self.batches = loss, batches
+        self.before = () if head is None else (head,)  # the last stage's, not a module of its own
+
+    def forward(self, output, targets):  # what the last stage gives, (B, S)
+        loss = self.loss(*self.before, output, targets)
+        return loss / self.batches if self.batches > 1 else loss
+
+
+class Stage(nn.Module):
+    """Blocks in a row; the first stage with the embeddings, the last with norm and head.
+
+    Args:
+        whole: what the GPU has of the model. blocks: their numbers. first, last: whether it is.
+    """
+
+    def __init__(self, whole: nn.Module, blocks: range, first: bool, last: bool):
+        super().__init__()
+        self.setup, self.first, self.last = whole.setup, first, last
+        self.blocks = nn.ModuleDict({str(i): whole.blocks[str(i)] for i in blocks})
+        if first:
+            self.token = whole.token
+        if last:
+            self.norm, self.head = whole.norm, nn.Identity() if whole.chunked else whole.head
+
+    def through(self, x, *others):
+        """The blocks, and at the end norm and head."""
+        x = through(list(self.blocks.values()), self.setup, x, *others)
+        return self.head(self.norm(x)) if self.last else x  # (B, S, H), or of the last (B, S, V)
+
+
+class GPTStage(Stage):
+    """A stage of a GPT."""
+
+    def __init__(self, whole, blocks, first, last):
+        super().__init__(whole, blocks, first, last)
+        self.dropout, self.start = whole.dropout, whole.first
+        if first:
+            self.position = whole.position
+
+    def forward(self, x):  # of the first stage (B, S), of others (B, S, H)
+        if self.first:
+            positions = torch.arange(self.start, self.start + x.size(1), device=x.device)
+            x = F.dropout(self.token(x) + self.position(positions), self.dropout, self.training)
+        return self.through(x)
+
+
+class LlamaStage(Stage):
+    """A stage of a Llama."""
+
+    def __init__(self, whole, blocks, first, last):
+        super().__init__(whole, blocks, first, last)
+        self.scale, self.head_width = whole.scale, whole.head_width
+
+    def forward(self, x):  # of the first stage (B, S), of others (B, S, H)
+        if self.first:
+            x = self.token(x)
+            if self.scale:
+                x = x * torch.tensor(self.scale, dtype=x.dtype)
+        cos, sin = turns(x.size(1), self.head_width, x.device)
+        return self.through(x, cos, sin)
+
+
+STAGES = {"gpt": GPTStage, "llama": LlamaStage}
+
+
+# The step.
+
+
+class Watched(PipelineStage):
+    """PyTorch's stage, which says before it runs what it does."""
+
+    watch = staticmethod(lambda kind: None)  # is told `forward` or `backward`
+
+    def forward_one_chunk(self, *args, **kwargs):
+        self.watch("forward")
+        return super().forward_one_chunk(*args, **kwargs)
+
+    def backward_one_chunk(self, *args, **kwargs):
+        self.watch("backward")
+        return super().backward_one_chunk(*args, **kwargs)
+
+    def backward_weight_one_chunk(self, *args, **kwargs):
+        self.watch("backward")
+        return super().backward_weight_one_chunk(*args, **kwargs)
+
+
+class PipelineTrainer(Trainer):
+    """One GPU's part of a model, its optimizer, and one step of training with the other GPUs.
+
+    Args:
+        module: what `held` gives, on its device. model: the whole. place: of this GPU in the pipeline.
+        group: the process group of the pipeline; by default everybody.
+    """
+
+    def __init__(self, module: nn.Module, model: Model, setup: Setup, place: int, group=None, **options):
+        super().__init__(module, setup, **options)
+        mesh = setup.mesh
+        mine, count = pipelines.stages_of(mesh, place), mesh.pipeline * mesh.stages
+        self.first, self.last = 0 in mine, count - 1 in mine
+        self.stages, self.tell = [], lambda kind: None
+        for number, blocks in zip(mine, pipelines.blocks_of(model.layers, mesh, place), strict=True):
+            stage = STAGES[str(model.family)](module, blocks, number == 0, number == count - 1)
+            given, gives = self._examples(model, setup, number == 0, number == count - 1)
+            self.stages.append(
+                Watched(stage, number, count, self.device, input_args=(given,), output_args=(gives,), group=group)
+            )
+        of = self.stages if mesh.schedule not in pipelines.ONE_STAGE else self.stages[0]
+        self.schedule = SCHEDULES[mesh.schedule](
+            of, setup.accumulation, loss_fn=module.loss if self.last else _no_loss, scale_grads=False
+        )
+        self.tied = None
+        if model.tied and self.first != self.last:
+            self.tied = (module.token if self.first else module.head).weight
+        if model.tied:  # everybody makes the group
+            ends = [dist.get_global_rank(group or dist.group.WORLD, i) for i in (0, mesh.pipeline - 1)]
+            self.ends = dist.new_group(ends) if mesh.schedule not in pipelines.TWO_STAGES else None
+
+    def _examples(self, model, setup, first, last):
+        """What a stage is given and gives, without data: PyTorch asks for shapes and types alone."""
+        dtype, shape = DTYPES[setup.dtypes.weights], (setup.batch, setup.sequence)
+        with _disable_current_modes():
+            hidden = torch.empty(*shape, model.width, dtype=dtype, device="meta", requires_grad=True)
+            if first:
+                given = torch.empty(shape, dtype=torch.int64, device="meta")
+            else:
+                given = hidden
+            if last and setup.loss == "plain":
+                return given, torch.empty(*shape, model.vocabulary, dtype=dtype, device="meta", requires_grad=True)
+            return given, hidden
+
+    def watch(self, tell):
+        """Have `tell` be told what runs next: `forward`, `backward` or `optimizer step`."""
+        self.tell = tell
+        for stage in self.stages:
+            stage.watch = tell
+
+    def step(self, batch, at=lambda phase: None):
+        """One step of this GPU.
+
+        Args:
+            batch: makes tokens and targets of all micro-batches, (m B, S) each; what this GPU has no use for is None.
+            at: is told each phase as it ends: `after_forward` of each micro-batch, `after_backward` of all, `after_step`.
+
+        Returns:
+            The loss, averaged over the micro-batches, where the last stage is here; else None.
+        """
+        tokens, targets = batch()
+        losses, total = [], 0.0 if self.accumulation > 1 else None
+        with self._marked(at):
+            self.schedule.step(
+                *((tokens,) if self.first else ()), target=targets, losses=losses if self.last else None,
+                return_outputs=False,
+            )  # fmt: skip
+        for share in losses:
+            total = total + share.detach() if self.accumulation > 1 else share.detach()
+        at("after_backward")
+        self.tell("optimizer step")
+        if self.tied is not None:
+            dist.all_reduce(self.tied.grad, group=self.ends)
+        self.update()
+        at("after_step")
+        self.optimizer.zero_grad()
+        return total if self.last else None
+
+    @contextmanager
+    def _marked(self, at):
+        """Within it, the end of each forward is told, its loss included."""
+        compute = self.schedule._maybe_compute_loss
+
+        def then_mark(*args, **kwargs):
+            compute(*args, **kwargs)
+            at("after_forward")
+
+        with mock.patch.object(self.schedule, "_maybe_compute_loss", then_mark):
+            yield
+
+    def buffers(self):
+        """What stands for good to receive into: PyTorch's stages have one for each micro-batch and direction."""
+        mine = [stage.stage_index for stage in self.stages]
+        for stage in self.stages:
+            for infos in (*stage.args_recv_info.values(), *stage.grad_recv_info.values()):
+                yield from (info.buffer for info in infos if info.buffer is not None and info.source not in mine)
+
+
+def _no_loss(output, targets):
+    raise AssertionError("a stage that is not the last has no loss")
+
+
+# Without data.
+
+
+@dataclass(frozen=True)
+class PipelineWorkload(Workload):
+    """The step of one GPU of a pipeline. `place`: which."""
+
+    place: int = 0
+
+    def module(self):
+        with _disable_current_modes(), torch.device("meta"):
+            return held(self.model, self.setup, self.place)
+
+    def counted(self, module):
+        return self.model
+
+    def trainer(self, module, setup, **options):
+        return PipelineTrainer(module, self.model, setup, self.place, **options)
+
+
+def workload(model: Model, setup: Setup, rank: int) -> PipelineWorkload:
+    """The step of one rank of a pipeline, made ready."""
+    place = setup.mesh.rank(rank, setup.data)["pipeline"]
+    mine, last = pipelines.stages_of(setup.mesh, place), setup.mesh.pipeline * setup.mesh.stages - 1
+    shape = setup.accumulation * setup.batch, setup.sequence
+
+    def batch():
+        return tuple(
+            torch.randint(model.vocabulary, shape, device="meta") if stage in mine else None for stage in (0, last)
+        )
+
+    return PipelineWorkload(
+        lambda: None, batch, lambda given: [t for t in given[1:] if t is not None], lambda *_: None, setup, model, place
+    )
+
+
+@contextmanager
+def on_meta():
+    """Within it, PyTorch's pipelines run in one process on device meta: what they ask of peers and of CUDA is answered."""
+
+    def agreed(self, stages, *_):  # the ranks vote, by numbers that they read back: all said that shapes are known
+        for stage in stages:
+            stage._inference_mode = InferenceMode.STATIC
+
+    def one_by_one(operations):  # no backend is named for meta
+        return [
+            o.op(o.tensor, group=o.group, **{"group_dst" if o.op is dist.isend else "group_src": o.group_peer})
+            for o in operations
+        ]
+
+    with ExitStack() as stack:
+        for owner, name, instead in (
+            (schedules._PipelineSchedule, "_warmup_p2p", agreed),
+            (dist, "batch_isend_irecv", one_by_one),
+            (torch.random, "fork_rng", lambda **_: nullcontext()),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, instead))
+        yield
+
+
+def tell(trainer, tracker):
+    """Have the tracker know at any moment whether a forward or a backward runs, or the optimizer."""
+    trainer.watch(lambda kind: setattr(tracker, "phase", kind))
+
+
+def follow(tracker, module):
+    """Have the tracker know weights that were made out of its sight: of a larger model, whose others were dropped."""
+    for name, parameter in module.named_parameters():
+        tracker.assign(parameter, "parameters", name)
+    for name, buffer in module.named_buffers():
+        tracker.assign(buffer, "buffers", name)

@@ -1,0 +1,105 @@
+"""One of several processes that train a small model together as a pipeline: `python pipes.py FOLDER RANK WORLD NAME...`.
+
+What it saw goes to FOLDER/RANK.json.
+"""
+
+import json
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import everybyte as eb
+from everybyte.dryrun.pipelines import PipelineTrainer, held
+from everybyte.lab.meters import Cpu
+from everybyte.reference import FAMILIES, Trainer
+
+STEPS = 3
+GPT = eb.Model(name="small", layers=9, width=20, heads=2, vocabulary=101, positions=24, tied=True)
+LLAMA = eb.Model(
+    name="small llama", layers=9, width=32, heads=4, kv_heads=2, vocabulary=101, positions=0, learned_positions=0, ffn_width=32,
+    gated=True, fused=False, tied=False, norm="rmsnorm", qkv_bias=False, out_bias=False, ffn_bias=False,
+)  # fmt: skip
+SETUP = eb.Setup(batch=2, sequence=16, attention="eager", optimizer="momentum")
+
+
+def runs(world):
+    """Name -> (model, setup) of the pipelines of so many processes."""
+    meshes = {
+        "gpipe": {}, "1f1b": {}, "interleaved-1f1b": {"stages": 2}, "looped-bfs": {"stages": 2},
+        "interleaved-zero-bubble": {"stages": 2}, "zbv": {"stages": 2}, "dualpipev": {"stages": 2},
+    }  # fmt: skip
+    found = {}
+    for i, (schedule, changes) in enumerate(meshes.items()):
+        mesh = eb.Mesh(pipeline=world, schedule=schedule, **changes)
+        found[schedule] = (GPT, GPT, LLAMA)[i % 3], SETUP.replace(gpus=world, mesh=mesh, accumulation=2 * world)
+    found["1f1b, checkpointed"] = GPT, found["1f1b"][1].replace(checkpointing="full")
+    return found
+
+
+def tokens(step, model, batches):
+    """Tokens and targets of all micro-batches of a step."""
+    generator = torch.Generator().manual_seed(step)
+    drawn = torch.randint(model.vocabulary, (batches * SETUP.batch, SETUP.sequence + 1), generator=generator)
+    return drawn[:, :-1].clone(), drawn[:, 1:].clone()
+
+
+def whole(model, setup):
+    """The model with random weights, the same everywhere."""
+    torch.manual_seed(0)
+    module = FAMILIES[model.family](model, setup.replace(gpus=1, mesh=eb.Mesh()))
+    for p in module.parameters():
+        torch.nn.init.normal_(p, 0.0 if p.dim() > 1 else 1.0, 0.02)
+    return module
+
+
+def alone(model, setup):
+    """The losses of one process that trains the whole model."""
+    setup, losses = setup.replace(gpus=1, mesh=eb.Mesh()), []
+    trainer = Trainer(whole(model, setup), setup)
+    trainer.optimizer.param_groups[0]["lr"] = 0.1
+    for step in range(STEPS):
+        pairs = zip(*(x.chunk(setup.accumulation) for x in tokens(step, model, setup.accumulation)), strict=True)
+        losses.append(trainer.step(lambda pairs=pairs: next(pairs)).item())
+    return losses
+
+
+def together(model, setup, rank):
+    """The losses of one process of a pipeline, where it has the last stage, and its live bytes at each moment of a steady step."""
+    everything = dict(whole(model, setup).named_parameters(remove_duplicate=False))
+    meter = Cpu(torch.device("cpu"), None)
+    with meter.watching():
+        module = held(model, setup, rank)
+        with torch.no_grad():
+            for name, parameter in module.named_parameters(remove_duplicate=False):
+                parameter.copy_(everything[name])
+        trainer = PipelineTrainer(module, model, setup, rank)
+        trainer.optimizer.param_groups[0]["lr"] = 0.1
+        losses, counts = [], []
+        for step in range(STEPS):
+            given, count = tokens(step, model, setup.accumulation), {}
+            drawn = tuple(x if mine else None for x, mine in zip(given, (trainer.first, trainer.last), strict=True))
+            del given
+            meter.restart()
+            standing = sum(x.nbytes for x in drawn if x is not None)
+            count["rest"] = meter.now()["allocated"] - standing
+            loss = trainer.step(lambda drawn=drawn: drawn, lambda at, c=count: c.update({at: meter.now()["allocated"]}))
+            losses.append(loss if loss is None else loss.item())
+            del loss
+            counts.append(count | {"peak": meter.most()["allocated"]})
+    return losses, {moment: min(count[moment] for count in counts[1:]) for moment in counts[0]}
+
+
+def main(folder, rank, world, *names):
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(Path(folder) / "store"), world)
+    dist.init_process_group("gloo", rank=rank, world_size=world, store=store, timeout=timedelta(seconds=300))
+    seen = {name: together(*runs(world)[name], rank) for name in names}
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(seen))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])
