@@ -5,10 +5,13 @@ from dataclasses import replace
 from importlib.util import find_spec
 from itertools import product
 from random import Random
+from typing import get_args
 
 import everybyte as eb
+from everybyte import pipelines
 from everybyte.catalog.weights import linears
 from everybyte.dryrun import PARTS
+from everybyte.mesh import Schedule
 from everybyte.setup import (
     ATTENTIONS,
     BUCKETS,
@@ -164,6 +167,29 @@ def adapted(seed: int) -> tuple[eb.Model, eb.Setup, int]:
         return model, setup, draw(BLOCKS)
 
 
+def piped(seed: int) -> tuple[eb.Model, eb.Setup, int]:
+    """One GPU, by its rank, of a pipeline over any architecture of the two families: always the same for one seed."""
+    draw = Random(5 * 10**6 + seed).choice
+    while True:  # what does not go together is drawn again
+        model = draw([_any_gpt, _any_llama])(f"piped {seed}", draw)
+        try:
+            schedule, places = draw(get_args(Schedule)), draw([2, 2, 3, 4])
+            stages = (
+                1 if schedule in pipelines.ONE_STAGE else 2 if schedule in pipelines.TWO_STAGES else draw([1, 2, 3])
+            )
+            mesh = eb.Mesh(pipeline=places, schedule=schedule, stages=stages)
+            model = model.replace(layers=draw(range(places * stages, 3 * places * stages + 4)))
+            setup = _any_setup(model.replace(layers=2), draw).replace(
+                sharding="none", gpus=places, sharding_units="block", replicas=1, offload="none", no_sync=False, buckets="copies",
+                master_gradients="bf16", mesh=mesh, accumulation=draw([1, 2, 3, 4, 5, 6, 8, 9]),
+            )  # fmt: skip
+            setup.check_model(model)
+        except ValueError:
+            continue
+        if not pipelines.alone(setup):
+            return model, setup, draw(range(places))
+
+
 def _any_gpt(name, draw):
     """GPT-2, OPT, and what is between them."""
     heads, width, yes, positions = (
@@ -236,17 +262,17 @@ def disagreeing(drawn, seeds: Iterable[int]) -> dict[int, list[str]]:
     return {seed: wrong for seed in seeds if (wrong := disagreements(*drawn(seed)[:2]))}
 
 
-def disagreements(model: eb.Model, setup: eb.Setup, blocks=BLOCKS) -> list[str]:
+def disagreements(model: eb.Model, setup: eb.Setup, blocks=BLOCKS, rank: int = 0) -> list[str]:
     """What prediction and dry run say differently, in words: at every moment and at the peak, part by part.
 
     One dry run serves every block. A part that the prediction does not name counts as predicted to hold nothing.
     """
-    exact, found = eb.dry_run(model, setup), []
-    host = eb.budget(model, setup).host
+    exact, found = eb.dry_run(model, setup, rank=rank), []
+    host = eb.budget(model, setup, rank=rank).host
     if host != exact.host:
         found.append(f"host: {host} predicted, {exact.host} counted")
     for block in blocks:
-        trace, budget = replace(exact, rounding=block), eb.budget(model, setup, block)
+        trace, budget = replace(exact, rounding=block), eb.budget(model, setup, block, rank)
         said = [(moment, budget.parts_at(moment), trace.parts_at(moment)) for moment in trace.marks]
         said += [("at the peak", budget.parts, trace.parts), ("", budget.phases, trace.phases)]
         pairs = {f"{what} {moment}": (b.get(what, 0), t[what]) for moment, b, t in said for what in t}
@@ -271,9 +297,9 @@ def _split(witness, phase_of):
     return [parts for phase, parts in places if phase != "optimizer step"], max(inside, default=None)
 
 
-def first_difference(model: eb.Model, setup: eb.Setup, block: int = 1) -> str | None:
+def first_difference(model: eb.Model, setup: eb.Setup, block: int = 1, rank: int = 0) -> str | None:
     """The first place at which the timelines differ, with what the ledger calls it; None where there is none."""
-    budget, trace = eb.budget(model, setup, block), eb.dry_run(model, setup, block)
+    budget, trace = eb.budget(model, setup, block, rank), eb.dry_run(model, setup, block, rank=rank)
     marks = set(trace.marks.values())
     predicted, most = _split(budget, lambda i: budget.operations[i][1])
     counted, seen = _split(trace, lambda i: "mark" if i in marks else trace.operations[i][1])

@@ -8,10 +8,12 @@ from .allocator import STEPS, Reserved, Settings, play
 from .catalog import Gpu, Model
 from .catalog import gpu as find_gpu
 from .objectives import Objective, Scorer
+from .pipelines import SPLIT, alone
 from .setup import Setup
-from .theory import MARKS, PEAKS, letters, place_of, trace
+from .theory import MARKS, PEAKS, letters, place_of, stage, trace
 from .theory.alignment import trace as align
 from .theory.asking import requests as asked_for
+from .theory.pipelines import part_of
 from .witness import Witness
 
 __all__ = ["PEAKS", "Budget", "budget", "course_of", "not_derived", "peaks"]
@@ -30,6 +32,7 @@ class Budget(Witness):
         peak: the most bytes that live at once, and peak_at: where, one of `PEAKS`.
         host: bytes of each part in the memory of the CPU, for each GPU, from backward to the optimizer's step; empty without
             offload. As PyTorch asks for them: what it pins, its allocator rounds up to a power of two.
+        rank: which of several GPUs it is.
     """
 
     witness = "predict"
@@ -43,6 +46,7 @@ class Budget(Witness):
     peak: int
     peak_at: str
     host: dict[str, int] = field(default_factory=dict)
+    rank: int = 0
 
     def parts_at(self, phase: str) -> dict[str, int]:
         """Bytes of each part at the end of a phase: `rest`, `after_forward`, `after_backward` or `after_step`."""
@@ -75,7 +79,7 @@ class Budget(Witness):
 
     @cached_property
     def _course(self):
-        return _unrolled(self.model, self.setup, self.rounding)
+        return _unrolled(self.model, self.setup, self.rounding, self.rank)
 
     def on(
         self, gpu: Gpu | str, configuration: Settings | str = "", memory: int | None = None, steps: int = STEPS
@@ -100,7 +104,9 @@ class Budget(Witness):
             )
         gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
         asked = asked_for(
-            course_of(self.model, self.setup), letters(_model(self.model), self.setup), gpu.cublas_workspace
+            course_of(self.model, self.setup),
+            letters(_model(self.model, self.setup, 0), self.setup),
+            gpu.cublas_workspace,
         )
         return play(asked, configuration, memory, gpu.memory, steps)
 
@@ -109,33 +115,36 @@ class Budget(Witness):
 PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 
 
-def budget(model: Model | Objective, setup: Setup, rounding: int = 1) -> Budget:
+def budget(model: Model | Objective, setup: Setup, rounding: int = 1, rank: int = 0) -> Budget:
     """Predict the memory of one steady training step, in bytes.
 
     Args:
         model: a Model, trained to say the next token; or an Objective, with another loss.
         rounding: round each tensor up to a multiple of so many bytes: 512 as CUDA's allocator does.
+        rank: of several GPUs the one that is predicted: those of a pipeline differ.
 
     Raises:
         ValueError: where the setup does not fit the model, or the model's step is not derived: the message names the field
             and what answers instead.
     """
     checks.whole("budget", "rounding", rounding, 1, 2**30)
-    course = course_of(model, setup)
-    found = course.budget(_model(model), setup, rounding)
+    course = course_of(model, setup, rank)
+    found = course.budget(_model(model, setup, rank), setup, rounding)
     phases = {name: sum(live.values()) for name, live in found.moments.items()} | {"step": found.step}
     return Budget(
         model, setup, rounding, found.moments, found.parts | {"workspace": 0}, {name: phases[name] for name in PHASES},
-        found.peak, found.peak_at, course.host(_model(model), setup),
+        found.peak, found.peak_at, course.host(_model(model, setup, rank), setup), rank,
     )  # fmt: skip
 
 
-def _model(model: Model | Objective) -> Model | Scorer:
+def _model(model: Model | Objective, setup: Setup, rank: int) -> Model | Scorer:
     """Whose dimensions the letters stand for."""
+    if setup.mesh.pipeline > 1 and isinstance(model, Model):
+        return part_of(model, setup, rank)[0]
     return model.trained if isinstance(model, Objective) else model
 
 
-def course_of(model: Model | Objective, setup: Setup):
+def course_of(model: Model | Objective, setup: Setup, rank: int = 0):
     """The course of a step: its operations with formulas for sizes. Arguments and errors as for `budget`."""
     if isinstance(model, Objective):
         model.check(setup)
@@ -151,12 +160,24 @@ def course_of(model: Model | Objective, setup: Setup):
     setup.check_model(model)
     if unlike := not_derived(model, setup):
         raise ValueError(unlike)
+    checks.whole("budget", "rank", rank, 0, setup.gpus - 1)
+    if setup.mesh.pipeline > 1:
+        return stage(model, setup, rank)
+    if rank:
+        raise ValueError(
+            f"budget.rank: {rank} without a pipeline is not derived; allowed: 0, which holds the most; eb.dry_run takes any"
+        )
     return trace(model, setup)
 
 
 def not_derived(model: Model, setup: Setup) -> str | None:
     """Why the model's step with the setup is not derived, in words, with what answers instead; None where it is derived."""
-    if not setup.mesh.alone:
+    if setup.mesh.pipeline > 1:
+        if why := alone(setup):
+            return why
+        if setup.mesh.schedule in SPLIT:
+            return f"Mesh.schedule: {setup.mesh.schedule!r} is not derived; eb.dry_run takes it"
+    elif not setup.mesh.alone:
         return f"Setup.mesh: {setup.mesh} is not derived; allowed: none"
     if unlike := model.unlike_reference():
         return f"{unlike}; eb.dry_run and eb.derive take it"
@@ -170,10 +191,11 @@ def not_derived(model: Model, setup: Setup) -> str | None:
     return None
 
 
-def _unrolled(model, setup, rounding):
+def _unrolled(model, setup, rounding, rank):
     """(operations, part -> live bytes, phase -> place) of a whole step, block after block."""
     operations, course, marks = [("rest", "rest", "")], [], {"rest": 0}
-    for operation, live, turns in course_of(model, setup).unrolled(letters(_model(model), setup, rounding), rounding):
+    values = letters(_model(model, setup, rank), setup, rounding)
+    for operation, live, turns in course_of(model, setup, rank).unrolled(values, rounding):
         if operation is not None and operation.name in MARKS:
             marks[operation.name] = len(course)
             operations.append((operation.name, operation.name, ""))
@@ -212,6 +234,7 @@ def peaks(model: Model, setup: Setup, batch, sequence, rounding: int = 1):
     import numpy
 
     checks.kind("peaks", "setup", setup, Setup)
+    setup.check_undivided("peaks", "; eb.budget takes each rank")
     checks.one_of("peaks", "setup.loss", setup.loss, ("plain",))
     checks.whole("peaks", "rounding", rounding, 1, 2**30)
     given = {"batch": batch, "sequence": sequence}

@@ -319,7 +319,7 @@ def _advice(cause, said, model, setup, card, configuration):
 
 def _switches(model, setup, card, said):
     """Of the plan for this run: each rung, with bytes and time."""
-    if not_derived(model, setup):
+    if not setup.mesh.alone or not_derived(model, setup):
         return _general()
     outside = Headroom()
     process, others = _mine(said)

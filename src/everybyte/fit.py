@@ -255,6 +255,7 @@ def fit(
 ) -> Fit:
     """As `own.fit`, of a `Model`, an `Objective` or a `Derivation`."""
     checks.kind("fit", "setup", setup, Setup)
+    setup.check_undivided("fit", "; eb.budget takes each rank")
     check_headroom("fit", headroom)
     if not isinstance(configuration, str):
         checks.kind("fit", "configuration", configuration, Settings)

@@ -188,6 +188,11 @@ class Formula:
                 f"formula {self.name}: Setup.adapters: {setup.adapters}; allowed: None, as formulas speak of models that train "
                 "whole; eb.budget answers"
             )
+        if setup is not None and ruled and not setup.mesh.alone:
+            raise ValueError(
+                f"formula {self.name}: Setup.mesh: {setup.mesh}; allowed: none, as formulas speak of models that every GPU has whole or "
+                "shards; eb.budget answers"
+            )
         if self.refuses and (why := self.refuses(model, setup)):
             raise ValueError(f"formula {self.name}: {why}")
 

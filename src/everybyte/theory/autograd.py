@@ -43,6 +43,10 @@ class Accumulate:
         self.parameter = parameter
         self.sequence, self.edges, self.slots, self.saved = SOON, (), 1, ()
 
+    def arrive(self, grads):
+        """The gradient has come."""
+        _accumulate(self.parameter, grads)
+
 
 class Parameter(Tensor):
     """A leaf whose gradient is wanted, unless it is frozen.
@@ -132,8 +136,8 @@ def backward(tape, loss, gradient):
 
 
 def _evaluate(tape, node, grads):
-    if type(node) is Accumulate:
-        _accumulate(node.parameter, grads)
+    if isinstance(node, Accumulate):
+        node.arrive(grads)
         return []
     owner, loss, place = tape.owner, tape.loss, tape.place
     tape.owner, tape.loss, tape.place = node.owner, node.loss, (*tape.at("batch"), *node.place)

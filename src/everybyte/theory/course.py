@@ -15,6 +15,7 @@ from ..setup import DTYPE_BYTES, OPTIMIZERS
 from .buckets import buckets
 from .letters import Letter, factor, text, up
 from .optimizers import PAGED, QUANTIZED
+from .pipelines import PipelineStep, StagePlan, part_of
 from .schedule import Loop, Repeat, flat, nested, stretched
 from .training import Step
 
@@ -48,41 +49,62 @@ def _bucketed(model, setup, rounding):
     return sum(-(-size // rounding) * rounding for size in buckets(model, DTYPE_BYTES[setup.dtypes.weights]))
 
 
+class Blocks:
+    """How many of some blocks in a row are traced, in how many segments, and which of them stands for how many.
+
+    Attributes:
+        segments: blocks that are traced in each segment. segment: the loop of segments, if any; block: place -> its loop.
+        stretched: which turns stand for others.
+    """
+
+    def __init__(self, blocks, setup):
+        few = (5, 2) if setup.fsdp else (3, 1)  # FSDP gathers a block while its neighbor is at work
+        self.segment = None
+        if setup.segment:
+            size = Letter(setup.segment, "K")
+            full = up(blocks, size) - 1  # all but the last segment, which has what is left
+            last = blocks - full * size
+            self.segment = Loop.of(full, 3, 1)
+            inner, final = Loop.of(size, *few), Loop.of(last, *few)
+            count = self.segment.turns
+            self.block = lambda place: final if place.get("segment") == count else inner
+            self.segments = (inner.turns,) * count + (final.turns,)
+            self.stretched = self.segment.middle, inner.middle, final.middle
+        else:
+            loop = Loop.of(blocks, *few)
+            self.block = lambda place: loop
+            self.segments, self.stretched = (loop.turns,), loop.middle
+
+
 class Plan:
     """How many blocks, segments, chunks and batches are traced, and which of them stands for how many."""
 
     def __init__(self, model, setup):
-        blocks, segment, tokens = (
-            Letter(model.layers, "L"),
-            setup.segment,
-            Letter(setup.batch, "B") * Letter(setup.sequence, "S"),
-        )
-        self.loops = {"batch": Loop.of(Letter(setup.accumulation, "n_a"), 3, 1), "layer": Loop.of(blocks, 3, 1)}
-        few = (5, 2) if setup.fsdp else (3, 1)  # FSDP gathers a block while its neighbor is at work
-        if segment:
-            size = Letter(segment, "K")
-            full = up(blocks, size) - 1  # all but the last segment, which has what is left
-            last = blocks - full * size
-            self.loops["segment"] = Loop.of(full, 3, 1)
-            inner, final = Loop.of(size, *few), Loop.of(last, *few)
-            count = self.loops["segment"].turns
-            self.loops["block"] = lambda index: final if index == count else inner
-            self.segments = (inner.turns,) * count + (final.turns,)
-            stretched = self.loops["segment"].middle, inner.middle, final.middle
-        else:
-            self.loops["block"] = loop = Loop.of(blocks, *few)
-            self.segments, stretched = (loop.turns,), loop.middle
-        self.chunks = ()
-        if setup.loss == "chunked":
-            chunk = up(tokens, Letter(setup.loss_chunks, "n_c"))
-            number = up(tokens, chunk)
-            self.loops["chunk"] = Loop.of(number, 4, 1)
-            self.chunks = (chunk,) * (self.loops["chunk"].turns - 1) + (tokens - (number - 1) * chunk,)
-            stretched = stretched, self.loops["chunk"].middle, chunk == 1, self.chunks[-1] == 1
+        layers = Letter(model.layers, "L")
+        blocks = Blocks(layers, setup)
+        self.loops = {
+            "batch": Loop.of(Letter(setup.accumulation, "n_a"), 3, 1), "layer": Loop.of(layers, 3, 1), "block": blocks.block,
+        }  # fmt: skip
+        if blocks.segment:
+            self.loops["segment"] = blocks.segment
+        self.segments = blocks.segments
+        self.chunks, stretched = chunked(setup, self.loops, blocks.stretched)
         self.key = (
             self.segments, len(self.chunks), stretched, self.loops["batch"].turns, self.loops["batch"].middle,
             self.loops["layer"].turns,
         )  # fmt: skip
+
+
+def chunked(setup, loops, stretched):
+    """(tokens of each chunk of the loss that is traced, what decides the form besides); the loop of chunks goes to `loops`."""
+    if setup.loss != "chunked":
+        return (), stretched
+    tokens = Letter(setup.batch, "B") * Letter(setup.sequence, "S")
+    chunk = up(tokens, Letter(setup.loss_chunks, "n_c"))
+    number = up(tokens, chunk)
+    loops["chunk"] = loop = Loop.of(number, 4, 1)
+    chunks = (chunk,) * (loop.turns - 1) + (tokens - (number - 1) * chunk,)
+    return chunks, (stretched, loop.middle, chunk == 1, chunks[-1] == 1)
 
 
 def structure(model, setup):
@@ -133,13 +155,27 @@ def trace(model, setup, make=None, *beside) -> "Course":
         make: makes it, where it is another than `Step`. beside: what decides its form besides.
     """
     plan = Plan(model, setup)
-    key = structure(model, setup), plan.key, beside
-    if key not in _COURSES:
-        step = (make or Step)(
+
+    def step():
+        return (make or Step)(
             model, setup, plan.segments, plan.chunks, plan.loops["batch"].turns, plan.loops["layer"].turns
         )
+
+    return _shared((structure(model, setup), plan.key, beside), step, plan.loops)
+
+
+def stage(model, setup, rank) -> "Course":
+    """The course of the step of one GPU of a pipeline, as `trace`; its letters are those of `part_of(model, setup, rank)`."""
+    plan = StagePlan(model, setup, rank, Blocks, chunked)
+    key = structure(part_of(model, setup, rank)[0], setup), plan.key
+    return _shared(key, lambda: PipelineStep(model, setup, rank, plan), plan.loops)
+
+
+def _shared(key, make, loops):
+    if key not in _COURSES:
+        step = make()
         rest, host = step.rest(), step.host()
-        _COURSES[key] = Course(nested(stretched(step.run(), plan.loops), plan.loops), rest, host, setup.distributed)
+        _COURSES[key] = Course(nested(stretched(step.run(), loops), loops), rest, host, step.setup.distributed)
         while len(_COURSES) > _MOST:
             _COURSES.popitem(last=False)
     _COURSES.move_to_end(key)

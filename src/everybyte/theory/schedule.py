@@ -40,7 +40,7 @@ def nested(operations, loops, names=LOOPS):
     """The operations with what repeats put into `Repeat`s.
 
     Args:
-        loops: loop -> `Loop`, or for the blocks of segments a function of the segment's number.
+        loops: loop -> `Loop`, or a function of the place.
     """
     if not names:
         return list(operations)
@@ -59,7 +59,7 @@ def nested(operations, loops, names=LOOPS):
 
 def _loop(loops, name, place):
     loop = loops.get(name)
-    return loop(place.get("segment")) if callable(loop) else loop
+    return loop(place) if callable(loop) else loop
 
 
 def flat(items):

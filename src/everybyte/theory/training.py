@@ -50,7 +50,9 @@ class Step:
         self.tape.compute = compute
         self.tape.autocast = compute if precision.autocast and not setup.fsdp else None
         self.batch = Letter(setup.batch, "B"), Letter(setup.sequence, "S")
-        self.weights = self._counted(w for w in weights(self.model) if w.count and layers(model)[w.group])
+        self.weights = self._counted(
+            w for w in weights(self.model) if w.count and layers(model)[w.group] and self.has(w.group)
+        )
         self.trained, beside = self.weights, None
         if setup.adapters:
             beside = (
@@ -59,7 +61,7 @@ class Step:
             )
             self.trained = self._counted(adapters(self.model, beside[0], setup.adapters.takes))
         self.reduced = Letter(DTYPE_BYTES[precision.weights], "r")
-        self.network = Network(self.tape, self.model, setup, segments, chunks, self.weight, beside)
+        self.network = self.made(segments, chunks, beside)
         for parameter in self._parameters():
             if setup.master_gradients == "fp32":
                 parameter.hooks.append(_moved)
@@ -77,6 +79,15 @@ class Step:
             for parameter in self._parameters():
                 parameter.hooks.append(self._into_bucket)
         self.optimizer = Optimizer(self, tensors)
+
+    def made(self, segments, chunks, beside):
+        """The network, for `__init__`."""
+        return Network(self.tape, self.model, self.setup, segments, chunks, self.weight, beside)
+
+    @staticmethod
+    def has(group):
+        """Whether a group of weights is trained here."""
+        return True
 
     def _counted(self, weights):
         """(weight, its numbers, how many there are of it) of each."""

@@ -1,0 +1,132 @@
+"""A pipeline: prediction and dry run say the same of every rank, and real processes train as one would."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import grid
+import pytest
+
+import everybyte as eb
+from everybyte import pipelines
+from everybyte.budget import not_derived
+from everybyte.dryrun.pipelines import SCHEDULES
+
+SCRIPT = Path(__file__).with_name("pipes.py")
+_spec = importlib.util.spec_from_file_location("pipes", SCRIPT)
+pipes = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(pipes)
+
+GPT = eb.Model(name="deep", layers=10, width=64, heads=2, vocabulary=101, positions=33)
+LLAMA = pipes.LLAMA.replace(layers=9)
+
+
+def pipeline(schedule, places=4, batches=8, **changes):
+    stages = 1 if schedule in pipelines.ONE_STAGE else 2
+    mesh = eb.Mesh(pipeline=places, schedule=schedule, stages=stages)
+    return eb.Setup(batch=2, sequence=16, gpus=places, accumulation=batches, mesh=mesh).replace(**changes)
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("seed", range(200))
+def test_prediction_and_dry_run_say_the_same_of_any_rank(seed):
+    model, setup, rank = grid.piped(seed)
+    if why := not_derived(model, setup):
+        pytest.skip(why)
+    assert grid.disagreements(model, setup, rank=rank) == []
+
+
+@pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
+@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in pipelines.SPLIT])
+def test_every_place_says_the_same_operation_by_operation(model, schedule):
+    """Ten blocks on four GPUs: of 2, 3, 3 and 2, or of two stages each."""
+    for rank in (0, 3):
+        assert grid.first_difference(model, pipeline(schedule, batches=4), rank=rank) is None
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_what_a_gpu_has_of_the_model(schedule):
+    """All of it is somewhere, once: but for a tied weight, of which both ends have a copy unless they are on one GPU."""
+    setup, names = pipeline(schedule), []
+    for rank in range(4):
+        trace = eb.dry_run(GPT, setup, rank=rank)
+        assert trace.rank == rank
+        names += [a.owner for a in trace.allocations if a.part == "parameters"]
+    whole = eb.dry_run(GPT, setup.replace(gpus=1, mesh=eb.Mesh()))
+    expected = [a.owner for a in whole.allocations if a.part == "parameters"]
+    twice = [] if schedule in pipelines.TWO_STAGES else ["head.weight"]
+    assert sorted(names) == sorted(expected + twice)
+
+
+def test_receive_buffers_stand_for_good():
+    """One a micro-batch and direction: m at either end, 2 m between, whatever is in flight."""
+    setup, each = pipeline("1f1b"), 2 * 16 * 64 * 4
+    for rank, number in enumerate((8, 16, 16, 8)):
+        assert eb.dry_run(GPT, setup, rank=rank).parts_at("rest")["communication"] == number * each
+
+
+def test_gradients_of_inputs_outlive_a_divided_backward():
+    """PyTorch leaves them in `.grad` of the buffers until the next step begins: one a micro-batch of each stage but the first."""
+    setup, each = pipeline("interleaved-zero-bubble"), 2 * 16 * 64 * 4
+    for rank, number in enumerate((8, 16, 16, 16)):
+        assert eb.dry_run(GPT, setup, rank=rank).parts_at("rest")["activations"] == number * each
+
+
+# Real processes.
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory, request):
+    """What each process of a pipeline saw, by how many there were: of the runs that a test asks for."""
+    found = {}
+    here = [item.callspec for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    asked = {(case.params["world"], case.params["name"]) for case in here if "world" in case.params}
+    for world in sorted({world for world, _ in asked}):
+        folder = tmp_path_factory.mktemp("pipes")
+        names = sorted(name for size, name in asked if size == world)
+        command = [sys.executable, str(SCRIPT), str(folder)]
+        there = [
+            subprocess.Popen([*command, str(rank), str(world), *names], stderr=subprocess.PIPE, text=True)
+            for rank in range(world)
+        ]
+        try:
+            errors = [process.communicate(timeout=600)[1] for process in there]
+        finally:
+            for process in there:
+                process.kill()
+        assert not any(process.returncode for process in there), errors
+        found[world] = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
+    return found
+
+
+CASES = [(world, name) for world in (2, 4) for name in pipes.runs(2)]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("world", "name"), CASES)
+def test_a_pipeline_trains_as_one_process(seen, world, name):
+    expected = pipes.alone(*pipes.runs(world)[name])
+    losses = [rank[name][0] for rank in seen[world] if rank[name][0][0] is not None]
+    assert len(losses) == 1  # whoever has the last stage knows the loss
+    assert losses[0] == pytest.approx(expected, rel=1e-5)
+    assert len(set(expected)) == pipes.STEPS
+
+
+@pytest.mark.parametrize(("world", "name"), [(2, "1f1b"), (2, "gpipe")])
+def test_each_process_holds_what_the_dry_run_counts(seen, world, name):
+    """To the byte, on a CPU: of schedules that wait for what they send, since Gloo holds it until then.
+
+    Under 1F1B the first GPU's first send has a name until backwards are sent, which that GPU sends none of; Gloo's handle, unlike
+    NCCL's, holds what it has sent.
+    """
+    model, setup = pipes.runs(world)[name]
+    first_sent = 4 * setup.batch * setup.sequence * model.width if name == "1f1b" else 0
+    for rank in range(world):
+        trace, (_, count) = eb.dry_run(model, setup, rank=rank), seen[world][rank][name]
+        expected = {at: trace.phases[at] for at in ("rest", "after_forward", "after_backward", "after_step")}
+        expected["peak"] = trace.peak
+        for at in ("after_forward", "peak") if rank == 0 else ():
+            expected[at] += first_sent
+        assert count == expected
