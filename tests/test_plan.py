@@ -42,7 +42,7 @@ def test_every_rung_is_what_the_budget_says_of_the_same_tokens():
     for rung in found.rungs:
         run = rung.setup
         assert run.batch * run.accumulation * run.sequence == 4 * 1024
-        assert rung.switches == {n: v for n, v in run.as_dict().items() if v != getattr(setup, n)}
+        assert rung.switches == {n: v for n, v in vars(run).items() if v != getattr(setup, n)}
         assert DIGITS[run.precision] >= DIGITS["bf16-mixed"]
     for rung in found.rungs[::23]:
         assert rung.peak == eb.budget(GPT2, rung.setup, ROUNDING).peak == found.asked.peak - rung.saved

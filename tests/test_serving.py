@@ -1,6 +1,7 @@
 """What a GPU serves: the cache's bytes, the most sequences, and what is refused."""
 
 import json
+import time
 
 import pytest
 
@@ -65,6 +66,18 @@ def test_the_most_that_fit_and_not_one_more(name, size):
         assert sum(moment.parts.values()) == moment.bytes
 
 
+@pytest.mark.parametrize("name", ["qwen3-32b", "deepseek-v3"])
+def test_an_answer_takes_less_than_a_twentieth_of_a_second(name):
+    """Of the processor, with nothing remembered: those of the catalog that take most. `tools/bench.py serving` has all."""
+    taken = []
+    for _ in range(3):
+        inference._course.cache_clear()
+        start = time.process_time()
+        serve(eb.model(name), "h200", 8192)
+        taken.append(time.process_time() - start)
+    assert min(taken) < 0.05
+
+
 def test_what_was_asked_for():
     found = serve(QWEN, "h200", 8192, 4)
     assert found.concurrency == 4 and found.next is None and found.fits
@@ -82,6 +95,27 @@ def test_a_window_holds_the_whole_prompt_until_the_first_step():
     )
 
 
+@pytest.mark.parametrize("name", ["qwen2.5-7b", "gpt2", "deepseek-v3"])
+def test_room_for_the_whole_context(name):
+    """A static cache stands whole from the prefill on; no step holds an old and a new one. Each layer's counter takes 512 B."""
+    model = eb.model(name)
+    fixed, grows = (
+        serve(model, eb.Gpu(memory="2 TB"), 1000, 8, prompt=600, cache=kind) for kind in ("static", "dynamic")
+    )
+    assert fixed.moments[0].parts["cache"] <= 8 * cache_bytes(model, 1000) + 512 * model.layers
+    assert fixed.moments[1].parts["cache"] == 8 * cache_bytes(model, 1000) + 512 * model.layers
+    assert fixed.moments[0].bytes > grows.moments[0].bytes
+    if not model.latent:  # which expands all the room, taken or not
+        assert fixed.moments[1].bytes < grows.moments[1].bytes
+    assert "from the prefill on" in fixed.said()[0] and "grows by a copy" in grows.said()[0]
+
+
+@pytest.mark.parametrize("name, field", [("mistral-7b", "Model.window: 4096"), ("opt-125m", "Model.name: opt-125m")])
+def test_static_caches_that_are_not_derived(name, field):
+    with pytest.raises(ValueError, match=f"{field} .*allowed: .*cache 'dynamic' or 'paged'"):
+        serve(eb.model(name), "h200", 128, cache="static")
+
+
 def test_pages_for_any_weights():
     found = serve(QWEN, "rtx-4090", 8192, cache="paged", weights="nf4", cache_dtype="fp8")
     each = cache_bytes(QWEN, 8192, "fp8", 16)
@@ -96,7 +130,8 @@ def test_pages_for_any_weights():
         ({"context": 1}, "serve.context: 1 is not"),
         ({"context": 10, "prompt": 10}, "serve.prompt: 10 is not a whole number from 1 to 9"),
         ({"context": 10, "concurrency": 0}, "serve.concurrency: 0"),
-        ({"context": 10, "cache": "static"}, "serve.cache: 'static' is unknown"),
+        ({"context": 10, "cache": "offloaded"}, "serve.cache: 'offloaded' is unknown; allowed: dynamic, static, paged"),
+        ({"context": 10, "cache": "static", "weights": "int8"}, "serve.weights: 'int8' with cache 'static'; allowed"),
         ({"context": 10, "weights": "nf4"}, "serve.weights: 'nf4' with cache 'dynamic'; allowed: 'bf16' or 'fp16', or cache 'paged'"),
         ({"context": 10, "cache_dtype": "fp8"}, "serve.cache_dtype: 'fp8' with cache 'dynamic'"),
         ({"context": 10, "cache": "paged", "cache_dtype": "fp4"}, "serve.cache_dtype: 'fp4' is unknown"),

@@ -1,5 +1,5 @@
 """What the book promises of speed and agreement, measured: `make bench` (all), or `bench.py` and one of speed, deriving,
-evidence, reserved (beside every shipped rehearsal), rehearsing (where `make rehearsal` has made its environment),
+serving, evidence, reserved (beside every shipped rehearsal), rehearsing (where `make rehearsal` has made its environment),
 derivations (of Hugging Face configurations: half an hour), grid.
 
 Times depend on the machine; what counts is the ratio to PyTorch's MemTracker, taken in the same run.
@@ -69,6 +69,32 @@ def speed():
     print(
         f"peaks: MemTracker {peak:,} B, of which {counters:,} B step counters, on the CPU's side; dry run {trace.peak:,} B"
     )
+
+
+def serving():
+    """CPU time of what each model of the catalog serves, with nothing remembered, beside its bound."""
+    from everybyte.theory import inference
+
+    rows, refused = [], 0
+    for name in eb.models():
+        model = eb.model(name)
+        for cache in ("dynamic", "static", "paged"):
+            try:
+                taken = []
+                for _ in range(2):
+                    inference._course.cache_clear()
+                    start = time.process_time()  # the machine may have others to serve
+                    eb.serve(model, "h200", min(model.positions or 8192, 8192), cache=cache)
+                    taken.append(time.process_time() - start)
+            except ValueError:
+                refused += 1
+            else:
+                rows.append((min(taken), name, cache))
+    rows.sort(reverse=True)
+    print(
+        f"{len(rows)} answers of eb.serve, {refused} refused; bound 0.05 s; the middle one {rows[len(rows) // 2][0]:.4f} s; the slowest:"
+    )
+    print(Table(["model", "cache", "seconds"], [[name, cache, f"{taken:.4f}"] for taken, name, cache in rows[:5]]))
 
 
 def agreement(seeds=5000):
@@ -204,13 +230,15 @@ def rehearsing():
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or ["speed", "deriving", "evidence", "reserved", "derivations", "grid"]
+    wanted = sys.argv[1:] or ["speed", "deriving", "serving", "evidence", "reserved", "derivations", "grid"]
     if "speed" in wanted:
         speed()
     if "deriving" in wanted:
         deriving()
     if "evidence" in wanted:
         evidence()
+    if "serving" in wanted:
+        serving()
     if "reserved" in wanted:
         reserved()
     if "rehearsing" in wanted:

@@ -13,6 +13,8 @@ from .objectives import Objective, Reference, Scorer
 from .serving import cache_bytes
 from .setup import DTYPE_BYTES, OPTIMIZERS, Setup
 from .tables import Table
+from .theory import alignment as passes
+from .theory.course import letters
 from .theory.sharding import share
 
 Method = Literal["dpo", "ppo", "grpo"]
@@ -127,6 +129,8 @@ class Alignment:
         learning: the model whose step that is.
         generating: what is held while samples are generated: the models between steps, and the engine. Its kernels take more for a
             moment, which is not counted here. None without a `Rollout`.
+        scoring: frozen model that stands whole -> what is held while it scores a batch of the policy's step, without gradients: all
+            models between steps, and the largest moment of its pass, as on one GPU.
     """
 
     objective: Objective
@@ -139,6 +143,7 @@ class Alignment:
     parts: dict[str, dict[str, int]]
     learning: str
     generating: int | None
+    scoring: dict[str, int]
 
     @property
     def peak(self) -> int:
@@ -186,7 +191,7 @@ class Alignment:
         """Whether the peak, and what is held while generating, are within what the GPU has for tensors; None without a GPU."""
         if self.gpu is None:
             return None
-        return max(self.peak, self.generating or 0) <= self.headroom.usable(self.gpu)
+        return max(self.peak, self.generating or 0, *self.scoring.values()) <= self.headroom.usable(self.gpu)
 
     def table(self) -> Table:
         """Each model at the peak, part by part, in bytes."""
@@ -226,6 +231,7 @@ class Alignment:
             "peak_at": self.peak_at,
             "learning": self.learning,
             "generating": self.generating,
+            "scoring": self.scoring,
             "fits": self.fits,
         }
 
@@ -245,8 +251,8 @@ def align(
 
     Exact, as a budget: weights, gradients and states of every model, and each trained model's step with the method's own loss. Value
     and reward models have the policy's body and one row for an output head. A frozen model has the data type of matrix products.
-    Scoring a batch by a frozen model is not derived: it has no gradients and saves nothing, so in batches of the same size it takes less
-    than a step.
+    A frozen model that stands whole scores batches of the step's size; of one that is divided, and of a policy with its adapters switched
+    off, scoring is not derived.
 
     Args:
         method: `dpo`, `ppo` or `grpo`. model: the policy. setup: of its step; with adapters, the reference of `dpo` and `grpo` is the
@@ -291,9 +297,26 @@ def align(
         del between[ENGINE]
     most = {name: _learning(name, step, between, objective) for name, step in steps.items()}
     learning = max(most, key=lambda name: sum(sum(parts.values()) for parts in most[name].values()))
+    rest = sum(sum(parts.values()) for parts in between.values())
+    scores = frozen == "whole" and objective.reference == "before"
+    scoring = {
+        name: rest + _scored(objective, setup, name)
+        for name in MODELS[method]
+        if scores and name not in steps and sum(held[name].values())
+    }
     return Alignment(
-        objective, setup, card, rollout, headroom or Headroom(), held, steps, most[learning], learning, generating
-    )
+        objective, setup, card, rollout, headroom or Headroom(), held, steps, most[learning], learning, generating, scoring
+    )  # fmt: skip
+
+
+def _scored(objective, setup, name):
+    """Bytes that a frozen model's pass takes at its largest moment, beside what stands."""
+    model = Scorer(objective.model) if name == "reward model" else objective.model
+    alone = Setup(
+        batch=objective.sequences * setup.batch, sequence=setup.sequence, precision=setup.precision, attention=setup.attention
+    )  # fmt: skip
+    course, values = passes.scoring(model, alone), letters(model, alone)
+    return course.peak(values)[0] - sum(next(course.unrolled(values))[1].values())
 
 
 def _check(objective, setup, frozen, rollout):

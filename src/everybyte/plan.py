@@ -81,7 +81,7 @@ def work(model: Model, setup: Setup) -> Work:
     taken = _taken(model, setup)
     rings, copied = _sent(model, setup)
     here, there = _updated(model, setup)
-    return Work(_flops(model, setup), 2 * sum(taken.values()) + here, rings, copied, there, setup.dtypes.compute)
+    return Work(matrix_flops(model, setup), 2 * sum(taken.values()) + here, rings, copied, there, setup.dtypes.compute)
 
 
 @lru_cache(4096)
@@ -106,7 +106,7 @@ def _sent(model, setup):
     shards, replicas = setup.shards, setup.replicas
     if not setup.distributed:
         return (), 0
-    numbers, wide = _held(model, 1), DTYPE_BYTES[setup.dtypes.weights]
+    numbers, wide = held(model, 1), DTYPE_BYTES[setup.dtypes.weights]
     if not setup.fsdp:  # gradients are averaged once, after the last batch
         if not setup.ddp and setup.sharding != "zero1":
             return (), 0
@@ -122,7 +122,7 @@ def _sent(model, setup):
     return rings, of("copied", "received") if setup.offload == "cpu" else 0
 
 
-def _held(model, shards):
+def held(model: Model, shards: int) -> int:
     """Numbers that one GPU holds of the weights: each tensor cut by rows, their last share filled up."""
     times, found = layers(model), 0
     for weight in weights(model):
@@ -142,16 +142,16 @@ def _trained(model, setup):
 
 def _updated(model, setup):
     """Bytes that the optimizer's step and the sum of the gradients read and write: on the GPU, in the host's memory."""
-    held = added = _trained(model, setup) if setup.adapters else _held(model, setup.shards if setup.fsdp else 1)
+    updated = added = _trained(model, setup) if setup.adapters else held(model, setup.shards if setup.fsdp else 1)
     if setup.sharding == "zero1":
-        held = -(-held // setup.gpus)
+        updated = -(-updated // setup.gpus)
     adding = setup.accumulation - (setup.sharding != "zero1")  # there the first batch, too, finds a buffer
     # Beside the new gradient, the sum is read and written.
-    states = setup.update_bytes * held + 2 * DTYPE_BYTES[setup.trained_dtype] * adding * added
+    states = setup.update_bytes * updated + 2 * DTYPE_BYTES[setup.trained_dtype] * adding * added
     return (0, states) if setup.offload == "cpu" else (states, 0)
 
 
-def _flops(model, setup):
+def matrix_flops(model: Model, setup: Setup) -> int:
     """Floating-point operations of a step's matrix products: `flops.*` and `checkpoint.flops` of the registry, in whole numbers.
 
     Of adapters' the course's: where nothing trains before a layer, backward has no product for its input.
@@ -289,7 +289,9 @@ class Rung:
             )
         else:
             moved = round(1.8 * made(self.model, whole)) + _updated(self.model, setup)[0]
-            least = Work(_flops(self.model, setup), moved, *_sent(self.model, whole), compute=setup.dtypes.compute)
+            least = Work(
+                matrix_flops(self.model, setup), moved, *_sent(self.model, whole), compute=setup.dtypes.compute
+            )
         return least.seconds(self.gpu) - (self.asked or self).work.seconds(self.gpu)
 
     @property

@@ -13,8 +13,9 @@ from .setup import DTYPE_BYTES
 from .tables import Table
 from .theory import inference
 
-#: How keys and values are kept: tensors that grow by a copy, as `transformers` does by default; pages, as vLLM's.
-CACHES = ("dynamic", "paged")
+#: How keys and values are kept: tensors that grow by a copy, as `transformers` does by default; tensors with room for the whole context
+#: from the prefill on; pages, as vLLM's.
+CACHES = ("dynamic", "static", "paged")
 #: Bytes of a number in a cache, by data type.
 CACHE_TYPES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 #: How weights are kept; nf4: the linear layers of the blocks, as bitsandbytes does with double quantization.
@@ -139,9 +140,15 @@ class Serving:
                 f"Pages of {self.page} tokens, {self.page * self.per_token:,} B each; of the last at most {waste:,} B a sequence are "
                 "not used. An engine's own passes and buffers are not counted: the number is the most that the cache allows."
             ]
+        grows = (
+            "grows by a copy"
+            if self.cache == "dynamic"
+            else "has room for the whole context from the prefill on, and passes are not compiled"
+        )
         return [
-            "Counted as transformers generates, all prompts in one batch: the cache grows by a copy. Not in it: what kernels take "
-            "for themselves."
+            f"Counted as transformers generates, all prompts in one batch: the cache {grows}. Not in it: cuBLAS's workspace, which each "
+            f"rehearsed pass takes besides, {self.gpu.cublas_workspace:,} B, and which the headroom keeps free; other scratch of kernels, "
+            "of which a rehearsal shows none."
         ]
 
     def as_dict(self) -> dict:
@@ -174,7 +181,7 @@ def serve(
     concurrency: int | None = None,
     *,
     prompt: int | None = None,
-    cache: Literal["dynamic", "paged"] = "dynamic",
+    cache: Literal["dynamic", "static", "paged"] = "dynamic",
     weights: str = "bf16",
     cache_dtype: str = "bf16",
     page: int = 16,
@@ -186,7 +193,8 @@ def serve(
         model: a `Model` that generates. gpu: a `Gpu`, a name of the catalog, or a size as "24 GiB". context: tokens of a sequence
             when it ends. prompt: of these the prompt's; by default all but the last, the largest prefill.
         cache: `dynamic`, as transformers' `DynamicCache`: prefill and decode step are derived to the byte, for weights and cache in
-            16 bits; `paged`: what stands, weights and whole pages, for any data types.
+            16 bits; `static`, as its `StaticCache`, with room for `context` tokens, so derived too (without `torch.compile`, which
+            `generate` asks for with it on CUDA); `paged`: what stands, weights and whole pages, for any data types.
         weights: one of `WEIGHTS`. cache_dtype: one of `CACHE_TYPES`. page: tokens in each. headroom: what is kept free of tensors.
 
     Raises:
@@ -207,13 +215,13 @@ def serve(
         checks.whole("serve", "concurrency", concurrency, 1, MOST)
     checks.one_of("serve", "weights", weights, WEIGHTS)
     checks.one_of("serve", "cache_dtype", cache_dtype, CACHE_TYPES)
-    if cache == "dynamic":
+    if cache != "paged":
         for name, value in (("weights", weights), ("cache_dtype", cache_dtype)):
             if value not in ("bf16", "fp16"):
                 raise ValueError(
-                    f"serve.{name}: {value!r} with cache 'dynamic'; allowed: 'bf16' or 'fp16', or cache 'paged'"
+                    f"serve.{name}: {value!r} with cache {cache!r}; allowed: 'bf16' or 'fp16', or cache 'paged'"
                 )
-        inference.program(model)
+        inference.program(model, cache == "static")
         page = 1
     elif not model.causal:
         raise ValueError(f"Model.causal: False of {model.name}, which does not generate; allowed: True")
@@ -249,9 +257,9 @@ def _check_gpu(gpu, cache, **types):
     for name, value in types.items():
         if value == "bf16" and not gpu.bf16:
             raise ValueError(f"serve.{name}: 'bf16' on {gpu.name}, which has no bf16; allowed: 'fp16'")
-    if cache == "dynamic" and gpu.capability in _NO_FLASH:
+    if cache != "paged" and gpu.capability in _NO_FLASH:
         raise ValueError(
-            f"serve.cache: 'dynamic' on {gpu.name}, whose capability {gpu.capability} has no flash attention, with which the passes "
+            f"serve.cache: {cache!r} on {gpu.name}, whose capability {gpu.capability} has no flash attention, with which the passes "
             "are derived; allowed: 'paged', which counts what stands, or a GPU of capability 8.0 or more"
         )
 
@@ -281,8 +289,7 @@ class _Walked:
 
     def parts(self):
         """Part -> bytes at the peak."""
-        lived = (live for _, live, _ in self.course.unrolled(self.values, ROUNDING))
-        return max(lived, key=lambda live: sum(live.values()))
+        return self.course.parts_at_peak(self.values, ROUNDING)
 
 
 def _moments(model, number, context, prompt, cache, weights, cache_dtype, page):
@@ -292,6 +299,13 @@ def _moments(model, number, context, prompt, cache, weights, cache_dtype, page):
             "cache": number * cache_bytes(model, context, cache_dtype, page),
         }
         return [Moment("weights and pages", sum(parts.values()), parts)]
+    if cache == "static":
+        prefill = inference.letters(model, number, prompt, room=context)
+        decode = inference.letters(model, number, 1, context - 1, room=context)
+        return [
+            _Walked("prefill, its largest moment", model, prefill),
+            _Walked("decode, its largest moment", model, decode),
+        ]
     found = [_Walked("prefill, its largest moment", model, inference.letters(model, number, prompt))]
     steps = [(context - 1, min(context - 1, model.window) if model.window and context - 1 > prompt else context - 1)]
     if model.window and context - 1 > prompt:

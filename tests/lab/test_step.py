@@ -340,6 +340,14 @@ def test_steps_are_timed_back_to_back_by_cuda_s_events(cuda, small):
     assert cuda.marked == [1.0]  # no limit is left over from another measurement
 
 
+def test_a_limit_ends_with_its_measurement_in_a_worker_that_goes_on(cuda, small):
+    setup = eb.Setup(batch=3, sequence=31, attention="eager", optimizer="sgd")
+    with cuda:
+        for limit in (2 * 1024**3, None):
+            measured(small, setup, steps=0, limit=limit)
+    assert cuda.marked == [0.25, 1.0]
+
+
 def test_running_out_on_cuda(cuda, small):
     setup = eb.Setup(batch=3, sequence=31, attention="eager", optimizer="sgd")
     cuda.limit = 1_500_000

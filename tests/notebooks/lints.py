@@ -36,6 +36,9 @@ STATIONS = (
 LINES = 20  # of a code cell, at most
 WORDS = (1_200, 3_500)  # of a chapter's prose
 LAB_WORDS = (500, 2_000)  # of a lab's
+CELLS, BRIEF = 60, 2_500  # of a chapter in SHORT, at most
+#: Chapters that hold these bounds, by number. A chapter joins as soon as it does.
+SHORT = ("13", "31")
 ALT = 40  # characters of alternative text, at least
 EXCUSES = re.compile(r"nbval[-_]|raises[-_]exception|skip[-_]execution|PYTEST_VALIDATE", re.IGNORECASE)
 MACHINE = re.compile(r"(?<![\w.])/(?:home|root|work|tmp|Users)/|\b[A-Z]:\\Users|\bC:\\")
@@ -203,6 +206,12 @@ def alternative_text(notebook: NotebookNode) -> list[str]:
 def words(notebook: NotebookNode, allowed: tuple[int, int] = WORDS) -> list[str]:
     count = sum(len(text.split()) for text in prose(notebook))
     return [] if allowed[0] <= count <= allowed[1] else [f"{count:,} words; allowed: {allowed[0]:,} to {allowed[1]:,}"]
+
+
+def short(notebook: NotebookNode) -> list[str]:
+    """A chapter of a bounded length, that is read in an hour."""
+    faults = [] if len(notebook.cells) <= CELLS else [f"{len(notebook.cells)} cells; allowed: {CELLS}"]
+    return faults + words(notebook, (WORDS[0], BRIEF))
 
 
 def lab_words(notebook: NotebookNode) -> list[str]:

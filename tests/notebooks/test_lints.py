@@ -42,7 +42,7 @@ def order(path="notebooks/b.ipynb"):
 
 
 def test_no_lint_faults_a_right_notebook(tmp_path):
-    for lint in (*lints.EVERYWHERE, *lints.IN_CHAPTERS):
+    for lint in (*lints.EVERYWHERE, *lints.IN_CHAPTERS, lints.short):
         assert lint(right()) == [], lint.__name__
     for name in ("a.ipynb", "c.ipynb"):
         (tmp_path / name).touch()
@@ -109,6 +109,8 @@ BROKEN = {
     "a bare picture in prose": (lints.alternative_text, source(2, "word", "![](p.png)")),
     "a bare picture in HTML": (lints.alternative_text, source(2, "word", '<img src="p.png">')),
     "few words": (lints.words, lambda n: n.cells.pop(2) and n.cells.pop(3)),
+    "more words than an hour's": (lints.short, markdown("word " * 1_200)),
+    "more cells than an hour's": (lints.short, lambda n: n.cells.extend(n.cells[-2:] * 20)),
     "many words": (lints.words, markdown("word " * 3_000)),
 }
 

@@ -47,6 +47,11 @@ def test_chapter(path, lint):
     assert lint(read(ROOT / path)) == []
 
 
+@pytest.mark.parametrize("path", [p for p in CHAPTERS if Path(p).name[:2] in lints.SHORT])
+def test_a_chapter_is_short(path):
+    assert lints.short(read(ROOT / path)) == []
+
+
 @pytest.mark.parametrize("lint", lints.IN_LABS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("path", LABS)
 def test_lab(path, lint):

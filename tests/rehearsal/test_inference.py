@@ -26,12 +26,12 @@ SILU = {
         ("llama", LLAMA, SILU),
     ],
 )
-@pytest.mark.parametrize("batch, prompt", [(2, 900), (1, 33)])
-def test_each_pass_asks_for_what_the_theory_says(here, tmp_path, kind, model, fields, batch, prompt):
+@pytest.mark.parametrize("batch, prompt, room", [(2, 900, 0), (1, 33, 0), (2, 300, 320), (1, 33, 39)])
+def test_each_pass_asks_for_what_the_theory_says(here, tmp_path, kind, model, fields, batch, prompt, room):
     words = [f"{name}={getattr(model, field)}" for name, field in fields.items()]
     words += ["tie_word_embeddings=false"] * (not model.tied)
     found = rehearse_script(
-        ["python", str(SCRIPT), str(tmp_path / "said.json"), kind, str(batch), str(prompt), "3", *words],
+        ["python", str(SCRIPT), str(tmp_path / "said.json"), kind, str(batch), str(prompt), "3", str(room), *words],
         "h200",
         steps=0,
         quiet=True,
@@ -39,7 +39,7 @@ def test_each_pass_asks_for_what_the_theory_says(here, tmp_path, kind, model, fi
     assert found.status == 0
     workspace, said = eb.gpu("h200").cublas_workspace, json.loads((tmp_path / "said.json").read_text())
     for step, requested in enumerate(said):
-        values = inference.letters(model, batch, 1 if step else prompt, prompt + step - 1 if step else 0)
+        values = inference.letters(model, batch, 1 if step else prompt, prompt + step - 1 if step else 0, None, room)
         peak, _ = inference.course(model, values).peak(values)
         assert requested == peak + workspace, (step, requested - peak)
     assert len(said) == 4

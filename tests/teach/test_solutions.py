@@ -3,6 +3,7 @@
 import re
 from functools import cache
 from pathlib import Path
+from types import FunctionType
 
 import nbformat
 import pytest
@@ -14,7 +15,7 @@ from everybyte.teach.exercise import bank, chapters
 ROOT = Path(__file__).resolve().parents[2]
 BOOKS = {p.name[:2]: p for folder in ("labs", "notebooks") for p in sorted((ROOT / folder).glob("[0-9][0-9]_*.ipynb"))}
 ALL = [e for chapter in chapters() for e in bank(chapter).values()]
-CHECK = re.compile(r'check\("(\d\d\.\d+)", \.\.\.\)')
+CHECK = re.compile(r'check\("(\d\d\.\d+)", (?:\.\.\.|[a-z_]+)\)')
 FOLDED = re.compile("<details><summary>Solution</summary>(.*?)</details>", re.DOTALL)
 QUANTITY = re.compile(r"[-−]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?:\s(?:[KMGT]i?B|kB|B|bytes|bits?)\b)?")
 LETTERS = {name: value for name, value in vars(symbols).items() if isinstance(value, sp.Symbol)}
@@ -31,6 +32,8 @@ def exercises_of(chapter):
 
 def answers(e, solution):
     """What a folded solution says, as a reader would type it."""
+    if e.accepts == "function":
+        return [program(text) for text in re.findall("```python\n(.*?)```", solution, re.DOTALL)]
     if e.accepts == "number":
         return [q.replace("−", "-") for q in QUANTITY.findall(solution.replace("**", ""))]
     found = []
@@ -40,6 +43,13 @@ def answers(e, solution):
         except (sp.SympifyError, TypeError, AttributeError):
             continue  # a call, not an expression
     return found
+
+
+def program(text):
+    """The last function that the code of a solution defines, with what a chapter imports for it."""
+    names = {}
+    exec(compile(text, "solution", "exec"), names)
+    return [f for f in names.values() if isinstance(f, FunctionType)][-1]
 
 
 @pytest.mark.parametrize("chapter", chapters())

@@ -52,3 +52,10 @@ def test_one_section_of_an_article():
     assert len(articles("all", 3, section="Interview Questions").rows) == len(claims_there) > 10
     with pytest.raises(ValueError, match="articles.section: 'Cooking' is unknown"):
         articles("all", 3, section="Cooking")
+
+
+def test_only_what_does_not_hold():
+    every, wrong = articles("13"), articles("13", wrong=True)
+    assert wrong.rows == [row for row in every.rows if "hold" not in row[-1] and "settled" not in row[-1]]
+    assert 0 < len(wrong.rows) < len(every.rows)
+    assert wrong.caption == f"{len(wrong.rows)} of {len(every.rows)} claims do not hold; chapter 47 has all."

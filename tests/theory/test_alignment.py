@@ -7,6 +7,10 @@ import torch
 
 import everybyte as eb
 from everybyte.dryrun import alignment as losses
+from everybyte.dryrun.alignment import dry_score
+from everybyte.objectives import Scorer
+from everybyte.theory import alignment as passes
+from everybyte.theory.course import letters
 
 GPT = eb.model("gpt2").replace(name="small", layers=3, width=64, heads=4, vocabulary=1000, positions=64)
 QWEN = eb.model("qwen2.5-7b").replace(
@@ -17,6 +21,18 @@ QWEN = eb.model("qwen2.5-7b").replace(
     kv_heads=2,
     head_width=16,
     ffn_width=96,
+    vocabulary=1000,
+    positions=64,
+)
+MIXTRAL = eb.model("mixtral-8x7b").replace(
+    name="small mixtral",
+    layers=4,
+    width=64,
+    heads=4,
+    kv_heads=2,
+    head_width=16,
+    ffn_width=96,
+    expert_width=96,
     vocabulary=1000,
     positions=64,
 )
@@ -67,6 +83,37 @@ def test_the_reference_of_adapters_is_the_policy_without_them(how):
     base = int(QWEN.parameters)
     assert found.phases["rest"] < 4 * base * 1.5  # no second model
     assert found.parts["parameters"] == eb.budget(QWEN, setup).parts["parameters"]
+
+
+PRECISIONS = ["bf16-mixed", "bf16", "fp32", "fp16-mixed", "bf16-master"]
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("attention", ["flash", "eager"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("scorer", [False, True], ids=["log-probabilities", "scores"])
+@pytest.mark.parametrize("model", [GPT, QWEN, MIXTRAL], ids=lambda m: m.name)
+def test_a_frozen_model_scores_a_batch(model, scorer, precision, attention):
+    """Without gradients, every operation: what lives while it runs."""
+    setup, model = SETUP.replace(precision=precision, attention=attention), Scorer(model) if scorer else model
+    course, values, counted = passes.scoring(model, setup), letters(model, setup), dry_score(model, setup)
+    (_, rest, _), *lines = course.unrolled(values)
+    assert sum(rest.values()) == counted.rest
+    assert [sum(live.values()) for operation, live, _ in lines if operation.taken] == counted.lived
+    assert course.peak(values)[0] == counted.peak
+
+
+def test_scoring_stands_beside_the_others():
+    """GRPO's reference: its largest moment above what every model keeps between steps."""
+    found, alone = eb.align("grpo", QWEN, SETUP), dry_score(QWEN, SETUP)
+    between = sum(found.held["reference"].values()) + found.steps["policy"].phases["rest"]
+    assert found.scoring == {"reference": between + alone.peak - alone.rest}
+    assert list(eb.align("ppo", QWEN, SETUP).scoring) == ["reference", "reward model"]
+    for other in (
+        eb.align("grpo", QWEN, SETUP.replace(gpus=4, sharding="zero3"), frozen="sharded"),
+        eb.align("dpo", QWEN, SETUP),
+    ):
+        assert other.scoring == {}
 
 
 def test_published_dimensions():

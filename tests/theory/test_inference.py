@@ -9,7 +9,7 @@ from everybyte.catalog.decoders import DECODERS, decoder
 from everybyte.theory import inference
 
 pytest.importorskip("transformers")
-from everybyte.dryrun.inference import dry_serve  # noqa: E402
+from everybyte.dryrun.inference import _config, dry_serve  # noqa: E402
 
 #: transformers' `model_type` -> a model of the catalog.
 LIKE = {
@@ -26,17 +26,19 @@ def lived(model, values):
     return [live for op, live in lines[1:] if op.taken], lines[0][1]
 
 
-def differences(model, batch, prompt, steps=2):
+def differences(model, batch, prompt, steps=2, room=None):
     """Which passes differ, and by how much in the peak; empty where every operation agrees."""
     found = []
-    for i, counted in enumerate(dry_serve(model, batch, prompt, steps)):
+    for i, counted in enumerate(dry_serve(model, batch, prompt, steps, room=room)):
         before = prompt + i - 1 if i else 0
         stored = min(before, model.window) if model.window and i > 1 else before
-        values = inference.letters(model, batch, 1 if i else prompt, before, stored)
+        values = inference.letters(model, batch, 1 if i else prompt, before, stored, room or 0)
         operations, rest = lived(model, values)
         if operations != counted.lived or rest != counted.rest:
             found.append((counted.name, batch, prompt, max(operations) - counted.peak, rest - counted.rest))
-        assert inference.course(model, values).peak(values)[0] == max(operations)
+        course = inference.course(model, values)
+        parts = max((live for _, live, _ in course.unrolled(values)), key=lambda live: sum(live.values()))
+        assert course.peak(values)[0] == max(operations) and course.parts_at_peak(values) == parts
     return found
 
 
@@ -72,7 +74,46 @@ def test_every_operation_of_both_passes(kind, sample):
         assert not differences(model, draw.randint(1, 4), draw.choice([1, 2, 7, 29, 30, 32, 61, 96]))
 
 
+def test_one_head_for_all_and_values_as_wide_as_keys():
+    """A mask over one key head leaves attention's result in a row; latent heads of one width take flash attention."""
+    narrow = small("mistral", 3).replace(heads=4, kv_heads=1, head_width=16, width=64, window=30)
+    latent = small("deepseek_v3", 3)
+    for model in (narrow, latent.replace(value_width=latent.head_width)):
+        assert not differences(model, 2, 61)
+        assert not differences(model.replace(window=0), 2, 61, room=70)
+
+
+@pytest.mark.parametrize("kind", [k for k in DECODERS if k != "opt"])
+def test_every_operation_with_a_cache_that_has_room_for_all(kind, sample):
+    for seed in sample(range(40), 2):
+        draw, model = random.Random(seed), small(kind, seed).replace(window=0)
+        prompt = draw.choice([1, 2, 7, 29, 32, 61])
+        assert not differences(model, draw.randint(1, 4), prompt, room=prompt + 2 + draw.choice([0, 1, 14, 30]))
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["qwen2.5-7b", "gpt2", "llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "mistral-7b"])
 def test_models_of_the_catalog(name):
     assert not differences(eb.model(name), 4, 1000 if name == "gpt2" else 4096, steps=1)
+
+
+def test_the_data_type_of_a_routers_biases():
+    """Counted is the module as it is made from its configuration in 16 bits: a buffer of 2 bytes an expert.
+
+    A published checkpoint has them in fp32, and `from_pretrained` keeps them so (`_keep_in_fp32_modules_strict`): 2 bytes more for
+    each of 58 x 256, 29,696 B in all.
+    """
+    import torch
+    import transformers
+
+    model = small("deepseek_v3", 3)
+    with torch.device("meta"):
+        module = transformers.AutoModelForCausalLM.from_config(_config(model), dtype=torch.bfloat16)
+    biases = {n: b for n, b in module.named_buffers() if n.endswith("e_score_correction_bias")}
+    assert {b.dtype for b in biases.values()} == {torch.bfloat16} and len(biases) == model.layers - model.dense_layers
+    values = inference.letters(model, 1, 8)
+    _, rest, _ = next(inference.course(model, values).unrolled(values))
+    assert (
+        rest["buffers"] == 2 * model.experts * len(biases) + 2 * 4 * model.rope_width // 2
+    )  # and the frequencies, twice
+    assert transformers.DeepseekV3PreTrainedModel._keep_in_fp32_modules_strict == ["e_score_correction_bias"]

@@ -1,6 +1,8 @@
 """The book's reference models with the losses of alignment: DPO's, PPO's two, GRPO's, as their papers and trainers write them."""
 
+import warnings
 from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from typing import cast
 
 import torch
@@ -8,11 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..catalog import Model
-from ..objectives import Objective
+from ..objectives import Objective, Scorer
 from ..reference import FAMILIES
 from ..reference.step import DTYPES
 from ..setup import Setup
+from .cuda import Autocast, Kernels
+from .inference import Counted, counted, lived
 from .modules import Workload
+from .tracker import Tracker
 
 BETA, CLIP = 0.1, 0.2
 
@@ -86,6 +91,13 @@ class BothPreferences(nn.Module):
 
     def forward(self, log_p, reference, mask):
         return preference(of_sequences(log_p, mask), of_sequences(reference, mask))
+
+
+class Scores(nn.Module):
+    """A value or a reward model's: in the place of a model's loss."""
+
+    def forward(self, scores, targets):  # (B, S, 1)
+        return scores.squeeze(-1)
 
 
 class WithReference(nn.Module):
@@ -184,3 +196,33 @@ def _targets(batch):
 
 def _call(module, batch):
     return module(*batch)
+
+
+def dry_score(model: Model | Scorer, setup: Setup) -> Counted:
+    """A frozen model's pass over a batch, without gradients: each token's log-probability, or by a `Scorer` its score.
+
+    model: its weights have the data type of matrix products. setup: of one GPU; its batch, sequence, precision and attention count.
+    """
+    tracker, value = Tracker(), isinstance(model, Scorer)
+    body = model.model if isinstance(model, Scorer) else model
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(Kernels(tracker.loss_of))
+        stack.enter_context(tracker)
+        with torch.device("meta"):
+            build: Callable = FAMILIES[cast(str, body.family)]
+            module = build(body.replace(tied=False) if value else body, setup)
+            if value:
+                module.head = nn.Linear(body.width, 1, bias=False)
+            module.loss = Scores() if value else TokenLogProbabilities()
+            module = module.to(DTYPES[setup.dtypes.compute]).requires_grad_(False)
+        tracker.restart()
+        stack.enter_context(tracker.watching(module))
+        tracker.phase, start = "forward", tracker.now
+        shape = setup.batch, setup.sequence
+        tokens, targets = (torch.empty(shape, dtype=torch.int64, device="meta") for _ in range(2))
+        with Autocast(DTYPES[setup.dtypes.compute]) if setup.dtypes.autocast else nullcontext():
+            found = module(tokens, targets)  # noqa: F841  lives to the end
+        tracker.mark("end")
+    return counted(tracker, lived(tracker), "scoring", start, tracker.now)

@@ -60,7 +60,9 @@ class Counted:
     cache: int
 
 
-def dry_serve(model: Model, batch: int, prompt: int, steps: int = 1, dtype: str = "bf16") -> list[Counted]:
+def dry_serve(
+    model: Model, batch: int, prompt: int, steps: int = 1, dtype: str = "bf16", room: int | None = None
+) -> list[Counted]:
     """Run a prefill and some decode steps of Hugging Face's decoder of those dimensions, and count the bytes.
 
     As `generate` does without a mask or processors of logits: a `DynamicCache`, the logits of the last token alone, the next
@@ -68,6 +70,8 @@ def dry_serve(model: Model, batch: int, prompt: int, steps: int = 1, dtype: str 
 
     Args:
         model: a `Model`. batch: sequences. prompt: tokens of each. steps: decode steps after the prefill. dtype: of the weights.
+        room: tokens of each sequence that a `StaticCache` has room for from the prefill on; None for a `DynamicCache`. Passes are not
+            compiled.
 
     Raises:
         ValueError: where no decoder of Hugging Face is the model, transformers is not installed, or the sequences are longer than
@@ -77,6 +81,8 @@ def dry_serve(model: Model, batch: int, prompt: int, steps: int = 1, dtype: str 
     checks.whole("dry_serve", "prompt", prompt, 1, (model.positions or 2**27) - steps)
     checks.whole("dry_serve", "steps", steps, 0, 64)
     checks.one_of("dry_serve", "dtype", dtype, ("bf16", "fp16"))
+    if room is not None:
+        checks.whole("dry_serve", "room", room, prompt + steps, model.positions or 2**27)
     config, tracker, found = _config(model), Tracker(), []
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -92,7 +98,10 @@ def dry_serve(model: Model, batch: int, prompt: int, steps: int = 1, dtype: str 
             module = transformers.AutoModelForCausalLM.from_config(config, dtype=kind).eval()
         if base_parameters(module) != model.parameters:
             named_difference(model, module)
-        cache = transformers.DynamicCache(config=config)
+        if room is None:
+            cache = transformers.DynamicCache(config=config)
+        else:
+            cache = transformers.StaticCache(config=config, max_cache_len=room)
         tokens = torch.empty(batch, prompt, dtype=torch.int64, device="meta")
         tracker.restart()
         stack.enter_context(tracker.watching(module))
@@ -102,8 +111,8 @@ def dry_serve(model: Model, batch: int, prompt: int, steps: int = 1, dtype: str 
             tokens = _next(module, tokens, cache, tokens[:, -1:] if step else tokens)
             tracker.mark("end")
             found.append((f"decode {step}" if step else "prefill", start, tracker.now))
-    live = _live(tracker)
-    return [_counted(tracker, live, *span) for span in found]
+    live = lived(tracker)
+    return [counted(tracker, live, *span) for span in found]
 
 
 def _next(module, tokens, cache, new):
@@ -116,7 +125,7 @@ def _next(module, tokens, cache, new):
     return torch.cat([tokens, token[:, None]], dim=-1)
 
 
-def _live(tracker):
+def lived(tracker) -> list[int]:
     """Bytes that live while each operation runs, by its number."""
     changes = [0] * (tracker.now + 2)
     for a in tracker.allocations:
@@ -126,7 +135,8 @@ def _live(tracker):
     return list(accumulate(changes))
 
 
-def _counted(tracker, live, name, start, end):
+def counted(tracker, live, name, start, end) -> Counted:
+    """What was counted between two operations. live: as of `lived`."""
     taken = [a for a in tracker.allocations if not a.host and a.birth < end]
     places = sorted({a.birth for a in taken if a.birth > start})
     at = max(places, key=live.__getitem__)

@@ -27,7 +27,7 @@ class Exercise:
 
     Attributes:
         id: chapter and number, "13.2". title: in the table of exercises. difficulty: 1 to 3. minutes: a reader's.
-        accepts: `number` or `expression`.
+        accepts: `number` or `expression`; `function` in a `program.Program`.
         unit: what a plain number means, such as "GiB", "parameters", "bit". Bytes where it is one of `units.UNITS`.
         answer: gives the right answer from the library: a number (of bytes where the unit is one of bytes) or an expression.
         mistakes: from what went wrong, a sentence, to the wrong answer that it gives, or a function that computes it.
@@ -56,18 +56,21 @@ class Exercise:
     reason: str = ""
 
     def __post_init__(self):
+        checks.one_of("Exercise", "accepts", self.accepts, ("number", "expression"))
+        if sum((self.decimals is not None, self.significant is not None, self.tolerance > 0)) > 1:
+            raise ValueError(f"Exercise.tolerance: {self.id} has more than one of decimals, significant, tolerance")
+        if (self.tolerance > 0) != bool(self.reason):
+            raise ValueError(f"Exercise.reason: {self.id} needs a tolerance and its reason together")
+        self._check()
+
+    def _check(self):
         chapter, _, number = self.id.partition(".")
         if not (len(chapter) == 2 and chapter.isdecimal() and number.isdecimal()):
             raise ValueError(f"Exercise.id: {self.id!r} is not a chapter and a number, such as '13.2'")
         checks.whole("Exercise", "difficulty", self.difficulty, 1, max(DIFFICULTIES))
         checks.whole("Exercise", "minutes", self.minutes, 1, 60)
-        checks.one_of("Exercise", "accepts", self.accepts, ("number", "expression"))
         if len(self.hints) != 2:
             raise ValueError(f"Exercise.hints: {self.id} has {len(self.hints)}; allowed: two")
-        if sum((self.decimals is not None, self.significant is not None, self.tolerance > 0)) > 1:
-            raise ValueError(f"Exercise.tolerance: {self.id} has more than one of decimals, significant, tolerance")
-        if (self.tolerance > 0) != bool(self.reason):
-            raise ValueError(f"Exercise.reason: {self.id} needs a tolerance and its reason together")
 
     @property
     def chapter(self) -> str:
@@ -198,7 +201,7 @@ def check(id: str, answer: object) -> Callout:
     """What the book says to an answer: `.right` where it is accepted.
 
     Args:
-        id: the exercise's, "13.2". answer: a number, text with a unit, a sympy expression; `...` where not attempted.
+        id: the exercise's, "13.2". answer: a number, text with a unit, a sympy expression, a function; `...` where not attempted.
 
     Raises:
         ValueError: where there is no such exercise. Nothing in `answer` raises.

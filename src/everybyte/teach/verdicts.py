@@ -7,15 +7,18 @@ from ..settling import settle
 from ..tables import Table
 
 ALL = "all"
+#: How the verdict of a claim begins that no condition saves.
+WRONG = ("off by", "contradicts")
 
 
-def articles(chapter: str, *numbers: int, section: str = "", caption: str = "") -> Table:
+def articles(chapter: str, *numbers: int, section: str = "", caption: str = "", wrong: bool = False) -> Table:
     """The claims that a chapter settles.
 
     Args:
         chapter: its number, "13", or its slug; "all" for every chapter, which the table then names.
         numbers: of the articles; by default all that say something here.
         section: of an article, as it is headed there; by default all.
+        wrong: only those that do not hold, not even under a condition; the caption says how many there are in all.
 
     Raises:
         ValueError: where no article says anything in that chapter, or a number or a section is not an article's.
@@ -29,6 +32,9 @@ def articles(chapter: str, *numbers: int, section: str = "", caption: str = "") 
     if section:
         checks.one_of("articles", "section", section, dict.fromkeys(s.claim.section for s in found))
         found = [s for s in found if s.claim.section == section]
+    if wrong:
+        of, found = len(found), [s for s in found if s.verdict.startswith(WRONG)]
+        caption = " ".join(filter(None, [caption, f"{len(found)} of {of} claims do not hold; chapter 47 has all."]))
     rows: list[tuple[str, ...]] = [
         (str(s.claim.article), s.claim.claim, s.stated_text, s.text, s.verdict) for s in found
     ]

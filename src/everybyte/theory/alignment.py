@@ -321,6 +321,44 @@ class AlignmentStep(Step):
             return self.reference.forward(tokens, targets)
 
 
+class Scoring(Step):
+    """One pass of a frozen model over a batch that a policy learns from: log-probabilities, or of a `Scorer` one number a token."""
+
+    def __init__(self, model, setup, *counts):
+        super().__init__(model, setup, *counts)
+        kind = Type(setup.dtypes.compute, Letter(DTYPE_BYTES[setup.dtypes.compute], "c"))
+        self.network = _Policy(self.tape, self.model, setup, self.network.segments, self.network.chunks, kind)
+        if getattr(model, "outputs", 0):
+            self.network.ends = lambda scores, targets: squeezed(scores)
+
+    def rest(self):
+        """The weights, and masks."""
+        wide = self.network.type.width
+        return [Piece(n, wide, "parameters", count) for _, n, count in self.weights] + [
+            Piece(p.numbers, wide, p.part, p.count) for p in self._buffers()
+        ]
+
+    def host(self):
+        """Nothing."""
+        return []
+
+    def run(self):
+        """The pass. Returns its operations."""
+        tape = self.tape
+        tape.phase = "forward"
+        inputs = self._inputs()
+        with tape.casting(), tape.within(grad=False):
+            found = self.network.forward(*inputs)  # noqa: F841  lives to the end
+        tape.mark("after_forward")
+        tape.running = False
+        return tape.operations
+
+
+def scoring(model, setup) -> Course:
+    """The course of a frozen model's pass on one GPU. model: a Model or a `Scorer`. setup: of one GPU, without adapters."""
+    return course(model, setup, Scoring, "scoring", getattr(model, "outputs", 0))
+
+
 def trace(objective, setup) -> Course:
     """The course of an objective's step; equal structures share it."""
     return course(objective.trained, setup, partial(AlignmentStep, objective), objective.method, objective.reference)

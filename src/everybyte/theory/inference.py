@@ -14,7 +14,7 @@ from ..catalog.decoders import decoder
 from ..catalog.weights import layers, weights
 from .course import Course
 from .letters import Letter, least, over, product, up
-from .schedule import Loop, nested, stretched
+from .schedule import Loop, Repeat, nested, stretched
 from .tape import BOOL, FP32, INT32, INT64, Piece, Storage, Tape, Type
 from .tensors import Tensor, contiguous_strides, new, several
 from .training import Fields
@@ -34,14 +34,20 @@ class _Fields(Fields):
     }  # fmt: skip
 
 
-def letters(model, batch, tokens, before=0, stored=None) -> dict[str, int]:
+def letters(model, batch, tokens, before=0, stored=None, room=0) -> dict[str, int]:
     """The value of each letter: `tokens` new ones in each of `batch` sequences, and `before` older ones.
 
     stored: for how many of these the cache's tensors have room; by default for all. Of a window shorter than a prompt they have the
-    whole prompt until the next step.
+    whole prompt until the next step. room: tokens that a static cache has room for; 0 for one that grows.
     """
     fields = {letter: getattr(model, field) for field, letter in _Fields.LETTERS.items()}
-    return fields | {"B": batch, "S": tokens, "T": before + tokens, "T_0": before if stored is None else stored}
+    return fields | {
+        "B": batch,
+        "S": tokens,
+        "T": before + tokens,
+        "T_0": before if stored is None else stored,
+        "T_m": room,
+    }
 
 
 def cached(model) -> list[tuple]:
@@ -55,8 +61,8 @@ def cached(model) -> list[tuple]:
     return [(model.kv_heads, model.head_width)] * 2
 
 
-def program(model) -> type:
-    """The program of a model's passes.
+def program(model, static=False) -> type:
+    """The program of a model's passes. static: with a cache whose room does not grow.
 
     Raises:
         ValueError: where there is none, naming the field.
@@ -65,6 +71,15 @@ def program(model) -> type:
     if model.head_width % 8 or model.head_width > 256:
         raise ValueError(
             f"Model.head_width: {model.head_width} of {model.name} is padded by the kernel of attention; allowed: multiples of 8 up to 256"
+        )
+    if static and found is OPT:
+        raise ValueError(
+            f"Model.name: {model.name} with a static cache: Hugging Face's OPT reads from it how long it is, which a dry run cannot; "
+            "allowed: cache 'dynamic' or 'paged'"
+        )
+    if static and model.window:
+        raise ValueError(
+            f"Model.window: {model.window} of {model.name} with a static cache is not derived; allowed: 0, or cache 'dynamic' or 'paged'"
         )
     return found
 
@@ -75,12 +90,17 @@ def course(model, values) -> "Pass":
     Raises:
         ValueError: where no program here is the model's.
     """
-    program(model)
-    tokens, before, window = values["S"], values["T_0"], model.window
-    masked = 0 < window <= values["T"]
-    attended = min(before, window - 1) + tokens if masked and before else before + tokens
+    tokens, before, window, room = values["S"], values["T_0"], model.window, values["T_m"]
+    program(model, room > 0)
+    if room:  # all its room is attended to, but by a prompt, whose keys are cut out of it
+        masked, attended = tokens == 1, room
+    else:
+        masked = 0 < window <= values["T"]
+        attended = min(before, window - 1) + tokens if masked and before else before + tokens
     padded = masked and attended % MASK_MULTIPLE > 0
-    return _course(replace(model, name="", published=None, source=""), before > 0, tokens == 1, masked, padded)
+    return _course(
+        replace(model, name="", published=None, source=""), before > 0, tokens == 1, masked, padded, room > 0
+    )
 
 
 class Pass(Course):
@@ -88,9 +108,36 @@ class Pass(Course):
 
     parts = PARTS
 
+    def parts_at_peak(self, values, rounding=1) -> dict[str, int]:
+        """Part -> bytes at the peak; of what repeats the first and the last turn are looked at, as `peak` does."""
+        sizes, top = self.sizes(values, rounding), {}
+
+        def walk(items, live):
+            nonlocal top
+            for item in items:
+                if isinstance(item, Repeat):
+                    before, live = live, walk(item.items, live)
+                    if (times := self.times(item, values)) > 1:
+                        live = walk(item.items, {p: n + (n - before[p]) * (times - 2) for p, n in live.items()})
+                    continue
+                live = dict(live)
+                for piece in item.taken:
+                    live[piece.part] += sizes[piece.key]
+                if item.taken and sum(live.values()) > sum(top.values()):
+                    top = dict(live)
+                for piece in item.freed:
+                    live[piece.part] -= sizes[piece.key]
+            return live
+
+        live = dict.fromkeys(self.parts, 0)
+        for piece in self.rest:
+            live[piece.part] += sizes[piece.key]
+        walk(self.items, live)
+        return top
+
 
 @lru_cache(128)
-def _course(model, decode, alone, masked, padded):
+def _course(model, decode, alone, masked, padded, static):
     """Run a pass of as many layers as tell all apart, on numbers that tell a prompt from one token."""
     tape, fields = Tape(), _Fields(model)
     tape.grad, tape.phase = False, "decode" if decode else "prefill"
@@ -99,7 +146,7 @@ def _course(model, decode, alone, masked, padded):
     loops = [Loop.of(number, 3, 1)]
     if model.experts and model.dense_layers:
         loops = [Loop.of(fields.dense_layers, 3, 1), Loop.of(number - fields.dense_layers, 3, 1)]
-    network = program(model)(tape, fields, tokens, before, masked, padded)
+    network = program(model)(tape, fields, tokens, before, masked, padded, static)
     rest = [*_weights(model, fields, number), *network.buffers()]
     rest.append(Piece(product((network.b, network.total)), INT64.width, "activations"))  # the tokens
     caches = []
@@ -134,14 +181,17 @@ class Network:
     """What the programs share.
 
     Attributes:
-        b: sequences. t: new tokens in each. total: tokens in each. all: those whose keys are attended to. masked: by a window.
-        padded: whether the mask is.
+        b: sequences. t: new tokens in each. total: tokens in each. all: those whose keys are attended to. masked: by a window, or where a room is not full.
+        padded: whether the mask is. static: whether the cache has room for all from the first pass on.
     """
 
-    def __init__(self, tape, model, t, before, masked, padded):
+    def __init__(self, tape, model, t, before, masked, padded, static):
         self.tape, self.model, self.t, self.masked, self.padded = tape, model, t, masked, padded
         self.b, self.total, self.all = Letter(2, "B"), Letter(16, "T"), t + before
-        if masked and before:
+        self.static, self.room = static, Letter(24, "T_m")
+        if static and (masked or model.latent):
+            self.all = self.room
+        elif masked and before:
             self.all = least(before, model.window - 1) + t
 
     def new(self, name, *shape, type=HALF, part=None):
@@ -157,9 +207,10 @@ class Network:
         return self.new(name, *x.shape[:-1], outputs)
 
     def kept(self, tokens):
-        """(shape, type) of a layer's cache for so many tokens; of a window also its width, as a tensor."""
+        """(shape, type) of a layer's cache for so many tokens; of a window also its width, as a tensor, of a room how much is taken."""
+        tokens = self.room if self.static else tokens
         found = [((self.b, heads, tokens, width), HALF) for heads, width in cached(self.model)]
-        return found + [((1,), INT64)] * (self.model.window > 0)
+        return found + [((1,), INT64)] * (self.model.window > 0) + [((), INT64)] * self.static
 
     def buffers(self):
         """What stands beside the weights: pieces."""
@@ -192,6 +243,8 @@ class Network:
 
     def update(self, held):
         """A layer's cache with the new tokens, made anew beside the old. Source: `cache_utils.py`, `DynamicLayer.update`."""
+        if self.static:
+            return self.put(held)
         keys, values, *window = self.kept(self.all)
         if not held:
             held += [None, None, *(self.new("window", *shape, type=type, part="cache") for shape, type in window)]
@@ -199,6 +252,14 @@ class Network:
         if not window:  # with one, both old tensors stand until both are joined
             held[0] = joined
         held[:2] = joined, self.new("values joined", *values[0], part="cache")
+
+    def put(self, held):
+        """The new tokens, put into their room, which the first pass makes. Source: `cache_utils.py`, `StaticLayer.update`."""
+        if not held:
+            names = "keys' room", "values' room", "tokens counted"
+            kept = zip(names, self.kept(None), strict=True)
+            held += [self.new(name, *shape, type=type, part="cache") for name, (shape, type) in kept]
+        self.numbered("places", self.t)
 
     def attention(self):
         """Attention's result, heads side by side; what the kernel makes besides goes at once. Source: `sdpa_attention_forward`."""
@@ -216,24 +277,38 @@ class Network:
     def masked_attention(self, groups):
         """The memory-efficient kernel: keys and values repeated for a prompt, and the mask as numbers to add."""
         b, model = self.b, self.model
+        several_heads = (
+            groups > 1 and model.kv_heads > 1
+        )  # one for all the groups is read again by a view, and its results lie in a row
         repeated = [
             self.new(f"{name} repeated", b, model.heads, self.all, model.head_width)
-            for name in ("keys", "values") * (groups > 1 and self.t > 1)
+            for name in ("keys", "values") * (several_heads and self.t > 1)
         ]
-        infinity, zero = self.new("minus infinity", 1), self.new("zero", 1)
-        bias = self.new("mask as numbers", b, 1, self.t, self.all)
-        del infinity, zero
-        if self.padded:  # Source: `native/transformers/attention.cpp`, `pad_bias`
-            bias = self.new("mask padded", b, model.heads, self.t, MASK_MULTIPLE * up(self.all, MASK_MULTIPLE))
+        bias = self.bias()
         out = self.new("efficient attention", b, self.t, model.heads, model.head_width)
         del repeated, bias
-        return self.like("heads merged", out) if groups > 1 and self.t == 1 else out
+        return self.like("heads merged", out) if several_heads and self.t == 1 else out
+
+    def bias(self):
+        """The mask as numbers to add."""
+        infinity, zero = self.new("minus infinity", 1), self.new("zero", 1)
+        bias = self.new("mask as numbers", self.b, 1, self.t, self.all)
+        del infinity, zero
+        if self.padded:  # Source: `native/transformers/attention.cpp`, `pad_bias`
+            bias = self.new(
+                "mask padded", self.b, self.model.heads, self.t, MASK_MULTIPLE * up(self.all, MASK_MULTIPLE)
+            )
+        return bias
 
     def mask(self):
         """Which keys each new token attends to. Source: `masking_utils.py`, `sliding_window_causal_mask_function`."""
         batch, head = self.new("sequences", self.b, type=INT64), self.new("heads", 1, type=INT64)
         queries = self.numbered("queries", self.t)
         keys = self.numbered("keys", self.all)
+        if self.static:  # `causal_mask_function`
+            mask = self.new("mask", self.t, self.all, type=BOOL)
+            del batch, head, queries, keys
+            return mask
         one = self.new("true", 1, type=BOOL)
         first = self.like("first that is attended to", queries)
         inside = self.new("inside the window", self.t, self.all, type=BOOL)
@@ -266,7 +341,8 @@ class GPT2(Network):
         rows = self.new("token rows", self.b, self.t, self.model.width)
         positions = self.numbered("positions", self.t)
         learned = self.new("position rows", 1, self.t, self.model.width)
-        return self.like("embedding", rows), rows, positions, learned
+        x = self.like("embedding", rows)
+        return x, rows, positions, learned, self.mask() if self.masked else None
 
     def block(self, x, held, mixture, *others):
         """One layer."""
@@ -600,13 +676,15 @@ class NeoX(Rotary):
 class Latent(Llama):
     """DeepSeek-V3. Source: `models/deepseek_v3/modeling_deepseek_v3.py`."""
 
+    apart = True
+
     @property
     def turned(self):
         """How much of each head turns."""
         return self.model.rope_width
 
     def buffers(self):
-        """The frequencies, and each router's biases."""
+        """The frequencies, and each router's biases: in 16 bits, as the module is made; in fp32 where a checkpoint is loaded."""
         model = self.model
         routers = Letter(model.layers, "L") - model.dense_layers
         return [*super().buffers(), Piece(model.experts, HALF.width, "buffers", routers)]
@@ -627,7 +705,12 @@ class Latent(Llama):
             "latent up", b, self.all, model.heads * (model.head_width - model.rope_width + model.value_width)
         )
         keys = self.new("keys", b, model.heads, self.all, model.head_width)
-        out = self.new("efficient attention", b, t, model.heads, model.value_width)
+        if int(model.value_width) == int(model.head_width) and not self.masked:
+            out = self.attention()
+        else:
+            bias = self.bias() if self.masked else None
+            out = self.new("efficient attention", b, t, model.heads, model.value_width)
+            del bias
         out = self.linear("out", x, model.width)
         del q, latent, turned, query, expanded, keys
         return out

@@ -520,8 +520,9 @@ def _permuted(x):
 def _efficient(tape, q, k, v):
     rows = (*q.shape[:2], 32 * up(q.shape[2], 32))
 
-    def make():  # the random state stands on the CPU
-        return several(tape, "flash attention", (q.shape, q.type, _permuted(q)), (rows, FP32))
+    def make():  # the random state stands on the CPU; without gradients the sums' logarithms are not made
+        kept = [(rows, FP32)] if wants_gradient(tape, q, k, v) else []
+        return several(tape, "flash attention", (q.shape, q.type, _permuted(q)), *kept)
 
     return _attention(tape, q, k, v, make, _permuted)
 

@@ -1,9 +1,15 @@
 """Exercises of chapter 13: which bytes make "16 bytes per parameter"?"""
 
+from itertools import product
+from math import prod
+
+from ...budget import budget
 from ...catalog import model
+from ...catalog.weights import weights
 from ...formulas import SYMBOLS, formula
 from ...setup import DTYPE_BYTES, Setup
 from ..exercise import Exercise
+from ..program import Case, Program, small_gpts, small_llamas
 
 G_M, M_W = (SYMBOLS[name].symbol for name in ("gradient_buffer_bytes", "master_bytes"))
 
@@ -26,6 +32,32 @@ def _at_rest(states):
 
 def _gradients(name="gpt2-xl", precision="bf16-mixed"):
     return formula("gradients").at(model(name), Setup(precision=precision))
+
+
+def _shapes(m):
+    """Of all weights, in the model's order."""
+    groups = [("embeddings",), *[("block", "dense")] * m.layers, ("last",)]
+    return [tuple(t.shape) for group in groups for t in weights(m) if t.group in group for _ in range(t.count)]
+
+
+def _worst_moments():
+    """Of small models in fp32, less the batch and the loss."""
+    models = small_gpts(13, 4) + small_llamas(13, 4)
+    for m, kind in product(models, ("foreach", "loop", "fused")):
+        step = budget(m, Setup(batch=1, sequence=8, precision="fp32", optimizer_impl=kind)).phases["step"]
+        yield Case(f"{m.name}, {kind}", (_shapes(m), kind), step - 2 * 8 * 8 - 4)
+
+
+def _worst(foreach=1, loop=2, before=1, fused=1, states=2):
+    """What it would be with so many temporaries: `before`, of the tensor before the one that the loop is at."""
+
+    def worst_moment(shapes, implementation):
+        sizes = [prod(shape) for shape in shapes]
+        turns = [before * previous + loop * size for previous, size in zip([0, *sizes], sizes, strict=False)]
+        extra = {"foreach": foreach * sum(sizes), "loop": max(turns), "fused": fused * len(sizes)}
+        return 4 * ((2 + states) * sum(sizes) + extra[implementation])
+
+    return worst_moment
 
 
 EXERCISES = [
@@ -125,6 +157,28 @@ EXERCISES = [
         hints=(
             "Ask the dry run what stands at the peak: `eb.dry_run(model, setup).parts`. Which part is 0 there?",
             "The difference is that part as it is after backward: four bytes for each of GPT-2 XL's parameters.",
+        ),
+    ),
+    Program(
+        id="13.6",
+        title="A function for the worst moment of an AdamW step, from the shapes of the weights",
+        difficulty=3,
+        minutes=12,
+        call="worst_moment(shapes, implementation)",
+        cases=_worst_moments,
+        answer=_worst,
+        mistakes={
+            "that is what stands after the step: the step's own temporaries are missing": lambda: _worst(0, 0, 0),
+            "the loop has two temporaries of a tensor at once": lambda: _worst(loop=1),
+            "the loop's name for its temporary still holds the tensor before, while the next one's are made": lambda: (
+                _worst(before=0)
+            ),
+            "the fused kernel reads a step count for each tensor from the GPU, 4 bytes": lambda: _worst(fused=0),
+            "one state is missing: Adam keeps two": lambda: _worst(states=1),
+        },
+        hints=(
+            "Sixteen bytes for each number of all shapes; then one extra term for each implementation, as in the chapter's table.",
+            "The loop writes `denom = (v.sqrt() / c).add_(eps)` for one tensor after another: what does `denom` hold meanwhile?",
         ),
     ),
 ]

@@ -1,0 +1,140 @@
+"""Exercises whose answer is a function: the reader's runs beside the library's, on the same small cases."""
+
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from dataclasses import dataclass
+from random import Random
+from textwrap import shorten
+
+from .. import checks
+from ..catalog import Model
+from .callout import Callout
+from .exercise import Exercise
+from .quantities import missing
+
+_FAILED = object()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call: a name that the reader is told, the arguments, and what the library says."""
+
+    name: str
+    arguments: tuple
+    right: object
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program(Exercise):
+    """An exercise that takes a function.
+
+    Attributes:
+        call: how it is called, such as "count(model)".
+        cases: gives the calls; the same each time.
+        agree: whether what the function gave is what the library says, by default equality of numbers.
+        answer, mistakes: functions that give a right program, and wrong ones by what went wrong.
+
+    A case gets copies of its arguments. A function that loops for ever is the reader's to interrupt.
+    """
+
+    call: str
+    cases: Callable[[], Iterable[Case]]
+    agree: Callable[[object, object], bool] = lambda given, right: not isinstance(given, bool) and bool(given == right)
+    accepts: str = "function"
+
+    def __post_init__(self):
+        checks.one_of("Program", "accepts", self.accepts, ("function",))
+        self._check()
+
+    @property
+    def wanted(self) -> str:
+        """What it accepts, in words."""
+        return f"a function, {self.call}"
+
+    def right(self) -> Callable:
+        """A function that is right."""
+        return self.answer()
+
+    def judge(self, answer: object) -> Callout:
+        """Right, wrong at the first case that shows it, not attempted, or no function. Never an exception of the reader's."""
+        if missing(answer):
+            return self._open()
+        if not callable(answer):
+            kind = shorten(type(answer).__name__, 40)
+            return Callout(
+                "unreadable", f"{self.id} could not be read", f"This is of type {kind}, and it takes {self.wanted}."
+            )
+        cases = list(self.cases())
+        given = []
+        for case in cases:
+            value, fault = self._run(answer, case)
+            if not given and not fault and missing(value):
+                return self._open()
+            given.append(value)
+            if fault or not self._agrees(value, case.right):
+                said = fault or f"yours gives {_shown(value)}, the library {_shown(case.right)}."
+                return Callout("wrong", f"{self.id} not yet", f"{case.name}: {said}{self._named(cases, given)}")
+        return Callout("right", f"{self.id} right", f"Equal to the library in all {len(cases)} cases.")
+
+    def _open(self):
+        return Callout("open", f"{self.id} not attempted yet", f"Write {self.call} and run the cell again.")
+
+    def _run(self, function, case):
+        """What it gives, and what went wrong, a sentence, or ""."""
+        try:
+            return function(*deepcopy(case.arguments)), ""
+        except (Exception, SystemExit) as error:
+            return _FAILED, f"yours raises {shorten(type(error).__name__, 40)}: {_said(error)}."
+
+    def _agrees(self, given, right):
+        try:
+            return given is not _FAILED and bool(self.agree(given, right))
+        except Exception:
+            return False
+
+    def _named(self, cases, given):
+        """The mistake that gives the same in every case so far, where it is known."""
+        for message, wrong in self.mistakes.items():
+            function = wrong()
+            if all(
+                self._agrees(value, self._run(function, case)[0]) for case, value in zip(cases, given, strict=False)
+            ):
+                return f" {message[:1].upper()}{message[1:]}."
+        return ""
+
+
+def _shown(value):
+    try:
+        text = f"{value:,}" if isinstance(value, int) else repr(value)
+    except Exception:
+        return f"something of type {shorten(type(value).__name__, 40)}"
+    return shorten(text, 60, placeholder=" …") if len(text) <= 2000 else f"{text[:50]} …"
+
+
+def _said(error):
+    try:
+        return shorten(str(error), 120) or "no message"
+    except Exception:
+        return "no message"
+
+
+def small_gpts(seed: int, number: int) -> list[Model]:
+    """So many small models of GPT-2's architecture, the same for the same seed."""
+    draw = Random(seed)
+    return [
+        Model(name=f"small GPT {i}", layers=draw.randint(1, 4), vocabulary=draw.randint(50, 400), positions=64,
+              heads=(heads := draw.choice((1, 2, 4))), width=heads * 8 * draw.randint(1, 4), tied=draw.random() < 0.5)
+        for i in range(1, number + 1)
+    ]  # fmt: skip
+
+
+def small_llamas(seed: int, number: int) -> list[Model]:
+    """So many small models of Llama's architecture, with grouped heads, the same for the same seed."""
+    draw = Random(seed)
+    return [
+        Model(name=f"small Llama {i}", layers=draw.randint(1, 4), vocabulary=draw.randint(50, 400), positions=64, learned_positions=0,
+              kv_heads=(groups := draw.choice((1, 2))), heads=(heads := groups * draw.choice((1, 2, 4))),
+              width=heads * 8 * draw.randint(1, 3), ffn_width=8 * draw.randint(4, 30), gated=True, fused=False,
+              tied=draw.random() < 0.5, qkv_bias=False, out_bias=False, ffn_bias=False, norm="rmsnorm")
+        for i in range(1, number + 1)
+    ]  # fmt: skip
