@@ -7,6 +7,7 @@ from ...formulas import formula
 from ...formulas.symbols import A, B, F, H, L, S, c, w
 from ...setup import Setup
 from ..exercise import Exercise
+from ..program import Case, Program, small_llamas
 
 _TOKENS = B * S
 _SQUARE = A * B * S**2
@@ -32,6 +33,29 @@ def _mlp(numbers):
     return _TOKENS * (H * (2 * w + 6 * c) + numbers * c)
 
 
+def _llamas():
+    """What one block saves for each token, of small Llamas, less attention's rows and its 24 bytes of random state."""
+    batch, sequence = 2, 32
+    for m in small_llamas(14, 8):
+        for precision in ("bf16", "bf16-mixed"):
+            setup = Setup(batch=batch, sequence=sequence, precision=precision)
+            saved = formula("activations.llama").at(m, setup) - 24
+            yield Case(f"{m.name}, {precision}", (m, precision), saved // (batch * sequence) - 4 * m.heads)
+
+
+def _per_token(mlp=4, casts=5, grouped=True, stream=4, statistics=2):
+    """What it would be with so many tensors in the MLP, so many casts of the norms' results, a stream of so many bytes."""
+
+    def kept_per_token(m, precision):
+        mixed = precision == "bf16-mixed"
+        numbers = (casts if mixed else 2) * m.width + 2 * m.head_width * (
+            m.heads + (m.kv_heads if grouped else m.heads)
+        )
+        return 2 * (stream if mixed else 2) * m.width + 4 * statistics + 2 * (numbers + mlp * m.ffn_width)
+
+    return kept_per_token
+
+
 EXERCISES = [
     Exercise(
         id="14.1",
@@ -39,7 +63,7 @@ EXERCISES = [
         difficulty=1,
         minutes=4,
         unit="MiB",
-        decimals=0,
+        significant=2,
         answer=lambda: _xl(precision="bf16-mixed"),
         mistakes={
             "this is fp32's: under autocast only the residual stream keeps four bytes": _xl,
@@ -150,6 +174,30 @@ EXERCISES = [
         hints=(
             "Both sides are bytes: 1.5 x 2 x 12 L H^2 on the left. What do L blocks keep for T tokens?",
             "36 L H^2 = 32 T H L.",
+        ),
+    ),
+    Program(
+        id="14.6",
+        title="A function for what one block of a Llama saves",
+        difficulty=2,
+        minutes=12,
+        call="kept_per_token(model, precision)",
+        cases=_llamas,
+        answer=_per_token,
+        mistakes={
+            "that is a GPT's MLP: the gated one saves four tensors of its inner width": lambda: _per_token(mlp=2),
+            "the gate's product has two factors, and the layer down saves its result: one tensor is missing": lambda: (
+                _per_token(mlp=3)
+            ),
+            "under autocast each of five projections saves a cast of its own": lambda: _per_token(casts=2),
+            "keys and values have fewer heads than queries": lambda: _per_token(grouped=False),
+            "under autocast the residual stream stays fp32": lambda: _per_token(stream=2),
+            "an RMS norm has one statistic for each token, of 4 bytes": lambda: _per_token(statistics=4),
+            "the norms' statistics are missing: 4 bytes each": lambda: _per_token(statistics=0),
+        },
+        hints=(
+            "Take the chapter's list of a Llama's block, divide each line by B S, and put 2 or 4 for w and 2 for c.",
+            "In bf16: 2 x 2 H for the stream, 2 x 2 H for the norms' results, 2 D (2 A + 2 A_kv), 2 x 4 F, and 8 bytes of statistics.",
         ),
     ),
 ]
