@@ -187,6 +187,18 @@ def test_it_rests_on_a_chapter_that_is_there(id):
     assert (ROOT / "notebooks" / DECK.card(id).chapter).is_file()
 
 
+def test_by_default_it_is_a_llama_on_eight_gpus():
+    deck = interview()
+    assert deck.case.model.name == "llama-3.1-8b" and deck.case.setup.gpus == 8 and deck.case.gpu.name == "h100-80gb"
+    # A Llama has no dropout; all else has a number.
+    assert {name for name in NUMBERS if deck.value(name)[1]} == {"dropout_cost"}
+    assert "8,030,261,248" in deck.card("how-many-parameters").answer
+    assert (
+        deck.value("free")[0]
+        == eb.Headroom().usable(deck.case.gpu) - eb.budget(deck.case.model, deck.case.setup, rounding=512).peak
+    )
+
+
 def test_numbers_follow_the_choice():
     other = interview("gpt2-xl", "h100-80gb", SETUP)
     assert "1,557,611,200" in other.card("how-many-parameters").answer
@@ -208,7 +220,7 @@ def test_what_is_not_derived_is_said():
 
 
 def test_a_step_that_does_not_fit_has_no_free_bytes():
-    answered = interview("gpt2-xl", "t4").card("oom-late")
+    answered = interview("gpt2-xl", "t4", SETUP).card("oom-late")
     assert "does not fit t4" in answered.missing["free"]
 
 
@@ -350,7 +362,7 @@ def test_a_derivation_answers_with_its_own_numbers():
     ) > 50
     assert known == {name: theory.value(name)[0] for name in known}
     for name, why in (
-        ("activations", "a derivation of small knows whole steps"),
+        ("block_activations", "a derivation of small knows whole steps"),
         ("peak_full", "small was derived with checkpointing none, not full"),
         ("layers", "a derivation of small does not say its layers"),
     ):

@@ -21,13 +21,14 @@ from typing import Any
 from .. import checks, units
 from ..budget import budget
 from ..catalog import Gpu, Model, model
+from ..catalog.weights import layers, weights
 from ..fit import fit
 from ..formulas import formula
 from ..formulas.formats import BLOCKS, FLOATS
 from ..headroom import ROUNDING, Headroom, find_gpu
-from ..plan import work
+from ..plan import matrix_flops, work
 from ..serving import cache_bytes, weight_bytes
-from ..setup import Lora, Setup
+from ..setup import DTYPE_BYTES, Lora, Setup
 from ..tables import Table
 from ..theory.inference import course, letters
 
@@ -129,11 +130,31 @@ class Case:
         """A registered formula's value; `symbols` replace some."""
         return formula(name).at(self.model, self.having(**changes), **(symbols or {}))
 
-    def gpt(self, name, symbols=None, **changes):
-        """The same for a formula that is derived for a GPT alone."""
-        if unlike := self.model.unlike_reference("gpt"):
-            raise ValueError(unlike)
-        return self.at(name, symbols, **changes)
+    def saved(self, part="activations", layers=None, **changes) -> int:
+        """Bytes of a part after forward, of the model or of so many of its blocks."""
+        model = self.model
+        if layers is not None:
+            if isinstance(model, _Derived):
+                raise ValueError(f"a derivation of {model.name} knows whole steps, and not what each block saves")
+            model = model.replace(layers=layers)
+        return _budget(model, self.having(**changes), 1).parts_at("after_forward")[part]
+
+    def block(self, part="activations", **changes) -> int:
+        """Bytes that each further block adds to it."""
+        return self.saved(part, 3, **changes) - self.saved(part, 2, **changes)
+
+    def scores(self) -> int:
+        """Bytes that eager attention saves of a block's squares: what it saves more than flash, which saves numbers of its own."""
+        return self.block(**_EAGER) - self.block(**_FLASH) + self.at("attention.flash", **_FLASH)
+
+    def flat(self, whole: bool = False) -> int:
+        """Bytes of the flat buffer that FSDP gathers for a block, or for the whole model, in the data type of matrix products."""
+        times = layers(self.model)
+        numbers = 0
+        for w in filter(lambda w: w.count, weights(self.model)):
+            number = w.count * (times[w.group] if whole else times[w.group] > 1)
+            numbers += int(number) * -(-w.shape[0] // self.gpus) * (w.numbers // w.shape[0])
+        return numbers * self.gpus * DTYPE_BYTES[self.setup.dtypes.compute]
 
     def states(self, **changes) -> int:
         """Bytes of weights, gradients and all that the optimizer keeps."""
@@ -145,8 +166,8 @@ class Case:
 
     def kept(self, segment: int) -> int:
         """Bytes of checkpointed inputs, and of one segment of so many blocks that is made again."""
-        changes = {"checkpointing": "every-k", "checkpoint_every": segment}
-        return self.gpt("checkpoint.inputs", **changes) + self.gpt("checkpoint.segment", **changes)
+        kept = self.block(checkpointing="full")
+        return (ceil(self.model.layers / segment) - 1) * kept + segment * (self.block() + self.block("casts"))
 
     @property
     def segments(self) -> range:
@@ -198,7 +219,7 @@ class Case:
 
     def free(self) -> int:
         """Bytes between the peak and what is usable."""
-        free = Headroom().usable(self.gpu) - self.budget(ROUNDING).peak
+        free = Headroom().usable(self.gpu) - _budget(self.model, self.setup, ROUNDING).peak
         if free < 0:
             raise ValueError(f"the step does not fit {self.gpu.name}")
         return free
@@ -209,7 +230,7 @@ class Case:
 
     def stage(self) -> int:
         """Bytes that one micro-batch leaves on one stage of a pipeline as long as the GPUs are many."""
-        return ceil(self.model.layers / self.gpus) * self.gpt("activations.block")
+        return ceil(self.model.layers / self.gpus) * self.block()
 
 
 def _float(name, item, **symbols):
@@ -300,34 +321,34 @@ NUMBERS = {
     "states_bf16": ("bytes", lambda c: c.states(precision="bf16", optimizer="adamw")),
     "master": ("bytes", lambda c: c.at("optimizer.master", precision="bf16-master")),
     "gradients": ("bytes", lambda c: c.at("gradients")),
-    "block_activations": ("bytes", lambda c: c.gpt("activations.block")),
+    "block_activations": ("bytes", lambda c: c.block()),
     "bytes_per_number": (
         "number",
-        lambda c: c.gpt("activations.block") / (c.one.batch * c.one.sequence * c.model.width),
+        lambda c: c.block() / (c.one.batch * c.one.sequence * c.model.width),
     ),
-    "activations": ("bytes", lambda c: c.gpt("activations")),
-    "activations_twice": ("bytes", lambda c: c.gpt("activations", batch=2 * c.one.batch)),
-    "eager_activations": ("bytes", lambda c: c.gpt("activations", **_EAGER)),
-    "eager_short": ("bytes", lambda c: c.gpt("activations", **_EAGER, **c.half_sequence())),
-    "flash_activations": ("bytes", lambda c: c.gpt("activations", **_FLASH)),
-    "flash_short": ("bytes", lambda c: c.gpt("activations", **_FLASH, **c.half_sequence())),
-    "scores_block": ("bytes", lambda c: c.gpt("attention.scores", **_EAGER)),
-    "scores": ("bytes", lambda c: c.model.layers * c.gpt("attention.scores", **_EAGER)),
-    "flash_kept": ("bytes", lambda c: c.gpt("attention.flash", **_FLASH)),
+    "activations": ("bytes", lambda c: c.saved()),
+    "activations_twice": ("bytes", lambda c: c.saved(batch=2 * c.one.batch)),
+    "eager_activations": ("bytes", lambda c: c.saved(**_EAGER)),
+    "eager_short": ("bytes", lambda c: c.saved(**_EAGER, **c.half_sequence())),
+    "flash_activations": ("bytes", lambda c: c.saved(**_FLASH)),
+    "flash_short": ("bytes", lambda c: c.saved(**_FLASH, **c.half_sequence())),
+    "scores_block": ("bytes", lambda c: c.scores()),
+    "scores": ("bytes", lambda c: c.model.layers * c.scores()),
+    "flash_kept": ("bytes", lambda c: c.at("attention.flash", **_FLASH)),
     "eager_peak": ("bytes", lambda c: c.peak(**_EAGER)),
     "flash_peak": ("bytes", lambda c: c.peak(**_FLASH)),
     "flash_backward": ("number", lambda c: _flops(c, "backward", **_FLASH) / _flops(c, "forward", **_FLASH)),
     "eager_backward": ("number", lambda c: _flops(c, "backward", **_EAGER) / _flops(c, "forward", **_EAGER)),
     "dropout_cost": (
         "bytes",
-        lambda c: c.gpt("activations", dropout=DROPOUT) - c.gpt("activations", dropout=0.0),
+        lambda c: c.saved(dropout=DROPOUT) - c.saved(dropout=0.0),
     ),
     "logits": ("bytes", lambda c: c.at("logits", loss="plain")),
-    "loss_worst": ("bytes", lambda c: c.gpt("loss.logits", loss="plain")),
+    "loss_worst": ("bytes", lambda c: c.at("loss.logits", loss="plain")),
     "llama_vocabulary": ("count", lambda c: model("llama-3-8b").vocabulary),
     "loss_llama": (
         "bytes",
-        lambda c: c.gpt("loss.logits", {"vocabulary": model("llama-3-8b").vocabulary}, loss="plain"),
+        lambda c: c.at("loss.logits", {"vocabulary": model("llama-3-8b").vocabulary}, loss="plain"),
     ),
     "peak": ("bytes", lambda c: c.peak()),
     "peak_at": ("text", lambda c: c.budget().peak_at),
@@ -344,12 +365,12 @@ NUMBERS = {
         lambda c: c.peak(precision="bf16-mixed", batch=1, loss="plain") / c.peak(precision="fp32", batch=1, loss="plain")
         - 1,
     ),
-    "casts": ("bytes", lambda c: c.gpt("casts", precision="bf16-mixed")),
+    "casts": ("bytes", lambda c: c.saved("casts", precision="bf16-mixed")),
     "peak_none": ("bytes", lambda c: c.peak(checkpointing="none")),
     "peak_full": ("bytes", lambda c: c.peak(checkpointing="full")),
     "full_flops": (
         "share",
-        lambda c: c.gpt("checkpoint.flops", checkpointing="full") / _flops(c, "forward", "backward"),
+        lambda c: matrix_flops(c.model, c.having(checkpointing="full")) / matrix_flops(c.model, c.having(checkpointing="none")) - 1,
     ),
     "best_every": ("count", lambda c: min(c.segments, key=c.kept)),
     "best_bytes": ("bytes", lambda c: min(map(c.kept, c.segments))),
@@ -370,8 +391,8 @@ NUMBERS = {
     ),
     "peak_accumulated": ("bytes", lambda c: c.peak(batch=1, accumulation=c.one.batch * c.one.accumulation, loss="plain")),
     "moved": ("number", lambda c: c.moved_for_one_more()),
-    "largest_batch": ("count", lambda c: _fit(c.model, c.having(loss="plain"), c.gpu, "batch")),
-    "longest": ("count", lambda c: _fit(c.model, c.one, c.gpu, "sequence")),
+    "largest_batch": ("count", lambda c: _fit(c.model, c.setup.replace(loss="plain", loss_chunks=8), c.gpu, "batch")),
+    "longest": ("count", lambda c: _fit(c.model, c.setup, c.gpu, "sequence")),
     "slope": ("bytes", lambda c: c.peak(batch=2 * c.one.batch) // c.one.batch - c.peak() // c.one.batch),
     "adam_8bit": ("bytes", lambda c: 2 * _quantized(c, "8-bit optimizer state")),
     "rank": ("count", lambda c: RANK),
@@ -400,10 +421,10 @@ NUMBERS = {
         "number",
         lambda c: c.shared("zero.sent.numbers", "zero3") / c.shared("zero.sent.numbers", "none"),
     ),
-    "block_flat": ("bytes", lambda c: c.gpt("fsdp.block.flat", sharding="zero3", gpus=c.gpus)),
+    "block_flat": ("bytes", lambda c: c.flat()),
     "model_flat": (
         "bytes",
-        lambda c: c.gpt("fsdp.model.flat", sharding="zero3", gpus=c.gpus, sharding_units="model"),
+        lambda c: c.flat(whole=True),
     ),
     "fewest": ("count", lambda c: _fit(c.model, c.having(sharding="zero3"), c.gpu, "gpus")),
     "stage": ("bytes", lambda c: c.stage()),
@@ -845,8 +866,8 @@ class Drill:
         return f"{head}{said}<p>Did you have it? <code>drill.knew()</code> or <code>drill.missed()</code></p>"
 
 
-def interview(of="gpt2-xl", gpu: Gpu | str = "a100-40gb", setup: Setup | None = None) -> Deck:
-    """The deck for a model, a GPU and a setup; by default four sequences of 1,024 tokens under bf16 autocast.
+def interview(of="llama-3.1-8b", gpu: Gpu | str = "h100-80gb", setup: Setup | None = None) -> Deck:
+    """The deck for a model, a GPU and a setup; by default Llama 3.1 8B, bf16, ZeRO-3 on 8 GPUs with two sequences of 4,096 tokens each.
 
     Args:
         of: a `Model`, or its name in the catalog; or a derivation of any other, which knows its peaks under its own setup, and
@@ -868,7 +889,9 @@ def interview(of="gpt2-xl", gpu: Gpu | str = "a100-40gb", setup: Setup | None = 
                 f"interview.of: a {type(of).__name__} is no model; allowed: a Model, a name of the catalog, or what eb.derive returns"
             )
         of = model(of)
-    setup = setup or Setup(batch=4, sequence=min(1024, of.positions or 1024), precision="bf16-mixed")
+    setup = setup or Setup(
+        batch=2, sequence=min(4096, of.positions or 4096), precision="bf16-mixed", gpus=GPUS, sharding="zero3"
+    )
     if not isinstance(setup, Setup):
         raise ValueError(f"interview.setup: {setup!r} is no Setup")
     setup.check_model(of)
