@@ -14,7 +14,7 @@ GROUND = {"checks", "units", "tables", "witness"}
 STATED = GROUND | {"catalog", "mesh", "pipelines", "setup", "objectives"}
 FORMULAS = STATED | {"theory", "formulas"}
 BUDGET = FORMULAS | {"budget", "allocator"}
-PLANNING = {"headroom", "plan", "fit"}
+PLANNING = {"headroom", "plan", "fit", "layouts"}
 DRAW = BUDGET | {"draw"}
 COUNTED = STATED | {"reference"}
 EVERYTHING = (
@@ -41,6 +41,7 @@ EVERYTHING = (
         "own",
         "settling",
         "samples",
+        "published",
         "serving",
     }
 )
@@ -65,6 +66,7 @@ MAY = {
     "diagnosis": BUDGET | PLANNING | {"allocator", "evidence"},
     "headroom": STATED,
     "plan": BUDGET | {"headroom"},
+    "layouts": BUDGET | {"headroom", "plan"},
     "serving": STATED | {"theory", "headroom"},
     "fit": BUDGET | {"headroom", "plan"},
     "draw": BUDGET,
@@ -81,6 +83,7 @@ MAY = {
     "comparison": DRAW | COUNTED | {"dryrun", "lab", "rehearsal"},  # where the two sides meet
     "settling": BUDGET | COUNTED | {"dryrun", "samples"},  # the articles' claims, against either side
     "samples": set(),
+    "published": COUNTED | {"dryrun", "allocator"},
     "machine": GROUND,
     "cli": EVERYTHING | {"__init__"},
     "__init__": EVERYTHING,
