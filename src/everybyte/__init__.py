@@ -19,6 +19,7 @@ from .budget import Budget, budget
 from .catalog import Claim, Gpu, Model, claims, gpu, gpus, model, models
 from .fit import Fit
 from .headroom import Headroom
+from .layouts import Layouts, layouts
 from .mesh import Mesh
 from .objectives import Objective
 from .own import fit, plan
@@ -62,6 +63,7 @@ __all__ = sorted(
         "Fit",
         "Gpu",
         "Headroom",
+        "Layouts",
         "Lora",
         "Mesh",
         "Model",
@@ -75,6 +77,7 @@ __all__ = sorted(
         "fit",
         "gpu",
         "gpus",
+        "layouts",
         "model",
         "models",
         "plan",

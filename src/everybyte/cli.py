@@ -91,6 +91,19 @@ def _options(arguments):
     _add_fit(
         command("fit", _fit, "the largest batch or sequence, or the fewest GPUs, that fit a GPU, and what limits it")
     )
+    meshing = command(
+        "layouts",
+        _layouts,
+        "the meshes of --gpus GPUs that a model trains on, the fastest first, as many tokens a step",
+    )
+    _add_gpu(meshing)
+    meshing.add_argument(
+        "--most", type=int, default=argparse.SUPPRESS, metavar="N", help="how many to find (default 8)"
+    )
+    meshing.add_argument(
+        "--as", dest="written", metavar="WHAT", help="the fastest as a configuration: torchtitan or deepspeed"
+    )
+    _add_setup(meshing, rounding=False)
     serving = command(
         "serve", _serve, "how many sequences of so many tokens a GPU generates at once, and what they take"
     )
@@ -474,6 +487,23 @@ def _card(options):
             f"{options.command}: --gpu and --memory; allowed: one of them, a name from `everybyte gpus` or a size as 24GiB"
         )
     return options.gpu or Gpu(memory=_size("--memory", options.memory)), headroom
+
+
+def _layouts(options):
+    from . import layouts
+
+    card, headroom = _card(options)
+    if options.written is not None:
+        checks.one_of("layouts", "--as", options.written, ("torchtitan", "deepspeed"))
+    asked = {"most": options.most} if hasattr(options, "most") else {}
+    found = layouts(*_configuration(options), card, headroom, **asked)
+    if options.written is None:
+        return found.as_dict(), found.report()
+    if found.best is None:
+        raise ValueError(f"layouts.--as: {options.written!r} of no layout: none of {found.tried} fits")
+    if options.written == "deepspeed":
+        return found.best.deepspeed(), json.dumps(found.best.deepspeed(), indent=2)
+    return {"torchtitan": found.best.torchtitan()}, found.best.torchtitan()
 
 
 def _serve(options):

@@ -1,0 +1,145 @@
+"""Layouts: the fastest meshes that fit, priced by the data sheet, with the budget's memory."""
+
+import json
+
+import pytest
+
+import everybyte as eb
+from everybyte.layouts import TERMS, at_least, candidates, priced, tokens_of
+from everybyte.plan import work
+
+LLAMA = eb.model("llama-3.1-8b")
+SETUP = eb.Setup(gpus=8, sequence=4096, batch=1, accumulation=4, precision="bf16-mixed", sharding="zero3")
+
+
+@pytest.fixture(scope="module")
+def found():
+    return eb.layouts(LLAMA, SETUP, "h100-80gb", most=4)
+
+
+def test_what_is_found_fits_and_the_fastest_comes_first(found):
+    assert len(found.found) == 4 and found.best is found.found[0]
+    assert [one.seconds for one in found.found] == sorted(one.seconds for one in found.found)
+    for one in found.found:
+        assert one.fits and one.peak == max(
+            eb.budget(LLAMA, one.setup, rounding=512, rank=rank).peak for rank in one.peaks
+        )
+        assert tokens_of(one.setup) == tokens_of(SETUP)
+    assert all(one.peak > found.usable for one in found.small)
+
+
+def test_no_layout_that_fits_is_faster_than_the_first(found):
+    best = found.best
+    for setup in candidates(LLAMA, SETUP, found.gpu):
+        seconds = sum(priced(LLAMA, setup, found.gpu).values())
+        if seconds < best.seconds and setup.mesh.alone:
+            assert eb.budget(LLAMA, setup, rounding=512).peak > found.usable
+
+
+def test_what_a_layout_cannot_do_without_is_less_than_its_peak(found):
+    for one in found.found + found.hopeless[:8]:
+        assert at_least(LLAMA, one.setup) < one.peak
+
+
+def test_the_price_of_plain_fsdp_is_the_plans_own():
+    gpu = eb.gpu("h100-80gb")
+    for checkpointing in ("none", "full"):
+        setup = SETUP.replace(checkpointing=checkpointing)
+        terms, whole = priced(LLAMA, setup, gpu), work(LLAMA, setup)
+        assert set(terms) == set(TERMS) and not terms["idle"] and not terms["tensor"]
+        assert terms["arithmetic"] == pytest.approx(whole.flops / gpu.flops("bf16"), rel=1e-9)
+        # The root's norm is the last of the network, and of 32 blocks' weights none leaves a share that is filled up.
+        assert terms["data"] == pytest.approx(whole.sent / gpu.ring(8), rel=1e-3)
+        # What FSDP itself copies is in the plan's bytes, and is not in these.
+        assert 0.6 < terms["memory"] / (whole.moved / gpu.bandwidth) < 1
+
+
+def test_each_dimension_has_its_price():
+    gpu, base = eb.gpu("h100-80gb"), SETUP.replace(gpus=64)
+    plain = priced(LLAMA, base, gpu)
+    tensor = priced(LLAMA, base.replace(mesh=eb.Mesh(tensor=8), batch=8), gpu)
+    assert tensor["arithmetic"] == pytest.approx(plain["arithmetic"]) and tensor["tensor"] > 0 == plain["tensor"]
+    # 2 all-gathers and 2 reduce-scatters a layer and direction of B S H numbers of 2 bytes, 7/8 of which leave a GPU.
+    stream = 2 * 8 * 4096 * LLAMA.width
+    sent = 4 * LLAMA.layers * (4 + 4) * stream * 7 / 8
+    assert tensor["tensor"] == pytest.approx(sent / gpu.peer_link)
+    piped = priced(LLAMA, base.replace(mesh=eb.Mesh(pipeline=4), accumulation=8, sharding="zero2"), gpu)
+    assert piped["idle"] == pytest.approx(3 / 8 * (sum(piped.values()) - piped["idle"]))
+    assert priced(LLAMA, base.replace(mesh=eb.Mesh(context=2)), gpu)["context"] > 0
+
+
+def test_every_candidate_divides_the_model_the_sequence_and_the_step():
+    model, many = eb.model("llama-3.1-70b"), eb.Setup(gpus=512, sequence=8192, batch=1, accumulation=2)
+    found = list(candidates(model, many, eb.gpu("h100-80gb")))
+    assert len(found) > 500 and len(set(found)) == len(found)
+    for setup in found:
+        mesh = setup.mesh
+        assert model.layers >= mesh.pipeline and model.kv_heads % mesh.tensor == 0 and mesh.tensor <= 8
+        assert tokens_of(setup) == tokens_of(many) and setup.accumulation >= mesh.pipeline
+
+
+def test_the_front_has_less_memory_for_more_time(found):
+    front = found.front()
+    assert len(front) > 1 and front[0].seconds == min(one.seconds for one in found.found + found.small)
+    for one, other in zip(front, front[1:], strict=False):
+        assert one.seconds < other.seconds and one.peak > other.peak
+
+
+def test_what_binds_is_memory_where_something_faster_does_not_fit(found):
+    assert found.hopeless and found.binding == "memory"
+    roomy = eb.layouts(LLAMA, SETUP, eb.Gpu(**{**_rates("h100-80gb"), "memory": 10**13}), most=1)
+    assert (
+        not roomy.small + roomy.hopeless
+        and roomy.binding in TERMS
+        and roomy.binding == roomy.best.waits_for != "arithmetic"
+    )
+
+
+def _rates(name):
+    gpu = eb.gpu(name)
+    return {field: getattr(gpu, field) for field in ("bandwidth", "bf16_flops", "fp32_flops", "host_link", "peer_link")}
+
+
+def test_configurations_of_others_say_the_same(found):
+    best = found.best
+    said = best.torchtitan()
+    assert f"seq_len = {best.setup.sequence}\n" in said and "tensor_parallel_degree = 1\n" in said
+    assert f"local_batch_size = {best.setup.batch}\n" in said
+    assert f"global_batch_size = {SETUP.batch * SETUP.accumulation * 8}\n" in said
+    config = best.deepspeed()
+    assert config["zero_optimization"]["stage"] == 3 and config["bf16"]["enabled"] is True
+    assert config["train_micro_batch_size_per_gpu"] * config["gradient_accumulation_steps"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("llama-3.1-8b", SETUP, "h100-80gb"), "layouts.model: 'llama-3.1-8b'"),
+        ((LLAMA, SETUP, "h100"), "'h100' is unknown"),
+        ((LLAMA, SETUP.replace(gpus=64), "h100-pcie"), "Gpu.network: 0"),
+        ((LLAMA, SETUP.replace(sequence=2**18), "h100-80gb"), "Setup.sequence: 262144 is more than"),
+        ((LLAMA, SETUP.replace(optimizer="muon", sharding="none", gpus=1), "h100-80gb"), "optimizer 'muon'"),
+    ],
+)
+def test_bad_input_is_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        eb.layouts(*arguments)
+
+
+def test_where_nothing_fits_it_says_so():
+    found = eb.layouts(eb.model("llama-3.1-70b"), SETUP, "rtx-4090")
+    assert found.best is None and found.binding == "memory" and "none of" in repr(found)
+
+
+def test_by_command(capsys):
+    from everybyte.cli import main
+
+    words = ["llama-3.1-8b", "--gpus", "8", "--sequence", "4096", "--batch", "1", "--accumulation", "4"]
+    words += ["--precision", "bf16-mixed", "--sharding", "zero3", "--gpu", "h100-80gb", "--most", "1"]
+    assert main(["layouts", *words, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert len(said["found"]) == 1 and said["found"][0]["peak"] <= said["usable"]
+    assert main(["layouts", *words, "--as", "torchtitan"]) == 0
+    assert "[parallelism]" in capsys.readouterr().out
+    assert main(["layouts", *words, "--as", "megatron"]) == 2
+    assert "layouts.--as: 'megatron'" in capsys.readouterr().err
