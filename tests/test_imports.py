@@ -16,7 +16,7 @@ FORMULAS = STATED | {"theory", "formulas"}
 BUDGET = FORMULAS | {"budget", "allocator"}
 PLANNING = {"headroom", "plan", "fit", "layouts"}
 DRAW = BUDGET | {"draw"}
-COUNTED = STATED | {"reference"}
+COUNTED = STATED | {"reference", "splitting"}
 EVERYTHING = (
     DRAW
     | COUNTED
@@ -43,6 +43,7 @@ EVERYTHING = (
         "samples",
         "published",
         "serving",
+        "splitting",
     }
 )
 MAY = {
@@ -72,7 +73,8 @@ MAY = {
     "draw": BUDGET,
     "explore": DRAW | PLANNING | {"allocator", "dryrun", "evidence", "serving"},
     "teach": DRAW | PLANNING | {"dryrun", "settling", "evidence", "serving"},
-    "reference": STATED,
+    "splitting": STATED,
+    "reference": STATED | {"splitting"},
     "adapters": COUNTED,  # peft's, in the models that the book's own step trains
     "dryrun": COUNTED | {"allocator", "adapters"},
     "lab": COUNTED | {"adapters"},

@@ -9,6 +9,7 @@ from typing import get_args
 
 import everybyte as eb
 from everybyte import pipelines
+from everybyte.budget import not_derived
 from everybyte.catalog.weights import linears
 from everybyte.dryrun import PARTS
 from everybyte.mesh import Schedule
@@ -188,6 +189,38 @@ def piped(seed: int) -> tuple[eb.Model, eb.Setup, int]:
             continue
         if not pipelines.alone(setup):
             return model, setup, draw(range(places))
+
+
+def divided(seed: int) -> tuple[eb.Model, eb.Setup, int]:
+    """Any architecture whose matrices are divided, with or without FSDP beside, and one of the GPUs: always the same for one seed."""
+    draw = Random(6 * 10**6 + seed).choice
+    while True:  # what does not go together is drawn again
+        model, parts = draw([_any_gpt, _any_llama])(f"divided {seed}", draw), draw([2, 2, 3, 4, 8])
+        sizes = {"vocabulary": parts * model.vocabulary, "ffn_width": parts * draw([1, 7, 24])}
+        heads = {"heads": parts * model.heads, "kv_heads": parts * model.kv_heads}
+        if model.family == "gpt":
+            places = parts * draw([8, 33])
+            sizes |= {"width": parts * model.width, "positions": places, "learned_positions": places}
+        mesh = eb.Mesh(tensor=parts, sequence_parallel=draw([True, True, False]), loss_parallel=draw([True, False]))
+        data = draw([1, 1, 2, 5, 64])
+        try:
+            model = model.replace(**sizes, **heads)
+            setup = _any_setup(model, draw)
+            chosen = {"sequence": parts * draw([1, 4, 8])} if mesh.sequence_parallel else {}
+            if draw([True, False]):
+                chosen |= {
+                    "sharding": "none",
+                    "sharding_units": "block",
+                    "offload": "none",
+                    "optimizer": draw(["adamw", "adam"]),
+                }
+                data = 1
+            setup = setup.replace(**chosen, mesh=mesh, gpus=parts * data, replicas=1, buckets="copies", no_sync=False)
+            setup.check_model(model)
+        except ValueError:
+            continue
+        if not_derived(model, setup) is None:
+            return model, setup, draw(range(parts))
 
 
 def _any_gpt(name, draw):

@@ -163,9 +163,10 @@ def course_of(model: Model | Objective, setup: Setup, rank: int = 0):
     checks.whole("budget", "rank", rank, 0, setup.gpus - 1)
     if setup.mesh.pipeline > 1:
         return stage(model, setup, rank)
-    if rank:
+    if setup.sharer(rank):
+        near = "0, which holds" if setup.mesh.tensor == 1 else f"0 to {setup.mesh.tensor - 1}, which hold"
         raise ValueError(
-            f"budget.rank: {rank} without a pipeline is not derived; allowed: 0, which holds the most; eb.dry_run takes any"
+            f"budget.rank: {rank} without a pipeline is not derived; allowed: {near} the most; eb.dry_run takes any"
         )
     return trace(model, setup)
 
@@ -177,8 +178,8 @@ def not_derived(model: Model, setup: Setup) -> str | None:
             return why
         if setup.mesh.schedule in SPLIT:
             return f"Mesh.schedule: {setup.mesh.schedule!r} is not derived; eb.dry_run takes it"
-    elif not setup.mesh.alone:
-        return f"Setup.mesh: {setup.mesh} is not derived; allowed: none"
+    elif not setup.mesh.derived:
+        return f"Setup.mesh: {setup.mesh} is not derived; allowed: tensor or pipeline alone, or none"
     if unlike := model.unlike_reference():
         return f"{unlike}; eb.dry_run and eb.derive take it"
     if setup.dropout and model.family == "llama":

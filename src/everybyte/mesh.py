@@ -12,6 +12,8 @@ Rotation = Literal["all-gather", "all-to-all"]
 CHOICES = {"schedule": get_args(Schedule), "rotation": get_args(Rotation)}
 #: Dimensions of the mesh from outer to inner, where data parallelism is between the first and the second.
 DIMENSIONS = ("pipeline", "context", "tensor")
+#: Which of them, together, the witnesses count.
+DERIVED = ({"tensor"},)
 #: The most of each dimension.
 MOST = 2**20
 
@@ -71,6 +73,11 @@ class Mesh:
     def alone(self) -> bool:
         """Whether it divides nothing."""
         return self.size == self.expert == 1
+
+    @property
+    def derived(self) -> bool:
+        """Whether what it divides is counted: one dimension, or some together."""
+        return self.alone or {name for name in (*DIMENSIONS, "expert") if getattr(self, name) > 1} in DERIVED
 
     @classmethod
     def read(cls, text: str) -> "Mesh":

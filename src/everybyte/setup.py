@@ -8,7 +8,7 @@ from typing import Literal, final, get_args
 from . import checks, pipelines
 from .catalog import Model
 from .catalog.weights import linears
-from .mesh import Mesh
+from .mesh import DERIVED, Mesh
 
 PrecisionName = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16"]
 OptimizerName = Literal[
@@ -235,6 +235,9 @@ def _ends(path, target):
     return f".{path}".endswith(f".{target}")
 
 
+#: Optimizers whose step over divided weights, without FSDP, is counted.
+TENSOR_OPTIMIZERS = ("adamw", "adam")
+
 LIMITS = MappingProxyType(
     {
         "batch": (1, 2**24),
@@ -426,6 +429,31 @@ class Setup:
                 f"Mesh.expert: {mesh.expert} does not divide the {self.sharers} GPUs of data and context; allowed: a divisor"
             )
 
+    def _check_tensor(self):
+        """Which switches go with matrices that are divided."""
+        fsdp = "sharding 'zero2' or 'zero3'"
+        plain = self.optimizer in TENSOR_OPTIMIZERS and self.optimizer_impl == "foreach"
+        refused = (
+            ("adapters", self.adapters is not None, "allowed: None"),
+            ("offload", self.offload != "none", "allowed: 'none'"),
+            ("loss", self.loss == "chunked", "allowed: 'plain'"),
+            ("checkpointing", self.checkpointing == "operations", "allowed: none, full, every-k, selective"),
+            ("sharding", self.sharding == "zero1", f"allowed: 'none' with one GPU of data, or {fsdp}"),
+            ("sharding", self.ddp, f"DDP takes no weights that are divided; allowed: {fsdp}"),
+            ("precision", self.dtypes.loss_scaling, "allowed: fp32, bf16-master, bf16, or bf16-mixed under FSDP"),
+            (
+                "precision", self.dtypes.autocast and not self.fsdp, f"allowed: fp32, bf16-master, bf16, or {fsdp}",
+            ),
+            ("master_gradients", self.master_gradients != "bf16", "allowed: 'bf16'"),
+            ("no_sync", self.no_sync, "allowed: False"),
+            ("replicas", self.replicas > 1, "allowed: 1"),
+            ("optimizer", not plain and not self.fsdp, f"allowed: {', '.join(TENSOR_OPTIMIZERS)} with 'foreach', or {fsdp}"),
+        )  # fmt: skip
+        for field, found, allowed in refused:
+            if found:
+                value = getattr(self, field)
+                raise ValueError(f"Setup.{field}: {value!r} with mesh {self.mesh} is not derived; {allowed}")
+
     def _check_gpus(self):
         """Which switches belong to which sharding."""
         checks.flag("Setup", "no_sync", self.no_sync)
@@ -474,6 +502,11 @@ class Setup:
     def sharers(self) -> int:
         """GPUs with the same part of the model, which divide it, or average its gradients: those of data and context."""
         return self.data * self.mesh.context
+
+    def sharer(self, rank: int) -> int:
+        """Which of `sharers` a GPU is."""
+        place = self.mesh.rank(rank, self.data)
+        return place["data"] * self.mesh.context + place["context"]
 
     @property
     def shards(self) -> int:
@@ -534,10 +567,38 @@ class Setup:
             changes = {"optimizer_impl": None} | changes
         return replace(self, **changes)
 
+    def check_derived(self, owner: str) -> None:
+        """Raise ValueError where the mesh divides what `owner` does not count divided."""
+        if not self.mesh.derived:
+            allowed = " or ".join("with ".join(sorted(names)) for names in DERIVED)
+            raise ValueError(f"{owner}.setup: mesh {self.mesh} is not derived; allowed: {allowed} alone, or none")
+
     def check_undivided(self, owner: str, instead: str = "") -> None:
         """Raise ValueError where there is a mesh, which `owner` does not know."""
         if not self.mesh.alone:
             raise ValueError(f"{owner}.setup: mesh {self.mesh} is not derived; allowed: none{instead}")
+
+    def _check_parts(self, model):
+        """What the mesh's `tensor` must divide."""
+        parts = self.mesh.tensor
+        if model.experts:
+            raise ValueError(
+                f"Mesh.tensor: {parts} with {model.name}, whose experts are not derived divided; allowed: a model without experts"
+            )
+        sizes = {
+            name: getattr(model, name) for name in ("heads", "kv_heads", "ffn_width", "vocabulary", "learned_positions")
+        }
+        if self.mesh.sequence_parallel:
+            sizes["sequence"] = self.sequence
+        for name, size in sizes.items():
+            if size % parts:
+                near = [d for d in range(1, size + 1) if size % d == 0]
+                below, above = max(d for d in near if d < parts), [d for d in near if d > parts][:1]
+                raise ValueError(
+                    f"Mesh.tensor: {parts} does not divide the {name} of {size}{'' if name == 'sequence' else f' of {model.name}'}: "
+                    f"{size % parts} left over; allowed: {' or '.join(map(str, [below, *above]))}, or {name} of "
+                    f"{' or '.join(str(n) for n in (size - size % parts, size + parts - size % parts) if n)}"
+                )
 
     def as_dict(self) -> dict:
         """The fields as JSON holds them."""
@@ -551,6 +612,9 @@ class Setup:
         """
         if self.adapters:
             self.adapters.check_model(model)
+        if self.mesh.tensor > 1 and self.mesh.derived:
+            self._check_tensor()
+            self._check_parts(model)
         if self.quantization != "none" and model.experts and model.family:
             raise ValueError(
                 f"Setup.quantization: {self.quantization!r} with {model.name}, whose experts' matrices are no linear layers; "

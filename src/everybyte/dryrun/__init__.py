@@ -86,7 +86,13 @@ def _work(model, setup, batch, rank):
     """What is run, made ready."""
     if setup.mesh.pipeline > 1:
         return _pipelined(model, setup, batch, rank)
-    setup.check_undivided("dry_run")
+    setup.check_derived("dry_run")
+    if setup.mesh.tensor > 1 and (not isinstance(model, Model) or model.family is None):
+        name = model.name if isinstance(model, Model | Objective) else f"a {type(model).__name__}"
+        raise ValueError(
+            f"dry_run.model: {name} with mesh {setup.mesh}: the book divides its own models' matrices; allowed: a Model of GPT's or "
+            "Llama's kind, or no mesh"
+        )
     if not isinstance(model, Objective):
         return workload(model, setup, batch)
     from .alignment import workload as aligning
@@ -147,6 +153,8 @@ def count(work: Workload, tracker: Tracker, rank: int = 0) -> Trace:
             parallel.offload(trainer, tracker)
         if pipelined:
             pipelines.tell(trainer, tracker)
+        if setup.mesh.tensor > 1 and not setup.fsdp:  # parts of weights, which have taken their places
+            _follow_gradients(tracker, _trained(trainer.module))
         if setup.distributed:
             with (
                 tracker.watching(module) if pipelined else nullcontext()

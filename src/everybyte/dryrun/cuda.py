@@ -218,20 +218,41 @@ def _math(query, key, value, mask, dropout_p, is_causal, scale):
 
 
 class _RMSNorm(torch.autograd.Function):
-    """CUDA's one kernel: beside its input it keeps one fp32 number a row."""
+    """CUDA's one kernel: beside its input it keeps one fp32 number a row. Of a `DTensor` it takes this GPU's rows."""
 
     @staticmethod
     def forward(ctx, input, weight, dims):
-        rstd = torch.empty(*input.shape[:-dims], *[1] * dims, dtype=torch.float32, device="meta")
+        rows = _local(input)
+        rstd = torch.empty(*rows.shape[:-dims], *[1] * dims, dtype=torch.float32, device="meta")
         ctx.save_for_backward(input, weight, rstd)
-        return torch.empty_like(input)
+        return _as(input, torch.empty_like(rows), input)
 
     @staticmethod
     def backward(ctx, grad):
         input, weight, _statistics = ctx.saved_tensors  # the statistics too are held until both are made
         to_input, to_weight, _ = ctx.needs_input_grad
-        made = torch.empty_like(input) if to_input else None
-        return made, torch.empty_like(weight) if to_weight else None, None
+        made = _as(input, torch.empty_like(_local(input)), input) if to_input else None
+        return made, _as(weight, torch.empty_like(_local(weight)), input, summed=True) if to_weight else None, None
+
+
+def _local(tensor):
+    """What this GPU has of a tensor that may be a `DTensor`."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def _as(tensor, local, rows, summed=False):
+    """This GPU's part of what is `tensor` in kind; summed: over the GPUs that have other rows, as a weight's gradient is.
+
+    Source: `torch/distributed/tensor/_ops/_math_ops.py`, `_common_norm_forward_strategy` and `_common_norm_backward_strategy`.
+    """
+    if not hasattr(tensor, "_local_tensor"):
+        return local
+    from torch.distributed.tensor import DTensor, Partial
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec
+
+    parts = tuple(Partial() if summed and place.is_shard() else place for place in rows.placements)
+    spec = DTensorSpec(tensor.device_mesh, parts, tensor_meta=tensor._spec.tensor_meta)
+    return DTensor(local, spec, requires_grad=False)  # as operations make it: no view of another tensor
 
 
 def _rms_norm(input, normalized_shape, weight=None, eps=None):

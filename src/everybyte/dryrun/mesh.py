@@ -22,16 +22,25 @@ def on_meta(tracker: Tracker):
 
     debug._clear_sharding_prop_cache()
     _redistribute.clear_redistribute_planner_cache()
-    handle, wrap = Device(tracker), torch.ops._c10d_functional._wrap_tensor_autograd.default
+    handle, number = Device(tracker), torch.ops.aten.scalar_tensor.default
+    wrap = torch.ops._c10d_functional._wrap_tensor_autograd.default
     with (
         # What a collective has made waits in a wrapper, which has no bytes of its own (`AsyncCollectiveTensor` in
         # `torch/distributed/_functional_collectives.py`); of tensors without data PyTorch makes a second one instead.
-        mock.patch.dict(ANSWERS, {wrap: lambda made: made.view(made.shape)}),
+        mock.patch.dict(ANSWERS, {wrap: lambda made: made.view(made.shape), number: _on_host}),
         mock.patch.object(device_mesh, "_get_device_handle", lambda device="cuda": handle),
         mock.patch.object(torch, "meta", handle, create=True),
         mock.patch.object(tracker, "opened", (DTensor,)),
     ):
         yield
+
+
+def _on_host(value, dtype=None, **_):
+    """The number that a masked tensor is set to: CUDA's `x[mask] = 0` has it in the memory of the CPU.
+
+    Source: `torch/csrc/autograd/python_variable_indexing.cpp`, `THPVariable_setitem`.
+    """
+    return torch.tensor(value, dtype=dtype, device="cpu")
 
 
 class Stream(torch.cpu.Stream):

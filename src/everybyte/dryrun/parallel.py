@@ -42,13 +42,16 @@ def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
         )
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    from ..splitting import divided_loss
+
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(sys, "excepthook", sys.excepthook))  # PyTorch puts its own in place
         dist.init_process_group("fake", rank=rank, world_size=setup.gpus, store=FakeStore())
         stack.callback(dist.destroy_process_group)
         stack.enter_context(on_meta(tracker))
+        stack.enter_context(divided_loss(setup))
         if setup.fsdp:
-            for patch in _fsdp_on_meta(tracker, rank % (setup.shards)):
+            for patch in _fsdp_on_meta(tracker, setup.sharer(rank) % setup.shards):
                 stack.enter_context(patch)
         yield
 

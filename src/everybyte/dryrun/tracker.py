@@ -97,6 +97,7 @@ class Tracker(TorchDispatchMode):
         self._refs: dict[int, weakref.ref] = {}
         self._modules = [""]
         self._owner_of_node: dict[int, str] = {}  # by autograd's sequence number
+        self._last_node = -1
         self._place_of_node: dict[int, int] = {}  # the number of its operation, or of the next one that allocates
         self.heads: set[str] = set()
         self._losses: set[str] = set()  # modules of torch.nn that are a loss
@@ -204,9 +205,9 @@ class Tracker(TorchDispatchMode):
         interrupts.check()
         kwargs = kwargs or {}
         if self.opened and any(issubclass(t, self.opened) for t in types):
-            if func in _IN_PLACE:
+            if func in _IN_PLACE and not _moves(args):
                 return None
-            if (
+            if func in _IN_PLACE or (
                 func is not aten._foreach_sqrt.default
             ):  # then it runs on the tensors that it is made of, and is seen here
                 return NotImplemented
@@ -289,6 +290,10 @@ class Tracker(TorchDispatchMode):
             return self._owner_of_node.get(node._sequence_nr(), "")
         owner = "loss" if self.phase == "backward" and not again else self._modules[-1]
         number = torch._C._autograd._get_sequence_nr() - 1
+        if self.opened and self._is_loss(owner):  # a divided loss makes nodes of its own within one operation
+            for between in range(self._last_node + 1, number):
+                self._owner_of_node.setdefault(between, owner)
+        self._last_node = max(number, self._last_node)
         self._owner_of_node.setdefault(number, owner)
         self._place_of_node.setdefault(number, len(self.operations))
         return owner
@@ -357,6 +362,15 @@ class Tracker(TorchDispatchMode):
                 stack.callback(enter.remove)
                 stack.callback(leave.remove)
             yield
+
+
+def _moves(lists):
+    """Whether an operation on lists of `DTensor`s must redistribute one first: a gradient that is no part, or no sum yet."""
+    first, *others = (given for given in lists if isinstance(given, list | tuple))
+    places = [t.placements for t in first]
+    return any(
+        getattr(t, "placements", place) != place for given in others for t, place in zip(given, places, strict=True)
+    )
 
 
 def storages(tensor):

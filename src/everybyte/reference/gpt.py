@@ -39,17 +39,17 @@ class Attention(nn.Module):
             self.register_buffer("past", past.view(1, 1, model.positions, model.positions), persistent=False)
 
     def forward(self, x):  # (B, S, H)
-        B, S, H = x.shape
+        B, S, _ = x.shape
         if self.fused:
-            q, k, v = self.qkv(x).split(H, dim=2)  # three views of one (B, S, 3H) tensor
+            q, k, v = self.qkv(x).chunk(3, dim=2)  # three views of one (B, S, 3H) tensor
         else:
             q, k, v = self.q(x), self.k(x), self.v(x)  # (B, S, H) each
-        q = q.view(B, S, self.heads, H // self.heads).transpose(1, 2)  # (B, A, S, D)
-        k = k.view(B, S, self.heads, H // self.heads).transpose(1, 2)
-        v = v.view(B, S, self.heads, H // self.heads).transpose(1, 2)
+        q = q.view(B, S, self.heads, -1).transpose(1, 2)  # (B, A, S, D)
+        k = k.view(B, S, self.heads, -1).transpose(1, 2)
+        v = v.view(B, S, self.heads, -1).transpose(1, 2)
         attend = self.flash_attention if self.flash else self.eager_attention
         y = checkpoint.checkpoint(attend, q, k, v, use_reentrant=False) if self.again else attend(q, k, v)
-        y = y.transpose(1, 2).contiguous().view(B, S, H)  # the heads side by side again
+        y = y.transpose(1, 2).contiguous().view(B, S, -1)  # the heads side by side again
         return F.dropout(self.out(y), self.dropout, self.training)
 
     def flash_attention(self, q, k, v):

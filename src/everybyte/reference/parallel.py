@@ -76,9 +76,30 @@ def distribute(module: nn.Module, setup: Setup) -> nn.Module:
     if gpus != setup.gpus:
         there = "there is no process group" if gpus is None else f"the process group has {gpus}"
         raise ValueError(f"Setup.gpus: {setup.gpus}, and {there}; allowed: as many as torchrun started")
+    mesh = None
+    if not setup.mesh.alone:
+        mesh = device_mesh(setup, next(module.parameters()).device.type)
+    if setup.mesh.tensor > 1:
+        from ..splitting import split
+
+        split(module, mesh["tensor"], setup.mesh)
     if setup.fsdp:
-        return shard(module, setup)
+        return shard(module, setup, mesh)
     return replicate(module, setup) if setup.ddp else module
+
+
+def device_mesh(setup, device):
+    """All GPUs by what they divide, from those that say least to each other to those that say most."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = setup.mesh
+    sizes = {"pipeline": mesh.pipeline, "data": setup.data, "context": mesh.context, "tensor": mesh.tensor}
+    return init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+
+def sharers(mesh):
+    """Of all GPUs those with the same part of the model: of data and context."""
+    return mesh["data", "context"]._flatten("sharers") if mesh["context"].size() > 1 else mesh["data"]
 
 
 def replicate(module, setup):
@@ -107,8 +128,10 @@ def units(module: nn.Module) -> list[nn.Module]:
     return [unit for child in module.children() for unit in units(child)]
 
 
-def shard(module, setup):
+def shard(module, setup, mesh=None):
     """FSDP: each parameter cut along its first dimension, a share a GPU; whole only while its unit is at work.
+
+    `mesh`: of all GPUs, where more than the batch is divided among them.
 
     Under `bf16-mixed` the unit is gathered in bf16 and computes in it throughout, and gradients are summed in fp32: PyTorch's
     own policy for FSDP. Autocast would gather fp32, twice the bytes, and keep its bf16 copies beside.
@@ -125,7 +148,7 @@ def shard(module, setup):
     if setup.dtypes.autocast:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     options = {
-        "mesh": init_device_mesh(device, shape, mesh_dim_names=names),
+        "mesh": sharers(mesh) if mesh else init_device_mesh(device, shape, mesh_dim_names=names),
         "mp_policy": policy,
         # None is PyTorch's default: let go of every unit but the root, which backward needs first.
         "reshard_after_forward": False if setup.sharding == "zero2" else None,

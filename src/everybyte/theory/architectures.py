@@ -9,7 +9,11 @@ from . import operations as op
 from .autograd import Parameter, checkpoint
 from .letters import over
 from .tape import BOOL, FP32, INT64, Storage
+from .tensor_parallel import Undivided
 from .tensors import contiguous_strides, new
+
+#: Linear layers that tensor parallelism splits by rows: what each GPU makes is a part of a sum.
+ROWS = ("out", "down")
 
 
 class Network:
@@ -18,10 +22,12 @@ class Network:
     Args:
         tape: records. model: a model's fields, dimensions as letters. setup: a Setup. blocks: how many blocks there are in
             each segment; one segment where none is checkpointed. chunks: tokens in each chunk of the loss. type: the data
-            type of the weights in forward. beside: where adapters train, (their rank, their data type).
+            type of the weights in forward. beside: where adapters train, (their rank, their data type). split: how matrices
+            are divided among GPUs, a `TensorParallel`; the model's fields are then those of one of them.
     """
 
-    def __init__(self, tape, model, setup, blocks, chunks, type, beside=None):
+    def __init__(self, tape, model, setup, blocks, chunks, type, beside=None, split=None):
+        self.split = split or Undivided()
         self.tape, self.model, self.setup, self.type = tape, model, setup, type
         self.segments, self.chunks = blocks, chunks
         self.parameters, self.frozen, self.quantized = {}, setup.adapters is not None, setup.quantization != "none"
@@ -49,7 +55,7 @@ class Network:
     def _add(self, name, shape, place=(), adapter=None):
         strides, frozen = contiguous_strides(shape), self.frozen and not adapter
         self.parameters[name] = Parameter(
-            name, shape, strides, Storage(self.tape, ()), adapter or self.type, place, frozen
+            name, shape, strides, Storage(self.tape, ()), adapter or self.type, place, frozen, self.split.divides
         )
 
     def weight(self, path):
@@ -71,6 +77,9 @@ class Network:
     def _linear(self, path, x, title):
         if self.quantized and path.startswith("blocks.") and ".lora_" not in path:
             return op.linear_4bit(x, self.parameters[f"{path}.weight"].shape[0], self.tape.compute, title)
+        if path.rpartition(".")[2] in ROWS:
+            out = op.linear(x, *self.weight(path), title, self.split.divides)
+            return self.split.leave(out, title)
         return op.linear(x, *self.weight(path), title)
 
     def _adapted(self, path, x, title):
@@ -150,16 +159,22 @@ class Network:
 
     def embedding(self, path, tokens):
         """Call a table."""
-        return self.call(path, lambda tokens: op.embedding(tokens, self.parameters[f"{path}.weight"], path), tokens)
+        look_up = self.split.embedding if self.split.divides else op.embedding
+        return self.call(path, lambda tokens: look_up(tokens, self.parameters[f"{path}.weight"], path), tokens)
 
     def head(self, x):
         """Call the output head."""
+        if self.split.divides:
+            whole = self.split.enter(x, "head input")
+            return self.call("head", lambda x: self.split.logits(self._linear("head", x, "head")), whole, loss=True)
         return self.linear("head", x, "head", loss=True)
 
     def _loss(self, logits, targets):
-        return op.cross_entropy(
-            op.reshape(logits, (logits.shape[0] * logits.shape[1], logits.shape[2]), "logits"), targets
-        )
+        rows = logits.shape[0] * logits.shape[1]
+        logits = op.reshape(logits, (rows, logits.shape[2]), "logits")
+        if self.split.divides:
+            return self.split.cross_entropy(logits, op.reshape(targets, (rows,), "targets"))
+        return op.cross_entropy(logits, targets)
 
     def _chunked_loss(self, x, targets):
         tape, sizes, tokens = self.tape, self.chunks, x.shape[0] * x.shape[1]
@@ -210,10 +225,12 @@ class Network:
 
     def _attention(self, path, x, *others):
         attention = self._plain_attention if self.model.family == "gpt" else self._grouped_attention
-        return self.call(path, lambda x, *others: attention(path, x, *others), x, *others)
+        whole = self.split.enter(x, "attention input")
+        return self.call(path, lambda x, *others: attention(path, x, *others), whole, *others)
 
     def _plain_attention(self, path, x):
         model, (batch, sequence, width) = self.model, x.shape
+        width = self.split.inner(width)
         heads = batch, sequence, model.heads, model.head_width
         if model.fused:
             q, k, v = op.split(self.linear(f"{path}.qkv", x, "qkv"), (width,) * 3, 2, "gradients")
@@ -283,7 +300,8 @@ class Network:
             from .experts import mixture
 
             return self.call(path, lambda x: mixture(self, path, x), x)
-        return self.call(path, lambda x: self._gated(path, x) if self.model.gated else self._plain(path, x), x)
+        whole = self.split.enter(x, "MLP input")
+        return self.call(path, lambda x: self._gated(path, x) if self.model.gated else self._plain(path, x), whole)
 
     def _plain(self, path, x):
         saves = "result" if self.model.activation == "relu" else "input"

@@ -24,23 +24,24 @@ class Node:
     Attributes:
         run: (saved tensors, gradients of its results) -> gradients of its inputs; None for one that is not wanted.
         edges: for each input (node, slot, shape, type), or None. saved: what forward saved, packed. hooks: called before it
-            runs.
+            runs. spread: whether its tensors are spread over GPUs (`DTensor`s), whose shapes are those of the whole and whose
+            gradients are never added in place.
     """
 
-    __slots__ = ("edges", "hooks", "loss", "owner", "place", "run", "saved", "sequence", "slots", "title")
+    __slots__ = ("edges", "hooks", "loss", "owner", "place", "run", "saved", "sequence", "slots", "spread", "title")
 
     def __init__(self, tape, title, run, inputs, saved):
         self.title, self.run, self.slots, self.saved = title, run, 1, saved
         self.owner, self.loss, self.place = tape.owner, tape.loss, tape.at("segment", "block", "chunk")
-        self.sequence, self.hooks = tape.next_sequence(), ()
+        self.sequence, self.hooks, self.spread = tape.next_sequence(), (), False
         self.edges = [(x.node, x.slot, x.shape, x.type) if x is not None and x.node else None for x in inputs]
 
 
 class Accumulate:
     """A parameter's own node: its gradient arrives here."""
 
-    def __init__(self, parameter):
-        self.parameter = parameter
+    def __init__(self, parameter, spread=False):
+        self.parameter, self.spread = parameter, spread
         self.sequence, self.edges, self.slots, self.saved = SOON, (), 1, ()
 
     def arrive(self, grads):
@@ -58,11 +59,11 @@ class Parameter(Tensor):
 
     __slots__ = ("__weakref__", "grad", "hooks", "name", "numbers", "place")
 
-    def __init__(self, name, shape, strides, storage, type, place=(), frozen=False):
+    def __init__(self, name, shape, strides, storage, type, place=(), frozen=False, spread=False):
         super().__init__(shape, strides, storage, type)
         self.name, self.grad, self.hooks, self.place = name, None, [], place
         self.numbers = product(shape)
-        self.node = None if frozen else Accumulate(self)
+        self.node = None if frozen else Accumulate(self, spread)
 
 
 def wants_gradient(tape, *inputs):
@@ -122,7 +123,7 @@ def backward(tape, loss, gradient):
                 key = id(target)
                 buffer = buffers.setdefault(key, [None] * target.slots)
                 if grad is not None:
-                    _meet(tape, node, buffer, slot, grad)
+                    _meet(tape, node, target, buffer, slot, grad)
                 del grad
                 waiting[key] -= 1
                 if not waiting[key]:
@@ -147,7 +148,8 @@ def _evaluate(tape, node, grads):
     for i, edge in enumerate(node.edges):
         grad = results[i]
         if edge is not None and grad is not None:
-            if len(grad.shape) != len(edge[2]) or any(a != b for a, b in zip(grad.shape, edge[2], strict=True)):
+            unlike = len(grad.shape) != len(edge[2]) or any(a != b for a, b in zip(grad.shape, edge[2], strict=True))
+            if unlike and not node.spread:
                 grad = results[i] = new(tape, _bias(node.title), edge[2], grad.type)
             if grad.type.name != edge[3].name:
                 grad = results[i] = new(tape, f"{node.title} gradient cast", grad.shape, edge[3], grad.strides)
@@ -162,13 +164,20 @@ def _bias(title):
     return f"{title} bias gradient" if title != "embedding" else "sum over sequences"
 
 
-def _meet(tape, node, buffer, slot, grad):
-    """Two gradients of one tensor are added: in place, where nobody else holds the first."""
+def _meet(tape, node, target, buffer, slot, grad):
+    """Two gradients of one tensor are added: in place, where nobody else holds the first.
+
+    Of spread tensors the second, where it has all rows, is cut first.
+    """
     before = buffer[slot]
     if before is None:
         buffer[slot] = grad
-    elif not (sys.getrefcount(before) == 3 and sys.getrefcount(before.storage) == 2 and is_dense(before)):
+    elif target.spread or not (
+        sys.getrefcount(before) == 3 and sys.getrefcount(before.storage) == 2 and is_dense(before)
+    ):
         with tape.within(owner=node.owner, loss=node.loss, place=(*tape.at("batch"), *node.place)):
+            if target.spread and product(grad.shape) != product(before.shape):
+                part = new(tape, f"{node.title} gradient, own part", before.shape, grad.type)  # noqa: F841
             buffer[slot] = new(tape, f"{node.title} gradients added", before.shape, before.type)
 
 

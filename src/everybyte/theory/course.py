@@ -39,7 +39,7 @@ def letters(model, setup, rounding=1) -> dict[str, int]:
         "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[setup.state_dtype], "r": DTYPE_BYTES[dtypes.weights],
         "m_w": DTYPE_BYTES[dtypes.master] if dtypes.master else 0, "G": setup.shards, "R": setup.replicas,
         "P": model.parameters if setup.sharding == "zero1" else 0, "Q": _bucketed(model, setup, rounding),
-        "r_A": setup.adapters.rank if setup.adapters else 0, "w_A": DTYPE_BYTES[setup.trained_dtype] if setup.adapters else 0,
+        "t": setup.mesh.tensor, "r_A": setup.adapters.rank if setup.adapters else 0, "w_A": DTYPE_BYTES[setup.trained_dtype] if setup.adapters else 0,
     }  # fmt: skip
 
 
@@ -111,6 +111,8 @@ def structure(model, setup):
     """What decides the form of a step; models and setups that agree in it differ in the values of letters alone."""
     sizes = setup.batch, setup.sequence, model.width, model.heads, model.kv_heads, model.ffn_width, model.vocabulary
     trivial = tuple(size == 1 for size in (*sizes, model.experts, model.experts_per_token, model.expert_width))
+    if (parts := setup.mesh.tensor) > 1:
+        trivial += tuple(size == parts for size in sizes[1:])
     head = model.head_width % 8, model.head_width % 4, min(model.head_width, 3), model.heads == model.kv_heads
     features = (
         model.family, model.norm, model.norm_bias, model.gated, model.fused, model.tied, model.qkv_bias, model.out_bias,
@@ -422,7 +424,7 @@ def _compiled(course):
     body += [
         "p = at = step = 0",
         "best = ()",
-        "t = " + "+".join(f"x{i}" for i in range(len(parts))),
+        "now = " + "+".join(f"x{i}" for i in range(len(parts))),
         f"rest = ({everything})",
     ]
     marks = ["rest"]
@@ -439,23 +441,23 @@ def _compiled(course):
                 body.append(f"{pad} if not i{depth} and {name} > 2:")
                 for i in range(len(parts)):
                     body.append(f"{pad}  x{i} += (x{i} - b{depth}[{i}])*({name}-2)")
-                body.append(f"{pad}  t = " + "+".join(f"x{i}" for i in range(len(parts))))
+                body.append(f"{pad}  now = " + "+".join(f"x{i}" for i in range(len(parts))))
                 continue
             if item.name in MARKS:
                 body.append(f"{pad}{item.name} = ({everything})")
                 if item.name not in marks:
                     marks.append(item.name)
                 if item.name == "after_backward":
-                    body.append(f"{pad}step = t")
+                    body.append(f"{pad}step = now")
                 _give(body, pad, sums(item.freed))
                 continue
             for part, found in sums(item.taken).items():
-                body.append(f"{pad}d = {found}; x{part} += d; t += d")
+                body.append(f"{pad}d = {found}; x{part} += d; now += d")
             if item.taken:
                 where = PEAKS.index(place_of(item))
-                body.append(f"{pad}if t > p: p = t; at = {where}; best = ({everything})")
+                body.append(f"{pad}if now > p: p = now; at = {where}; best = ({everything})")
                 if item.phase == "optimizer step":
-                    body.append(f"{pad}if t > step: step = t")
+                    body.append(f"{pad}if now > step: step = now")
             _give(body, pad, sums(item.freed))
 
     write(course.items, 1, 0)
@@ -472,7 +474,7 @@ def _compiled(course):
 
 def _give(body, pad, freed):
     for part, found in freed.items():
-        body.append(f"{pad}d = {found}; x{part} -= d; t -= d")
+        body.append(f"{pad}d = {found}; x{part} -= d; now -= d")
 
 
 def place_of(operation):
@@ -482,5 +484,5 @@ def place_of(operation):
 
 LETTERS = (
     "B", "S", "L", "H", "A", "A_kv", "D", "F", "V", "N", "N_max", "W", "E", "E_t", "F_e", "K", "n_c", "n_a", "w", "w_s", "c",
-    "s_b", "r", "m_w", "G", "R", "P", "Q", "r_A", "w_A",
+    "s_b", "r", "m_w", "G", "R", "P", "Q", "r_A", "w_A", "t",
 )  # fmt: skip

@@ -291,8 +291,10 @@ def _flat(x):
     return product(x.shape[:-1]), x.shape[-1]
 
 
-def linear(x, weight, bias, title):
+def linear(x, weight, bias, title, shared=False):
     """x W^T + b. Saves its input where the weight wants a gradient, and the weight where the input does. With a bias one kernel adds it; its gradient is a sum over rows.
+
+    shared: whether the result is one of several to be summed, each with a part of the bias.
 
     Source: `native/Linear.cpp`; `addmm` and `mm` in derivatives.yaml, whose gradients run in the order of their names.
     """
@@ -314,7 +316,11 @@ def linear(x, weight, bias, title):
         tape.multiplied(rows, inputs, outputs)
         return out
 
-    out = tape.kernel("matmul", lambda: multiplied(title, (rows, outputs)))
+    def forward():
+        part = new(tape, f"{title} bias, own part", bias.shape, bias.type) if shared and biased else None  # noqa: F841
+        return multiplied(title, (rows, outputs))
+
+    out = tape.kernel("matmul", forward)
 
     def run(node, grads):
         read = unpacked(node)  # noqa: F841

@@ -26,6 +26,13 @@ class Optimizer:
     def __init__(self, step, tensors=None):
         self.step_, self.tape, self.setup = step, step.tape, step.setup
         self.kind, self.width = OPTIMIZERS[step.setup.optimizer], step.states
+        split = step.network.split
+        self.moved = (
+            []
+            if tensors or not split.divides
+            else [(numbers, self.width, count) for weight, numbers, count in step.trained if split.moves(weight.name)]
+        )
+        self.gradients = split.gradient_shape if not tensors and split.divides else lambda weight: weight.shape
         self.tensors = tensors or [(weight.group, numbers, count) for weight, numbers, count in step.trained]
 
     # Between steps.
@@ -85,7 +92,10 @@ class Optimizer:
             checks = tape.take("gradients unscaled", *[(1, 4)] * 4, part="optimizer")
             del checks[1:]
         if setup.dtypes.master and setup.master_gradients == "bf16":
-            copies = self._all("fp32 gradients", [(numbers, 4, count) for _, numbers, count in self.tensors])  # noqa: F841
+            sizes = [(n, 4, count) for _, n, count in self.tensors]
+            if self.moved:
+                sizes = [(prod(self.gradients(w)), 4, count) for w, _, count in self.step_.trained]
+            copies = self._all("fp32 gradients", sizes)  # noqa: F841
         algorithm = self.kind.algorithm
         if algorithm == "adam":
             self._adam(self.tensors)
@@ -110,6 +120,9 @@ class Optimizer:
         """The root of each variance: of all at once, or of one after another; then the root scaled, while the one before
         still has its name."""
         if self.setup.optimizer_impl == "foreach":
+            for times in (1, 2) if self.moved else ():  # each operation asks for the gradients as weights are divided
+                copies = self._all("gradients redistributed", self.moved * times)
+                del copies
             roots = self._all("root of the variance", [(numbers, self.width, count) for _, numbers, count in tensors])
             del roots
         if self.setup.optimizer_impl != "loop":

@@ -199,12 +199,21 @@ class Unit:
                 return
             gradients = []
             for parameter in self.parameters:
-                gradients.append(self.accumulated.pop(parameter, None) or parameter.grad)
+                gradients.append(self.accumulated.pop(parameter, None) or self._as_divided(parameter))
                 parameter.grad = None
             self.reshard()
             sharding.sent.clear()
             if gradients:
                 self._reduce(gradients)
+
+    def _as_divided(self, parameter):
+        """Its gradient, as tensor parallelism divides it. Source: `_fsdp_param.py`, `_get_grad_inner_tensor`."""
+        if parameter.grad is None or not self.sharding.moves(parameter.name):
+            return parameter.grad
+        with self.tape.within(place=self._place(parameter)):
+            return self.tape.take(
+                f"{self.name} gradient redistributed", (product(parameter.shape), parameter.type.width)
+            )
 
     def _reduce(self, gradients):
         """Source: `foreach_reduce`, whose loop still names the last gradient."""
@@ -247,6 +256,7 @@ class Sharding:
         self.tape, self.shards, self.alone = step.tape, shards, int(shards) == 1
         self.cast, self.offloads, self.replicated = setup.dtypes.autocast, setup.offload == "cpu", setup.replicas > 1
         self.width, self.stored, self.reduced = step.weight.width, step.stored.width, step.reduced
+        self.moves = network.split.moves if network.split.divides else lambda name: False
         self.order, self.sent, self.gradients, self.last_gathered, self.root = [], [], {}, None, None
         self.ending, self.sends = False, True
         self.units = self._cut(network, setup, step.weights)

@@ -4,16 +4,17 @@ from ..catalog.weights import ENDS, adapters, layers, linears, quantized, weight
 from ..setup import DTYPE_BYTES
 from .architectures import Network
 from .autograd import backward
-from .letters import Letter, product, up
+from .letters import Letter, over, product, up
 from .operations import scale
 from .optimizers import Optimizer
 from .sharding import Sharding, share
 from .tape import FP32, INT64, Piece, Tape, Type
+from .tensor_parallel import DIVIDED, TensorParallel
 from .tensors import new
 
 
 class Fields:
-    """A model's fields with dimensions as letters, and conditions as 0 or 1."""
+    """A model's fields with dimensions as letters, and conditions as 0 or 1: of `parts` GPUs that divide it, those of one."""
 
     #: Field -> its letter.
     LETTERS = {
@@ -22,10 +23,11 @@ class Fields:
         "expert_width": "F_e", "layers": "L",
     }  # fmt: skip
 
-    def __init__(self, model):
+    def __init__(self, model, parts=None):
         self._model = model
         for name, letter in self.LETTERS.items():
-            setattr(self, name, Letter(getattr(model, name), letter))
+            whole = Letter(getattr(model, name), letter)
+            setattr(self, name, over(whole, parts) if parts and name in DIVIDED else whole)
 
     def __getattr__(self, name):
         return getattr(self._model, name)
@@ -40,7 +42,14 @@ class Step:
     """
 
     def __init__(self, model, setup, segments, chunks, batches, stepped):
-        self.tape, self.setup, self.model, self.batches, self.stepped = Tape(), setup, Fields(model), batches, stepped
+        self.tape, self.setup, self.batches, self.stepped, self.split = Tape(), setup, batches, stepped, None
+        self.model, self.batch = Fields(model), (Letter(setup.batch, "B"), Letter(setup.sequence, "S"))
+        if setup.mesh.tensor > 1:
+            parts, whole = Letter(setup.mesh.tensor, "t"), self.model
+            self.model = Fields(model, parts)
+            self.split = TensorParallel(
+                parts, setup.mesh, self.batch[1], whole.vocabulary, whole.learned_positions, model.tied
+            )
         precision = setup.dtypes
         self.stored = Type(setup.base_dtype, Letter(DTYPE_BYTES[setup.base_dtype], "w_s"))
         self.states = Letter(DTYPE_BYTES[setup.state_dtype], "s_b")
@@ -49,7 +58,6 @@ class Step:
         self.weight = Type(name, Letter(DTYPE_BYTES[name], "w"))
         self.tape.compute = compute
         self.tape.autocast = compute if precision.autocast and not setup.fsdp else None
-        self.batch = Letter(setup.batch, "B"), Letter(setup.sequence, "S")
         self.weights = self._counted(
             w for w in weights(self.model) if w.count and layers(model)[w.group] and self.has(w.group)
         )
@@ -82,7 +90,7 @@ class Step:
 
     def made(self, segments, chunks, beside):
         """The network, for `__init__`."""
-        return Network(self.tape, self.model, self.setup, segments, chunks, self.weight, beside)
+        return Network(self.tape, self.model, self.setup, segments, chunks, self.weight, beside, self.split)
 
     @staticmethod
     def has(group):

@@ -1,0 +1,124 @@
+"""Tensor parallelism of the book's reference models, by PyTorch's `parallelize_module`: which module is split which way.
+
+| module | its weights | what comes in, what goes out |
+|---|---|---|
+| `token`, `position` | by rows: each GPU has a part of the vocabulary, of the positions | a sum over GPUs |
+| `q`, `k`, `v`, `qkv`; `up`, `gate`, `gate_up` | by columns of W^T: some heads, some of the MLP's units | whole in, a part out |
+| `out`, `down` | by rows of W^T | a part in, a sum over GPUs |
+| norms | whole, on every GPU | tokens of its own (sequence parallelism), or all of them |
+| `head` | by columns: a part of the vocabulary | whole in; logits stay divided (loss parallelism), or are gathered |
+
+With sequence parallelism sums are scattered over tokens, and gathered once before attention and MLP; without it every GPU
+has the sum. Sources: Shoeybi et al. 2019, arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198; PyTorch's
+`torch/distributed/tensor/parallel`, and the plan of its own test model (`testing/_internal/distributed/_tensor/common_dtensor.py`).
+"""
+
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+
+from .mesh import Mesh
+from .setup import Setup
+
+#: Of attention and MLP, the linear layers that are split by columns and by rows.
+COLUMNS, ROWS = ("q", "k", "v", "qkv", "up", "gate", "gate_up"), ("out", "down")
+
+
+class Whole(ParallelStyle):
+    """A norm whose weights, as all others, are `DTensor`s, which optimizers take no mixture of: whole on every GPU."""
+
+    def _apply(self, module: nn.Module, device_mesh) -> nn.Module:
+        def keep(name, module, mesh):
+            for name, weight in module.named_parameters(recurse=False):
+                whole = DTensor.from_local(weight.detach(), mesh, [Replicate()], run_check=False)
+                module.register_parameter(name, nn.Parameter(whole))
+
+        return distribute_module(
+            module,
+            device_mesh,
+            keep,
+            lambda module, inputs, mesh: DTensor.from_local(inputs[0], mesh, [Replicate()], run_check=False),
+            lambda module, output, mesh: output.to_local(),
+        )
+
+
+def plan(module: nn.Module, ways: Mesh) -> dict[str, ParallelStyle]:
+    """Path -> how that module is split. `module`: a `GPT` or a `Llama`."""
+    sequence, loss = ways.sequence_parallel, ways.loss_parallel
+    between = Shard(1) if sequence else Replicate()
+    found: dict[str, ParallelStyle] = {}
+    for path, child in module.named_modules():
+        name = path.rpartition(".")[2]
+        if name in ("token", "position"):
+            scattered = Shard(0) if name == "position" and sequence else between
+            found[path] = RowwiseParallel(input_layouts=Replicate(), output_layouts=scattered)
+        elif name in COLUMNS:
+            found[path] = ColwiseParallel()
+        elif name in ROWS:
+            found[path] = RowwiseParallel(output_layouts=between)
+        elif name in ("attention", "mlp"):
+            others = (None, None) if name == "attention" and not hasattr(module, "position") else ()  # cosines, sines
+            found[path] = PrepareModuleInput(
+                input_layouts=(between, *others), desired_input_layouts=(Replicate(), *others)
+            )
+        elif name in ("q_norm", "k_norm"):
+            if next(child.parameters(), None) is not None:
+                found[path] = SequenceParallel(sequence_dim=2, use_local_output=True)
+        elif name.startswith("norm"):
+            found[path] = SequenceParallel() if sequence else Whole()
+        elif name == "head":
+            found[path] = ColwiseParallel(
+                input_layouts=between, output_layouts=Shard(-1) if loss else Replicate(), use_local_output=not loss
+            )
+    return found
+
+
+def split(module: nn.Module, mesh, ways: Mesh) -> nn.Module:
+    """The module with its weights split over the GPUs of a one-dimensional device mesh; in place."""
+    tied, parts = module.head.weight is module.token.weight, mesh.size()
+    for path, linear in module.named_modules():
+        if path.endswith((".qkv", ".gate_up")):
+            attention = module.get_submodule(path.rpartition(".")[0])
+            _regroup(linear, _widths(attention, linear), parts)
+    parallelize_module(module, mesh, plan(module, ways))
+    if tied:
+        module.head.weight = module.token.weight  # both by the vocabulary: one part
+    for block in module.blocks:
+        attention = block.attention
+        attention.heads //= parts
+        if hasattr(attention, "kv_heads"):
+            attention.kv_heads //= parts
+            attention.widths = tuple(width // parts for width in attention.widths)
+    return module
+
+
+def _widths(owner, linear):
+    """Rows of each of the matrices that a linear layer holds one after another."""
+    if hasattr(owner, "widths"):
+        return owner.widths
+    matrices = 3 if hasattr(owner, "heads") else 2
+    return (linear.out_features // matrices,) * matrices
+
+
+@torch.no_grad()
+def _regroup(linear, widths, parts):
+    """Rows in another order: first those of each matrix that the first GPU takes, then the second's."""
+    for weight in linear.parameters():
+        cut = [matrix.chunk(parts) for matrix in weight.split(list(widths))]
+        weight.copy_(torch.cat([matrix[part] for part in range(parts) for matrix in cut]))
+
+
+def divided_loss(setup: Setup):
+    """Within it, forward and backward of a loss of divided logits run."""
+    return loss_parallel() if setup.mesh.tensor > 1 and setup.mesh.loss_parallel else nullcontext()

@@ -1,0 +1,256 @@
+"""Tensor parallelism as a pass: what one of `parts` GPUs holds of each matrix, and what collectives take for themselves.
+
+Weights are split as `everybyte/splitting.py` has PyTorch split them: by columns before attention's heads and the MLP's units, by
+rows after them, tables and head by the vocabulary. So heads, units and vocabulary of a network are those of one GPU, and
+what is added here is what stands at the borders: where tokens are gathered, where sums over GPUs are made.
+
+Sources, in PyTorch's `torch/distributed/tensor`: `placement_types.py` (`Shard._to_replicate_tensor`, `_reduce_shard_tensor`,
+`_MaskPartial`), `parallel/loss.py`, `_ops/_embedding_ops.py`; `torch/distributed/_functional_collectives.py`.
+"""
+
+from . import operations as op
+from .autograd import record, save, unpacked
+from .letters import over, product
+from .tape import BOOL, FP32, INT64
+from .tensors import new, view
+
+#: A model's fields of which each GPU has a part.
+DIVIDED = ("heads", "kv_heads", "ffn_width", "vocabulary", "learned_positions")
+
+
+class Undivided:
+    """Each GPU has whole matrices: nothing is gathered, nothing summed."""
+
+    divides = False
+
+    def inner(self, width):
+        """Numbers of a token within attention."""
+        return width
+
+    def enter(self, x, title):
+        """What a module is given that is split by columns."""
+        return x
+
+    def leave(self, x, title):
+        """What a module gives that is split by rows."""
+        return x
+
+
+class TensorParallel:
+    """Each GPU has a part of each matrix.
+
+    Args:
+        parts: how many there are. by_tokens: whether what stands between split modules is divided by tokens (sequence
+            parallelism). by_words: whether logits stay divided by the vocabulary (loss parallelism). sequence: tokens in all.
+        words, places: rows of the embeddings in all. tied: whether words and head are one weight.
+    """
+
+    divides = True
+
+    def __init__(self, parts, mesh, sequence, words, places, tied):
+        self.tied, self.parts, self.by_tokens, self.by_words = tied, parts, mesh.sequence_parallel, mesh.loss_parallel
+        self.sequence, self.rows = sequence, {"token": words, "position": places}
+
+    def inner(self, width):
+        """Numbers of a token within attention: those of this GPU's heads."""
+        return over(width, self.parts)
+
+    def moves(self, name):
+        """Whether a weight's gradient is of another kind than the weight, and must be redistributed before it is used.
+
+        A norm's is a sum over this GPU's tokens or heads alone; a table's has all rows, as DTensor knows no other way.
+        """
+        path = name.removesuffix(".weight").removesuffix(".bias").rpartition(".")[2]
+        if path == "token" and self.tied:
+            return False  # cut already, to be added to the head's
+        return path in self.rows or path.endswith("_norm") or (path.startswith("norm") and self.by_tokens)
+
+    def gradient_shape(self, weight):
+        """The shape of a weight's gradient, as backward leaves it."""
+        whole = self.rows.get(weight.name.removesuffix(".weight"))
+        if whole is not None and not self.moves(weight.name):
+            return weight.shape
+        return (whole, *weight.shape[1:]) if whole is not None else weight.shape
+
+    # Collectives.
+
+    def _gather(self, x, axis, whole, title):
+        """All GPUs' parts along one dimension: they arrive one after another, and are copied into order where need be."""
+        arrived = new(x.tape, f"{title} gathered", (self.parts * x.shape[0], *x.shape[1:]), x.type)
+        shape = (*x.shape[:axis], whole, *x.shape[axis + 1 :])
+        if product(x.shape[:axis]) == 1:
+            return view(arrived, shape, arrived.strides)
+        return new(x.tape, f"{title} in order", shape, x.type)
+
+    def _scatter(self, x, axis, title):
+        """The sum over GPUs, of which each has a part along one dimension."""
+        ordered = new(x.tape, f"{title} in order", x.shape, x.type) if axis else None
+        shape = (*x.shape[:axis], over(x.shape[axis], self.parts), *x.shape[axis + 1 :])
+        out = new(x.tape, f"{title} scattered", shape, x.type)
+        del ordered
+        return out
+
+    def _sum(self, x, title):
+        """The sum over GPUs, on each."""
+        return new(x.tape, f"{title} summed", x.shape, x.type)
+
+    # Borders.
+
+    def enter(self, x, title):
+        """All tokens, where each GPU has some; their gradient is a sum over GPUs."""
+        if self.by_tokens:
+            out = self._gather(x, 1, self.sequence, title)
+
+            def run(node, grads):
+                return [self._scatter(grads[0], 1, f"{title} gradient")]
+        else:
+            out = view(x, x.shape, x.strides)
+
+            def run(node, grads):
+                return [self._sum(grads[0], f"{title} gradient")]
+
+        node = record(out, f"{title} whole", run, [x])
+        if node is not None:
+            node.spread = True  # query, key and value each have a gradient for it
+        return out
+
+    def leave(self, x, title, axis=1):
+        """The sum over GPUs, of which each has all tokens or some."""
+        whole = x.shape[axis]
+        if self.by_tokens:
+            out = self._scatter(x, axis, title)
+
+            def run(node, grads):
+                return [self._gather(grads[0], axis, whole, f"{title} gradient")]
+        else:
+            out = self._sum(x, title)
+
+            def run(node, grads):
+                return [grads[0]]
+
+        record(out, f"{title} summed", run, [x])
+        return out
+
+    def embedding(self, tokens, table, path):
+        """A table's rows, of which each GPU has some: other words' are 0, and summed with those that have them."""
+        rows = self._rows(tokens, table, path)
+        return self.leave(rows, path, len(tokens.shape) - 1)
+
+    def _rows(self, tokens, table, path):
+        tape = table.tape
+        mask, index = self._own(tokens, f"{path}: whose")
+        saved = save(tape, [table], tokens)
+        out = new(tape, f"{path} rows", (*tokens.shape, table.shape[1]), table.type)
+        del mask, index
+        shape = self.rows[path], table.shape[1]
+
+        def run(node, grads):
+            return [new(grads[0].tape, f"{path} gradient", shape, grads[0].type)]
+
+        node = record(out, f"{path} rows", run, [table], saved)
+        if node is not None:
+            node.spread = True
+        return out
+
+    def _own(self, words, title):
+        """Which words are not this GPU's, and their numbers among its own. Source: `_MaskPartial._mask_tensor`."""
+        tape = words.tape
+        below = new(tape, f"{title}: below", words.shape, BOOL)
+        above = new(tape, f"{title}: above", words.shape, BOOL)
+        mask = new(tape, f"{title}: mask", words.shape, BOOL)
+        del below, above
+        copy = new(tape, f"{title}: copy", words.shape, INT64)
+        index = new(tape, f"{title}: index", words.shape, INT64)
+        del copy
+        return mask, index
+
+    # The loss.
+
+    def logits(self, x):
+        """The head's result: divided still, or gathered."""
+        if self.by_words:
+            return x
+        axis = len(x.shape) - 1
+        before = x.shape
+        out = self._gather(x, axis, self.rows["token"], "logits")
+
+        def run(node, grads):
+            return [new(grads[0].tape, "logits gradient, own part", before, grads[0].type)]
+
+        record(out, "logits gathered", run, [x])
+        return out
+
+    def cross_entropy(self, logits, targets):
+        """`op.cross_entropy`, of logits that are divided unless they have been gathered."""
+        if not self.by_words:
+            return op.cross_entropy(logits, targets)
+        out = self._log_softmax(logits)
+        record(out, "log-softmax", lambda node, grads: [grads[0]], [logits], results=[out])
+        return self._negative_log_likelihood(out, targets)
+
+    def _log_softmax(self, x):
+        tape, rows = x.tape, (x.shape[0], 1)
+        narrow = x.type.name != "fp32"
+        wide = new(tape, "logits in fp32", x.shape, FP32) if narrow else x
+        most = new(tape, "largest logits", rows, FP32)
+        most = self._sum(most, "largest logits")
+        shifted = new(tape, "shifted logits", x.shape, FP32)
+        powers = new(tape, "exponentials", x.shape, FP32)
+        total = new(tape, "sums of exponentials", rows, FP32)
+        del powers
+        total = self._sum(total, "sums of exponentials")
+        logarithm = new(tape, "logarithms", rows, FP32)
+        result = new(tape, "log-softmax", x.shape, FP32)
+        out = new(tape, "log-softmax cast", x.shape, x.type) if narrow else result
+        del wide, most, shifted, total, logarithm, result
+        return out
+
+    def _negative_log_likelihood(self, log_p, targets):
+        tape, kind = log_p.tape, log_p.type
+        column = targets.shape[0], 1
+        saved = save(tape, [log_p], log_p, targets)
+        known = new(tape, "targets that count", targets.shape, BOOL)
+        safe = new(tape, "targets", targets.shape, INT64)
+        del known
+        mask, index = self._own(view(safe, column, safe.strides), "targets: whose")
+        found = new(tape, "log-likelihoods", column, kind)
+        del mask
+        summed = self._sum(found, "log-likelihoods")
+        result = new(tape, "negative log-likelihoods", targets.shape, kind)
+        known = new(tape, "targets that count", targets.shape, BOOL)
+        result = new(tape, "losses", targets.shape, kind)
+        del known
+        known = new(tape, "targets that count", targets.shape, BOOL)
+        number = new(tape, "number of targets", (), INT64)
+        del known
+        weight = new(tape, "weight", (), kind)
+        del number
+        mean = new(tape, "sum of the losses", (), kind)
+        loss = new(tape, "loss", (), kind)
+        del safe, index, found, summed, result, mean
+        record(loss, "negative log-likelihood", self._backward, [log_p], saved, [weight])
+        return loss
+
+    def _backward(self, node, grads):
+        """Of the likelihood and the log-softmax at once. Source: `_nll_loss_and_log_softmax_backward`."""
+        log_p, targets, _ = unpacked(node)
+        tape, kind = log_p.tape, log_p.type
+        rows, column = targets.shape, (targets.shape[0], 1)
+        grad = new(tape, "gradient of one token", (), kind)
+        known = new(tape, "targets that count", rows, BOOL)
+        safe = new(tape, "targets", rows, INT64)
+        del known
+        made = new(tape, "gradient of ones", log_p.shape, kind)
+        mask, index = self._own(safe, "targets: whose")
+        own = new(tape, "own targets", rows, kind)
+        own = new(tape, "own targets, less one", rows, kind)
+        places = new(tape, "places", rows, INT64)
+        known = new(tape, "targets that count", rows, BOOL)
+        grad = new(tape, "gradients of tokens", column, kind)
+        del known
+        powers = new(tape, "exponentials", log_p.shape, kind)
+        total = new(tape, "gradient unscaled", log_p.shape, kind)
+        del powers
+        out = new(tape, "negative log-likelihood backward", log_p.shape, kind)
+        del grad, safe, made, mask, index, own, places, total
+        return [out]

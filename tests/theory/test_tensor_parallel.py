@@ -1,0 +1,77 @@
+"""A step whose matrices are divided: the formula counts what PyTorch's own `parallelize_module` does, byte for byte."""
+
+import grid
+import pytest
+
+import everybyte as eb
+from everybyte.setup import TENSOR_OPTIMIZERS
+
+GPT = eb.Model(name="gpt", layers=3, width=32, heads=8, vocabulary=96, positions=32)
+LLAMA = eb.Model(
+    name="llama", layers=2, width=40, heads=8, kv_heads=4, head_width=8, vocabulary=96, learned_positions=0, gated=True,
+    fused=False, tied=False, ffn_width=56, activation="silu", qkv_bias=False, out_bias=False, ffn_bias=False, norm="rmsnorm",
+)  # fmt: skip
+
+
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize("seed", range(100))
+def test_any_architecture_divided_any_way(seed):
+    model, setup, rank = grid.divided(seed)
+    assert not grid.disagreements(model, setup, rank=rank)
+
+
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+@pytest.mark.parametrize("loss_parallel", [True, False])
+@pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
+def test_every_place_of_the_timeline(model, sequence_parallel, loss_parallel):
+    """Not the peak alone: after each operation as much lives, of each part."""
+    mesh = eb.Mesh(tensor=4, sequence_parallel=sequence_parallel, loss_parallel=loss_parallel)
+    setup = eb.Setup(batch=3, sequence=32, precision="bf16", gpus=4, mesh=mesh)
+    assert grid.first_difference(model, setup) is None
+
+
+def test_weights_divide_and_a_table_s_gradient_does_not():
+    """DTensor's embedding has a gradient for every word on every GPU, where it is not added to the head's."""
+    setup = eb.Setup(batch=1, sequence=8, precision="bf16", gpus=8, mesh=eb.Mesh(tensor=8))
+    found = eb.budget(LLAMA.replace(heads=8, kv_heads=8), setup)
+    moment = found.parts_at("after_backward")
+    table = 2 * LLAMA.vocabulary * LLAMA.width
+    assert moment["gradients"] == found.parts_at("rest")["parameters"] + table - table // 8
+
+
+def test_what_does_not_divide_is_named_with_the_nearest_that_does():
+    setup = eb.Setup(batch=1, sequence=16, gpus=8, mesh=eb.Mesh(tensor=8))
+    for changes, said in (
+        ({"heads": 12, "kv_heads": 12, "width": 48, "head_width": 4}, r"does not divide the heads of 12 of gpt: 4 left over; allowed: 6 or 12"),
+        ({"vocabulary": 50257}, r"does not divide the vocabulary of 50257 of gpt: 1 left over; allowed: 1 or 29, .* 50256 or 50264"),
+        ({"ffn_width": 100}, r"does not divide the ffn_width of 100 of gpt: 4 left over; allowed: 5 or 10, .* 96 or 104"),
+    ):  # fmt: skip
+        for run in (eb.budget, eb.dry_run):
+            with pytest.raises(ValueError, match=r"^Mesh\.tensor: 8 " + said):
+                run(GPT.replace(**changes), setup)
+    with pytest.raises(ValueError, match=r"^Mesh\.tensor: 8 does not divide the kv_heads of 4 of llama: 4 left over"):
+        eb.budget(LLAMA, setup)
+    with pytest.raises(ValueError, match=r"^Mesh\.tensor: 8 does not divide the sequence of 12: 4 left over"):
+        eb.budget(GPT, setup.replace(sequence=12))
+    mixtral = LLAMA.replace(experts=4, experts_per_token=2, expert_width=16, heads=8, kv_heads=8)
+    with pytest.raises(ValueError, match=r"^Mesh\.tensor: 8 with llama, whose experts are not derived divided"):
+        eb.dry_run(mixtral, setup)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"gpus": 16}, "sharding"), ({"gpus": 16, "sharding": "zero1"}, "sharding"), ({"precision": "bf16-mixed"}, "precision"),
+        ({"precision": "fp16-mixed"}, "precision"), ({"loss": "chunked"}, "loss"), ({"adapters": eb.Lora()}, "adapters"),
+        ({"checkpointing": "operations"}, "checkpointing"), ({"optimizer": "muon"}, "optimizer"),
+        ({"optimizer_impl": "loop"}, "optimizer"), ({"sharding": "zero3", "offload": "cpu"}, "offload"),
+        ({"sharding": "zero3", "gpus": 32, "replicas": 2}, "replicas"),
+        ({"sharding": "zero3", "accumulation": 2, "no_sync": True}, "no_sync"),
+        ({"precision": "bf16-master", "master_gradients": "fp32"}, "master_gradients"),
+    ],
+)  # fmt: skip
+def test_what_is_not_derived_beside_it_is_refused_by_name(changes, field):
+    for run in (eb.budget, eb.dry_run):
+        with pytest.raises(ValueError, match=rf"^Setup\.{field}: "):
+            run(GPT, eb.Setup(**{"batch": 1, "sequence": 16, "gpus": 8, "mesh": eb.Mesh(tensor=8)} | changes))
+    assert TENSOR_OPTIMIZERS == ("adamw", "adam")
