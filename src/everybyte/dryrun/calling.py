@@ -5,6 +5,7 @@ The call is PyTorch's own. It runs on the module and the optimizer of a dry run,
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from .. import checks
 from ..setup import Setup
@@ -53,8 +54,10 @@ def during(model, setup: Setup, call: Callable, moment: str = "after_backward", 
             "with nothing offloaded"
         )
     tracker, found = Tracker(), []
-    count(_Calling(workload(model, setup, None), lambda trainer: found.append(_count(tracker, call, trainer)), moment),
-          tracker, rank)  # fmt: skip
+    calling: Any = _Calling(
+        workload(model, setup, None), lambda trainer: found.append(_count(tracker, call, trainer)), moment
+    )
+    count(calling, tracker, rank)
     return found[-1]  # the steady step's
 
 

@@ -5,6 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from random import Random
 from textwrap import shorten
+from typing import cast
 
 from .. import checks
 from ..catalog import Model
@@ -53,7 +54,7 @@ class Program(Exercise):
 
     def right(self) -> Callable:
         """A function that is right."""
-        return self.answer()
+        return cast(Callable, self.answer())
 
     def judge(self, answer: object) -> Callout:
         """Right, wrong at the first case that shows it, not attempted, or no function. Never an exception of the reader's."""
