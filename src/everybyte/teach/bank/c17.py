@@ -1,9 +1,12 @@
 """Exercises of chapter 17: when, within a step, is the peak?"""
 
+from functools import cache
+
 from ...catalog import model
 from ...formulas import SYMBOLS, formula
 from ...setup import Setup
 from ..exercise import Exercise
+from ..program import Case, Program, small_gpts, small_llamas
 
 H = SYMBOLS["width"].symbol
 
@@ -36,6 +39,44 @@ def _mixed_peak():
 
 def _accumulating(times):
     return _of("instant.log_softmax_backward", "gpt2-xl", Setup()) + times * _of("gradients", "gpt2-xl", Setup())
+
+
+@cache
+def _steps():
+    """Small models' steps as PyTorch runs them: what is taken and freed, and where the most is live."""
+    from ...dryrun import dry_run
+
+    found = []
+    for m, batch in zip(small_gpts(17, 3) + small_llamas(17, 3), (1, 4, 16, 1, 4, 16), strict=True):
+        trace = dry_run(m, Setup(batch=batch, sequence=32, precision="bf16-mixed"))
+        number = {id(tensor): i for i, tensor in enumerate(trace.allocations)}
+        events = [("take", number[id(t)], t.bytes) for t in trace.allocations if t.birth == 0]
+        for change in (c for c in trace.changes if c.allocation):
+            tensor = number[id(change.allocation)]
+            events.append(("take", tensor, change.allocation.bytes) if change.what == "birth" else ("free", tensor))
+        right = _ledger()(events)
+        if right[0] != trace.peak:
+            raise AssertionError(f"{m.name}: {right[0]} in the events, {trace.peak} in the trace")
+        found.append(Case(f"a step of {m.name}, {batch} x 32 tokens", (events,), right))
+    return found
+
+
+def _ledger(frees=True, end=False):
+    """What it would be without frees, or with what is live at the end."""
+
+    def ledger(events):
+        live, total, best = {}, 0, (0, 0)
+        for index, (what, tensor, *size) in enumerate(events):
+            if what == "take":
+                live[tensor] = size[0]
+                total += size[0]
+            elif frees:
+                total -= live.pop(tensor)
+            if end or total > best[0]:
+                best = total, index
+        return best
+
+    return ledger
 
 
 EXERCISES = [
@@ -141,6 +182,23 @@ EXERCISES = [
         hints=(
             "What is different for the second batch, while its loss goes backward?",
             "The first batch's gradients are still there: four bytes a parameter more, at the same instant.",
+        ),
+    ),
+    Program(
+        id="17.6",
+        title="A ledger: where the most is live in a step, from what it takes and frees",
+        difficulty=1,
+        minutes=8,
+        call="ledger(events)",
+        cases=_steps,
+        answer=_ledger,
+        mistakes={
+            "nothing is freed: that is all that was ever taken": lambda: _ledger(frees=False),
+            "that is what is live when the step has ended": lambda: _ledger(end=True),
+        },
+        hints=(
+            "Keep a dictionary of what is live, from tensor to bytes: a freed tensor does not say how large it was.",
+            "Add on take, subtract on free, and whenever the sum is larger than any before, remember it with its index.",
         ),
     ),
 ]
