@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "everybyte"
 
-GROUND = {"checks", "units", "tables", "witness"}
+GROUND = {"checks", "files", "units", "tables", "witness"}
 STATED = GROUND | {"catalog", "mesh", "pipelines", "setup", "objectives"}
 FORMULAS = STATED | {"theory", "formulas"}
 BUDGET = FORMULAS | {"budget", "allocator"}
@@ -48,6 +48,7 @@ EVERYTHING = (
 )
 MAY = {
     "checks": set(),
+    "files": set(),
     "units": {"checks"},
     "tables": {"checks", "units"},
     "witness": {"tables", "units"},
@@ -93,6 +94,7 @@ MAY = {
 NEVER = {"torch", "matplotlib", "ipywidgets", "anywidget", "IPython"}
 WITHOUT = {
     "checks",
+    "files",
     "mesh",
     "pipelines",
     "units",

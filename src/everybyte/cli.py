@@ -7,7 +7,7 @@ import sys
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, fields
 
-from . import Gpu, Model, checks, gpu, gpus, model, models, units
+from . import Gpu, Model, checks, files, gpu, gpus, model, models, units
 from . import budget as predict
 from .alignment import MODELS, Rollout, align
 from .budget import not_derived
@@ -569,8 +569,9 @@ def _snapshot(options):
     if options.figure:
         from .draw import png
 
-        with open(options.figure, "wb") as file:
-            file.write(png(found.main.figure()))
+        drawn = png(found.main.figure())
+        with files.whole(options.figure) as file:
+            file.write(drawn)
     return found.as_dict(), found
 
 

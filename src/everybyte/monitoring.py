@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from . import checks
+from . import checks, files
 from .catalog import Gpu, Model
 from .leaking import Crowd, crowds
 from .setup import Setup
@@ -136,7 +136,13 @@ class Monitor:
         if self.picture is not None and len(self.steps) > 1:
             from . import draw
 
-            Path(self.picture).write_bytes(draw.png(self.figure()))
+            try:
+                with files.whole(self.picture) as file:
+                    file.write(draw.png(self.figure()))
+            except OSError as error:  # the job that was watched is not to die of it
+                warnings.warn(
+                    f"Monitor.picture: {self.picture}: {error.strerror or error}; it is not written", stacklevel=2
+                )
 
     def _listen(self):
         autograd, original = torch.autograd, torch.autograd.backward

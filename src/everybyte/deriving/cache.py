@@ -5,11 +5,13 @@ import json
 import os
 import sys
 import warnings
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import torch
 
+from .. import files
 from ..catalog import Model
 from ..derivation import Derivation
 from ..derivation.keeping import as_dict
@@ -93,13 +95,10 @@ def write(kept, derivation: Derivation) -> None:
     """Keep it; where the disk takes nothing, it is not kept."""
     path, _ = kept
     body = as_dict(derivation)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps({"sum": _sum(body), "derivation": body}), encoding="utf-8")
-        os.replace(part, path)
-    except OSError:
-        part.unlink(missing_ok=True)
+        with files.whole(path) as file:
+            file.write(json.dumps({"sum": _sum(body), "derivation": body}).encode())
 
 
 def _sum(body):

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from .. import files
 from ..setup import Setup
 from .measurement import model_from_dict
 from .run import find, run
@@ -93,9 +94,8 @@ def main(folder: Path) -> int:
 
 
 def _write(path, said):
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(said, allow_nan=False), encoding="utf-8")
-    os.replace(part, path)
+    with files.whole(path) as file:
+        file.write(json.dumps(said, allow_nan=False).encode())
 
 
 def _end_with(parent, launcher):

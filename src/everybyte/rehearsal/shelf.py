@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from .. import checks
+from .. import checks, files
 from ..catalog import Model, gpu
 from ..lab.grid import Configuration, grid
 from ..lab.measurement import PHASES, model_as_dict, model_from_dict
@@ -232,10 +232,9 @@ def _there(path, head):
 
 
 def _write(path, head, rehearsals):
-    beside = path.with_name(path.name + ".new")
     lines = [json.dumps(said) for said in (head, *map(line_of, rehearsals))]
-    beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    os.replace(beside, path)
+    with files.whole(path) as file:
+        file.write(("\n".join(lines) + "\n").encode())
     path.with_suffix(".jsonl.part").unlink(missing_ok=True)
 
 

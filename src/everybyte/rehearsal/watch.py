@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 
+from .. import files
 from . import history
 
 #: Where reports go; after how many steps of an optimizer a process ends (0: never); where snapshots go; ranks to pretend.
@@ -188,10 +189,13 @@ class _Watched:
         if rank not in (None, "0"):
             root, dot, end = path.rpartition(".")
             path = f"{root}.rank{rank}.{end}" if dot else f"{path}.rank{rank}"
-        with open(path + ".part", "wb") as file:
-            pickle.dump(snapshot, file)
-        os.replace(path + ".part", path)
-        self.snapshot = path
+        try:
+            with files.whole(path) as file:
+                pickle.dump(snapshot, file)
+        except OSError as error:  # the script goes on as on a GPU
+            self.notes.append(f"The snapshot is not in {path}: {error.strerror or error}.")
+        else:
+            self.snapshot = path
 
     def _out_of_memory(self, device, asked, total, free):
         """PyTorch calls this before it raises."""
@@ -226,9 +230,8 @@ class _Watched:
             ],
         }  # fmt: skip
         path = os.path.join(os.environ[REPORTS], f"{time.time_ns()}-{os.getpid()}.json")
-        with open(path + ".part", "w", encoding="utf-8") as file:
-            json.dump(said, file)
-        os.replace(path + ".part", path)
+        with files.whole(path) as file:
+            file.write(json.dumps(said).encode())
 
 
 def _caller():

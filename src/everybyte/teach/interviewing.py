@@ -18,7 +18,7 @@ from math import ceil, sqrt
 from pathlib import Path
 from typing import Any
 
-from .. import checks, units
+from .. import checks, files, units
 from ..budget import budget
 from ..catalog import Gpu, Model, model
 from ..catalog.weights import layers, weights
@@ -758,14 +758,9 @@ def _number_of(name):
 
 
 def _write(path, data):
-    path = Path(path)
-    beside = path.with_name(path.name + ".part")
-    try:
-        beside.write_bytes(data)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-    return path
+    with files.whole(path) as file:
+        file.write(data)
+    return Path(path)
 
 
 @dataclass(frozen=True)

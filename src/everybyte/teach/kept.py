@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
+from .. import files
+
 VARIABLE = "EVERYBYTE_PROGRESS"
 OFF = "off"
 #: What the file holds: for each of these the ids. Nothing in it is ever taken back.
@@ -107,12 +109,8 @@ def _load(path):
 
 
 def _write(path, kept):
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(kept, indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    with files.whole(path) as file:
+        file.write((json.dumps(kept, indent=1) + "\n").encode())
 
 
 @contextmanager
