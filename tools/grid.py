@@ -223,6 +223,34 @@ def divided(seed: int) -> tuple[eb.Model, eb.Setup, int]:
             return model, setup, draw(range(parts))
 
 
+def ring(seed: int) -> tuple[eb.Model, eb.Setup, int]:
+    """Any architecture of the two families whose sequences several GPUs share, any way to save memory, any way to share the rest,
+    and one of the GPUs: always the same for one seed."""
+    draw = Random(5 * 10**6 + seed).choice
+    while True:  # what does not go together is drawn again
+        model = draw([_any_gpt, _any_llama])(f"ring {seed}", draw)
+        parts, pieces = draw([2, 2, 4, 8]), draw([1, 2, 3, 5, 16, 32])
+        longest = 0 if model.family == "llama" else 512
+        model = model.replace(positions=longest, window=0, learned_positions=longest)
+        try:
+            setup = _any_setup(model, draw)
+            gpus = parts * (setup.gpus if setup.gpus < 64 else 1)
+            if setup.loss == "chunked":
+                setup = setup.replace(loss_chunks=1)
+            setup = setup.replace(
+                sequence=2 * parts * pieces, gpus=gpus, attention="flash", dropout=0.0, master_gradients="bf16",
+                mesh=eb.Mesh(context=parts, rotation=draw(["all-gather", "all-to-all"])),
+            )  # fmt: skip
+            if setup.loss == "chunked":
+                setup = setup.replace(loss_chunks=draw(range(1, min(9, 2 * setup.batch * pieces) + 1)))
+            rank = draw(range(setup.gpus))
+            setup.check_model(model)
+            setup.check_rank("ring", model, rank)
+        except ValueError:
+            continue
+        return model, setup, rank
+
+
 def _any_gpt(name, draw):
     """GPT-2, OPT, and what is between them."""
     heads, width, yes, positions = (
@@ -301,7 +329,7 @@ def disagreements(model: eb.Model, setup: eb.Setup, blocks=BLOCKS, rank: int = 0
     One dry run serves every block. A part that the prediction does not name counts as predicted to hold nothing.
     """
     exact, found = eb.dry_run(model, setup, rank=rank), []
-    host = eb.budget(model, setup, rank=rank).host
+    host = eb.budget(model, setup, 1, rank).host
     if host != exact.host:
         found.append(f"host: {host} predicted, {exact.host} counted")
     for block in blocks:

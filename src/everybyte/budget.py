@@ -10,7 +10,7 @@ from .catalog import gpu as find_gpu
 from .objectives import Objective, Scorer
 from .pipelines import SPLIT, alone
 from .setup import Setup
-from .theory import MARKS, PEAKS, letters, place_of, stage, trace
+from .theory import MARKS, PEAKS, letters, place_of, ring, stage, trace
 from .theory.alignment import trace as align
 from .theory.asking import requests as asked_for
 from .theory.pipelines import part_of
@@ -121,7 +121,7 @@ def budget(model: Model | Objective, setup: Setup, rounding: int = 1, rank: int 
     Args:
         model: a Model, trained to say the next token; or an Objective, with another loss.
         rounding: round each tensor up to a multiple of so many bytes: 512 as CUDA's allocator does.
-        rank: of several GPUs the one that is predicted: those of a pipeline differ.
+        rank: of several GPUs the one that is predicted: those of a pipeline, and of a ring, differ.
 
     Raises:
         ValueError: where the setup does not fit the model, or the model's step is not derived: the message names the field
@@ -163,10 +163,13 @@ def course_of(model: Model | Objective, setup: Setup, rank: int = 0):
     checks.whole("budget", "rank", rank, 0, setup.gpus - 1)
     if setup.mesh.pipeline > 1:
         return stage(model, setup, rank)
+    if setup.mesh.context > 1:
+        setup.check_rank("budget", model, rank)
+        return ring(model, setup, rank)
     if setup.sharer(rank):
         near = "0, which holds" if setup.mesh.tensor == 1 else f"0 to {setup.mesh.tensor - 1}, which hold"
         raise ValueError(
-            f"budget.rank: {rank} without a pipeline is not derived; allowed: {near} the most; eb.dry_run takes any"
+            f"budget.rank: {rank} without a pipeline or a ring is not derived; allowed: {near} the most; eb.dry_run takes any"
         )
     return trace(model, setup)
 
@@ -179,7 +182,7 @@ def not_derived(model: Model, setup: Setup) -> str | None:
         if setup.mesh.schedule in SPLIT:
             return f"Mesh.schedule: {setup.mesh.schedule!r} is not derived; eb.dry_run takes it"
     elif not setup.mesh.derived:
-        return f"Setup.mesh: {setup.mesh} is not derived; allowed: tensor or pipeline alone, or none"
+        return f"Setup.mesh: {setup.mesh} is not derived; allowed: tensor, context or pipeline alone, or none"
     if unlike := model.unlike_reference():
         return f"{unlike}; eb.dry_run and eb.derive take it"
     if setup.dropout and model.family == "llama":

@@ -13,7 +13,7 @@ CHOICES = {"schedule": get_args(Schedule), "rotation": get_args(Rotation)}
 #: Dimensions of the mesh from outer to inner, where data parallelism is between the first and the second.
 DIMENSIONS = ("pipeline", "context", "tensor")
 #: Which of them, together, the witnesses count.
-DERIVED = ({"tensor"},)
+DERIVED = ({"tensor"}, {"context"})
 #: The most of each dimension.
 MOST = 2**20
 
@@ -77,7 +77,7 @@ class Mesh:
     @property
     def derived(self) -> bool:
         """Whether what it divides is counted: one dimension, or some together."""
-        return self.alone or {name for name in (*DIMENSIONS, "expert") if getattr(self, name) > 1} in DERIVED
+        return self.alone or set(self.divided) in DERIVED
 
     @classmethod
     def read(cls, text: str) -> "Mesh":
@@ -102,6 +102,11 @@ class Mesh:
 
     def __repr__(self):
         return f"Mesh({', '.join(f'{name}={value!r}' for name, value in self._said().items())})"
+
+    @property
+    def divided(self) -> list[str]:
+        """The dimensions that it divides."""
+        return [name for name in (*DIMENSIONS, "expert") if getattr(self, name) > 1]
 
     def rank(self, number: int, data: int) -> dict[str, int]:
         """Dimension -> place in it of one GPU of `data` times `size`."""

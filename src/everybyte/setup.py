@@ -7,7 +7,7 @@ from typing import Literal, final, get_args
 
 from . import checks, pipelines
 from .catalog import Model
-from .catalog.weights import linears
+from .catalog.weights import linears, weights
 from .mesh import DERIVED, Mesh
 
 PrecisionName = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16"]
@@ -354,6 +354,7 @@ class Setup:
 
         self._check_optimizer()
         self._check_mesh()
+        self._check_context()
         self._check_gpus()
         self._check_adapters()
 
@@ -453,6 +454,28 @@ class Setup:
             if found:
                 value = getattr(self, field)
                 raise ValueError(f"Setup.{field}: {value!r} with mesh {self.mesh} is not derived; {allowed}")
+
+    def _check_context(self):
+        """Which sequences and attentions go around a ring."""
+        parts = self.mesh.context
+        if parts == 1:
+            return
+        if self.sequence % (2 * parts):
+            below, above = (n * 2 * parts for n in (self.sequence // (2 * parts), -(-self.sequence // (2 * parts))))
+            near = f"{below} or {above}" if below else f"{above}"
+            raise ValueError(
+                f"Setup.sequence: {self.sequence} does not make two equal pieces for each of the {parts} GPUs of mesh {self.mesh}: "
+                f"{self.sequence % (2 * parts)} tokens are left; allowed: a multiple of {2 * parts}, as {near}"
+            )
+        if self.attention != "flash":
+            raise ValueError(
+                f"Setup.attention: {self.attention!r} with mesh {self.mesh}: no ring forms the scores; allowed: 'flash'"
+            )
+        if self.dropout:
+            raise ValueError(
+                f"Setup.dropout: {self.dropout} with mesh {self.mesh}: PyTorch's ring attention keeps the random state of its last "
+                "part alone; allowed: 0.0"
+            )
 
     def _check_gpus(self):
         """Which switches belong to which sharding."""
@@ -573,6 +596,20 @@ class Setup:
             allowed = " or ".join("with ".join(sorted(names)) for names in DERIVED)
             raise ValueError(f"{owner}.setup: mesh {self.mesh} is not derived; allowed: {allowed} alone, or none")
 
+    def check_rank(self, owner: str, model: Model, rank: int) -> None:
+        """Raise ValueError where there is no such GPU, or FSDP gives it less than the first of `model`."""
+        checks.whole(owner, "rank", rank, 0, self.gpus - 1)
+        if not self.fsdp or not rank % self.shards:
+            return
+        for weight in weights(model):
+            rows = int(weight.shape[0])
+            each = -(-rows // self.shards)
+            if weight.count and (rank % self.shards + 1) * each > rows:
+                raise ValueError(
+                    f"{owner}.rank: {rank} has less than {each} of the {rows} rows of {weight.name} in {model.name}, which its "
+                    f"{self.shards} GPUs divide; allowed: 0, and others whose shares are as large; eb.dry_run takes it"
+                )
+
     def check_undivided(self, owner: str, instead: str = "") -> None:
         """Raise ValueError where there is a mesh, which `owner` does not know."""
         if not self.mesh.alone:
@@ -629,6 +666,18 @@ class Setup:
                 f"Setup.attention: 'flash' takes no heads of width {width} in {compute}, which {model.name} has; "
                 f"allowed: 'eager', or widths that are {allowed}"
             )
+        if self.mesh.context > 1 and compute == "fp32":
+            if model.kv_heads != model.heads:
+                raise ValueError(
+                    f"Setup.precision: {self.precision!r} with mesh {self.mesh}: no ring takes fewer key heads than query heads in "
+                    f"fp32, and {model.name} has {model.kv_heads} and {model.heads}; allowed: precisions that compute in 16 bits"
+                )
+            step = 64 * self.mesh.context
+            if self.sequence % step:
+                raise ValueError(
+                    f"Setup.sequence: {self.sequence} with mesh {self.mesh} in fp32, whose kernel pads rows to 32; allowed: a multiple "
+                    f"of {step}, as {-(-self.sequence // step) * step}"
+                )
         if self.segment > model.layers:
             raise ValueError(
                 f"Setup.checkpoint_every: {self.checkpoint_every} is more than the {model.layers} blocks of {model.name}; "

@@ -69,7 +69,7 @@ def test_real_sizes_with_eager_attention_fused_adam_and_both_gradients():
 
 def test_the_whole_grid_has_every_size_precision_and_optimizer_once_for_each_other_choice():
     cases = list(grid.states())
-    assert len(cases) == len({(m.name, tuple(s.as_dict().items())) for m, s in cases}) == 4 * 2 * (4 + 3) * 4 * 3 * 2
+    assert len(cases) == len({(m.name, str(s)) for m, s in cases}) == 4 * 2 * (4 + 3) * 4 * 3 * 2
 
 
 def test_a_row_too_many_is_found_in_every_part_that_has_it(monkeypatch):

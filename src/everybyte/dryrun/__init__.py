@@ -87,10 +87,10 @@ def _work(model, setup, batch, rank):
     if setup.mesh.pipeline > 1:
         return _pipelined(model, setup, batch, rank)
     setup.check_derived("dry_run")
-    if setup.mesh.tensor > 1 and (not isinstance(model, Model) or model.family is None):
+    if not setup.mesh.alone and (not isinstance(model, Model) or model.family is None):
         name = model.name if isinstance(model, Model | Objective) else f"a {type(model).__name__}"
         raise ValueError(
-            f"dry_run.model: {name} with mesh {setup.mesh}: the book divides its own models' matrices; allowed: a Model of GPT's or "
+            f"dry_run.model: {name} with mesh {setup.mesh}: the book divides its own models; allowed: a Model of GPT's or "
             "Llama's kind, or no mesh"
         )
     if not isinstance(model, Objective):

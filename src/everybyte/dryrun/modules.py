@@ -118,6 +118,10 @@ def workload(model, setup: Setup, batch=None) -> Workload:
             config = hugging_face.config_of(model)
             setup.check_model(model)
             return _of_config(config, setup, None, model)
+        if setup.mesh.context > 1:
+            from .context import workload as ring
+
+            return ring(model, setup)
         reference = FAMILIES[model.family]
         tokens = random_batch(model.vocabulary, setup, "meta")
         return Workload(

@@ -53,6 +53,10 @@ def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
         if setup.fsdp:
             for patch in _fsdp_on_meta(tracker, setup.sharer(rank) % setup.shards):
                 stack.enter_context(patch)
+        if setup.mesh.context > 1:
+            from .context import as_on_cuda
+
+            stack.enter_context(as_on_cuda())
         yield
 
 

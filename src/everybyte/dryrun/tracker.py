@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 from torch._subclasses import FakeTensor  # DTensor's, which asks by them for the shape of a result
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -78,13 +79,15 @@ class Tracker(TorchDispatchMode):
         phase: set by the caller as the step goes on: `rest`, `forward`, `backward`, `optimizer step`.
         opened: classes of tensors that are made of others; the others are followed.
         flops: floating-point operations of matrix products and convolutions; products: how many an operation has.
-        asked: classes of tensors that somebody asks for shapes, and that no step has.
+        asked: classes of tensors that somebody asks for shapes, and that no step has. unseen: those, and what the result of a
+            collective waits in.
         heads: modules, by path, that make what a loss function is given, or are one, whatever their names.
         host: whether what is made now stands in the memory of the CPU. stream: whose it is, 0 for the step's own.
     """
 
     opened: tuple[type, ...] = ()
     asked: tuple[type, ...] = (FakeTensor,)
+    unseen: tuple[type, ...] = (FakeTensor, AsyncCollectiveTensor)
     products = FLOPS
 
     def __init__(self):
@@ -248,7 +251,7 @@ class Tracker(TorchDispatchMode):
             self.flops += self.products[func.overloadpacket](*args, **kwargs, out_val=out)
         born = []
         for leaf in tree_leaves(out):
-            if isinstance(leaf, torch.Tensor) and leaf.is_meta and not isinstance(leaf, self.asked):
+            if isinstance(leaf, torch.Tensor) and leaf.is_meta and not isinstance(leaf, self.unseen):
                 storage = leaf.untyped_storage()
                 if storage._cdata not in self._live:
                     born.append(storage)

@@ -188,10 +188,10 @@ class Formula:
                 f"formula {self.name}: Setup.adapters: {setup.adapters}; allowed: None, as formulas speak of models that train "
                 "whole; eb.budget answers"
             )
-        if setup is not None and ruled and not setup.mesh.alone:
+        if setup is not None and ruled and (unknown := [name for name in setup.mesh.divided if name not in ruled]):
             raise ValueError(
-                f"formula {self.name}: Setup.mesh: {setup.mesh}; allowed: none, as formulas speak of models that every GPU has whole or "
-                "shards; eb.budget answers"
+                f"formula {self.name}: Setup.mesh: {setup.mesh}; allowed: none, or one without {' and '.join(unknown)}, of which the "
+                "formula does not speak; eb.budget answers"
             )
         if self.refuses and (why := self.refuses(model, setup)):
             raise ValueError(f"formula {self.name}: {why}")

@@ -129,6 +129,12 @@ r = _of_setup(
     "reduced_bytes", "r", "bytes of one gradient as GPUs add it up", "B", lambda s: DTYPE_BYTES[s.dtypes.weights], True
 )
 G = _of_setup("shards", "G", "GPUs that divide a model among them", "", lambda s: s.shards, True)
+C = _of_setup("context", "C", "GPUs that share every sequence", "", lambda s: s.mesh.context, True)
+gathers = _switch(
+    "gathers",
+    "keys and values of all GPUs come at once, and not around the ring",
+    lambda s: s.mesh.rotation == "all-gather",
+)
 R = _of_setup("replicas", "R", "groups of GPUs that each divide a model among them", "", lambda s: s.replicas, True)
 sharded_optimizer = _switch("sharded_optimizer", "the optimizer's states are divided", lambda s: s.sharding != "none")
 sharded_gradients = _switch("sharded_gradients", "gradients are divided", lambda s: s.sharding in ("zero2", "zero3"))

@@ -7,7 +7,19 @@ no longer refers to it, as in PyTorch, which counts references too (`tape`). The
 how they were made (`letters`), once for each structure; `course` reads budgets, maps and formulas off what it saw.
 """
 
-from .course import MARKS, PARTS, PEAKS, SHARED_PARTS, Course, letters, place_of, stage, trace
+from .course import MARKS, PARTS, PEAKS, SHARED_PARTS, Course, letters, place_of, ring, stage, trace
 from .schedule import Repeat
 
-__all__ = ["MARKS", "PARTS", "PEAKS", "SHARED_PARTS", "Course", "Repeat", "letters", "place_of", "stage", "trace"]
+__all__ = [
+    "MARKS",
+    "PARTS",
+    "PEAKS",
+    "SHARED_PARTS",
+    "Course",
+    "Repeat",
+    "letters",
+    "place_of",
+    "ring",
+    "stage",
+    "trace",
+]

@@ -32,6 +32,7 @@ class Network:
         self.segments, self.chunks = blocks, chunks
         self.parameters, self.frozen, self.quantized = {}, setup.adapters is not None, setup.quantization != "none"
         self.enter, self.leave = (lambda path, args: args), (lambda path, out: out)
+        self.flash = op.scaled_dot_product_attention
         of = {group: [w for w in weights(model) if w.group == group and w.count] for group in layers(model)}
         per_block = of["block"] + (of["mixture"] if model.experts else of["dense"])
         trained = adapters(model, beside[0], setup.adapters.takes) if beside else []
@@ -133,15 +134,16 @@ class Network:
 
     # The whole.
 
-    def forward(self, tokens, targets):
-        """Tokens in, loss out."""
-        return self.call("", self._forward, tokens, targets)
+    def forward(self, tokens, targets, positions=None):
+        """Tokens in, loss out; where each token stands is given, or its place in the sequence."""
+        return self.call("", self._forward, tokens, targets, positions)
 
-    def _forward(self, tokens, targets):
+    def _forward(self, tokens, targets, positions):
         tape, model = self.tape, self.model
         others = ()
         if model.family == "gpt":
-            positions = new(tape, "positions", (tokens.shape[1],), INT64)
+            if positions is None:
+                positions = new(tape, "positions", (tokens.shape[1],), INT64)
             x = op.dropout(
                 op.add(self.embedding("token", tokens), self.embedding("position", positions), "embedding"),
                 self.setup.dropout,
@@ -270,7 +272,7 @@ class Network:
 
     def _attend(self, q, k, v):
         if self.setup.attention == "flash":
-            attend = op.scaled_dot_product_attention
+            attend = self.flash
         else:
             attend = self._plain_scores if self.model.family == "gpt" else self._grouped_scores
         return checkpoint(self.tape, attend, q, k, v) if self.setup.checkpointing == "selective" else attend(q, k, v)

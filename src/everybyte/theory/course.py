@@ -13,6 +13,7 @@ from math import prod
 from ..catalog.weights import adapters, weights
 from ..setup import DTYPE_BYTES, OPTIMIZERS
 from .buckets import buckets
+from .context import RingStep, own_sequence
 from .letters import Letter, factor, text, up
 from .optimizers import PAGED, QUANTIZED
 from .pipelines import PipelineStep, StagePlan, part_of
@@ -38,7 +39,7 @@ def letters(model, setup, rounding=1) -> dict[str, int]:
         "w": DTYPE_BYTES[dtypes.compute if setup.fsdp else setup.base_dtype], "w_s": DTYPE_BYTES[setup.base_dtype],
         "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[setup.state_dtype], "r": DTYPE_BYTES[dtypes.weights],
         "m_w": DTYPE_BYTES[dtypes.master] if dtypes.master else 0, "G": setup.shards, "R": setup.replicas,
-        "P": model.parameters if setup.sharding == "zero1" else 0, "Q": _bucketed(model, setup, rounding),
+        "C": setup.mesh.context, "P": model.parameters if setup.sharding == "zero1" else 0, "Q": _bucketed(model, setup, rounding),
         "t": setup.mesh.tensor, "r_A": setup.adapters.rank if setup.adapters else 0, "w_A": DTYPE_BYTES[setup.trained_dtype] if setup.adapters else 0,
     }  # fmt: skip
 
@@ -99,7 +100,7 @@ def chunked(setup, loops, stretched):
     """(tokens of each chunk of the loss that is traced, what decides the form besides); the loop of chunks goes to `loops`."""
     if setup.loss != "chunked":
         return (), stretched
-    tokens = Letter(setup.batch, "B") * Letter(setup.sequence, "S")
+    tokens = Letter(setup.batch, "B") * own_sequence(setup)
     chunk = up(tokens, Letter(setup.loss_chunks, "n_c"))
     number = up(tokens, chunk)
     loops["chunk"] = loop = Loop.of(number, 4, 1)
@@ -171,6 +172,19 @@ def stage(model, setup, rank) -> "Course":
     plan = StagePlan(model, setup, rank, Blocks, chunked)
     key = structure(part_of(model, setup, rank)[0], setup), plan.key
     return _shared(key, lambda: PipelineStep(model, setup, rank, plan), plan.loops)
+
+
+def ring(model, setup, rank) -> "Course":
+    """The course of the step of one GPU of those that share sequences, as `trace`."""
+    plan, place = Plan(model, setup), setup.mesh.rank(rank, setup.data)["context"]
+    key = structure(model, setup), plan.key, place, setup.sequence == 2 * setup.mesh.context
+
+    def step():
+        return RingStep(
+            place, model, setup, plan.segments, plan.chunks, plan.loops["batch"].turns, plan.loops["layer"].turns
+        )
+
+    return _shared(key, step, plan.loops)
 
 
 def _shared(key, make, loops):
@@ -484,5 +498,5 @@ def place_of(operation):
 
 LETTERS = (
     "B", "S", "L", "H", "A", "A_kv", "D", "F", "V", "N", "N_max", "W", "E", "E_t", "F_e", "K", "n_c", "n_a", "w", "w_s", "c",
-    "s_b", "r", "m_w", "G", "R", "P", "Q", "r_A", "w_A", "t",
+    "s_b", "r", "m_w", "G", "R", "C", "P", "Q", "r_A", "w_A", "t",
 )  # fmt: skip

@@ -517,7 +517,7 @@ def _flash(tape, q, k, v):
     return cut(out, width, "padding") if width % 8 else out
 
 
-def _permuted(x):
+def permuted(x):
     """Strides of (B, A, S, D) where a token's heads lie side by side."""
     b, a, s, d = map(int, x.shape)
     return s * a * d, d, a * d, 1
@@ -528,9 +528,9 @@ def _efficient(tape, q, k, v):
 
     def make():  # the random state stands on the CPU; without gradients the sums' logarithms are not made
         kept = [(rows, FP32)] if wants_gradient(tape, q, k, v) else []
-        return several(tape, "flash attention", (q.shape, q.type, _permuted(q)), *kept)
+        return several(tape, "flash attention", (q.shape, q.type, permuted(q)), *kept)
 
-    return _attention(tape, q, k, v, make, _permuted)
+    return _attention(tape, q, k, v, make, permuted)
 
 
 def _math(tape, q, k, v):

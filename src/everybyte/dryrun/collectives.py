@@ -1,0 +1,45 @@
+"""Functional collectives, as CUDA's build runs them: what is sent lives until somebody waits for what comes.
+
+The kernels for tensors without data know neither. They give a new tensor where PyTorch wraps or waits for the one that it has,
+and hold nothing. On CUDA the collective runs on a stream of its own, and NCCL's process group keeps its input until
+`wait_tensor`, which may be much later. Sources: `torch/distributed/_functional_collectives.py`, `_maybe_wrap_tensor`;
+`torch/csrc/distributed/c10d/Functional.cpp`, `register_work`; `ProcessGroupNCCL.cpp`, `stashed_for_allocator_safety_`.
+"""
+
+from contextlib import contextmanager
+from unittest import mock
+
+import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+from .cuda import ANSWERS
+
+functional = torch.ops._c10d_functional
+#: Collectives that make their result.
+SENDING = (
+    functional.all_gather_into_tensor.default, functional.reduce_scatter_tensor.default,
+    functional.all_to_all_single.default,
+)  # fmt: skip
+
+
+@contextmanager
+def in_flight():
+    """Within it, collectives run as on CUDA."""
+    held = {}  # by the address of what comes: what is sent
+
+    def sending(func):
+        def send(given, *rest):
+            made = func(given, *rest)
+            held[made.untyped_storage()._cdata] = given
+            return made
+
+        return send
+
+    def wait(made):
+        held.pop(made.untyped_storage()._cdata, None)
+        return made
+
+    answers = {func: sending(func) for func in SENDING}
+    answers |= {functional.wait_tensor.default: wait, functional._wrap_tensor_autograd.default: AsyncCollectiveTensor}
+    with mock.patch.dict(ANSWERS, answers):
+        yield

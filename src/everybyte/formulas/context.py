@@ -1,0 +1,90 @@
+"""Context parallelism: what attention keeps, takes and sends where C GPUs share every sequence.
+
+In 16 bits, of one layer and one GPU; a shard is what one GPU has of the sequence. What PyTorch's ring takes beside what it is
+given was read off `theory.context`: at one instant so many shards of q (A heads) and of k or v (A_kv heads) live.
+"""
+
+from sympy import Piecewise
+
+from .registry import register
+from .symbols import A, A_kv, B, C, D, S, c, gathers
+
+_CHAPTER = "35_experts_and_context"
+_RING = "Liu et al. 2023, arXiv:2310.01889"
+_PYTORCH = "PyTorch, torch/distributed/tensor/experimental/_context_parallel/_attention.py"
+_TOKENS = B * S / C
+_Q, _K = _TOKENS * A * D * c, _TOKENS * A_kv * D * c
+_SUMS = 4 * _TOKENS * A
+#: A random state, of two numbers and one.
+_STATE = 24
+
+
+def _kernel(model, setup):
+    """Why the kernel is not flash attention as it is, in words."""
+    if setup is not None and setup.dtypes.compute == "fp32":
+        return f"Setup.precision: {setup.precision!r}; allowed: precisions that compute in 16 bits, as flash attention does"
+    if model is not None and model.head_width % 8:
+        return f"Model.head_width: {model.head_width} of {model.name} is padded; allowed: multiples of 8"
+    return None
+
+
+def _ring(model, setup):
+    """Why there is no such GPU, in words."""
+    if setup is not None and setup.mesh.context < 3:
+        return f"Mesh.context: {setup.mesh.context}; allowed: 3 or more, where a GPU is neither the first nor the last"
+    return _kernel(model, setup)
+
+
+def _grouped(model, setup):
+    """Why another instant takes more, in words."""
+    if model is not None and 2 * model.kv_heads > model.heads:
+        return (
+            f"Model.kv_heads: {model.kv_heads} of {model.name} with {model.heads} heads: another instant takes more; allowed: at most "
+            "half of the heads; eb.budget answers"
+        )
+    return _ring(model, setup)
+
+
+_ASSUMED = (
+    "flash attention, 16 bits, heads of a multiple of 8 that lie token by token as linear layers make them",
+    "a GPU of the ring that is neither the first nor the last, of three or more",
+)
+KEPT = register(
+    "context.kept", "what attention keeps for backward, on one GPU", 2 * _Q + 2 * _K + _SUMS + _STATE, "B",
+    source=f"{_RING}, section 3: q, k, v and the result, as flash attention keeps them, over C",
+    chapter=_CHAPTER,
+    assumptions=("q, k, v, the result, and each row's logarithm of a sum in fp32", _ASSUMED[0]),
+    refuses=_kernel,
+)  # fmt: skip
+FORWARD = register(
+    "context.forward", "what ring attention takes in forward, at most, beside q, k and v",
+    9 * _Q + Piecewise((2 * C, gathers > 0), (6, True)) * _K + 3 * _SUMS + _STATE, "B",
+    source=f"{_PYTORCH}, `_templated_ring_attention`: at the product in `_SDPAMerger._merge_one`",
+    chapter=_CHAPTER,
+    assumptions=(
+        "one result in 16 bits and four tensors of it in fp32; around the ring: keys and values in use, sent and coming; at once: "
+        "those of all GPUs",
+        *_ASSUMED,
+    ),
+    refuses=_ring,
+)  # fmt: skip
+BACKWARD = register(
+    "context.backward", "what ring attention takes in backward, at most, beside what was kept and the result's gradient",
+    5 * _Q + Piecewise((17 + 2 * C, gathers > 0), (21, True)) * _K, "B",
+    source=f"{_PYTORCH}, `_templated_ring_attention_backward`: at the second step's kernel",
+    chapter=_CHAPTER,
+    assumptions=(
+        "gradients so far in fp32, and a copy of the result, whose layout the kernel does not read; keys, values and their gradients "
+        "in use, sent and coming",
+        "two query heads or more for each key head",
+        *_ASSUMED,
+    ),
+    refuses=_grouped,
+)  # fmt: skip
+SENT = register(
+    "context.sent", "bytes that one GPU sends for one attention, forward and backward",
+    4 * (C - 1) * _K + 8 * C * _K / c, "B",
+    source=f"{_PYTORCH}: keys and values twice to C - 1 others; their gradients, in fp32, all the way around",
+    chapter=_CHAPTER,
+    assumptions=("forward runs once: checkpointed blocks send keys and values once more", "either rotation"),
+)  # fmt: skip

@@ -1,0 +1,105 @@
+"""Context parallelism: each of c GPUs has S / c tokens of every sequence, and keys and values go around a ring.
+
+Everything but attention works on tokens one by one, so it runs as it is on the tokens that a GPU has. Attention is PyTorch's
+`context_parallel`, which puts ring attention in place of `scaled_dot_product_attention`, and cuts the tensors that it is given.
+A token late in a sequence attends to more than an early one, so each GPU has a piece from the beginning and one from the end:
+the sequence is cut into 2 c pieces, and GPU r has the pieces r and 2 c - 1 - r. Where a token stands is therefore given with it.
+Sources: Liu et al., Ring Attention (2023), arXiv:2310.01889; Llama team, The Llama 3 Herd of Models (2024), arXiv:2407.21783,
+section 3.3.2; PyTorch, torch/distributed/tensor/experimental/_context_parallel/_attention.py.
+"""
+
+from contextlib import contextmanager
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.experimental import context_parallel
+from torch.distributed.tensor.experimental._attention import set_rotate_method
+from torch.nn import functional as F
+
+from ...setup import Setup
+from ..gpt import GPT, through
+from ..llama import Llama
+from ..step import Trainer
+
+#: What PyTorch calls each way around.
+ROTATIONS = {"all-gather": "allgather", "all-to-all": "alltoall"}
+
+
+class ContextGPT(GPT):
+    """A GPT that is told where each token stands."""
+
+    def forward(self, tokens, targets, positions):  # (B, S / c), (B, S / c), (S / c,)
+        x = F.dropout(self.token(tokens) + self.position(positions), self.dropout, self.training)
+        x = through(self.blocks, self.setup, x)
+        if self.chunked:
+            return self.loss(self.head, self.norm(x), targets)
+        return self.loss(self.head(self.norm(x)), targets)
+
+
+class ContextLlama(Llama):
+    """A Llama that is told where each token stands."""
+
+    first = 0
+
+    def forward(self, tokens, targets, positions):  # (B, S / c), (B, S / c), (S / c,)
+        x = self.token(tokens)
+        if self.scale:
+            x = x * torch.tensor(self.scale, dtype=x.dtype)
+        cos, sin = turns_at(positions, self.head_width)
+        x = through(self.blocks, self.setup, x, cos, sin)
+        if self.chunked:
+            return self.loss(self.head, self.norm(x), targets)
+        return self.loss(self.head(self.norm(x)), targets)
+
+
+#: What builds the models of each `Model.family`.
+FAMILIES = {"gpt": ContextGPT, "llama": ContextLlama}
+
+
+def turns_at(positions, D, base=10_000.0):
+    """Cosine and sine by which those positions turn the pairs of a head: (S / c, 1, D/2) each."""
+    speeds = base ** -(torch.arange(0, D, 2, dtype=torch.float32, device=positions.device) / D)
+    angles = positions.float()[:, None, None] * speeds
+    return angles.cos(), angles.sin()
+
+
+def placed(batch, first: int = 0):
+    """Of what makes tokens and targets, what makes them with their positions, counted from `first`: (B, S), (B, S), (S,)."""
+
+    def make():
+        tokens, targets = batch()
+        return tokens, targets, torch.arange(first, first + tokens.size(1), device=tokens.device)
+
+    return make
+
+
+class ContextTrainer(Trainer):
+    """A step whose batches are whole sequences: each GPU of a ring is given the same, and keeps its own tokens of them.
+
+    Args:
+        module: tokens, targets and positions in, loss out.
+    """
+
+    def __init__(self, module, setup: Setup, autocast=None):
+        super().__init__(module, setup, autocast)
+        sizes = setup.data, setup.mesh.context
+        self.ring = init_device_mesh(self.device.type, sizes, mesh_dim_names=("data", "context"))["context"]
+        self.rotation = ROTATIONS[setup.mesh.rotation]
+
+    def step(self, batch, at=lambda phase: None):
+        def kept():
+            self.inputs = batch()
+            return self.inputs
+
+        return super().step(kept, at)
+
+    @contextmanager
+    def averaging(self, last):
+        """Within it each GPU has its own tokens, and attention goes around the ring, in backward too."""
+        inputs, self.inputs = self.inputs, None
+        set_rotate_method(self.rotation)
+        cut = context_parallel(
+            self.ring, buffers=list(inputs), buffer_seq_dims=[1, 1, 0], no_restore_buffers=set(inputs)
+        )
+        with super().averaging(last), cut:
+            yield

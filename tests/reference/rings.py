@@ -1,0 +1,140 @@
+"""One of some processes that share every sequence: `python rings.py FOLDER RANK GPUS`. Its losses go to FOLDER/RANK.json.
+
+PyTorch sends the CPU's attention kernel around no ring. The ring itself is written for any kernel, so here it is given that one.
+"""
+
+import json
+import sys
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.experimental._context_parallel import _attention as ring
+
+import everybyte as eb
+from everybyte.reference.mesh.context import FAMILIES, ContextTrainer, placed
+from everybyte.reference.step import Trainer
+
+STEPS = 4
+MODELS = {
+    "gpt": eb.Model(name="small", layers=2, width=16, heads=2, vocabulary=101, positions=256),
+    "llama": eb.Model(
+        name="small", layers=2, width=16, heads=2, kv_heads=2, head_width=8, vocabulary=101, learned_positions=0, ffn_width=24,
+        gated=True, fused=False, qkv_bias=False, out_bias=False, ffn_bias=False, norm="rmsnorm", tied=False,
+    ),
+}  # fmt: skip
+#: The batch is a ring's own.
+SETUP = eb.Setup(batch=2, sequence=16, optimizer="momentum")
+aten = torch.ops.aten
+
+
+def setups(gpus):
+    """Name -> (model, setup)."""
+    return {
+        f"{family}, {name}": (MODELS[family], SETUP.replace(gpus=gpus, **changes))
+        for family, name, size, changes in CASES
+        if size == gpus
+    }
+
+
+def _ring(parts, rotation="all-gather"):
+    return {"sequence": 64 * parts, "mesh": eb.Mesh(context=parts, rotation=rotation)}
+
+
+#: (family, name, processes, what the setup says).
+CASES = [
+    ("gpt", "one ring of 2", 2, _ring(2)),
+    ("llama", "one ring of 2", 2, _ring(2, "all-to-all") | {"sharding": "zero3", "checkpointing": "full"}),
+    ("gpt", "zero1", 2, _ring(2, "all-to-all") | {"sharding": "zero1", "checkpointing": "selective"}),
+    ("gpt", "one ring of 4", 4, _ring(4, "all-to-all")),
+    ("llama", "one ring of 4", 4, _ring(4) | {"sharding": "zero3"}),
+    ("llama", "two rings of 2", 4, _ring(2) | {"batch": 1, "sharding": "zero3", "accumulation": 2, "no_sync": True}),
+]
+
+
+@contextmanager
+def on_cpus():
+    """Within it, the CPU's kernel goes around the ring."""
+    forward, backward = (
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+    )
+
+    def handler(op, args, kwargs):
+        mesh = args[0].device_mesh
+        local = [x.to_local() if isinstance(x, DTensor) else x for x in args]
+        if op is forward:
+            q, k, v, _, causal = local
+            made = ring._templated_ring_attention(mesh.get_group(), 2, op, q, k, v, is_causal=causal)
+        else:
+            grad, q, k, v, out, lse, dropout, causal = local
+            made = ring._templated_ring_attention_backward(
+                mesh.get_group(), 2, op, grad, "grad_out", q, k, v, out, lse, is_causal=causal, dropout_p=dropout
+            )
+        return tuple(DTensor.from_local(x, mesh, [Shard(2)], run_check=False) for x in made)
+
+    with mock.patch.dict(ring.custom_ops, {forward: handler, backward: handler}):
+        yield
+
+
+def batches(step, model, setup):
+    """Of each micro-batch all tokens and targets: (data, B, S) each."""
+    generator = torch.Generator().manual_seed(step)
+    for _ in range(setup.accumulation):
+        drawn = torch.randint(model.vocabulary, (setup.data, setup.batch, setup.sequence + 1), generator=generator)
+        yield drawn[..., :-1], drawn[..., 1:]
+
+
+def train(model, setup, make, kind, share, drawn=None):
+    """The losses of some steps. `drawn`: whose batches, where they are another's."""
+    torch.manual_seed(0)
+    module = make(model, setup)
+    if hasattr(module, "initialize"):
+        module.initialize()
+    trainer = kind(module, setup)
+    inner = trainer.optimizer
+    while not isinstance(inner, torch.optim.Optimizer):
+        inner = inner.optimizer
+    inner.param_groups[0]["lr"] = 0.1
+    losses = []
+    for step in range(STEPS):
+        given = batches(step, model, drawn or setup)
+        losses.append(trainer.step(lambda given=given: share(*next(given))).item())
+    return losses
+
+
+def main(folder, rank, gpus):
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(Path(folder) / "store"), gpus)
+    dist.init_process_group("gloo", rank=rank, world_size=gpus, store=store, timeout=timedelta(seconds=300))
+    seen = {}
+    for name, (model, setup) in setups(gpus).items():
+        place = setup.mesh.rank(rank, setup.data)["data"]
+
+        def share(tokens, targets, place=place):
+            return placed(lambda: (tokens[place].clone(), targets[place].clone()))()
+
+        with on_cpus():
+            seen[name] = train(model, setup, FAMILIES[model.family], ContextTrainer, share)
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(seen))
+    dist.destroy_process_group()
+
+
+def alone(model, setup):
+    """The losses of one process on everything."""
+    from everybyte.reference import FAMILIES
+
+    whole = setup.replace(gpus=1, sharding="none", no_sync=False, mesh=eb.Mesh(), batch=setup.batch * setup.data)
+
+    def share(tokens, targets):
+        return tokens.flatten(0, 1).clone(), targets.flatten(0, 1).clone()
+
+    return train(model, whole, FAMILIES[model.family], Trainer, share, setup)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

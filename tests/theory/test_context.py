@@ -1,0 +1,140 @@
+"""Ring attention, predicted and counted: any GPU of the ring, both rotations, whatever else is saved or shared."""
+
+import grid
+import pytest
+
+import everybyte as eb
+from everybyte.formulas import formula
+
+GPT = eb.Model(name="gpt", layers=3, width=32, heads=4, vocabulary=101, positions=128)
+LLAMA = eb.Model(
+    name="llama", layers=3, width=32, heads=4, kv_heads=2, head_width=8, vocabulary=101, learned_positions=0, ffn_width=56,
+    gated=True, fused=False, qkv_bias=False, out_bias=False, ffn_bias=False, norm="rmsnorm", tied=False,
+)  # fmt: skip
+SETUP = eb.Setup(batch=2, sequence=128, precision="bf16-mixed")
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("checkpointing", ["none", "full", "selective", "operations"])
+@pytest.mark.parametrize("rotation", ["all-gather", "all-to-all"])
+@pytest.mark.parametrize("parts", [2, 4, 8])
+@pytest.mark.parametrize("model", [GPT, LLAMA])
+def test_any_gpu_of_a_ring_at_every_operation(model, parts, rotation, checkpointing):
+    setup = SETUP.replace(gpus=parts, mesh=eb.Mesh(context=parts, rotation=rotation), checkpointing=checkpointing)
+    for rank in {0, 1, parts - 1}:
+        assert grid.first_difference(model, setup, rank=rank) is None
+        assert not grid.disagreements(model, setup, rank=rank)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("start", range(0, 40, 4))
+def test_any_ring_to_the_byte(start):
+    for seed in range(start, start + 4):
+        model, setup, rank = grid.ring(seed)
+        assert not grid.disagreements(model, setup, rank=rank), (model, setup, rank)
+
+
+def test_a_padded_head_keeps_what_it_was_cast_from():
+    """Queries normed in fp32, cast by autocast, and padded: of 600 random rings one."""
+    model, setup, rank = grid.ring(313)
+    assert model.qk_norm and model.head_width % 8
+    assert not grid.disagreements(model, setup, rank=rank)
+
+
+@pytest.mark.parametrize(
+    ("name", "sharding"), [("llama-3.1-8b", "zero3"), ("mixtral-8x7b", "zero3"), ("gpt2-xl", "zero1")]
+)
+def test_real_models_on_two_rings(name, sharding):
+    setup = eb.Setup(batch=1, precision="bf16-mixed", sharding=sharding, gpus=8, mesh=eb.Mesh(context=4))
+    for rank in (0, 5):
+        assert not grid.disagreements(eb.model(name).replace(layers=2), setup, rank=rank)
+
+
+def _attention(model, setup, rank, phase):
+    """Most bytes while ring attention runs, beside what lived before; counted."""
+    trace = eb.dry_run(model, setup, rank=rank)
+    inside = [i for i, (_, at, owner) in enumerate(trace.operations) if at == phase and owner == "blocks.0.attention"]
+    kernels = [i for i in inside if "flash" in trace.operations[i][0]]
+    first = next(i for i in inside if all(j in inside for j in range(i, kernels[0])))
+    last = next(
+        i for i in range(kernels[-1], len(trace.live)) if i + 1 not in inside or trace.operations[i][0] == "clone"
+    )
+    before = sum(a.bytes for a in trace.allocations if a.birth < first and (a.death is None or a.death >= first))
+    return max(trace.live[first:last]) - before
+
+
+@pytest.mark.parametrize("rotation", ["all-gather", "all-to-all"])
+@pytest.mark.parametrize("parts", [3, 4, 8])
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_what_a_ring_takes_in_closed_form(kv_heads, parts, rotation):
+    model = LLAMA.replace(kv_heads=kv_heads)
+    setup = eb.Setup(
+        batch=2, sequence=192 * parts, precision="bf16", gpus=parts, mesh=eb.Mesh(context=parts, rotation=rotation)
+    )
+    assert _attention(model, setup, 1, "forward") == formula("context.forward").at(model, setup)
+    assert _attention(model, setup, 1, "backward") == formula("context.backward").at(model, setup)
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_what_attention_keeps_is_flash_attentions_over_the_gpus(parts):
+    """A block's share of what forward keeps, beside the random states: exactly 1 / C on the last GPU. The others' results lie head by
+    head, so that the next linear layer keeps a copy of them."""
+    alone = eb.Setup(batch=1, sequence=512, precision="bf16")
+    ring = alone.replace(gpus=parts, mesh=eb.Mesh(context=parts))
+
+    def block(setup, rank=0):
+        kept = [eb.dry_run(LLAMA.replace(layers=n), setup, rank=rank).phases for n in (3, 2)]
+        return (kept[0]["after_forward"] - kept[0]["rest"]) - (kept[1]["after_forward"] - kept[1]["rest"])
+
+    shard = 2 * 512 // parts * LLAMA.width
+    assert parts * (block(ring, parts - 1) - 24) == block(alone) - 24
+    assert {block(ring, rank) for rank in range(parts - 1)} == {block(ring, parts - 1) + shard}
+    kept = formula("context.kept")
+    assert parts * (kept.at(LLAMA, ring) - 24) == kept.at(LLAMA, alone) - 24
+
+
+REFUSED = [
+    ({"attention": "eager"}, "no ring forms the scores; allowed: 'flash'"),
+    ({"dropout": 0.1}, "random state of its last part alone; allowed: 0.0"),
+    ({"sequence": 129}, "1 tokens are left; allowed: a multiple of 8, as 128 or 136"),
+    ({"gpus": 6}, "no multiple of the 4 GPUs of the mesh"),
+    ({"mesh": eb.Mesh(context=2, tensor=2)}, None),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), REFUSED)
+def test_what_no_ring_takes_is_refused_by_name(changes, said):
+    asked = {"gpus": 4, "mesh": eb.Mesh(context=4)} | changes
+    with pytest.raises(ValueError, match=said or "is not derived"):
+        eb.budget(GPT, SETUP.replace(**asked))
+
+
+def test_in_fp32_a_ring_takes_whole_rows_of_the_kernel_and_no_fewer_key_heads():
+    setup = SETUP.replace(precision="fp32", gpus=4, mesh=eb.Mesh(context=4))
+    for witness in (eb.budget, eb.dry_run):
+        with pytest.raises(ValueError, match="multiple of 256, as 256"):
+            witness(GPT, setup)
+        with pytest.raises(ValueError, match="no ring takes fewer key heads than query heads in fp32"):
+            witness(LLAMA, setup.replace(sequence=256))
+    assert not grid.disagreements(GPT.replace(positions=256), setup.replace(sequence=256), rank=2)
+
+
+ASKED = {
+    "fit": lambda setup: eb.fit(GPT, setup, "h200", "sequence"),
+    "plan": lambda setup: eb.plan(GPT, setup, "h200"),
+    "derive": lambda setup: eb.derive(GPT, setup),
+    "formula": lambda setup: formula("activations").at(GPT, setup),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_who_knows_no_ring_says_so(name):
+    with pytest.raises(ValueError, match="mesh:? context=4"):
+        ASKED[name](SETUP.replace(gpus=4, mesh=eb.Mesh(context=4)))
+
+
+def test_a_gpu_with_less_of_the_weights_than_the_first_is_counted_and_not_predicted():
+    setup = SETUP.replace(sharding="zero3", gpus=8, mesh=eb.Mesh(context=4))
+    with pytest.raises(ValueError, match=r"budget.rank: 7 has less than 13 of the 101 rows of token.weight"):
+        eb.budget(GPT, setup, rank=7)
+    assert eb.dry_run(GPT, setup, rank=7).peak
