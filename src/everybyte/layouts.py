@@ -255,7 +255,7 @@ def layouts(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | Non
     check_rates(gpu, setup.gpus)
     usable, refused, waiting = (headroom or Headroom()).usable(gpu), {}, []
     for changed in candidates(model, setup, gpu):
-        if why := not_derived(model, changed):
+        if why := _refused(model, changed):
             refused[why] = refused.get(why, 0) + 1
             continue
         waiting.append(Layout(model, changed, gpu, usable, priced(model, changed, gpu)))
@@ -273,6 +273,15 @@ def layouts(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | Non
         if len(found) == most:
             break
     return Layouts(model, setup, gpu, usable, found, len(waiting), small, hopeless, refused)
+
+
+def _refused(model, setup):
+    """Why there is no budget, in words; None where there is one."""
+    try:
+        setup.check_model(model)
+    except ValueError as error:
+        return str(error)
+    return not_derived(model, setup)
 
 
 def candidates(model: Model, setup: Setup, gpu: Gpu) -> Iterator[Setup]:

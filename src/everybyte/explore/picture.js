@@ -777,7 +777,61 @@ function round(x, f) {
   return { fate: `rounds it, ${error}`, verdict: `is rounded to ${Number((rounded / 2 ** Math.floor(Math.log2(x))).toPrecision(6))} \u00d7 2^${Math.floor(Math.log2(x))}, ${error}` };
 }
 
-const KINDS = { stack, peak, lines, fitting, ranges, block, timeline, forgetting, map, regions };
+// Layouts that were priced beforehand: explore/combining.py's.
+const front = {
+  compute(spec, state) {
+    const v = valuesOf(spec, state);
+    const key = spec.by.map((name) => v[name]).join(",");
+    const run = spec.runs[key];
+    if (!run) throw new Error(`run: ${key} is not stored`);
+    const points = run.points.map(([name, seconds, bytes]) => ({ name, seconds, bytes, fits: bytes <= run.usable }));
+    const best = points.filter((p) => !points.some((o) => o !== p && o.seconds <= p.seconds && o.bytes <= p.bytes && (o.seconds < p.seconds || o.bytes < p.bytes)));
+    return { ...run, points, best: best.sort((a, b) => a.seconds - b.seconds), first: points.find((p) => p.fits), subject: subjectOf(spec, state) };
+  },
+  said: (r) => r.first ? `the fastest that fits is ${r.first.name}: ${fixed(r.first.seconds, 2)} s a step, ${amount(r.first.bytes, "B")} of ${amount(r.usable, "B")}; ${r.binding}` : `none of ${r.tried} layouts fits ${amount(r.usable, "B")}`,
+  describe: (spec, r) => `${r.subject}: ${front.said(r)}.`,
+  change: (spec, a, b, what) => `${what}: ${front.said(b)}.`,
+  draw(spec, r, paint) {
+    const [top, bottom, right] = [14, 300, paint.width - 20];
+    if (!r.points.length) {
+      paint.text(8, top + 12, "Not one layout fits.", {});
+      return top + 40;
+    }
+    const high = 1.1 * Math.max(r.usable, ...r.points.map((p) => p.bytes));
+    const [low, long] = [Math.min(...r.points.map((p) => p.seconds)) * 0.96, Math.max(...r.points.map((p) => p.seconds)) * 1.04];
+    const ticks = [0, 0.25, 0.5, 0.75, 1].map((k) => k * high);
+    const left = 14 + Math.max(...ticks.map((value) => paint.measure(amount(value, "B"))));
+    const x = (seconds) => left + ((seconds - low) / (long - low)) * (right - left);
+    const y = (bytes) => bottom - (bytes / high) * (bottom - top);
+    for (const value of ticks) {
+      paint.line(left, y(value), right, y(value), { class: "everybyte-grid" });
+      paint.text(left - 6, y(value), amount(value, "B"), { anchor: "end" });
+    }
+    for (const k of paint.narrow ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1]) {
+      const seconds = low + (long - low) * k;
+      paint.text(x(seconds), bottom + 14, `${fixed(seconds, 2)} s`, { anchor: "middle" });
+    }
+    paint.text((left + right) / 2, bottom + 32, "a step, at the data sheet's rates", { anchor: "middle" });
+    paint.line(left, y(r.usable), right, y(r.usable), { class: "everybyte-limit" });
+    paint.near(right, y(r.usable) - 9, `usable: ${amount(r.usable, "B")}`, { end: true });
+    paint.curve(r.best.map((p) => `${x(p.seconds)},${y(p.bytes)}`).join(" "), spec.looks.activations, "");
+    for (const p of r.points) {
+      const look = spec.looks[p.fits ? "activations" : "loss"];
+      paint.element(p.fits ? "circle" : "rect", p.fits
+        ? { cx: x(p.seconds), cy: y(p.bytes), r: 5, fill: look.color, class: "everybyte-mark" }
+        : { x: x(p.seconds) - 4, y: y(p.bytes) - 4, width: 8, height: 8, fill: look.color, class: "everybyte-mark" });
+    }
+    let row = bottom + 54;
+    const shown = [...r.points.filter((p) => p.fits).slice(0, 5)];
+    shown.forEach((p, i) => {
+      paint.text(left, row, `${i + 1}. ${p.name}: ${fixed(p.seconds, 2)} s, ${amount(p.bytes, "B")}`, { bold: i === 0, room: right - left });
+      row += 18;
+    });
+    return paint.legend(row + 4, [["activations", "fits"], ...(r.points.some((p) => !p.fits) ? [["loss", "does not fit"]] : [])]);
+  },
+};
+
+const KINDS = { stack, peak, lines, fitting, ranges, block, timeline, forgetting, map, regions, front };
 
 function describe(spec, state) {
   const kind = KINDS[spec.kind];
