@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from everybyte import explore
-from everybyte.explore import allocator, courses, segments
+from everybyte.explore import allocator, combining, courses, segments
 
 NAMES = ("precision", "step", "checkpointing", "planning", "batches", "sharding", "adapters")
 
@@ -22,6 +22,9 @@ def main():
     Path(courses.__file__).with_name(courses.FILE).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     made = sys.modules[allocator.__module__]
     rows = [f"{json.dumps(label)}: {json.dumps(made.simulate(run, made.SETTINGS))}" for label, run in made.RUNS.items()]
+    Path(made.__file__).with_name(made.FILE).write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
+    made = sys.modules[combining.__module__]
+    rows = [f"{json.dumps(key)}: {json.dumps(made.priced(*run))}" for key, run in made.every().items()]
     Path(made.__file__).with_name(made.FILE).write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
     rows = [f"{json.dumps(label)}: {moments(configuration)}" for label, configuration in segments.PLAYED.items()]
     Path(segments.__file__).with_name(segments.FILE).write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")

@@ -52,6 +52,10 @@ FIGURES = {
     "ratios": lambda: draw.ratios(RATIOS, ("holds", "off"), "articles"),
     "costs": lambda: draw.costs({"none": (8 * GIB, 1.0), "full": (GIB, 1.33)}, "arithmetic, none is 1", "GPT-2"),
     "costs, unpriced": lambda: draw.costs({"a": (GIB, None), "b": (2 * GIB, None)}, "milliseconds: not recorded"),
+    "fronts": lambda: draw.fronts(
+        [("TP 2", 1.0, 5 * GIB), ("TP 4", 1.5, 3 * GIB), ("slow", 2.0, 9 * GIB)], 6 * GIB, "GPT-2"
+    ),
+    "fronts, one": lambda: draw.fronts([("alone", 1.0, GIB)], 2 * GIB),
     "costs, one": lambda: draw.costs({"none": (0, 40)}, "milliseconds a step"),
     "losses": lambda: draw.losses({f"run {i}": [7.0, None, 6.0 - i] for i in range(9)}, "GPT-2"),
     "learned": lambda: draw.learned(

@@ -33,6 +33,7 @@ EXPLORERS = {
     "adapters": explore.adapters,
     "serving": explore.serving,
     "allocator": explore.allocator,
+    "combining": explore.combining,
     "allocations": explore.allocations,
     "played": explore.played,
     "memory_map": lambda: explore.memory_map(example.left()),

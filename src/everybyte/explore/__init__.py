@@ -6,6 +6,7 @@ from .attention import attention
 from .batches import batches
 from .block import block
 from .checkpointing import checkpointing
+from .combining import combining
 from .controls import Choice, Slider, reset, shared, steps
 from .explorer import Explorer
 from .formats import formats
@@ -33,6 +34,7 @@ __all__ = [
     "batches",
     "block",
     "checkpointing",
+    "combining",
     "formats",
     "loss",
     "memory_map",

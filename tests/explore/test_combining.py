@@ -1,0 +1,29 @@
+"""The explorer of layouts shows what `everybyte.layouts` says today."""
+
+import sys
+
+import pytest
+
+from everybyte import explore
+
+combining = sys.modules["everybyte.explore.combining"]
+
+
+def test_every_run_is_stored():
+    assert combining.stored().keys() == combining.every().keys()
+    names = {name for run in combining.stored().values() for name, *_ in run["points"]}
+    assert any("TP 8" in name for name in names) and any("FSDP alone" in name for name in names)
+
+
+@pytest.mark.parametrize("key", ["0,1,0,0", "1,1,0,0", "2,3,1,1"])
+def test_what_is_stored_is_what_is_said_today(key):
+    found = combining.priced(*combining.every()[key])
+    stored = combining.stored()[key]
+    assert [[name, seconds, size] for name, seconds, size in found.pop("points")] == stored["points"]
+    assert found == {name: value for name, value in stored.items() if name != "points"}
+
+
+def test_where_nothing_fits_it_says_so():
+    explorer = explore.combining()
+    state = explorer.state | {"model": 2, "gpus": 0}
+    assert "none of" in explorer.describe(state) and "fits" in explorer.table(state).rows[0][0]
