@@ -39,6 +39,13 @@ def test_a_mistake_is_named_only_where_it_gives_the_same_in_every_case():
     assert "squares" not in _double().judge(lambda x: 9 if x == 3 else 2).text
 
 
+def test_a_mistake_that_fails_is_named_where_it_fails():
+    half = _double(mistakes={"it divides by x - 3": lambda: lambda x: 2 * x * (x - 3) // (x - 3)})
+    said = half.judge(lambda x: 2 * x // (x != 3)).text
+    assert "of 3: yours raises ZeroDivisionError" in said and "It divides by x - 3" in said
+    assert "It divides" not in half.judge(lambda x: 1 // 0).text
+
+
 class Hostile(Exception):
     def __str__(self):
         raise RuntimeError

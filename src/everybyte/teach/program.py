@@ -94,12 +94,11 @@ class Program(Exercise):
             return False
 
     def _named(self, cases, given):
-        """The mistake that gives the same in every case so far, where it is known."""
+        """The mistake that gives the same in every case so far, or fails where this fails; where it is known."""
         for message, wrong in self.mistakes.items():
             function = wrong()
-            if all(
-                self._agrees(value, self._run(function, case)[0]) for case, value in zip(cases, given, strict=False)
-            ):
+            theirs = [self._run(function, case)[0] for case in cases[: len(given)]]
+            if all(b is _FAILED if a is _FAILED else self._agrees(a, b) for a, b in zip(given, theirs, strict=True)):
                 return f" {message[:1].upper()}{message[1:]}."
         return ""
 

@@ -1,10 +1,14 @@
 """Exercises of chapter 15: where does the square come from, and where does FlashAttention put it?"""
 
+import math
+from random import Random
+
 from ...budget import budget
 from ...catalog import model
 from ...formulas import SYMBOLS, formula
 from ...setup import Setup
 from ..exercise import Exercise
+from ..program import Case, Program
 
 D = SYMBOLS["head_width"].symbol
 
@@ -39,6 +43,54 @@ def _short():
 def _fall(name="gpt2-xl", **setup):
     full, mixed = (budget(model(name), _setup(precision=p, **setup)).peak for p in ("fp32", "bf16-mixed"))
     return full - mixed
+
+
+class Tiles:
+    """Pairs of scores and values, tile by tile, that can be read once."""
+
+    def __init__(self, scores, values, size):
+        self.scores, self.values, self.size, self.read = scores, values, size, False
+
+    def __iter__(self):
+        if self.read:
+            raise ValueError("the tiles were read before: a kernel sees each tile once")
+        self.read = True
+        for start in range(0, len(self.scores), self.size):
+            yield self.scores[start : start + self.size], self.values[start : start + self.size]
+
+
+def _rows():
+    """Rows of scores, small and near 1,000 and -1,000, the largest anywhere, in tiles of several sizes."""
+    draw = Random(15)
+    for i, (center, size) in enumerate(((0, 4), (0, 1), (1000, 8), (-1000, 8), (1000, 3), (0, 64)), 1):
+        scores = [center + draw.uniform(-30, 30) for _ in range(50)]
+        values = [draw.uniform(-1, 1) for _ in scores]
+        largest = max(scores)
+        weights = [math.exp(x - largest) for x in scores]
+        right = math.fsum(w * v for w, v in zip(weights, values, strict=True)) / math.fsum(weights)
+        yield Case(f"row {i}, scores near {center:,}, tiles of {size}", (Tiles(scores, values, size),), right)
+
+
+def _near(given, right):
+    """Within rounding: the sums of 50 doubles in another order are not 1e-9 apart."""
+    return abs(given - right) <= 1e-9
+
+
+def _attend(rescale_sum=True, rescale_out=True, shift=True, divide=True):
+    """What it would be without one of its four steps."""
+
+    def attend(tiles):
+        m, total, out = -math.inf, 0.0, 0.0
+        for scores, values in tiles:
+            new = max(m, *scores) if shift else 0.0
+            weights = [math.exp(x - new) for x in scores]
+            old = math.exp(m - new) if shift else 1.0
+            total = total * (old if rescale_sum else 1) + sum(weights)
+            out = out * (old if rescale_out else 1) + sum(w * v for w, v in zip(weights, values, strict=True))
+            m = new
+        return out / total if divide else out
+
+    return attend
 
 
 EXERCISES = [
@@ -145,6 +197,30 @@ EXERCISES = [
         hints=(
             "How many bytes a score does fp32 keep with dropout, and how many autocast?",
             "Ask `eb.budget(xl, setup).peak` for both; the first less the second.",
+        ),
+    ),
+    Program(
+        id="15.6",
+        title="A function: the online softmax, one row in tiles",
+        difficulty=3,
+        minutes=15,
+        call="attend(tiles)",
+        cases=_rows,
+        agree=_near,
+        answer=_attend,
+        mistakes={
+            "when the reference changes, the sum so far has to be rescaled": lambda: _attend(rescale_sum=False),
+            "when the reference changes, the weighted sum of values has to be rescaled too": lambda: _attend(
+                rescale_out=False
+            ),
+            "it is right for small scores, and e to the 1,000 is too large for a float: subtract a reference": lambda: (
+                _attend(shift=False)
+            ),
+            "that is the weighted sum: divide by the sum of the weights at the end": lambda: _attend(divide=False),
+        },
+        hints=(
+            "Keep three numbers: the largest score so far, the sum of exponentials, and the weighted sum of values.",
+            "With a new largest n in place of m, multiply both sums by exp(m - n) before you add the tile's.",
         ),
     ),
 ]
