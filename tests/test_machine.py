@@ -1,5 +1,6 @@
 """The verdict on a machine: its word follows from what the book needs, and from nothing that varies."""
 
+import json
 import os
 import re
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import tempfile
 from collections import namedtuple
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 
@@ -153,3 +155,26 @@ def test_the_module_loads_nothing_heavy():
     code = "import sys, everybyte.machine; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "everybyte.machine" in loaded and "torch" not in loaded
+
+
+def test_the_books_folder_is_found_from_any_other(tmp_path, monkeypatch):
+    root = Path(machine.__file__).resolve().parents[2]
+    for folder in (root, root / "notebooks", root / "src" / "everybyte", tmp_path):
+        monkeypatch.chdir(folder)
+        assert machine.book() == root
+    monkeypatch.setattr(machine, "__file__", str(tmp_path / "a" / "b" / "machine.py"))  # installed, without a book
+    with pytest.raises(ValueError, match=r"book.folder: no notebooks in .*; allowed: a working folder within"):
+        machine.book()
+
+
+def test_the_first_chapter_reads_its_files_from_any_folder(tmp_path, monkeypatch):
+    """Its cells that read a file, where Jupyter was started elsewhere: what they show is what is stored."""
+    cells = json.loads((machine.book() / "notebooks" / "00_start_here.ipynb").read_text(encoding="utf-8"))["cells"]
+    monkeypatch.chdir(tmp_path)
+    read = ["".join(c["source"]) for c in cells if "book() /" in "".join(c["source"])]
+    assert len(read) == 2
+    assert not [c for c in cells if c["cell_type"] == "code" and "../README" in "".join(c["source"])]
+    names = {"book": machine.book, "re": re, "Markdown": str}
+    for source in read:
+        exec(source, names)
+    assert names["chapters"].count("](notebooks/") > 10

@@ -10,6 +10,7 @@ import warnings
 from dataclasses import dataclass
 from html import escape
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from pathlib import Path
 
 from . import units
 from .tables import Table
@@ -67,6 +68,21 @@ class Verdict:
     def _repr_html_(self):
         style = f"border-left:4px solid {_COLORS[self.word]};padding:.3em .8em;margin:.3em 0"
         return f'<div role="note" style="{style}">{"<br>".join(map(escape, self._lines()))}</div>'
+
+
+def book() -> Path:
+    """The book's folder, of which `notebooks` is a part: the working folder's or one above it, or the one that this package is run from.
+
+    Raises:
+        ValueError: where there is none.
+    """
+    folders = Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[2]
+    for folder in folders:
+        if (folder / "notebooks" / "00_start_here.ipynb").is_file():
+            return folder
+    raise ValueError(
+        f"book.folder: no notebooks in {folders[0]} or above it; allowed: a working folder within the book's"
+    )
 
 
 def verdict() -> Verdict:
