@@ -2,8 +2,11 @@
 
 import io
 import json
+import signal
 import subprocess
 import sys
+import time
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
@@ -309,3 +312,26 @@ def test_a_terminal_without_unicode_shows_it_too(arguments, monkeypatch, capsys)
         assert main(arguments) == 0
     assert terminal.buffer.getvalue().isascii() and len(terminal.buffer.getvalue()) > 100
     assert capsys.readouterr().err == ""
+
+
+ENTERED = "import sys; print(flush=True); from everybyte_command import main; sys.argv[:] = ['everybyte', 'budget', 'gpt2']; sys.exit(main())"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C reaches all of its processes there")
+@pytest.mark.parametrize("after", [0.01, 0.04, 0.08, 0.15])
+def test_ctrl_c_while_the_package_is_imported_is_one_line(after):
+    """From the entry's first line on; before it Python itself starts, 0.02 s in which a Ctrl-C is Python's own to say."""
+    with subprocess.Popen(
+        [sys.executable, "-c", ENTERED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as command:
+        command.stdout.readline()
+        time.sleep(after)
+        command.send_signal(signal.SIGINT)
+        out, err = command.communicate(timeout=60)
+    assert (command.returncode, err) == (130, "everybyte: interrupted\n") or (command.returncode == 0 and "peak" in out)
+
+
+def test_the_command_is_that_entry():
+    said = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert said["project"]["scripts"] == {"everybyte": "everybyte_command:main"}
+    assert said["tool"]["setuptools"]["py-modules"] == ["everybyte_command"]
