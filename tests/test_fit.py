@@ -402,3 +402,28 @@ def test_a_plan_says_what_the_allocator_makes_of_its_best():
     assert units.text(played.reserved) in repr(chosen)
     shared = plan(GPT2, eb.Setup(batch=1, sequence=64, sharding="zero3", gpus=8), "h200")
     assert shared.best is shared.asked and shared.reserved() is None  # no formula says on which stream a tensor is
+
+
+def test_over_a_mesh_it_is_the_heaviest_gpu_that_must_fit():
+    llama = eb.model("llama-3.1-8b")
+    gpu, usable = "rtx-3090", eb.Headroom().usable(eb.gpu("rtx-3090"))
+    piped = eb.Setup(gpus=8, sequence=1024, batch=1, accumulation=8, precision="bf16", mesh=eb.Mesh(pipeline=8))
+    found = eb.fit(llama, piped, gpu)
+    tops = [
+        max(eb.budget(llama, piped.replace(batch=found.value + more), 512, rank).peak for rank in range(8))
+        for more in (0, 1)
+    ]
+    assert tops[0] == found.peak <= usable < tops[1]
+
+
+def test_what_a_mesh_divides_stays_divided():
+    llama = eb.model("llama-3.1-8b")
+    setup = eb.Setup(
+        gpus=8, sequence=1024, batch=1, precision="bf16-mixed", sharding="zero3", mesh=eb.Mesh(tensor=4), checkpointing="full"
+    )  # fmt: skip
+    longest = eb.fit(llama, setup, "rtx-4090", "sequence")
+    assert longest.value % 4 == 0 and longest.next.setup.sequence == longest.value + 4
+    fewest = eb.fit(llama, setup, "rtx-4090", "gpus")
+    assert fewest.value % 4 == 0 and fewest.next.setup.gpus == fewest.value - 4
+    assert f"{fewest.value - 4} GPUs are" in repr(fewest)
+    assert "nearest GPU" in repr(eb.fit(llama, setup.replace(sequence=131072), "rtx-3060"))

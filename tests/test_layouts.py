@@ -5,6 +5,7 @@ import json
 import pytest
 
 import everybyte as eb
+from everybyte.budget import heaviest
 from everybyte.layouts import TERMS, at_least, candidates, priced, tokens_of
 from everybyte.plan import work
 
@@ -21,9 +22,7 @@ def test_what_is_found_fits_and_the_fastest_comes_first(found):
     assert len(found.found) == 4 and found.best is found.found[0]
     assert [one.seconds for one in found.found] == sorted(one.seconds for one in found.found)
     for one in found.found:
-        assert one.fits and one.peak == max(
-            eb.budget(LLAMA, one.setup, rounding=512, rank=rank).peak for rank in one.peaks
-        )
+        assert one.fits and one.peak == heaviest(LLAMA, one.setup, 512).peak
         assert tokens_of(one.setup) == tokens_of(SETUP)
     assert all(one.peak > found.usable for one in found.small)
 
@@ -78,6 +77,14 @@ def test_every_candidate_divides_the_model_the_sequence_and_the_step():
         assert tokens_of(setup) == tokens_of(many) and setup.accumulation >= mesh.pipeline
 
 
+@pytest.mark.parametrize("mesh", [eb.Mesh(pipeline=4), eb.Mesh(context=2), eb.Mesh(tensor=2)])
+def test_the_heaviest_gpu_is_the_one_with_the_highest_peak_of_all(mesh):
+    small = LLAMA.replace(layers=5, width=64, heads=4, kv_heads=2, head_width=16, ffn_width=96, vocabulary=640)
+    setup = eb.Setup(gpus=mesh.size, sequence=256, batch=1, accumulation=4, precision="bf16", mesh=mesh)
+    peaks = [eb.dry_run(small, setup, rank=rank).peak for rank in range(mesh.size)]
+    assert heaviest(small, setup).peak == max(peaks)
+
+
 def test_the_front_has_less_memory_for_more_time(found):
     front = found.front()
     assert len(front) > 1 and front[0].seconds == min(one.seconds for one in found.found + found.small)
@@ -103,12 +110,18 @@ def _rates(name):
 def test_configurations_of_others_say_the_same(found):
     best = found.best
     said = best.torchtitan()
-    assert f"seq_len = {best.setup.sequence}\n" in said and "tensor_parallel_degree = 1\n" in said
+    assert (
+        f"seq_len = {best.setup.sequence}\n" in said and f"tensor_parallel_degree = {best.setup.mesh.tensor}\n" in said
+    )
     assert f"local_batch_size = {best.setup.batch}\n" in said
     assert f"global_batch_size = {SETUP.batch * SETUP.accumulation * 8}\n" in said
     config = best.deepspeed()
     assert config["zero_optimization"]["stage"] == 3 and config["bf16"]["enabled"] is True
-    assert config["train_micro_batch_size_per_gpu"] * config["gradient_accumulation_steps"] == 4
+    each = config["train_micro_batch_size_per_gpu"] * config["gradient_accumulation_steps"]
+    assert (
+        each * best.setup.data == 32
+        and config.get("tensor_parallel", {"autotp_size": 1})["autotp_size"] == best.setup.mesh.tensor
+    )
 
 
 @pytest.mark.parametrize(

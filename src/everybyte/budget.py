@@ -16,7 +16,7 @@ from .theory.asking import requests as asked_for
 from .theory.pipelines import part_of
 from .witness import Witness
 
-__all__ = ["PEAKS", "Budget", "budget", "course_of", "not_derived", "peaks"]
+__all__ = ["PEAKS", "Budget", "budget", "course_of", "heaviest", "not_derived", "peaks"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -135,6 +135,22 @@ def budget(model: Model | Objective, setup: Setup, rounding: int = 1, rank: int 
         model, setup, rounding, found.moments, found.parts | {"workspace": 0}, {name: phases[name] for name in PHASES},
         found.peak, found.peak_at, course.host(_model(model, setup, rank), setup), rank,
     )  # fmt: skip
+
+
+def heaviest(model, setup: Setup, rounding: int = 1, witness=budget):
+    """What the GPU needs that needs the most: of each stage of a pipeline and each place of a ring the first is asked for.
+
+    The others have the same, or where FSDP cannot cut a weight evenly less.
+
+    Args:
+        witness: called with model, setup, rounding and rank; the model and the errors are its own.
+    """
+    mesh = setup.mesh
+    every = setup.gpus // mesh.pipeline
+    ranks = [stage * every + place * mesh.tensor for stage in range(mesh.pipeline) for place in range(mesh.context)]
+    if len(ranks) == 1:
+        return witness(model, setup, rounding=rounding)
+    return max((witness(model, setup, rounding=rounding, rank=rank) for rank in ranks), key=lambda one: one.peak)
 
 
 def _model(model: Model | Objective, setup: Setup, rank: int) -> Model | Scorer:

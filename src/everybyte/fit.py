@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from math import lcm
 
 from . import checks, units
 from .allocator import Reserved, Settings, settings
-from .budget import Budget, budget, not_derived
+from .budget import Budget, budget, heaviest, not_derived
 from .catalog import Described, Gpu, Model, gpus
 from .headroom import CONFIGURATION, ROUNDING, Headroom, check_headroom, check_precision, find_gpu, takes
 from .objectives import Objective
@@ -89,7 +90,7 @@ class Fit:
     def _after(self):
         """The next value."""
         sizes = getattr(self.next, "sizes", {})
-        return sizes.get(self.vary, self.value and self.value + 1)
+        return sizes.get(self.vary, self.value and self.value + _step(self.setup, self.vary))
 
     def _bound(self):
         if self.vary == "gpus":
@@ -117,7 +118,14 @@ class Fit:
     def _planned(self):
         priced = OPTIMIZERS[self.setup.optimizer].passes is not None
         known = self.gpu.rated and (self.gpu.network or self.setup.gpus <= self.gpu.node)
-        return isinstance(self.model, Model) and priced and known and not not_derived(self.model, self.setup)
+        divided = not self.setup.mesh.alone  # `layouts` prices meshes
+        return (
+            isinstance(self.model, Model)
+            and priced
+            and known
+            and not divided
+            and not not_derived(self.model, self.setup)
+        )
 
     @cached_property
     def nearest_gpus(self) -> int | None:
@@ -143,7 +151,7 @@ class Fit:
         if self.value is not None:
             step = f"{self.vary} {self._after:,} is"
             if self.vary == "gpus":
-                less = self.value - self.setup.replicas
+                less = self.value - _step(self.setup, self.vary)
                 step = f"{less:,} GPUs are" if less > 1 else "1 GPU is"
             return f"{step} {over} too much, in {at}: {largest}"
         alone = [p for p, size in parts.items() if size > self.usable]
@@ -255,7 +263,6 @@ def fit(
 ) -> Fit:
     """As `own.fit`, of a `Model`, an `Objective` or a `Derivation`."""
     checks.kind("fit", "setup", setup, Setup)
-    setup.check_undivided("fit", "; eb.budget takes each rank")
     check_headroom("fit", headroom)
     if not isinstance(configuration, str):
         checks.kind("fit", "configuration", configuration, Settings)
@@ -275,21 +282,21 @@ def fit(
             if vary in further:
                 counted[value] = model.at(setup.batch, setup.sequence, ROUNDING, **{vary: value})
             else:
-                counted[value] = witness(model, setup.replace(**{vary: value}), rounding=ROUNDING)
+                counted[value] = heaviest(model, setup.replace(**{vary: value}), ROUNDING, witness)
         return counted[value]
 
     def over(value):
-        return count(value).peak - usable
+        return count(value * each).peak - usable
 
+    each = _step(setup, vary)
     low, high = _range(model, setup, vary)
+    low, high = -(-low // each), max(high // each, -(-low // each))
     if vary in further:
         value, after, least = model.largest_size(setup, vary, over)
         shown = least if value is None else value
     elif vary == "gpus":
-        each = setup.replicas  # divides the gpus
-        shown, enough = _fewest(lambda n: over(n * each), low, high // each, usable // 64)
-        shown *= each
-        value, after = (shown, None if shown == each else shown - each) if enough else (None, None)
+        shown, enough = _fewest(over, low, high, usable // 64)
+        value, after = (shown, None if shown == low else shown - 1) if enough else (None, None)
     else:
         value = _most(over, low, high)
         if setup.loss == "chunked":
@@ -298,6 +305,7 @@ def fit(
             ahead = range(high if value is None else value + 1, min(high, (value or low) + _PADDED) + 1)
             value = max((v for v in ahead if over(v) <= 0), default=value)
         shown, after = low if value is None else value, None if value in (None, high) else value + 1
+    shown, value, after = (n and n * each for n in (shown, value, after))
     found, reserved, failed = count(shown), None, None
     if value is not None and headroom.fragmentation is None:
         room = headroom.room(gpu)
@@ -310,7 +318,7 @@ def fit(
 
         if vary != "gpus" and played[value] and played[value].failed:
             value = _largest(ends, low, value)
-            shown, after = (low, None) if value is None else (value, value + 1)
+            shown, after = (low, None) if value is None else (value, value + 1)  # on one GPU, where `each` is 1
             found, failed = count(shown), played.get(after)
         reserved = played[shown]
     following = None if after is None else count(after)
@@ -375,6 +383,16 @@ def _at(derivation, setup, rounding):
 def _dimensions(model):
     """The model that an objective trains; a model itself."""
     return model.model if isinstance(model, Objective) else model
+
+
+def _step(setup, vary):
+    """What the values of `vary` are multiples of: of GPUs those of a mesh and of replicas, of tokens what a mesh divides."""
+    mesh = setup.mesh
+    if vary == "gpus":
+        return setup.replicas * mesh.size
+    if vary == "sequence":
+        return lcm(mesh.tensor if mesh.sequence_parallel else 1, 2 * mesh.context if mesh.context > 1 else 1)
+    return 1
 
 
 def _range(model, setup, vary):

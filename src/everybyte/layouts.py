@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 from itertools import product
 
 from . import checks, units
-from .budget import budget, not_derived
+from .budget import Budget, budget, heaviest, not_derived
 from .catalog import Gpu, Model
 from .catalog.weights import ENDS, weights
 from .headroom import ROUNDING, Headroom, check_headroom, check_precision, check_rates, find_gpu
@@ -61,18 +61,14 @@ class Layout:
         return max((name for name in TERMS if name != "arithmetic"), key=lambda name: self.terms[name])
 
     @cached_property
-    def peaks(self) -> dict[int, int]:
-        """The first rank of each stage -> its peak, bytes in blocks of 512."""
-        every = self.setup.gpus // self.setup.mesh.pipeline
-        return {
-            rank: budget(self.model, self.setup, rounding=ROUNDING, rank=rank).peak
-            for rank in range(0, self.setup.gpus, every)
-        }
+    def heaviest(self) -> Budget:
+        """Of the GPU that needs the most, in blocks of 512 bytes."""
+        return heaviest(self.model, self.setup, ROUNDING)
 
     @property
     def peak(self) -> int:
         """The most that one GPU needs, bytes."""
-        return max(self.peaks.values())
+        return self.heaviest.peak
 
     @property
     def fits(self) -> bool:
