@@ -98,12 +98,13 @@ def serving():
 
 
 def agreement(seeds=5000):
-    """Every step of the grid, and `seeds` random ones of any architecture, saved and shared in any way, and a tenth as many whose
-    sequences are shared: predicted and counted."""
+    """Every step of the grid, and `seeds` random ones of any architecture, saved and shared in any way, and of each a tenth as many
+    whose sequences are shared, and whose matrices are divided: predicted and counted."""
     drawn = (grid.everything(seed)[:2] for seed in range(seeds))
     configurations = [step for step in chain(grid.steps(), drawn) if not_derived(*step) is None]
     configurations = [(*step, grid.BLOCKS, 0) for step in configurations]
-    configurations += [(model, setup, grid.BLOCKS, rank) for model, setup, rank in map(grid.ring, range(seeds // 10))]
+    for draw in (grid.ring, grid.divided):
+        configurations += [(model, setup, grid.BLOCKS, rank) for model, setup, rank in map(draw, range(seeds // 10))]
     with ProcessPoolExecutor() as pool:
         work = pool.map(grid.disagreements, *zip(*configurations, strict=True), chunksize=8)
         found = [

@@ -74,7 +74,9 @@ def test_the_whole_grid_has_every_size_precision_and_optimizer_once_for_each_oth
 
 def test_a_row_too_many_is_found_in_every_part_that_has_it(monkeypatch):
     real = eb.budget
-    monkeypatch.setattr(eb, "budget", lambda m, *rest: real(m.replace(vocabulary=m.vocabulary + 1), *rest))
+    monkeypatch.setattr(
+        eb, "budget", lambda m, *rest, **named: real(m.replace(vocabulary=m.vocabulary + 1), *rest, **named)
+    )
     found = {text.split(",")[0].strip() for text in grid.disagreements(ODD, eb.Setup(batch=1, sequence=8), blocks=[1])}
     after_step = {f"{part} after_step" for part in ("parameters", "gradients", "optimizer")}
     assert found >= {"parameters rest", "optimizer rest", "rest", "after_step"} | after_step

@@ -12,6 +12,7 @@ from . import (  # noqa: F401  each fills the registry
     sharding,
     states,
     step,
+    tensor_parallel,
     workspaces,
     zero,
 )

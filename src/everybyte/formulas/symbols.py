@@ -144,6 +144,14 @@ ends_apart = _switch(
     "ends_apart", "FSDP gathers the token embedding, and the last norm with the head, by themselves",
     lambda s: s.fsdp and s.sharding_units == "block+ends",
 )  # fmt: skip
+t = _of_setup("tensor", "t", "GPUs that divide each matrix", "", lambda s: s.mesh.tensor, True)
+sequence_parallel = _switch(
+    "sequence_parallel", "what stands between divided matrices is divided by tokens",
+    lambda s: s.mesh.tensor > 1 and s.mesh.sequence_parallel,
+)  # fmt: skip
+loss_parallel = _switch(
+    "loss_parallel", "logits stay divided by the vocabulary", lambda s: s.mesh.tensor > 1 and s.mesh.loss_parallel
+)
 no_sync = _switch("no_sync", "the last batch alone has its gradients sent", lambda s: s.no_sync)
 
 
