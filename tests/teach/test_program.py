@@ -1,5 +1,7 @@
 """A reader's function runs beside the library's: what is right, what is wrong and where, and nothing it does escapes."""
 
+from contextlib import contextmanager
+
 import pytest
 
 from everybyte.teach.exercise import bank, chapters
@@ -95,6 +97,21 @@ def test_arguments_that_a_function_changes_are_copies():
         return x.pop() + x.pop()
 
     assert lists.judge(greedy).right
+
+
+def test_what_watches_a_case_is_there_while_the_function_runs_and_no_longer():
+    on = []
+
+    @contextmanager
+    def watching():
+        on.append(True)
+        yield
+        on.pop()
+
+    seen = []
+    watched = _double(cases=lambda: [Case(f"of {n}", (n,), 2 * n, watching) for n in (2, 3)])
+    assert watched.judge(lambda x: seen.append(len(on)) or 2 * x).right
+    assert seen == [1, 1] and not on
 
 
 def test_a_program_checks_its_fields():

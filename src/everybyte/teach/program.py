@@ -1,6 +1,7 @@
 """Exercises whose answer is a function: the reader's runs beside the library's, on the same small cases."""
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from random import Random
@@ -18,11 +19,12 @@ _FAILED = object()
 
 @dataclass(frozen=True)
 class Case:
-    """One call: a name that the reader is told, the arguments, and what the library says."""
+    """One call: a name that the reader is told, the arguments, what the library says, and what watches it meanwhile."""
 
     name: str
     arguments: tuple
     right: object
+    within: Callable[[], AbstractContextManager] = nullcontext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +84,10 @@ class Program(Exercise):
 
     def _run(self, function, case):
         """What it gives, and what went wrong, a sentence, or ""."""
+        arguments = deepcopy(case.arguments)
         try:
-            return function(*deepcopy(case.arguments)), ""
+            with case.within():
+                return function(*arguments), ""
         except (Exception, SystemExit) as error:
             return _FAILED, f"yours raises {shorten(type(error).__name__, 40)}: {_said(error)}."
 

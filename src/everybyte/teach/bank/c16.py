@@ -5,6 +5,7 @@ from ...catalog import model
 from ...formulas import SYMBOLS, formula
 from ...setup import DTYPE_BYTES, Setup
 from ..exercise import Exercise
+from ..program import Case, Program
 
 B, S, V = (SYMBOLS[name].symbol for name in ("batch", "sequence", "vocabulary"))
 _LLAMA = 128_256
@@ -29,6 +30,72 @@ def _saved(chunks):
     plain = Setup(precision="bf16-mixed")
     chunked = plain.replace(loss="chunked", loss_chunks=chunks)
     return budget(model("gpt2"), plain).peak - budget(model("gpt2"), chunked).peak
+
+
+def _watch(most):
+    """A mode under which no operation may make a tensor of more than so many numbers."""
+    from torch import Tensor
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class AtMost(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            made = function(*args, **(kwargs or {}))
+            for tensor in tree_leaves(made):
+                if isinstance(tensor, Tensor) and tensor.numel() > most:
+                    raise ValueError(f"it makes a tensor of {tuple(tensor.shape)}, more than {most} numbers at once")
+            return made
+
+    return AtMost()
+
+
+def _batches():
+    """Heads and batches of odd sizes; the last chunk is smaller in some."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    make = torch.Generator().manual_seed(16)
+    for tokens, width, words, size in ((24, 4, 31, 6), (25, 4, 31, 6), (60, 8, 97, 8), (7, 3, 50, 1), (40, 5, 64, 39)):
+        x = torch.randn(tokens, width, dtype=torch.float64, generator=make)
+        weight = torch.randn(words, width, dtype=torch.float64, generator=make)
+        targets = torch.randint(words, (tokens,), generator=make)
+        inputs = [t.clone().requires_grad_() for t in (x, weight)]
+        loss = cross_entropy(inputs[0] @ inputs[1].T, targets)
+        right = (loss.item(), *torch.autograd.grad(loss, inputs))
+        most = max(size * words, x.numel(), weight.numel())
+        name = f"{tokens} tokens, {words} words, chunks of {size}"
+        yield Case(name, (x, weight, targets, size), right, lambda most=most: _watch(most))
+
+
+def _close(given, right):
+    """Loss and both gradients, within the rounding of doubles summed in another order."""
+    return abs(float(given[0]) - right[0]) < 1e-9 and all(
+        a.shape == b.shape and float((a - b).abs().max()) < 1e-9 for a, b in zip(given[1:], right[1:], strict=True)
+    )
+
+
+def _chunked(mean=True, minus=True, adds=True, whole=False):
+    """What it would be without the mean, without the one that is taken off, without adding up, or with all rows at once."""
+
+    def chunked(x, weight, targets, size):
+        import torch
+
+        count = len(x) if mean else 1
+        loss, of_x, of_weight = 0.0, torch.zeros_like(x), torch.zeros_like(weight)
+        for start in range(0, len(x), len(x) if whole else size):
+            rows, right = x[start : start + size], targets[start : start + size]
+            if whole:
+                rows, right = x, targets
+            gradient, each = torch.log_softmax(rows @ weight.T, 1), torch.arange(len(rows))
+            loss -= gradient[each, right].sum() / count
+            gradient.exp_()
+            gradient[each, right] -= int(minus)
+            gradient /= count
+            of_x[start : start + len(rows)] = gradient @ weight
+            of_weight = of_weight * adds + gradient.T @ rows
+        return loss, of_x, of_weight
+
+    return chunked
 
 
 EXERCISES = [
@@ -128,6 +195,28 @@ EXERCISES = [
         hints=(
             "`counted(None)` has the answer; first write down what lives while log-softmax runs.",
             "bf16 logits that the name `logits` still holds, their fp32 cast, and log-softmax's result: 2 + 4 + 4 bytes.",
+        ),
+    ),
+    Program(
+        id="16.6",
+        title="A function: cross-entropy in chunks, with its gradients made in forward",
+        difficulty=3,
+        minutes=20,
+        call="chunked(x, weight, targets, size)",
+        cases=_batches,
+        agree=_close,
+        answer=_chunked,
+        mistakes={
+            "the loss is a mean: divide by all tokens, not by none": lambda: _chunked(mean=False),
+            "the gradient of a logit is its probability, minus one where the token was right": lambda: _chunked(
+                minus=False
+            ),
+            "each chunk adds its share to the weight's gradient": lambda: _chunked(adds=False),
+            "these are all logits at once: cut the tokens into chunks": lambda: _chunked(whole=True),
+        },
+        hints=(
+            "For one chunk of rows: logits, log-softmax, the loss's share; then probabilities, less one where the token was right, over all tokens.",
+            "With that gradient g of the chunk's logits: the rows' gradient is g @ weight, and the weight's share is g.T @ rows.",
         ),
     ),
 ]
