@@ -52,7 +52,7 @@ def test_each_run_has_its_row(monkeypatch):
     monkeypatch.setattr(published, "reserved", lambda run: (50 * GIB, 80 * GIB))
     table = published.table()
     assert isinstance(table, Table) and len(table.rows) == len(published.RUNS)
-    assert table.rows[0][2:] == ["50.0", "80.0", "82.4", "-2.9%"]
+    assert table.rows[0][2:] == ["its own", "50.0", "80.0", "82.4", "-2.9%"]
     assert {run.table for run in published.RUNS} <= {1, 2, 3, 4, 5, 6} and published.SOURCE in repr(table)
 
 

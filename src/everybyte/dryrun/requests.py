@@ -7,14 +7,21 @@ from .tracker import Change
 PRODUCTS = {"addmm", "_addmm_activation", "mm", "bmm", "baddbmm", "_grouped_mm", "_scaled_mm"}
 
 
-def requests(trace, workspace: int) -> Requests:
+def requests(trace, workspace: int, whole: bool = True) -> Requests:
     """What PyTorch's allocator is asked for, from the first weight on.
 
     The first step is put together: forward and backward are a steady step's, and then comes the update that made the optimizer's
     states. Sharded over GPUs, a first step was run, and stands at the end of the beginning. cuBLAS's workspaces come with the
     first product of forward's thread and of backward's, after the product's result.
+
+    Args:
+        whole: whether weights that FSDP divides are first made whole on the GPU; else they are made in shares, as of a module on
+            meta.
     """
     beginning, first = _parted(trace)
+    if not whole:
+        gone = {id(c.allocation) for c in beginning if c.what == "death" and c.allocation.part == "parameters"}
+        beginning = [c for c in beginning if id(c.allocation) not in gone]
     names = _Names(trace.changes)
     asked = [_asked(part, names) for part in (beginning, first, trace.changes)]
     for moment, key in (("after_forward", -1), ("after_backward", -2)):

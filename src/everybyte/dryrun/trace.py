@@ -149,6 +149,7 @@ class Trace(Followed):
         memory: int | None = None,
         steps: int = STEPS,
         clear: bool = False,
+        whole: bool = True,
     ) -> Reserved:
         """What PyTorch's allocator makes of it on a GPU: reserved bytes and what they are, from the first weight on.
 
@@ -161,7 +162,9 @@ class Trace(Followed):
         Args:
             gpu: of the catalog, by name too: how large cuBLAS's workspaces are. configuration: as `PYTORCH_ALLOC_CONF`.
             memory: bytes that the process has; by default all that are asked for. steps: how many, the first among them.
-            clear: whether the cache is emptied after each.
+            clear: whether the cache is emptied after each. whole: whether weights that FSDP divides are first made whole on the GPU,
+                and not, as of a module on meta, in shares.
         """
         gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
-        return play(requests(self, gpu.cublas_workspace), configuration, memory, gpu.memory, steps, clear)
+        asked = requests(self, gpu.cublas_workspace, whole)
+        return play(asked, configuration, memory, gpu.memory, steps, clear)
