@@ -6,6 +6,7 @@ from math import ceil, floor
 from ...catalog import model
 from ...formulas import SYMBOLS, formula
 from ..exercise import Exercise
+from ..program import Case, Program, small_llamas
 
 L, H, V, N = (SYMBOLS[name].symbol for name in ("layers", "width", "vocabulary", "learned_positions"))
 
@@ -16,10 +17,6 @@ def _padded(**changes):
 
 def _gpt2():
     return formula("parameters").for_model(model("gpt2"))
-
-
-def _nobias():
-    return formula("parameters").for_model(model("gpt2-nobias"))
 
 
 def _box(m, positions):
@@ -57,6 +54,22 @@ def _checkpoint(states=2, masks=True):
     m = model("gpt2-medium")
     tensors = 12 * m.layers + 4
     return 4 * m.parameters * (1 + states) + 4 * m.layers * m.positions**2 * masks + 4 * tensors * (states > 0)
+
+
+def _llamas():
+    return [Case(m.name, (m,), m.parameters) for m in small_llamas(11, 20)]
+
+
+def _counting(grouped=True, matrices=3, norms=2, tied=True, untied=True, last=1):
+    """What it would be with so many matrices in the MLP and norms in a block, or with one kind of head for all."""
+
+    def parameters_of(m):
+        attention = 2 * m.width * m.head_width * (m.heads + (m.kv_heads if grouped else m.heads))
+        block = attention + matrices * m.width * m.ffn_width + norms * m.width
+        tables = 1 if not untied or (tied and m.tied) else 2
+        return m.layers * block + tables * m.vocabulary * m.width + last * m.width
+
+    return parameters_of
 
 
 EXERCISES = [
@@ -180,23 +193,25 @@ EXERCISES = [
             "Twelve bytes a parameter, and a mask of 1,024 by 1,024 fp32 numbers for each of the 24 layers.",
         ),
     ),
-    Exercise(
+    Program(
         id="11.7",
-        title="GPT-2 without any bias, as an expression in L, H, V and N",
+        title="A function for the parameters of any Llama",
         difficulty=2,
-        minutes=6,
-        accepts="expression",
-        answer=_nobias,
+        minutes=10,
+        call="parameters_of(model)",
+        cases=_llamas,
+        answer=_counting,
         mistakes={
-            "the norms still have their biases": lambda: _nobias() + (2 * L + 1) * H,
-            "the linear layers still have their biases": lambda: _nobias() + 9 * L * H,
-            "the last norm lost its bias, and keeps its weight": lambda: _nobias() - H,
-            "the norms keep their weights": lambda: _nobias() - (2 * L + 1) * H,
-            "this is the count with biases": _gpt2,
+            "keys and values have fewer heads than queries": lambda: _counting(grouped=False),
+            "a gated MLP has three matrices": lambda: _counting(matrices=2),
+            "a tied head adds nothing": lambda: _counting(tied=False),
+            "an untied head is a second table": lambda: _counting(untied=False),
+            "the norm after the last block is missing": lambda: _counting(last=0),
+            "each block has two norms, of one vector each": lambda: _counting(norms=0),
         },
         hints=(
-            "Go back to the derivation: which of its terms have one index only, and which of those are biases?",
-            "Nine vectors of length H leave each block with the linear layers' biases, and two with the norms'.",
+            "The chapter's box for a Llama, with numbers for letters; and the second table only where the head is not tied.",
+            "A block: 2 H D (A + A_kv), 3 H F, and 2 H for its norms. Then the tables, V H each, and H for the last norm.",
         ),
     ),
 ]
