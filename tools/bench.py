@@ -103,7 +103,7 @@ def agreement(seeds=5000):
     drawn = (grid.everything(seed)[:2] for seed in range(seeds))
     configurations = [step for step in chain(grid.steps(), drawn) if not_derived(*step) is None]
     configurations = [(*step, grid.BLOCKS, 0) for step in configurations]
-    for draw in (grid.ring, grid.divided):
+    for draw in (grid.ring, grid.divided, grid.visited):
         configurations += [(model, setup, grid.BLOCKS, rank) for model, setup, rank in map(draw, range(seeds // 10))]
     with ProcessPoolExecutor() as pool:
         work = pool.map(grid.disagreements, *zip(*configurations, strict=True), chunksize=8)

@@ -251,6 +251,27 @@ def ring(seed: int) -> tuple[eb.Model, eb.Setup, int]:
         return model, setup, rank
 
 
+def visited(seed: int) -> tuple[eb.Model, eb.Setup, int]:
+    """Any mixture whose experts are divided among GPUs, balanced or not, any way to save memory, and one of the GPUs: always the same
+    for one seed."""
+    draw = Random(7 * 10**6 + seed).choice
+    while True:  # what does not go together is drawn again
+        model, parts, own = _any_llama(f"visited {seed}", draw), draw([2, 2, 3, 4, 8]), draw([1, 1, 2, 3])
+        if not model.experts:
+            continue
+        model = model.replace(experts=parts * own, experts_per_token=draw(range(1, min(parts * own, 6) + 1)))
+        routing = draw([1.0, 1.0, 1.25, 0.3, parts])
+        try:
+            setup = _any_setup(model, draw).replace(
+                sharding="none", gpus=parts, sharding_units="block", replicas=1, offload="none", no_sync=False, buckets="copies",
+                master_gradients="bf16", mesh=eb.Mesh(expert=parts, routing=routing),
+            )  # fmt: skip
+            setup.check_model(model)
+        except ValueError:
+            continue
+        return model, setup, draw(range(parts))
+
+
 def _any_gpt(name, draw):
     """GPT-2, OPT, and what is between them."""
     heads, width, yes, positions = (

@@ -10,7 +10,7 @@ from .catalog import gpu as find_gpu
 from .objectives import Objective, Scorer
 from .pipelines import SPLIT, alone
 from .setup import Setup
-from .theory import MARKS, PEAKS, letters, place_of, ring, stage, trace
+from .theory import MARKS, PEAKS, divided, letters, place_of, ring, stage, trace
 from .theory.alignment import trace as align
 from .theory.asking import requests as asked_for
 from .theory.pipelines import part_of
@@ -182,6 +182,8 @@ def course_of(model: Model | Objective, setup: Setup, rank: int = 0):
     if setup.mesh.context > 1:
         setup.check_rank("budget", model, rank)
         return ring(model, setup, rank)
+    if setup.mesh.expert > 1:
+        return divided(model, setup)
     if setup.sharer(rank):
         near = "0, which holds" if setup.mesh.tensor == 1 else f"0 to {setup.mesh.tensor - 1}, which hold"
         raise ValueError(
@@ -198,7 +200,7 @@ def not_derived(model: Model, setup: Setup) -> str | None:
         if setup.mesh.schedule in SPLIT:
             return f"Mesh.schedule: {setup.mesh.schedule!r} is not derived; eb.dry_run takes it"
     elif not setup.mesh.derived:
-        return f"Setup.mesh: {setup.mesh} is not derived; allowed: tensor, context or pipeline alone, or none"
+        return f"Setup.mesh: {setup.mesh} is not derived; allowed: tensor, context, expert or pipeline alone, or none"
     if unlike := model.unlike_reference():
         return f"{unlike}; eb.dry_run and eb.derive take it"
     if setup.dropout and model.family == "llama":

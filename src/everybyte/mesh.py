@@ -13,7 +13,7 @@ CHOICES = {"schedule": get_args(Schedule), "rotation": get_args(Rotation)}
 #: Dimensions of the mesh from outer to inner, where data parallelism is between the first and the second.
 DIMENSIONS = ("pipeline", "context", "tensor")
 #: Which of them, together, the witnesses count.
-DERIVED = ({"tensor"}, {"context"})
+DERIVED = ({"tensor"}, {"context"}, {"expert"})
 #: The most of each dimension.
 MOST = 2**20
 
@@ -35,6 +35,8 @@ class Mesh:
         schedule: with `pipeline` only: the order of the micro-batches' forwards and backwards.
         stages: with `pipeline` only: how many each GPU has.
         rotation: with `context` only: how keys and values reach every GPU: all at once, or around the ring.
+        routing: with `expert` only: rows that come to a GPU's experts, over those that it sends: 1 where routers are balanced,
+            a capacity factor, or at most `expert`, where every row of every GPU comes to this one.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -49,6 +51,7 @@ class Mesh:
     schedule: Schedule = "1f1b"
     stages: int = 1
     rotation: Rotation = "all-gather"
+    routing: float = 1.0
 
     def __post_init__(self):
         for name in (*DIMENSIONS, "expert", "stages"):
@@ -57,8 +60,18 @@ class Mesh:
             checks.flag("Mesh", name, getattr(self, name))
         for name, allowed in CHOICES.items():
             checks.one_of("Mesh", name, getattr(self, name), allowed)
+        if (
+            isinstance(self.routing, bool)
+            or not isinstance(self.routing, int | float)
+            or not 0 < self.routing <= self.expert
+        ):
+            raise ValueError(
+                f"Mesh.routing: {self.routing!r} is no number above 0 and up to {self.expert}, the GPUs that experts are divided "
+                "among; allowed: 1.0 where routers are balanced"
+            )
+        object.__setattr__(self, "routing", float(self.routing))
         for field in fields(self):
-            dimension, value = _OF.get(field.name), getattr(self, field.name)
+            dimension, value = OF.get(field.name), getattr(self, field.name)
             if dimension and value != field.default and getattr(self, dimension) == 1:
                 raise ValueError(
                     f"Mesh.{field.name}: {value!r} needs {dimension} from 2 on, not 1; allowed: {field.default!r}"
@@ -117,7 +130,7 @@ class Mesh:
 
 
 #: A field -> the dimension without which it says nothing.
-_OF = {
+OF = {
     "sequence_parallel": "tensor", "loss_parallel": "tensor", "schedule": "pipeline", "stages": "pipeline",
-    "rotation": "context",
+    "rotation": "context", "routing": "expert",
 }  # fmt: skip

@@ -355,6 +355,7 @@ class Setup:
         self._check_optimizer()
         self._check_mesh()
         self._check_context()
+        self._check_experts()
         self._check_gpus()
         self._check_adapters()
 
@@ -454,6 +455,22 @@ class Setup:
             if found:
                 value = getattr(self, field)
                 raise ValueError(f"Setup.{field}: {value!r} with mesh {self.mesh} is not derived; {allowed}")
+
+    def _check_experts(self):
+        """Which sharing goes with experts that are divided."""
+        parts = self.mesh.expert
+        if parts == 1:
+            return
+        if parts != self.sharers:
+            raise ValueError(
+                f"Mesh.expert: {parts} of {self.sharers} GPUs, so that several have the same experts, whose gradients they would "
+                f"average, is not derived; allowed: {self.sharers}, or gpus={parts * self.mesh.size}"
+            )
+        for field, usual in (("sharding", "none"), ("buckets", "copies"), ("adapters", None)):
+            if getattr(self, field) != usual:
+                raise ValueError(
+                    f"Setup.{field}: {getattr(self, field)!r} with mesh {self.mesh} is not derived; allowed: {usual!r}"
+                )
 
     def _check_context(self):
         """Which sequences and attentions go around a ring."""
@@ -666,6 +683,17 @@ class Setup:
                 f"Setup.attention: 'flash' takes no heads of width {width} in {compute}, which {model.name} has; "
                 f"allowed: 'eager', or widths that are {allowed}"
             )
+        parts = self.mesh.expert
+        if parts > 1 and (not model.experts or model.experts % parts):
+            below, above = model.experts // parts * parts, -(-model.experts // parts) * parts
+            near = [n for n in range(2, (model.experts or 0) + 1) if model.experts % n == 0]
+            why = (
+                f"{model.name} has {model.experts} experts, {model.experts % parts} too many for {below} and "
+                f"{above - model.experts} too few for {above}"
+                if model.experts
+                else f"{model.name} has no experts"
+            )
+            raise ValueError(f"Mesh.expert: {parts}, and {why}; allowed: {', '.join(map(str, near)) if near else '1'}")
         if self.mesh.context > 1 and compute == "fp32":
             if model.kv_heads != model.heads:
                 raise ValueError(

@@ -120,7 +120,6 @@ def test_in_fp32_a_ring_takes_whole_rows_of_the_kernel_and_no_fewer_key_heads():
 
 
 ASKED = {
-    "fit": lambda setup: eb.fit(GPT, setup, "h200", "sequence"),
     "plan": lambda setup: eb.plan(GPT, setup, "h200"),
     "derive": lambda setup: eb.derive(GPT, setup),
     "formula": lambda setup: formula("activations").at(GPT, setup),

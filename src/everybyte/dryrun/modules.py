@@ -122,6 +122,10 @@ def workload(model, setup: Setup, batch=None) -> Workload:
             from .context import workload as ring
 
             return ring(model, setup)
+        if setup.mesh.expert > 1:
+            from .experts import workload as divided
+
+            return divided(model, setup)
         reference = FAMILIES[model.family]
         tokens = random_batch(model.vocabulary, setup, "meta")
         return Workload(

@@ -57,6 +57,10 @@ def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
             from .context import as_on_cuda
 
             stack.enter_context(as_on_cuda())
+        if setup.mesh.expert > 1:
+            from .collectives import in_flight
+
+            stack.enter_context(in_flight())
         yield
 
 

@@ -5,6 +5,7 @@ from . import (  # noqa: F401  each fills the registry
     checkpointing,
     compute,
     context,
+    expert_parallel,
     formats,
     inference,
     optimizers,

@@ -11,6 +11,7 @@ import sympy
 
 from .. import checks
 from ..catalog import Model
+from ..mesh import OF
 from ..setup import Setup
 from .printing import compile_python, javascript, magnitude
 from .symbols import BY_SYMBOL, SYMBOLS
@@ -188,7 +189,8 @@ class Formula:
                 f"formula {self.name}: Setup.adapters: {setup.adapters}; allowed: None, as formulas speak of models that train "
                 "whole; eb.budget answers"
             )
-        if setup is not None and ruled and (unknown := [name for name in setup.mesh.divided if name not in ruled]):
+        spoken = ruled | {OF.get(name) for name in ruled}
+        if setup is not None and ruled and (unknown := [name for name in setup.mesh.divided if name not in spoken]):
             raise ValueError(
                 f"formula {self.name}: Setup.mesh: {setup.mesh}; allowed: none, or one without {' and '.join(unknown)}, of which the "
                 "formula does not speak; eb.budget answers"

@@ -130,6 +130,15 @@ r = _of_setup(
 )
 G = _of_setup("shards", "G", "GPUs that divide a model among them", "", lambda s: s.shards, True)
 C = _of_setup("context", "C", "GPUs that share every sequence", "", lambda s: s.mesh.context, True)
+E_p = _of_setup("expert", "E_p", "GPUs that divide the experts", "", lambda s: s.mesh.expert, True)
+rho = _of_setup(
+    "routing",
+    r"\rho",
+    "rows that come to a GPU's experts, over those that it sends",
+    "",
+    lambda s: s.mesh.routing,
+    None,
+)
 gathers = _switch(
     "gathers",
     "keys and values of all GPUs come at once, and not around the ring",

@@ -7,7 +7,7 @@ no longer refers to it, as in PyTorch, which counts references too (`tape`). The
 how they were made (`letters`), once for each structure; `course` reads budgets, maps and formulas off what it saw.
 """
 
-from .course import MARKS, PARTS, PEAKS, SHARED_PARTS, Course, letters, place_of, ring, stage, trace
+from .course import MARKS, PARTS, PEAKS, SHARED_PARTS, Course, divided, letters, place_of, ring, stage, trace
 from .schedule import Repeat
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "SHARED_PARTS",
     "Course",
     "Repeat",
+    "divided",
     "letters",
     "place_of",
     "ring",

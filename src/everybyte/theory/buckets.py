@@ -10,13 +10,15 @@ FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
 
 
 @lru_cache(256)
-def buckets(model, width: int) -> list[int]:
+def buckets(model, width: int, alone: tuple[str, ...] = ()) -> list[int]:
     """Bytes of each of DDP's buckets: gradients in the order in which backward makes them, `width` bytes a number.
+
+    `alone`: what the names of those end with that DDP leaves alone.
 
     Source: PyTorch, torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size.
     """
     found, size = [], 0
-    for numbers in _in_order(model):
+    for numbers in _in_order(model, alone):
         size += numbers * width
         if size >= (BUCKET if found else FIRST_BUCKET):
             found.append(size)
@@ -24,12 +26,12 @@ def buckets(model, width: int) -> list[int]:
     return found + [size] * (size > 0)
 
 
-def _in_order(model):
+def _in_order(model, alone):
     """Numbers of each parameter as its gradient comes: of the blocks, which are alike, two are run."""
     layers = min(model.layers, 2)
     step = Step(model, Setup(batch=2, sequence=2), (layers,), (), 1, 1)
     step.run()
-    names = [(p.name, int(p.numbers)) for p in step.tape.arrived]
+    names = [(p.name, int(p.numbers)) for p in step.tape.arrived if not p.name.endswith(alone)]
     block = [numbers for name, numbers in names if name.startswith(f"blocks.{layers - 1}.")]
     first = next(i for i, (name, _) in enumerate(names) if name.startswith("blocks."))
     after = [numbers for name, numbers in names[first:] if not name.startswith("blocks.")]

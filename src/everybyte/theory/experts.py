@@ -13,35 +13,35 @@ from .tensors import new, several, transposed, view
 def mixture(network, path, x):
     """Tokens to experts and back."""
     tokens = op.reshape(x, (x.shape[0] * x.shape[1], x.shape[2]), "experts' tokens")
-    _logits, weights, chosen = _route(network, path, tokens)
-    return op.reshape(_visit(network, path, tokens, weights, chosen), x.shape, "experts")
+    _logits, weights, chosen = route(network, path, tokens)
+    return op.reshape(visit(network, path, tokens, weights, chosen), x.shape, "experts")
 
 
-def _route(network, path, tokens):
+def route(network, path, tokens):
     logits = network.linear(f"{path}.router", tokens, "router")
     scores = op.softmax(op.cast(logits, FP32, "router's logits in fp32"), "router's softmax")
     weights, chosen = _largest(scores, network.model.experts_per_token)
-    weights = _normalized(weights, _sum(weights, -1, "sum of a token's weights"))
+    weights = _normalized(weights, summed(weights, -1, "sum of a token's weights"))
     return logits, weights, chosen
 
 
-def _visit(network, path, tokens, weights, chosen):
+def visit(network, path, tokens, weights, chosen):
     tape, model = network.tape, network.model
     rows_of = (product(weights.shape),)
     weights, chosen = op.reshape(weights, rows_of, "visits' weights"), op.reshape(chosen, rows_of, "visits")
     expert, order = several(tape, "visits sorted", (rows_of, INT64), (rows_of, INT64))
-    rows = _indexed(tokens, new(tape, "visits' tokens", rows_of, INT64), "visits' rows")
-    weights = _indexed(weights, order, "visits' weights sorted")
+    rows = indexed(tokens, new(tape, "visits' tokens", rows_of, INT64), "visits' rows")
+    weights = indexed(weights, order, "visits' weights sorted")
     counted = new(tape, "visits in int32", rows_of, INT32)  # noqa: F841
     visitors = new(tape, "visitors", (model.experts,), INT32)  # noqa: F841
     ends = new(tape, "experts' ends", (model.experts,), INT32)
 
-    gate_up = _grouped(rows, network.parameters[f"{path}.gate_up"], ends, "experts' gate and up")
+    gate_up = grouped(rows, network.parameters[f"{path}.gate_up"], ends, "experts' gate and up")
     gate, up = op.split(gate_up, (model.expert_width, model.expert_width), -1, "experts' gate and up gradient")
     inner = op.multiply(op.activation(gate, model.activation), up, "experts' product")
     outer = op.multiply(
-        _grouped(inner, network.parameters[f"{path}.down"], ends, "experts' down"),
-        _unsqueezed(weights),
+        grouped(inner, network.parameters[f"{path}.down"], ends, "experts' down"),
+        unsqueezed(weights),
         "visits weighted",
     )
 
@@ -49,11 +49,11 @@ def _visit(network, path, tokens, weights, chosen):
     counting = new(tape, "visits counted", rows_of, INT64)
     del counting
     outer = op.reshape(
-        _indexed(outer, back, "visits back in order"),
+        indexed(outer, back, "visits back in order"),
         (tokens.shape[0], model.experts_per_token, tokens.shape[1]),
         "visits",
     )
-    return op.cast(_sum(outer, 1, "visits added"), tokens.type, "experts cast")
+    return op.cast(summed(outer, 1, "visits added"), tokens.type, "experts cast")
 
 
 def _largest(scores, count):
@@ -69,7 +69,7 @@ def _largest(scores, count):
     return values, indices
 
 
-def _sum(x, axis, title):
+def summed(x, axis, title):
     """A sum over one dimension, kept with size 1 where it is the last; its gradient is repeated by a view."""
     axis %= len(x.shape)
     before, last = x.shape, axis == len(x.shape) - 1
@@ -113,7 +113,7 @@ def _normalized(weights, total):
     return out
 
 
-def _indexed(x, index, title):
+def indexed(x, index, title):
     """Rows of a tensor by their numbers; backward adds gradients to zeros, in place."""
     before = x.shape
     saved = save(x.tape, [x], index)
@@ -127,7 +127,7 @@ def _indexed(x, index, title):
     return out
 
 
-def _unsqueezed(x):
+def unsqueezed(x):
     out = view(x, (*x.shape, 1), (*x.strides, 1))
     record(
         out, "visits' weights", lambda node, grads: [view(grads[0], grads[0].shape[:-1], grads[0].strides[:-1])], [x]
@@ -135,7 +135,7 @@ def _unsqueezed(x):
     return out
 
 
-def _grouped(rows, weight, ends, title):
+def grouped(rows, weight, ends, title):
     """Each group of rows times its own matrix, in the weights' type whatever autocast says. Source: `at::_grouped_mm`."""
     rows = op.cast(rows, weight.type, f"{title} input cast")
     tape, (count, inputs), (experts, outputs, _) = rows.tape, rows.shape, weight.shape

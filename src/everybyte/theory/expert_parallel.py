@@ -1,0 +1,114 @@
+"""Experts divided among GPUs: `experts`, with rows that travel to the GPU of the expert that they visit, and back.
+
+Source: `reference/mesh/experts.py`, line by line. How many rows come, the mesh says. What is sent lives until what comes is
+waited for: NCCL's process group keeps it.
+"""
+
+import math
+from dataclasses import replace
+
+from . import operations as op
+from .architectures import Network
+from .autograd import record
+from .experts import grouped, indexed, route, summed, unsqueezed
+from .letters import Letter, over, product
+from .tape import INT32, INT64
+from .tensors import new, several
+from .training import Step
+
+#: The weights that are divided.
+OWN = ("mlp.gate_up", "mlp.down")
+
+
+def received(model, setup) -> int:
+    """Rows that come to one GPU's experts."""
+    return math.ceil(setup.mesh.routing * setup.batch * setup.sequence * model.experts_per_token)
+
+
+class ExpertNetwork(Network):
+    """A network of which one GPU has some experts. `parts`, `rows`: among how many they are divided, how many rows come."""
+
+    parts: Letter
+    rows: Letter
+
+    def _add(self, name, shape, *rest):
+        super()._add(name, (over(shape[0], self.parts), *shape[1:]) if name.endswith(OWN) else shape, *rest)
+
+    def _mlp(self, path, x):
+        return self.call(path, lambda x: self._mixture(path, x), x)
+
+    def _mixture(self, path, x):
+        tokens = op.reshape(x, (x.shape[0] * x.shape[1], x.shape[2]), "experts' tokens")
+        _logits, weights, chosen = route(self, path, tokens)
+        return op.reshape(self._visit(path, tokens, weights, chosen), x.shape, "experts")
+
+    def _visit(self, path, tokens, weights, chosen):
+        tape, model = self.tape, self.model
+        visits, own = (product(weights.shape),), over(model.experts, self.parts)
+        weights, chosen = op.reshape(weights, visits, "visits' weights"), op.reshape(chosen, visits, "visits")
+        expert, order = several(tape, "visits sorted", (visits, INT64), (visits, INT64))
+        rows = indexed(tokens, new(tape, "visits' tokens", visits, INT64), "visits' rows")
+        weights = indexed(weights, order, "visits' weights sorted")
+        counted = new(tape, "visits in int32", visits, INT32)  # noqa: F841
+        visitors = new(tape, "visitors", (model.experts,), INT32)  # noqa: F841
+        coming = new(tape, "visitors from all", (model.experts,), INT32)  # noqa: F841
+
+        sent, expert = expert, new(tape, "visits from all", (self.rows,), INT64)
+        given, rows = rows, _exchanged(rows, self.rows, "rows from all")
+        del sent
+        _, by_expert = several(tape, "visits from all sorted", ((self.rows,), INT64), ((self.rows,), INT64))
+        total = new(tape, "visitors added", (own,), INT64)
+        ends = new(tape, "experts' ends", (own,), INT32)
+        del total, given
+        gate_up = grouped(
+            indexed(rows, by_expert, "rows by expert"), self.parameters[f"{path}.gate_up"], ends, "experts' gate and up"
+        )
+        gate, up = op.split(gate_up, (model.expert_width, model.expert_width), -1, "experts' gate and up gradient")
+        outer = grouped(
+            op.multiply(op.activation(gate, model.activation), up, "experts' product"),
+            self.parameters[f"{path}.down"],
+            ends,
+            "experts' down",
+        )
+        outer = indexed(outer, _inverse(tape, (self.rows,)), "rows as they came")
+        given, outer = outer, _exchanged(outer, visits[0], "rows back")
+        del given
+
+        outer = op.multiply(outer, unsqueezed(weights), "visits weighted")
+        outer = op.reshape(
+            indexed(outer, _inverse(tape, visits), "visits back in order"),
+            (tokens.shape[0], model.experts_per_token, tokens.shape[1]),
+            "visits",
+        )
+        return op.cast(summed(outer, 1, "visits added"), tokens.type, "experts cast")
+
+
+def _exchanged(x, rows, title):
+    """Source: `all_to_all_single_autograd`."""
+    before = x.shape
+    out = new(x.tape, title, (rows, *before[1:]), x.type)
+    record(out, title, lambda node, grads: [new(grads[0].tape, f"{title} backward", before, grads[0].type)], [x])
+    return out
+
+
+def _inverse(tape, shape):
+    back = new(tape, "places", shape, INT64)
+    counting = new(tape, "counted", shape, INT64)
+    del counting
+    return back
+
+
+class ExpertStep(Step):
+    """The step of one GPU of those that divide experts."""
+
+    def __init__(self, model, setup, *others):
+        self.parts, self.rows = Letter(setup.mesh.expert, "E_p"), Letter(received(model, setup), "X")
+        super().__init__(model, setup, *others)
+
+    def made(self, segments, chunks, beside):
+        kind = type("Divided", (ExpertNetwork,), {"parts": self.parts, "rows": self.rows})
+        return kind(self.tape, self.model, self.setup, segments, chunks, self.weight, beside, self.split)
+
+    def _counted(self, weights):
+        mine = (replace(w, shape=(over(w.shape[0], self.parts), *w.shape[1:])) if w.name in OWN else w for w in weights)
+        return super()._counted(mine)

@@ -1,0 +1,87 @@
+"""One of some processes that divide experts: `python visitors.py FOLDER RANK GPUS`. Its losses go to FOLDER/RANK.json."""
+
+import json
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import everybyte as eb
+from everybyte.reference import Llama
+from everybyte.reference.mesh.experts import ExpertLlama, ExpertTrainer
+from everybyte.reference.step import Trainer
+
+STEPS = 4
+MODEL = eb.Model(
+    name="small mixture", layers=2, width=16, heads=2, kv_heads=1, head_width=8, vocabulary=101, learned_positions=0, ffn_width=24,
+    gated=True, fused=False, qkv_bias=False, out_bias=False, ffn_bias=False, norm="rmsnorm", tied=False, experts=8,
+    experts_per_token=2, expert_width=24,
+)  # fmt: skip
+#: The batch is a GPU's own.
+SETUP = eb.Setup(batch=2, sequence=16, optimizer="momentum")
+
+
+def setups(gpus):
+    """Name -> setup."""
+    mesh = {"gpus": gpus, "mesh": eb.Mesh(expert=gpus)}
+    return {
+        "plain": SETUP.replace(**mesh),
+        "twice, checkpointed": SETUP.replace(**mesh, accumulation=2, checkpointing="full"),
+    }
+
+
+def train(setup, module, kind, share, drawn):
+    """The losses of some steps. `drawn`: sequences in each micro-batch of all GPUs."""
+    trainer = kind(module, setup)
+    trainer.optimizer.param_groups[0]["lr"] = 0.1
+    losses = []
+    for step in range(STEPS):
+        generator = torch.Generator().manual_seed(step)
+        shape = setup.accumulation, drawn, setup.sequence + 1
+        given = iter(torch.randint(MODEL.vocabulary, shape, generator=generator))
+        losses.append(trainer.step(lambda given=given: share(next(given))).item())
+    return losses
+
+
+def whole(setup):
+    """The model that one process trains."""
+    torch.manual_seed(0)
+    return Llama(MODEL, setup.replace(gpus=1, mesh=eb.Mesh()))
+
+
+def divided(setup, rank):
+    """The same, with the experts of one GPU."""
+    module, state = ExpertLlama(MODEL, setup), whole(setup).state_dict()
+    for name, weight in state.items():
+        if name.endswith(("mlp.gate_up", "mlp.down")):
+            state[name] = weight.chunk(setup.gpus)[rank]
+    module.load_state_dict(state)
+    return module
+
+
+def main(folder, rank, gpus):
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(Path(folder) / "store"), gpus)
+    dist.init_process_group("gloo", rank=rank, world_size=gpus, store=store, timeout=timedelta(seconds=300))
+    seen = {}
+    for name, setup in setups(gpus).items():
+
+        def share(tokens):
+            mine = tokens.chunk(gpus)[rank]
+            return mine[:, :-1].clone(), mine[:, 1:].clone()
+
+        seen[name] = train(setup, divided(setup, rank), ExpertTrainer, share, gpus * setup.batch)
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(seen))
+    dist.destroy_process_group()
+
+
+def alone(setup):
+    """The losses of one process on everything."""
+    one = setup.replace(gpus=1, batch=setup.batch * setup.gpus, mesh=eb.Mesh())
+    return train(one, whole(setup), Trainer, lambda tokens: (tokens[:, :-1].clone(), tokens[:, 1:].clone()), one.batch)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,84 @@
+"""Experts on several GPUs, predicted and counted, balanced or not."""
+
+import grid
+import pytest
+
+import everybyte as eb
+from everybyte.formulas import formula
+
+MODEL = eb.Model(
+    name="mixture", layers=3, width=32, heads=4, kv_heads=2, head_width=8, vocabulary=101, learned_positions=0, ffn_width=56,
+    gated=True, fused=False, qkv_bias=False, out_bias=False, ffn_bias=False, norm="rmsnorm", tied=False, experts=8,
+    experts_per_token=2, expert_width=24,
+)  # fmt: skip
+SETUP = eb.Setup(batch=2, sequence=64, precision="bf16")
+
+
+def _on(parts, routing=1.0, **changes):
+    return SETUP.replace(gpus=parts, mesh=eb.Mesh(expert=parts, routing=routing), **changes)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("precision", ["bf16", "bf16-mixed", "fp32"])
+@pytest.mark.parametrize("checkpointing", ["none", "full", "operations"])
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_at_every_operation(parts, checkpointing, precision):
+    for routing in (1.0, 1.25, parts):
+        setup = _on(parts, routing, precision=precision, checkpointing=checkpointing)
+        assert grid.first_difference(MODEL, setup) is None
+        assert not grid.disagreements(MODEL, setup, rank=parts - 1)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("start", range(0, 40, 4))
+def test_any_mixture_to_the_byte(start):
+    for seed in range(start, start + 4):
+        model, setup, rank = grid.visited(seed)
+        assert not grid.disagreements(model, setup, rank=rank), (model, setup, rank)
+
+
+def test_mixtral_itself():
+    setup = eb.Setup(batch=1, sequence=4096, precision="bf16", checkpointing="full", gpus=8, mesh=eb.Mesh(expert=8))
+    assert not grid.disagreements(eb.model("mixtral-8x7b"), setup)
+
+
+@pytest.mark.parametrize("routing", [0.3, 1.0, 1.25, 4.0])
+def test_what_a_mixture_keeps_in_closed_form(routing):
+    setup = _on(4, routing)
+    trace = eb.dry_run(MODEL, setup)
+    end = trace.marks["after_forward"]
+    kept = sum(
+        a.bytes
+        for a in trace.allocations
+        if a.owner == "blocks.1.mlp" and 0 < a.birth <= end and (a.death is None or a.death > end)
+    )
+    assert kept == formula("experts.kept").at(MODEL, setup)
+
+
+def test_weights_and_buffers_in_closed_form():
+    setup = _on(4, 1.25)
+    trace = eb.dry_run(MODEL, setup)
+    weights = sum(
+        a.bytes for a in trace.allocations if a.part == "parameters" and a.owner.endswith(("mlp.gate_up", "mlp.down"))
+    )
+    assert weights == formula("experts.weights").at(MODEL, setup)
+    assert formula("experts.rows").at(MODEL, setup) == 320
+    sent, came = 2 * 64 * 2, 320
+    assert formula("experts.buffers").at(MODEL, setup) == (sent + came) * (32 * 2 + 8)
+    assert formula("experts.sent").at(MODEL, setup) == 3 * (2 * (sent + came) * 64 + 8 * sent) // 4
+
+
+REFUSED = [
+    (lambda: _on(3), MODEL, r"mixture has 8 experts, 2 too many for 6 and 1 too few for 9; allowed: 2, 4, 8"),
+    (lambda: _on(2), MODEL.replace(experts=0, experts_per_token=0, expert_width=0), r"has no experts; allowed: 1"),
+    (lambda: _on(4, sharding="zero3"), MODEL, r"Setup.sharding: 'zero3' with mesh expert=4 is not derived"),
+    (lambda: _on(4).replace(gpus=8), MODEL, r"Mesh.expert: 4 of 8 GPUs, .* allowed: 8, or gpus=4"),
+    (lambda: _on(4, 4.5), MODEL, r"Mesh.routing: 4.5 is no number above 0 and up to 4"),
+    (lambda: SETUP.replace(mesh=eb.Mesh(routing=0.5)), MODEL, r"Mesh.routing: 0.5 needs expert from 2 on"),
+]
+
+
+@pytest.mark.parametrize(("make", "model", "said"), REFUSED)
+def test_what_is_not_divided_is_refused_by_name(make, model, said):
+    with pytest.raises(ValueError, match=said):
+        eb.budget(model, make())
