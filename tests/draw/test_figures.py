@@ -50,6 +50,7 @@ FIGURES = {
         *MAP[:2], [[1] * 3] * 2, MAP[3], "batch", "sequence", limits={"none": (MAP[2], 9)}
     ),
     "ratios": lambda: draw.ratios(RATIOS, ("holds", "off"), "articles"),
+    "splits": lambda: draw.splits(3),
     "costs": lambda: draw.costs({"none": (8 * GIB, 1.0), "full": (GIB, 1.33)}, "arithmetic, none is 1", "GPT-2"),
     "costs, unpriced": lambda: draw.costs({"a": (GIB, None), "b": (2 * GIB, None)}, "milliseconds: not recorded"),
     "fronts": lambda: draw.fronts(

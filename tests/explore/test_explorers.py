@@ -28,6 +28,7 @@ EXPLORERS = {
     "checkpointing": explore.checkpointing,
     "offloading": explore.offloading,
     "zero": explore.zero,
+    "tensor": explore.tensor,
     "sharding": explore.sharding,
     "optimizers": explore.optimizers,
     "adapters": explore.adapters,

@@ -57,6 +57,8 @@ USABLE = eb.Headroom().usable(GPU)
 ROUNDED = eb.budget(M, SETUP, rounding=512).peak
 LARGE = 70_553_706_496
 RING = 7 * (P // 8)
+#: Eight collectives a layer, seven eighths of 8,192 tokens of 8,192 numbers each.
+STREAM = 80 * 8 * 7 * 8192 * 8192 * 2 // 8
 
 
 @cache
@@ -129,6 +131,10 @@ def facts():
         "prefill_token": 2 * (3 * 18_944 + 4 * 3584) + 8 + 2 * 2 * 128 + 8, "prefill_cache": 57_344,
         "large_weights": 2 * LARGE, "large_fp32": 4 * LARGE, "large_loading": 6 * LARGE, "large_copies": 16 * LARGE,
         "large_share": LARGE // 4,
+        "tensor_gpus": 8, "tensor_gpu": eb.gpu("h100-80gb").title, "tensor_tokens": 8192, "kept_whole": 34.0, "kept_tensor": 10 + 24 / 8,
+        "kept_sequence": 34 / 8 + 4 * 7 / 8, "kept_megatron": 34 / 8, "tensor_sent": STREAM, "nvlink": 450 * 10**9,
+        "network": 50 * 10**9, "tensor_near": STREAM / 450e9, "tensor_far": STREAM / 50e9,
+        "tensor_products": 6 * LARGE * 8192 / 8 / eb.gpu("h100-80gb").bf16_flops,
         "training_times": peak() / (2 * P + T * CACHE), "flops": STEP_FLOPS, "six_share": 6 * P * T / STEP_FLOPS,
         "seconds": STEP_FLOPS / GPU.bf16_flops,
     }  # fmt: skip

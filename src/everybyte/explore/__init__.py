@@ -23,6 +23,7 @@ from .serving import serving
 from .sharding import sharding
 from .states import states
 from .step import step
+from .tensor import tensor
 from .uploading import upload
 from .zero import zero
 
@@ -59,5 +60,6 @@ __all__ = [
     "step",
     "steps",
     "upload",
+    "tensor",
     "zero",
 ]

@@ -42,6 +42,8 @@ def _sixteen_bits(model, setup):
         return f"Setup.precision: {setup.precision!r}; allowed: bf16, bf16-master; eb.budget answers"
     if setup is not None and (setup.attention != "flash" or setup.checkpointing != "none"):
         return f"Setup: attention {setup.attention!r}, checkpointing {setup.checkpointing!r}; allowed: 'flash', 'none'"
+    if model is not None and model.activation == "relu":
+        return f"Model.activation: 'relu' of {model.name}, which saves its result alone; eb.budget answers"
     if model is not None and model.head_width % 8:
         return f"Model.head_width: {model.head_width}; allowed: a multiple of eight, which flash attention does not pad"
     return None
@@ -54,9 +56,15 @@ BETWEEN = 2 * H
 #: What the divided matrices are given, which each needs of every token.
 GIVEN = 2 * H
 
+#: The bytes of each kind that a block keeps, in 16 bits; norms' and attention's statistics, and dropout's masks, apart.
+KEPT = {
+    "within": w * B * S * WITHIN / t,
+    "between": B * S * (w * BETWEEN + 2 * dropped * H) * TOKENS,
+    "given": w * B * S * GIVEN,
+    "statistics": B * S * (16 * TOKENS + 4 * A / t) + 24,
+}
 BLOCK = register(
-    "tensor.block", "what one block of a GPT keeps for backward on one GPU",
-    B * S * (w * (WITHIN / t + BETWEEN * TOKENS + GIVEN) + 2 * dropped * H * TOKENS + 16 * TOKENS + 4 * A / t) + 24, "B",
+    "tensor.block", "what one block of a GPT keeps for backward on one GPU", Add(*KEPT.values()), "B",
     source=_DTENSOR, chapter=_CHAPTER,
     assumptions=(
         "16 bits, flash attention, an activation that saves its input",

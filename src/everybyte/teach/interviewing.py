@@ -35,6 +35,8 @@ from ..theory.inference import course, letters
 PARTS = {1: "What fills the GPU", 2: "Saving it on one GPU", 3: "Many GPUs", 4: "Practice"}
 #: Where nothing else is chosen: the GPUs of part 3, adapters' rank, the step of the late out-of-memory, a dropout.
 GPUS, RANK, LATE_STEP, DROPOUT = 8, 16, 5_000, 0.1
+#: Tokens of a long sequence.
+LONG = 8192
 #: Tokens in a page of a paged cache, as vLLM has it.
 PAGE = 16
 #: One minus Adam's beta_2, PyTorch's default: the share of a new squared gradient in the average.
@@ -269,6 +271,20 @@ def _flops(case, *names, **changes):
     return sum(case.at(f"flops.{name}", **changes) for name in names)
 
 
+def _kept(parts, by_tokens):
+    """Bytes that a GPT's block keeps on each of so many GPUs for each number of the stream, in 16 bits, statistics left out."""
+    one = {"batch": 1, "sequence": 1, "width": 1, "ffn_width": 4, "heads": 0, "weight_bytes": 2, "dropout": 1}
+    found = formula("tensor.block")(**one, tensor=parts, sequence_parallel=int(by_tokens))
+    return found - 24 - 16 / (parts if by_tokens else 1)
+
+
+def _sends(parts=GPUS):
+    """Bytes that one GPU sends in a step of one long sequence whose matrices are divided."""
+    m = model("llama-3.1-70b")
+    one = {"batch": 1, "sequence": LONG, "weight_bytes": 2, "tensor": parts}
+    return m.layers * int(formula("tensor.sent")(width=m.width, **one))
+
+
 _EAGER, _FLASH = {"attention": "eager"}, {"attention": "flash"}
 _SHOWN: dict[str, Callable[[Any], str]] = {
     "text": str,
@@ -472,6 +488,22 @@ NUMBERS = {
     "training_times": (
         "number",
         lambda c: c.peak() / (c.at("weights", precision="bf16") + c.one.batch * c.one.sequence * c.cache()),
+    ),
+    "tensor_gpus": ("count", lambda c: GPUS),
+    "tensor_gpu": ("text", lambda c: find_gpu("h100-80gb").title),
+    "tensor_tokens": ("count", lambda c: LONG),
+    "kept_whole": ("number", lambda c: _kept(1, False)),
+    "kept_tensor": ("number", lambda c: _kept(GPUS, False)),
+    "kept_sequence": ("number", lambda c: _kept(GPUS, True)),
+    "kept_megatron": ("number", lambda c: _kept(1, False) / GPUS),
+    "tensor_sent": ("bytes", lambda c: _sends()),
+    "nvlink": ("vendor", lambda c: find_gpu("h100-80gb").peer_link),
+    "network": ("vendor", lambda c: find_gpu("h100-80gb").network),
+    "tensor_near": ("milliseconds", lambda c: _sends() / find_gpu("h100-80gb").peer_link),
+    "tensor_far": ("milliseconds", lambda c: _sends() / find_gpu("h100-80gb").network),
+    "tensor_products": (
+        "milliseconds",
+        lambda c: 6 * model("llama-3.1-70b").parameters * LONG / GPUS / find_gpu("h100-80gb").bf16_flops,
     ),
     "flops": ("teraflop", lambda c: _flops(c, "forward", "backward")),
     "six_share": (
