@@ -147,14 +147,13 @@ def test_too_few_blocks_are_refused():
         eb.budget(eb.model("gpt2"), setup)
 
 
-@pytest.mark.parametrize("ask", ["fit", "plan", "peaks", "formula", "derive"])
+@pytest.mark.parametrize("ask", ["plan", "peaks", "formula", "derive"])
 def test_what_knows_no_pipeline_refuses_it(ask):
     model, setup = eb.model("gpt2"), eb.Setup(gpus=2, accumulation=4, mesh=eb.Mesh(pipeline=2))
     from everybyte import formulas
     from everybyte.budget import peaks
 
     asked = {
-        "fit": lambda: eb.fit(model, setup, "h200"),
         "plan": lambda: eb.plan(model, setup, "h200"),
         "peaks": lambda: peaks(model, setup, [1], [8]),
         "formula": lambda: formulas.formula("phase.rest").at(model, setup),
@@ -162,6 +161,13 @@ def test_what_knows_no_pipeline_refuses_it(ask):
     }
     with pytest.raises(ValueError, match="pipeline=2"):
         asked[ask]()
+
+
+def test_a_fit_is_that_of_the_heaviest_gpu():
+    model, setup = eb.model("gpt2"), eb.Setup(gpus=4, accumulation=8, sequence=512, mesh=eb.Mesh(pipeline=4))
+    found = eb.fit(model, setup, "rtx-4090")
+    peaks = [eb.budget(model, setup.replace(batch=found.value), 512, rank).peak for rank in range(4)]
+    assert found.peak == max(peaks) > min(peaks)
 
 
 def test_a_model_that_the_book_does_not_cut_is_refused():

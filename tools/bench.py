@@ -99,12 +99,13 @@ def serving():
 
 def agreement(seeds=5000):
     """Every step of the grid, and `seeds` random ones of any architecture, saved and shared in any way, and of each a tenth as many
-    whose sequences are shared, and whose matrices are divided: predicted and counted."""
+    whose sequences are shared, matrices or experts divided, or layers cut into a pipeline: predicted and counted."""
     drawn = (grid.everything(seed)[:2] for seed in range(seeds))
     configurations = [step for step in chain(grid.steps(), drawn) if not_derived(*step) is None]
     configurations = [(*step, grid.BLOCKS, 0) for step in configurations]
-    for draw in (grid.ring, grid.divided, grid.visited):
-        configurations += [(model, setup, grid.BLOCKS, rank) for model, setup, rank in map(draw, range(seeds // 10))]
+    for draw in (grid.ring, grid.divided, grid.visited, grid.piped):
+        meshed = map(draw, range(seeds // 10))
+        configurations += [(m, setup, grid.BLOCKS, rank) for m, setup, rank in meshed if not_derived(m, setup) is None]
     with ProcessPoolExecutor() as pool:
         work = pool.map(grid.disagreements, *zip(*configurations, strict=True), chunksize=8)
         found = [
