@@ -29,6 +29,7 @@ EXPLORERS = {
     "offloading": explore.offloading,
     "zero": explore.zero,
     "tensor": explore.tensor,
+    "pipelines": explore.pipelines,
     "sharding": explore.sharding,
     "optimizers": explore.optimizers,
     "adapters": explore.adapters,

@@ -16,6 +16,7 @@ from .offloading import offloading
 from .optimizers import optimizers
 from .parameters import parameters
 from .pictures import Lines, Ranges, Stack
+from .pipelines import pipelines
 from .planning import planning
 from .precision import precision
 from .segments import allocations, memory_map, played
@@ -49,6 +50,7 @@ __all__ = [
     "offloading",
     "optimizers",
     "parameters",
+    "pipelines",
     "planning",
     "played",
     "precision",

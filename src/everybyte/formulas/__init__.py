@@ -10,6 +10,7 @@ from . import (  # noqa: F401  each fills the registry
     inference,
     optimizers,
     parameters,
+    pipelines,
     sharding,
     states,
     step,

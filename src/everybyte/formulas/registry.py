@@ -189,7 +189,7 @@ class Formula:
                 f"formula {self.name}: Setup.adapters: {setup.adapters}; allowed: None, as formulas speak of models that train "
                 "whole; eb.budget answers"
             )
-        spoken = ruled | {OF.get(name) for name in ruled}
+        spoken = ruled | {OF.get(name) for name in ruled} | {self.name.partition(".")[0]}
         if setup is not None and ruled and (unknown := [name for name in setup.mesh.divided if name not in spoken]):
             raise ValueError(
                 f"formula {self.name}: Setup.mesh: {setup.mesh}; allowed: none, or one without {' and '.join(unknown)}, of which the "

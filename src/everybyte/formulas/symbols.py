@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import sympy
 
+from ..pipelines import SPLIT
 from ..setup import COMMON_OPTIMIZERS, DTYPE_BYTES, OPTIMIZERS
 
 
@@ -193,6 +194,19 @@ n_s = _of_setup("states", "n_s", "optimizer states a parameter", "", lambda s: _
 n_c = _of_setup("loss_chunks", "n_c", "chunks asked for in the chunked loss", "", lambda s: s.loss_chunks, True)
 n_a = _of_setup(
     "accumulation", "n_a", "batches whose gradients add up before a step", "", lambda s: s.accumulation, True
+)
+p = _of_setup("pipeline", "p", "GPUs in a row, a pipeline", "", lambda s: s.mesh.pipeline, True)
+v = _of_setup("pipeline_stages", "v", "stages of a pipeline on each GPU", "", lambda s: s.mesh.stages, True)
+i_p = _symbol("place", "i", "place of a GPU in its pipeline, from 0", "")
+hop = _of_setup(
+    "hop", "h", "forwards that each place nearer to the first GPU runs ahead", "",
+    lambda s: {"1f1b": 1, "interleaved-1f1b": 2, "interleaved-zero-bubble": 1, "zbv": 1}.get(s.mesh.schedule, 0),
+)  # fmt: skip
+all_first = _switch(
+    "all_first", "every forward runs before the first backward", lambda s: s.mesh.schedule in ("gpipe", "looped-bfs")
+)
+divided = _switch(
+    "divided", "a pipeline's weights' gradients run apart from its inputs'", lambda s: s.mesh.schedule in SPLIT
 )
 accumulated = _switch("accumulated", "gradients of several batches add up", lambda s: s.accumulation > 1)
 K = _of_setup(

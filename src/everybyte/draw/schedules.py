@@ -1,0 +1,86 @@
+"""A pipeline's schedule: what each GPU runs when, and what stands on it meanwhile."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from .. import units
+from ..pipelines import Turn
+from .figures import canvas
+from .palette import INK, MUTED, ink_on, part
+
+#: Kind of action -> (part of the palette whose look it has, what it is called).
+KINDS = {
+    "F": ("activations", "forward"), "B": ("gradients", "backward"), "I": ("gradients", "backward, input's gradient"),
+    "W": ("optimizer", "backward, weights' gradients"),
+}  # fmt: skip
+
+
+def flying(turns: Sequence[Turn]) -> list[tuple[float, int]]:
+    """(when, how many micro-batches of its stages stand on the GPU from then on): from a forward's start to its backward's end."""
+    changes = [(turn.start, 1) for turn in turns if turn.action.kind == "F"]
+    changes += [(turn.end, -1) for turn in turns if turn.action.kind in "BW"]
+    now, found = 0, [(0.0, 0)]
+    for when, change in sorted(changes):
+        now += change
+        found.append((when, now))
+    return found
+
+
+def schedule_alt(gpus: Sequence[Sequence[Turn]], title: str = "", peaks: Mapping[int, int] | None = None) -> str:
+    """The text of `schedule`: how long it takes, and the most micro-batches in flight on each GPU."""
+    end = max(turn.end for turns in gpus for turn in turns)
+    most = [max(count for _, count in flying(turns)) for turns in gpus]
+    said = ", ".join(
+        f"GPU {i} {count} in flight" + (f" and {units.text(peaks[i])} at its peak" if peaks else "")
+        for i, count in enumerate(most)
+    )
+    return f"Schedule, {title}: {len(gpus)} GPUs in time, {end:g} units long; at most: {said}."
+
+
+def schedule(gpus: Sequence[Sequence[Turn]], title: str = "", peaks: Mapping[int, int] | None = None) -> Figure:
+    """A row of boxes for each GPU, one for each action, with the micro-batch in it; under it how many are in flight.
+
+    Args:
+        gpus: what `pipelines.timed` gives. peaks: GPU -> bytes, written at the end of its row.
+
+    Raises:
+        ValueError: without a GPU.
+    """
+    if not gpus:
+        raise ValueError("schedule.gpus: none; allowed: what pipelines.timed gives")
+    end = max(turn.end for turns in gpus for turn in turns)
+    most = max(count for turns in gpus for _, count in flying(turns))
+    fig, ax = canvas(title, height=1.3 + 0.75 * len(gpus))
+    used = {turn.action.kind for turns in gpus for turn in turns}
+    stages = len({turn.action.stage for turns in gpus for turn in turns})
+    for row, turns in enumerate(gpus):
+        for turn in turns:
+            look = part(KINDS[turn.action.kind][0])
+            second = stages > len(gpus) and turn.action.stage >= len(gpus)  # a GPU's further stages, paler
+            ax.add_patch(
+                Rectangle((turn.start, row), turn.end - turn.start, 0.5, facecolor=look.color, edgecolor=INK, linewidth=0.6,
+                          hatch=look.hatch, alpha=0.55 if second else 1.0)
+            )  # fmt: skip
+            if end <= 60:
+                box = {"boxstyle": "round,pad=0.1", "facecolor": look.color, "edgecolor": "none"}
+                ax.text((turn.start + turn.end) / 2, row + 0.25, str(turn.action.batch), ha="center", va="center", fontsize=7,
+                        color=ink_on(look.color), bbox=box)  # fmt: skip
+        when, counts = zip(*flying(turns), strict=True)
+        heights = [row + 0.92 - 0.36 * count / most for count in counts]
+        ax.fill_between(
+            [*when, end], [*heights, heights[-1]], row + 0.92, step="post", color=MUTED, alpha=0.6, linewidth=0
+        )
+        said = f"{max(counts)} in flight" + (f"\n{units.text(peaks[row])}" if peaks else "")
+        ax.text(end * 1.01, row + 0.45, said, va="center", fontsize=9, color=INK)
+    ax.set_xlim(0, end * 1.16)
+    ax.set_ylim(len(gpus), -0.1)
+    ax.set_yticks([row + 0.25 for row in range(len(gpus))], [f"GPU {row}" for row in range(len(gpus))])
+    ax.set_xlabel("time, in forwards of a stage; under each GPU its micro-batches in flight", loc="left")
+    ax.grid(visible=False)
+    keys = [Patch(facecolor=part(name).color, hatch=part(name).hatch, edgecolor=INK, label=label)
+            for kind, (name, label) in KINDS.items() if kind in used]  # fmt: skip
+    fig.legend(handles=keys, loc="lower right", ncols=len(keys), fontsize=9, frameon=False)
+    fig.alt = schedule_alt(gpus, title, peaks)
+    return fig
