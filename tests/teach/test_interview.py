@@ -116,7 +116,8 @@ def facts():
         "block_flat": at("fsdp.block.flat", gpus=8, sharding="zero3"),
         "model_flat": at("fsdp.model.flat", gpus=8, sharding="zero3", sharding_units="model"),
         "fewest": lambda: eb.fit(M, SETUP.replace(sharding="zero3"), GPU, "gpus").value,
-        "stage": stage, "first_stage": 8 * stage,
+        "stage": stage, "first_stage": 8 * stage, "micro_batches": 32, "bubble": 7 / 32, "bubble_interleaved": 7 / 64,
+        "bubble_zero": 7 / 96, "boundary": 2 * T * H, "received": 64 * 2 * T * H,
         "mixtral": 46_702_792_704, "mixtral_active": 12_879_925_248, "mixtral_weights": 2 * 46_702_792_704,
         "rounded_peak": ROUNDED, "rounding": ROUNDED - peak(), "context": GPU.memory - USABLE - sum(
             t.bytes for t in eb.Headroom().terms(GPU) if t.name != "context"),
@@ -147,7 +148,7 @@ SHOWN = {
 }  # fmt: skip
 TEXTS = ("question", "answer", "follow_up", "wrong", "why")
 #: What may stand in a card with a digit in it: names, not amounts.
-NAMES = r"\b(fp32|fp16|bf16|GPT-2|Llama 3( 8B|\.1 70B)?|70B|DeepSeek-V3|Qwen2\.5-7B|ZeRO-[123]|NF4|8-bit|16-bit|(16|32) bits)\b"
+NAMES = r"\b(fp32|fp16|bf16|GPT-2|Llama 3( 8B|\.1 70B)?|70B|DeepSeek-V3|Qwen2\.5-7B|ZeRO-[123]|1F1B|NF4|8-bit|16-bit|(16|32) bits)\b"
 EVERY = pytest.mark.parametrize("id", cards())
 
 

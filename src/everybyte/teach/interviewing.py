@@ -234,6 +234,18 @@ class Case:
         """Bytes that one micro-batch leaves on one stage of a pipeline as long as the GPUs are many."""
         return ceil(self.model.layers / self.gpus) * self.block()
 
+    def bubble(self, stages=1, divided=0) -> float:
+        """The time that a pipeline's GPUs wait over the time that they work, with four micro-batches a GPU."""
+        return formula("pipeline.bubble")(
+            pipeline=self.gpus, pipeline_stages=stages, accumulation=4 * self.gpus, divided=divided
+        )
+
+    def boundary(self) -> int:
+        """Bytes that a stage sends the next of a micro-batch, in 16 bits."""
+        return formula("pipeline.boundary")(
+            batch=self.one.batch, sequence=self.one.sequence, width=self.model.width, weight_bytes=2
+        )
+
 
 def _float(name, item, **symbols):
     return formula(f"formats.{item}")(**{**FLOATS[name], **symbols})
@@ -445,6 +457,12 @@ NUMBERS = {
     "fewest": ("count", lambda c: _fit(c.model, c.having(sharding="zero3"), c.gpu, "gpus")),
     "stage": ("bytes", lambda c: c.stage()),
     "first_stage": ("bytes", lambda c: c.gpus * c.stage()),
+    "micro_batches": ("count", lambda c: 4 * c.gpus),
+    "bubble": ("share", lambda c: c.bubble()),
+    "bubble_interleaved": ("share", lambda c: c.bubble(stages=2)),
+    "bubble_zero": ("share", lambda c: c.bubble(divided=1)),
+    "boundary": ("bytes", lambda c: c.boundary()),
+    "received": ("bytes", lambda c: 2 * 4 * c.gpus * c.boundary()),
     "mixtral": ("count", lambda c: int(model("mixtral-8x7b").parameters)),
     "mixtral_active": ("count", lambda c: formula("parameters.active").at(model("mixtral-8x7b"))),
     "mixtral_weights": ("bytes", lambda c: formula("weights").at(model("mixtral-8x7b"), c.having(precision="bf16"))),
