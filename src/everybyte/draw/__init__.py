@@ -1,5 +1,6 @@
 """Figures: matplotlib, one function a figure, colors with a fixed meaning, alternative text always."""
 
+from .fields import bit_fields, bit_fields_alt
 from .figures import (
     amount,
     canvas,
@@ -28,7 +29,7 @@ from .showing import bundle, checked_alt, png, show
 from .splits import splits, splits_alt
 
 __all__ = [
-    "PARTS", "Part", "amount", "blocks", "bundle", "canvas", "checked_alt", "contrast", "costs", "costs_alt", "front_of", "fronts", "fronts_alt", "ink_on", "learned",
+    "PARTS", "Part", "amount", "bit_fields", "bit_fields_alt", "blocks", "bundle", "canvas", "checked_alt", "contrast", "costs", "costs_alt", "front_of", "fronts", "fronts_alt", "ink_on", "learned",
     "learned_alt", "lines", "lines_alt", "losses", "losses_alt", "memory", "memory_alt", "part", "png",
     "ranges", "ranges_alt", "ratios", "ratios_alt", "regions", "regions_alt", "schedule", "schedule_alt", "segments", "segments_alt", "shares", "shares_alt", "show", "splits", "splits_alt", "stacked", "stacked_alt", "timeline",
     "timeline_alt", "timelines", "timelines_alt",

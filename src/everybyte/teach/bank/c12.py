@@ -1,11 +1,13 @@
 """Exercises of chapter 12: what does one number cost, and what does it lose?"""
 
 from fractions import Fraction
+from random import Random
 
 from ...catalog import model
 from ...formulas import SYMBOLS, formula
 from ...formulas.formats import BLOCKS, FLOATS
 from ..exercise import Exercise
+from ..program import Case, Program
 
 e, m = (SYMBOLS[name].symbol for name in ("exponent_bits", "mantissa_bits"))
 _FP16_LARGEST = formula("formats.largest")(**FLOATS["fp16"])
@@ -30,6 +32,36 @@ def _llama(blocks="NF4, double quantization", rest_bits=16, bits=None):
     linear = llama.layers * (formula("parameters.attention").at(llama) + formula("parameters.mlp").at(llama))
     each = Fraction(formula("formats.blocks.bits")(**BLOCKS[blocks])) if bits is None else bits
     return (linear * each + (llama.parameters - linear) * (each if rest_bits is None else rest_bits)) / 8
+
+
+def _codes():
+    """Codes of small and usual formats: zero, subnormals, ones, the largest, infinity, NaN, and others, of both signs."""
+    draw = Random(12)
+    for e_bits, m_bits in ((2, 1), (5, 2), (5, 10), (8, 7), (8, 23)):
+        top = (2**e_bits - 1) << m_bits
+        one = (2 ** (e_bits - 1) - 1) << m_bits
+        some = [0, 1, 2**m_bits - 1, 2**m_bits, one, top - 1, top, top + 1, *(draw.randrange(top) for _ in range(4))]
+        for code in dict.fromkeys([*some, *(c + 2 ** (e_bits + m_bits) for c in some[1:])]):
+            name = f"{code:0{1 + e_bits + m_bits}b}, {e_bits} and {m_bits} bits"
+            yield Case(name, (code, e_bits, m_bits), _decoded()(code, e_bits, m_bits))
+
+
+def _same(given, right):
+    return given is None if right is None else given is not None and Fraction(given) == right
+
+
+def _decoded(subnormal=True, top=True, sign=True, bias=1):
+    """What it would be with a leading one everywhere, a top field of numbers, no sign, or another bias."""
+
+    def decode(code, e, m):
+        negative, x, y = code >> (e + m), (code >> m) % 2**e, code % 2**m
+        if top and x == 2**e - 1:
+            return None
+        leading, power = (1, x) if x or not subnormal else (0, 1)
+        size = (leading + Fraction(y, 2**m)) * Fraction(2) ** (power - 2 ** (e - 1) + bias)
+        return -size if sign and negative else size
+
+    return decode
 
 
 EXERCISES = [
@@ -72,7 +104,7 @@ EXERCISES = [
     ),
     Exercise(
         id="12.3",
-        title="Find the error: the bytes that 8-bit Adam keeps for each parameter",
+        title="The bytes that 8-bit Adam keeps for each parameter, exactly",
         difficulty=1,
         minutes=5,
         unit="B",
@@ -92,7 +124,7 @@ EXERCISES = [
     ),
     Exercise(
         id="12.4",
-        title="The largest gradient that the scaler's first scale leaves finite in fp16",
+        title="The largest gradient that, at the scaler's first scale, does not pass fp16's largest number",
         difficulty=2,
         minutes=6,
         significant=4,
@@ -100,6 +132,9 @@ EXERCISES = [
         mistakes={
             "the scale is missing: this is the largest scaled gradient": _FP16_LARGEST,
             "2**16 is above fp16's largest number": 1,
+            "a product below 65,520 comes down to 65,504 by rounding, but it passes fp16's largest number": lambda: (
+                Fraction(65_520, _SCALE)
+            ),
             "this is multiplied by the scale: to find the gradient, divide": lambda: _FP16_LARGEST * _SCALE,
             "these are bf16's": lambda: Fraction(_largest("bf16")) / _SCALE,
         },
@@ -146,6 +181,28 @@ EXERCISES = [
         hints=(
             "Split the parameters in two: the linear layers of the blocks, and the rest. What does each number of either cost?",
             "The linear layers hold 32 x (attention + MLP) numbers; 1,050,939,392 are left, at two bytes each.",
+        ),
+    ),
+    Program(
+        id="12.7",
+        title="A function that reads a number off its bits",
+        difficulty=3,
+        minutes=12,
+        call="decode(code, e, m)",
+        cases=_codes,
+        agree=_same,
+        answer=_decoded,
+        mistakes={
+            "field 0 has no leading 1, and the power of field 1: zero is one of its numbers": lambda: _decoded(
+                subnormal=False
+            ),
+            "the top field is infinity and NaN": lambda: _decoded(top=False),
+            "the first bit is the sign": lambda: _decoded(sign=False),
+            "the bias is 2**(e - 1) - 1": lambda: _decoded(bias=0),
+        },
+        hints=(
+            "Cut the code into three whole numbers with shifts and remainders: sign, exponent field, mantissa field.",
+            "The chapter's `value` for fields from 1 on; for field 0 the same without the 1, at field 1's power; None for the top field.",
         ),
     ),
 ]
