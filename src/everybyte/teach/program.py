@@ -51,8 +51,8 @@ class Program(Exercise):
 
     @property
     def wanted(self) -> str:
-        """What it accepts, in words."""
-        return f"a function, {self.call}"
+        """The function that it accepts, as it is called."""
+        return self.call
 
     def right(self) -> Callable:
         """A function that is right."""
@@ -65,7 +65,9 @@ class Program(Exercise):
         if not callable(answer):
             kind = shorten(type(answer).__name__, 40)
             return Callout(
-                "unreadable", f"{self.id} could not be read", f"This is of type {kind}, and it takes {self.wanted}."
+                "unreadable",
+                f"{self.id} could not be read",
+                f"This is of type {kind}, and it takes a function, {self.wanted}.",
             )
         cases = list(self.cases())
         given = []
