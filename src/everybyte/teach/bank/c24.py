@@ -1,12 +1,16 @@
 """Exercises of chapter 24: how few bytes can an optimizer live on?"""
 
+from math import ceil, prod
+
 from ...budget import budget
 from ...catalog import model
 from ...catalog.weights import layers, weights
-from ...formulas.optimizers import blocks
+from ...formulas import formula
+from ...formulas.optimizers import BLOCK, QUANTIZED, blocks
 from ...setup import Setup
 from ...theory.optimizers import factors
 from ..exercise import Exercise
+from ..program import Case, Program, small_gpts, small_llamas
 
 MATRIX = (4096, 14_336)
 NUMBERS = MATRIX[0] * MATRIX[1]
@@ -26,6 +30,28 @@ def _vectors():
 def _step(name="gpt2-xl", optimizer="lion", **changes):
     phases = budget(model(name), Setup(optimizer=optimizer, **changes)).phases
     return phases["step"] - phases["after_step"]
+
+
+def _shapes(m):
+    """Of all weights."""
+    times = layers(m)
+    return [tuple(w.shape) for w in weights(m) for _ in range(w.count * times[w.group])]
+
+
+def _states():
+    run = Setup(optimizer="adamw8bit")
+    for m in [*small_gpts(24, 4), *small_llamas(24, 4)]:
+        yield Case(m.name, (_shapes(m),), int(formula("states.adamw8bit").at(m, run)))
+
+
+def _of(scale=4, small=QUANTIZED, tables=2 * 256 * 4, states=2):
+    """What it would be with a scale of so many bytes, and with tensors of fewer than `small` numbers in fp32."""
+
+    def eight_bit_states(shapes):
+        sizes = [prod(shape) for shape in shapes]
+        return tables + sum(states * (4 * n if n < small else n + scale * ceil(n / BLOCK)) for n in sizes)
+
+    return eight_bit_states
 
 
 EXERCISES = [
@@ -101,6 +127,25 @@ EXERCISES = [
         hints=(
             "Lion updates one tensor after another. Which one is the largest?",
             "The token table, 50,257 × 1,600 numbers of four bytes: once copied, once more as the sign of the update.",
+        ),
+    ),
+    Program(
+        id="24.5",
+        title="A function for what 8-bit AdamW keeps, from the shapes of the weights",
+        difficulty=2,
+        minutes=10,
+        call="eight_bit_states(shapes)",
+        cases=_states,
+        answer=_of,
+        mistakes={
+            "each block of 256 numbers has a scale of four bytes": lambda: _of(scale=0),
+            "tensors of fewer than 4,096 numbers stay in fp32": lambda: _of(small=0),
+            "the two tables of 256 values are missing, 4 bytes each value": lambda: _of(tables=0),
+            "one state is missing: 8-bit AdamW keeps both means": lambda: _of(states=1),
+        },
+        hints=(
+            "For each tensor and each of two states: a byte a number and four a block, or four a number where it is small.",
+            "The last block of a tensor may be shorter, and has a scale all the same; two tables stand once for all.",
         ),
     ),
 ]
