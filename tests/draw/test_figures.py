@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 from matplotlib.text import Text
 
-from everybyte import draw
+from everybyte import draw, pipelines
+from everybyte.mesh import Mesh
 
 GIB = 2**30
 ROWS = {
@@ -51,6 +52,8 @@ FIGURES = {
     ),
     "ratios": lambda: draw.ratios(RATIOS, ("holds", "off"), "articles"),
     "splits": lambda: draw.splits(3),
+    "schedule": lambda: draw.schedule(pipelines.timed(Mesh(pipeline=4), 8), "1F1B", dict.fromkeys(range(4), 9 * GIB)),
+    "schedule, a V": lambda: draw.schedule(pipelines.timed(Mesh(pipeline=4, schedule="zbv", stages=2), 24), "ZB-V"),
     "costs": lambda: draw.costs({"none": (8 * GIB, 1.0), "full": (GIB, 1.33)}, "arithmetic, none is 1", "GPT-2"),
     "costs, unpriced": lambda: draw.costs({"a": (GIB, None), "b": (2 * GIB, None)}, "milliseconds: not recorded"),
     "fronts": lambda: draw.fronts(
@@ -124,6 +127,13 @@ def test_dots_stand_at_their_ratios_and_do_not_cover_each_other():
     assert len(set(dots)) == len(dots) == 22 and sorted({x for x, _ in dots}) == [0.03, 1.0, 12.5]
     assert "one, 21 numbers, 20 of them within a tenth, from 0.03 times (activations and loss at the peak)" in fig.alt
     assert {"activations and loss at the peak", "a lower bound"} <= {" ".join(t.get_text().split()) for t in words(fig)}
+
+
+def test_a_schedule_has_a_box_for_each_action():
+    fig = draw.schedule(pipelines.timed(Mesh(pipeline=2), 3), "1F1B")
+    boxes = [patch for patch in fig.axes[0].patches if patch.get_height() == 0.5]
+    assert sorted(box.get_width() for box in boxes) == [1] * 6 + [2] * 6  # a backward takes two forwards' time
+    assert "GPU 0 2 in flight, GPU 1 1 in flight" in fig.alt
 
 
 def test_ranges_say_where_the_number_falls():
