@@ -131,10 +131,10 @@ EXERCISES = [
         answer=lambda: Fraction(_FP16_LARGEST) / _SCALE,
         mistakes={
             "the scale is missing: this is the largest scaled gradient": _FP16_LARGEST,
-            "2**16 is above fp16's largest number": 1,
             "a product below 65,520 comes down to 65,504 by rounding, but it passes fp16's largest number": lambda: (
                 Fraction(65_520, _SCALE)
             ),
+            "2**16 is above fp16's largest number": 1,
             "this is multiplied by the scale: to find the gradient, divide": lambda: _FP16_LARGEST * _SCALE,
             "these are bf16's": lambda: Fraction(_largest("bf16")) / _SCALE,
         },

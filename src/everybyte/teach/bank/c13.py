@@ -43,7 +43,7 @@ def _shapes(m):
 def _worst_moments():
     """Of small models in fp32, less the batch and the loss."""
     models = small_gpts(13, 4) + small_llamas(13, 4)
-    for m, kind in product(models, ("foreach", "loop", "fused")):
+    for m, kind in product(models, ("fused", "foreach", "loop")):
         step = budget(m, Setup(batch=1, sequence=8, precision="fp32", optimizer_impl=kind)).phases["step"]
         yield Case(f"{m.name}, {kind}", (_shapes(m), kind), step - 2 * 8 * 8 - 4)
 
