@@ -3,7 +3,7 @@
 from ..catalog import Model
 from ..formulas import bindings
 from ..formulas.symbols import BY_SYMBOL, H, L, all_first, divided, hop, p, v
-from ..mesh import Mesh
+from ..mesh import Mesh, Schedule
 from ..setup import Setup
 from .controls import Choice, Slider
 from .explorer import Explorer
@@ -11,7 +11,13 @@ from .pictures import Stack
 
 #: GPUs in a row, and stages on each, by schedule.
 PLACES = 8
-SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "looped-bfs": 2, "interleaved-zero-bubble": 2}
+SCHEDULES: dict[Schedule, int] = {
+    "gpipe": 1,
+    "1f1b": 1,
+    "interleaved-1f1b": 2,
+    "looped-bfs": 2,
+    "interleaved-zero-bubble": 2,
+}
 #: Micro-batches of a step: rounds of all GPUs, which interleaved schedules ask for.
 BATCHES = (8, 16, 32, 64, 128)
 _PARTS = [
