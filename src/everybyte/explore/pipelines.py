@@ -40,7 +40,7 @@ def pipelines(model: Model | None = None, setup: Setup | None = None) -> Explore
 
     symbols = [BY_SYMBOL[z] for z in (p, v, hop, all_first, divided)]
     schedules = {
-        name: bindings(None, Setup(gpus=PLACES, accumulation=PLACES, mesh=Mesh(pipeline=PLACES, schedule=name, stages=count)), symbols)
+        str(name): bindings(None, Setup(gpus=PLACES, accumulation=PLACES, mesh=Mesh(pipeline=PLACES, schedule=name, stages=count)), symbols)
         for name, count in SCHEDULES.items()
     }  # fmt: skip
     dimensions = [BY_SYMBOL[z] for z in (L, H)]
