@@ -109,7 +109,7 @@ EXERCISES = [
         },
         hints=(
             "16/t bytes a logit divided, 3 w bytes gathered, with w bytes a weight.",
-            "8 against 6.",
+            "Eight bytes a logit on each of two GPUs, against six gathered.",
         ),
     ),
     Exercise(
