@@ -31,6 +31,7 @@ EXPLORERS = {
     "tensor": explore.tensor,
     "pipelines": explore.pipelines,
     "sharding": explore.sharding,
+    "ring": explore.ring,
     "optimizers": explore.optimizers,
     "adapters": explore.adapters,
     "serving": explore.serving,

@@ -19,6 +19,7 @@ from .pictures import Lines, Ranges, Stack
 from .pipelines import pipelines
 from .planning import planning
 from .precision import precision
+from .ring import ring
 from .segments import allocations, memory_map, played
 from .serving import serving
 from .sharding import sharding
@@ -55,6 +56,7 @@ __all__ = [
     "played",
     "precision",
     "reset",
+    "ring",
     "shared",
     "serving",
     "sharding",

@@ -4,8 +4,6 @@ In 16 bits, of one layer and one GPU; a shard is what one GPU has of the sequenc
 given was read off `theory.context`: at one instant so many shards of q (A heads) and of k or v (A_kv heads) live.
 """
 
-from sympy import Piecewise
-
 from .registry import register
 from .symbols import A, A_kv, B, C, D, S, c, gathers
 
@@ -58,7 +56,7 @@ KEPT = register(
 )  # fmt: skip
 FORWARD = register(
     "context.forward", "what ring attention takes in forward, at most, beside q, k and v",
-    9 * _Q + Piecewise((2 * C, gathers > 0), (6, True)) * _K + 3 * _SUMS + _STATE, "B",
+    9 * _Q + (2 * C * gathers + 6 * (1 - gathers)) * _K + 3 * _SUMS + _STATE, "B",
     source=f"{_PYTORCH}, `_templated_ring_attention`: at the product in `_SDPAMerger._merge_one`",
     chapter=_CHAPTER,
     assumptions=(
@@ -70,7 +68,7 @@ FORWARD = register(
 )  # fmt: skip
 BACKWARD = register(
     "context.backward", "what ring attention takes in backward, at most, beside what was kept and the result's gradient",
-    5 * _Q + Piecewise((17 + 2 * C, gathers > 0), (21, True)) * _K, "B",
+    5 * _Q + (21 + (2 * C - 4) * gathers) * _K, "B",
     source=f"{_PYTORCH}, `_templated_ring_attention_backward`: at the second step's kernel",
     chapter=_CHAPTER,
     assumptions=(

@@ -1,0 +1,130 @@
+"""Exercises of chapter 35: what changes with mixtures of experts and with a million tokens?"""
+
+from functools import cache
+
+from ...catalog import model
+from ...formulas import formula
+from ...formulas.symbols import A, A_kv, B, C, D, S
+from ...mesh import Mesh
+from ...setup import Setup
+from ..exercise import Exercise
+
+MIXTRAL, LLAMA = "mixtral-8x7b", "llama-3.1-8b"
+#: Of exercise 35.5: visits that eight experts have.
+VISITS = (900, 100, 700, 300, 1200, 200, 500, 196)
+
+
+@cache
+def _of(name, routing=1.0, **changes):
+    """An `experts.` formula of Mixtral on eight GPUs, one sequence of 4,096 tokens in bf16."""
+    setup = Setup(batch=1, sequence=4096, precision="bf16", gpus=8, mesh=Mesh(expert=8, routing=routing))
+    return int(formula(f"experts.{name}").at(model(MIXTRAL), setup.replace(**changes)))
+
+
+@cache
+def _ring(name, parts=64, rotation="all-gather"):
+    """A `context.` formula of Llama-3.1-8B, a million tokens."""
+    setup = Setup(batch=1, sequence=2**20, precision="bf16", gpus=parts, mesh=Mesh(context=parts, rotation=rotation))
+    return int(formula(f"context.{name}").at(model(LLAMA), setup))
+
+
+def _kept():
+    return (4 * B * S * D * (A + A_kv) + 4 * B * S * A) / C
+
+
+def _most(gpus=4, each=2):
+    """The most rows that a GPU's experts get, over an even share."""
+    rows = [sum(VISITS[i * each : (i + 1) * each]) for i in range(gpus)]
+    return max(rows) / (sum(rows) / gpus)
+
+
+EXERCISES = [
+    Exercise(
+        id="35.1",
+        title="Mixtral's experts in bf16, on one of eight GPUs",
+        difficulty=1,
+        minutes=4,
+        unit="GiB",
+        decimals=1,
+        answer=lambda: _of("weights"),
+        mistakes={
+            "that is on one GPU that has all experts": lambda: 8 * _of("weights"),
+            "an expert has three matrices: gate, up and down": lambda: _of("weights") * 2 // 3,
+            "in fp32": lambda: 2 * _of("weights"),
+        },
+        hints=(
+            "32 layers, each with one expert here: three matrices of 4,096 by 14,336.",
+            "32 × 3 × 4,096 × 14,336 × 2 bytes.",
+        ),
+    ),
+    Exercise(
+        id="35.2",
+        title="What attention keeps on one of C GPUs in 16 bits, beside a random state",
+        difficulty=2,
+        minutes=6,
+        accepts="expression",
+        answer=_kept,
+        mistakes={
+            "that is on one GPU alone": lambda: _kept() * C,
+            "each row's logarithm of a sum is kept too, in fp32": lambda: 4 * B * S * D * (A + A_kv) / C,
+            "keys and values have A_kv heads": lambda: (8 * B * S * D * A + 4 * B * S * A) / C,
+        },
+        hints=(
+            "q and the result have A heads of D numbers, k and v have A_kv; 2 bytes a number.",
+            "And 4 bytes for each head and token. All of S / C tokens.",
+        ),
+    ),
+    Exercise(
+        id="35.3",
+        title="A mixture of Mixtral on eight GPUs: kept where every row comes here, over balanced",
+        difficulty=2,
+        minutes=5,
+        unit="times",
+        decimals=1,
+        answer=lambda: _of("kept", 8.0) / _of("kept"),
+        mistakes={
+            "rows that are sent are kept too, and are not eight times as many": 8,
+            "that is with all rows of two GPUs": lambda: _of("kept", 2.0) / _of("kept"),
+        },
+        hints=(
+            "Mesh(expert=8, routing=8) beside Mesh(expert=8), one sequence of 4,096 tokens in bf16.",
+            "The formula experts.kept, of which `.at(model, setup)` gives the bytes, says both.",
+        ),
+    ),
+    Exercise(
+        id="35.4",
+        title="A ring of 64 GPUs gathers: a million tokens of Llama-3.1-8B, forward",
+        difficulty=2,
+        minutes=5,
+        unit="GiB",
+        decimals=2,
+        answer=lambda: _ring("forward"),
+        mistakes={
+            "that is around the ring": lambda: _ring("forward", rotation="all-to-all"),
+            "that is what is kept": lambda: _ring("kept"),
+            "that is on eight GPUs": lambda: _ring("forward", 8),
+        },
+        hints=(
+            "A_kv is a quarter of A: 9 shards of q, 2 C of k, and three times the logarithms.",
+            "A shard of q is 1,048,576 / 64 × 32 × 128 × 2 bytes = 128 MiB.",
+        ),
+    ),
+    Exercise(
+        id="35.5",
+        title="A function for the routing of a step: the fullest GPU's rows over an even share",
+        difficulty=3,
+        minutes=10,
+        unit="times",
+        decimals=2,
+        answer=_most,
+        mistakes={
+            "that is the fullest expert, not the fullest GPU": lambda: max(VISITS) / (sum(VISITS) / len(VISITS)),
+            "that is the emptiest over an even share": lambda: 900 / 1024,
+            "those are the rows, not their ratio": 1700,
+        },
+        hints=(
+            "A GPU has experts side by side: add its experts' visits.",
+            "The largest sum over the mean of the sums.",
+        ),
+    ),
+]
