@@ -13,6 +13,7 @@ Sources: Rajbhandari et al., ZeRO (2020); PyTorch, `torch/distributed/fsdp/_full
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -76,7 +77,7 @@ def distribute(module: nn.Module, setup: Setup) -> nn.Module:
     if gpus != setup.gpus:
         there = "there is no process group" if gpus is None else f"the process group has {gpus}"
         raise ValueError(f"Setup.gpus: {setup.gpus}, and {there}; allowed: as many as torchrun started")
-    mesh = None
+    mesh: Any = None
     if not setup.mesh.alone:
         mesh = device_mesh(setup, next(module.parameters()).device.type)
     if setup.mesh.tensor > 1:
