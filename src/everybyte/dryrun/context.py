@@ -1,6 +1,7 @@
 """PyTorch's ring attention on tensors without data: one GPU of those that share sequences."""
 
 from contextlib import contextmanager
+from typing import cast
 from unittest import mock
 
 import torch
@@ -27,7 +28,7 @@ class Ring(Workload):
 
 def workload(model: Model, setup: Setup) -> Ring:
     """The book's reference model, told where each token stands."""
-    family = FAMILIES[model.family]
+    family = FAMILIES[cast(str, model.family)]
     first = model.learned_positions - model.positions if model.family == "gpt" else 0
     tokens = placed(random_batch(model.vocabulary, setup, "meta"), first)
     return Ring(

@@ -1,5 +1,6 @@
 """Chapter 35's explorer: what ring attention keeps and takes on each of the GPUs that share a sequence."""
 
+from ..mesh import Mesh
 from ..setup import Setup
 from .controls import Choice
 from .explorer import Explorer
@@ -32,7 +33,7 @@ def ring(size: str = "Llama-3.1-8B", setup: Setup | None = None) -> Explorer:
     from ..formulas.context import BACKWARD, KEPT
 
     checks.one_of("ring", "size", size, SIZES)
-    setup = setup or Setup(batch=1, sequence=1_048_576, gpus=16, mesh={"context": 16})
+    setup = setup or Setup(batch=1, sequence=1_048_576, gpus=16, mesh=Mesh(context=16))
     for name, value, offered in (("mesh.context", setup.mesh.context, _GPUS), ("sequence", setup.sequence, _TOKENS)):
         if value not in offered:
             raise ValueError(f"ring.setup.{name}: {value} is not offered; allowed: {', '.join(map(str, offered))}")

@@ -1,5 +1,6 @@
 """Chapter 33's explorer: what one block keeps on each of the GPUs that divide its matrices."""
 
+from ..mesh import Mesh
 from ..setup import Setup
 from .controls import Choice, shared
 from .explorer import Explorer
@@ -35,7 +36,7 @@ def tensor(size: str = "22B", setup: Setup | None = None) -> Explorer:
     from ..formulas.tensor_parallel import KEPT
 
     checks.one_of("tensor", "size", size, SIZES)
-    setup = setup or Setup(batch=1, sequence=2048, dropout=0.1, gpus=8, mesh={"tensor": 8})
+    setup = setup or Setup(batch=1, sequence=2048, dropout=0.1, gpus=8, mesh=Mesh(tensor=8))
     if setup.mesh.tensor not in _GPUS:
         raise ValueError(
             f"tensor.setup.mesh.tensor: {setup.mesh.tensor} is not offered; allowed: {', '.join(map(str, _GPUS))}"
