@@ -70,7 +70,7 @@ def test_each_dimension_has_its_price():
 def test_every_candidate_divides_the_model_the_sequence_and_the_step():
     model, many = eb.model("llama-3.1-70b"), eb.Setup(gpus=512, sequence=8192, batch=1, accumulation=2)
     found = list(candidates(model, many, eb.gpu("h100-80gb")))
-    assert len(found) > 500 and len(set(found)) == len(found)
+    assert len(found) > 400 and len(set(found)) == len(found)
     for setup in found:
         mesh = setup.mesh
         assert model.layers >= mesh.pipeline and model.kv_heads % mesh.tensor == 0 and mesh.tensor <= 8

@@ -22,6 +22,8 @@ TERMS = ("arithmetic", "memory", "tensor", "context", "pipeline", "data", "idle"
 #: Sequences of one micro-batch, what is recomputed, and how far each dimension goes.
 BATCHES, CHECKPOINTINGS = (1, 2, 4, 8, 16), ("none", "operations", "full")
 MOST_PIPELINE, MOST_CONTEXT = 16, 16
+#: Tokens that a part of a sequence has at least: with fewer a GPU waits for keys and values longer than it computes.
+LEAST = 4096
 #: Layouts that are shown where nobody says how many.
 SHOWN = 8
 
@@ -234,7 +236,7 @@ def layouts(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | Non
     A step sees as many tokens as the setup's does. Data parallelism is FSDP: weights are gathered for each micro-batch, or in a
     pipeline once for all. Time is the data sheet's: arithmetic, bytes through the GPU's memory, and what each dimension sends
     by the slowest link that it crosses (`Gpu.ring`), one after another; a pipeline is idle for (P − 1) / m of it. Tensor
-    parallelism stays within a node. Memory is `budget`'s, of each stage.
+    parallelism stays within a node, and a part of a sequence has `LEAST` tokens. Memory is `budget`'s, of each stage.
 
     Args:
         setup: its mesh, batch, accumulation and checkpointing say no more than how many tokens a step sees. most: how many to find.
@@ -287,7 +289,9 @@ def candidates(model: Model, setup: Setup, gpu: Gpu) -> Iterator[Setup]:
         _divisors(setup.gpus, MOST_PIPELINE), _divisors(setup.gpus, MOST_CONTEXT), _divisors(setup.gpus, gpu.node)
     ):
         size = pipeline * context * tensor
-        if setup.gpus % size or model.layers < pipeline or setup.sequence % (2 * context if context > 1 else 1):
+        if setup.gpus % size or model.layers < pipeline:
+            continue
+        if context > 1 and (setup.sequence % (2 * context) or setup.sequence < LEAST * context):
             continue
         if any(number % tensor for number in (model.heads, model.kv_heads, model.ffn_width, model.vocabulary)):
             continue

@@ -120,7 +120,7 @@ def combining() -> Explorer:
     controls = [
         Choice(
             name, labels[name],
-            {f"{value:,}" if isinstance(value, int) else value: {by: i} for i, value in enumerate(values)}, starts[name],
+            {f"{value:,}" if isinstance(value, int) else str(value): {by: i} for i, value in enumerate(values)}, starts[name],
         )
         for name, by, values in axes
     ]  # fmt: skip
