@@ -118,6 +118,7 @@ def facts():
         "fewest": lambda: eb.fit(M, SETUP.replace(sharding="zero3"), GPU, "gpus").value,
         "stage": stage, "first_stage": 8 * stage, "micro_batches": 32, "bubble": 7 / 32, "bubble_interleaved": 7 / 64,
         "bubble_zero": 7 / 96, "boundary": 2 * T * H, "received": 64 * 2 * T * H,
+        "cluster": 64, "cluster_states": LARGE // 4,
         "mixtral": 46_702_792_704, "mixtral_active": 12_879_925_248, "mixtral_weights": 2 * 46_702_792_704,
         "rounded_peak": ROUNDED, "rounding": ROUNDED - peak(), "context": GPU.memory - USABLE - sum(
             t.bytes for t in eb.Headroom().terms(GPU) if t.name != "context"),

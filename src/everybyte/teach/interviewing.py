@@ -37,6 +37,8 @@ PARTS = {1: "What fills the GPU", 2: "Saving it on one GPU", 3: "Many GPUs", 4: 
 GPUS, RANK, LATE_STEP, DROPOUT = 8, 16, 5_000, 0.1
 #: Tokens of a long sequence.
 LONG = 8192
+#: GPUs of a layout.
+CLUSTER = 64
 #: Tokens in a page of a paged cache, as vLLM has it.
 PAGE = 16
 #: One minus Adam's beta_2, PyTorch's default: the share of a new squared gradient in the average.
@@ -455,6 +457,8 @@ NUMBERS = {
         lambda c: c.flat(whole=True),
     ),
     "fewest": ("count", lambda c: _fit(c.model, c.having(sharding="zero3"), c.gpu, "gpus")),
+    "cluster": ("count", lambda c: CLUSTER),
+    "cluster_states": ("bytes", lambda c: 16 * int(model("llama-3.1-70b").parameters) // CLUSTER),
     "stage": ("bytes", lambda c: c.stage()),
     "first_stage": ("bytes", lambda c: c.gpus * c.stage()),
     "micro_batches": ("count", lambda c: 4 * c.gpus),
