@@ -26,6 +26,7 @@ from ..fit import fit
 from ..formulas import formula
 from ..formulas.formats import BLOCKS, FLOATS
 from ..headroom import ROUNDING, Headroom, find_gpu
+from ..mesh import Mesh
 from ..plan import matrix_flops, work
 from ..serving import cache_bytes, weight_bytes
 from ..setup import DTYPE_BYTES, Lora, Setup
@@ -37,8 +38,8 @@ PARTS = {1: "What fills the GPU", 2: "Saving it on one GPU", 3: "Many GPUs", 4: 
 GPUS, RANK, LATE_STEP, DROPOUT = 8, 16, 5_000, 0.1
 #: Tokens of a long sequence.
 LONG = 8192
-#: GPUs of a layout.
-CLUSTER = 64
+#: GPUs of a layout; those that share a sequence of a million tokens.
+CLUSTER, RING = 64, Mesh(context=16)
 #: Tokens in a page of a paged cache, as vLLM has it.
 PAGE = 16
 #: One minus Adam's beta_2, PyTorch's default: the share of a new squared gradient in the average.
@@ -231,6 +232,11 @@ class Case:
     def margin(self, name) -> int:
         """Bytes of the headroom's term of that name."""
         return next(t.bytes for t in Headroom().terms(self.gpu) if t.name == name)
+
+    def experts(self) -> int:
+        """Bytes of Mixtral's experts on each of the GPUs that divide them, in 16 bits."""
+        setup = Setup(precision="bf16", gpus=self.gpus, mesh=Mesh(expert=self.gpus))
+        return formula("experts.weights").at(model("mixtral-8x7b"), setup)
 
     def stage(self) -> int:
         """Bytes that one micro-batch leaves on one stage of a pipeline as long as the GPUs are many."""
@@ -457,6 +463,15 @@ NUMBERS = {
         lambda c: c.flat(whole=True),
     ),
     "fewest": ("count", lambda c: _fit(c.model, c.having(sharding="zero3"), c.gpu, "gpus")),
+    "ring": ("count", lambda c: RING.context),
+    "ring_kept": (
+        "bytes",
+        lambda c: formula("context.kept").at(
+            model("llama-3.1-8b"), Setup(batch=1, sequence=2**20, precision="bf16", gpus=RING.context, mesh=RING)
+        ),
+    ),
+    "experts_each": ("bytes", lambda c: c.experts()),
+    "experts_rest": ("bytes", lambda c: weight_bytes(model("mixtral-8x7b")) - c.gpus * c.experts()),
     "cluster": ("count", lambda c: CLUSTER),
     "cluster_states": ("bytes", lambda c: 16 * int(model("llama-3.1-70b").parameters) // CLUSTER),
     "stage": ("bytes", lambda c: c.stage()),
