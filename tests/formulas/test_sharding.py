@@ -101,3 +101,14 @@ def test_memory_does_not_go_to_nothing():
     peaks = [eb.budget(eb.model("gpt2"), setup.replace(gpus=n)).peak for n in (2, 8, 256, 2**15)]
     assert peaks[0] > peaks[1] > peaks[2] > 4 * 50257 * 768
     assert peaks[3] > peaks[0]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_buckets_are_the_dry_runs_in_blocks_of_512(precision):
+    """Under autocast a weight's gradient comes before its bias's, so that other gradients share a bucket."""
+    model = eb.model("gpt2-xl").replace(layers=2)
+    setup = eb.Setup(gpus=8, precision=precision, batch=1, sequence=128)
+    budget, counted = eb.budget(model, setup, 512), eb.dry_run(model, setup, 512)
+    assert budget.parts_at("rest") == {
+        n: s for n, s in counted.parts_at("rest").items() if n in budget.parts_at("rest")
+    }

@@ -10,15 +10,16 @@ FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
 
 
 @lru_cache(256)
-def buckets(model, width: int, alone: tuple[str, ...] = ()) -> list[int]:
+def buckets(model, width: int, alone: tuple[str, ...] = (), autocast: bool = False) -> list[int]:
     """Bytes of each of DDP's buckets: gradients in the order in which backward makes them, `width` bytes a number.
 
-    `alone`: what the names of those end with that DDP leaves alone.
+    `alone`: what the names of those end with that DDP leaves alone. `autocast`: whether weights are cast, biases before them: then
+    a weight's gradient comes before its bias's.
 
     Source: PyTorch, torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size.
     """
     found, size = [], 0
-    for numbers in _in_order(model, alone):
+    for numbers in _in_order(model, alone, autocast):
         size += numbers * width
         if size >= (BUCKET if found else FIRST_BUCKET):
             found.append(size)
@@ -26,10 +27,10 @@ def buckets(model, width: int, alone: tuple[str, ...] = ()) -> list[int]:
     return found + [size] * (size > 0)
 
 
-def _in_order(model, alone):
+def _in_order(model, alone, autocast):
     """Numbers of each parameter as its gradient comes: of the blocks, which are alike, two are run."""
     layers = min(model.layers, 2)
-    step = Step(model, Setup(batch=2, sequence=2), (layers,), (), 1, 1)
+    step = Step(model, Setup(batch=2, sequence=2, precision="bf16-mixed" if autocast else "fp32"), (layers,), (), 1, 1)
     step.run()
     names = [(p.name, int(p.numbers)) for p in step.tape.arrived if not p.name.endswith(alone)]
     block = [numbers for name, numbers in names if name.startswith(f"blocks.{layers - 1}.")]

@@ -49,7 +49,7 @@ def _bucketed(model, setup, rounding):
     if not setup.ddp:
         return 0
     alone = OWN if setup.mesh.expert > 1 else ()
-    found = buckets(model, DTYPE_BYTES[setup.dtypes.weights], alone)
+    found = buckets(model, DTYPE_BYTES[setup.dtypes.weights], alone, setup.dtypes.autocast)
     return sum(-(-size // rounding) * rounding for size in found)
 
 
