@@ -64,6 +64,8 @@ def _value(f) -> str:
     if any(not s.needs and s.name != "rounding" for s in f.symbols):
         return ""
     model = _shown(f)
+    if not _speaks(f):
+        return ""
     name = {"gpt2": "GPT-2 124M", "llama-2-7b": "Llama 2 7B"}[model.name]
     return f"{name}: **{_amount(f.at(model, SHOWN, rounding=1), f.unit)}**. "
 
@@ -74,10 +76,21 @@ def _amount(value, unit) -> str:
     return f"{value:,} {unit}".strip()
 
 
+def _speaks(f, setup=SHOWN) -> bool:
+    """Whether the formula is for that setup: those of rings and of pipelines are for other ones."""
+    try:
+        f.check(_shown(f), setup)
+    except ValueError:
+        return False
+    return True
+
+
 @cache
 def _form(f, setup=SHOWN):
-    """The formula for a model and a setup: conditions and absent parts put in, the rest as letters."""
-    return f.for_model(_shown(f), setup) if {"model", "setup"} & {s.needs for s in f.symbols} else f.expr
+    """The formula for a model and a setup: conditions and absent parts put in, the rest as letters; in general where it is for others."""
+    if not {"model", "setup"} & {s.needs for s in f.symbols} or not _speaks(f, setup):
+        return f.expr
+    return f.for_model(_shown(f), setup)
 
 
 def _entry(name, f, written) -> str:

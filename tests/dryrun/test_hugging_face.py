@@ -204,5 +204,5 @@ def test_every_field_of_a_setup_is_honored_or_refused():
         "master_gradients", "sharding", "gpus", "replicas", "offload", "no_sync", "buckets", "adapters", "quantization",
     }  # fmt: skip
     partly = {"checkpointing", "sharding_units"}
-    refused = {"loss", "loss_chunks", "checkpoint_every"}
+    refused = {"loss", "loss_chunks", "checkpoint_every", "mesh"}
     assert honored | partly | refused == {f.name for f in fields(eb.Setup)}

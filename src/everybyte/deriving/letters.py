@@ -77,6 +77,7 @@ class _InLetters(Tracker):
     """A tracker whose allocations have sympy expressions for bytes."""
 
     asked: tuple[type, ...] = ()
+    unseen: tuple[type, ...] = ()
     products: dict = {}  # noqa: RUF012  nobody asks for them
 
     def __init__(self, letters):
