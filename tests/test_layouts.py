@@ -5,6 +5,7 @@ import json
 import pytest
 
 import everybyte as eb
+from everybyte import draw
 from everybyte.budget import heaviest
 from everybyte.layouts import TERMS, at_least, candidates, priced, tokens_of
 from everybyte.plan import work
@@ -86,10 +87,10 @@ def test_the_heaviest_gpu_is_the_one_with_the_highest_peak_of_all(mesh):
 
 
 def test_the_front_has_less_memory_for_more_time(found):
-    front = found.front()
-    assert len(front) > 1 and front[0].seconds == min(one.seconds for one in found.found + found.small)
-    for one, other in zip(front, front[1:], strict=False):
-        assert one.seconds < other.seconds and one.peak > other.peak
+    front = draw.front_of(found.points())
+    assert len(front) > 1 and front[0][1] == min(one.seconds for one in found.found + found.small)
+    for (_, seconds, peak), (_, more, less) in zip(front, front[1:], strict=False):
+        assert seconds < more and peak > less
 
 
 def test_what_binds_is_memory_where_something_faster_does_not_fit(found):

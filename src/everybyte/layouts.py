@@ -1,7 +1,7 @@
 """Which meshes of GPUs a model can train on: what each holds, what it sends, and what its step waits for."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 
@@ -12,7 +12,7 @@ from .catalog.weights import ENDS, weights
 from .headroom import ROUNDING, Headroom, check_headroom, check_precision, check_rates, find_gpu
 from .mesh import Mesh
 from .pipelines import cut
-from .plan import held, matrix_flops
+from .plan import held, matrix_flops, standing
 from .plan import made as made_by
 from .setup import DTYPE_BYTES, Setup
 from .tables import Table
@@ -182,14 +182,6 @@ class Layouts:
             return "memory"
         return self.best.waits_for
 
-    def front(self) -> list[Layout]:
-        """Those that no other beats in both: the less memory, the more time."""
-        kept: list[Layout] = []
-        for layout in sorted(self.found + self.small, key=lambda one: (one.seconds, one.peak)):
-            if not kept or layout.peak < kept[-1].peak:
-                kept.append(layout)
-        return kept
-
     def points(self) -> list[tuple[str, float, int]]:
         """(name, seconds, bytes) of all that were looked at, as `draw.fronts` takes them."""
         looked = sorted(self.found + self.small, key=lambda one: one.seconds)
@@ -326,9 +318,7 @@ def priced(model: Model, setup: Setup, gpu: Gpu) -> dict[str, float]:
     wide, numbers = DTYPE_BYTES[setup.dtypes.compute], held(model, 1) * stage / mesh.tensor
     stream = setup.batch * setup.sequence // mesh.context * model.width * wide
     again = 1 + (setup.checkpointing == "full")  # forward's sends are made again
-    passes = (
-        2 * again + 2
-    )  # of forward and of backward, an all-gather and a reduce-scatter each for attention and for the MLP
+    passes = 2 * again + 2  # for attention and the MLP, each an all-gather and a reduce-scatter
     keys = setup.batch * setup.sequence * 2 * model.kv_heads * model.head_width / mesh.tensor * wide
     many = setup.accumulation
 
@@ -387,14 +377,8 @@ def _kept(model, setup):
 
 def at_least(model: Model, setup: Setup) -> int:
     """Bytes that the first stage cannot do without: its weights, gradients and states, and nine tenths of what forwards leave."""
-    mesh, dtypes = setup.mesh, setup.dtypes
+    mesh = setup.mesh
     numbers = held(model, 1) / (mesh.pipeline * mesh.tensor) / setup.shards
-    states = numbers * (2 * DTYPE_BYTES[dtypes.weights] + 2 * DTYPE_BYTES[dtypes.states] + 4 * bool(dtypes.master))
+    states = numbers * sum(standing(setup))
     kept = setup.batch * _kept(model, _alone(setup)) / mesh.size
     return int(0.9 * (states + kept * min(setup.accumulation, mesh.pipeline)))
-
-
-def replaced(layout: Layout, **fields) -> Layout:
-    """The layout with some fields of its setup changed, priced again."""
-    setup = layout.setup.replace(**fields)
-    return replace(layout, setup=setup, terms=priced(layout.model, setup, layout.gpu))

@@ -23,6 +23,14 @@ CHUNKS, SEGMENTS = (8,), (2, 4)
 OFFLOADED = ("zero2", "zero3")
 
 
+def standing(setup: Setup) -> tuple[int, int]:
+    """Bytes a number that stand after backward at least: the optimizer's states, weights and gradients."""
+    dtypes, wide = setup.dtypes, DTYPE_BYTES[setup.dtypes.weights]
+    states = (OPTIMIZERS[setup.optimizer].states or 0) * DTYPE_BYTES[dtypes.states]
+    states += DTYPE_BYTES[dtypes.master] if dtypes.master else 0
+    return states, wide + wide * (setup.master_gradients != "fp32") + 4 * (setup.master_gradients != "bf16")
+
+
 @dataclass(frozen=True)
 class Work:
     """What a step does on each GPU.
@@ -297,17 +305,14 @@ class Rung:
     @property
     def _states(self):
         """Bytes that stand after backward at least: weights, gradients and states."""
-        setup, dtypes = self.setup, self.setup.dtypes
+        setup = self.setup
         if self.counting:
             return self.counting.rest(self._whole)
         if setup.offload == "cpu":
             return 0
         if setup.adapters:
             return self._adapted_states
-        wide = DTYPE_BYTES[dtypes.weights]
-        states = (OPTIMIZERS[setup.optimizer].states or 0) * DTYPE_BYTES[dtypes.states]
-        states += DTYPE_BYTES[dtypes.master] if dtypes.master else 0
-        others = wide + wide * (setup.master_gradients != "fp32") + 4 * (setup.master_gradients != "bf16")
+        wide, (states, others) = DTYPE_BYTES[setup.dtypes.weights], standing(setup)
         shards = setup.shards
         numbers = int(self.model.parameters)
         if setup.fsdp:
