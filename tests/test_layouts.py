@@ -41,6 +41,13 @@ def test_what_a_layout_cannot_do_without_is_less_than_its_peak(found):
         assert at_least(LLAMA, one.setup) < one.peak
 
 
+def test_an_optimizer_without_states_needs_no_room_for_them():
+    sgd = SETUP.replace(
+        optimizer="sgd", precision="fp32", checkpointing="full", gpus=1, accumulation=1, sharding="none"
+    )
+    assert at_least(LLAMA, sgd) < heaviest(LLAMA, sgd).phases["after_backward"]
+
+
 def test_the_price_of_plain_fsdp_is_the_plans_own():
     gpu = eb.gpu("h100-80gb")
     for checkpointing in ("none", "full"):
@@ -131,6 +138,10 @@ def test_configurations_of_others_say_the_same(found):
         (("llama-3.1-8b", SETUP, "h100-80gb"), "layouts.model: 'llama-3.1-8b'"),
         ((LLAMA, SETUP, "h100"), "'h100' is unknown"),
         ((LLAMA, SETUP.replace(gpus=64), "h100-pcie"), "Gpu.network: 0"),
+        ((LLAMA, SETUP.replace(replicas=2), "h100-80gb"), "layouts.setup: replicas 2 is not searched; allowed: 1"),
+        ((LLAMA, SETUP.replace(offload="cpu"), "h100-80gb"), "layouts.setup: offload 'cpu' is not searched"),
+        ((LLAMA, SETUP.replace(no_sync=True), "h100-80gb"), "layouts.setup: no_sync True is not searched"),
+        ((LLAMA, SETUP.replace(sharding_units="model"), "h100-80gb"), "layouts.setup: sharding_units 'model'"),
         ((LLAMA, SETUP.replace(sequence=2**18), "h100-80gb"), "Setup.sequence: 262144 is more than"),
         ((LLAMA, SETUP.replace(optimizer="muon", sharding="none", gpus=1), "h100-80gb"), "optimizer 'muon'"),
     ],

@@ -24,6 +24,10 @@ BATCHES, CHECKPOINTINGS = (1, 2, 4, 8, 16), ("none", "operations", "full")
 MOST_PIPELINE, MOST_CONTEXT = 16, 16
 #: Tokens that a part of a sequence has at least: with fewer a GPU waits for keys and values longer than it computes.
 LEAST = 4096
+#: Fields that a search does not vary, and is not made for.
+_ASKED = {
+    "adapters": None, "offload": "none", "replicas": 1, "sharding_units": "block", "no_sync": False, "buckets": "copies",
+}  # fmt: skip
 #: Layouts that are shown where nobody says how many.
 SHOWN = 8
 
@@ -231,7 +235,8 @@ def layouts(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | Non
     parallelism stays within a node, and a part of a sequence has `LEAST` tokens. Memory is `budget`'s, of each stage.
 
     Args:
-        setup: its mesh, batch, accumulation and checkpointing say no more than how many tokens a step sees. most: how many to find.
+        setup: its mesh, batch, accumulation, checkpointing and sharding say no more than how many tokens a step sees.
+        most: how many to find.
 
     Raises:
         ValueError: for bad input, an unknown network, and where no layout of the model's is derived.
@@ -239,6 +244,11 @@ def layouts(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | Non
     checks.kind("layouts", "model", model, Model)
     checks.kind("layouts", "setup", setup, Setup)
     checks.whole("layouts", "most", most, 1, 1000)
+    for field, usual in _ASKED.items():
+        if getattr(setup, field) != usual:
+            raise ValueError(
+                f"layouts.setup: {field} {getattr(setup, field)!r} is not searched; allowed: {usual!r}; eb.budget takes one layout"
+            )
     check_headroom("layouts", headroom)
     gpu = find_gpu(gpu)
     check_precision(setup, gpu)
@@ -297,8 +307,7 @@ def candidates(model: Model, setup: Setup, gpu: Gpu) -> Iterator[Setup]:
             shared = data * context > 1
             sharding = ("zero2" if pipeline > 1 else "zero3") if shared else "none"
             yield setup.replace(
-                mesh=mesh, batch=batch, accumulation=accumulation, checkpointing=checkpointing, sharding=sharding, replicas=1,
-                sharding_units="block", checkpoint_every=2,
+                mesh=mesh, batch=batch, accumulation=accumulation, checkpointing=checkpointing, sharding=sharding, checkpoint_every=2,
             )  # fmt: skip
 
 
@@ -354,9 +363,7 @@ def priced(model: Model, setup: Setup, gpu: Gpu) -> dict[str, float]:
 
 def _alone(setup):
     """One micro-batch, on one GPU."""
-    return setup.replace(
-        gpus=1, mesh=Mesh(), sharding="none", accumulation=1, no_sync=False, replicas=1, sharding_units="block"
-    )
+    return setup.replace(gpus=1, mesh=Mesh(), sharding="none", accumulation=1)
 
 
 @lru_cache(4096)
