@@ -792,7 +792,7 @@ const front = {
   describe: (spec, r) => `${r.subject}: ${front.said(r)}.`,
   change: (spec, a, b, what) => `${what}: ${front.said(b)}.`,
   draw(spec, r, paint) {
-    const [top, bottom, right] = [14, 300, paint.width - 20];
+    const [top, bottom, right] = [14, 300, paint.width - 34]; // half of the last label stands beyond
     if (!r.points.length) {
       paint.text(8, top + 12, "Not one layout fits.", {});
       return top + 40;
