@@ -31,9 +31,10 @@ LONGEST = (
 
 
 def pytest_configure():
-    import warm_kernels
+    import warm
 
-    warm_kernels.install()
+    warm.begin()
+    warm.kernels()
 
 
 def _notebooks(config) -> list[str] | None:

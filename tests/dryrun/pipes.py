@@ -1,15 +1,6 @@
-"""One of several processes that train a small model together as a pipeline: `python pipes.py FOLDER RANK WORLD NAME...`.
-
-What it saw goes to FOLDER/RANK.json.
-"""
-
-import json
-import sys
-from datetime import timedelta
-from pathlib import Path
+"""What one of several processes sees that train a small model together as a pipeline."""
 
 import torch
-import torch.distributed as dist
 
 import everybyte as eb
 from everybyte.dryrun.pipelines import PipelineTrainer, held
@@ -92,14 +83,6 @@ def together(model, setup, rank):
     return losses, {moment: min(count[moment] for count in counts[1:]) for moment in counts[0]}
 
 
-def main(folder, rank, world, *names):
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(Path(folder) / "store"), world)
-    dist.init_process_group("gloo", rank=rank, world_size=world, store=store, timeout=timedelta(seconds=300))
-    seen = {name: together(*runs(world)[name], rank) for name in names}
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(seen))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])
+def seen(rank, world, *names):
+    """By the name of a run, what `together` gives."""
+    return {name: together(*runs(world)[name], rank) for name in names}

@@ -1,13 +1,10 @@
 """A pipeline: prediction and dry run say the same of every rank, and real processes train as one would."""
 
-import importlib.util
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import grid
 import pytest
+from processes import loaded, together
 
 import everybyte as eb
 from everybyte import pipelines
@@ -15,9 +12,7 @@ from everybyte.budget import not_derived
 from everybyte.dryrun.pipelines import SCHEDULES
 
 SCRIPT = Path(__file__).with_name("pipes.py")
-_spec = importlib.util.spec_from_file_location("pipes", SCRIPT)
-pipes = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(pipes)
+pipes = loaded(SCRIPT)
 
 GPT = eb.Model(name="deep", layers=10, width=64, heads=2, vocabulary=101, positions=33)
 LLAMA = pipes.LLAMA.replace(layers=9)
@@ -78,27 +73,12 @@ def test_gradients_of_inputs_outlive_a_divided_backward():
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory, request):
+def seen(request):
     """What each process of a pipeline saw, by how many there were: of the runs that a test asks for."""
-    found = {}
     here = [item.callspec for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
     asked = {(case.params["world"], case.params["name"]) for case in here if "world" in case.params}
-    for world in sorted({world for world, _ in asked}):
-        folder = tmp_path_factory.mktemp("pipes")
-        names = sorted(name for size, name in asked if size == world)
-        command = [sys.executable, str(SCRIPT), str(folder)]
-        there = [
-            subprocess.Popen([*command, str(rank), str(world), *names], stderr=subprocess.PIPE, text=True)
-            for rank in range(world)
-        ]
-        try:
-            errors = [process.communicate(timeout=600)[1] for process in there]
-        finally:
-            for process in there:
-                process.kill()
-        assert not any(process.returncode for process in there), errors
-        found[world] = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
-    return found
+    worlds = sorted({world for world, _ in asked})
+    return {world: together(SCRIPT, world, *sorted(name for size, name in asked if size == world)) for world in worlds}
 
 
 CASES = [(world, name) for world in (2, 4) for name in pipes.runs(2)]

@@ -6,12 +6,12 @@ import time
 
 import nbformat
 import pytest
-import warm_kernels
+import warm
 from jupyter_client.provisioning import local_provisioner
 from nbclient import NotebookClient
 
 pytestmark = pytest.mark.skipif(
-    local_provisioner.launch_kernel.__module__ != warm_kernels.__name__, reason="this system does not fork kernels"
+    local_provisioner.launch_kernel.__module__ != warm.__name__, reason="this system does not fork kernels"
 )
 LOOK = """
 import os, sys
@@ -68,7 +68,7 @@ print(len(cached) > 20, sorted({f.__qualname__ for f in cached if f.cache_info()
 
 def test_another_command_starts_as_before():
     asked = []
-    launch = warm_kernels.launch(lambda cmd, **options: asked.append(cmd))
+    launch = warm.launch(lambda cmd, **options: asked.append(cmd))
     launch(["/usr/bin/R", "--slave"], env=dict(os.environ))
     command = [sys.executable, "-m", "ipykernel_launcher", "-f", "x.json"]
     launch(command, env=os.environ | {"PYTHONPATH": "elsewhere"})

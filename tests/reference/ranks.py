@@ -1,12 +1,6 @@
-"""One of two processes that train a small GPT together: `python ranks.py FOLDER RANK`. What it saw goes to FOLDER/RANK.json."""
-
-import json
-import sys
-from datetime import timedelta
-from pathlib import Path
+"""What one of two processes sees that train a small GPT together."""
 
 import torch
-import torch.distributed as dist
 
 import everybyte as eb
 from everybyte.lab.meters import Cpu
@@ -99,15 +93,7 @@ def one(trainer, meter, inputs, targets, share):
     return loss, count | {"peak": meter.most()["allocated"] - everybodys}
 
 
-def main(folder, rank, *names):
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(Path(folder) / "store"), GPUS)
-    dist.init_process_group("gloo", rank=rank, world_size=GPUS, store=store, timeout=timedelta(seconds=300))
+def seen(rank, gpus, *names):
+    """By the name of a setup, what `train` gives on this process's own batches."""
     setups = {name: (SETUPS | SHORT)[name] for name in names}
-    seen = {name: train(setup, lambda all: all[rank], model=model(setup)) for name, setup in setups.items()}
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(seen))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
+    return {name: train(setup, lambda all: all[rank], model=model(setup)) for name, setup in setups.items()}

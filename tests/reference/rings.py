@@ -1,17 +1,12 @@
-"""One of some processes that share every sequence: `python rings.py FOLDER RANK GPUS`. Its losses go to FOLDER/RANK.json.
+"""The losses of one of some processes that share every sequence.
 
 PyTorch sends the CPU's attention kernel around no ring. The ring itself is written for any kernel, so here it is given that one.
 """
 
-import json
-import sys
 from contextlib import contextmanager
-from datetime import timedelta
-from pathlib import Path
 from unittest import mock
 
 import torch
-import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.experimental._context_parallel import _attention as ring
 
@@ -107,11 +102,9 @@ def train(model, setup, make, kind, share, drawn=None):
     return losses
 
 
-def main(folder, rank, gpus):
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(Path(folder) / "store"), gpus)
-    dist.init_process_group("gloo", rank=rank, world_size=gpus, store=store, timeout=timedelta(seconds=300))
-    seen = {}
+def seen(rank, gpus):
+    """By the name of a setup, the losses."""
+    found = {}
     for name, (model, setup) in setups(gpus).items():
         place = setup.mesh.rank(rank, setup.data)["data"]
 
@@ -119,9 +112,8 @@ def main(folder, rank, gpus):
             return placed(lambda: (tokens[place].clone(), targets[place].clone()))()
 
         with on_cpus():
-            seen[name] = train(model, setup, FAMILIES[model.family], ContextTrainer, share)
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(seen))
-    dist.destroy_process_group()
+            found[name] = train(model, setup, FAMILIES[model.family], ContextTrainer, share)
+    return found
 
 
 def alone(model, setup):
@@ -134,7 +126,3 @@ def alone(model, setup):
         return tokens.flatten(0, 1).clone(), targets.flatten(0, 1).clone()
 
     return train(model, whole, FAMILIES[model.family], Trainer, share, setup)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

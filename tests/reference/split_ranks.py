@@ -1,15 +1,6 @@
-"""One of several processes that train a small model, its matrices divided: `python split_ranks.py FOLDER RANK PROCESSES NAME...`.
-
-What it saw goes to FOLDER/RANK.json.
-"""
-
-import json
-import sys
-from datetime import timedelta
-from pathlib import Path
+"""What one of several processes sees that train a small model, its matrices divided."""
 
 import torch
-import torch.distributed as dist
 
 import everybyte as eb
 from everybyte.lab.meters import Cpu
@@ -88,18 +79,11 @@ def train(model, setup, groups, share):
     return losses, {moment: min(count[moment] for count in counts[1:]) for moment in counts[0]}, gradients
 
 
-def main(folder, rank, processes, *names):
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(Path(folder) / "store"), processes)
-    dist.init_process_group("gloo", rank=rank, world_size=processes, store=store, timeout=timedelta(seconds=120))
-    seen = {}
+def seen(rank, processes, *names):
+    """By the name of a run, what `train` gives on the batches of this process's group."""
+    found = {}
     for name in names:
         model, setup = RUNS[name]
         group = setup.mesh.rank(rank, setup.data)["data"]
-        seen[name] = train(model, setup, setup.data, lambda all, group=group: all[group])
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(seen))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])
+        found[name] = train(model, setup, setup.data, lambda all, group=group: all[group])
+    return found

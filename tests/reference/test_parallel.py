@@ -1,45 +1,25 @@
 """Two processes train as one would on the whole batch, and each holds the bytes that the dry run counts."""
 
-import importlib.util
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from processes import loaded, together
 
 import everybyte as eb
 from everybyte.reference import GPT, Trainer
 from everybyte.reference.parallel import units
 
 SCRIPT = Path(__file__).with_name("ranks.py")
-_spec = importlib.util.spec_from_file_location("ranks", SCRIPT)
-ranks = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(ranks)
+ranks = loaded(SCRIPT)
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory, request):
+def seen(request):
     """What each of two processes saw, by the name of its setup: of those that a test asks for."""
-    folder = tmp_path_factory.mktemp("ranks")
     here = [item.callspec for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
-    names = sorted({case.params["name"] for case in here if "name" in case.params})
-    there = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(folder), str(rank), *names], stderr=subprocess.PIPE, text=True
-        )
-        for rank in range(ranks.GPUS)
-    ]
-    try:
-        errors = [process.communicate(timeout=600)[1] for process in there]
-    finally:
-        for process in there:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in there] == [0] * ranks.GPUS, errors
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks.GPUS)]
+    return together(SCRIPT, ranks.GPUS, *sorted({case.params["name"] for case in here if "name" in case.params}))
 
 
 @pytest.mark.sampled(4)

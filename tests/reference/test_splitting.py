@@ -1,39 +1,14 @@
 """Two and four processes that divide a model's matrices train as one that has them whole, and hold what the dry run counts."""
 
-import importlib.util
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import loaded, together
 
 import everybyte as eb
 
 SCRIPT = Path(__file__).with_name("split_ranks.py")
-_spec = importlib.util.spec_from_file_location("split_ranks", SCRIPT)
-ranks = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(ranks)
-
-
-def run(folder, processes, names):
-    """What each of so many processes saw, by the name of the run."""
-    there = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(folder), str(rank), str(processes), *names],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(processes)
-    ]
-    try:
-        errors = [process.communicate(timeout=300)[1] for process in there]
-    finally:
-        for process in there:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in there] == [0] * processes, errors
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(processes)]
+ranks = loaded(SCRIPT)
 
 
 def check(seen, name):
@@ -60,9 +35,9 @@ def check(seen, name):
     return whole, seen[0][name][2]
 
 
-def test_two_processes_train_as_one(tmp_path):
+def test_two_processes_train_as_one():
     names = ["gpt", "gpt, whole tokens", "llama", "qwen"]
-    seen = run(tmp_path, 2, names)
+    seen = together(SCRIPT, 2, *names)
     for name in names:
         whole, parts = check(seen, name)
         model = ranks.RUNS[name][0]
@@ -73,8 +48,8 @@ def test_two_processes_train_as_one(tmp_path):
 
 
 @pytest.mark.thorough("four processes; two of them run at every change")
-def test_four_processes_divide_data_too(tmp_path):
+def test_four_processes_divide_data_too():
     names = ["gpt, data", "llama, data"]
-    seen = run(tmp_path, 4, names)
+    seen = together(SCRIPT, 4, *names)
     for name in names:
         check(seen, name)

@@ -1,12 +1,6 @@
-"""One of some processes that divide experts: `python visitors.py FOLDER RANK GPUS`. Its losses go to FOLDER/RANK.json."""
-
-import json
-import sys
-from datetime import timedelta
-from pathlib import Path
+"""The losses of one of some processes that divide experts."""
 
 import torch
-import torch.distributed as dist
 
 import everybyte as eb
 from everybyte.reference import Llama
@@ -61,27 +55,20 @@ def divided(setup, rank):
     return module
 
 
-def main(folder, rank, gpus):
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(Path(folder) / "store"), gpus)
-    dist.init_process_group("gloo", rank=rank, world_size=gpus, store=store, timeout=timedelta(seconds=300))
-    seen = {}
+def seen(rank, gpus):
+    """By the name of a setup, the losses."""
+    found = {}
     for name, setup in setups(gpus).items():
 
         def share(tokens):
             mine = tokens.chunk(gpus)[rank]
             return mine[:, :-1].clone(), mine[:, 1:].clone()
 
-        seen[name] = train(setup, divided(setup, rank), ExpertTrainer, share, gpus * setup.batch)
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(seen))
-    dist.destroy_process_group()
+        found[name] = train(setup, divided(setup, rank), ExpertTrainer, share, gpus * setup.batch)
+    return found
 
 
 def alone(setup):
     """The losses of one process on everything."""
     one = setup.replace(gpus=1, batch=setup.batch * setup.gpus, mesh=eb.Mesh())
     return train(one, whole(setup), Trainer, lambda tokens: (tokens[:, :-1].clone(), tokens[:, 1:].clone()), one.batch)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
