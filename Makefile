@@ -67,7 +67,7 @@ rehearsal: $(STAMP) ## run the labs' grid on a GPU that does nothing, without on
 fuzz: $(STAMP) ## give everything ten thousand odd inputs: a right answer or a clear error, in ten minutes
 	$(BIN)/python tools/fuzz.py $(FUZZ_FLAGS)
 
-bench: $(STAMP) ## time imports, budgets, dry runs and derivations; derive 40 configurations; compare the whole grid
+bench: $(STAMP) ## time imports, budgets, dry runs and derivations; derive 40 configurations; compare the whole grid, and 500 random meshes
 	$(BIN)/python tools/bench.py
 
 clean: ## remove .venv, .venv-rehearsal, caches and build products

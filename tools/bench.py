@@ -1,13 +1,15 @@
 """What the book promises of speed and agreement, measured: `make bench` (all), or `bench.py` and one of speed, deriving,
 serving, evidence, reserved (beside every shipped rehearsal), rehearsing (where `make rehearsal` has made its environment),
-derivations (of Hugging Face configurations: half an hour), grid.
+derivations (of Hugging Face configurations: half an hour), grid, meshes (any model on GPUs in any dimensions).
 
 Times depend on the machine; what counts is the ratio to PyTorch's MemTracker, taken in the same run.
 """
 
+import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
 from statistics import median
@@ -18,6 +20,7 @@ from tqdm.auto import tqdm
 
 import everybyte as eb
 from everybyte.budget import not_derived
+from everybyte.mesh import DIMENSIONS
 from everybyte.tables import Table
 
 
@@ -119,6 +122,39 @@ def agreement(seeds=5000):
         f"{len(configurations):,} configurations that are derived, each exact and in 512-byte blocks: {len(found):,} disagree"
     )
     return bool(found)
+
+
+#: Of a refusal what is its own: sizes, and what its mesh is.
+OWN = re.compile(r"; .*|(?<=mesh) [^:;,]*?(?= is |[:;,]|$)|(?<=meshed) \d+|\d+(\.\d+)?(?!\w)")
+
+
+def meshes(count=500, at_once=256):
+    """At least `count` random runs on GPUs in any dimensions, as anybody may ask for them: how many are refused and why, how many
+    priced, and of how many the witnesses say different things."""
+    priced, refused, wrong, seeds = Counter(), Counter(), [], 0
+    with ProcessPoolExecutor() as pool, tqdm(total=count) as bar:
+        while priced.total() < count:
+            drawn = range(seeds, seeds := seeds + at_once)
+            for seed, (why, found) in zip(drawn, pool.map(grid.outcome, drawn, chunksize=8), strict=True):
+                if why:
+                    refused[OWN.sub(lambda match: "…" if match[0][0] != ";" else "", why)] += 1
+                    continue
+                model, asked, _ = grid.meshed(seed)
+                cut = [name for name in (*DIMENSIONS, "expert") if asked["mesh"].get(name, 1) > 1]
+                cut += [asked["sharding"]] if asked["gpus"] > 1 else []
+                priced["mixture" if model.experts else model.family, ", ".join(cut) or "nothing"] += 1
+                wrong += [(seed, found)] if found else []
+                bar.update()
+    rows = [[*key, number] for key, number in sorted(priced.items())]
+    print(Table(["model", "divided by", "priced"], rows))
+    print(Table(["refused, by reason", "layouts"], [[why, number] for why, number in refused.most_common()]))
+    for seed, found in wrong[:20]:
+        print(f"grid.meshed({seed})", *found[:5], sep="\n  ")
+    print(
+        f"{seeds:,} random layouts and ranks: {refused.total():,} refused, {priced.total():,} priced, each exact and in 512-byte blocks: "
+        f"{len(wrong):,} disagree"
+    )
+    return bool(wrong)
 
 
 def deriving():
@@ -235,7 +271,7 @@ def rehearsing():
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or ["speed", "deriving", "serving", "evidence", "reserved", "derivations", "grid"]
+    wanted = sys.argv[1:] or ["speed", "deriving", "serving", "evidence", "reserved", "derivations", "meshes", "grid"]
     if "speed" in wanted:
         speed()
     if "deriving" in wanted:
@@ -249,4 +285,5 @@ if __name__ == "__main__":
     if "rehearsing" in wanted:
         rehearsing()
     wrong = derivations.main([]) if "derivations" in wanted else 0
+    wrong |= meshes() if "meshes" in wanted else 0
     sys.exit(wrong or (agreement() if "grid" in wanted else 0))

@@ -493,6 +493,11 @@ class Setup:
                 f"Setup.dropout: {self.dropout} with mesh {self.mesh}: PyTorch's ring attention keeps the random state of its last "
                 "part alone; allowed: 0.0"
             )
+        if self.replicas > 1:
+            raise ValueError(
+                f"Setup.replicas: {self.replicas} with mesh {self.mesh}: groups of rings that each hold the model are not derived; "
+                "allowed: 1"
+            )
 
     def _check_gpus(self):
         """Which switches belong to which sharding."""

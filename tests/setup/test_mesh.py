@@ -10,7 +10,7 @@ import everybyte as eb
 def test_the_gpus_are_those_of_the_mesh_times_data():
     setup = eb.Setup(gpus=64, accumulation=2, sharding="zero3", mesh=eb.Mesh(pipeline=2, context=2, tensor=4))
     assert (setup.mesh.size, setup.data, setup.sharers, setup.shards) == (16, 4, 8, 8)
-    assert setup.replace(replicas=2).shards == 4
+    assert setup.replace(mesh=eb.Mesh(pipeline=2, tensor=4), replicas=2).shards == 4
 
 
 def test_without_data_there_is_nothing_to_average():

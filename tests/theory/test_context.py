@@ -98,6 +98,7 @@ REFUSED = [
     ({"dropout": 0.1}, "random state of its last part alone; allowed: 0.0"),
     ({"sequence": 129}, "1 tokens are left; allowed: a multiple of 8, as 128 or 136"),
     ({"gpus": 6}, "no multiple of the 4 GPUs of the mesh"),
+    ({"gpus": 16, "sharding": "zero3", "replicas": 2}, "Setup.replicas: 2 with mesh context=4: .* allowed: 1"),
     ({"mesh": eb.Mesh(context=2, tensor=2)}, None),
 ]
 
