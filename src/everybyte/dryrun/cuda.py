@@ -77,8 +77,19 @@ def _grouped_flops(a, b, *_, **__):
     return 2 * b.numel() * a.size(-2) if a.dim() == 3 and b.dim() == 2 else 2 * a.numel() * b.size(-1)
 
 
+def _of_shapes(flops):
+    """One of PyTorch's counts, which wants shapes: of a product's tensors at once, of what is nested by its own search."""
+
+    def count(*args, out_val=None, **kwargs):
+        if kwargs or not isinstance(out_val, Tensor) or not all(isinstance(a, Tensor) for a in args):
+            return flops(*args, out_val=out_val, **kwargs)
+        return flops.__wrapped__(*(a.shape for a in args), out_shape=out_val.shape)
+
+    return count if hasattr(flops, "__wrapped__") else flops
+
+
 #: Operation -> floating-point operations from its arguments: PyTorch's own list, and what is not on it.
-FLOPS = flop_registry | {aten._grouped_mm: _grouped_flops}
+FLOPS = {packet: _of_shapes(flops) for packet, flops in flop_registry.items()} | {aten._grouped_mm: _grouped_flops}
 
 
 def _functions(names: str) -> set:
@@ -325,8 +336,12 @@ class Autocast(_Mode):
 
     def _cast(self, args, kwargs, cast: Callable):
         """The last argument first: `cached_cast(...)` of each is an argument of one call, which GCC's code evaluates from the right."""
-        named = {name: tree_map(cast, kwargs[name]) for name in reversed(kwargs)}
-        return tuple(reversed([tree_map(cast, value) for value in reversed(args)])), named
+
+        def inside(value):
+            return tree_map(cast, value) if isinstance(value, list | tuple | dict) else cast(value)
+
+        named = {name: inside(kwargs[name]) for name in reversed(kwargs)}
+        return tuple(reversed([inside(value) for value in reversed(args)])), named
 
     def _lower(self, value):
         if not _is_32_bit(value):

@@ -90,6 +90,10 @@ class Tracker(TorchDispatchMode):
     unseen: tuple[type, ...] = (FakeTensor, AsyncCollectiveTensor)
     products = FLOPS
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing compiles here, and PyTorch's guard against it costs as much as half of an operation
+
     def __init__(self):
         super().__init__()
         self.operations = [("rest", "rest", "")]
@@ -247,10 +251,10 @@ class Tracker(TorchDispatchMode):
                     "there are none; allowed: control flow, sizes and copies that depend on shapes alone"
                 ) from error
             raise
-        if func.overloadpacket in self.products:
-            self.flops += self.products[func.overloadpacket](*args, **kwargs, out_val=out)
+        if product := self.products.get(func.overloadpacket):
+            self.flops += product(*args, **kwargs, out_val=out)
         born = []
-        for leaf in tree_leaves(out):
+        for leaf in (out,) if isinstance(out, torch.Tensor) else tree_leaves(out):
             if isinstance(leaf, torch.Tensor) and leaf.is_meta and not isinstance(leaf, self.unseen):
                 storage = leaf.untyped_storage()
                 if storage._cdata not in self._live:
