@@ -252,8 +252,8 @@ def ring(seed: int) -> tuple[eb.Model, eb.Setup, int]:
 
 
 def visited(seed: int) -> tuple[eb.Model, eb.Setup, int]:
-    """Any mixture whose experts are divided among GPUs, balanced or not, any way to save memory, and one of the GPUs: always the same
-    for one seed."""
+    """Any mixture whose experts are divided among GPUs, balanced or not, any way to save memory, any way to share the rest, and one
+    of the GPUs: always the same for one seed."""
     draw = Random(7 * 10**6 + seed).choice
     while True:  # what does not go together is drawn again
         model, parts, own = _any_llama(f"visited {seed}", draw), draw([2, 2, 3, 4, 8]), draw([1, 1, 2, 3])
@@ -262,14 +262,22 @@ def visited(seed: int) -> tuple[eb.Model, eb.Setup, int]:
         model = model.replace(experts=parts * own, experts_per_token=draw(range(1, min(parts * own, 6) + 1)))
         routing = draw([1.0, 1.0, 1.25, 0.3, parts])
         try:
-            setup = _any_setup(model, draw).replace(
-                sharding="none", gpus=parts, sharding_units="block", replicas=1, offload="none", no_sync=False, buckets="copies",
-                master_gradients="bf16", mesh=eb.Mesh(expert=parts, routing=routing),
+            setup = _any_setup(model, draw)
+            sharding = draw(["none", "zero2", "zero3", "zero3"])
+            if sharding == "none" or setup.sharding not in ("zero2", "zero3"):
+                setup = setup.replace(sharding_units="block", offload="none", no_sync=False)
+            setup = setup.replace(sharding=sharding, replicas=1)
+            setup = setup.replace(
+                gpus=parts * draw([1, 1, 2, 3, 4, 8]), buckets="copies", master_gradients="bf16",
+                mesh=eb.Mesh(expert=parts, routing=routing),
             )  # fmt: skip
+            rank = draw(range(setup.gpus))
             setup.check_model(model)
+            setup.check_rank("visited", model, rank)
         except ValueError:
             continue
-        return model, setup, draw(range(parts))
+        if not_derived(model, setup) is None:
+            return model, setup, rank
 
 
 def meshed(seed: int) -> tuple[eb.Model, dict, int]:

@@ -183,6 +183,7 @@ def course_of(model: Model | Objective, setup: Setup, rank: int = 0):
         setup.check_rank("budget", model, rank)
         return ring(model, setup, rank)
     if setup.mesh.expert > 1:
+        setup.check_rank("budget", model, rank)
         return divided(model, setup)
     if setup.sharer(rank):
         near = "0, which holds" if setup.mesh.tensor == 1 else f"0 to {setup.mesh.tensor - 1}, which hold"

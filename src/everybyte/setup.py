@@ -461,15 +461,14 @@ class Setup:
         parts = self.mesh.expert
         if parts == 1:
             return
-        if parts != self.sharers:
-            raise ValueError(
-                f"Mesh.expert: {parts} of {self.sharers} GPUs, so that several have the same experts, whose gradients they would "
-                f"average, is not derived; allowed: {self.sharers}, or gpus={parts * self.mesh.size}"
-            )
-        for field, usual in (("sharding", "none"), ("buckets", "copies"), ("adapters", None)):
-            if getattr(self, field) != usual:
+        for field, refused, allowed in (
+            ("sharding", self.sharding == "zero1", "'none', 'zero2' or 'zero3'"),
+            ("buckets", self.buckets != "copies", "'copies'"),
+            ("adapters", self.adapters is not None, "None"),
+        ):
+            if refused:
                 raise ValueError(
-                    f"Setup.{field}: {getattr(self, field)!r} with mesh {self.mesh} is not derived; allowed: {usual!r}"
+                    f"Setup.{field}: {getattr(self, field)!r} with mesh {self.mesh} is not derived; allowed: {allowed}"
                 )
 
     def _check_context(self):
@@ -559,6 +558,11 @@ class Setup:
         return self.sharers // self.replicas
 
     @property
+    def expert_shards(self) -> int:
+        """GPUs of a group that have the same experts, among which FSDP divides them."""
+        return self.shards // self.mesh.expert
+
+    @property
     def ddp(self) -> bool:
         """Whether every one of several GPUs holds everything."""
         return self.sharers > 1 and self.sharding == "none"
@@ -621,15 +625,18 @@ class Setup:
     def check_rank(self, owner: str, model: Model, rank: int) -> None:
         """Raise ValueError where there is no such GPU, or FSDP gives it less than the first of `model`."""
         checks.whole(owner, "rank", rank, 0, self.gpus - 1)
-        if not self.fsdp or not rank % self.shards:
-            return
-        for weight in weights(model):
-            rows = int(weight.shape[0])
-            each = -(-rows // self.shards)
-            if weight.count and (rank % self.shards + 1) * each > rows:
+        place, parts = self.sharer(rank) % self.shards, self.mesh.expert
+        for weight in weights(model) if self.fsdp and place else ():
+            rows, shards, mine = int(weight.shape[0]), self.shards, place
+            if parts > 1 and weight.name in ("mlp.gate_up", "mlp.down"):
+                rows, shards, mine = rows // parts, self.expert_shards, place // parts
+                if shards * parts > model.experts:
+                    continue  # cut along another dimension, evenly
+            each = -(-rows // shards)
+            if weight.count and (mine + 1) * each > rows:
                 raise ValueError(
                     f"{owner}.rank: {rank} has less than {each} of the {rows} rows of {weight.name} in {model.name}, which its "
-                    f"{self.shards} GPUs divide; allowed: 0, and others whose shares are as large; eb.dry_run takes it"
+                    f"{shards} GPUs divide; allowed: 0, and others whose shares are as large; eb.dry_run takes it"
                 )
 
     def check_undivided(self, owner: str, instead: str = "") -> None:
@@ -671,6 +678,10 @@ class Setup:
         """
         if self.adapters:
             self.adapters.check_model(model)
+        if self.replicas > 1 and not self.mesh.alone:
+            raise ValueError(
+                f"Setup.replicas: {self.replicas} with mesh {self.mesh} is not derived; allowed: 1, or no mesh"
+            )
         if self.mesh.tensor > 1 and self.mesh.derived:
             self._check_tensor()
             self._check_parts(model)
@@ -699,6 +710,13 @@ class Setup:
                 else f"{model.name} has no experts"
             )
             raise ValueError(f"Mesh.expert: {parts}, and {why}; allowed: {', '.join(map(str, near)) if near else '1'}")
+        rows, own = self.expert_shards, {"expert_width": 2 * model.expert_width, "width": model.width}
+        for name, size in own.items() if parts > 1 and self.fsdp and rows * parts > model.experts else ():
+            if size % rows:
+                raise ValueError(
+                    f"Mesh.expert: {parts} of {self.shards} GPUs: {rows} have the same {model.experts // parts} of {model.name}'s experts, whose "
+                    f"{size} rows ({name}) FSDP cannot cut evenly: {size % rows} left over; allowed: such GPUs as divide {size}"
+                )
         if self.mesh.context > 1 and compute == "fp32":
             if model.kv_heads != model.heads:
                 raise ValueError(

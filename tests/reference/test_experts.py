@@ -12,8 +12,8 @@ visitors = loaded(SCRIPT)
 @pytest.mark.parametrize("gpus", [2, 4])
 def test_processes_that_divide_experts_train_as_one(gpus):
     seen = together(SCRIPT, gpus)
-    for name, setup in visitors.setups(gpus).items():
-        expected = visitors.alone(setup)
+    for name, (model, setup) in visitors.setups(gpus).items():
+        expected = visitors.alone(model, setup)
         mean = [sum(losses) / gpus for losses in zip(*(rank[name] for rank in seen), strict=True)]
         assert mean == pytest.approx(expected, rel=2e-6), name  # sums in another order, in fp32
         assert len({rank[name][0] for rank in seen}) == gpus  # each on tokens of its own

@@ -18,18 +18,27 @@ SETUP = eb.Setup(batch=2, sequence=16, optimizer="momentum")
 
 
 def setups(gpus):
-    """Name -> setup."""
-    mesh = {"gpus": gpus, "mesh": eb.Mesh(expert=gpus)}
-    return {
-        "plain": SETUP.replace(**mesh),
-        "twice, checkpointed": SETUP.replace(**mesh, accumulation=2, checkpointing="full"),
+    """Name -> (model, setup)."""
+    mesh, pairs = {"gpus": gpus, "mesh": eb.Mesh(expert=gpus)}, {"gpus": gpus, "mesh": eb.Mesh(expert=2)}
+    found = {
+        "plain": (MODEL, SETUP.replace(**mesh)),
+        "twice, checkpointed": (MODEL, SETUP.replace(**mesh, accumulation=2, checkpointing="full")),
+        "sharded": (MODEL, SETUP.replace(**mesh, sharding="zero3", accumulation=2)),
+    }
+    if gpus == 2:
+        return found
+    few = MODEL.replace(experts=2)  # fewer than GPUs: FSDP cuts their rows
+    return found | {
+        "in pairs, averaged": (MODEL, SETUP.replace(**pairs)),
+        "in pairs, sharded": (MODEL, SETUP.replace(**pairs, sharding="zero3", accumulation=2, no_sync=True)),
+        "in pairs, sharded by rows": (few, SETUP.replace(**pairs, sharding="zero2", checkpointing="full")),
     }
 
 
 def train(setup, module, kind, share, drawn):
     """The losses of some steps. `drawn`: sequences in each micro-batch of all GPUs."""
     trainer = kind(module, setup)
-    trainer.optimizer.param_groups[0]["lr"] = 0.1
+    trainer.optimizer.param_groups[0]["lr"] = 0.5
     losses = []
     for step in range(STEPS):
         generator = torch.Generator().manual_seed(step)
@@ -39,18 +48,23 @@ def train(setup, module, kind, share, drawn):
     return losses
 
 
-def whole(setup):
+def of_one(setup):
+    """The setup of one process."""
+    return setup.replace(gpus=1, mesh=eb.Mesh(), sharding="none", no_sync=False)
+
+
+def whole(model, setup):
     """The model that one process trains."""
     torch.manual_seed(0)
-    return Llama(MODEL, setup.replace(gpus=1, mesh=eb.Mesh()))
+    return Llama(model, of_one(setup))
 
 
-def divided(setup, rank):
+def divided(model, setup, rank):
     """The same, with the experts of one GPU."""
-    module, state = ExpertLlama(MODEL, setup), whole(setup).state_dict()
-    for name, weight in state.items():
-        if name.endswith(("mlp.gate_up", "mlp.down")):
-            state[name] = weight.chunk(setup.gpus)[rank]
+    module, state = ExpertLlama(model, setup), whole(model, setup).state_dict()
+    for name in [name for name in state if name.endswith(("mlp.gate_up", "mlp.down"))]:
+        parts = state.pop(name).chunk(setup.mesh.expert)
+        state[name.replace("mlp.", "mlp.own.")] = parts[rank % setup.mesh.expert]
     module.load_state_dict(state)
     return module
 
@@ -58,17 +72,19 @@ def divided(setup, rank):
 def seen(rank, gpus):
     """By the name of a setup, the losses."""
     found = {}
-    for name, setup in setups(gpus).items():
+    for name, (model, setup) in setups(gpus).items():
 
         def share(tokens):
             mine = tokens.chunk(gpus)[rank]
             return mine[:, :-1].clone(), mine[:, 1:].clone()
 
-        found[name] = train(setup, divided(setup, rank), ExpertTrainer, share, gpus * setup.batch)
+        found[name] = train(setup, divided(model, setup, rank), ExpertTrainer, share, gpus * setup.batch)
     return found
 
 
-def alone(setup):
+def alone(model, setup):
     """The losses of one process on everything."""
-    one = setup.replace(gpus=1, batch=setup.batch * setup.gpus, mesh=eb.Mesh())
-    return train(one, whole(setup), Trainer, lambda tokens: (tokens[:, :-1].clone(), tokens[:, 1:].clone()), one.batch)
+    one = of_one(setup).replace(batch=setup.batch * setup.gpus)
+    return train(
+        one, whole(model, setup), Trainer, lambda tokens: (tokens[:, :-1].clone(), tokens[:, 1:].clone()), one.batch
+    )

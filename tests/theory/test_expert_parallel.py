@@ -4,6 +4,7 @@ import grid
 import pytest
 
 import everybyte as eb
+from everybyte.catalog.weights import ENDS, weights
 from everybyte.formulas import formula
 
 MODEL = eb.Model(
@@ -16,6 +17,11 @@ SETUP = eb.Setup(batch=2, sequence=64, precision="bf16")
 
 def _on(parts, routing=1.0, **changes):
     return SETUP.replace(gpus=parts, mesh=eb.Mesh(expert=parts, routing=routing), **changes)
+
+
+def _among(gpus, parts, **changes):
+    """Several GPUs have the same experts."""
+    return SETUP.replace(gpus=gpus, mesh=eb.Mesh(expert=parts), **changes)
 
 
 @pytest.mark.sampled(4)
@@ -42,6 +48,48 @@ def test_mixtral_itself():
     assert not grid.disagreements(eb.model("mixtral-8x7b"), setup)
 
 
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("sharding", ["none", "zero2", "zero3"])
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize(("gpus", "parts"), [(4, 4), (8, 4), (4, 2), (16, 4), (64, 8)])
+def test_beside_data_at_every_operation(gpus, parts, checkpointing, sharding):
+    """Experts on every GPU of a group once, twice and more often than there are experts: cut by experts, or by their rows."""
+    setup = _among(gpus, parts, sharding=sharding, checkpointing=checkpointing, precision="bf16-mixed")
+    assert grid.first_difference(MODEL, setup) is None
+    for rank in (0, 1):
+        assert not grid.disagreements(MODEL, setup.replace(precision="bf16", accumulation=2), rank=rank)
+
+
+def test_fsdp_divides_experts_among_those_that_have_the_same():
+    """32 GPUs by 8: each has one of eight experts, and a fourth of its rows; of everything else it has the 32nd part."""
+    others = sum(-(-w.shape[0] // 32) * w.numbers // w.shape[0] for w in _others())
+    for rank in (0, 31):  # the last one has padding, where rows are fewer than GPUs
+        trace = eb.dry_run(MODEL, _among(32, 8, sharding="zero3"), rank=rank)
+        own = [a.bytes for a in trace.allocations if a.part == "parameters" and ".mlp.own." in a.owner]
+        assert sorted(own) == sorted(3 * [2 * 12 * 32, 2 * 8 * 24])
+    rest = eb.budget(MODEL, _among(32, 8, sharding="zero3")).parts_at("rest")["parameters"]
+    assert rest == 2 * (3 * (12 * 32 + 8 * 24) + others)
+
+
+def _others():
+    names = ("mlp.gate_up", "mlp.down", "mlp.gate.weight", "mlp.up.weight", "mlp.down.weight")
+    found = [w for w in weights(MODEL) if w.count and w.name not in names]
+    return [w for w in found for _ in range(1 if w.group in ENDS else MODEL.layers)]
+
+
+def test_mixtral_on_64():
+    setup = eb.Setup(
+        batch=1,
+        sequence=4096,
+        precision="bf16-mixed",
+        checkpointing="full",
+        sharding="zero3",
+        gpus=64,
+        mesh=eb.Mesh(expert=8),
+    )
+    assert not grid.disagreements(eb.model("mixtral-8x7b"), setup, rank=7)
+
+
 @pytest.mark.parametrize("routing", [0.3, 1.0, 1.25, 4.0])
 def test_what_a_mixture_keeps_in_closed_form(routing):
     setup = _on(4, routing)
@@ -50,7 +98,7 @@ def test_what_a_mixture_keeps_in_closed_form(routing):
     kept = sum(
         a.bytes
         for a in trace.allocations
-        if a.owner == "blocks.1.mlp" and 0 < a.birth <= end and (a.death is None or a.death > end)
+        if a.owner.startswith("blocks.1.mlp") and 0 < a.birth <= end and (a.death is None or a.death > end)
     )
     assert kept == formula("experts.kept").at(MODEL, setup)
 
@@ -58,9 +106,7 @@ def test_what_a_mixture_keeps_in_closed_form(routing):
 def test_weights_and_buffers_in_closed_form():
     setup = _on(4, 1.25)
     trace = eb.dry_run(MODEL, setup)
-    weights = sum(
-        a.bytes for a in trace.allocations if a.part == "parameters" and a.owner.endswith(("mlp.gate_up", "mlp.down"))
-    )
+    weights = sum(a.bytes for a in trace.allocations if a.part == "parameters" and ".mlp.own." in a.owner)
     assert weights == formula("experts.weights").at(MODEL, setup)
     assert formula("experts.rows").at(MODEL, setup) == 320
     sent, came = 2 * 64 * 2, 320
@@ -71,8 +117,27 @@ def test_weights_and_buffers_in_closed_form():
 REFUSED = [
     (lambda: _on(3), MODEL, r"mixture has 8 experts, 2 too many for 6 and 1 too few for 9; allowed: 2, 4, 8"),
     (lambda: _on(2), MODEL.replace(experts=0, experts_per_token=0, expert_width=0), r"has no experts; allowed: 1"),
-    (lambda: _on(4, sharding="zero3"), MODEL, r"Setup.sharding: 'zero3' with mesh expert=4 is not derived"),
-    (lambda: _on(4).replace(gpus=8), MODEL, r"Mesh.expert: 4 of 8 GPUs, .* allowed: 8, or gpus=4"),
+    (
+        lambda: _on(4, sharding="zero1"),
+        MODEL,
+        r"Setup.sharding: 'zero1' with mesh expert=4 is not derived; allowed: 'none', 'zero2' or",
+    ),
+    (
+        lambda: _on(4, buckets="views"),
+        MODEL,
+        r"Setup.buckets: 'views' with mesh expert=4 is not derived; allowed: 'copies'",
+    ),
+    (lambda: _on(4).replace(gpus=10), MODEL, r"Mesh.expert: 4 does not divide the 10 GPUs of data and context"),
+    (
+        lambda: _among(24, 4, sharding="zero3").replace(gpus=40),
+        MODEL,
+        r"10 have the same 2 of mixture's experts, whose 48 rows \(expert_width\) .* 8 left over",
+    ),
+    (
+        lambda: _among(8, 4, sharding="zero3", replicas=2),
+        MODEL,
+        r"Setup.replicas: 2 with mesh expert=4 is not derived; allowed: 1, or no mesh",
+    ),
     (lambda: _on(4, 4.5), MODEL, r"Mesh.routing: 4.5 is no number above 0 and up to 4"),
     (lambda: SETUP.replace(mesh=eb.Mesh(routing=0.5)), MODEL, r"Mesh.routing: 0.5 needs expert from 2 on"),
 ]

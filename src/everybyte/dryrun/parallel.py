@@ -51,7 +51,7 @@ def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
         stack.enter_context(on_meta(tracker))
         stack.enter_context(divided_loss(setup))
         if setup.fsdp:
-            for patch in _fsdp_on_meta(tracker, setup.sharer(rank) % setup.shards):
+            for patch in _fsdp_on_meta(tracker, _places(setup, rank)):
                 stack.enter_context(patch)
         if setup.mesh.context > 1:
             from .context import as_on_cuda
@@ -64,7 +64,13 @@ def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
         yield
 
 
-def _fsdp_on_meta(tracker, rank):
+def _places(setup, rank):
+    """GPUs among which something is divided -> this one's place among them."""
+    place = setup.sharer(rank) % setup.shards
+    return {setup.expert_shards: place // setup.mesh.expert, setup.shards: place}
+
+
+def _fsdp_on_meta(tracker, places):
     """FSDP takes meta for a device like others, and the tracker sees what no operation shows."""
     from torch.distributed.fsdp._fully_shard import (
         _fsdp_collectives,
@@ -83,7 +89,7 @@ def _fsdp_on_meta(tracker, rank):
     yield change(
         _fsdp_param.FSDPParam, "all_gather_inputs", _copied_up(tracker, _fsdp_param.FSDPParam.all_gather_inputs)
     )
-    yield change(_fsdp_param, "_chunk_with_empty", partial(_shares, rank))
+    yield change(_fsdp_param, "_chunk_with_empty", partial(_shares, places))
     for name, part in (
         ("unshard", "communication"),
         ("wait_for_unshard", "unsharded"),
@@ -93,9 +99,9 @@ def _fsdp_on_meta(tracker, rank):
     yield change(torch.UntypedStorage, "resize_", _told(tracker, torch.UntypedStorage.resize_))
 
 
-def _shares(rank, tensor, count, dim):
+def _shares(places, tensor, count, dim):
     """In place of a view for each rank the first's, to which all are padded, and this one's: a thousand take most of the time."""
-    size = tensor.size(dim)
+    size, rank = tensor.size(dim), places[count]
     each = -(-size // count)
     shares = [tensor.narrow(dim, 0, each)] * count
     start = min(rank * each, size)

@@ -132,6 +132,9 @@ r = _of_setup(
 G = _of_setup("shards", "G", "GPUs that divide a model among them", "", lambda s: s.shards, True)
 C = _of_setup("context", "C", "GPUs that share every sequence", "", lambda s: s.mesh.context, True)
 E_p = _of_setup("expert", "E_p", "GPUs that divide the experts", "", lambda s: s.mesh.expert, True)
+G_e = _of_setup(
+    "expert_shards", "G_e", "GPUs that have the same experts, among which FSDP divides them", "", lambda s: s.expert_shards, True
+)  # fmt: skip
 rho = _of_setup(
     "routing",
     r"\rho",

@@ -14,7 +14,7 @@ from ..catalog.weights import adapters, weights
 from ..setup import DTYPE_BYTES, OPTIMIZERS
 from .buckets import buckets
 from .context import RingStep, own_sequence
-from .expert_parallel import OWN, ExpertStep, received
+from .expert_parallel import OWN, ExpertStep, along, received
 from .letters import Letter, factor, text, up
 from .optimizers import PAGED, QUANTIZED
 from .pipelines import PipelineStep, StagePlan, part_of
@@ -40,7 +40,7 @@ def letters(model, setup, rounding=1) -> dict[str, int]:
         "w": DTYPE_BYTES[dtypes.compute if setup.fsdp else setup.base_dtype], "w_s": DTYPE_BYTES[setup.base_dtype],
         "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[setup.state_dtype], "r": DTYPE_BYTES[dtypes.weights],
         "m_w": DTYPE_BYTES[dtypes.master] if dtypes.master else 0, "G": setup.shards, "R": setup.replicas,
-        "C": setup.mesh.context, "E_p": setup.mesh.expert, "X": received(model, setup) if setup.mesh.expert > 1 else 0, "P": model.parameters if setup.sharding == "zero1" else 0, "Q": _bucketed(model, setup, rounding),
+        "C": setup.mesh.context, "E_p": setup.mesh.expert, "G_e": setup.expert_shards, "X": received(model, setup) if setup.mesh.expert > 1 else 0, "P": model.parameters if setup.sharding == "zero1" else 0, "Q": _bucketed(model, setup, rounding),
         "t": setup.mesh.tensor, "r_A": setup.adapters.rank if setup.adapters else 0, "w_A": DTYPE_BYTES[setup.trained_dtype] if setup.adapters else 0,
     }  # fmt: skip
 
@@ -192,7 +192,13 @@ def ring(model, setup, rank) -> "Course":
 
 def divided(model, setup) -> "Course":
     """The course of the step of a GPU of those that divide experts, as `trace`: all alike."""
-    return trace(model, setup, ExpertStep, model.experts == setup.mesh.expert, received(model, setup) == 1)
+    beside = (
+        model.experts == setup.mesh.expert,
+        received(model, setup) == 1,
+        min(setup.expert_shards, 2),
+        along(model, setup),
+    )
+    return trace(model, setup, ExpertStep, *beside)
 
 
 def _shared(key, make, loops):
@@ -506,5 +512,5 @@ def place_of(operation):
 
 LETTERS = (
     "B", "S", "L", "H", "A", "A_kv", "D", "F", "V", "N", "N_max", "W", "E", "E_t", "F_e", "K", "n_c", "n_a", "w", "w_s", "c",
-    "s_b", "r", "m_w", "G", "R", "C", "E_p", "X", "P", "Q", "r_A", "w_A", "t",
+    "s_b", "r", "m_w", "G", "R", "C", "E_p", "G_e", "X", "P", "Q", "r_A", "w_A", "t",
 )  # fmt: skip

@@ -12,6 +12,7 @@ from .architectures import Network
 from .autograd import record
 from .experts import grouped, indexed, route, summed, unsqueezed
 from .letters import Letter, over, product
+from .sharding import Cut
 from .tape import INT32, INT64
 from .tensors import new, several
 from .training import Step
@@ -23,6 +24,11 @@ OWN = ("mlp.gate_up", "mlp.down")
 def received(model, setup) -> int:
     """Rows that come to one GPU's experts."""
     return math.ceil(setup.mesh.routing * setup.batch * setup.sequence * model.experts_per_token)
+
+
+def along(model, setup) -> int:
+    """The dimension along which FSDP cuts the experts of one GPU: the experts, or where there are fewer than GPUs, their rows."""
+    return int(setup.expert_shards * setup.mesh.expert > model.experts)
 
 
 class ExpertNetwork(Network):
@@ -60,15 +66,8 @@ class ExpertNetwork(Network):
         total = new(tape, "visitors added", (own,), INT64)
         ends = new(tape, "experts' ends", (own,), INT32)
         del total, given
-        gate_up = grouped(
-            indexed(rows, by_expert, "rows by expert"), self.parameters[f"{path}.gate_up"], ends, "experts' gate and up"
-        )
-        gate, up = op.split(gate_up, (model.expert_width, model.expert_width), -1, "experts' gate and up gradient")
-        outer = grouped(
-            op.multiply(op.activation(gate, model.activation), up, "experts' product"),
-            self.parameters[f"{path}.down"],
-            ends,
-            "experts' down",
+        outer = self.call(
+            f"{path}.own", lambda rows, ends: self._own(path, rows, ends), self._by_expert(rows, by_expert), ends
         )
         outer = indexed(outer, _inverse(tape, (self.rows,)), "rows as they came")
         given, outer = outer, _exchanged(outer, visits[0], "rows back")
@@ -81,6 +80,16 @@ class ExpertNetwork(Network):
             "visits",
         )
         return op.cast(summed(outer, 1, "visits added"), tokens.type, "experts cast")
+
+    def _by_expert(self, rows, order):
+        return indexed(rows, order, "rows by expert")
+
+    def _own(self, path, rows, ends):
+        """The experts of one GPU: rows that lie by expert in, rows out."""
+        gate_up = grouped(rows, self.parameters[f"{path}.gate_up"], ends, "experts' gate and up")
+        gate, up = op.split(gate_up, (self.model.expert_width,) * 2, -1, "experts' gate and up gradient")
+        inner = op.multiply(op.activation(gate, self.model.activation), up, "experts' product")
+        return grouped(inner, self.parameters[f"{path}.down"], ends, "experts' down")
 
 
 def _exchanged(x, rows, title):
@@ -103,6 +112,8 @@ class ExpertStep(Step):
 
     def __init__(self, model, setup, *others):
         self.parts, self.rows = Letter(setup.mesh.expert, "E_p"), Letter(received(model, setup), "X")
+        if setup.fsdp:
+            self.own = Cut(OWN, Letter(setup.expert_shards, "G_e"), along(model, setup))
         super().__init__(model, setup, *others)
 
     def made(self, segments, chunks, beside):

@@ -7,15 +7,18 @@ their names: `_fsdp_param_group.py` says what lives until when, `_fsdp_collectiv
 which unit comes next.
 """
 
+from typing import NamedTuple
+
 from .autograd import Node
-from .letters import product, up
+from .letters import Letter, over, product, up
 from .tape import Piece
 from .tensors import Tensor
 
 
-def share(shape, shards):
-    """Numbers that one GPU holds of a tensor of that shape."""
-    return product((up(shape[0], shards), *shape[1:]))
+def share(shape, shards, axis=0):
+    """Numbers that one GPU holds of a tensor of that shape, cut along a dimension: along others than the first only evenly."""
+    cut = over if axis else up
+    return product((*shape[:axis], cut(shape[axis], shards), *shape[axis + 1 :]))
 
 
 class Unit:
@@ -23,14 +26,22 @@ class Unit:
 
     Args:
         parameters: those of the unit. numbers: that one GPU holds of them. reshards: whether it is let go after forward.
+        shards: among how many GPUs it is divided. axis: along which dimension. factored: whether gradients are divided by another
+            number than that of the GPUs.
     """
 
-    def __init__(self, sharding, name, parameters, numbers, reshards):
+    def __init__(self, sharding, name, parameters, numbers, reshards, shards, axis=0, factored=False):
         self.sharding, self.name, self.parameters, self.reshards = sharding, name, parameters, reshards
-        self.numbers = numbers
+        self.numbers, self.shards, self.alone, self.axis, self.factored = (
+            numbers,
+            shards,
+            int(shards) == 1,
+            axis,
+            factored,
+        )
         self.tape = sharding.tape
         self.state, self.training, self.whole, self.gathered, self.indices = "idle", "idle", False, None, []
-        self.shares = [share(p.shape, sharding.shards) for p in parameters]
+        self.shares = [share(p.shape, shards, axis) for p in parameters]
         self.kept = None  # what was received, where replicas average it
         self.accumulated = {}
 
@@ -41,7 +52,7 @@ class Unit:
         if self.gathered is not None or self.whole or not self.parameters:
             return
         sharding, tape = self.sharding, self.tape
-        if sharding.alone:
+        if self.alone:
             self.gathered = ()
             return
         with tape.within(part="communication"):
@@ -49,7 +60,7 @@ class Unit:
                 inputs = tape.take(f"{self.name} copied", (self.numbers, sharding.width))
             else:
                 inputs = [self._input(p, numbers) for p, numbers in self._each()]
-            self.gathered = tape.take(f"{self.name} gathered", (sharding.shards * self.numbers, sharding.width))
+            self.gathered = tape.take(f"{self.name} gathered", (self.shards * self.numbers, sharding.width))
             del inputs
 
     def _each(self):
@@ -68,19 +79,23 @@ class Unit:
         if self.gathered is None:
             return
         sharding = self.sharding
-        before = sharding.last_gathered  # noqa: F841  freed once this unit is whole: copies and gathering overlap
+        copies, before = [], sharding.last_gathered  # noqa: F841  freed once this unit is whole: copies and gathering overlap
         if self.training == "forward":
             sharding.last_gathered = None
         for parameter, numbers in self._each():
-            if sharding.alone:
+            if self.alone:
                 copy = self._input(parameter, numbers)
-            piece = Piece(sharding.shards * numbers, sharding.width, "unsharded")
+            piece = Piece(self.shards * numbers, sharding.width, "unsharded")
             with self.tape.within(place=self._place(parameter)):
                 self.tape.note(f"{self.name} whole", [piece])
+                if self.axis and not self.alone:  # as they came, to be put side by side
+                    whole = self.shards * numbers, sharding.width
+                    copies.append(self.tape.take(f"{self.name} as it came", whole, part="unsharded"))
             parameter.storage.pieces = (piece,)
         copy = None  # noqa: F841
+        copies.clear()
         self.whole = True
-        if self.training == "forward" and not sharding.alone:
+        if self.training == "forward" and not self.alone:
             sharding.last_gathered = self.gathered
         self.gathered = None
 
@@ -219,16 +234,29 @@ class Unit:
         """Source: `foreach_reduce`, whose loop still names the last gradient."""
         sharding, tape, numbers = self.sharding, self.tape, self.numbers
         self.kept = None
-        last = None if sharding.alone else gradients[-1]  # noqa: F841
-        sent = tape.take(f"{self.name} sent", (sharding.shards * numbers, sharding.reduced))
+        last = None if self.alone else gradients[-1]  # noqa: F841
+        if self.axis and not self.alone:
+            self._turn(gradients)
+        sent = tape.take(f"{self.name} sent", (self.shards * numbers, sharding.reduced))
         gradients.clear()
         received = tape.take(f"{self.name} received", (numbers, sharding.reduced))
+        if self.alone and self.factored:
+            divided = tape.take(f"{self.name} divided", (numbers, sharding.reduced))
+            del divided
         if sharding.replicated:
             self.kept = received
         if not sharding.offloads and self not in sharding.gradients:
             sharding.gradients[self] = received
             received[0].assign("gradients")
         sharding.sent.append(sent)
+
+    def _turn(self, gradients):
+        """Each GPU's part of each gradient one after another. The loop names a gradient until the next, `zip` the first to the end."""
+        first = gradients[0]  # noqa: F841
+        for i, parameter in enumerate(self.parameters):
+            before = gradients[i]
+            width = self.sharding.reduced if isinstance(before, list) else parameter.type.width
+            gradients[i] = self.tape.take(f"{self.name} gradient in parts", (product(parameter.shape), width))
 
 
 def _children_first(names):
@@ -243,22 +271,32 @@ def _children_first(names):
     return found + own
 
 
+class Cut(NamedTuple):
+    """Weights of a block that are divided among other GPUs than the rest: which, among how many, and along which dimension."""
+
+    names: tuple[str, ...]
+    shards: Letter
+    axis: int
+
+
 class Sharding:
     """All units of a network.
 
     Attributes:
+        own: of experts on several GPUs, which FSDP cuts apart from the rest, a `Cut`; else None.
         gradients: unit -> the shares of its gradients. order: units as forward left them. sends: whether this batch's
             gradients are sent.
     """
 
     def __init__(self, step, shards):
         setup, network = step.setup, step.network
-        self.tape, self.shards, self.alone = step.tape, shards, int(shards) == 1
+        self.tape, self.shards = step.tape, shards
         self.cast, self.offloads, self.replicated = setup.dtypes.autocast, setup.offload == "cpu", setup.replicas > 1
         self.width, self.stored, self.reduced = step.weight.width, step.stored.width, step.reduced
         self.moves = network.split.moves if network.split.divides else lambda name: False
         self.order, self.sent, self.gradients, self.last_gathered, self.root = [], [], {}, None, None
         self.ending, self.sends = False, True
+        self.own = step.own
         self.units = self._cut(network, setup, step.weights)
         network.enter, network.leave = self._enter, self._leave
 
@@ -273,15 +311,21 @@ class Sharding:
         if network.model.tied:
             del left["head.weight"]
 
-        def unit(name, paths, reshards):
-            names = [n for n in left if any(n.startswith(f"{path}.") or not path for path in paths)]
+        def unit(name, paths, reshards, names=None, **cut):
+            names = names or [n for n in left if any(n.startswith(f"{path}.") or not path for path in paths)]
             mine = [left.pop(n) for n in _children_first(names)]
-            numbers = [share(p.shape, self.shards) for p in mine]
+            cut = {"shards": self.shards} | cut
+            numbers = [share(p.shape, cut["shards"], cut.get("axis", 0)) for p in mine]
             if name == "model":
-                numbers = [share(w.shape, self.shards) * count for w, _, count in weights]
-            units.update(dict.fromkeys(paths, Unit(self, name, mine, sum(numbers), reshards)))
+                apart = self.own.names if self.own else ()
+                numbers = [share(w.shape, self.shards) * count for w, _, count in weights if w.name not in apart]
+            units.update(dict.fromkeys(paths, Unit(self, name, mine, sum(numbers), reshards, **cut)))
 
         let_go = setup.sharding == "zero3"
+        for i in range(sum(network.segments)) if self.own else ():
+            names = [f"blocks.{i}.{name}" for name in self.own.names]
+            cut = {"shards": self.own.shards, "axis": self.own.axis, "factored": True}
+            unit("experts", [f"blocks.{i}.mlp.own"], let_go, names, **cut)
         if setup.sharding_units == "block+ends":
             unit("token", ["token"], let_go)
         if setup.sharding_units != "model":

@@ -7,7 +7,7 @@ from .autograd import backward
 from .letters import Letter, over, product, up
 from .operations import scale
 from .optimizers import Optimizer
-from .sharding import Sharding, share
+from .sharding import Cut, Sharding, share
 from .tape import FP32, INT64, Piece, Tape, Type
 from .tensor_parallel import DIVIDED, TensorParallel
 from .tensors import new
@@ -40,6 +40,9 @@ class Step:
         model: a Model. setup: a Setup. segments: blocks in each segment that is traced. chunks: tokens in each chunk.
         batches: how many are traced. stepped: of how many blocks the optimizer is.
     """
+
+    #: Weights that FSDP divides among other GPUs than the rest.
+    own: Cut | None = None
 
     def __init__(self, model, setup, segments, chunks, batches, stepped):
         self.tape, self.setup, self.batches, self.stepped, self.split = Tape(), setup, batches, stepped, None
@@ -77,7 +80,7 @@ class Step:
         self.shards = Letter(setup.shards, "G")
         if setup.fsdp:
             self.sharding = Sharding(self, self.shards)
-            tensors = [(w.group, share(w.shape, self.shards), count) for w, _, count in self.weights]
+            tensors = [(w.group, self._share(w), count) for w, _, count in self.weights]
         elif setup.sharding == "zero1":
             self.padded = self.shards * up(Letter(model.parameters, "P"), self.shards)
             tensors = [("last", up(Letter(model.parameters, "P"), self.shards), 1)]
@@ -101,6 +104,12 @@ class Step:
         """(weight, its numbers, how many there are of it) of each."""
         layers = Letter(self.model.layers, "L")
         return [(w, product(w.shape), w.count * (layers if w.group not in ENDS else 1)) for w in weights]
+
+    def _share(self, weight):
+        """Numbers of a weight that FSDP gives one GPU."""
+        if self.own and weight.name in self.own.names:
+            return share(weight.shape, self.own.shards, self.own.axis)
+        return share(weight.shape, self.shards)
 
     def _into_bucket(self, parameter):
         """DDP whose buckets are the gradients: the last batch's go there."""

@@ -1,15 +1,21 @@
 """Expert parallelism: of E experts each of e GPUs has E / e, and rows travel to the GPU of the expert that they visit, and back.
 
-Everything else stands on every GPU and is averaged by DDP. The exchange is PyTorch's `all_to_all_single_autograd`, whose
-backward is the way back. How many rows come is the routers' choice, step by step: nobody drops any.
+The e GPUs are neighbors among those of data and context, so that E / e experts stand on every e-th of them. Under FSDP their
+weights are divided among these, and all others among all; as torchtitan does, along their second dimension where there are
+more GPUs than experts. Without FSDP everything else is averaged by DDP, which knows one group of GPUs: experts are averaged
+by hand. The exchange is PyTorch's `all_to_all_single_autograd`, whose backward is the way back. How many rows come is the
+routers' choice, step by step: nobody drops any.
 Sources: Lepikhin et al., GShard (2020), arXiv:2006.16668; Jiang et al., Mixtral of Experts (2024), arXiv:2401.04088;
-PyTorch, torch/distributed/_functional_collectives.py.
+PyTorch, torch/distributed/_functional_collectives.py; torchtitan, models/llama4/infra/parallelize.py, `apply_fsdp`.
 """
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed._functional_collectives import all_to_all_single, all_to_all_single_autograd
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from ...catalog import Model
@@ -17,20 +23,39 @@ from ...setup import Setup
 from ..gpt import ACTIVATIONS
 from ..llama import Llama
 from ..mixtral import Experts, grouped_linear
-from ..step import Trainer
+from ..step import DTYPES, Trainer
+
+
+class OwnExperts(nn.Module):
+    """The experts of one GPU: a module of its own, since FSDP divides it among other GPUs than the rest."""
+
+    def __init__(self, model: Model, count: int):
+        super().__init__()
+        self.gate_up = nn.Parameter(torch.empty(count, 2 * model.expert_width, model.width))
+        self.down = nn.Parameter(torch.empty(count, model.width, model.expert_width))
+        self.activation = ACTIVATIONS[model.activation]
+        Experts.reset_parameters(self)
+
+    def forward(self, rows, ends):  # (R, H), (E / e,)
+        gate_up = grouped_linear(rows, self.gate_up, ends)  # (R, 2 F)
+        gate, up = gate_up.chunk(2, dim=-1)
+        return grouped_linear(self.activation(gate) * up, self.down, ends)  # (R, H)
 
 
 class ParallelExperts(Experts):
-    """A mixture of which this GPU has some experts: the router's choice is among all of them."""
+    """A mixture of which this GPU has some experts: the router's choice is among all of them.
+
+    Attributes:
+        group: the GPUs that have all experts together.
+    """
+
+    group = None
 
     def __init__(self, model: Model, gpus: int):
         nn.Module.__init__(self)
-        self.experts, self.visits, self.gpus, own = model.experts, model.experts_per_token, gpus, model.experts // gpus
+        self.experts, self.visits, self.gpus = model.experts, model.experts_per_token, gpus
+        self.own = OwnExperts(model, model.experts // gpus)
         self.router = nn.Linear(model.width, model.experts, bias=False)
-        self.gate_up = nn.Parameter(torch.empty(own, 2 * model.expert_width, model.width))
-        self.down = nn.Parameter(torch.empty(own, model.width, model.expert_width))
-        self.activation = ACTIVATIONS[model.activation]
-        self.reset_parameters()
 
     def visit(self, tokens, weights, chosen):
         weights, chosen = weights.reshape(-1), chosen.reshape(-1)  # (T K,) each: a row for each visit
@@ -39,18 +64,16 @@ class ParallelExperts(Experts):
         weights = weights[order]
         counted = expert.float() if expert.is_cpu else expert.int()
         visitors = torch.histc(counted, bins=self.experts, min=0, max=self.experts - 1)  # (E,)
-        coming = all_to_all_single(visitors, None, None, dist.group.WORLD)  # (E,): of each GPU, for each expert here
+        coming = all_to_all_single(visitors, None, None, self.group)  # (E,): of each GPU, for each expert here
         sent, received = self.splits(visitors, coming)
 
-        expert = all_to_all_single(expert, received, sent, dist.group.WORLD)  # (R,)
-        rows = all_to_all_single_autograd(rows, received, sent, dist.group.WORLD)  # (R, H)
+        expert = all_to_all_single(expert, received, sent, self.group)  # (R,)
+        rows = all_to_all_single_autograd(rows, received, sent, self.group)  # (R, H)
         _, by_expert = torch.sort(expert)
         ends = torch.cumsum(coming.view(self.gpus, -1).sum(dim=0), dim=0, dtype=torch.int32)  # (E / e,)
-        gate_up = grouped_linear(rows[by_expert], self.gate_up, ends)  # (R, 2 F)
-        gate, up = gate_up.chunk(2, dim=-1)
-        outer = grouped_linear(self.activation(gate) * up, self.down, ends)  # (R, H)
+        outer = self.own(rows[by_expert], ends)  # (R, H)
         outer = outer[inverse(by_expert)]  # as they came
-        outer = all_to_all_single_autograd(outer, sent, received, dist.group.WORLD)  # (T K, H)
+        outer = all_to_all_single_autograd(outer, sent, received, self.group)  # (T K, H)
 
         outer = outer * weights.unsqueeze(-1)
         outer = outer[inverse(order)].view(
@@ -79,15 +102,55 @@ class ExpertLlama(Llama):
         super().__init__(model, setup)
         for block in self.blocks:
             block.mlp = self.mixture(model, setup.mesh.expert)
-        own = [name for name, _ in self.named_parameters() if name.endswith(("mlp.gate_up", "mlp.down"))]
+        own = [name for name, _ in self.named_parameters() if ".mlp.own." in name]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self, own)
 
 
 class ExpertTrainer(Trainer):
-    """A step in which an expert's gradient is the sum over all GPUs' tokens: it is averaged where it is."""
+    """A step in which an expert's gradient is the sum over the tokens of all GPUs: it is averaged where it is."""
+
+    def __init__(self, module, setup: Setup, autocast=None):
+        mesh = expert_mesh(setup, next(module.parameters()).device.type)
+        for block in module.blocks:
+            block.mlp.group = mesh["expert"].get_group()
+        self.averaged, self.same = not setup.fsdp, mesh["same"].get_group()
+        if setup.fsdp:
+            shard_experts(module.to(DTYPES[setup.dtypes.weights]), setup, mesh)
+        super().__init__(module, setup, autocast)
 
     def update(self):
-        for block in self.module.blocks:
-            for weight in (block.mlp.gate_up, block.mlp.down):
-                weight.grad.div_(dist.get_world_size())
+        if self.averaged:
+            for block in self.module.blocks:
+                for weight in block.mlp.own.parameters():
+                    dist.all_reduce(weight.grad, group=self.same)
+                    weight.grad.div_(dist.get_world_size())
         super().update()
+
+
+def expert_mesh(setup, device):
+    """All GPUs by the experts that they have: `same` ones, and those of an `expert` group."""
+    return init_device_mesh(device, (setup.expert_shards, setup.mesh.expert), mesh_dim_names=("same", "expert"))
+
+
+def shard_experts(module, setup, mesh):
+    """FSDP of each mixture's own experts, among the GPUs that have the same; what is around them is `parallel.shard`'s.
+
+    Their gradients are divided by the number of all GPUs, since the tokens of all have come.
+    """
+    policy = MixedPrecisionPolicy(cast_forward_inputs=False)
+    if setup.dtypes.autocast:
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    options = {
+        "mesh": mesh["same"],
+        "mp_policy": policy,
+        "reshard_after_forward": setup.sharding == "zero3",
+    }
+    if setup.offload == "cpu":
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=next(module.parameters()).device.type == "cuda")
+    for block in module.blocks:
+        if setup.expert_shards * setup.mesh.expert > block.mlp.experts:
+            options["shard_placement_fn"] = lambda weight: Shard(1)
+        own = fully_shard(block.mlp.own, **options)
+        own.set_gradient_divide_factor(float(setup.sharers))
+        if dist.get_backend() == "gloo" and setup.expert_shards > 1:  # which sums, and multiplies nothing before
+            own.set_force_sum_reduction_for_comms(True)
