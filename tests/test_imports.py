@@ -73,7 +73,7 @@ MAY = {
     "fit": BUDGET | {"headroom", "plan"},
     "draw": BUDGET,
     "explore": DRAW | PLANNING | {"allocator", "dryrun", "evidence", "serving"},
-    "teach": DRAW | PLANNING | {"dryrun", "settling", "evidence", "serving"},
+    "teach": DRAW | PLANNING | {"dryrun", "settling", "evidence", "serving", "diagnosis"},
     "splitting": STATED,
     "reference": STATED | {"splitting"},
     "adapters": COUNTED,  # peft's, in the models that the book's own step trains

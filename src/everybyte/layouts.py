@@ -326,7 +326,7 @@ def priced(model: Model, setup: Setup, gpu: Gpu) -> dict[str, float]:
     stage = layers / model.layers
     wide, numbers = DTYPE_BYTES[setup.dtypes.compute], held(model, 1) * stage / mesh.tensor
     stream = setup.batch * setup.sequence // mesh.context * model.width * wide
-    again = 1 + (setup.checkpointing == "full")  # forward's sends are made again
+    again = 1 + (setup.checkpointing == "full")  # forward's sends are repeated
     passes = 2 * again + 2  # for attention and the MLP, each an all-gather and a reduce-scatter
     keys = setup.batch * setup.sequence * 2 * model.kv_heads * model.head_width / mesh.tensor * wide
     many = setup.accumulation

@@ -68,7 +68,7 @@ def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, 
     """Every set of switches for a run, with what it needs and what it costs in time, tokens in a step unchanged.
 
     The switches: the optimizer's implementation, attention, the loss in chunks, checkpointing, smaller batches with
-    accumulation, and a precision with fewer digits. Those that the setup has thrown already stay thrown. Where no set of them
+    accumulation, and a lower precision. Those that the setup has thrown already stay thrown. Where no set of them
     fits, the last resorts: weights divided by FSDP, where there are several GPUs; then weights, gradients and states in the
     memory of the CPU. Of each, no more than the precision with most digits that then fits.
 

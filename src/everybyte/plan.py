@@ -280,7 +280,7 @@ class Rung:
 
     @property
     def _whole(self):
-        """The same with nothing made again, and the tokens in one batch."""
+        """The same with nothing recomputed, and the tokens in one batch."""
         setup = self.setup
         return setup.replace(
             batch=setup.batch * setup.accumulation, accumulation=1, no_sync=False, loss="plain", loss_chunks=8,
@@ -289,7 +289,7 @@ class Rung:
 
     @cached_property
     def _at_least(self):
-        """Seconds that it takes at least, without tracing it: with nothing made again, and the tokens in one batch."""
+        """Seconds that it takes at least, without tracing it: with nothing recomputed, and the tokens in one batch."""
         setup, whole = self.setup, self._whole
         if self.counting:
             least = Work(

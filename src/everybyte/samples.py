@@ -49,7 +49,7 @@ def _disabled_scaler(torch):
 
 
 def _checkpointed(torch):
-    """A layer forgotten and made again gives the gradient that it gives kept."""
+    """A checkpointed layer gives the gradient that it gives without."""
     from torch.utils.checkpoint import checkpoint
 
     torch.manual_seed(0)

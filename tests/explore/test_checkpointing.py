@@ -59,8 +59,8 @@ def test_it_opens_with_what_it_is_given():
 @pytest.mark.parametrize(
     ("preset", "said"),
     [
-        ("XL forgets nothing", "peak of 59.65 GiB is in loss backward. Forward leaves 37.64 GiB of activations; "),
-        ("XL forgets each block", "peak of 29.01 GiB is in optimizer step, 30.64 GiB below the 59.65 GiB without"),
+        ("XL, nothing recomputed", "peak of 59.65 GiB is in loss backward. Forward leaves 37.64 GiB of activations; "),
+        ("XL, each block recomputed", "peak of 29.01 GiB is in optimizer step, 30.64 GiB below the 59.65 GiB without"),
         ("the root of 36", "peak of 15.06 GiB is in backward, 20.79 GiB below the 35.86 GiB without"),
         ("XL, eager, selective", "peak of 45.50 GiB is in loss backward, 56.30 GiB below the 101.80 GiB without"),
     ],
@@ -70,7 +70,7 @@ def test_the_presets_are_what_they_are_called(preset, said):
     assert said in explorer.describe(explorer.state | explorer.presets[preset])
 
 
-def test_the_change_says_what_forgetting_does(node):
+def test_the_change_says_what_checkpointing_does(node):
     explorer = explore.checkpointing()
     labels = list(explorer._controls["checkpointing"].options)
     steps = [{"c_checkpointing": labels.index("none")}, {"c_look": 2}, {"c_checkpointing": labels.index("selective")}]

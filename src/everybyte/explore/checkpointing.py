@@ -1,4 +1,4 @@
-"""Chapter 22's explorer: the step with what its forward forgets, against the step that forgets nothing."""
+"""Chapter 22's explorer: the checkpointed step, against the step without checkpointing."""
 
 from dataclasses import dataclass
 
@@ -29,10 +29,10 @@ WITHOUT = {"segmented": 0, "selective": 0, "segment": 1}
 
 @dataclass(frozen=True)
 class Forgetting(Timeline):
-    """A timeline with the peak that it would have without checkpointing, and the products that are made again.
+    """A timeline with the peak that it would have without checkpointing, and the products that are recomputed.
 
     Attributes:
-        done: operations of the step's products. again: of those that backward makes again. The values say whether the step
+        done: operations of the step's products. again: of those that backward recomputes. The values say whether the step
             is `segmented` or `selective`, and the `segment`'s blocks.
     """
 
@@ -54,7 +54,7 @@ class Forgetting(Timeline):
         }
 
     def compute(self, values):
-        """The step, with `plain`, the peak without checkpointing, `left` by forward, and the `share` made again."""
+        """The step, with `plain`, the peak without checkpointing, `left` by forward, and the `share` recomputed."""
         course = super().compute(values)
         without = values | WITHOUT | {"few": 0, "wide": 0, "rest": 0}
         course.plain = super().compute(without).peak if values["segmented"] or values["selective"] else course.peak
@@ -84,7 +84,7 @@ class Forgetting(Timeline):
 
 
 def checkpointing(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """One training step with the plain loss, in exact tensor bytes: how much its forward forgets is yours.
+    """One training step with the plain loss, in exact tensor bytes: how much of it is checkpointed is yours.
 
     Args:
         model, setup: what it opens with, a Llama or a model of your own too; by default GPT-2 with full checkpointing, and what the
@@ -107,8 +107,8 @@ def checkpointing(model: Model | None = None, setup: Setup | None = None) -> Exp
     large = plain | {"model": "gpt2-large", "optimizer_impl": "fused"}
     eager = plain | {"model": "gpt2-xl", "precision": "bf16-mixed", "attention": "eager"}
     presets = {
-        "XL forgets nothing": plain | {"model": "gpt2-xl", "checkpointing": "none"},
-        "XL forgets each block": plain | {"model": "gpt2-xl", "checkpointing": "full"},
+        "XL, nothing recomputed": plain | {"model": "gpt2-xl", "checkpointing": "none"},
+        "XL, each block recomputed": plain | {"model": "gpt2-xl", "checkpointing": "full"},
         "the root of 36": large | {"checkpointing": "every 6"},
         "XL, eager, selective": eager | {"checkpointing": "selective"},
     }
@@ -121,7 +121,7 @@ def checkpointing(model: Model | None = None, setup: Setup | None = None) -> Exp
         updates_of(models),
     )
     return Explorer(
-        "The bytes of one training step that forgets", controls, Forgetting(courses),
+        "The bytes of one checkpointed training step", controls, Forgetting(courses),
         offered(controls, presets), derived=DERIVED,
         subject=("model", "precision", "attention", "dropout", "optimizer", "optimizer_impl", "checkpointing"),
     )  # fmt: skip

@@ -48,13 +48,13 @@ BACKWARD = _register(
     "the flash kernel makes the scores again: five squares for forward's two",
     source=_COUNTER + "; Dao et al. 2022, arXiv:2205.14135, algorithm 4",
 )  # fmt: skip
-LOSS_AGAIN = _register("again.loss", "the head, made again in the chunked loss's backward", chunked * _head)
+LOSS_AGAIN = _register("again.loss", "the head, recomputed in the chunked loss's backward", chunked * _head)
 ATTENTION_AGAIN = _register(
-    "again.attention", "attention of one block, made again in backward", (2 - eager) * _square, "selective checkpointing",
+    "again.attention", "attention of one block, recomputed in backward", (2 - eager) * _square, "selective checkpointing",
     "recomputation stops at the last tensor that backward reads: in eager attention the softmax",
     source="Korthikanti et al. 2022, arXiv:2205.05198, section 5; PyTorch, torch/utils/checkpoint.py",
 )  # fmt: skip
 SPARED = _register(
-    "again.spared", "what a segment of blocks, made again, spares: its last product", (1 - dropped) * 2 * B * S * H * F,
+    "again.spared", "what recomputing a segment of blocks spares: its last product", (1 - dropped) * 2 * B * S * H * F,
     "recomputation stops at the last tensor that backward reads", source="PyTorch, torch/utils/checkpoint.py, early stop",
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """Many GPUs: what FSDP holds, gathers and sends of any model that the book's references build, in letters.
 
 FSDP cuts each tensor by rows, so that of G GPUs each holds the G-th part of the rows, rounded up. A unit (a block; the root,
-which has the rest) is gathered into a flat buffer, copied out into whole tensors, used, and let go; its gradients are
+which has the rest) is gathered into a flat buffer, copied out into whole tensors, used, and freed; its gradients are
 copied into a flat buffer, and one G-th of their sum comes out. Source: PyTorch, `torch/distributed/fsdp/_fully_shard`
 (`_fsdp_param_group.py` says what lives until when, `_fsdp_collectives.py` what is allocated).
 """

@@ -409,7 +409,7 @@ _CHECKPOINT = {
 
 
 def _again(block, part=None):
-    """What reads off how much a block holds that is made again: which of a segment of three."""
+    """What reads off how much a block holds that is recomputed: which of a segment of three."""
 
     def read(**on):
         found = reading(segmented=1, segment=3, **on)  # so short that each of its blocks is traced
@@ -430,17 +430,17 @@ _register(
     refuses=_derived, **_CHECKPOINT,
 )  # fmt: skip
 _register(
-    "checkpoint.block", "what a block that is made again holds for its backward, autocast's copies of its weights included",
+    "checkpoint.block", "what a recomputed block holds for its backward, autocast's copies of its weights included",
     lambda: expression(_block(_again(1))), _CHECKPOINT["chapter"],
     "not the last of its segment, whose output nobody asks for", source=_CHECKPOINT["source"],
 )  # fmt: skip
 _register(
-    "checkpoint.segment", "what a segment of K blocks holds when it is made again, autocast's copies of weights included",
+    "checkpoint.segment", "what a segment of K blocks holds when it is recomputed, autocast's copies of weights included",
     _segment, _CHECKPOINT["chapter"], "a full segment; the last one may be shorter", source=_CHECKPOINT["source"],
 )  # fmt: skip
 for _way, _what in (
-    ("selective", "attention is made again"),
-    ("operations", "all but matrix products and attention is made again"),
+    ("selective", "attention is recomputed"),
+    ("operations", "all but matrix products and attention is recomputed"),
 ):
     _register(
         f"checkpoint.{_way}", f"what one block keeps for backward where {_what}",

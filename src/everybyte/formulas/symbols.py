@@ -213,7 +213,7 @@ divided = _switch(
 )
 accumulated = _switch("accumulated", "gradients of several batches add up", lambda s: s.accumulation > 1)
 K = _of_setup(
-    "segment", "K", "blocks that forward forgets together; 1 where it forgets none", "", lambda s: s.segment or 1, True
+    "segment", "K", "blocks that are checkpointed together; 1 where none is", "", lambda s: s.segment or 1, True
 )
 segmented = _switch("segmented", "segments of blocks are checkpointed", lambda s: s.segment > 0)
 selective = _switch("selective", "attention is checkpointed", lambda s: s.checkpointing == "selective")

@@ -170,7 +170,7 @@ class Case:
         return self.at(name, symbols, sharding=sharding, gpus=self.gpus)
 
     def kept(self, segment: int) -> int:
-        """Bytes of checkpointed inputs, and of one segment of so many blocks that is made again."""
+        """Bytes of checkpointed inputs, and of one recomputed segment of so many blocks."""
         kept = self.block(checkpointing="full")
         return (ceil(self.model.layers / segment) - 1) * kept + segment * (self.block() + self.block("casts"))
 

@@ -10,6 +10,7 @@ from typing import cast
 
 from .. import checks
 from ..catalog import Model
+from ..catalog.weights import layers, weights
 from .callout import Callout
 from .exercise import Exercise
 from .quantities import missing
@@ -111,7 +112,7 @@ class Program(Exercise):
 
 def _shown(value):
     try:
-        text = f"{value:,}" if isinstance(value, int) else repr(value)
+        text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else repr(value)
     except Exception:
         return f"something of type {shorten(type(value).__name__, 40)}"
     return shorten(text, 60, placeholder=" …") if len(text) <= 2000 else f"{text[:50]} …"
@@ -122,6 +123,22 @@ def _said(error):
         return shorten(str(error), 120) or "no message"
     except Exception:
         return "no message"
+
+
+def close(given: object, right: object) -> bool:
+    """Whether these are the right gradients: as many tensors, each within the rounding of doubles summed in another order."""
+    pairs = zip(cast(Iterable, given), cast(Iterable, right), strict=True)
+    return all(a.shape == b.shape and float((a - b).abs().max()) < 1e-9 for a, b in pairs)
+
+
+def named_shapes(model: Model) -> list[tuple[str, tuple[int, ...]]]:
+    """(name, shape) of each weight, as `named_parameters()` gives them."""
+    times, found = layers(model), []
+    for w in weights(model):
+        blocks = [""] if w.group in ("embeddings", "last") else [f"blocks.{i}." for i in range(times[w.group])]
+        if w.count and not (model.tied and w.name == "head.weight"):
+            found += [(f"{block}{w.name}", tuple(w.shape)) for block in blocks]
+    return found
 
 
 def small_gpts(seed: int, number: int) -> list[Model]:

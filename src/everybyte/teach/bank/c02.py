@@ -52,11 +52,11 @@ EXERCISES = [
         decimals=1,
         answer=lambda: _percent(_FULL),
         mistakes={
-            "a third would be every product of forward; the head is not made again, nor each block's last product": 100
+            "a third would be every product of forward; neither the head nor each block's last product is recomputed": 100
             / 3,
         },
         hints=(
-            "Forward is one part, backward about two. Which products of forward are made again?",
+            "Forward is one part, backward about two. Which products of forward are recomputed?",
             "checkpoint.flops over flops.forward plus flops.backward. The loss is outside the segments.",
         ),
     ),
@@ -68,7 +68,7 @@ EXERCISES = [
         unit="GiB",
         decimals=2,
         answer=lambda: _saved("eager"),
-        mistakes={"that is with flash attention: it has no scores to forget": lambda: _saved("flash")},
+        mistakes={"that is with flash attention: it has no scores to recompute": lambda: _saved("flash")},
         hints=(
             "Two budgets, eager attention, with and without.",
             'The peak of eb.budget(gpt2, eb.Setup(precision="bf16-mixed", attention="eager", checkpointing="selective")).',

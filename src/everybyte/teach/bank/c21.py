@@ -7,6 +7,7 @@ from ...catalog import model
 from ...formulas import SYMBOLS, formula
 from ...setup import Setup
 from ..exercise import Exercise
+from ..program import Case, Program, named_shapes, small_gpts, small_llamas
 
 A, B, S, H = (SYMBOLS[name].symbol for name in ("heads", "batch", "sequence", "width"))
 _MIXED = Setup(precision="bf16-mixed")
@@ -38,6 +39,26 @@ def _states(phase):
         budget(model("gpt2-xl"), short.replace(precision=p)).phases[phase] for p in ("fp32", "bf16-master")
     )
     return after - before
+
+
+def _cast():
+    run = Setup(batch=1, sequence=32, precision="bf16-mixed")
+    for m in [*small_gpts(21, 4), *small_llamas(21, 4)]:
+        yield Case(m.name, (named_shapes(m),), int(budget(m, run).parts_at("after_forward")["casts"]))
+
+
+def _cast_bytes(each=2, vectors=False, tables=False, tied=True):
+    """What it would be with other bytes a number, with vectors or tables cast too, or without a tied head."""
+
+    def casts(weights):
+        names, total = [name for name, _ in weights], 0
+        for name, shape in weights:
+            head = name == "token.weight" and "head.weight" not in names and tied
+            if (len(shape) == 2 or vectors) and (name not in ("token.weight", "position.weight") or head or tables):
+                total += each * math.prod(shape)
+        return total
+
+    return casts
 
 
 EXERCISES = [
@@ -134,6 +155,27 @@ EXERCISES = [
         hints=(
             "Predict with exercise 21.2's expression times 36 layers, the casts, the last norm and the logits.",
             "`eb.budget(eb.model('gpt2-large'), ...)` twice, with attention='eager' and dropout=0.1, and subtract.",
+        ),
+    ),
+    Program(
+        id="21.6",
+        title="A function for the 16-bit casts of a model's weights",
+        difficulty=2,
+        minutes=8,
+        call="casts(weights)",
+        cases=_cast,
+        answer=_cast_bytes,
+        mistakes={
+            "a copy in 16 bits has two bytes a number": lambda: _cast_bytes(each=4),
+            "what is saved for backward are matrices: biases and gains are not": lambda: _cast_bytes(vectors=True),
+            "a table that rows are looked up in enters no product": lambda: _cast_bytes(tables=True),
+            "where there is no `head.weight`, the token table is the head, and it enters a product": lambda: _cast_bytes(
+                tied=False
+            ),
+        },
+        hints=(
+            "Two bytes for each number of every matrix that enters a product. Which matrices do not?",
+            "The tables of tokens and positions are looked up. But where the list has no `head.weight`, the head is `token.weight`.",
         ),
     ),
 ]

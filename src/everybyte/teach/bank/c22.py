@@ -1,10 +1,13 @@
-"""Exercises of chapter 22: what does forgetting cost, and which layers should forget?"""
+"""Exercises of chapter 22: what does recomputing cost, and which layers should be recomputed?"""
+
+from contextlib import ExitStack
 
 from ...budget import budget
 from ...catalog import gpu, model
 from ...formulas import SYMBOLS, formula
 from ...setup import Setup
 from ..exercise import Exercise
+from ..program import Case, Program, close
 
 A, H, K, L, S = (SYMBOLS[name].symbol for name in ("heads", "width", "segment", "layers", "sequence"))
 
@@ -28,6 +31,106 @@ def _largest(setup):
     while budget(model("gpt2-large"), setup.replace(batch=batch + 1)).peak <= gpu(_CARD).memory:
         batch += 1
     return batch
+
+
+def _blocks():
+    """Blocks of an MLP with a residual, their inputs, and the gradients of a plain run; the last with dropout."""
+    import torch
+    from torch import nn
+
+    class Residual(nn.Sequential):
+        def forward(self, x):
+            return x + super().forward(x)
+
+    for case, (number, rows, width, dropout) in enumerate(
+        ((2, 7, 4, 0), (3, 9, 6, 0), (5, 11, 8, 0), (6, 13, 5, 0), (4, 9, 8, 0.2))
+    ):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(22 + case)
+            blocks = [
+                Residual(
+                    nn.Linear(width, 4 * width), nn.GELU(), nn.Dropout(dropout), nn.Linear(4 * width, width)
+                ).double()
+                for _ in range(number)
+            ]
+            x = torch.randn(rows, width, dtype=torch.float64, requires_grad=True)
+            with _Watched(rows, None) as watched:
+                y = blocks[0](x)
+            y.sum().backward()
+            torch.manual_seed(0)
+            y = x
+            for block in blocks:
+                y = block(y)
+            right = torch.autograd.grad(y.sum(), [x, *(p for block in blocks for p in block.parameters())])
+            for block in blocks:
+                block.zero_grad()
+            x.grad = None
+        most = watched.most + number * x.nbytes
+        name = f"{number} blocks, {rows} rows of {width}" + ", with dropout" * bool(dropout)
+        yield Case(name, (blocks, x), list(right), lambda rows=rows, most=most: _Watched(rows, most))
+
+
+class _Watched:
+    """While it is entered autograd may save no more than so many bytes of tensors with so many rows, at once; seeded."""
+
+    def __init__(self, rows, allowed):
+        self.rows, self.allowed, self.now, self.most = rows, allowed, 0, 0
+
+    def __enter__(self):
+        import torch
+
+        self.open = ExitStack()
+        self.open.enter_context(torch.random.fork_rng(devices=[]))
+        self.open.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
+        torch.manual_seed(0)
+        return self
+
+    def __exit__(self, *error):
+        return self.open.__exit__(*error)
+
+    def _pack(self, tensor):
+        size = tensor.nbytes if tensor.ndim and tensor.shape[0] == self.rows else 0
+        self.now += size
+        self.most = max(self.most, self.now)
+        if self.allowed is not None and self.now > self.allowed:
+            raise ValueError(
+                f"autograd has saved {self.now:,} bytes by now; all inputs and one block are {self.allowed:,}"
+            )
+        return [tensor, size]
+
+    def _unpack(self, kept):
+        tensor, size = kept
+        self.now, kept[1] = self.now - size, 0
+        return tensor
+
+
+def _checkpointed(drops=True, chained=True, draws=True):
+    """What it would be without checkpointing, without handing the gradient on, or with other masks the second time."""
+
+    def gradients(blocks, x):
+        import torch
+
+        weights = [p for block in blocks for p in block.parameters()]
+        if not drops:
+            y = x
+            for block in blocks:
+                y = block(y)
+            return list(torch.autograd.grad(y.sum(), [x, *weights]))
+        kept = []
+        with torch.no_grad():
+            for block in blocks:
+                kept.append((x, torch.get_rng_state()))
+                x = block(x)
+        gradient = torch.ones_like(x)
+        for block, (x, state) in zip(reversed(blocks), reversed(kept), strict=True):
+            if draws:
+                torch.set_rng_state(state)
+            x = x.detach().requires_grad_()
+            block(x).backward(gradient if chained else torch.ones_like(x))
+            gradient = x.grad
+        return [gradient, *(p.grad for p in weights)]
+
+    return gradients
 
 
 EXERCISES = [
@@ -110,7 +213,7 @@ EXERCISES = [
         },
         hints=(
             "In units of B S H²: a block's forward is 24, its last product 8, forward and backward together 72.",
-            "Of K blocks made again, one spares its last product.",
+            "Of K recomputed blocks, one spares its last product.",
         ),
     ),
     Exercise(
@@ -129,6 +232,31 @@ EXERCISES = [
         hints=(
             'The peak must stay below `eb.gpu("rtx-4090").memory`. It is a straight line in the batch as long as the loss wins.',
             'Try `eb.budget(eb.model("gpt2-large"), setup.replace(checkpointing="full", batch=n)).peak` for n from 15 on.',
+        ),
+    ),
+    Program(
+        id="22.6",
+        title="A function: checkpointing, from nothing but forward and backward",
+        difficulty=3,
+        minutes=20,
+        call="gradients(blocks, x)",
+        cases=_blocks,
+        agree=close,
+        answer=_checkpointed,
+        mistakes={
+            "this saves what every block saves: run forward under `torch.no_grad()`, and each block again in backward": lambda: (
+                _checkpointed(drops=False)
+            ),
+            "each block's backward starts from the gradient of its output, which the block after it gave": lambda: (
+                _checkpointed(chained=False)
+            ),
+            "the second run draws other dropout masks: keep `torch.get_rng_state()` beside each input": lambda: (
+                _checkpointed(draws=False)
+            ),
+        },
+        hints=(
+            "Forward under `torch.no_grad()`, in which you keep each block's input and the random state before it.",
+            "Then from the last block to the first: `x.detach().requires_grad_()`, run the block again, `.backward(gradient)`; the next gradient is `x.grad`.",
         ),
     ),
 ]

@@ -5,6 +5,7 @@ from ...catalog import model
 from ...formulas import SYMBOLS
 from ...setup import Setup
 from ..exercise import Exercise
+from ..program import Case, Program, close
 
 H = SYMBOLS["width"].symbol
 _MEDIUM = Setup(batch=4, accumulation=4)
@@ -21,6 +22,57 @@ def _chunks(setup):
 
 def _logits(sequences):
     return 12 * model("gpt2").vocabulary * sequences * 1024 * 7 // 8
+
+
+def _padded():
+    """Small models, batches with padding, and the whole batch's gradients."""
+    import torch
+    from torch import nn
+    from torch.nn.functional import cross_entropy
+
+    class Small(nn.Module):
+        def __init__(self, words, width, most):
+            super().__init__()
+            self.table, self.head, self.most = nn.Embedding(words, width), nn.Linear(width, words), most
+
+        def forward(self, tokens):
+            if len(tokens) > self.most:
+                raise ValueError(f"{len(tokens)} sequences at once, where {self.most} fit")
+            return self.head(self.table(tokens).tanh())
+
+    sizes = ((8, 6, 2, 0), (8, 6, 4, 3), (9, 5, 2, 4), (6, 7, 1, 5), (10, 4, 3, 3))
+    for case, (sequences, length, most, empty) in enumerate(sizes):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(23 + case)
+            module = Small(11, 5, sequences).double()
+            tokens, targets = torch.randint(11, (2, sequences, length))
+            for row in range(sequences // 2):
+                targets[row, length - empty :] = -100
+            cross_entropy(module(tokens).flatten(0, 1), targets.flatten()).backward()
+        right = [p.grad.clone() for p in module.parameters()]
+        module.zero_grad()
+        module.most = most
+        name = f"{sequences} sequences of {length}, {most} at once" + ", padded" * bool(empty)
+        yield Case(name, (module, tokens, targets, most), right)
+
+
+def _accumulated(by="tokens", cuts=True):
+    """What it would be with each micro-batch's loss divided by another number, or without micro-batches."""
+
+    def accumulated(module, tokens, targets, size):
+        from torch.nn.functional import cross_entropy
+
+        size = size if cuts else len(tokens)
+        real, pieces = int((targets != -100).sum()), -(-len(tokens) // size)
+        for some, wanted in zip(tokens.split(size), targets.split(size), strict=True):
+            total = cross_entropy(module(some).flatten(0, 1), wanted.flatten(), reduction="sum")
+            mean = total / max(1, int((wanted != -100).sum()))
+            {"tokens": total / real, "pieces": mean / pieces, "none": mean, "all": total / targets.numel()}[
+                by
+            ].backward()
+        return [p.grad for p in module.parameters()]
+
+    return accumulated
 
 
 EXERCISES = [
@@ -97,6 +149,28 @@ EXERCISES = [
         hints=(
             "A chunk is cut from a micro-batch, not from the step: four sequences.",
             "`eb.budget` with batch=4, accumulation=16, plain and chunked, and subtract.",
+        ),
+    ),
+    Program(
+        id="23.5",
+        title="A function: accumulation that padding does not disturb",
+        difficulty=2,
+        minutes=12,
+        call="accumulated(module, tokens, targets, size)",
+        cases=_padded,
+        agree=close,
+        answer=_accumulated,
+        mistakes={
+            "a mean of means is the mean only where all micro-batches have as many real tokens": lambda: _accumulated(
+                "pieces"
+            ),
+            "each micro-batch's mean has the weight of the whole step here": lambda: _accumulated("none"),
+            "padding is not a token: divide by the targets that are not -100": lambda: _accumulated("all"),
+            "this runs all sequences at once: cut them with `tokens.split(size)`": lambda: _accumulated(cuts=False),
+        },
+        hints=(
+            "Count the real targets of the whole step before the first backward.",
+            '`cross_entropy(logits.flatten(0, 1), some.flatten(), reduction="sum") / real`, and `.backward()` after each micro-batch.',
         ),
     ),
 ]

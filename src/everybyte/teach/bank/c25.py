@@ -7,6 +7,7 @@ from ...catalog import model
 from ...formulas import formula
 from ...setup import Lora, Setup
 from ..exercise import Exercise
+from ..program import Case, Program, small_llamas
 
 LLAMA, QWEN = "llama-3.1-8b", "qwen2.5-7b"
 #: QLoRA's step on one card.
@@ -43,6 +44,27 @@ _MATRIX = 4096 * 14_336
 def _frozen(**changes):
     """Bytes of all weights of Llama 3.1 8B under QLoRA, adapters among them."""
     return budget(model(LLAMA), QLORA.replace(**changes)).moments["rest"]["parameters"]
+
+
+def _lora():
+    for case, m in enumerate(small_llamas(25, 6)):
+        rank = (1, 2, 4, 8, 16, 3)[case]
+        run = Setup(batch=1, sequence=32, precision="bf16", adapters=Lora(rank))
+        yield Case(f"{m.name}, rank {rank}", (m, rank), int(budget(m, run).phases["rest"]))
+
+
+def _at_rest(frozen=2, trained=12, both=True, grouped=True):
+    """What it would be with other bytes a frozen or a trained number, with A alone, or without grouped heads."""
+
+    def at_rest(model, rank):
+        width, inner = model.width, model.heads * model.head_width
+        keys = model.kv_heads * model.head_width if grouped else inner
+        pairs = [(width, inner), (width, keys), (width, keys), (inner, width)]
+        pairs += 2 * [(width, model.ffn_width)] + [(model.ffn_width, width)]
+        adapters = model.layers * sum(rank * (a + b * both) for a, b in pairs)
+        return frozen * model.parameters + trained * adapters
+
+    return at_rest
 
 
 EXERCISES = [
@@ -142,6 +164,28 @@ EXERCISES = [
         hints=(
             "What stands does not grow with tokens. What does is the logits, above all.",
             "Ask `eb.budget` for the step of `qlora.replace(sequence=8192)`, and read its peak.",
+        ),
+    ),
+    Program(
+        id="25.6",
+        title="A function for what LoRA keeps between steps",
+        difficulty=2,
+        minutes=10,
+        call="at_rest(model, rank)",
+        cases=_lora,
+        answer=_at_rest,
+        mistakes={
+            "frozen weights have no states: two bytes each, and no more": lambda: _at_rest(frozen=6),
+            "peft makes the adapters in fp32, and AdamW's two states beside them: 12 bytes": lambda: _at_rest(
+                trained=6
+            ),
+            "the adapters' own states are missing": lambda: _at_rest(trained=4),
+            "an adapter is two matrices: A has rank rows, and B has rank columns": lambda: _at_rest(both=False),
+            "keys and values have fewer heads": lambda: _at_rest(grouped=False),
+        },
+        hints=(
+            "Seven linear layers a block. One of a by b numbers gets a matrix of rank by a and one of b by rank.",
+            "2 bytes for each of `model.parameters`, 4 + 8 for each number of an adapter. k and v give kv_heads * head_width numbers.",
         ),
     ),
 ]

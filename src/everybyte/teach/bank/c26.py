@@ -9,6 +9,7 @@ from ...formulas import formula
 from ...formulas.symbols import P
 from ...setup import Setup
 from ..exercise import Exercise
+from ..program import Case, Program, named_shapes, small_gpts, small_llamas
 
 _AWAY = Setup(sharding="zero3", offload="cpu", precision="bf16-mixed", batch=1, sequence=1024)
 _FOUR = _AWAY.replace(precision="bf16-master", batch=2, accumulation=4)
@@ -37,6 +38,29 @@ def _pinned():
 def _tokens(moved, done, gpus=4):
     card = gpu("rtx-4090")
     return math.ceil(moved * card.bf16_flops / (done * gpus * card.host_link))
+
+
+def _offloaded():
+    for case, m in enumerate([*small_gpts(26, 3), *small_llamas(26, 3)]):
+        gpus, batches = (1, 2, 3, 8, 4, 1)[case], (1, 3, 2, 1, 4, 2)[case]
+        run = _AWAY.replace(precision="fp32", sequence=32, gpus=gpus, accumulation=batches)
+        right = sum(int(formula(f"fsdp.{way}").at(m, run)) for way in ("to_gpu", "to_host"))
+        name = f"{m.name}, {gpus} GPU{'s' * (gpus > 1)}, {batches} micro-batch{'es' * (batches > 1)}"
+        yield Case(name, (named_shapes(m), gpus, batches), right)
+
+
+def _bus(block_ups=2, root_ups=1, each=True, rows=True):
+    """What it would be with other numbers of ways up, with gradients once a step, or without padding."""
+
+    def crosses(weights, gpus, batches):
+        up = down = 0
+        for name, shape in weights:
+            share = math.prod(shape[1:]) * (-(-shape[0] // gpus) if rows else shape[0] / gpus)
+            up += 4 * share * (block_ups if name.startswith("blocks.") else root_ups)
+            down += 4 * share
+        return up * batches + down * (batches if each else 1)
+
+    return crosses
 
 
 EXERCISES = [
@@ -138,6 +162,25 @@ EXERCISES = [
         hints=(
             "`tokens(8, 8)`, and the catalog's `bf16_flops` and `host_link`.",
             "The rate of arithmetic over four times the rate of one link.",
+        ),
+    ),
+    Program(
+        id="26.6",
+        title="A function for what crosses the bus in a step, from the shapes of the weights",
+        difficulty=2,
+        minutes=10,
+        call="crosses(weights, gpus, batches)",
+        cases=_offloaded,
+        answer=_bus,
+        mistakes={
+            "ZeRO-3 frees a block after forward and gathers it again in backward": lambda: _bus(block_ups=1),
+            "the root is in no block: it is gathered once and stays": lambda: _bus(root_ups=2),
+            "each micro-batch sends its gradients down": lambda: _bus(each=False),
+            "a share is whole rows: the first dimension over the GPUs, rounded up": lambda: _bus(rows=False),
+        },
+        hints=(
+            "A share of a tensor is its first dimension over the GPUs, rounded up, times the others. fp32 has 4 bytes.",
+            "Up: twice for names that begin with `blocks.`, once for the rest. Down: once. All of it for each micro-batch.",
         ),
     ),
 ]

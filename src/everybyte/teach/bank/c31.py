@@ -1,6 +1,7 @@
 """Exercises of chapter 31: why keep N copies of the same bytes?"""
 
 import math
+from random import Random
 
 from ...budget import budget
 from ...catalog import gpu, model
@@ -8,6 +9,7 @@ from ...formulas import formula
 from ...formulas.symbols import G, P
 from ...setup import Setup
 from ..exercise import Exercise
+from ..program import Case, Program
 
 _PAPER = Setup(precision="bf16-master")
 
@@ -27,6 +29,37 @@ def _after_backward(**changes):
 
 def _cards(memory):
     return math.ceil(16 * model("llama-3.1-405b").parameters / memory)
+
+
+def _divided():
+    draw = Random(31)
+    for case in range(7):
+        gpus = (1, 2, 3, 4, 5, 8, 16)[case]
+        sizes = [draw.randint(1, 40) for _ in range(draw.randint(3, 7))]
+        whole = [(i, n) for i, size in enumerate(sizes) for n in range(size)]
+        each = -(-len(whole) // gpus)
+        rank = draw.randrange(gpus)
+        share = whole[rank * each : (rank + 1) * each]
+        right = [(i, min(ns), max(ns) + 1) for i in range(len(sizes)) if (ns := [n for k, n in share if k == i])]
+        yield Case(f"{sizes} on GPU {rank} of {gpus}", (sizes, gpus, rank), right)
+
+
+def _parts(up=True, by_tensor=False, local=True):
+    """What it would be with shares rounded down, with whole tensors, or counted through the whole buffer."""
+
+    def shard(sizes, gpus, rank):
+        total, found, start = sum(sizes), [], 0
+        each = -(-total // gpus) if up else total // gpus
+        for i, size in enumerate(sizes):
+            first, last = max(start, rank * each), min(start + size, (rank + 1) * each)
+            if by_tensor:
+                first, last = (start, start + size) if i % gpus == rank else (start, start)
+            if first < last:
+                found.append((i, first - start * local, last - start * local))
+            start += size
+        return found
+
+    return shard
 
 
 EXERCISES = [
@@ -115,6 +148,25 @@ EXERCISES = [
         hints=(
             "Two numbers from the catalog: `eb.gpu('h100-80gb').memory` and `eb.model('llama-3.1-405b').parameters`.",
             "16 × 405,853,388,800 / 85,029,027,840, rounded up.",
+        ),
+    ),
+    Program(
+        id="31.6",
+        title="A function: whose states a GPU keeps under ZeRO-1",
+        difficulty=2,
+        minutes=12,
+        call="shard(sizes, gpus, rank)",
+        cases=_divided,
+        agree=lambda given, right: list(map(tuple, given)) == right,
+        answer=_parts,
+        mistakes={
+            "an equal share is rounded up; the last GPUs have less": lambda: _parts(up=False),
+            "these are whole tensors: the buffer is cut wherever a share ends": lambda: _parts(by_tensor=True),
+            "first and last count within their tensor, not through the buffer": lambda: _parts(local=False),
+        },
+        hints=(
+            "Lay all tensors one after another. GPU `rank` has the numbers from rank * share to (rank + 1) * share.",
+            "With `start`, where a tensor begins in the buffer: max(start, rank * share) to min(start + size, (rank + 1) * share).",
         ),
     ),
 ]

@@ -5,6 +5,7 @@ from ...catalog import model
 from ...formulas import SYMBOLS
 from ...setup import Setup
 from ..exercise import Exercise
+from ..program import Case, Program
 
 H = SYMBOLS["width"].symbol
 
@@ -28,6 +29,38 @@ def _over(setup):
 
 def _best(name):
     return min(_GPUS, key=lambda n: _peak(name, _EIGHT.replace(gpus=n)))
+
+
+def _cut():
+    import torch
+
+    for rows, columns, gpus, rank in (
+        (10, 4, 4, 3),
+        (9, 2, 8, 5),
+        (9, 2, 8, 4),
+        (50, 8, 4, 0),
+        (3, 5, 8, 2),
+        (3, 5, 8, 3),
+        (64, 1, 8, 7),
+    ):
+        pieces = torch.arange(rows).chunk(gpus)
+        own = pieces[rank].tolist() if rank < len(pieces) else []
+        first, last = (own[0], own[-1] + 1) if own else (rows, rows)
+        stored = columns * len(pieces[0])
+        yield Case(f"{rows} × {columns} on GPU {rank} of {gpus}", (rows, columns, gpus, rank), (first, last, stored))
+
+
+def _share(up=True, padded=True, clipped=True):
+    """What it would be rounded down, without padding, or beyond the last row."""
+
+    def share(rows, columns, gpus, rank):
+        each = -(-rows // gpus) if up else rows // gpus
+        first, last = rank * each, (rank + 1) * each
+        if clipped:
+            first, last = min(first, rows), min(last, rows)
+        return first, last, columns * (each if padded else last - first)
+
+    return share
 
 
 EXERCISES = [
@@ -121,6 +154,25 @@ EXERCISES = [
         hints=(
             "A budget for each power of two; the least peak.",
             "`gpus=n` for n from 64 to 4,096: they differ by little, and one is the least.",
+        ),
+    ),
+    Program(
+        id="32.6",
+        title="A function: the rows that FSDP gives a GPU, and what it stores for them",
+        difficulty=1,
+        minutes=8,
+        call="share(rows, columns, gpus, rank)",
+        cases=_cut,
+        agree=lambda given, right: tuple(given) == right,
+        answer=_share,
+        mistakes={
+            "an equal share of the rows is rounded up": lambda: _share(up=False),
+            "every GPU stores as many rows as the first, padding included": lambda: _share(padded=False),
+            "there are no rows beyond the last: later GPUs have fewer, or none": lambda: _share(clipped=False),
+        },
+        hints=(
+            "Every GPU has ⌈rows / gpus⌉ rows, until there are none left.",
+            "Neither first nor last can be more than `rows`; what is stored does not depend on the rank.",
         ),
     ),
 ]

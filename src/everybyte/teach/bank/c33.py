@@ -1,6 +1,7 @@
 """Exercises of chapter 33: what does splitting one matrix split?"""
 
 from functools import cache
+from math import prod
 
 from ...budget import budget
 from ...catalog import model
@@ -8,6 +9,7 @@ from ...formulas import SYMBOLS, formula
 from ...mesh import Mesh
 from ...setup import Setup
 from ..exercise import Exercise
+from ..program import Case, Program, named_shapes, small_gpts, small_llamas
 
 B, S, H = (SYMBOLS[name].symbol for name in ("batch", "sequence", "width"))
 t = SYMBOLS["tensor"].symbol
@@ -37,6 +39,34 @@ def _held(parts=8):
 def _loss(divided):
     mesh = Mesh(tensor=2, loss_parallel=divided)
     return formula("tensor.loss").at(model(LLAMA), _EIGHT.replace(gpus=2, mesh=mesh))
+
+
+def _split():
+    """Small models whose heads, inner width, vocabulary and positions divide."""
+    fits = {"width": 64, "heads": 8, "head_width": 8, "ffn_width": 192, "vocabulary": 96}
+    models = [m.replace(**fits) for m in small_gpts(33, 4)]
+    models += [m.replace(**fits, kv_heads=8 // (1 + i % 2)) for i, m in enumerate(small_llamas(33, 4))]
+    for case, m in enumerate(models):
+        parts = (2, 4, 8, 1)[case % 4]
+        run = Setup(
+            batch=1, sequence=64, precision="bf16", gpus=parts, mesh=Mesh(tensor=parts) if parts > 1 else Mesh()
+        )
+        right = int(formula("tensor.parameters").at(m, run)) if parts > 1 else m.parameters
+        yield Case(f"{m.name} on {parts} GPU{'s' * (parts > 1)}", (named_shapes(m), parts), right)
+
+
+def _parted(norms=True, sums=True, tables=True):
+    """What it would be with norms or the biases of sums divided, or with whole tables."""
+
+    def held(weights, parts):
+        total = 0
+        for name, shape in weights:
+            whole = norms and "norm" in name or sums and name.endswith(("out.bias", "down.bias"))
+            whole = whole or not tables and name in ("token.weight", "position.weight")
+            total += prod(shape) // (1 if whole else parts)
+        return total
+
+    return held
 
 
 EXERCISES = [
@@ -112,23 +142,24 @@ EXERCISES = [
             "Eight bytes a logit on each of two GPUs, against six gathered.",
         ),
     ),
-    Exercise(
+    Program(
         id="33.5",
-        title="A function for the parameters that one of t GPUs holds: Llama-3.1-8B on eight",
-        difficulty=3,
-        minutes=12,
-        unit="parameters",
-        answer=_held,
+        title="A function: the parameters that one of several GPUs holds",
+        difficulty=2,
+        minutes=10,
+        call="held(weights, parts)",
+        cases=_split,
+        answer=_parted,
         mistakes={
-            "that is an eighth of everything: norms are whole on every GPU": lambda: int(model(LLAMA).parameters) // 8,
-            "that is on four GPUs": lambda: _held(4),
-            "norms alone are whole; rows of the embedding and of the head are divided": lambda: (
-                _held() + 2 * 128_256 * 4096 * 7 // 8
+            "norms are whole on every GPU": lambda: _parted(norms=False),
+            "a bias that is added to a sum is whole on every GPU: `out` and `down` are cut by rows": lambda: _parted(
+                sums=False
             ),
+            "tables are cut by rows, each GPU has some words": lambda: _parted(tables=False),
         },
         hints=(
-            "Go through the module's named parameters. A norm's has one dimension; a Llama has no biases.",
-            "65 norms of 4,096 numbers, and an eighth of the rest.",
+            "Go through the names. Which tensors work between the matrices, and which are added after the sum over GPUs?",
+            "Whole: every name with `norm` in it, and those that end in `out.bias` or `down.bias`. All others divide.",
         ),
     ),
 ]

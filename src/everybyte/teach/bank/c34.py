@@ -6,8 +6,10 @@ from ...budget import budget
 from ...catalog import model
 from ...formulas import SYMBOLS, formula
 from ...mesh import Mesh
+from ...pipelines import order
 from ...setup import Setup
 from ..exercise import Exercise
+from ..program import Case, Program
 
 _LONG = Setup(gpus=16, accumulation=64, mesh=Mesh(pipeline=16))
 _RUN = Setup(batch=1, sequence=4096, precision="bf16", gpus=4, accumulation=8, mesh=Mesh(pipeline=4))
@@ -34,6 +36,26 @@ def _idle(stages):
     """The share of a whole step, in percent."""
     waits = Fraction(3, 8 * stages)
     return 100 * waits / (1 + waits)
+
+
+def _orders():
+    for places, place, batches in ((4, 0, 8), (4, 3, 8), (4, 1, 4), (1, 0, 3), (8, 2, 8), (3, 1, 7), (2, 0, 2)):
+        right = [f"{action.kind}{action.batch}" for action in order(Mesh(pipeline=places), batches, place)]
+        yield Case(f"GPU {place} of {places}, {batches} micro-batches", (places, place, batches), right)
+
+
+def _one_by_one(ahead=0, first="B", gpipe=False):
+    """What it would be with more forwards ahead, with a forward before each backward, or with all forwards first."""
+
+    def actions(places, place, batches):
+        start = batches if gpipe else min(batches, places - place + ahead)
+        found = [f"F{i}" for i in range(start)]
+        for i in range(batches):
+            pair = [f"B{i}"] + [f"F{start + i}"] * (start + i < batches)
+            found += pair if first == "B" else pair[::-1]
+        return found
+
+    return actions
 
 
 EXERCISES = [
@@ -122,6 +144,27 @@ EXERCISES = [
         hints=(
             'The setup of the chapter with one switch more: run.replace(checkpointing="full").',
             "Its budget's peak, of rank 0; `peak_at` says where it is.",
+        ),
+    ),
+    Program(
+        id="34.6",
+        title="A function: what 1F1B runs on a GPU, in order",
+        difficulty=2,
+        minutes=10,
+        call="actions(places, place, batches)",
+        cases=_orders,
+        agree=lambda given, right: list(given) == right,
+        answer=_one_by_one,
+        mistakes={
+            "that is GPipe: a backward runs as soon as there is one": lambda: _one_by_one(gpipe=True),
+            "one forward too few ahead: the micro-batch of its own counts too": lambda: _one_by_one(ahead=-1),
+            "one forward too many: it waits for the first to come back before it starts another": lambda: _one_by_one(
+                first="F"
+            ),
+        },
+        hints=(
+            "How many forwards does a GPU start before the first backward can come? (Never more than there are micro-batches.)",
+            "places - place of them; then a backward and the next forward, in turn, until all backwards are done.",
         ),
     ),
 ]

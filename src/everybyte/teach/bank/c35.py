@@ -1,6 +1,7 @@
 """Exercises of chapter 35: what changes with mixtures of experts and with a million tokens?"""
 
 from functools import cache
+from random import Random
 
 from ...catalog import model
 from ...formulas import formula
@@ -8,6 +9,7 @@ from ...formulas.symbols import A, A_kv, B, C, D, S
 from ...mesh import Mesh
 from ...setup import Setup
 from ..exercise import Exercise
+from ..program import Case, Program
 
 MIXTRAL, LLAMA = "mixtral-8x7b", "llama-3.1-8b"
 #: Of exercise 35.5: visits that eight experts have.
@@ -36,6 +38,45 @@ def _most(gpus=4, each=2):
     """The most rows that a GPU's experts get, over an even share."""
     rows = [sum(VISITS[i * each : (i + 1) * each]) for i in range(gpus)]
     return max(rows) / (sum(rows) / gpus)
+
+
+def _visits():
+    import torch
+
+    draw = Random(35)
+    for tokens, experts, each, gpus in (
+        (6, 4, 1, 2),
+        (8, 8, 2, 4),
+        (20, 8, 2, 8),
+        (15, 16, 4, 4),
+        (10, 8, 2, 1),
+        (30, 4, 2, 4),
+    ):
+        choices = [draw.sample(range(experts), each) for _ in range(tokens)]
+        flat = torch.tensor(choices).flatten()
+        rows = flat.argsort(stable=True)
+        ends = flat.bincount(minlength=experts).view(gpus, -1).sum(1).tolist()
+        right = [(piece // each).tolist() for piece in rows.split(ends)]
+        yield Case(
+            f"{tokens} tokens, {each} of {experts} experts, {gpus} GPU{'s' * (gpus > 1)}",
+            (choices, experts, gpus),
+            right,
+        )
+
+
+def _sent(ordered=True, consecutive=True, once=False):
+    """What it would be in the tokens' order, with experts dealt out in turn, or with each token sent once to a GPU."""
+
+    def rows(choices, experts, gpus):
+        each, found = experts // gpus, [[] for _ in range(gpus)]
+        for expert in range(experts):
+            place = expert // each if consecutive else expert % gpus
+            found[place] += [token for token, chosen in enumerate(choices) if expert in chosen]
+        if once:
+            found = [list(dict.fromkeys(some)) for some in found]
+        return found if ordered else [sorted(some) for some in found]
+
+    return rows
 
 
 EXERCISES = [
@@ -125,6 +166,25 @@ EXERCISES = [
         hints=(
             "A GPU has experts side by side: add its experts' visits.",
             "The largest sum over the mean of the sums.",
+        ),
+    ),
+    Program(
+        id="35.6",
+        title="A function: the rows that come to each GPU's experts",
+        difficulty=2,
+        minutes=10,
+        call="rows(choices, experts, gpus)",
+        cases=_visits,
+        agree=lambda given, right: [list(some) for some in given] == right,
+        answer=_sent,
+        mistakes={
+            "rows come sorted by expert, not by token": lambda: _sent(ordered=False),
+            "experts stand side by side: with two each, the first GPU has 0 and 1": lambda: _sent(consecutive=False),
+            "a token that visits two experts of one GPU is two rows": lambda: _sent(once=True),
+        },
+        hints=(
+            "GPU g has the experts from g * experts // gpus on. Go through the experts, not through the tokens.",
+            "For each expert in order, append the numbers of all tokens that chose it to its GPU's list.",
         ),
     ),
 ]

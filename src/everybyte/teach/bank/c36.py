@@ -1,6 +1,7 @@
 """Exercises of chapter 36: how are the dimensions chosen together?"""
 
 from functools import cache
+from math import prod
 
 from ...catalog import model
 from ...formulas.symbols import B, C, H, L, S, t
@@ -9,6 +10,7 @@ from ...layouts import layouts, priced
 from ...mesh import Mesh
 from ...setup import Setup
 from ..exercise import Exercise
+from ..program import Case, Program
 
 LARGE = "llama-3.1-405b"
 _ASKED = Setup(gpus=64, sequence=8192, batch=1, accumulation=8, precision="bf16-mixed", sharding="zero3")
@@ -28,6 +30,33 @@ def _sent(tensor: int) -> float:
     """Seconds that tensor parallelism sends in a step, the same tokens on each group."""
     setup = _ASKED.replace(gpus=tensor, accumulation=1, mesh=Mesh(tensor=tensor), sharding="none")
     return priced(model("llama-3.1-70b"), setup, find_gpu("h100-80gb"))["tensor"]
+
+
+def _meshes():
+    import torch
+
+    sizes = (
+        ({"pipeline": 2, "data": 2, "tensor": 4}, "tensor"), ({"pipeline": 2, "data": 2, "tensor": 4}, "data"),
+        ({"pipeline": 4, "data": 2, "tensor": 2}, "pipeline"), ({"data": 8, "tensor": 1}, "data"),
+        ({"pipeline": 2, "data": 3, "context": 2, "tensor": 2}, "context"), ({"data": 2, "context": 4, "tensor": 8}, "data"),
+    )  # fmt: skip
+    for mesh, name in sizes:
+        ranks = torch.arange(prod(mesh.values())).view(*mesh.values())
+        right = ranks.movedim(list(mesh).index(name), -1).reshape(-1, mesh[name]).tolist()
+        yield Case(f"{name} of {mesh}", (mesh, name), sorted(right))
+
+
+def _groups(inner=True, chunks=False):
+    """What it would be with the first dimension the nearest, or with groups of neighbors whatever the dimension."""
+
+    def groups(mesh, name):
+        names = list(mesh) if inner else list(mesh)[::-1]
+        step = 1 if chunks else prod(mesh[other] for other in names[names.index(name) + 1 :])
+        size, count = mesh[name], prod(mesh.values())
+        starts = [rank for rank in range(count) if rank // step % size == 0]
+        return [[start + step * i for i in range(size)] for start in starts]
+
+    return groups
 
 
 EXERCISES = [
@@ -95,6 +124,24 @@ EXERCISES = [
         hints=(
             "What share of an all-gathered tensor comes from the other GPUs?",
             "(t - 1)/t: 7/8 with 8 GPUs, 1/2 with 2.",
+        ),
+    ),
+    Program(
+        id="36.5",
+        title="A function: which GPUs talk to each other along one dimension of a mesh",
+        difficulty=2,
+        minutes=10,
+        call="groups(mesh, name)",
+        cases=_meshes,
+        agree=lambda given, right: sorted(map(list, given)) == right,
+        answer=_groups,
+        mistakes={
+            "the last dimension is the one whose GPUs are neighbors": lambda: _groups(inner=False),
+            "only the last dimension's groups are neighbors; the others skip": lambda: _groups(chunks=True),
+        },
+        hints=(
+            "The number of a GPU in mixed radix: the last dimension counts by 1. By how much does the one before it count?",
+            "A dimension's step is the product of the sizes after it. A group starts wherever rank // step % size is 0.",
         ),
     ),
 ]

@@ -1,9 +1,12 @@
 """Exercises of chapter 42: reading the evidence."""
 
+from collections import Counter
 from functools import cache
+from random import Random
 
 from ...evidence import example
 from ..exercise import Exercise
+from ..program import Case, Program
 
 _MIB, _GIB = 2**20, 2**30
 _ROWS, _SEQUENCE, _WIDTH, _LAYERS, _VOCABULARY = 8, 512, 512, 4, 8192
@@ -33,6 +36,61 @@ def _most(part):
         elif action == "free_requested":
             now -= live.pop(address, 0)
         most = max(most, now)
+    return most
+
+
+def _histories():
+    memory = _memory()
+    named = [
+        (action, address, size, memory.part_of(frames))
+        for (action, address, size, _), frames in zip(memory.events, memory.frames, strict=True)
+    ]
+    draw = Random(42)
+    for case in range(5):
+        events, live, parts = [], {}, ("activations", "gradients", "loss", "optimizer")
+        for address in range(10 + 5 * case):
+            live[address] = draw.randint(1, 100)
+            events.append(("alloc", address, live[address], draw.choice(parts)))
+            for gone in [a for a in live if draw.random() < 0.25]:
+                events += [
+                    (f"free_{what}", gone, live[gone], draw.choice(parts)) for what in ("requested", "completed")
+                ]
+                del live[gone]
+        yield Case(f"{len(events)} events", (events,), _most_of(events))
+    yield Case("the script's snapshot", (named,), _most_of(named))
+
+
+def _most_of(events):
+    live, now, most = {}, Counter(), Counter()
+    for action, address, size, part in events:
+        if action == "alloc":
+            live[address] = part, size
+            now[part] += size
+            most[part] = max(most[part], now[part])
+        elif action == "free_requested" and address in live:
+            part, size = live.pop(address)
+            now[part] -= size
+    return dict(most)
+
+
+def _most_by(frees="requested", owner=True, together=False):
+    """What it would be if nothing were freed, if whoever frees were the owner, or at the peak of all parts together."""
+
+    def most(events):
+        live, now, found, top = {}, Counter(), Counter(), 0
+        for action, address, size, part in events:
+            if action == "alloc":
+                live[address] = part, size
+                now[part] += size
+            elif action == f"free_{frees}" and address in live:
+                made, size = live.pop(address)
+                now[made if owner else part] -= size
+            if together and sum(now.values()) > top:
+                top, found = sum(now.values()), Counter(now)
+            elif not together:
+                found |= now
+        return {part: size for part, size in found.items() if size or not together}
+
     return most
 
 
@@ -86,21 +144,29 @@ EXERCISES = [
         },
         hints=("Add them up one after the other.", "3, then 5, then 1, then 2: which is the largest?"),
     ),
-    Exercise(
+    Program(
         id="42.4",
-        title="The most that the loss ever has, in the snapshot",
-        difficulty=3,
-        minutes=12,
-        unit="MiB",
-        decimals=2,
-        answer=lambda: _most("loss"),
+        title="A function: the most bytes that each part ever has",
+        difficulty=2,
+        minutes=10,
+        call="most(events)",
+        cases=_histories,
+        agree=lambda given, right: dict(given) == right,
+        answer=_most_by,
         mistakes={
-            "that is at the peak of all parts": lambda: _memory().parts()["loss"],
-            "that is at the end": lambda: _memory().parts(len(_memory().events))["loss"],
+            "that is all that was ever asked for: `free_requested` takes its bytes off": lambda: _most_by(
+                frees="never"
+            ),
+            "the part that a free belongs to is the one that asked for the block: keep it by address": lambda: _most_by(
+                owner=False
+            ),
+            "that is each part's bytes at the peak of all together: each has its own most": lambda: _most_by(
+                together=True
+            ),
         },
         hints=(
-            "Go through `memory.events` and `memory.frames` together, and keep the loss's blocks by address.",
-            "Add a block's bytes where `memory.part_of(frames)` is `loss`, and take them off when its address is freed.",
+            "Keep a dictionary from an address to its part and its bytes, and a running sum for each part.",
+            "`alloc` adds to its part's sum, `free_requested` takes off the sum of the part that owned the address; all else is passed over.",
         ),
     ),
 ]

@@ -1,7 +1,12 @@
 """Exercises of chapter 43: the job died."""
 
-from ...evidence import message, reports
+from collections import Counter
+from random import Random
+
+from ...diagnosis import doctor
+from ...evidence import Message, message, reports
 from ..exercise import Exercise
+from ..program import Case, Program
 
 _GIB = 2**30
 
@@ -17,6 +22,50 @@ def _left(name):
 
 def _cached_above(share):
     return sum(said.cached > share * said.allocated for said in map(_read, reports()))
+
+
+def _messages():
+    draw, seen = Random(43), Counter()
+    near = Message(
+        kind="pytorch",
+        asked=_GIB,
+        capacity=24 * _GIB,
+        free=_GIB // 2,
+        process=23 * _GIB,
+        cached=3 * _GIB // 4,
+        allocated=21 * _GIB,
+    )
+    yield Case("message 0", (near,), doctor(near).cause)
+    while min((seen[cause] for cause in ("tensor", "others", "fragmentation", "need")), default=0) < 2:
+        capacity = draw.choice((16, 24, 40, 80)) * _GIB
+        asked = draw.choice((draw.randint(1, 200) * 2**20, draw.randint(1, 8) * _GIB, 2 * capacity))
+        free = min(draw.randint(0, 900) * 2**20, asked - 1)
+        others = ((77, draw.randint(1, 12) * _GIB),) if draw.random() < 0.5 else ()
+        mine = capacity - free - sum(size for _, size in others)
+        cached = min(draw.choice((0, 300 * 2**20, 3 * _GIB, 9 * _GIB)), mine // 2)
+        said = Message(
+            kind="pytorch", asked=asked, capacity=capacity, free=free, process=mine, cached=cached, others=others,
+            allocated=mine - cached - 600 * 2**20,
+        )  # fmt: skip
+        cause = doctor(said).cause
+        if cause in ("tensor", "others", "fragmentation", "need") and seen[cause] < 3:
+            seen[cause] += 1
+            yield Case(f"message {sum(seen.values())}", (said,), cause)
+
+
+def _reason(order=("tensor", "others", "fragmentation"), whole=True, large=True):
+    """What it would be in another order, with the cached bytes alone, or with any other process however small."""
+
+    def cause(said):
+        away = sum(size for _, size in said.others)
+        is_so = {
+            "tensor": said.asked > said.capacity,
+            "others": away >= said.asked - said.free and (away > _GIB or not large and away > 0),
+            "fragmentation": said.free < said.asked <= said.cached + (said.free if whole else 0),
+        }
+        return next((name for name in order if is_so[name]), "need")
+
+    return cause
 
 
 EXERCISES = [
@@ -71,21 +120,27 @@ EXERCISES = [
             "Few reports are above; those in which most is in use are not.",
         ),
     ),
-    Exercise(
+    Program(
         id="43.4",
-        title="What is neither free nor PyTorch's, in a message without a process",
+        title="A function: which of the four causes a message has",
         difficulty=2,
-        minutes=5,
-        unit="GiB",
-        decimals=2,
-        answer=lambda: _left("diffuman"),
+        minutes=10,
+        call="cause(said)",
+        cases=_messages,
+        agree=lambda given, right: given == right,
+        answer=_reason,
         mistakes={
-            "76.36 are MiB, not GiB": lambda: round((23.99 - 15.52 - 6.78 - 76.36) * _GIB),
-            "what is free has to be taken off too": lambda: round((23.99 - 6.78 - 76.36 / 1024) * _GIB),
+            "ask for the other processes before fragmentation: ending them costs nothing": lambda: _reason(
+                ("tensor", "fragmentation", "others")
+            ),
+            "a request larger than the GPU comes first: no switch helps there": lambda: _reason(
+                ("others", "fragmentation")
+            ),
+            "what is free by the driver counts beside what is cached": lambda: _reason(whole=False),
         },
         hints=(
-            "From the capacity take what is free, allocated and cached.",
-            "Mind the unit of the last one: 76.36 MiB are 0.0746 GiB.",
+            "Four comparisons in the chapter's order; the first that is so decides.",
+            "`said.others` is a list of (process, bytes): their sum must be above a GiB, and at least `said.asked - said.free`.",
         ),
     ),
 ]

@@ -7,6 +7,7 @@ from ...catalog import gpu, model
 from ...serving import cache_bytes, serve, weight_bytes
 from ...setup import Setup
 from ..exercise import Exercise
+from ..program import Case, Program, small_llamas
 
 QWEN, LARGE, LLAMA = "qwen2.5-7b", "llama-3.1-70b", "llama-3.1-8b"
 #: Of exercise 44.5: grouped, one head for all, a window, latent.
@@ -40,6 +41,34 @@ def _expanded():
     m = model("deepseek-v3")
     heads = m.layers * m.heads * (m.head_width + m.value_width) * 2
     return _kept() + 5008 * (heads - cache_bytes(m, 1))
+
+
+def _caches():
+    models = [model(name) for name in KINDS]
+    models += [m.replace(window=w, positions=2**14) for m, w in zip(small_llamas(44, 4), (0, 9, 64, 1000), strict=True)]
+    for case, m in enumerate(models):
+        tokens, page = (5000, 17, 300, 64)[case % 4], (16, 1, 16, 32)[case % 4]
+        tokens = 5000 if m.window > 1000 else tokens
+        yield Case(
+            f"{m.name}, {tokens:,} tokens, pages of {page}", (m, tokens, page), cache_bytes(m, tokens, page=page)
+        )
+
+
+def _kept_by(grouped=True, both=2, window=1, pages=True, latent=True):
+    """What it would be with every query head, with keys alone, with another window, without pages or latents."""
+
+    def kept(model, tokens, page):
+        heads = model.kv_heads if grouped else model.heads
+        numbers = both * heads * model.head_width
+        if model.latent and latent:
+            numbers = model.latent_rank + model.rope_width
+        if model.window and window is not None:
+            tokens = min(tokens, model.window - window)
+        if pages:
+            tokens = -(-tokens // page) * page
+        return model.layers * numbers * 2 * tokens
+
+    return kept
 
 
 EXERCISES = [
@@ -121,21 +150,25 @@ EXERCISES = [
             'A sequence takes 16,384 × 65,536 bytes in fp8. Or ask `eb.serve` with cache="paged".',
         ),
     ),
-    Exercise(
+    Program(
         id="44.5",
-        title="A function for the cache of any model, in whole pages",
+        title="A function for the cache of any attention, in whole pages",
         difficulty=3,
         minutes=12,
-        unit="B",
-        answer=_kept,
+        call="kept(model, tokens, page)",
+        cases=_caches,
+        answer=_kept_by,
         mistakes={
-            "pages are missing: 5,000 tokens take 313 pages of 16": lambda: _kept(page=1),
-            "Mistral's window is missing: it keeps 4,095 tokens": lambda: _kept(windows=False),
-            "DeepSeek-V3 keeps the compressed latent and one rotary key, not the keys of 128 heads": _expanded,
+            "query heads share keys and values: there are `kv_heads` of them": lambda: _kept_by(grouped=False),
+            "keys and values: two vectors a head": lambda: _kept_by(both=1),
+            "a window keeps its last tokens alone": lambda: _kept_by(window=None),
+            "the next token is one of the window's: W - 1 others are kept": lambda: _kept_by(window=0),
+            "pages are whole": lambda: _kept_by(pages=False),
+            "a latent is kept in place of keys and values": lambda: _kept_by(latent=False),
         },
         hints=(
-            "Three cases: two tensors of the key and value heads; a latent and a rotary key; and of a window fewer tokens.",
-            "model.latent, latent_rank, rope_width; model.kv_heads, head_width; model.window. Round tokens up to 16.",
+            "How many numbers does a layer keep of a token: two vectors for each key head, or a latent and one rotary part?",
+            "`model.latent` says whether there is one, `model.window` is 0 where there is none; round tokens up to pages last.",
         ),
     ),
 ]

@@ -1,11 +1,15 @@
 """Exercises of chapter 45: which GPU, how many, and with which switches?"""
 
+from dataclasses import replace
+
+from ...budget import budget
 from ...catalog import gpu, model
 from ...fit import Headroom, fit
 from ...formulas import SYMBOLS
 from ...plan import work
 from ...setup import Setup
 from ..exercise import Exercise
+from ..program import Case, Program, small_gpts
 
 B, S, H, F = (SYMBOLS[name].symbol for name in ("batch", "sequence", "width", "ffn_width"))
 _MIXED = Setup(precision="bf16-mixed")
@@ -27,6 +31,48 @@ def _more(**changes):
     run = Setup(attention="eager").replace(**changes)
     plain = run.replace(checkpointing="none", checkpoint_every=2)
     return 100 * (work(model("gpt2"), run).flops / work(model("gpt2"), plain).flops - 1)
+
+
+_SHORT = Setup(batch=1, sequence=32, precision="bf16-mixed")
+
+
+class _Peak:
+    """The peak of a model's step by its batch; it may be asked fifty times."""
+
+    def __init__(self, model):
+        self.model, self.asked = model, 0
+
+    def __call__(self, batch):
+        self.asked += 1
+        if self.asked > 50:
+            raise ValueError("peak was asked more than 50 times")
+        return budget(self.model, _SHORT.replace(batch=batch), rounding=512).peak
+
+
+def _cards():
+    for case, m in enumerate(small_gpts(45, 6)):
+        peak = _Peak(m)
+        usable = peak((1, 2, 37, 512, 4000, 70_001)[case]) + case - (case == 0)
+        card = replace(gpu("rtx-4090"), memory=usable)
+        right = fit(m, _SHORT, card, headroom=Headroom(context=0, workspace=0, fragmentation=0)).value or 0
+        yield Case(f"{m.name}, {usable:,} bytes", (_Peak(m), usable), right)
+
+
+def _bisection(least=0, scan=False, doubles=False, over=0):
+    """What it would be with another answer where nothing fits, one by one, with powers of two, or one too many."""
+
+    def fit(peak, usable):
+        if peak(1) > usable:
+            return least
+        low, high = 1, 2
+        while peak(high) <= usable:
+            low, high = high, high + 1 if scan else 2 * high
+        while high - low > 1 and not doubles:
+            middle = (low + high) // 2
+            low, high = (middle, high) if peak(middle) <= usable else (low, middle)
+        return low + over
+
+    return fit
 
 
 EXERCISES = [
@@ -125,7 +171,28 @@ EXERCISES = [
         },
         hints=(
             "Take the chapter's `step` and `again`. What is different in backward where the scores were kept?",
-            "Without the fifth square the step is `3 * (L * block + head)`; what is made again is the same.",
+            "Without the fifth square the step is `3 * (L * block + head)`; what is recomputed is the same.",
+        ),
+    ),
+    Program(
+        id="45.6",
+        title="A function: the largest batch that fits, by asking the peak",
+        difficulty=2,
+        minutes=10,
+        call="fit(peak, usable)",
+        cases=_cards,
+        answer=_bisection,
+        mistakes={
+            "where not even one sequence fits, the answer is 0": lambda: _bisection(least=1),
+            "one batch after another asks too often: double until it does not fit, then halve the distance": lambda: (
+                _bisection(scan=True)
+            ),
+            "that is a power of two: the largest batch lies between it and the next": lambda: _bisection(doubles=True),
+            "that is the first batch that does not fit": lambda: _bisection(over=1),
+        },
+        hints=(
+            "Double the batch until it does not fit. Then the answer lies between the last two.",
+            "Keep `low`, which fits, and `high`, which does not; ask in the middle until they are neighbors.",
         ),
     ),
 ]

@@ -1,11 +1,14 @@
 """Exercises of chapter 47: what a number claims, what a table adds up to, where two formulas meet."""
 
+from fractions import Fraction
+
 from ...catalog import claims
 from ...catalog.claims import Stated
 from ...formulas import formula
 from ...formulas.symbols import A, H
 from ...setup import Setup
 from ..exercise import Exercise
+from ..program import Case, Program
 
 _GB = 10**9
 
@@ -35,6 +38,38 @@ def _states(split, kept, gpus=8):
 
 
 _OPTIMIZER = ("optimizer.states", "optimizer.master")
+
+
+def _statements():
+    pairs = (
+        ("28", "28.4"), ("28", "28.6"), ("30", "33"), ("30", "34"), ("280", "284"), ("280", "290"), ("1.55", "1.554"),
+        ("1.55", "1.56"), ("16 to 20", "20.4"), ("16 to 20", "21"), ("16 to 20", "15.5"), ("20+", "90"), ("20+", "17"),
+    )  # fmt: skip
+    for text, value in pairs:
+        yield Case(f"{text} against {value}", (text, Fraction(value)), Stated.read(text).holds(Fraction(value)))
+
+
+def _rule(cap=True, zeros=True, ends=True, opened=True):
+    """What it would be without the cap, without rounding zeros, for ranges without rounding, or with a closed end."""
+
+    def width(text):
+        number = Fraction(text)
+        digits = text.partition(".")[2]
+        place = Fraction(1, 10 ** len(digits))
+        while zeros and number and number % (10 * place) == 0:
+            place *= 10
+        return min(place / 2, number / 10) if cap else place / 2
+
+    def holds(stated, value):
+        low, _, high = stated.removesuffix("+").partition(" to ")
+        rounding = width if ends or not high else lambda text: 0
+        above = value >= Fraction(low) - rounding(low)
+        if stated.endswith("+") and opened:
+            return above
+        return above and value <= Fraction(high or low) + rounding(high or low)
+
+    return holds
+
 
 EXERCISES = [
     Exercise(
@@ -108,6 +143,26 @@ EXERCISES = [
         hints=(
             "Per layer its code has 2 B A S² for the scores, and 2 B S times 4 H for the wide layer.",
             "Set the two equal and divide by 2 B S.",
+        ),
+    ),
+    Program(
+        id="47.5",
+        title="A function: whether a value is what a number states",
+        difficulty=2,
+        minutes=12,
+        call="holds(stated, value)",
+        cases=_statements,
+        agree=lambda given, right: given is right,
+        answer=_rule,
+        mistakes={
+            "the width has a cap, a tenth of the number": lambda: _rule(cap=False),
+            "zeros at the end may be rounding too": lambda: _rule(zeros=False),
+            "both ends of a range have a width": lambda: _rule(ends=False),
+            "`20+` is open above": lambda: _rule(opened=False),
+        },
+        hints=(
+            "From the text to the place of its last digit other than zero; half of it, but at most a tenth of the number.",
+            'With `Fraction(text)`; a range is two numbers around " to ", each with a width of its own; "+" has no upper end.',
         ),
     ),
 ]
