@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from random import Random
 from textwrap import shorten
-from typing import cast
+from typing import Any, cast
 
 from .. import checks
 from ..catalog import Model
@@ -43,7 +43,7 @@ class Program(Exercise):
 
     call: str
     cases: Callable[[], Iterable[Case]]
-    agree: Callable[[object, object], bool] = lambda given, right: not isinstance(given, bool) and bool(given == right)
+    agree: Callable[[Any, Any], bool] = lambda given, right: not isinstance(given, bool) and bool(given == right)
     accepts: str = "function"
 
     def __post_init__(self):
@@ -125,9 +125,9 @@ def _said(error):
         return "no message"
 
 
-def close(given: object, right: object) -> bool:
+def close(given: Iterable[Any], right: Iterable[Any]) -> bool:
     """Whether these are the right gradients: as many tensors, each within the rounding of doubles summed in another order."""
-    pairs = zip(cast(Iterable, given), cast(Iterable, right), strict=True)
+    pairs = zip(given, right, strict=True)
     return all(a.shape == b.shape and float((a - b).abs().max()) < 1e-9 for a, b in pairs)
 
 

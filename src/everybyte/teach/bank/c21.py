@@ -169,8 +169,8 @@ EXERCISES = [
             "a copy in 16 bits has two bytes a number": lambda: _cast_bytes(each=4),
             "what is saved for backward are matrices: biases and gains are not": lambda: _cast_bytes(vectors=True),
             "a table that rows are looked up in enters no product": lambda: _cast_bytes(tables=True),
-            "where there is no `head.weight`, the token table is the head, and it enters a product": lambda: _cast_bytes(
-                tied=False
+            "where there is no `head.weight`, the token table is the head, and it enters a product": lambda: (
+                _cast_bytes(tied=False)
             ),
         },
         hints=(
