@@ -25,7 +25,8 @@ from everybyte import units
         (2**20 - 5, "1.00 MiB"),
         (2**20 - 6, "1023.99 KiB"),
         (1023.999, "1.00 KiB"),
-        (2**60, "1048576.00 TiB"),
+        (2**50, "1.00 PiB"),
+        (2**70, "1024.00 EiB"),
     ],
 )
 def test_text(count, text):
@@ -123,4 +124,10 @@ def test_what_is_no_number_is_refused(count):
 @pytest.mark.parametrize("text", ["1e999 GiB", "1e300 TiB", "9" * 400 + " B"])
 def test_more_than_a_number_holds_is_refused(text):
     with pytest.raises(ValueError, match="^value: .* is more than anybody has"):
+        units.parse(text)
+
+
+@pytest.mark.parametrize("text", ["11,53 GiB", "1,5e3 B", "12,34,567 B", "1,5 MiB"])
+def test_a_decimal_comma_is_named_and_makes_no_number_a_hundred_times_as_large(text):
+    with pytest.raises(ValueError, match="a comma that does not group three digits; allowed: a decimal point"):
         units.parse(text)

@@ -12,13 +12,15 @@ UNITS = {
     "MiB": 1024**2,
     "GiB": 1024**3,
     "TiB": 1024**4,
+    "PiB": 1024**5,
+    "EiB": 1024**6,
     "kB": 1000,
     "MB": 1000**2,
     "GB": 1000**3,
     "TB": 1000**4,
 }
 _MOST = 1e300  # what is counted is less
-_BINARY = ("TiB", "GiB", "MiB", "KiB", "B")
+_BINARY = ("EiB", "PiB", "TiB", "GiB", "MiB", "KiB", "B")
 _DECIMAL = ("TB", "GB", "MB", "kB", "B")
 
 
@@ -83,10 +85,24 @@ def parse(value: str) -> float:
     match = re.fullmatch(number, value) if isinstance(value, str) else None
     if not match:
         raise ValueError(f"value: {value!r} is not a number followed by a unit, such as '1.5 GiB'")
-    count = float(match[1].replace(",", "").replace("_", "")) * _factor(match[2])
+    count = float(digits(match[1])) * _factor(match[2])
     if not abs(count) < _MOST:
         raise ValueError(f"value: {value!r} is more than anybody has; allowed: less than 1e300 B")
     return count
+
+
+def digits(number: str) -> str:
+    """A typed number without what groups its digits: "12582912" from "12,582,912".
+
+    Raises:
+        ValueError: where a comma does not group three digits: somebody's decimal comma would make it a hundred times as much.
+    """
+    whole = re.split(r"[.eE]", number)[0]
+    if "," in number and not re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+", whole):
+        raise ValueError(
+            f"value: {number!r} has a comma that does not group three digits; allowed: a decimal point, as in 11.53"
+        )
+    return number.replace(",", "").replace("_", "")
 
 
 def _check_number(name, count):

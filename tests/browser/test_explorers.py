@@ -65,6 +65,7 @@ def page(lab, chromium):
     lab.open(page, "explorers.ipynb")
     page.keyboard.press("Control+b")  # the file browser makes room
     run_all(page)
+    assert "official Jupyter news" not in page.locator("body").inner_text()
     assert page.locator(ERRORS).all_inner_texts() == []
     drawn = "document.querySelectorAll('.everybyte-explorer svg[role=img]').length"
     page.wait_for_function(f"{drawn} === {len(EXPLORERS)}")
@@ -160,6 +161,31 @@ def test_it_reads_on_every_theme(page, mode):
             root.screenshot(path=ARTIFACTS / f"explorer-{name}-{mode.lower()}.png")
     finally:
         theme(page, "JupyterLab Light")
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_on_a_small_screen_the_sentence_is_seen_and_the_picture_stays(page, name):
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.wait_for_timeout(300)
+    root, places = explorer(page, name), []
+    root.evaluate("e => e.scrollIntoView()")
+    pane = page.locator(".jp-WindowedPanel-outer").first.bounding_box()
+    for preset in root.locator(".widget-toggle-buttons button").all():
+        preset.click()
+        page.wait_for_timeout(60)
+        said = root.locator(".everybyte-sentence").bounding_box()
+        assert pane["y"] <= said["y"] and said["y"] + said["height"] <= pane["y"] + pane["height"], name
+        places.append(
+            round(
+                root.evaluate(
+                    "e => e.querySelector('svg[role=img]').getBoundingClientRect().y - e.getBoundingClientRect().y"
+                )
+            )
+        )
+    assert max(places) - min(places) <= 40, (name, places)  # two lines more of the longest sentence, which then stay
+    assert places == sorted(places), (name, places)
+    root.locator("button", has_text="Reset").click()
 
 
 def hexadecimal(color):

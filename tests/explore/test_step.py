@@ -1,11 +1,13 @@
 """Chapter 17's explorer: the step that it walks is the budget's, at every operation."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 import everybyte as eb
-from everybyte import explore
+from everybyte import draw, explore
 from everybyte.explore.step import LOOKS, PLACES
 
 PAGE = Path(__file__).with_name("page.mjs").read_text(encoding="utf-8")
@@ -96,3 +98,32 @@ def test_a_llama_s_step_is_the_budget_s(changes, node):
     assert list(explorer._controls["model"].options) == ["small llama"]
     said = node(SAY, {"spec": explorer.picture.spec, "states": [explorer.state]}, picture=explorer.source)
     assert said == [explorer.describe()]
+
+
+def played(node, explorer, *steps, spec=None):
+    data = {"spec": spec or explorer.picture.spec, "state": explorer.state, "steps": list(steps)}
+    return node(PLAY, data, page=PAGE, picture=explorer.source)["seen"]
+
+
+def test_what_is_drawn_is_in_the_legend_and_stacked_as_in_the_figure_however_the_spec_was_stored(node):
+    explorer = explore.step(setup=eb.Setup())
+    stored = json.loads(
+        json.dumps(explorer.picture.spec, sort_keys=True)
+    )  # as a notebook's file keeps a widget's state
+    [shown], [again] = played(node, explorer), played(node, explorer, spec=stored)
+    legend = [text for text in shown["texts"] if re.fullmatch(r"[a-z -]+ [\d.]+ [KMG]?i?B", text)]
+    assert "gradients 0 B" in legend  # at the peak there are none yet, and later they are drawn
+    order = [draw.part(name).label for name in explorer.kind.compute(explorer.values()).timeline()]
+    assert [text.rsplit(" ", 2)[0] for text in legend] == [label for label in order if any(label in t for t in legend)]
+    assert again["texts"] == shown["texts"]
+
+
+def test_an_axis_stays_while_the_hand_moves_and_a_preset_fits_it_anew(node):
+    explorer = explore.step(setup=eb.Setup(batch=8))
+    batch = explorer.state["batch"]
+    opened, halved, fewest, back = played(node, explorer, {"c_batch": batch - 1}, {"c_batch": 0}, {"preset": 0})
+    axis = [
+        [t for t in seen["texts"] if re.fullmatch(r"[\d.]+ [KMGT]?i?B", t)] for seen in (opened, halved, fewest, back)
+    ]
+    assert axis[0] == axis[1] == axis[3] and axis[2] != axis[0]  # an eighth of it would be no picture
+    assert all(re.fullmatch(r"\d+(\.5)? [KMGT]?i?B", tick) for ticks in axis for tick in ticks), axis

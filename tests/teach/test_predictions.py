@@ -41,6 +41,14 @@ def test_what_cannot_be_read_is_said_and_escaped(guess):
     assert "<b>lots" not in made._repr_html_() and "<i>" not in made._repr_html_()
 
 
+def test_a_guess_that_could_be_read_stands_until_another_can():
+    predict("90.7", "2 GiB")
+    assert "comma" in repr(predict("90.7", "2,5 GiB"))
+    assert repr(reveal("90.7", 2**30)).startswith("• Prediction 90.7. You said 2.00 GiB.")
+    predict("90.7", "3 GiB")
+    assert "You said 3.00 GiB." in repr(reveal("90.7", 2**30))
+
+
 def test_the_same_guess_shows_the_same():
     assert predict("90.6", 3)._repr_html_() == predict("90.6", "3 GiB")._repr_html_()
 

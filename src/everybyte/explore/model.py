@@ -349,7 +349,9 @@ class _Derived(Timeline):
 
     def spec(self):
         """What the picture needs to know."""
-        labels = {name: draw.part(name).label for name in self.derivation.part_names}
+        labels = [
+            (name, draw.part(name).label) for name in self.derivation.part_names
+        ]  # a list: a stored state sorts keys
         return {"courses": self.courses.spec(), "labels": labels, "places": PLACES, "sizes": self.sizes}
 
     @property

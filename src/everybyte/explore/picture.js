@@ -5,7 +5,7 @@ const FORMULAS = {/* formulas */};
 // What the sizes of a course call.
 const helpers = { up: (a, b) => Math.ceil(a / b), whole: (a, b) => Math.round(a / b), down: (a, b) => Math.floor(a / b), least: Math.min, most: Math.max };
 
-const UNITS = { TiB: 2 ** 40, GiB: 2 ** 30, MiB: 2 ** 20, KiB: 2 ** 10 };
+const UNITS = { EiB: 2 ** 60, PiB: 2 ** 50, TiB: 2 ** 40, GiB: 2 ** 30, MiB: 2 ** 20, KiB: 2 ** 10 };
 const ARROW = " \u2192 ";
 
 // ---- numbers as text, as units.py writes them -------------------------------------------------------------------
@@ -113,6 +113,17 @@ function whatChanged(spec, before, state, preset) {
 }
 
 const sum = (list) => list.reduce((a, b) => a + b, 0);
+
+// Round numbers from 0 to `most`, four to six or so; of bytes they are round in the unit that fits.
+function ticks(most, unit = "B") {
+  const base = (unit === "B" && Object.values(UNITS).find((size) => most >= size)) || 1;
+  const rough = most / base / 5 || 1;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 2.5, 5, 10].find((k) => k * power >= rough) * power * base;
+  return Array.from({ length: Math.floor(most / step + 1e-9) + 1 }, (_, i) => i * step);
+}
+
+const tick = (value, unit = "B") => amount(value, unit).replace(/(\.\d*?)0+(?= |$)/, "$1").replace(/\.(?= |$)/, "");
 
 // ---- courses: a step's operations, added up as courses.py does --------------------------------------------------
 
@@ -250,7 +261,7 @@ const stack = {
     const [bar, head, gap, top] = [multi ? 28 : 56, above ? 20 : 0, 12, 26];
     const longest = Math.max(...r.rows.map((x) => x.total)) || 1;
     const near = r.capacity !== undefined && r.capacity <= 4 * longest;
-    const limit = Math.max(longest, near ? r.capacity * 1.02 : 0);
+    const limit = paint.end("bars", Math.max(longest, near ? r.capacity * 1.02 : 0));
     const x = (value) => left + (value / limit) * (right - left);
     const place = (i) => top + head + i * (bar + gap + head);
     const bottom = place(r.rows.length) - head;
@@ -317,23 +328,23 @@ const lines = {
   draw(spec, r, paint) {
     const longest = Math.max(...r.curves.map((c) => paint.measure(c.label)));
     const beside = longest < paint.width * 0.3; // a curve's name at its end, or all of them in a legend
-    const [top, bottom, right] = [12, 280, paint.width - (beside ? longest + 14 : 34)];
+    const [top, bottom, right] = [12, 270, paint.width - (beside ? longest + 14 : 34)];
     const xs = spec.x.values;
     const log = spec.log;
     const all = r.curves.flatMap((c) => [...c.ys, c.now]).filter((y) => !log || y > 0);
     // A logarithmic axis runs between round numbers: bytes, KiB, MiB, or powers of ten.
     const base = spec.unit === "B" ? 1024 : 10;
     const round = (value, way) => base ** way(Number((Math.log(value) / Math.log(base)).toFixed(9)));
-    const high = log ? round(Math.max(...all), Math.ceil) : Math.max(...all) || 1;
-    const low = log ? round(Math.min(...all), Math.floor) : 0;
-    const steps = log ? Math.max(1, Math.round(Math.log(high / low) / Math.log(base))) : 4;
-    const ticks = Array.from({ length: steps + 1 }, (_, i) => (log ? low * base ** i : (high * i) / steps));
-    const words = (value) => amount(value, spec.unit).replace(/\.0+(?= |$)/, "");
-    const left = 14 + Math.max(...ticks.map((value) => paint.measure(words(value))));
+    const [low, high] = log ? paint.span("amounts", round(Math.min(...all), Math.floor), round(Math.max(...all), Math.ceil))
+      : [0, paint.end("amounts", Math.max(...all) || 1, spec.unit)];
+    const steps = Math.max(1, Math.round(Math.log(high / low) / Math.log(base)));
+    const marks = log ? Array.from({ length: steps + 1 }, (_, i) => low * base ** i) : ticks(high, spec.unit);
+    const words = (value) => tick(value, spec.unit);
+    const left = 14 + Math.max(...marks.map((value) => paint.measure(words(value))));
     const share = (value, from, to) => log ? Math.log(value / from) / Math.log(to / from || 1) : (value - from) / (to - from || 1);
     const x = (value) => left + share(value, xs[0], xs[xs.length - 1]) * (right - left);
     const y = (value) => bottom - (log && value <= 0 ? 0 : share(value, low, high)) * (bottom - top);
-    for (const value of ticks) {
+    for (const value of marks) {
       paint.line(left, y(value), right, y(value), { class: "everybyte-grid" });
       paint.text(left - 6, y(value), words(value), { anchor: "end" });
     }
@@ -342,7 +353,8 @@ const lines = {
       paint.text(x(across), bottom + 14, grouped(String(Math.round(across))), { anchor: "middle" });
     }
     paint.text((left + right) / 2, bottom + 32, spec.x.label, { anchor: "middle" });
-    if (r.at >= xs[0] && r.at <= xs[xs.length - 1]) paint.line(x(r.at), top, x(r.at), bottom, { class: "everybyte-limit" });
+    const within = r.at >= xs[0] && r.at <= xs[xs.length - 1];
+    if (within) paint.line(x(r.at), top, x(r.at), bottom, { class: "everybyte-limit" });
     const ends = r.curves.map((c, i) => ({ i, y: y(c.ys[c.ys.length - 1]) })).sort((a, b) => a.y - b.y);
     ends.forEach((e, k) => { if (k) e.y = Math.max(e.y, ends[k - 1].y + 16); });
     for (const { i, y: end } of ends) {
@@ -350,7 +362,7 @@ const lines = {
       const look = spec.looks[c.part];
       const points = xs.map((value, j) => `${x(value)},${y(c.ys[j])}`).join(" ");
       paint.curve(points, look, c.dash);
-      paint.element("circle", { cx: x(r.at), cy: y(c.now), r: 5, fill: look.color, class: "everybyte-mark" });
+      if (within) paint.element("circle", { cx: x(r.at), cy: y(c.now), r: 5, fill: look.color, class: "everybyte-mark" });
       if (beside) paint.text(right + 8, end, c.label, {});
     }
     return beside ? bottom + 46 : paint.legend(bottom + 48, r.curves.map((c) => [c.part, c.label, c.dash]));
@@ -453,8 +465,8 @@ const ranges = {
   draw(spec, r, paint) {
     const [left, top, bar, gap] = [paint.narrow ? 80 : 96, 30, 24, 14];
     const logs = r.rows.flatMap((row) => [Math.log2(row.smallest), Math.log2(row.largest)]).concat(r.at);
-    const low = Math.min(...logs);
-    const span = Math.max(...logs) - low || 1;
+    const [low, high] = paint.span("exponents", Math.min(...logs), Math.max(...logs));
+    const span = high - low || 1;
     const x = (exponent) => left + 52 + ((exponent - low) / span) * (paint.width - left - 132);
     const bottom = top + r.rows.length * (bar + gap);
     const words = [];
@@ -500,7 +512,7 @@ const block = {
   draw(spec, r, paint) {
     const [stream, name, left, top, bar, gap] = [16, 34, 132, 14, 22, 8];
     const y = (i) => top + i * (bar + gap);
-    const longest = Math.max(...r.rows.map((row) => row.total)) || 1;
+    const longest = paint.end("bars", Math.max(...r.rows.map((row) => row.total)) || 1);
     const x = (value) => left + (value / longest) * (paint.width - left - (paint.narrow ? 90 : 265));
     const bottom = y(r.rows.length);
     paint.line(stream, top - 12, stream, bottom, { class: "everybyte-mark" }); // the residual stream, which branches leave and join
@@ -545,12 +557,14 @@ const timeline = {
     const at = [Math.floor((2 * state.place * last + spec.places) / (2 * spec.places)), top, ...spec.courses.marks.map((m) => marks[m])][state.look];
     return { ops, course, total, marks, top, last, at, v, subject: subjectOf(spec, state) };
   },
-  parts: (spec, r) => Object.keys(spec.labels).filter((p) => r.course[r.at][p]).map((p) => [p, r.course[r.at][p]]),
+  label: (spec, part) => spec.labels.find(([p]) => p === part)[1],
+  // What lives at the instant, of every part that lives at any: what is drawn has its name in the legend.
+  parts: (spec, r) => spec.labels.map(([p]) => [p, r.course[r.at][p] ?? 0]).filter(([p]) => r.course.some((parts) => parts[p])),
   instant(spec, r) {
     const [name, moment, owner] = r.ops[r.at];
     const where = !owner ? "" : spec.courses.named ? `, module ${owner}` : `, block ${owner} of ${r.v.layers}`;
     const what = (name === moment || r.marks[name] === r.at ? name.replaceAll("_", " ") : `${moment}${where}, ${name}`) + (r.at === r.top ? " (the peak)" : "");
-    const inside = timeline.parts(spec, r).map(([p, x]) => `${spec.labels[p]} ${amount(x, "B")}`).join(", ");
+    const inside = timeline.parts(spec, r).filter(([, x]) => x).map(([p, x]) => `${timeline.label(spec, p)} ${amount(x, "B")}`).join(", ");
     return `Operation ${grouped(String(r.at))} of ${grouped(String(r.last))}, ${what}: ${inside}; ${amount(r.total[r.at], "B")} in all.`;
   },
   describe(spec, r) {
@@ -564,14 +578,13 @@ const timeline = {
     return `${what}: ${peak}${timeline.instant(spec, b)}`;
   },
   draw(spec, r, paint) {
-    const [left, top, bottom, right] = [80, 36, 300, paint.width - 12];
-    const most = Math.max(r.plain ?? 0, r.total[r.top]);
+    const [left, top, bottom, right] = [80, 36, 268, paint.width - 12];
+    const end = paint.end("bytes", Math.max(r.plain ?? 0, r.total[r.top]) * 1.06, "B");
     const x = (i) => left + (i / r.last) * (right - left);
-    const y = (value) => bottom - (value / (most * 1.06)) * (bottom - top);
-    for (const k of [0, 0.25, 0.5, 0.75, 1]) {
-      const value = most * k;
+    const y = (value) => bottom - (value / end) * (bottom - top);
+    for (const value of ticks(end)) {
       paint.line(left, y(value), right, y(value), { class: "everybyte-grid" });
-      paint.text(left - 6, y(value), amount(value, "B"), { anchor: "end" });
+      paint.text(left - 6, y(value), tick(value), { anchor: "end" });
     }
     // No more points than the picture can show: of the operations that share a place, the one with the most bytes.
     const shown = [];
@@ -582,12 +595,12 @@ const timeline = {
       shown.push(most);
     }
     let floor = shown.map(() => 0);
-    for (const p of Object.keys(spec.labels)) {
+    for (const [p, label] of spec.labels) {
       const roof = shown.map((i, k) => floor[k] + (r.course[i][p] ?? 0));
       if (roof.some((value, k) => value > floor[k])) {
         const edge = (values) => values.flatMap((value, k) => [[k ? shown[k] : 0, value], [shown[k + 1] ?? r.last, value]]);
         const points = [...edge(roof), ...edge(floor).reverse()].map(([i, value]) => `${x(i).toFixed(1)},${y(value).toFixed(1)}`);
-        paint.area(points.join(" "), p, spec.labels[p]);
+        paint.area(points.join(" "), p, label);
       }
       floor = roof;
     }
@@ -595,10 +608,13 @@ const timeline = {
       paint.line(left, y(r.plain), right, y(r.plain), { class: "everybyte-limit" });
       paint.text(left + 6, y(r.plain) + 11, `none: ${amount(r.plain, "B")}`, {});
     }
-    Object.entries(r.marks).filter(([, i]) => i).forEach(([name, i], k) => {
+    let [before, raised] = [-Infinity, false];
+    Object.entries(r.marks).filter(([, i]) => i).sort(([, a], [, b]) => a - b).forEach(([name, i]) => {
       paint.line(x(i), top - 8, x(i), bottom, { class: "everybyte-limit" });
       const end = x(i) > paint.width / 2;
-      paint.text(x(i) + (end ? -4 : 4), k % 2 ? top - 26 : top - 11, name.replaceAll("_", " "), { anchor: end ? "end" : "start" });
+      raised = x(i) - before < 120 && !raised; // the later of two that are close stands above, as in the figures
+      before = x(i);
+      paint.text(x(i) + (end ? -4 : 4), raised ? top - 26 : top - 11, name.replaceAll("_", " "), { anchor: end ? "end" : "start" });
     });
     const middle = x(Math.min(r.at + 0.5, r.last));
     paint.line(middle, top - 4, middle, y(r.total[r.at]), { class: "everybyte-mark" }); // above and below: not over what it points at
@@ -607,7 +623,7 @@ const timeline = {
     paint.element("polygon", { points: `${px - 5},${py - 9} ${px + 5},${py - 9} ${px},${py - 1}`, class: "everybyte-mark" });
     paint.near(px, py - 5, `peak ${amount(r.total[r.top], "B")}, ${r.ops[r.top][1]}`, { gap: 10, end: px > paint.width / 2, bold: true });
     paint.text((left + right) / 2, bottom + 22, `the ${grouped(String(r.last))} operations of the step, in order`, { anchor: "middle" });
-    return paint.legend(bottom + 38, timeline.parts(spec, r).map(([p, value]) => [p, `${spec.labels[p]} ${amount(value, "B")}`]));
+    return paint.legend(bottom + 38, timeline.parts(spec, r).map(([p, value]) => [p, `${timeline.label(spec, p)} ${amount(value, "B")}`]));
   },
 };
 
@@ -650,7 +666,9 @@ const map = {
   compute(spec, state) {
     const v = valuesOf(spec, state);
     const told = spec.moments[v.setting ?? 0];
-    return { ...told[Math.min(v.moment, told.length - 1)], subject: subjectOf(spec, state) };
+    const longest = Math.max(1, ...told.flatMap((moment) => moment.segments.map((row) => sum(row.map(([size]) => size)))));
+    const most = Math.max(...told.map((moment) => moment.segments.length)); // of all moments: none moves what stands beside
+    return { ...told[Math.min(v.moment, told.length - 1)], longest, most, subject: subjectOf(spec, state) };
   },
   describe(spec, r) {
     const [requested, allocated, reserved] = r.counts;
@@ -663,7 +681,7 @@ const map = {
     return `${what}: ${map.describe(spec, b)}`;
   },
   draw(spec, r, paint) {
-    const longest = Math.max(1, ...r.segments.map((row) => sum(row.map(([size]) => size))));
+    const { longest } = r;
     const [bar, gap, top, room] = [15, 5, 8, paint.width - 16 - paint.measure("1,000.00 GiB")];
     const seen = new Set();
     r.segments.forEach((row, i) => {
@@ -682,7 +700,7 @@ const map = {
       }
       paint.text(x + 6, top + i * (bar + gap) + bar / 2, amount(total, "B"), {});
     });
-    const bottom = top + r.segments.length * (bar + gap);
+    const bottom = top + r.most * (bar + gap);
     if (r.hidden[0]) paint.text(8, bottom + 8, `and ${r.hidden[0]} smaller segments, ${amount(r.hidden[1], "B")}`, {});
     const looks = [...spec.parts, ["unsplit", "rounded up or not split"], ["cached", "kept free"]];
     return paint.legend(bottom + (r.hidden[0] ? 26 : 8), looks.filter(([look]) => seen.has(look)));
@@ -797,15 +815,14 @@ const front = {
       paint.text(8, top + 12, "Not one layout fits.", {});
       return top + 40;
     }
-    const high = 1.1 * Math.max(r.usable, ...r.points.map((p) => p.bytes));
+    const high = paint.end("bytes", 1.05 * Math.max(r.usable, ...r.points.map((p) => p.bytes)), "B");
     const [low, long] = [Math.min(...r.points.map((p) => p.seconds)) * 0.96, Math.max(...r.points.map((p) => p.seconds)) * 1.04];
-    const ticks = [0, 0.25, 0.5, 0.75, 1].map((k) => k * high);
-    const left = 14 + Math.max(...ticks.map((value) => paint.measure(amount(value, "B"))));
+    const left = 14 + Math.max(...ticks(high).map((value) => paint.measure(tick(value))));
     const x = (seconds) => left + ((seconds - low) / (long - low)) * (right - left);
     const y = (bytes) => bottom - (bytes / high) * (bottom - top);
-    for (const value of ticks) {
+    for (const value of ticks(high)) {
       paint.line(left, y(value), right, y(value), { class: "everybyte-grid" });
-      paint.text(left - 6, y(value), amount(value, "B"), { anchor: "end" });
+      paint.text(left - 6, y(value), tick(value), { anchor: "end" });
     }
     for (const k of paint.narrow ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1]) {
       const seconds = low + (long - low) * k;
@@ -847,7 +864,7 @@ export const pure = { FORMULAS, amount, change, describe, followed, nearest, sna
 
 // ---- the page ---------------------------------------------------------------------------------------------------
 
-const WIDTH = { least: 360, most: 860, start: 760, narrow: 560 }; // of a picture, in CSS pixels: it is laid out for the room it has
+const WIDTH = { least: 360, most: 1080, start: 760, narrow: 560 }; // of a picture, in CSS pixels: it is laid out for the room it has
 const SIZE = 13; // of its text
 const KEYS = "data-lm-suppress-shortcuts"; // JupyterLab leaves the keys to an element that has it
 const SVG = "http://www.w3.org/2000/svg";
@@ -876,7 +893,7 @@ function ruler(element) {
   };
 }
 
-function painter(svg, looks, id, width, measure) {
+function painter(svg, looks, id, width, measure, axes) {
   const put = (name, attributes, ...children) => svg.appendChild(node(name, attributes, ...children));
   const defs = put("defs", {});
   const made = {};
@@ -894,6 +911,17 @@ function painter(svg, looks, id, width, measure) {
     width,
     measure,
     narrow: width < WIDTH.narrow,
+    // The end of an axis from 0, which stays while what is drawn neither leaves it nor leaves most of it empty; of a `unit` with a round end.
+    end(name, most, unit) {
+      const [step] = unit === undefined ? [most] : ticks(most, unit).slice(1);
+      if (!(axes[name] >= most && axes[name] <= 4 * most)) axes[name] = Math.ceil(most / step - 1e-9) * step;
+      return axes[name];
+    },
+    // Both ends of an axis: they only part.
+    span(name, low, high) {
+      const [least, most] = axes[name] ?? [low, high];
+      return (axes[name] = [Math.min(least, low), Math.max(most, high)]);
+    },
     element: put,
     line: (x1, y1, x2, y2, more) => put("line", { x1, y1, x2, y2, ...more }),
     rect: (x, y, width, height, more) => put("rect", { x, y, width: Math.max(width, 0), height, ...more }),
@@ -998,7 +1026,7 @@ function render({ model, el }) {
   const said = document.createElement("p");
   said.className = "everybyte-sentence";
   said.setAttribute("aria-live", "polite");
-  root.append(title, place, said);
+  root.append(title, said, place); // the sentence where it is seen, however tall the picture
   el.append(root);
   const id = `everybyte-${Math.random().toString(36).slice(2)}`;
   const traits = Object.fromEntries(spec.controls.map((c) => [c.name, `c_${c.name}`]));
@@ -1007,6 +1035,8 @@ function render({ model, el }) {
   let result = null;
   let preset = "";
   let width = WIDTH.start;
+  let axes = {}; // where they end, from picture to picture: they do not move under the reader's hand
+  let [tallest, longest] = [0, 0]; // a picture and a sentence leave their room to the next, so that nothing below jumps
   let [waiting, pressing] = [false, false];
 
   function write(state) {
@@ -1030,11 +1060,17 @@ function render({ model, el }) {
 
   function show(now) {
     const svg = node("svg", { role: "img" });
-    const height = kind.draw(spec, now, painter(svg, spec.looks, id, width, ruler(root)));
-    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    const height = kind.draw(spec, now, painter(svg, spec.looks, id, width, ruler(root), axes));
+    if (!(tallest >= height && tallest - height < 80)) tallest = height;
+    svg.setAttribute("viewBox", `0 0 ${width} ${tallest}`);
     svg.setAttribute("aria-label", `${spec.title}. ${kind.describe(spec, now)}`);
     place.replaceChildren(svg);
-    title.textContent = [spec.title, now.subject].filter((words) => words).join(": ");
+    title.textContent = title.title = [spec.title, now.subject].filter((words) => words).join(": ");
+  }
+
+  function say(words) {
+    said.textContent = words;
+    if (said.offsetHeight > longest) said.style.minHeight = `${(longest = said.offsetHeight)}px`;
   }
 
   // Dresses the controls, again a little later where some are not there yet.
@@ -1057,6 +1093,8 @@ function render({ model, el }) {
     const wide = Math.round(Math.min(Math.max(el.clientWidth || WIDTH.start, WIDTH.least), WIDTH.most));
     if (wide === width) return;
     width = wide;
+    [axes, tallest, longest] = [{}, 0, 0];
+    said.style.minHeight = "";
     if (result) show(result);
     attend(read());
   }
@@ -1072,13 +1110,14 @@ function render({ model, el }) {
       const same = before && spec.controls.every((c) => before[c.name] === state[c.name]);
       attend(state);
       if (same && result) {
-        if (preset) said.textContent = `${preset}: as it was. ${kind.describe(spec, result)}`;
+        if (preset) say(`${preset}: as it was. ${kind.describe(spec, result)}`);
         preset = "";
         return;
       }
       const now = kind.compute(spec, state);
+      if (preset) axes = {};
       show(now);
-      said.textContent = result ? kind.change(spec, result, now, whatChanged(spec, before, state, preset)) : kind.describe(spec, now);
+      say(result ? kind.change(spec, result, now, whatChanged(spec, before, state, preset)) : kind.describe(spec, now));
       [before, result, preset] = [state, now, ""];
     } catch (error) {
       const alert = document.createElement("pre");

@@ -45,7 +45,7 @@ class Timeline:
 
     def spec(self):
         """What the picture needs to know."""
-        labels = {name: draw.part(name).label for name in PARTS}
+        labels = [(name, draw.part(name).label) for name in PARTS]  # a list: a stored state sorts keys
         return {"courses": self.courses.spec(), "labels": labels, "places": PLACES}
 
     def compute(self, values):

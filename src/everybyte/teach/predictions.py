@@ -66,7 +66,8 @@ def predict(id: str, guess: object, question: str = "", *, unit: str = "GiB") ->
         made = Prediction(id, question, unit, value, note=note)
     except ValueError as error:
         made = Prediction(id, question, unit, None, f"The guess could not be read: {shorten(str(error), 200)}.")
-    _MADE[id] = made
+    if not (made.trouble and id in _MADE and _MADE[id].value is not None):
+        _MADE[id] = made  # an earlier guess that could be read stands, until another can
     return made
 
 

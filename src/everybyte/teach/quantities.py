@@ -58,7 +58,7 @@ def _read_text(text, unit):
     if not number:
         raise ValueError("this text does not begin with a number")
     rest = text[number.end() :].strip()
-    digits = number[0].replace(",", "").replace("_", "")
+    digits = units.digits(number[0])
     if unit in units.UNITS:
         if rest.lower() in ("byte", "bytes"):
             rest = "B"
