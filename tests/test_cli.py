@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import everybyte as eb
-from everybyte.cli import main
+from everybyte.cli import FIRST, STATUSES, main
 from everybyte.setup import CHOICES
 
 SMALL = ["gpt2", "--batch", "1", "--sequence", "8"]
@@ -197,7 +199,6 @@ def test_it_rounds_up(capsys, command):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "the following arguments are required: command; see everybyte --help"),
         ("bugdet gpt2", "command.name: 'bugdet' is unknown; did you mean 'budget'? allowed: models, "),
         ("budget", "the following arguments are required: model; see everybyte budget --help"),
         ("budget gtp2", "model.name: 'gtp2' is unknown; did you mean 'gpt2'"),
@@ -240,13 +241,102 @@ def test_control_characters_of_the_users_stay_on_the_line(capsys):
     assert len(err.splitlines()) == 1 and "\x1b" not in err
 
 
-def test_an_error_of_ours_is_not_hidden(monkeypatch):
+def test_an_error_of_ours_is_said_in_a_line_and_its_traceback_is_to_be_had(monkeypatch, capsys):
     def broken(*_, **__):
         raise ZeroDivisionError
 
     monkeypatch.setattr("everybyte.cli.predict", broken)
+    assert main(["budget", "gpt2"]) == 70
+    err = capsys.readouterr().err
+    assert err.startswith("everybyte: this is a mistake of ours, ZeroDivisionError") and len(err.splitlines()) == 1
+    monkeypatch.setenv("EVERYBYTE_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
         main(["budget", "gpt2"])
+
+
+def test_alone_it_shows_a_first_example_which_is_what_that_command_says(capsys):
+    shown = said(capsys)
+    assert said(capsys, *FIRST).strip() in shown and f"everybyte {' '.join(FIRST)}\n" in shown
+    [other] = [line.split() for line in shown.splitlines() if line.startswith("  everybyte ")]
+    assert main(other[1:]) == 0  # what it offers next runs too
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ("fit gpt2 --gpu t4 --sequence 128", 0),
+        ("fit gpt2-xl --memory 2GiB", 1),
+        ("serve llama-3.1-8b --memory 12GiB --context 1024", 1),
+        ("align dpo gpt2-xl --memory 1GiB", 2),
+        ("align dpo gpt2 --batch 1 --gpu t4", 0),
+    ],
+)
+def test_the_status_is_the_answer(capsys, arguments, status):
+    assert main([*arguments.split(), "--json"]) == status
+    out = capsys.readouterr().out
+    assert (json.loads(out)["fits"] if "fits" in out else None) is (
+        None if status == 2 else status == 0
+    ) or "fit " in arguments
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = " ".join(capsys.readouterr().out.split())
+    assert f"{status} {STATUSES[status]}" in listed
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "plain", "colored"), [(Terminal, "", True), (Terminal, "1", False), (io.StringIO, "", False)]
+)
+def test_colors_are_for_a_terminal_alone(monkeypatch, stream, plain, colored):
+    monkeypatch.setenv("NO_COLOR", plain)
+    monkeypatch.setenv("TERM", "xterm")
+    out, err = stream(), stream()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        patch.setattr(sys, "stderr", err)
+        assert main(["budget", *SMALL]) == 0 and main(["budget", *SMALL, "--json"]) == 0 and main(["bugdet"]) == 2
+    assert ("\x1b[1mpredict" in out.getvalue()) is colored and (
+        "\x1b[31meverybyte:\x1b[0m " in err.getvalue()
+    ) is colored
+    assert json.loads(out.getvalue().splitlines()[-1])["peak"] > 0  # what a script reads has none
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("everybyte bud", {"budget"}),
+        ("everybyte budget --preci", {"--precision"}),
+        ("everybyte budget --precision bf16-m", {"bf16-mixed", "bf16-master"}),
+        ("everybyte fit gpt2-x", {"gpt2-xl"}),
+        ("everybyte fit gpt2 --gpu rtx-409", {"rtx-4090"}),
+        ("everybyte completion z", {"zsh"}),
+        ("everybyte align dpo gpt2 --reference bef", {"before"}),
+    ],
+)
+def test_bash_completes_what_the_parser_takes(capsys, typed, offered):
+    if not shutil.which("bash"):
+        pytest.skip("there is no bash on this machine")
+    *before, last = typed.split()
+    asked = f"COMP_WORDS=({typed}); COMP_CWORD={len(before)}; _everybyte; echo ${{COMPREPLY[@]}}"
+    program = f"{said(capsys, 'completion', 'bash')}\n{asked}"
+    found = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=30)
+    assert (found.stderr, set(found.stdout.split())) == ("", offered)
+
+
+def test_every_shell_completes_every_command(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    commands = re.findall(r"^    ([a-z-]+) ", capsys.readouterr().out, re.M)
+    assert len(commands) > 15
+    for shell in ("bash", "zsh", "fish"):
+        text = said(capsys, "completion", shell)
+        assert json.loads(said(capsys, "completion", shell, "--json")) == {"shell": shell, "script": text.rstrip("\n")}
+        assert all(re.search(rf"\b{command}\b", text) for command in commands)
+    assert main(["completion", "csh"]) == 2
 
 
 @pytest.mark.parametrize("command", ["budget", "dry-run", "compare"])

@@ -48,6 +48,7 @@ EVERYTHING = (
 )
 MAY = {
     "checks": set(),
+    "completion": set(),
     "files": set(),
     "units": {"checks"},
     "tables": {"checks", "units"},
@@ -88,7 +89,7 @@ MAY = {
     "samples": set(),
     "published": COUNTED | {"dryrun", "allocator"},
     "machine": GROUND,
-    "cli": EVERYTHING | {"__init__"},
+    "cli": EVERYTHING | {"__init__", "completion"},
     "__init__": EVERYTHING,
 }
 NEVER = {"torch", "matplotlib", "ipywidgets", "anywidget", "IPython"}

@@ -7,7 +7,7 @@ import sys
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, fields
 
-from . import Gpu, Model, checks, files, gpu, gpus, model, models, units
+from . import Gpu, Model, __version__, checks, completion, files, gpu, gpus, model, models, units
 from . import budget as predict
 from .alignment import MODELS, Rollout, align
 from .budget import not_derived
@@ -21,17 +21,21 @@ from .tables import Table
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return its exit status: 0, 2 for bad input, 130 for Ctrl-C, both said in one line."""
+    """Run the command; return its exit status, one of `STATUSES`. What is wrong is said in one line."""
     try:
-        options = _options(sys.argv[1:] if arguments is None else arguments)
+        arguments = sys.argv[1:] if arguments is None else arguments
+        if not arguments:
+            print(_first(), flush=True)
+            return 0
+        options = _options(arguments)
         said, table = options.run(options)
-        print(json.dumps(said) if options.json else table, flush=True)
+        print(json.dumps(said) if options.json else _shown(table), flush=True)
         return getattr(options, "status", 0)  # a script's own, where one was run
     except ValueError as error:
-        print(f"everybyte: {error}", file=sys.stderr)
+        _complain(str(error))
         return 2
     except KeyboardInterrupt as error:
-        print("; ".join(["everybyte: interrupted", *map(str, error.args)]), file=sys.stderr)
+        _complain("; ".join(["interrupted", *map(str, error.args)]))
         return 130
     except BrokenPipeError:  # whoever read the output has enough
         _no_more()
@@ -39,8 +43,53 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:  # a full disk, a file that cannot be written
         _no_more()
         where = f": {error.filename}" if error.filename else ""
-        print(f"everybyte: {error.strerror or error}{where}", file=sys.stderr)
+        _complain(f"{error.strerror or error}{where}")
         return 2
+    except Exception as error:
+        if os.environ.get("EVERYBYTE_TRACEBACK"):
+            raise
+        said = " ".join(": ".join(filter(None, (type(error).__name__, str(error)))).split())
+        _complain(f"this is a mistake of ours, {said}; EVERYBYTE_TRACEBACK=1 before the same command says where")
+        return 70
+
+
+#: What the command returns, and when.
+STATUSES = {
+    0: "an answer",
+    1: "the answer is no: nothing fits, or witnesses differ",
+    2: "bad input, or a file that cannot be read or written",
+    70: "a mistake of ours",
+    130: "Ctrl-C",
+}
+#: What `everybyte` alone runs.
+FIRST = ("budget", "gpt2", "--batch", "8", "--sequence", "1024", "--precision", "bf16-mixed")
+
+
+def _first():
+    options = _options(FIRST)
+    lines = [
+        f"A first example: everybyte {' '.join(FIRST)}", "", _shown(options.run(options)[1]), "",
+        "The same counted by PyTorch, without a GPU: dry-run in place of budget. What fits a GPU:", "",
+        "  everybyte fit gpt2 --gpu rtx-4090 --precision bf16-mixed", "",
+        "everybyte --help lists the commands, everybyte fit --help a command's options.",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _colored(text, code, stream):
+    """The text, in color where a terminal reads it and its user has not said NO_COLOR."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty()
+    return text if plain else f"\x1b[{code}m{text}\x1b[0m"
+
+
+def _shown(table):
+    """What is printed: the first line, which names the columns, stands out."""
+    head, line, rest = str(table).partition("\n")
+    return (_colored(head, 1, sys.stdout) if line else head) + line + rest
+
+
+def _complain(text):
+    print(f"{_colored('everybyte:', 31, sys.stderr)} {text}", file=sys.stderr)
 
 
 def _no_more():
@@ -57,7 +106,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _options(arguments):
-    parser = _Parser(prog="everybyte", description="Where the memory of a GPU goes while it trains.")
+    parser = _Parser(
+        prog="everybyte",
+        description="Where the memory of a GPU goes while it trains.",
+        epilog="exit status: " + "; ".join(f"{status} {said}" for status, said in STATUSES.items())
+        + "; of rehearse, the script's own",
+    )  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"everybyte {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
 
     def command(name, run, help):
@@ -168,6 +223,8 @@ def _options(arguments):
     )
     looking.add_argument("file", help="what torch.cuda.memory._dump_snapshot wrote, up to 500 MB")
     looking.add_argument("--figure", metavar="FILE.png", help="also a picture: live bytes by part, and the segments")
+    completing = command("completion", _completion, "a program for your shell that completes what you type")
+    completing.add_argument("shell", help=", ".join(completion.SHELLS))
     script = []
     if arguments[:1] == ["rehearse"] and "--" in arguments:
         place = arguments.index("--")
@@ -175,10 +232,15 @@ def _options(arguments):
     if arguments and not arguments[0].startswith("-"):
         checks.one_of("command", "name", arguments[0], commands.choices)
     options, unknown = parser.parse_known_args(arguments)
+    options.parser, options.helps = parser, {a.dest: a.help for a in commands._choices_actions}
     if options.command == "rehearse":
         options.script = script
     for word in unknown:
-        names = [f"--{name.replace('_', '-')}" for name in vars(options) if name not in ("run", "command", "model")]
+        names = [
+            f"--{name.replace('_', '-')}"
+            for name in vars(options)
+            if name not in ("run", "command", "model", "parser", "helps")
+        ]
         checks.one_of(options.command, "option", word, names)
     return options
 
@@ -331,6 +393,14 @@ def _given(options):
     return subject, setup, given.inputs(options.inputs)
 
 
+def _completion(options):
+    checks.one_of("completion", "shell", options.shell, completion.SHELLS)
+    names = {"model": models(), "gpu": gpus(), "method": MODELS, "shell": completion.SHELLS}
+    said = completion.words(options.parser, names)
+    text = completion.script(options.shell, said, options.helps)
+    return {"shell": options.shell, "script": text}, text
+
+
 def _models(_):
     rows = [[m.name, m.parameters, m.layers, m.width, m.heads, m.kv_heads, m.vocabulary] for m in models().values()]
     columns = ["model", "parameters", "layers", "width", "heads", "kv heads", "vocabulary"]
@@ -460,6 +530,7 @@ def _compare(options):
         formula = derive(subject, setup, batch)
         witnesses.append(formula.at(setup.batch, setup.sequence, options.rounding, **sizes))
     comparison = compare(*witnesses, dry_run(subject, setup, options.rounding, _at(batch, setup, sizes), options.rank))
+    options.status = 0 if comparison.agree else 1
     return comparison.as_dict(), comparison
 
 
@@ -469,6 +540,7 @@ def _fit(options):
     card, headroom = _card(options)
     subject, setup, batch = _given(options)
     found = fit(subject, setup, card, options.vary, headroom, batch=batch, **_sizes(options))
+    options.status = 0 if found.fits else 1
     if not options.plan:
         return found.as_dict(), found
     switches = plan(subject, setup, card, headroom, batch)
@@ -513,6 +585,7 @@ def _serve(options):
     names = ("concurrency", "prompt", "cache", "weights", "cache_dtype", "page")
     asked = {name: getattr(options, name) for name in names if hasattr(options, name)}
     found = serve(model(options.model), card, options.context, headroom=headroom, **asked)
+    options.status = 0 if found.fits else 1
     return found.as_dict(), found
 
 
@@ -527,6 +600,7 @@ def _align(options):
         frozen=options.frozen,
         rollout=options.rollout,
     )
+    options.status = 1 if found.fits is False else 0
     return found.as_dict(), found.table()
 
 

@@ -101,7 +101,7 @@ def find_gpu(wanted: Gpu | str) -> Gpu:
     """The GPU, by name or size too ("24 GiB"). Raises ValueError where the catalog has none of that name."""
     if isinstance(wanted, Gpu):
         return wanted
-    if isinstance(wanted, str) and wanted[:1].isdigit():
+    if isinstance(wanted, str) and wanted[:1].isdigit() and not wanted.isdigit():
         return Gpu(memory=wanted)
     if isinstance(wanted, int) and not isinstance(wanted, bool):
         raise ValueError(

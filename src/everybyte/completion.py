@@ -1,0 +1,65 @@
+"""What a shell completes of the command: written from the parser that reads it, so that neither knows a word more."""
+
+import argparse
+import re
+from collections.abc import Mapping
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def words(parser: argparse.ArgumentParser, names: Mapping[str, tuple]) -> dict[str, dict[str, tuple]]:
+    """{command: {option: the words that may follow it}}; under "" of an option what may stand alone.
+
+    Args:
+        names: from a placeholder's destination, "model", to the words that it takes.
+    """
+    [commands] = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    found = {}
+    for name, command in commands.choices.items():
+        options = {}
+        for action in command._actions:
+            values = tuple(names.get(action.dest, action.choices or _listed(action.help or "")))
+            for option in action.option_strings or [""]:
+                options[option] = (*options.get(option, ()), *values)
+        found[name] = options
+    return found
+
+
+def _listed(help):
+    """The words of a help such as "none, full (default none)", or "when it runs: before, after"."""
+    listed = re.sub(r"\(default .*\)", "", help).rpartition(": ")[2].strip().split(", ")
+    return listed if len(listed) > 1 and all(re.fullmatch(r"[a-z0-9-]+", word) for word in listed) else ()
+
+
+def script(shell: str, said: Mapping[str, Mapping[str, tuple]], helps: Mapping[str, str]) -> str:
+    """The shell's program. `helps`: of each command, in words."""
+    return _fish(said, helps) if shell == "fish" else _bash(said, zsh=shell == "zsh")
+
+
+def _bash(said, zsh):
+    lines = ["autoload -U +X bashcompinit && bashcompinit"] if zsh else []
+    lines += [
+        "_everybyte() {",
+        '  local words= current="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}"',
+        '  case "$COMP_CWORD ${COMP_WORDS[1]} $before" in',
+        f'    "1 "*) words="{" ".join(said)} --help --version" ;;',
+    ]
+    for command, options in said.items():
+        lines += [f'    *" {command} {o}") words="{" ".join(v)}" ;;' for o, v in options.items() if o and v]
+        lines.append(f'    *" {command} "*) words="{" ".join([*filter(None, options), *options.get("", ())])}" ;;')
+    lines += ["  esac", '  COMPREPLY=($(compgen -W "$words" -- "$current"))', "}"]
+    return "\n".join([*lines, "complete -o default -F _everybyte everybyte"])
+
+
+def _fish(said, helps):
+    lines = []
+    for command, options in said.items():
+        text = helps[command].replace("'", "\\'")
+        lines.append(f"complete -c everybyte -f -n __fish_use_subcommand -a {command} -d '{text}'")
+        here = f"complete -c everybyte -n '__fish_seen_subcommand_from {command}'"
+        if options.get(""):
+            lines.append(f"{here} -a '{' '.join(options[''])}'")
+        for option, values in options.items():
+            if option.startswith("--"):
+                lines.append(f"{here} -l {option[2:]}" + (f" -x -a '{' '.join(values)}'" if values else ""))
+    return "\n".join(lines)
