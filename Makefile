@@ -4,6 +4,7 @@ VENV ?= .venv
 WORKERS ?= auto
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+HERE := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))
 
 .DEFAULT_GOAL := help
 .PHONY: help install lab test test-all test-browser notebooks figures site slides handout pdf lite record rehearsal fuzz bench clean
@@ -24,6 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 lab: $(STAMP) ## open the book in JupyterLab, on this machine only
 	$(BIN)/jupyter lab --ip=127.0.0.1 --LabApp.news_url=None \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate \
+	  --LabApp.app_settings_dir=$(HERE)tools/lab $(if $(filter 0,$(shell id -u)),--allow-root) \
 	  --ServerApp.root_dir=$(CURDIR) $(LAB_FLAGS) notebooks/00_start_here.ipynb
 
 test: $(STAMP) ## check in minutes: style, the tests, and a share of the notebooks run again and compared

@@ -32,7 +32,7 @@ def lab(tmp_path_factory):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    flags = f"--no-browser --allow-root --ServerApp.port={port} --ServerApp.port_retries=0"
+    flags = f"--no-browser --ServerApp.port={port} --ServerApp.port_retries=0"
     (folder / "pyproject.toml").touch()  # what the Makefile's set-up looks at; -o says that it is done
     make = ["make", "-n", "-s", "-f", ROOT / "Makefile", "-o", f"{sys.prefix}/.installed", "lab"]
     done = subprocess.run(

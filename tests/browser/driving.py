@@ -19,10 +19,7 @@ ARTIFACTS = ROOT / ".artifacts" / "browser"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = """--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
            --disable-component-update --disable-sync --disable-dev-shm-usage""".split()
-SETTINGS = {  # every cell is in the page, and nothing asks for the network
-    "notebook-extension/tracker": {"windowingMode": "none"},
-    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
-}
+SETTINGS = {"notebook-extension/tracker": {"windowingMode": "none"}}  # every cell is in the page
 PROMPTS = "[...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputPrompt')].map(e => e.textContent)"
 IDLE = """!document.querySelector('.jp-Dialog')
   && document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle'"""
