@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 import everybyte as eb
 from everybyte.dryrun import cuda, interrupts
+from everybyte.dryrun.tracker import Tracker
 from everybyte.reference import GPT, Trainer
 from everybyte.reference.gpt import Block
 
@@ -108,6 +109,24 @@ def test_a_module_that_is_lost_in_a_loop_can_be_stopped(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         eb.dry_run(SMALL, SETUP)
     assert _get_current_function_mode_stack() == [] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_what_stands_where_a_weight_stood_is_no_weight():
+    """Addresses are used again: a cast of what is made there is an activation."""
+    tracker = Tracker()
+    with tracker:
+        tracker.phase = "forward"
+        weight = torch.empty(7, device="meta")
+        tracker.assign(weight, "parameters", "a")
+        address, kept = weight.untyped_storage()._cdata, []
+        del weight
+        for _ in range(1000):
+            kept.append(torch.empty(7, device="meta"))
+            if kept[-1].untyped_storage()._cdata == address:
+                break
+        cast = kept[-1].to(torch.bfloat16)
+        assert kept[-1].untyped_storage()._cdata == address
+        assert tracker.allocations[-1].bytes == cast.nbytes and tracker.allocations[-1].part == "activations"
 
 
 def test_elsewhere_than_in_the_main_thread_nothing_waits():
