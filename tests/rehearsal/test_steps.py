@@ -45,6 +45,23 @@ def test_rank_0_of_many_in_a_fresh_process_has_no_weights_too_many(here):
     assert found.phases["rest"] - HOPPER == eb.dry_run(SMALL, setup).phases["rest"]
 
 
+@pytest.mark.parametrize(
+    ("gpus", "changes"),
+    [
+        (4, {"mesh": eb.Mesh(tensor=2), "sharding": "zero3"}),
+        (2, {"mesh": eb.Mesh(tensor=2, loss_parallel=False)}),
+        (2, {"mesh": eb.Mesh(context=2)}),
+        (2, {"mesh": eb.Mesh(context=2, rotation="all-to-all"), "checkpointing": "full"}),
+    ],
+)
+def test_matrices_and_sequences_divided_ask_for_what_formula_and_dry_run_say(here, gpus, changes):
+    model = SMALL.replace(heads=4, vocabulary=1008, positions=256)
+    setup = SETUP.replace(sequence=256, precision="bf16", gpus=gpus, **changes)
+    found, counted = rehearse(model, setup), eb.dry_run(model, setup)
+    assert found.requested - HOPPER == counted.peak == eb.budget(model, setup).peak
+    assert {name: size - HOPPER for name, size in found.phases.items()} == counted.phases
+
+
 def test_out_of_memory_as_it_would_be(here):
     large = SETUP.replace(batch=1024)
     found = rehearse(SMALL, large, memory=2**30)

@@ -72,6 +72,10 @@ def test_a_setup_that_does_not_fit_its_mesh_is_named(fields, message):
 def test_what_knows_no_mesh_refuses_it():
     setup = eb.Setup(batch=1, sequence=8, gpus=2, mesh=eb.Mesh(context=2))
     small = eb.Model(width=16, layers=1, heads=2, vocabulary=32, positions=8)
-    for refuses in (eb.measure, eb.rehearse, eb.derive):
+    for refuses in (eb.measure, eb.derive):
         with pytest.raises(ValueError, match="mesh context=2 is not derived"):
             refuses(small, setup)
+    with pytest.raises(
+        ValueError, match="rehearse.setup: mesh pipeline=2 is not rehearsed; allowed: tensor or context"
+    ):
+        eb.rehearse(small.replace(layers=2), setup.replace(accumulation=2, mesh=eb.Mesh(pipeline=2)))

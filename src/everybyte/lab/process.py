@@ -193,8 +193,13 @@ def ask(worker: Worker, model: Model, setup: Setup, device: str | None, timeout:
     return Measurement.from_dict(answer["found"]), answer["clean"]
 
 
-def check_request(model, setup, *, warm_up=2, steps=5, points=0, tf32=False, limit=None, recipe=None) -> None:
-    """Raise ValueError where a worker could only fail, before one is started."""
+def check_request(
+    model, setup, *, warm_up=2, steps=5, points=0, tf32=False, limit=None, recipe=None, alone=False
+) -> None:
+    """Raise ValueError where a worker could only fail, before one is started.
+
+    `alone`: it is the first of all GPUs, and collectives move nothing.
+    """
     if not isinstance(model, Model):
         raise ValueError(
             f"measure.model: {model!r} is not a Model; allowed: everybyte.model(name) or everybyte.Model(...)"
@@ -203,7 +208,12 @@ def check_request(model, setup, *, warm_up=2, steps=5, points=0, tf32=False, lim
         raise ValueError(f"measure.setup: {setup!r} is not a Setup; allowed: everybyte.Setup(...)")
     if unlike := model.unlike_reference():
         raise ValueError(unlike)
-    setup.check_undivided("measure")
+    if not alone:
+        setup.check_undivided("measure")
+    elif len(setup.mesh.divided) > 1 or {"pipeline", "expert"} & set(setup.mesh.divided):
+        raise ValueError(
+            f"rehearse.setup: mesh {setup.mesh} is not rehearsed; allowed: tensor or context alone, or none"
+        )
     setup.check_model(model)
     checks.whole("measure", "warm_up", warm_up, 1, 1000)
     checks.whole("measure", "steps", steps, 1, 1000)

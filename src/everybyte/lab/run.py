@@ -23,9 +23,11 @@ from .. import units
 from ..adapters import adapted, as_it_is, package
 from ..catalog import Model
 from ..reference import FAMILIES, GPT, Trainer
+from ..reference.mesh import context
 from ..reference.step import DTYPES
 from ..reference.text import text_batch
 from ..setup import Setup
+from ..splitting import divided_loss
 from .devices import REHEARSED, check, recognize
 from .learning import Learner, pretrain, training_batches, validation_batches
 from .measurement import SCHEMA
@@ -236,10 +238,11 @@ def run(
     session = _Session(model, setup, meter, found["baseline"], recipe)
     try:
         learned = session.pretrained()
-        with meter.watching():
-            session.prepare(warm_up, learned)
-            found |= session.count(points)
-        found |= session.learn(seconds) if recipe else session.time(steps, seconds)
+        with divided_loss(setup):
+            with meter.watching():
+                session.prepare(warm_up, learned)
+                found |= session.count(points)
+            found |= session.learn(seconds) if recipe else session.time(steps, seconds)
     except (RuntimeError, MemoryError) as error:
         if not (whose := _whose(error)):
             raise
@@ -269,7 +272,8 @@ class _Session:
         """The model on the device, the same at every call."""
         torch.manual_seed(self.recipe.seed if self.recipe else 0)
         with torch.device(self.meter.device):
-            module = FAMILIES[self.model.family](self.model, self.setup)
+            families = FAMILIES if self.setup.mesh.context == 1 else context.FAMILIES
+            module = families[self.model.family](self.model, self.setup)
             return module.initialize() if isinstance(module, GPT) else module
 
     def pretrained(self):
@@ -301,9 +305,12 @@ class _Session:
             module.load_state_dict(learned)
         module = adapted(module, self.setup)
         with as_it_is(module, self.setup):
-            self.trainer = Learner(module, self.setup, self.recipe) if self.recipe else Trainer(module, self.setup)
+            kind = Trainer if self.setup.mesh.context == 1 else context.ContextTrainer
+            self.trainer = Learner(module, self.setup, self.recipe) if self.recipe else kind(module, self.setup)
         gc.collect()  # a process's first `fully_shard` imports what keeps its callers' frames, and with them whole weights
         self.batch = self._batches()
+        if self.setup.mesh.context > 1:
+            self.batch = context.placed(self.batch, self.model.learned_positions - (self.model.positions or 0))
         for _ in range(warm_up):
             self.taken_step()
 

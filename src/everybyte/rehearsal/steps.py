@@ -30,7 +30,8 @@ def rehearse(
 ) -> Rehearsal:
     """Rehearse one steady training step: the reference step on PyTorch's CUDA build, on a GPU that does nothing.
 
-    Of many GPUs it is the first, alone: collectives move nothing, and all of its tensors are there.
+    Of many GPUs it is the first, alone: collectives move nothing, and all of its tensors are there. A mesh may divide matrices or
+    sequences.
 
     Args:
         gpu: a name from the catalog; its memory, capability and multiprocessors are the pretended ones.
@@ -41,7 +42,7 @@ def rehearse(
     Raises:
         ValueError: for bad input, and where there is no environment for it: the message says what to do.
     """
-    check_request(model, setup)
+    check_request(model, setup, alone=True)
     checks.flag("rehearse", "expandable", expandable)
     if memory is not None:
         checks.whole("rehearse", "memory", memory, 2 * devices.CONTEXT, 2**40)
