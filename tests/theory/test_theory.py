@@ -47,6 +47,15 @@ def test_a_short_trace_stands_for_a_whole_one(start, monkeypatch):
         assert found == whole(model, setup, monkeypatch).budget(model, setup, 512), (model, setup)
 
 
+def test_walked_and_compiled_a_course_says_the_same():
+    """What is asked often is compiled, for every model and setup of its structure; what is asked a few times is walked."""
+    for _, model, setup in drawn(range(40, 52)):
+        found = trace(model, setup)
+        for rounding in (1, 512):
+            values = course.letters(model, setup, rounding)
+            assert course._walked(found, rounding, values) == course._compiled(found)(k=rounding, **values)
+
+
 def test_the_random_steps_repeat_what_is_not_traced():
     steps = [(model, setup) for _, model, setup in drawn(range(40))]
     assert all(list(schedule.flat(trace(*step).items)) for step in steps)
