@@ -169,7 +169,7 @@ class Alignment:
                 f"Setup.{field}: {said} has not so many bytes for each parameter; allowed: full fine-tuning with sgd, momentum, adam, adamw, lion"
             )
         width = DTYPE_BYTES[dtypes.weights]
-        gradients = {"bf16": width, "fp32": 4, "both": width + 4}[setup.master_gradients]
+        gradients = {"bf16": width, "fp32": 4, "both": width + 4}[setup.kept_gradients]
         trained = width + gradients + kind.states * DTYPE_BYTES[setup.state_dtype]
         trained += DTYPE_BYTES[dtypes.master] if dtypes.master else 0
         return {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from . import checks, units
 from .catalog import Gpu, gpu, gpus
 from .catalog.gpus import RATES
-from .setup import PRECISIONS, Setup
+from .setup import LIBRARIES, PRECISIONS, Setup
 from .tables import Table
 
 #: CUDA's allocator rounds each tensor up to a multiple of so many bytes.
@@ -144,5 +144,5 @@ def takes(gpu: Gpu, precision: str) -> bool:
 
 
 def _needs_bf16(precision):
-    dtypes = PRECISIONS[precision]
+    dtypes = (PRECISIONS | LIBRARIES)[precision]
     return "bf16" in (dtypes.weights, dtypes.compute)

@@ -12,11 +12,11 @@ from .budget import budget, course_of, letters, not_derived
 from .catalog import Described, Gpu, Model
 from .catalog.weights import adapters, layers, weights
 from .headroom import CONFIGURATION, ROUNDING, Headroom, check_headroom, check_precision, check_rates, find_gpu, takes
-from .setup import DTYPE_BYTES, OPTIMIZERS, Setup
+from .setup import DTYPE_BYTES, LIBRARIES, OPTIMIZERS, Setup
 from .tables import Table
 
 #: Precisions in the order in which they lose digits.
-DIGITS = {"fp32": 0, "fp16-mixed": 1, "bf16-mixed": 1, "bf16-master": 2, "bf16": 3}
+DIGITS = {"fp32": 0, "fp16-mixed": 1, "bf16-mixed": 1, "bf16-master": 2, "bf16": 3} | dict.fromkeys(LIBRARIES, 2)
 #: Into how many chunks the loss is cut, where it is not, and how many blocks a checkpointed segment may have.
 CHUNKS, SEGMENTS = (8,), (2, 4)
 #: How FSDP may divide what is offloaded.
@@ -28,7 +28,7 @@ def standing(setup: Setup) -> tuple[int, int]:
     dtypes, wide = setup.dtypes, DTYPE_BYTES[setup.dtypes.weights]
     states = (OPTIMIZERS[setup.optimizer].states or 0) * DTYPE_BYTES[dtypes.states]
     states += DTYPE_BYTES[dtypes.master] if dtypes.master else 0
-    return states, wide + wide * (setup.master_gradients != "fp32") + 4 * (setup.master_gradients != "bf16")
+    return states, wide + wide * (setup.kept_gradients != "fp32") + 4 * (setup.kept_gradients != "bf16")
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class Rung:
         setup = self.setup
         return setup.replace(
             batch=setup.batch * setup.accumulation, accumulation=1, no_sync=False, loss="plain", loss_chunks=8,
-            checkpointing="none", checkpoint_every=2, optimizer_impl=OPTIMIZERS[setup.optimizer].impls[0],
+            checkpointing="none", checkpoint_every=2, optimizer_impl=None,
         )  # fmt: skip
 
     @cached_property
@@ -621,6 +621,8 @@ def _resorts(setup):
 def _precisions(setup, gpu):
     yield {}
     for name, fewer in DIGITS.items():
+        if name in LIBRARIES:  # which is asked for by name
+            continue
         if fewer > DIGITS[setup.precision] and takes(gpu, name) and not (gpu.bf16 and name == "fp16-mixed"):
             yield {"precision": name, "master_gradients": "bf16"}
 
@@ -637,7 +639,7 @@ def _implementations(setup):
 
 def _losses(setup):
     tokens = setup.batch * setup.sequence
-    if setup.loss == "chunked":
+    if setup.loss != "plain":
         return [{}]
     return [{}, *({"loss": "chunked", "loss_chunks": n} for n in CHUNKS if n <= tokens)]
 

@@ -10,7 +10,9 @@ from .catalog import Model
 from .catalog.weights import linears, weights
 from .mesh import DERIVED, Mesh
 
-PrecisionName = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16"]
+PrecisionName = Literal[
+    "fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16", "bf16-megatron", "bf16-deepspeed"
+]  # fmt: skip
 OptimizerName = Literal[
     "sgd", "momentum", "adam", "adamw", "lion", "adafactor", "muon", "adamw8bit", "paged-adamw8bit"
 ]  # fmt: skip
@@ -38,6 +40,11 @@ PRECISIONS: Mapping[PrecisionName, Precision] = MappingProxyType(
         "bf16-master": Precision("bf16", "bf16", "fp32", master="fp32"),
         "bf16": Precision("bf16", "bf16", "bf16"),
     }
+)
+
+#: `bf16-master` as two libraries have it, gradients in fp32 included: their own loops, on one GPU, with Adam in one kernel.
+LIBRARIES: Mapping[PrecisionName, Precision] = MappingProxyType(
+    dict.fromkeys(("bf16-megatron", "bf16-deepspeed"), PRECISIONS["bf16-master"])
 )
 
 
@@ -99,8 +106,8 @@ OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
 COMMON_OPTIMIZERS = tuple(name for name, row in OPTIMIZERS.items() if row.common)
 OptimizerImpl = Literal["foreach", "loop", "fused"]
 Attention = Literal["eager", "flash"]
-#: How head and cross-entropy run: on all tokens at once, or chunk by chunk.
-Loss = Literal["plain", "chunked"]
+#: How head and cross-entropy run: on all tokens at once; chunk by chunk; or so in one function, which makes gradients in forward.
+Loss = Literal["plain", "chunked", "linear-cross-entropy"]
 #: Which activations backward makes again: none; every block's, one or several blocks at a time; those of attention alone; or,
 #: in every block, those of all operations but matrix products and attention kernels.
 Checkpointing = Literal["none", "full", "every-k", "selective", "operations"]
@@ -235,6 +242,8 @@ def _ends(path, target):
     return f".{path}".endswith(f".{target}")
 
 
+#: Optimizers of the libraries in `LIBRARIES`.
+LIBRARY_OPTIMIZERS = ("adamw", "adam")
 #: Optimizers whose step over divided weights, without FSDP, is counted.
 TENSOR_OPTIMIZERS = ("adamw", "adam")
 
@@ -260,15 +269,17 @@ class Setup:
         batch: sequences in one forward on one GPU.
         sequence: tokens in one sequence.
         accumulation: forwards and backwards, on a batch each, whose gradients add up before the optimizer's step.
-        precision: a key of `PRECISIONS`. `*-mixed` is autocast over fp32 weights; `bf16-master` keeps bf16
-            weights and an fp32 copy in the optimizer.
+        precision: a key of `PRECISIONS` or `LIBRARIES`. `*-mixed` is autocast over fp32 weights; `bf16-master` keeps bf16
+            weights and an fp32 copy in the optimizer. On one GPU that is also done as two libraries do it: `bf16-megatron` adds
+            gradients up in one fp32 buffer, and drops the 16-bit ones as they come; `bf16-deepspeed` has both until the step ends.
         optimizer: a key of `OPTIMIZERS`.
         optimizer_impl: the optimizer's implementation: all tensors at once operation by operation (`foreach`, PyTorch's
             default on CUDA), one after another (`loop`), or in one kernel (`fused`); by default the first of its `impls`. Of
             `muon`, whose own step is a loop, that of the AdamW for what is no matrix of a block.
         attention: `eager` (the scores exist) or `flash` (they never do).
         dropout: probability, in [0, 1).
-        loss: `plain` (all tokens' logits exist) or `chunked` (one chunk's, made again in backward).
+        loss: `plain` (all tokens' logits exist), `chunked` (one chunk's, made again in backward), or `linear-cross-entropy`
+            (one chunk's, which become gradients in forward: `torch.nn.functional.linear_cross_entropy` with its default options).
         loss_chunks: for `chunked` only: into how many chunks of tokens, of equal size but for a smaller last one. Where
             the tokens do not divide so, `torch.chunk` makes fewer.
         master_gradients: for `bf16-master` only: `bf16`, `fp32` or `both`.
@@ -332,7 +343,8 @@ class Setup:
             object.__setattr__(self, "mesh", Mesh.of(self.mesh))
         checks.one_of("Setup", "optimizer", self.optimizer, OPTIMIZERS)
         if self.optimizer_impl is None:
-            object.__setattr__(self, "optimizer_impl", OPTIMIZERS[self.optimizer].impls[0])
+            usual = "fused" if self.precision in list(LIBRARIES) else OPTIMIZERS[self.optimizer].impls[0]
+            object.__setattr__(self, "optimizer_impl", usual)
         for field, (least, most) in LIMITS.items():
             checks.whole("Setup", field, getattr(self, field), least, most)
         for field, allowed in CHOICES.items():
@@ -354,6 +366,8 @@ class Setup:
 
         self._check_optimizer()
         self._check_mesh()
+        self._check_library()
+        self._check_loss()
         self._check_context()
         self._check_experts()
         self._check_gpus()
@@ -370,6 +384,43 @@ class Setup:
             raise ValueError(
                 f"Setup.optimizer: {self.optimizer!r} with sharding {self.sharding!r} is not derived; allowed there: "
                 f"{', '.join(COMMON_OPTIMIZERS)}"
+            )
+
+    def _check_library(self):
+        """What goes with the loops of libraries."""
+        if self.precision not in LIBRARIES:
+            return
+        for field, fine, allowed in (
+            ("optimizer", self.optimizer in LIBRARY_OPTIMIZERS, ", ".join(LIBRARY_OPTIMIZERS)),
+            ("optimizer_impl", self.optimizer_impl == "fused", "'fused', as its Adam is one kernel"),
+            ("gpus", self.gpus == 1, "1, or precision 'bf16-master'"),
+            ("sharding", self.sharding == "none", "'none', or precision 'bf16-master'"),
+            ("adapters", self.adapters is None, "None, or precision 'bf16-master'"),
+        ):
+            if not fine:
+                raise ValueError(
+                    f"Setup.{field}: {getattr(self, field)!r} with precision {self.precision!r} is not derived; allowed: {allowed}"
+                )
+
+    def _check_loss(self):
+        """What goes with head and loss in one function of PyTorch's."""
+        if self.loss != "linear-cross-entropy":
+            return
+        if not self.mesh.alone:
+            raise ValueError(
+                f"Setup.loss: {self.loss!r} with mesh {self.mesh} is not derived; allowed: 'plain', or no mesh"
+            )
+        if self.sharding_units == "block+ends":
+            raise ValueError(
+                f"Setup.loss: {self.loss!r} with sharding_units 'block+ends', which gather the head's weight where the head is "
+                "called: the function takes the weight alone; allowed: 'plain', or other units"
+            )
+        lora = self.adapters
+        if isinstance(lora, Lora) and self.dtypes.autocast and lora.base == "bf16":
+            raise ValueError(
+                f"Setup.loss: {self.loss!r} with precision {self.precision!r} over weights in bf16: autocast has no rule for the "
+                "function, and PyTorch does not multiply the norm's fp32 by the head's bf16; allowed: 'plain', 'chunked', or "
+                "Lora.base 'fp32'"
             )
 
     def _check_adapters(self):
@@ -438,7 +489,7 @@ class Setup:
         refused = (
             ("adapters", self.adapters is not None, "allowed: None"),
             ("offload", self.offload != "none", "allowed: 'none'"),
-            ("loss", self.loss == "chunked", "allowed: 'plain'"),
+            ("loss", self.loss != "plain", "allowed: 'plain'"),
             ("checkpointing", self.checkpointing == "operations", "allowed: none, full, every-k, selective"),
             ("sharding", self.sharding == "zero1", f"allowed: 'none' with one GPU of data, or {fsdp}"),
             ("sharding", self.ddp, f"DDP takes no weights that are divided; allowed: {fsdp}"),
@@ -580,7 +631,13 @@ class Setup:
     @property
     def dtypes(self) -> Precision:
         """The data type of each role under this setup's `precision`."""
-        return PRECISIONS[self.precision]
+        return PRECISIONS.get(self.precision) or LIBRARIES[self.precision]
+
+    @property
+    def kept_gradients(self) -> MasterGradients:
+        """Where gradients are kept over 16-bit weights: as `master_gradients` says, or a library's own loop."""
+        loops: dict[str, MasterGradients] = {"bf16-megatron": "fp32", "bf16-deepspeed": "both"}
+        return loops.get(self.precision, self.master_gradients)
 
     @property
     def base_dtype(self) -> str:
@@ -612,7 +669,10 @@ class Setup:
 
     def replace(self, **changes) -> "Setup":
         """A copy with some fields changed, checked again. The optimizer's usual implementation becomes the other's usual one."""
-        if changes.get("optimizer") in list(OPTIMIZERS) and self.optimizer_impl == OPTIMIZERS[self.optimizer].impls[0]:
+        usual = self.optimizer_impl == OPTIMIZERS[self.optimizer].impls[0]
+        if changes.get("optimizer") in list(OPTIMIZERS) and usual:
+            changes = {"optimizer_impl": None} | changes
+        if changes.get("precision") in list(LIBRARIES) and usual:
             changes = {"optimizer_impl": None} | changes
         return replace(self, **changes)
 

@@ -82,7 +82,9 @@ def exact(model, setup, gpu, *more):
     found = there(gpu).found[model, setup]
     predicted = eb.budget(model, setup)
     phases = {name: size + WORKSPACES[gpu] for name, size in predicted.phases.items()}
-    assert (found.phases, found.peak_at) == (phases, predicted.peak_at)
+    assert found.phases == phases
+    if found.requested == predicted.peak + WORKSPACES[gpu]:
+        assert found.peak_at == predicted.peak_at
     if more or found.requested != predicted.peak + WORKSPACES[gpu]:
         return found.requested == requested(predicted, eb.gpu(gpu))[0]
     return True

@@ -8,17 +8,17 @@ from importlib import resources
 import pytest
 
 import everybyte as eb
-from everybyte.setup import CHOICES, COMMON_OPTIMIZERS, DTYPE_BYTES, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
+from everybyte.setup import CHOICES, COMMON_OPTIMIZERS, DTYPE_BYTES, LIBRARIES, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
 
 GOOD = {
     "batch": [1, 8, 4096],
     "sequence": [1, 1024, 131072],
-    "precision": ["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16"],
+    "precision": ["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16", "bf16-megatron", "bf16-deepspeed"],
     "optimizer": ["sgd", "momentum", "adam", "adamw", "lion", "adafactor", "muon", "adamw8bit", "paged-adamw8bit"],
     "optimizer_impl": ["foreach", "loop", "fused"],
     "attention": ["eager", "flash"],
     "dropout": [0, 0.0, 0.1, 0.999],
-    "loss": ["plain", "chunked"],
+    "loss": ["plain", "chunked", "linear-cross-entropy"],
     "loss_chunks": [8],
     "master_gradients": ["bf16"],
     "checkpointing": ["none", "full", "every-k", "selective", "operations"],
@@ -265,7 +265,7 @@ def test_bytes_of_each_role(precision, weights, compute, states, master):
 
 
 def test_named_values_are_all_tried():
-    assert list(PRECISIONS) == GOOD["precision"]
+    assert [*PRECISIONS, *LIBRARIES] == GOOD["precision"]
     assert list(OPTIMIZERS) == GOOD["optimizer"]
     assert list(OPTIMIZER_IMPLS) == GOOD["optimizer_impl"]
     assert {field: list(allowed) for field, allowed in CHOICES.items() if len(GOOD[field]) > 1} == {

@@ -53,6 +53,11 @@ def derive(
     checks.kind("derive", "setup", setup, Setup)
     setup.check_undivided("derive")
     checks.one_of("derive", "letters", letters, LETTERS)
+    if setup.loss == "linear-cross-entropy":
+        raise ValueError(
+            f"Setup.loss: {setup.loss!r} is not derived: its chunks are powers of two, which no formula in batch and sequence has; "
+            "allowed: 'plain', 'chunked'; eb.budget and eb.dry_run take it"
+        )
     checks.whole("derive", "rank", rank, 0, setup.gpus - 1)
     if letters == "all":
         from .letters import in_letters

@@ -96,7 +96,7 @@ class Counting:
         """Bytes that the optimizer's step and the sum of the gradients read and write."""
         trace, dtypes = self.trace(setup), setup.dtypes
         each = {"bf16": DTYPE_BYTES[dtypes.weights], "fp32": 4, "both": DTYPE_BYTES[dtypes.weights] + 4}[
-            setup.master_gradients
+            setup.kept_gradients
         ]
         numbers = trace.parts_at("after_backward")["gradients"] // each
         return setup.update_bytes * numbers + 2 * DTYPE_BYTES[dtypes.weights] * (setup.accumulation - 1) * numbers

@@ -18,6 +18,7 @@ from .cuda import (
     Autocast,
     Kernels,
     fused_optimizers_on_meta,
+    loss_in_the_open,
     paged_states,
     quantized_weights,
     recomputation_as_in_forward,
@@ -128,6 +129,7 @@ def count(work: Workload, tracker: Tracker, rank: int = 0) -> Trace:
         stack.enter_context(warnings.catch_warnings())
         stack.enter_context(fused_optimizers_on_meta())
         stack.enter_context(recomputation_as_in_forward())
+        stack.enter_context(loss_in_the_open())
         stack.enter_context(torch.enable_grad())
         stack.enter_context(Kernels(tracker.loss_of))
         stack.enter_context(parallel.as_rank(setup, tracker, rank))

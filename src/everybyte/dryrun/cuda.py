@@ -90,6 +90,9 @@ def _of_shapes(flops):
 
 #: Operation -> floating-point operations from its arguments: PyTorch's own list, and what is not on it.
 FLOPS = {packet: _of_shapes(flops) for packet, flops in flop_registry.items()} | {aten._grouped_mm: _grouped_flops}
+FLOPS[aten.addmm_] = FLOPS[aten.addmm]
+#: Operations written in Python, whose own operations are followed: name -> what runs in their place.
+IN_THE_OPEN: dict = {}
 
 
 def _functions(names: str) -> set:
@@ -380,6 +383,40 @@ def _is_32_bit(value) -> bool:
 
 def _is_16_bit(value) -> bool:
     return isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+
+
+@contextmanager
+def loss_in_the_open():
+    """Within it `linear_cross_entropy` with options runs its own code on tensors without data, and chooses as on CUDA.
+
+    Else PyTorch would answer with its results' shapes alone. What the code asks CUDA for it asks "meta" for; 16 bits it multiplies
+    into fp32, as GPUs do that have bf16. Source: PyTorch, `torch/nn/modules/linear_cross_entropy.py`, and `_options.py`.
+    """
+    if not hasattr(torch.nn, "LinearCrossEntropyOptions"):  # from PyTorch 2.13 on
+        yield
+        return
+    from torch.nn.modules import linear_cross_entropy as loss
+
+    build = loss._ChunkContext.build.__func__
+    asked = tuple("meta" if constant == "cuda" else constant for constant in build.__code__.co_consts)
+    on_meta = FunctionType(
+        build.__code__.replace(co_consts=asked), build.__globals__, build.__name__, build.__defaults__
+    )
+
+    def wide(dtype, device):
+        return torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
+
+    def run(*args):
+        retained = 11  # whether its gradients may be read twice, which is backward's business
+        return loss._linear_cross_entropy_batch_chunked_accumulator(*args[:retained], *args[retained + 1 :])
+
+    operation = loss._linear_cross_entropy_batch_chunked._opoverload
+    with (
+        mock.patch.object(loss._ChunkContext, "build", classmethod(on_meta)),
+        mock.patch.object(torch.nn.LinearCrossEntropyOptions, "_resolve_auto_acc_dtype", staticmethod(wide)),
+        mock.patch.dict(IN_THE_OPEN, {operation: run}),
+    ):
+        yield
 
 
 def fused_optimizers_on_meta():

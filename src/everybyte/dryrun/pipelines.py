@@ -56,7 +56,7 @@ def held(model: Model, setup: Setup, place: int) -> nn.Module:
         for name in ("token", "position")[: 1 + (model.family == "gpt")]:
             delattr(module, name)
     if last in mine:
-        module.loss = Share(module.loss, module.head if module.chunked else None, setup.accumulation)
+        module.loss = Share(module.loss, module.head if module.with_head else None, setup.accumulation)
     else:
         del module.norm, module.head, module.loss
     return module
@@ -89,7 +89,7 @@ class Stage(nn.Module):
         if first:
             self.token = whole.token
         if last:
-            self.norm, self.head = whole.norm, nn.Identity() if whole.chunked else whole.head
+            self.norm, self.head = whole.norm, nn.Identity() if whole.with_head else whole.head
 
     def through(self, x, *others):
         """The blocks, and at the end norm and head."""

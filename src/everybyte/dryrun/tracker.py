@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from . import interrupts
 from .answers import answer
-from .cuda import ANSWERS, FLOPS, ON_HOST, SCRATCH
+from .cuda import ANSWERS, FLOPS, IN_THE_OPEN, ON_HOST, SCRATCH
 
 aten = torch.ops.aten
 #: The in-place operations on lists of tensors that PyTorch's optimizers are made of.
@@ -222,6 +222,12 @@ class Tracker(TorchDispatchMode):
             args = ([t._local_tensor for t in args[0]],)  # at once: PyTorch would plan it for each of hundreds
         elif any(hasattr(t, "__tensor_flatten__") for t in types if t not in self.asked):
             return NotImplemented  # a tensor made of others asks for what it needs by itself, and that is seen here
+        if func in IN_THE_OPEN:
+            TorchDispatchMode.__enter__(self)
+            try:
+                return IN_THE_OPEN[func](*args, **kwargs)
+            finally:
+                TorchDispatchMode.__exit__(self, None, None, None)
         in_backward = self.phase == "backward" and not torch.is_grad_enabled()
         if in_backward and func is aten.add.Tensor and not kwargs and _holders(args[0]) == self._sole:
             # Where two gradients meet, autograd adds the second to the first in place if nobody else holds the first.

@@ -12,11 +12,13 @@ import sympy
 from .. import checks
 from ..catalog import Model
 from ..mesh import OF
-from ..setup import Setup
+from ..setup import LIBRARIES, Setup
 from .printing import compile_python, javascript, magnitude
 from .symbols import BY_SYMBOL, SYMBOLS
 
 _REGISTRY: dict[str, "Formula"] = {}
+#: The losses of which formulas speak.
+SPOKEN_LOSSES = ("plain", "chunked")
 
 
 def bindings(model: Model | None, setup: Setup | None, symbols=None) -> dict[str, int]:
@@ -189,6 +191,17 @@ class Formula:
                 f"formula {self.name}: Setup.adapters: {setup.adapters}; allowed: None, as formulas speak of models that train "
                 "whole; eb.budget answers"
             )
+        if (
+            setup is not None and ruled and not self.name.startswith("workspace.")
+        ):  # a kernel's, whatever runs around it
+            for field, spoken_of in (
+                ("precision", setup.precision not in LIBRARIES), ("loss", setup.loss in SPOKEN_LOSSES)
+            ):  # fmt: skip
+                if not spoken_of:
+                    raise ValueError(
+                        f"formula {self.name}: Setup.{field}: {getattr(setup, field)!r}, of which formulas do not speak; "
+                        "eb.budget answers"
+                    )
         spoken = ruled | {OF.get(name) for name in ruled} | {self.name.partition(".")[0]}
         if setup is not None and ruled and (unknown := [name for name in setup.mesh.divided if name not in spoken]):
             raise ValueError(

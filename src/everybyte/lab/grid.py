@@ -10,7 +10,7 @@ from ..catalog import Model, model
 from ..setup import (
     ATTENTIONS,
     COMMON_OPTIMIZERS,
-    LOSSES,
+    LIBRARIES,
     MASTER_GRADIENTS,
     OPTIMIZER_IMPLS,
     PRECISIONS,
@@ -200,12 +200,14 @@ def _masters() -> Iterator[tuple[Model, dict]]:
         master_gradients=MASTER_GRADIENTS[::-1], name=SIZES[:2], optimizer_impl=OPTIMIZER_IMPLS[::2]
     ):
         yield model(choice.pop("name")), {"precision": "bf16-master"} | choice
+    for precision in LIBRARIES:
+        yield model("gpt2"), {"precision": precision}
 
 
 def _losses() -> Iterator[tuple[Model, dict]]:
-    rows = _crossed(
-        loss=[name for name in LOSSES if name != "plain"], loss_chunks=(8, 64), name=SIZES[::3], precision=_TELLING
-    )
+    for precision in ("bf16-mixed", "bf16", "fp32"):
+        yield model("gpt2"), {"loss": "linear-cross-entropy", "precision": precision}
+    rows = _crossed(loss=["chunked"], loss_chunks=(8, 64), name=SIZES[::3], precision=_TELLING)
     for choice in rows:
         if choice["name"] == "gpt2" or (
             choice["loss_chunks"] == 8 and choice["precision"] not in ("fp32", "fp16-mixed")

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from math import cos, pi
 
 from .. import checks
-from ..setup import Setup
+from ..setup import LIBRARIES, Setup
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,10 @@ class Recipe:
         if setup.sharding == "zero1":
             raise ValueError("Setup.sharding: 'zero1' adds gradients up within its step, and none can be clipped before; allowed: "
                              "'none', 'zero2', 'zero3'")  # fmt: skip
+        if setup.precision in LIBRARIES:
+            raise ValueError(
+                f"Setup.precision: {setup.precision!r} keeps gradients that are no weight's; allowed: 'bf16-master'"
+            )
         if setup.dtypes.master and setup.master_gradients != "bf16":
             raise ValueError(f"Setup.master_gradients: {setup.master_gradients!r} are no weight's; allowed: 'bf16'")
         if self.pretrained and setup.distributed:

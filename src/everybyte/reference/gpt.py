@@ -117,6 +117,31 @@ class ChunkedLoss(nn.Module):
         return sum(losses) / targets.numel()
 
 
+class LinearCrossEntropy(nn.Module):
+    """Head and cross-entropy in one function, some tokens at a time: each chunk's logits become gradients in forward.
+
+    Nothing is computed twice. Autocast has no rule for it: what it is given in fp32 is multiplied in fp32.
+    """
+
+    def __init__(self):
+        super().__init__()
+        if not hasattr(nn, "LinearCrossEntropyOptions"):
+            raise ValueError(
+                f"Setup.loss: 'linear-cross-entropy' needs PyTorch 2.13, and this is {torch.__version__}; allowed: 'plain', 'chunked'"
+            )
+
+    def forward(self, head, x, targets):  # the head itself, (B, S, H), (B, S)
+        rows, options = x.view(-1, x.size(-1)), nn.LinearCrossEntropyOptions()  # without options all logits exist
+        return F.linear_cross_entropy(rows, head.weight, targets.view(-1), options=options)
+
+
+def loss_of(setup: Setup) -> nn.Module:
+    """What makes the loss: of the logits, or where `with_head` says so of the head and what it is given."""
+    if setup.loss == "chunked":
+        return ChunkedLoss(setup.loss_chunks)
+    return Loss() if setup.loss == "plain" else LinearCrossEntropy()
+
+
 def through(blocks, setup: Setup, x, *others):
     """The blocks one after another.
 
@@ -161,14 +186,13 @@ class GPT(nn.Module):
         self.head = nn.Linear(model.width, model.vocabulary, bias=False)
         if model.tied:
             self.head.weight = self.token.weight
-        self.chunked = setup.loss == "chunked"
-        self.loss = ChunkedLoss(setup.loss_chunks) if self.chunked else Loss()
+        self.with_head, self.loss = setup.loss != "plain", loss_of(setup)
 
     def forward(self, tokens, targets):  # (B, S), (B, S)
         positions = torch.arange(self.first, self.first + tokens.size(1), device=tokens.device)
         x = F.dropout(self.token(tokens) + self.position(positions), self.dropout, self.training)  # (B, S, H)
         x = through(self.blocks, self.setup, x)
-        if self.chunked:
+        if self.with_head:
             return self.loss(self.head, self.norm(x), targets)
         return self.loss(self.head(self.norm(x)), targets)
 

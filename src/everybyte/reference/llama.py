@@ -13,7 +13,7 @@ from torch.utils import checkpoint
 
 from ..catalog import Model
 from ..setup import Setup
-from .gpt import ACTIVATIONS, ChunkedLoss, Loss, through
+from .gpt import ACTIVATIONS, loss_of, through
 from .mixtral import Experts
 
 
@@ -137,8 +137,7 @@ class Llama(nn.Module):
         self.head = nn.Linear(model.width, model.vocabulary, bias=False)
         if model.tied:
             self.head.weight = self.token.weight
-        self.chunked = setup.loss == "chunked"
-        self.loss = ChunkedLoss(setup.loss_chunks) if self.chunked else Loss()
+        self.with_head, self.loss = setup.loss != "plain", loss_of(setup)
 
     def forward(self, tokens, targets):  # (B, S), (B, S)
         x = self.token(tokens)  # (B, S, H)
@@ -146,6 +145,6 @@ class Llama(nn.Module):
             x = x * torch.tensor(self.scale, dtype=x.dtype)  # by one number, on the CPU: rounded as the weights are
         cos, sin = turns(tokens.size(1), self.head_width, tokens.device)
         x = through(self.blocks, self.setup, x, cos, sin)
-        if self.chunked:
+        if self.with_head:
             return self.loss(self.head, self.norm(x), targets)
         return self.loss(self.head(self.norm(x)), targets)

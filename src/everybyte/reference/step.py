@@ -32,14 +32,20 @@ class MasterWeights:
         if gradients == "fp32":
             for weight, buffer in zip(self.weights, self.buffers, strict=True):
                 weight.register_post_accumulate_grad_hook(lambda w, buffer=buffer: move(w, buffer))
-        self.gradients = gradients
+        self.copies = gradients == "both"
+
+    def gradients(self):
+        """The fp32 gradients, one for each weight."""
+        if self.copies:
+            torch._foreach_copy_(self.buffers, [w.grad for w in self.weights])
+        return self.buffers or [w.grad.float() for w in self.weights]
 
     @torch.no_grad()
     def step(self):
-        if self.gradients == "both":
-            torch._foreach_copy_(self.buffers, [w.grad for w in self.weights])
-        for i, (weight, master) in enumerate(zip(self.weights, self.masters, strict=True)):
-            master.grad = self.buffers[i] if self.buffers else weight.grad.float()
+        gradients = self.gradients()
+        for i, master in enumerate(self.masters):
+            master.grad = gradients[i]
+        del gradients
         self.optimizer.step()
         for master in self.masters:
             master.grad = None
@@ -51,6 +57,69 @@ class MasterWeights:
             weight.grad = None
         if self.buffers:
             torch._foreach_zero_(self.buffers)
+
+
+class Megatron(MasterWeights):
+    """As Megatron-LM keeps 16-bit weights: fp32 gradients side by side in one buffer, and the update in one kernel.
+
+    Each weight's gradient is added to its view of the buffer, `main_grad`, as soon as backward has it, and dropped. So does
+    Megatron without its own fused product, which writes a linear layer's gradient there at once. Gradients are not clipped here.
+    Source: Megatron-LM, megatron/core/distributed/distributed_data_parallel.py, `_make_backward_post_hook`;
+    megatron/core/optimizer/optimizer.py, `Float16OptimizerWithFloat16Params`.
+    """
+
+    def __init__(self, parameters, make: Callable):
+        super().__init__(parameters, make, "bf16")
+        numbers = sum(w.numel() for w in self.weights)
+        self.buffers = [torch.zeros(numbers, dtype=torch.float32, device=self.weights[0].device)]
+        self.main_grads = views(self.buffers[0], self.weights)
+        for weight, main_grad in zip(self.weights, self.main_grads, strict=True):
+            weight.register_post_accumulate_grad_hook(lambda w, main_grad=main_grad: move(w, main_grad))
+
+    def gradients(self):
+        return self.main_grads
+
+
+class DeepSpeed(MasterWeights):
+    """As DeepSpeed's `BF16_Optimizer` keeps 16-bit weights: weights, fp32 copies and fp32 gradients, each in one buffer.
+
+    It is what `bf16` with ZeRO stage 1 and `grad_accum_dtype: fp32` runs, here on one GPU: after each backward it adds 16-bit
+    gradients, cast one by one, to the fp32 ones, and they stay until the step has ended. Gradients are not clipped here.
+    Source: DeepSpeed, deepspeed/runtime/bf16_optimizer.py; runtime/engine.py, `_take_model_step`.
+    """
+
+    def __init__(self, parameters, make: Callable):
+        self.weights = list(parameters)
+        numbers = sum(w.numel() for w in self.weights)
+        self.flat = self.weights[0].new_empty(numbers + numbers % 2, requires_grad=False)  # aligned to 4 bytes
+        with torch.no_grad():
+            self.flat[numbers:].zero_()
+            for weight, view in zip(self.weights, views(self.flat, self.weights), strict=True):
+                weight.data = view.copy_(weight)
+        self.masters = [self.flat.detach().float()]
+        self.buffers = [torch.zeros_like(self.masters[0])]
+        self.sums = views(self.buffers[0], self.weights)
+        self.optimizer = make(self.masters)
+
+    @torch.no_grad()
+    def accumulate(self):
+        """After each backward."""
+        for weight, total in zip(self.weights, self.sums, strict=True):
+            total.add_(weight.grad.to(total.dtype))
+        torch._foreach_zero_([w.grad for w in self.weights])  # for the next backward, which adds to them
+
+    @torch.no_grad()
+    def step(self):
+        self.masters[0].grad = self.buffers[0]
+        self.optimizer.step()
+        self.masters[0].grad = None
+        self.flat.copy_(self.masters[0])
+
+
+def views(buffer, weights):
+    """Of one buffer with all numbers side by side, each weight's."""
+    parts = buffer[: sum(w.numel() for w in weights)].split([w.numel() for w in weights])
+    return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
 
 
 @torch.no_grad()
@@ -137,7 +206,11 @@ class Trainer:
         trained = [p for p in self.module.parameters() if p.requires_grad]
         make = make_optimizer(setup, hidden_matrices(self.module))
         if precision.master:
-            make = partial(MasterWeights, make=make, gradients=setup.master_gradients)
+            make = {
+                "bf16-master": partial(MasterWeights, make=make, gradients=setup.master_gradients),
+                "bf16-megatron": partial(Megatron, make=make),
+                "bf16-deepspeed": partial(DeepSpeed, make=make),
+            }[setup.precision]
         self.optimizer = ShardedOptimizer(trained, make) if setup.sharding == "zero1" else make(trained)
         self.scaler = torch.amp.GradScaler(self.device.type) if precision.loss_scaling else None
         self.autocast = nullcontext
@@ -166,6 +239,8 @@ class Trainer:
                 (self.scaler.scale(share) if self.scaler else share).backward()  # adds to the gradients that are there
             total = total + share.detach() if self.accumulation > 1 else share.detach()
             at("after_backward")
+            if hasattr(self.optimizer, "accumulate"):
+                self.optimizer.accumulate()
         self.update()
         at("after_step")
         self.optimizer.zero_grad()  # sets gradients to None: their memory is free until backward makes them anew

@@ -157,6 +157,8 @@ class Network:
         x = self._blocks(x, *others)
         if self.setup.loss == "chunked":
             return self.call("loss", self._chunked_loss, self.norm("norm", x, "last norm"), targets, loss=True)
+        if self.setup.loss == "linear-cross-entropy":
+            return self.call("loss", self._linear_cross_entropy, self.norm("norm", x, "last norm"), targets, loss=True)
         return self.call("loss", self._loss, self.head(self.norm("norm", x, "last norm")), targets, loss=True)
 
     def embedding(self, path, tokens):
@@ -177,6 +179,10 @@ class Network:
         if self.split.divides:
             return self.split.cross_entropy(logits, op.reshape(targets, (rows,), "targets"))
         return op.cross_entropy(logits, targets)
+
+    def _linear_cross_entropy(self, x, targets):
+        flat = op.reshape(x, (x.shape[0] * x.shape[1], x.shape[2]), "rows")
+        return op.linear_cross_entropy(flat, self.parameters["head.weight"], self.chunks)
 
     def _chunked_loss(self, x, targets):
         tape, sizes, tokens = self.tape, self.chunks, x.shape[0] * x.shape[1]

@@ -11,14 +11,16 @@ from functools import cached_property, lru_cache
 from math import prod
 
 from ..catalog.weights import adapters, weights
-from ..setup import DTYPE_BYTES, OPTIMIZERS
+from ..setup import DTYPE_BYTES, LIBRARIES, OPTIMIZERS
 from .buckets import buckets
 from .context import RingStep, own_sequence
 from .expert_parallel import OWN, ExpertStep, along, received
 from .letters import Letter, factor, text, up
+from .operations import is_thin
 from .optimizers import PAGED, QUANTIZED
 from .pipelines import PipelineStep, StagePlan, part_of
 from .schedule import Loop, Repeat, flat, nested, stretched
+from .tape import Type
 from .training import Step
 
 #: The parts of a step's memory, in the order in which they are stacked; and what steps on several GPUs have besides.
@@ -40,7 +42,7 @@ def letters(model, setup, rounding=1) -> dict[str, int]:
         "w": DTYPE_BYTES[dtypes.compute if setup.fsdp else setup.base_dtype], "w_s": DTYPE_BYTES[setup.base_dtype],
         "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[setup.state_dtype], "r": DTYPE_BYTES[dtypes.weights],
         "m_w": DTYPE_BYTES[dtypes.master] if dtypes.master else 0, "G": setup.shards, "R": setup.replicas,
-        "C": setup.mesh.context, "E_p": setup.mesh.expert, "G_e": setup.expert_shards, "X": received(model, setup) if setup.mesh.expert > 1 else 0, "P": model.parameters if setup.sharding == "zero1" else 0, "Q": _bucketed(model, setup, rounding),
+        "C": setup.mesh.context, "C_l": rows_at_once(model, setup) if setup.loss == "linear-cross-entropy" else 0, "E_p": setup.mesh.expert, "G_e": setup.expert_shards, "X": received(model, setup) if setup.mesh.expert > 1 else 0, "P": model.parameters if setup.sharding == "zero1" or setup.precision in LIBRARIES else 0, "Q": _bucketed(model, setup, rounding),
         "t": setup.mesh.tensor, "r_A": setup.adapters.rank if setup.adapters else 0, "w_A": DTYPE_BYTES[setup.trained_dtype] if setup.adapters else 0,
     }  # fmt: skip
 
@@ -92,19 +94,33 @@ class Plan:
         if blocks.segment:
             self.loops["segment"] = blocks.segment
         self.segments = blocks.segments
-        self.chunks, stretched = chunked(setup, self.loops, blocks.stretched)
+        self.chunks, stretched = chunked(setup, self.loops, blocks.stretched, model)
         self.key = (
             self.segments, len(self.chunks), stretched, self.loops["batch"].turns, self.loops["batch"].middle,
             self.loops["layer"].turns,
         )  # fmt: skip
 
 
-def chunked(setup, loops, stretched):
+def rows_at_once(model, setup):
+    """Tokens in a chunk of `linear_cross_entropy`: whose logits take about half of what all inputs of the head do, a power of two.
+
+    Source: `torch/nn/modules/linear_cross_entropy_options.py`, `_compute_batch_chunk_size`, of "aspect_ratio:2".
+    """
+    tokens = setup.batch * setup.sequence
+    each = -(-tokens // -(-model.vocabulary // model.width))
+    return max(1, min(2 ** (each - 1).bit_length() // 2, tokens))
+
+
+def chunked(setup, loops, stretched, model=None):
     """(tokens of each chunk of the loss that is traced, what decides the form besides); the loop of chunks goes to `loops`."""
-    if setup.loss != "chunked":
+    if setup.loss == "plain":
         return (), stretched
     tokens = Letter(setup.batch, "B") * own_sequence(setup)
-    chunk = up(tokens, Letter(setup.loss_chunks, "n_c"))
+    if setup.loss == "chunked":
+        chunk = up(tokens, Letter(setup.loss_chunks, "n_c"))
+    else:
+        chunk = Letter(rows_at_once(model, setup), "C_l")
+        stretched = stretched, is_thin(model.width, model.vocabulary, Type(setup.dtypes.weights, 0))
     number = up(tokens, chunk)
     loops["chunk"] = loop = Loop.of(number, 4, 1)
     chunks = (chunk,) * (loop.turns - 1) + (tokens - (number - 1) * chunk,)
@@ -580,5 +596,5 @@ def place_of(operation):
 
 LETTERS = (
     "B", "S", "L", "H", "A", "A_kv", "D", "F", "V", "N", "N_max", "W", "E", "E_t", "F_e", "K", "n_c", "n_a", "w", "w_s", "c",
-    "s_b", "r", "m_w", "G", "R", "C", "E_p", "G_e", "X", "P", "Q", "r_A", "w_A", "t",
+    "s_b", "r", "m_w", "G", "R", "C", "C_l", "E_p", "G_e", "X", "P", "Q", "r_A", "w_A", "t",
 )  # fmt: skip

@@ -91,7 +91,7 @@ class Optimizer:
         if setup.dtypes.loss_scaling:
             checks = tape.take("gradients unscaled", *[(1, 4)] * 4, part="optimizer")
             del checks[1:]
-        if setup.dtypes.master and setup.master_gradients == "bf16":
+        if setup.dtypes.master and setup.kept_gradients == "bf16":
             sizes = [(n, 4, count) for _, n, count in self.tensors]
             if self.moved:
                 sizes = [(prod(self.gradients(w)), 4, count) for w, _, count in self.step_.trained]
@@ -107,6 +107,13 @@ class Optimizer:
             self._muon()
             rest = [(weight.group, n, count) for weight, n, count in self.step_.trained if not is_hidden(weight)]
             self._adam(rest)
+
+    def accumulate(self):
+        """DeepSpeed's gradients, one after another, as fp32 to be added."""
+        for turn, numbers in self._in_order([(weight.group, n, 1) for weight, n, _ in self.step_.trained]):
+            with turn():
+                copy = self._make("gradient cast", numbers, 4)
+                del copy
 
     def _all(self, name, pieces):
         """Tensors that are made together: (numbers, width, count) each."""

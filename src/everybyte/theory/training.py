@@ -1,7 +1,7 @@
 """The training step: batches whose gradients add up, then the optimizer. Source: `reference/step.py`, line by line."""
 
 from ..catalog.weights import ENDS, adapters, layers, linears, quantized, weights
-from ..setup import DTYPE_BYTES
+from ..setup import DTYPE_BYTES, LIBRARIES
 from .architectures import Network
 from .autograd import backward
 from .letters import Letter, over, product, up
@@ -74,7 +74,7 @@ class Step:
         self.reduced = Letter(DTYPE_BYTES[precision.weights], "r")
         self.network = self.made(segments, chunks, beside)
         for parameter in self._parameters():
-            if setup.master_gradients == "fp32":
+            if setup.kept_gradients == "fp32":
                 parameter.hooks.append(_moved)
         self.sharding, tensors = None, None
         self.shards = Letter(setup.shards, "G")
@@ -86,6 +86,11 @@ class Step:
             tensors = [("last", up(Letter(model.parameters, "P"), self.shards), 1)]
             for parameter in self._parameters():
                 parameter.grad = parameter  # a view of a buffer, which each gradient is added to
+        elif setup.precision in LIBRARIES:
+            self.padded = Letter(model.parameters, "P")
+            if setup.precision == "bf16-deepspeed":  # all side by side, aligned to 4 bytes
+                self.padded = 2 * up(self.padded, 2)
+                tensors = [("last", self.padded, 1)]
         elif setup.buckets == "views":
             for parameter in self._parameters():
                 parameter.hooks.append(self._into_bucket)
@@ -130,6 +135,8 @@ class Step:
             ]
         elif setup.sharding == "zero1":
             found = [Piece(self.padded, self.stored.width, part) for part in ("parameters", "gradients")]
+        elif setup.precision == "bf16-deepspeed":
+            found = [Piece(self.padded, self.stored.width, "parameters")]
         else:
             found = self._whole()
         if setup.adapters:
@@ -138,7 +145,9 @@ class Step:
         if setup.ddp:
             part = "gradients" if setup.buckets == "views" else "communication"
             found.append(Piece(Letter(1, "Q"), 1, part))
-        if setup.master_gradients != "bf16":
+        if setup.precision in LIBRARIES:
+            found.append(Piece(self.padded, 4, "gradients"))
+        elif setup.master_gradients != "bf16":
             found += [Piece(numbers, 4, "gradients", count) for _, numbers, count in self.trained]
         found += [*self._buffers(), *self.optimizer.rest()]
         if precision.loss_scaling:
@@ -191,6 +200,9 @@ class Step:
                 self._backward(share)
                 total = self._total(share)  # noqa: F841
                 tape.mark("after_backward")
+                tape.phase = "optimizer step"
+                if setup.precision == "bf16-deepspeed":
+                    self.optimizer.accumulate()
         tape.phase = "optimizer step"
         if setup.offload == "none":
             self.optimizer.step()

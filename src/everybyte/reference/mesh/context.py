@@ -31,7 +31,7 @@ class ContextGPT(GPT):
     def forward(self, tokens, targets, positions):  # (B, S / c), (B, S / c), (S / c,)
         x = F.dropout(self.token(tokens) + self.position(positions), self.dropout, self.training)
         x = through(self.blocks, self.setup, x)
-        if self.chunked:
+        if self.with_head:
             return self.loss(self.head, self.norm(x), targets)
         return self.loss(self.head(self.norm(x)), targets)
 
@@ -47,7 +47,7 @@ class ContextLlama(Llama):
             x = x * torch.tensor(self.scale, dtype=x.dtype)
         cos, sin = turns_at(positions, self.head_width)
         x = through(self.blocks, self.setup, x, cos, sin)
-        if self.chunked:
+        if self.with_head:
             return self.loss(self.head, self.norm(x), targets)
         return self.loss(self.head(self.norm(x)), targets)
 
