@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
 import peers
+import pytest
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 

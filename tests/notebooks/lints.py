@@ -34,11 +34,23 @@ STATIONS = (
     "You can now",
 )
 LINES = 20  # of a code cell, at most
-WORDS = (1_200, 3_500)  # of a chapter's prose
+WORDS = (1_200, 2_500)  # of a chapter's prose
 LAB_WORDS = (500, 2_000)  # of a lab's
-CELLS, BRIEF = 60, 2_500  # of a chapter in SHORT, at most
-#: Chapters that hold these bounds, by number. A chapter joins as soon as it does.
-SHORT = ("11", "12", "13", "14", "15", "16", "17", "21", "22", "23", "24", "25", "26", "31", "32", "45", "47")
+CELLS = 60  # of a chapter, at most
+SENTENCE = 40  # words, at most
+#: Turns of phrase that readers stumbled over, and what the field says.
+BANNED = {
+    r"\bmade (?:again|anew)\b|\bmakes? again\b": "recomputed",
+    r"\bforgets? (?:it|them|each|every|all|nothing|the (?:block|layer|score|square)s?)\b": "checkpoints, recomputes",
+    r"\bcrumbs\b": "small terms",
+    r"\b(?:fewer|all their) digits\b": "lower precision, precision bits",
+    r"\bso many times\b": "by a factor",
+    r"\bknows? nothing of\b|\bnor they of it\b": "is separate code",
+    r"\bis let go\b|\bare let go\b": "freed",
+    r"(?m)(?:^|[.?!] )(?:Down|Up|Out) (?:come|comes|go|goes) ": "the subject before the verb",
+    r"(?m)(?:^|[.?!] )Who \w+ it (?:has|pays|needs)\b": "the subject before the verb",
+    r"\bmore of (?:it|them) has he who\b|\band is none\b": "plain words",
+}
 ALT = 40  # characters of alternative text, at least
 EXCUSES = re.compile(r"nbval[-_]|raises[-_]exception|skip[-_]execution|PYTEST_VALIDATE", re.IGNORECASE)
 MACHINE = re.compile(r"(?<![\w.])/(?:home|root|work|tmp|Users)/|\b[A-Z]:\\Users|\bC:\\")
@@ -211,7 +223,43 @@ def words(notebook: NotebookNode, allowed: tuple[int, int] = WORDS) -> list[str]
 def short(notebook: NotebookNode) -> list[str]:
     """A chapter of a bounded length, that is read in an hour."""
     faults = [] if len(notebook.cells) <= CELLS else [f"{len(notebook.cells)} cells; allowed: {CELLS}"]
-    return faults + words(notebook, (WORDS[0], BRIEF))
+    return faults + words(notebook)
+
+
+def sentences(notebook: NotebookNode) -> list[str]:
+    """The sentences of the prose: without tables, headings, addresses and tags; a formula is one word."""
+    found = []
+    for text in prose(notebook):
+        text = re.sub(r"^(?:\||#+ ).*$", "", text, flags=re.M)
+        text = re.sub(r"\$\$.*?\$\$|\$[^$]*\$", "formula", text, flags=re.S)
+        text = re.sub(r"<[^>]+>", "", re.sub(r"\[([^\[\]]*)\]\([^()]*\)", r"\1", text))
+        for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text):
+            found += re.split(r"(?<=[.?!:])[\"”*)]*\s+", " ".join(paragraph.split()))
+    return found
+
+
+def plain(notebook: NotebookNode) -> list[str]:
+    """No sentence that must be read twice for its length, and none of the phrases that readers stumbled over."""
+    faults = [
+        f"{len(s.split())} words in a sentence; allowed: {SENTENCE}: {s[:60]} …"
+        for s in sentences(notebook)
+        if len(s.split()) > SENTENCE
+    ]
+    text = "\n".join(prose(notebook))
+    return faults + [
+        f"{m[0].strip()!r}; say: {say}" for banned, say in BANNED.items() for m in re.finditer(banned, text)
+    ]
+
+
+def ids(notebook: NotebookNode) -> list[str]:
+    """A prediction's id begins with P, an exercise's with its chapter: "do 13.1" is one thing."""
+    source = "\n".join(c.source for c in code_cells(notebook))
+    found = re.findall(r"\b(predict|reveal|check|hint)\(\s*\"([^\"]+)\"", source)
+    return [
+        f"{call}({id!r}): a prediction's id begins with P, and no other"
+        for call, id in found
+        if id.startswith("P") != (call in ("predict", "reveal"))
+    ]
 
 
 def lab_words(notebook: NotebookNode) -> list[str]:
@@ -257,6 +305,6 @@ def neighbors(notebook: NotebookNode, path: str, order: Sequence[str]) -> list[s
     return faults
 
 
-EVERYWHERE = (heading_levels, cell_lengths, code, outputs, excuses, machine_paths, alternative_text)
-IN_CHAPTERS = (beats, words)
+EVERYWHERE = (heading_levels, cell_lengths, code, outputs, excuses, machine_paths, alternative_text, plain, ids)
+IN_CHAPTERS = (beats, short)
 IN_LABS = (stations, runs_really, lab_words)

@@ -35,7 +35,7 @@ def answers(e, solution):
     if e.accepts == "function":
         return [program(text) for text in re.findall("```python\n(.*?)```", solution, re.DOTALL)]
     if e.accepts == "number":
-        return [q.replace("−", "-") for q in QUANTITY.findall(solution.replace("**", ""))]
+        return [q.replace("−", "-").rstrip(",") for q in QUANTITY.findall(solution.replace("**", ""))]
     found = []
     for text in re.findall("`([^`]+)`", solution):
         try:

@@ -57,7 +57,7 @@ def predict(id: str, guess: object, question: str = "", *, unit: str = "GiB") ->
     """Commit to a number before seeing it; kept in this session for `reveal`, and that it was made for `progress()`.
 
     Args:
-        id: such as "13.1". guess: a number, or text with a unit; `...` until the reader edits it.
+        id: such as "P13.1", which no exercise has. guess: a number, or text with a unit; `...` until the reader edits it.
         unit: what a plain number means. Of bytes where it is one of `units.UNITS`.
     """
     try:

@@ -37,7 +37,7 @@ class Progress:
         for chapter in _in_order():
             ids = list(bank(chapter))
             left = [id for id in ids if id not in self.solved]
-            guesses = sum(id.partition(".")[0] == chapter for id in self.predicted)
+            guesses = sum(id.removeprefix("P").partition(".")[0] == chapter for id in self.predicted)
             name = f"lab {chapter}" if _is_lab(chapter) else f"chapter {chapter}"
             rows.append((name, *self._counted(ids), guesses, left[0] if left else "–"))
         last = self.next.id if self.next else "–"
