@@ -1,6 +1,8 @@
 """Five classic leaks are found, with the line and the holder; a step without one is told to have none."""
 
+import gc
 from functools import lru_cache
+from types import ModuleType
 
 import pytest
 import torch
@@ -8,7 +10,16 @@ from torch import nn
 
 import everybyte as eb
 
-LOSSES, ERRORS, CACHE = [], [], {}
+
+@pytest.fixture(scope="module", autouse=True)
+def kept():
+    """A script with what a leak may fill. What other tests have left is put aside: each step of each test would search it."""
+    gc.collect()
+    gc.freeze()
+    script = ModuleType("script")
+    exec("LOSSES, ERRORS = [], []", vars(script))  # noqa: S102  as a script is run: with a name and builtins
+    yield script
+    gc.unfreeze()
 
 
 def model():
@@ -24,10 +35,10 @@ def trained(net, optimizer):
 
 
 @pytest.fixture
-def parts():
+def parts(kept):
     net = model()
-    for kept in (LOSSES, ERRORS, CACHE):
-        kept.clear()
+    kept.LOSSES.clear()
+    kept.ERRORS.clear()
     return net, torch.optim.AdamW(net.parameters())
 
 
@@ -36,24 +47,23 @@ def test_a_plain_step_has_none(parts):
     assert not found.leaking and found.bytes == 0 and len(found.alive) == 4 and "nothing grows" in repr(found)
 
 
-def test_a_list_of_losses_with_their_graphs(parts):
+def test_a_list_of_losses_with_their_graphs(parts, kept):
     net, _ = parts
-    found = eb.leaks(lambda: LOSSES.append(net(torch.randn(8, 32)).square().mean()))
+    found = eb.leaks(lambda: kept.LOSSES.append(net(torch.randn(8, 32)).square().mean()))
     assert found.leaking and found.alive == sorted(found.alive)
     # input, first product, GELU's result, second product, mean: what backward would need, and the loss itself
-    kept = 4 * (8 * 32 + 8 * 64 + 8 * 64 + 8 * 1 + 1)
-    assert found.bytes == kept
+    assert found.bytes == 4 * (8 * 32 + 8 * 64 + 8 * 64 + 8 * 1 + 1)
     assert any("LOSSES" in holder for row in found.rows for holder in row.holders)
 
 
-def test_what_autograds_graph_alone_holds_is_said(parts):
+def test_what_autograds_graph_alone_holds_is_said(parts, kept):
     net, _ = parts
-    found = eb.leaks(lambda: LOSSES.append(net(torch.randn(8, 32)).square().mean().grad_fn))
+    found = eb.leaks(lambda: kept.LOSSES.append(net(torch.randn(8, 32)).square().mean().grad_fn))
     assert found.leaking and found.rows[0].graph and "autograd's graph" in repr(found)
 
 
-def test_their_numbers_alone_leave_nothing(parts):
-    assert not eb.leaks(lambda: LOSSES.append(trained(*parts).item())).leaking
+def test_their_numbers_alone_leave_nothing(parts, kept):
+    assert not eb.leaks(lambda: kept.LOSSES.append(trained(*parts).item())).leaking
 
 
 def test_a_hook_that_keeps(parts):
@@ -64,7 +74,7 @@ def test_a_hook_that_keeps(parts):
     assert found.bytes == 4 * 8 * 64 and any("hook" in h or "seen" in h or "list" in h for h in found.rows[0].holders)
 
 
-def test_errors_that_keep_their_frames(parts):
+def test_errors_that_keep_their_frames(parts, kept):
     net, _ = parts
 
     def fails():
@@ -75,7 +85,7 @@ def test_errors_that_keep_their_frames(parts):
         try:
             fails()
         except RuntimeError as error:
-            ERRORS.append(error)
+            kept.ERRORS.append(error)
 
     found = eb.leaks(step)
     assert found.leaking and any(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from importlib.util import find_spec
 from itertools import product
 from random import Random
@@ -419,12 +420,18 @@ def disagreeing(drawn, seeds: Iterable[int]) -> dict[int, list[str]]:
     return {seed: wrong for seed in seeds if (wrong := disagreements(*drawn(seed)[:2]))}
 
 
+@lru_cache(4)
+def dry(model: eb.Model, setup: eb.Setup, rank: int = 0):
+    """A dry run, once for those who ask for it one after another."""
+    return eb.dry_run(model, setup, rank=rank)
+
+
 def disagreements(model: eb.Model, setup: eb.Setup, blocks=BLOCKS, rank: int = 0) -> list[str]:
     """What prediction and dry run say differently, in words: at every moment and at the peak, part by part.
 
     One dry run serves every block. A part that the prediction does not name counts as predicted to hold nothing.
     """
-    exact, found = eb.dry_run(model, setup, rank=rank), []
+    exact, found = dry(model, setup, rank), []
     host = eb.budget(model, setup, 1, rank).host
     if host != exact.host:
         found.append(f"host: {host} predicted, {exact.host} counted")
@@ -456,7 +463,7 @@ def _split(witness, phase_of):
 
 def first_difference(model: eb.Model, setup: eb.Setup, block: int = 1, rank: int = 0) -> str | None:
     """The first place at which the timelines differ, with what the ledger calls it; None where there is none."""
-    budget, trace = eb.budget(model, setup, block, rank), eb.dry_run(model, setup, block, rank=rank)
+    budget, trace = eb.budget(model, setup, block, rank), replace(dry(model, setup, rank), rounding=block)
     marks = set(trace.marks.values())
     predicted, most = _split(budget, lambda i: budget.operations[i][1])
     counted, seen = _split(trace, lambda i: "mark" if i in marks else trace.operations[i][1])

@@ -86,7 +86,7 @@ SYMBOLS_BY = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", STEPS)
 def test_the_machine_derives_the_theory_in_letters(name):
     formula, by_hand = derived(name), theory(*STEPS[name])

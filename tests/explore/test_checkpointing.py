@@ -17,7 +17,7 @@ SAY = """
 import { pure } from "./picture.mjs";
 export default ({ spec, states }) => states.map((state) => pure.describe(spec, state));
 """
-SMALL = eb.Model(name="small", layers=5, width=48, heads=3, vocabulary=101, positions=64)
+GPT2 = eb.model("gpt2")  # whose courses are stored
 FORGOTTEN = [("none", 2), ("full", 2), ("every-k", 2), ("every-k", 3), ("every-k", 5), ("selective", 2)]
 SETUPS = [
     {},
@@ -30,10 +30,10 @@ SETUPS = [
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("setup", SETUPS, ids=lambda s: "-".join(map(str, s.values())) or "fp32")
 def test_the_step_is_the_budget_s(setup):
-    plain = eb.budget(SMALL, eb.Setup(batch=2, sequence=64, **setup))
+    plain = eb.budget(GPT2, eb.Setup(batch=2, sequence=64, **setup))
     for checkpointing, every in FORGOTTEN:
         step = eb.Setup(batch=2, sequence=64, checkpointing=checkpointing, checkpoint_every=every, **setup)
-        explorer, budget = explore.checkpointing(SMALL, step), eb.budget(SMALL, step)
+        explorer, budget = explore.checkpointing(GPT2, step), eb.budget(GPT2, step)
         course = explorer.kind.compute(explorer.values())
         assert course.operations == budget.operations and course.timeline() == budget.timeline()
         assert (course.peak, course.peak_at, course.plain) == (budget.peak, budget.peak_at, plain.peak)
@@ -41,7 +41,7 @@ def test_the_step_is_the_budget_s(setup):
 
 
 def test_every_segment_reads_alike_in_the_browser(node):
-    explorer = explore.checkpointing(SMALL, eb.Setup(batch=2, sequence=64, precision="bf16-mixed"))
+    explorer = explore.checkpointing(GPT2, eb.Setup(batch=2, sequence=64, precision="bf16-mixed"))
     options = range(len(explorer._controls["checkpointing"].options))
     looks = [{"look": 1}, {"look": 2}, {"look": 0, "place": 611}]
     states = [{**explorer.state, "checkpointing": i, **look} for i in options for look in looks]

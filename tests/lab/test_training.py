@@ -141,6 +141,7 @@ def test_there_are_fewer_steps_where_all_would_take_too_long():
     assert found["validation"][-1][0] == found["recipe"]["steps"]
 
 
+@pytest.mark.thorough("four processes that import torch; two ranks of a step run at every change")
 def test_two_processes_learn_what_one_does(learned):
     """FSDP on two, of half the batch each: every rank's loss is of its own windows, and their mean is the whole batch's."""
     two = {"ZeRO-3": SETUP.replace(batch=2, gpus=2, sharding="zero3")}
@@ -193,6 +194,7 @@ def test_every_way_to_fine_tune_starts_from_the_same_pretrained_weights():
     assert all(map(torch.equal, weights[0], weights[1])) and not any(map(torch.equal, weights[0], weights[2]))
 
 
+@pytest.mark.thorough("three processes that import peft")
 def test_adapters_fine_tune_what_was_pretrained_each_at_its_own_rate():
     pytest.importorskip("peft")
     setups = {"full": SETUP, "LoRA": SETUP.replace(adapters=eb.Lora(4))}

@@ -14,7 +14,7 @@ LLAMA = eb.Model(
 SETUP = eb.Setup(batch=2, sequence=128, precision="bf16-mixed")
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("checkpointing", ["none", "full", "selective", "operations"])
 @pytest.mark.parametrize("rotation", ["all-gather", "all-to-all"])
 @pytest.mark.parametrize("parts", [2, 4, 8])
@@ -26,7 +26,7 @@ def test_any_gpu_of_a_ring_at_every_operation(model, parts, rotation, checkpoint
         assert not grid.disagreements(model, setup, rank=rank)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("start", range(0, 40, 4))
 def test_any_ring_to_the_byte(start):
     for seed in range(start, start + 4):
@@ -63,6 +63,7 @@ def _attention(model, setup, rank, phase):
     return max(trace.live[first:last]) - before
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rotation", ["all-gather", "all-to-all"])
 @pytest.mark.parametrize("parts", [3, 4, 8])
 @pytest.mark.parametrize("kv_heads", [1, 2])
@@ -75,6 +76,7 @@ def test_what_a_ring_takes_in_closed_form(kv_heads, parts, rotation):
     assert _attention(model, setup, 1, "backward") == formula("context.backward").at(model, setup)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("parts", [2, 4, 8])
 def test_what_attention_keeps_is_flash_attentions_over_the_gpus(parts):
     """A block's share of what forward keeps, beside the random states: exactly 1 / C on the last GPU. The others' results lie head by

@@ -27,7 +27,7 @@ def needs(optimizer):
         pytest.importorskip(package.replace("-", "_"))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("optimizer", "impl"), OTHERS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_theory_is_the_optimizer_s_own_code(optimizer, impl, precision):

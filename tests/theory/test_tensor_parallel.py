@@ -13,7 +13,7 @@ LLAMA = eb.Model(
 )  # fmt: skip
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(100))
 def test_any_architecture_divided_any_way(seed):
     model, setup, rank = grid.divided(seed)
