@@ -1,8 +1,10 @@
 """The static edition's own parts, without a browser: what is refused, what is written, what stands on a slide."""
 
 import re
+from html import unescape
 
 import edition
+import lints
 import nbformat
 import pages
 import pytest
@@ -11,6 +13,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from everybyte.formulas import registry
 from everybyte.formulas.symbols import SYMBOLS
+from everybyte.tables import Table
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -114,32 +117,88 @@ def test_sentences_are_whole_and_short():
     assert slides.sentences("First. Second one. Third.", 3, last=True) == "Second one. Third."
 
 
-def test_a_deck_shows_headings_guesses_exercises_and_what_cells_show():
-    guess = "… Prediction 1.1. How many bytes? Not guessed yet: put a number"
+def test_what_a_colon_promises_stays_on_its_slide_and_nothing_is_cut():
+    long = "word " * 58 + "."
+    text = f"{long}\n\nThree things to try:\n\n1. one\n\n2. two\n\n{long}\n\n```python\na = 1\n\nb = 2\n```\n\n<details>So.</details>"
+    found = list(slides.ideas(text))
+    assert any("Three things to try:\n\n1. one\n\n2. two" in slide for slide in found)
+    assert " ".join(found).split() == text.replace("<details>So.</details>", "").split()
+    assert "```python\na = 1\n\nb = 2\n```" in found[-1] and len(found) == 4
+
+
+def test_a_long_table_goes_on_on_the_next_slide_with_its_heading():
+    table = Table(("a", "b"), [(i, i * i) for i in range(19)], "squares")
+    pages = slides.parted(new_output("execute_result", {"text/html": table._repr_html_()}))
+    assert len(pages) == 3 and all(page.data["text/html"].count("<th ") == 2 for page in pages)
+    rows = [re.findall(r"<td[^>]*>(\d+)</td>", page.data["text/html"]) for page in pages]
+    assert [int(x) for row in rows for x in row] == [x for i in range(19) for x in (i, i * i)]
+    assert max(len(row) for row in rows) <= 2 * slides.ROWS
+    assert len(slides.parted(new_output("execute_result", {"text/html": "<p>no table</p>"}))) == 1
+
+
+def on(cell):
+    cell.metadata["tags"] = ["slide"]
+    return cell
+
+
+def test_a_deck_shows_what_is_marked_and_says_the_rest_to_the_speaker():
+    guess, answer = (
+        "Prediction 1.1. How many of XL's bytes? Not guessed yet: put",
+        "• Prediction 1.1. No guess was made. The answer is 8.03 GiB.",
+    )
     notebook = new_notebook(
         cells=[
-            new_markdown_cell("# Title\n\n**Why?**"),
+            on(new_markdown_cell("# Title\n\n**Why?**")),
             new_code_cell("import x"),
             new_markdown_cell("## The question\n\nSome prose. It is short."),
-            new_code_cell("predict(...)", outputs=[new_output("execute_result", {"text/plain": guess})]),
-            new_markdown_cell("### A step\n\nThe reason:"),
-            shows({"text/latex": "$x$", "text/plain": "x"}),
-            new_code_cell("print(1)", outputs=[new_output("stream", text="1")]),
-            new_markdown_cell("**1.2** How much?\n\n<details><summary>Solution</summary>\n\nSo much.\n\n</details>"),
+            on(new_code_cell("predict(...)", outputs=[new_output("execute_result", {"text/plain": guess})])),
+            new_markdown_cell("### A step\n\nLong ago. The reason:"),
+            on(shows({"text/latex": "$x$", "text/plain": "x"})),
+            shows({"text/latex": "$y$", "text/plain": "y"}),
+            on(new_code_cell("reveal(1)", outputs=[new_output("execute_result", {"text/plain": answer})])),
+            on(
+                new_markdown_cell("**1.2** How much?\n\n<details><summary>Solution</summary>\n\nSo much.\n\n</details>")
+            ),
             shows({"text/html": '<div role="note">not attempted</div>'}),
         ]
     )
+    assert slides.faults(notebook) == []
     cells = slides.deck(notebook).cells
     text = "\n".join(c.source for c in cells if c.cell_type == "markdown")
     on_slides = re.sub(r"<aside.*?</aside>", "", text, flags=re.S)
-    for said in ("# Title", "**Why?**", "Some prose.", "**How many bytes?**", "### A step", "**1.2** How much?"):
+    large = [unescape(words) for words in re.findall('<p class="everybyte-large">(.*?)</p>', on_slides)]
+    assert large == ["How many of XL's bytes?", "8.03 GiB"]  # the prediction, and then the answer
+    for said in ("# Title", "**Why?**", "## A step", "The reason:", "**1.2** How much?"):
         assert said in on_slides
-    assert "So much." not in on_slides  # the solution is for the speaker
-    assert "So much." in text
+    for noted in ("So much.", "Some prose."):
+        assert noted not in on_slides and noted in text
     (formula,) = (c for c in cells if c.cell_type == "code")
-    assert formula.outputs[0].data["text/latex"] == "$x$"
-    assert formula.metadata["tags"] == ["remove-input"]
+    assert formula.outputs[0].data["text/latex"] == "$x$" and formula.metadata["tags"] == ["remove-input"]
     nbformat.validate(slides.deck(notebook))
+
+
+def test_marks_that_show_nothing_or_break_a_promise_are_faults():
+    cells = [
+        new_markdown_cell("# T"),
+        on(new_code_cell("x = 1")),
+        on(new_markdown_cell("Look:")),
+        shows({"text/html": "<p>"}),
+    ]
+    for number, cell in enumerate(cells):
+        cell.id = f"c{number}"
+    found = slides.faults(new_notebook(cells=cells))
+    assert [fault.split(":")[0] for fault in found] == ["the title is not marked as a slide", "c1", "c2"]
+
+
+@pytest.mark.parametrize("path", sorted(lints.on_disk(edition.ROOT)))
+def test_every_notebook_makes_a_deck(path):
+    notebook = nbformat.read(edition.ROOT / path, as_version=4)
+    assert slides.faults(notebook) == []
+    made = [c.source for c in slides.deck(notebook).cells if c.cell_type == "markdown"]
+    assert 6 <= len(made) <= 80
+    for source in made:
+        said = re.sub(r"<aside.*?</aside>", "", source, flags=re.S)
+        assert len(said.split()) <= 170, said  # one block is never parted
 
 
 def test_what_a_page_links_in_the_repository_comes_along(tmp_path):

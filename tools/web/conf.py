@@ -45,8 +45,9 @@ if tags.has("revealjs"):  # noqa: F821  Sphinx gives the tags
     nb_mime_priority_overrides = [("revealjs", kind, place) for place, kind in enumerate(_KINDS)]
     revealjs_style_theme = "white"
     revealjs_css_files = ["explorers.css", "slides.css"]
+    revealjs_js_files = ["slides.js"]
     revealjs_script_conf = {
-        "width": 1280, "height": 800, "center": False, "hash": True, "slideNumber": True, "transition": "none",
+        "width": 1280, "height": 720, "margin": 0, "center": False, "hash": True, "slideNumber": True, "transition": "none",
     }  # fmt: skip
     revealjs_script_plugins = [{"src": "revealjs/plugin/notes/notes.js", "name": "RevealNotes"}]
     mathjax3_config["chtml"] = {"matchFontHeight": False}  # a slide not shown yet has no height
