@@ -125,7 +125,10 @@ def agreement(seeds=5000):
 
 
 #: Of a refusal what is its own: sizes, and what its mesh is.
-OWN = re.compile(r"; .*|(?<=mesh) [^:;,]*?(?= is |[:;,]|$)|(?<=meshed) \d+|\d+(\.\d+)?(?!\w)")
+OWN = re.compile(
+    r"; .*|(?<=mesh) [^:;,]*?(?= is |[:;,]|$)|(?<=meshed) \d+|(sequence_parallel|loss_parallel|rotation|routing|schedule|stages)=\S+ "
+    r"|\d+(\.\d+)?(?!\w)"
+)
 
 
 def meshes(count=500, at_once=256):
@@ -137,7 +140,7 @@ def meshes(count=500, at_once=256):
             drawn = range(seeds, seeds := seeds + at_once)
             for seed, (why, found) in zip(drawn, pool.map(grid.outcome, drawn, chunksize=8), strict=True):
                 if why:
-                    refused[OWN.sub(lambda match: "…" if match[0][0] != ";" else "", why)] += 1
+                    refused[OWN.sub(lambda match: "" if match[0][0] == ";" or match[1] else "…", why)] += 1
                     continue
                 model, asked, _ = grid.meshed(seed)
                 cut = [name for name in (*DIMENSIONS, "expert") if asked["mesh"].get(name, 1) > 1]

@@ -23,6 +23,7 @@ from functools import cache
 from . import budget as predict
 from . import checks, units
 from .allocator import Allocator, OutOfMemory
+from .budget import heaviest
 from .catalog import Claim, Gpu, Model, claims, gpu, gpus, model
 from .catalog.claims import Stated
 from .setup import Setup
@@ -266,21 +267,22 @@ class _Run:
     symbols: dict
 
     def look_up(self, name):
-        """The value of a letter of the notation, spelled out; of a formula; of `budget.peak` and the like; of `gpu.memory`."""
+        """The value of a letter of the notation, spelled out; of a formula; of `budget.peak` and the like,
+        or of `heaviest.peak`, the GPU's that needs the most; of `gpu.memory`."""
         from .formulas import SYMBOLS, registry
         from .formulas.registry import bindings
 
         first, _, rest = name.partition(".")
         if first == "gpu":
             return self._of_gpu(rest)
-        if first in ("budget", "dry_run"):
+        if first in ("budget", "heaviest", "dry_run"):
             return self._of_witness(first, rest)
         given = self.symbols if self.parameters is None else {"parameters": self.parameters, **self.symbols}
         if name in given:
             return given[name]
         if name in registry():
             return registry()[name].at(self.model, self.setup, **given)
-        checks.one_of("expression", "name", name, [*SYMBOLS, *registry(), "budget", "dry_run", "gpu"])
+        checks.one_of("expression", "name", name, [*SYMBOLS, *registry(), "budget", "heaviest", "dry_run", "gpu"])
         values = bindings(self.model, self.setup, [SYMBOLS[name]])
         if name not in values:
             raise ValueError(f"no value for {name}; give a {SYMBOLS[name].needs or 'value in symbols'}")
@@ -310,6 +312,8 @@ class _Run:
 def _witness(witness, model, setup):
     if witness == "budget":
         return predict(model, setup)
+    if witness == "heaviest":
+        return heaviest(model, setup)
     from .dryrun import dry_run
 
     return dry_run(model, setup)
