@@ -152,7 +152,7 @@ SHOWN = {
 }  # fmt: skip
 TEXTS = ("question", "answer", "follow_up", "wrong", "why")
 #: What may stand in a card with a digit in it: names, not amounts.
-NAMES = r"\b(fp32|fp16|bf16|GPT-2|Llama 3( 8B|\.1 (8B|70B))?|70B|DeepSeek-V3|Qwen2\.5-7B|ZeRO-[123]|1F1B|NF4|8-bit|16-bit|(16|32) bits)\b"
+NAMES = r"\b(fp32|fp16|bf16|GPT-2|Llama 3( 8B|\.1 (8B|70B))?|70B|DeepSeek-V3|Qwen2\.5-7B|ZeRO-[123]|FSDP[12]|FP8|1F1B|NF4|8-bit|16-bit|(16|32) bits)\b"
 EVERY = pytest.mark.parametrize("id", cards())
 
 
