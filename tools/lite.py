@@ -3,7 +3,7 @@
     make lite     # into build/lite; needs pip, npm and the network once, and an environment of its own
 
 What needs compiled packages is not there: numpy's, matplotlib's and torch's are not to be had as wheels. So it is the formulas' side of
-the book: models, formulas, budgets, what fits. The page itself asks for nothing outside.
+the book: models, formulas, budgets, what fits, plans and exercises; the explorers live in the static edition's pages. The page itself asks for nothing outside.
 """
 
 import hashlib
@@ -34,10 +34,17 @@ CELLS = (
     'eb.formula("parameters").for_model(gpt2)',
     'eb.formula("parameters").at(gpt2)',
     'setup = eb.Setup(batch=8, sequence=1024, precision="bf16-mixed", optimizer="adamw")\neb.budget(gpt2, setup)',
+    'eb.fit(gpt2, setup, eb.gpu("rtx-4090"))  # what fits, and what limits it',
+    'from everybyte.teach import check, hint\n\ncheck("13.1", ...)  # an exercise of the book: put a number in place of the three dots',
     'eb.formula("loss.logits").for_model(gpt2, setup)',
     'eb.formula("loss.logits").at(gpt2, setup)',
     "Change a number, and run the cell again. The derivations, the explorers and the dry run are in the book.",
 )
+
+
+def prose(cell: str) -> bool:
+    """Whether a cell is text."""
+    return cell.startswith("# ") or cell.endswith(".")
 
 
 def run(*command, **more):
@@ -111,9 +118,7 @@ def main() -> int:
         run(npm, "install", "--silent", "--no-audit", "--no-fund", PYODIDE, cwd=folder)
         distribution(python, Path(folder) / "node_modules" / "pyodide", lite / "static" / "pyodide")
     download(python, lite / "pypi", *WIDGETS)
-    cells = [
-        nbformat.v4.new_code_cell(c) if "eb" in c.split("\n")[0] else nbformat.v4.new_markdown_cell(c) for c in CELLS
-    ]
+    cells = [nbformat.v4.new_markdown_cell(c) if prose(c) else nbformat.v4.new_code_cell(c) for c in CELLS]
     notebook = nbformat.v4.new_notebook(cells=cells)
     notebook.metadata.kernelspec = {"display_name": "Python (Pyodide)", "language": "python", "name": "python"}
     nbformat.write(notebook, lite / "files" / "formulas.ipynb")

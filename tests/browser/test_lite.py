@@ -33,5 +33,6 @@ def test_the_formulas_run_in_the_page(chromium, address):
     page.wait_for_function(PROMPTS + ".every(t => /\\d/.test(t))", timeout=240_000)
     said = page.locator(".jp-OutputArea-output").all_inner_texts()
     assert said[0] == "124439808"
+    assert any("batch 26 fits" in text for text in said) and any("13.1 not attempted yet" in text for text in said)
     assert "4,117,053,440" in said[-1]
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
