@@ -548,7 +548,7 @@ def counted(counting, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = 
 def plan(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None) -> Plan:
     """As `own.plan`, of a `Model` whose step is derived."""
     checks.kind("plan", "setup", setup, Setup)
-    setup.check_undivided("plan", "; eb.budget takes each rank")
+    setup.check_undivided("plan", "; eb.layouts finds meshes, and eb.budget takes each rank")
     check_headroom("plan", headroom)
     if why := not_derived(model, setup):
         raise ValueError(why)

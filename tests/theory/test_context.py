@@ -140,3 +140,8 @@ def test_a_gpu_with_less_of_the_weights_than_the_first_is_counted_and_not_predic
     with pytest.raises(ValueError, match=r"budget.rank: 7 has less than 13 of the 101 rows of token.weight"):
         eb.budget(GPT, setup, rank=7)
     assert eb.dry_run(GPT, setup, rank=7).peak
+
+
+def test_plan_says_who_finds_meshes():
+    with pytest.raises(ValueError, match="plan.setup: mesh context=4 .* eb.layouts finds meshes"):
+        eb.plan(GPT, SETUP.replace(gpus=4, mesh=eb.Mesh(context=4)), "h200")
