@@ -1,0 +1,84 @@
+"""What forward keeps under `torch.compile`: the partitioner's choice, asked for without a GPU and without compiling a kernel."""
+
+from unittest import mock
+
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.nn import functional as F
+
+from ..catalog import Model
+from ..reference import GPT
+from ..setup import Setup
+
+aten = torch.ops.aten
+_VIEWS = {
+    getattr(aten, name)
+    for name in ("view", "detach", "t", "transpose", "permute", "expand", "alias", "_unsafe_view", "reshape")
+}
+
+
+def partitioned(model: Model, setup: Setup, budget: float = 1.0) -> tuple[int, int]:
+    """(bytes that forward keeps for backward besides weights and inputs, matrix products in backward) of a compiled GPT.
+
+    AOTAutograd's joint graph is cut by PyTorch's min-cut partitioner, as `torch.compile` does it on a GPU; what a compiled step
+    takes at its peak is decided by Inductor's buffers and is not said.
+
+    Args:
+        model, setup: a GPT in fp32 with flash attention, whose batch and sequence count.
+        budget: `torch._functorch.config.activation_memory_budget`, from 1 (the least cut, nothing recomputed but what costs no
+            product) to 0 (inputs alone).
+
+    Raises:
+        ValueError: for other precisions or attentions, and a budget out of range.
+    """
+    from torch._functorch import config
+    from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    for field, wanted in (("precision", "fp32"), ("attention", "flash"), ("checkpointing", "none"), ("loss", "plain")):
+        if getattr(setup, field) != wanted:
+            raise ValueError(f"Setup.{field}: {getattr(setup, field)!r} compiled is not followed; allowed: {wanted!r}")
+    if not 0 <= budget <= 1:
+        raise ValueError(f"partitioned.budget: {budget!r} is not a number from 0 to 1")
+    kept, products = {}, []
+
+    def forward(graph, _):
+        *_, out = graph.graph.nodes
+        for node in out.args[0][1:]:
+            value, source = node.meta.get("val"), _source(node)
+            if isinstance(value, torch.Tensor) and source.op != "placeholder":
+                kept[source.name, value.storage_offset(), value.numel()] = value.numel() * value.itemsize
+        return make_boxed_func(graph.forward)
+
+    def backward(graph, _):
+        products.append(sum(node.target in (aten.mm.default, aten.addmm.default) for node in graph.graph.nodes))
+        return make_boxed_func(graph.forward)
+
+    def backend(graph, inputs):
+        cut = min_cut_rematerialization_partition
+        return aot_module_simplified(graph, inputs, fw_compiler=forward, bw_compiler=backward, partition_fn=cut)
+
+    settings = {"activation_memory_budget": budget, "activation_memory_budget_runtime_estimator": "flops"}
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True),
+        mock.patch.object(F, "scaled_dot_product_attention", _attention),
+        config.patch(settings),
+    ):
+        torch._dynamo.reset()
+        compiled = torch.compile(GPT(model, setup), backend=backend, fullgraph=True, dynamic=False)
+        tokens = torch.zeros(setup.batch, setup.sequence, dtype=torch.int64)
+        compiled(tokens, tokens).backward()
+        torch._dynamo.reset()
+    return sum(kept.values()), products[0]
+
+
+def _attention(query, key, value, is_causal=False, dropout_p=0.0, **_):
+    """CUDA's kernel by name: of fake tensors it needs shapes alone."""
+    return aten._scaled_dot_product_efficient_attention(query, key, value, None, True, dropout_p, is_causal)[0]
+
+
+def _source(node):
+    """Of views, the node that made their bytes."""
+    while node.op == "call_function" and getattr(node.target, "overloadpacket", None) in _VIEWS:
+        node = node.args[0]
+    return node
