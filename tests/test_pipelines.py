@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from torch.distributed.pipelining import schedules
+from torch.distributed.pipelining.schedules import _Action, _add_reduce_grad, _add_unshard_reshard
 
 import everybyte as eb
 from everybyte import pipelines
@@ -124,18 +125,61 @@ def test_a_schedule_that_does_not_run_is_refused(setup, said):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"mesh": eb.Mesh(pipeline=2, schedule="zbv", stages=2), "gpus": 4}, r"Setup\.gpus: 4 .* allowed: 2 gpus"),
-        ({"precision": "bf16-mixed"}, r"Setup\.precision: 'bf16-mixed' .* allowed: fp32, bf16-master, bf16"),
+        ({"gpus": 4}, r"Setup\.sharding: 'none' with .* on 4 gpus .* allowed: sharding 'zero2' or 'zero3', or 'none' on 2 gpus"),
+        ({"sharding": "zero1"}, r"Setup\.sharding: 'zero1' .* allowed: sharding 'zero2' or 'zero3'"),
+        ({"precision": "bf16-mixed"}, r"Setup\.precision: 'bf16-mixed' .* allowed: fp32, bf16-master, bf16, or sharding"),
         ({"mesh": eb.Mesh(pipeline=2, tensor=2), "gpus": 4}, r"Mesh\.tensor: 2 with a pipeline is not derived"),
-        ({"sharding": "zero3"}, r"Setup\.gpus: 2 with sharding 'zero3' .* allowed: 2 gpus and sharding 'none'"),
+        ({"sharding": "zero2", "loss": "chunked"}, r"Setup\.loss: 'chunked' .* allowed: 'plain'"),
+        ({"sharding": "zero2", "sharding_units": "block+ends"}, r"Setup\.sharding_units: 'block\+ends' .* allowed: 'block' or"),
+        ({"sharding": "zero2", "gpus": 8, "replicas": 2}, r"Setup\.replicas: 2 .* allowed: 1"),
+        ({"sharding": "zero3", "offload": "cpu"}, r"Setup\.offload: 'cpu' .* allowed: 'none'"),
+        ({"sharding": "zero3", "no_sync": True}, r"Setup\.no_sync: True .* allowed: False"),
+        (
+            {"sharding": "zero3", "mesh": eb.Mesh(pipeline=2, schedule="interleaved-zero-bubble", stages=2)},
+            r"Setup\.sharding: 'zero3' .* 'interleaved-zero-bubble'.* allowed: 'zero2'",
+        ),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_go_with_a_pipeline_is_refused(changes, said):
     model = eb.model("gpt2")
     setup = eb.Setup(gpus=2, accumulation=4, mesh=eb.Mesh(pipeline=2)).replace(**changes)
     for witness in (eb.budget, eb.dry_run):
         with pytest.raises(ValueError, match=said):
             witness(model, setup)
+
+
+def test_a_weight_of_two_stages_is_in_no_unit_of_fsdp():
+    mesh = eb.Mesh(pipeline=2, schedule="zbv", stages=2)
+    with pytest.raises(
+        ValueError, match=r"Setup\.sharding: 'zero2' .* one weight, .* allowed: 'none', another schedule"
+    ):
+        eb.dry_run(eb.model("gpt2"), eb.Setup(gpus=4, accumulation=4, sharding="zero2", mesh=mesh))
+
+
+@pytest.mark.parametrize("schedule", ["interleaved-1f1b", "looped-bfs"])
+@pytest.mark.parametrize("stages", [2, 5])
+def test_what_fsdp_gathers_and_lets_go_between_actions_is_pytorchs(schedule, stages):
+    mesh = eb.Mesh(pipeline=2, schedule=schedule, stages=stages)
+    for place in range(2):
+        compute = pipelines.turns(mesh, 6, place)
+        theirs = _add_reduce_grad(_add_unshard_reshard([_Action.from_str(str(a)) for _, a in compute]), 6)
+        mine = pipelines.gathering(compute, 6)
+        kinds = {"unshard": "UNSHARD", "reshard": "RESHARD", "reduce": "REDUCE_GRAD"}
+        named = (f"{a.stage}{kinds[a.kind]}" if a.kind in kinds else str(a) for _, a in mine)
+        assert [_Action.from_str(name) for name in named] == theirs
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "looped-bfs", "interleaved-1f1b"])
+def test_turns_repeat(schedule):
+    """What is traced of many micro-batches is what runs of few: the same actions, turn by turn, until they drain."""
+    mesh = eb.Mesh(pipeline=3, schedule=schedule, stages=1 if schedule in ONE_STAGE else 2)
+    for place in range(3):
+        few, many = ([(turn, a.kind, a.stage) for turn, a in pipelines.turns(mesh, m, place)] for m in (18, 36))
+        for turn in range(5):
+            assert [x for x in few if x[0] == turn] == [x for x in many if x[0] == turn]
+        if schedule not in ("gpipe", "looped-bfs"):
+            pairs, _, whole = pipelines.rounds(mesh, 36, place)
+            assert all(len([x for x in many if x[0] == turn]) == 2 * pairs for turn in range(1, whole + 1))
 
 
 def test_too_few_blocks_are_refused():

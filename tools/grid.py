@@ -181,15 +181,17 @@ def piped(seed: int) -> tuple[eb.Model, eb.Setup, int]:
             )
             mesh = eb.Mesh(pipeline=places, schedule=schedule, stages=stages)
             model = model.replace(layers=draw(range(places * stages, 3 * places * stages + 4)))
+            sharding, data = draw(["none", "zero2", "zero3"]), draw([1, 2, 3, 5, 64])
             setup = _any_setup(model.replace(layers=2), draw).replace(
-                sharding="none", gpus=places, sharding_units="block", replicas=1, offload="none", no_sync=False, buckets="copies",
+                sharding=sharding, gpus=places * (data if sharding != "none" else 1), replicas=1, offload="none", no_sync=False,
+                sharding_units=draw(["block", "block", "model"]) if sharding != "none" else "block", buckets="copies",
                 master_gradients="bf16", mesh=mesh, accumulation=draw([1, 2, 3, 4, 5, 6, 8, 9]),
             )  # fmt: skip
             setup.check_model(model)
         except ValueError:
             continue
         if not pipelines.alone(setup):
-            return model, setup, draw(range(places))
+            return model, setup, draw(range(places)) * setup.data
 
 
 def divided(seed: int) -> tuple[eb.Model, eb.Setup, int]:

@@ -107,16 +107,35 @@ def alone(setup) -> str | None:
     for name in ("context", "tensor", "expert"):
         if getattr(mesh, name) > 1:
             return f"Mesh.{name}: {getattr(mesh, name)} with a pipeline is not derived; allowed: 1"
-    if setup.gpus > mesh.pipeline or setup.sharding != "none":
+    fsdp = "sharding 'zero2' or 'zero3'"
+    if setup.sharding == "zero1" or setup.ddp:
         return (
-            f"Setup.gpus: {setup.gpus} with sharding {setup.sharding!r} {said}: data parallelism beside a pipeline is not derived; "
-            f"allowed: {mesh.pipeline} gpus and sharding 'none'"
+            f"Setup.sharding: {setup.sharding!r} {said} on {setup.gpus} gpus is not derived; allowed: {fsdp}, or 'none' on "
+            f"{mesh.pipeline} gpus"
         )
-    if setup.dtypes.autocast:
+    if setup.dtypes.autocast and not setup.fsdp:
         return (
             f"Setup.precision: {setup.precision!r} {said}: PyTorch runs forwards and backwards of a schedule in one go, and autocast is "
-            "for forwards alone; allowed: fp32, bf16-master, bf16"
+            f"for forwards alone; allowed: fp32, bf16-master, bf16, or {fsdp}"
         )
+    if not setup.fsdp:
+        return None
+    if setup.sharding == "zero3" and mesh.schedule in SPLIT:
+        return (
+            f"Setup.sharding: 'zero3' with schedule {mesh.schedule!r}, whose second half of a backward comes when weights have been let "
+            "go; allowed: 'zero2', or another schedule"
+        )
+    refused = (
+        ("loss", "plain", "the head would be of no stage's unit"),
+        ("sharding_units", "block", "a stage has not both ends"),
+        ("replicas", 1, None), ("offload", "none", None),
+        ("no_sync", False, "gradients of a pipeline's micro-batches are added up and sent once in any case"),
+    )  # fmt: skip
+    for field, usual, why in refused:
+        if (value := getattr(setup, field)) != usual and (field, value) != ("sharding_units", "model"):
+            return f"Setup.{field}: {value!r} {said}: {why or 'is not derived'}; allowed: {usual!r}" + (
+                " or 'model'" if field == "sharding_units" else ""
+            )
     return None
 
 
@@ -130,6 +149,57 @@ def order(mesh, batches: int, place: int) -> list[Action]:
         batches: micro-batches of a step.
     """
     return list(_ORDERS[mesh.schedule](mesh, batches, place))
+
+
+def rounds(mesh, batches: int, place: int) -> tuple[int, int, int]:
+    """(actions' pairs of one round, forwards before the first backward, whole rounds of pairs) of schedules that take turns.
+
+    From a round of pairs to the next, each a forward and a backward, memory is the same but for what a micro-batch leaves for good.
+    """
+    if mesh.schedule == "1f1b":
+        ahead = min(batches, mesh.pipeline - place)
+        return 1, ahead, batches - ahead
+    each, stages = batches // max(1, batches // mesh.pipeline), len(stages_of(mesh, place))
+    before, forwards, _ = _rounds(mesh, batches, place, 2)
+    return each * stages, before, (len(forwards) - before) // (each * stages)
+
+
+def turns(mesh, batches: int, place: int) -> list[tuple[int, Action]]:
+    """`order`, each action with its turn: a micro-batch's of schedules that run all forwards first, a round's of others from 1 on."""
+    actions = order(mesh, batches, place)
+    if mesh.schedule in ("gpipe", "looped-bfs"):
+        return [(action.batch, action) for action in actions]
+    pairs, before, whole = rounds(mesh, batches, place)
+    end = before + 2 * pairs * whole
+    return [
+        (0 if i < before else 1 + (min(i, end) - before) // (2 * pairs), action) for i, action in enumerate(actions)
+    ]
+
+
+def gathering(actions: list[tuple[int, Action]], batches: int, most: int = 3) -> list[tuple[int, Action]]:
+    """What a GPU of several stages runs where FSDP divides each: `unshard` and `reshard` of a stage, and `reduce`, besides.
+
+    The next `most` stages that are asked for are whole, others are let go; gradients are sent after a stage's last backward.
+    Source: `_add_unshard_reshard` and `_add_reduce_grad` in PyTorch's `schedules.py`.
+    """
+    found: list[tuple[int, Action]] = []
+    active: list[int] = []
+    done: dict[int, int] = {}
+    turn = 0
+    for i, (turn, action) in enumerate(actions):
+        soon = list(dict.fromkeys(later.stage for _, later in actions[i:]))[:most]
+        for stage in [stage for stage in active if stage not in soon]:
+            active.remove(stage)
+            found.append((turn, Action("reshard", stage, 0)))
+        for stage in [stage for stage in soon if stage not in active]:
+            active.append(stage)
+            found.append((turn, Action("unshard", stage, 0)))
+        found.append((turn, action))
+        if action.kind in "BW":
+            done[action.stage] = done.get(action.stage, 0) + 1
+            if done[action.stage] == batches:
+                found.append((turn, Action("reduce", action.stage, 0)))
+    return found + [(turn, Action("reshard", stage, 0)) for stage in active]
 
 
 def _gpipe(mesh, batches, place) -> Iterator[Action]:

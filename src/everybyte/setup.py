@@ -682,8 +682,12 @@ class Setup:
             allowed = " or ".join("with ".join(sorted(names)) for names in DERIVED)
             raise ValueError(f"{owner}.setup: mesh {self.mesh} is not derived; allowed: {allowed} alone, or none")
 
-    def check_rank(self, owner: str, model: Model, rank: int) -> None:
-        """Raise ValueError where there is no such GPU, or FSDP gives it less than the first of `model`."""
+    def check_rank(self, owner: str, model: Model, rank: int, without: tuple[str, ...] = ()) -> None:
+        """Raise ValueError where there is no such GPU, or FSDP gives it less than the first of `model`.
+
+        Args:
+            without: groups of weights that none of those that divide the weights with it has.
+        """
         checks.whole(owner, "rank", rank, 0, self.gpus - 1)
         place, parts = self.sharer(rank) % self.shards, self.mesh.expert
         for weight in weights(model) if self.fsdp and place else ():
@@ -693,7 +697,7 @@ class Setup:
                 if shards * parts > model.experts:
                     continue  # cut along another dimension, evenly
             each = -(-rows // shards)
-            if weight.count and (mine + 1) * each > rows:
+            if weight.count and weight.group not in without and (mine + 1) * each > rows:
                 raise ValueError(
                     f"{owner}.rank: {rank} has less than {each} of the {rows} rows of {weight.name} in {model.name}, which its "
                     f"{shards} GPUs divide; allowed: 0, and others whose shares are as large; eb.dry_run takes it"
@@ -752,6 +756,11 @@ class Setup:
             )
         if self.mesh.pipeline > 1:
             pipelines.check_blocks(model.layers, model.name, self.mesh, self.segment)
+            if self.fsdp and model.tied and self.mesh.schedule in pipelines.TWO_STAGES:
+                raise ValueError(
+                    f"Setup.sharding: {self.sharding!r} with schedule {self.mesh.schedule!r} and {model.name}, whose embedding and head are "
+                    "one weight, which cannot be in the units of two stages; allowed: 'none', another schedule, or an untied model"
+                )
         width, compute = model.head_width, self.dtypes.compute
         allowed = "multiples of 4" if compute == "fp32" else "at most 256"
         if self.attention == "flash" and (width % 4 if compute == "fp32" else width > 256):

@@ -3,8 +3,9 @@
 import torch
 
 import everybyte as eb
-from everybyte.dryrun.pipelines import PipelineTrainer, held
+from everybyte.dryrun.pipelines import PipelineTrainer, held, undivided
 from everybyte.lab.meters import Cpu
+from everybyte.pipelines import SPLIT, TWO_STAGES
 from everybyte.reference import FAMILIES, Trainer
 
 STEPS = 3
@@ -27,11 +28,26 @@ def runs(world):
         mesh = eb.Mesh(pipeline=world, schedule=schedule, **changes)
         found[schedule] = (GPT, GPT, LLAMA)[i % 3], SETUP.replace(gpus=world, mesh=mesh, accumulation=2 * world)
     found["1f1b, checkpointed"] = GPT, found["1f1b"][1].replace(checkpointing="full")
+    if world == 4:
+        found |= beside(found)
     return found
 
 
+def beside(found):
+    """The same of pipelines of two, whose stages two GPUs each divide."""
+    sharded = {}
+    for name, (model, setup) in found.items():
+        for sharding in ("zero2", "zero3"):
+            schedule = setup.mesh.schedule
+            if schedule in TWO_STAGES and model.tied or schedule in SPLIT and sharding == "zero3":
+                continue
+            mesh = eb.Mesh(pipeline=2, schedule=setup.mesh.schedule, stages=setup.mesh.stages)
+            sharded[f"{name}, {sharding}"] = model, setup.replace(sharding=sharding, mesh=mesh, accumulation=4)
+    return sharded
+
+
 def tokens(step, model, batches):
-    """Tokens and targets of all micro-batches of a step."""
+    """Tokens and targets of all micro-batches of a step, of all GPUs that train on batches of their own."""
     generator = torch.Generator().manual_seed(step)
     drawn = torch.randint(model.vocabulary, (batches * SETUP.batch, SETUP.sequence + 1), generator=generator)
     return drawn[:, :-1].clone(), drawn[:, 1:].clone()
@@ -40,7 +56,7 @@ def tokens(step, model, batches):
 def whole(model, setup):
     """The model with random weights, the same everywhere."""
     torch.manual_seed(0)
-    module = FAMILIES[model.family](model, setup.replace(gpus=1, mesh=eb.Mesh()))
+    module = FAMILIES[model.family](model, undivided(setup))
     for p in module.parameters():
         torch.nn.init.normal_(p, 0.0 if p.dim() > 1 else 1.0, 0.02)
     return module
@@ -48,7 +64,8 @@ def whole(model, setup):
 
 def alone(model, setup):
     """The losses of one process that trains the whole model."""
-    setup, losses = setup.replace(gpus=1, mesh=eb.Mesh()), []
+    batches = setup.accumulation * setup.data
+    setup, losses = undivided(setup).replace(accumulation=batches), []
     trainer = Trainer(whole(model, setup), setup)
     trainer.optimizer.param_groups[0]["lr"] = 0.1
     for step in range(STEPS):
@@ -62,15 +79,17 @@ def together(model, setup, rank):
     everything = dict(whole(model, setup).named_parameters(remove_duplicate=False))
     meter = Cpu(torch.device("cpu"), None)
     with meter.watching():
-        module = held(model, setup, rank)
+        place = setup.mesh.rank(rank, setup.data)
+        module = held(model, setup, place["pipeline"])
         with torch.no_grad():
             for name, parameter in module.named_parameters(remove_duplicate=False):
                 parameter.copy_(everything[name])
-        trainer = PipelineTrainer(module, model, setup, rank)
+        trainer = PipelineTrainer(module, model, setup, place["pipeline"])
         trainer.optimizer.param_groups[0]["lr"] = 0.1
         losses, counts = [], []
         for step in range(STEPS):
-            given, count = tokens(step, model, setup.accumulation), {}
+            given, count = tokens(step, model, setup.accumulation * setup.data), {}
+            given = tuple(x.chunk(setup.data)[place["data"]] for x in given)
             drawn = tuple(x if mine else None for x, mine in zip(given, (trainer.first, trainer.last), strict=True))
             del given
             meter.restart()

@@ -231,7 +231,8 @@ def _assign(tracker, trainer):
         tracker.assign(buffer, "gradients")
     for buffer in getattr(trainer, "buffers", tuple)():
         tracker.assign(buffer, "communication", "received")
-    for name, parameter, storages in parallel.gathered(trainer.module):
+    roots = getattr(trainer, "roots", [trainer.module])
+    for name, parameter, storages in (found for root in roots for found in parallel.gathered(root)):
         if parameter.requires_grad:
             _follow_gradients(tracker, [parameter])
         for storage in storages:

@@ -110,9 +110,9 @@ def _shares(places, tensor, count, dim):
 
 
 def _within(tracker, part, method):
-    def run(group, *args):
+    def run(group, *args, **kwargs):
         with tracker.making(part, group._module_fqn or "root"):
-            method(group, *args)
+            method(group, *args, **kwargs)
         for p in group.fsdp_params if method.__name__ == "post_backward" else ():
             if p.sharded_param.grad is not None:  # a view of what came out of the reduce-scatter, or a copy on the host
                 tracker.assign(p.sharded_param.grad, "gradients", group._module_fqn or "root")

@@ -18,6 +18,7 @@ from torch import nn
 from torch.distributed import pipelining
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.pipelining._utils import InferenceMode
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -27,6 +28,7 @@ from ..mesh import Mesh
 from ..reference import FAMILIES, Trainer
 from ..reference.gpt import through
 from ..reference.llama import turns
+from ..reference.parallel import device_mesh, shard
 from ..reference.step import DTYPES
 from ..setup import Setup
 from .modules import Workload
@@ -50,8 +52,8 @@ def held(model: Model, setup: Setup, place: int) -> nn.Module:
     mine, last = pipelines.stages_of(setup.mesh, place), setup.mesh.pipeline * setup.mesh.stages - 1
     numbers = [i for blocks in pipelines.blocks_of(model.layers, setup.mesh, place) for i in blocks]
     make: Callable[[Model, Setup], Any] = FAMILIES[str(model.family)]
-    module = make(model.replace(layers=len(numbers)), setup.replace(gpus=1, mesh=Mesh()))
-    module.blocks = nn.ModuleDict({str(i): block for i, block in zip(numbers, module.blocks, strict=True)})
+    module = make(model.replace(layers=len(numbers)), undivided(setup))
+    module.blocks = Blocks(dict(zip(numbers, module.blocks, strict=True)))
     if 0 not in mine:
         for name in ("token", "position")[: 1 + (model.family == "gpt")]:
             delattr(module, name)
@@ -60,6 +62,20 @@ def held(model: Model, setup: Setup, place: int) -> nn.Module:
     else:
         del module.norm, module.head, module.loss
     return module
+
+
+def undivided(setup: Setup) -> Setup:
+    """The same on one GPU."""
+    return setup.replace(gpus=1, mesh=Mesh(), sharding="none", sharding_units="block")
+
+
+class Blocks(nn.ModuleList):
+    """Some of a model's blocks, by the numbers that they have in the whole."""
+
+    def __init__(self, blocks: dict[int, nn.Module]):
+        super().__init__()
+        for number, block in blocks.items():
+            self.add_module(str(number), block)
 
 
 class Share(nn.Module):
@@ -85,7 +101,7 @@ class Stage(nn.Module):
     def __init__(self, whole: nn.Module, blocks: range, first: bool, last: bool):
         super().__init__()
         self.setup, self.first, self.last = whole.setup, first, last
-        self.blocks = nn.ModuleDict({str(i): whole.blocks[str(i)] for i in blocks})
+        self.blocks = Blocks({i: whole.blocks.get_submodule(str(i)) for i in blocks})
         if first:
             self.token = whole.token
         if last:
@@ -93,7 +109,7 @@ class Stage(nn.Module):
 
     def through(self, x, *others):
         """The blocks, and at the end norm and head."""
-        x = through(list(self.blocks.values()), self.setup, x, *others)
+        x = through(self.blocks, self.setup, x, *others)
         return self.head(self.norm(x)) if self.last else x  # (B, S, H), or of the last (B, S, V)
 
 
@@ -158,35 +174,43 @@ class PipelineTrainer(Trainer):
 
     Args:
         module: what `held` gives, on its device. model: the whole. place: of this GPU in the pipeline.
-        group: the process group of the pipeline; by default everybody.
     """
 
-    def __init__(self, module: nn.Module, model: Model, setup: Setup, place: int, group=None, **options):
-        super().__init__(module, setup, **options)
-        mesh = setup.mesh
-        mine, count = pipelines.stages_of(mesh, place), mesh.pipeline * mesh.stages
+    def __init__(self, module: nn.Module, model: Model, setup: Setup, place: int, **options):
+        module = module.to(DTYPES[setup.dtypes.weights])
+        self.device = next(module.parameters()).device
+        ways, everybody = setup.mesh, device_mesh(setup, self.device.type)
+        mine, count = pipelines.stages_of(ways, place), ways.pipeline * ways.stages
         self.first, self.last = 0 in mine, count - 1 in mine
         self.stages, self.tell = [], lambda kind: None
-        for number, blocks in zip(mine, pipelines.blocks_of(model.layers, mesh, place), strict=True):
+        for number, blocks in zip(mine, pipelines.blocks_of(model.layers, ways, place), strict=True):
             stage = STAGES[str(model.family)](module, blocks, number == 0, number == count - 1)
+            if setup.fsdp:
+                shard(stage, setup, everybody)
             given, gives = self._examples(model, setup, number == 0, number == count - 1)
             self.stages.append(
-                Watched(stage, number, count, self.device, input_args=(given,), output_args=(gives,), group=group)
-            )
-        of = self.stages if mesh.schedule not in pipelines.ONE_STAGE else self.stages[0]
-        self.schedule = SCHEDULES[mesh.schedule](
+                Watched(
+                    stage, number, count, self.device, input_args=(given,), output_args=(gives,),
+                    group=everybody["pipeline"].get_group(),
+                )
+            )  # fmt: skip
+        super().__init__(module, undivided(setup), **options)
+        of = self.stages if ways.schedule not in pipelines.ONE_STAGE else self.stages[0]
+        self.schedule = SCHEDULES[ways.schedule](
             of, setup.accumulation, loss_fn=module.loss if self.last else _no_loss, scale_grads=False
         )
-        self.tied = None
-        if model.tied and self.first != self.last:
-            self.tied = (module.token if self.first else module.head).weight
-        if model.tied:  # everybody makes the group
-            ends = [dist.get_global_rank(group or dist.group.WORLD, i) for i in (0, mesh.pipeline - 1)]
-            self.ends = dist.new_group(ends) if mesh.schedule not in pipelines.TWO_STAGES else None
+        self.tied = self.ends = None
+        if model.tied and ways.schedule not in pipelines.TWO_STAGES:
+            if self.first or self.last:
+                self.tied = (module.token if self.first else module.head).weight
+            for pipeline in everybody.mesh.flatten(1).T.tolist():  # everybody makes every group
+                group = dist.new_group([pipeline[0], pipeline[-1]])
+                self.ends = group if dist.get_rank() in pipeline else self.ends
 
     def _examples(self, model, setup, first, last):
         """What a stage is given and gives, without data: PyTorch asks for shapes and types alone."""
-        dtype, shape = DTYPES[setup.dtypes.weights], (setup.batch, setup.sequence)
+        dtype = DTYPES[setup.dtypes.compute if setup.fsdp else setup.dtypes.weights]
+        shape = setup.batch, setup.sequence
         with _disable_current_modes():
             hidden = torch.empty(*shape, model.width, dtype=dtype, device="meta", requires_grad=True)
             if first:
@@ -196,6 +220,11 @@ class PipelineTrainer(Trainer):
             if last and setup.loss == "plain":
                 return given, torch.empty(*shape, model.vocabulary, dtype=dtype, device="meta", requires_grad=True)
             return given, hidden
+
+    @property
+    def roots(self):
+        """What FSDP divides, each by itself."""
+        return [stage.submod for stage in self.stages]
 
     def watch(self, tell):
         """Have `tell` be told what runs next: `forward`, `backward` or `optimizer step`."""
@@ -225,7 +254,7 @@ class PipelineTrainer(Trainer):
         at("after_backward")
         self.tell("optimizer step")
         if self.tied is not None:
-            dist.all_reduce(self.tied.grad, group=self.ends)
+            dist.all_reduce(_own(self.tied.grad), group=self.ends)
         self.update()
         at("after_step")
         self.optimizer.zero_grad()
@@ -249,6 +278,11 @@ class PipelineTrainer(Trainer):
         for stage in self.stages:
             for infos in (*stage.args_recv_info.values(), *stage.grad_recv_info.values()):
                 yield from (info.buffer for info in infos if info.buffer is not None and info.source not in mine)
+
+
+def _own(gradient):
+    """What this GPU has of a gradient that may be divided."""
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
 
 def _no_loss(output, targets):

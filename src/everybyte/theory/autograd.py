@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 
 from .letters import product
-from .tape import run
+from .tape import AROUND, run
 from .tensors import Tensor, is_dense, new
 
 #: The sequence number of a parameter's own node: it runs as soon as it can.
@@ -141,7 +141,7 @@ def _evaluate(tape, node, grads):
         node.arrive(grads)
         return []
     owner, loss, place = tape.owner, tape.loss, tape.place
-    tape.owner, tape.loss, tape.place = node.owner, node.loss, (*tape.at("batch"), *node.place)
+    tape.owner, tape.loss, tape.place = node.owner, node.loss, (*tape.at(*AROUND), *node.place)
     for hook in node.hooks:
         hook()
     results = node.run(node, grads)
@@ -175,7 +175,7 @@ def _meet(tape, node, target, buffer, slot, grad):
     elif target.spread or not (
         sys.getrefcount(before) == 3 and sys.getrefcount(before.storage) == 2 and is_dense(before)
     ):
-        with tape.within(owner=node.owner, loss=node.loss, place=(*tape.at("batch"), *node.place)):
+        with tape.within(owner=node.owner, loss=node.loss, place=(*tape.at(*AROUND), *node.place)):
             if target.spread and product(grad.shape) != product(before.shape):
                 part = new(tape, f"{node.title} gradient, own part", before.shape, grad.type)  # noqa: F841
             buffer[slot] = new(tape, f"{node.title} gradients added", before.shape, before.type)

@@ -5,12 +5,17 @@ What a stage receives, sends, keeps and lets go is what PyTorch's does, method b
 arrived at once; where a send takes longer, NCCL holds its tensor until then.
 """
 
+from contextlib import contextmanager
+from dataclasses import replace
+
 from .. import pipelines
+from ..catalog.weights import ENDS
 from . import operations as op
 from .architectures import Network, rotary_embedding
 from .autograd import Accumulate, backward
-from .letters import Letter, product
+from .letters import Letter, over, product, text
 from .schedule import Loop
+from .sharding import Sharding
 from .tape import INT64, Piece, Storage
 from .tensors import Tensor, contiguous_strides, new
 from .training import Step
@@ -60,7 +65,10 @@ class StageNetwork(Network):
 
     def __init__(self, *args, first, last, **options):
         super().__init__(*args, **options)
-        self.first, self.last = first, last
+        self.first, self.last, self.sharding = first, last, None
+        for there, paths in ((first, ("token.", "position.")), (last, ("norm.", "head."))):
+            for name in [] if there else [name for name in self.parameters if name.startswith(paths)]:
+                del self.parameters[name]
 
     def forward(self, x):
         """Of the first stage tokens in, of others what the one before gave; of the last logits out."""
@@ -111,15 +119,17 @@ class Stage:
         self.step, self.network, self.number, self.tape = step, network, number, step.tape
         self.first, self.last = number == 0, number == count - 1
         self.received, self.grads_received, self.fwd_cache, self.bwd_cache = {}, {}, {}, {}
-        for i in range(step.setup.accumulation):
+        for i in range(step.batches):
             if not self.first:
                 self.received[i] = step.buffer(Leaf)
             if not self.last:
                 self.grads_received[i] = step.buffer(Tensor)
 
-    def place(self, i):
-        """Within it, what runs is that of the micro-batch on this stage."""
-        return self.tape.turn("batch", self.step.stages.index(self) * self.step.setup.accumulation + i)
+    @contextmanager
+    def place(self):
+        """Within it, what runs is of this stage, in the turn that it is."""
+        with self.tape.turn("batch", self.step.turn), self.tape.turn("stage", self.step.stages.index(self)):
+            yield
 
     def clear(self):
         """A step begins: `clear_runtime_states`."""
@@ -131,7 +141,7 @@ class Stage:
         """A forward, whose output is kept."""
         self.tape.phase = "forward"
         x = tokens if self.first else self.received[i]
-        with self.place(i):
+        with self.place():
             output = self.network.forward(x)
         self.fwd_cache[i] = output, x
         return output
@@ -140,7 +150,9 @@ class Stage:
         """A whole backward: `backward_one_chunk` and `stage_backward`."""
         tape, tape.phase = self.tape, "backward"
         output, x = self.fwd_cache.pop(i)
-        with self.place(i):
+        if self.network.sharding:
+            self.network.sharding.sends = self.network.sharding.last = False
+        with self.place():
             if self.last:
                 self._from_loss(loss)
             else:
@@ -153,6 +165,16 @@ class Stage:
         with self.tape.within(loss=True, owner="loss"):
             one = new(self.tape, "gradient of one", (), loss.type)
         backward(self.tape, loss, one)
+
+    def reduce_grad(self):
+        """After all backwards: `perform_reduce_grad`."""
+        self.within(lambda sharding: sharding.reduce())
+
+    def within(self, run):
+        """Have what FSDP divides of the stage do something outside of forwards and backwards."""
+        if self.network.sharding:
+            with self.place():
+                run(self.network.sharding)
 
     def _taken(self, x):
         """The gradient of what was received, which is sent."""
@@ -175,7 +197,8 @@ class PipelineStep(Step):
         self.numbers, self.count = (
             pipelines.stages_of(setup.mesh, self.place), setup.mesh.pipeline * setup.mesh.stages
         )  # fmt: skip
-        super().__init__(own, setup, None, plan.chunks, 1, plan.loops["layer"].turns)
+        super().__init__(own, setup, None, plan.chunks, plan.batches, plan.loops["layer"].turns)
+        self.turn = 0
         self.stages = [Stage(self, *one, self.count) for one in zip(self.networks, self.numbers, strict=True)]
 
     def made(self, segments, chunks, beside):
@@ -190,6 +213,18 @@ class PipelineStep(Step):
         if self.model.tied:
             self.networks[-1].parameters["head.weight"] = self.networks[0].parameters["token.weight"]
         return self.networks[0]
+
+    def sharded(self):
+        layers = Letter(self.model.layers, "L")
+        for network, number, count in zip(self.networks, self.numbers, self.plan.counts, strict=True):
+            ends = {"embeddings": number == 0, "last": number == self.count - 1}
+            times = layers if len(self.networks) == 1 else count
+            weights = [
+                (w, numbers, w.count * (times if w.group not in ENDS else 1))
+                for w, numbers, _ in self.weights if ends.get(w.group, True)
+            ]  # fmt: skip
+            network.sharding = Sharding(self, network, weights, self.shards)
+        return None
 
     def has(self, group):
         return {"embeddings": self.first, "last": self.last}.get(group, True)
@@ -209,13 +244,14 @@ class PipelineStep(Step):
 
     def rest(self):
         """Between steps: the GPU's weights and states, and what is received into."""
-        number = sum(len(stage.received) + len(stage.grads_received) for stage in self.stages)
+        number = sum((not stage.first) + (not stage.last) for stage in self.stages)
+        number = number * Letter(self.setup.accumulation, "n_a")
         received = Piece(product(self._shape()), self.weight.width, "communication", number)
         return [*super().rest(), received]
 
     def run(self):
         """The step. Returns its operations."""
-        tape, m = self.tape, self.setup.accumulation
+        tape = self.tape
         tape.note("beginning", [])
         tape.phase = "forward"
         shape = Letter(self.setup.accumulation, "n_a") * self.batch[0], self.batch[1]
@@ -226,7 +262,7 @@ class PipelineStep(Step):
         for stage in self.stages:
             stage.clear()
         self.losses = []
-        order = pipelines.order(self.setup.mesh, m, self.place)
+        order = pipelines.turns(self.setup.mesh, self.batches, self.place)
         {"gpipe": self._gpipe, "1f1b": self._one_forward_one_backward}.get(self.setup.mesh.schedule, self._runtime)(
             order
         )
@@ -251,83 +287,118 @@ class PipelineStep(Step):
 
     def _loss_of(self, stage, output, i):
         """`_maybe_compute_loss`, after which forward has ended."""
-        if stage.last:
-            with stage.place(i):
+        with stage.place():
+            if stage.last:
                 self.losses.append(stage.network.loss(output, self.targets))
-        self.tape.mark("after_forward")
+            self.tape.mark("after_forward")
 
-    def _share(self, i):
+    def _loss_from(self, i):
         return self.losses[i] if self.losses else None
 
     # The schedules' loops, with the local variables that hold tensors.
 
     def _gpipe(self, order):
-        (stage,), m = self.stages, self.setup.accumulation
-        for i in range(m):
+        (stage,) = self.stages
+        for i in range(self.batches):
+            self.turn = i
             output = stage.forward_one_chunk(i, self.tokens)
             ops = self._sent(stage, output)  # noqa: F841
             self._loss_of(stage, output, i)
-        for i in range(m):
+        for i in range(self.batches):
+            self.turn = i
             ops = None  # noqa: F841
-            loss = self._share(i)
+            loss = self._loss_from(i)
             stage.backward_one_chunk(i, loss)
             ops = stage.bwd_cache.pop(i)  # noqa: F841
+        stage.reduce_grad()
 
     @staticmethod
     def _sent(stage, output):
         return None if stage.last else output.alias()
 
     def _one_forward_one_backward(self, order):
-        (stage,), m = self.stages, self.setup.accumulation
+        (stage,) = self.stages
         fwd_sends = bwd_sends = output = loss = None  # noqa: F841
-        for kind, _, i in order:
+        for self.turn, (kind, _, i) in order:
             if kind == "F":
                 output = stage.forward_one_chunk(i, self.tokens)
-                if i < min(m, self.setup.mesh.pipeline - self.place):
+                if not self.turn:
                     fwd_sends = self._sent(stage, output)  # noqa: F841
                     self._loss_of(stage, output, i)
                 else:
                     self._loss_of(stage, output, i)
                     fwd_sends = self._sent(stage, output)  # noqa: F841
             else:
-                loss = self._share(i)
+                loss = self._loss_from(i)
                 stage.backward_one_chunk(i, loss)
                 bwd_sends = stage.bwd_cache.pop(i)  # noqa: F841
+        stage.reduce_grad()
 
     def _runtime(self, order):
         stages = {stage.number: stage for stage in self.stages}
-        for kind, number, i in order:
-            self._perform(stages, kind, stages[number], i)
+        if self.setup.fsdp:
+            order = pipelines.gathering(order, self.batches)
+        self.waiting = set()
+        for self.turn, (kind, number, i) in order:
+            self._perform(kind, stages[number], i)
 
-    def _perform(self, stages, kind, stage, i):
+    def _perform(self, kind, stage, i):
+        if kind in ("unshard", "reshard"):
+            stage.within(lambda sharding: getattr(sharding, kind)())
+            if kind == "unshard":
+                self.waiting.add(stage)
+            return
+        if kind == "reduce":
+            stage.reduce_grad()
+            return
+        if stage in self.waiting:
+            self.waiting.remove(stage)
+            stage.within(lambda sharding: sharding.wait_for_unshard())
         if kind == "F":
             output = stage.forward_one_chunk(i, self.tokens)
             self._loss_of(stage, output, i)
         else:
-            loss = self._share(i) if stage.last else None
+            loss = self._loss_from(i) if stage.last else None
             stage.backward_one_chunk(i, loss)
             stage.bwd_cache.pop(i)
 
 
 class StagePlan:
-    """What is traced of a GPU's stages: every micro-batch, and of each stage's blocks a few.
+    """What is traced of a GPU's stages: a few micro-batches, and of each stage's blocks a few.
 
     Attributes:
-        blocks: `Blocks` of each stage. chunks, loops, key: as a `Plan`'s.
+        blocks: `Blocks` of each stage. batches: micro-batches that are traced. chunks, loops, key: as a `Plan`'s.
     """
 
     def __init__(self, model, setup, rank, blocks, chunked):
-        place, m = place_of(setup, rank), setup.accumulation
+        place = place_of(setup, rank)
         counts = [len(found) for found in pipelines.blocks_of(model.layers, setup.mesh, place)]
         layers = Letter(sum(counts), "L")
-        self.blocks = [blocks(layers if len(counts) == 1 else count, setup) for count in counts]
+        self.counts, self.blocks = counts, [blocks(layers if len(counts) == 1 else count, setup) for count in counts]
+        self.batches, batch = _some(setup, place)
         self.loops = {
+            "batch": batch,
             "layer": Loop.of(layers, 3, 1),
-            "block": lambda where: self.blocks[where.get("batch", 0) // m].block(where),
-            "segment": lambda where: self.blocks[where.get("batch", 0) // m].segment,
+            "block": lambda where: self.blocks[where.get("stage", 0)].block(where),
+            "segment": lambda where: self.blocks[where.get("stage", 0)].segment,
         }
         self.chunks, stretch = chunked(setup, self.loops, [found.stretched for found in self.blocks])
         self.key = (
-            setup.mesh, place, m, tuple(counts) if len(counts) > 1 else (), tuple(found.segments for found in self.blocks),
-            len(self.chunks), repr(stretch), self.loops["layer"].turns,
+            setup.mesh, place, self.batches, batch.middle, text(batch.times), tuple(counts) if len(counts) > 1 else (),
+            tuple(found.segments for found in self.blocks), len(self.chunks), repr(stretch), self.loops["layer"].turns,
         )  # fmt: skip
+
+
+def _some(setup, place):
+    """(micro-batches that are traced, the loop of their turns): a few micro-batches, or of turns that are rounds a few."""
+    mesh, batches = setup.mesh, Letter(setup.accumulation, "n_a")
+    if mesh.schedule in ("gpipe", "looped-bfs"):
+        loop = replace(Loop.of(batches, 5, 2), together=False)
+        return loop.turns, loop
+    pairs, before, whole = pipelines.rounds(mesh, batches, place)
+    if whole <= 4:
+        return int(batches), Loop(int(batches), 1, -1)
+    each = pairs // mesh.stages
+    return int(batches) - (whole - 4) * each, Loop(
+        4, over(batches, each) - (int(batches) // each - whole + 3), 3, False
+    )

@@ -13,11 +13,15 @@ from .tape import LOOPS, Piece
 
 @dataclass(frozen=True)
 class Loop:
-    """What repeats: `turns` of it are traced, of which `middle` stands for as many as `times` says."""
+    """What repeats: `turns` of it are traced, of which `middle` stands for as many as `times` says.
+
+    `together`: whether an operation of another turn may free what several turns took, as autocast's copies go at the end.
+    """
 
     turns: int
     times: object
     middle: int
+    together: bool = True
 
     @classmethod
     def of(cls, number, most, middle):
@@ -88,7 +92,7 @@ def stretched(operations, loops):
                 loop = _loop(loops, name, place)
                 if loop is not None and index == loop.middle and here.get(name) != index:
                     before = tuple(sorted((place | {name: index - 1}).items()))
-                    if name not in here or (piece.key, before) in turns:
+                    if name not in here or (loop.together and (piece.key, before) in turns):
                         count = loop.times * count
             if count is not piece.count:
                 operation.freed[i] = Piece(piece.numbers, piece.width, piece.part, count)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .autograd import Node
 from .letters import Letter, over, product, up
-from .tape import Piece
+from .tape import AROUND, Piece
 from .tensors import Tensor
 
 
@@ -101,7 +101,7 @@ class Unit:
 
     def _place(self, parameter):
         """Where what is done for one parameter is counted: of several blocks' parameters, with its block."""
-        return (*self.tape.at("batch"), *parameter.place) if self.name == "model" else self.tape.place
+        return (*self.tape.at(*AROUND), *parameter.place) if self.name == "model" else self.tape.place
 
     def reshard(self):
         """Let the whole tensors go."""
@@ -126,9 +126,7 @@ class Unit:
         entering, self.training = self.training != "forward", "forward"
         self.unshard()
         self.wait_for_unshard()
-        if entering:
-            args = self._followed(args)
-        return args
+        return self._followed(args) if entering and self.parameters else args
 
     def _followed(self, args):
         """Have backward tell when it has passed the module: its inputs' gradients have come."""
@@ -155,7 +153,7 @@ class Unit:
         sharding = self.sharding
         if self.state == "backward":
             return out
-        if not sharding.in_backward:
+        if not sharding.in_backward and self.parameters:
             self.reshard()
             self.indices.append(len(sharding.order))
             sharding.order.append(self)
@@ -201,7 +199,8 @@ class Unit:
                 if parameter in self.accumulated and parameter.grad is not None:
                     parameter.grad = None  # added
             if not sharding.sends:
-                self.reshard()
+                if sharding.last:
+                    self.reshard()
                 if sharding.cast:
                     for parameter in self.parameters:
                         if parameter.grad is not None:
@@ -282,22 +281,26 @@ class Cut(NamedTuple):
 class Sharding:
     """All units of a network.
 
+    Args:
+        weights: of the network, counted as `Step.weights` are.
+
     Attributes:
         own: of experts on several GPUs, which FSDP cuts apart from the rest, a `Cut`; else None.
         gradients: unit -> the shares of its gradients. order: units as forward left them. sends: whether this batch's
-            gradients are sent.
+            gradients are sent. last: whether no other backward comes before they are: units are let go, and what was noted for
+            prefetching is forgotten.
     """
 
-    def __init__(self, step, shards):
-        setup, network = step.setup, step.network
+    def __init__(self, step, network, weights, shards):
+        setup = step.setup
         self.tape, self.shards = step.tape, shards
         self.cast, self.offloads, self.replicated = setup.dtypes.autocast, setup.offload == "cpu", setup.replicas > 1
         self.width, self.stored, self.reduced = step.weight.width, step.stored.width, step.reduced
         self.moves = network.split.moves if network.split.divides else lambda name: False
         self.order, self.sent, self.gradients, self.last_gathered, self.root = [], [], {}, None, None
-        self.ending, self.sends = False, True
+        self.ending, self.sends, self.last = False, True, True
         self.own = step.own
-        self.units = self._cut(network, setup, step.weights)
+        self.units = self._cut(network, setup, weights)
         network.enter, network.leave = self._enter, self._leave
 
     @property
@@ -346,15 +349,53 @@ class Sharding:
             return out
         return unit.post_forward(out)
 
+    @property
+    def everyone(self):
+        """All units, the root first."""
+        return list(dict.fromkeys([self.units[""], *(unit for path, unit in self.units.items() if path)]))
+
     def backward_ended(self):
         """Backward ends: units whose inputs have no gradient are passed only now. Source: `_root_post_backward_final_callback`."""
-        everyone = [self.units[""], *(u for path, u in self.units.items() if path)]
-        for unit in dict.fromkeys(everyone):
+        for unit in self.everyone:
             if unit.training != "passed":
                 unit.post_backward()
             unit.training = unit.state = "idle"
-            unit.kept = unit.gathered = None
-            unit.indices.clear()
-        self.order.clear()
-        self.sent.clear()
+            if self.last:
+                unit.kept = unit.gathered = None
+                unit.indices.clear()
+        if self.last:
+            self.order.clear()
+            self.sent.clear()
         self.ending, self.root = False, None
+
+    # What a pipeline asks of a stage's units.
+
+    def _each(self):
+        """Every unit, in its own place."""
+        for unit in self.everyone:
+            place = unit.parameters[0].place if unit.parameters and unit.name == "block" else ()
+            path = ".".join(unit.parameters[0].name.split(".")[:2]) if unit.name == "block" else ""
+            with self.tape.within(place=(*self.tape.at(*AROUND), *place)), self.tape.module(path, loss=False):
+                yield unit
+
+    def unshard(self):
+        """Ask for all units."""
+        for unit in self._each():
+            unit.unshard()
+
+    def wait_for_unshard(self):
+        """Have all units whole."""
+        for unit in self._each():
+            unit.wait_for_unshard()
+
+    def reshard(self):
+        """Let all units go."""
+        for unit in self._each():
+            unit.reshard()
+
+    def reduce(self):
+        """After all backwards: gradients are sent, units let go. Source: `perform_reduce_grad` in `pipelining/stage.py`."""
+        self.sends = self.last = True
+        for unit in self._each():
+            unit.post_backward()
+        self.backward_ended()

@@ -90,7 +90,9 @@ def run(kind, make):
 
 
 #: The places that repeat, from the outermost.
-LOOPS = ("batch", "layer", "segment", "block", "chunk")
+LOOPS = ("batch", "stage", "layer", "segment", "block", "chunk")
+#: Those of them around a network's own.
+AROUND = ("batch", "stage")
 
 
 class Tape:

@@ -79,7 +79,7 @@ class Step:
         self.sharding, tensors = None, None
         self.shards = Letter(setup.shards, "G")
         if setup.fsdp:
-            self.sharding = Sharding(self, self.shards)
+            self.sharding = self.sharded()
             tensors = [(w.group, self._share(w), count) for w, _, count in self.weights]
         elif setup.sharding == "zero1":
             self.padded = self.shards * up(Letter(model.parameters, "P"), self.shards)
@@ -99,6 +99,10 @@ class Step:
     def made(self, segments, chunks, beside):
         """The network, for `__init__`."""
         return Network(self.tape, self.model, self.setup, segments, chunks, self.weight, beside, self.split)
+
+    def sharded(self):
+        """The units that FSDP gathers, for `__init__`."""
+        return Sharding(self, self.network, self.weights, self.shards)
 
     @staticmethod
     def has(group):
