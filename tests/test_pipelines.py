@@ -128,7 +128,7 @@ def test_a_schedule_that_does_not_run_is_refused(setup, said):
         ({"gpus": 4}, r"Setup\.sharding: 'none' with .* on 4 gpus .* allowed: sharding 'zero2' or 'zero3', or 'none' on 2 gpus"),
         ({"sharding": "zero1"}, r"Setup\.sharding: 'zero1' .* allowed: sharding 'zero2' or 'zero3'"),
         ({"precision": "bf16-mixed"}, r"Setup\.precision: 'bf16-mixed' .* allowed: fp32, bf16-master, bf16, or sharding"),
-        ({"mesh": eb.Mesh(pipeline=2, tensor=2), "gpus": 4}, r"Mesh\.tensor: 2 with a pipeline is not derived"),
+        ({"mesh": eb.Mesh(pipeline=2, context=2), "gpus": 4}, r"Mesh\.context: 2 with a pipeline is not derived"),
         ({"sharding": "zero2", "loss": "chunked"}, r"Setup\.loss: 'chunked' .* allowed: 'plain'"),
         ({"sharding": "zero2", "sharding_units": "block+ends"}, r"Setup\.sharding_units: 'block\+ends' .* allowed: 'block' or"),
         ({"sharding": "zero2", "gpus": 8, "replicas": 2}, r"Setup\.replicas: 2 .* allowed: 1"),
@@ -146,6 +146,21 @@ def test_what_does_not_go_with_a_pipeline_is_refused(changes, said):
     for witness in (eb.budget, eb.dry_run):
         with pytest.raises(ValueError, match=said):
             witness(model, setup)
+
+
+def test_what_does_not_go_with_stages_of_divided_matrices_is_refused():
+    model = eb.Model(name="even", layers=4, width=64, heads=2, vocabulary=102, positions=64, tied=False)
+    setup = eb.Setup(batch=1, sequence=64, gpus=4, accumulation=4, mesh=eb.Mesh(pipeline=2, tensor=2))
+    with pytest.raises(
+        ValueError, match=r"Mesh\.tensor: 2 with pipeline 2 and even, .* allowed: 1, or an untied model"
+    ):
+        eb.budget(model.replace(tied=True), setup)
+    for witness in (eb.budget, eb.dry_run):
+        divided = setup.replace(mesh=eb.Mesh(pipeline=2, tensor=2, schedule="interleaved-zero-bubble", stages=2))
+        with pytest.raises(
+            ValueError, match=r"Mesh\.schedule: 'interleaved-zero-bubble' .*, whose backward is divided"
+        ):
+            witness(model, divided)
 
 
 def test_a_weight_of_two_stages_is_in_no_unit_of_fsdp():

@@ -276,12 +276,27 @@ def layouts(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | Non
 
 
 def _refused(model, setup):
-    """Why there is no budget, in words; None where there is one."""
+    """Why there is no budget, or none that is searched, in words; None where there is one."""
+    if why := _unsearched(setup):
+        return why
     try:
         setup.check_model(model)
     except ValueError as error:
         return str(error)
     return not_derived(model, setup)
+
+
+def _unsearched(setup):
+    """Why a pipeline is left out beside another dimension, in words."""
+    mesh, instead = setup.mesh, "is not searched; allowed: 1; eb.budget takes one layout"
+    if mesh.pipeline == 1:
+        return None
+    for name in ("context", "tensor"):
+        if getattr(mesh, name) > 1:
+            return f"Mesh.{name}: {getattr(mesh, name)} with a pipeline {instead}"
+    if setup.data > 1:
+        return f"Setup.gpus: {setup.gpus} with a pipeline of {mesh.pipeline}: data parallelism beside it {instead}"
+    return None
 
 
 def candidates(model: Model, setup: Setup, gpu: Gpu) -> Iterator[Setup]:

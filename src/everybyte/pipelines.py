@@ -104,9 +104,11 @@ def check_blocks(layers: int, name: str, mesh, segment: int = 0) -> None:
 def alone(setup) -> str | None:
     """Why a pipeline does not go with the setup's other switches, in words; None where it does."""
     mesh, said = setup.mesh, f"with mesh {setup.mesh}"
-    for name in ("context", "tensor", "expert"):
+    for name in ("context", "expert"):
         if getattr(mesh, name) > 1:
             return f"Mesh.{name}: {getattr(mesh, name)} with a pipeline is not derived; allowed: 1"
+    if mesh.tensor > 1 and mesh.schedule in SPLIT:
+        return f"Mesh.schedule: {mesh.schedule!r} {said}, whose backward is divided, is not derived; allowed: schedules whose is not"
     fsdp = "sharding 'zero2' or 'zero3'"
     if setup.sharding == "zero1" or setup.ddp:
         return (

@@ -746,7 +746,7 @@ class Setup:
             raise ValueError(
                 f"Setup.replicas: {self.replicas} with mesh {self.mesh} is not derived; allowed: 1, or no mesh"
             )
-        if self.mesh.tensor > 1 and self.mesh.derived:
+        if self.mesh.tensor > 1 and (self.mesh.derived or self.mesh.pipeline > 1):
             self._check_tensor()
             self._check_parts(model)
         if self.quantization != "none" and model.experts and model.family:
@@ -756,6 +756,11 @@ class Setup:
             )
         if self.mesh.pipeline > 1:
             pipelines.check_blocks(model.layers, model.name, self.mesh, self.segment)
+            if self.mesh.tensor > 1 and model.tied:
+                raise ValueError(
+                    f"Mesh.tensor: {self.mesh.tensor} with pipeline {self.mesh.pipeline} and {model.name}, whose first and last stage have a "
+                    "copy each of one weight, whose gradients are divided in two ways, is not derived; allowed: 1, or an untied model"
+                )
             if self.fsdp and model.tied and self.mesh.schedule in pipelines.TWO_STAGES:
                 raise ValueError(
                     f"Setup.sharding: {self.sharding!r} with schedule {self.mesh.schedule!r} and {model.name}, whose embedding and head are "

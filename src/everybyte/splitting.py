@@ -68,7 +68,7 @@ def plan(module: nn.Module, ways: Mesh) -> dict[str, ParallelStyle]:
         elif name in ROWS:
             found[path] = RowwiseParallel(output_layouts=between)
         elif name in ("attention", "mlp"):
-            others = (None, None) if name == "attention" and not hasattr(module, "position") else ()  # cosines, sines
+            others = (None, None) if name == "attention" and not hasattr(module, "dropout") else ()  # cosines, sines
             found[path] = PrepareModuleInput(
                 input_layouts=(between, *others), desired_input_layouts=(Replicate(), *others)
             )
@@ -86,7 +86,8 @@ def plan(module: nn.Module, ways: Mesh) -> dict[str, ParallelStyle]:
 
 def split(module: nn.Module, mesh, ways: Mesh) -> nn.Module:
     """The module with its weights split over the GPUs of a one-dimensional device mesh; in place."""
-    tied, parts = module.head.weight is module.token.weight, mesh.size()
+    both, parts = hasattr(module, "token") and hasattr(module, "head"), mesh.size()  # a stage has one end at most
+    tied = both and module.head.weight is module.token.weight
     for path, linear in module.named_modules():
         if path.endswith((".qkv", ".gate_up")):
             attention = module.get_submodule(path.rpartition(".")[0])

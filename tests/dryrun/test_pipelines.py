@@ -41,6 +41,29 @@ def test_every_place_says_the_same_operation_by_operation(model, schedule):
         assert grid.first_difference(model, pipeline(schedule, batches=4), rank=rank) is None
 
 
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
+@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in pipelines.SPLIT])
+@pytest.mark.parametrize("sharding", ["none", "zero2", "zero3"])
+def test_stages_of_divided_matrices_say_the_same(model, schedule, sharding):
+    """Pipeline 2, tensor 2, and with FSDP data 2 besides: the first and the last stage."""
+    model, fsdp = model.replace(vocabulary=102, positions=model.positions and 32, tied=False), sharding != "none"
+    model = model.replace(learned_positions=model.positions)
+    mesh = eb.Mesh(pipeline=2, tensor=2, schedule=schedule, stages=1 if schedule in pipelines.ONE_STAGE else 2)
+    setup = eb.Setup(batch=2, sequence=16, gpus=8 if fsdp else 4, accumulation=4, sharding=sharding, mesh=mesh)
+    setup = setup.replace(precision="bf16-mixed" if fsdp else "bf16")
+    for rank in (0, setup.gpus - setup.data * 2):
+        assert grid.disagreements(model, setup, rank=rank) == []
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b", "gpipe"])
+def test_many_micro_batches_are_counted_as_they_run(schedule):
+    """A few of them are traced: the others are like them."""
+    model, setup = GPT.replace(layers=4), pipeline(schedule, 2, 14, sharding="zero3", gpus=4)
+    for rank in (0, 2):
+        assert grid.disagreements(model.replace(vocabulary=100), setup, rank=rank) == []
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_what_a_gpu_has_of_the_model(schedule):
     """All of it is somewhere, once: but for a tied weight, of which both ends have a copy unless they are on one GPU."""

@@ -116,8 +116,10 @@ def _within(tracker, part, method):
         for p in group.fsdp_params if method.__name__ == "post_backward" else ():
             if p.sharded_param.grad is not None:  # a view of what came out of the reduce-scatter, or a copy on the host
                 tracker.assign(p.sharded_param.grad, "gradients", group._module_fqn or "root")
-            if p.unsharded_accumulated_grad is not None:  # whole, until the last batch: a cast of what backward made
-                tracker.assign(p.unsharded_accumulated_grad_data, "gradients", group._module_fqn or "root")
+            if (
+                whole := p.unsharded_accumulated_grad
+            ) is not None:  # until the last batch: a cast of what backward made
+                tracker.assign(getattr(whole, "_local_tensor", whole), "gradients", group._module_fqn or "root")
 
     return run
 

@@ -31,6 +31,7 @@ from ..reference.llama import turns
 from ..reference.parallel import device_mesh, shard
 from ..reference.step import DTYPES
 from ..setup import Setup
+from ..splitting import split
 from .modules import Workload
 
 SCHEDULES = {
@@ -141,7 +142,7 @@ class LlamaStage(Stage):
             x = self.token(x)
             if self.scale:
                 x = x * torch.tensor(self.scale, dtype=x.dtype)
-        cos, sin = turns(x.size(1), self.head_width, x.device)
+        cos, sin = turns(self.setup.sequence, self.head_width, x.device)
         return self.through(x, cos, sin)
 
 
@@ -182,6 +183,8 @@ class PipelineTrainer(Trainer):
         ways, everybody = setup.mesh, device_mesh(setup, self.device.type)
         mine, count = pipelines.stages_of(ways, place), ways.pipeline * ways.stages
         self.first, self.last = 0 in mine, count - 1 in mine
+        if ways.tensor > 1:
+            split(module, everybody["tensor"], ways)
         self.stages, self.tell = [], lambda kind: None
         for number, blocks in zip(mine, pipelines.blocks_of(model.layers, ways, place), strict=True):
             stage = STAGES[str(model.family)](module, blocks, number == 0, number == count - 1)
@@ -210,9 +213,10 @@ class PipelineTrainer(Trainer):
     def _examples(self, model, setup, first, last):
         """What a stage is given and gives, without data: PyTorch asks for shapes and types alone."""
         dtype = DTYPES[setup.dtypes.compute if setup.fsdp else setup.dtypes.weights]
-        shape = setup.batch, setup.sequence
+        shape, own = (setup.batch, setup.sequence), setup.mesh.tensor if setup.mesh.sequence_parallel else 1
         with _disable_current_modes():
-            hidden = torch.empty(*shape, model.width, dtype=dtype, device="meta", requires_grad=True)
+            sent = setup.batch, setup.sequence // own, model.width
+            hidden = torch.empty(sent, dtype=dtype, device="meta", requires_grad=True)
             if first:
                 given = torch.empty(shape, dtype=torch.int64, device="meta")
             else:

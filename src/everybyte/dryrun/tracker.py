@@ -173,7 +173,6 @@ class Tracker(TorchDispatchMode):
         if allocation.death is None:  # else its bytes were let go before
             allocation.death = self.now
             self.changes.append(Change(allocation, "death"))
-        self._weights.discard(address)  # another storage may stand there next
         del self._refs[address]
 
     def resized(self, storage) -> None:

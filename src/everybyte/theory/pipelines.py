@@ -63,9 +63,9 @@ class Arrive(Accumulate):
 class StageNetwork(Network):
     """A stage: blocks in a row; the first with the embeddings, the last with norm and head. Source: `dryrun/pipelines.py`."""
 
-    def __init__(self, *args, first, last, **options):
+    def __init__(self, *args, first, last, sequence, **options):
         super().__init__(*args, **options)
-        self.first, self.last, self.sharding = first, last, None
+        self.first, self.last, self.sequence, self.sharding = first, last, sequence, None
         for there, paths in ((first, ("token.", "position.")), (last, ("norm.", "head."))):
             for name in [] if there else [name for name in self.parameters if name.startswith(paths)]:
                 del self.parameters[name]
@@ -80,7 +80,7 @@ class StageNetwork(Network):
         if self.first:
             x = self._embedded(x)
         if model.family != "gpt":
-            others = rotary_embedding(tape, x.shape[1], model.head_width)
+            others = rotary_embedding(tape, self.sequence, model.head_width)
         return self._through(x, *others)
 
     def _embedded(self, tokens):
@@ -205,8 +205,8 @@ class PipelineStep(Step):
         """The networks of all stages; the first of them."""
         self.networks = [
             StageNetwork(
-                self.tape, self.model, self.setup, blocks.segments, chunks, self.weight, first=number == 0,
-                last=number == self.count - 1,
+                self.tape, self.model, self.setup, blocks.segments, chunks, self.weight, split=self.split,
+                sequence=self.batch[1], first=number == 0, last=number == self.count - 1,
             )
             for number, blocks in zip(self.numbers, self.plan.blocks, strict=True)
         ]  # fmt: skip
@@ -233,7 +233,10 @@ class PipelineStep(Step):
         return list(dict.fromkeys(p for network in self.networks for p in network.parameters.values()))
 
     def _shape(self):
-        return (*self.batch, self.model.width)
+        batch, sequence = self.batch
+        if self.setup.mesh.tensor > 1 and self.setup.mesh.sequence_parallel:
+            sequence = over(sequence, Letter(self.setup.mesh.tensor, "t"))
+        return batch, sequence, self.model.width
 
     def buffer(self, kind):
         """A buffer that stands for good: what `rest` counts."""

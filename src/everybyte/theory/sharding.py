@@ -204,7 +204,7 @@ class Unit:
                 if sharding.cast:
                     for parameter in self.parameters:
                         if parameter.grad is not None:
-                            numbers = product(parameter.shape)
+                            numbers = product(sharding.gradient_shape(parameter))
                             with tape.within(place=self._place(parameter)):
                                 wide = tape.take(f"{self.name} gradient in fp32", (numbers, sharding.reduced))
                             wide[0].assign("gradients")  # whole, until the last batch
@@ -213,7 +213,7 @@ class Unit:
                 return
             gradients = []
             for parameter in self.parameters:
-                gradients.append(self.accumulated.pop(parameter, None) or self._as_divided(parameter))
+                gradients.append(self._as_divided(parameter))
                 parameter.grad = None
             self.reshard()
             sharding.sent.clear()
@@ -222,12 +222,12 @@ class Unit:
 
     def _as_divided(self, parameter):
         """Its gradient, as tensor parallelism divides it. Source: `_fsdp_param.py`, `_get_grad_inner_tensor`."""
-        if parameter.grad is None or not self.sharding.moves(parameter.name):
-            return parameter.grad
+        added = self.accumulated.pop(parameter, None)
+        if (added is None and parameter.grad is None) or not self.sharding.moves(parameter.name):
+            return added or parameter.grad
+        width = self.sharding.reduced if added else parameter.type.width
         with self.tape.within(place=self._place(parameter)):
-            return self.tape.take(
-                f"{self.name} gradient redistributed", (product(parameter.shape), parameter.type.width)
-            )
+            return self.tape.take(f"{self.name} gradient redistributed", (product(parameter.shape), width))
 
     def _reduce(self, gradients):
         """Source: `foreach_reduce`, whose loop still names the last gradient."""
@@ -296,7 +296,9 @@ class Sharding:
         self.tape, self.shards = step.tape, shards
         self.cast, self.offloads, self.replicated = setup.dtypes.autocast, setup.offload == "cpu", setup.replicas > 1
         self.width, self.stored, self.reduced = step.weight.width, step.stored.width, step.reduced
-        self.moves = network.split.moves if network.split.divides else lambda name: False
+        split = network.split
+        self.moves = split.moves if split.divides else lambda name: False
+        self.gradient_shape = split.gradient_shape if split.divides else lambda parameter: parameter.shape
         self.order, self.sent, self.gradients, self.last_gathered, self.root = [], [], {}, None, None
         self.ending, self.sends, self.last = False, True, True
         self.own = step.own
