@@ -153,6 +153,8 @@ def _kind(claim, stated, computed, under, own):
         return "contradicts itself"
     if computed is None:
         return "contradicts another article"
+    if stated.strict:
+        return "false"
     if not computed or not stated.nearest(computed) or stated.nearest(computed) == computed:
         raise ValueError(f"claim {claim.id}.value: no factor between {_shown(computed, claim.unit)} and what is stated")
     return "off by a factor of"

@@ -20,6 +20,7 @@ from everybyte import samples
 from everybyte.catalog.claims import ARTICLES, VERDICTS, Stated, read_claims
 from everybyte.cli import main
 from everybyte.settling import _Reader, disagree, settle
+from everybyte.teach import articles
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = Path(os.environ.get("EVERYBYTE_ARTICLES", ROOT.parent / "shared" / "articles"))
@@ -323,3 +324,15 @@ def test_an_expression_of_any_size_ends_in_a_sentence(expression):
     claim = next(c for c in eb.claims().values() if c.value and not c.given and not c.runs)
     with pytest.raises(ValueError, match=rf"^claim {claim.id}\.value: "):
         _Reader(replace(claim, value=expression)).read("value")
+
+
+def test_a_comparison_that_fails_is_plainly_false():
+    assert settle(claim(stated=None, expects="> 30", unit="GB", verdict="false", value="weights")).verdict == "false"
+    with pytest.raises(ValueError, match="the numbers say 'false'"):
+        settle(claim(stated=None, expects="> 30", unit="GB", verdict="off by a factor of"))
+
+
+def test_easy_claims_say_why_and_are_marked_where_all_stand_together():
+    easy = [c for c in CLAIMS.values() if c.easy]
+    assert 20 <= len(easy) <= 40 and {c.verdict for c in easy} == {"holds", "off by a factor of"}
+    assert "not counted" in repr(articles("all")) and "not counted" not in repr(articles("16"))

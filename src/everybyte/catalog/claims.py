@@ -14,6 +14,7 @@ VERDICTS = (
     "holds",
     "holds if",
     "off by a factor of",
+    "false",
     "contradicts itself",
     "contradicts another article",
     "outdated API",
@@ -125,6 +126,7 @@ class Claim:
             in words, and the fields that change then.
         own: an expression, what the article itself says elsewhere. against: the id of another article's claim that
             speaks of the same quantity.
+        easy: why it says nothing of how well the article estimates, such as "a definition"; such a claim is not counted.
         sample: the name of a call in `everybyte.samples`. needs: what would settle a claim that is not settled here.
 
     Raises:
@@ -154,6 +156,7 @@ class Claim:
     given: Mapping = field(default_factory=dict)
     own: str = ""
     against: str = ""
+    easy: str = ""
     sample: str = ""
     needs: str = ""
 

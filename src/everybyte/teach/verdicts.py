@@ -8,7 +8,7 @@ from ..tables import Table
 
 ALL = "all"
 #: How the verdict of a claim begins that no condition saves.
-WRONG = ("off by", "contradicts")
+WRONG = ("off by", "false", "contradicts")
 
 
 def articles(chapter: str, *numbers: int, section: str = "", caption: str = "", wrong: bool = False) -> Table:
@@ -36,9 +36,18 @@ def articles(chapter: str, *numbers: int, section: str = "", caption: str = "", 
         of, found = len(found), [s for s in found if s.verdict.startswith(WRONG)]
         caption = " ".join(filter(None, [caption, f"{len(found)} of {of} claims do not hold; chapter 47 has all."]))
     rows: list[tuple[str, ...]] = [
-        (str(s.claim.article), s.claim.claim, s.stated_text, s.text, s.verdict) for s in found
+        (str(s.claim.article), s.claim.claim, s.stated_text, s.text, _told(s, slug)) for s in found
     ]
     columns: tuple[str, ...] = ("article", "claim", "stated", "computed", "verdict")
     if slug == ALL:
         columns, rows = (*columns, "chapter"), [(*row, s.claim.chapter[:2]) for row, s in zip(rows, found, strict=True)]
     return Table(columns, rows, caption)
+
+
+def _told(settled, slug):
+    """The verdict; where all claims stand together, with why one is not counted."""
+    return (
+        f"{settled.verdict} ({settled.claim.easy}: not counted)"
+        if slug == ALL and settled.claim.easy
+        else settled.verdict
+    )
