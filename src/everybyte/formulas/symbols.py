@@ -269,7 +269,7 @@ sigma = _symbol("scale", r"\sigma", "base-2 logarithm of the loss scale", "")
 # Free symbols: a machine's size and rates.
 multiprocessors = _symbol("multiprocessors", "n_m", "multiprocessors of the GPU", "", positive=True)
 threads = _symbol("threads", "n_t", "threads that a multiprocessor holds", "", positive=True)
-tile = _symbol("tile", "n_s", "numbers that CUB's radix sort gives a block of threads", "", positive=True)
+tile = _symbol("tile", "n_{tile}", "numbers that CUB's radix sort gives a block of threads", "", positive=True)
 grouped = _symbol("grouped_mm", "b_g", "bytes that a grouped product in bf16 takes on a GPU, besides each group's", "B")
 queries = _symbol("query_tile", "n_q", "queries in a tile of memory-efficient attention's backward", "", positive=True)
 splits = _symbol("splits", "n_k", "parts into which flash attention cuts the keys", "", positive=True)
