@@ -53,6 +53,7 @@ FIGURES = {
     "ratios": lambda: draw.ratios(RATIOS, ("holds", "off"), "articles"),
     "splits": lambda: draw.splits(3),
     "ring": lambda: draw.ring(4),
+    "tiles": lambda: draw.tiles(5),
     "schedule": lambda: draw.schedule(pipelines.timed(Mesh(pipeline=4), 8), "1F1B", dict.fromkeys(range(4), 9 * GIB)),
     "schedule, a V": lambda: draw.schedule(pipelines.timed(Mesh(pipeline=4, schedule="zbv", stages=2), 24), "ZB-V"),
     "costs": lambda: draw.costs({"none": (8 * GIB, 1.0), "full": (GIB, 1.33)}, "arithmetic, none is 1", "GPT-2"),
