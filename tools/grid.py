@@ -254,6 +254,35 @@ def ring(seed: int) -> tuple[eb.Model, eb.Setup, int]:
         return model, setup, rank
 
 
+def crossed(seed: int) -> tuple[eb.Model, eb.Setup, int]:
+    """Any architecture whose sequences several GPUs share, and beside them its matrices or its experts, and one of the GPUs: always the
+    same for one seed."""
+    draw = Random(9 * 10**6 + seed).choice
+    while True:  # what does not go together is drawn again
+        model, setup, _ = (divided if draw([True, False]) else visited)(draw(range(10**6)))
+        mesh, context, pieces = setup.mesh, draw([2, 2, 3, 4]), draw([1, 2, 3, 8, 16])
+        parts = max(mesh.tensor, 1)
+        longest = 0 if model.family == "llama" else 1536
+        places = {"positions": longest, "learned_positions": longest, "window": 0}
+        try:
+            model = model.replace(**places)
+            if setup.loss == "chunked":
+                setup = setup.replace(loss="plain", loss_chunks=8)
+            setup = setup.replace(
+                sequence=2 * context * parts * pieces, attention="flash", dropout=0.0,
+                gpus=context * parts * max(mesh.expert, setup.data) if mesh.expert == 1 else context * mesh.expert * draw([1, 2]),
+                sharding=draw(["zero2", "zero3"]) if mesh.tensor > 1 else setup.sharding,
+                mesh=replace(mesh, context=context, rotation=draw(["all-gather", "all-to-all"])),
+            )  # fmt: skip
+            rank = draw(range(setup.gpus))
+            setup.check_model(model)
+            setup.check_rank("crossed", model, rank)
+        except ValueError:
+            continue
+        if not_derived(model, setup) is None:
+            return model, setup, rank
+
+
 def visited(seed: int) -> tuple[eb.Model, eb.Setup, int]:
     """Any mixture whose experts are divided among GPUs, balanced or not, any way to save memory, any way to share the rest, and one
     of the GPUs: always the same for one seed."""

@@ -7,6 +7,7 @@ from . import checks
 from .allocator import STEPS, Reserved, Settings, play
 from .catalog import Gpu, Model
 from .catalog import gpu as find_gpu
+from .mesh import TOGETHER
 from .objectives import Objective, Scorer
 from .pipelines import SPLIT, alone
 from .setup import Setup
@@ -203,7 +204,7 @@ def not_derived(model: Model, setup: Setup) -> str | None:
         if setup.mesh.schedule in SPLIT:
             return f"Mesh.schedule: {setup.mesh.schedule!r} is not derived; eb.dry_run takes it"
     elif not setup.mesh.derived:
-        return f"Setup.mesh: {setup.mesh} is not derived; allowed: tensor, context, expert or pipeline alone, or none"
+        return f"Setup.mesh: {setup.mesh} is not derived; allowed: {TOGETHER}"
     if unlike := model.unlike_reference():
         return f"{unlike}; eb.dry_run and eb.derive take it"
     if setup.dropout and model.family == "llama":

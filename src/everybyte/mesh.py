@@ -13,7 +13,11 @@ CHOICES = {"schedule": get_args(Schedule), "rotation": get_args(Rotation)}
 #: Dimensions of the mesh from outer to inner, where data parallelism is between the first and the second.
 DIMENSIONS = ("pipeline", "context", "tensor")
 #: Which of them, together, the witnesses count.
-DERIVED = ({"tensor"}, {"context"}, {"expert"})
+DERIVED = ({"tensor"}, {"context"}, {"expert"}, {"context", "tensor"}, {"context", "expert"})
+#: The same in words.
+TOGETHER = ", ".join(" with ".join(sorted(names)) for names in DERIVED) + ", pipeline, or none"
+#: A model's fields of which each GPU has a part, where matrices are divided.
+DIVIDED = ("heads", "kv_heads", "ffn_width", "vocabulary", "learned_positions")
 #: The most of each dimension.
 MOST = 2**20
 

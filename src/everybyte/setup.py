@@ -8,7 +8,7 @@ from typing import Literal, final, get_args
 from . import checks, pipelines
 from .catalog import Model
 from .catalog.weights import linears, weights
-from .mesh import DERIVED, Mesh
+from .mesh import DIVIDED, TOGETHER, Mesh
 
 PrecisionName = Literal[
     "fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16", "bf16-megatron", "bf16-deepspeed"
@@ -515,6 +515,7 @@ class Setup:
         for field, refused, allowed in (
             ("sharding", self.sharding == "zero1", "'none', 'zero2' or 'zero3'"),
             ("buckets", self.buckets != "copies", "'copies'"),
+            ("replicas", self.replicas > 1, "1"),
             ("adapters", self.adapters is not None, "None"),
         ):
             if refused:
@@ -609,6 +610,11 @@ class Setup:
         return self.sharers // self.replicas
 
     @property
+    def own_sequence(self) -> int:
+        """Tokens of each sequence that one GPU has."""
+        return self.sequence // self.mesh.context
+
+    @property
     def expert_shards(self) -> int:
         """GPUs of a group that have the same experts, among which FSDP divides them."""
         return self.shards // self.mesh.expert
@@ -679,8 +685,7 @@ class Setup:
     def check_derived(self, owner: str) -> None:
         """Raise ValueError where the mesh divides what `owner` does not count divided."""
         if not self.mesh.derived:
-            allowed = " or ".join("with ".join(sorted(names)) for names in DERIVED)
-            raise ValueError(f"{owner}.setup: mesh {self.mesh} is not derived; allowed: {allowed} alone, or none")
+            raise ValueError(f"{owner}.setup: mesh {self.mesh} is not derived; allowed: {TOGETHER}")
 
     def check_rank(self, owner: str, model: Model, rank: int, without: tuple[str, ...] = ()) -> None:
         """Raise ValueError where there is no such GPU, or FSDP gives it less than the first of `model`.
@@ -690,7 +695,7 @@ class Setup:
         """
         checks.whole(owner, "rank", rank, 0, self.gpus - 1)
         place, parts = self.sharer(rank) % self.shards, self.mesh.expert
-        for weight in weights(model) if self.fsdp and place else ():
+        for weight in weights(_Part(model, self.mesh.tensor)) if self.fsdp and place else ():
             rows, shards, mine = int(weight.shape[0]), self.shards, place
             if parts > 1 and weight.name in ("mlp.gate_up", "mlp.down"):
                 rows, shards, mine = rows // parts, self.expert_shards, place // parts
@@ -715,11 +720,9 @@ class Setup:
             raise ValueError(
                 f"Mesh.tensor: {parts} with {model.name}, whose experts are not derived divided; allowed: a model without experts"
             )
-        sizes = {
-            name: getattr(model, name) for name in ("heads", "kv_heads", "ffn_width", "vocabulary", "learned_positions")
-        }
+        sizes = {name: getattr(model, name) for name in DIVIDED}
         if self.mesh.sequence_parallel:
-            sizes["sequence"] = self.sequence
+            sizes["sequence"] = self.own_sequence
         for name, size in sizes.items():
             if size % parts:
                 near = [d for d in range(1, size + 1) if size % d == 0]
@@ -831,6 +834,17 @@ class Setup:
                 f"Setup.sharding_units: 'block+ends' with {model.name}, whose embedding and head are one weight, which "
                 "cannot be in two units; allowed: 'block' or 'model'"
             )
+
+
+class _Part:
+    """A model's fields as those of one GPU of `parts` that divide its matrices."""
+
+    def __init__(self, model, parts):
+        self._model, self._parts = model, parts
+
+    def __getattr__(self, name):
+        found = getattr(self._model, name)
+        return found // self._parts if name in DIVIDED else found
 
 
 def _lora_of(said):

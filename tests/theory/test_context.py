@@ -95,13 +95,58 @@ def test_what_attention_keeps_is_flash_attentions_over_the_gpus(parts):
     assert parts * (kept.at(LLAMA, ring) - 24) == kept.at(LLAMA, alone) - 24
 
 
+DIVIDED = LLAMA.replace(vocabulary=104)
+MIXTURE = LLAMA.replace(experts=4, experts_per_token=2, expert_width=24)
+BESIDE = [
+    (DIVIDED, {"tensor": 2}, "zero3"), (GPT.replace(vocabulary=104), {"tensor": 4}, "zero2"),
+    (DIVIDED, {"tensor": 2, "sequence_parallel": False, "loss_parallel": False}, "zero3"), (MIXTURE, {"expert": 2}, "none"),
+    (MIXTURE, {"expert": 4, "routing": 1.25}, "zero3"), (MIXTURE, {"expert": 2}, "zero2"),
+]  # fmt: skip
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("rotation", ["all-gather", "all-to-all"])
+@pytest.mark.parametrize(("model", "beside", "sharding"), BESIDE)
+def test_rings_of_divided_heads_and_of_divided_experts_at_every_operation(model, beside, sharding, rotation):
+    mesh = eb.Mesh(context=2, rotation=rotation, **beside)
+    setup = SETUP.replace(precision="bf16", gpus=4 * mesh.tensor, sharding=sharding, mesh=mesh)
+    for rank in (0, mesh.tensor + 1):
+        assert grid.first_difference(model, setup, rank=rank) is None
+        assert not grid.disagreements(model, setup.replace(checkpointing="full"), rank=rank)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("start", range(0, 40, 4))
+def test_any_ring_beside_another_dimension_to_the_byte(start):
+    for seed in range(start, start + 4):
+        model, setup, rank = grid.crossed(seed)
+        assert not grid.disagreements(model, setup, rank=rank), (model, setup, rank)
+
+
+def test_llama_on_rings_of_tensor_parallel_nodes():
+    mesh = eb.Mesh(context=4, tensor=8)
+    setup = eb.Setup(
+        batch=1, sequence=32768, precision="bf16-mixed", checkpointing="full", sharding="zero3", gpus=64, mesh=mesh
+    )
+    assert not grid.disagreements(eb.model("llama-3.1-8b").replace(layers=4), setup, rank=24)
+
+
 REFUSED = [
     ({"attention": "eager"}, "no ring forms the scores; allowed: 'flash'"),
     ({"dropout": 0.1}, "random state of its last part alone; allowed: 0.0"),
     ({"sequence": 129}, "1 tokens are left; allowed: a multiple of 8, as 128 or 136"),
     ({"gpus": 6}, "no multiple of the 4 GPUs of the mesh"),
     ({"gpus": 16, "sharding": "zero3", "replicas": 2}, "Setup.replicas: 2 with mesh context=4: .* allowed: 1"),
-    ({"mesh": eb.Mesh(context=2, tensor=2)}, None),
+    ({"mesh": eb.Mesh(context=2, tensor=2, pipeline=2), "gpus": 8, "accumulation": 2}, None),
+    (
+        {"mesh": eb.Mesh(context=2, tensor=2), "gpus": 4},
+        "Setup.sharding: 'none' .* DDP takes no weights that are divided",
+    ),
+    (
+        {"mesh": eb.Mesh(context=2, tensor=3), "gpus": 6, "sharding": "zero3"},
+        "Mesh.tensor: 3 does not divide the heads of 4",
+    ),
+    ({"mesh": eb.Mesh(context=2, expert=2)}, "Mesh.expert: 2, and gpt has no experts"),
 ]
 
 

@@ -136,7 +136,7 @@ REFUSED = [
     (
         lambda: _among(8, 4, sharding="zero3", replicas=2),
         MODEL,
-        r"Setup.replicas: 2 with mesh expert=4 is not derived; allowed: 1, or no mesh",
+        r"Setup.replicas: 2 with mesh expert=4 is not derived; allowed: 1",
     ),
     (lambda: _on(4, 4.5), MODEL, r"Mesh.routing: 4.5 is no number above 0 and up to 4"),
     (lambda: SETUP.replace(mesh=eb.Mesh(routing=0.5)), MODEL, r"Mesh.routing: 0.5 needs expert from 2 on"),

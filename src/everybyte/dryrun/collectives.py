@@ -11,6 +11,7 @@ from unittest import mock
 
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.distributed_c10d import _resolve_process_group, get_process_group_ranks
 
 from .cuda import ANSWERS
 
@@ -23,14 +24,15 @@ SENDING = (
 
 
 @contextmanager
-def in_flight():
-    """Within it, collectives run as on CUDA."""
+def in_flight(apart=()):
+    """Within it, collectives run as on CUDA, but for those among the ranks `apart`, which are waited for at once."""
     held = {}  # by the address of what comes: what is sent
 
     def sending(func):
         def send(given, *rest):
             made = func(given, *rest)
-            held[made.untyped_storage()._cdata] = given
+            if not apart or get_process_group_ranks(_resolve_process_group(rest[-1])) != [*apart]:
+                held[made.untyped_storage()._cdata] = given
             return made
 
         return send
@@ -39,7 +41,11 @@ def in_flight():
         held.pop(made.untyped_storage()._cdata, None)
         return made
 
+    def wrapped(made):
+        sent = made.untyped_storage()._cdata in held
+        return AsyncCollectiveTensor(made) if sent else made.view(made.shape)
+
     answers = {func: sending(func) for func in SENDING}
-    answers |= {functional.wait_tensor.default: wait, functional._wrap_tensor_autograd.default: AsyncCollectiveTensor}
+    answers |= {functional.wait_tensor.default: wait, functional._wrap_tensor_autograd.default: wrapped}
     with mock.patch.dict(ANSWERS, answers):
         yield

@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,7 @@ class Workload:
         call: (module, arguments) -> the loss.
         setup: what runs: with the batch and the sequence of the arguments.
         model: the `Model`; None where the module must be counted first.
+        trains: makes the trainer.
     """
 
     make: Callable[[], nn.Module]
@@ -48,6 +49,8 @@ class Workload:
     call: Callable[[nn.Module, tuple | dict], Tensor]
     setup: Setup
     model: Model | None = None
+    _: KW_ONLY
+    trains: Callable[..., Trainer] = Trainer
 
     def module(self) -> nn.Module:
         """The module, on device "meta".
@@ -101,7 +104,7 @@ class Workload:
     def trainer(self, module: nn.Module, setup: Setup, **options) -> Trainer:
         """A trainer that calls the module as this workload does."""
         with as_it_is(module, setup):
-            trainer = Trainer(module, setup, **options)
+            trainer = self.trains(module, setup, **options)
         # The trainer's own way of calling is a method, which this workload's way stands before.
         trainer.forward = lambda inputs: self.call(trainer.called, inputs)  # type: ignore[method-assign]
         return trainer
@@ -118,12 +121,8 @@ def workload(model, setup: Setup, batch=None) -> Workload:
             config = hugging_face.config_of(model)
             setup.check_model(model)
             return _of_config(config, setup, None, model)
-        if setup.mesh.context > 1:
-            from .context import workload as ring
-
-            return ring(model, setup)
-        if setup.mesh.expert > 1:
-            from .experts import workload as divided
+        if setup.mesh.context > 1 or setup.mesh.expert > 1:
+            from .divided import workload as divided
 
             return divided(model, setup)
         reference = FAMILIES[model.family]

@@ -56,8 +56,10 @@ def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
         if setup.mesh.context > 1:
             from .context import as_on_cuda
 
-            stack.enter_context(as_on_cuda())
-        if setup.mesh.expert > 1:
+            parts = setup.mesh.tensor
+            first = rank - rank % parts
+            stack.enter_context(as_on_cuda(range(first, first + parts) if parts > 1 else ()))
+        elif setup.mesh.expert > 1:
             from .collectives import in_flight
 
             stack.enter_context(in_flight())

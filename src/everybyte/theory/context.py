@@ -45,6 +45,8 @@ class RingStep(Step):
     def __init__(self, place, model, setup, *others):
         self.parts, self.place = Letter(setup.mesh.context, "C"), place
         super().__init__(model, setup, *others)
+        if self.split:
+            self.split.sequence = own_sequence(setup)
 
     def made(self, *args):
         network = super().made(*args)

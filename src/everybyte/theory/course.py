@@ -196,10 +196,12 @@ def stage(model, setup, rank) -> "Course":
 def ring(model, setup, rank) -> "Course":
     """The course of the step of one GPU of those that share sequences, as `trace`."""
     plan, place = Plan(model, setup), setup.mesh.rank(rank, setup.data)["context"]
-    key = structure(model, setup), plan.key, place, setup.sequence == 2 * setup.mesh.context
+    kind, beside = (RingExpertStep, _divided(model, setup)) if setup.mesh.expert > 1 else (RingStep, ())
+    trivial = setup.sequence == 2 * setup.mesh.context, setup.own_sequence == setup.mesh.tensor
+    key = structure(model, setup), plan.key, place, trivial, beside
 
     def step():
-        return RingStep(
+        return kind(
             place, model, setup, plan.segments, plan.chunks, plan.loops["batch"].turns, plan.loops["layer"].turns
         )
 
@@ -208,13 +210,17 @@ def ring(model, setup, rank) -> "Course":
 
 def divided(model, setup) -> "Course":
     """The course of the step of a GPU of those that divide experts, as `trace`: all alike."""
-    beside = (
-        model.experts == setup.mesh.expert,
-        received(model, setup) == 1,
-        min(setup.expert_shards, 2),
-        along(model, setup),
-    )
-    return trace(model, setup, ExpertStep, *beside)
+    return trace(model, setup, ExpertStep, *_divided(model, setup))
+
+
+class RingExpertStep(RingStep, ExpertStep):
+    """The step of one GPU of those that share sequences and divide experts."""
+
+
+def _divided(model, setup):
+    """What decides the form of a step besides, where experts are divided."""
+    trivial = model.experts == setup.mesh.expert, received(model, setup) == 1
+    return *trivial, min(setup.expert_shards, 2), along(model, setup)
 
 
 def _shared(key, make, loops):

@@ -23,7 +23,7 @@ OWN = ("mlp.gate_up", "mlp.down")
 
 def received(model, setup) -> int:
     """Rows that come to one GPU's experts."""
-    return math.ceil(setup.mesh.routing * setup.batch * setup.sequence * model.experts_per_token)
+    return math.ceil(setup.mesh.routing * setup.batch * setup.own_sequence * model.experts_per_token)
 
 
 def along(model, setup) -> int:
@@ -108,18 +108,20 @@ def _inverse(tape, shape):
 
 
 class ExpertStep(Step):
-    """The step of one GPU of those that divide experts."""
+    """The step of one GPU of those that divide experts; of those that share sequences too, a `RingStep` is before it."""
 
     def __init__(self, model, setup, *others):
-        self.parts, self.rows = Letter(setup.mesh.expert, "E_p"), Letter(received(model, setup), "X")
+        self.groups, self.rows = Letter(setup.mesh.expert, "E_p"), Letter(received(model, setup), "X")
         if setup.fsdp:
             self.own = Cut(OWN, Letter(setup.expert_shards, "G_e"), along(model, setup))
         super().__init__(model, setup, *others)
 
     def made(self, segments, chunks, beside):
-        kind = type("Divided", (ExpertNetwork,), {"parts": self.parts, "rows": self.rows})
+        kind = type("Divided", (ExpertNetwork,), {"parts": self.groups, "rows": self.rows})
         return kind(self.tape, self.model, self.setup, segments, chunks, self.weight, beside, self.split)
 
     def _counted(self, weights):
-        mine = (replace(w, shape=(over(w.shape[0], self.parts), *w.shape[1:])) if w.name in OWN else w for w in weights)
+        mine = (
+            replace(w, shape=(over(w.shape[0], self.groups), *w.shape[1:])) if w.name in OWN else w for w in weights
+        )
         return super()._counted(mine)

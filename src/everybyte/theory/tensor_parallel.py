@@ -14,9 +14,6 @@ from .letters import over, product
 from .tape import BOOL, FP32, INT64
 from .tensors import new, view
 
-#: A model's fields of which each GPU has a part.
-DIVIDED = ("heads", "kv_heads", "ffn_width", "vocabulary", "learned_positions")
-
 
 class Undivided:
     """Each GPU has whole matrices: nothing is gathered, nothing summed."""

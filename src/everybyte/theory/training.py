@@ -1,6 +1,7 @@
 """The training step: batches whose gradients add up, then the optimizer. Source: `reference/step.py`, line by line."""
 
 from ..catalog.weights import ENDS, adapters, layers, linears, quantized, weights
+from ..mesh import DIVIDED
 from ..setup import DTYPE_BYTES, LIBRARIES
 from .architectures import Network
 from .autograd import backward
@@ -9,7 +10,7 @@ from .operations import scale
 from .optimizers import Optimizer
 from .sharding import Cut, Sharding, share
 from .tape import FP32, INT64, Piece, Tape, Type
-from .tensor_parallel import DIVIDED, TensorParallel
+from .tensor_parallel import TensorParallel
 from .tensors import new
 
 

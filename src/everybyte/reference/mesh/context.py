@@ -11,7 +11,6 @@ section 3.3.2; PyTorch, torch/distributed/tensor/experimental/_context_parallel/
 from contextlib import contextmanager
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.experimental._attention import set_rotate_method
 from torch.nn import functional as F
@@ -19,7 +18,9 @@ from torch.nn import functional as F
 from ...setup import Setup
 from ..gpt import GPT, through
 from ..llama import Llama
+from ..parallel import device_mesh
 from ..step import Trainer
+from .experts import ExpertLlama, ExpertTrainer
 
 #: What PyTorch calls each way around.
 ROTATIONS = {"all-gather": "allgather", "all-to-all": "alltoall"}
@@ -52,6 +53,10 @@ class ContextLlama(Llama):
         return self.loss(self.head(self.norm(x)), targets)
 
 
+class ContextExpertLlama(ContextLlama, ExpertLlama):
+    """The same whose mixtures are divided too."""
+
+
 #: What builds the models of each `Model.family`.
 FAMILIES = {"gpt": ContextGPT, "llama": ContextLlama}
 
@@ -82,8 +87,7 @@ class ContextTrainer(Trainer):
 
     def __init__(self, module, setup: Setup, autocast=None):
         super().__init__(module, setup, autocast)
-        sizes = setup.data, setup.mesh.context
-        self.ring = init_device_mesh(self.device.type, sizes, mesh_dim_names=("data", "context"))["context"]
+        self.ring = device_mesh(setup, self.device.type)["context"]
         self.rotation = ROTATIONS[setup.mesh.rotation]
 
     def step(self, batch, at=lambda phase: None):
@@ -103,3 +107,7 @@ class ContextTrainer(Trainer):
         )
         with super().averaging(last), cut:
             yield
+
+
+class ContextExpertTrainer(ContextTrainer, ExpertTrainer):
+    """The same with experts that are divided among the GPUs of data and context."""

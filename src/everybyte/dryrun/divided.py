@@ -1,0 +1,47 @@
+"""The book's models whose sequences or experts several GPUs divide, on tensors without data, made ready."""
+
+import math
+from typing import cast
+
+from ..catalog import Model
+from ..reference.mesh.context import FAMILIES, ContextExpertLlama, ContextExpertTrainer, ContextTrainer, placed
+from ..reference.mesh.experts import ExpertLlama, ExpertTrainer, ParallelExperts
+from ..reference.step import random_batch
+from ..setup import Setup
+from .modules import Workload
+
+
+def workload(model: Model, setup: Setup) -> Workload:
+    """The book's reference model: told where each token stands, and what its routers choose."""
+    context, expert = setup.mesh.context > 1, setup.mesh.expert > 1
+    tokens = random_batch(model.vocabulary, setup, "meta")
+    if context:
+        tokens = placed(tokens, model.learned_positions - model.positions if model.family == "gpt" else 0)
+    family = FAMILIES[cast(str, model.family)]
+    if expert:
+        family = told(ContextExpertLlama if context else ExpertLlama, model, setup)
+    return Workload(
+        lambda: family(model, setup),
+        tokens,
+        lambda batch: [batch[1]],
+        lambda module, batch: module(*batch),
+        setup,
+        model,
+        trains=ContextExpertTrainer if context and expert else ContextTrainer if context else ExpertTrainer,
+    )
+
+
+def told(family, model, setup):
+    """A Llama of divided mixtures that are told how many rows come to this GPU, as the mesh says."""
+    sent = setup.batch * setup.own_sequence * model.experts_per_token
+    received = math.ceil(setup.mesh.routing * sent)
+
+    class Told(ParallelExperts):
+        def splits(self, visitors, coming):
+            return _evenly(sent, self.gpus), _evenly(received, self.gpus)
+
+    return type("Told", (family,), {"mixture": Told})
+
+
+def _evenly(rows, gpus):
+    return [rows // gpus + (i < rows % gpus) for i in range(gpus)]
