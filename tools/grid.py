@@ -19,6 +19,8 @@ from everybyte.setup import (
     BUCKETS,
     CHECKPOINTINGS,
     COMMON_OPTIMIZERS,
+    LIBRARIES,
+    LIBRARY_OPTIMIZERS,
     LOSSES,
     MASTER_GRADIENTS,
     OFFLOADS,
@@ -150,6 +152,19 @@ def everything(seed: int) -> tuple[eb.Model, eb.Setup, int]:
         return model, setup, draw(BLOCKS)
 
 
+def one_function(seed: int) -> tuple[eb.Model, eb.Setup, int]:
+    """`everything` with head and loss in PyTorch's one function, where the two go together: always the same for one seed."""
+    for number in range(1000 * seed, 1000 * (seed + 1)):
+        model, setup, block = everything(number)
+        try:
+            setup = setup.replace(loss="linear-cross-entropy", loss_chunks=eb.Setup().loss_chunks)
+            setup.check_model(model)
+        except ValueError:
+            continue
+        return model, setup, block
+    raise AssertionError(seed)
+
+
 def adapted(seed: int) -> tuple[eb.Model, eb.Setup, int]:
     """Any architecture of the two families with adapters, any way to save memory on one GPU: always the same for one seed."""
     draw = Random(4 * 10**6 + seed).choice
@@ -163,6 +178,23 @@ def adapted(seed: int) -> tuple[eb.Model, eb.Setup, int]:
             rank, dtype, base = draw([1, 2, 3, 8]), draw(["fp32", "bf16"]), draw([None, "bf16"])
             lora = eb.Lora(min(rank, model.width), targets, dtype, base)
             setup = setup.replace(adapters=lora, quantization=draw(["none", "none", "nf4"]))
+            setup.check_model(model)
+        except ValueError:
+            continue
+        return model, setup, draw(BLOCKS)
+
+
+def library(seed: int) -> tuple[eb.Model, eb.Setup, int]:
+    """Any architecture of the two families in a library's own loop, any way to save memory: always the same for one seed."""
+    draw = Random(9 * 10**6 + seed).choice
+    while True:  # what does not go together is drawn again
+        model = draw([_any_gpt, _any_llama])(f"library {seed}", draw)
+        try:
+            setup = _any_setup(model, draw).replace(sharding="none", gpus=1, sharding_units="block", replicas=1, offload="none",
+                                                    no_sync=False, buckets="copies", master_gradients="bf16")  # fmt: skip
+            setup = setup.replace(
+                optimizer=draw(LIBRARY_OPTIMIZERS), optimizer_impl="fused", precision=draw(list(LIBRARIES))
+            )
             setup.check_model(model)
         except ValueError:
             continue

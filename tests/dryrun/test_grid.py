@@ -7,7 +7,7 @@ import grid
 import pytest
 
 import everybyte as eb
-from everybyte.setup import CHOICES
+from everybyte.setup import CHOICES, LIBRARIES, PRECISIONS
 
 
 @cache
@@ -28,6 +28,12 @@ def test_every_choice_of_a_setup_is_drawn_for_either_family(family):
         if field == "quantization":  # of adapters, which `adapted` draws
             assert {grid.adapted(seed)[1].quantization for seed in range(40)} == set(allowed)
             continue
+        if field == "precision":  # some are libraries' loops, which `library` draws
+            assert {setup.precision for setup in setups} == set(PRECISIONS)
+            assert {grid.library(seed)[1].precision for seed in range(40)} == set(LIBRARIES)
+            continue
+        if field == "loss":  # head and loss in one function, which `one_function` draws
+            setups = [*setups, grid.one_function(0)[1]]
         assert {getattr(setup, field) for setup in setups} == set(allowed), field
     for field in (
         "no_sync",

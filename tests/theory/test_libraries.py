@@ -26,6 +26,15 @@ def test_the_theory_is_the_library_s_loop(precision, changes):
         assert not grid.disagreements(model, SETUP.replace(precision=precision, **changes)), model.name
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("start", range(0, 200, 4))
+def test_any_step_of_a_library_to_the_byte(start):
+    pytest.importorskip("torch")
+    for seed in range(start, start + 4):
+        model, setup, block = grid.library(seed)
+        assert not grid.disagreements(model, setup, (block,)), (model, setup)
+
+
 @pytest.mark.parametrize(
     ("precision", "rest", "after_backward", "step"), [("bf16-megatron", 18, 18, 18), ("bf16-deepspeed", 18, 20, 20)]
 )

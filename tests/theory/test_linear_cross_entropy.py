@@ -4,6 +4,7 @@ import grid
 import pytest
 
 import everybyte as eb
+from everybyte.budget import not_derived
 from everybyte.setup import PRECISIONS
 from everybyte.theory.course import rows_at_once
 
@@ -31,6 +32,15 @@ def test_the_theory_is_pytorch_s_own_code(name, precision):
     shape = [(3, 33), (1, 1), (8, 64)][list(PRECISIONS).index(precision) % 3]
     setup = SETUP.replace(batch=shape[0], sequence=shape[1], precision=precision)
     assert not grid.disagreements(MODELS[name], setup)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("start", range(0, 200, 4))
+def test_any_step_to_the_byte(start):
+    for seed in range(start, start + 4):
+        model, setup, block = grid.one_function(seed)
+        if not_derived(model, setup) is None:
+            assert not grid.disagreements(model, setup, (block,)), (model, setup)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
