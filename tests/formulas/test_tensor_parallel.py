@@ -92,3 +92,16 @@ def test_the_loss_s_peak(parts, precision):
             for i in {a.birth for a in large}
         )
         assert most == expected
+
+
+def test_what_sharding_or_stages_divide_too_is_refused():
+    llama, mixtral = eb.model("llama-3.1-8b"), eb.model("mixtral-8x7b")
+    two = eb.Setup(gpus=4, sharding="zero3", precision="bf16", mesh=eb.Mesh(tensor=2))
+    for name in ("tensor.whole", "tensor.parameters"):
+        assert eb.formula(name).at(llama, two.replace(gpus=2, sharding="none")) > 0
+        with pytest.raises(ValueError, match="zero3"):
+            eb.formula(name).at(llama, two)
+    eight = eb.Setup(gpus=8, precision="bf16", mesh=eb.Mesh(expert=8))
+    assert eb.formula("experts.weights").at(mixtral, eight) > 0
+    with pytest.raises(ValueError, match="zero3"):
+        eb.formula("experts.weights").at(mixtral, eight.replace(gpus=16, sharding="zero3"))

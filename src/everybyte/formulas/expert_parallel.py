@@ -20,10 +20,19 @@ def _cast(model, setup):
     return None
 
 
+def _sharded(model, setup):
+    """Why a GPU holds less, in words."""
+    if setup is not None and setup.fsdp:
+        return (
+            f"Setup.sharding: {setup.sharding!r} divides experts' weights once more; allowed: 'none'; eb.budget answers"
+        )
+    return None
+
+
 _ROUTED = "rho times the rows that it sends come to a GPU: 1 where routers are balanced, E_p where all rows of all GPUs come to this one"
 WEIGHTS = register(
     "experts.weights", "the experts' matrices on one GPU, all layers", 3 * L_m * E / E_p * F_e * H * w_s, "B",
-    source=_GSHARD, chapter=_CHAPTER, assumptions=("three matrices an expert, as Mixtral's", "E_p divides E"),
+    source=_GSHARD, chapter=_CHAPTER, assumptions=("three matrices an expert, as Mixtral's", "E_p divides E"), refuses=_sharded,
 )  # fmt: skip
 ROWS = register(
     "experts.rows", "rows that come to one GPU's experts", _CAME, "",

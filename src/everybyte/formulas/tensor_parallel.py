@@ -84,6 +84,8 @@ MEGATRON = register(
 def _plain(model, setup):
     if model is not None and (model.experts or model.qk_norm or not model.family):
         return f"Model: {model.name}; allowed: GPT's and Llama's kinds without experts or norms of heads; eb.budget answers"
+    if setup is not None and (setup.fsdp or setup.mesh.pipeline > 1):
+        return f"Setup: sharding {setup.sharding!r}, mesh {setup.mesh} divide them once more; allowed: 'none', tensor alone; eb.budget answers"
     return None
 
 
