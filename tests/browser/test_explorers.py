@@ -35,7 +35,10 @@ EXPLORERS = sorted(
 if not os.environ.get("EVERYBYTE_BROWSER"):
     EXPLORERS = sorted({*EXPLORERS[2::3], "states"})
 #: Explorers that need an argument.
-CALLS = {"model": "explore.model(eb.derive(eb.model('gpt2'), eb.Setup()))"}
+CALLS = {
+    "model": "explore.model(eb.derive(eb.model('gpt2'), eb.Setup()))",
+    "memory_map": "explore.memory_map(example.left())",
+}
 WIDE = {"width": 1400, "height": 1000}
 # A text that leaves its picture, or is drawn smaller than 11 pixels.
 OUTSIDE = """root => [...root.querySelectorAll("svg[role=img] text")].flatMap((text) => {
@@ -56,7 +59,7 @@ COLORS = """root => {
 def page(lab, chromium):
     """A notebook that opens the explorers, run."""
     notebook = nbformat.v4.new_notebook()
-    cells = ["import everybyte as eb\nfrom everybyte import explore"]
+    cells = ["import everybyte as eb\nfrom everybyte import explore\nfrom everybyte.evidence import example"]
     cells += [CALLS.get(name, f"explore.{name}()") for name in EXPLORERS]
     notebook.cells = [nbformat.v4.new_markdown_cell("# Every explorer"), *map(nbformat.v4.new_code_cell, cells)]
     notebook.metadata.kernelspec = {"display_name": "Python 3", "language": "python", "name": "python3"}
