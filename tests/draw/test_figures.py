@@ -133,8 +133,14 @@ def test_dots_stand_at_their_ratios_and_do_not_cover_each_other():
 
 def test_a_schedule_has_a_box_for_each_action():
     fig = draw.schedule(pipelines.timed(Mesh(pipeline=2), 3), "1F1B")
-    boxes = [patch for patch in fig.axes[0].patches if patch.get_height() == 0.5]
-    assert sorted(box.get_width() for box in boxes) == [1] * 6 + [2] * 6  # a backward takes two forwards' time
+    sizes = [path.get_extents().size.tolist() for c in fig.axes[0].collections for path in c.get_paths()]
+    widths = [width for width, height in sizes if height == 0.5]
+    assert sorted(widths) == [1] * 6 + [2] * 6  # a backward takes two forwards' time
+    marked = draw.schedule(pipelines.timed(Mesh(pipeline=2), 3), "1F1B", now=1)
+    assert [label.get_text() for label in marked.axes[0].get_yticklabels()] == [
+        "GPU 0",
+        "\N{BLACK RIGHT-POINTING TRIANGLE} GPU 1",
+    ]
     assert "GPU 0 2 in flight, GPU 1 1 in flight" in fig.alt
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 
 from .. import units
 from ..pipelines import Turn
@@ -39,11 +39,13 @@ def schedule_alt(gpus: Sequence[Sequence[Turn]], title: str = "", peaks: Mapping
     return f"Schedule, {title}: {len(gpus)} GPUs in time, {end:g} units long; at most: {said}."
 
 
-def schedule(gpus: Sequence[Sequence[Turn]], title: str = "", peaks: Mapping[int, int] | None = None) -> Figure:
+def schedule(
+    gpus: Sequence[Sequence[Turn]], title: str = "", peaks: Mapping[int, int] | None = None, now: int | None = None
+) -> Figure:
     """A row of boxes for each GPU, one for each action, with the micro-batch in it; under it how many are in flight.
 
     Args:
-        gpus: what `pipelines.timed` gives. peaks: GPU -> bytes, written at the end of its row.
+        gpus: what `pipelines.timed` gives. peaks: GPU -> bytes, written at the end of its row. now: the GPU that is marked.
 
     Raises:
         ValueError: without a GPU.
@@ -56,17 +58,19 @@ def schedule(gpus: Sequence[Sequence[Turn]], title: str = "", peaks: Mapping[int
     used = {turn.action.kind for turns in gpus for turn in turns}
     stages = len({turn.action.stage for turns in gpus for turn in turns})
     for row, turns in enumerate(gpus):
+        boxes: dict[tuple[str, bool], list[tuple[float, float]]] = {}
         for turn in turns:
-            look = part(KINDS[turn.action.kind][0])
             second = stages > len(gpus) and turn.action.stage >= len(gpus)  # a GPU's further stages, paler
-            ax.add_patch(
-                Rectangle((turn.start, row), turn.end - turn.start, 0.5, facecolor=look.color, edgecolor=INK, linewidth=0.6,
-                          hatch=look.hatch, alpha=0.55 if second else 1.0)
-            )  # fmt: skip
+            boxes.setdefault((turn.action.kind, second), []).append((turn.start, turn.end - turn.start))
             if end <= 60:
+                look = part(KINDS[turn.action.kind][0])
                 box = {"boxstyle": "round,pad=0.1", "facecolor": look.color, "edgecolor": "none"}
                 ax.text((turn.start + turn.end) / 2, row + 0.25, str(turn.action.batch), ha="center", va="center", fontsize=7,
                         color=ink_on(look.color), bbox=box)  # fmt: skip
+        for (kind, second), spans in boxes.items():
+            look = part(KINDS[kind][0])
+            ax.broken_barh(spans, (row, 0.5), facecolor=look.color, edgecolor=INK, linewidth=0.6 if end <= 250 else 0.1,
+                           hatch=look.hatch, alpha=0.55 if second else 1.0)  # fmt: skip
         when, counts = zip(*flying(turns), strict=True)
         heights = [row + 0.92 - 0.36 * count / most for count in counts]
         ax.fill_between(
@@ -76,7 +80,8 @@ def schedule(gpus: Sequence[Sequence[Turn]], title: str = "", peaks: Mapping[int
         ax.text(end * 1.01, row + 0.45, said, va="center", fontsize=9, color=INK)
     ax.set_xlim(0, end * 1.16)
     ax.set_ylim(len(gpus), -0.1)
-    ax.set_yticks([row + 0.25 for row in range(len(gpus))], [f"GPU {row}" for row in range(len(gpus))])
+    labels = ["\N{BLACK RIGHT-POINTING TRIANGLE} " * (row == now) + f"GPU {row}" for row in range(len(gpus))]
+    ax.set_yticks([row + 0.25 for row in range(len(gpus))], labels)
     ax.set_xlabel("time, in forwards of a stage; under each GPU its micro-batches in flight", loc="left")
     ax.grid(visible=False)
     keys = [Patch(facecolor=part(name).color, hatch=part(name).hatch, edgecolor=INK, label=label)

@@ -848,7 +848,107 @@ const front = {
   },
 };
 
-const KINDS = { stack, peak, lines, fitting, ranges, block, timeline, forgetting, map, regions, front };
+// A schedule in time, as explore/pipelines.py packs it, and under each GPU's row its bytes meanwhile.
+const chart = {
+  ...stack,
+  // Turns of each GPU, from when to when in forwards of a stage, and how many micro-batches are in flight from when on.
+  known: new Map(),
+  unpacked(spec, run, batches) {
+    if (!chart.known.has(run)) chart.known.set(run, chart.unpack(spec, run, batches));
+    return chart.known.get(run);
+  },
+  unpack(spec, { back, gpus }, batches) {
+    const rows = gpus.map((said) => {
+      const [next, turns, flying] = [{}, [], [[0, 0]]];
+      let [at, now] = [0, 0];
+      for (const [, wait, letter] of said.matchAll(/(\d*)([a-z])/gi)) {
+        const kind = letter.toUpperCase();
+        const i = next[letter] = (next[letter] ?? -1) + 1;
+        const start = at + Number(wait);
+        at = start + spec.kinds[kind][2];
+        turns.push({ kind, lane: Number(letter !== kind), batch: back && kind !== "F" ? batches - 1 - i : i, start, end: at });
+        if (kind === "F") flying.push([start, now += 1]);
+        else if (kind !== "I") flying.push([at, now -= 1]);
+      }
+      return { turns, flying, most: Math.max(...flying.map(([, count]) => count)) };
+    });
+    return { rows, end: Math.max(...rows.map(({ turns }) => turns[turns.length - 1].end)) };
+  },
+  compute(spec, state) {
+    const r = stack.compute(spec, state);
+    const { schedule_no, accumulation, pipeline_stages: stages } = r.now.v;
+    const run = spec.runs[`${schedule_no},${accumulation}`];
+    if (!run) throw new Error(`schedule: ${schedule_no}, ${accumulation} is not stored`);
+    const { rows, end } = chart.unpacked(spec, run, accumulation);
+    r.rows.forEach((row, i) => Object.assign(row, rows[i]));
+    return { ...r, stages, end, waits: end - sum(rows[0].turns.map((turn) => turn.end - turn.start)) };
+  },
+  flying: (r) => ` At most ${r.now.most} micro-batches are in flight${r.stages > 1 ? ", counted once a stage" : ""}.`,
+  lasts: (r) => ` The step lasts ${r.end / r.stages} forwards of a GPU's blocks; each GPU is idle for ${r.waits / r.stages} of them (${fixed((100 * r.waits) / r.end, 1)} %).`,
+  describe: (spec, r) => stack.describe(spec, r) + chart.flying(r) + chart.lasts(r),
+  change: (spec, a, b, what) => stack.change(spec, a, b, what) + chart.flying(b) + (chart.lasts(a) === chart.lasts(b) ? "" : chart.lasts(b)),
+  draw(spec, r, paint) {
+    const [bar, under, gap, top, small] = [26, 18, 7, 8, 11 / SIZE];
+    const stages = (i) => (r.stages > 1 ? `stages ${i}, ${i + r.rows.length}` : `stage ${i}`);
+    const [left, right] = [
+      16 + paint.measure(paint.narrow ? "GPU 0" : "stages 0, 00", paint.narrow),
+      paint.width - 14 - Math.max(paint.measure("100.00 GiB", true), paint.narrow ? 0 : paint.measure("100 in flight", true)),
+    ];
+    // In forwards of a GPU's blocks: on this axis a schedule of several stages is as long as one of one.
+    const long = paint.end("time", r.end / r.stages);
+    const x = (at) => Math.round(100 * (left + (at / r.stages / long) * (right - left))) / 100;
+    const high = paint.end("bytes", Math.max(...r.rows.map((row) => row.total)) || 1);
+    const lane = bar / r.stages;
+    const unit = x(1) - x(0);
+    const digits = [1, 2, 3].map((n) => small * paint.measure("0".repeat(n))); // how wide numbers of so many are
+    const seen = new Set();
+    r.rows.forEach((row, i) => {
+      const y = top + i * (bar + under + gap);
+      const floor = y + bar + 1 + under;
+      const more = { bold: row.current, on: row.current };
+      if (row.current) paint.rect(1, y - 4, paint.width - 2, bar + under + 8, { class: "everybyte-current", rx: 4 });
+      paint.text(left - 8, paint.narrow ? y + bar / 2 : y + 11, row.label, { anchor: "end", ...more });
+      if (!paint.narrow) paint.text(left - 8, y + 31, stages(i), { anchor: "end", on: row.current });
+      paint.rect(x(0), y, x(r.end) - x(0), bar, { class: "everybyte-idle" });
+      const boxes = {};
+      for (const turn of row.turns) {
+        seen.add(turn.kind);
+        const from = x(turn.start);
+        (boxes[turn.kind + turn.lane] ??= []).push(`M${from} ${y + turn.lane * lane}H${x(turn.end)}v${lane}H${from}z`);
+      }
+      for (const [which, paths] of Object.entries(boxes)) {
+        const [look, label] = spec.kinds[which[0]];
+        paint.boxes(paths.join(""), look, `${row.label}, stage ${i + Number(which[1]) * r.rows.length}: ${label}`, unit < 4);
+      }
+      for (const turn of unit < 4 ? [] : row.turns) {
+        if (digits[String(turn.batch).length - 1] > x(turn.end) - x(turn.start)) continue;
+        const look = spec.looks[spec.kinds[turn.kind][0]];
+        const place = { x: (x(turn.start) + x(turn.end)) / 2, y: y + (turn.lane + 0.5) * lane + 0.5, "text-anchor": "middle", "dominant-baseline": "central" };
+        const casing = look.hatch ? `; stroke: ${look.color}; stroke-width: 4px; paint-order: stroke` : "";
+        paint.element("text", { ...place, style: `font-size: 11px; fill: ${look.ink}${casing}` }).textContent = String(turn.batch);
+      }
+      const height = (bytes) => (bytes / high) * under;
+      const [stands, kept] = row.parts;
+      if (stands) paint.part(x(0), floor - height(stands), x(r.end) - x(0), height(stands), spec.parts[0].part, `${row.label}, ${spec.parts[0].label}: ${amount(stands, "B")}`);
+      const base = floor - height(stands);
+      const levels = Array.from({ length: row.most + 1 }, (_, n) => (base - height((kept * n) / row.most)).toFixed(2));
+      const roof = row.flying.map(([at, n], k) => `${x(at)},${levels[n]} ${x(row.flying[k + 1]?.[0] ?? r.end)},${levels[n]}`);
+      paint.area(`${x(0)},${base} ${roof.join(" ")} ${x(r.end)},${base}`, spec.parts[1].part, `${row.label}, ${spec.parts[1].label}: ${amount(kept, "B")} at most`);
+      paint.line(x(0), floor, x(r.end), floor, { class: "everybyte-grid" });
+      if (!paint.narrow) paint.text(right + 6, y + 11, `${row.most} in flight`, { on: row.current });
+      paint.text(right + 6, y + 31, amount(row.total, "B"), more);
+    });
+    const bottom = top + r.rows.length * (bar + under + gap);
+    for (const at of ticks(long, "")) paint.text(left + (at / long) * (right - left), bottom + 6, count(at), { anchor: "middle" });
+    if (paint.narrow) paint.text(8, bottom + 24, "time, in a GPU's forwards; under each its bytes", { room: paint.width - 8 });
+    else paint.text(left, bottom + 24, "time, in forwards of a GPU's blocks; under each GPU its bytes", {});
+    const kinds = Object.keys(spec.kinds).filter((kind) => seen.has(kind)).map((kind) => spec.kinds[kind].slice(0, 2));
+    const line = paint.legend(bottom + 40, [...kinds, ["", `idle: ${fixed((100 * r.waits) / r.end, 1)} %`]]);
+    return paint.legend(line, spec.parts.map((p, j) => [p.part, `${r.now.label}, ${p.label}: ${amount(r.now.parts[j], "B")}`]));
+  },
+};
+
+const KINDS = { stack, peak, lines, fitting, ranges, block, timeline, forgetting, map, regions, front, chart };
 
 function describe(spec, state) {
   const kind = KINDS[spec.kind];
@@ -860,7 +960,7 @@ function change(spec, before, state, preset) {
   return kind.change(spec, kind.compute(spec, before), kind.compute(spec, state), whatChanged(spec, before, state, preset));
 }
 
-export const pure = { FORMULAS, amount, change, describe, followed, nearest, snapped, valuesOf };
+export const pure = { FORMULAS, KINDS, amount, change, describe, followed, nearest, snapped, valuesOf };
 
 // ---- the page ---------------------------------------------------------------------------------------------------
 
@@ -951,6 +1051,11 @@ function painter(svg, looks, id, width, measure, axes) {
       const bar = paint.rect(x, y, width, height, { fill: fill(name), class: "everybyte-part" });
       bar.appendChild(node("title", {})).textContent = title;
     },
+    // Many boxes of a part, in one path; `thin`: so narrow that a line between them would hide them.
+    boxes(d, name, title, thin) {
+      const shape = put("path", { d, fill: fill(name), class: "everybyte-part", ...(thin ? { style: "stroke: none" } : {}) });
+      shape.appendChild(node("title", {})).textContent = title;
+    },
     area(points, name, title) {
       const shape = put("polygon", { points, fill: fill(name), class: "everybyte-part", style: "stroke: none" });
       shape.appendChild(node("title", {})).textContent = title;
@@ -960,13 +1065,14 @@ function painter(svg, looks, id, width, measure, axes) {
       if (look.hatch) paint.rect(x - wide / 2, y - 9, wide, 18, { fill: look.color, rx: 4 });
       paint.text(x, y, words, { anchor: "middle", fill: look.ink });
     },
-    // Entries are [part, words] or, for curves, [part, words, dash].
+    // Entries are [part, words] or, for curves, [part, words, dash]; "" is where nothing runs.
     legend(y, entries) {
       let [x, line] = [8, y];
       for (const [name, words, dash] of entries) {
         const wide = 32 + measure(words) + 16;
         if (x + wide > width && x > 8) [x, line] = [8, line + 22];
-        if (dash === undefined) paint.part(x, line, 24, 14, name, words);
+        if (!name) paint.rect(x, line, 24, 14, { class: "everybyte-idle" });
+        else if (dash === undefined) paint.part(x, line, 24, 14, name, words);
         else paint.curve(`${x},${line + 7} ${x + 24},${line + 7}`, looks[name], dash);
         paint.text(x + 31, line + 7.5, words, {});
         x += wide;

@@ -1,10 +1,18 @@
-"""Chapter 34's explorer: what eight GPUs in a row receive into and keep of the micro-batches in flight, GPU by GPU."""
+"""Chapter 34's explorer: when each of eight GPUs in a row runs what, and under it the bytes that micro-batches take there meanwhile."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from .. import draw, units
+from .. import pipelines as orders
 from ..catalog import Model
+from ..draw.schedules import KINDS, flying
 from ..formulas import bindings
 from ..formulas.symbols import BY_SYMBOL, H, L, all_first, divided, hop, p, v
 from ..mesh import Mesh, Schedule
 from ..setup import Setup
+from ..tables import Table
 from .controls import Choice, Slider
 from .explorer import Explorer
 from .pictures import Stack
@@ -26,8 +34,86 @@ _PARTS = [
 ]
 
 
+@cache
+def timed(number: int, batches: int) -> list[list[orders.Turn]]:
+    """What each GPU runs when, under the schedule of that number, in forwards of a stage."""
+    name, stages = list(SCHEDULES.items())[number]
+    return orders.timed(Mesh(pipeline=PLACES, schedule=name, stages=stages), batches)
+
+
+def packed(gpus: list[list[orders.Turn]]) -> dict:
+    """A schedule as the picture takes it: for each GPU a letter an action, after how long it waits; small on its second stage.
+
+    Of a stage and kind the micro-batches come in order; `back`: in backwards the last one first.
+    """
+    rows = []
+    for place, turns in enumerate(gpus):
+        said, clock = "", 0.0
+        for (kind, stage, _), start, end in turns:
+            wait = f"{start - clock:.0f}" if start > clock else ""
+            said += wait + (kind if stage == place else kind.lower())
+            clock = end
+        rows.append(said)
+    first = next(turn.action for turn in gpus[0] if turn.action.kind != "F")
+    return {"back": first.batch > 0, "gpus": rows}
+
+
+@dataclass(frozen=True)
+class Chart(Stack):
+    """A schedule in time, a row for each GPU and a lane for each of its stages; under each row its bytes meanwhile.
+
+    Two parts: what stands all the time, and what the most micro-batches in flight keep.
+    """
+
+    kind = "chart"
+    names = ("schedule_no",)
+
+    def spec(self):
+        """What the picture needs to know."""
+        runs = {f"{i},{n}": packed(timed(i, n)) for i in range(len(SCHEDULES)) for n in BATCHES}
+        kinds = {kind: [*look, orders.TIMES[kind]] for kind, look in KINDS.items()}
+        return super().spec() | {"runs": runs, "kinds": kinds}
+
+    def run(self, values: Mapping) -> tuple[list[int], float, float]:
+        """(the most in flight on each GPU, how long the step lasts, how much of it each GPU waits), in forwards of a GPU's blocks."""
+        gpus, stages = timed(values["schedule_no"], values["accumulation"]), values["pipeline_stages"]
+        most = [max(count for _, count in flying(turns)) for turns in gpus]
+        end = max(turn.end for turns in gpus for turn in turns)
+        waits = end - sum(turn.end - turn.start for turn in gpus[0])
+        return most, end / stages, waits / stages
+
+    def describe(self, subject, values):
+        """The sentence for a state, as picture.js says it."""
+        most, end, waits = self.run(values)
+        counted = ", counted once a stage" if values["pipeline_stages"] > 1 else ""
+        return (
+            f"{super().describe(subject, values)} At most {most[values['place']]} micro-batches are in flight{counted}. The step lasts "
+            f"{end:g} forwards of a GPU's blocks; each GPU is idle for {waits:g} of them ({100 * waits / end:.1f} %)."
+        )
+
+    def figure(self, title, subject, values, variants):
+        """matplotlib's figure of the same state."""
+        peaks = {i: sum(x for *_, x in self.compute(row)) for i, row in enumerate(variants.values())}
+        gpus = timed(values["schedule_no"], values["accumulation"])
+        return draw.schedule(gpus, f"{title}, {subject}", peaks, values["place"])
+
+    def table(self, subject, values):
+        """A `Table` of all GPUs, the chosen one marked."""
+        most, end, waits = self.run(values)
+        rows = []
+        for i, count in enumerate(most):
+            sizes = [x for *_, x in self.compute({**values, "place": i})]
+            stages = ", ".join(str(i + PLACES * turn) for turn in range(values["pipeline_stages"]))
+            mark = "\N{BLACK RIGHT-POINTING TRIANGLE} " * (i == values["place"])
+            rows.append((f"{mark}GPU {i}", stages, count, *map(units.text, (*sizes, sum(sizes))), f"{waits / end:.1%}"))
+        columns = ("", "stages", "in flight at most", *(label for _, label, _ in self.parts), "in all", "idle")
+        return Table(columns, rows, subject)
+
+
 def pipelines(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """What stands on each of eight GPUs in a row beside weights, states and the last stage's logits, all blocks checkpointed.
+    """A schedule of eight GPUs in a row, and what stands on each beside weights, states and the last stage's logits.
+
+    All blocks are checkpointed.
 
     Args:
         model, setup: what it opens with; by default Llama-3.1-70B, 1F1B, 16 micro-batches of one sequence of 8,192 tokens.
@@ -41,7 +127,8 @@ def pipelines(model: Model | None = None, setup: Setup | None = None) -> Explore
     symbols = [BY_SYMBOL[z] for z in (p, v, hop, all_first, divided)]
     schedules = {
         str(name): bindings(None, Setup(gpus=PLACES, accumulation=PLACES, mesh=Mesh(pipeline=PLACES, schedule=name, stages=count)), symbols)
-        for name, count in SCHEDULES.items()
+        | {"schedule_no": i}
+        for i, (name, count) in enumerate(SCHEDULES.items())
     }  # fmt: skip
     dimensions = [BY_SYMBOL[z] for z in (L, H)]
     known = {
@@ -54,7 +141,7 @@ def pipelines(model: Model | None = None, setup: Setup | None = None) -> Explore
     controls = [
         Choice("model", "model", known, model.name if model else "llama-3.1-70b"),
         Choice("schedule", "schedule", schedules, setup.mesh.schedule if setup else "1f1b"),
-        Choice("batches", "micro-batches", batches, f"{setup.accumulation if setup else 16} micro-batches", kind="slider"),
+        Choice("batches", "micro-batches", batches, f"{setup.accumulation if setup else 16} micro-batches"),
         Choice("place", "GPU", places, kind="slider"),
         Slider("sequence", "tokens of a micro-batch", 512, 65536, setup.sequence if setup else 8192, 512),
     ]  # fmt: skip
@@ -65,7 +152,7 @@ def pipelines(model: Model | None = None, setup: Setup | None = None) -> Explore
         "1F1B, 128 micro-batches": usual | {"schedule": "1f1b", "batches": "128 micro-batches"},
     }
     return Explorer(
-        "What micro-batches take on each GPU", controls, Stack(_PARTS, bars="place"), presets,
-        base={"batch": 1, "weight_bytes": 2}, derived=[("bubble", "pipeline.bubble"), ("in flight", "pipeline.in_flight")],
+        "A schedule in time, and its bytes", controls, Chart(_PARTS, bars="place"), presets,
+        base={"batch": 1, "weight_bytes": 2},
         subject=("model", "schedule", "batches", "place"),
     )  # fmt: skip
