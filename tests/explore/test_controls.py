@@ -68,3 +68,27 @@ def test_the_title_says_what_is_shown(node):
 def test_a_name_from_a_reader_is_text_in_the_title(node):
     mine = eb.Model(name="<b>mine</b>", layers=2, width=64, heads=2, vocabulary=100)
     assert play(node, explore.states(mine))[0]["title"].endswith(": <b>mine</b>, fp32, adamw")
+
+
+UNSHOWN = [
+    ("step", "checkpointing", {"checkpointing": "full"}), ("step", "loss", {"loss": "linear-cross-entropy"}),
+    ("step", "gpus", {"gpus": 2}), ("checkpointing", "loss", {"loss": "chunked"}), ("precision", "accumulation", {"accumulation": 2}),
+    ("batches", "optimizer", {"optimizer": "sgd"}), ("batches", "loss", {"loss": "linear-cross-entropy"}),
+    ("planning", "checkpointing", {"checkpointing": "full"}), ("sharding", "accumulation", {"accumulation": 4, "sharding": "zero3"}),
+    ("sharding", "sharding", {"sharding": "zero2"}),
+    ("offloading", "attention", {"sharding": "zero3", "precision": "bf16", "attention": "eager"}),
+    ("loss", "checkpointing", {"checkpointing": "full"}), ("block", "sharding", {"sharding": "zero3", "gpus": 8}),
+    ("states", "sharding", {"sharding": "zero1", "gpus": 8}), ("optimizers", "adapters", {"adapters": eb.Lora(4)}),
+    ("zero", "offload", {"sharding": "zero3", "gpus": 8, "offload": "cpu"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "field", "asked"), UNSHOWN, ids=lambda x: x if isinstance(x, str) else "")
+def test_what_an_explorer_does_not_show_it_refuses(name, field, asked):
+    with pytest.raises(ValueError, match=rf"^{name}\.setup\.{field}: "):
+        getattr(explore, name)(setup=eb.Setup(**asked))
+
+
+def test_a_setup_is_a_setup():
+    with pytest.raises(ValueError, match="step.setup: 'fp32'; allowed: a Setup"):
+        explore.step(setup="fp32")

@@ -3,7 +3,7 @@
 from .. import checks, draw
 from ..catalog import Gpu, Model
 from ..setup import Setup
-from .controls import Choice, precision_label, shared
+from .controls import Choice, check_setup, precision_label, shared
 from .explorer import Explorer
 from .planning import BASE, CHUNKS, CUT, PARTS, courses, sizes_of_gpt2
 from .precision import Peak
@@ -33,6 +33,19 @@ def batches(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | N
     known, options, deepest = sizes_of_gpt2()
     start, chosen = model or known["gpt2-xl"], setup or Setup(precision="fp32")
     checks.one_of("batches", "model", start.name, known)
+    check_setup(
+        "batches",
+        setup,
+        "batch",
+        "accumulation",
+        "sequence",
+        "precision",
+        "master_gradients",
+        "attention",
+        "loss",
+        "optimizer_impl",
+    )
+    checks.one_of("batches", "setup.loss", chosen.loss, ("plain", "chunked"))
     cuts = {_some(n, "micro-batch", "micro-batches"): {"accumulation": n} for n in CUTS}
     steps = {"foreach": {"impl_no": 0}, "fused": {"impl_no": 2}}
     loss = _CHUNKED if chosen.loss == "chunked" else "plain loss"

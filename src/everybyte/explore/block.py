@@ -16,7 +16,7 @@ from ..setup import Setup
 from ..tables import Table
 from ..theory.reading import standing
 from ..theory.schedule import flat
-from .controls import Choice, gpts, precision_label, shared
+from .controls import OF_THE_STEP, Choice, check_setup, gpts, precision_label, shared
 from .explorer import Explorer
 from .pictures import quantity
 
@@ -171,6 +171,7 @@ def block(model: Model | None = None, setup: Setup | None = None) -> Explorer:
         if known.get(start.name) != start
         else known
     )
+    check_setup("block", setup, *OF_THE_STEP, "loss", "accumulation")
     controls = [
         Choice("model", "model", {name: bindings(m, None) for name, m in known.items()}, start.name),
         shared("precision", setup and precision_label(setup)),

@@ -93,7 +93,7 @@ def checkpointing(model: Model | None = None, setup: Setup | None = None) -> Exp
     Raises:
         ValueError: a model whose step is not derived; a batch or a sequence that is no power of two.
     """
-    controls, models = controls_of(model, setup, without_biases=False)
+    controls, models = controls_of("checkpointing", model, setup, "checkpointing", without_biases=False)
     deepest = max(values["layers"] for values in controls[0].options.values())
     kept = {"segmented": 0, "selective": 0, "segment": 1}
     options = {"none": kept, "selective": kept | {"selective": 1}, "full": kept | {"segmented": 1}}

@@ -1,7 +1,7 @@
 """What a reader can turn: sliders, steps and choices, and the ones that all explorers of a kernel share."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import ipywidgets as widgets
 
@@ -152,6 +152,35 @@ def shared(name: str, start: str | None = None) -> Choice:
     kind = "slider" if name in ("batch", "sequence") else "dropdown"
     label = {"gpu": "GPU", "batch": "batch (sequences)", "sequence": "sequence (tokens)"}.get(name, name)
     return Choice(name, label, options, start, kind, shared=True)
+
+
+#: Of a setup, what decides about activations alone, and the fields of which the controls of one step speak.
+OF_ACTIVATIONS = (
+    "batch", "sequence", "accumulation", "attention", "dropout", "loss", "loss_chunks", "checkpointing", "checkpoint_every",
+)  # fmt: skip
+OF_THE_STEP = (
+    "batch", "sequence", "precision", "master_gradients", "attention", "dropout", "optimizer", "optimizer_impl", "loss_chunks",
+    "checkpoint_every",
+)  # fmt: skip
+
+
+def check_setup(owner: str, setup, *known: str) -> None:
+    """Raise ValueError where a setup asks for what an explorer does not show: it is one of `known`, or the usual.
+
+    Args:
+        known: fields that its controls show, check themselves, or that change nothing there.
+    """
+    from ..setup import Setup
+
+    if setup is None:
+        return
+    checks.kind(owner, "setup", setup, Setup)
+    for each in fields(Setup):
+        value, usual = getattr(setup, each.name), getattr(Setup(), each.name)
+        if each.name not in known and value != usual:
+            raise ValueError(
+                f"{owner}.setup.{each.name}: {value!r} is not shown here; allowed: {usual!r}; eb.budget answers for it"
+            )
 
 
 def gpts() -> dict:

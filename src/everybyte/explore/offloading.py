@@ -7,7 +7,7 @@ from ..catalog import Gpu, Model
 from ..formulas import SYMBOLS, Formula, bindings, formula
 from ..formulas.step import gpt
 from ..setup import PRECISIONS, Setup, Sharding
-from .controls import Choice, gpts, shared
+from .controls import Choice, check_setup, gpts, shared
 from .explorer import Explorer
 from .pictures import Lines
 
@@ -55,6 +55,19 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
     checks.one_of("offloading", "setup.sharding", chosen.sharding, STAGES)
     checks.whole("offloading", "setup.sequence", chosen.sequence, SEQUENCE, SEQUENCE)
     checks.one_of("offloading", "setup.checkpointing", chosen.checkpointing, ("none", "full"))
+    check_setup(
+        "offloading",
+        setup,
+        "batch",
+        "sequence",
+        "precision",
+        "sharding",
+        "checkpointing",
+        "gpus",
+        "offload",
+        "optimizer",
+        "optimizer_impl",
+    )
     known = gpts() | {start.name: start}
     precisions: dict[str, dict] = {
         p: _decided(("stored_weight_bytes", "reduced_bytes"), Setup(precision=p))

@@ -9,7 +9,7 @@ from ..catalog import Gpu, Model, gpus
 from ..formulas.symbols import B, n_a
 from ..headroom import Headroom
 from ..setup import Setup
-from .controls import Choice, gpts, precision_label, shared
+from .controls import Choice, check_setup, gpts, precision_label, shared
 from .courses import FORMS, LONE, UPDATE_BY, Courses, kinds, updates_of
 from .explorer import Explorer
 from .precision import Peak
@@ -84,6 +84,7 @@ def planning(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     card = gpu.name if gpu else "a100-40gb"
     checks.one_of("planning", "model", start.name, known)
     checks.one_of("planning", "gpu", card, gpus())
+    check_setup("planning", setup, "batch", "sequence", "precision", "master_gradients", "attention")
     room = {name: {"capacity": Headroom().usable(g), "capacity_label": f"{name}, usable"} for name, g in gpus().items()}
     controls = [
         Choice("model", "model", options, start.name),

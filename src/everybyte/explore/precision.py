@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from .. import checks, draw
 from ..catalog import Gpu, Model
 from ..setup import Setup
-from .controls import Choice, gpts, of_the_step, precision_label, shared
+from .controls import OF_THE_STEP, Choice, check_setup, gpts, of_the_step, precision_label, shared
 from .courses import BY, LONE, UPDATE_BY, Courses, batches_of, kinds, updates_of
 from .explorer import Explorer
 from .pictures import Stack
@@ -72,6 +72,7 @@ def precision(model: Model | None = None, setup: Setup | None = None, gpu: Gpu |
     known = gpts()
     start, chosen = model or known["gpt2"], setup or Setup()
     checks.one_of("precision", "model", start.name, known)
+    check_setup("precision", setup, *OF_THE_STEP)
     shortest = min(m.positions for m in known.values())
     options, kinds_of = kinds(known)
     controls = [

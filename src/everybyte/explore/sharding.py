@@ -7,7 +7,7 @@ from ..catalog import Gpu, Model
 from ..formulas import bindings
 from ..formulas.symbols import G
 from ..setup import PRECISIONS, Setup
-from .controls import Choice, gpts, of_the_step, shared
+from .controls import OF_THE_STEP, Choice, check_setup, gpts, of_the_step, shared
 from .courses import BY, LONE, UPDATE_BY, Courses, batches_of, kinds, numbers_of, updates_of
 from .courses import PRECISIONS_OF_UPDATES as UPDATED
 from .explorer import Explorer
@@ -58,6 +58,8 @@ def sharding(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     options, deepest = kinds(known)
     start, chosen = model or known["gpt2-xl"], setup or Setup(gpus=8, sharding="zero3", precision="bf16-mixed")
     checks.one_of("sharding", "model", start.name, known)
+    check_setup("sharding", setup, *OF_THE_STEP, "gpus", "sharding")
+    checks.one_of("sharding", "setup.sharding", chosen.sharding, ("zero3",))
     precisions: dict[str, dict] = {
         p: {n: v for n, v in (bindings(None, s) | numbers_of(s)).items() if n not in _OTHERS}
         for p in PRECISIONS

@@ -11,7 +11,7 @@ from ..formulas.step import gpt
 from ..setup import Setup
 from ..tables import Table
 from ..theory import MARKS, PARTS
-from .controls import Choice, Slider, gpts, of_the_step, precision_label, shared
+from .controls import OF_THE_STEP, Choice, Slider, check_setup, gpts, of_the_step, precision_label, shared
 from .courses import BY, LONE, UPDATE_BY, Courses, batches_of, kinds, updates_of
 from .explorer import Explorer
 
@@ -123,15 +123,18 @@ def started(model: Model | None) -> tuple[Model, dict]:
     return start, known | {start.name: start} if gpt(start, None) is None else {start.name: start}
 
 
-def controls_of(model: Model | None, setup: Setup | None, without_biases: bool = True) -> tuple[list, list]:
+def controls_of(
+    owner: str, model: Model | None, setup: Setup | None, *also: str, without_biases: bool = True
+) -> tuple[list, list]:
     """The controls of a step with the plain loss, the instant to look at last; and the deepest model of each kind that they offer.
 
     Args:
-        without_biases: whether models without biases are offered.
+        owner: the explorer. also: fields of a setup that it shows beside these. without_biases: whether models without biases are offered.
 
     Raises:
-        ValueError: a model whose step is not derived; a batch or a sequence that is no power of two.
+        ValueError: a model whose step is not derived; a batch or a sequence that is no power of two; what is not shown.
     """
+    check_setup(owner, setup, *OF_THE_STEP, *also)
     start, known = started(model)
     known = {n: m for n, m in known.items() if without_biases or m.qkv_bias or m == start}
     shortest = min(m.positions or 2**17 for m in known.values())
@@ -171,7 +174,7 @@ def step(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     Raises:
         ValueError: a model whose step is not derived; a batch or a sequence that is no power of two.
     """
-    controls, deepest = controls_of(model, setup)
+    controls, deepest = controls_of("step", model, setup)
     large = {"model": "gpt2-xl", "batch": "1"}
     presets = {
         "the loss wins": PLAIN,
