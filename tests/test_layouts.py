@@ -6,7 +6,7 @@ import pytest
 
 import everybyte as eb
 from everybyte import draw
-from everybyte.budget import heaviest
+from everybyte.budget import heaviest, not_derived
 from everybyte.layouts import TERMS, at_least, candidates, priced, tokens_of
 from everybyte.plan import work
 
@@ -16,11 +16,11 @@ SETUP = eb.Setup(gpus=8, sequence=4096, batch=1, accumulation=4, precision="bf16
 
 @pytest.fixture(scope="module")
 def found():
-    return eb.layouts(LLAMA, SETUP, "h100-80gb", most=4)
+    return eb.layouts(LLAMA, SETUP, "h100-80gb", most=12)
 
 
 def test_what_is_found_fits_and_the_fastest_comes_first(found):
-    assert len(found.found) == 4 and found.best is found.found[0]
+    assert len(found.found) == 12 and found.best is found.found[0]
     assert [one.seconds for one in found.found] == sorted(one.seconds for one in found.found)
     for one in found.found:
         assert one.fits and one.peak == heaviest(LLAMA, one.setup, 512).peak
@@ -32,8 +32,42 @@ def test_no_layout_that_fits_is_faster_than_the_first(found):
     best = found.best
     for setup in candidates(LLAMA, SETUP, found.gpu):
         seconds = sum(priced(LLAMA, setup, found.gpu).values())
-        if seconds < best.seconds and setup.mesh.alone:
-            assert eb.budget(LLAMA, setup, rounding=512).peak > found.usable
+        if seconds < best.seconds and not not_derived(LLAMA, setup):
+            assert heaviest(LLAMA, setup, rounding=512).peak > found.usable
+
+
+def test_pipelines_beside_fsdp_and_tensor_parallelism_are_searched():
+    """On few GPUs of a model that a node does not hold, they are the fastest; each stage holds its part."""
+    found = eb.layouts(
+        eb.model("llama-3.1-70b"), SETUP.replace(gpus=64, sequence=8192, accumulation=8), "h100-80gb", most=1
+    )
+    mesh = found.best.setup.mesh
+    assert mesh.pipeline > 1 < mesh.tensor and found.best.setup.data > 1 and found.binding == "memory"
+    peaks = [eb.budget(found.model, found.best.setup, 512, rank).peak for rank in range(0, 64, 64 // mesh.pipeline)]
+    assert max(peaks) == found.best.peak <= found.usable
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gpus": 20, "sharding": "zero2", "precision": "bf16-mixed"},
+        {"gpus": 20, "sharding": "zero3", "precision": "bf16-mixed", "checkpointing": "full"},
+        {"checkpointing": "every-k", "checkpoint_every": 2},
+    ],
+)
+@pytest.mark.parametrize("layers", [10, 13])
+def test_of_stages_between_the_ends_the_first_needs_the_most(schedule, changes, layers):
+    small = LLAMA.replace(layers=layers, width=64, heads=4, kv_heads=2, head_width=16, ffn_width=96, vocabulary=640)
+    mesh = eb.Mesh(pipeline=5, schedule=schedule)
+    setup = eb.Setup(gpus=5, sequence=256, batch=1, accumulation=6, precision="bf16", mesh=mesh).replace(**changes)
+    peaks = [eb.budget(small, setup, rank=rank).peak for rank in range(0, setup.gpus, setup.gpus // 5)]
+    asked = []
+    one = heaviest(
+        small, setup, witness=lambda *given, **names: (asked.append(names["rank"]), eb.budget(*given, **names))[1]
+    )
+    assert one.peak == max(peaks) and peaks[1] == max(peaks[1:4])
+    assert len(asked) == (5 if setup.checkpointing == "every-k" and layers == 13 else 3)
 
 
 def test_what_a_layout_cannot_do_without_is_less_than_its_peak(found):
@@ -116,19 +150,23 @@ def _rates(name):
 
 
 def test_configurations_of_others_say_the_same(found):
-    best = found.best
-    said = best.torchtitan()
-    assert (
-        f"seq_len = {best.setup.sequence}\n" in said and f"tensor_parallel_degree = {best.setup.mesh.tensor}\n" in said
-    )
-    assert f"local_batch_size = {best.setup.batch}\n" in said
-    assert f"global_batch_size = {SETUP.batch * SETUP.accumulation * 8}\n" in said
-    config = best.deepspeed()
+    best, alone = found.best, next(one for one in found.found if one.setup.mesh.pipeline == 1)
+    for one in (best, alone):
+        said, mesh = one.torchtitan(), one.setup.mesh
+        assert f"seq_len = {one.setup.sequence}\n" in said and f"tensor_parallel_degree = {mesh.tensor}\n" in said
+        # torchtitan's batch of a pipeline is that of all its micro-batches.
+        many = one.setup.accumulation if mesh.pipeline > 1 else 1
+        assert f"local_batch_size = {one.setup.batch * many}\n" in said
+        assert f"global_batch_size = {SETUP.batch * SETUP.accumulation * 8}\n" in said
+    assert 'pipeline_parallel_schedule = "1F1B"\n' in best.torchtitan()
+    with pytest.raises(ValueError, match=r"Layout\.deepspeed: pipeline 2 is set in DeepSpeed's code"):
+        best.deepspeed()
+    config = alone.deepspeed()
     assert config["zero_optimization"]["stage"] == 3 and config["bf16"]["enabled"] is True
     each = config["train_micro_batch_size_per_gpu"] * config["gradient_accumulation_steps"]
     assert (
-        each * best.setup.data == 32
-        and config.get("tensor_parallel", {"autotp_size": 1})["autotp_size"] == best.setup.mesh.tensor
+        each * alone.setup.data == 32
+        and config.get("tensor_parallel", {"autotp_size": 1})["autotp_size"] == alone.setup.mesh.tensor
     )
 
 

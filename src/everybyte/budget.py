@@ -9,7 +9,7 @@ from .catalog import Gpu, Model
 from .catalog import gpu as find_gpu
 from .mesh import TOGETHER
 from .objectives import Objective, Scorer
-from .pipelines import SPLIT, alone
+from .pipelines import ONE_STAGE, SPLIT, alone
 from .setup import Setup
 from .theory import MARKS, PEAKS, divided, letters, place_of, ring, stage, trace
 from .theory.alignment import trace as align
@@ -139,19 +139,30 @@ def budget(model: Model | Objective, setup: Setup, rounding: int = 1, rank: int 
 
 
 def heaviest(model, setup: Setup, rounding: int = 1, witness=budget):
-    """What the GPU needs that needs the most: of each stage of a pipeline and each place of a ring the first is asked for.
-
-    The others have the same, or where FSDP cannot cut a weight evenly less.
+    """What the GPU needs that needs the most: of the stages and the places of a ring that `heavy` names.
 
     Args:
         witness: called with model, setup, rounding and rank; the model and the errors are its own.
     """
-    mesh = setup.mesh
-    every = setup.gpus // mesh.pipeline
-    ranks = [stage * every + place * mesh.tensor for stage in range(mesh.pipeline) for place in range(mesh.context)]
+    ranks = heavy(model, setup)
     if len(ranks) == 1:
         return witness(model, setup, rounding=rounding)
     return max((witness(model, setup, rounding=rounding, rank=rank) for rank in ranks), key=lambda one: one.peak)
+
+
+def heavy(model, setup: Setup) -> list[int]:
+    """Ranks of which one needs the most: of each stage of a pipeline and each place of a ring the first.
+
+    The others of a stage have the same, or where FSDP cannot cut a weight evenly less. Where each GPU has one stage, of those between
+    the ends the first alone: whatever a later one does, an earlier one does too, with no less in flight and no fewer blocks.
+    """
+    mesh = setup.mesh
+    every, stages = setup.gpus // mesh.pipeline, list(range(mesh.pipeline))
+    # A segment of several blocks can be shorter in a stage of more.
+    alike = setup.checkpointing != "every-k" or model.layers % mesh.pipeline == 0
+    if mesh.schedule in ONE_STAGE and len(stages) > 3 and alike:
+        stages = [0, 1, stages[-1]]
+    return [stage * every + place * mesh.tensor for stage in stages for place in range(mesh.context)]
 
 
 def _model(model: Model | Objective, setup: Setup, rank: int) -> Model | Scorer:

@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 from itertools import product
 
 from . import checks, units
-from .budget import Budget, budget, heaviest, not_derived
+from .budget import Budget, budget, heaviest, heavy, not_derived
 from .catalog import Gpu, Model
 from .catalog.weights import ENDS, weights
 from .headroom import ROUNDING, Headroom, check_headroom, check_precision, check_rates, find_gpu
@@ -69,7 +69,7 @@ class Layout:
     @cached_property
     def heaviest(self) -> Budget:
         """Of the GPU that needs the most, in blocks of 512 bytes."""
-        return heaviest(self.model, self.setup, ROUNDING)
+        return heaviest(self.model, self.setup, ROUNDING, _counted)
 
     @property
     def peak(self) -> int:
@@ -78,8 +78,9 @@ class Layout:
 
     @property
     def fits(self) -> bool:
-        """Whether every GPU holds its part."""
-        return self.peak <= self.usable
+        """Whether every GPU holds its part: to say no, one that does not is enough."""
+        ranks = heavy(self.model, self.setup)
+        return all(_counted(self.model, self.setup, rounding=ROUNDING, rank=rank).peak <= self.usable for rank in ranks)
 
     @property
     def tokens(self) -> float:
@@ -276,27 +277,12 @@ def layouts(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | Non
 
 
 def _refused(model, setup):
-    """Why there is no budget, or none that is searched, in words; None where there is one."""
-    if why := _unsearched(setup):
-        return why
+    """Why there is no budget, in words; None where there is one."""
     try:
         setup.check_model(model)
     except ValueError as error:
         return str(error)
     return not_derived(model, setup)
-
-
-def _unsearched(setup):
-    """Why a pipeline is left out beside another dimension, in words."""
-    mesh, instead = setup.mesh, "is not searched; allowed: 1; eb.budget takes one layout"
-    if mesh.pipeline == 1:
-        return None
-    for name in ("context", "tensor"):
-        if getattr(mesh, name) > 1:
-            return f"Mesh.{name}: {getattr(mesh, name)} with a pipeline {instead}"
-    if setup.data > 1:
-        return f"Setup.gpus: {setup.gpus} with a pipeline of {mesh.pipeline}: data parallelism beside it {instead}"
-    return None
 
 
 def candidates(model: Model, setup: Setup, gpu: Gpu) -> Iterator[Setup]:
@@ -379,6 +365,9 @@ def priced(model: Model, setup: Setup, gpu: Gpu) -> dict[str, float]:
 def _alone(setup):
     """One micro-batch, on one GPU."""
     return setup.replace(gpus=1, mesh=Mesh(), sharding="none", accumulation=1)
+
+
+_counted = lru_cache(256)(budget)
 
 
 @lru_cache(4096)
