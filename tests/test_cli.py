@@ -310,7 +310,7 @@ def test_colors_are_for_a_terminal_alone(monkeypatch, stream, plain, colored):
     [
         ("everybyte bud", {"budget"}),
         ("everybyte budget --preci", {"--precision"}),
-        ("everybyte budget --precision bf16-m", {"bf16-mixed", "bf16-master"}),
+        ("everybyte budget --precision bf16-m", {"bf16-mixed", "bf16-master", "bf16-megatron"}),
         ("everybyte fit gpt2-x", {"gpt2-xl"}),
         ("everybyte fit gpt2 --gpu rtx-409", {"rtx-4090"}),
         ("everybyte completion z", {"zsh"}),

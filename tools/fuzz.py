@@ -219,7 +219,7 @@ def size(draw):
         <= Fraction(501, 1000) * units.UNITS[unit] / 10**digits
         or count < 0
     )
-    assert abs(float(number)) < 1024 or unit == "TiB"
+    assert abs(float(number)) < 1024 or unit == "EiB"
     assert units.parse(said) == float(number) * units.UNITS[unit]
 
 

@@ -544,6 +544,7 @@ def _fit(options):
     if not options.plan:
         return found.as_dict(), found
     switches = plan(subject, setup, card, headroom, batch)
+    options.status = 0 if switches.best else 1
     rungs = [switches.asked, *switches.ladder()]
     if switches.best and switches.best not in rungs:
         rungs.append(switches.best)  # in another precision
