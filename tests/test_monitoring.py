@@ -1,5 +1,6 @@
 """A monitor sees the phases of a loop, what grows and the limit ahead; on the CPU, under a rehearsal, and in Hugging Face's Trainer."""
 
+import gc
 import json
 import re
 import time
@@ -16,6 +17,15 @@ from everybyte.rehearsal import rehearse_script
 
 MIB = 2**20
 KEPT = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone():
+    """What other tests have left is put aside: on a CPU each of a thousand steps would search it for tensors."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
