@@ -19,8 +19,8 @@ MIB = 2**20
 KEPT = []
 
 
-@pytest.fixture(scope="module", autouse=True)
-def alone():
+@pytest.fixture
+def small_heap():
     """What other tests have left is put aside: on a CPU each of a thousand steps would search it for tensors."""
     gc.collect()
     gc.freeze()
@@ -110,7 +110,7 @@ def test_a_leak_is_told_with_its_bytes_and_who_holds_it(parts):
 
 
 @pytest.mark.parametrize("make", [lambda: torch.zeros(()), lambda: torch.empty(0)], ids=["one number", "no number"])
-def test_on_a_cpu_the_smallest_tensor_that_is_kept_grows(parts, make):
+def test_on_a_cpu_the_smallest_tensor_that_is_kept_grows(parts, make, small_heap):
     for _ in range(2):  # in the first the process has what it has once, and its free lists are full
         with eb.Monitor(device="cpu", automatic=False) as monitor:
             for _ in range(600):
