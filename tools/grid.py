@@ -278,9 +278,7 @@ def ring(seed: int) -> tuple[eb.Model, eb.Setup, int]:
             )  # fmt: skip
             if setup.loss == "chunked":
                 setup = setup.replace(loss_chunks=draw(range(1, min(9, 2 * setup.batch * pieces) + 1)))
-            rank = draw(range(setup.gpus))
-            setup.check_model(model)
-            setup.check_rank("ring", model, rank)
+            rank = _any_rank(model, setup, draw)
         except ValueError:
             continue
         return model, setup, rank
@@ -293,7 +291,6 @@ def crossed(seed: int) -> tuple[eb.Model, eb.Setup, int]:
     while True:  # what does not go together is drawn again
         model, setup, _ = (divided if draw([True, False]) else visited)(draw(range(10**6)))
         mesh, context, pieces = setup.mesh, draw([2, 2, 3, 4]), draw([1, 2, 3, 8, 16])
-        parts = max(mesh.tensor, 1)
         longest = 0 if model.family == "llama" else 1536
         places = {"positions": longest, "learned_positions": longest, "window": 0}
         try:
@@ -301,14 +298,12 @@ def crossed(seed: int) -> tuple[eb.Model, eb.Setup, int]:
             if setup.loss == "chunked":
                 setup = setup.replace(loss="plain", loss_chunks=8)
             setup = setup.replace(
-                sequence=2 * context * parts * pieces, attention="flash", dropout=0.0,
-                gpus=context * parts * max(mesh.expert, setup.data) if mesh.expert == 1 else context * mesh.expert * draw([1, 2]),
+                sequence=2 * context * mesh.tensor * pieces, attention="flash", dropout=0.0,
+                gpus=context * (mesh.tensor * setup.data if mesh.expert == 1 else mesh.expert * draw([1, 2])),
                 sharding=draw(["zero2", "zero3"]) if mesh.tensor > 1 else setup.sharding,
                 mesh=replace(mesh, context=context, rotation=draw(["all-gather", "all-to-all"])),
             )  # fmt: skip
-            rank = draw(range(setup.gpus))
-            setup.check_model(model)
-            setup.check_rank("crossed", model, rank)
+            rank = _any_rank(model, setup, draw)
         except ValueError:
             continue
         if not_derived(model, setup) is None:
@@ -335,9 +330,7 @@ def visited(seed: int) -> tuple[eb.Model, eb.Setup, int]:
                 gpus=parts * draw([1, 1, 2, 3, 4, 8]), buckets="copies", master_gradients="bf16",
                 mesh=eb.Mesh(expert=parts, routing=routing),
             )  # fmt: skip
-            rank = draw(range(setup.gpus))
-            setup.check_model(model)
-            setup.check_rank("visited", model, rank)
+            rank = _any_rank(model, setup, draw)
         except ValueError:
             continue
         if not_derived(model, setup) is None:
@@ -476,6 +469,14 @@ def _any_setup(model, draw):
     if changes["precision"] == "bf16-master" and changes["sharding"] == "none" and changes["gpus"] == 1:
         changes["master_gradients"] = draw(MASTER_GRADIENTS)
     return eb.Setup(**changes)
+
+
+def _any_rank(model, setup, draw):
+    """Any of the setup's GPUs. Raises ValueError where the setup does not fit the model, or that GPU is not derived."""
+    rank = draw(range(setup.gpus))
+    setup.check_model(model)
+    setup.check_rank("grid", model, rank)
+    return rank
 
 
 def disagreeing(drawn, seeds: Iterable[int]) -> dict[int, list[str]]:

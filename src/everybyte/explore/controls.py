@@ -154,14 +154,13 @@ def shared(name: str, start: str | None = None) -> Choice:
     return Choice(name, label, options, start, kind, shared=True)
 
 
-#: Of a setup, what decides about activations alone, and the fields of which the controls of one step speak.
+#: Of a setup, what decides about the model's states, what about activations alone, and the fields of which the controls of one step
+#: speak, with those that say nothing there.
+OF_STATES = ("precision", "master_gradients", "optimizer", "optimizer_impl")
 OF_ACTIVATIONS = (
     "batch", "sequence", "accumulation", "attention", "dropout", "loss", "loss_chunks", "checkpointing", "checkpoint_every",
 )  # fmt: skip
-OF_THE_STEP = (
-    "batch", "sequence", "precision", "master_gradients", "attention", "dropout", "optimizer", "optimizer_impl", "loss_chunks",
-    "checkpoint_every",
-)  # fmt: skip
+OF_THE_STEP = (*OF_STATES, "batch", "sequence", "attention", "dropout", "loss_chunks", "checkpoint_every")
 
 
 def check_setup(owner: str, setup, *known: str) -> None:

@@ -5,7 +5,7 @@ from ..formulas import bindings, formula
 from ..formulas.step import gpt
 from ..formulas.symbols import L
 from ..setup import Setup
-from .controls import Choice, check_setup, gpts, precision_label, shared
+from .controls import OF_STATES, Choice, check_setup, gpts, precision_label, shared
 from .explorer import Explorer
 from .pictures import Lines
 
@@ -26,9 +26,7 @@ def loss(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     start = model or models()["gpt2"]
     if unlike := gpt(start, None):
         raise ValueError(unlike)
-    check_setup(
-        "loss", setup, "batch", "sequence", "precision", "master_gradients", "attention", "optimizer", "optimizer_impl"
-    )
+    check_setup("loss", setup, *OF_STATES, "batch", "sequence", "attention")
     known = gpts() | {start.name: start}
     sizes = {m.vocabulary: name for name, m in reversed(models().items())}
     own = "(the model's own)"

@@ -2,7 +2,7 @@
 
 from ..catalog import Gpu, Model
 from ..setup import OPTIMIZERS, OptimizerName, Setup
-from .controls import OF_ACTIVATIONS, Choice, check_setup, precision_label, shared
+from .controls import OF_ACTIVATIONS, OF_STATES, Choice, check_setup, precision_label, shared
 from .explorer import Explorer
 from .pictures import Stack
 
@@ -26,7 +26,7 @@ def optimizers(
     from ..formulas import formula
     from ..formulas.symbols import SYMBOLS, P, n_s, s_b
 
-    check_setup("optimizers", setup, *OF_ACTIVATIONS, "precision", "master_gradients", "optimizer", "optimizer_impl")
+    check_setup("optimizers", setup, *OF_ACTIVATIONS, *OF_STATES)
     start = optimizer or (setup.optimizer if setup else "adamw")
     kinds: dict[str, dict[str, object]] = {}
     for name in _NAMES:

@@ -2,7 +2,7 @@
 
 from ..catalog import Gpu, Model
 from ..setup import Setup
-from .controls import OF_ACTIVATIONS, Choice, check_setup, precision_label, shared
+from .controls import OF_ACTIVATIONS, OF_STATES, Choice, check_setup, precision_label, shared
 from .explorer import Explorer
 from .pictures import Stack
 
@@ -27,7 +27,7 @@ def states(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | No
     """
     from ..catalog import models
 
-    check_setup("states", setup, *OF_ACTIVATIONS, "precision", "master_gradients", "optimizer", "optimizer_impl")
+    check_setup("states", setup, *OF_ACTIVATIONS, *OF_STATES)
     own = model if model is not None and models().get(model.name) != model else None
     sizes = {"(the model's own)": {}} | {_size(n): {"parameters": n} for n in _SIZES}
     start = "(the model's own)"

@@ -3,7 +3,7 @@
 from ..catalog import Model
 from ..formulas.symbols import sharded_gradients, sharded_optimizer, sharded_weights
 from ..setup import Setup, Sharding
-from .controls import OF_ACTIVATIONS, Choice, check_setup, precision_label, shared
+from .controls import OF_ACTIVATIONS, OF_STATES, Choice, check_setup, precision_label, shared
 from .explorer import Explorer
 from .pictures import Stack
 
@@ -32,17 +32,7 @@ def zero(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     from ..formulas import bindings
     from ..formulas.symbols import BY_SYMBOL
 
-    check_setup(
-        "zero",
-        setup,
-        *OF_ACTIVATIONS,
-        "precision",
-        "master_gradients",
-        "optimizer",
-        "optimizer_impl",
-        "gpus",
-        "sharding",
-    )
+    check_setup("zero", setup, *OF_ACTIVATIONS, *OF_STATES, "gpus", "sharding")
     switches = [BY_SYMBOL[z] for z in _SWITCHES]
     stages = {label: bindings(None, Setup(sharding=sharding), switches) for sharding, label in STAGES.items()}
     counts = {_label(2**i): {"shards": 2**i} for i in range(13)}
