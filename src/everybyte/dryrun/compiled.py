@@ -4,7 +4,10 @@ from unittest import mock
 
 import torch
 from torch._subclasses import FakeTensorMode
+from torch.fx import Node
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map_only
+from torch.utils.flop_counter import flop_registry
 
 from ..catalog import Model
 from ..reference import GPT
@@ -18,10 +21,11 @@ _VIEWS = {
 
 
 def partitioned(model: Model, setup: Setup, budget: float = 1.0) -> tuple[int, int]:
-    """(bytes that forward keeps for backward besides weights and inputs, matrix products in backward) of a compiled GPT.
+    """(bytes that forward keeps for backward besides weights and inputs, FLOPs of backward's products) of a compiled GPT.
 
     AOTAutograd's joint graph is cut by PyTorch's min-cut partitioner, as `torch.compile` does it on a GPU; what a compiled step
-    takes at its peak is decided by Inductor's buffers and is not said.
+    takes at its peak is decided by Inductor's buffers and is not said. FLOPs as `torch.utils.flop_counter` counts them: those of
+    matrix products and attention.
 
     Args:
         model, setup: a GPT in fp32 with flash attention, whose batch and sequence count.
@@ -40,7 +44,7 @@ def partitioned(model: Model, setup: Setup, budget: float = 1.0) -> tuple[int, i
             raise ValueError(f"Setup.{field}: {getattr(setup, field)!r} compiled is not followed; allowed: {wanted!r}")
     if not 0 <= budget <= 1:
         raise ValueError(f"partitioned.budget: {budget!r} is not a number from 0 to 1")
-    kept, products = {}, []
+    kept, flops = {}, []
 
     def forward(graph, _):
         *_, out = graph.graph.nodes
@@ -51,7 +55,7 @@ def partitioned(model: Model, setup: Setup, budget: float = 1.0) -> tuple[int, i
         return make_boxed_func(graph.forward)
 
     def backward(graph, _):
-        products.append(sum(node.target in (aten.mm.default, aten.addmm.default) for node in graph.graph.nodes))
+        flops.append(sum(map(_flops, graph.graph.nodes)))
         return make_boxed_func(graph.forward)
 
     def backend(graph, inputs):
@@ -69,12 +73,20 @@ def partitioned(model: Model, setup: Setup, budget: float = 1.0) -> tuple[int, i
         tokens = torch.zeros(setup.batch, setup.sequence, dtype=torch.int64)
         compiled(tokens, tokens).backward()
         torch._dynamo.reset()
-    return sum(kept.values()), products[0]
+    return sum(kept.values()), flops[0]
 
 
 def _attention(query, key, value, is_causal=False, dropout_p=0.0, **_):
     """CUDA's kernel by name: of fake tensors it needs shapes alone."""
     return aten._scaled_dot_product_efficient_attention(query, key, value, None, True, dropout_p, is_causal)[0]
+
+
+def _flops(node):
+    count = flop_registry.get(getattr(node.target, "overloadpacket", None))
+    if count is None:
+        return 0
+    args, kwargs = tree_map_only(Node, lambda n: n.meta["val"], (node.args, node.kwargs))
+    return count(*args, **kwargs, out_val=node.meta["val"])
 
 
 def _source(node):
