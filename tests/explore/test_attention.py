@@ -64,3 +64,31 @@ def test_too_many_heads_are_refused():
         explore.attention(
             eb.Model(name="many", layers=1, width=1600, heads=200, vocabulary=96, positions=64, tied=True)
         )
+
+
+@pytest.mark.parametrize("sequence", [4, 1024, 2**17])
+def test_the_curves_part_wherever_the_slider_stands(sequence):
+    """Where squares and the rest are of one size, a tenth of the axis lies between any two curves; the mark is within."""
+    explorer = explore.attention(None, eb.Setup(batch=8, sequence=sequence))
+    across = explorer.kind._across(explorer.values(explorer.state))
+    assert across == sorted(set(across)) and across[0] <= sequence <= across[-1] and all(x == int(x) for x in across)
+    if sequence == 1024:
+        values = explorer.values(explorer.state)
+        low, middle, high = sorted(explorer.kind._over(q, values)[-1] for _, _, q in explorer.kind.curves)
+        assert min(middle - low, high - middle) > 0.1 * high
+
+
+def test_the_browser_evaluates_the_curves_where_python_does(node):
+    explorer = explore.attention()
+    program = "import { pure } from './picture.mjs'; export default ({ spec, state }) => pure.KINDS[spec.kind].compute(spec, state);"
+    for state in (
+        explorer.state,
+        explorer.state | {"sequence": 0},
+        explorer.state | explorer.presets["GPT-2, autocast"],
+    ):
+        found = node(program, {"spec": explorer.picture.spec, "state": state}, picture=explorer.source)
+        values = explorer.values(state)
+        assert found["xs"] == explorer.kind._across(values)
+        assert [c["ys"] for c in found["curves"]] == [
+            explorer.kind._over(q, values) for _, _, q in explorer.kind.curves
+        ]

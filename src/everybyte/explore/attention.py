@@ -58,7 +58,7 @@ def attention(model: Model | None = None, setup: Setup | None = None) -> Explore
     return Explorer(
         "What one block keeps, as the sequence grows",
         controls,
-        Lines("sequence", "sequence (tokens)", [2**i for i in range(4, 21)], curves, log=True),
+        Lines("sequence", "sequence (tokens)", None, curves),
         presets,
         base=bindings(gpt2, None),
         derived=[("width", width), ("ffn_width", 4 * width)],

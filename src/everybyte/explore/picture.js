@@ -309,8 +309,9 @@ const lines = {
       if (!Number.isFinite(y)) throw new Error(`${q}: ${y} at ${spec.x.label} ${value}`);
       return y;
     };
-    const curves = spec.curves.map((c) => ({ ...c, ys: spec.x.values.map((value) => run(c.formula, value)), now: run(c.formula, at) }));
-    return { curves, at, capacity: base.capacity, subject: subjectOf(spec, state), label: base.capacity_label };
+    const xs = spec.x.values ?? Array.from({ length: 16 }, (_, i) => (i + 1) * Math.max(1, Math.floor(at / 8)));
+    const curves = spec.curves.map((c) => ({ ...c, ys: xs.map((value) => run(c.formula, value)), now: run(c.formula, at) }));
+    return { xs, curves, at, capacity: base.capacity, subject: subjectOf(spec, state), label: base.capacity_label };
   },
   describe(spec, r) {
     const said = r.curves.map((c) => `${c.label} ${amount(c.now, spec.unit)}`).join(", ");
@@ -329,7 +330,7 @@ const lines = {
     const longest = Math.max(...r.curves.map((c) => paint.measure(c.label)));
     const beside = longest < paint.width * 0.3; // a curve's name at its end, or all of them in a legend
     const [top, bottom, right] = [12, 270, paint.width - (beside ? longest + 14 : 34)];
-    const xs = spec.x.values;
+    const xs = r.xs ?? spec.x.values;
     const log = spec.log;
     const all = r.curves.flatMap((c) => [...c.ys, c.now]).filter((y) => !log || y > 0);
     // A logarithmic axis runs between round numbers: bytes, KiB, MiB, or powers of ten.

@@ -124,13 +124,14 @@ class Lines:
     """Curves over one symbol, with a mark at its value now.
 
     Attributes:
-        x: the symbol's name. label: in words. values: where the curves are evaluated, ascending.
+        x: the symbol's name. label: in words. values: where the curves are evaluated, ascending; None: sixteen whole numbers in equal
+            steps, up to twice the symbol's value now, so that the curves part wherever the slider stands.
         curves: [(part of the palette, label, quantity)]. unit: "B" or what is counted. log: both axes logarithmic.
     """
 
     x: str
     label: str
-    values: Sequence[float]
+    values: Sequence[float] | None
     curves: Sequence[tuple]
     unit: str = "B"
     log: bool = False
@@ -148,7 +149,7 @@ class Lines:
             {"part": part, "label": label, "formula": quantity(q).name, "dash": dashes[i % 4]}
             for i, (part, label, q) in enumerate(self.curves)
         ]
-        x = {"name": self.x, "label": self.label, "values": list(self.values)}
+        x = {"name": self.x, "label": self.label, "values": self.values and list(self.values)}
         return {"x": x, "curves": curves, "unit": self.unit, "log": self.log}
 
     def describe(self, subject, values):
@@ -156,8 +157,11 @@ class Lines:
         said = ", ".join(f"{label} {amount(quantity(q)(**values), self.unit)}" for _, label, q in self.curves)
         return f"{subject + ': ' if subject else ''}at {self.label} {values[self.x]:,}, {said}."
 
+    def _across(self, values):
+        return self.values or [max(1, values[self.x] // 8) * i for i in range(1, 17)]
+
     def _over(self, q, values):
-        return [quantity(q)(**{**values, self.x: x}) for x in self.values]
+        return [quantity(q)(**{**values, self.x: x}) for x in self._across(values)]
 
     def figure(self, title, subject, values, variants):
         """matplotlib's figure of the same state."""
@@ -165,7 +169,7 @@ class Lines:
         now = [quantity(q)(**values) for *_, q in self.curves]
         unit = _axis(self.unit, max(now if self.log else (max(ys) for _, ys in curves.values())))
         title = f"{title}, {subject}" if subject else title
-        return draw.lines(self.values, curves, self.label, title, unit=unit, mark=values[self.x], log=self.log)
+        return draw.lines(self._across(values), curves, self.label, title, unit=unit, mark=values[self.x], log=self.log)
 
     def table(self, subject, values):
         """A `Table` of the curves at the state's value, its half and its double."""
