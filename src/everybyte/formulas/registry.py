@@ -238,7 +238,8 @@ class Formula:
         put |= {name: letter for name, (holds, letter) in same.items() if holds}
         trivial = {SYMBOLS[n].symbol for n in ("batch", "sequence", "heads") if values.get(n, 2) > 1}
         expr = self.expr.xreplace({sympy.Min(s - 1, 1): 1 for s in trivial})
-        return sympy.expand(expr.subs({SYMBOLS[name].symbol: value for name, value in put.items()}))
+        # All at once: `subs` puts in one after the other, and compares the sides of every Max again after each.
+        return sympy.expand(expr.xreplace({SYMBOLS[name].symbol: sympy.sympify(value) for name, value in put.items()}))
 
     def _repr_latex_(self):
         return f"$\\displaystyle {sympy.latex(self.expr)}$"
