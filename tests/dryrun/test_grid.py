@@ -83,7 +83,7 @@ def test_every_feature_of_a_family_is_drawn():
         )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_drawn_runs(seed):
     model, setup, block = grid.everything(seed)

@@ -44,7 +44,7 @@ def test_each_architecture_of_the_catalog_has_a_small_one():
     assert all(m.family is None for m in SMALL.values())
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16"])
 @pytest.mark.parametrize("name", SMALL)
 def test_it_has_the_models_parameters_or_says_why_not(name, precision):
@@ -60,6 +60,7 @@ def test_it_has_the_models_parameters_or_says_why_not(name, precision):
     assert trace.as_dict()["setup"] == setup.as_dict()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SMALL)
 def test_full_checkpointing_is_hugging_faces(name):
     for precision in ("fp32", "bf16-mixed"):
@@ -142,6 +143,7 @@ def test_an_encoder_is_trained_on_masked_tokens():
     assert eb.dry_run(config, SETUP.replace(dropout=0.1)).model.name == "BertForMaskedLM"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed"])
 def test_checkpointing_works_where_modeling_utils_had_imported_it_by_name(precision):
     from transformers import modeling_utils

@@ -28,7 +28,7 @@ def shapes(model, setup=SETUP):
         return [p.shape for p in GPT(model, setup).parameters()]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("changes", "model"),
     [
@@ -52,6 +52,7 @@ def test_fsdp_mem_tracker_counts_the_same_bytes(monkeypatch, changes, model):
     assert peak == trace.peak + counters
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("gpus", "replicas", "rank"), [(5, 1, 4), (6, 2, 5), (64, 1, 63)])
 def test_another_rank_than_0_is_what_fsdp_mem_tracker_counts(gpus, replicas, rank):
     """1,001 rows and 48: the last ranks have a part of a share, or nothing."""
@@ -84,6 +85,7 @@ def test_all_ranks_together_hold_the_states_once():
             eb.dry_run(SMALL, setup, rank=rank)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("gpus", "precision", "weight", "states"),
     [(n, "fp32", 4, 8) for n in WORLDS] + [(7, "bf16-mixed", 4, 8), (7, "bf16-master", 2, 12), (8, "bf16", 2, 4)],
@@ -145,6 +147,7 @@ OFFLOADED = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("changes", OFFLOADED, ids=str)
 def test_what_is_offloaded_stands_on_the_host_alone(changes):
     """Shares, states and gradients have gone from the GPU, none of them is lost, and nothing else has moved."""
@@ -160,6 +163,7 @@ def test_what_is_offloaded_stands_on_the_host_alone(changes):
     assert away.peak < here.peak and away.as_dict()["host"] == away.host
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("changes", OFFLOADED[:4], ids=str)
 def test_what_crosses_the_bus(changes):
     """Weights go up as they are stored, for every gathering; gradients come down once a batch."""
@@ -200,7 +204,7 @@ def test_the_world_size_changes_nothing_else(sharding):
             assert other.timeline()[part] == first.timeline()[part]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sharding", ["none", "zero1", "zero2", "zero3"])
 @pytest.mark.parametrize(
     "changes",
@@ -253,6 +257,7 @@ def test_a_module_of_ones_own_is_divided_too():
     assert max(trace.timeline()["unsharded"]) < 4 * 4 * (3 * (4 * 16 + 4) + 16 + 1)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -286,7 +291,7 @@ MIXTRAL = eb.Model(
 FOUR = eb.Setup(batch=2, sequence=32, gpus=4, sharding="zero3", optimizer="sgd")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", [EVEN, MIXTRAL], ids=lambda m: m.family)
 @pytest.mark.parametrize("offload", ["none", "cpu"])
 @pytest.mark.parametrize(("precision", "bytes"), [("fp32", 4), ("bf16-mixed", 4), ("bf16", 2)])

@@ -34,7 +34,7 @@ def step_counters(model, setup):
         return 4 * len(list(GPT(model, setup).parameters()))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("attention", ["eager", "flash"])
 @pytest.mark.parametrize(
     ("optimizer", "impl"), [("sgd", "loop"), ("momentum", "foreach"), ("adamw", "foreach"), ("adamw", "loop")]
@@ -164,6 +164,7 @@ class Additions(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("attention", ["eager", "flash"])
 @pytest.mark.parametrize("model", [SMALL, SMALL.replace(tied=False), SMALL.replace(layers=1)], ids=lambda m: m.name)
 def test_autograd_adds_gradients_in_place_where_the_tracker_says_so(model, attention):

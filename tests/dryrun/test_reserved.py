@@ -26,6 +26,7 @@ def rehearsed(changes):
     return model, setup, found or pytest.fail(f"{changes} is not among the shipped rehearsals")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("changes", STEPS, ids=str)
 def test_reserved_is_the_rehearsals(changes):
     model, setup, found = rehearsed(changes)

@@ -13,6 +13,7 @@ def states(explorer, **labels):
     return explorer.state | {n: list(explorer._controls[n].options).index(label) for n, label in labels.items()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_peak_is_the_budget_s(way):
     explorer, chance = explore.adapters(), random.Random(way)

@@ -22,7 +22,7 @@ def one_block(model, setup):
     return counted[1] - counted[0]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "fp16-mixed", "bf16"])
 @pytest.mark.parametrize("head_width", [16, 12])

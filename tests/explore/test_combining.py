@@ -15,7 +15,8 @@ def test_every_run_is_stored():
     assert any("TP 8" in name for name in names) and any("FSDP alone" in name for name in names)
 
 
-@pytest.mark.parametrize("key", ["0,1,0,0", "1,1,0,0", "2,3,1,1"])
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("key", ["0,0,0,0", "0,1,0,0", "1,1,0,0", "2,3,1,1"])
 def test_what_is_stored_is_what_is_said_today(key):
     found = combining.priced(*combining.every()[key])
     stored = combining.stored()[key]

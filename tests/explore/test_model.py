@@ -69,6 +69,7 @@ def states(explorer):
     return [s | look for s in found for look in looks] if "look" in explorer.state else found
 
 
+@pytest.mark.sampled(4)
 def test_it_is_the_derivation(opened):
     derivation, explorer = opened
     for state in states(explorer):

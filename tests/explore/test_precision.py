@@ -34,6 +34,7 @@ def states(explorer, setup, model):
     return explorer.state | {n: list(explorer._controls[n].options).index(label) for n, label in labels.items()}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: ", ".join(kind))
 def test_the_peak_is_the_budget_s(kind, sample):
     explorer, chance = explore.precision(), random.Random(str(kind))

@@ -86,6 +86,7 @@ def test_javascript_is_python(node):
             assert same(expected, result), (name, point, expected, result)
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("name", FORMULAS)
 def test_arrays_are_python(name):
     f = FORMULAS[name]

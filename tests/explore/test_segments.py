@@ -124,7 +124,7 @@ def test_the_stored_step_is_what_would_be_played_today(label):
     assert stored[label] == json.loads(moments(PLAYED[label]))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("label", allocator.RUNS)
 def test_the_stored_numbers_are_what_would_be_simulated_today(label):
     assert allocator.stored()[label] == allocator.simulate(allocator.RUNS[label], allocator.SETTINGS)

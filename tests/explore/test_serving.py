@@ -24,6 +24,7 @@ def states(explorer, concurrency, **labels):
     return explorer.state | found | {"concurrency": concurrency}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_bytes_are_served_as_eb_serve_says(name):
     explorer, chance = explore.serving(), random.Random(name)

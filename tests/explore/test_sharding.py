@@ -33,6 +33,7 @@ def explorer():
     return explore.sharding()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("precision", NAMED)
 def test_the_peak_is_the_budget_s(explorer, precision, sample):
     chance = random.Random(precision)

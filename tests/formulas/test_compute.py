@@ -38,7 +38,7 @@ def predicted(model, setup):
     return setup.accumulation * sum(eb.formula(name).at(model, setup) for name in done)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("attention", ["eager", "flash"])
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])

@@ -44,6 +44,7 @@ def test_the_bubble_is_what_the_orders_give(schedule):
         assert float(formula("pipeline.bubble").at(None, setup)) == pytest.approx(idle / busy)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved-1f1b", "looped-bfs"])
 def test_what_stands_and_what_is_kept_are_the_dry_run_s(schedule):
     """Of GPUs in the middle, as their last forward ends: beside it the rotary tables of each, and what is being sent back."""

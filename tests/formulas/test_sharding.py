@@ -30,6 +30,7 @@ def taken(model, setup):
     return found
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", SOME)
 @pytest.mark.parametrize("changes", [
     {}, {"sharding": "zero2"}, {"sharding_units": "model"}, {"sharding_units": "block+ends"},

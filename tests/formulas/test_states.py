@@ -32,13 +32,13 @@ def name(value):
     return "-".join(str(v) for k, v in value.as_dict().items() if v != usual[k] or k in ("precision", "optimizer"))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("model", "setup"), LATIN, ids=name)
 def test_the_gpt2_sizes_with_every_precision_and_optimizer(model, setup):
     assert grid.disagreements(model, setup) == []
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("optimizer", COMMON_OPTIMIZERS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_choice_on_odd_sizes(precision, optimizer):

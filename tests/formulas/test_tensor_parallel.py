@@ -29,6 +29,7 @@ def test_megatron_s_numbers_are_special_cases():
     assert simplify(once / H - (34 / t + 4 * (1 - 1 / t))) == 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("parts", "sequence"), [(1, False), (2, True), (4, True), (8, True), (4, False)])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_what_a_block_keeps(parts, sequence, dropout):
@@ -64,6 +65,7 @@ def sent(trace, parts):
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sequence", [True, False])
 @pytest.mark.parametrize("parts", [2, 8])
 def test_what_a_block_sends(parts, sequence):
@@ -72,6 +74,7 @@ def test_what_a_block_sends(parts, sequence):
     assert three - two == formula("tensor.sent").at(GPT, setup)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("parts", [2, 4, 8])
 def test_the_loss_s_peak(parts, precision):

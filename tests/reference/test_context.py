@@ -14,6 +14,7 @@ SCRIPT = Path(__file__).with_name("rings.py")
 rings = loaded(SCRIPT)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("gpus", [2, 4])
 def test_processes_that_share_sequences_train_as_one_on_the_whole(gpus):
     seen = together(SCRIPT, gpus)

@@ -9,6 +9,7 @@ SCRIPT = Path(__file__).with_name("visitors.py")
 visitors = loaded(SCRIPT)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("gpus", [2, 4])
 def test_processes_that_divide_experts_train_as_one(gpus):
     seen = together(SCRIPT, gpus)

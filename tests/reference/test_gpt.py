@@ -33,6 +33,7 @@ def logits(module, tokens):
     return torch.cat([s.flatten(0, -2) for s in seen]).view(*tokens.shape, -1)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", [n for n, m in eb.models().items() if m.family == "gpt"])
 @pytest.mark.parametrize("attention", ["eager", "flash"])
 def test_as_many_parameters_as_the_catalog_says(name, attention):

@@ -139,6 +139,7 @@ def test_experts_take_the_bytes_that_hugging_faces_take(precision, shape):
     assert course[0] == course[1] and len(course[0]) > 40
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("model", [m for m in eb.models().values() if m.family == "llama"], ids=lambda m: m.name)
 def test_the_catalogs_llamas_have_their_parameters(model):
     with torch.device("meta"):
@@ -168,6 +169,7 @@ def test_grouped_heads_in_fp32_bring_the_scores_back():
     )  # no fp32 kernel takes them: softmax's result is kept, and more
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("attention", ["eager", "flash"])
 @pytest.mark.parametrize("loss", ["plain", "chunked"])

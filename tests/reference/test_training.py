@@ -38,6 +38,7 @@ def train(setup, steps, model=TINY, rate=None):
     return trainer, [trainer.step(batch).item() for _ in range(steps)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16"])
 @pytest.mark.parametrize("attention", ["eager", "flash"])
 def test_the_loss_of_a_repeated_batch_falls(precision, attention):
@@ -50,6 +51,7 @@ def test_the_loss_of_a_repeated_batch_falls(precision, attention):
     }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("impl", OPTIMIZER_IMPLS)
 @pytest.mark.parametrize("optimizer", COMMON_OPTIMIZERS)
 def test_every_optimizer_lowers_the_loss(optimizer, impl):
