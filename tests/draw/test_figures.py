@@ -1,13 +1,17 @@
 """Figures show what they are given, and say it."""
 
+import re
 import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 from matplotlib.text import Text
 
+import everybyte as eb
 from everybyte import draw, pipelines
 from everybyte.mesh import Mesh
+from everybyte.reference import GPT, Llama
 
 GIB = 2**30
 ROWS = {
@@ -52,6 +56,8 @@ FIGURES = {
     ),
     "ratios": lambda: draw.ratios(RATIOS, ("holds", "off"), "articles"),
     "splits": lambda: draw.splits(3),
+    "block shapes": lambda: draw.block_shapes([eb.model("gpt2"), eb.model("llama-3.1-8b")]),
+    "block shapes, one": lambda: draw.block_shapes([eb.model("phi-3-mini")]),
     "ring": lambda: draw.ring(4),
     "tiles": lambda: draw.tiles(5),
     "schedule": lambda: draw.schedule(pipelines.timed(Mesh(pipeline=4), 8), "1F1B", dict.fromkeys(range(4), 9 * GIB)),
@@ -180,3 +186,51 @@ def test_no_global_state(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # an import of it would fail
     for make in FIGURES.values():
         make()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-3.1-8b", "qwen2.5-7b", "gemma-2b"])
+def test_the_shapes_of_a_block_are_its_module_s(name):
+    """Each product in the picture's words is a matrix of PyTorch's module, and all together are its parameters."""
+    model = eb.model(name)
+    with torch.device("meta"):
+        module = (GPT if model.family == "gpt" else Llama)(model.replace(layers=1), eb.Setup(batch=1))
+    block = {n: p for n, p in module.named_parameters() if "blocks.0." in n}
+    fig = draw.block_shapes([model])
+    said = " ".join(t.get_text() for t in words(fig) if "B × S" not in t.get_text())
+    matrices = [tuple(int(n.replace(",", "")) for n in pair) for pair in re.findall(r"([\d,]+) × ([\d,]+)", said)]
+    assert sorted(matrices) == sorted(tuple(p.shape)[::-1] for p in block.values() if p.dim() == 2)
+    lines = [line.rpartition(": ")[2] for t in words(fig) for line in t.get_text().split("\n")]
+    weights = [line for line in lines if re.fullmatch(r"[\d,]+( [×+] [\d,]+)*", line)]
+    assert sum(eval(x.replace(",", "").replace("×", "*")) for x in weights) == sum(p.numel() for p in block.values())
+
+
+def test_an_operation_is_drawn_as_wide_as_what_enters_and_leaves():
+    fig = draw.block_shapes([eb.model("llama-3.1-8b")])
+    ends = [p.get_xy()[:4, 0] for p in fig.axes[0].patches if len(p.get_xy()) == 5]
+    widths = [(b - a, c - d) for a, b, c, d in ends]
+    unit = widths[0][0] / 4096
+    expected = [
+        (4096, 4096),
+        (4096, 6144),
+        (6144, 4096),
+        (4096, 4096),
+        (4096, 4096),
+        (4096, 28672),
+        (28672, 14336),
+        (14336, 4096),
+    ]
+    assert [tuple(round(x / unit) for x in pair) for pair in widths] == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["mixtral-8x7b"], "mixtral-8x7b has experts 8; allowed: 0"),
+        (["deepseek-v3"], "has experts 256"),
+        ([], "models, how many"),
+        (["gpt2"] * 3, "models, how many"),
+    ],
+)
+def test_a_block_of_another_form_is_refused(names, said):
+    with pytest.raises(ValueError, match=said):
+        draw.block_shapes([eb.model(name) for name in names])
