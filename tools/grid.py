@@ -232,6 +232,7 @@ def divided(seed: int) -> tuple[eb.Model, eb.Setup, int]:
     while True:  # what does not go together is drawn again
         model, parts = draw([_any_gpt, _any_llama])(f"divided {seed}", draw), draw([2, 2, 3, 4, 8])
         sizes = {"vocabulary": parts * model.vocabulary, "ffn_width": parts * draw([1, 7, 24])}
+        sizes |= {"expert_width": parts * draw([4, 8, 24])} if model.experts else {}
         heads = {"heads": parts * model.heads, "kv_heads": parts * model.kv_heads}
         if model.family == "gpt":
             places = parts * draw([8, 33])
@@ -359,7 +360,7 @@ def meshed(seed: int) -> tuple[eb.Model, dict, int]:
         model = draw([_any_gpt, _any_llama])(f"meshed {seed}", draw)
         sizes = {
             "vocabulary": tensor * model.vocabulary, "ffn_width": tensor * draw([8, 24]), "heads": tensor * model.heads,
-            "kv_heads": tensor * model.kv_heads, "head_width": model.head_width, "layers": pipeline * stages * draw([2, 3]),
+            "expert_width": tensor * model.expert_width, "kv_heads": tensor * model.kv_heads, "head_width": model.head_width, "layers": pipeline * stages * draw([2, 3]),
             "positions": 0, "window": 0,
         }  # fmt: skip
         if model.family == "gpt":

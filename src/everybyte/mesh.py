@@ -17,7 +17,7 @@ DERIVED = ({"tensor"}, {"context"}, {"expert"}, {"context", "tensor"}, {"context
 #: The same in words.
 TOGETHER = ", ".join(" with ".join(sorted(names)) for names in DERIVED) + ", pipeline, or none"
 #: A model's fields of which each GPU has a part, where matrices are divided.
-DIVIDED = ("heads", "kv_heads", "ffn_width", "vocabulary", "learned_positions")
+DIVIDED = ("heads", "kv_heads", "ffn_width", "expert_width", "vocabulary", "learned_positions")
 #: The most of each dimension.
 MOST = 2**20
 

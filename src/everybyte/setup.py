@@ -716,10 +716,6 @@ class Setup:
     def _check_parts(self, model):
         """What the mesh's `tensor` must divide."""
         parts = self.mesh.tensor
-        if model.experts:
-            raise ValueError(
-                f"Mesh.tensor: {parts} with {model.name}, whose experts are not derived divided; allowed: a model without experts"
-            )
         sizes = {name: getattr(model, name) for name in DIVIDED}
         if self.mesh.sequence_parallel:
             sizes["sequence"] = self.own_sequence
@@ -818,11 +814,13 @@ class Setup:
             )
         if model.experts and model.family:
             step = 4 if self.base_dtype == "fp32" and not (self.fsdp and self.dtypes.autocast) else 8
+            part = _Part(model, self.mesh.tensor)
             for field in ("width", "expert_width"):
-                if getattr(model, field) % step:
+                if getattr(part, field) % step:
+                    share = "" if getattr(part, field) == getattr(model, field) else f", of {getattr(model, field)}"
                     raise ValueError(
                         f"Setup.precision: {self.precision!r} multiplies experts' matrices in rows of 16 bytes, and "
-                        f"{field} is {getattr(model, field)} in {model.name}; allowed: multiples of {step}"
+                        f"{field} is {getattr(part, field)}{share} in {model.name}; allowed: multiples of {step}"
                     )
         if model.window and self.sequence > model.window and model.family:
             raise ValueError(

@@ -5,19 +5,21 @@
 | `token`, `position` | by rows: each GPU has a part of the vocabulary, of the positions | a sum over GPUs |
 | `q`, `k`, `v`, `qkv`; `up`, `gate`, `gate_up` | by columns of W^T: some heads, some of the MLP's units | whole in, a part out |
 | `out`, `down` | by rows of W^T | a part in, a sum over GPUs |
+| a mixture: its `gate_up`, `down`; its `router` | each expert's as those of an MLP; whole | whole in, a sum over GPUs |
 | norms | whole, on every GPU | tokens of its own (sequence parallelism), or all of them |
 | `head` | by columns: a part of the vocabulary | whole in; logits stay divided (loss parallelism), or are gathered |
 
 With sequence parallelism sums are scattered over tokens, and gathered once before attention and MLP; without it every GPU
-has the sum. Sources: Shoeybi et al. 2019, arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198; PyTorch's
-`torch/distributed/tensor/parallel`, and the plan of its own test model (`testing/_internal/distributed/_tensor/common_dtensor.py`).
+has the sum. Every GPU routes all tokens alike, to its part of each expert. Sources: Shoeybi et al. 2019, arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198; PyTorch's
+`torch/distributed/tensor/parallel`, and the plan of its own test model (`testing/_internal/distributed/_tensor/common_dtensor.py`);
+of mixtures torchtitan, `torchtitan/distributed/expert_parallel.py`, `TensorParallel`.
 """
 
 from contextlib import nullcontext
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -53,6 +55,68 @@ class Whole(ParallelStyle):
         )
 
 
+class OwnPart:
+    """Of a module whose weights are `DTensor`s: forward reads what of them is this GPU's, and runs on tensors of its own.
+
+    Attributes:
+        gradients: what their gradients are, where they are not divided as the weights: placements. inside: whether forward runs.
+    """
+
+    gradients: tuple[Partial, ...] | None = None
+    inside = False
+
+    def forward(self, *args):
+        self.inside = True
+        try:
+            return super().forward(*args)
+        finally:
+            self.inside = False
+
+    def __getattr__(self, name):
+        found = super().__getattr__(name)
+        return found.to_local(grad_placements=self.gradients) if self.inside and isinstance(found, DTensor) else found
+
+
+class SummedPart(OwnPart):
+    """One whose weights are whole, and whose gradients are each GPU's part of a sum."""
+
+    gradients = (Partial(),)
+
+
+class Mixture(ParallelStyle):
+    """Experts that are divided each, by columns and then by rows, and their router, which is whole.
+
+    All tokens come in, and what goes out is a part of a sum. So are the gradients of the tokens, and of the router. Which tokens an
+    expert gets, no `DTensor` says: forward runs on each GPU's own part.
+
+    Args:
+        between: how tokens stand before and after.
+    """
+
+    def __init__(self, between):
+        self.between = between
+
+    def _apply(self, module: nn.Module, device_mesh) -> nn.Module:
+        weights = {(module, "gate_up"): Shard(1), (module, "down"): Shard(2), (module.router, "weight"): Replicate()}
+        for (owner, name), placement in weights.items():
+            found = distribute_tensor(getattr(owner, name), device_mesh, [placement])
+            owner.register_parameter(name, nn.Parameter(found))
+        for owner, kind in ((module, OwnPart), (module.router, SummedPart)):
+            owner.__class__ = type(kind.__name__ + type(owner).__name__, (kind, type(owner)), {})
+        return distribute_module(module, device_mesh, None, self._gathered, self._summed)
+
+    def _gathered(self, module, inputs, mesh):
+        (x,) = inputs
+        if not isinstance(x, DTensor):
+            x = DTensor.from_local(x, mesh, [self.between], run_check=False)
+        return x.redistribute(mesh, [Replicate()]).to_local(grad_placements=[Partial()])
+
+    def _summed(self, module, output, mesh):
+        return (
+            DTensor.from_local(output, mesh, [Partial()], run_check=False).redistribute(mesh, [self.between]).to_local()
+        )
+
+
 def plan(module: nn.Module, ways: Mesh) -> dict[str, ParallelStyle]:
     """Path -> how that module is split. `module`: a `GPT` or a `Llama`."""
     sequence, loss = ways.sequence_parallel, ways.loss_parallel
@@ -67,6 +131,8 @@ def plan(module: nn.Module, ways: Mesh) -> dict[str, ParallelStyle]:
             found[path] = ColwiseParallel()
         elif name in ROWS:
             found[path] = RowwiseParallel(output_layouts=between)
+        elif hasattr(child, "router"):
+            found[path] = Mixture(between)
         elif name in ("attention", "mlp"):
             others = (None, None) if name == "attention" and not hasattr(module, "dropout") else ()  # cosines, sines
             found[path] = PrepareModuleInput(
@@ -91,7 +157,10 @@ def split(module: nn.Module, mesh, ways: Mesh) -> nn.Module:
     for path, linear in module.named_modules():
         if path.endswith((".qkv", ".gate_up")):
             attention = module.get_submodule(path.rpartition(".")[0])
-            _regroup(linear, _widths(attention, linear), parts)
+            for weight in linear.parameters():
+                _regroup(weight, _widths(attention, linear), parts)
+        elif hasattr(linear, "router"):
+            _regroup(linear.gate_up, (linear.gate_up.size(1) // 2,) * 2, parts, 1)
     parallelize_module(module, mesh, plan(module, ways))
     if tied:
         module.head.weight = module.token.weight  # both by the vocabulary: one part
@@ -113,11 +182,10 @@ def _widths(owner, linear):
 
 
 @torch.no_grad()
-def _regroup(linear, widths, parts):
+def _regroup(weight, widths, parts, axis=0):
     """Rows in another order: first those of each matrix that the first GPU takes, then the second's."""
-    for weight in linear.parameters():
-        cut = [matrix.chunk(parts) for matrix in weight.split(list(widths))]
-        weight.copy_(torch.cat([matrix[part] for part in range(parts) for matrix in cut]))
+    cut = [matrix.chunk(parts, axis) for matrix in weight.split(list(widths), axis)]
+    weight.copy_(torch.cat([matrix[part] for part in range(parts) for matrix in cut], axis))
 
 
 def divided_loss(setup: Setup):

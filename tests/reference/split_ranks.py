@@ -13,6 +13,7 @@ LLAMA = eb.Model(
     name="llama", layers=2, width=20, heads=4, kv_heads=2, head_width=6, vocabulary=96, learned_positions=0, gated=True,
     fused=False, tied=False, ffn_width=28, activation="silu", qkv_bias=False, out_bias=False, ffn_bias=False, norm="rmsnorm",
 )  # fmt: skip
+MIXTURE = LLAMA.replace(name="mixture", experts=4, experts_per_token=2, expert_width=24)
 SETUP = eb.Setup(batch=2, sequence=16, attention="eager")
 #: Name -> (model, setup). The batch is that of a group of GPUs that divide the model.
 RUNS = {
@@ -26,8 +27,14 @@ RUNS = {
         LLAMA.replace(qk_norm=True, fused=True, tied=True),
         SETUP.replace(gpus=2, mesh=eb.Mesh(tensor=2, loss_parallel=False)),
     ),
+    "mixture": (MIXTURE, SETUP.replace(gpus=2, mesh=eb.Mesh(tensor=2))),
+    "mixture, whole tokens": (
+        MIXTURE,
+        SETUP.replace(gpus=2, mesh=eb.Mesh(tensor=2, sequence_parallel=False), accumulation=2, checkpointing="full"),
+    ),
     "gpt, data": (GPT, SETUP.replace(gpus=4, sharding="zero3", mesh=eb.Mesh(tensor=2))),
     "llama, data": (LLAMA, SETUP.replace(gpus=4, sharding="zero2", mesh=eb.Mesh(tensor=2, sequence_parallel=False))),
+    "mixture, data": (MIXTURE, SETUP.replace(gpus=4, sharding="zero3", mesh=eb.Mesh(tensor=2))),
 }  # fmt: skip
 PROCESSES = 4
 

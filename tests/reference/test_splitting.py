@@ -36,7 +36,7 @@ def check(seen, name):
 
 
 def test_two_processes_train_as_one():
-    names = ["gpt", "gpt, whole tokens", "llama", "qwen"]
+    names = ["gpt", "gpt, whole tokens", "llama", "qwen", "mixture", "mixture, whole tokens"]
     seen = together(SCRIPT, 2, *names)
     for name in names:
         whole, parts = check(seen, name)
@@ -45,11 +45,16 @@ def test_two_processes_train_as_one():
         # DTensor's tables are divided, and their gradients are not, unless they are added to the head's.
         assert parts["token.weight"] == ([48, model.width] if model.tied else whole["token.weight"])
         assert parts.get("position.weight") == whole.get("position.weight")
+        if model.experts:
+            mine, inner = "blocks.1.mlp.", model.expert_width // 2
+            assert parts[f"{mine}gate_up"] == [model.experts, 2 * inner, model.width]
+            assert parts[f"{mine}down"] == [model.experts, model.width, inner]
+            assert parts[f"{mine}router.weight"] == whole[f"{mine}router.weight"]
 
 
 @pytest.mark.thorough("four processes; two of them run at every change")
 def test_four_processes_divide_data_too():
-    names = ["gpt, data", "llama, data"]
+    names = ["gpt, data", "llama, data", "mixture, data"]
     seen = together(SCRIPT, 4, *names)
     for name in names:
         check(seen, name)

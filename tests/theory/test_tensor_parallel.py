@@ -11,6 +11,7 @@ LLAMA = eb.Model(
     name="llama", layers=2, width=40, heads=8, kv_heads=4, head_width=8, vocabulary=96, learned_positions=0, gated=True,
     fused=False, tied=False, ffn_width=56, activation="silu", qkv_bias=False, out_bias=False, ffn_bias=False, norm="rmsnorm",
 )  # fmt: skip
+MIXTURE = LLAMA.replace(name="mixture", experts=4, experts_per_token=2, expert_width=32)
 
 
 @pytest.mark.sampled(6)
@@ -22,7 +23,7 @@ def test_any_architecture_divided_any_way(seed):
 
 @pytest.mark.parametrize("sequence_parallel", [True, False])
 @pytest.mark.parametrize("loss_parallel", [True, False])
-@pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
+@pytest.mark.parametrize("model", [GPT, LLAMA, MIXTURE], ids=["gpt", "llama", "mixture"])
 def test_every_place_of_the_timeline(model, sequence_parallel, loss_parallel):
     """Not the peak alone: after each operation as much lives, of each part."""
     mesh = eb.Mesh(tensor=4, sequence_parallel=sequence_parallel, loss_parallel=loss_parallel)
@@ -39,6 +40,35 @@ def test_weights_divide_and_a_table_s_gradient_does_not():
     assert moment["gradients"] == found.parts_at("rest")["parameters"] + table - table // 8
 
 
+def test_each_expert_is_divided_and_its_router_is_not():
+    """Of each expert every GPU has a part: its columns, then its rows. Each routes all tokens, with the whole router."""
+    setup = eb.Setup(batch=2, sequence=16, precision="bf16-mixed", gpus=16, sharding="zero3", mesh=eb.Mesh(tensor=4))
+    alone = eb.budget(MIXTURE, setup.replace(gpus=4, mesh=eb.Mesh())).parts_at("rest")["parameters"]
+    mine = eb.budget(MIXTURE, setup).parts_at("rest")["parameters"]
+    experts = (
+        MIXTURE.experts * 3 * MIXTURE.expert_width * MIXTURE.width
+    )  # of a layer: cut by 4 experts, then each expert by 4
+    attention = 3 * MIXTURE.width * MIXTURE.heads * MIXTURE.head_width
+    ends = 2 * MIXTURE.vocabulary * MIXTURE.width
+    assert (
+        alone - mine == 4 * 3 / 4 * (MIXTURE.layers * (experts + attention) + ends) / 4
+    )  # fp32, three parts of four, a fourth
+    trace = eb.dry_run(MIXTURE, setup)
+    assert trace.parts_at("rest")["parameters"] == mine
+    assert not grid.disagreements(MIXTURE, setup, rank=3)
+
+
+def test_mixtral_on_64_with_its_experts_divided_by_8():
+    setup = eb.Setup(batch=1, sequence=4096, precision="bf16-mixed", checkpointing="full", sharding="zero3", gpus=64,
+                     mesh=eb.Mesh(tensor=8))  # fmt: skip
+    assert not grid.disagreements(eb.model("mixtral-8x7b").replace(layers=4), setup, rank=7)
+
+
+def test_mixtures_are_drawn_with_and_without_fsdp():
+    drawn = [grid.divided(seed)[:2] for seed in range(40)]
+    assert {setup.fsdp for model, setup in drawn if model.experts} == {True, False}
+
+
 def test_what_does_not_divide_is_named_with_the_nearest_that_does():
     setup = eb.Setup(batch=1, sequence=16, gpus=8, mesh=eb.Mesh(tensor=8))
     for changes, said in (
@@ -53,9 +83,17 @@ def test_what_does_not_divide_is_named_with_the_nearest_that_does():
         eb.budget(LLAMA, setup)
     with pytest.raises(ValueError, match=r"^Mesh\.tensor: 8 does not divide the sequence of 12: 4 left over"):
         eb.budget(GPT, setup.replace(sequence=12))
-    mixtral = LLAMA.replace(experts=4, experts_per_token=2, expert_width=16, heads=8, kv_heads=8)
-    with pytest.raises(ValueError, match=r"^Mesh\.tensor: 8 with llama, whose experts are not derived divided"):
-        eb.dry_run(mixtral, setup)
+    mixture = MIXTURE.replace(kv_heads=8, expert_width=36)
+    with pytest.raises(
+        ValueError,
+        match=r"^Mesh\.tensor: 8 does not divide the expert_width of 36 of mixture: 4 left over; allowed: 6 or 9",
+    ):
+        eb.dry_run(mixture, setup)
+    with pytest.raises(
+        ValueError,
+        match=r"'bf16' .* rows of 16 bytes, and expert_width is 4, of 32 in mixture; allowed: multiples of 8",
+    ):
+        eb.budget(mixture.replace(expert_width=32), setup.replace(precision="bf16"))
 
 
 @pytest.mark.parametrize(

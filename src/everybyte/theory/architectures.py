@@ -304,11 +304,11 @@ class Network:
         )  # fmt: skip
 
     def _mlp(self, path, x):
+        whole = self.split.enter(x, "MLP input")
         if self.model.experts:
             from .experts import mixture
 
-            return self.call(path, lambda x: mixture(self, path, x), x)
-        whole = self.split.enter(x, "MLP input")
+            return self.call(path, lambda x: self.split.leave(mixture(self, path, x), "experts"), whole)
         return self.call(path, lambda x: self._gated(path, x) if self.model.gated else self._plain(path, x), whole)
 
     def _plain(self, path, x):

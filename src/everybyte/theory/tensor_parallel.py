@@ -55,12 +55,18 @@ class TensorParallel:
     def moves(self, name):
         """Whether a weight's gradient is of another kind than the weight, and must be redistributed before it is used.
 
-        A norm's is a sum over this GPU's tokens or heads alone; a table's has all rows, as DTensor knows no other way.
+        A norm's is a sum over this GPU's tokens or heads alone, a router's over its part of each expert; a table's has all rows, as
+        DTensor knows no other way.
         """
         path = name.removesuffix(".weight").removesuffix(".bias").rpartition(".")[2]
         if path == "token" and self.tied:
             return False  # cut already, to be added to the head's
-        return path in self.rows or path.endswith("_norm") or (path.startswith("norm") and self.by_tokens)
+        return (
+            path in self.rows
+            or path == "router"
+            or path.endswith("_norm")
+            or (path.startswith("norm") and self.by_tokens)
+        )
 
     def gradient_shape(self, weight):
         """The shape of a weight's gradient, as backward leaves it."""
