@@ -6,6 +6,7 @@ import json
 import re
 import sqlite3
 import zipfile
+from decimal import Decimal
 from functools import cache
 from html import unescape
 from math import ceil, sqrt
@@ -14,10 +15,9 @@ from pathlib import Path
 import pytest
 
 import everybyte as eb
-from everybyte import units
 from everybyte.plan import work
 from everybyte.teach import interview
-from everybyte.teach.interviewing import NUMBERS, PARTS, Card, cards, read_cards
+from everybyte.teach.interviewing import _SHOWN, NUMBERS, PARTS, Card, cards, read_cards
 
 ROOT = Path(__file__).resolve().parents[2]
 M, GPU = eb.model("gpt2"), eb.gpu("a10g")
@@ -145,10 +145,32 @@ def facts():
     }  # fmt: skip
 
 
+def significant(x, digits):
+    """Rounded in decimal, as by hand; no zeros behind the point."""
+    x = Decimal(x)
+    exact = x.quantize(Decimal(1).scaleb(x.adjusted() - digits + 1)) if x else Decimal(0)
+    return f"{exact:,f}".rstrip("0").rstrip(".") if exact != exact.to_integral() else f"{int(exact):,}"
+
+
+def said_bytes(n):
+    power = min(max(len(f"{abs(n):b}") - 1, 0) // 10, 4)
+    return f"{significant(Decimal(n) / 1024**power, 3)} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
+def said_count(n):
+    if n < 100_000:
+        return f"{n:,}"
+    name, power = ("billion", 9) if n >= 10**9 else ("million", 6) if n >= 10**6 else ("", 0)
+    return f"{significant(Decimal(n).scaleb(-power), 3)} {name}".strip()
+
+
+#: How a number is said, without the module's own rounding.
 SHOWN = {
-    "text": str, "bytes": units.text, "vendor": lambda n: f"{n / 1e9:.0f} GB", "count": "{:,}".format,
-    "share": lambda x: f"{100 * x:.1f}%", "signed": lambda x: f"{100 * x:+.1f}%", "number": "{:.2f}".format,
-    "tiny": "{:.3g}".format, "teraflop": lambda n: f"{n / 10**12:,.1f} TFLOP", "milliseconds": lambda s: f"{s * 1000:,.0f} ms",
+    "text": str, "bytes": said_bytes, "vendor": lambda n: f"{n / 1e9:.0f} GB", "count": said_count,
+    "share": lambda x: f"{significant(100 * x, 2)}%", "signed": lambda x: f"{'+' * (x >= 0)}{significant(100 * x, 2)}%",
+    "number": lambda x: significant(x, 3), "tiny": lambda x: f"{float(f'{x:.1e}'):g}",
+    "teraflop": lambda n: f"{significant(Decimal(n) / 10**12, 3)} TFLOP",
+    "milliseconds": lambda s: f"{significant(1000 * s, 3)} ms",
 }  # fmt: skip
 TEXTS = ("question", "answer", "follow_up", "wrong", "why")
 #: What may stand in a card with a digit in it: names, not amounts.
@@ -203,7 +225,7 @@ def test_by_default_it_is_a_llama_on_eight_gpus():
     assert deck.case.model.name == "llama-3.1-8b" and deck.case.setup.gpus == 8 and deck.case.gpu.name == "h100-80gb"
     # A Llama has no dropout; all else has a number.
     assert {name for name in NUMBERS if deck.value(name)[1]} == {"dropout_cost"}
-    assert "8,030,261,248" in deck.card("how-many-parameters").answer
+    assert "8.03 billion parameters" in deck.card("how-many-parameters").answer
     assert (
         deck.value("free")[0]
         == eb.Headroom().usable(deck.case.gpu) - eb.budget(deck.case.model, deck.case.setup, rounding=512).peak
@@ -212,7 +234,7 @@ def test_by_default_it_is_a_llama_on_eight_gpus():
 
 def test_numbers_follow_the_choice():
     other = interview("gpt2-xl", "h100-80gb", SETUP)
-    assert "1,557,611,200" in other.card("how-many-parameters").answer
+    assert "1.56 billion parameters" in other.card("how-many-parameters").answer
     assert "H100" in other.card("gigabytes").answer
     changed = [c.id for c in DECK.cards if text(DECK.card(c.id)) != text(other.card(c.id))]
     assert len(changed) > 35
@@ -221,6 +243,25 @@ def test_numbers_follow_the_choice():
 def test_seconds_are_at_the_rate_of_the_data_type():
     slow = interview(M, GPU, SETUP.replace(precision="fp32")).card("flops").answer
     assert SHOWN["milliseconds"](STEP_FLOPS / GPU.fp32_flops) in slow
+
+
+@pytest.mark.parametrize(
+    ("how", "value", "said"),
+    [
+        ("bytes", 41_371_344_076, "38.5 GiB"), ("bytes", 1023 * 2**20 + 2**19, "1,020 MiB"), ("bytes", 131_072, "128 KiB"),
+        ("bytes", 0, "0 B"), ("count", 8192, "8,192"), ("count", 128_256, "128,000"),
+        ("count", 8_030_261_248, "8.03 billion"), ("count", 124_439_808, "124 million"), ("share", 0.1484, "15%"), ("share", 0.005, "0.5%"),
+        ("signed", 0.0, "+0%"), ("signed", -0.1484, "-15%"), ("number", 36.07, "36.1"), ("number", 34.0, "34"), ("tiny", 2**-24, "6e-08"),
+    ],
+)  # fmt: skip
+def test_a_number_is_rounded_as_a_person_says_it(how, value, said):
+    assert _SHOWN[how](value) == said == SHOWN[how](value)
+
+
+def test_every_answer_can_be_read_where_nothing_folds():
+    shown = unescape(DECK.table(answers=True)._repr_html_())
+    assert all(DECK.card(id).answer in shown and DECK.card(id).question in shown for id in cards())
+    assert not any(DECK.card(id).answer in unescape(DECK.table()._repr_html_()) for id in cards())
 
 
 def test_what_is_not_derived_is_said():

@@ -305,18 +305,32 @@ def _sends(parts=GPUS):
     return m.layers * int(formula("tensor.sent")(width=m.width, **one))
 
 
+def _digits(x, most):
+    """`x`, rounded to so many significant digits."""
+    return float(f"{x:.{most}g}")
+
+
+def _three(n, scale):
+    """A whole number in the first unit of which there is one, in three significant digits."""
+    size, unit = next((pair for pair in scale if abs(n) >= pair[0]), scale[-1])
+    return f"{_digits(n / size, 3):,g}{unit}"
+
+
 _EAGER, _FLASH = {"attention": "eager"}, {"attention": "flash"}
+_UNITS = [(units.UNITS[unit], f" {unit}") for unit in ("TiB", "GiB", "MiB", "KiB", "B")]
+_COUNTS = [(10**9, " billion"), (10**6, " million"), (1, "")]
+#: A number as a person says it: three digits, two of a share; what is exact, `Deck.value` has.
 _SHOWN: dict[str, Callable[[Any], str]] = {
     "text": str,
-    "bytes": units.text,
+    "bytes": lambda n: _three(n, _UNITS),
     "vendor": lambda n: units.text(n, decimal=True, digits=0),
-    "count": lambda n: f"{n:,}",
-    "share": lambda x: f"{x:.1%}",
-    "signed": lambda x: f"{x:+.1%}",
-    "number": lambda x: f"{x:.2f}",
-    "tiny": lambda x: f"{float(x):.3g}",
-    "teraflop": lambda n: f"{n / 1e12:,.1f} TFLOP",
-    "milliseconds": lambda s: f"{1e3 * s:,.0f} ms",
+    "count": lambda n: f"{n:,}" if n < 100_000 else _three(n, _COUNTS),
+    "share": lambda x: f"{_digits(100 * x, 2):,g}%",
+    "signed": lambda x: f"{_digits(100 * x, 2):+,g}%",
+    "number": lambda x: f"{_digits(x, 3):g}",
+    "tiny": lambda x: f"{_digits(float(x), 2):g}",
+    "teraflop": lambda n: f"{_digits(n / 1e12, 3):,g} TFLOP",
+    "milliseconds": lambda s: f"{_digits(1e3 * s, 3):,g} ms",
 }
 #: Name -> how it is shown, and how it is computed for a `Case`.
 NUMBERS = {
@@ -704,7 +718,7 @@ class Deck:
         return self._values[name]
 
     def shown(self, name: str) -> str:
-        """A number as the answers show it."""
+        """A number as the answers show it, rounded as it is said."""
         value, why = self.value(name)
         return "(no number here)" if why else _SHOWN[NUMBERS[name][0]](value)
 
@@ -737,8 +751,10 @@ class Deck:
         wanted = (c for c in self.cards if topic in (None, c.topic) and part in (None, c.part))
         return Deck(self.case, tuple(wanted))
 
-    def table(self) -> Table:
-        """Every question: id, topic, the chapter that it rests on."""
+    def table(self, answers: bool = False) -> Table:
+        """Every question: id, topic, the chapter that it rests on; or its answer, to be read where nothing folds."""
+        if answers:
+            return Table(("card", "question", "answer"), [(a.card.id, a.question, a.answer) for a in self._all()])
         rows = [(a.card.id, a.card.topic, a.question, a.card.chapter) for a in self._all()]
         return Table(("card", "topic", "question", "rests on"), rows)
 
