@@ -7,10 +7,11 @@ them again, `tests/sampling.py` says which; `make test-all` runs every one, and 
 import os
 import re
 import signal
+from collections import Counter
 from pathlib import Path
 
 import lints
-from sampling import chosen
+from sampling import chosen, costs
 
 os.environ["EVERYBYTE_RECORD_ONLY"] = "1"
 os.environ["EVERYBYTE_PROGRESS"] = "off"
@@ -20,14 +21,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-#: Modules that take longest, by name, those first: a worker takes a whole module, so that a long one at the end would keep the others
-#: waiting. Notebooks before the rest, since a kernel starts beside the others' work.
-LONGEST = (
-    r"tests/browser/", r"(17|45|25|22|18|32)_\w+\.ipynb", r"labs/0[14]", r"\.ipynb", r"tests/lab/test_(torchrun|step)",
-    r"tests/dryrun/test_(parallel|referees|hugging)", r"tests/test_plan", r"tests/explore/test_explorers", r"tests/reference/",
-    r"tests/deriving/", r"tests/lab/", r"tests/test_(cli|types|budget|fit)", r"tests/theory/", r"tests/site/", r"tests/dryrun/",
-    r"tests/formulas/", r"tests/explore/", r"tests/rehearsal/",
-)  # fmt: skip
+#: What takes longest goes first, and a worker takes a whole module: a long one at the end would keep the others waiting. Notebooks
+#: before the tests, since a kernel starts beside the others' work; of tests those whose long ones take most.
+FIRST = (r"tests/browser/", r"(17|45|25|22|18|32)_\w+\.ipynb", r"labs/0[14]", r"\.ipynb")
 
 
 def pytest_configure():
@@ -58,8 +54,12 @@ def pytest_collection_modifyitems(config, items):
             config.hook.pytest_deselected(items=list(left))
             items[:] = [item for item in items if item not in left]
 
+    long, taken = costs(config.rootpath / "tests/costs.txt"), Counter()
+    for test in {item.nodeid.partition("[")[0] for item in items}:
+        taken[test.partition("::")[0]] += long.get(test, 0)
+
     def place(item):
         path = item.nodeid.partition("::")[0]
-        return next((i for i, name in enumerate(LONGEST) if re.search(name, path)), len(LONGEST))
+        return next((i for i, name in enumerate(FIRST) if re.search(name, path)), len(FIRST)), -taken[path]
 
     items.sort(key=place)  # stable, and so the same for every worker

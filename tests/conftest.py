@@ -1,16 +1,19 @@
 """One profile for the properties: no deadlines, since machines differ; no chance, where a failure must be repeatable.
 
 And `make test` takes a sample where `make test-all` takes everything: of many points that one test looks at, of a property's
-examples, of the cases of a test that is marked `sampled`, and none of a test that is marked `thorough`.
+examples, of the cases of a test that is marked `sampled`, of the long tests that `costs.txt` lists, and none of a test that is
+marked `thorough`.
 """
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from sampling import representative, some
+from sampling import changed, costs, drawn, git, representative, some
 
 EVERYTHING = os.environ.get("EVERYBYTE_TESTS") == "all"
+HERE = Path(__file__).resolve().parent
 
 settings.register_profile(
     "everybyte", deadline=None, derandomize=bool(os.environ.get("CI")), max_examples=100 if EVERYTHING else 25
@@ -35,11 +38,26 @@ def here():
         pytest.skip(str(error))
 
 
+def _left_out(config) -> set[str]:
+    """The long tests that are not this commit's: none where somebody asks for a folder, a file or a test."""
+    if EVERYTHING or HERE not in [(config.invocation_params.dir / argument).resolve() for argument in config.args]:
+        return set()
+    known, root = costs(HERE / "costs.txt"), HERE.parent
+    return known.keys() - drawn(known, git(root, "rev-parse", "HEAD"), changed(root))
+
+
+def pytest_report_header(config):
+    if out := _left_out(config):
+        known = costs(HERE / "costs.txt")
+        return f"long tests of this commit (make test-all: every one): {len(known) - len(out)} of {len(known)}"
+
+
 def pytest_collection_modifyitems(config, items):
-    """Keep a sample of the cases of a test that is marked `sampled(most)`, and of a `thorough` one say where it runs."""
+    """Of long tests keep the commit's, of one that is marked `sampled(most)` some cases, and of a `thorough` one say where it runs."""
     if EVERYTHING:
         return
-    cases, dropped = {}, set()
+    out = _left_out(config)
+    cases, dropped = {}, {item for item in items if item.nodeid.partition("[")[0] in out}
     for item in items:
         if mark := item.get_closest_marker("thorough"):
             item.add_marker(pytest.mark.skip(reason=f"{mark.args[0]}: make test-all"))

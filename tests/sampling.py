@@ -1,10 +1,14 @@
 """What `make test` takes a sample of, and which: the same for every worker, and for everybody at the same commit."""
 
 import subprocess
+from collections.abc import Container, Iterable
+from hashlib import sha256
 from pathlib import Path
 
 #: Every notebook is run again at one of so many commits, on average, and whenever it has changed.
 TURNS = 6
+#: The seconds of CPU that long tests have in `make test`.
+LONG = 250
 
 
 def some(values, most: int) -> list:
@@ -54,7 +58,45 @@ def notebooks(paths: list[str], commit: str, changed: list[str]) -> list[str]:
     return [path for i, path in enumerate(sorted(paths)) if i % TURNS == turn or path in changed]
 
 
+def changed(root: Path) -> list[str]:
+    """What differs from the commit before, or is not committed yet."""
+    said = git(root, "diff", "--name-only", "HEAD~1"), git(root, "ls-files", "--others", "--exclude-standard")
+    return "\n".join(said).splitlines()
+
+
 def chosen(root: Path, paths: list[str]) -> list[str]:
-    """`notebooks` for what is checked out: changed is what differs from the commit before, or is not committed yet."""
-    changed = git(root, "diff", "--name-only", "HEAD~1"), git(root, "ls-files", "--others", "--exclude-standard")
-    return notebooks(paths, git(root, "rev-parse", "HEAD"), "\n".join(changed).splitlines())
+    """`notebooks` for what is checked out."""
+    return notebooks(paths, git(root, "rev-parse", "HEAD"), changed(root))
+
+
+def costs(file: Path) -> dict[str, float]:
+    """Long tests -> seconds of CPU, from a file of `tools/costs.py`: a test is a path, `::` and a name, with all its cases."""
+    if not file.exists():
+        return {}
+    lines = (line.split(maxsplit=1) for line in file.read_text(encoding="utf-8").splitlines() if line[:1] != "#")
+    return {test: float(seconds) for seconds, test in lines}
+
+
+def concerned(test: str, paths: Iterable[str]) -> bool:
+    """Whether one of what has changed is a test's file, a helper in its folder, or in the part of the library that it tests."""
+    file = test.partition("::")[0]
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        part = path.removeprefix("src/everybyte/").partition("/")[0].removesuffix(".py")
+        beside = folder != "tests" and folder == file.rpartition("/")[0] and not name.startswith("test_")
+        tested = path.startswith("src/") and (file.startswith(f"tests/{part}/") or file == f"tests/test_{part}.py")
+        if path == file or beside or tested:
+            return True
+    return False
+
+
+def drawn(costs: dict[str, float], commit: str, paths: Iterable[str] = (), most: float = LONG) -> Container[str]:
+    """The long tests of a commit: those that its changes concern, and of the others as many as it draws in so many seconds."""
+    paths = list(paths)
+    kept = {test for test in costs if concerned(test, paths)}
+    left = most - sum(costs[test] for test in kept)
+    for test in sorted(costs, key=lambda test: sha256(f"{commit} {test}".encode()).digest()):
+        if test not in kept and costs[test] <= left:
+            kept.add(test)
+            left -= costs[test]
+    return kept

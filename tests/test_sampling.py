@@ -4,7 +4,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from sampling import TURNS, git, notebooks, representative, some
+from sampling import TURNS, concerned, costs, drawn, git, notebooks, representative, some
 
 pytest_plugins = "pytester"
 ROOT = Path(__file__).resolve().parents[1]
@@ -69,3 +69,60 @@ def test_the_whole_is_one_word_away(pytester, monkeypatch, asked, ran):
     result = pytester.runpytest_inprocess("-rs", "-p", "no:cacheprovider")
     result.assert_outcomes(**ran)
     assert asked or "it takes an hour: make test-all" in result.stdout.str()
+
+
+COSTS = {f"tests/{folder}/test_{i}.py::test": 1.0 + i for folder in ("theory", "lab") for i in range(20)}
+
+
+def test_long_tests_are_drawn_within_their_seconds_and_each_has_its_turn():
+    drawings = [drawn(COSTS, f"{commit:040x}", most=60) for commit in range(60)]
+    assert all(40 <= sum(COSTS[test] for test in drawing) <= 60 for drawing in drawings)
+    assert set().union(*drawings) == COSTS.keys() and len({frozenset(drawing) for drawing in drawings}) > 50
+    assert drawn(COSTS, "a", most=60) == drawn(COSTS, "a", most=60) and drawn(COSTS, "", most=1e9) == COSTS.keys()
+
+
+@pytest.mark.parametrize(
+    ("path", "concerns"),
+    [
+        ("src/everybyte/theory/tape.py", "tests/theory/test_meshes.py"),
+        ("src/everybyte/layouts.py", "tests/test_layouts.py"),
+        ("src/everybyte/dryrun/cuda.py", "tests/dryrun/test_cuda.py"),
+        ("tests/dryrun/pipes.py", "tests/dryrun/test_pipelines.py"),
+        ("tests/test_plan.py", "tests/test_plan.py"),
+    ],
+)
+def test_what_has_changed_is_tested_at_once(path, concerns):
+    assert concerned(f"{concerns}::test_a", [path, "README.md"])
+    assert not concerned("tests/catalog/test_models.py::test_b", [path])
+    assert not concerned(
+        f"{concerns}::test_a", ["tests/conftest.py", "tests/dryrun/test_state.py", "src/everybyte/units.py"]
+    )
+    long = COSTS | {f"{concerns}::test_a": 200.0}
+    assert drawn(long, "a", [path], most=150) >= {f"{concerns}::test_a"}
+    assert all(concerned(test, [path]) for test in drawn(long, "a", [path], most=150))  # which took it all
+
+
+@pytest.mark.parametrize(
+    ("asked", "arguments", "ran"),
+    [("", [], {"passed": 1, "deselected": 2}), ("all", [], {"passed": 3}), ("", ["test_it.py"], {"passed": 3})],
+    ids=["test", "test-all", "a file by name"],
+)
+def test_long_tests_are_left_to_other_commits(pytester, monkeypatch, asked, arguments, ran):
+    monkeypatch.setenv("EVERYBYTE_TESTS", asked)
+    pytester.makeconftest((ROOT / "tests/conftest.py").read_text(encoding="utf-8"))
+    here = f"{pytester.path.name}/test_it.py"
+    pytester.makepyfile(
+        test_it="import pytest\n@pytest.mark.parametrize('a', [1, 2])\ndef test_long(a): pass\ndef test_short(): pass"
+    )
+    (pytester.path / "costs.txt").write_text(f"# long\n1000.0 {here}::test_long\n", encoding="utf-8")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", f"--rootdir={pytester.path.parent}", *arguments)
+    result.assert_outcomes(**ran)
+    assert ("long tests of this commit (make test-all: every one): 0 of 1" in result.stdout.str()) == (
+        ran["passed"] == 1
+    )
+
+
+def test_the_list_of_long_tests_can_be_read():
+    known = costs(ROOT / "tests/costs.txt")
+    assert len(known) > 50 and min(known.values()) >= 1
+    assert costs(ROOT / "tests/no.txt") == {}
