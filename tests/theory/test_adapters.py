@@ -53,6 +53,17 @@ def test_families(name):
             assert not grid.disagreements(model, setup), (model, setup)
 
 
+@pytest.mark.parametrize("targets", [("v",), ("down",), ("out", "up")])
+def test_targets_behind_the_queries(targets):
+    """The first block then holds no rotary angles: the second lets them go, whatever the number of blocks."""
+    pytest.importorskip("peft")
+    for layers, accumulation in ((4, 1), (6, 2)):
+        setup = eb.Setup(
+            batch=2, sequence=16, precision="bf16", accumulation=accumulation, adapters=eb.Lora(8, targets)
+        )
+        assert not grid.disagreements(twin("llama-3.1-8b").replace(layers=layers), setup), layers
+
+
 def test_the_products_of_frozen_layers_are_counted_once():
     """Backward has no product for a frozen weight, nor for what comes before the first adapter."""
     pytest.importorskip("peft")

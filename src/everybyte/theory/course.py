@@ -64,7 +64,13 @@ class Blocks:
     """
 
     def __init__(self, blocks, setup):
-        few = (5, 2) if setup.fsdp else (3, 1)  # FSDP gathers a block while its neighbor is at work
+        few = (3, 1)
+        if setup.fsdp:  # it gathers a block while its neighbor is at work
+            few = (5, 2)
+        elif (
+            setup.adapters
+        ):  # where none is before its queries the first block holds no angles: the second lets them go
+            few = (4, 2)
         self.segment = None
         if setup.segment:
             size = Letter(setup.segment, "K")
