@@ -158,8 +158,9 @@ def test_every_option_reaches_the_setup(capsys):
 
 
 def test_adapters_are_said_in_words(capsys):
-    found = json.loads(said(capsys, "budget", *SMALL, "--adapters", "rank=8 targets=qkv,up", "--json"))
-    assert found["setup"]["adapters"] == {"rank": 8, "targets": ["qkv", "up"], "dtype": "fp32", "base": None}
+    found = json.loads(said(capsys, "budget", *SMALL, "--adapters", "rank=8 targets=qkv,up dropout=0.05", "--json"))
+    said_so = {"rank": 8, "targets": ["qkv", "up"], "dtype": "fp32", "base": None, "dropout": 0.05}
+    assert found["setup"]["adapters"] == said_so
     assert main(["budget", "gpt2", "--adapters", "rank=8 target=up"]) == 2
     assert "Lora.field: 'target' is unknown; did you mean 'targets'?" in capsys.readouterr().err
 

@@ -176,7 +176,7 @@ def adapted(seed: int) -> tuple[eb.Model, eb.Setup, int]:
             setup = _any_setup(model, draw).replace(sharding="none", gpus=1, sharding_units="block", replicas=1, offload="none",
                                                     no_sync=False, buckets="copies")  # fmt: skip
             rank, dtype, base = draw([1, 2, 3, 8]), draw(["fp32", "bf16"]), draw([None, "bf16"])
-            lora = eb.Lora(min(rank, model.width), targets, dtype, base)
+            lora = eb.Lora(min(rank, model.width), targets, dtype, base, draw([0.0, 0.05]))
             setup = setup.replace(adapters=lora, quantization=draw(["none", "none", "nf4"]))
             setup.check_model(model)
         except ValueError:

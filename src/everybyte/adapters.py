@@ -31,7 +31,7 @@ def adapted(module: nn.Module, setup: Setup) -> nn.Module:
     targets = lora.chosen(widths, f"of {type(module).__name__} but its head")
     if setup.quantization == "nf4":
         quantize(module, DTYPES[setup.dtypes.compute])
-    config = peft.LoraConfig(r=lora.rank, lora_alpha=2 * lora.rank, target_modules=targets)
+    config = peft.LoraConfig(r=lora.rank, lora_alpha=2 * lora.rank, lora_dropout=lora.dropout, target_modules=targets)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of tied ends, though neither is a target
         return peft.get_peft_model(module, config, autocast_adapter_dtype=lora.dtype == "fp32")

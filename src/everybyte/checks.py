@@ -1,6 +1,7 @@
 """Checks of user input, worded alike: the field, the value, what is allowed."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 ABSURD = 2**40
@@ -58,6 +59,12 @@ def line(owner: str, field: str, value: object) -> None:
         raise ValueError(f"{owner}.{field}: {value[:60]!r}; allowed: 200 characters at most, all of them printable")
 
 
+def probability(owner: str, field: str, value: object) -> None:
+    """Raise unless `value` is a number in [0, 1)."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError(f"{owner}.{field}: {value!r} is not a number in [0, 1)")
+
+
 def flag(owner: str, field: str, value: object) -> None:
     """Raise unless `value` is True or False."""
     if not isinstance(value, bool):
@@ -65,14 +72,15 @@ def flag(owner: str, field: str, value: object) -> None:
 
 
 def words(owner: str, text: str, names: Iterable[str]) -> dict:
-    """The fields of a command's text, `rank=16 targets=q,v`: whole numbers as such, all else as text. Raise for what is no field."""
+    """The fields of a command's text, `rank=16 targets=q,v dropout=0.05`: numbers as such, all else as text. Raise for what is no field."""
     said: dict = {}
     for word in text.replace(";", " ").split():
         name, found, value = word.partition("=")
         one_of(owner, "field", name, names)
         if not found or not value:
             raise ValueError(f"{owner}.{name}: {word!r} has no value; allowed: {name}=VALUE")
-        said[name] = int(value) if value.isdigit() else value
+        fraction = re.fullmatch(r"[0-9]*\.[0-9]+", value)
+        said[name] = int(value) if value.isdecimal() else float(value) if fraction else value
     return said
 
 

@@ -165,6 +165,7 @@ class Lora:
             `autocast_adapter_dtype=False`.
         base: the data type of the frozen weights; by default the precision's. `bf16` with `bf16-mixed`: the model is loaded in 16
             bits, and trained under autocast.
+        dropout: peft's `lora_dropout`, probability in [0, 1) with which a number of what A is given becomes 0.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -174,6 +175,7 @@ class Lora:
     targets: tuple[str, ...] | str = "all-linear"
     dtype: Literal["fp32", "bf16"] = "fp32"
     base: Literal["fp32", "bf16"] | None = None
+    dropout: float = 0.0
 
     def __post_init__(self):
         checks.whole("Lora", "rank", self.rank, 1, MOST_RANK)
@@ -188,6 +190,7 @@ class Lora:
         checks.one_of("Lora", "dtype", self.dtype, ("fp32", "bf16"))
         if self.base is not None:
             checks.one_of("Lora", "base", self.base, ("fp32", "bf16"))
+        checks.probability("Lora", "dropout", self.dropout)
 
     @classmethod
     def read(cls, text: str) -> "Lora":
@@ -199,7 +202,8 @@ class Lora:
 
     def __str__(self):
         targets = self.targets if isinstance(self.targets, str) else ",".join(self.targets)
-        return f"rank={self.rank} targets={targets} dtype={self.dtype}" + (f" base={self.base}" if self.base else "")
+        rest = [f"{name}={value}" for name, value in (("base", self.base), ("dropout", self.dropout)) if value]
+        return " ".join([f"rank={self.rank} targets={targets} dtype={self.dtype}", *rest])
 
     def takes(self, path: str) -> bool:
         """Whether it stands beside the linear layer of that path, in a block."""
@@ -349,8 +353,7 @@ class Setup:
             checks.whole("Setup", field, getattr(self, field), least, most)
         for field, allowed in CHOICES.items():
             checks.one_of("Setup", field, getattr(self, field), allowed)
-        if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
-            raise ValueError(f"Setup.dropout: {self.dropout!r} is not a number in [0, 1)")
+        checks.probability("Setup", "dropout", self.dropout)
         if self.master_gradients != "bf16" and self.precision != "bf16-master":
             raise ValueError(
                 f"Setup.master_gradients: {self.master_gradients!r} needs precision 'bf16-master', not {self.precision!r}"
@@ -753,6 +756,12 @@ class Setup:
                 f"Setup.quantization: {self.quantization!r} with {model.name}, whose experts' matrices are no linear layers; "
                 "allowed: 'none', or a model without experts"
             )
+        for path, weight in linears(model) if self.quantization != "none" else ():
+            if weight.numbers <= 2:
+                raise ValueError(
+                    f"Setup.quantization: {self.quantization!r} with {path} of {model.name}, of {weight.numbers} numbers, which "
+                    "bitsandbytes takes for a transposed weight; allowed: 'none', or 3 numbers and more"
+                )
         if self.mesh.pipeline > 1:
             pipelines.check_blocks(model.layers, model.name, self.mesh, self.segment)
             if self.mesh.tensor > 1 and model.tied:

@@ -6,7 +6,7 @@ import pytest
 
 import everybyte as eb
 from everybyte import explore
-from everybyte.explore.adapters import AGAIN, MODELS, RANKS, TARGETS, WAYS, setup_of
+from everybyte.explore.adapters import AGAIN, DROPOUTS, MODELS, RANKS, TARGETS, WAYS, setup_of
 
 
 def states(explorer, **labels):
@@ -19,12 +19,17 @@ def test_the_peak_is_the_budget_s(way):
     explorer, chance = explore.adapters(), random.Random(way)
     for _ in range(12):
         model, targets, again = chance.choice(MODELS), chance.choice(list(TARGETS)), chance.choice(list(AGAIN))
-        rank, batch, sequence = chance.choice(RANKS), 2 ** chance.randint(0, 4), 2 ** chance.randint(1, 14)
+        dropout, rank, batch, sequence = (
+            chance.choice(list(DROPOUTS)),
+            chance.choice(RANKS),
+            2 ** chance.randint(0, 4),
+            2 ** chance.randint(1, 14),
+        )
         state = states(
             explorer, model=model, way=way, targets=targets, again=again, rank=f"rank {rank}", batch=f"{batch:,}",
-            sequence=f"{sequence:,}",
+            sequence=f"{sequence:,}", dropout=dropout,
         )  # fmt: skip
-        setup = setup_of(way, targets, AGAIN[again], rank, batch=batch, sequence=sequence)
+        setup = setup_of(way, targets, AGAIN[again], rank, DROPOUTS[dropout], batch=batch, sequence=sequence)
         budget = eb.budget(eb.model(model), setup)
         where, parts = explorer.kind.highest(explorer.values(state))
         assert {p: x for p, x in parts.items() if x} == {p: x for p, x in budget.parts.items() if x}, setup

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import grid
 import pytest
@@ -64,6 +65,42 @@ def test_targets_behind_the_queries(targets):
         assert not grid.disagreements(twin("llama-3.1-8b").replace(layers=layers), setup), layers
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama-3.1-8b", "qwen2.5-7b", "gemma-2b"])
+def test_dropout_of_adapters(name):
+    """peft's own `lora_dropout`, over any weights, to the byte."""
+    pytest.importorskip("peft")
+    precision, dtype, base = TYPES[list(TWINS).index(name)]
+    setup = eb.Setup(batch=2, sequence=16, precision=precision, adapters=eb.Lora(8, "all-linear", dtype, base, 0.05))
+    assert not grid.disagreements(twin(name), setup)
+    pytest.importorskip("bitsandbytes")
+    lora = eb.Lora(8, ("out", "up"), base="bf16", dropout=0.05)
+    setup = setup.replace(precision="bf16-mixed", quantization="nf4", adapters=lora)
+    assert not grid.disagreements(twin(name), setup)
+
+
+def test_what_dropout_keeps():
+    """Beside each target a mask of one byte a number, and the dropped input in place of one that targets share."""
+    setup = eb.Setup(batch=1, sequence=2048, precision="bf16")
+    inputs = 2048 * (3 * 3584 + 3584 + 2 * 3584 + 18944)  # of q, k, v; out; gate, up; down
+    usual, in_bf16 = eb.Lora(16), eb.Lora(16, dtype="bf16")
+    dropped = [replace(lora, dropout=0.05) for lora in (usual, in_bf16)]
+    masks, copies = (
+        kept(setup.replace(adapters=after)) - kept(setup.replace(adapters=before))
+        for before, after in zip((usual, in_bf16), dropped, strict=True)
+    )
+    assert masks == inputs
+    shared = 2048 * 2 * (2 * 3584 + 18944)  # what three, two and one of the targets save without
+    assert copies == 3 * inputs - shared
+
+
+def test_dropout_is_a_word_of_a_command():
+    lora = eb.Lora(16, ("q", "v"), dropout=0.05)
+    assert str(lora) == "rank=16 targets=q,v dtype=fp32 dropout=0.05" and eb.Lora.read(str(lora)) == lora
+    assert eb.Lora.read("dropout=0").dropout == 0
+    setup = eb.Setup(adapters=lora)
+    assert eb.Setup(**json.loads(json.dumps(setup.as_dict()))) == setup
+
+
 def test_the_products_of_frozen_layers_are_counted_once():
     """Backward has no product for a frozen weight, nor for what comes before the first adapter."""
     pytest.importorskip("peft")
@@ -123,6 +160,8 @@ def test_a_setup_with_adapters_survives_json():
         ({"targets": None}, r"^Lora\.targets: None is no list"),
         ({"dtype": "fp16"}, r"^Lora\.dtype: 'fp16' is unknown; .*fp32, bf16"),
         ({"base": "nf4"}, r"^Lora\.base: 'nf4' is unknown"),
+        ({"dropout": 1}, r"^Lora\.dropout: 1 is not a number in \[0, 1\)"),
+        ({"dropout": "0.1"}, r"^Lora\.dropout: '0\.1' is not a number"),
     ],
 )
 def test_bad_adapters_are_named(fields, message):
@@ -286,6 +325,14 @@ def test_what_does_not_go_with_4_bits_is_named(changes, lora, message):
 def test_experts_in_4_bits_are_refused():
     with pytest.raises(ValueError, match=r"^Setup\.quantization: 'nf4' with mixtral-8x7b, whose experts"):
         eb.budget(eb.model("mixtral-8x7b"), QLORA)
+
+
+def test_a_weight_of_two_numbers_in_4_bits_is_refused():
+    """bitsandbytes takes codes in one row for those of a transposed weight."""
+    model = twin("llama-3.1-8b").replace(width=1, heads=1, kv_heads=1, head_width=2)
+    setup = eb.Setup(batch=1, sequence=8, quantization="nf4", adapters=eb.Lora(1, "v"))
+    with pytest.raises(ValueError, match=r"^Setup\.quantization: 'nf4' with attention\.q of .* 2 numbers"):
+        eb.budget(model, setup)
 
 
 def test_a_quantizer_that_is_not_there_is_named(monkeypatch):

@@ -1,5 +1,6 @@
 """Chapter 25's explorer: the peak of a fine-tuning step, a bar for each way to train: whole, by adapters, by adapters over 4 bits."""
 
+from itertools import product
 from typing import Any
 
 from .. import checks, draw
@@ -26,6 +27,8 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
 TARGETS: dict[str, tuple[str, ...] | str] = {
     "q and v": ("q", "v"), "attention": ("q", "k", "v", "out"), "all linear layers": "all-linear",
 }  # fmt: skip
+#: What `lora_dropout` is; any above 0 costs the same.
+DROPOUTS = {"no dropout": 0.0, "adapters' dropout 0.05": 0.05}
 AGAIN: dict[str, Checkpointing] = {"(nothing recomputed)": "none", "full checkpointing": "full"}
 #: Ranks offered; and what a course's sizes read of a setup.
 RANKS = [2**i for i in range(1, 9)]
@@ -33,11 +36,16 @@ _READ = ("weight_bytes", "stored_weight_bytes", "adapter_bytes", "compute_bytes"
 
 
 def setup_of(
-    way: str, targets: str = "all linear layers", again: Checkpointing = "none", rank: int = 16, **more
+    way: str,
+    targets: str = "all linear layers",
+    again: Checkpointing = "none",
+    rank: int = 16,
+    dropout: float = 0.0,
+    **more,
 ) -> Setup:
     """The setup of one of `WAYS`, with AdamW in one kernel."""
     fields, lora = WAYS[way]
-    beside = None if lora is None else Lora(rank, TARGETS[targets], **lora)
+    beside = None if lora is None else Lora(rank, TARGETS[targets], dropout=dropout, **lora)
     return Setup(**fields, adapters=beside, checkpointing=again, optimizer_impl="fused", **more)
 
 
@@ -48,10 +56,12 @@ def courses() -> tuple[dict[str, dict], Courses]:
     for kind, model in enumerate(deepest):
         for w, way in enumerate(WAYS):
             for t, targets in enumerate(TARGETS):
-                for a, again in enumerate(AGAIN.values()):
-                    cases[kind, w, t, a] = model, setup_of(way, targets, again, batch=2, sequence=2)
+                for (d, dropout), (a, again) in product(enumerate(DROPOUTS.values()), enumerate(AGAIN.values())):
+                    setup = setup_of(way, targets, again, dropout=dropout, batch=2, sequence=2)
+                    cases[kind, w, t, d, a] = model, setup
                 updates[kind, w, t] = model, setup_of(way, targets, batch=2, sequence=2)
-    return options, Courses("adapters", ("kind", "way", "targets", "again"), cases, ("kind", "way", "targets"), updates)
+    by = "kind", "way", "targets", "dropped", "again"
+    return options, Courses("adapters", by, cases, by[:3], updates)
 
 
 def _of_ways():
@@ -82,6 +92,7 @@ def adapters(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
         Choice("model", "model", options, start.name),
         Choice("way", "way to train", _of_ways(), "QLoRA"),
         Choice("targets", "targets", {label: {"targets": i} for i, label in enumerate(TARGETS)}, "all linear layers"),
+        Choice("dropout", "dropout", {label: {"dropped": i} for i, label in enumerate(DROPOUTS)}, "no dropout"),
         Choice("rank", "rank", {f"rank {r}": {"adapter_rank": r} for r in RANKS}, "rank 16", kind="slider"),
         Choice("again", "checkpointing", {label: {"again": i} for i, label in enumerate(AGAIN)}, "full checkpointing"),
         shared("batch", f"{chosen.batch:,}"),
@@ -89,8 +100,8 @@ def adapters(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
         shared("gpu", gpu.name if gpu else "rtx-4090"),
     ]
     usual = {
-        "model": "llama-3.1-8b", "way": "QLoRA", "targets": "all linear layers", "rank": "rank 16", "again": "full checkpointing",
-        "batch": "1", "sequence": "2,048", "gpu": "rtx-4090",
+        "model": "llama-3.1-8b", "way": "QLoRA", "targets": "all linear layers", "dropout": "no dropout", "rank": "rank 16",
+        "again": "full checkpointing", "batch": "1", "sequence": "2,048", "gpu": "rtx-4090",
     }  # fmt: skip
     presets = {
         "QLoRA on a card of 24 GB": usual,
@@ -102,5 +113,5 @@ def adapters(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     parts = [(part, draw.part(part).label, part) for part in PARTS]
     return Explorer(
         "The peak of one fine-tuning step", controls, Peak(parts, bars="way", courses=steps), presets, base={"segment": 1},
-        subject=("model", "way", "targets", "rank", "again"), also=("batch", "sequence"),
+        subject=("model", "way", "targets", "dropout", "rank", "again"), also=("batch", "sequence"),
     )  # fmt: skip

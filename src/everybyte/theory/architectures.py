@@ -95,7 +95,7 @@ class Network:
             op.scale(
                 self.call(
                     outer, lambda x: self._linear(outer, x, f"{title}: B"),
-                    self.call(inner, lambda x: self._linear(inner, x, f"{title}: A"), x),
+                    self.call(inner, lambda x: self._linear(inner, x, f"{title}: A"), self._dropped(x, title)),
                 ),
                 f"{title}: adapter scaled",
             ),
@@ -112,13 +112,17 @@ class Network:
         output = op.scale(
             self.call(
                 outer, lambda x: self._linear(outer, x, f"{title}: B"),
-                self.call(inner, lambda x: self._linear(inner, x, f"{title}: A"), x),
+                self.call(inner, lambda x: self._linear(inner, x, f"{title}: A"), self._dropped(x, title)),
             ),
             f"{title}: adapter scaled",
         )  # fmt: skip
         if converts:
             output = op.cast(output, result.type, f"{title}: adapter cast")
         return op.add(result, output, f"{title}: sum")
+
+    def _dropped(self, x, title):
+        """What A is given. Source: peft, `LoraLayer.update_layer`: an `nn.Dropout`, or without dropout an `nn.Identity`."""
+        return op.dropout(x, self.setup.adapters.dropout, f"{title}: input for A")
 
     def norm(self, path, x, title):
         """Call a norm."""

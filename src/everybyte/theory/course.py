@@ -67,9 +67,7 @@ class Blocks:
         few = (3, 1)
         if setup.fsdp:  # it gathers a block while its neighbor is at work
             few = (5, 2)
-        elif (
-            setup.adapters
-        ):  # where none is before its queries the first block holds no angles: the second lets them go
+        elif setup.adapters:  # the first block may hold no rotary angles: then the second lets them go
             few = (4, 2)
         self.segment = None
         if setup.segment:
@@ -155,11 +153,12 @@ def structure(model, setup):
 
 
 def _beside(model, setup):
-    """Of adapters: which there are, in which data type over which, and whether the rank is 1."""
+    """Of adapters: which there are, in which data type over which, and whether the rank is 1 and their inputs are dropped."""
     lora = setup.adapters
     if lora is None:
         return ()
-    return tuple(w.name for w in adapters(model, lora.rank, lora.takes)), lora.dtype, setup.base_dtype, lora.rank == 1
+    names = tuple(w.name for w in adapters(model, lora.rank, lora.takes))
+    return names, lora.dtype, setup.base_dtype, lora.rank == 1, lora.dropout > 0
 
 
 def _thresholds(model, setup):
