@@ -1,12 +1,13 @@
 """The planning explorer's bars are the budget's peaks, at any setting of its controls."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 import everybyte as eb
 from everybyte import explore
-from everybyte.explore.planning import SWITCHES
+from everybyte.explore.planning import OPENS, SWITCHES
 from everybyte.fit import Headroom
 
 FULL = {"checkpointing": "full"}
@@ -19,14 +20,12 @@ CHANGES = {
 
 def setup_of(said):
     """The setup that the controls' labels stand for."""
-    precision, _, gradients = said["precision"].partition(", ")
-    batch = int(said["batch"])
+    batch, gpus = int(said["batch"]), int(said["gpus"].split()[0].replace(",", ""))
     smaller = {"two half batches": -(-batch // 2), "one sequence at a time": 1, "the same, one at a time": 1}
     micro = smaller.get(said["switches"], batch)
     return eb.Setup(
-        batch=micro, accumulation=-(-batch // micro), sequence=int(said["sequence"].replace(",", "")), precision=precision,
-        attention=said["attention"], **CHANGES[said["switches"]],
-        **({"master_gradients": gradients.split()[0]} if gradients else {}),
+        batch=micro, accumulation=-(-batch // micro), sequence=int(said["sequence"].replace(",", "")), precision=said["precision"],
+        gpus=gpus, sharding="zero3" if gpus > 1 else "none", **CHANGES[said["switches"]],
     )  # fmt: skip
 
 
@@ -36,6 +35,7 @@ def test_every_bar_is_the_budget():
     seen = set()
     for _ in range(60):
         state = {name: chance.randrange(len(c.options)) for name, c in explorer._controls.items()}
+        state["gpus"] *= chance.random() < 0.7  # one GPU more often than one state in eleven
         said = {name: list(c.options)[state[name]] for name, c in explorer._controls.items()}
         predicted = eb.budget(eb.model(said["model"]), setup_of(said))
         values = explorer.values(state)
@@ -43,15 +43,26 @@ def test_every_bar_is_the_budget():
         assert {p: size for p, size in parts.items() if size} == {p: s for p, s in predicted.parts.items() if s}, said
         assert where == predicted.peak_at
         assert values["capacity"] == Headroom().usable(eb.gpu(said["gpu"]))
-        seen.add((said["switches"], where))
-    assert len(seen) > 10
+        seen.add((said["switches"], where, said["gpus"] == "1 GPU"))
+    assert len(seen) > 20
+
+
+def test_it_opens_with_llama_on_eight_h100():
+    explorer = explore.planning()
+    said = {name: list(c.options)[explorer.state[name]] for name, c in explorer._controls.items()}
+    assert (said["model"], said["gpu"], said["gpus"]) == ("llama-3.1-8b", "h100-80gb", "8 GPUs")
+    assert setup_of(said) == OPENS
+    assert sum(explorer.kind.highest(explorer.values())[1].values()) == eb.budget(eb.model("llama-3.1-8b"), OPENS).peak
 
 
 def test_bad_input():
     for arguments, said in (
-        ((eb.model("llama-2-7b"),), "planning.model: 'llama-2-7b'"),
-        ((eb.model("gpt2"), eb.Setup(batch=3)), "batch"),
-        ((None, None, eb.gpu("t4").__class__(**vars(eb.gpu("t4")) | {"name": "mine"})), "planning.gpu: 'mine'"),
+        ((eb.model("gpt2"),), "planning.model: 'gpt2'"),
+        ((eb.model("llama-3.1-8b"), eb.Setup(batch=3)), "batch"),
+        ((None, OPENS.replace(gpus=6)), "gpus: '6 GPUs'"),
+        ((None, OPENS.replace(sharding="zero2")), "planning.setup.sharding: 'zero2'"),
+        ((None, OPENS.replace(precision="fp32", attention="eager")), "planning.setup.attention: 'eager'"),
+        ((None, None, replace(eb.gpu("t4"), name="mine")), "planning.gpu: 'mine'"),
     ):
         with pytest.raises(ValueError, match=said):
             explore.planning(*arguments)

@@ -3,20 +3,46 @@
 from .. import checks, draw
 from ..catalog import Gpu, Model
 from ..setup import Setup
-from .controls import Choice, check_setup, precision_label, shared
+from .controls import Choice, check_setup, gpts, precision_label, shared
+from .courses import FORMS, UPDATE_BY, Courses, kinds, updates_of
 from .explorer import Explorer
-from .planning import BASE, CHUNKS, CUT, PARTS, courses, sizes_of_gpt2
+from .planning import BASE, CHUNKS, CUT, PARTS, switched
 from .precision import Peak
 
 #: Into how many micro-batches a step's sequences are cut, at most: there are no more of them than sequences.
 CUTS = [2**i for i in range(7)]
 _KINDS = (0, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1)
+_BY = ("form", "eager", "lone", "segmented", "accumulated", "chunked")
 _CHUNKED = f"loss in {CHUNKS} chunks"
 _LOSSES = {"plain loss": {"chunked": 0, "loss_chunks": 1}, _CHUNKED: {"chunked": 1, "loss_chunks": CHUNKS}}
 
 
 def _some(n, one, more):
     return f"{n:,} {one if n == 1 else more}"
+
+
+def _courses(model: Model) -> Courses:
+    """The steps of a model with AdamW."""
+    cases = {}
+    for segmented, accumulated, chunked in _KINDS:
+        more = switched(segmented, chunked)
+        for form, fields in enumerate(FORMS):
+            for eager in (0, 1):
+                for lone in (0, 1):
+                    cases[form, eager, lone, segmented, accumulated, chunked] = model, Setup(
+                        batch=1 if lone and eager else 2, sequence=128, attention="eager" if eager else "flash",
+                        accumulation=4 if accumulated else 1, **fields, **more,
+                    )  # fmt: skip
+    return Courses("batches", _BY, cases, UPDATE_BY, updates_of([model], optimizers=["adamw"]))
+
+
+def _sizes_of_gpt2() -> tuple[dict, dict, Model]:
+    """GPT-2's four sizes by name, the controls' options of them, and the deepest."""
+    known = {
+        name: m for name, m in gpts().items() if m.qkv_bias and m.ffn_width == 4 * m.width and m.name.startswith("gpt2")
+    }
+    options, (deepest,) = kinds(known)
+    return known, options, deepest
 
 
 def batches(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
@@ -30,7 +56,7 @@ def batches(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | N
         ValueError: a model that is not one of GPT-2's four sizes, a number of sequences, of tokens in one or of micro-batches
             that is none of those offered, a GPU that is not in the catalog.
     """
-    known, options, deepest = sizes_of_gpt2()
+    known, options, deepest = _sizes_of_gpt2()
     start, chosen = model or known["gpt2-xl"], setup or Setup(precision="fp32")
     checks.one_of("batches", "model", start.name, known)
     check_setup(
@@ -80,7 +106,7 @@ def batches(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | N
     }
     parts = [(part, draw.part(part).label, part) for part in PARTS]
     return Explorer(
-        "One step, cut into micro-batches", controls, Peak(parts, bars="cut", courses=courses("batches", deepest, _KINDS)), presets,
+        "One step, cut into micro-batches", controls, Peak(parts, bars="cut", courses=_courses(deepest)), presets,
         base=BASE | {"segmented": 0}, derived=CUT,
         subject=("model", "precision", "attention", "loss", "step", "whole", "cut"), also=("batch", "sequence"),
     )  # fmt: skip

@@ -12,15 +12,15 @@ from ..exercise import Exercise
 from ..program import Case, Program, small_gpts
 
 B, S, H, F = (SYMBOLS[name].symbol for name in ("batch", "sequence", "width", "ffn_width"))
-_MIXED = Setup(precision="bf16-mixed")
+_MIXED = Setup(gpus=8, sharding="zero3", precision="bf16-mixed", batch=2, sequence=8192, checkpointing="full")
 
 
 def _usable(**kept):
-    return Headroom(**kept).usable(gpu("l4"))
+    return Headroom(**kept).usable(gpu("h100-80gb"))
 
 
-def _largest(card="rtx-4090", **changes):
-    return fit(model("gpt2-medium"), _MIXED.replace(**changes), card).value
+def _largest(card="h200", **changes):
+    return fit(model("llama-3.1-8b"), _MIXED.replace(**changes), card).value
 
 
 def _gpus(bytes_each):
@@ -28,9 +28,9 @@ def _gpus(bytes_each):
 
 
 def _more(**changes):
-    run = Setup(attention="eager").replace(**changes)
-    plain = run.replace(checkpointing="none", checkpoint_every=2)
-    return 100 * (work(model("gpt2"), run).flops / work(model("gpt2"), plain).flops - 1)
+    run = _MIXED.replace(**{"attention": "eager"} | changes)
+    flops = [work(model("llama-3.1-8b"), x).flops for x in (run, run.replace(checkpointing="none"))]
+    return 100 * (flops[0] / flops[1] - 1)
 
 
 _SHORT = Setup(batch=1, sequence=32, precision="bf16-mixed")
@@ -78,30 +78,30 @@ def _bisection(least=0, scan=False, doubles=False, over=0):
 EXERCISES = [
     Exercise(
         id="45.1",
-        title="What is usable of an L4 on which a desktop keeps 1 GiB",
+        title="What is usable of an H100 of which NCCL keeps 1 GiB",
         difficulty=1,
         minutes=4,
         unit="GiB",
         decimals=2,
         answer=lambda: _usable(other=2**30),
         mistakes={
-            "the desktop's GiB is missing": _usable,
-            "an L4 is not a Hopper: its workspaces are 8.125 MiB each": lambda: _usable(
-                other=2**30, workspace=2 * 2**25
+            "NCCL's GiB is missing": _usable,
+            "an H100 is a Hopper: its workspaces are 32 MiB each": lambda: _usable(
+                other=2**30, workspace=2 * 8_519_680
             ),
             "there are two workspaces: forward and backward run in threads of their own": lambda: _usable(
-                other=2**30, workspace=8_519_680
+                other=2**30, workspace=2**25
             ),
             "the context is the largest term, and it is missing": lambda: _usable(other=2**30, context=0),
         },
         hints=(
-            "Memory less context, two workspaces, the allocator's pages, and what the desktop keeps.",
-            "22,563 MiB less 616, less two times 8.125, less 22, less 1,024.",
+            "Memory less context, two workspaces, the allocator's pages, and what NCCL keeps.",
+            "81,090 MiB less 616, less two times 32, less 22, less 1,024.",
         ),
     ),
     Exercise(
         id="45.2",
-        title="The operations of one block's forward, its MLP F wide",
+        title="The operations of a GPT's block in forward, its MLP F wide",
         difficulty=2,
         minutes=5,
         accepts="expression",
@@ -115,6 +115,9 @@ EXERCISES = [
                 2 * B * S * (4 * H**2 + 2 * H * F) + 2 * B * S**2 * H
             ),
             "the MLP has two matrices": lambda: 2 * B * S * (4 * H**2 + H * F) + 4 * B * S**2 * H,
+            "a GPT's MLP has two matrices: the third is a Llama's gate": lambda: (
+                2 * B * S * (4 * H**2 + 3 * H * F) + 4 * B * S**2 * H
+            ),
         },
         hints=(
             "Which numbers of the block stand in matrices? Each token meets each of them once.",
@@ -123,19 +126,19 @@ EXERCISES = [
     ),
     Exercise(
         id="45.3",
-        title="The largest batch of GPT-2 medium under autocast on an RTX 4090, 1,024 tokens a sequence",
+        title="The largest batch of the chapter's run, checkpointed, on 8 H200s",
         difficulty=1,
         minutes=3,
         unit="sequences",
         answer=_largest,
         mistakes={
-            "that is fp32's": lambda: _largest(precision="fp32"),
-            "that is with eager attention": lambda: _largest(attention="eager"),
+            "that is an H100's": lambda: _largest("h100-80gb"),
+            "that is without checkpointing": lambda: _largest(checkpointing="none"),
             "that one no longer fits: it is the next": lambda: _largest() + 1,
         },
         hints=(
             "`eb.fit` takes the model, the setup and the GPU's name.",
-            'The setup is `eb.Setup(precision="bf16-mixed")`; the answer is the `.value` of what `eb.fit` returns.',
+            "The setup is the chapter's `full`; the answer is the `.value` of what `eb.fit` returns.",
         ),
     ),
     Exercise(
@@ -156,16 +159,14 @@ EXERCISES = [
     ),
     Exercise(
         id="45.5",
-        title="How many percent more operations full checkpointing costs: GPT-2 124M, eager, 1,024 tokens",
+        title="How many percent more operations full checkpointing costs: Llama-3.1-8B, eager, 8,192 tokens",
         difficulty=3,
         minutes=8,
         unit="%",
         decimals=1,
-        answer=lambda: _more(checkpointing="full"),
+        answer=_more,
         mistakes={
-            "that is with flash attention, whose backward has five squares": lambda: _more(
-                checkpointing="full", attention="flash"
-            ),
+            "that is with flash attention, whose backward has five squares": lambda: _more(attention="flash"),
             "that is selective checkpointing's": lambda: _more(checkpointing="selective"),
             "a third is the limit where head, attention and the spared product count for nothing": lambda: 100 / 3,
         },
