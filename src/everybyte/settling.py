@@ -3,6 +3,7 @@
 The rule, first match:
 
 1. a call of PyTorch's that runs without complaint holds; one that is refused, warned of or gone is an outdated API;
+   of hardware and of other packages a document is quoted, with its address and date, and the verdict is written beside it;
 2. a claim with nothing to set beside it is not settled here;
 3. what was stated holds where the value, rounded as the article rounds, is what it says; or it holds if the condition
    is met, where it is so with the condition and not without;
@@ -35,7 +36,7 @@ class Settled:
 
     Attributes:
         stated: the span that the article states or implies, in `claim.unit`; None where there is none.
-        computed: the value in the same unit; what PyTorch says of a call, "" for nothing; None where nothing settles it.
+        computed: the value in the same unit; what PyTorch says of a call, "" for nothing, or a document; None where nothing settles it.
         under: the value with the condition met, for what holds if.
         verdict: in full, with the condition or the factor.
         ratio: the nearest stated number over the value; None where one of them is missing or zero, or where only a
@@ -88,6 +89,8 @@ def settle(claim: Claim) -> Settled:
     checks.kind("settle", "claim", claim, Claim)
     plain, special = _Reader(claim), _Reader(claim, claim.given) if claim.given else None
     stated = _stated(claim, plain)
+    if claim.source:
+        return Settled(claim, stated, claim.found, None, claim.verdict, None)
     if claim.sample:
         computed, under = plain.sample(), special.sample() if special else None
     else:

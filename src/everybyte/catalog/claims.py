@@ -20,6 +20,8 @@ VERDICTS = (
     "outdated API",
     "not settled here",
 )
+#: What a document can settle. The verdict on it is written by hand, and nothing computed checks it.
+BY_SOURCE = ("holds", "false", "outdated API")
 #: The articles, by number, by what they are about.
 ARTICLES = {
     1: "Calculating GPU memory requirements",
@@ -128,6 +130,7 @@ class Claim:
             speaks of the same quantity.
         easy: why it says nothing of how well the article estimates, such as "a definition"; such a claim is not counted.
         sample: the name of a call in `everybyte.samples`. needs: what would settle a claim that is not settled here.
+        found, source: what a document says, in the book's words, and its address with the date of reading, where that settles it.
 
     Raises:
         ValueError: naming the claim, the field, the value and what is allowed.
@@ -158,6 +161,8 @@ class Claim:
     against: str = ""
     easy: str = ""
     sample: str = ""
+    found: str = ""
+    source: str = ""
     needs: str = ""
 
     def __post_init__(self):
@@ -182,6 +187,12 @@ class Claim:
             raise ValueError(f"{owner}.expects: only one of stated, expects and recipe may be given")
         if bool(self.condition) != bool(self.given):
             raise ValueError(f"{owner}.given: a condition in words and what it changes go together")
+        if bool(self.found) != bool(self.source):
+            raise ValueError(f"{owner}.source: what a document says and where it stands go together")
+        if self.source and not re.fullmatch(r"https://\S+, \d{4}-\d\d-\d\d", self.source):
+            raise ValueError(f"{owner}.source: {self.source!r}; allowed: 'https://..., 2026-11-22', an address and a date")
+        if self.source and (self.verdict not in BY_SOURCE or self.value or self.sample or self.given or self.own or self.needs):
+            raise ValueError(f"{owner}.source: a document settles alone; allowed verdicts: {', '.join(BY_SOURCE)}")
         for name in ("stated", "expects"):
             try:
                 if getattr(self, name):
