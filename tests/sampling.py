@@ -9,6 +9,8 @@ from pathlib import Path
 TURNS = 6
 #: The seconds of CPU that long tests have in `make test`.
 LONG = 250
+#: Tests of everything that stands in the repository: run at every commit.
+WHOLE = ("tests/notebooks/", "tests/test_imports.py", "tests/test_repository.py", "tests/test_types.py")
 
 
 def some(values, most: int) -> list:
@@ -78,8 +80,13 @@ def costs(file: Path) -> dict[str, float]:
 
 
 def concerned(test: str, paths: Iterable[str]) -> bool:
-    """Whether one of what has changed is a test's file, a helper in its folder, or in the part of the library that it tests."""
+    """Whether one of what has changed is a test's file, a helper in its folder, or in the part of the library that it tests.
+
+    What looks at the whole repository is concerned by anything.
+    """
     file = test.partition("::")[0]
+    if file.startswith(WHOLE):
+        return True
     for path in paths:
         folder, _, name = path.rpartition("/")
         part = path.removeprefix("src/everybyte/").partition("/")[0].removesuffix(".py")

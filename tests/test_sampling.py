@@ -100,6 +100,7 @@ def test_what_has_changed_is_tested_at_once(path, concerns):
     long = COSTS | {f"{concerns}::test_a": 200.0}
     assert drawn(long, "a", [path], most=150) >= {f"{concerns}::test_a"}
     assert all(concerned(test, [path]) for test in drawn(long, "a", [path], most=150))  # which took it all
+    assert "tests/test_types.py::test_it" in drawn(COSTS | {"tests/test_types.py::test_it": 7.0}, "a", [], most=5)
 
 
 @pytest.mark.parametrize(
