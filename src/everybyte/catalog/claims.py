@@ -190,8 +190,12 @@ class Claim:
         if bool(self.found) != bool(self.source):
             raise ValueError(f"{owner}.source: what a document says and where it stands go together")
         if self.source and not re.fullmatch(r"https://\S+, \d{4}-\d\d-\d\d", self.source):
-            raise ValueError(f"{owner}.source: {self.source!r}; allowed: 'https://..., 2026-11-22', an address and a date")
-        if self.source and (self.verdict not in BY_SOURCE or self.value or self.sample or self.given or self.own or self.needs):
+            raise ValueError(
+                f"{owner}.source: {self.source!r}; allowed: 'https://..., 2026-11-22', an address and a date"
+            )
+        if self.source and (
+            self.verdict not in BY_SOURCE or self.value or self.sample or self.given or self.own or self.needs
+        ):
             raise ValueError(f"{owner}.source: a document settles alone; allowed verdicts: {', '.join(BY_SOURCE)}")
         for name in ("stated", "expects"):
             try:
