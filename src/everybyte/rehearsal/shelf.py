@@ -21,9 +21,14 @@ from .result import Rehearsal
 
 #: The version of the files. A reader refuses any other.
 SCHEMA = 1
-#: GPUs whose grid is shipped; where the files are, from the working folder.
+#: GPUs whose grid is shipped; where the files are, from the working folder, and in the clone that this package is run from.
 GPUS = ("h200", "a100-80gb", "rtx-4090")
-FOLDERS = ("rehearsals", "labs/rehearsals", "../labs/rehearsals")
+FOLDERS = (
+    "rehearsals",
+    "labs/rehearsals",
+    "../labs/rehearsals",
+    Path(__file__).resolve().parents[3] / "labs/rehearsals",
+)
 #: Steps rehearsed at once, and seconds that one may take.
 WORKERS, EACH = 2, 180.0
 _NUMBERS = ("requested", "allocated", "reserved", "segments", "workspace")
