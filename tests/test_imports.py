@@ -42,6 +42,7 @@ EVERYTHING = (
         "settling",
         "samples",
         "published",
+        "megatron",
         "serving",
         "splitting",
     }
@@ -88,6 +89,7 @@ MAY = {
     "settling": BUDGET | COUNTED | {"dryrun", "samples"},  # the articles' claims, against either side
     "samples": set(),
     "published": COUNTED | {"dryrun", "allocator"},
+    "megatron": COUNTED | {"dryrun"},
     "machine": GROUND,
     "cli": EVERYTHING | {"__init__", "completion"},
     "__init__": EVERYTHING,
