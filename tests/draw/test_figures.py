@@ -234,3 +234,34 @@ def test_an_operation_is_drawn_as_wide_as_what_enters_and_leaves():
 def test_a_block_of_another_form_is_refused(names, said):
     with pytest.raises(ValueError, match=said):
         draw.block_shapes([eb.model(name) for name in names])
+
+
+def test_a_schedules_legend_covers_no_label():
+    fig = draw.schedule(
+        pipelines.timed(Mesh(pipeline=4, schedule="interleaved-zero-bubble", stages=1), 8), "Zero bubble"
+    )
+    fig.draw_without_rendering()
+    assert not fig.legends[0].get_window_extent().overlaps(fig.axes[0].xaxis.label.get_window_extent())
+
+
+def test_logarithmic_axes_have_plain_numbers():
+    fig = draw.lines([1, 2, 4, 8], {"weights": ("parameters", [15 * GIB, 8 * GIB, 4 * GIB, 2 * GIB])}, "GPUs", log=True)
+    fig.draw_without_rendering()
+    said = [text.get_text() for axis in (fig.axes[0].xaxis, fig.axes[0].yaxis) for text in axis.get_ticklabels()]
+    assert {"1", "2", "4", "8"} <= set(said) and not any("$" in text for text in said)
+
+
+def test_numbers_of_a_front_do_not_touch():
+    """Two pairs of dots of nearly one place."""
+    points = [
+        ("a", 46.0, 133 * GIB),
+        ("b", 46.1, 111 * GIB),
+        ("c", 46.3, 104 * GIB),
+        ("d", 56.35, 63 * GIB),
+        ("e", 56.37, 56 * GIB),
+    ]
+    fig = draw.fronts(points, 78 * GIB, "Dots")
+    fig.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in fig.axes[0].texts if text.get_text().isdigit()]
+    assert len(boxes) == 5
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])

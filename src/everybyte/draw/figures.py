@@ -10,7 +10,7 @@ from itertools import pairwise
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import NullFormatter, NullLocator
 
 from .. import units
 from .palette import CARD, GRID, INK, MUTED, ink_on, part
@@ -289,7 +289,10 @@ def lines(
             ax.plot([x[near]], [_scaled(ys[near], unit)], "o", color=color, markersize=8, markeredgecolor=INK)
     if log:
         ax.set_xscale("log", base=2)
-        ax.set_yscale("log")
+        ax.set_yscale("log", base=2)
+        for axis in (ax.xaxis, ax.yaxis):  # plain numbers: no formula is typeset in a figure
+            axis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+            axis.set_minor_formatter(NullFormatter())
     else:
         ax.set_ylim(bottom=0)
     if capacity is not None:

@@ -12,8 +12,8 @@ from .palette import INK, MUTED, ink_on, part
 
 #: Kind of action -> (part of the palette whose look it has, what it is called).
 KINDS = {
-    "F": ("activations", "forward"), "B": ("gradients", "backward"), "I": ("gradients", "backward, input's gradient"),
-    "W": ("optimizer", "backward, weights' gradients"),
+    "F": ("activations", "forward"), "B": ("gradients", "backward"), "I": ("gradients", "backward of inputs"),
+    "W": ("optimizer", "backward of weights"),
 }  # fmt: skip
 
 
@@ -82,10 +82,12 @@ def schedule(
     ax.set_ylim(len(gpus), -0.1)
     labels = ["\N{BLACK RIGHT-POINTING TRIANGLE} " * (row == now) + f"GPU {row}" for row in range(len(gpus))]
     ax.set_yticks([row + 0.25 for row in range(len(gpus))], labels)
-    ax.set_xlabel("time, in forwards of a stage; under each GPU its micro-batches in flight", loc="left")
+    ax.set_xlabel("time, in forwards of a stage", loc="left")
     ax.grid(visible=False)
     keys = [Patch(facecolor=part(name).color, hatch=part(name).hatch, edgecolor=INK, label=label)
             for kind, (name, label) in KINDS.items() if kind in used]  # fmt: skip
-    fig.legend(handles=keys, loc="lower right", ncols=len(keys), fontsize=9, frameon=False)
+    keys.append(Patch(facecolor=MUTED, alpha=0.6, label="micro-batches in flight"))
+    fig.legend(handles=keys, loc="lower right", ncols=len(keys), fontsize=9, frameon=False, handlelength=1.5,
+               columnspacing=1.4)  # fmt: skip
     fig.alt = schedule_alt(gpus, title, peaks)
     return fig
