@@ -13,6 +13,7 @@ import re
 import sys
 import threading
 import time
+from collections import Counter
 
 from .. import files
 from . import history
@@ -92,6 +93,8 @@ class _Watched:
         self._watch_resets()
         if ranks := int(os.environ.get(ALONE) or 0):
             alone(torch, ranks)
+        elif int(os.environ.get("WORLD_SIZE") or 1) > 1:
+            together(torch)
         atexit.register(self._report)
 
     def _begin(self):
@@ -271,6 +274,45 @@ def unknown_reads() -> tuple[int, int]:
     count, size = ctypes.CDLL(paths.pop()).rehearsal_unknown_reads, ctypes.c_ulonglong()
     count.restype = ctypes.c_uint
     return count(ctypes.byref(size)), size.value
+
+
+def together(torch) -> None:
+    """Let the objects that processes send each other, such as a pipeline's shapes, travel through the group's store.
+
+    PyTorch sends them as a tensor of bytes on the GPU, whose collectives move nothing here: who receives would read zeros.
+    """
+    from torch.distributed import distributed_c10d as c10d
+
+    send, receive, told = c10d.send_object_list, c10d.recv_object_list, Counter()
+
+    def place(source, target):
+        told[source, target] += 1
+        return f"everybyte/{source}/{target}/{told[source, target]}"
+
+    def other(rank, group, group_rank):
+        return rank if rank is not None else c10d.get_global_rank(group or c10d.group.WORLD, group_rank)
+
+    def on_gpu(device, group):
+        return torch.device(device or c10d._get_object_coll_device(group)).type == "cuda"
+
+    def send_object_list(object_list, dst=None, group=None, device=None, group_dst=None, **more):
+        if not on_gpu(device, group):
+            return send(object_list, dst, group, device, group_dst, **more)
+        data, _ = c10d._object_to_tensor(list(object_list), torch.device("cpu"), group)
+        where = place(c10d.get_rank(), other(dst, group, group_dst))
+        c10d._get_default_store().set(where, bytes(data.tolist()))
+
+    def recv_object_list(object_list, src=None, group=None, device=None, group_src=None, **more):
+        if not on_gpu(device, group) or src is group_src is None:
+            return receive(object_list, src, group, device, group_src, **more)
+        source = other(src, group, group_src)
+        data = bytearray(c10d._get_default_store().get(place(source, c10d.get_rank())))
+        object_list[:] = c10d._tensor_to_object(torch.frombuffer(data, dtype=torch.uint8), len(data), group)
+        return source
+
+    for module in (torch.distributed, c10d):
+        for instead in (send_object_list, recv_object_list):
+            setattr(module, instead.__name__, instead)
 
 
 def alone(torch, ranks: int) -> None:
