@@ -1,5 +1,6 @@
 """A pipeline: prediction and dry run say the same of every rank, and real processes train as one would."""
 
+from itertools import groupby
 from pathlib import Path
 
 import grid
@@ -25,12 +26,28 @@ def pipeline(schedule, places=4, batches=8, **changes):
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(220))
 def test_prediction_and_dry_run_say_the_same_of_any_rank(seed):
     model, setup, rank = grid.piped(seed)
     if why := not_derived(model, setup):
         pytest.skip(why)
     assert grid.disagreements(model, setup, rank=rank) == []
+
+
+@pytest.mark.parametrize("positions", [33, 4000])
+def test_a_stage_that_fsdp_takes_whole_sends_its_gradients_in_the_models_order(positions):
+    """The last of them still has its name while their sum comes: a block's small bias, and not the large table of positions."""
+    setup = pipeline("1f1b", 2, gpus=4, sharding="zero2", sharding_units="model", precision="bf16-mixed")
+    model = GPT.replace(positions=positions, learned_positions=positions, layers=4)
+    assert not grid.disagreements(model, setup)
+    assert grid.first_difference(model, setup) is None
+
+
+def test_what_is_gathered_for_the_next_stages_forward_is_no_backwards():
+    """Of two stages on a GPU all forwards of one come before those of the other, whose weights FSDP gathers in between."""
+    setup = pipeline("looped-bfs", 2, gpus=4, sharding="zero3", sharding_units="model")
+    phases = [phase for phase, _ in groupby(phase for _, phase, _ in eb.dry_run(LLAMA, setup).operations)]
+    assert phases == ["rest", "forward", "backward", "optimizer step", "rest"]
 
 
 @pytest.mark.sampled(4)

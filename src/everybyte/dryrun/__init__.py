@@ -173,6 +173,8 @@ def count(work: Workload, tracker: Tracker, rank: int = 0) -> Trace:
         marks = {"rest": 0}
         stack.enter_context(tracker.watching(module))
         following = {"after_forward": "backward", "after_backward": "optimizer step", "after_step": "rest"}
+        if pipelined:  # another forward may follow, and says so
+            following["after_forward"] = "forward"
 
         def at(moment):
             marks[moment] = tracker.mark(moment)

@@ -95,6 +95,8 @@ class Share(nn.Module):
 class Stage(nn.Module):
     """Blocks in a row; the first stage with the embeddings, the last with norm and head.
 
+    What it has stands in the order of the whole, in which FSDP takes it.
+
     Args:
         whole: what the GPU has of the model. blocks: their numbers. first, last: whether it is.
     """
@@ -102,9 +104,10 @@ class Stage(nn.Module):
     def __init__(self, whole: nn.Module, blocks: range, first: bool, last: bool):
         super().__init__()
         self.setup, self.first, self.last = whole.setup, first, last
+        for name in ("token", "position") if first else ():
+            if hasattr(whole, name):
+                self.add_module(name, getattr(whole, name))
         self.blocks = Blocks({i: whole.blocks.get_submodule(str(i)) for i in blocks})
-        if first:
-            self.token = whole.token
         if last:
             self.norm, self.head = whole.norm, nn.Identity() if whole.with_head else whole.head
 
@@ -120,8 +123,6 @@ class GPTStage(Stage):
     def __init__(self, whole, blocks, first, last):
         super().__init__(whole, blocks, first, last)
         self.dropout, self.start = whole.dropout, whole.first
-        if first:
-            self.position = whole.position
 
     def forward(self, x):  # of the first stage (B, S), of others (B, S, H)
         if self.first:
