@@ -133,7 +133,7 @@ OWN = re.compile(
 
 def meshes(count=500, at_once=256):
     """At least `count` random runs on GPUs in any dimensions, as anybody may ask for them: how many are refused and why, how many
-    priced, and of how many the witnesses say different things."""
+    priced, and of how many the witnesses say different things, each as it is found."""
     priced, refused, wrong, seeds = Counter(), Counter(), [], 0
     with ProcessPoolExecutor() as pool, tqdm(total=count) as bar:
         while priced.total() < count:
@@ -141,18 +141,19 @@ def meshes(count=500, at_once=256):
             for seed, (why, found) in zip(drawn, pool.map(grid.outcome, drawn, chunksize=8), strict=True):
                 if why:
                     refused[OWN.sub(lambda match: "" if match[0][0] == ";" or match[1] else "…", why)] += 1
+                    bar.set_postfix(refused=refused.total(), wrong=len(wrong), refresh=False)
                     continue
                 model, asked, _ = grid.meshed(seed)
                 cut = [name for name in (*DIMENSIONS, "expert") if asked["mesh"].get(name, 1) > 1]
                 cut += [asked["sharding"]] if asked["gpus"] > 1 else []
                 priced["mixture" if model.experts else model.family, ", ".join(cut) or "nothing"] += 1
-                wrong += [(seed, found)] if found else []
+                if found:
+                    wrong.append(seed)
+                    bar.write("\n  ".join([f"grid.meshed({seed})", *found[:5]]))
                 bar.update()
     rows = [[*key, number] for key, number in sorted(priced.items())]
     print(Table(["model", "divided by", "priced"], rows))
     print(Table(["refused, by reason", "layouts"], [[why, number] for why, number in refused.most_common()]))
-    for seed, found in wrong[:20]:
-        print(f"grid.meshed({seed})", *found[:5], sep="\n  ")
     print(
         f"{seeds:,} random layouts and ranks: {refused.total():,} refused, {priced.total():,} priced, each exact and in 512-byte blocks: "
         f"{len(wrong):,} disagree"
