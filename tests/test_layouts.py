@@ -1,14 +1,15 @@
 """Layouts: the fastest meshes that fit, priced by the data sheet, with the budget's memory."""
 
 import json
+import re
 
 import pytest
 
 import everybyte as eb
 from everybyte import draw
 from everybyte.budget import heaviest, not_derived
-from everybyte.layouts import TERMS, at_least, candidates, priced, tokens_of
-from everybyte.plan import work
+from everybyte.layouts import TERMS, _refused, at_least, candidates, priced, tokens_of
+from everybyte.plan import made, work
 
 LLAMA = eb.model("llama-3.1-8b")
 SETUP = eb.Setup(gpus=8, sequence=4096, batch=1, accumulation=4, precision="bf16-mixed", sharding="zero3")
@@ -117,6 +118,77 @@ def test_every_candidate_divides_the_model_the_sequence_and_the_step():
         mesh = setup.mesh
         assert model.layers >= mesh.pipeline and model.kv_heads % mesh.tensor == 0 and mesh.tensor <= 8
         assert tokens_of(setup) == tokens_of(many) and setup.accumulation >= mesh.pipeline
+
+
+# Mixtures.
+
+MIXTURE = eb.model("mixtral-8x7b").replace(layers=4)
+EIGHT = SETUP.replace(precision="bf16", mesh=eb.Mesh(expert=8))
+
+
+def test_of_a_mixture_experts_are_divided_too():
+    """By what divides them and the GPUs of data and context; of a dense model nothing more."""
+    found = list(candidates(MIXTURE.replace(ffn_width=1), SETUP.replace(gpus=64), eb.gpu("h100-80gb")))
+    assert len(set(found)) == len(found) and {one.mesh.expert for one in found} == {1, 2, 4, 8}
+    assert all(one.data * one.mesh.context % one.mesh.expert == 0 for one in found)
+    assert {one.mesh.tensor for one in found} == {1, 2, 4, 8}  # each expert, whose width it divides
+    assert {one.mesh.expert for one in candidates(LLAMA, SETUP, eb.gpu("h100-80gb"))} == {1}
+
+
+def test_experts_have_their_price():
+    gpu = eb.gpu("h100-80gb")
+    whole, apart = (priced(MIXTURE, EIGHT.replace(mesh=mesh), gpu) for mesh in (eb.Mesh(), EIGHT.mesh))
+    assert set(apart) == {*TERMS, "expert"} and not whole["expert"]
+    sent = eb.formula("experts.sent").at(MIXTURE, EIGHT.replace(sharding="none"))
+    assert apart["expert"] == pytest.approx(4 * MIXTURE.layers * sent / gpu.peer_link)
+    # All of a GPU's experts are its own, and are not gathered. The others' gradients are not made, what travels is.
+    experts = MIXTURE.layers * MIXTURE.experts * 3 * MIXTURE.width * MIXTURE.expert_width
+    assert whole["data"] - apart["data"] == pytest.approx(4 * 6 * experts * 7 / 8 / gpu.ring(8))
+    for checkpointing in ("none", "operations", "full"):
+        setups = [EIGHT.replace(checkpointing=checkpointing, mesh=mesh) for mesh in (eb.Mesh(), EIGHT.mesh)]
+        one, other = (priced(MIXTURE, setup, gpu)["memory"] * gpu.bandwidth for setup in setups)
+        alone = setups[0].replace(gpus=1, sharding="none")
+        counted = made(MIXTURE, setups[1].replace(sharding="none")) - made(MIXTURE, alone)
+        assert other - one == pytest.approx(2 * counted, rel=0.01)  # less the places of rows
+
+
+def test_beyond_a_node_rows_travel_by_each_gpus_network_card():
+    gpu, many = eb.gpu("h100-80gb"), MIXTURE.replace(experts=64)
+    setup = EIGHT.replace(gpus=64, mesh=eb.Mesh(expert=64))
+    sent = eb.formula("experts.sent").at(many, setup.replace(sharding="none"))
+    assert priced(many, setup, gpu)["expert"] == pytest.approx(4 * many.layers * sent * 56 / 63 / gpu.network)
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    return eb.layouts(MIXTURE, SETUP, eb.Gpu(**{**_rates("h100-80gb"), "memory": 204 * 10**8}), most=6)
+
+
+def test_of_a_mixture_what_is_found_fits_and_none_that_fits_is_faster(mixed):
+    assert max(one.setup.mesh.expert for one in mixed.found) > 1
+    for one in mixed.found:
+        assert at_least(MIXTURE, one.setup) < one.peak == heaviest(MIXTURE, one.setup, 512).peak <= mixed.usable
+    asked = 0
+    for setup in candidates(MIXTURE, SETUP, mixed.gpu):
+        if sum(priced(MIXTURE, setup, mixed.gpu).values()) < mixed.best.seconds and not _refused(MIXTURE, setup):
+            assert heaviest(MIXTURE, setup, rounding=512).peak > mixed.usable
+            asked += 1
+    assert asked
+
+
+def test_what_is_said_of_a_mixtures_layouts(mixed):
+    one = next(one for one in mixed.found if one.setup.mesh.expert > 1)
+    assert (
+        f"EP {one.setup.mesh.expert}" in one.name
+        and f"\nexpert_parallel_degree = {one.setup.mesh.expert}\n" in one.torchtitan()
+    )
+    assert "expert" in repr(mixed.table()).splitlines()[1].split()
+    with pytest.raises(ValueError, match=r"Layout\.deepspeed: expert \d is set in DeepSpeed's code"):
+        one.deepspeed()
+    kinds = [re.sub(r"\d", "", why) for why in mixed.refused]
+    assert len(set(kinds)) == len(kinds)
+    tried = sum(1 for _ in candidates(MIXTURE, SETUP, mixed.gpu))
+    assert sum(mixed.refused.values()) + mixed.tried == tried
 
 
 @pytest.mark.parametrize("mesh", [eb.Mesh(pipeline=4), eb.Mesh(context=2), eb.Mesh(tensor=2)])

@@ -1,5 +1,6 @@
 """Which meshes of GPUs a model can train on: what each holds, what it sends, and what its step waits for."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -10,14 +11,14 @@ from .budget import Budget, budget, heaviest, heavy, not_derived
 from .catalog import Gpu, Model
 from .catalog.weights import ENDS, weights
 from .headroom import ROUNDING, Headroom, check_headroom, check_precision, check_rates, find_gpu
-from .mesh import Mesh
+from .mesh import Mesh, divided
 from .pipelines import cut
 from .plan import held, matrix_flops, standing
 from .plan import made as made_by
 from .setup import DTYPE_BYTES, Setup
 from .tables import Table
 
-#: What a step does, one after another, in the order of the table.
+#: What a step does, one after another, in the order of the table; where there are experts, `expert` too.
 TERMS = ("arithmetic", "memory", "tensor", "context", "pipeline", "data", "idle")
 #: Sequences of one micro-batch, what is recomputed, and how far each dimension goes.
 BATCHES, CHECKPOINTINGS = (1, 2, 4, 8, 16), ("none", "operations", "full")
@@ -38,7 +39,7 @@ class Layout:
 
     Attributes:
         model, gpu: the run. setup: with its mesh, micro-batch and checkpointing. usable: bytes for tensors.
-        terms: part of `TERMS` -> seconds of one optimizer step at the data sheet's rates.
+        terms: part of `TERMS`, of mixtures `expert` too -> seconds of one optimizer step at the data sheet's rates.
     """
 
     model: Model
@@ -51,7 +52,7 @@ class Layout:
     def name(self) -> str:
         """In few words: what divides, the micro-batch, what is recomputed."""
         setup, mesh = self.setup, self.setup.mesh
-        sizes = (("PP", mesh.pipeline), ("CP", mesh.context), ("TP", mesh.tensor))
+        sizes = (("PP", mesh.pipeline), ("CP", mesh.context), ("TP", mesh.tensor), ("EP", mesh.expert))
         said = [f"{short} {size}" for short, size in sizes if size > 1] or ["FSDP alone"]
         again = {"none": "", "operations": ", operations", "full": ", full"}[setup.checkpointing]
         return f"{' '.join(said)}, batch {setup.batch}{again}"
@@ -64,7 +65,7 @@ class Layout:
     @property
     def waits_for(self) -> str:
         """The longest part but the arithmetic."""
-        return max((name for name in TERMS if name != "arithmetic"), key=lambda name: self.terms[name])
+        return max((name for name in self.terms if name != "arithmetic"), key=lambda name: self.terms[name])
 
     @cached_property
     def heaviest(self) -> Budget:
@@ -105,6 +106,8 @@ class Layout:
             f"tensor_parallel_degree = {mesh.tensor}",
             f"pipeline_parallel_degree = {mesh.pipeline}",
         ]
+        if self.model.experts:
+            lines.append(f"expert_parallel_degree = {mesh.expert}")
         if mesh.pipeline > 1:
             lines += [
                 f'pipeline_parallel_schedule = "{_TITAN[mesh.schedule]}"',
@@ -115,7 +118,7 @@ class Layout:
     def deepspeed(self) -> dict:
         """The layout as DeepSpeed's configuration has it; ValueError for a dimension that its file does not name."""
         setup, mesh = self.setup, self.setup.mesh
-        for name in ("pipeline", "context"):
+        for name in ("pipeline", "context", "expert"):
             if (size := getattr(mesh, name)) > 1:
                 raise ValueError(
                     f"Layout.deepspeed: {name} {size} is set in DeepSpeed's code, not in its file; allowed: {name} 1, or "
@@ -138,7 +141,7 @@ class Layout:
         """Of the table."""
         setup, mesh = self.setup, self.setup.mesh
         return [
-            mesh.pipeline, setup.data, mesh.context, mesh.tensor, setup.batch, setup.accumulation, setup.checkpointing,
+            mesh.pipeline, setup.data, mesh.context, mesh.tensor, *[mesh.expert] * bool(self.model.experts), setup.batch, setup.accumulation, setup.checkpointing,
             units.text(self.peak), f"{self.seconds:.2f} s", f"{self.terms['arithmetic'] / self.seconds:.0%}", self.waits_for,
         ]  # fmt: skip
 
@@ -148,7 +151,7 @@ _TITAN = {
     "interleaved-zero-bubble": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV",
 }  # fmt: skip
 COLUMNS = (
-    "pipeline", "data", "context", "tensor", "micro-batch", "of them", "checkpointing", "peak", "step", "arithmetic",
+    "pipeline", "data", "context", "tensor", "expert", "micro-batch", "of them", "checkpointing", "peak", "step", "arithmetic",
     "then waits for",
 )  # fmt: skip
 
@@ -160,7 +163,7 @@ class Layouts:
     Attributes:
         model, setup, gpu: as asked. usable: bytes for tensors. found: those that fit, the fastest first.
         tried: how many were priced. small: those looked at that do not fit; hopeless: those whose weights and kept activations alone
-            do not. refused: why -> how many are not derived.
+            do not. refused: why -> how many are not derived: the first of them, and others that differ in its numbers.
     """
 
     model: Model
@@ -198,7 +201,8 @@ class Layouts:
         title = (
             f"{self.model.name} on {self.setup.gpus:,} × {self.gpu.name}, {tokens}, {units.text(self.usable)} usable"
         )
-        return Table(COLUMNS, [layout.row() for layout in self.found], title)
+        columns = [name for name in COLUMNS if self.model.experts or name != "expert"]
+        return Table(columns, [layout.row() for layout in self.found], title)
 
     def report(self) -> str:
         """The table, and under it what binds and what was left out."""
@@ -233,7 +237,8 @@ def layouts(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | Non
     A step sees as many tokens as the setup's does. Data parallelism is FSDP: weights are gathered for each micro-batch, or in a
     pipeline once for all. Time is the data sheet's: arithmetic, bytes through the GPU's memory, and what each dimension sends
     by the slowest link that it crosses (`Gpu.ring`), one after another; a pipeline is idle for (P − 1) / m of it. Tensor
-    parallelism stays within a node, and a part of a sequence has `LEAST` tokens. Memory is `budget`'s, of each stage.
+    parallelism stays within a node, and a part of a sequence has `LEAST` tokens. Of mixtures routers are balanced. Memory is
+    `budget`'s, of each stage.
 
     Args:
         setup: its mesh, batch, accumulation, checkpointing and sharding say no more than how many tokens a step sees.
@@ -254,12 +259,13 @@ def layouts(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | Non
     gpu = find_gpu(gpu)
     check_precision(setup, gpu)
     check_rates(gpu, setup.gpus)
-    usable, refused, waiting = (headroom or Headroom()).usable(gpu), {}, []
+    usable, alike, waiting = (headroom or Headroom()).usable(gpu), {}, []
     for changed in candidates(model, setup, gpu):
         if why := _refused(model, changed):
-            refused[why] = refused.get(why, 0) + 1
+            alike.setdefault(re.sub(r"\d+", "", why), []).append(why)
             continue
         waiting.append(Layout(model, changed, gpu, usable, priced(model, changed, gpu)))
+    refused = {first: 1 + len(others) for first, *others in alike.values()}
     if not waiting:
         first = next(iter(refused), f"no mesh divides {model.name} and {setup.gpus} gpus")
         raise ValueError(f"layouts.setup: {first}")
@@ -296,16 +302,19 @@ def candidates(model: Model, setup: Setup, gpu: Gpu) -> Iterator[Setup]:
             continue
         if context > 1 and (setup.sequence % (2 * context) or setup.sequence < LEAST * context):
             continue
-        if any(number % tensor for number in (model.heads, model.kv_heads, model.ffn_width, model.vocabulary)):
+        if any(number % tensor for number in divided(model).values()):
             continue
-        mesh, data = Mesh(pipeline=pipeline, context=context, tensor=tensor), setup.gpus // size
-        for batch, checkpointing in product(BATCHES, CHECKPOINTINGS):
+        data = setup.gpus // size
+        experts = [
+            n for n in _divisors(data * context, data * context) if n == 1 or (model.experts and model.experts % n == 0)
+        ]
+        for expert, batch, checkpointing in product(experts, BATCHES, CHECKPOINTINGS):
             if sequences % (data * batch):
                 continue
             accumulation = sequences // (data * batch)
             if accumulation < pipeline:
                 continue
-            shared = data * context > 1
+            shared, mesh = data * context > 1, Mesh(pipeline=pipeline, context=context, tensor=tensor, expert=expert)
             sharding = ("zero2" if pipeline > 1 else "zero3") if shared else "none"
             yield setup.replace(
                 mesh=mesh, batch=batch, accumulation=accumulation, checkpointing=checkpointing, sharding=sharding, checkpoint_every=2,
@@ -317,12 +326,12 @@ def _divisors(number, most):
 
 
 def priced(model: Model, setup: Setup, gpu: Gpu) -> dict[str, float]:
-    """Part of `TERMS` -> seconds of one step of a GPU, at the data sheet's rates.
+    """Part of `TERMS`, of mixtures `expert` too -> seconds of one step of a GPU, at the data sheet's rates.
 
     Sources: bytes that sequence parallelism sends, Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2; the share of a
     pipeline's time that it is idle, Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1.
     """
-    mesh, one = setup.mesh, _alone(setup)
+    mesh, one = setup.mesh, _alone(model, setup)
     layers = max(map(len, cut(model.layers, mesh.pipeline)))  # of the longest stage, which the others wait for
     stage = layers / model.layers
     wide, numbers = DTYPE_BYTES[setup.dtypes.compute], held(model, 1) * stage / mesh.tensor
@@ -340,8 +349,11 @@ def priced(model: Model, setup: Setup, gpu: Gpu) -> dict[str, float]:
 
     ends = sum(w.numbers * w.count for w in weights(model) if w.group in ENDS) / mesh.tensor
     times = 1 if mesh.pipeline > 1 else many  # the root, embedding and head, stays from forward to backward
+    apart = _experts(model) * stage / mesh.tensor if mesh.expert > 1 else 0  # of which others are gathered
+    numbers -= apart
     gathers = wide * times * (numbers if mesh.pipeline > 1 else 2 * numbers - ends)
     reduces = DTYPE_BYTES[setup.dtypes.weights] * times * numbers
+    own = times * apart / mesh.expert * (wide * (1 if mesh.pipeline > 1 else 2) + DTYPE_BYTES[setup.dtypes.weights])
     found = {
         "arithmetic": many
         * _flops(model, one)
@@ -350,21 +362,48 @@ def priced(model: Model, setup: Setup, gpu: Gpu) -> dict[str, float]:
         / gpu.flops(setup.dtypes.compute),
         "memory": (
             many * 2 * setup.batch * _made(model, one.replace(batch=1)) * stage / (mesh.context * mesh.tensor)
-            + setup.update_bytes * numbers / setup.shards
+            + setup.update_bytes * (numbers + apart) / setup.shards
         )
         / gpu.bandwidth,
         "tensor": many * layers * passes * ring(2 * stream, mesh.tensor, 1),
         "context": many * layers * (again + 2) * ring(keys, mesh.context, mesh.tensor),
         "pipeline": many * 2 * sends(stream / mesh.tensor),
-        "data": ring(gathers + reduces, setup.shards, mesh.tensor),
+        "data": ring(gathers + reduces, setup.shards, mesh.tensor)
+        + ring(own, setup.expert_shards, mesh.tensor * mesh.expert),
     }
+    if model.experts:
+        found["expert"] = 0.0
+    if mesh.expert > 1:
+        rows, row = setup.batch * setup.sequence // mesh.context * model.experts_per_token, model.width * wide
+        forwards = 1 + (setup.checkpointing != "none")  # rows that come are no product's: they come again
+        travels = rows * ((2 * row + 8) * forwards + 2 * row)  # with each row, whom it visits
+        found["expert"] = many * layers * _exchanged(travels, mesh.expert, mesh.tensor, gpu)
+        # Each way rows come, and are put in another order; of weights' gradients those of its own experts are made.
+        copies, spared = layers * 4 * rows * row * (forwards + 1), apart * (1 - 1 / mesh.expert) * wide
+        found["memory"] += many * 2 * (copies - spared) / gpu.bandwidth
     found["idle"] = sum(found.values()) * (mesh.pipeline - 1) / (many * mesh.stages)
     return found
 
 
-def _alone(setup):
-    """One micro-batch, on one GPU."""
-    return setup.replace(gpus=1, mesh=Mesh(), sharding="none", accumulation=1)
+def _experts(model):
+    """Numbers of all experts' matrices."""
+    own = (w.numbers * w.count for w in weights(model) if w.name in ("mlp.gate_up", "mlp.down"))
+    return model.mixture_layers * sum(own)
+
+
+def _exchanged(size, gpus, apart, gpu):
+    """Seconds in which each of so many GPUs sends every other its part of so many bytes: to other nodes by its own network card."""
+    if gpus == 1:
+        return 0.0
+    here = min(gpus, max(1, gpu.node // apart))
+    outside = size * (gpus - here) / gpus / gpu.network if gpus > here else 0.0
+    return max(size * (here - 1) / gpus / gpu.ring(here), outside)
+
+
+def _alone(model, setup):
+    """One micro-batch, on one GPU. Experts, which autocast leaves in fp32, run in FSDP's type there."""
+    precision = "bf16" if model.experts and setup.fsdp and setup.dtypes.autocast else setup.precision
+    return setup.replace(gpus=1, mesh=Mesh(), sharding="none", accumulation=1, precision=precision)
 
 
 _counted = lru_cache(256)(budget)
@@ -391,5 +430,5 @@ def at_least(model: Model, setup: Setup) -> int:
     mesh = setup.mesh
     numbers = held(model, 1) / (mesh.pipeline * mesh.tensor) / setup.shards
     states = numbers * sum(standing(setup))
-    kept = setup.batch * _kept(model, _alone(setup)) / mesh.size
+    kept = setup.batch * _kept(model, _alone(model, setup)) / mesh.size
     return int(0.9 * (states + kept * min(setup.accumulation, mesh.pipeline)))

@@ -22,6 +22,11 @@ DIVIDED = ("heads", "kv_heads", "ffn_width", "expert_width", "vocabulary", "lear
 MOST = 2**20
 
 
+def divided(model) -> dict[str, int]:
+    """The sizes of a model that tensor parallelism divides, by `DIVIDED`; where there are experts, they are its MLPs."""
+    return {name: getattr(model, name) for name in DIVIDED if not (model.experts and name == "ffn_width")}
+
+
 @final
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Mesh:

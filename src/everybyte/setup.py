@@ -8,7 +8,7 @@ from typing import Literal, final, get_args
 from . import checks, pipelines
 from .catalog import Model
 from .catalog.weights import linears, weights
-from .mesh import DIVIDED, TOGETHER, Mesh
+from .mesh import DIVIDED, TOGETHER, Mesh, divided
 
 PrecisionName = Literal[
     "fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16", "bf16-megatron", "bf16-deepspeed"
@@ -719,7 +719,7 @@ class Setup:
     def _check_parts(self, model):
         """What the mesh's `tensor` must divide."""
         parts = self.mesh.tensor
-        sizes = {name: getattr(model, name) for name in DIVIDED}
+        sizes = divided(model)
         if self.mesh.sequence_parallel:
             sizes["sequence"] = self.own_sequence
         for name, size in sizes.items():
