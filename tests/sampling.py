@@ -10,7 +10,10 @@ TURNS = 6
 #: The seconds of CPU that long tests have in `make test`.
 LONG = 250
 #: Tests of everything that stands in the repository: run at every commit.
-WHOLE = ("tests/notebooks/", "tests/test_imports.py", "tests/test_repository.py", "tests/test_types.py")
+WHOLE = (
+    "tests/notebooks/test_lints.py", "tests/notebooks/test_notebooks.py", "tests/test_imports.py", "tests/test_repository.py",
+    "tests/test_types.py",
+)  # fmt: skip
 
 
 def some(values, most: int) -> list:
