@@ -235,6 +235,39 @@ def test_after_an_error_the_picture_comes_back(node):
     assert wrong["error"] and not right["error"] and right["sentence"] == explorer.describe({"batch": 5})
 
 
+ASKED = """
+import picture from "./picture.mjs";
+import { page, widget } from "./page.mjs";
+export default async ({ spec, state, steps }) => {
+  const { el } = page();
+  const create = document.createElement;
+  const context = { measureText: (words) => ({ width: 7 * words.length }) };
+  document.createElement = (name) => Object.assign(create(name), { isConnected: true, getContext: () => context });
+  let asked = 0;
+  globalThis.getComputedStyle = () => { asked += 1; return { fontFamily: "serif" }; };
+  const model = widget({ spec, preset: 0, ...state });
+  picture.render({ model, el });
+  const fonts = [context.font];
+  for (const step of steps) {
+    context.font = "";
+    for (const [name, value] of Object.entries(step)) model.set(name, value);
+    await new Promise((done) => setTimeout(done));
+    fonts.push(context.font);
+  }
+  return [asked, fonts];
+};
+"""
+
+
+def test_the_page_s_style_is_asked_for_once_and_not_at_every_key(node):
+    """Who asks waits until Chromium has laid the page out: a third of the layouts that followed a key."""
+    explorer = lines()
+    state = {f"c_{name}": value for name, value in explorer.state.items()}
+    data = {"spec": explorer.picture.spec, "state": state, "steps": [{"c_batch": n} for n in (3, 5, 8)]}
+    asked, fonts = node(ASKED, data, picture=explorer.source, page=PAGE)
+    assert asked == 1 and len(fonts) == 4 and all(font.endswith("px serif") for font in fonts)
+
+
 def test_explorers_share_their_controls():
     one, two = explore.states(), explore.states()
     assert one._inputs["model"] is two._inputs["model"] and one._inputs["size"] is not two._inputs["size"]

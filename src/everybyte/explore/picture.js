@@ -987,7 +987,9 @@ let context; // of a canvas on which words are measured
 function ruler(element) {
   context ??= document.createElement("canvas").getContext?.("2d");
   if (!context) return (words) => 0.56 * SIZE * words.length;
-  const family = getComputedStyle(element).fontFamily || "sans-serif";
+  // Whoever asks for a style waits for the page's styles: once for a picture, as soon as it stands in the page.
+  if (element.isConnected) element.font ??= getComputedStyle(element).fontFamily;
+  const family = element.font || "sans-serif";
   return (words, bold = false) => {
     context.font = `${bold ? "bold " : ""}${SIZE}px ${family}`;
     return context.measureText(words).width;
@@ -1200,6 +1202,7 @@ function render({ model, el }) {
     const wide = Math.round(Math.min(Math.max(el.clientWidth || WIDTH.start, WIDTH.least), WIDTH.most));
     if (wide === width) return;
     width = wide;
+    root.font = undefined;
     [axes, tallest, longest] = [{}, 0, 0];
     said.style.minHeight = "";
     if (result) show(result);
