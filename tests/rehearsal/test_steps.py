@@ -62,6 +62,17 @@ def test_matrices_and_sequences_divided_ask_for_what_formula_and_dry_run_say(her
     assert {name: size - HOPPER for name, size in found.phases.items()} == counted.phases
 
 
+@pytest.mark.parametrize("changes", [{"gpus": 2}, {"gpus": 4, "sharding": "zero3", "precision": "bf16-mixed"}])
+def test_a_mixture_whose_experts_are_each_divided_asks_for_what_formula_and_dry_run_say(here, changes):
+    model = eb.model("mixtral-8x7b").replace(
+        layers=2, width=64, heads=4, kv_heads=2, head_width=16, vocabulary=128, expert_width=128
+    )
+    setup = SETUP.replace(sequence=64, mesh=eb.Mesh(tensor=2), **{"precision": "bf16"} | changes)
+    found, counted = rehearse(model, setup), eb.dry_run(model, setup)
+    assert found.requested - HOPPER == counted.peak == eb.budget(model, setup).peak
+    assert {name: size - HOPPER for name, size in found.phases.items()} == counted.phases
+
+
 def test_out_of_memory_as_it_would_be(here):
     large = SETUP.replace(batch=1024)
     found = rehearse(SMALL, large, memory=2**30)
