@@ -125,14 +125,21 @@ def test_a_schedule_that_does_not_run_is_refused(setup, said):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"gpus": 4}, r"Setup\.sharding: 'none' with .* on 4 gpus .* allowed: sharding 'zero2' or 'zero3', or 'none' on 2 gpus"),
-        ({"sharding": "zero1"}, r"Setup\.sharding: 'zero1' .* allowed: sharding 'zero2' or 'zero3'"),
+        (
+            {"gpus": 4, "mesh": eb.Mesh(pipeline=2, schedule="zbv", stages=2)},
+            r"Mesh\.schedule: 'zbv' .* and sharding 'none' on 4 gpus, whose backward is divided, .* allowed: schedules whose is not",
+        ),
+        ({"gpus": 4, "loss": "chunked"}, r"Setup\.loss: 'chunked' .* on 4 gpus: .* no stage's DDP; allowed: 'plain'"),
+        ({"sharding": "zero1"}, r"Setup\.sharding: 'zero1' .* allowed: 'none', or sharding 'zero2' or 'zero3'"),
         ({"precision": "bf16-mixed"}, r"Setup\.precision: 'bf16-mixed' .* allowed: fp32, bf16-master, bf16, or sharding"),
-        ({"mesh": eb.Mesh(pipeline=2, context=2), "gpus": 4}, r"Mesh\.context: 2 with a pipeline is not derived"),
+        (
+            {"mesh": eb.Mesh(pipeline=2, context=2, schedule="zbv", stages=2), "gpus": 4, "dropout": 0.0},
+            r"Mesh\.schedule: 'zbv' with mesh pipeline=2 context=2 .*, whose backward is divided, is not derived",
+        ),
         ({"sharding": "zero2", "loss": "chunked"}, r"Setup\.loss: 'chunked' .* allowed: 'plain'"),
         ({"sharding": "zero2", "sharding_units": "block+ends"}, r"Setup\.sharding_units: 'block\+ends' .* allowed: 'block' or"),
         ({"sharding": "zero2", "gpus": 8, "replicas": 2}, r"Setup\.replicas: 2 .* allowed: 1"),
-        ({"sharding": "zero3", "offload": "cpu"}, r"Setup\.offload: 'cpu' .* allowed: 'none'"),
+        ({"sharding": "zero3", "offload": "cpu"}, r"Setup\.offload: 'cpu' with pipeline 2 and gpt2, whose .* or an untied model"),
         ({"sharding": "zero3", "no_sync": True}, r"Setup\.no_sync: True .* allowed: False"),
         (
             {"sharding": "zero3", "mesh": eb.Mesh(pipeline=2, schedule="interleaved-zero-bubble", stages=2)},
@@ -234,3 +241,11 @@ def test_a_model_that_the_book_does_not_cut_is_refused():
     with pytest.raises(ValueError, match=r"dry_run\.model: .* allowed: a Model of GPT's or Llama's kind"):
         eb.dry_run(lambda: None, setup)
     assert schedules.Schedule1F1B is SCHEDULES["1f1b"]
+
+
+def test_offload_beside_a_divided_backward_is_refused():
+    mesh = eb.Mesh(pipeline=2, schedule="interleaved-zero-bubble", stages=2)
+    setup = eb.Setup(gpus=2, accumulation=4, sharding="zero2", offload="cpu", mesh=mesh)
+    for witness in (eb.budget, eb.dry_run):
+        with pytest.raises(ValueError, match=r"Setup\.offload: 'cpu' with mesh .*, whose backward is divided"):
+            witness(eb.model("gpt2").replace(tied=False), setup)

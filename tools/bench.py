@@ -106,7 +106,7 @@ def agreement(seeds=5000):
     drawn = (grid.everything(seed)[:2] for seed in range(seeds))
     configurations = [step for step in chain(grid.steps(), drawn) if not_derived(*step) is None]
     configurations = [(*step, grid.BLOCKS, 0) for step in configurations]
-    for draw in (grid.ring, grid.divided, grid.visited, grid.crossed, grid.piped):
+    for draw in (grid.ring, grid.divided, grid.visited, grid.crossed, grid.piped, grid.staged):
         meshed = map(draw, range(seeds // 10))
         configurations += [(m, setup, grid.BLOCKS, rank) for m, setup, rank in meshed if not_derived(m, setup) is None]
     with ProcessPoolExecutor() as pool:

@@ -226,6 +226,64 @@ def piped(seed: int) -> tuple[eb.Model, eb.Setup, int]:
             return model, setup, draw(range(places)) * setup.data
 
 
+def staged(seed: int) -> tuple[eb.Model, eb.Setup, int]:
+    """One GPU of a pipeline beside other dimensions: sequences, matrices or experts that the GPUs of a stage share, and data that they
+    average (DDP) or divide (FSDP). Always the same for one seed."""
+    draw = Random(10 * 10**6 + seed).choice
+    while True:  # what does not go together is drawn again
+        model, setup, _ = piped(draw(range(10**6)))
+        context, expert, tensor = draw(
+            [
+                (1, 1, 1),
+                (2, 1, 1),
+                (2, 1, 1),
+                (3, 1, 1),
+                (4, 1, 1),
+                (1, 2, 1),
+                (1, 3, 1),
+                (2, 2, 1),
+                (2, 4, 1),
+                (2, 1, 2),
+            ]
+        )
+        data, sharding = (
+            draw([1, 2, 2, 3]) * (expert if expert > context else 1),
+            draw(["none", "none", "zero2", "zero3"]),
+        )
+        longest = 0 if model.family == "llama" else 1536
+        sizes = {"positions": longest, "learned_positions": longest, "window": 0} if context > 1 else {}
+        if expert > 1:
+            sizes |= {
+                "experts": expert * draw([1, 2, 3]),
+                "experts_per_token": draw([1, 2]),
+                "expert_width": draw([8, 24]),
+            }
+            model = _any_llama(model.name, draw).replace(layers=model.layers, fused=False)
+        if tensor > 1:
+            sizes |= {name: tensor * getattr(model, name) for name in ("heads", "kv_heads", "vocabulary")}
+            sizes |= {"ffn_width": tensor * draw([1, 7, 24]), "tied": False}
+            sizes |= {"width": tensor * model.width} if model.family == "gpt" else {}
+        beside = {"context": context, "expert": expert, "tensor": tensor}
+        beside |= {"rotation": draw(get_args(Rotation))} if context > 1 else {}
+        beside |= {"routing": draw([1.0, 1.25, 0.3, expert])} if expert > 1 else {}
+        try:
+            model, mesh = model.replace(**sizes), replace(setup.mesh, **beside)
+            changes = {"loss": "plain", "loss_chunks": 8, "sharding": sharding, "gpus": data * mesh.size, "mesh": mesh}
+            changes |= {"attention": "flash", "dropout": 0.0} if context > 1 else {}
+            changes |= {"sequence": 2 * context * tensor * draw([1, 2, 3, 8, 32])} if context > 1 else {}
+            changes |= {"offload": draw(["none", "none", *OFFLOADS])} if sharding != "none" else {}
+            if sharding == "none":
+                changes |= {"sharding_units": "block", "precision": draw(["bf16", "bf16", "bf16-master", "fp32"])}
+                changes |= {"buckets": draw(BUCKETS)} if data * context > 1 and expert == 1 else {}
+            setup = setup.replace(**changes)
+            rank = _any_rank(model, setup, draw)
+        except ValueError:
+            continue
+        if mesh.size > mesh.pipeline or setup.ddp:
+            if not_derived(model, setup) is None:
+                return model, setup, rank
+
+
 def divided(seed: int) -> tuple[eb.Model, eb.Setup, int]:
     """Any architecture whose matrices are divided, with or without FSDP beside, and one of the GPUs: always the same for one seed."""
     draw = Random(6 * 10**6 + seed).choice

@@ -106,7 +106,7 @@ class Budget(Witness):
         gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
         asked = asked_for(
             course_of(self.model, self.setup),
-            letters(_model(self.model, self.setup, 0), self.setup),
+            letters(_model(self.model), self.setup),
             gpu.cublas_workspace,
         )
         return play(asked, configuration, memory, gpu.memory, steps)
@@ -130,11 +130,11 @@ def budget(model: Model | Objective, setup: Setup, rounding: int = 1, rank: int 
     """
     checks.whole("budget", "rounding", rounding, 1, 2**30)
     course = course_of(model, setup, rank)
-    found = course.budget(_model(model, setup, rank), setup, rounding)
+    found = course.budget(_model(model), setup, rounding, rank)
     phases = {name: sum(live.values()) for name, live in found.moments.items()} | {"step": found.step}
     return Budget(
         model, setup, rounding, found.moments, found.parts | {"workspace": 0}, {name: phases[name] for name in PHASES},
-        found.peak, found.peak_at, course.host(_model(model, setup, rank), setup), rank,
+        found.peak, found.peak_at, course.host(_model(model), setup, rank), rank,
     )  # fmt: skip
 
 
@@ -153,6 +153,8 @@ def heaviest(model, setup: Setup, rounding: int = 1, witness=budget):
 def heavy(model, setup: Setup) -> list[int]:
     """Ranks of which one needs the most: of each stage of a pipeline and each place of a ring the first.
 
+    Of a ring's places the first two and the last: those between take the same kinds of turns as the second.
+
     The others of a stage have the same, or where FSDP cannot cut a weight evenly less. Where each GPU has one stage, of those between
     the ends the first alone: whatever a later one does, an earlier one does too, with no less in flight and no fewer blocks.
     """
@@ -162,13 +164,12 @@ def heavy(model, setup: Setup) -> list[int]:
     alike = setup.checkpointing != "every-k" or model.layers % mesh.pipeline == 0
     if mesh.schedule in ONE_STAGE and len(stages) > 3 and alike:
         stages = [0, 1, stages[-1]]
-    return [stage * every + place * mesh.tensor for stage in stages for place in range(mesh.context)]
+    places = sorted({0, min(1, mesh.context - 1), mesh.context - 1})
+    return [stage * every + place * mesh.tensor for stage in stages for place in places]
 
 
-def _model(model: Model | Objective, setup: Setup, rank: int) -> Model | Scorer:
+def _model(model: Model | Objective) -> Model | Scorer:
     """Whose dimensions the letters stand for."""
-    if setup.mesh.pipeline > 1 and isinstance(model, Model):
-        return part_of(model, setup, rank)[0]
     return model.trained if isinstance(model, Objective) else model
 
 
@@ -231,7 +232,7 @@ def not_derived(model: Model, setup: Setup) -> str | None:
 def _unrolled(model, setup, rounding, rank):
     """(operations, part -> live bytes, phase -> place) of a whole step, block after block."""
     operations, course, marks = [("rest", "rest", "")], [], {"rest": 0}
-    values = letters(_model(model, setup, rank), setup, rounding)
+    values = letters(_model(model), setup, rounding, rank)
     for operation, live, turns in course_of(model, setup, rank).unrolled(values, rounding):
         if operation is not None and operation.name in MARKS:
             marks[operation.name] = len(course)

@@ -15,7 +15,7 @@ DIMENSIONS = ("pipeline", "context", "tensor")
 #: Which of them, together, the witnesses count.
 DERIVED = ({"tensor"}, {"context"}, {"expert"}, {"context", "tensor"}, {"context", "expert"})
 #: The same in words.
-TOGETHER = ", ".join(" with ".join(sorted(names)) for names in DERIVED) + ", pipeline, or none"
+TOGETHER = ", ".join(" with ".join(sorted(names)) for names in DERIVED) + ", a pipeline with or without these, or none"
 #: A model's fields of which each GPU has a part, where matrices are divided.
 DIVIDED = ("heads", "kv_heads", "ffn_width", "expert_width", "vocabulary", "learned_positions")
 #: The most of each dimension.

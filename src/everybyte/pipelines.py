@@ -104,17 +104,16 @@ def check_blocks(layers: int, name: str, mesh, segment: int = 0) -> None:
 def alone(setup) -> str | None:
     """Why a pipeline does not go with the setup's other switches, in words; None where it does."""
     mesh, said = setup.mesh, f"with mesh {setup.mesh}"
-    for name in ("context", "expert"):
-        if getattr(mesh, name) > 1:
-            return f"Mesh.{name}: {getattr(mesh, name)} with a pipeline is not derived; allowed: 1"
-    if mesh.tensor > 1 and mesh.schedule in SPLIT:
-        return f"Mesh.schedule: {mesh.schedule!r} {said}, whose backward is divided, is not derived; allowed: schedules whose is not"
+    if (mesh.context > 1 or mesh.tensor > 1 or mesh.expert > 1 or setup.ddp) and mesh.schedule in SPLIT:
+        beside = f" and sharding 'none' on {setup.gpus} gpus" if mesh.size == mesh.pipeline else ""
+        return f"Mesh.schedule: {mesh.schedule!r} {said}{beside}, whose backward is divided, is not derived; allowed: schedules whose is not"
+    if mesh.tensor > 1 and mesh.expert > 1:
+        return f"Mesh.expert: {mesh.expert} {said} is not derived; allowed: 1, or tensor 1"
     fsdp = "sharding 'zero2' or 'zero3'"
-    if setup.sharding == "zero1" or setup.ddp:
-        return (
-            f"Setup.sharding: {setup.sharding!r} {said} on {setup.gpus} gpus is not derived; allowed: {fsdp}, or 'none' on "
-            f"{mesh.pipeline} gpus"
-        )
+    if setup.sharding == "zero1":
+        return f"Setup.sharding: 'zero1' {said} is not derived; allowed: 'none', or {fsdp}"
+    if setup.ddp and setup.loss != "plain":
+        return f"Setup.loss: {setup.loss!r} {said} on {setup.gpus} gpus: the head would be of no stage's DDP; allowed: 'plain'"
     if setup.dtypes.autocast and not setup.fsdp:
         return (
             f"Setup.precision: {setup.precision!r} {said}: PyTorch runs forwards and backwards of a schedule in one go, and autocast is "
@@ -122,6 +121,8 @@ def alone(setup) -> str | None:
         )
     if not setup.fsdp:
         return None
+    if setup.offload != "none" and mesh.schedule in SPLIT:
+        return f"Setup.offload: {setup.offload!r} {said}, whose backward is divided, is not derived; allowed: 'none', or another schedule"
     if setup.sharding == "zero3" and mesh.schedule in SPLIT:
         return (
             f"Setup.sharding: 'zero3' with schedule {mesh.schedule!r}, whose second half of a backward comes when weights have been let "
@@ -130,7 +131,7 @@ def alone(setup) -> str | None:
     refused = (
         ("loss", "plain", "the head would be of no stage's unit"),
         ("sharding_units", "block", "a stage has not both ends"),
-        ("replicas", 1, None), ("offload", "none", None),
+        ("replicas", 1, None),
         ("no_sync", False, "gradients of a pipeline's micro-batches are added up and sent once in any case"),
     )  # fmt: skip
     for field, usual, why in refused:

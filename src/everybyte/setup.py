@@ -769,6 +769,11 @@ class Setup:
                     f"Mesh.tensor: {self.mesh.tensor} with pipeline {self.mesh.pipeline} and {model.name}, whose first and last stage have a "
                     "copy each of one weight, whose gradients are divided in two ways, is not derived; allowed: 1, or an untied model"
                 )
+            if self.offload != "none" and model.tied:
+                raise ValueError(
+                    f"Setup.offload: {self.offload!r} with pipeline {self.mesh.pipeline} and {model.name}, whose first and last stage have a "
+                    "copy each of one weight, whose gradients GPUs cannot add in the memory of the CPU; allowed: 'none', or an untied model"
+                )
             if self.fsdp and model.tied and self.mesh.schedule in pipelines.TWO_STAGES:
                 raise ValueError(
                     f"Setup.sharding: {self.sharding!r} with schedule {self.mesh.schedule!r} and {model.name}, whose embedding and head are "

@@ -1,5 +1,9 @@
 """What one of several processes sees that train a small model together as a pipeline."""
 
+from contextlib import nullcontext
+from pathlib import Path
+from runpy import run_path
+
 import torch
 
 import everybyte as eb
@@ -8,12 +12,17 @@ from everybyte.lab.meters import Cpu
 from everybyte.pipelines import SPLIT, TWO_STAGES
 from everybyte.reference import FAMILIES, Trainer
 
+on_cpus = run_path(str(Path(__file__).parents[1] / "reference" / "rings.py"))["on_cpus"]
+
 STEPS = 3
 GPT = eb.Model(name="small", layers=9, width=20, heads=2, vocabulary=101, positions=24, tied=True)
 LLAMA = eb.Model(
     name="small llama", layers=9, width=32, heads=4, kv_heads=2, vocabulary=101, positions=0, learned_positions=0, ffn_width=32,
     gated=True, fused=False, tied=False, norm="rmsnorm", qkv_bias=False, out_bias=False, ffn_bias=False,
 )  # fmt: skip
+#: Rings in fp32 take whole rows of the kernel, and as many key heads as query heads.
+LONG = {"gpt": GPT.replace(positions=128, width=16), "llama": LLAMA.replace(kv_heads=4)}
+MIXTURE = LLAMA.replace(name="small mixture", experts=4, experts_per_token=2, expert_width=24)
 SETUP = eb.Setup(batch=2, sequence=16, attention="eager", optimizer="momentum")
 
 
@@ -29,8 +38,29 @@ def runs(world):
         found[schedule] = (GPT, GPT, LLAMA)[i % 3], SETUP.replace(gpus=world, mesh=mesh, accumulation=2 * world)
     found["1f1b, checkpointed"] = GPT, found["1f1b"][1].replace(checkpointing="full")
     if world == 4:
-        found |= beside(found)
+        found |= beside(found) | OTHERS
     return found
+
+
+def pair(schedule, **changes):
+    """Two GPUs in a row, twice."""
+    divided = {name: changes.pop(name) for name in ("context", "expert", "rotation") if name in changes}
+    stages = {"interleaved-1f1b": 2, "looped-bfs": 2}.get(schedule, 1)
+    mesh = eb.Mesh(pipeline=2, schedule=schedule, stages=stages, **divided)
+    changes |= {"sequence": 128, "attention": "flash"} if "context" in divided else {}
+    return SETUP.replace(gpus=4, mesh=mesh, accumulation=4, **changes)
+
+
+#: Pipelines of two beside another dimension: a ring of two, experts in two parts, or DDP of two.
+OTHERS = {
+    "1f1b, ring": (LONG["gpt"], pair("1f1b", context=2)),
+    "interleaved-1f1b, ring, zero3": (LONG["llama"], pair("interleaved-1f1b", context=2, rotation="all-to-all", sharding="zero3")),
+    "gpipe, averaged": (GPT, pair("gpipe")),
+    "looped-bfs, averaged in views": (LLAMA, pair("looped-bfs", buckets="views")),
+    "1f1b, experts": (MIXTURE, pair("1f1b", expert=2)),
+    "interleaved-1f1b, experts, zero3": (MIXTURE, pair("interleaved-1f1b", expert=2, sharding="zero3")),
+    "gpipe, experts of a ring": (MIXTURE.replace(kv_heads=4), pair("gpipe", expert=2, context=2)),
+}  # fmt: skip
 
 
 def beside(found):
@@ -46,10 +76,11 @@ def beside(found):
     return sharded
 
 
-def tokens(step, model, batches):
+def tokens(step, model, setup):
     """Tokens and targets of all micro-batches of a step, of all GPUs that train on batches of their own."""
     generator = torch.Generator().manual_seed(step)
-    drawn = torch.randint(model.vocabulary, (batches * SETUP.batch, SETUP.sequence + 1), generator=generator)
+    batches = setup.accumulation * setup.data * setup.batch
+    drawn = torch.randint(model.vocabulary, (batches, setup.sequence + 1), generator=generator)
     return drawn[:, :-1].clone(), drawn[:, 1:].clone()
 
 
@@ -69,7 +100,7 @@ def alone(model, setup):
     trainer = Trainer(whole(model, setup), setup)
     trainer.optimizer.param_groups[0]["lr"] = 0.1
     for step in range(STEPS):
-        pairs = zip(*(x.chunk(setup.accumulation) for x in tokens(step, model, setup.accumulation)), strict=True)
+        pairs = zip(*(x.chunk(setup.accumulation) for x in tokens(step, model, setup)), strict=True)
         losses.append(trainer.step(lambda pairs=pairs: next(pairs)).item())
     return losses
 
@@ -83,19 +114,30 @@ def together(model, setup, rank):
         module = held(model, setup, place["pipeline"])
         with torch.no_grad():
             for name, parameter in module.named_parameters(remove_duplicate=False):
-                parameter.copy_(everything[name])
+                if name in everything:
+                    parameter.copy_(everything[name])
+                    continue
+                parts = everything[name.replace(".own", "")].chunk(
+                    setup.mesh.expert
+                )  # of a mixture's experts this GPU's
+                parameter.copy_(parts[setup.sharer(rank) % setup.mesh.expert])
         trainer = PipelineTrainer(module, model, setup, place["pipeline"])
         trainer.optimizer.param_groups[0]["lr"] = 0.1
         losses, counts = [], []
         for step in range(STEPS):
-            given, count = tokens(step, model, setup.accumulation * setup.data), {}
+            given, count = tokens(step, model, setup), {}
             given = tuple(x.chunk(setup.data)[place["data"]] for x in given)
             drawn = tuple(x if mine else None for x, mine in zip(given, (trainer.first, trainer.last), strict=True))
             del given
+            if setup.mesh.context > 1:
+                drawn = *drawn, torch.arange(setup.sequence)
             meter.restart()
             standing = sum(x.nbytes for x in drawn if x is not None)
             count["rest"] = meter.now()["allocated"] - standing
-            loss = trainer.step(lambda drawn=drawn: drawn, lambda at, c=count: c.update({at: meter.now()["allocated"]}))
+            with on_cpus() if setup.mesh.context > 1 else nullcontext():
+                loss = trainer.step(
+                    lambda drawn=drawn: drawn, lambda at, c=count: c.update({at: meter.now()["allocated"]})
+                )
             losses.append(loss if loss is None else loss.item())
             del loss
             counts.append(count | {"peak": meter.most()["allocated"]})

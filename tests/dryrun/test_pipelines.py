@@ -74,6 +74,57 @@ def test_stages_of_divided_matrices_say_the_same(model, schedule, sharding):
         assert grid.disagreements(model, setup, rank=rank) == []
 
 
+MIXTURE = LLAMA.replace(experts=4, experts_per_token=2, expert_width=24)
+#: What is beside a pipeline of two: model, mesh, GPUs of data, and other switches.
+BESIDE = {
+    "a ring": (GPT, {"context": 2}, 1, {"precision": "bf16"}),
+    "rings, FSDP": (LLAMA, {"context": 2, "rotation": "all-to-all"}, 2, {"sharding": "zero3", "precision": "bf16-mixed"}),
+    "rings of divided matrices": (LLAMA, {"context": 2, "tensor": 2}, 1, {"sharding": "zero2", "precision": "bf16-mixed"}),
+    "experts": (MIXTURE, {"expert": 2}, 4, {"precision": "bf16"}),
+    "experts, FSDP": (MIXTURE, {"expert": 2, "routing": 1.25}, 4, {"sharding": "zero3", "precision": "bf16-mixed"}),
+    "experts of rings, FSDP": (MIXTURE, {"context": 2, "expert": 4}, 2, {"sharding": "zero2", "precision": "bf16-mixed"}),
+    "offloaded": (LLAMA, {}, 2, {"sharding": "zero3", "offload": "cpu", "precision": "bf16-mixed"}),
+    "averaged": (GPT, {}, 2, {}),
+    "averaged in views": (LLAMA, {}, 3, {"buckets": "views", "precision": "bf16-master"}),
+}  # fmt: skip
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("beside", BESIDE)
+@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in pipelines.SPLIT])
+def test_a_pipeline_beside_another_dimension_says_the_same_operation_by_operation(schedule, beside):
+    """The first and the last stage, and where GPUs of a stage differ, another of them."""
+    model, mesh, data, changes = BESIDE[beside]
+    mesh = eb.Mesh(pipeline=2, schedule=schedule, stages=1 if schedule in pipelines.ONE_STAGE else 2, **mesh)
+    model = model.replace(layers=5, vocabulary=104, tied=False)
+    setup = eb.Setup(batch=2, sequence=16, gpus=data * mesh.size, accumulation=4, mesh=mesh).replace(**changes)
+    for rank in (0, setup.gpus // 2 + (mesh.context > 1) * mesh.tensor):
+        if setup.offload == "none":  # operations on the host take nothing of the GPU's
+            assert grid.first_difference(model, setup, rank=rank) is None
+        assert grid.disagreements(model, setup, rank=rank) == []
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("seed", range(200))
+def test_any_pipeline_beside_other_dimensions_to_the_byte(seed):
+    model, setup, rank = grid.staged(seed)
+    assert grid.disagreements(model, setup, rank=rank) == []
+
+
+def test_ddp_has_buckets_of_each_stages_own():
+    """Closed in the order in which the stage's gradients come, the first at 1 MiB, the others at 25 MiB."""
+    model = GPT.replace(layers=4, width=512, heads=8, vocabulary=20000)
+    setup = eb.Setup(batch=1, sequence=16, gpus=4, accumulation=2, mesh=eb.Mesh(pipeline=2))
+    table, each = 4 * 20000 * 512, 2 * (12 * 512 + 13) * 512 * 4  # bytes of the head, and of two blocks
+    for rank, own in ((0, each + table + 4 * 33 * 512), (2, each + table + 2 * 4 * 512)):
+        trace = eb.dry_run(model, setup, rank=rank)
+        sizes = [a.bytes for a in trace.allocations if a.owner == "buckets" and a.death is None]
+        assert sum(sizes) == own and len(sizes) > 1 and trace.parts_at("rest")["communication"] >= own
+        assert eb.budget(model, setup, rank=rank).parts_at("rest") == {
+            part: size for part, size in trace.parts_at("rest").items() if part != "workspace"
+        }
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b", "gpipe"])
 def test_many_micro_batches_are_counted_as_they_run(schedule):
@@ -123,7 +174,13 @@ def seen(request):
     return {world: together(SCRIPT, world, *sorted(name for size, name in asked if size == world)) for world in worlds}
 
 
-CASES = [(world, name) for world in (2, 4) for name in pipes.runs(world)]
+CASES = [(world, name) for world in (2, 4) for name in pipes.runs(world) if name not in pipes.OTHERS]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("world", "name"), [(4, name) for name in pipes.OTHERS])
+def test_a_pipeline_beside_a_ring_experts_or_averaged_trains_as_one_process(seen, world, name):
+    test_a_pipeline_trains_as_one_process(seen, world, name)
 
 
 @pytest.mark.sampled(2)
@@ -131,9 +188,9 @@ CASES = [(world, name) for world in (2, 4) for name in pipes.runs(world)]
 def test_a_pipeline_trains_as_one_process(seen, world, name):
     expected = pipes.alone(*pipes.runs(world)[name])
     losses = [rank[name][0] for rank in seen[world] if rank[name][0][0] is not None]
-    data = pipes.runs(world)[name][1].data
-    assert len(losses) == data  # whoever has the last stage knows the loss of its own batches
-    assert [sum(of) / data for of in zip(*losses, strict=True)] == pytest.approx(expected, rel=1e-5)
+    many = pipes.runs(world)[name][1].sharers
+    assert len(losses) == many  # whoever has the last stage knows the loss of its own tokens
+    assert [sum(of) / many for of in zip(*losses, strict=True)] == pytest.approx(expected, rel=1e-5)
     assert len(set(expected)) == pipes.STEPS
 
 

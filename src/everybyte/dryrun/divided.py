@@ -33,6 +33,11 @@ def workload(model: Model, setup: Setup) -> Workload:
 
 def told(family, model, setup):
     """A Llama of divided mixtures that are told how many rows come to this GPU, as the mesh says."""
+    return type("Told", (family,), {"mixture": told_mixture(model, setup)})
+
+
+def told_mixture(model, setup):
+    """A divided mixture that is told how many rows come."""
     sent = setup.batch * setup.own_sequence * model.experts_per_token
     received = math.ceil(setup.mesh.routing * sent)
 
@@ -40,7 +45,7 @@ def told(family, model, setup):
         def splits(self, visitors, coming):
             return _evenly(sent, self.gpus), _evenly(received, self.gpus)
 
-    return type("Told", (family,), {"mixture": Told})
+    return Told
 
 
 def _evenly(rows, gpus):

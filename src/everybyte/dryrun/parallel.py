@@ -172,13 +172,18 @@ def offload(trainer, tracker: Tracker) -> None:
 
 def make_steady(trainer, batch, tracker: Tracker) -> None:
     """One whole step: from it on FSDP knows its units, DDP has its last buckets, and the optimizer has its states."""
-    if isinstance(trainer.called, DistributedDataParallel):
-        trainer.called.logger = SimpleNamespace(set_runtime_stats_and_log=lambda: None)  # it times no meta tensors
+    called = [
+        trainer.called,
+        *(stage.submod for stage in getattr(trainer, "stages", ())),
+    ]  # a pipeline's stages one by one
+    averaged = [module for module in called if isinstance(module, DistributedDataParallel)]
+    for module in averaged:
+        module.logger = SimpleNamespace(set_runtime_stats_and_log=lambda: None)  # it times no meta tensors
     trainer.step(batch, tracker.mark)
-    if isinstance(trainer.called, DistributedDataParallel):
-        views = trainer.called.gradient_as_bucket_view
-        with tracker.making("gradients" if views else "communication", "buckets"), _OnMeta(), warnings.catch_warnings():
-            trainer.called.reducer._rebuild_buckets()
+    for module in averaged:
+        part = "gradients" if module.gradient_as_bucket_view else "communication"
+        with tracker.making(part, "buckets"), _OnMeta(), warnings.catch_warnings():
+            module.reducer._rebuild_buckets()
 
 
 def gathered(module):

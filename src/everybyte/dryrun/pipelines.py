@@ -9,6 +9,7 @@ first and the last stage have a copy each, whose gradients are added before the 
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -20,6 +21,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.pipelining._utils import InferenceMode
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import pipelines
@@ -28,10 +30,13 @@ from ..mesh import Mesh
 from ..reference import FAMILIES, Trainer
 from ..reference.gpt import through
 from ..reference.llama import turns
-from ..reference.parallel import device_mesh, shard
+from ..reference.mesh.context import going_around, turns_at
+from ..reference.mesh.experts import ParallelExperts, average, divide_experts, left_alone
+from ..reference.parallel import at_once, device_mesh, shard, sharers
 from ..reference.step import DTYPES
 from ..setup import Setup
 from ..splitting import split
+from .divided import told_mixture
 from .modules import Workload
 
 SCHEDULES = {
@@ -45,15 +50,20 @@ SCHEDULES = {
 # The module.
 
 
-def held(model: Model, setup: Setup, place: int) -> nn.Module:
+def held(model: Model, setup: Setup, place: int, mixture: type[ParallelExperts] = ParallelExperts) -> nn.Module:
     """What the GPU at a place of the pipeline has of a model, by the names that it has in the whole one.
 
     The embeddings with the first stage; last norm, head and loss with the last.
+
+    Args:
+        mixture: what stands for the experts of a block where several GPUs divide them.
     """
     mine, last = pipelines.stages_of(setup.mesh, place), setup.mesh.pipeline * setup.mesh.stages - 1
     numbers = [i for blocks in pipelines.blocks_of(model.layers, setup.mesh, place) for i in blocks]
     make: Callable[[Model, Setup], Any] = FAMILIES[str(model.family)]
     module = make(model.replace(layers=len(numbers)), undivided(setup))
+    for block in module.blocks if setup.mesh.expert > 1 else ():
+        block.mlp = mixture(model, setup.mesh.expert)
     module.blocks = Blocks(dict(zip(numbers, module.blocks, strict=True)))
     if 0 not in mine:
         for name in ("token", "position")[: 1 + (model.family == "gpt")]:
@@ -67,7 +77,7 @@ def held(model: Model, setup: Setup, place: int) -> nn.Module:
 
 def undivided(setup: Setup) -> Setup:
     """The same on one GPU."""
-    return setup.replace(gpus=1, mesh=Mesh(), sharding="none", sharding_units="block")
+    return setup.replace(gpus=1, mesh=Mesh(), sharding="none", sharding_units="block", buckets="copies", offload="none")
 
 
 class Blocks(nn.ModuleList):
@@ -99,7 +109,12 @@ class Stage(nn.Module):
 
     Args:
         whole: what the GPU has of the model. blocks: their numbers. first, last: whether it is.
+
+    Attributes:
+        positions: where its tokens stand, (S / c,), of GPUs that share sequences; else None, and they stand one after another.
     """
+
+    positions = None
 
     def __init__(self, whole: nn.Module, blocks: range, first: bool, last: bool):
         super().__init__()
@@ -126,7 +141,9 @@ class GPTStage(Stage):
 
     def forward(self, x):  # of the first stage (B, S), of others (B, S, H)
         if self.first:
-            positions = torch.arange(self.start, self.start + x.size(1), device=x.device)
+            positions = self.positions
+            if positions is None:
+                positions = torch.arange(self.start, self.start + x.size(1), device=x.device)
             x = F.dropout(self.token(x) + self.position(positions), self.dropout, self.training)
         return self.through(x)
 
@@ -143,7 +160,10 @@ class LlamaStage(Stage):
             x = self.token(x)
             if self.scale:
                 x = x * torch.tensor(self.scale, dtype=x.dtype)
-        cos, sin = turns(self.setup.sequence, self.head_width, x.device)
+        if self.positions is None:
+            cos, sin = turns(self.setup.sequence, self.head_width, x.device)
+        else:
+            cos, sin = turns_at(self.positions, self.head_width)
         return self.through(x, cos, sin)
 
 
@@ -186,11 +206,15 @@ class PipelineTrainer(Trainer):
         self.first, self.last = 0 in mine, count - 1 in mine
         if ways.tensor > 1:
             split(module, everybody["tensor"], ways)
-        self.stages, self.tell = [], lambda kind: None
+        self.averaged = divide_experts(module, setup) if ways.expert > 1 else None
+        self.stages, self.parts, self.tell = [], [], lambda kind: None
         for number, blocks in zip(mine, pipelines.blocks_of(model.layers, ways, place), strict=True):
             stage = STAGES[str(model.family)](module, blocks, number == 0, number == count - 1)
+            self.parts.append(stage)
             if setup.fsdp:
                 shard(stage, setup, everybody)
+            elif setup.ddp:
+                stage = replicated(stage, setup, sharers(everybody).get_group())
             given, gives = self._examples(model, setup, number == 0, number == count - 1)
             self.stages.append(
                 Watched(
@@ -198,11 +222,13 @@ class PipelineTrainer(Trainer):
                     group=everybody["pipeline"].get_group(),
                 )
             )  # fmt: skip
+        self.sharded, self.sharers = setup.fsdp, setup.sharers
         super().__init__(module, undivided(setup), **options)
         of = self.stages if ways.schedule not in pipelines.ONE_STAGE else self.stages[0]
         self.schedule = SCHEDULES[ways.schedule](
             of, setup.accumulation, loss_fn=module.loss if self.last else _no_loss, scale_grads=False
         )
+        self.ring = partial(going_around, everybody["context"], ways.rotation) if ways.context > 1 else None
         self.tied = self.ends = None
         if model.tied and ways.schedule not in pipelines.TWO_STAGES:
             if self.first or self.last:
@@ -214,9 +240,9 @@ class PipelineTrainer(Trainer):
     def _examples(self, model, setup, first, last):
         """What a stage is given and gives, without data: PyTorch asks for shapes and types alone."""
         dtype = DTYPES[setup.dtypes.compute if setup.fsdp else setup.dtypes.weights]
-        shape, own = (setup.batch, setup.sequence), setup.mesh.tensor if setup.mesh.sequence_parallel else 1
+        shape, own = (setup.batch, setup.own_sequence), setup.mesh.tensor if setup.mesh.sequence_parallel else 1
         with _disable_current_modes():
-            sent = setup.batch, setup.sequence // own, model.width
+            sent = setup.batch, setup.own_sequence // own, model.width
             hidden = torch.empty(sent, dtype=dtype, device="meta", requires_grad=True)
             if first:
                 given = torch.empty(shape, dtype=torch.int64, device="meta")
@@ -241,15 +267,16 @@ class PipelineTrainer(Trainer):
         """One step of this GPU.
 
         Args:
-            batch: makes tokens and targets of all micro-batches, (m B, S) each; what this GPU has no use for is None.
+            batch: makes tokens and targets of all micro-batches, (m B, S) each; what this GPU has no use for is None. Of GPUs that
+                share sequences, which each get the same and keep their own tokens of them, the positions (S,) too.
             at: is told each phase as it ends: `after_forward` of each micro-batch, `after_backward` of all, `after_step`.
 
         Returns:
             The loss, averaged over the micro-batches, where the last stage is here; else None.
         """
-        tokens, targets = batch()
+        tokens, targets, *positions = batch()
         losses, total = [], 0.0 if self.accumulation > 1 else None
-        with self._marked(at):
+        with self._marked(at), self._shared(tokens, targets, *positions):
             self.schedule.step(
                 *((tokens,) if self.first else ()), target=targets, losses=losses if self.last else None,
                 return_outputs=False,
@@ -260,10 +287,27 @@ class PipelineTrainer(Trainer):
         self.tell("optimizer step")
         if self.tied is not None:
             dist.all_reduce(_own(self.tied.grad), group=self.ends)
+        if self.averaged is not None and not self.sharded:
+            average(self.module.blocks, self.averaged, self.sharers)
         self.update()
         at("after_step")
         self.optimizer.zero_grad()
         return total if self.last else None
+
+    @contextmanager
+    def _shared(self, *inputs):
+        """Within it each GPU of a ring has its own tokens, and attention goes around, in backward too."""
+        given = [x for x in inputs if x is not None]
+        if self.ring is None:
+            yield
+            return
+        for stage in self.parts:
+            stage.positions = inputs[-1]
+        with self.ring(given):
+            del given
+            yield
+        for stage in self.parts:
+            stage.positions = None
 
     @contextmanager
     def _marked(self, at):
@@ -283,6 +327,22 @@ class PipelineTrainer(Trainer):
         for stage in self.stages:
             for infos in (*stage.args_recv_info.values(), *stage.grad_recv_info.values()):
                 yield from (info.buffer for info in infos if info.buffer is not None and info.source not in mine)
+
+
+def replicated(stage, setup, group):
+    """A stage that DDP averages over a group of GPUs, in its last backward.
+
+    Source: `torch/distributed/pipelining/stage.py`, `backward_maybe_with_nosync`.
+    """
+    if setup.mesh.expert > 1:
+        left_alone(stage)
+    fake = dist.get_backend() == "fake"  # nobody to compare weights with
+    views = setup.buckets == "views"
+    ddp = DistributedDataParallel(stage, process_group=group, init_sync=not fake, gradient_as_bucket_view=views)
+    ddp.broadcast_buffers = False  # causal masks: the same everywhere and always
+    if fake:
+        ddp.register_comm_hook(None, at_once)
+    return ddp
 
 
 def _own(gradient):
@@ -305,6 +365,8 @@ class PipelineWorkload(Workload):
 
     def module(self):
         with _disable_current_modes(), torch.device("meta"):
+            if self.setup.mesh.expert > 1:
+                return held(self.model, self.setup, self.place, told_mixture(self.model, self.setup))
             return held(self.model, self.setup, self.place)
 
     def counted(self, module):
@@ -319,14 +381,24 @@ def workload(model: Model, setup: Setup, rank: int) -> PipelineWorkload:
     place = setup.mesh.rank(rank, setup.data)["pipeline"]
     mine, last = pipelines.stages_of(setup.mesh, place), setup.mesh.pipeline * setup.mesh.stages - 1
     shape = setup.accumulation * setup.batch, setup.sequence
+    first = model.learned_positions - model.positions if model.family == "gpt" else 0
 
     def batch():
-        return tuple(
+        given = tuple(
             torch.randint(model.vocabulary, shape, device="meta") if stage in mine else None for stage in (0, last)
         )
+        if setup.mesh.context == 1:
+            return given
+        return *given, torch.arange(first, first + setup.sequence, device="meta")
 
     return PipelineWorkload(
-        lambda: None, batch, lambda given: [t for t in given[1:] if t is not None], lambda *_: None, setup, model, place
+        lambda: None,
+        batch,
+        lambda given: [t for t in given[1:2] if t is not None],
+        lambda *_: None,
+        setup,
+        model,
+        place,
     )
 
 

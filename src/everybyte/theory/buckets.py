@@ -10,16 +10,16 @@ FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
 
 
 @lru_cache(256)
-def buckets(model, width: int, alone: tuple[str, ...] = (), autocast: bool = False) -> list[int]:
+def buckets(model, width: int, alone: tuple[str, ...] = (), autocast: bool = False, ends=(True, True)) -> list[int]:
     """Bytes of each of DDP's buckets: gradients in the order in which backward makes them, `width` bytes a number.
 
     `alone`: what the names of those end with that DDP leaves alone. `autocast`: whether weights are cast, biases before them: then
-    a weight's gradient comes before its bias's.
+    a weight's gradient comes before its bias's. `ends`: of a stage of a pipeline, whether it has the embeddings, and norm and head.
 
     Source: PyTorch, torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size.
     """
     found, size = [], 0
-    for numbers in _in_order(model, alone, autocast):
+    for numbers in _in_order(model, alone, autocast, *ends):
         size += numbers * width
         if size >= (BUCKET if found else FIRST_BUCKET):
             found.append(size)
@@ -27,7 +27,7 @@ def buckets(model, width: int, alone: tuple[str, ...] = (), autocast: bool = Fal
     return found + [size] * (size > 0)
 
 
-def _in_order(model, alone, autocast):
+def _in_order(model, alone, autocast, embeddings, last):
     """Numbers of each parameter as its gradient comes: of the blocks, which are alike, two are run."""
     layers = min(model.layers, 2)
     step = Step(model, Setup(batch=2, sequence=2, precision="bf16-mixed" if autocast else "fp32"), (layers,), (), 1, 1)
@@ -36,4 +36,4 @@ def _in_order(model, alone, autocast):
     block = [numbers for name, numbers in names if name.startswith(f"blocks.{layers - 1}.")]
     first = next(i for i, (name, _) in enumerate(names) if name.startswith("blocks."))
     after = [numbers for name, numbers in names[first:] if not name.startswith("blocks.")]
-    return [*(numbers for _, numbers in names[:first]), *block * model.layers, *after]
+    return [*(numbers for _, numbers in names[:first] if last), *block * model.layers, *after * embeddings]

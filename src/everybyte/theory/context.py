@@ -55,7 +55,8 @@ class RingStep(Step):
 
     def _inputs(self):
         inputs = *super()._inputs(), new(self.tape, "positions", self.batch[1:], INT64)
-        self.held = cut(self.tape, *self.batch, self.parts)
+        batch, sequence = self.batch
+        self.held = cut(self.tape, [(batch,), (batch,), ()], sequence, self.parts)
         return inputs
 
     def forward(self, *inputs):
@@ -66,12 +67,16 @@ class RingStep(Step):
         self.held = None
 
 
-def cut(tape, batch, sequence, parts):
-    """What entering `context_parallel` with tokens, targets and positions makes; returns what it holds until it is left."""
+def cut(tape, beside, sequence, parts):
+    """What entering `context_parallel` makes; returns what it holds until it is left.
+
+    Args:
+        beside: of each tensor that is cut, such as tokens, targets and positions, its dimensions before the sequence.
+    """
     order = _head_and_tail(tape, sequence, parts)
     mine = over(sequence, parts)
     shards = []
-    for first in ((batch,), (batch,), ()):
+    for first in beside:
         buffer = None  # the loop's next
         buffer = new(tape, "tokens reordered", (*first, sequence), INT64)
         shards.append(new(tape, "own tokens", (*first, mine), INT64))

@@ -18,7 +18,7 @@ from .expert_parallel import OWN, ExpertStep, along, received
 from .letters import Letter, factor, text, up
 from .operations import is_thin
 from .optimizers import PAGED, QUANTIZED
-from .pipelines import PipelineStep, StagePlan, part_of
+from .pipelines import PipelineStep, StagePlan, modules_of, part_of
 from .schedule import Loop, Repeat, flat, nested, stretched
 from .tape import Type
 from .training import Step
@@ -31,9 +31,11 @@ MARKS = ("after_forward", "after_backward", "after_step")
 PEAKS = ("forward", "loss forward", "loss backward", "backward", "optimizer step")
 
 
-def letters(model, setup, rounding=1) -> dict[str, int]:
-    """The value of each letter that a course uses. `rounding`: for Q, the bytes of DDP's buckets."""
-    dtypes = setup.dtypes
+def letters(model, setup, rounding=1, rank=0) -> dict[str, int]:
+    """The value of each letter that a course uses. `rounding`: for Q, the bytes of DDP's buckets. `rank`: of a pipeline's GPUs."""
+    dtypes, whole = setup.dtypes, model
+    if setup.mesh.pipeline > 1:
+        model, *_ = part_of(model, setup, rank)
     return {
         "B": setup.batch, "S": setup.sequence, "L": model.layers, "H": model.width, "A": model.heads, "A_kv": model.kv_heads,
         "D": model.head_width, "F": model.ffn_width, "V": model.vocabulary, "N": model.learned_positions,
@@ -42,16 +44,17 @@ def letters(model, setup, rounding=1) -> dict[str, int]:
         "w": DTYPE_BYTES[dtypes.compute if setup.fsdp else setup.base_dtype], "w_s": DTYPE_BYTES[setup.base_dtype],
         "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[setup.state_dtype], "r": DTYPE_BYTES[dtypes.weights],
         "m_w": DTYPE_BYTES[dtypes.master] if dtypes.master else 0, "G": setup.shards, "R": setup.replicas,
-        "C": setup.mesh.context, "C_l": rows_at_once(model, setup) if setup.loss == "linear-cross-entropy" else 0, "E_p": setup.mesh.expert, "G_e": setup.expert_shards, "X": received(model, setup) if setup.mesh.expert > 1 else 0, "P": model.parameters if setup.sharding == "zero1" or setup.precision in LIBRARIES else 0, "Q": _bucketed(model, setup, rounding),
+        "C": setup.mesh.context, "C_l": rows_at_once(model, setup) if setup.loss == "linear-cross-entropy" else 0, "E_p": setup.mesh.expert, "G_e": setup.expert_shards, "X": received(model, setup) if setup.mesh.expert > 1 else 0, "P": model.parameters if setup.sharding == "zero1" or setup.precision in LIBRARIES else 0, "Q": _bucketed(whole, setup, rounding, rank),
         "t": setup.mesh.tensor, "r_A": setup.adapters.rank if setup.adapters else 0, "w_A": DTYPE_BYTES[setup.trained_dtype] if setup.adapters else 0,
     }  # fmt: skip
 
 
-def _bucketed(model, setup, rounding):
+def _bucketed(model, setup, rounding, rank):
     if not setup.ddp:
         return 0
-    alone = OWN if setup.mesh.expert > 1 else ()
-    found = buckets(model, DTYPE_BYTES[setup.dtypes.weights], alone, setup.dtypes.autocast)
+    alone, found = OWN if setup.mesh.expert > 1 else (), []
+    for part, ends in modules_of(model, setup, rank):
+        found += buckets(part, DTYPE_BYTES[setup.dtypes.weights], alone, setup.dtypes.autocast, ends)
     return sum(-(-size // rounding) * rounding for size in found)
 
 
@@ -192,18 +195,19 @@ def trace(model, setup, make=None, *beside) -> "Course":
 
 
 def stage(model, setup, rank) -> "Course":
-    """The course of the step of one GPU of a pipeline, as `trace`; its letters are those of `part_of(model, setup, rank)`."""
+    """The course of the step of one GPU of a pipeline, as `trace`; its letters are those of `letters(model, setup, rank=rank)`."""
     plan = StagePlan(model, setup, rank, Blocks, chunked)
-    key = structure(part_of(model, setup, rank)[0], setup), plan.key
-    return _shared(key, lambda: PipelineStep(model, setup, rank, plan), plan.loops)
+    key = structure(part_of(model, setup, rank)[0], setup), plan.key, _cut(setup)
+    if setup.mesh.expert == 1:
+        return _shared(key, lambda: PipelineStep(model, setup, rank, plan), plan.loops)
+    return _shared((*key, _divided(model, setup)), lambda: ExpertPipelineStep(model, setup, rank, plan), plan.loops)
 
 
 def ring(model, setup, rank) -> "Course":
     """The course of the step of one GPU of those that share sequences, as `trace`."""
     plan, place = Plan(model, setup), setup.mesh.rank(rank, setup.data)["context"]
     kind, beside = (RingExpertStep, _divided(model, setup)) if setup.mesh.expert > 1 else (RingStep, ())
-    trivial = setup.sequence == 2 * setup.mesh.context, setup.own_sequence == setup.mesh.tensor
-    key = structure(model, setup), plan.key, place, trivial, beside
+    key = structure(model, setup), plan.key, place, _cut(setup), beside
 
     def step():
         return kind(
@@ -213,9 +217,18 @@ def ring(model, setup, rank) -> "Course":
     return _shared(key, step, plan.loops)
 
 
+def _cut(setup):
+    """What decides the form of a step besides, where sequences are shared: which pieces of one are trivial."""
+    return setup.sequence == 2 * setup.mesh.context, setup.own_sequence == setup.mesh.tensor
+
+
 def divided(model, setup) -> "Course":
     """The course of the step of a GPU of those that divide experts, as `trace`: all alike."""
     return trace(model, setup, ExpertStep, *_divided(model, setup))
+
+
+class ExpertPipelineStep(PipelineStep, ExpertStep):
+    """The step of one GPU of a pipeline whose stages' GPUs divide experts."""
 
 
 class RingExpertStep(RingStep, ExpertStep):
@@ -281,18 +294,18 @@ class Course:
     def _budget(self):
         return _compiled(self)
 
-    def budget(self, model, setup, rounding=1) -> Found:
+    def budget(self, model, setup, rounding=1, rank=0) -> Found:
         """Add up the step for a model and a setup of its structure, each tensor rounded up to a multiple of so many bytes."""
         self._asked += 1
-        values = letters(model, setup, rounding)
+        values = letters(model, setup, rounding, rank)
         found = _walked(self, rounding, values) if self._asked <= OFTEN else self._budget(k=rounding, **values)
         peak, at, parts, marks, step = found
         moments = {name: dict(zip(self.parts, live, strict=True)) for name, live in marks.items()}
         return Found(moments, dict(zip(self.parts, parts, strict=True)), peak, PEAKS[at], step)
 
-    def host(self, model, setup):
+    def host(self, model, setup, rank=0):
         """Part -> bytes in the memory of the CPU; empty where nothing is offloaded."""
-        names = HELPERS | letters(model, setup)
+        names = HELPERS | letters(model, setup, rank=rank)
         found = dict.fromkeys(("parameters", "gradients", "optimizer") if self._host else (), 0)
         for piece in self._host:
             size = _value(f"({factor(piece.numbers)})*({factor(piece.width)})*({text(piece.count)})", names)

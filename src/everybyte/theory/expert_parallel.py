@@ -116,9 +116,9 @@ class ExpertStep(Step):
             self.own = Cut(OWN, Letter(setup.expert_shards, "G_e"), along(model, setup))
         super().__init__(model, setup, *others)
 
-    def made(self, segments, chunks, beside):
-        kind = type("Divided", (ExpertNetwork,), {"parts": self.groups, "rows": self.rows})
-        return kind(self.tape, self.model, self.setup, segments, chunks, self.weight, beside, self.split)
+    def kind(self, network):
+        beside = () if network is Network else (network,)
+        return type("Divided", (*beside, ExpertNetwork), {"parts": self.groups, "rows": self.rows})
 
     def _counted(self, weights):
         mine = (

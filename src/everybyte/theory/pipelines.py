@@ -13,6 +13,7 @@ from ..catalog.weights import ENDS
 from . import operations as op
 from .architectures import Network, rotary_embedding
 from .autograd import Accumulate, backward
+from .context import Ring, cut, own_sequence
 from .letters import Letter, over, product, text
 from .schedule import Loop
 from .sharding import Sharding
@@ -31,6 +32,19 @@ def part_of(model, setup, rank):
     layers = sum(map(len, pipelines.blocks_of(model.layers, setup.mesh, place)))
     ends = 0 in mine, last in mine
     return model.replace(layers=layers, tied=bool(model.tied and all(ends))), *ends
+
+
+def modules_of(model, setup, rank):
+    """What one GPU has, module by module as data parallelism takes them: (model, (whether it has the embeddings, norm and head)).
+
+    Of a pipeline each stage.
+    """
+    mesh = setup.mesh
+    if mesh.pipeline == 1:
+        return [(model, (True, True))]
+    place, last = place_of(setup, rank), mesh.pipeline * mesh.stages - 1
+    pairs = zip(pipelines.stages_of(mesh, place), pipelines.blocks_of(model.layers, mesh, place), strict=True)
+    return [(model.replace(layers=len(blocks), tied=False), (i == 0, i == last)) for i, blocks in pairs]
 
 
 def place_of(setup, rank):
@@ -70,22 +84,27 @@ class StageNetwork(Network):
             for name in [] if there else [name for name in self.parameters if name.startswith(paths)]:
                 del self.parameters[name]
 
-    def forward(self, x):
-        """Of the first stage tokens in, of others what the one before gave; of the last logits out."""
-        return self.call("", self._stage, x)
+    def forward(self, x, positions):
+        """Of the first stage tokens in, of others what the one before gave; of the last logits out.
 
-    def _stage(self, x):
+        Args:
+            positions: where tokens stand, of GPUs that share sequences; else None.
+        """
+        return self.call("", lambda x: self._stage(x, positions), x)
+
+    def _stage(self, x, positions):
         tape, model = self.tape, self.model
         others = ()
         if self.first:
-            x = self._embedded(x)
+            x = self._embedded(x, positions)
         if model.family != "gpt":
             others = rotary_embedding(tape, self.sequence, model.head_width)
         return self._through(x, *others)
 
-    def _embedded(self, tokens):
+    def _embedded(self, tokens, positions):
         if self.model.family == "gpt":
-            positions = new(self.tape, "positions", (tokens.shape[1],), INT64)
+            if positions is None:
+                positions = new(self.tape, "positions", (tokens.shape[1],), INT64)
             rows = op.add(self.embedding("token", tokens), self.embedding("position", positions), "embedding")
             return op.dropout(rows, self.setup.dropout, "embedding")
         x = self.embedding("token", tokens)
@@ -134,6 +153,7 @@ class Stage:
     def clear(self):
         """A step begins: `clear_runtime_states`."""
         self.fwd_cache.clear()
+        self.backwards = 0
         for buffer in self.received.values():
             buffer.grad = None
 
@@ -142,7 +162,7 @@ class Stage:
         self.tape.phase = "forward"
         x = tokens if self.first else self.received[i]
         with self.place():
-            output = self.network.forward(x)
+            output = self.network.forward(x, self.step.positions)
         self.fwd_cache[i] = output, x
         return output
 
@@ -152,6 +172,8 @@ class Stage:
         output, x = self.fwd_cache.pop(i)
         if self.network.sharding:
             self.network.sharding.sends = self.network.sharding.last = False
+        self.backwards += 1
+        self.step.final = self.backwards == self.step.batches
         with self.place():
             if self.last:
                 self._from_loss(loss)
@@ -193,23 +215,31 @@ class PipelineStep(Step):
 
     def __init__(self, model, setup, rank, plan):
         self.place, self.plan = place_of(setup, rank), plan
+        self.parts, self.ring_place = Letter(setup.mesh.context, "C"), setup.mesh.rank(rank, setup.data)["context"]
+        self.sequence = own_sequence(setup)
         own, self.first, self.last = part_of(model, setup, rank)
         self.numbers, self.count = (
             pipelines.stages_of(setup.mesh, self.place), setup.mesh.pipeline * setup.mesh.stages
         )  # fmt: skip
         super().__init__(own, setup, None, plan.chunks, plan.batches, plan.loops["layer"].turns)
-        self.turn = 0
+        if self.split:
+            self.split.sequence = self.sequence
+        self.turn, self.positions = 0, None
         self.stages = [Stage(self, *one, self.count) for one in zip(self.networks, self.numbers, strict=True)]
 
     def made(self, segments, chunks, beside):
         """The networks of all stages; the first of them."""
+        kind = self.kind(StageNetwork)
         self.networks = [
-            StageNetwork(
+            kind(
                 self.tape, self.model, self.setup, blocks.segments, chunks, self.weight, split=self.split,
-                sequence=self.batch[1], first=number == 0, last=number == self.count - 1,
+                sequence=self.sequence, first=number == 0, last=number == self.count - 1,
             )
             for number, blocks in zip(self.numbers, self.plan.blocks, strict=True)
         ]  # fmt: skip
+        if self.setup.mesh.context > 1:
+            for network in self.networks:
+                network.flash = Ring(self.parts, self.ring_place, self.setup.mesh.rotation)
         if self.model.tied:
             self.networks[-1].parameters["head.weight"] = self.networks[0].parameters["token.weight"]
         return self.networks[0]
@@ -233,7 +263,7 @@ class PipelineStep(Step):
         return list(dict.fromkeys(p for network in self.networks for p in network.parameters.values()))
 
     def _shape(self):
-        batch, sequence = self.batch
+        batch, sequence = self.batch[0], self.sequence
         if self.setup.mesh.tensor > 1 and self.setup.mesh.sequence_parallel:
             sequence = over(sequence, Letter(self.setup.mesh.tensor, "t"))
         return batch, sequence, self.model.width
@@ -260,8 +290,13 @@ class PipelineStep(Step):
         shape = Letter(self.setup.accumulation, "n_a") * self.batch[0], self.batch[1]
         whole = new(tape, "tokens", shape, INT64) if self.first else None
         targets = new(tape, "targets", shape, INT64, part="loss") if self.last else None
-        self.tokens = whole and Tensor(self.batch, contiguous_strides(self.batch), whole.storage, INT64)
-        self.targets = targets and Tensor(self.batch, contiguous_strides(self.batch), targets.storage, INT64)
+        own = self.batch[0], self.sequence
+        if self.setup.mesh.context > 1:
+            positions = new(tape, "positions", shape[1:], INT64)
+            self.held = cut(tape, [shape[:1]] * (self.first + self.last) + [()], shape[1], self.parts)
+            self.positions = Tensor(own[1:], contiguous_strides(own[1:]), positions.storage, INT64)
+        self.tokens = whole and Tensor(own, contiguous_strides(own), whole.storage, INT64)
+        self.targets = targets and Tensor(own, contiguous_strides(own), targets.storage, INT64)
         for stage in self.stages:
             stage.clear()
         self.losses = []
@@ -269,11 +304,13 @@ class PipelineStep(Step):
         {"gpipe": self._gpipe, "1f1b": self._one_forward_one_backward}.get(self.setup.mesh.schedule, self._runtime)(
             order
         )
+        self.held = self.positions = None
         tape.phase = "backward"
         total = self._summed()  # noqa: F841
         tape.mark("after_backward")
         tape.phase = "optimizer step"
-        self.optimizer.step()
+        if self.setup.offload == "none":
+            self.optimizer.step()
         tape.mark("after_step")
         tape.running = False
         return tape.operations
@@ -387,7 +424,7 @@ class StagePlan:
         }
         self.chunks, stretch = chunked(setup, self.loops, [found.stretched for found in self.blocks])
         self.key = (
-            setup.mesh, place, self.batches, batch.middle, text(batch.times), tuple(counts) if len(counts) > 1 else (),
+            setup.mesh, place, setup.mesh.rank(rank, setup.data)["context"], self.batches, batch.middle, text(batch.times), tuple(counts) if len(counts) > 1 else (),
             tuple(found.segments for found in self.blocks), len(self.chunks), repr(stretch), self.loops["layer"].turns,
         )  # fmt: skip
 

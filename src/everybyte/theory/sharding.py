@@ -327,15 +327,19 @@ class Sharding:
             units.update(dict.fromkeys(paths, Unit(self, name, mine, sum(numbers), reshards, **cut)))
 
         let_go = setup.sharding == "zero3"
-        for i in range(sum(network.segments)) if self.own else ():
+        blocks = range(sum(network.segments))
+        for i in blocks if self.own else ():
             names = [f"blocks.{i}.{name}" for name in self.own.names]
             cut = {"shards": self.own.shards, "axis": self.own.axis, "factored": True}
             unit("experts", [f"blocks.{i}.mlp.own"], let_go, names, **cut)
+        inner, units = units, {}
         if setup.sharding_units == "block+ends":
             unit("token", ["token"], let_go)
-        if setup.sharding_units != "model":
-            for i in range(sum(network.segments)):
+        for i in blocks:
+            if setup.sharding_units != "model":
                 unit("block", [f"blocks.{i}"], let_go)
+            if self.own:  # a module's own units come after it
+                units[f"blocks.{i}.mlp.own"] = inner[f"blocks.{i}.mlp.own"]
         if setup.sharding_units == "block+ends":
             unit("ends", ["norm", "head"], False)
         unit("model" if setup.sharding_units == "model" else "root", [""], False)
@@ -375,8 +379,9 @@ class Sharding:
     def _each(self):
         """Every unit, in its own place."""
         for unit in self.everyone:
-            place = unit.parameters[0].place if unit.parameters and unit.name == "block" else ()
-            path = ".".join(unit.parameters[0].name.split(".")[:2]) if unit.name == "block" else ""
+            inside = unit.parameters and unit.name in ("block", "experts")
+            place = unit.parameters[0].place if inside else ()
+            path = ".".join(unit.parameters[0].name.split(".")[:2]) if inside else ""
             with self.tape.within(place=(*self.tape.at(*AROUND), *place)), self.tape.module(path, loss=False):
                 yield unit
 

@@ -99,7 +99,11 @@ class Step:
 
     def made(self, segments, chunks, beside):
         """The network, for `__init__`."""
-        return Network(self.tape, self.model, self.setup, segments, chunks, self.weight, beside, self.split)
+        return self.kind(Network)(self.tape, self.model, self.setup, segments, chunks, self.weight, beside, self.split)
+
+    def kind(self, network):
+        """A class of networks, as this step's are."""
+        return network
 
     def sharded(self):
         """The units that FSDP gathers, for `__init__`."""
@@ -123,7 +127,7 @@ class Step:
 
     def _into_bucket(self, parameter):
         """DDP whose buckets are the gradients: the last batch's go there."""
-        if self.last:
+        if self.final:
             parameter.grad = None
 
     def _parameters(self):
@@ -190,9 +194,9 @@ class Step:
         tape, setup, n = self.tape, self.setup, self.setup.accumulation
         total = None  # noqa: F841  lives as long as the step
         for i in range(self.batches):
-            self.last = i == self.batches - 1
+            self.final = i == self.batches - 1
             if self.sharding:
-                self.sharding.sends = self.last or not setup.no_sync
+                self.sharding.sends = self.final or not setup.no_sync
             with tape.turn("batch", i):
                 tape.phase = "forward"
                 inputs = self._inputs()

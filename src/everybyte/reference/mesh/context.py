@@ -68,6 +68,17 @@ def turns_at(positions, D, base=10_000.0):
     return angles.cos(), angles.sin()
 
 
+def going_around(ring, rotation: str, inputs):
+    """PyTorch's `context_parallel` over a ring: within it each of the inputs has this GPU's own tokens.
+
+    Args:
+        ring: a device mesh of one dimension. rotation: a key of `ROTATIONS`. inputs: (B, S) each, and positions (S,).
+    """
+    set_rotate_method(ROTATIONS[rotation])
+    along = [x.dim() - 1 for x in inputs]
+    return context_parallel(ring, buffers=list(inputs), buffer_seq_dims=along, no_restore_buffers=set(inputs))
+
+
 def placed(batch, first: int = 0):
     """Of what makes tokens and targets, what makes them with their positions, counted from `first`: (B, S), (B, S), (S,)."""
 
@@ -88,7 +99,7 @@ class ContextTrainer(Trainer):
     def __init__(self, module, setup: Setup, autocast=None):
         super().__init__(module, setup, autocast)
         self.ring = device_mesh(setup, self.device.type)["context"]
-        self.rotation = ROTATIONS[setup.mesh.rotation]
+        self.rotation = setup.mesh.rotation
 
     def step(self, batch, at=lambda phase: None):
         def kept():
@@ -101,11 +112,7 @@ class ContextTrainer(Trainer):
     def averaging(self, last):
         """Within it each GPU has its own tokens, and attention goes around the ring, in backward too."""
         inputs, self.inputs = self.inputs, None
-        set_rotate_method(self.rotation)
-        cut = context_parallel(
-            self.ring, buffers=list(inputs), buffer_seq_dims=[1, 1, 0], no_restore_buffers=set(inputs)
-        )
-        with super().averaging(last), cut:
+        with super().averaging(last), going_around(self.ring, self.rotation, inputs):
             yield
 
 

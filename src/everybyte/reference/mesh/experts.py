@@ -102,34 +102,50 @@ class ExpertLlama(Llama):
         super().__init__(model, setup)
         for block in self.blocks:
             block.mlp = self.mixture(model, setup.mesh.expert)
-        own = [name for name, _ in self.named_parameters() if ".mlp.own." in name]
-        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self, own)
+        left_alone(self)
 
 
 class ExpertTrainer(Trainer):
     """A step in which an expert's gradient is the sum over the tokens of all GPUs: it is averaged where it is."""
 
     def __init__(self, module, setup: Setup, autocast=None):
-        mesh = expert_mesh(setup, next(module.parameters()).device.type)
-        for block in module.blocks:
-            block.mlp.group = mesh["expert"].get_group()
-        self.averaged, self.same = not setup.fsdp, mesh["same"].get_group()
-        if setup.fsdp:
-            shard_experts(module.to(DTYPES[setup.dtypes.weights]), setup, mesh)
+        self.averaged, self.same = not setup.fsdp, divide_experts(module, setup)
         super().__init__(module, setup, autocast)
 
     def update(self):
         if self.averaged:
-            for block in self.module.blocks:
-                for weight in block.mlp.own.parameters():
-                    dist.all_reduce(weight.grad, group=self.same)
-                    weight.grad.div_(dist.get_world_size())
+            average(self.module.blocks, self.same, dist.get_world_size())
         super().update()
 
 
+def average(blocks, same, gpus: int):
+    """Experts' gradients, over the tokens of so many GPUs, which have all come to those of the group `same`."""
+    for block in blocks:
+        for weight in block.mlp.own.parameters():
+            dist.all_reduce(weight.grad, group=same)
+            weight.grad.div_(gpus)
+
+
 def expert_mesh(setup, device):
-    """All GPUs by the experts that they have: `same` ones, and those of an `expert` group."""
-    return init_device_mesh(device, (setup.expert_shards, setup.mesh.expert), mesh_dim_names=("same", "expert"))
+    """All GPUs, of each stage of a pipeline, by the experts that they have: `same` ones, and those of an `expert` group."""
+    sizes = {"pipeline": setup.mesh.pipeline, "same": setup.expert_shards, "expert": setup.mesh.expert}
+    return init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+
+def divide_experts(module, setup):
+    """Have each mixture of a module's blocks know its group, under FSDP with its experts cut; returns who has the same ones."""
+    mesh = expert_mesh(setup, next(module.parameters()).device.type)
+    for block in module.blocks:
+        block.mlp.group = mesh["expert"].get_group()
+    if setup.fsdp:
+        shard_experts(module.to(DTYPES[setup.dtypes.weights]), setup, mesh)
+    return mesh["same"].get_group()
+
+
+def left_alone(module):
+    """Have DDP leave the experts' weights of a module alone."""
+    own = [name for name, _ in module.named_parameters() if ".mlp.own." in name]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, own)
 
 
 def shard_experts(module, setup, mesh):
