@@ -7,7 +7,7 @@ import pytest
 
 import everybyte as eb
 from everybyte import draw
-from everybyte.budget import heaviest, not_derived
+from everybyte.budget import heaviest, heavy, not_derived
 from everybyte.layouts import TERMS, _refused, at_least, candidates, priced, tokens_of
 from everybyte.plan import made, work
 
@@ -69,6 +69,23 @@ def test_of_stages_between_the_ends_the_first_needs_the_most(schedule, changes, 
     )
     assert one.peak == max(peaks) and peaks[1] == max(peaks[1:4])
     assert len(asked) == (5 if setup.checkpointing == "every-k" and layers == 13 else 3)
+
+
+@pytest.mark.parametrize("rotation", ["all-gather", "all-to-all"])
+@pytest.mark.parametrize("parts", [3, 5, 8])
+def test_of_places_in_a_ring_the_first_two_and_the_last_are_asked(parts, rotation):
+    small = LLAMA.replace(layers=3, width=32, heads=4, kv_heads=2, head_width=8, ffn_width=56, vocabulary=101)
+    for precision, checkpointing, tokens in (
+        ("bf16", "none", 512),
+        ("bf16-mixed", "full", 16),
+        ("bf16", "selective", 1),
+    ):
+        mesh = eb.Mesh(context=parts, rotation=rotation)
+        setup = eb.Setup(batch=1, sequence=2 * parts * tokens, gpus=parts, mesh=mesh, precision=precision)
+        setup = setup.replace(checkpointing=checkpointing)
+        peaks = [eb.budget(small, setup, 512, rank).peak for rank in range(parts)]
+        assert heaviest(small, setup, 512).peak == max(peaks) and len(set(peaks[1:-1])) == 1
+        assert heavy(small, setup) == sorted({0, 1, parts - 1})
 
 
 def test_what_a_layout_cannot_do_without_is_less_than_its_peak(found):
