@@ -13,6 +13,7 @@ from torch.distributed.tensor.experimental._context_parallel import _attention a
 import everybyte as eb
 from everybyte.reference.mesh.context import FAMILIES, ContextTrainer, placed
 from everybyte.reference.step import Trainer
+from everybyte.splitting import divided_loss
 
 STEPS = 4
 MODELS = {
@@ -22,6 +23,8 @@ MODELS = {
         gated=True, fused=False, qkv_bias=False, out_bias=False, ffn_bias=False, norm="rmsnorm", tied=False,
     ),
 }  # fmt: skip
+#: Of a vocabulary that two GPUs can halve.
+MODELS["even"] = MODELS["llama"].replace(vocabulary=102)
 #: The batch is a ring's own.
 SETUP = eb.Setup(batch=2, sequence=16, optimizer="momentum")
 aten = torch.ops.aten
@@ -40,13 +43,25 @@ def _ring(parts, rotation="all-gather"):
     return {"sequence": 64 * parts, "mesh": eb.Mesh(context=parts, rotation=rotation)}
 
 
-#: (family, name, processes, what the setup says).
+def _halved(parts, rotation="all-gather", **more):
+    """The same rings twice: each of two GPUs has half of every matrix."""
+    return {"sequence": 64 * parts, "mesh": eb.Mesh(context=parts, tensor=2, rotation=rotation, **more)}
+
+
+#: (model, name, processes, what the setup says).
 CASES = [
     ("gpt", "one ring of 2", 2, _ring(2)),
     ("llama", "one ring of 2", 2, _ring(2, "all-to-all") | {"sharding": "zero3", "checkpointing": "full"}),
     ("gpt", "zero1", 2, _ring(2, "all-to-all") | {"sharding": "zero1", "checkpointing": "selective"}),
     ("gpt", "one ring of 4", 4, _ring(4, "all-to-all")),
     ("llama", "one ring of 4", 4, _ring(4) | {"sharding": "zero3"}),
+    ("even", "two rings of 2 that halve matrices", 4, _halved(2, "all-to-all") | {"sharding": "zero3"}),
+    (
+        "even",
+        "the same, whole tokens, a whole loss",
+        4,
+        _halved(2, sequence_parallel=False, loss_parallel=False) | {"sharding": "zero2"},
+    ),
     ("llama", "two rings of 2", 4, _ring(2) | {"batch": 1, "sharding": "zero3", "accumulation": 2, "no_sync": True}),
 ]
 
@@ -98,7 +113,8 @@ def train(model, setup, make, kind, share, drawn=None):
     losses = []
     for step in range(STEPS):
         given = batches(step, model, drawn or setup)
-        losses.append(trainer.step(lambda given=given: share(*next(given))).item())
+        loss = trainer.step(lambda given=given: share(*next(given)))
+        losses.append(getattr(loss, "full_tensor", lambda loss=loss: loss)().item())
     return losses
 
 
@@ -111,7 +127,7 @@ def seen(rank, gpus):
         def share(tokens, targets, place=place):
             return placed(lambda: (tokens[place].clone(), targets[place].clone()))()
 
-        with on_cpus():
+        with on_cpus(), divided_loss(setup):
             found[name] = train(model, setup, FAMILIES[model.family], ContextTrainer, share)
     return found
 
