@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 HERE := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab test test-all test-browser notebooks figures site slides handout pdf lite record rehearsal fuzz bench clean
+.PHONY: help install lab test test-all test-browser notebooks figures site slides handout worksheets pdf lite record rehearsal fuzz bench clean
 
 help: ## list the targets
 	@echo "Every Byte: make <target>   (another Python: make PYTHON=python3.12 <target>)"
@@ -53,6 +53,9 @@ slides: $(STAMP) ## build slides of every chapter into build/slides (ONLY=17_the
 
 handout: $(STAMP) ## print the formulas on one sheet, build/handout.pdf (needs Chromium)
 	$(BIN)/python tools/paper.py handout
+
+worksheets: $(STAMP) ## print predictions and exercises, without answers, into build/worksheets (needs Chromium)
+	$(BIN)/python tools/paper.py worksheets
 
 pdf: site ## print the static edition, a file for each chapter, into build/pdf (needs Chromium)
 	$(BIN)/python tools/paper.py book

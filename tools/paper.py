@@ -1,6 +1,7 @@
-"""Print the book: the handout of formulas on one sheet, or every page of the static edition.
+"""Print the book: the handout of formulas on one sheet, worksheets, or every page of the static edition.
 
     python tools/paper.py handout     # build/handout.pdf, from the registry
+    python tools/paper.py worksheets  # build/worksheets, a file for each part: predictions and exercises, without answers
     python tools/paper.py book        # build/pdf, a file for each chapter of build/site
 
 Chromium prints, headless. Without it, open the pages in any browser and print them there.
@@ -13,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 import pages
+import worksheets
 from edition import ROOT, SITE, sphinx
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -47,12 +49,12 @@ def printed(sheets: dict[Path, Path]) -> None:
         chromium.close()
 
 
-def handout(target: Path) -> None:
-    """The formulas on one sheet of A4."""
+def page(text: str, target: Path) -> None:
+    """One page of Markdown, printed."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         (work / "source" / "extra").mkdir(parents=True)
-        (work / "source" / "index.md").write_text(pages.handout(), encoding="utf-8")
+        (work / "source" / "index.md").write_text(text, encoding="utf-8")
         sphinx(work)
         printed({work / "html" / "index.html": target})
 
@@ -68,12 +70,15 @@ def book(site: Path, target: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["handout", "book"])
+    parser.add_argument("what", choices=["handout", "worksheets", "book"])
     what = parser.parse_args().what
-    target = ROOT / "build" / ("handout.pdf" if what == "handout" else "pdf")
+    target = ROOT / "build" / {"handout": "handout.pdf", "worksheets": "worksheets", "book": "pdf"}[what]
     try:
         if what == "handout":
-            handout(target)
+            page(pages.handout(), target)
+        elif what == "worksheets":
+            for part, text in worksheets.parts().items():
+                page(text, target / f"part{part}.pdf")
         else:
             book(SITE, target)
     except RuntimeError as error:
