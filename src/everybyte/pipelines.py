@@ -86,7 +86,7 @@ def check(mesh, batches: int) -> None:
 
 
 def check_blocks(layers: int, name: str, mesh, segment: int = 0) -> None:
-    """Raise ValueError where a stage would have no block, or fewer than are forgotten together."""
+    """Raise ValueError where a stage would have no block, or fewer than are checkpointed together."""
     count = mesh.pipeline * mesh.stages
     if count > layers:
         raise ValueError(
@@ -182,7 +182,7 @@ def turns(mesh, batches: int, place: int) -> list[tuple[int, Action]]:
 def gathering(actions: list[tuple[int, Action]], batches: int, most: int = 3) -> list[tuple[int, Action]]:
     """What a GPU of several stages runs where FSDP divides each: `unshard` and `reshard` of a stage, and `reduce`, besides.
 
-    The next `most` stages that are asked for are whole, others are let go; gradients are sent after a stage's last backward.
+    The next `most` stages that are asked for are whole, others are freed; gradients are sent after a stage's last backward.
     Source: `_add_unshard_reshard` and `_add_reduce_grad` in PyTorch's `schedules.py`.
     """
     found: list[tuple[int, Action]] = []

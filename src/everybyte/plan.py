@@ -590,7 +590,7 @@ def _sets(model, setup, precisions):
 
 def _last_sets(model, setup, resort, precision):
     """A last resort's in one precision. Fused, the optimizer reads and writes the host's memory least; of activations, blocks
-    forgotten whole leave least."""
+    checkpointed whole leave least."""
     checkpointings = [c for c in _checkpointings(model, setup) if c in ({}, {"checkpointing": "full"})]
     others = (_attentions(setup), _implementations(setup)[-1:], _losses(setup), checkpointings, _batches(setup))
     return _allowed(model, setup, [precision], resort, *others)

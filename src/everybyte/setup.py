@@ -108,7 +108,7 @@ OptimizerImpl = Literal["foreach", "loop", "fused"]
 Attention = Literal["eager", "flash"]
 #: How head and cross-entropy run: on all tokens at once; chunk by chunk; or so in one function, which makes gradients in forward.
 Loss = Literal["plain", "chunked", "linear-cross-entropy"]
-#: Which activations backward makes again: none; every block's, one or several blocks at a time; those of attention alone; or,
+#: Which activations backward recomputes: none; every block's, one or several blocks at a time; those of attention alone; or,
 #: in every block, those of all operations but matrix products and attention kernels.
 Checkpointing = Literal["none", "full", "every-k", "selective", "operations"]
 #: What the GPUs divide among them: nothing (DDP), the optimizer's states, gradients too, weights too (FSDP).
@@ -282,12 +282,12 @@ class Setup:
             `muon`, whose own step is a loop, that of the AdamW for what is no matrix of a block.
         attention: `eager` (the scores exist) or `flash` (they never do).
         dropout: probability, in [0, 1).
-        loss: `plain` (all tokens' logits exist), `chunked` (one chunk's, made again in backward), or `linear-cross-entropy`
+        loss: `plain` (all tokens' logits exist), `chunked` (one chunk's, recomputed in backward), or `linear-cross-entropy`
             (one chunk's, which become gradients in forward: `torch.nn.functional.linear_cross_entropy` with its default options).
         loss_chunks: for `chunked` only: into how many chunks of tokens, of equal size but for a smaller last one. Where
             the tokens do not divide so, `torch.chunk` makes fewer.
         master_gradients: for `bf16-master` only: `bf16`, `fp32` or `both`.
-        checkpointing: what forward forgets and backward makes again: `none`; `full` (each block keeps its input alone);
+        checkpointing: what forward does not save and backward recomputes: `none`; `full` (each block keeps its input alone);
             `every-k` (so does each segment of `checkpoint_every` blocks); `selective` (attention, between the projections);
             `operations` (in each block, the results of matrix products and of attention kernels are kept, and the rest is made
             again).
@@ -295,7 +295,7 @@ class Setup:
         gpus: how many train one model, each on a batch of its own.
         sharding: what they divide among them: `none`, so that each holds all of it (DDP, from two GPUs on); `zero1`, the
             optimizer's states; `zero2` and `zero3`, gradients and weights too (FSDP), where weights once gathered stay
-            through backward (`zero2`), or are let go after forward and gathered again (`zero3`).
+            through backward (`zero2`), or are freed after forward and gathered again (`zero3`).
         sharding_units: for `zero2` and `zero3` only: what is gathered at a time: each `block`, and the rest with the root;
             `block+ends`, each block, the token embedding, the last norm with the head, and the rest with the root; or the
             whole `model`.
@@ -634,7 +634,7 @@ class Setup:
 
     @property
     def segment(self) -> int:
-        """Blocks that forward forgets together, and backward makes again together; 0 for none."""
+        """Blocks that are checkpointed together, and that backward recomputes together; 0 for none."""
         return {"full": 1, "every-k": self.checkpoint_every}.get(self.checkpointing, 0)
 
     @property

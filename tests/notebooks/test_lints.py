@@ -121,6 +121,7 @@ BROKEN = {
     "more words than an hour's": (lints.short, markdown("word " * 1_200)),
     "more cells than an hour's": (lints.short, lambda n: n.cells.extend(n.cells[-2:] * 20)),
     "many words": (lints.words, markdown("word " * 3_000)),
+    "many words of code": (lints.words, markdown("```python\n" + "word " * 1_200 + "\n```")),
 }
 
 
@@ -158,6 +159,20 @@ def test_each_lint_finds_its_fault(name):
     notebook = right()
     breaking(notebook)
     assert lint(notebook) != []
+
+
+def test_the_library_s_words_are_the_field_s_too():
+    """Docstrings, labels, messages and comments. What records hash, `reference/`, stays as recorded; in a claim, "so many times"
+    stands where the article has its number."""
+    files = [p for kind in ("py", "toml", "js", "md") for p in (ROOT / "src").rglob(f"*.{kind}")]
+    files = [p for p in files if "reference" not in p.parts] + [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    assert len(files) > 150
+    texts = {p.name: p.read_text(encoding="utf-8") for p in files if p.name != "claims.toml"}
+    claims = (ROOT / "src/everybyte/catalog/claims.toml").read_text(encoding="utf-8")
+    texts["claims.toml"] = claims.replace("so many times", "a number of times")
+    faults = {name: found for name, text in texts.items() if (found := lints.phrases(text))}
+    assert faults == {}
+    assert lints.phrases("What forward forgets is made again, and FSDP lets go of it.")
 
 
 @pytest.mark.parametrize("link", ["d.ipynb", "c.ipynb#Nothing", "#Nothing", "folder/c.ipynb"])

@@ -278,7 +278,7 @@ def inverse(matrix):
 
 
 def combine(counts: dict[Form, int]) -> dict[Monomial, Fraction]:
-    """The sum of forms, each so many times, as coefficients of monomials."""
+    """The sum of forms, each by its count, as coefficients of monomials."""
     total = {}
     for form, count in counts.items():
         for monomial, coefficient in form.terms:

@@ -72,7 +72,7 @@ def place(model, setup: Setup, batch, rank: int = 0) -> tuple | None:
 
 
 def read(kept) -> Derivation | None:
-    """The derivation that is kept there; None where there is none. Of a damaged one it is said that it is made again."""
+    """The derivation that is kept there; None where there is none. Of a damaged one it is said that it is derived again."""
     path, model = kept
     try:
         text = path.read_text(encoding="utf-8")
@@ -87,7 +87,7 @@ def read(kept) -> Derivation | None:
         same = model is not None and (model.name, int(model.parameters)) == (counted.name, counted.parameters)
         return read_dict(body, model if same else counted)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        warnings.warn(f"derive: what was kept in {path.name} is damaged ({error}); it is made again", stacklevel=3)
+        warnings.warn(f"derive: what was kept in {path.name} is damaged ({error}); it is derived again", stacklevel=3)
         return None
 
 

@@ -27,7 +27,7 @@ from .tracker import Tracker
 
 @contextmanager
 def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
-    """Within it, this process is one of `setup.gpus`; what FSDP gathers, sends and lets go is told to the tracker.
+    """Within it, this process is one of `setup.gpus`; what FSDP gathers, sends and frees is told to the tracker.
 
     Raises:
         ValueError: where this process is one of several already, or there is no such rank.

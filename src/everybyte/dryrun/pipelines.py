@@ -1,6 +1,6 @@
 """One GPU of a pipeline: the book's models cut into stages, which PyTorch's own schedules run.
 
-`torch.distributed.pipelining` runs as it is: what a stage receives, sends, keeps and lets go is its own. The last stage gives
+`torch.distributed.pipelining` runs as it is: what a stage receives, sends, keeps and frees is its own. The last stage gives
 logits, and the schedule calls the loss; outputs are not gathered (`return_outputs=False`, as torchtitan asks), and each
 micro-batch's loss is divided by their number, so that gradients need no scaling. Where embedding and head are one weight, the
 first and the last stage have a copy each, whose gradients are added before the optimizer's step, as in Megatron-LM.

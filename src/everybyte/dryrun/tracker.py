@@ -170,7 +170,7 @@ class Tracker(TorchDispatchMode):
     def _freed(self, address):
         allocation = self._live.pop(address)
         self._weights.discard(address)  # where another tensor will be
-        if allocation.death is None:  # else its bytes were let go before
+        if allocation.death is None:  # else its bytes were freed before
             allocation.death = self.now
             self.changes.append(Change(allocation, "death"))
         del self._refs[address]

@@ -36,7 +36,7 @@ TUNED = Recipe(steps=200, warm_up=20, pretrained=200)
 RATES = {"full": 1e-3, "LoRA": 3e-3, "QLoRA": 3e-3, "lion": 1e-4, "muon": 1e-3, "adamw8bit": 1e-3}
 #: Peaks that come before all times and curves, and how many of them are of FSDP.
 FIRST, SHARDED = 60, 10
-#: A limit that GPT-2's step does not keep to, and does with everything forgotten: an out-of-memory on purpose, and its cure.
+#: A limit that GPT-2's step does not keep to, and does with everything checkpointed: an out-of-memory on purpose, and its cure.
 LIMIT = 8 * 1024**3
 
 
@@ -99,7 +99,7 @@ def _root(name: str) -> dict:
 def _checkpointing() -> Iterator[tuple[Model, dict]]:
     """Every size in every precision, with each way to forget; then segments of other lengths, and operations.
 
-    The larger two take two sequences in fp32, also with nothing forgotten: eight would take most of the grid's time.
+    The larger two take two sequences in fp32, also without checkpointing: eight would take most of the grid's time.
     """
     for choice in _crossed(
         forget=("full", "root", "selective", "none"), name=SIZES, attention=ATTENTIONS[::-1], precision=_TELLING
@@ -269,9 +269,9 @@ def _finetuning() -> Iterator[tuple[Model, dict]]:
     for setup in [*WAYS.values(), *SMALLER.values(), MIXED.replace(optimizer="paged-adamw8bit", optimizer_impl=None)]:
         yield model("gpt2"), _said(setup)
     for setup in WAYS.values():
-        forgets = setup.replace(checkpointing="full")
-        yield model("gpt2"), _said(forgets)
-        yield model("llama-3.2-1b"), _said(forgets.replace(batch=4))
+        recomputed = setup.replace(checkpointing="full")
+        yield model("gpt2"), _said(recomputed)
+        yield model("llama-3.2-1b"), _said(recomputed.replace(batch=4))
 
 
 def _times() -> Iterator[tuple[Model, dict, dict]]:

@@ -65,7 +65,7 @@ def group(setup: Setup, device: torch.device, real: bool = False):
 
 def run_as_rank(model, setup: Setup, device: torch.device, **options) -> tuple[dict, bool]:
     """What `run` finds, in the group of its setup."""
-    if setup.ddp:  # its buckets are made anew at the second step, in the order in which gradients came
+    if setup.ddp:  # its buckets are rebuilt at the second step, in the order in which gradients came
         options["warm_up"] = max(2, options.get("warm_up", 2))
     if device.type == "cuda":
         torch.cuda.set_device(device)

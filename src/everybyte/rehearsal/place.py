@@ -109,7 +109,7 @@ def refuse_nvidia(site: Path) -> None:
 
 
 def find(folder: str | os.PathLike | None = None) -> Place:
-    """The environment of rehearsals, its stubs made anew where they are of other sources.
+    """The environment of rehearsals, its stubs built again where they are of other sources.
 
     Raises:
         ValueError: where there is none, or it has NVIDIA's own libraries, saying what to do.

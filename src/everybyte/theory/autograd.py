@@ -201,7 +201,7 @@ class _Enough(Exception):
 
 
 class _End:
-    """Where a graph that is made again ends: nobody runs it."""
+    """Where a recomputed graph ends: nobody runs it."""
 
     sequence, edges, slots, saved = 0, (), 1, ()
 
@@ -220,7 +220,7 @@ class _Frame:
         return self, self.count - 1
 
     def unpack(self, index):
-        """In backward: the tensor, made again with all others at the first that is asked for."""
+        """In backward: the tensor, recomputed with all others at the first that is asked for."""
         if self.recomputed is None:
             self.recomputed = {}
             self._again()
@@ -254,7 +254,7 @@ class _Frame:
         return made
 
     def given(self, kind, make):
-        """In backward: what forward kept, else made again."""
+        """In backward: what forward saved, else recomputed."""
         return self.kept.pop(0) if kind in self.keeps else make()
 
 
@@ -262,7 +262,7 @@ def checkpoint(tape, function, *inputs, keeps=()):
     """Run a function of tensors and keep nothing that its operations save: backward runs it again.
 
     Args:
-        keeps: kinds of kernels, `matmul` and `attention`, whose results are kept and not made again.
+        keeps: kinds of kernels, `matmul` and `attention`, whose results are saved and not recomputed.
     """
     frame = _Frame(tape, function, inputs, keeps)
     with tape.within(pack=frame.pack, kernel=frame.keep if keeps else run):

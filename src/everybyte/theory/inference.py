@@ -242,7 +242,7 @@ class Network:
         return self.norm("last norm", x)
 
     def update(self, held):
-        """A layer's cache with the new tokens, made anew beside the old. Source: `cache_utils.py`, `DynamicLayer.update`."""
+        """A layer's cache with the new tokens, allocated beside the old. Source: `cache_utils.py`, `DynamicLayer.update`."""
         if self.static:
             return self.put(held)
         keys, values, *window = self.kept(self.all)

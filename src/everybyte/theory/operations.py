@@ -451,7 +451,7 @@ def pad(x, multiple, title):
 
 
 def repeat_heads(x, groups, title):
-    """Each head so many times in a row, always a copy. Source: `repeat_interleave` of a number: expand, clone, flatten."""
+    """Each head repeated in a row, always a copy. Source: `repeat_interleave` of a number: expand, clone, flatten."""
     before = x.shape
     shape = (x.shape[0], x.shape[1] * groups, *x.shape[2:])
     out = new(x.tape, f"{title} repeated", shape, x.type)

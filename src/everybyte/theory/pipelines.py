@@ -1,6 +1,6 @@
 """One GPU of a pipeline: stages of a model, run in the order of a schedule.
 
-What a stage receives, sends, keeps and lets go is what PyTorch's does, method by method: `torch/distributed/pipelining/stage.py`,
+What a stage receives, sends, keeps and frees is what PyTorch's does, method by method: `torch/distributed/pipelining/stage.py`,
 `_backward.py`, and the loops of `schedules.py`, whose local variables hold tensors too. A tensor that is sent is taken to have
 arrived at once; where a send takes longer, NCCL holds its tensor until then.
 """

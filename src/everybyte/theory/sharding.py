@@ -1,4 +1,4 @@
-"""FSDP as a pass: what it gathers for each unit of a network, when it lets go, and what it sends.
+"""FSDP as a pass: what it gathers for each unit of a network, when it frees it, and what it sends.
 
 Each parameter is cut along its first dimension, so that of G GPUs each holds the G-th part of the rows, rounded up. A unit is
 gathered into a flat buffer, copied out into whole tensors, used, and resharded; its gradients are copied into a flat
@@ -25,7 +25,7 @@ class Unit:
     """A group of parameters that are gathered together: an `FSDPParamGroup` and its state.
 
     Args:
-        parameters: those of the unit. numbers: that one GPU holds of them. reshards: whether it is let go after forward.
+        parameters: those of the unit. numbers: that one GPU holds of them. reshards: whether it is freed after forward.
         shards: among how many GPUs it is divided. axis: along which dimension. factored: whether gradients are divided by another
             number than that of the GPUs.
     """
@@ -287,8 +287,8 @@ class Sharding:
     Attributes:
         own: of experts on several GPUs, which FSDP cuts apart from the rest, a `Cut`; else None.
         gradients: unit -> the shares of its gradients. order: units as forward left them. sends: whether this batch's
-            gradients are sent. last: whether no other backward comes before they are: units are let go, and what was noted for
-            prefetching is forgotten.
+            gradients are sent. last: whether no other backward comes before they are: units are freed, and what was noted for
+            prefetching is dropped.
     """
 
     def __init__(self, step, network, weights, shards):
@@ -307,7 +307,7 @@ class Sharding:
 
     @property
     def in_backward(self):
-        """Whether backward runs: what is recomputed there is not let go."""
+        """Whether backward runs: what is recomputed there is not freed."""
         return self.tape.phase == "backward"
 
     def _cut(self, network, setup, weights):
@@ -401,7 +401,7 @@ class Sharding:
             unit.reshard()
 
     def reduce(self):
-        """After all backwards: gradients are sent, units let go. Source: `perform_reduce_grad` in `pipelining/stage.py`."""
+        """After all backwards: gradients are sent, units freed. Source: `perform_reduce_grad` in `pipelining/stage.py`."""
         self.sends = self.last = True
         for unit in self._each():
             unit.post_backward()

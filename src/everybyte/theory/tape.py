@@ -119,7 +119,7 @@ class Tape:
 
     @contextmanager
     def casting(self):
-        """Within it, as within `torch.autocast`, each weight is cast once; at its end the copies are let go."""
+        """Within it, as within `torch.autocast`, each weight is cast once; at its end the copies are freed."""
         before, self.casts = self.casts, {}
         try:
             yield

@@ -50,7 +50,7 @@ EXERCISES = [
             "the log-sum-exp is fp32 in any precision": 2 * 12 * 8192,
         },
         hints=(
-            "Backward makes the scores again. What of softmax can it not make again without a second pass?",
+            "Backward recomputes the scores. What of softmax can it not recompute without a second pass?",
             "The logarithm of the sum of exponentials: one fp32 number a row.",
         ),
     ),

@@ -109,7 +109,7 @@ EXERCISES = [
         answer=_logits,
         mistakes={
             "this is one tensor of logits: at the peak there are three": lambda: _logits() // 3,
-            "this is two of them: which one have you let go too early?": lambda: _logits() * 2 // 3,
+            "this is two of them: which one have you freed too early?": lambda: _logits() * 2 // 3,
             "these are bf16's three": lambda: _logits("bf16"),
             "this is with GPT-2's own vocabulary": lambda: formula("loss.logits").at(model("gpt2"), Setup()),
         },
