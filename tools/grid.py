@@ -184,6 +184,28 @@ def adapted(seed: int) -> tuple[eb.Model, eb.Setup, int]:
         return model, setup, draw(BLOCKS)
 
 
+def apart(seed: int) -> tuple[eb.Model, eb.Setup, int]:
+    """`adapted` on several GPUs, by DDP or a stage of ZeRO: always the same for one seed."""
+    draw = Random(12 * 10**6 + seed).choice
+    for number in range(1000 * seed, 1000 * (seed + 1)):  # what does not go together is drawn again
+        model, setup, block = adapted(number)
+        sharding = draw(SHARDINGS)
+        fsdp = sharding in ("zero2", "zero3")
+        gpus = draw(WORLDS[sharding == "none" :])
+        changes = {"sharding": sharding, "gpus": gpus, "master_gradients": "bf16"}
+        changes |= {"buckets": draw(BUCKETS)} if sharding == "none" else {}
+        changes |= {"sharding_units": draw(SHARDING_UNITS), "no_sync": draw([True, False])} if fsdp else {}
+        changes |= {"gpus": 2 * gpus, "replicas": 2} if fsdp and draw([True, False, False]) else {}
+        try:
+            changes["no_sync"] = changes.get("no_sync", False) and setup.accumulation > 1
+            setup = setup.replace(**changes)
+            setup.check_model(model)
+            return model, setup, block
+        except ValueError:
+            continue
+    raise AssertionError(seed)
+
+
 def library(seed: int) -> tuple[eb.Model, eb.Setup, int]:
     """Any architecture of the two families in a library's own loop, any way to save memory: always the same for one seed."""
     draw = Random(9 * 10**6 + seed).choice

@@ -132,6 +132,11 @@ class Objective:
             raise ValueError(
                 f"Setup.adapters: {setup.adapters} with objective 'value', whose new head trains whole; allowed: None"
             )
+        if setup.adapters is not None and setup.distributed:
+            raise ValueError(
+                f"Setup.adapters: {setup.adapters} on {setup.gpus} gpus with objective {self.method!r} is not derived; allowed: one GPU, "
+                "or None"
+            )
         if self.reference != "before" and setup.distributed:
             raise ValueError(
                 f"Setup.sharding: {setup.sharding!r} on {setup.gpus} gpus with a reference in the step is not derived; allowed: one "

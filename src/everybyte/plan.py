@@ -10,9 +10,9 @@ from . import checks, units
 from .allocator import Reserved
 from .budget import budget, course_of, letters, not_derived
 from .catalog import Described, Gpu, Model
-from .catalog.weights import adapters, layers, weights
+from .catalog.weights import layers, numbers_of, trained, weights
 from .headroom import CONFIGURATION, ROUNDING, Headroom, check_headroom, check_precision, check_rates, find_gpu, takes
-from .setup import DTYPE_BYTES, LIBRARIES, OPTIMIZERS, Setup
+from .setup import DTYPE_BYTES, LIBRARIES, OPTIMIZERS, Lora, Setup
 from .tables import Table
 
 #: Precisions in the order in which they lose digits.
@@ -114,7 +114,7 @@ def _sent(model, setup):
     shards, replicas = setup.shards, setup.replicas
     if not setup.distributed:
         return (), 0
-    numbers, wide = held(model, 1), DTYPE_BYTES[setup.dtypes.weights]
+    numbers, wide = held(model, 1, setup.adapters), DTYPE_BYTES[setup.trained_dtype]
     if not setup.fsdp:  # gradients are averaged once, after the last batch
         if not setup.ddp and setup.sharding != "zero1":
             return (), 0
@@ -130,10 +130,10 @@ def _sent(model, setup):
     return rings, of("copied", "received") if setup.offload == "cpu" else 0
 
 
-def held(model: Model, shards: int) -> int:
-    """Numbers that one GPU holds of the weights: each tensor cut by rows, their last share filled up."""
+def held(model: Model, shards: int, lora: Lora | None = None) -> int:
+    """Numbers that one GPU holds of the weights, or of adapters: each tensor cut by rows, their last share filled up."""
     times, found = layers(model), 0
-    for weight in weights(model):
+    for weight in trained(model, lora):
         rows, *others = weight.shape
         share = -(-rows // shards)
         for size in others:
@@ -142,15 +142,9 @@ def held(model: Model, shards: int) -> int:
     return int(found)
 
 
-def _trained(model, setup):
-    """Numbers in a model's adapters."""
-    times, lora = layers(model), setup.adapters
-    return int(sum(w.numbers * times[w.group] for w in adapters(model, lora.rank, lora.takes)))
-
-
 def _updated(model, setup):
     """Bytes that the optimizer's step and the sum of the gradients read and write: on the GPU, in the host's memory."""
-    updated = added = _trained(model, setup) if setup.adapters else held(model, setup.shards if setup.fsdp else 1)
+    updated = added = held(model, setup.shards if setup.fsdp else 1, setup.adapters)
     if setup.sharding == "zero1":
         updated = -(-updated // setup.gpus)
     adding = setup.accumulation - (setup.sharding != "zero1")  # there the first batch, too, finds a buffer
@@ -329,7 +323,7 @@ class Rung:
         each = 2 * DTYPE_BYTES[setup.trained_dtype] + kept * DTYPE_BYTES[setup.state_dtype]
         frozen = int(model.parameters)
         frozen = frozen // 2 if setup.quantization != "none" else frozen * DTYPE_BYTES[setup.base_dtype]
-        return frozen + _trained(model, setup) * each
+        return (frozen + numbers_of(model, setup.adapters) * each) // (setup.gpus if setup.sharding != "none" else 1)
 
     def text(self) -> str:
         """The switches in words."""

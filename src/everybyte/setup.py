@@ -306,7 +306,7 @@ class Setup:
         no_sync: for `zero2` and `zero3` with several batches (`accumulation`) only: whole gradients add up on each GPU, and only
             the last batch's backward divides them; otherwise each one does.
         buckets: for DDP only: beside the gradients stand `copies` of them to be averaged, or they are `views` of these.
-        adapters: a `Lora`, which trains in place of the model's weights; None for full fine-tuning. On one GPU only.
+        adapters: a `Lora`, which trains in place of the model's weights; None for full fine-tuning. On one GPU, or under DDP, ZeRO and FSDP.
         quantization: with adapters only: `nf4` keeps the linear layers of blocks in 4 bits, quantized from the data type of matrix
             products, as bitsandbytes does with double quantization (QLoRA); or `none`.
         mesh: a `Mesh`, what is divided beside the batch; `gpus` are all of its GPUs, and `accumulation` the micro-batches of a
@@ -438,11 +438,17 @@ class Setup:
             return
         if not isinstance(lora, Lora):
             raise ValueError(f"Setup.adapters: {lora!r} is no Lora; allowed: a Lora, or None")
-        if self.distributed:
-            raise ValueError(
-                f"Setup.adapters: {lora} with {self.gpus} gpus and sharding {self.sharding!r} is not derived; allowed: one GPU and "
-                "sharding 'none'"
-            )
+        if not self.mesh.alone:
+            raise ValueError(f"Setup.adapters: {lora} with mesh {self.mesh} is not derived; allowed: None, or no mesh")
+        for field, found, allowed in (
+            ("offload", self.offload != "none", "'none'"),
+            ("quantization", self.fsdp and self.quantization != "none", "'none', or sharding 'none' or 'zero1'"),
+        ):
+            if found:
+                raise ValueError(
+                    f"Setup.{field}: {getattr(self, field)!r} with adapters {lora} and sharding {self.sharding!r} is not derived; "
+                    f"allowed: {allowed}"
+                )
         if self.optimizer == "muon":
             raise ValueError(
                 "Setup.adapters: every adapter is a matrix of a block, and 'muon' has an AdamW for other weights, of which there "
@@ -662,6 +668,11 @@ class Setup:
     def state_dtype(self) -> str:
         """The data type of the optimizer's states: of adapters their own, unless the optimizer has copies of them."""
         return self.dtypes.states if self.dtypes.master or not self.adapters else self.adapters.dtype
+
+    @property
+    def reduced_dtype(self) -> str:
+        """The data type in which GPUs add gradients up."""
+        return self.dtypes.weights if self.fsdp and self.dtypes.autocast else self.trained_dtype
 
     @property
     def update_bytes(self) -> int:

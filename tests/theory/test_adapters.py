@@ -78,6 +78,63 @@ def test_dropout_of_adapters(name):
     assert not grid.disagreements(twin(name), setup)
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("start", range(0, 24, 3))
+def test_any_step_on_several_gpus(start):
+    """DDP, ZeRO and FSDP over peft's adapters: PyTorch's own code, to the byte."""
+    pytest.importorskip("peft")
+    for seed in range(start, start + 3):
+        model, setup, _ = grid.apart(seed)
+        if not_derived(model, setup) is None:
+            assert not grid.disagreements(model, setup), (model, setup)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("gpt2", {"gpus": 2, "buckets": "views"}),
+        ("llama-3.1-8b", {"gpus": 8, "sharding": "zero3"}),  # adapters in fp32: bf16 and fp32 are gathered as bytes
+        ("llama-3.1-8b", {"gpus": 8, "sharding": "zero3", "precision": "bf16-mixed"}),
+        ("qwen2.5-7b", {"gpus": 3, "sharding": "zero1"}),
+        ("gemma-2b", {"gpus": 4, "sharding": "zero2", "replicas": 2, "accumulation": 2}),
+        ("llama-3.1-8b", {"gpus": 8, "sharding": "zero3", "sharding_units": "block+ends"}),  # two units have none
+    ],
+)
+def test_families_on_several_gpus(name, changes):
+    pytest.importorskip("peft")
+    base = "bf16" if changes.get("precision") == "bf16-mixed" else None
+    setup = eb.Setup(batch=2, sequence=16, adapters=eb.Lora(8, base=base), **({"precision": "bf16"} | changes))
+    model = twin(name).replace(tied=changes.get("sharding_units") is None and twin(name).tied)
+    assert not grid.disagreements(model, setup)
+
+
+def test_only_adapters_are_averaged_and_gathered_are_all():
+    """Llama-3.1-8B, 8 GPUs: DDP's buckets and ZeRO-1's shares are the adapters'; FSDP divides frozen weights too."""
+    model, lora = eb.model("llama-3.1-8b"), eb.Lora(16)
+    numbers = 32 * 16 * (3 * (4096 + 14336) + 2 * 8192 + 2 * 5120)
+    setup = eb.Setup(batch=1, sequence=512, precision="bf16", checkpointing="full", adapters=lora, gpus=8)
+    ddp, zero1, zero3 = (
+        eb.budget(model, setup.replace(sharding=sharding)).moments["rest"] for sharding in ("none", "zero1", "zero3")
+    )
+    assert ddp["communication"] == 4 * numbers and ddp["optimizer"] == 8 * numbers
+    assert zero1["optimizer"] == numbers and zero1["gradients"] == 4 * numbers
+    assert ddp["parameters"] == zero1["parameters"] == 2 * model.parameters + 4 * numbers
+    assert zero3["parameters"] == ddp["parameters"] // 8 and zero3["optimizer"] == numbers
+    (ring,) = work(model, setup).rings
+    assert ring[0] == 2 * 7 * 4 * numbers // 8
+    gathered = 2 * model.parameters + 4 * numbers  # once at least
+    assert work(model, setup.replace(sharding="zero3")).rings[0][0] > 7 * gathered // 8
+
+
+def test_a_loss_that_aligns_takes_adapters_on_one_gpu():
+    with pytest.raises(
+        ValueError, match=r"^Setup\.adapters: .* on 2 gpus with objective 'dpo' is not derived; allowed: one"
+    ):
+        eb.budget(
+            eb.Objective(eb.model("llama-3.1-8b"), "dpo", reference="before"), eb.Setup(adapters=eb.Lora(8), gpus=2)
+        )
+
+
 def test_what_dropout_keeps():
     """Beside each target a mask of one byte a number, and the dropped input in place of one that targets share."""
     setup = eb.Setup(batch=1, sequence=2048, precision="bf16")
@@ -172,8 +229,21 @@ def test_bad_adapters_are_named(fields, message):
 @pytest.mark.parametrize(
     ("changes", "lora", "message"),
     [
-        ({"gpus": 2}, {}, r"^Setup\.adapters: .* 2 gpus .* allowed: one GPU"),
-        ({"sharding": "zero3", "gpus": 8}, {}, r"^Setup\.adapters: .*'zero3' is not derived"),
+        (
+            {"mesh": eb.Mesh(context=2), "gpus": 2},
+            {},
+            r"^Setup\.adapters: .* with mesh context=2 is not derived; allowed: None",
+        ),
+        (
+            {"sharding": "zero3", "gpus": 8, "offload": "cpu"},
+            {},
+            r"^Setup\.offload: 'cpu' with adapters .* allowed: 'none'",
+        ),
+        (
+            {"sharding": "zero3", "gpus": 8, "quantization": "nf4"},
+            {},
+            r"^Setup\.quantization: 'nf4' with adapters .*'zero3' is not derived; allowed: 'none', or sharding 'none' or 'zero1'",
+        ),
         ({"optimizer": "muon"}, {}, r"^Setup\.adapters: .*'muon'.*allowed: sgd, .*adamw"),
         ({"precision": "fp32"}, {"dtype": "bf16"}, r"^Lora\.dtype: 'bf16' over weights in fp32.*allowed: 'fp32'"),
         (

@@ -114,6 +114,19 @@ def weights(m) -> list[Weight]:
     ]  # fmt: skip
 
 
+def trained(m, lora) -> list[Weight]:
+    """What a step trains: every weight that there is, or the matrices of a `Lora`."""
+    times = layers(m)
+    found = adapters(m, lora.rank, lora.takes) if lora else weights(m)
+    return [w for w in found if w.count and times[w.group]]
+
+
+def numbers_of(m, lora) -> int:
+    """How many numbers a step trains."""
+    times = layers(m)
+    return int(sum(w.numbers * w.count * times[w.group] for w in trained(m, lora)))
+
+
 def linears(m) -> list[tuple]:
     """(path, weight) of each linear layer in a block, in the order of the model: what adapters stand beside."""
     times = layers(m)

@@ -86,6 +86,8 @@ def _fsdp_on_meta(tracker, places):
     yield change(_fully_shard, "_get_device_from_mesh", lambda mesh: torch.device("meta"))
     for module in (_fsdp_collectives, _fsdp_param_group, _fsdp_state):
         yield change(module, "_get_device_handle", lambda device: handle)
+    # Asked for a unit that was prefetched in vain, as one without adapters is that backward does not enter.
+    yield change(torch.accelerator, "current_stream", handle.current_stream)
     for check in ("_validate_no_meta_params", "_validate_cpu_offload_params"):
         yield change(group, check, lambda self: None)
     yield change(

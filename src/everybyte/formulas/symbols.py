@@ -127,7 +127,7 @@ w_A = _of_setup(
     lambda s: DTYPE_BYTES[s.trained_dtype] if s.adapters else 0,
 )  # fmt: skip
 r = _of_setup(
-    "reduced_bytes", "r", "bytes of one gradient as GPUs add it up", "B", lambda s: DTYPE_BYTES[s.dtypes.weights], True
+    "reduced_bytes", "r", "bytes of one gradient as GPUs add it up", "B", lambda s: DTYPE_BYTES[s.reduced_dtype], True
 )
 G = _of_setup("shards", "G", "GPUs that divide a model among them", "", lambda s: s.shards, True)
 C = _of_setup("context", "C", "GPUs that share every sequence", "", lambda s: s.mesh.context, True)

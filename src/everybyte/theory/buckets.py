@@ -1,8 +1,9 @@
 """DDP's buckets: gradients that are averaged together."""
 
+from dataclasses import replace
 from functools import lru_cache
 
-from ..setup import Setup
+from ..setup import Lora, Setup
 from .training import Step
 
 #: Bytes at which DDP closes its first bucket, and each other one.
@@ -10,16 +11,24 @@ FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
 
 
 @lru_cache(256)
-def buckets(model, width: int, alone: tuple[str, ...] = (), autocast: bool = False, ends=(True, True)) -> list[int]:
+def buckets(
+    model,
+    width: int,
+    alone: tuple[str, ...] = (),
+    autocast: bool = False,
+    ends=(True, True),
+    lora: Lora | None = None,
+) -> list[int]:
     """Bytes of each of DDP's buckets: gradients in the order in which backward makes them, `width` bytes a number.
 
     `alone`: what the names of those end with that DDP leaves alone. `autocast`: whether weights are cast, biases before them: then
     a weight's gradient comes before its bias's. `ends`: of a stage of a pipeline, whether it has the embeddings, and norm and head.
+    `lora`: what trains in place of the weights, if anything does.
 
     Source: PyTorch, torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size.
     """
     found, size = [], 0
-    for numbers in _in_order(model, alone, autocast, *ends):
+    for numbers in _in_order(model, alone, autocast, lora, *ends):
         size += numbers * width
         if size >= (BUCKET if found else FIRST_BUCKET):
             found.append(size)
@@ -27,10 +36,12 @@ def buckets(model, width: int, alone: tuple[str, ...] = (), autocast: bool = Fal
     return found + [size] * (size > 0)
 
 
-def _in_order(model, alone, autocast, embeddings, last):
+def _in_order(model, alone, autocast, lora, embeddings, last):
     """Numbers of each parameter as its gradient comes: of the blocks, which are alike, two are run."""
     layers = min(model.layers, 2)
-    step = Step(model, Setup(batch=2, sequence=2, precision="bf16-mixed" if autocast else "fp32"), (layers,), (), 1, 1)
+    lora = lora and replace(lora, dtype="fp32", base=None)
+    setup = Setup(batch=2, sequence=2, precision="bf16-mixed" if autocast else "fp32", adapters=lora)
+    step = Step(model, setup, (layers,), (), 1, 1)
     step.run()
     names = [(p.name, int(p.numbers)) for p in step.tape.arrived if not p.name.endswith(alone)]
     block = [numbers for name, numbers in names if name.startswith(f"blocks.{layers - 1}.")]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
 
-from ..catalog.weights import adapters, weights
+from ..catalog.weights import adapters, numbers_of, weights
 from ..setup import DTYPE_BYTES, LIBRARIES, OPTIMIZERS
 from .buckets import buckets
 from .context import RingStep, own_sequence
@@ -42,9 +42,9 @@ def letters(model, setup, rounding=1, rank=0) -> dict[str, int]:
         "N_max": model.positions, "W": model.embedding_width, "E": model.experts, "E_t": model.experts_per_token,
         "F_e": model.expert_width, "K": setup.segment or 1, "n_c": setup.loss_chunks, "n_a": setup.accumulation,
         "w": DTYPE_BYTES[dtypes.compute if setup.fsdp else setup.base_dtype], "w_s": DTYPE_BYTES[setup.base_dtype],
-        "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[setup.state_dtype], "r": DTYPE_BYTES[dtypes.weights],
+        "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[setup.state_dtype], "r": DTYPE_BYTES[setup.reduced_dtype],
         "m_w": DTYPE_BYTES[dtypes.master] if dtypes.master else 0, "G": setup.shards, "R": setup.replicas,
-        "C": setup.mesh.context, "C_l": rows_at_once(model, setup) if setup.loss == "linear-cross-entropy" else 0, "E_p": setup.mesh.expert, "G_e": setup.expert_shards, "X": received(model, setup) if setup.mesh.expert > 1 else 0, "P": model.parameters if setup.sharding == "zero1" or setup.precision in LIBRARIES else 0, "Q": _bucketed(whole, setup, rounding, rank),
+        "C": setup.mesh.context, "C_l": rows_at_once(model, setup) if setup.loss == "linear-cross-entropy" else 0, "E_p": setup.mesh.expert, "G_e": setup.expert_shards, "X": received(model, setup) if setup.mesh.expert > 1 else 0, "P": numbers_of(model, setup.adapters) if setup.sharding == "zero1" or setup.precision in LIBRARIES else 0, "Q": _bucketed(whole, setup, rounding, rank),
         "t": setup.mesh.tensor, "r_A": setup.adapters.rank if setup.adapters else 0, "w_A": DTYPE_BYTES[setup.trained_dtype] if setup.adapters else 0,
     }  # fmt: skip
 
@@ -54,7 +54,7 @@ def _bucketed(model, setup, rounding, rank):
         return 0
     alone, found = OWN if setup.mesh.expert > 1 else (), []
     for part, ends in modules_of(model, setup, rank):
-        found += buckets(part, DTYPE_BYTES[setup.dtypes.weights], alone, setup.dtypes.autocast, ends)
+        found += buckets(part, DTYPE_BYTES[setup.trained_dtype], alone, setup.dtypes.autocast, ends, setup.adapters)
     return sum(-(-size // rounding) * rounding for size in found)
 
 

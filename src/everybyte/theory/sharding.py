@@ -15,6 +15,11 @@ from .tape import AROUND, Piece
 from .tensors import Tensor
 
 
+def is_adapter(parameter):
+    """Whether it is one of an adapter's matrices."""
+    return ".lora_" in parameter.name
+
+
 def share(shape, shards, axis=0):
     """Numbers that one GPU holds of a tensor of that shape, cut along a dimension: along others than the first only evenly."""
     cut = over if axis else up
@@ -25,21 +30,17 @@ class Unit:
     """A group of parameters that are gathered together: an `FSDPParamGroup` and its state.
 
     Args:
-        parameters: those of the unit. numbers: that one GPU holds of them. reshards: whether it is freed after forward.
+        parameters: those of the unit. numbers: that one GPU holds of the weights, and of adapters. reshards: whether it is freed
+            after forward.
         shards: among how many GPUs it is divided. axis: along which dimension. factored: whether gradients are divided by another
             number than that of the GPUs.
     """
 
     def __init__(self, sharding, name, parameters, numbers, reshards, shards, axis=0, factored=False):
         self.sharding, self.name, self.parameters, self.reshards = sharding, name, parameters, reshards
-        self.numbers, self.shards, self.alone, self.axis, self.factored = (
-            numbers,
-            shards,
-            int(shards) == 1,
-            axis,
-            factored,
-        )
-        self.tape = sharding.tape
+        self.shards, self.alone, self.axis, self.factored = shards, int(shards) == 1, axis, factored
+        self.tape, (self.frozen, self.adapters) = sharding.tape, numbers
+        self.numbers = self.adapters if sharding.adapted else self.frozen  # whose gradients are sent
         self.state, self.training, self.whole, self.gathered, self.indices = "idle", "idle", False, None, []
         self.shares = [share(p.shape, shards, axis) for p in parameters]
         self.kept = None  # what was received, where replicas average it
@@ -56,11 +57,13 @@ class Unit:
             self.gathered = ()
             return
         with tape.within(part="communication"):
-            if sharding.cast and not sharding.offloads:
-                inputs = tape.take(f"{self.name} copied", (self.numbers, sharding.width))
-            else:
+            if sharding.offloads:
                 inputs = [self._input(p, numbers) for p, numbers in self._each()]
-            self.gathered = tape.take(f"{self.name} gathered", (self.shards * self.numbers, sharding.width))
+            else:
+                kinds = (self.frozen, sharding.cast), (self.adapters, sharding.casts_adapters)
+                flat = sum((numbers for numbers, cast in kinds if cast), 0)
+                inputs = tape.take(f"{self.name} copied", (flat, sharding.width)) if flat else None
+            self.gathered = tape.take(f"{self.name} gathered", sharding.flat(self.shards, self.frozen, self.adapters))
             del inputs
 
     def _each(self):
@@ -72,7 +75,8 @@ class Unit:
         with tape.within(part="communication", place=self._place(parameter)):
             if sharding.offloads:
                 copy = tape.take(f"{self.name} copied", (numbers, sharding.stored))
-            return tape.take(f"{self.name} cast", (numbers, sharding.width)) if sharding.cast else copy
+            casts = sharding.casts_adapters if is_adapter(parameter) else sharding.cast
+            return tape.take(f"{self.name} cast", (numbers, sharding.width)) if casts else copy
 
     def wait_for_unshard(self):
         """Have the unit whole: each parameter in a tensor of its own."""
@@ -85,11 +89,11 @@ class Unit:
         for parameter, numbers in self._each():
             if self.alone:
                 copy = self._input(parameter, numbers)
-            piece = Piece(self.shards * numbers, sharding.width, "unsharded")
+            piece = Piece(self.shards * numbers, parameter.type.width, "unsharded")
             with self.tape.within(place=self._place(parameter)):
                 self.tape.note(f"{self.name} whole", [piece])
                 if self.axis and not self.alone:  # as they came, to be put side by side
-                    whole = self.shards * numbers, sharding.width
+                    whole = self.shards * numbers, parameter.type.width
                     copies.append(self.tape.take(f"{self.name} as it came", whole, part="unsharded"))
             parameter.storage.pieces = (piece,)
         copy = None  # noqa: F841
@@ -201,7 +205,7 @@ class Unit:
             if not sharding.sends:
                 if sharding.last:
                     self.reshard()
-                if sharding.cast:
+                if sharding.sums_wider:
                     for parameter in self.parameters:
                         if parameter.grad is not None:
                             numbers = product(sharding.gradient_shape(parameter))
@@ -213,8 +217,9 @@ class Unit:
                 return
             gradients = []
             for parameter in self.parameters:
-                gradients.append(self._as_divided(parameter))
-                parameter.grad = None
+                if parameter.node is not None:
+                    gradients.append(self._as_divided(parameter))
+                    parameter.grad = None
             self.reshard()
             sharding.sent.clear()
             if gradients:
@@ -244,6 +249,8 @@ class Unit:
             del divided
         if sharding.replicated:
             self.kept = received
+        if sharding.narrows:
+            received = tape.take(f"{self.name} received, as stored", (numbers, sharding.beside))
         if not sharding.offloads and self not in sharding.gradients:
             sharding.gradients[self] = received
             received[0].assign("gradients")
@@ -294,23 +301,34 @@ class Sharding:
     def __init__(self, step, network, weights, shards):
         setup = step.setup
         self.tape, self.shards = step.tape, shards
-        self.cast, self.offloads, self.replicated = setup.dtypes.autocast, setup.offload == "cpu", setup.replicas > 1
+        self.offloads, self.replicated, self.adapted = setup.offload == "cpu", setup.replicas > 1, bool(setup.adapters)
         self.width, self.stored, self.reduced = step.weight.width, step.stored.width, step.reduced
+        self.sums_wider, self.beside = setup.dtypes.autocast, step.beside.width
+        self.cast = setup.dtypes.autocast and setup.base_dtype != setup.dtypes.compute
+        self.casts_adapters = self.adapted and setup.dtypes.autocast and setup.trained_dtype != setup.dtypes.compute
+        self.narrows = self.adapted and setup.reduced_dtype != setup.trained_dtype
+        self.mixed = self.adapted and not setup.dtypes.autocast and setup.trained_dtype != setup.base_dtype
         split = network.split
         self.moves = split.moves if split.divides else lambda name: False
         self.gradient_shape = split.gradient_shape if split.divides else lambda parameter: parameter.shape
         self.order, self.sent, self.gradients, self.last_gathered, self.root = [], [], {}, None, None
         self.ending, self.sends, self.last = False, True, True
         self.own = step.own
-        self.units = self._cut(network, setup, weights)
+        self.units = self._cut(network, setup, weights, step.trained if self.adapted else [])
         network.enter, network.leave = self._enter, self._leave
+
+    def flat(self, shards, frozen, adapters):
+        """(numbers, bytes of one) of what a unit is gathered into: of two data types it holds bytes. Source: `foreach_all_gather`."""
+        if not self.mixed:
+            return shards * (frozen + adapters), self.width
+        return shards * (frozen * self.width + adapters * self.beside), 1
 
     @property
     def in_backward(self):
         """Whether backward runs: what is recomputed there is not freed."""
         return self.tape.phase == "backward"
 
-    def _cut(self, network, setup, weights):
+    def _cut(self, network, setup, weights, adapters):
         """Module path -> the unit that it belongs to; of a group of two, both."""
         left, units = dict(network.parameters), {}
         if network.model.tied:
@@ -320,11 +338,17 @@ class Sharding:
             names = names or [n for n in left if any(n.startswith(f"{path}.") or not path for path in paths)]
             mine = [left.pop(n) for n in _children_first(names)]
             cut = {"shards": self.shards} | cut
-            numbers = [share(p.shape, cut["shards"], cut.get("axis", 0)) for p in mine]
+            numbers = [
+                sum(share(p.shape, cut["shards"], cut.get("axis", 0)) for p in mine if is_adapter(p) == beside)
+                for beside in (False, True)
+            ]
             if name == "model":
                 apart = self.own.names if self.own else ()
-                numbers = [share(w.shape, self.shards) * count for w, _, count in weights if w.name not in apart]
-            units.update(dict.fromkeys(paths, Unit(self, name, mine, sum(numbers), reshards, **cut)))
+                numbers = [
+                    sum(share(w.shape, self.shards) * count for w, _, count in some if w.name not in apart)
+                    for some in (weights, adapters)
+                ]
+            units.update(dict.fromkeys(paths, Unit(self, name, mine, numbers, reshards, **cut)))
 
         let_go = setup.sharding == "zero3"
         blocks = range(sum(network.segments))

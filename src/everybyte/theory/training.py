@@ -1,6 +1,6 @@
 """The training step: batches whose gradients add up, then the optimizer. Source: `reference/step.py`, line by line."""
 
-from ..catalog.weights import ENDS, adapters, layers, linears, quantized, weights
+from ..catalog.weights import ENDS, adapters, layers, linears, numbers_of, quantized, weights
 from ..mesh import DIVIDED
 from ..setup import DTYPE_BYTES, LIBRARIES
 from .architectures import Network
@@ -58,6 +58,7 @@ class Step:
         self.stored = Type(setup.base_dtype, Letter(DTYPE_BYTES[setup.base_dtype], "w_s"))
         self.states = Letter(DTYPE_BYTES[setup.state_dtype], "s_b")
         compute = Type(precision.compute, Letter(DTYPE_BYTES[precision.compute], "c"))
+        self.beside = Type(setup.trained_dtype, Letter(DTYPE_BYTES[setup.trained_dtype], "w_A"))
         name = precision.compute if setup.fsdp else setup.base_dtype
         self.weight = Type(name, Letter(DTYPE_BYTES[name], "w"))
         self.tape.compute = compute
@@ -67,12 +68,9 @@ class Step:
         )
         self.trained, beside = self.weights, None
         if setup.adapters:
-            beside = (
-                Letter(setup.adapters.rank, "r_A"),
-                Type(setup.trained_dtype, Letter(DTYPE_BYTES[setup.trained_dtype], "w_A")),
-            )
+            beside = Letter(setup.adapters.rank, "r_A"), compute if setup.fsdp and precision.autocast else self.beside
             self.trained = self._counted(adapters(self.model, beside[0], setup.adapters.takes))
-        self.reduced = Letter(DTYPE_BYTES[precision.weights], "r")
+        self.reduced = Letter(DTYPE_BYTES[setup.reduced_dtype], "r")
         self.network = self.made(segments, chunks, beside)
         for parameter in self._parameters():
             if setup.kept_gradients == "fp32":
@@ -81,12 +79,14 @@ class Step:
         self.shards = Letter(setup.shards, "G")
         if setup.fsdp:
             self.sharding = self.sharded()
-            tensors = [(w.group, self._share(w), count) for w, _, count in self.weights]
+            tensors = [(w.group, self._share(w), count) for w, _, count in self.trained]
         elif setup.sharding == "zero1":
-            self.padded = self.shards * up(Letter(model.parameters, "P"), self.shards)
-            tensors = [("last", up(Letter(model.parameters, "P"), self.shards), 1)]
+            numbers = Letter(numbers_of(model, setup.adapters), "P")
+            self.padded = self.shards * up(numbers, self.shards)
+            tensors = [("last", up(numbers, self.shards), 1)]
             for parameter in self._parameters():
-                parameter.grad = parameter  # a view of a buffer, which each gradient is added to
+                if parameter.node is not None:
+                    parameter.grad = parameter  # a view of a buffer, which each gradient is added to
         elif setup.precision in LIBRARIES:
             self.padded = Letter(model.parameters, "P")
             if setup.precision == "bf16-deepspeed":  # all side by side, aligned to 4 bytes
@@ -139,18 +139,18 @@ class Step:
         if setup.offload == "cpu":
             return [*self._buffers()]
         if setup.fsdp:
-            found = [
-                Piece(numbers, self.stored.width, "parameters", count) for _, numbers, count in self.optimizer.tensors
-            ]
+            found = [Piece(self._share(w), self.stored.width, "parameters", count) for w, _, count in self.weights]
         elif setup.sharding == "zero1":
-            found = [Piece(self.padded, self.stored.width, part) for part in ("parameters", "gradients")]
+            wide = self.beside.width if setup.adapters else self.stored.width
+            found = [Piece(self.padded, wide, part) for part in ("parameters", "gradients")]
+            found += self._whole() if setup.adapters else []
         elif setup.precision == "bf16-deepspeed":
             found = [Piece(self.padded, self.stored.width, "parameters")]
         else:
             found = self._whole()
-        if setup.adapters:
-            wide = Letter(DTYPE_BYTES[setup.trained_dtype], "w_A")
-            found += [Piece(numbers, wide, "parameters", count) for _, numbers, count in self.trained]
+        if setup.adapters and setup.sharding != "zero1":
+            sizes = self.optimizer.tensors if setup.fsdp else self.trained
+            found += [Piece(numbers, self.beside.width, "parameters", count) for _, numbers, count in sizes]
         if setup.ddp:
             part = "gradients" if setup.buckets == "views" else "communication"
             found.append(Piece(Letter(1, "Q"), 1, part))
