@@ -494,7 +494,7 @@ class Setup:
     def _check_tensor(self):
         """Which switches go with matrices that are divided."""
         fsdp = "sharding 'zero2' or 'zero3'"
-        plain = self.optimizer in TENSOR_OPTIMIZERS and self.optimizer_impl == "foreach"
+        plain = self.optimizer in TENSOR_OPTIMIZERS
         refused = (
             ("adapters", self.adapters is not None, "allowed: None"),
             ("offload", self.offload != "none", "allowed: 'none'"),
@@ -509,7 +509,8 @@ class Setup:
             ("master_gradients", self.master_gradients != "bf16", "allowed: 'bf16'"),
             ("no_sync", self.no_sync, "allowed: False"),
             ("replicas", self.replicas > 1, "allowed: 1"),
-            ("optimizer", not plain and not self.fsdp, f"allowed: {', '.join(TENSOR_OPTIMIZERS)} with 'foreach', or {fsdp}"),
+            ("optimizer", not plain and not self.fsdp, f"allowed: {', '.join(TENSOR_OPTIMIZERS)}, or {fsdp}"),
+            ("optimizer_impl", self.optimizer_impl != "foreach" and not self.fsdp, f"allowed: 'foreach', or {fsdp}"),
         )  # fmt: skip
         for field, found, allowed in refused:
             if found:

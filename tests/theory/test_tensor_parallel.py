@@ -102,7 +102,7 @@ def test_what_does_not_divide_is_named_with_the_nearest_that_does():
         ({"gpus": 16}, "sharding"), ({"gpus": 16, "sharding": "zero1"}, "sharding"), ({"precision": "bf16-mixed"}, "precision"),
         ({"precision": "fp16-mixed"}, "precision"), ({"loss": "chunked"}, "loss"), ({"adapters": eb.Lora()}, "adapters"),
         ({"checkpointing": "operations"}, "checkpointing"), ({"optimizer": "muon"}, "optimizer"),
-        ({"optimizer_impl": "loop"}, "optimizer"), ({"sharding": "zero3", "offload": "cpu"}, "offload"),
+        ({"optimizer_impl": "loop"}, "optimizer_impl"), ({"sharding": "zero3", "offload": "cpu"}, "offload"),
         ({"sharding": "zero3", "gpus": 32, "replicas": 2}, "replicas"),
         ({"sharding": "zero3", "accumulation": 2, "no_sync": True}, "no_sync"),
         ({"precision": "bf16-master", "master_gradients": "fp32"}, "master_gradients"),
