@@ -29,6 +29,7 @@ from everybyte.setup import (
     PRECISIONS,
     SHARDING_UNITS,
     SHARDINGS,
+    TENSOR_OPTIMIZERS,
 )
 
 GPT2_SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
@@ -324,12 +325,11 @@ def divided(seed: int) -> tuple[eb.Model, eb.Setup, int]:
             setup = _any_setup(model, draw)
             chosen = {"sequence": parts * draw([1, 4, 8])} if mesh.sequence_parallel else {}
             if draw([True, False]):
+                optimizer = draw(list(TENSOR_OPTIMIZERS))
                 chosen |= {
-                    "sharding": "none",
-                    "sharding_units": "block",
-                    "offload": "none",
-                    "optimizer": draw(["adamw", "adam"]),
-                }
+                    "sharding": "none", "sharding_units": "block", "offload": "none",
+                    "optimizer": optimizer, "optimizer_impl": draw(TENSOR_OPTIMIZERS[optimizer]),
+                }  # fmt: skip
                 data = 1
             setup = setup.replace(**chosen, mesh=mesh, gpus=parts * data, replicas=1, buckets="copies", no_sync=False)
             setup.check_model(model)

@@ -248,8 +248,8 @@ def _ends(path, target):
 
 #: Optimizers of the libraries in `LIBRARIES`.
 LIBRARY_OPTIMIZERS = ("adamw", "adam")
-#: Optimizers whose step over divided weights, without FSDP, is counted.
-TENSOR_OPTIMIZERS = ("adamw", "adam")
+#: Optimizers whose step over divided weights, without FSDP, is counted, and in which forms.
+TENSOR_OPTIMIZERS = MappingProxyType({"adamw": ("foreach", "fused"), "adam": ("foreach", "fused"), "sgd": ("foreach",)})
 
 LIMITS = MappingProxyType(
     {
@@ -494,7 +494,7 @@ class Setup:
     def _check_tensor(self):
         """Which switches go with matrices that are divided."""
         fsdp = "sharding 'zero2' or 'zero3'"
-        plain = self.optimizer in TENSOR_OPTIMIZERS
+        impls = TENSOR_OPTIMIZERS.get(self.optimizer, ())
         refused = (
             ("adapters", self.adapters is not None, "allowed: None"),
             ("offload", self.offload != "none", "allowed: 'none'"),
@@ -509,8 +509,11 @@ class Setup:
             ("master_gradients", self.master_gradients != "bf16", "allowed: 'bf16'"),
             ("no_sync", self.no_sync, "allowed: False"),
             ("replicas", self.replicas > 1, "allowed: 1"),
-            ("optimizer", not plain and not self.fsdp, f"allowed: {', '.join(TENSOR_OPTIMIZERS)}, or {fsdp}"),
-            ("optimizer_impl", self.optimizer_impl != "foreach" and not self.fsdp, f"allowed: 'foreach', or {fsdp}"),
+            ("optimizer", not impls and not self.fsdp, f"allowed: {', '.join(TENSOR_OPTIMIZERS)}, or {fsdp}"),
+            (
+                "optimizer_impl", self.optimizer_impl not in impls and not self.fsdp,
+                f"allowed of {self.optimizer}: {', '.join(impls)}, or {fsdp}",
+            ),
         )  # fmt: skip
         for field, found, allowed in refused:
             if found:

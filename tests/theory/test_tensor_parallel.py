@@ -4,7 +4,6 @@ import grid
 import pytest
 
 import everybyte as eb
-from everybyte.setup import TENSOR_OPTIMIZERS
 
 GPT = eb.Model(name="gpt", layers=3, width=32, heads=8, vocabulary=96, positions=32)
 LLAMA = eb.Model(
@@ -102,7 +101,7 @@ def test_what_does_not_divide_is_named_with_the_nearest_that_does():
         ({"gpus": 16}, "sharding"), ({"gpus": 16, "sharding": "zero1"}, "sharding"), ({"precision": "bf16-mixed"}, "precision"),
         ({"precision": "fp16-mixed"}, "precision"), ({"loss": "chunked"}, "loss"), ({"adapters": eb.Lora()}, "adapters"),
         ({"checkpointing": "operations"}, "checkpointing"), ({"optimizer": "muon"}, "optimizer"),
-        ({"optimizer_impl": "loop"}, "optimizer_impl"), ({"sharding": "zero3", "offload": "cpu"}, "offload"),
+        ({"optimizer_impl": "loop"}, "optimizer_impl"), ({"optimizer": "sgd", "optimizer_impl": "fused"}, "optimizer_impl"), ({"sharding": "zero3", "offload": "cpu"}, "offload"),
         ({"sharding": "zero3", "gpus": 32, "replicas": 2}, "replicas"),
         ({"sharding": "zero3", "accumulation": 2, "no_sync": True}, "no_sync"),
         ({"precision": "bf16-master", "master_gradients": "fp32"}, "master_gradients"),
@@ -112,4 +111,3 @@ def test_what_is_not_derived_beside_it_is_refused_by_name(changes, field):
     for run in (eb.budget, eb.dry_run):
         with pytest.raises(ValueError, match=rf"^Setup\.{field}: "):
             run(GPT, eb.Setup(**{"batch": 1, "sequence": 16, "gpus": 8, "mesh": eb.Mesh(tensor=8)} | changes))
-    assert TENSOR_OPTIMIZERS == ("adamw", "adam")

@@ -99,6 +99,8 @@ class Optimizer:
         algorithm = self.kind.algorithm
         if algorithm == "adam":
             self._adam(self.tensors)
+        elif algorithm == "sgd":
+            self._redistribute(1)
         elif algorithm == "lion":
             self._lion()
         elif algorithm == "adafactor":
@@ -123,13 +125,20 @@ class Optimizer:
         """One tensor."""
         return self.tape.take(name, (numbers, width or self.width), part="optimizer")
 
+    def _redistribute(self, operations):
+        """Each operation asks for the gradients as their weights are divided; a list's copies stand until it has run, and so
+        do those of the list before."""
+        for times in range(1, operations + 1) if self.moved else ():
+            copies = self._all("gradients redistributed", self.moved * times)
+            del copies
+
     def _adam(self, tensors):
         """The root of each variance: of all at once, or of one after another; then the root scaled, while the one before
         still has its name."""
+        if self.setup.optimizer_impl == "fused":
+            self._redistribute(1)
         if self.setup.optimizer_impl == "foreach":
-            for times in (1, 2) if self.moved else ():  # each operation asks for the gradients as weights are divided
-                copies = self._all("gradients redistributed", self.moved * times)
-                del copies
+            self._redistribute(2)
             roots = self._all("root of the variance", [(numbers, self.width, count) for _, numbers, count in tensors])
             del roots
         if self.setup.optimizer_impl != "loop":
