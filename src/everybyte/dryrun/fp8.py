@@ -1,0 +1,55 @@
+"""A product in 8 bits as training libraries make it, to see what it keeps: one scale a tensor, factors cast as it runs."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+#: Of forward's factors, and of the gradients that backward multiplies.
+E4, E5 = torch.float8_e4m3fn, torch.float8_e5m2
+
+
+def _product(left: Tensor, right: Tensor, wide: torch.dtype = E4) -> Tensor:
+    """`left @ right` in the type of `left`: the kernel takes the one by rows and the other by columns."""
+    scale = torch.ones((), device=left.device)
+    low = right.t().contiguous().to(E4).t()
+    return torch._scaled_mm(left.to(wide), low, scale, scale, out_dtype=left.dtype)
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return _product(x, weight.t())
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        return _product(gradient, weight, E5), _product(gradient.t().contiguous(), x, E5)
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """`torch.nn.functional.linear` without a bias, all three products in 8 bits, as torchao's `Float8Linear` makes them.
+
+    Args:
+        x: (tokens, in), in 16 bits. weight: (out, in), as wide. All sizes are multiples of 16.
+    """
+    return _Linear.apply(x, weight)
+
+
+class Mlp(nn.Module):
+    """Two matrices around a SiLU, of a residual stream that has a gradient; the sum is its loss.
+
+    Args:
+        multiply: of (x, weight), as `linear`. tokens, width, ffn: numbers.
+    """
+
+    def __init__(self, multiply: Callable[[Tensor, Tensor], Tensor], tokens: int, width: int, ffn: int):
+        super().__init__()
+        self.multiply = multiply
+        shapes = (tokens, width), (ffn, width), (width, ffn)
+        self.stream, self.up, self.down = (nn.Parameter(torch.empty(shape)) for shape in shapes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of a batch of (tokens, width)."""
+        return self.multiply(nn.functional.silu(self.multiply(x + self.stream, self.up)), self.down).sum()
