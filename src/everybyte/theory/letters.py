@@ -5,6 +5,8 @@ eight. It also carries its expression, as text in the letters of the notation: `
 other whole numbers (a budget), on arrays of them (a map), on sympy's symbols (a formula), and in the browser.
 """
 
+from functools import lru_cache
+
 
 class Letter(int):
     """A whole number with its expression. Products, sums and differences with whole numbers are letters again."""
@@ -43,7 +45,11 @@ def text(number) -> str:
 
 def factor(number) -> str:
     """The expression, in parentheses where it is a sum."""
-    found = text(number)
+    return _factor(text(number))
+
+
+@lru_cache(2**16)
+def _factor(found: str) -> str:
     depth = 0
     for sign in found:
         depth += (sign == "(") - (sign == ")")

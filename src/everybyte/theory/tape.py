@@ -27,15 +27,17 @@ BITS16 = ("bf16", "fp16")
 class Piece:
     """So many tensors of so many numbers, taken at once. `part` may still change: a tensor becomes a gradient."""
 
-    __slots__ = ("count", "numbers", "part", "width")
+    __slots__ = ("_key", "count", "numbers", "part", "width")
 
     def __init__(self, numbers, width, part, count=1):
-        self.numbers, self.width, self.part, self.count = numbers, width, part, count
+        self.numbers, self.width, self.part, self.count, self._key = numbers, width, part, count, None
 
     @property
     def key(self):
         """(numbers, bytes of one, count), as text."""
-        return text(self.numbers), text(self.width), text(self.count)
+        if self._key is None:  # it is asked for at every turn of what repeats
+            self._key = text(self.numbers), text(self.width), text(self.count)
+        return self._key
 
 
 @dataclass(slots=True)
