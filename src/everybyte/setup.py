@@ -246,6 +246,8 @@ def _ends(path, target):
     return f".{path}".endswith(f".{target}")
 
 
+#: Optimizers of torchao and GaLore whose states chapter 24 adds up, and whose steps nothing here runs.
+SUMMED = ("adamw4bit", "adamwfp8", "galore")
 #: Optimizers of the libraries in `LIBRARIES`.
 LIBRARY_OPTIMIZERS = ("adamw", "adam")
 #: Optimizers whose step over divided weights, without FSDP, is counted, and in which forms.
@@ -345,6 +347,10 @@ class Setup:
             object.__setattr__(self, "adapters", _lora_of(self.adapters))
         if isinstance(self.mesh, Mapping):
             object.__setattr__(self, "mesh", Mesh.of(self.mesh))
+        if self.optimizer in SUMMED:
+            raise ValueError(
+                f"Setup.optimizer: {self.optimizer!r} is not derived: chapter 24 sums its states; allowed: {', '.join(OPTIMIZERS)}"
+            )
         checks.one_of("Setup", "optimizer", self.optimizer, OPTIMIZERS)
         if self.optimizer_impl is None:
             usual = "fused" if self.precision in list(LIBRARIES) else OPTIMIZERS[self.optimizer].impls[0]

@@ -7,7 +7,7 @@ import pytest
 
 import everybyte as eb
 from everybyte.formulas import formula
-from everybyte.setup import OPTIMIZERS, PRECISIONS
+from everybyte.setup import OPTIMIZERS, PRECISIONS, SUMMED
 
 GPT = eb.Model(name="a GPT", layers=4, width=80, heads=2, vocabulary=2001, positions=32, tied=False)
 LLAMA = eb.model("llama-3.1-8b").replace(
@@ -72,10 +72,13 @@ def test_a_formula_of_whole_states_refuses_them(optimizer):
         formula("optimizer.states").at(eb.model("gpt2"), eb.Setup(optimizer=optimizer))
 
 
-@pytest.mark.parametrize("optimizer", ["adamw8bit", "paged-adamw8bit"])
-def test_a_package_that_is_not_there_is_named(monkeypatch, optimizer):
-    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    missing = rf"^Setup\.optimizer: {optimizer!r} needs bitsandbytes.*everybyte\[adapters\]"
+@pytest.mark.parametrize(
+    ("optimizer", "package"),
+    [("adamw8bit", "bitsandbytes"), ("paged-adamw8bit", "bitsandbytes"), ("lion", "lion_pytorch")],
+)
+def test_a_package_that_is_not_there_is_named(monkeypatch, optimizer, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    missing = rf"^Setup\.optimizer: {optimizer!r} needs {package.replace('_', '.')}.*everybyte\[adapters\]"
     with pytest.raises(ValueError, match=missing):
         eb.dry_run(GPT, eb.Setup(batch=1, sequence=8, optimizer=optimizer))
 
@@ -90,6 +93,14 @@ def test_the_named_formulas_are_the_theory_s(name, optimizer):
         for rounding, said in ((1, (each, master)), (512, (each.rounded_up(), master.rounded_up()))):
             predicted = sum(f.at(model, setup, rounding=rounding) for f in said)
             assert predicted == eb.budget(model, setup, rounding).moments["rest"]["optimizer"]
+
+
+@pytest.mark.parametrize("optimizer", SUMMED)
+def test_what_is_summed_alone_says_where(optimizer):
+    with pytest.raises(
+        ValueError, match=rf"^Setup\.optimizer: {optimizer!r} is not derived: chapter 24 sums its states; allowed: sgd"
+    ):
+        eb.Setup(optimizer=optimizer)
 
 
 def test_what_nothing_prices_still_fits_or_not():
