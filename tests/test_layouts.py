@@ -93,6 +93,13 @@ def test_what_a_layout_cannot_do_without_is_less_than_its_peak(found):
         assert at_least(LLAMA, one.setup) < one.peak
 
 
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_under_fsdp_no_more_is_kept_than_its_type_keeps(checkpointing):
+    """Autocast on one GPU keeps casts and a wide stream, which FSDP's mixed precision has not."""
+    setup = SETUP.replace(batch=4, accumulation=1, checkpointing=checkpointing)
+    assert at_least(LLAMA, setup) < heaviest(LLAMA, setup).phases["after_forward"]
+
+
 def test_an_optimizer_without_states_needs_no_room_for_them():
     sgd = SETUP.replace(
         optimizer="sgd", precision="fp32", checkpointing="full", gpus=1, accumulation=1, sharding="none"

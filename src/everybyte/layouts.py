@@ -433,5 +433,8 @@ def at_least(model: Model, setup: Setup) -> int:
     mesh = setup.mesh
     numbers = held(model, 1) / (mesh.pipeline * mesh.tensor) / setup.shards
     states = numbers * sum(standing(setup))
-    kept = setup.batch * _kept(model, _alone(model, setup)) / mesh.size
+    one = _alone(model, setup)
+    if setup.fsdp and setup.dtypes.autocast:  # FSDP's type, which leaves less than autocast on one GPU
+        one = one.replace(precision="bf16")
+    kept = setup.batch * _kept(model, one) / mesh.size
     return int(0.9 * (states + kept * min(setup.accumulation, mesh.pipeline)))
