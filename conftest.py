@@ -55,7 +55,9 @@ def pytest_collection_modifyitems(config, items):
             items[:] = [item for item in items if item not in left]
 
     long, taken = costs(config.rootpath / "tests/costs.txt"), Counter()
-    for test in {item.nodeid.partition("[")[0] for item in items}:
+    for test in dict.fromkeys(
+        item.nodeid.partition("[")[0] for item in items
+    ):  # in one order: sums of fractions depend on it
         taken[test.partition("::")[0]] += long.get(test, 0)
 
     def place(item):

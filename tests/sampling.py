@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Container, Iterable
 from hashlib import sha256
+from math import fsum
 from pathlib import Path
 
 #: Every notebook is run again at one of so many commits, on average, and whenever it has changed.
@@ -104,7 +105,7 @@ def drawn(costs: dict[str, float], commit: str, paths: Iterable[str] = (), most:
     """The long tests of a commit: those that its changes concern, and of the others as many as it draws in so many seconds."""
     paths = list(paths)
     kept = {test for test in costs if concerned(test, paths)}
-    left = most - sum(costs[test] for test in kept)
+    left = most - fsum(costs[test] for test in kept)  # rounded once, whatever the order of a set
     for test in sorted(costs, key=lambda test: sha256(f"{commit} {test}".encode()).digest()):
         if test not in kept and costs[test] <= left:
             kept.add(test)
