@@ -231,9 +231,7 @@ def piped(seed: int) -> tuple[eb.Model, eb.Setup, int]:
         model = draw([_any_gpt, _any_llama])(f"piped {seed}", draw)
         try:
             schedule, places = draw(get_args(Schedule)), draw([2, 2, 3, 4])
-            stages = (
-                1 if schedule in pipelines.ONE_STAGE else 2 if schedule in pipelines.TWO_STAGES else draw([1, 2, 3])
-            )
+            stages = _any_stages(schedule, draw)
             mesh = eb.Mesh(pipeline=places, schedule=schedule, stages=stages)
             model = model.replace(layers=draw(range(places * stages, 3 * places * stages + 4)))
             sharding, data = draw(["none", "zero2", "zero3"]), draw([1, 2, 3, 5, 64])
@@ -428,7 +426,7 @@ def meshed(seed: int) -> tuple[eb.Model, dict, int]:
     schedule, usual = draw(get_args(Schedule)), draw([True, True, False])
     pipeline, context, data = draw([1, 1, 2, 3, 4]), draw([1, 1, 2, 4]), draw([1, 1, 2, 3, 8])
     tensor = draw([1, 1, 1, 2, 3, 4, 5, 6, 7, 8])
-    stages = 1 if schedule in pipelines.ONE_STAGE else 2 if schedule in pipelines.TWO_STAGES else draw([1, 2, 3])
+    stages = _any_stages(schedule, draw)
     stages = stages if pipeline > 1 else 1
     expert = draw([1, context * data, draw([n for n in range(1, data + 1) if data % n == 0])])
     mesh = {"pipeline": pipeline, "context": context, "tensor": tensor}
@@ -483,6 +481,11 @@ def outcome(seed: int) -> tuple[str, list[str]]:
         return "", disagreements(model, setup, rank=rank)
     except ValueError as error:
         return "", [f"predicted, and not counted: {error}"]
+
+
+def _any_stages(schedule, draw):
+    """How many stages a GPU has in a schedule."""
+    return 1 if schedule in pipelines.ONE_STAGE else 2 if schedule in pipelines.TWO_STAGES else draw([1, 2, 3])
 
 
 def _any_gpt(name, draw):

@@ -334,7 +334,7 @@ def priced(model: Model, setup: Setup, gpu: Gpu) -> dict[str, float]:
     Sources: bytes that sequence parallelism sends, Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2; the share of a
     pipeline's time that it is idle, Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1.
     """
-    mesh, one = setup.mesh, _alone(model, setup)
+    mesh, one = setup.mesh, _alone(setup, narrowed=bool(model.experts))  # autocast leaves experts in fp32
     layers = max(map(len, cut(model.layers, mesh.pipeline)))  # of the longest stage, which the others wait for
     stage = layers / model.layers
     wide, numbers = DTYPE_BYTES[setup.dtypes.compute], held(model, 1) * stage / mesh.tensor
@@ -403,9 +403,9 @@ def _exchanged(size, gpus, apart, gpu):
     return max(size * (here - 1) / gpus / gpu.ring(here), outside)
 
 
-def _alone(model, setup):
-    """One micro-batch, on one GPU. Experts, which autocast leaves in fp32, run in FSDP's type there."""
-    precision = "bf16" if model.experts and setup.fsdp and setup.dtypes.autocast else setup.precision
+def _alone(setup, narrowed):
+    """One micro-batch, on one GPU; `narrowed`: where FSDP casts, in its type, in which less is kept than under autocast."""
+    precision = "bf16" if narrowed and setup.fsdp and setup.dtypes.autocast else setup.precision
     return setup.replace(gpus=1, mesh=Mesh(), sharding="none", accumulation=1, precision=precision)
 
 
@@ -433,8 +433,5 @@ def at_least(model: Model, setup: Setup) -> int:
     mesh = setup.mesh
     numbers = held(model, 1) / (mesh.pipeline * mesh.tensor) / setup.shards
     states = numbers * sum(standing(setup))
-    one = _alone(model, setup)
-    if setup.fsdp and setup.dtypes.autocast:  # FSDP's type, which leaves less than autocast on one GPU
-        one = one.replace(precision="bf16")
-    kept = setup.batch * _kept(model, one) / mesh.size
+    kept = setup.batch * _kept(model, _alone(setup, narrowed=True)) / mesh.size
     return int(0.9 * (states + kept * min(setup.accumulation, mesh.pipeline)))

@@ -32,14 +32,17 @@ def twin(name):
     return eb.model(name).replace(**TWINS[name])
 
 
+def agree(draw, seeds):
+    pytest.importorskip("peft")
+    for model, setup, _ in map(draw, seeds):
+        if not_derived(model, setup) is None:
+            assert not grid.disagreements(model, setup), (model, setup)
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("start", range(0, 16, 4))
 def test_any_step_to_the_byte(start):
-    pytest.importorskip("peft")
-    for seed in range(start, start + 4):
-        model, setup, _ = grid.adapted(seed)
-        if not_derived(model, setup) is None:
-            assert not grid.disagreements(model, setup), (model, setup)
+    agree(grid.adapted, range(start, start + 4))
 
 
 @pytest.mark.parametrize("name", TWINS)
@@ -82,11 +85,7 @@ def test_dropout_of_adapters(name):
 @pytest.mark.parametrize("start", range(0, 24, 3))
 def test_any_step_on_several_gpus(start):
     """DDP, ZeRO and FSDP over peft's adapters: PyTorch's own code, to the byte."""
-    pytest.importorskip("peft")
-    for seed in range(start, start + 3):
-        model, setup, _ = grid.apart(seed)
-        if not_derived(model, setup) is None:
-            assert not grid.disagreements(model, setup), (model, setup)
+    agree(grid.apart, range(start, start + 3))
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,15 @@ def test_any_gpu_of_a_ring_at_every_operation(model, parts, rotation, checkpoint
         assert not grid.disagreements(model, setup, rank=rank)
 
 
+def agree(draw, seeds):
+    for model, setup, rank in map(draw, seeds):
+        assert not grid.disagreements(model, setup, rank=rank), (model, setup, rank)
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("start", range(0, 40, 4))
 def test_any_ring_to_the_byte(start):
-    for seed in range(start, start + 4):
-        model, setup, rank = grid.ring(seed)
-        assert not grid.disagreements(model, setup, rank=rank), (model, setup, rank)
+    agree(grid.ring, range(start, start + 4))
 
 
 def test_a_padded_head_keeps_what_it_was_cast_from():
@@ -118,9 +121,7 @@ def test_rings_of_divided_heads_and_of_divided_experts_at_every_operation(model,
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("start", range(0, 40, 4))
 def test_any_ring_beside_another_dimension_to_the_byte(start):
-    for seed in range(start, start + 4):
-        model, setup, rank = grid.crossed(seed)
-        assert not grid.disagreements(model, setup, rank=rank), (model, setup, rank)
+    agree(grid.crossed, range(start, start + 4))
 
 
 def test_llama_on_rings_of_tensor_parallel_nodes():

@@ -8,7 +8,7 @@ from ..reference.mesh.context import FAMILIES, ContextExpertLlama, ContextExpert
 from ..reference.mesh.experts import ExpertLlama, ExpertTrainer, ParallelExperts
 from ..reference.step import random_batch
 from ..setup import Setup
-from .modules import Workload
+from .modules import Workload, of_reference
 
 
 def workload(model: Model, setup: Setup) -> Workload:
@@ -20,15 +20,8 @@ def workload(model: Model, setup: Setup) -> Workload:
     family = FAMILIES[cast(str, model.family)]
     if expert:
         family = told(ContextExpertLlama if context else ExpertLlama, model, setup)
-    return Workload(
-        lambda: family(model, setup),
-        tokens,
-        lambda batch: [batch[1]],
-        lambda module, batch: module(*batch),
-        setup,
-        model,
-        trains=ContextExpertTrainer if context and expert else ContextTrainer if context else ExpertTrainer,
-    )
+    trains = ContextExpertTrainer if context and expert else ContextTrainer if context else ExpertTrainer
+    return of_reference(family, tokens, setup, model, trains=trains)
 
 
 def told(family, model, setup):

@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +111,16 @@ class Workload:
         return trainer
 
 
+def of_reference(
+    family: Callable[[Model, Setup], nn.Module], tokens, setup: Setup, model: Model, **options
+) -> Workload:
+    """A reference model of the book's, whose forward takes the batch and gives the loss; the second of the batch are the targets."""
+    make = partial(family, model, setup)
+    return Workload(
+        make, tokens, lambda batch: [batch[1]], lambda module, batch: module(*batch), setup, model, **options
+    )
+
+
 def workload(model, setup: Setup, batch=None) -> Workload:
     """What `dry_run` was given, made ready; the arguments and errors are its."""
     if isinstance(model, Model):
@@ -125,16 +136,7 @@ def workload(model, setup: Setup, batch=None) -> Workload:
             from .divided import workload as divided
 
             return divided(model, setup)
-        reference = FAMILIES[model.family]
-        tokens = random_batch(model.vocabulary, setup, "meta")
-        return Workload(
-            lambda: reference(model, setup),
-            tokens,
-            lambda batch: [batch[1]],
-            lambda gpt, batch: gpt(*batch),
-            setup,
-            model,
-        )
+        return of_reference(FAMILIES[model.family], random_batch(model.vocabulary, setup, "meta"), setup, model)
     if is_config(model):
         return _of_config(model, setup, batch)
     if isinstance(model, nn.Module):
