@@ -1,8 +1,11 @@
 """Every notebook of the book, against every lint. That its outputs are those of a fresh run, nbval shows."""
 
+import ast
+import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 
@@ -63,3 +66,22 @@ def test_links(path):
     notebook = read(ROOT / path)
     assert lints.broken_links(notebook, (ROOT / path).parent, read) == []
     assert lints.neighbors(notebook, path, WRITTEN) == []
+
+
+@pytest.mark.parametrize("path", LABS)
+def test_the_code_that_a_lab_shows_is_the_library_s(path):
+    """Whichever notebooks this commit runs again: who changes a function does not see that a lab prints it."""
+    cells = [cell for cell in read(ROOT / path).cells if cell.cell_type == "code"]
+    shown = [cell for cell in cells if "getsource(" in cell.source]
+    names = {}
+    for node in (
+        ast.parse("\n".join(cell.source for cell in cells if cell.source.startswith("import"))).body if shown else ()
+    ):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            exec(ast.unparse(node), names)
+    for cell in shown:
+        with redirect_stdout(io.StringIO()) as out:
+            exec(cell.source, names)
+        assert "".join(output.text for output in cell.outputs) == out.getvalue(), (
+            "tools/notebooks.py run stores it anew"
+        )
