@@ -74,6 +74,22 @@ def test_a_slider_moves_text_and_picture_and_nothing_leaves_the_page(page, asked
         print(f"\nstatic edition, {summary(keys.answers)}")
 
 
+def test_far_lines_are_not_painted_and_a_link_to_a_heading_finds_it(page, site):
+    page.emulate_media(reduced_motion="reduce")
+    page.goto((site / "notebooks" / f"{SLUG}.html").as_uri())
+    page.wait_for_function("document.documentElement.dataset.explorers === 'ready'")
+    painted = "[...document.querySelectorAll('article section p')].map((p) => p.checkVisibility({ contentVisibilityAuto: true }))"
+    page.wait_for_function(f"{painted}.includes(false)")
+    assert page.evaluate(painted)[0] is True
+    for name in page.evaluate(
+        "[...document.querySelectorAll('article section section')].map((one) => one.id).slice(0, -2)"
+    ):
+        page.evaluate("(name) => { location.hash = name; }", name)
+        page.wait_for_function(
+            "(name) => Math.abs(document.getElementById(name).getBoundingClientRect().top) < 80", arg=name
+        )
+
+
 def test_on_a_slide_the_explorer_answers_and_the_deck_stays(page, asked, built):
     page.goto((built / "slides" / "notebooks" / f"{SLUG}.html").as_uri())
     page.wait_for_function("document.documentElement.dataset.explorers === 'ready' && window.Reveal?.isReady()")

@@ -589,7 +589,8 @@ const timeline = {
     }
     // No more points than the picture can show: of the operations that share a place, the one with the most bytes.
     const shown = [];
-    const step = Math.max(1, Math.floor(r.total.length / 1200));
+    const tenth = (number) => Math.round(number * 10) / 10;
+    const step = Math.max(1, Math.floor(r.total.length / paint.width));
     for (let i = 0; i <= r.last; i += step) {
       let most = i;
       for (let j = i; j < Math.min(i + step, r.total.length); j++) if (r.total[j] > r.total[most]) most = j;
@@ -600,7 +601,7 @@ const timeline = {
       const roof = shown.map((i, k) => floor[k] + (r.course[i][p] ?? 0));
       if (roof.some((value, k) => value > floor[k])) {
         const edge = (values) => values.flatMap((value, k) => [[k ? shown[k] : 0, value], [shown[k + 1] ?? r.last, value]]);
-        const points = [...edge(roof), ...edge(floor).reverse()].map(([i, value]) => `${x(i).toFixed(1)},${y(value).toFixed(1)}`);
+        const points = [...edge(roof), ...edge(floor).reverse()].map(([i, value]) => `${tenth(x(i))},${tenth(y(value))}`);
         paint.area(points.join(" "), p, label);
       }
       floor = roof;
@@ -1179,6 +1180,10 @@ function render({ model, el }) {
 
   function say(words) {
     said.textContent = words;
+  }
+
+  // Told after a layout, so that a key waits for one and not for two.
+  function lengthened() {
     if (said.offsetHeight > longest) said.style.minHeight = `${(longest = said.offsetHeight)}px`;
   }
 
@@ -1256,10 +1261,14 @@ function render({ model, el }) {
   for (const trait of Object.values(traits)) model.on(`change:${trait}`, soon);
   model.on("change:preset", pick);
   redraw();
-  const room = globalThis.ResizeObserver && new ResizeObserver(() => { resized(); attend(read()); });
-  room?.observe(el);
+  const watch = (element, told) => {
+    const observer = globalThis.ResizeObserver && new ResizeObserver(told);
+    observer?.observe(element);
+    return observer;
+  };
+  const observers = [watch(el, () => { resized(); attend(read()); }), watch(said, lengthened)];
   return () => {
-    room?.disconnect();
+    for (const observer of observers) observer?.disconnect();
     for (const trait of Object.values(traits)) model.off(`change:${trait}`, soon);
     model.off("change:preset", pick);
   };
