@@ -103,13 +103,13 @@ def serving():
 def agreement(seeds=5000):
     """Every step of the grid, and `seeds` random ones of any architecture, saved and shared in any way, and of each a tenth as many
     with adapters, on one GPU or several, in a library's loop, or whose sequences are shared, matrices or experts divided, or layers
-    cut into a pipeline: predicted and counted."""
+    cut into a pipeline, or whose small optimizer has a share: predicted and counted."""
     drawn = (grid.everything(seed)[:2] for seed in range(seeds))
     configurations = [step for step in chain(grid.steps(), drawn) if not_derived(*step) is None]
     for draw in (grid.adapted, grid.apart, grid.library):
         configurations += [step for *step, _ in map(draw, range(seeds // 10)) if not_derived(*step) is None]
     configurations = [(*step, grid.BLOCKS, 0) for step in configurations]
-    for draw in (grid.ring, grid.divided, grid.visited, grid.crossed, grid.piped, grid.staged):
+    for draw in (grid.ring, grid.divided, grid.visited, grid.crossed, grid.piped, grid.staged, grid.lean):
         meshed = map(draw, range(seeds // 10))
         configurations += [(m, setup, grid.BLOCKS, rank) for m, setup, rank in meshed if not_derived(m, setup) is None]
     with ProcessPoolExecutor() as pool:

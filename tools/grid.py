@@ -113,11 +113,12 @@ def llama(seed: int) -> tuple[eb.Model, eb.Setup, int]:
     return model, setup.replace(dropout=0.0, attention="eager" if narrow else setup.attention), block
 
 
-#: Optimizers whose packages are installed, the common ones more often.
-AVAILABLE = 3 * COMMON_OPTIMIZERS + tuple(
+#: Optimizers of small states whose packages are installed; all of them, the common ones more often.
+SMALL = tuple(
     name for name, row in OPTIMIZERS.items()
     if not row.common and (row.package is None or find_spec(row.package.replace("-", "_")))
 )  # fmt: skip
+AVAILABLE = 3 * COMMON_OPTIMIZERS + SMALL
 #: How many GPUs may share a model.
 WORLDS = (1, 2, 3, 8, 64, 1024)
 
@@ -205,6 +206,24 @@ def apart(seed: int) -> tuple[eb.Model, eb.Setup, int]:
         except ValueError:
             continue
     raise AssertionError(seed)
+
+
+def lean(seed: int) -> tuple[eb.Model, eb.Setup, int]:
+    """A stage of ZeRO, beside adapters or other dimensions of a mesh or neither, with an optimizer of small states, and one of the
+    GPUs: always the same for one seed."""
+    draw = Random(13 * 10**6 + seed).choice
+    kinds = [shared, shared, apart, visited, ring, piped, crossed]
+    while True:  # what does not go together is drawn again
+        kind = draw(kinds)
+        model, setup, rank = kind(draw(range(10**5)))
+        try:
+            setup = setup.replace(optimizer=draw(SMALL))
+            setup = setup.replace(optimizer_impl=draw(OPTIMIZERS[setup.optimizer].impls))
+            setup.check_model(model)
+        except ValueError:
+            continue
+        if setup.sharding != "none" and not_derived(model, setup) is None:
+            return model, setup, 0 if kind in (shared, apart) else rank
 
 
 def library(seed: int) -> tuple[eb.Model, eb.Setup, int]:
@@ -552,6 +571,8 @@ def _any_setup(model, draw):
             changes |= {"gpus": 2 * changes["gpus"], "replicas": 2}
     if changes["precision"] == "bf16-master" and changes["sharding"] == "none" and changes["gpus"] == 1:
         changes["master_gradients"] = draw(MASTER_GRADIENTS)
+    if changes["optimizer"] in SMALL and changes["sharding"] != "none":
+        raise ValueError("grid: `lean` draws these")  # what others' seeds give stays
     return eb.Setup(**changes)
 
 

@@ -73,7 +73,7 @@ class Optimizer:
 
     @property
     def common(self) -> bool:
-        """Whether PyTorch has it in every implementation, and in any precision and sharding."""
+        """Whether PyTorch has it in every implementation, and in any precision, sharding and mesh."""
         return self.package is None and self.states is not None
 
 
@@ -99,6 +99,28 @@ OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
             quantized=4,
             paged=True,
             package="bitsandbytes",
+        ),
+    }
+)
+#: (algorithm, whether under FSDP, whose shares are `DTensor`s; otherwise under ZeRO-1, whose share is a row of numbers) -> why it is
+#: not derived there, and what its code raises, of PyTorch 2.13 and bitsandbytes 0.50.
+NOT_SHARDED: Mapping[tuple[str, bool], tuple[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        ("adafactor", True): (
+            "its mean of each column is over rows that other GPUs have, and PyTorch raises",
+            ("in-place operations that require placement changes are not supported",),
+        ),
+        ("adam8bit", True): (
+            "bitsandbytes raises",
+            ("got mixed torch.Tensor and DTensor", "does not have a sharding strategy registered"),
+        ),
+        ("muon", False): (
+            "the share is a row of many weights' numbers, and PyTorch raises",
+            ("Muon only supports 2D parameters",),
+        ),
+        ("muon", True): (
+            "which shares PyTorch gathers for its products depends on sizes and on the GPUs of a machine, and is not derived",
+            (),
         ),
     }
 )
@@ -281,7 +303,8 @@ class Setup:
         optimizer: a key of `OPTIMIZERS`.
         optimizer_impl: the optimizer's implementation: all tensors at once operation by operation (`foreach`, PyTorch's
             default on CUDA), one after another (`loop`), or in one kernel (`fused`); by default the first of its `impls`. Of
-            `muon`, whose own step is a loop, that of the AdamW for what is no matrix of a block.
+            `muon`, whose own step is a loop, that of the AdamW for what is no matrix of a block. Under `zero1` an optimizer has one
+            vector, its share of all numbers: `adafactor` factors nothing there, and 8-bit states are in blocks of it.
         attention: `eager` (the scores exist) or `flash` (they never do).
         dropout: probability, in [0, 1).
         loss: `plain` (all tokens' logits exist), `chunked` (one chunk's, recomputed in backward), or `linear-cross-entropy`
@@ -383,16 +406,19 @@ class Setup:
         self._check_adapters()
 
     def _check_optimizer(self):
-        """Which implementations and sharding go with the optimizer."""
+        """Which implementation and which sharding go with the optimizer."""
         row = OPTIMIZERS[self.optimizer]
         if self.optimizer_impl not in row.impls:
             raise ValueError(
                 f"Setup.optimizer_impl: {self.optimizer_impl!r} is none of {self.optimizer}'s; allowed: {', '.join(row.impls)}"
             )
-        if not row.common and self.sharding != "none":
+        found = NOT_SHARDED.get((row.algorithm, self.fsdp)) if self.sharding != "none" else None
+        if found:
+            why, raised = found
+            there = [name for name, row in OPTIMIZERS.items() if (row.algorithm, self.fsdp) not in NOT_SHARDED]
             raise ValueError(
-                f"Setup.optimizer: {self.optimizer!r} with sharding {self.sharding!r} is not derived; allowed there: "
-                f"{', '.join(COMMON_OPTIMIZERS)}"
+                f"Setup.optimizer: {self.optimizer!r} with sharding {self.sharding!r}: {' '.join([why, ' or '.join(map(repr, raised))]).strip()}; "
+                f"allowed there: {', '.join(there)}"
             )
 
     def _check_library(self):
@@ -516,6 +542,7 @@ class Setup:
             ("no_sync", self.no_sync, "allowed: False"),
             ("replicas", self.replicas > 1, "allowed: 1"),
             ("optimizer", not impls and not self.fsdp, f"allowed: {', '.join(TENSOR_OPTIMIZERS)}, or {fsdp}"),
+            ("optimizer", self.fsdp and not OPTIMIZERS[self.optimizer].common, f"allowed: {', '.join(COMMON_OPTIMIZERS)}"),
             (
                 "optimizer_impl", self.optimizer_impl not in impls and not self.fsdp,
                 f"allowed of {self.optimizer}: {', '.join(impls)}, or {fsdp}",

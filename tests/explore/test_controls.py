@@ -79,7 +79,8 @@ UNSHOWN = [
     ("offloading", "attention", {"sharding": "zero3", "precision": "bf16", "attention": "eager"}),
     ("loss", "checkpointing", {"checkpointing": "full"}), ("block", "sharding", {"sharding": "zero3", "gpus": 8}),
     ("states", "sharding", {"sharding": "zero1", "gpus": 8}), ("optimizers", "adapters", {"adapters": eb.Lora(4)}),
-    ("zero", "offload", {"sharding": "zero3", "gpus": 8, "offload": "cpu"}),
+    ("zero", "offload", {"sharding": "zero3", "gpus": 8, "offload": "cpu"}), ("adapters", "adapters", {"adapters": eb.Lora(4)}),
+    ("adapters", "precision", {"precision": "bf16"}), ("adapters", "gpus", {"gpus": 2, "sequence": 2048}),
 ]  # fmt: skip
 
 

@@ -4,10 +4,16 @@ import sys
 
 import grid
 import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import everybyte as eb
 from everybyte.formulas import formula
-from everybyte.setup import OPTIMIZERS, PRECISIONS, SUMMED
+from everybyte.reference.step import make_optimizer
+from everybyte.setup import NOT_SHARDED, OPTIMIZERS, PRECISIONS, SUMMED
 
 GPT = eb.Model(name="a GPT", layers=4, width=80, heads=2, vocabulary=2001, positions=32, tied=False)
 LLAMA = eb.model("llama-3.1-8b").replace(
@@ -19,6 +25,8 @@ MIXTRAL = eb.model("mixtral-8x7b").replace(
 GEMMA = eb.model("gemma-2b").replace(
     layers=2, width=64, heads=4, kv_heads=1, head_width=16, vocabulary=101, ffn_width=176
 )
+#: Of 9,000 numbers, all of its tensors small.
+TINY = GPT.replace(name="a tiny GPT", layers=1, width=24, vocabulary=20)
 OTHERS = [(name, impl) for name, row in OPTIMIZERS.items() if not row.common for impl in row.impls]
 
 
@@ -43,6 +51,71 @@ def test_whole_models(name, optimizer):
     needs(optimizer)
     setup = eb.Setup(batch=1, sequence=128, precision="bf16-mixed", optimizer=optimizer, checkpointing="full")
     assert not grid.disagreements(eb.model(name), setup)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("start", range(0, 48, 3))
+def test_any_share_to_the_byte(start):
+    """ZeRO and FSDP, beside adapters, rings, experts and pipelines: the library's own step over its share."""
+    pytest.importorskip("peft")
+    for seed in range(start, start + 3):
+        model, setup, rank = grid.lean(seed)
+        assert not grid.disagreements(model, setup, rank=rank), (seed, model, setup, rank)
+
+
+@pytest.mark.parametrize(("gpus", "states"), [(1, "8-bit"), (2, "8-bit"), (3, "32-bit")])
+def test_the_share_decides_whether_states_are_in_8_bits(gpus, states):
+    """bitsandbytes asks each tensor that it is given for 4,096 numbers: under ZeRO-1 the share, whatever the weights are."""
+    needs("adamw8bit")
+    model = TINY
+    setup = eb.Setup(batch=1, sequence=8, optimizer="adamw8bit", sharding="zero1", gpus=gpus)
+    share = -(-model.parameters // gpus)
+    kept = {"8-bit": 2 * share + 2 * 4 * -(-share // 256) + 2 * 256 * 4, "32-bit": 2 * 4 * share}[states]
+    assert eb.budget(model, setup).moments["rest"]["optimizer"] == kept
+    assert not grid.disagreements(model, setup)
+
+
+def over_shares(optimizer, impl, fsdp, rows=8):
+    """One update over real numbers: of a matrix and a vector the first of two shares, as FSDP has them, or one row as ZeRO-1 has."""
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        mesh, parameters = init_device_mesh("cpu", (2,)), []
+        for shape in ((rows, 6), (rows,)) if fsdp else ((rows,),):
+            weight, gradient = torch.randn(shape), torch.randn(shape)
+            if fsdp:
+                weight, gradient = (DTensor.from_local(x, mesh, [Shard(0)]) for x in (weight, gradient))
+            parameters.append(torch.nn.Parameter(weight))
+            parameters[-1].grad = gradient
+        make_optimizer(eb.Setup(optimizer=optimizer, optimizer_impl=impl), [True, False][: len(parameters)])(
+            parameters
+        ).step()
+    finally:
+        dist.destroy_process_group()
+
+
+OVER_SHARES = [(*case, fsdp) for case in OTHERS for fsdp in (True, False) if not OPTIMIZERS[case[0]].paged]
+
+
+@pytest.mark.parametrize(("optimizer", "impl", "fsdp"), OVER_SHARES)
+@pytest.mark.filterwarnings("ignore:Paged optimizers")
+def test_what_is_refused_over_shares_raises_in_its_own_words(optimizer, impl, fsdp):
+    """On real numbers, as PyTorch and bitsandbytes raise; what is derived runs, and so does Muon under FSDP."""
+    needs(optimizer)
+    asked = {"optimizer": optimizer, "optimizer_impl": impl, "sharding": "zero3" if fsdp else "zero1", "gpus": 2}
+    why, said = NOT_SHARDED.get((OPTIMIZERS[optimizer].algorithm, fsdp), (None, ()))
+    if why is None:
+        eb.Setup(**asked)
+    else:
+        with pytest.raises(ValueError, match=r"^Setup\.optimizer: .* with sharding .*; allowed there: sgd") as refusal:
+            eb.Setup(**asked)
+        assert all(repr(words) in str(refusal.value) for words in said)
+    raised = []
+    for rows in (8, 1024):
+        try:
+            over_shares(optimizer, impl, fsdp, rows)
+        except (RuntimeError, NotImplementedError, ValueError) as error:
+            raised.append(str(error))
+    assert bool(raised) == bool(said) and all(any(words in text for text in raised) for words in said), raised
 
 
 #: Of GPT-2 124M, in fp32. Adafactor's factors, Muon's one state for each matrix of a block: torch's own; 8 bits: bitsandbytes'.

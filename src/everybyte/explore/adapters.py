@@ -7,7 +7,7 @@ from .. import checks, draw
 from ..catalog import Gpu, Model
 from ..catalog import model as catalog_model
 from ..setup import Checkpointing, Lora, Setup
-from .controls import Choice, shared
+from .controls import Choice, check_setup, shared
 from .courses import Courses, kinds
 from .explorer import Explorer
 from .precision import Peak
@@ -82,9 +82,10 @@ def adapters(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
             `setup` batch and sequence alone.
 
     Raises:
-        ValueError: a model that is none of `MODELS`, a batch or a sequence that is no power of two, a GPU that is not in the
-            catalog.
+        ValueError: a model that is none of `MODELS`, a batch or a sequence that is no power of two, a setup that says more than
+            these, a GPU that is not in the catalog.
     """
+    check_setup("adapters", setup, "batch", "sequence")
     start, chosen = model or catalog_model("llama-3.1-8b"), setup or Setup(batch=1, sequence=2048)
     checks.one_of("adapters", "model", start.name, MODELS)
     options, steps = courses()

@@ -170,7 +170,10 @@ def _thresholds(model, setup):
         return ()
     lora = setup.adapters
     trained = adapters(model, lora.rank, lora.takes) if lora else [w for w in weights(model) if w.count]
-    return tuple(tuple(weight.numbers >= size for size in (QUANTIZED, PAGED)) for weight in trained)
+    numbers = [weight.numbers for weight in trained]
+    if setup.sharding == "zero1":  # one share
+        numbers = [-(-numbers_of(model, lora) // setup.shards)]
+    return tuple(tuple(number >= size for size in (QUANTIZED, PAGED)) for number in numbers)
 
 
 _COURSES: OrderedDict = OrderedDict()

@@ -7,7 +7,7 @@ Source: PyTorch, `torch/optim/adam.py`, `_adafactor.py`, `_muon.py`, `torch/amp/
 from functools import partial
 from math import prod
 
-from ..catalog.weights import ENDS
+from ..catalog.weights import ENDS, Weight
 from ..setup import DTYPE_BYTES, OPTIMIZERS
 from .letters import Letter, least, up
 from .tape import Piece
@@ -34,6 +34,9 @@ class Optimizer:
         )
         self.gradients = split.gradient_shape if not tensors and split.divides else lambda weight: weight.shape
         self.tensors = tensors or [(weight.group, numbers, count) for weight, numbers, count in step.trained]
+        self.weights = step.trained
+        if step.setup.sharding == "zero1":  # one share of all numbers in a row
+            self.weights = [(Weight("share", (n,), group), n, count) for group, n, count in self.tensors]
 
     # Between steps.
 
@@ -44,7 +47,7 @@ class Optimizer:
             wide = Letter(DTYPE_BYTES[setup.dtypes.master], "m_w")
             found += [Piece(numbers, wide, "optimizer", count) for _, numbers, count in self.tensors]
         if self.kind.states is None:
-            for weight, numbers, count in self.step_.trained:
+            for weight, numbers, count in self.weights:
                 pieces = getattr(self, f"_{self.kind.algorithm}_states")(weight, numbers)
                 found += [Piece(size, width, "optimizer", count) for size, width, paged in pieces if not paged]
         else:
@@ -55,7 +58,7 @@ class Optimizer:
             ]
         if self.kind.algorithm == "adam" and setup.optimizer_impl == "fused":
             found += [Piece(1, 4, "optimizer", count) for _, _, count in self.tensors]
-        if self.kind.algorithm == "adam8bit" and any(numbers >= QUANTIZED for _, numbers, _ in self.step_.trained):
+        if self.kind.algorithm == "adam8bit" and any(numbers >= QUANTIZED for _, numbers, _ in self.weights):
             found += [Piece(TABLE, 4, "optimizer", 2)]  # signed and unsigned, which all share
         return found
 
@@ -63,7 +66,7 @@ class Optimizer:
         """What it keeps in memory that is paged between GPU and CPU."""
         if not self.kind.paged:
             return []
-        found = [(self._adam8bit_states(weight, numbers), count) for weight, numbers, count in self.step_.trained]
+        found = [(self._adam8bit_states(weight, numbers), count) for weight, numbers, count in self.weights]
         return [
             Piece(size, width, "optimizer", count) for pieces, count in found for size, width, paged in pieces if paged
         ]
@@ -160,7 +163,7 @@ class Optimizer:
     def _adafactor(self):
         """One tensor after another: what an iteration makes has its name until the next one's."""
         row = column = squared = update = None  # noqa: F841
-        for turn, (shape, numbers) in self._in_order([(w.group, (w.shape, n), 1) for w, n, _ in self.step_.trained]):
+        for turn, (shape, numbers) in self._in_order([(w.group, (w.shape, n), 1) for w, n, _ in self.weights]):
             with turn():
                 norm = self._make("norm of the weights", 1)
                 del norm
@@ -180,9 +183,22 @@ class Optimizer:
 
     def _adafactor_together(self):
         """All matrices, then all vectors, whose update takes the name of the matrices'."""
-        weights = self.step_.trained
-        matrices = [(w.shape, n, count) for w, n, count in weights if len(w.shape) > 1]
-        vectors = [(n, self.width, count) for w, n, count in weights if len(w.shape) == 1]
+        updates = None  # noqa: F841
+        matrices = [(w.shape, n, count) for w, n, count in self.weights if len(w.shape) > 1]
+        vectors = [(n, self.width, count) for w, n, count in self.weights if len(w.shape) == 1]
+        if matrices:
+            updates = self._factored(matrices)  # noqa: F841
+        if vectors:
+            norm = self._make("norm of the weights", 1)
+            del norm
+            squared = self._all("gradients squared", vectors)
+            del squared
+            estimates = self._all("variances copied", vectors)
+            updates = estimates  # noqa: F841
+            norm = self._make("norm of the update", 1)
+            del norm
+
+    def _factored(self, matrices):
         norm = self._make("norm of the weights", 1)
         del norm
         for i, what in enumerate(("rows", "columns")):
@@ -193,15 +209,7 @@ class Optimizer:
         del means
         norm = self._make("norm of the update", 1)
         del norm
-        if vectors:
-            norm = self._make("norm of the weights", 1)
-            del norm
-            squared = self._all("gradients squared", vectors)
-            del squared
-            estimates = self._all("variances copied", vectors)
-            updates = estimates  # noqa: F841
-            norm = self._make("norm of the update", 1)
-            del norm
+        return updates
 
     def _muon(self):
         """One matrix after another: five times two products with the matrix's smaller side, in bf16."""
