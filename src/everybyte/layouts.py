@@ -400,7 +400,7 @@ def _exchanged(size, gpus, apart, gpu):
         return 0.0
     here = min(gpus, max(1, gpu.node // apart))
     outside = size * (gpus - here) / gpus / gpu.network if gpus > here else 0.0
-    return max(size * (here - 1) / gpus / gpu.ring(here), outside)
+    return max(size * (here - 1) / gpus / gpu.ring(here, apart), outside)
 
 
 def _alone(setup, narrowed):

@@ -94,6 +94,24 @@ def test_peer_link_is_half_of_nvlinks_advertised_sum(name, both_directions):
     assert 2 * eb.gpu(name).peer_link == both_directions * 10**9
 
 
+def test_an_nvlink_bridge_joins_two_pcie_cards_and_a_longer_ring_goes_over_pcie():
+    bridged = {g.name for g in GPUS if g.bridged}
+    assert bridged == {
+        "rtx-2080-ti", "rtx-3090", "rtx-a6000", "a30", "a40", "a100-80gb-pcie", "h100-pcie", "h100-nvl",
+    }  # fmt: skip
+    for card in map(eb.gpu, sorted(bridged)):
+        assert card.bridged == 2 and card.network == 0 and card.ring(1) == card.ring(2) == card.peer_link
+        assert card.ring(2, apart=2) == card.ring(4) == card.ring(8) == card.host_link < card.peer_link
+    for card in GPUS:
+        assert card.name in bridged or card.ring(8) == (card.peer_link or card.host_link)
+    slow = eb.Gpu(memory="24 GiB", peer_link=3, host_link=5, bridged=4)
+    assert [slow.ring(n) for n in (2, 4, 8)] == [3, 3, 3]
+    with pytest.raises(ValueError, match=r"^Gpu\.bridged: 2 without a peer_link"):
+        eb.Gpu(memory="24 GiB", host_link=5, bridged=2)
+    with pytest.raises(ValueError, match=r"^Gpu\.bridged: 9 is not a whole number from 0 to 8"):
+        eb.Gpu(memory="24 GiB", peer_link=5, bridged=9)
+
+
 def test_host_links_are_pcie_or_nvlink_c2c():
     # 16 lanes (or twice 8) at 8, 16, 32 GT/s, 128 bits sent as 130.
     pcie = [round(16 * rate * 1e9 * 128 / 130 / 8, -6) for rate in (8, 16, 32)]

@@ -37,6 +37,7 @@ class Gpu:
         fp32_flops: of products in fp32 throughout, without TF32, a second.
         bf16: whether the matrix units take bf16.
         host_link: bytes a second, one direction, to the host. peer_link: to the other GPUs, one direction; 0 for none but the host's.
+        bridged: how many GPUs a bridge joins, where `peer_link` is a bridge's; 0 where it reaches the whole node.
         network: bytes a second, one direction, of the network card that each GPU of a node has; 0 for unknown. node: GPUs of a node.
         capability: CUDA compute capability, or the vendor's architecture name.
         multiprocessors, l2: how many, and bytes of the second-level cache; 0 where the catalog does not say.
@@ -57,6 +58,7 @@ class Gpu:
     bf16: bool = True
     host_link: int = 0
     peer_link: int = 0
+    bridged: int = 0
     network: int = 0
     node: int = 8
     capability: str = ""
@@ -78,6 +80,9 @@ class Gpu:
         for field in (*RATES, "advertised_gb", "peer_link", "network", "multiprocessors", "l2"):
             checks.whole("Gpu", field, getattr(self, field), 0, 2**60)
         checks.whole("Gpu", "node", self.node, 1, 2**20)
+        checks.whole("Gpu", "bridged", self.bridged, 0, self.node)
+        if self.bridged and not self.peer_link:
+            raise ValueError(f"Gpu.bridged: {self.bridged} without a peer_link, the bridge's rate; allowed: 0")
         checks.flag("Gpu", "bf16", self.bf16)
         checks.one_of("Gpu", "memory_source", self.memory_source, MEMORY_SOURCES)
 
@@ -103,8 +108,9 @@ class Gpu:
     def ring(self, gpus: int, apart: int = 1) -> int:
         """Bytes a second that each of so many GPUs sends by collectives that go round rings: the slowest link that one crosses.
 
-        Within a node that is the link to the other GPUs, or where there is none the host's. Across nodes several rings run at
-        once, each out of the node by another member's network card: their rates add up.
+        Within a node that is the link to the other GPUs, or where there is none the host's; where bridges join some GPUs alone, a
+        longer ring goes over the host's link too. Across nodes several rings run at once, each out of the node by another
+        member's network card: their rates add up.
 
         Args:
             apart: how far apart its members stand: 1 next to one another; among replicas of G GPUs each G.
@@ -113,6 +119,8 @@ class Gpu:
             ValueError: where they are on several nodes, and the catalog does not say how fast the network is.
         """
         within = self.peer_link or self.host_link
+        if self.bridged and gpus > 1 and gpus * apart > self.bridged:
+            within = min(self.peer_link, self.host_link)
         if gpus * apart <= self.node or gpus == 1:
             return within
         if not self.network:
