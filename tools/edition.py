@@ -3,7 +3,7 @@
     python tools/edition.py                           # every chapter and lab, into build/site
     python tools/edition.py --only 12_number_formats --output build/one
 
-Each notebook runs in a fresh kernel, and the state of its widgets goes into its page: the explorers' links and
+Each notebook runs in a kernel of its own, and the state of its widgets goes into its page: the explorers' links and
 formulas are JavaScript, so they answer there. What has not changed is not run again: a run is kept in build/runs, by the
 notebook's cells, the book's code and records, and the versions it ran with (`--fresh` runs all). Sphinx with myst-nb and furo makes the pages, the navigation and the
 search; MathJax, ipywidgets' and anywidget's programs are copied from their installed wheels. Nothing is downloaded.
@@ -29,6 +29,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import nbformat
+import warm
 from contents import Entry, contents
 from tqdm import tqdm
 
@@ -144,7 +145,9 @@ def written(only: list[str] = ()) -> list[Entry]:
 
 
 def each(make: Callable[[Entry], None], entries: list[Entry], jobs: int) -> None:
-    """Make the page of each entry, `jobs` at once."""
+    """Make the page of each entry, `jobs` at once; kernels start with the book's imports done."""
+    warm.begin()
+    warm.kernels()
     with ThreadPoolExecutor(jobs) as pool:
         list(tqdm(pool.map(make, entries), total=len(entries), unit="notebook", disable=None))
 
