@@ -45,6 +45,14 @@ def forward_flops():
     return L * (2 * T * 12 * H * H + 4 * B * S * S * H) + 2 * T * H * V
 
 
+def taken(optimizer):
+    """What a real step takes on tensors without data: twice the token table, and one number for each weight outside the blocks' matrices."""
+    phases = eb.dry_run(M, SETUP.replace(precision="fp32", optimizer=optimizer)).phases
+    found = phases["step"] - phases["after_step"]
+    assert found == {"lion": 2 * 4 * V * H, "muon": 4 * (P - L * 12 * H * H)}[optimizer]
+    return found
+
+
 def best(kept):
     return min(kept, key=kept.get)
 
@@ -76,6 +84,8 @@ def facts():
         "bytes_per_parameter": 16, "states": 16 * P, "weights_fp32": 4 * P, "weights_bf16": 2 * P,
         "adam_states": 8 * P, "momentum_states": 4 * P,
         "adafactor_states": 4 * (V + 1024 + 4 * H + L * 29 * H),  # of a block, 16 H of rows and columns, 13 H in vectors
+        "lion_states": 4 * P, "lion_step": lambda: taken("lion"), "muon_states": 8 * P - 4 * L * 12 * H * H,
+        "muon_saved": 4 * L * 12 * H * H / (8 * P), "muon_step": lambda: taken("muon"),
         "adam_share": 0.5, "fp16_smallest": 2**-24, "fp16_largest": 65_504,
         "bf16_largest": (2 - 2**-7) * 2.0**127, "bf16_spacing": 2**-7, "bf16_lost": 2**-8, "fp32_lost": 2**-24,
         "fp16_vanishing": sqrt(2**-25 / 0.001), "half_of_adam": 4 * P, "states_autocast": 16 * P, "states_master": 16 * P,

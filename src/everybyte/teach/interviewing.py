@@ -131,6 +131,11 @@ class Case:
         """The peak of that, in bytes."""
         return self.budget(**changes).peak
 
+    def in_step(self, **changes) -> int:
+        """What the optimizer's step takes at its worst moment above what stands after it, in bytes."""
+        phases = self.budget(**changes).phases
+        return phases["step"] - phases["after_step"]
+
     def at(self, name, symbols=None, **changes):
         """A registered formula's value; `symbols` replace some."""
         return formula(name).at(self.model, self.having(**changes), **(symbols or {}))
@@ -352,6 +357,15 @@ NUMBERS = {
     "weights_bf16": ("bytes", lambda c: c.at("weights", precision="bf16")),
     "adam_states": ("bytes", lambda c: c.at("optimizer.states", optimizer="adamw", precision="fp32")),
     "adafactor_states": ("bytes", lambda c: c.at("states.adafactor", precision="fp32")),
+    "lion_states": ("bytes", lambda c: c.at("states.lion", precision="fp32")),
+    "lion_step": ("bytes", lambda c: c.in_step(optimizer="lion", optimizer_impl="loop", precision="fp32")),
+    "muon_states": ("bytes", lambda c: c.at("states.muon", precision="fp32")),
+    "muon_saved": (
+        "share",
+        lambda c: 1
+        - c.at("states.muon", precision="fp32") / c.at("optimizer.states", optimizer="adamw", precision="fp32"),
+    ),
+    "muon_step": ("bytes", lambda c: c.in_step(optimizer="muon", optimizer_impl="foreach", precision="fp32")),
     "momentum_states": ("bytes", lambda c: c.at("optimizer.states", optimizer="momentum", precision="fp32")),
     "adam_share": (
         "share",
