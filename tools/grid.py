@@ -12,7 +12,7 @@ import everybyte as eb
 from everybyte import pipelines
 from everybyte.budget import not_derived
 from everybyte.catalog.weights import linears
-from everybyte.dryrun import PARTS
+from everybyte.dryrun import PARTS, SHARED_PARTS
 from everybyte.mesh import Rotation, Schedule
 from everybyte.setup import (
     ATTENTIONS,
@@ -616,9 +616,9 @@ def disagreements(model: eb.Model, setup: eb.Setup, blocks=BLOCKS, rank: int = 0
 
 def _course(witness, phase_of):
     """[(phase, {part: bytes})] of each place of a witness's timeline."""
-    lines = witness.timeline()
+    lines, kinds = witness.timeline(), (*PARTS, *SHARED_PARTS)
     return [
-        (phase_of(place), {part: lines[part][place] for part in PARTS if part in lines and lines[part][place]})
+        (phase_of(place), {part: lines[part][place] for part in kinds if part in lines and lines[part][place]})
         for place in range(len(witness.live))
     ]
 

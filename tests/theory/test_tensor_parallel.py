@@ -30,6 +30,15 @@ def test_every_place_of_the_timeline(model, sequence_parallel, loss_parallel):
     assert grid.first_difference(model, setup) is None
 
 
+@pytest.mark.parametrize("units", ["block", "block+ends"])
+def test_gradients_in_flight_while_a_table_s_is_redistributed(units):
+    """The token table is left last, and with units of its own for all weights FSDP has no group for the root: what the first block
+    sends still lives when the table's gradient is cut by the vocabulary."""
+    setup = eb.Setup(batch=1, sequence=16, precision="bf16-mixed", gpus=4, sharding="zero3", mesh=eb.Mesh(tensor=2))
+    setup = setup.replace(sharding_units=units)
+    assert grid.first_difference(LLAMA, setup) is None
+
+
 def test_weights_divide_and_a_table_s_gradient_does_not():
     """DTensor's embedding has a gradient for every word on every GPU, where it is not added to the head's."""
     setup = eb.Setup(batch=1, sequence=8, precision="bf16", gpus=8, mesh=eb.Mesh(tensor=8))

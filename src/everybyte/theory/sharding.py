@@ -198,6 +198,8 @@ class Unit:
     def post_backward(self):
         """Backward has left the module: gradients are sent, or kept whole until the last batch."""
         sharding, tape, self.training = self.sharding, self.tape, "passed"
+        if not self.parameters:  # FSDP makes no group of none
+            return
         with tape.within(part="communication"):
             for parameter in self.parameters:
                 if parameter in self.accumulated and parameter.grad is not None:
