@@ -8,7 +8,7 @@ import pytest
 import everybyte as eb
 from everybyte import draw
 from everybyte.budget import heaviest, heavy, not_derived
-from everybyte.layouts import TERMS, _refused, at_least, candidates, priced, tokens_of
+from everybyte.layouts import TERMS, Layout, _refused, at_least, candidates, priced, tokens_of
 from everybyte.plan import made, work
 
 LLAMA = eb.model("llama-3.1-8b")
@@ -174,6 +174,17 @@ def test_experts_have_their_price():
         alone = setups[0].replace(gpus=1, sharding="none")
         counted = made(MIXTURE, setups[1].replace(sharding="none")) - made(MIXTURE, alone)
         assert other - one == pytest.approx(2 * counted, rel=0.01)  # less the places of rows
+
+
+def test_experts_whose_matrices_are_cut_too_send_whole_rows():
+    """As many rows as without, each as wide; of weights each GPU of a tensor group has its part."""
+    gpu = eb.gpu("h100-80gb")
+    whole, cut = EIGHT.replace(gpus=4, mesh=eb.Mesh(expert=4)), EIGHT.replace(mesh=eb.Mesh(tensor=2, expert=4))
+    one, other = (Layout(MIXTURE, setup, gpu, gpu.memory, priced(MIXTURE, setup, gpu)) for setup in (whole, cut))
+    assert _refused(MIXTURE, cut) is None and other.terms["expert"] == pytest.approx(one.terms["expert"])
+    assert other.terms["data"] == pytest.approx(one.terms["data"] / 2)
+    assert "\nexpert_parallel_degree = 4\nexpert_tensor_parallel_degree = 2\n" in other.torchtitan()
+    assert "expert_tensor" not in one.torchtitan() and other.name.startswith("TP 2 EP 4, ")
 
 
 def test_beyond_a_node_rows_travel_by_each_gpus_network_card():

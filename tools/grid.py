@@ -435,6 +435,34 @@ def visited(seed: int) -> tuple[eb.Model, eb.Setup, int]:
             return model, setup, rank
 
 
+def halved(seed: int) -> tuple[eb.Model, eb.Setup, int]:
+    """Any mixture whose experts are divided among GPUs and each expert's matrices among others, under FSDP, in a third of them beside
+    rings, and one of the GPUs: always the same for one seed."""
+    draw = Random(13 * 10**6 + seed).choice
+    while True:  # what does not go together is drawn again
+        model, setup, _ = visited(draw(range(10**6)))
+        mesh, tensor, context = setup.mesh, draw([2, 2, 3, 4, 8]), draw([1, 1, 2, 3])
+        sizes = {name: tensor * getattr(model, name) for name in ("heads", "kv_heads", "expert_width", "vocabulary")}
+        ways = {"tensor": tensor, "context": context} | {
+            name: draw([True, True, False]) for name in ("sequence_parallel", "loss_parallel")
+        }
+        ways |= {"rotation": draw(get_args(Rotation))} if context > 1 else {}
+        changes = {"attention": "flash", "dropout": 0.0} if context > 1 else {}
+        padded = context > 1 and setup.dtypes.compute == "fp32"
+        try:
+            model = model.replace(**sizes, window=0)
+            setup = setup.replace(
+                **changes, gpus=tensor * context * draw([1, mesh.expert, 2 * mesh.expert, 4 * mesh.expert]),
+                mesh=replace(mesh, **ways), sharding=draw(["zero2", "zero3"]), offload="none", loss="plain", loss_chunks=8,
+                sequence=context * tensor * (64 if padded else 2) * draw([1, 2, 3, 8]), no_sync=False,
+            )  # fmt: skip
+            rank = _any_rank(model, setup, draw)
+        except ValueError:
+            continue
+        if not_derived(model, setup) is None:
+            return model, setup, rank
+
+
 def meshed(seed: int) -> tuple[eb.Model, dict, int]:
     """Any GPT, Llama or mixture on GPUs in any dimensions of a mesh, as fields of a setup, and one of the GPUs: always the same for
     one seed.

@@ -108,6 +108,8 @@ class Layout:
         ]
         if self.model.experts:
             lines.append(f"expert_parallel_degree = {mesh.expert}")
+        if mesh.expert > 1 and mesh.tensor > 1:
+            lines.append(f"expert_tensor_parallel_degree = {mesh.tensor}")
         if mesh.pipeline > 1:
             lines += [
                 f'pipeline_parallel_schedule = "{_TITAN[mesh.schedule]}"',

@@ -13,7 +13,15 @@ CHOICES = {"schedule": get_args(Schedule), "rotation": get_args(Rotation)}
 #: Dimensions of the mesh from outer to inner, where data parallelism is between the first and the second.
 DIMENSIONS = ("pipeline", "context", "tensor")
 #: Which of them, together, the witnesses count.
-DERIVED = ({"tensor"}, {"context"}, {"expert"}, {"context", "tensor"}, {"context", "expert"})
+DERIVED = (
+    {"tensor"},
+    {"context"},
+    {"expert"},
+    {"context", "tensor"},
+    {"context", "expert"},
+    {"expert", "tensor"},
+    {"context", "expert", "tensor"},
+)
 #: The same in words.
 TOGETHER = ", ".join(" with ".join(sorted(names)) for names in DERIVED) + ", a pipeline with or without these, or none"
 #: A model's fields of which each GPU has a part, where matrices are divided.
@@ -38,7 +46,8 @@ class Mesh:
         pipeline: stages of consecutive blocks, each on GPUs of its own.
         context: parts of each sequence, whose keys and values go around a ring.
         tensor: parts of each matrix, by columns or rows.
-        expert: parts of the experts of each mixture; it divides the GPUs of data and context.
+        expert: parts of the experts of each mixture; it divides the GPUs of data and context. With `tensor` each expert's matrices are
+            cut too.
         sequence_parallel: with `tensor` only: whether what stands between the divided matrices is divided by tokens.
         loss_parallel: with `tensor` only: whether logits stay divided by the vocabulary.
         schedule: with `pipeline` only: the order of the micro-batches' forwards and backwards.

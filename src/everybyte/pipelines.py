@@ -107,8 +107,6 @@ def alone(setup) -> str | None:
     if (mesh.context > 1 or mesh.tensor > 1 or mesh.expert > 1 or setup.ddp) and mesh.schedule in SPLIT:
         beside = f" and sharding 'none' on {setup.gpus} gpus" if mesh.size == mesh.pipeline else ""
         return f"Mesh.schedule: {mesh.schedule!r} {said}{beside}, whose backward is divided, is not derived; allowed: schedules whose is not"
-    if mesh.tensor > 1 and mesh.expert > 1:
-        return f"Mesh.expert: {mesh.expert} {said} is not derived; allowed: 1, or tensor 1"
     fsdp = "sharding 'zero2' or 'zero3'"
     if setup.sharding == "zero1":
         return f"Setup.sharding: 'zero1' {said} is not derived; allowed: 'none', or {fsdp}"

@@ -845,7 +845,8 @@ class Setup:
                 else f"{model.name} has no experts"
             )
             raise ValueError(f"Mesh.expert: {parts}, and {why}; allowed: {', '.join(map(str, near)) if near else '1'}")
-        rows, own = self.expert_shards, {"expert_width": 2 * model.expert_width, "width": model.width}
+        rows = self.expert_shards
+        own = {"expert_width": 2 * _Part(model, self.mesh.tensor).expert_width, "width": model.width}
         for name, size in own.items() if parts > 1 and self.fsdp and rows * parts > model.experts else ():
             if size % rows:
                 raise ValueError(

@@ -97,12 +97,9 @@ class Mixture(ParallelStyle):
         self.between = between
 
     def _apply(self, module: nn.Module, device_mesh) -> nn.Module:
-        weights = {(module, "gate_up"): Shard(1), (module, "down"): Shard(2), (module.router, "weight"): Replicate()}
-        for (owner, name), placement in weights.items():
-            found = distribute_tensor(getattr(owner, name), device_mesh, [placement])
-            owner.register_parameter(name, nn.Parameter(found))
-        for owner, kind in ((module, OwnPart), (module.router, SummedPart)):
-            owner.__class__ = type(kind.__name__ + type(owner).__name__, (kind, type(owner)), {})
+        if not hasattr(module, "own"):  # of which other GPUs have others: split where these are divided
+            split_experts(module, device_mesh)
+        _divide(module.router, {"weight": Replicate()}, device_mesh, SummedPart)
         return distribute_module(module, device_mesh, None, self._gathered, self._summed)
 
     def _gathered(self, module, inputs, mesh):
@@ -115,6 +112,24 @@ class Mixture(ParallelStyle):
         return (
             DTensor.from_local(output, mesh, [Partial()], run_check=False).redistribute(mesh, [self.between]).to_local()
         )
+
+
+def split_experts(experts: nn.Module, device_mesh) -> None:
+    """Each expert's gate and up by columns, its down by rows, over the GPUs of a one-dimensional device mesh; in place.
+
+    Args:
+        experts: has `gate_up`, (E, 2 F, H), and `down`, (E, H, F).
+    """
+    _regroup(experts.gate_up, (experts.gate_up.size(1) // 2,) * 2, device_mesh.size(), 1)
+    _divide(experts, {"gate_up": Shard(1), "down": Shard(2)}, device_mesh, OwnPart)
+
+
+def _divide(module, placements, device_mesh, kind):
+    """Have a module's weights divided, and its forward read its own part of them."""
+    for name, placement in placements.items():
+        found = distribute_tensor(getattr(module, name), device_mesh, [placement])
+        module.register_parameter(name, nn.Parameter(found))
+    module.__class__ = type(kind.__name__ + type(module).__name__, (kind, type(module)), {})
 
 
 def plan(module: nn.Module, ways: Mesh) -> dict[str, ParallelStyle]:
@@ -159,8 +174,6 @@ def split(module: nn.Module, mesh, ways: Mesh) -> nn.Module:
             attention = module.get_submodule(path.rpartition(".")[0])
             for weight in linear.parameters():
                 _regroup(weight, _widths(attention, linear), parts)
-        elif hasattr(linear, "router"):
-            _regroup(linear.gate_up, (linear.gate_up.size(1) // 2,) * 2, parts, 1)
     parallelize_module(module, mesh, plan(module, ways))
     if tied:
         module.head.weight = module.token.weight  # both by the vocabulary: one part

@@ -75,6 +75,7 @@ def test_stages_of_divided_matrices_say_the_same(model, schedule, sharding):
 
 
 MIXTURE = LLAMA.replace(experts=4, experts_per_token=2, expert_width=24)
+WIDER = MIXTURE.replace(expert_width=32)
 #: What is beside a pipeline of two: model, mesh, GPUs of data, and other switches.
 BESIDE = {
     "a ring": (GPT, {"context": 2}, 1, {"precision": "bf16"}),
@@ -83,6 +84,8 @@ BESIDE = {
     "experts": (MIXTURE, {"expert": 2}, 4, {"precision": "bf16"}),
     "experts, FSDP": (MIXTURE, {"expert": 2, "routing": 1.25}, 4, {"sharding": "zero3", "precision": "bf16-mixed"}),
     "experts of rings, FSDP": (MIXTURE, {"context": 2, "expert": 4}, 2, {"sharding": "zero2", "precision": "bf16-mixed"}),
+    "halved experts": (WIDER, {"expert": 2, "tensor": 2}, 4, {"sharding": "zero3", "precision": "bf16-mixed"}),
+    "halved experts of rings": (WIDER, {"context": 2, "expert": 4, "tensor": 2}, 2, {"sharding": "zero2", "precision": "bf16-mixed"}),
     "offloaded": (LLAMA, {}, 2, {"sharding": "zero3", "offload": "cpu", "precision": "bf16-mixed"}),
     "averaged": (GPT, {}, 2, {}),
     "averaged in views": (LLAMA, {}, 3, {"buckets": "views", "precision": "bf16-master"}),

@@ -1,4 +1,4 @@
-"""The losses of one of some processes that divide experts."""
+"""The losses of one of some processes that divide experts, and maybe each expert's matrices."""
 
 import torch
 
@@ -6,6 +6,7 @@ import everybyte as eb
 from everybyte.reference import Llama
 from everybyte.reference.mesh.experts import ExpertLlama, ExpertTrainer
 from everybyte.reference.step import Trainer
+from everybyte.splitting import divided_loss
 
 STEPS = 4
 MODEL = eb.Model(
@@ -13,7 +14,9 @@ MODEL = eb.Model(
     gated=True, fused=False, qkv_bias=False, out_bias=False, ffn_bias=False, norm="rmsnorm", tied=False, experts=8,
     experts_per_token=2, expert_width=24,
 )  # fmt: skip
-#: The batch is a GPU's own.
+#: Of heads and a vocabulary that two GPUs can halve.
+EVEN = MODEL.replace(kv_heads=2, vocabulary=102)
+#: The batch is a GPU's own, or of GPUs that divide matrices their own.
 SETUP = eb.Setup(batch=2, sequence=16, optimizer="momentum")
 
 
@@ -27,15 +30,37 @@ def setups(gpus):
     }
     if gpus == 2:
         return found
+    halved = {"tensor": 2, "expert": 2}
+    if gpus == 8:
+        return {
+            "halves of pairs, sharded by rows": (
+                EVEN.replace(experts=2),
+                SETUP.replace(gpus=8, mesh=eb.Mesh(**halved), sharding="zero3"),
+            ),
+            "halves of pairs, sharded": (EVEN, SETUP.replace(gpus=8, mesh=eb.Mesh(**halved), sharding="zero2")),
+        }
     few = MODEL.replace(experts=2)  # fewer than GPUs: FSDP cuts their rows
     return found | {
         "in pairs, averaged": (MODEL, SETUP.replace(**pairs)),
         "in pairs, sharded": (MODEL, SETUP.replace(**pairs, sharding="zero3", accumulation=2, no_sync=True)),
         "in pairs, sharded by rows": (few, SETUP.replace(**pairs, sharding="zero2", checkpointing="full")),
+        "halves of pairs": (
+            EVEN,
+            SETUP.replace(gpus=4, mesh=eb.Mesh(**halved), sharding="zero3", accumulation=2),
+        ),
+        "halves of pairs, whole tokens, a whole loss": (
+            EVEN,
+            SETUP.replace(
+                gpus=4,
+                mesh=eb.Mesh(**halved, sequence_parallel=False, loss_parallel=False),
+                sharding="zero2",
+                checkpointing="full",
+            ),
+        ),
     }
 
 
-def train(setup, module, kind, share, drawn):
+def train(model, setup, module, kind, share, drawn):
     """The losses of some steps. `drawn`: sequences in each micro-batch of all GPUs."""
     trainer = kind(module, setup)
     trainer.optimizer.param_groups[0]["lr"] = 0.5
@@ -43,8 +68,9 @@ def train(setup, module, kind, share, drawn):
     for step in range(STEPS):
         generator = torch.Generator().manual_seed(step)
         shape = setup.accumulation, drawn, setup.sequence + 1
-        given = iter(torch.randint(MODEL.vocabulary, shape, generator=generator))
-        losses.append(trainer.step(lambda given=given: share(next(given))).item())
+        given = iter(torch.randint(model.vocabulary, shape, generator=generator))
+        loss = trainer.step(lambda given=given: share(next(given)))
+        losses.append(getattr(loss, "full_tensor", lambda loss=loss: loss)().item())
     return losses
 
 
@@ -64,27 +90,35 @@ def divided(model, setup, rank):
     module, state = ExpertLlama(model, setup), whole(model, setup).state_dict()
     for name in [name for name in state if name.endswith(("mlp.gate_up", "mlp.down"))]:
         parts = state.pop(name).chunk(setup.mesh.expert)
-        state[name.replace("mlp.", "mlp.own.")] = parts[rank % setup.mesh.expert]
+        state[name.replace("mlp.", "mlp.own.")] = parts[setup.sharer(rank) % setup.mesh.expert]
     module.load_state_dict(state)
     return module
 
 
-def seen(rank, gpus):
+def seen(rank, gpus, *names):
     """By the name of a setup, the losses."""
     found = {}
-    for name, (model, setup) in setups(gpus).items():
+    for name in names:
+        model, setup = setups(gpus)[name]
 
-        def share(tokens):
-            mine = tokens.chunk(gpus)[rank]
+        def share(tokens, setup=setup):
+            mine = tokens.chunk(setup.data)[setup.sharer(rank)]
             return mine[:, :-1].clone(), mine[:, 1:].clone()
 
-        found[name] = train(setup, divided(model, setup, rank), ExpertTrainer, share, gpus * setup.batch)
+        module = divided(model, setup, rank)
+        with divided_loss(setup):
+            found[name] = train(model, setup, module, ExpertTrainer, share, setup.data * setup.batch)
     return found
 
 
 def alone(model, setup):
     """The losses of one process on everything."""
-    one = of_one(setup).replace(batch=setup.batch * setup.gpus)
+    one = of_one(setup).replace(batch=setup.batch * setup.data)
     return train(
-        one, whole(model, setup), Trainer, lambda tokens: (tokens[:, :-1].clone(), tokens[:, 1:].clone()), one.batch
+        model,
+        one,
+        whole(model, setup),
+        Trainer,
+        lambda tokens: (tokens[:, :-1].clone(), tokens[:, 1:].clone()),
+        one.batch,
     )

@@ -60,6 +60,62 @@ def test_beside_data_at_every_operation(gpus, parts, checkpointing, sharding):
         assert not grid.disagreements(MODEL, setup.replace(precision="bf16", accumulation=2), rank=rank)
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("by_tokens", [True, False])
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("sharding", ["zero2", "zero3"])
+@pytest.mark.parametrize(("gpus", "parts", "tensor"), [(4, 2, 2), (16, 4, 2), (32, 2, 4), (64, 8, 2)])
+def test_whose_matrices_are_divided_too_at_every_operation(gpus, parts, tensor, sharding, checkpointing, by_tokens):
+    """Each expert once, or cut among GPUs by experts or by rows; routers balanced or not; tokens gathered, or all there."""
+    model = MODEL.replace(vocabulary=104, heads=8, kv_heads=4, expert_width=16 * tensor)
+    ways = {"tensor": tensor, "expert": parts, "sequence_parallel": by_tokens, "loss_parallel": by_tokens}
+    setup = SETUP.replace(gpus=gpus, sharding=sharding, checkpointing=checkpointing)
+    for rank, precision, routing in ((0, "bf16-mixed", 1.25), (tensor - 1, "bf16", parts), (1, "fp32", 1.0)):
+        run = setup.replace(precision=precision, mesh=eb.Mesh(**ways, routing=routing))
+        assert grid.first_difference(model, run, rank=rank) is None
+        assert not grid.disagreements(model, run, rank=rank)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("start", range(0, 40, 4))
+def test_any_mixture_whose_matrices_are_divided_too_to_the_byte(start):
+    for seed in range(start, start + 4):
+        model, setup, rank = grid.halved(seed)
+        assert not grid.disagreements(model, setup, rank=rank), (model, setup, rank)
+
+
+def test_halves_are_drawn_with_all_that_goes_with_them():
+    drawn = [grid.halved(seed)[:2] for seed in range(80)]
+    assert drawn[:10] == [grid.halved(seed)[:2] for seed in range(10)]
+    assert {setup.sharding for _, setup in drawn} == {"zero2", "zero3"}
+    assert {setup.checkpointing for _, setup in drawn} >= {"none", "full", "every-k", "selective"}
+    assert {setup.mesh.sequence_parallel for _, setup in drawn} == {True, False} and all(
+        setup.mesh.tensor > 1 < setup.mesh.expert for _, setup in drawn
+    )
+    assert any(s.mesh.context > 1 for _, s in drawn) and any(s.mesh.routing == s.mesh.expert for _, s in drawn)
+    assert {s.expert_shards * s.mesh.expert > m.experts for m, s in drawn} == {True, False}
+
+
+def test_of_each_expert_a_gpu_holds_its_columns_and_rows_and_sends_whole_rows():
+    """Eight experts by 4 GPUs, each by 2: an eighth of all their numbers. Rows that travel are as wide as without."""
+    setup = _among(8, 4, sharding="zero3", precision="bf16").replace(mesh=eb.Mesh(tensor=2, expert=4, routing=1.25))
+    model = MODEL.replace(vocabulary=104, expert_width=48)
+    trace = eb.dry_run(model, setup)
+    own = [a.bytes for a in trace.allocations if a.part == "parameters" and ".mlp.own." in a.owner and a.birth == 0]
+    assert sum(own) == 2 * model.layers * model.experts * 3 * model.expert_width * model.width // 8
+    sent = setup.batch * setup.sequence * model.experts_per_token
+    came = eb.dry_run(model, setup.replace(gpus=4, mesh=eb.Mesh(expert=4, routing=1.25)))
+
+    def rows(trace):
+        """What has the size of the rows that come, while a block's forward runs."""
+        size, end = 2 * int(1.25 * sent) * model.width, trace.marks["after_forward"]
+        return sum(
+            a.bytes == size for a in trace.allocations if 0 < a.birth <= end and a.owner.startswith("blocks.0.mlp")
+        )
+
+    assert rows(trace) == rows(came) > 0
+
+
 def test_fsdp_divides_experts_among_those_that_have_the_same():
     """32 GPUs by 8: each has one of eight experts, and a fourth of its rows; of everything else it has the 32nd part."""
     others = sum(-(-w.shape[0] // 32) * w.numbers // w.shape[0] for w in _others())
@@ -75,6 +131,14 @@ def _others():
     names = ("mlp.gate_up", "mlp.down", "mlp.gate.weight", "mlp.up.weight", "mlp.down.weight")
     found = [w for w in weights(MODEL) if w.count and w.name not in names]
     return [w for w in found for _ in range(1 if w.group in ENDS else MODEL.layers)]
+
+
+def test_mixtral_on_64_with_eight_experts_each_cut_in_four():
+    setup = eb.Setup(
+        batch=1, sequence=4096, precision="bf16-mixed", checkpointing="full", sharding="zero3", gpus=64,
+        mesh=eb.Mesh(tensor=4, expert=8),
+    )  # fmt: skip
+    assert not grid.disagreements(eb.model("mixtral-8x7b").replace(layers=4), setup, rank=7)
 
 
 def test_mixtral_on_64():
@@ -137,6 +201,16 @@ REFUSED = [
         lambda: _among(8, 4, sharding="zero3", replicas=2),
         MODEL,
         r"Setup.replicas: 2 with mesh expert=4 is not derived; allowed: 1",
+    ),
+    (
+        lambda: _on(4).replace(gpus=8, mesh=eb.Mesh(tensor=2, expert=4)),
+        MODEL.replace(vocabulary=104),
+        r"Setup.sharding: 'none' with mesh tensor=2 expert=4 is not derived; DDP takes no weights that are divided; allowed: .*zero3",
+    ),
+    (
+        lambda: _among(24, 4, sharding="zero3").replace(gpus=40, mesh=eb.Mesh(tensor=2, expert=2)),
+        MODEL.replace(vocabulary=104),
+        r"10 have the same 4 of mixture's experts, whose 24 rows \(expert_width\) .* 4 left over",
     ),
     (lambda: _on(4, 4.5), MODEL, r"Mesh.routing: 4.5 is no number above 0 and up to 4"),
     (lambda: SETUP.replace(mesh=eb.Mesh(routing=0.5)), MODEL, r"Mesh.routing: 0.5 needs expert from 2 on"),

@@ -53,16 +53,16 @@ def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
         if setup.fsdp:
             for patch in _fsdp_on_meta(tracker, _places(setup, rank)):
                 stack.enter_context(patch)
+        parts = setup.mesh.tensor
+        divide = range(rank - rank % parts, rank - rank % parts + parts) if parts > 1 else ()
         if setup.mesh.context > 1:
             from .context import as_on_cuda
 
-            parts = setup.mesh.tensor
-            first = rank - rank % parts
-            stack.enter_context(as_on_cuda(range(first, first + parts) if parts > 1 else ()))
+            stack.enter_context(as_on_cuda(divide))
         elif setup.mesh.expert > 1:
             from .collectives import in_flight
 
-            stack.enter_context(in_flight())
+            stack.enter_context(in_flight(divide))
         yield
 
 

@@ -204,9 +204,9 @@ class PipelineTrainer(Trainer):
         ways, everybody = setup.mesh, device_mesh(setup, self.device.type)
         mine, count = pipelines.stages_of(ways, place), ways.pipeline * ways.stages
         self.first, self.last = 0 in mine, count - 1 in mine
+        self.averaged = divide_experts(module, setup) if ways.expert > 1 else None
         if ways.tensor > 1:
             split(module, everybody["tensor"], ways)
-        self.averaged = divide_experts(module, setup) if ways.expert > 1 else None
         self.stages, self.parts, self.tell = [], [], lambda kind: None
         for number, blocks in zip(mine, pipelines.blocks_of(model.layers, ways, place), strict=True):
             stage = STAGES[str(model.family)](module, blocks, number == 0, number == count - 1)

@@ -41,7 +41,8 @@ class ExpertNetwork(Network):
         super()._add(name, (over(shape[0], self.parts), *shape[1:]) if name.endswith(OWN) else shape, *rest)
 
     def _mlp(self, path, x):
-        return self.call(path, lambda x: self._mixture(path, x), x)
+        whole = self.split.enter(x, "MLP input")
+        return self.call(path, lambda x: self.split.leave(self._mixture(path, x), "experts"), whole)
 
     def _mixture(self, path, x):
         tokens = op.reshape(x, (x.shape[0] * x.shape[1], x.shape[2]), "experts' tokens")

@@ -5,8 +5,13 @@ weights are divided among these, and all others among all; as torchtitan does, a
 more GPUs than experts. Without FSDP everything else is averaged by DDP, which knows one group of GPUs: experts are averaged
 by hand. The exchange is PyTorch's `all_to_all_single_autograd`, whose backward is the way back. How many rows come is the
 routers' choice, step by step: nobody drops any.
+Beside tensor parallelism each expert's gate and up are cut by columns, its down by rows, as where nobody else has experts
+(`splitting.Mixture`): all t GPUs of a tensor group gather all tokens, route them alike and send the same rows, each to the GPU of
+another group that has its part of the matrices; what comes back are parts of a sum, which is made over the tensor group after
+rows have been weighted. This is torchtitan's `ExpertTensorParallel`, expert_tensor_parallel_degree = tensor_parallel_degree.
 Sources: Lepikhin et al., GShard (2020), arXiv:2006.16668; Jiang et al., Mixtral of Experts (2024), arXiv:2401.04088;
-PyTorch, torch/distributed/_functional_collectives.py; torchtitan, models/llama4/infra/parallelize.py, `apply_fsdp`.
+PyTorch, torch/distributed/_functional_collectives.py; torchtitan, models/llama4/infra/parallelize.py, `apply_fsdp` and
+`apply_moe_ep_tp`, and distributed/expert_parallel.py.
 """
 
 import torch
@@ -20,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...catalog import Model
 from ...setup import Setup
+from ...splitting import split_experts
 from ..gpt import ACTIVATIONS
 from ..llama import Llama
 from ..mixtral import Experts, grouped_linear
@@ -127,18 +133,22 @@ def average(blocks, same, gpus: int):
 
 
 def expert_mesh(setup, device):
-    """All GPUs, of each stage of a pipeline, by the experts that they have: `same` ones, and those of an `expert` group."""
-    sizes = {"pipeline": setup.mesh.pipeline, "same": setup.expert_shards, "expert": setup.mesh.expert}
+    """All GPUs, of each stage of a pipeline, by the experts that they have: `same` ones, those of an `expert` group, parts of each."""
+    mesh = setup.mesh
+    sizes = {"pipeline": mesh.pipeline, "same": setup.expert_shards, "expert": mesh.expert, "tensor": mesh.tensor}
     return init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
 def divide_experts(module, setup):
-    """Have each mixture of a module's blocks know its group, under FSDP with its experts cut; returns who has the same ones."""
+    """Have each mixture of a module's blocks know its group, with its experts split and under FSDP cut; returns who has the same ones."""
     mesh = expert_mesh(setup, next(module.parameters()).device.type)
+    module.to(DTYPES[setup.dtypes.weights])
     for block in module.blocks:
         block.mlp.group = mesh["expert"].get_group()
+        if setup.mesh.tensor > 1:
+            split_experts(block.mlp.own, mesh["tensor"])
     if setup.fsdp:
-        shard_experts(module.to(DTYPES[setup.dtypes.weights]), setup, mesh)
+        shard_experts(module, setup, mesh)
     return mesh["same"].get_group()
 
 
