@@ -1204,7 +1204,7 @@ function render({ model, el }) {
   }
 
   function resized() {
-    const wide = Math.round(Math.min(Math.max(el.clientWidth || WIDTH.start, WIDTH.least), WIDTH.most));
+    const wide = Math.round(Math.min(Math.max(root.clientWidth || WIDTH.start, WIDTH.least), WIDTH.most));
     if (wide === width) return;
     width = wide;
     root.font = undefined;
