@@ -338,10 +338,19 @@ def test_what_is_sent_is_what_the_step_gives_its_collectives(changes, monkeypatc
         {"gpus": 1, "sharding": "zero2", "accumulation": 3},
         {"gpus": 3, "sharding": "zero3", "precision": "bf16-mixed"},
         {"gpus": 2, "sharding": "zero3", "sharding_units": "model"},
+        {"gpus": 2, "sharding": "zero3", "precision": "bf16", "adapters": eb.Lora(4)},
+        {
+            "gpus": 3,
+            "sharding": "zero3",
+            "precision": "bf16-mixed",
+            "adapters": eb.Lora(4, "all-linear", "bf16", "bf16"),
+        },
     ],
     ids=str,
 )
 def test_what_is_copied_is_what_the_step_copies(changes):
+    if "adapters" in changes:
+        pytest.importorskip("peft")
     setup = eb.Setup(batch=2, sequence=16, offload="cpu", **changes)
     copies = [a for a in eb.dry_run(TINY, setup).allocations if a.operation == "clone" and a.birth]
     found = work(TINY, setup)

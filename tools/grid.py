@@ -198,6 +198,7 @@ def apart(seed: int) -> tuple[eb.Model, eb.Setup, int]:
         changes |= {"buckets": draw(BUCKETS)} if sharding == "none" else {}
         changes |= {"sharding_units": draw(SHARDING_UNITS), "no_sync": draw([True, False])} if fsdp else {}
         changes |= {"gpus": 2 * gpus, "replicas": 2} if fsdp and draw([True, False, False]) else {}
+        changes |= {"offload": draw(OFFLOADS)} if fsdp else {}
         try:
             changes["no_sync"] = changes.get("no_sync", False) and setup.accumulation > 1
             setup = setup.replace(**changes)

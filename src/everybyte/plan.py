@@ -127,7 +127,8 @@ def _sent(model, setup):
     if replicas > 1:  # what was received is averaged among them, cut into as many equal pieces
         averaged = 2 * (replicas - 1) * of("received", rounding=replicas * wide) // replicas
         rings += ((averaged, replicas, shards),)
-    return rings, of("copied", "received") if setup.offload == "cpu" else 0
+    narrowed = setup.adapters and setup.reduced_dtype != setup.trained_dtype  # before they are sent
+    return rings, of("copied", "stored" if narrowed else "received") if setup.offload == "cpu" else 0
 
 
 def held(model: Model, shards: int, lora: Lora | None = None) -> int:

@@ -473,7 +473,6 @@ class Setup:
         if not self.mesh.alone:
             raise ValueError(f"Setup.adapters: {lora} with mesh {self.mesh} is not derived; allowed: None, or no mesh")
         for field, found, allowed in (
-            ("offload", self.offload != "none", "'none'"),
             ("quantization", self.fsdp and self.quantization != "none", "'none', or sharding 'none' or 'zero1'"),
         ):
             if found:

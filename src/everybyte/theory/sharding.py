@@ -72,10 +72,11 @@ class Unit:
     def _input(self, parameter, numbers):
         """This GPU's share of a parameter as it is gathered: from the CPU, in the type of forward. None where it is as stored."""
         sharding, tape, copy = self.sharding, self.tape, None
+        beside = is_adapter(parameter)
         with tape.within(part="communication", place=self._place(parameter)):
             if sharding.offloads:
-                copy = tape.take(f"{self.name} copied", (numbers, sharding.stored))
-            casts = sharding.casts_adapters if is_adapter(parameter) else sharding.cast
+                copy = tape.take(f"{self.name} copied", (numbers, sharding.beside if beside else sharding.stored))
+            casts = sharding.casts_adapters if beside else sharding.cast
             return tape.take(f"{self.name} cast", (numbers, sharding.width)) if casts else copy
 
     def wait_for_unshard(self):
@@ -279,6 +280,15 @@ def _children_first(names):
     return found + own
 
 
+def _inside(names):
+    """peft puts adapters into the layer that they stand beside: they come after its own weights."""
+    found = [name for name in names if ".lora_" not in name]
+    for name in reversed([name for name in names if ".lora_" in name]):
+        layer = name.partition(".lora_")[0]
+        found.insert(1 + max(i for i, other in enumerate(found) if other.rpartition(".")[0] == layer), name)
+    return found
+
+
 class Cut(NamedTuple):
     """Weights of a block that are divided among other GPUs than the rest: which, among how many, and along which dimension."""
 
@@ -338,7 +348,7 @@ class Sharding:
 
         def unit(name, paths, reshards, names=None, **cut):
             names = names or [n for n in left if any(n.startswith(f"{path}.") or not path for path in paths)]
-            mine = [left.pop(n) for n in _children_first(names)]
+            mine = [left.pop(n) for n in _inside(_children_first(names))]
             cut = {"shards": self.shards} | cut
             numbers = [
                 sum(share(p.shape, cut["shards"], cut.get("axis", 0)) for p in mine if is_adapter(p) == beside)

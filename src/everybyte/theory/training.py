@@ -183,10 +183,13 @@ class Step:
 
     def host(self):
         """In the memory of the CPU, where FSDP's shares and the optimizer are offloaded: pieces."""
-        if self.setup.offload != "cpu":
+        setup = self.setup
+        if setup.offload != "cpu":
             return self.optimizer.host()
-        found = [Piece(numbers, self.stored.width, "parameters", count) for _, numbers, count in self.optimizer.tensors]
-        found += [Piece(numbers, self.reduced, "gradients", count) for _, numbers, count in self.optimizer.tensors]
+        found = [Piece(self._share(w), self.stored.width, "parameters", count) for w, _, count in self.weights]
+        width = self.beside.width if setup.adapters else self.reduced
+        parts = ("parameters", "gradients") if setup.adapters else ("gradients",)
+        found += [Piece(numbers, width, part, count) for part in parts for _, numbers, count in self.optimizer.tensors]
         return found + self.optimizer.rest()
 
     def run(self):
