@@ -4,7 +4,8 @@ import copy
 import re
 
 import pytest
-from driving import Keys, screenshot, serious, summary, watched
+from driving import ARTIFACTS, Keys, screenshot, serious, summary, watched
+from firefox import FIREFOX, Firefox
 
 pytest.importorskip("sphinx", reason="the site's extra is not installed: python -m pip install -e .[site]")
 edition = pytest.importorskip("edition")
@@ -146,3 +147,27 @@ def test_the_handout_is_one_sheet(chromium, tmp_path):
     sheets = re.findall(rb"/Type\s*/Page\b", page.pdf(prefer_css_page_size=True))
     page.close()
     assert len(sheets) == 1
+
+
+@pytest.mark.skipif(not FIREFOX, reason="no Firefox on this machine")
+def test_in_firefox_the_explorers_answer_and_nothing_leaves_the_page(site, tmp_path):
+    shown = "[...document.querySelectorAll('.everybyte-explorer svg[role=img], .everybyte-sentence')].map((one) => one.outerHTML).join()"
+    painted = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
+    browser = Firefox(tmp_path)
+    try:
+        browser.open((site / "notebooks" / f"{SLUG}.html").as_uri())
+        ready = "new Promise((done) => setInterval(() => { const said = document.documentElement.dataset.explorers; if (said) done(said); }, 50))"
+        assert browser.evaluate(ready) == "ready"
+        before = browser.evaluate(shown)
+        browser.evaluate("document.querySelector('.everybyte-explorer .noUi-handle').focus()")
+        browser.press("\ue014")  # the arrow to the right
+        browser.evaluate(painted)
+        after = browser.evaluate(shown)
+        assert before != after
+        assert browser.evaluate("document.querySelectorAll('.everybyte-error, mjx-merror').length") == 0
+        browser.evaluate("document.querySelector('.everybyte-live').scrollIntoView()")
+        browser.screenshot(ARTIFACTS / "firefox.png")
+        assert browser.errors == []
+        assert outside(browser.asked) == []
+    finally:
+        browser.close()
