@@ -213,7 +213,7 @@ def lean(seed: int) -> tuple[eb.Model, eb.Setup, int]:
     """A stage of ZeRO, beside adapters or other dimensions of a mesh or neither, with an optimizer of small states, and one of the
     GPUs: always the same for one seed."""
     draw = Random(13 * 10**6 + seed).choice
-    kinds = [shared, shared, apart, visited, ring, piped, crossed]
+    kinds = [shared, shared, shared, apart, visited, ring, divided, piped, staged, crossed]
     while True:  # what does not go together is drawn again
         kind = draw(kinds)
         model, setup, rank = kind(draw(range(10**5)))

@@ -541,7 +541,6 @@ class Setup:
             ("no_sync", self.no_sync, "allowed: False"),
             ("replicas", self.replicas > 1, "allowed: 1"),
             ("optimizer", not impls and not self.fsdp, f"allowed: {', '.join(TENSOR_OPTIMIZERS)}, or {fsdp}"),
-            ("optimizer", self.fsdp and not OPTIMIZERS[self.optimizer].common, f"allowed: {', '.join(COMMON_OPTIMIZERS)}"),
             (
                 "optimizer_impl", self.optimizer_impl not in impls and not self.fsdp,
                 f"allowed of {self.optimizer}: {', '.join(impls)}, or {fsdp}",

@@ -54,13 +54,22 @@ def test_whole_models(name, optimizer):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("start", range(0, 48, 3))
+@pytest.mark.parametrize("start", range(0, 48, 2))
 def test_any_share_to_the_byte(start):
     """ZeRO and FSDP, beside adapters, rings, experts and pipelines: the library's own step over its share."""
     pytest.importorskip("peft")
-    for seed in range(start, start + 3):
+    for seed in range(start, start + 2):
         model, setup, rank = grid.lean(seed)
         assert not grid.disagreements(model, setup, rank=rank), (seed, model, setup, rank)
+
+
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+def test_lion_beside_divided_matrices(sequence_parallel):
+    """FSDP has each gradient divided as its weight is before Lion asks for it."""
+    needs("lion")
+    mesh = eb.Mesh(tensor=2, sequence_parallel=sequence_parallel)
+    setup = eb.Setup(batch=1, sequence=8, precision="bf16", optimizer="lion", sharding="zero3", gpus=6, mesh=mesh)
+    assert not grid.disagreements(LLAMA.replace(vocabulary=102), setup, rank=1)
 
 
 @pytest.mark.parametrize(("gpus", "states"), [(1, "8-bit"), (2, "8-bit"), (3, "32-bit")])
