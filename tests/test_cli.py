@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shutil
 import signal
@@ -306,18 +307,18 @@ def test_colors_are_for_a_terminal_alone(monkeypatch, stream, plain, colored):
     assert json.loads(out.getvalue().splitlines()[-1])["peak"] > 0  # what a script reads has none
 
 
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        ("everybyte bud", {"budget"}),
-        ("everybyte budget --preci", {"--precision"}),
-        ("everybyte budget --precision bf16-m", {"bf16-mixed", "bf16-master", "bf16-megatron"}),
-        ("everybyte fit gpt2-x", {"gpt2-xl"}),
-        ("everybyte fit gpt2 --gpu rtx-409", {"rtx-4090"}),
-        ("everybyte completion z", {"zsh"}),
-        ("everybyte align dpo gpt2 --reference bef", {"before"}),
-    ],
-)
+COMPLETED = [
+    ("everybyte bud", {"budget"}),
+    ("everybyte budget --preci", {"--precision"}),
+    ("everybyte budget --precision bf16-m", {"bf16-mixed", "bf16-master", "bf16-megatron"}),
+    ("everybyte fit gpt2-x", {"gpt2-xl"}),
+    ("everybyte fit gpt2 --gpu rtx-409", {"rtx-4090"}),
+    ("everybyte completion z", {"zsh"}),
+    ("everybyte align dpo gpt2 --reference bef", {"before"}),
+]
+
+
+@pytest.mark.parametrize(("typed", "offered"), COMPLETED)
 def test_bash_completes_what_the_parser_takes(capsys, typed, offered):
     if not shutil.which("bash"):
         pytest.skip("there is no bash on this machine")
@@ -326,6 +327,35 @@ def test_bash_completes_what_the_parser_takes(capsys, typed, offered):
     program = f"{said(capsys, 'completion', 'bash')}\n{asked}"
     found = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=30)
     assert (found.stderr, set(found.stdout.split())) == ("", offered)
+
+
+@pytest.mark.parametrize(("typed", "offered"), COMPLETED)
+def test_fish_completes_it_too(capsys, typed, offered):
+    if not shutil.which("fish"):
+        pytest.skip("there is no fish on this machine")
+    program = f"{said(capsys, 'completion', 'fish')}\ncomplete -C '{typed}'"
+    found = subprocess.run(["fish", "-N", "-c", program], capture_output=True, text=True, timeout=30)
+    words = {line.partition("\t")[0] for line in found.stdout.splitlines()}
+    assert (found.stderr, words) == ("", offered)
+
+
+@pytest.mark.parametrize("first", ["", "autoload -Uz compinit; compinit -u\n"], ids=["bare", "with compinit"])
+def test_zsh_completes_at_its_prompt(capsys, tmp_path, first):
+    if not shutil.which("zsh"):
+        pytest.skip("there is no zsh on this machine")
+    pexpect = pytest.importorskip("pexpect")
+
+    script = tmp_path / "everybyte.zsh"
+    script.write_text(f"{first}{said(capsys, 'completion', 'zsh')}")
+    environment = os.environ | {"TERM": "dumb", "HOME": str(tmp_path), "ZDOTDIR": str(tmp_path)}
+    shell = pexpect.spawn("zsh", ["-f", "-i"], env=environment, encoding="utf-8", timeout=30, dimensions=(40, 200))
+    shell.sendline(f"source {script}; echo sour''ced")
+    shell.expect_exact("sourced\r\n")
+    assert "not found" not in shell.before
+    for typed, completed in (("everybyte bud\t", "everybyte budget "), ("--precision bf16-meg\t", "bf16-megatron")):
+        shell.send(typed)
+        shell.expect_exact(completed)
+    shell.close(force=True)
 
 
 def test_every_shell_completes_every_command(capsys):

@@ -37,7 +37,10 @@ def script(shell: str, said: Mapping[str, Mapping[str, tuple]], helps: Mapping[s
 
 
 def _bash(said, zsh):
-    lines = ["autoload -U +X bashcompinit && bashcompinit"] if zsh else []
+    ready = [
+        "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }"
+    ]  # a bare zsh completes nothing yet
+    lines = [*ready, "autoload -U +X bashcompinit && bashcompinit"] if zsh else []
     lines += [
         "_everybyte() {",
         '  local words= current="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}"',
