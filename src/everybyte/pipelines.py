@@ -166,15 +166,22 @@ def rounds(mesh, batches: int, place: int) -> tuple[int, int, int]:
 
 
 def turns(mesh, batches: int, place: int) -> list[tuple[int, Action]]:
-    """`order`, each action with its turn: a micro-batch's of schedules that run all forwards first, a round's of others from 1 on."""
+    """`order`, each action with its turn: a micro-batch's of schedules that run all forwards first.
+
+    Of others what comes before the first round is turn 0, and what is left after the last is one more; of 1F1B, whose rounds are
+    pairs, each forward before them and each backward after them is a turn of its own.
+    """
     actions = order(mesh, batches, place)
     if mesh.schedule in ("gpipe", "looped-bfs"):
         return [(action.batch, action) for action in actions]
     pairs, before, whole = rounds(mesh, batches, place)
-    end = before + 2 * pairs * whole
-    return [
-        (0 if i < before else 1 + (min(i, end) - before) // (2 * pairs), action) for i, action in enumerate(actions)
-    ]
+    alone = mesh.schedule == "1f1b"
+    found = []
+    for i, action in enumerate(actions):
+        paired = min(max(i - before, 0), 2 * pairs * whole) // (2 * pairs)
+        outside = min(i, before) + max(i - before - 2 * whole, 0) if alone else int(i >= before)
+        found.append((outside + paired, action))
+    return found
 
 
 def gathering(actions: list[tuple[int, Action]], batches: int, most: int = 3) -> list[tuple[int, Action]]:

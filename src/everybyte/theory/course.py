@@ -40,7 +40,7 @@ def letters(model, setup, rounding=1, rank=0) -> dict[str, int]:
         "B": setup.batch, "S": setup.sequence, "L": model.layers, "H": model.width, "A": model.heads, "A_kv": model.kv_heads,
         "D": model.head_width, "F": model.ffn_width, "V": model.vocabulary, "N": model.learned_positions,
         "N_max": model.positions, "W": model.embedding_width, "E": model.experts, "E_t": model.experts_per_token,
-        "F_e": model.expert_width, "K": setup.segment or 1, "n_c": setup.loss_chunks, "n_a": setup.accumulation,
+        "F_e": model.expert_width, "K": setup.segment or 1, "n_c": setup.loss_chunks, "n_a": setup.accumulation, "n_f": setup.mesh.pipeline - setup.mesh.rank(rank, setup.data)["pipeline"],
         "w": DTYPE_BYTES[dtypes.compute if setup.fsdp else setup.base_dtype], "w_s": DTYPE_BYTES[setup.base_dtype],
         "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[setup.state_dtype], "r": DTYPE_BYTES[setup.reduced_dtype],
         "m_w": DTYPE_BYTES[dtypes.master] if dtypes.master else 0, "G": setup.shards, "R": setup.replicas,
@@ -134,8 +134,12 @@ def chunked(setup, loops, stretched, model=None):
     return chunks, (stretched, loop.middle, chunk == 1, chunks[-1] == 1)
 
 
-def structure(model, setup):
-    """What decides the form of a step; models and setups that agree in it differ in the values of letters alone."""
+def structure(model, setup, mesh=None):
+    """What decides the form of a step; models and setups that agree in it differ in the values of letters alone.
+
+    Args:
+        mesh: what the setup's mesh stands for, where it is not itself that decides.
+    """
     sizes = setup.batch, setup.sequence, model.width, model.heads, model.kv_heads, model.ffn_width, model.vocabulary
     trivial = tuple(size == 1 for size in (*sizes, model.experts, model.experts_per_token, model.expert_width))
     if (parts := setup.mesh.tensor) > 1:
@@ -150,7 +154,7 @@ def structure(model, setup):
         setup.precision, setup.optimizer, setup.optimizer_impl, setup.attention, setup.dropout > 0, setup.loss,
         setup.master_gradients, setup.checkpointing, setup.sharding, setup.sharding_units, setup.offload, setup.buckets,
         setup.no_sync, setup.quantization, min(setup.shards, 2), min(setup.replicas, 2), setup.gpus > 1, setup.accumulation > 1,
-        setup.mesh,
+        mesh or setup.mesh,
     )  # fmt: skip
     return trivial, head, features, switches, _beside(model, setup), _thresholds(model, setup)
 
@@ -200,7 +204,7 @@ def trace(model, setup, make=None, *beside) -> "Course":
 def stage(model, setup, rank) -> "Course":
     """The course of the step of one GPU of a pipeline, as `trace`; its letters are those of `letters(model, setup, rank=rank)`."""
     plan = StagePlan(model, setup, rank, Blocks, chunked)
-    key = structure(part_of(model, setup, rank)[0], setup), plan.key, _cut(setup)
+    key = structure(part_of(model, setup, rank)[0], setup, plan.form), plan.key, _cut(setup)
     if setup.mesh.expert == 1:
         return _shared(key, lambda: PipelineStep(model, setup, rank, plan), plan.loops)
     return _shared((*key, _divided(model, setup)), lambda: ExpertPipelineStep(model, setup, rank, plan), plan.loops)
@@ -416,7 +420,9 @@ class Course:
         for piece in self.rest:
             live[piece.part] += sizes[piece.key]
         yield None, dict(live), {}
-        stood = {where: (index, self.times(repeat, values)) for where, index, repeat in middles(self.items)}
+        stood = {}
+        for where, index, repeat in middles(self.items):
+            stood.setdefault(where, {})[index] = self.times(repeat, values)
         yield from self._unrolled(self.items, sizes, live, values, {}, stood)
 
     def _unrolled(self, items, sizes, live, values, shifts, stood):
@@ -438,8 +444,9 @@ def _turns(operation, shifts, stood):
     """Which turn of each loop it is: a stand-in's own number and how often it has stood, what comes after it moved on."""
     found = {}
     for i, (loop, index) in enumerate(operation.place):
-        middle, times = stood.get(operation.place[:i] + (loop,), (index, 1))
-        found[loop] = index + (shifts.get(loop, 0) if index == middle else (times - 1) * (index > middle))
+        times = stood.get(operation.place[:i] + (loop,), {})
+        found[loop] = index + sum(n - 1 for middle, n in times.items() if middle < index)
+        found[loop] += shifts.get(loop, 0) if index in times else 0
     return found
 
 
@@ -622,6 +629,6 @@ def place_of(operation):
 
 
 LETTERS = (
-    "B", "S", "L", "H", "A", "A_kv", "D", "F", "V", "N", "N_max", "W", "E", "E_t", "F_e", "K", "n_c", "n_a", "w", "w_s", "c",
+    "B", "S", "L", "H", "A", "A_kv", "D", "F", "V", "N", "N_max", "W", "E", "E_t", "F_e", "K", "n_c", "n_a", "n_f", "w", "w_s", "c",
     "s_b", "r", "m_w", "G", "R", "C", "C_l", "E_p", "G_e", "X", "P", "Q", "r_A", "w_A", "t",
 )  # fmt: skip

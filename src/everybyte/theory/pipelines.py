@@ -15,7 +15,7 @@ from .architectures import Network, rotary_embedding
 from .autograd import Accumulate, backward
 from .context import Ring, cut, own_sequence
 from .letters import Letter, over, product, text
-from .schedule import Loop
+from .schedule import Loop, one_after_another
 from .sharding import Sharding
 from .tape import INT64, Piece, Storage
 from .tensors import Tensor, contiguous_strides, new
@@ -300,7 +300,7 @@ class PipelineStep(Step):
         for stage in self.stages:
             stage.clear()
         self.losses = []
-        order = pipelines.turns(self.setup.mesh, self.batches, self.place)
+        order = pipelines.turns(self.plan.mesh, self.batches, self.place)
         {"gpipe": self._gpipe, "1f1b": self._one_forward_one_backward}.get(self.setup.mesh.schedule, self._runtime)(
             order
         )
@@ -317,11 +317,11 @@ class PipelineStep(Step):
 
     def _summed(self):
         total = None
-        for share in self.losses:
+        for turn, share in self.losses:
             if self.setup.accumulation == 1:
                 total = share.alias()
                 continue
-            with self.tape.within(loss=True, owner="loss"):
+            with self.tape.turn("batch", turn), self.tape.within(loss=True, owner="loss"):
                 total = new(self.tape, "sum of the shares", (), share.type)
         return total
 
@@ -329,11 +329,11 @@ class PipelineStep(Step):
         """`_maybe_compute_loss`, after which forward has ended."""
         with stage.place():
             if stage.last:
-                self.losses.append(stage.network.loss(output, self.targets))
+                self.losses.append((self.turn, stage.network.loss(output, self.targets)))
             self.tape.mark("after_forward")
 
     def _loss_from(self, i):
-        return self.losses[i] if self.losses else None
+        return self.losses[i][1] if self.losses else None
 
     # The schedules' loops, with the local variables that hold tensors.
 
@@ -359,10 +359,11 @@ class PipelineStep(Step):
     def _one_forward_one_backward(self, order):
         (stage,) = self.stages
         fwd_sends = bwd_sends = output = loss = None  # noqa: F841
+        before = next(turn for turn, (kind, *_) in order if kind == "B")
         for self.turn, (kind, _, i) in order:
             if kind == "F":
                 output = stage.forward_one_chunk(i, self.tokens)
-                if not self.turn:
+                if self.turn < before:
                     fwd_sends = self._sent(stage, output)  # noqa: F841
                     self._loss_of(stage, output, i)
                 else:
@@ -407,7 +408,8 @@ class StagePlan:
     """What is traced of a GPU's stages: a few micro-batches, and of each stage's blocks a few.
 
     Attributes:
-        blocks: `Blocks` of each stage. batches: micro-batches that are traced. chunks, loops, key: as a `Plan`'s.
+        blocks: `Blocks` of each stage. mesh: as deep as it is traced. batches: micro-batches that are traced. chunks, loops, key:
+            as a `Plan`'s. form: what decides the form of a step of the setup's mesh.
     """
 
     def __init__(self, model, setup, rank, blocks, chunked):
@@ -415,30 +417,40 @@ class StagePlan:
         counts = [len(found) for found in pipelines.blocks_of(model.layers, setup.mesh, place)]
         layers = Letter(sum(counts), "L")
         self.counts, self.blocks = counts, [blocks(layers if len(counts) == 1 else count, setup) for count in counts]
-        self.batches, batch = _some(setup, place)
+        self.mesh, self.batches, turns = _some(setup, place)
         self.loops = {
-            "batch": batch,
+            "batch": one_after_another("batch", turns),
             "layer": Loop.of(layers, 3, 1),
             "block": lambda where: self.blocks[where.get("stage", 0)].block(where),
             "segment": lambda where: self.blocks[where.get("stage", 0)].segment,
         }
         self.chunks, stretch = chunked(setup, self.loops, [found.stretched for found in self.blocks])
+        # One stage a GPU: how deep the pipeline is makes no difference, nor where in it a GPU is that has neither end.
+        alike = setup.mesh.schedule in pipelines.ONE_STAGE
+        self.form = replace(setup.mesh, pipeline=2) if alike else setup.mesh
+        where = (place == 0, place == setup.mesh.pipeline - 1) if alike else place
         self.key = (
-            setup.mesh, place, setup.mesh.rank(rank, setup.data)["context"], self.batches, batch.middle, text(batch.times), tuple(counts) if len(counts) > 1 else (),
+            where, setup.mesh.rank(rank, setup.data)["context"], self.batches, tuple((loop.turns, loop.middle, text(loop.times)) for loop in turns), tuple(counts) if len(counts) > 1 else (),
             tuple(found.segments for found in self.blocks), len(self.chunks), repr(stretch), self.loops["layer"].turns,
         )  # fmt: skip
 
 
 def _some(setup, place):
-    """(micro-batches that are traced, the loop of their turns): a few micro-batches, or of turns that are rounds a few."""
+    """(the mesh as deep as it is traced, micro-batches that are traced, the loops of their turns, one after another).
+
+    A few micro-batches, or of turns that are rounds a few; of 1F1B of the forwards before them too, and of the backwards after.
+    """
     mesh, batches = setup.mesh, Letter(setup.accumulation, "n_a")
     if mesh.schedule in ("gpipe", "looped-bfs"):
         loop = replace(Loop.of(batches, 5, 2), together=False)
-        return loop.turns, loop
-    pairs, before, whole = pipelines.rounds(mesh, batches, place)
+        return mesh, loop.turns, [loop]
+    if mesh.schedule == "1f1b":
+        before = Letter(mesh.pipeline - place, "n_f")
+        alone, pairs = (replace(Loop.of(number, 4, 2), together=False) for number in (before, batches - before))
+        return replace(mesh, pipeline=place + alone.turns), alone.turns + pairs.turns, [alone, pairs, alone]
+    pairs, _, whole = pipelines.rounds(mesh, batches, place)
     if whole <= 4:
-        return int(batches), Loop(int(batches), 1, -1)
+        return mesh, int(batches), [Loop(int(batches), 1, -1)]
     each = pairs // mesh.stages
-    return int(batches) - (whole - 4) * each, Loop(
-        4, over(batches, each) - (int(batches) // each - whole + 3), 3, False
-    )
+    times = over(batches, each) - (int(batches) // each - whole + 3)
+    return mesh, int(batches) - (whole - 4) * each, [Loop(1, 1, -1), Loop(4, times, 2, False)]

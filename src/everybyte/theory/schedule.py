@@ -5,7 +5,7 @@ and the last. From turn to turn memory changes by the same amount, so the most t
 last of them. `tests/theory` holds short traces against whole ones.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from .tape import LOOPS, Piece
@@ -38,6 +38,16 @@ class Repeat:
     times: object
     loop: str
     items: list
+
+
+def one_after_another(name, loops):
+    """Loops that follow each other, as `nested` takes them: turns are counted through all of them, each has its own stand-in."""
+    found, start = {}, 0
+    for loop in loops:
+        shifted = replace(loop, middle=start + loop.middle) if loop.middle >= 0 else loop
+        found.update(dict.fromkeys(range(start, start + loop.turns), shifted))
+        start += loop.turns
+    return lambda place: found.get(place.get(name))
 
 
 def nested(operations, loops, names=LOOPS):
