@@ -79,7 +79,7 @@ def test_what_is_drawn_is_all_that_goes_beside_a_pipeline():
 
 
 def test_a_deep_pipeline_is_traced_as_a_short_one():
-    """Of 16 stages and 256 micro-batches four forwards before the first backward, four pairs, and four backwards after them."""
+    """Of 16 stages and 256 micro-batches three forwards before the first backward, two pairs, and three backwards after them."""
     of_16 = eb.Setup(
         gpus=64, batch=1, sequence=4096, accumulation=256, precision="bf16-mixed", sharding="zero2", mesh=eb.Mesh(pipeline=16)
     )  # fmt: skip
@@ -88,9 +88,61 @@ def test_a_deep_pipeline_is_traced_as_a_short_one():
     for rank, depth in ((0, 16), (4, 15), (60, 1)):
         found = course_of(LLAMA, of_16, rank)
         turns = {dict(operation.place)["batch"] for operation in flat(found.items) if operation.place}
-        assert turns == set(range(4 + 2 * min(depth, 4)))
+        assert turns == set(range(2 + 2 * min(depth, 3)))
         values = course.letters(LLAMA, of_16, rank=rank)
         times = [found.times(i, values) for i in found.items if isinstance(i, Repeat) and i.loop == "batch"]
-        assert times == ([depth - 3, 256 - depth - 3, depth - 3] if depth > 1 else [252, 252])
+        # The last stage adds up the micro-batches' losses besides.
+        assert times == ([depth - 2, 256 - depth - 1, depth - 2] if depth > 1 else [254, 254])
         assert course_of(LLAMA, short, 44 if depth == 1 else rank) is found
     assert len(course._COURSES) == 3
+
+
+GPT = eb.Model(name="gpt", layers=5, width=64, heads=8, vocabulary=104, positions=64)
+DENSE = GPT.replace(
+    name="llama", heads=16, head_width=4, kv_heads=8, positions=0, learned_positions=0, ffn_width=48, gated=True, fused=False, tied=False,
+    norm="rmsnorm", qkv_bias=False, out_bias=False, ffn_bias=False,
+)  # fmt: skip
+MIXTURE = DENSE.replace(name="mixture", experts=16, experts_per_token=2, expert_width=24)
+
+
+def cut(seed):
+    """Two runs that differ in how many GPUs divide matrices or experts, and one GPU of both: always the same for one seed."""
+    draw = Random(17 * 10**6 + seed).choice
+    while True:  # what does not go together is drawn again
+        dimension, context, places = draw(["tensor", "expert"]), draw([1, 1, 2]), draw([1, 2, 4])
+        model = draw([GPT, DENSE, MIXTURE]) if dimension == "tensor" else MIXTURE
+        sharding, found = draw(["none", "zero2", "zero3"]), []
+        changes = {
+            "precision": draw(["fp32", "bf16", "bf16-mixed"]), "checkpointing": draw(["none", "full", "every-k"]), "sharding": sharding,
+            "accumulation": 5, "batch": draw([1, 2]), "optimizer": draw(["adamw", "sgd"]),
+        }  # fmt: skip
+        beside = {"sequence_parallel": draw([True, False]), "loss_parallel": draw([True, False])}
+        beside |= {"expert": draw([1, 2])} if model is MIXTURE else {}
+        try:
+            for parts in (2, 4):
+                mesh = eb.Mesh(
+                    pipeline=places, context=context, **{dimension: parts}, **beside if dimension == "tensor" else {}
+                )
+                data = 1 if mesh.expert == 1 and sharding == "none" else 8 // context
+                setup = eb.Setup(sequence=32, gpus=mesh.size * data, mesh=mesh).replace(**changes)
+                setup.check_model(model)
+                place = places - 1 if seed % 2 else 0
+                found.append((model, setup, place * (setup.gpus // places)))
+                if not_derived(model, setup):
+                    raise ValueError
+        except ValueError:
+            continue
+        return found
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("seed", range(80))
+def test_a_course_knows_no_number_of_gpus_that_divide_matrices_or_experts(seed):
+    for one, other in (cut(seed), cut(seed)[::-1]):
+        course._COURSES.clear()
+        expected = said(*other)
+        course._COURSES.clear()
+        shared = course_of(*one)
+        assert course_of(*other) is shared
+        found = said(*other)
+        assert {name for name in expected if expected[name] != found[name]} == set(), other

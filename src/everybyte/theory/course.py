@@ -5,13 +5,16 @@ worth telling apart. What it took and freed is kept with each size as text in th
 batch, sequence or width of the same structure is arithmetic: `Course.budget` compiles it to a few hundred additions.
 """
 
+import gc
 from collections import OrderedDict
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
 
 from ..catalog.weights import adapters, numbers_of, weights
-from ..setup import DTYPE_BYTES, LIBRARIES, OPTIMIZERS
+from ..pipelines import ONE_STAGE
+from ..setup import COMMON_OPTIMIZERS, DTYPE_BYTES, LIBRARIES, OPTIMIZERS
 from .buckets import buckets
 from .context import RingStep, own_sequence
 from .expert_parallel import OWN, ExpertStep, along, received
@@ -134,16 +137,25 @@ def chunked(setup, loops, stretched, model=None):
     return chunks, (stretched, loop.middle, chunk == 1, chunks[-1] == 1)
 
 
-def structure(model, setup, mesh=None):
-    """What decides the form of a step; models and setups that agree in it differ in the values of letters alone.
+@lru_cache(4096)
+def _form(mesh, alike):
+    """What of a mesh decides the form of a step: how many GPUs divide matrices or experts, only letters say, and how deep a pipeline is
+    whose GPUs have a stage each.
 
     Args:
-        mesh: what the setup's mesh stands for, where it is not itself that decides.
+        alike: whether the optimizer treats all matrices alike, whatever their shape.
     """
+    depth = min(mesh.pipeline, 2) if mesh.schedule in ONE_STAGE else mesh.pipeline
+    parts = {"tensor": min(mesh.tensor, 2), "expert": min(mesh.expert, 2), "routing": 1.0} if alike else {}
+    return replace(mesh, pipeline=depth, **parts)
+
+
+def structure(model, setup):
+    """What decides the form of a step; models and setups that agree in it differ in the values of letters alone."""
     sizes = setup.batch, setup.sequence, model.width, model.heads, model.kv_heads, model.ffn_width, model.vocabulary
     trivial = tuple(size == 1 for size in (*sizes, model.experts, model.experts_per_token, model.expert_width))
     if (parts := setup.mesh.tensor) > 1:
-        trivial += tuple(size == parts for size in sizes[1:])
+        trivial += tuple(size == parts for size in (*sizes[1:], model.expert_width, model.learned_positions))
     head = model.head_width % 8, model.head_width % 4, min(model.head_width, 3), model.heads == model.kv_heads
     features = (
         model.family, model.norm, model.norm_bias, model.gated, model.fused, model.tied, model.qkv_bias, model.out_bias,
@@ -154,7 +166,7 @@ def structure(model, setup, mesh=None):
         setup.precision, setup.optimizer, setup.optimizer_impl, setup.attention, setup.dropout > 0, setup.loss,
         setup.master_gradients, setup.checkpointing, setup.sharding, setup.sharding_units, setup.offload, setup.buckets,
         setup.no_sync, setup.quantization, min(setup.shards, 2), min(setup.replicas, 2), setup.gpus > 1, setup.accumulation > 1,
-        mesh or setup.mesh,
+        _form(setup.mesh, setup.optimizer in COMMON_OPTIMIZERS),
     )  # fmt: skip
     return trivial, head, features, switches, _beside(model, setup), _thresholds(model, setup)
 
@@ -204,7 +216,7 @@ def trace(model, setup, make=None, *beside) -> "Course":
 def stage(model, setup, rank) -> "Course":
     """The course of the step of one GPU of a pipeline, as `trace`; its letters are those of `letters(model, setup, rank=rank)`."""
     plan = StagePlan(model, setup, rank, Blocks, chunked)
-    key = structure(part_of(model, setup, rank)[0], setup, plan.form), plan.key, _cut(setup)
+    key = structure(part_of(model, setup, rank)[0], setup), plan.key, _cut(setup)
     if setup.mesh.expert == 1:
         return _shared(key, lambda: PipelineStep(model, setup, rank, plan), plan.loops)
     return _shared((*key, _divided(model, setup)), lambda: ExpertPipelineStep(model, setup, rank, plan), plan.loops)
@@ -248,11 +260,24 @@ def _divided(model, setup):
     return *trivial, min(setup.expert_shards, 2), along(model, setup)
 
 
+@contextmanager
+def _uncollected():
+    """Within it Python does not look for circles to free: a trace makes few, and looking goes through all courses there are."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
 def _shared(key, make, loops):
     if key not in _COURSES:
-        step = make()
-        rest, host = step.rest(), step.host()
-        _COURSES[key] = Course(nested(stretched(step.run(), loops), loops), rest, host, step.setup.distributed)
+        with _uncollected():
+            step = make()
+            rest, host = step.rest(), step.host()
+            _COURSES[key] = Course(nested(stretched(step.run(), loops), loops), rest, host, step.setup.distributed)
         while len(_COURSES) > _MOST:
             _COURSES.popitem(last=False)
     _COURSES.move_to_end(key)

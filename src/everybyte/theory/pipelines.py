@@ -409,7 +409,7 @@ class StagePlan:
 
     Attributes:
         blocks: `Blocks` of each stage. mesh: as deep as it is traced. batches: micro-batches that are traced. chunks, loops, key:
-            as a `Plan`'s. form: what decides the form of a step of the setup's mesh.
+            as a `Plan`'s.
     """
 
     def __init__(self, model, setup, rank, blocks, chunked):
@@ -425,10 +425,8 @@ class StagePlan:
             "segment": lambda where: self.blocks[where.get("stage", 0)].segment,
         }
         self.chunks, stretch = chunked(setup, self.loops, [found.stretched for found in self.blocks])
-        # One stage a GPU: how deep the pipeline is makes no difference, nor where in it a GPU is that has neither end.
-        alike = setup.mesh.schedule in pipelines.ONE_STAGE
-        self.form = replace(setup.mesh, pipeline=2) if alike else setup.mesh
-        where = (place == 0, place == setup.mesh.pipeline - 1) if alike else place
+        # Of GPUs with a stage each it makes no difference where one is that has neither end.
+        where = (place == 0, place == setup.mesh.pipeline - 1) if setup.mesh.schedule in pipelines.ONE_STAGE else place
         self.key = (
             where, setup.mesh.rank(rank, setup.data)["context"], self.batches, tuple((loop.turns, loop.middle, text(loop.times)) for loop in turns), tuple(counts) if len(counts) > 1 else (),
             tuple(found.segments for found in self.blocks), len(self.chunks), repr(stretch), self.loops["layer"].turns,
@@ -446,7 +444,10 @@ def _some(setup, place):
         return mesh, loop.turns, [loop]
     if mesh.schedule == "1f1b":
         before = Letter(mesh.pipeline - place, "n_f")
-        alone, pairs = (replace(Loop.of(number, 4, 2), together=False) for number in (before, batches - before))
+        alone, pairs = (
+            replace(Loop.of(before, 3, 1), together=False),
+            replace(Loop.of(batches - before, 2, 1), together=False),
+        )
         return replace(mesh, pipeline=place + alone.turns), alone.turns + pairs.turns, [alone, pairs, alone]
     pairs, _, whole = pipelines.rounds(mesh, batches, place)
     if whole <= 4:
