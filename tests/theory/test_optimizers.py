@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Shard, _collective_utils, debug
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import everybyte as eb
@@ -125,6 +125,33 @@ def test_what_is_refused_over_shares_raises_in_its_own_words(optimizer, impl, fs
         except (RuntimeError, NotImplementedError, ValueError) as error:
             raised.append(str(error))
     assert bool(raised) == bool(said) and all(any(words in text for text in raised) for words in said), raised
+
+
+def collectives_of_muon(monkeypatch, width, in_machine):
+    """What one step of Muon over an eighth of a square matrix asks of the other seven GPUs, where a machine has so many."""
+    monkeypatch.setattr(_collective_utils._mesh_resources, "num_devices_per_host", lambda device: in_machine)
+    _collective_utils.MeshTopoInfo.build_from_mesh.cache_clear()
+    debug._clear_sharding_prop_cache()
+    dist.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
+    try:
+        mesh, share = init_device_mesh("cpu", (8,)), torch.randn(width // 8, width)
+        weight, gradient = (DTensor.from_local(x, mesh, [Shard(0)]) for x in (share, share.clone()))
+        parameter = torch.nn.Parameter(weight)
+        parameter.grad = gradient
+        with debug.CommDebugMode() as counted:
+            torch.optim.Muon([parameter]).step()
+    finally:
+        dist.destroy_process_group()
+        _collective_utils.MeshTopoInfo.build_from_mesh.cache_clear()
+        debug._clear_sharding_prop_cache()
+    return {operation.__name__: times for operation, times in counted.get_comm_counts().items()}
+
+
+def test_what_muon_gathers_depends_on_sizes_and_on_machines(monkeypatch):
+    """Why its step under FSDP is no formula of sizes: `DTensor` takes the cheapest way, by its own table of links."""
+    small, large, between = ([collectives_of_muon(monkeypatch, n, m) for m in (1, 8)] for n in (256, 1024, 768))
+    assert small[0] == small[1] != large[0] == large[1]
+    assert between[0] == large[0] and between[1] == small[1]
 
 
 #: Of GPT-2 124M, in fp32. Adafactor's factors, Muon's one state for each matrix of a block: torch's own; 8 bits: bitsandbytes'.
