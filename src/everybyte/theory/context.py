@@ -54,12 +54,11 @@ class RingStep(Step):
         return network
 
     def _inputs(self):
-        inputs = *super()._inputs(), new(self.tape, "positions", self.batch[1:], INT64)
-        batch, sequence = self.batch
-        self.held = cut(self.tape, [(batch,), (batch,), ()], sequence, self.parts)
-        return inputs
+        return *super()._inputs(), new(self.tape, "positions", self.batch[1:], INT64)
 
     def forward(self, *inputs):
+        batch, sequence = self.batch
+        self.held = cut(self.tape, [(batch,), (batch,), ()], sequence, self.parts)
         return super().forward(*(own(x, self.parts) for x in inputs))
 
     def _backward(self, share):
