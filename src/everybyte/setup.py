@@ -7,7 +7,7 @@ from typing import Literal, final, get_args
 
 from . import checks, pipelines
 from .catalog import Model
-from .catalog.weights import linears, weights
+from .catalog.weights import layers, linears, weights
 from .mesh import DIVIDED, TOGETHER, Mesh, divided
 
 PrecisionName = Literal[
@@ -751,7 +751,8 @@ class Setup:
                 if shards * parts > model.experts:
                     continue  # cut along another dimension, evenly
             each = -(-rows // shards)
-            if weight.count and weight.group not in without and (mine + 1) * each > rows:
+            there = weight.count and layers(model)[weight.group] and weight.group not in without
+            if there and (mine + 1) * each > rows:
                 raise ValueError(
                     f"{owner}.rank: {rank} has less than {each} of the {rows} rows of {weight.name} in {model.name}, which its "
                     f"{shards} GPUs divide; allowed: 0, and others whose shares are as large; eb.dry_run takes it"
