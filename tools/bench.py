@@ -109,7 +109,7 @@ def agreement(seeds=5000):
     for draw in (grid.adapted, grid.apart, grid.library):
         configurations += [step for *step, _ in map(draw, range(seeds // 10)) if not_derived(*step) is None]
     configurations = [(*step, grid.BLOCKS, 0) for step in configurations]
-    for draw in (grid.ring, grid.divided, grid.visited, grid.crossed, grid.piped, grid.staged, grid.lean):
+    for draw in (grid.ring, grid.divided, grid.visited, grid.halved, grid.crossed, grid.piped, grid.staged, grid.lean):
         meshed = map(draw, range(seeds // 10))
         configurations += [(m, setup, grid.BLOCKS, rank) for m, setup, rank in meshed if not_derived(m, setup) is None]
     with ProcessPoolExecutor() as pool:

@@ -271,33 +271,20 @@ def staged(seed: int) -> tuple[eb.Model, eb.Setup, int]:
     """One GPU of a pipeline beside other dimensions: sequences, matrices or experts that the GPUs of a stage share, and data that they
     average (DDP) or divide (FSDP). Always the same for one seed."""
     draw = Random(10 * 10**6 + seed).choice
+    context, expert, tensor = draw(
+        [(1, 1, 1), (2, 1, 1), (3, 1, 1), (4, 1, 1), (1, 2, 1), (1, 3, 1), (2, 2, 1), (2, 4, 1), (1, 1, 2), (2, 1, 2), (1, 2, 2), (2, 4, 2)]
+    )  # fmt: skip
     while True:  # what does not go together is drawn again
         model, setup, _ = piped(draw(range(10**6)))
-        context, expert, tensor = draw(
-            [
-                (1, 1, 1),
-                (2, 1, 1),
-                (2, 1, 1),
-                (3, 1, 1),
-                (4, 1, 1),
-                (1, 2, 1),
-                (1, 3, 1),
-                (2, 2, 1),
-                (2, 4, 1),
-                (2, 1, 2),
-            ]
-        )
-        data, sharding = (
-            draw([1, 2, 2, 3]) * (expert if expert > context else 1),
-            draw(["none", "none", "zero2", "zero3"]),
-        )
+        data = draw([1, 2, 2, 3]) * (expert if expert > context else 1)
+        sharding = draw(["none", "none", "zero2", "zero3"] if tensor == 1 else ["zero2", "zero3"])
         longest = 0 if model.family == "llama" else 1536
         sizes = {"positions": longest, "learned_positions": longest, "window": 0} if context > 1 else {}
         if expert > 1:
             sizes |= {
                 "experts": expert * draw([1, 2, 3]),
                 "experts_per_token": draw([1, 2]),
-                "expert_width": draw([8, 24]),
+                "expert_width": tensor * draw([8, 24]),
             }
             model = _any_llama(model.name, draw).replace(layers=model.layers, fused=False)
         if tensor > 1:
@@ -311,8 +298,10 @@ def staged(seed: int) -> tuple[eb.Model, eb.Setup, int]:
             model, mesh = model.replace(**sizes), replace(setup.mesh, **beside)
             changes = {"loss": "plain", "loss_chunks": 8, "sharding": sharding, "gpus": data * mesh.size, "mesh": mesh}
             changes |= {"attention": "flash", "dropout": 0.0} if context > 1 else {}
-            changes |= {"sequence": 2 * context * tensor * draw([1, 2, 3, 8, 32])} if context > 1 else {}
-            changes |= {"offload": draw(["none", "none", *OFFLOADS])} if sharding != "none" else {}
+            if context > 1 or tensor > 1:
+                changes["sequence"] = 2 * context * tensor * draw([1, 2, 3, 8, 32])
+            if sharding != "none":
+                changes["offload"] = draw(["none", "none", *OFFLOADS]) if tensor == 1 else "none"
             if sharding == "none":
                 changes |= {"sharding_units": "block", "precision": draw(["bf16", "bf16", "bf16-master", "fp32"])}
                 changes |= {"buckets": draw(BUCKETS)} if data * context > 1 and expert == 1 else {}
@@ -437,9 +426,9 @@ def visited(seed: int) -> tuple[eb.Model, eb.Setup, int]:
 
 
 def halved(seed: int) -> tuple[eb.Model, eb.Setup, int]:
-    """Any mixture whose experts are divided among GPUs and each expert's matrices among others, under FSDP, in a third of them beside
-    rings, and one of the GPUs: always the same for one seed."""
-    draw = Random(13 * 10**6 + seed).choice
+    """Any mixture whose experts are divided among GPUs and each expert's matrices among others, under FSDP, beside rings or not, and one
+    of the GPUs: always the same for one seed."""
+    draw = Random(14 * 10**6 + seed).choice
     while True:  # what does not go together is drawn again
         model, setup, _ = visited(draw(range(10**6)))
         mesh, tensor, context = setup.mesh, draw([2, 2, 3, 4, 8]), draw([1, 1, 2, 3])

@@ -11,6 +11,7 @@ from everybyte.dryrun.pipelines import PipelineTrainer, held, undivided
 from everybyte.lab.meters import Cpu
 from everybyte.pipelines import SPLIT, TWO_STAGES
 from everybyte.reference import FAMILIES, Trainer
+from everybyte.splitting import divided_loss
 
 on_cpus = run_path(str(Path(__file__).parents[1] / "reference" / "rings.py"))["on_cpus"]
 
@@ -39,7 +40,7 @@ def runs(world):
     found["1f1b, checkpointed"] = GPT, found["1f1b"][1].replace(checkpointing="full")
     if world == 4:
         found |= beside(found) | OTHERS
-    return found
+    return HALVED if world == 8 else found
 
 
 def pair(schedule, **changes):
@@ -60,6 +61,19 @@ OTHERS = {
     "1f1b, experts": (MIXTURE, pair("1f1b", expert=2)),
     "interleaved-1f1b, experts, zero3": (MIXTURE, pair("interleaved-1f1b", expert=2, sharding="zero3")),
     "gpipe, experts of a ring": (MIXTURE.replace(kv_heads=4), pair("gpipe", expert=2, context=2)),
+}  # fmt: skip
+
+
+#: Eight: of each two stages two GPUs have half of the experts each, and of each expert two GPUs have half of its matrices.
+HALVED = {
+    f"{schedule}, halved experts, {sharding}": (
+        MIXTURE.replace(vocabulary=102),
+        SETUP.replace(
+            gpus=8, accumulation=4, sharding=sharding,
+            mesh=eb.Mesh(pipeline=2, tensor=2, expert=2, schedule=schedule, stages=stages, sequence_parallel=tokens, loss_parallel=tokens),
+        ),
+    )
+    for schedule, stages, sharding, tokens in (("1f1b", 1, "zero2", True), ("interleaved-1f1b", 2, "zero3", False))
 }  # fmt: skip
 
 
@@ -134,11 +148,11 @@ def together(model, setup, rank):
             meter.restart()
             standing = sum(x.nbytes for x in drawn if x is not None)
             count["rest"] = meter.now()["allocated"] - standing
-            with on_cpus() if setup.mesh.context > 1 else nullcontext():
+            with on_cpus() if setup.mesh.context > 1 else nullcontext(), divided_loss(setup):
                 loss = trainer.step(
                     lambda drawn=drawn: drawn, lambda at, c=count: c.update({at: meter.now()["allocated"]})
                 )
-            losses.append(loss if loss is None else loss.item())
+            losses.append(loss if loss is None else getattr(loss, "full_tensor", lambda loss=loss: loss)().item())
             del loss
             counts.append(count | {"peak": meter.most()["allocated"]})
     return losses, {moment: min(count[moment] for count in counts[1:]) for moment in counts[0]}

@@ -186,12 +186,19 @@ def test_a_pipeline_beside_a_ring_experts_or_averaged_trains_as_one_process(seen
     test_a_pipeline_trains_as_one_process(seen, world, name)
 
 
+@pytest.mark.thorough("eight processes")
+@pytest.mark.parametrize(("world", "name"), [(8, name) for name in pipes.HALVED])
+def test_a_pipeline_beside_halved_experts_trains_as_one_process(seen, world, name):
+    test_a_pipeline_trains_as_one_process(seen, world, name)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("world", "name"), CASES)
 def test_a_pipeline_trains_as_one_process(seen, world, name):
     expected = pipes.alone(*pipes.runs(world)[name])
     losses = [rank[name][0] for rank in seen[world] if rank[name][0][0] is not None]
-    many = pipes.runs(world)[name][1].sharers
+    setup = pipes.runs(world)[name][1]
+    many = setup.sharers * setup.mesh.tensor
     assert len(losses) == many  # whoever has the last stage knows the loss of its own tokens
     assert [sum(of) / many for of in zip(*losses, strict=True)] == pytest.approx(expected, rel=1e-5)
     assert len(set(expected)) == pipes.STEPS

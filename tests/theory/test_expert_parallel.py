@@ -127,6 +127,18 @@ def test_fsdp_divides_experts_among_those_that_have_the_same():
     assert rest == 2 * (3 * (12 * 32 + 8 * 24) + others)
 
 
+def test_a_share_is_refused_for_a_weight_that_is_there():
+    """The last of 8 GPUs has fewer of the 28 units of a dense MLP, of which a mixture has none."""
+    model = MODEL.replace(vocabulary=128, ffn_width=28)
+    setup = _among(8, 2, sharding="zero3")
+    assert not grid.disagreements(model, setup, rank=7)
+    dense = model.replace(experts=0, experts_per_token=0, expert_width=0)
+    with pytest.raises(
+        ValueError, match=r"budget.rank: 7 has less than 4 of the 28 rows of mlp.gate.weight in mixture"
+    ):
+        eb.budget(dense, setup.replace(mesh=eb.Mesh(context=2)), rank=7)
+
+
 def _others():
     names = ("mlp.gate_up", "mlp.down", "mlp.gate.weight", "mlp.up.weight", "mlp.down.weight")
     found = [w for w in weights(MODEL) if w.count and w.name not in names]

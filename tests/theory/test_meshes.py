@@ -17,12 +17,21 @@ def test_any_run_is_priced_to_the_byte_or_refused_by_name(start):
         assert not why or NAMED.match(why)
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("seed", [197, 193, 150, 52])
+def test_matrices_and_experts_are_divided_together(seed):
+    """Alone, beside rings, in a pipeline, and both."""
+    mesh = grid.meshed(seed)[1]["mesh"]
+    assert mesh["tensor"] > 1 < mesh["expert"] and grid.outcome(seed) == ("", [])
+
+
 def test_every_dimension_is_drawn_and_most_of_them_together():
     drawn = [grid.meshed(seed) for seed in range(300)]
     assert drawn[:20] == [grid.meshed(seed) for seed in range(20)]
     cut = [{n for n in ("pipeline", "context", "tensor", "expert") if a["mesh"].get(n, 1) > 1} for _, a, _ in drawn]
     assert all(alone in cut for alone in (set(), {"pipeline"}, {"context"}, {"tensor"}, {"expert"}))
     assert {"pipeline", "context", "tensor"} in cut and {"pipeline", "context", "tensor", "expert"} in cut
+    assert {"tensor", "expert"} in cut and {"context", "tensor", "expert"} in cut
     assert {a["mesh"]["tensor"] for _, a, _ in drawn} == {*range(1, 9)}
     assert {a["mesh"].get("schedule") for _, a, _ in drawn} >= {"gpipe", "1f1b", "interleaved-1f1b", "looped-bfs"}
     assert any(model.experts for model, _, _ in drawn) and {model.family for model, _, _ in drawn} == {"gpt", "llama"}
