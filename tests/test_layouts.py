@@ -37,15 +37,18 @@ def test_no_layout_that_fits_is_faster_than_the_first(found):
             assert heaviest(LLAMA, setup, rounding=512).peak > found.usable
 
 
-def test_pipelines_beside_fsdp_and_tensor_parallelism_are_searched():
+def test_pipelines_beside_rings_and_tensor_parallelism_are_searched():
     """On few GPUs of a model that a node does not hold, they are the fastest; each stage holds its part."""
     found = eb.layouts(
         eb.model("llama-3.1-70b"), SETUP.replace(gpus=64, sequence=8192, accumulation=8), "h100-80gb", most=1
     )
     mesh = found.best.setup.mesh
-    assert mesh.pipeline > 1 < mesh.tensor and found.best.setup.data > 1 and found.binding == "memory"
-    peaks = [eb.budget(found.model, found.best.setup, 512, rank).peak for rank in range(0, 64, 64 // mesh.pipeline)]
+    assert (mesh.divided, found.best.setup.data, found.binding) == (["pipeline", "context", "tensor"], 1, "memory")
+    peaks = [eb.budget(found.model, found.best.setup, 512, rank).peak for rank in range(0, 64, mesh.tensor)]
     assert max(peaks) == found.best.peak <= found.usable
+    assert any(one.setup.data > 1 < one.setup.mesh.pipeline for one in found.small) and not any(
+        "pipeline" in why and "context" in why and "checkpointing" not in why for why in found.refused
+    )
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
@@ -192,6 +195,18 @@ def test_beyond_a_node_rows_travel_by_each_gpus_network_card():
     setup = EIGHT.replace(gpus=64, mesh=eb.Mesh(expert=64))
     sent = eb.formula("experts.sent").at(many, setup.replace(sharding="none"))
     assert priced(many, setup, gpu)["expert"] == pytest.approx(4 * many.layers * sent * 56 / 63 / gpu.network)
+
+
+def test_experts_are_searched_in_a_pipeline_too():
+    gpu = eb.gpu("h100-80gb")
+    both = [one for one in candidates(MIXTURE, SETUP, gpu) if one.mesh.pipeline > 1 < one.mesh.expert]
+    taken = [one for one in both if not _refused(MIXTURE, one)]
+    assert {tuple(one.mesh.divided) for one in taken} == {("pipeline", "expert"), ("pipeline", "tensor", "expert")}
+    assert all(
+        "operations" in _refused(MIXTURE, one) or "tensor" in _refused(MIXTURE, one) for one in both if one not in taken
+    )
+    for one in taken[:2]:
+        assert heaviest(MIXTURE, one, 512).peak > at_least(MIXTURE, one)
 
 
 @pytest.fixture(scope="module")

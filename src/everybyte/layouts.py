@@ -239,8 +239,8 @@ def layouts(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | Non
     A step sees as many tokens as the setup's does. Data parallelism is FSDP: weights are gathered for each micro-batch, or in a
     pipeline once for all. Time is the data sheet's: arithmetic, bytes through the GPU's memory, and what each dimension sends
     by the slowest link that it crosses (`Gpu.ring`), one after another; a pipeline is idle for (P − 1) / m of it. Tensor
-    parallelism stays within a node, and a part of a sequence has `LEAST` tokens; in a pipeline sequences and mixtures are whole. Of
-    mixtures routers are balanced. Memory is `budget`'s, of each stage.
+    parallelism stays within a node, and a part of a sequence has `LEAST` tokens. Of mixtures routers are balanced. Memory is
+    `budget`'s, of each stage and place of a ring.
 
     Args:
         setup: its mesh, batch, accumulation, checkpointing and sharding say no more than how many tokens a step sees.
@@ -285,14 +285,11 @@ def layouts(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | Non
 
 
 def _refused(model, setup):
-    """Why there is no budget, or none is asked for, in words; None where there is one."""
+    """Why there is no budget, in words; None where there is one."""
     try:
         setup.check_model(model)
     except ValueError as error:
         return str(error)
-    for name in ("context", "expert") if setup.mesh.pipeline > 1 else ():
-        if (parts := getattr(setup.mesh, name)) > 1:
-            return f"Mesh.{name}: {parts} in a pipeline is not searched; allowed: 1; eb.budget takes one layout"
     return not_derived(model, setup)
 
 
