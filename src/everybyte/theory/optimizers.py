@@ -182,33 +182,32 @@ class Optimizer:
                 del norm
 
     def _adafactor_together(self):
-        """All matrices, then all vectors, whose update takes the name of the matrices'."""
-        updates = None  # noqa: F841
+        """All matrices and all vectors, first those of the step's first weight; an update has its name until the others'."""
         matrices = [(w.shape, n, count) for w, n, count in self.weights if len(w.shape) > 1]
         vectors = [(n, self.width, count) for w, n, count in self.weights if len(w.shape) == 1]
-        if matrices:
-            updates = self._factored(matrices)  # noqa: F841
-        if vectors:
-            norm = self._make("norm of the weights", 1)
-            del norm
-            squared = self._all("gradients squared", vectors)
-            del squared
-            estimates = self._all("variances copied", vectors)
-            updates = estimates  # noqa: F841
-            norm = self._make("norm of the update", 1)
-            del norm
+        groups = [(self._factored, matrices), (self._squared, vectors)]
+        if len(self.weights[0][0].shape) == 1:  # of a stage without embeddings a norm's
+            groups.reverse()
+        for estimates, tensors in groups:
+            if tensors:
+                norm = self._make("norm of the weights", 1)
+                del norm
+                updates = estimates(tensors)  # noqa: F841
+                norm = self._make("norm of the update", 1)
+                del norm
+
+    def _squared(self, vectors):
+        squared = self._all("gradients squared", vectors)
+        del squared
+        return self._all("variances copied", vectors)
 
     def _factored(self, matrices):
-        norm = self._make("norm of the weights", 1)
-        del norm
         for i, what in enumerate(("rows", "columns")):
             means = self._all(f"means of the {what}", [(factors(s)[i], self.width, count) for s, _, count in matrices])
             del means
         updates = self._all("estimates of the variances", [(n, self.width, count) for _, n, count in matrices])
         means = self._all("means of the rows", [(prod(s[:-2]), self.width, count) for s, _, count in matrices])
         del means
-        norm = self._make("norm of the update", 1)
-        del norm
         return updates
 
     def _muon(self):
