@@ -2,6 +2,7 @@
 
 import grid
 import pytest
+from agreeing import agree
 
 import everybyte as eb
 from everybyte.budget import not_derived
@@ -11,10 +12,7 @@ from everybyte.catalog import models
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("start", range(0, 36, 4))
 def test_any_step_to_the_byte(start):
-    for seed in range(start, start + 4):
-        model, setup, _ = grid.everything(seed)
-        if not_derived(model, setup) is None:
-            assert not grid.disagreements(model, setup), (model, setup)
+    agree(grid.everything, range(start, start + 4), "", refused=True)
 
 
 def test_a_block_that_is_gathered_while_the_head_runs_is_no_part_of_the_loss():

@@ -2,6 +2,7 @@
 
 import grid
 import pytest
+from agreeing import agree
 
 import everybyte as eb
 from everybyte.catalog.weights import ENDS, weights
@@ -38,9 +39,7 @@ def test_at_every_operation(parts, checkpointing, precision):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("start", range(0, 40, 4))
 def test_any_mixture_to_the_byte(start):
-    for seed in range(start, start + 4):
-        model, setup, rank = grid.visited(seed)
-        assert not grid.disagreements(model, setup, rank=rank), (model, setup, rank)
+    agree(grid.visited, range(start, start + 4))
 
 
 def test_mixtral_itself():
@@ -79,9 +78,7 @@ def test_whose_matrices_are_divided_too_at_every_operation(gpus, parts, tensor, 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("start", range(0, 40, 4))
 def test_any_mixture_whose_matrices_are_divided_too_to_the_byte(start):
-    for seed in range(start, start + 4):
-        model, setup, rank = grid.halved(seed)
-        assert not grid.disagreements(model, setup, rank=rank), (model, setup, rank)
+    agree(grid.halved, range(start, start + 4))
 
 
 def test_halves_are_drawn_with_all_that_goes_with_them():

@@ -2,6 +2,7 @@
 
 import grid
 import pytest
+from agreeing import agree
 
 import everybyte as eb
 from everybyte.setup import LIBRARIES
@@ -30,9 +31,7 @@ def test_the_theory_is_the_library_s_loop(precision, changes):
 @pytest.mark.parametrize("start", range(0, 200, 4))
 def test_any_step_of_a_library_to_the_byte(start):
     pytest.importorskip("torch")
-    for seed in range(start, start + 4):
-        model, setup, block = grid.library(seed)
-        assert not grid.disagreements(model, setup, (block,)), (model, setup)
+    agree(grid.library, range(start, start + 4), "block")
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import grid
 import pytest
+from agreeing import agree
 
 import everybyte as eb
-from everybyte.budget import not_derived
 from everybyte.setup import PRECISIONS
 from everybyte.theory.course import rows_at_once
 
@@ -37,10 +37,7 @@ def test_the_theory_is_pytorch_s_own_code(name, precision):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("start", range(0, 200, 4))
 def test_any_step_to_the_byte(start):
-    for seed in range(start, start + 4):
-        model, setup, block = grid.one_function(seed)
-        if not_derived(model, setup) is None:
-            assert not grid.disagreements(model, setup, (block,)), (model, setup)
+    agree(grid.one_function, range(start, start + 4), "block", refused=True)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

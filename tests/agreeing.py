@@ -1,0 +1,18 @@
+"""Runs drawn at random, held to the byte."""
+
+import grid
+
+from everybyte.budget import not_derived
+
+
+def agree(draw, seeds, third="rank", refused=False):
+    """Of each run that `draw` gives, the witnesses say the same: on the GPU of its `third`, in blocks of it, or whatever it is.
+
+    refused: what the theory does not derive is passed over; elsewhere it is an error.
+    """
+    for seed in seeds:
+        model, setup, where = draw(seed)
+        if refused and not_derived(model, setup) is not None:
+            continue
+        more = {"rank": {"rank": where}, "block": {"blocks": (where,)}, "": {}}[third]
+        assert not grid.disagreements(model, setup, **more), (seed, model, setup, where)
