@@ -227,6 +227,7 @@ def _serve() -> None:
             _imported()
             pid = os.fork()
             if not pid:
+                os.setpgid(0, 0)  # here too: whichever of the two runs first
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for open_here in (listening, line, *children.values()):
