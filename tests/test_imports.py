@@ -214,3 +214,19 @@ def test_importing_the_package_loads_nothing_heavy():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "everybyte" in loaded
     assert not (NEVER | {"numpy", "sympy"}) & set(loaded)
+
+
+def test_the_explorers_load_neither_torch_nor_what_draws_on_paper():
+    code = "import sys, everybyte.explore; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "anywidget" in loaded and not {"torch", "numpy", "matplotlib"} & set(loaded)
+
+
+def test_what_draws_is_found_by_its_name_and_no_module_hides_it():
+    from everybyte import draw
+
+    modules = {path.stem for path in (PACKAGE / "draw").glob("*.py")} - {"__init__", "palette"}
+    assert modules == set(draw._MODULES) and not modules & set(draw.__all__)
+    assert all(name in vars(draw) or callable(getattr(draw, name)) for name in draw.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'pie'"):
+        draw.pie  # noqa: B018

@@ -32,7 +32,7 @@ MODULES = (
     "ipykernel.kernelapp", "ipywidgets", "anywidget", "numpy", "sympy", "matplotlib.figure", "torch", "torch._dynamo",
     "torch.distributed.fsdp", "torch.distributed.pipelining", "torch.distributed.tensor.parallel",
     "torch.distributed.tensor.experimental", "torch.testing._internal.distributed.fake_pg", "everybyte.budget",
-    "everybyte.comparison", "everybyte.deriving", "everybyte.draw", "everybyte.dryrun", "everybyte.explore", "everybyte.formulas",
+    "everybyte.comparison", "everybyte.deriving", "everybyte.draw.figures", "everybyte.dryrun", "everybyte.explore", "everybyte.formulas",
     "everybyte.lab", "everybyte.rehearsal", "everybyte.settling", "everybyte.teach",
 )  # fmt: skip
 #: Read when a process starts, so that one with other values cannot come from ours.

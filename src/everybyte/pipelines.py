@@ -5,7 +5,7 @@ Sources: Huang et al. 2018, arXiv:1811.06965 (GPipe); Narayanan et al. 2021, arX
 2024, arXiv:2412.19437 (DualPipe). The orders are those of PyTorch's `torch/distributed/pipelining/schedules.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 #: Schedules of one stage a GPU; those whose GPUs have two, one on the way down and one on the way back up.
@@ -389,6 +389,17 @@ class Turn(NamedTuple):
     action: Action
     start: float
     end: float
+
+
+def flying(turns: Sequence[Turn]) -> list[tuple[float, int]]:
+    """(when, how many micro-batches of its stages stand on the GPU from then on): from a forward's start to its backward's end."""
+    changes = [(turn.start, 1) for turn in turns if turn.action.kind == "F"]
+    changes += [(turn.end, -1) for turn in turns if turn.action.kind in "BW"]
+    now, found = 0, [(0.0, 0)]
+    for when, change in sorted(changes):
+        now += change
+        found.append((when, now))
+    return found
 
 
 #: How long each action takes, in forwards; a whole backward is both its halves.

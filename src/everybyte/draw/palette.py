@@ -61,6 +61,12 @@ PARTS: dict[str, Part] = {
     "head": Part("head", "#0072B2", "\\\\"),
 }
 
+#: A pipeline's kind of action -> (the part whose look it has, what it is called).
+ACTIONS = {
+    "F": ("activations", "forward"), "B": ("gradients", "backward"), "I": ("gradients", "backward of inputs"),
+    "W": ("optimizer", "backward of weights"),
+}  # fmt: skip
+
 
 def part(name: str) -> Part:
     """The look of a part.

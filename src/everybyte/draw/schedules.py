@@ -6,26 +6,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from .. import units
-from ..pipelines import Turn
+from ..pipelines import Turn, flying
 from .figures import canvas
-from .palette import INK, MUTED, ink_on, part
-
-#: Kind of action -> (part of the palette whose look it has, what it is called).
-KINDS = {
-    "F": ("activations", "forward"), "B": ("gradients", "backward"), "I": ("gradients", "backward of inputs"),
-    "W": ("optimizer", "backward of weights"),
-}  # fmt: skip
-
-
-def flying(turns: Sequence[Turn]) -> list[tuple[float, int]]:
-    """(when, how many micro-batches of its stages stand on the GPU from then on): from a forward's start to its backward's end."""
-    changes = [(turn.start, 1) for turn in turns if turn.action.kind == "F"]
-    changes += [(turn.end, -1) for turn in turns if turn.action.kind in "BW"]
-    now, found = 0, [(0.0, 0)]
-    for when, change in sorted(changes):
-        now += change
-        found.append((when, now))
-    return found
+from .palette import ACTIONS, INK, MUTED, ink_on, part
 
 
 def schedule_alt(gpus: Sequence[Sequence[Turn]], title: str = "", peaks: Mapping[int, int] | None = None) -> str:
@@ -63,12 +46,12 @@ def schedule(
             second = stages > len(gpus) and turn.action.stage >= len(gpus)  # a GPU's further stages, paler
             boxes.setdefault((turn.action.kind, second), []).append((turn.start, turn.end - turn.start))
             if end <= 60:
-                look = part(KINDS[turn.action.kind][0])
+                look = part(ACTIONS[turn.action.kind][0])
                 box = {"boxstyle": "round,pad=0.1", "facecolor": look.color, "edgecolor": "none"}
                 ax.text((turn.start + turn.end) / 2, row + 0.25, str(turn.action.batch), ha="center", va="center", fontsize=7,
                         color=ink_on(look.color), bbox=box)  # fmt: skip
         for (kind, second), spans in boxes.items():
-            look = part(KINDS[kind][0])
+            look = part(ACTIONS[kind][0])
             ax.broken_barh(spans, (row, 0.5), facecolor=look.color, edgecolor=INK, linewidth=0.6 if end <= 250 else 0.1,
                            hatch=look.hatch, alpha=0.55 if second else 1.0)  # fmt: skip
         when, counts = zip(*flying(turns), strict=True)
@@ -85,7 +68,7 @@ def schedule(
     ax.set_xlabel("time, in forwards of a stage", loc="left")
     ax.grid(visible=False)
     keys = [Patch(facecolor=part(name).color, hatch=part(name).hatch, edgecolor=INK, label=label)
-            for kind, (name, label) in KINDS.items() if kind in used]  # fmt: skip
+            for kind, (name, label) in ACTIONS.items() if kind in used]  # fmt: skip
     keys.append(Patch(facecolor=MUTED, alpha=0.6, label="micro-batches in flight"))
     fig.legend(handles=keys, loc="lower right", ncols=len(keys), fontsize=9, frameon=False, handlelength=1.5,
                columnspacing=1.4)  # fmt: skip

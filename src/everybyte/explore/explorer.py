@@ -7,6 +7,7 @@ picture's program is picture.js with the formulas, printed as JavaScript, put in
 import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from importlib.util import find_spec
 
 import anywidget
 import ipywidgets as widgets
@@ -199,8 +200,10 @@ class Explorer(widgets.VBox):
         return self.kind.table(subject, self.values(state))
 
     def _repr_mimebundle_(self, **kwargs):
-        fig = self.figure()
-        data, metadata = draw.bundle(fig, fig.alt)
+        data, metadata = {}, {}
+        if find_spec("matplotlib"):  # without it there is no picture for paper; the live one needs none
+            fig = self.figure()
+            data, metadata = draw.bundle(fig, fig.alt)
         data |= {"text/plain": self.describe()}
         data["application/vnd.jupyter.widget-view+json"] = {
             "version_major": 2,

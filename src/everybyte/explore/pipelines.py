@@ -7,7 +7,7 @@ from functools import cache
 from .. import draw, units
 from .. import pipelines as orders
 from ..catalog import Model
-from ..draw.schedules import KINDS, flying
+from ..draw.palette import ACTIONS
 from ..formulas import bindings
 from ..formulas.symbols import BY_SYMBOL, H, L, all_first, divided, hop, p, v
 from ..mesh import Mesh, Schedule
@@ -71,13 +71,13 @@ class Chart(Stack):
     def spec(self):
         """What the picture needs to know."""
         runs = {f"{i},{n}": packed(timed(i, n)) for i in range(len(SCHEDULES)) for n in BATCHES}
-        kinds = {kind: [*look, orders.TIMES[kind]] for kind, look in KINDS.items()}
+        kinds = {kind: [*look, orders.TIMES[kind]] for kind, look in ACTIONS.items()}
         return super().spec() | {"runs": runs, "kinds": kinds}
 
     def run(self, values: Mapping) -> tuple[list[int], float, float]:
         """(the most in flight on each GPU, how long the step lasts, how much of it each GPU waits), in forwards of a GPU's blocks."""
         gpus, stages = timed(values["schedule_no"], values["accumulation"]), values["pipeline_stages"]
-        most = [max(count for _, count in flying(turns)) for turns in gpus]
+        most = [max(count for _, count in orders.flying(turns)) for turns in gpus]
         end = max(turn.end for turns in gpus for turn in turns)
         waits = end - sum(turn.end - turn.start for turn in gpus[0])
         return most, end / stages, waits / stages
