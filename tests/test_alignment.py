@@ -141,7 +141,7 @@ def test_a_rollout_divided_by_heads_has_norms_whole():
         (lambda: eb.align("grpo", QWEN, SETUP.replace(gpus=2, sharding="zero3", offload="cpu")), "Setup.offload: 'cpu' with grpo"),
         (lambda: eb.align("ppo", eb.model("gpt2"), TINY.replace(attention="eager")), "Setup.attention: 'eager' with ppo"),
         (lambda: eb.align("ppo", QWEN, SETUP, "t4"), "Setup.precision: 'bf16-master' on t4"),
-        (lambda: eb.align("ppo", QWEN, SETUP, "h100"), "fit.gpu: 'h100' is unknown"),
+        (lambda: eb.align("ppo", QWEN, SETUP, "h100"), "gpu.name: 'h100' is unknown"),
         (lambda: eb.Rollout(sequences=0, context=1), "Rollout.sequences: 0 is not a whole number"),
         (lambda: eb.Rollout(sequences=1, context=1, weights="none"), "Rollout.weights: 'none' is unknown"),
         (lambda: eb.Rollout(sequences=1, context=1, weights="shared", tensor_parallel=2), "Rollout.tensor_parallel: 2 with the"),

@@ -208,10 +208,19 @@ def test_it_rounds_up(capsys, command):
         ("compare gtp2", "model.name: 'gtp2' is unknown; did you mean 'gpt2'"),
         ("budget gpt2 --precision bf16-mix", "Setup.precision: 'bf16-mix' is unknown; did you mean 'bf16-mixed'?"),
         ("budget gpt2 --bathc 2", "budget.option: '--bathc' is unknown; did you mean '--batch'"),
-        ("models --batch 2", "models.option: '--batch' is unknown; allowed: --json"),
-        ("budget gpt2 gpt2-xl", "budget.option: 'gpt2-xl' is unknown; "),
-        ("budget gpt2 --batch two", "argument --batch: invalid int value: 'two'; see everybyte budget --help"),
-        ("budget gpt2 --batch 1.5", "argument --batch: invalid int value: '1.5'; "),
+        ("models --batch 2", "models.option: '--batch' is unknown; allowed: --help, --json\n"),
+        ("layouts gpt2 --wrong", "layouts.option: '--wrong' is unknown; "),
+        ("budget gpt2 gpt2-xl", "budget: 'gpt2-xl' is a word too many; allowed: model; see everybyte budget --help"),
+        ("models gpt2", "models: 'gpt2' is a word too many; allowed: none; see everybyte models --help"),
+        ("--json budget gpt2", "'--json' before the command; allowed: --help, --version; a command's own options"),
+        (
+            "budget gpt2 --batch two",
+            "argument --batch: 'two'; allowed: a whole number, such as 1024; see everybyte budget --help",
+        ),
+        ("budget gpt2 --batch 1,024", "argument --batch: '1,024'; allowed: a whole number, such as 1024; "),
+        ("budget gpt2 --dropout 0,1", "argument --dropout: '0,1'; allowed: a number, such as 0.1; "),
+        ("budget gpt2 --rank 1", "budget.rank: 1; allowed: 0\n"),
+        ("budget gpt2 --rank 5 --gpus 4", "budget.rank: 5 is not a whole number from 0 to 3"),
         ("budget gpt2 --batch", "argument --batch: expected one argument; "),
         ("budget gpt2 --batch -1", "Setup.batch: -1 is not a whole number from 1 to "),
         ("budget gpt2 --dropout nan", "Setup.dropout: nan is not a number in [0, 1)"),
@@ -235,6 +244,52 @@ def test_bad_input_is_said_in_one_line(capsys, arguments, message):
     assert out == ""
     assert err.startswith(f"everybyte: {message}")
     assert err.endswith("\n") and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "right"),
+    [
+        ("train.py", "-- python train.py"),
+        ("--script train.py", "-- python train.py"),
+        ("--script=train.py", "-- python train.py"),
+        ("python train.py --lr 3", "-- python train.py --lr 3"),
+        ("--steps 2 --gpu t4 train.py 2 --steps 5", "--steps 2 --gpu t4 -- python train.py 2 --steps 5"),
+        ("--gpu t4 train.py -- --lr 3", "--gpu t4 -- python train.py --lr 3"),
+        ("torchrun --nproc-per-node 2 train.py", "-- torchrun --nproc-per-node 2 train.py"),
+    ],
+)
+def test_a_script_in_the_wrong_place_is_told_the_right_one(capsys, typed, right):
+    assert main(["rehearse", *typed.split()]) == 2
+    assert capsys.readouterr().err.endswith(
+        f"before the --; allowed: the script and its arguments after it, everybyte rehearse {right}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["models", "budget gpt2", "layouts gpt2", "serve gpt2 --context 9", "align dpo gpt2", "record", "rehearse", "doctor x", "completion zsh"],
+)  # fmt: skip
+def test_the_options_that_are_listed_are_those_of_the_usage(capsys, typed):
+    with pytest.raises(SystemExit):
+        main([typed.split()[0], "--help"])
+    usage = capsys.readouterr().out.partition("\n\n")[0]
+    assert main([*typed.split(), "--nothing-such"]) == 2
+    listed = capsys.readouterr().err.partition("allowed: ")[2].strip().split(", ")
+    assert sorted(listed) == sorted({"--help", *re.findall(r"--[a-z-]+", usage)})
+
+
+@pytest.mark.parametrize("asked", [["help"], ["help", "fit"]])
+def test_help_is_a_word_too(capsys, asked):
+    with pytest.raises(SystemExit) as done:
+        main(asked)
+    assert done.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: everybyte {' '.join(asked[1:])}")
+
+
+def test_where_nobody_reads_it_says_so_to_nobody():
+    closed = "import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, '-m', 'everybyte.cli', 'gpus'])"
+    done = subprocess.run([sys.executable, "-c", closed], stderr=subprocess.PIPE, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_control_characters_of_the_users_stay_on_the_line(capsys):

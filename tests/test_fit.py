@@ -269,7 +269,7 @@ def test_a_gpu_without_bf16_is_refused_by_name():
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        ((GPT2, eb.Setup(), "h1000"), "fit.gpu: 'h1000' is unknown; did you mean"),
+        ((GPT2, eb.Setup(), "h1000"), "gpu.name: 'h1000' is unknown; did you mean"),
         ((GPT2, eb.Setup(), "h200", "layers"), "fit.vary: 'layers' is unknown; allowed: batch, sequence, gpus"),
         ((GPT2, eb.Setup(sequence=2000), "h200"), "Setup.sequence: 2000 is more than the 1024 positions of gpt2"),
     ],
@@ -326,7 +326,7 @@ def test_the_command(capsys):
     "arguments, said",
     [
         (["gpt2"], "--gpu"),
-        (["gpt2", "--gpu", "h300"], "fit.gpu: 'h300' is unknown"),
+        (["gpt2", "--gpu", "h300"], "gpu.name: 'h300' is unknown"),
         (["gpt2", "--gpu", "h200", "--vary", "width"], "fit.vary: 'width'"),
         (["gpt2", "--gpu", "h200", "--keep-other", "1"], "not a number followed by a unit"),
         (["pythia-70m", "--gpu", "h200"], "Model.parallel_residual"),

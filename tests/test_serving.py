@@ -136,7 +136,8 @@ def test_pages_for_any_weights():
         ({"context": 10, "cache_dtype": "fp8"}, "serve.cache_dtype: 'fp8' with cache 'dynamic'"),
         ({"context": 10, "cache": "paged", "cache_dtype": "fp4"}, "serve.cache_dtype: 'fp4' is unknown"),
         ({"context": 10, "cache": "paged", "page": 0}, "serve.page: 0"),
-        ({"context": 10, "gpu": "h300"}, "fit.gpu: 'h300' is unknown"),
+        ({"context": 10, "page": 32}, "serve.page: 32 with cache 'dynamic'; allowed: with cache 'paged'"),
+        ({"context": 10, "gpu": "h300"}, "gpu.name: 'h300' is unknown"),
     ],
 )  # fmt: skip
 def test_bad_input_is_named(asked, said):

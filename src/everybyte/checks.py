@@ -10,7 +10,8 @@ ABSURD = 2**40
 def whole(owner: str, field: str, value: object, least: int, most: int = ABSURD) -> None:
     """Raise unless `value` is an int in [least, most]."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ValueError(f"{owner}.{field}: {value!r} is not a whole number from {least} to {most:,}")
+        said = f" is not a whole number from {least} to {most:,}" if least < most else f"; allowed: {least}"
+        raise ValueError(f"{owner}.{field}: {value!r}{said}")
 
 
 def whole_numbers(owner: str, field: str, values):
@@ -89,4 +90,5 @@ def kind(owner: str, field: str, value: object, wanted: type) -> None:
     if not isinstance(value, wanted):
         said = repr(value)
         said = said if len(said) < 60 else f"a {type(value).__name__}"
-        raise ValueError(f"{owner}.{field}: {said}; allowed: a {wanted.__name__}")
+        instead = f"; eb.model({value!r})" if wanted.__name__ == "Model" and isinstance(value, str) else ""
+        raise ValueError(f"{owner}.{field}: {said}; allowed: a {wanted.__name__}{instead}")

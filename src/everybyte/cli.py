@@ -3,7 +3,9 @@
 import argparse
 import json
 import os
+import shlex
 import sys
+import traceback
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, fields
 
@@ -22,6 +24,7 @@ from .tables import Table
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit status, one of `STATUSES`. What is wrong is said in one line."""
+    options = None
     try:
         arguments = sys.argv[1:] if arguments is None else arguments
         if not arguments:
@@ -48,9 +51,23 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("EVERYBYTE_TRACEBACK"):
             raise
-        said = " ".join(": ".join(filter(None, (type(error).__name__, str(error)))).split())
-        _complain(f"this is a mistake of ours, {said}; EVERYBYTE_TRACEBACK=1 before the same command says where")
-        return 70
+        place = _theirs(error, options)
+        whose = f"--module: {place}" if place else "this is a mistake of ours"
+        said = ": ".join(filter(None, (type(error).__name__, str(error))))
+        _complain(" ".join(f"{whose}, {said}; EVERYBYTE_TRACEBACK=1 before the same command says where".split()))
+        return 2 if place else 70
+
+
+def _theirs(error, options):
+    """Where in a module of the user's own an error arose; "" where it did not."""
+    if not getattr(options, "module", None):
+        return ""
+    file = os.path.abspath(options.module.rpartition(":")[0])
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if os.path.abspath(f.filename) == file]
+    if lines:
+        return f"{os.path.basename(file)}, line {lines[-1]}"
+    notes = [note for note in getattr(error, "__notes__", []) if note.startswith("everybyte.dry_run: ")]
+    return notes[0].removeprefix("everybyte.dry_run: ").partition(". ")[0] if notes else ""
 
 
 #: What the command returns, and when.
@@ -78,7 +95,7 @@ def _first():
 
 def _colored(text, code, stream):
     """The text, in color where a terminal reads it and its user has not said NO_COLOR."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty()
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not (stream and stream.isatty())
     return text if plain else f"\x1b[{code}m{text}\x1b[0m"
 
 
@@ -101,8 +118,25 @@ def _no_more():
 
 
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.register("type", int, _number(int, "a whole number, such as 1024"))
+        self.register("type", float, _number(float, "a number, such as 0.1"))
+
     def error(self, message):
         raise ValueError(f"{message}; see {self.prog} --help")
+
+
+def _number(kind, allowed):
+    """What makes a number of a command's text."""
+
+    def read(text):
+        try:
+            return kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r}; allowed: {allowed}") from None
+
+    return read
 
 
 def _options(arguments):
@@ -229,20 +263,39 @@ def _options(arguments):
     if arguments[:1] == ["rehearse"] and "--" in arguments:
         place = arguments.index("--")
         arguments, script = arguments[:place], arguments[place + 1 :]
-    if arguments and not arguments[0].startswith("-"):
-        checks.one_of("command", "name", arguments[0], commands.choices)
+    first = arguments[0]
+    if first == "help":
+        arguments = [*arguments[1:], "--help"]
+    elif not first.startswith("-"):
+        checks.one_of("command", "name", first, commands.choices)
+    elif not any(option.startswith(first) for option in parser._option_string_actions):
+        raise ValueError(
+            f"{first!r} before the command; allowed: --help, --version; a command's own options stand after it"
+        )
     options, unknown = parser.parse_known_args(arguments)
     options.parser, options.helps = parser, {a.dest: a.help for a in commands._choices_actions}
     if options.command == "rehearse":
         options.script = script
-    for word in unknown:
-        names = [
-            f"--{name.replace('_', '-')}"
-            for name in vars(options)
-            if name not in ("run", "command", "model", "parser", "helps")
-        ]
-        checks.one_of(options.command, "option", word, names)
+    if unknown:
+        _refuse(commands.choices[options.command], options.command, arguments[1:], unknown, script)
     return options
+
+
+def _refuse(parser, command, arguments, unknown, script):
+    """Raise ValueError for the first of the words that a command does not know; `script`: what stood after `--`."""
+    first = unknown[0]
+    if command == "rehearse" and (not first.startswith("-") or first.partition("=")[0] == "--script"):
+        place = arguments.index(first)
+        words = [first.removeprefix("--script").removeprefix("="), *arguments[place + 1 :], *script]
+        words = list(filter(None, words)) or ["train.py"]
+        python = ["python"] if words[0].endswith(".py") else []
+        right = shlex.join(["everybyte", command, *arguments[:place], "--", *python, *words])
+        raise ValueError(f"rehearse: {first!r} before the --; allowed: the script and its arguments after it, {right}")
+    if first.startswith("-"):
+        checks.one_of(command, "option", first, [o for o in parser._option_string_actions if o.startswith("--")])
+    names = [action.dest for action in parser._actions if not action.option_strings]
+    taken = ", ".join(names) or "none"
+    raise ValueError(f"{command}: {first!r} is a word too many; allowed: {taken}; see {parser.prog} --help")
 
 
 def _add_rehearsal(parser):
@@ -390,6 +443,10 @@ def _given(options):
     except ImportError as error:
         raise ValueError(f"{options.command}: {error}; it needs PyTorch: pip install 'everybyte[dryrun]'") from error
     subject = given.config(options.hf) if said == ["hf"] else given.function(options.module)
+    if said == ["module"] and not options.inputs:
+        raise ValueError(
+            "--inputs: none with --module; allowed: the arguments of its forward, such as tokens=B,S:int64"
+        )
     return subject, setup, given.inputs(options.inputs)
 
 
@@ -488,7 +545,10 @@ def _at(batch, setup, sizes):
         return None
     from .deriving.looks import inputs
 
-    return inputs(batch, setup.batch, setup.sequence, **sizes)
+    try:
+        return inputs(batch, setup.batch, setup.sequence, **sizes)
+    except ValueError as error:
+        raise ValueError(f"--sizes: {error}, such as R=224") from None
 
 
 def _sizes(options):

@@ -16,6 +16,7 @@ from .theory import inference
 #: How keys and values are kept: tensors that grow by a copy, as `transformers` does by default; tensors with room for the whole context
 #: from the prefill on; pages, as vLLM's.
 CACHES = ("dynamic", "static", "paged")
+PAGE = 16  # tokens in a page, as vLLM's
 #: Bytes of a number in a cache, by data type.
 CACHE_TYPES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 #: How weights are kept; nf4: the linear layers of the blocks, as bitsandbytes does with double quantization.
@@ -184,7 +185,7 @@ def serve(
     cache: Literal["dynamic", "static", "paged"] = "dynamic",
     weights: str = "bf16",
     cache_dtype: str = "bf16",
-    page: int = 16,
+    page: int = PAGE,
     headroom: Headroom | None = None,
 ) -> Serving:
     """How many sequences of so many tokens a GPU generates at once; or what `concurrency` of them take.
@@ -221,6 +222,8 @@ def serve(
                 raise ValueError(
                     f"serve.{name}: {value!r} with cache {cache!r}; allowed: 'bf16' or 'fp16', or cache 'paged'"
                 )
+        if page != PAGE:
+            raise ValueError(f"serve.page: {page!r} with cache {cache!r}; allowed: with cache 'paged'")
         inference.program(model, cache == "static")
         page = 1
     elif not model.causal:

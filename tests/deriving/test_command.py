@@ -65,17 +65,82 @@ def test_a_formula_beside_a_dry_run(own, capsys):
     [
         (["derive"], "no model; allowed"),
         (["derive", "gpt2", "--hf", "config.json"], "2 models; allowed"),
-        (["derive", "--hf", "nowhere.json"], "--hf: nowhere.json"),
+        (["derive", "--hf", "nowhere.json"], "--hf: nowhere.json: No such file or directory; allowed"),
+        (["derive", "--hf", __file__], f"--hf: {__file__}: no JSON, "),
         (["derive", "--module", "nowhere.py:f"], "no such file"),
         (["derive", "--module", "nowhere"], "allowed: file.py:function"),
         (["derive", "gpt2", "--letters", "HV"], "derive.letters: 'HV' is unknown"),
-        (["dry-run", "gpt2", "--rank", "1"], "dry_run.rank: 1 is not a whole number from 0 to 0"),
+        (["dry-run", "gpt2", "--rank", "1"], "dry_run.rank: 1; allowed: 0"),
         (["fit", "--hf", "config.json", "--gpu", "rtx-4090", "--plan"], "--hf: config.json"),
     ],
 )
 def test_bad_input(arguments, words, capsys):
     assert cli.main(arguments) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["dry-run", "derive", "fit"])
+def test_inputs_that_are_missing_are_asked_for_by_their_option(command, own, capsys):
+    card = ["--gpu", "t4"] if command == "fit" else []
+    assert cli.main([command, *own[:2], *card]) == 2
+    assert (
+        "--inputs: none with --module; allowed: the arguments of its forward, such as tokens=B,S:int64"
+        in capsys.readouterr().err
+    )
+    assert cli.main(["dry-run", *own[:3], "x=B,R,8:float32"]) == 2
+    assert "--sizes: batch: the letter 'R' has no size; allowed: a size for each letter" in capsys.readouterr().err
+
+
+THEIRS = """
+from mine import Mine, nn
+
+class Shape(Mine):
+    def forward(self, x):
+        return self.a(x.reshape(-1, 5)).sum()
+
+class Named(Mine):
+    def forward(self, y):
+        return self.a(y).sum()
+
+def needs(config):
+    return Mine()
+
+def failing():
+    raise KeyError("width")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Shape", "theirs.py, line 6, RuntimeError: shape '[-1, 5]' is invalid"),
+        ("Named", "in forward, in module 'Named', after operation 'empty', TypeError: "),
+        ("needs", "needs: missing a required argument: 'config'; allowed: a function that needs no argument"),
+        ("failing", "theirs.py, line 16, KeyError: 'width'; EVERYBYTE_TRACEBACK=1 "),
+    ],
+)
+def test_what_a_module_of_ones_own_raises_is_no_mistake_of_ours(name, words, own, tmp_path, capsys):
+    (tmp_path / "theirs.py").write_text(THEIRS)
+    for command in ("dry-run", "derive"):
+        assert cli.main([command, "--module", f"{tmp_path / 'theirs.py'}:{name}", *own[2:]]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("everybyte: --module: ") and said.count("\n") == 1 and words in said, said
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("import nothing_there", "ModuleNotFoundError: No module named 'nothing_there'"),
+        ("def f(:", "SyntaxError: "),
+        ("raise SystemExit(5)", "SystemExit: 5"),
+        ("raise ValueError('as it says')", "ValueError: as it says"),
+    ],
+)
+def test_a_file_that_does_not_run_is_named(program, words, tmp_path, capsys):
+    (tmp_path / "it.py").write_text(program)
+    assert cli.main(["dry-run", "--module", f"{tmp_path / 'it.py'}:f", "--inputs", "x=B,4:float32"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"it.py, when it is run: {words}" in said, said
 
 
 LLAMA = {

@@ -96,7 +96,7 @@ def note(error):
         (lambda: Net().requires_grad_(False), BATCH, "dry_run.model: Net has no parameter to train"),
         (lambda: 3, BATCH, "dry_run.model: it made a int; allowed: a function that makes a torch.nn.Module"),
         (Net(), BATCH, "dry_run.model: a Net, made already; allowed: a function"),
-        ("gpt2", BATCH, "dry_run.model: a str; allowed: an everybyte Model"),
+        ("gpt2", BATCH, "dry_run.model: 'gpt2'; allowed: an everybyte Model, .*eb.model\\('gpt2'\\)"),
         (Net, None, "dry_run.batch: None; allowed with a module of your own"),
         (Net, {}, "dry_run.batch: a dict without a tensor"),
         (Net, 3, "dry_run.batch: a int without a tensor"),
@@ -208,6 +208,15 @@ def test_a_module_that_asks_for_a_gpu_is_told_what_to_leave_out():
             ValueError, match=r"^dry_run.model: what makes it asks for a GPU .*allowed: .* names no device"
         ):
             eb.dry_run(make, SETUP, batch=BATCH)
+
+
+def test_a_step_that_asks_for_a_gpu_is_told_so_too():
+    class Moves(Net):
+        def forward(self, x, labels):
+            return super().forward(x.to("cuda"), labels)
+
+    with pytest.raises(ValueError, match=r"^dry_run.model: a step of it asks for a GPU .*allowed: .* names no device"):
+        eb.dry_run(Moves, SETUP, batch=BATCH)
 
 
 def test_shapes_that_do_not_fit_are_pytorchs_own_error_with_a_note():

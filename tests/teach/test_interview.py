@@ -385,7 +385,7 @@ ENTRY = {f: getattr(CARD, f) for f in ("part", "topic", "chapter", *TEXTS)}
 @pytest.mark.parametrize(
     ("field", "call"),
     [
-        ("fit.gpu", lambda: interview(M, "a1000")),
+        ("gpu.name", lambda: interview(M, "a1000")),
         ("model", lambda: interview("gpt3")),
         ("interview.of", lambda: interview(3)),
         ("interview.setup", lambda: interview(M, GPU, {"batch": 3})),

@@ -43,7 +43,8 @@ def test_what_cannot_be_read_is_said_and_escaped(guess):
 
 def test_a_guess_that_could_be_read_stands_until_another_can():
     predict("90.7", "2 GiB")
-    assert "comma" in repr(predict("90.7", "2,5 GiB"))
+    assert "comma" in repr(predict("90.7", "2,5 GiB")) and "comma" in repr(predict("90.7", "1.234,5 GiB"))
+    assert "the unit '153 GiB' after" in repr(predict("90.7", "1 153 GiB"))
     assert repr(reveal("90.7", 2**30)).startswith("• Prediction 90.7. You said 2.00 GiB.")
     predict("90.7", "3 GiB")
     assert "You said 3.00 GiB." in repr(reveal("90.7", 2**30))

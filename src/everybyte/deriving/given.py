@@ -1,6 +1,7 @@
 """Models of one's own, as a command is given them: a configuration's file, a function in a file, inputs in words."""
 
 import importlib.util
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -19,7 +20,8 @@ def config(path: str):
     try:
         said = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ValueError(f"--hf: {path}: {error}; allowed: a model's config.json") from error
+        why = error.strerror if isinstance(error, OSError) else f"no JSON, {error}"
+        raise ValueError(f"--hf: {path}: {why}; allowed: a model's config.json") from error
     try:
         import transformers
         import transformers.masking_utils  # as a model would
@@ -55,11 +57,21 @@ def function(text: str):
     sys.path.insert(0, folder)  # what the file imports from beside it
     try:
         spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise ValueError(
+            f"--module: {path}, when it is run: {type(error).__name__}: {error}; allowed: a file that makes functions and classes"
+        ) from error
     finally:
         sys.path.remove(folder)
     found = getattr(module, name, None)
     if not callable(found):
         raise ValueError(f"--module: {path} has no function {name!r}; allowed: one that makes a torch.nn.Module")
+    try:
+        inspect.signature(found).bind()
+    except TypeError as error:
+        raise ValueError(f"--module: {name}: {error}; allowed: a function that needs no argument") from None
+    except ValueError:  # a builtin, which tells nobody what it takes
+        pass
     return found
 
 

@@ -25,7 +25,7 @@ from .cuda import (
 )
 from .hugging_face import one_sequence_a_row
 from .interrupts import BetweenOperations
-from .modules import Counted, Workload, is_config, workload
+from .modules import Counted, Workload, is_config, raise_of_gpu, workload
 from .trace import PARTS, PHASES, SHARED_PARTS, Trace
 from .tracker import Allocation, Tracker
 
@@ -191,6 +191,7 @@ def count(work: Workload, tracker: Tracker, rank: int = 0) -> Trace:
             trainer.step(batch, at)
         except Exception as error:
             error.add_note(_where(error, tracker, module))
+            raise_of_gpu("a step of it", error)
             raise
         tracker.mark("rest")
     return Trace(

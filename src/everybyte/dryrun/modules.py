@@ -62,13 +62,9 @@ class Workload:
         try:
             with torch.device("meta"):
                 module = self.make()
-        except (AssertionError, RuntimeError) as error:
-            if "CUDA" not in str(error):
-                raise
-            raise ValueError(
-                f"dry_run.model: what makes it asks for a GPU ({error}); allowed: a module that names no device, and is not "
-                "moved: a dry run makes it on device meta"
-            ) from error
+        except Exception as error:
+            raise_of_gpu("what makes it", error)
+            raise
         if not isinstance(module, nn.Module):
             raise ValueError(
                 f"dry_run.model: it made {_kind(module)}; allowed: a function that makes a torch.nn.Module"
@@ -144,9 +140,10 @@ def workload(model, setup: Setup, batch=None) -> Workload:
             f"dry_run.model: {_kind(model)}, made already; allowed: a function that makes it, such as a lambda"
         )
     if not callable(model):
+        named, instead = (repr(model), f"; eb.model({model!r})") if isinstance(model, str) else (_kind(model), "")
         raise ValueError(
-            f"dry_run.model: {_kind(model)}; allowed: an everybyte Model, a Hugging Face config, or a function that makes "
-            "a torch.nn.Module"
+            f"dry_run.model: {named}; allowed: an everybyte Model, a Hugging Face config, or a function that makes a "
+            f"torch.nn.Module{instead}"
         )
     if batch is None:
         raise ValueError(
@@ -242,6 +239,19 @@ def _call(module, inputs):
 
 def _kind(value):
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+
+
+def raise_of_gpu(who: str, error: Exception) -> None:
+    """Raise ValueError where an error says that there is no GPU: none is needed.
+
+    Args:
+        who: asked for it.
+    """
+    if isinstance(error, AssertionError | RuntimeError) and "CUDA" in str(error):
+        raise ValueError(
+            f"dry_run.model: {who} asks for a GPU ({error}); allowed: a module that names no device, and is not moved: a "
+            "dry run makes it on device meta"
+        ) from error
 
 
 def is_config(model):

@@ -112,7 +112,8 @@ def _program(command, where, path):
         return [str(where.python), "-m", "torch.distributed.run", *rest]
     program = shutil.which(name, path=path)
     if program is None:
-        raise ValueError(f"rehearse.command: there is no {name!r} in {where.folder.name} nor on the path; allowed: python, torchrun, "
+        instead = f"python {name}" if name.endswith(".py") else "python, torchrun"
+        raise ValueError(f"rehearse.command: there is no {name!r} in {where.folder.name} nor on the path; allowed: {instead}, "
                          f"or what {where.folder.name}/bin/pip has installed")  # fmt: skip
     return [program, *rest]
 

@@ -8,7 +8,7 @@ from .. import units
 
 _LONGEST = 60
 _LARGEST = 10**300
-_NUMBER = re.compile(r"[-+]?(?:\d[\d,_]*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?", re.ASCII)
+_NUMBER = re.compile(r"[-+]?(?:\d[\d,_]*(?:\.[\d,]*)?|\.\d+)(?:[eE][-+]?\d{1,3})?", re.ASCII)
 #: A plain number from here on is a count of bytes even where the exercise asks for GiB.
 _SURELY_BYTES = 2**20
 
@@ -66,7 +66,7 @@ def _read_text(text, unit):
             return read(Fraction(digits), unit)
         if rest in units.UNITS:
             return _within(Fraction(digits) * Fraction(units.parse(f"1 {rest}")))
-        raise ValueError(f"the unit after the number is not one of {', '.join(units.UNITS)}")
+        raise ValueError(f"the unit {rest!r} after the number is not one of {', '.join(units.UNITS)}")
     if rest.rstrip("s") not in ("", unit.rstrip("s")):
         raise ValueError(f"the text after the number is not {unit!r}" if unit else "there is text after the number")
     return _within(Fraction(digits))
