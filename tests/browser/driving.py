@@ -172,6 +172,16 @@ WATCH = """root => {
     requestAnimationFrame(() => paint.port2.postMessage(0));
   }).observe(place, { childList: true, subtree: true });
 }"""
+# In the page: an explorer that is nothing but one element, replaced at each key.
+EMPTY = """() => {
+  const [root, picture] = [document.createElement("button"), document.createElement("span")];
+  picture.className = "everybyte-picture";
+  root.append(picture);
+  root.addEventListener("keydown", () => picture.replaceChildren(document.createElement("i")));
+  document.body.prepend(root);
+  root.focus();
+  return root;
+}"""
 STATE = """root => ({
   sentence: root.querySelector(".everybyte-sentence").textContent,
   picture: root.querySelector("svg")?.outerHTML ?? "",
@@ -242,6 +252,19 @@ class Keys:
             assert said.startswith(preset.inner_text().strip() + ": ") and not after["error"], (said, after["error"])
             assert ": as it was." in said or before["picture"] != after["picture"], said
             assert preset.get_attribute("aria-pressed") == "true", said
+
+
+def floor(page, presses=24):
+    """Milliseconds from each of some keys to the painted picture where there is next to nothing to paint."""
+    page.goto("about:blank")
+    root, answers = page.evaluate_handle(EMPTY), []
+    root.evaluate(WATCH)
+    for _ in range(presses):
+        page.evaluate("window.answers.length = 0")
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function("window.answers.length > 0", polling=5)
+        answers.append(page.evaluate("window.answers[0]"))
+    return answers
 
 
 def summary(answers):

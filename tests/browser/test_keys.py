@@ -1,4 +1,5 @@
-"""How long a reader waits from a key on a slider to the painted picture in JupyterLab, beside `interact` with matplotlib.
+"""How long a reader waits in JupyterLab, for an explorer to open and from a key on a slider to the painted picture, beside
+`interact` with matplotlib.
 
 Times belong to the machine, and their ratio is what is held: both are taken in one notebook, one after the other.
 """
@@ -8,10 +9,11 @@ from statistics import median
 
 import nbformat
 import pytest
-from driving import Keys, run_all, summary, watched
+from driving import PROMPTS, Keys, accept, run_all, summary, waited, watched
+from test_explorers import CALLS, EXPLORERS
 
 pytestmark = pytest.mark.skipif(not os.environ.get("EVERYBYTE_BROWSER"), reason="`make test-browser` runs this")
-OURS = "import everybyte as eb\nfrom everybyte import explore\nexplore.states()"
+READY = "import everybyte as eb\nfrom everybyte import explore\nfrom everybyte.evidence import example"
 PEER = """
 import ipywidgets
 import matplotlib.pyplot as plt
@@ -20,9 +22,8 @@ def drawn(layers=12):
     states = eb.catalog.model("gpt2").replace(layers=layers).parameters * 4
     plt.barh(["parameters", "gradients", "Adam's states"], [states, states, 2 * states])
     plt.show()
-
-ipywidgets.interact(drawn, layers=(1, 48));
 """
+INTERACT = "ipywidgets.interact(drawn, layers=(1, 48));"
 # As `driving.WATCH`, for what a kernel sends: from a key to the frame after a new picture has been decoded.
 WATCH = """root => {
   const paint = new MessageChannel();
@@ -39,14 +40,65 @@ WATCH = """root => {
   }).observe(root, { attributes: true, childList: true, subtree: true });
 }"""
 PRESSES = 24
+# From Shift+Enter in a cell to the frame in which the picture that it opens was painted, into `window.opened`.
+OPENING = """() => {
+  const paint = new MessageChannel(), pictures = ".jp-OutputArea-output :is(svg[role=img], img)";
+  const seen = new WeakSet();
+  let start = 0;
+  window.addEventListener("keydown", (event) => { if (event.key === "Enter") start = event.timeStamp; }, true);
+  paint.port1.onmessage = () => { window.opened = performance.now() - start; };
+  new MutationObserver(() => {
+    for (const picture of document.querySelectorAll(pictures)) {
+      if (!seen.has(picture)) requestAnimationFrame(() => paint.port2.postMessage(0));
+      seen.add(picture);
+    }
+  }).observe(document.body, { childList: true, subtree: true });
+}"""
+
+
+def shown(lab, chromium, name, cells):
+    """A page with a notebook of these cells, its kernel ready, nothing run."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.metadata.kernelspec = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    nbformat.write(notebook, lab.folder / f"{name}.ipynb")
+    page = watched(chromium)
+    lab.open(page, f"{name}.ipynb")
+    return page
+
+
+def test_explorers_open_about_as_soon_as_interact(lab, chromium, capsys):
+    """With the imports done and the model derived, as after a chapter's first cells."""
+    calls = {name: CALLS.get(name, f"explore.{name}()") for name in EXPLORERS}
+    calls |= {"model": "explore.model(derived)", "interact": INTERACT}
+    ready = f"{READY}\n{PEER}\nderived = eb.derive(eb.model('gpt2'), eb.Setup())"
+    page = shown(lab, chromium, "opening", [ready, *calls.values()])
+    for _ in range(10):  # JupyterLab drops a run while its kernel is not quite there
+        accept(page)
+        page.locator(".jp-Notebook .jp-Cell").first.click()
+        page.keyboard.press("Shift+Enter")
+        if waited(page, f"/\\d/.test({PROMPTS}[0])", 20_000):
+            break
+    page.evaluate(OPENING)
+    opened = {}
+    for name in calls:
+        page.wait_for_timeout(300)  # what the one before left to do
+        page.evaluate("window.opened = 0")
+        page.keyboard.press("Shift+Enter")
+        page.wait_for_function("window.opened", polling=5)
+        opened[name] = page.evaluate("window.opened")
+    page.close()
+    peer = opened.pop("interact")
+    usual, slowest = median(opened.values()), max(opened, key=opened.get)
+    with capsys.disabled():
+        print(
+            f"\nopened: median of {len(opened)} explorers {usual:.0f} ms, {slowest} {opened[slowest]:.0f} ms", end="; "
+        )
+        print(f"interact with matplotlib {peer:.0f} ms")
+    assert usual < 5 * peer
 
 
 def test_a_key_is_answered_sooner_than_interact_answers(lab, chromium, capsys):
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in (OURS, PEER)])
-    notebook.metadata.kernelspec = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    nbformat.write(notebook, lab.folder / "keys.ipynb")
-    page = watched(chromium)
-    lab.open(page, "keys.ipynb")
+    page = shown(lab, chromium, "keys", [f"{READY}\nexplore.states()", f"{PEER}\n{INTERACT}"])
     run_all(page)
     ours = Keys(page, page.locator(".everybyte-explorer").first)
     for i in range(PRESSES):

@@ -4,7 +4,7 @@ import copy
 import re
 
 import pytest
-from driving import ARTIFACTS, Keys, screenshot, serious, summary, watched
+from driving import ARTIFACTS, Keys, floor, screenshot, serious, summary, watched
 from firefox import FIREFOX, Firefox
 
 pytest.importorskip("sphinx", reason="the site's extra is not installed: python -m pip install -e .[site]")
@@ -55,7 +55,7 @@ def test_a_slider_moves_text_and_picture_and_nothing_leaves_the_page(page, asked
     page.wait_for_function("document.documentElement.dataset.explorers")
     assert page.evaluate("document.documentElement.dataset.explorers") == "ready"
     keys = Keys(page, page.locator(".everybyte-explorer").first)
-    for key in ["ArrowRight", "ArrowLeft"] * 4:
+    for key in ["ArrowRight", "ArrowLeft"] * 12:
         before, after = keys.press(keys.sliders()[0], key)
         assert after["sentence"] != before["sentence"]
         assert after["picture"] != before["picture"]
@@ -71,8 +71,9 @@ def test_a_slider_moves_text_and_picture_and_nothing_leaves_the_page(page, asked
         page.emulate_media(color_scheme=scheme)
         screenshot(page, f"site-{scheme}")
         assert serious(page, [".everybyte-live", "article"]) == [], scheme
+    empty = floor(page)  # what no picture goes below: the wait for the next frame
     with capsys.disabled():
-        print(f"\nstatic edition, {summary(keys.answers)}")
+        print(f"\nstatic edition, {summary(keys.answers)}; an empty page, {summary(empty)}")
 
 
 def test_far_lines_are_not_painted_and_a_link_to_a_heading_finds_it(page, site):
