@@ -57,9 +57,13 @@ class Lab:
         children = psutil.Process(self.process.pid).children(recursive=True)
         return [p for p in children if "ipykernel_launcher" in " ".join(p.cmdline())]
 
+    def at(self, path):
+        """The address of the notebook at `path`, from the folder, in a workspace of its own."""
+        return f"{self.address}/lab/workspaces/{secrets.token_hex(4)}/tree/{path}?token={self.token}"
+
     def open(self, page, path):
-        """Show the notebook at `path`, from the folder, in a workspace of its own."""
-        page.goto(f"{self.address}/lab/workspaces/{secrets.token_hex(4)}/tree/{path}?token={self.token}")
+        """Show the notebook at `path`."""
+        page.goto(self.at(path))
         page.locator(".jp-Notebook .jp-Cell").first.wait_for()
 
 

@@ -5,8 +5,13 @@ import json
 import re
 import shutil
 import subprocess
+import time
 
 FIREFOX = shutil.which("firefox") or shutil.which("firefox-esr")
+RIGHT = "\ue014"  # the arrow, as WebDriver numbers it
+#: In a page: what its explorers show, as one text.
+SHOWN = """[...document.querySelectorAll('.everybyte-explorer svg[role=img], .everybyte-sentence')]
+  .map((one) => one.outerHTML).join()"""
 
 
 class Firefox:
@@ -54,11 +59,28 @@ class Firefox:
         return told["result"].get("value")
 
     def press(self, key):
-        """A key, by the number that WebDriver has for it."""
-        actions = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
-        self.ask(
-            "input.performActions", context=self._context, actions=[{"type": "key", "id": "keys", "actions": actions}]
-        )
+        """A key, by what WebDriver has for it."""
+        self._do("key", [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")])
+
+    def click(self, selector):
+        """The mouse's first button in the middle of the first element that the selector finds."""
+        box = self.evaluate(f"JSON.stringify(document.querySelector({json.dumps(selector)}).getBoundingClientRect())")
+        x, y, width, height = (json.loads(box)[name] for name in ("x", "y", "width", "height"))
+        moved = {"type": "pointerMove", "x": round(x + width / 2), "y": round(y + height / 2)}
+        actions = [moved, *({"type": kind, "button": 0} for kind in ("pointerDown", "pointerUp"))]
+        self._do("pointer", actions)
+
+    def _do(self, device, actions):
+        given = [{"type": device, "id": device, "actions": actions}]
+        self.ask("input.performActions", context=self._context, actions=given)
+
+    def wait(self, condition, seconds=60):
+        """Until `condition` holds in the page. Raises TimeoutError, with the condition, after so many seconds."""
+        end = time.monotonic() + seconds
+        while not self.evaluate(f"Boolean({condition})"):
+            if time.monotonic() > end:
+                raise TimeoutError(condition)
+            time.sleep(0.1)
 
     def screenshot(self, path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,12 @@
 """The static edition and the slides in a real browser, from disk: explorers answer without a kernel, asking nothing outside."""
 
 import copy
+import json
 import re
 
 import pytest
 from driving import ARTIFACTS, Keys, floor, screenshot, serious, summary, watched
-from firefox import FIREFOX, Firefox
+from firefox import FIREFOX, RIGHT, SHOWN, Firefox
 
 pytest.importorskip("sphinx", reason="the site's extra is not installed: python -m pip install -e .[site]")
 edition = pytest.importorskip("edition")
@@ -152,19 +153,14 @@ def test_the_handout_is_one_sheet(chromium, tmp_path):
 
 @pytest.mark.skipif(not FIREFOX, reason="no Firefox on this machine")
 def test_in_firefox_the_explorers_answer_and_nothing_leaves_the_page(site, tmp_path):
-    shown = "[...document.querySelectorAll('.everybyte-explorer svg[role=img], .everybyte-sentence')].map((one) => one.outerHTML).join()"
-    painted = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
     browser = Firefox(tmp_path)
     try:
         browser.open((site / "notebooks" / f"{SLUG}.html").as_uri())
-        ready = "new Promise((done) => setInterval(() => { const said = document.documentElement.dataset.explorers; if (said) done(said); }, 50))"
-        assert browser.evaluate(ready) == "ready"
-        before = browser.evaluate(shown)
+        browser.wait("document.documentElement.dataset.explorers === 'ready'")
+        before = browser.evaluate(SHOWN)
         browser.evaluate("document.querySelector('.everybyte-explorer .noUi-handle').focus()")
-        browser.press("\ue014")  # the arrow to the right
-        browser.evaluate(painted)
-        after = browser.evaluate(shown)
-        assert before != after
+        browser.press(RIGHT)
+        browser.wait(f"{json.dumps(before)} !== {SHOWN}")
         assert browser.evaluate("document.querySelectorAll('.everybyte-error, mjx-merror').length") == 0
         browser.evaluate("document.querySelector('.everybyte-live').scrollIntoView()")
         browser.screenshot(ARTIFACTS / "firefox.png")
