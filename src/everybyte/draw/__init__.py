@@ -36,15 +36,15 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from .rings import ring, ring_alt
     from .schedules import schedule, schedule_alt
     from .shapes import block_shapes, block_shapes_alt
-    from .showing import bundle, checked_alt, png, show
+    from .showing import ON_SLIDE, SLIDES, bundle, checked_alt, png, projected, show
     from .squares import tiles, tiles_alt
 
 _MODULES = (
     "addresses", "cutting", "dots", "fields", "figures", "frontier", "labs", "rings", "schedules", "shapes", "showing", "squares",
 )  # fmt: skip
 __all__ = [
-    "PARTS", "Part", "amount", "bit_fields", "bit_fields_alt", "block_shapes", "block_shapes_alt", "blocks", "bundle", "canvas", "checked_alt", "contrast", "costs", "costs_alt", "front_of", "fronts", "fronts_alt", "ink_on", "learned",
-    "learned_alt", "lines", "lines_alt", "losses", "losses_alt", "memory", "memory_alt", "part", "png",
+    "ON_SLIDE", "PARTS", "SLIDES", "Part", "amount", "bit_fields", "bit_fields_alt", "block_shapes", "block_shapes_alt", "blocks", "bundle", "canvas", "checked_alt", "contrast", "costs", "costs_alt", "front_of", "fronts", "fronts_alt", "ink_on", "learned",
+    "learned_alt", "lines", "lines_alt", "losses", "losses_alt", "memory", "memory_alt", "part", "png", "projected",
     "ranges", "ranges_alt", "ratios", "ratios_alt", "regions", "regions_alt", "ring", "ring_alt", "schedule", "schedule_alt", "segments", "segments_alt", "shares", "shares_alt", "show", "splits", "splits_alt", "stacked", "stacked_alt", "tiles", "tiles_alt", "timeline",
     "timeline_alt", "timelines", "timelines_alt",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from matplotlib.ticker import NullFormatter, NullLocator
 
 from .. import units
 from .palette import CARD, GRID, INK, MUTED, ink_on, part
+from .showing import ABOVE
 
 #: Inches wide; 72 CSS pixels each.
 WIDTH = 9.5
@@ -368,7 +369,7 @@ def _course(ax, trace, unit, high):
         ax.axvline(at, color=INK, linestyle=":", linewidth=1.2)
         right = at > 0.9 * len(trace.live)
         ax.annotate(f" {name.replace('_', ' ')} ", (at, high * (0.995 if i % 2 else 0.93)), ha="right" if right else "left",
-                    va="top", fontsize=9.5, color=INK)  # fmt: skip
+                    va="top", fontsize=9.5, color=INK, gid=ABOVE)  # fmt: skip
     peak = (trace.peak_operation, _scaled(trace.peak, unit))
     ax.plot(*peak, "v", color=INK, markersize=9)
     ax.annotate(f"peak {amount(trace.peak, unit)}, {trace.peak_at}", peak, xytext=(0, 8), textcoords="offset points",

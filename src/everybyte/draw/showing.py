@@ -2,23 +2,66 @@
 
 import base64
 import io
+import os
 import re
+import textwrap
 
 from matplotlib.figure import Figure
-from matplotlib.text import Text
+from matplotlib.text import Annotation, Text
+
+from .palette import INK
 
 #: Pixels of the PNG for each CSS pixel: sharp on dense screens.
 DENSITY = 2
+#: A figure's picture for slides in a notebook's output: there where the variable says that slides will be made of the run.
+ON_SLIDE, SLIDES = "application/vnd.everybyte.slide+png", "EVERYBYTE_SLIDES"
+#: The label of a moment, above a timeline.
+ABOVE = "above"
+#: Inches, and the least and most points of its words: 190 pixels an inch on a slide 1,280 wide, so 9.1 points are 24 pixels.
+SLIDE, LEAST, MOST = (6.4, 3.1), 9.1, 10
 
 
-def png(fig: Figure, description: str | None = None) -> bytes:
+def png(fig: Figure, description: str | None = None, density: float = DENSITY) -> bytes:
     """The figure as a PNG; the same figure gives the same bytes (no date, no version inside)."""
     out = io.BytesIO()
     for text in fig.findobj(Text):  # a model's name with dollar signs is a name, no formula
         text.set_parse_math(False)
     metadata = {"Software": None} | ({"Description": description} if description else {})
-    fig.savefig(out, format="png", dpi=72 * DENSITY, metadata=metadata, facecolor=fig.get_facecolor())
+    fig.savefig(out, format="png", dpi=72 * density, metadata=metadata, facecolor=fig.get_facecolor())
     return out.getvalue()
+
+
+def projected(fig: Figure) -> bytes:
+    """The figure as a PNG for a slide: smaller, so that its words, which stay as they are, are larger beside it.
+
+    It is changed itself. A diagram, whose words stand in its shapes, stays as it is.
+    """
+    from .figures import _keys
+
+    if not all(ax.axison for ax in fig.axes):
+        return png(fig)
+    fig.set_size_inches(SLIDE)
+    for ax in fig.axes:
+        if marks := [text for text in ax.texts if isinstance(text, Annotation) and text.get_gid() == ABOVE]:
+            room = 1.3 if len(fig.axes) == 1 else 1  # for them and the peak's label; the low axes of several have none
+            ax.set_ylim(0, ax.get_ylim()[1] * room)
+            for mark in marks:
+                mark.set_y(mark.get_position()[1] * room)
+                mark.xy = mark.get_position()
+                mark.set_visible(room > 1)
+    for text in fig.findobj(Text):
+        text.set_fontsize(min(max(text.get_fontsize(), LEAST), MOST))
+    if fig.get_suptitle():
+        fig.suptitle(
+            textwrap.fill(" ".join(fig.get_suptitle().split()), 66),
+            x=0.01, ha="left", fontsize=11, color=INK, fontweight="bold",
+        )  # fmt: skip
+    for legend in list(fig.legends):
+        legend.remove()
+        _keys(fig, legend.legend_handles)
+        for text in fig.legends[-1].get_texts():
+            text.set_fontsize(MOST)
+    return png(fig, density=3.5)
 
 
 def checked_alt(alt: object) -> str:
@@ -56,4 +99,6 @@ def show(fig: Figure, alt: str | None = None) -> None:
     from IPython.display import display
 
     data, metadata = bundle(fig, getattr(fig, "alt", "") if alt is None else alt)
+    if os.environ.get(SLIDES):
+        data[ON_SLIDE] = base64.b64encode(projected(fig)).decode()
     display(data, metadata=metadata, raw=True)
