@@ -33,6 +33,7 @@ import warm
 from contents import Entry, contents
 from tqdm import tqdm
 
+from everybyte.draw import ON_SLIDE
 from notebooks import ROOT, WIDGET_VIEW, canonical, run
 
 WEB = Path(__file__).resolve().parent / "web"
@@ -57,6 +58,7 @@ def live(notebook: nbformat.NotebookNode, stem: str, pictures: Path) -> nbformat
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             data = output.get("data", {})
+            data.pop(ON_SLIDE, None)
             image = data.pop("image/png", None)
             view = data.pop(WIDGET_VIEW, None)
             for kind in data.keys() & {"text/html", "text/markdown"}:  # Sphinx follows links of prose, not of outputs
@@ -94,6 +96,8 @@ def fresh(path: Path, timeout: int) -> nbformat.NotebookNode:
     return notebook
 
 
+#: Tags that say what stands on a slide: nothing runs otherwise for them.
+MARKS = ("slide", "slide-code")
 #: Where runs are kept, and what decides them beside the notebook's cells.
 RUNS = ROOT / "build" / "runs"
 DECIDES = ("src/everybyte/**/*", "labs/records/**/*", "labs/*.py", "conftest.py", "tools/notebooks.py")
@@ -119,13 +123,16 @@ def code(root: Path = ROOT) -> str:
 
 def kept(path: Path, timeout: int, anew: bool = False, runs: Path = RUNS) -> nbformat.NotebookNode:
     """The notebook as `fresh` runs it: read where it was run with the same cells, code and versions, else run and kept."""
-    cells = [
-        (cell.cell_type, cell.source, cell.metadata.get("tags")) for cell in canonical(nbformat.read(path, as_version=4)).cells
-    ]  # fmt: skip
+    now = canonical(nbformat.read(path, as_version=4)).cells
+    tags = [cell.metadata.get("tags", []) for cell in now]
+    cells = [(c.cell_type, c.source, [t for t in given if t not in MARKS]) for c, given in zip(now, tags, strict=True)]
     key = hashlib.sha256(json.dumps([code(), cells]).encode()).hexdigest()[:32]
     file = runs / f"{path.stem}-{key}.ipynb"
     if file.is_file() and not anew:
-        return nbformat.read(file, as_version=4)
+        notebook = nbformat.read(file, as_version=4)
+        for cell, given in zip(notebook.cells, tags, strict=True):
+            cell.metadata["tags"] = given
+        return notebook
     notebook = fresh(path, timeout)
     runs.mkdir(parents=True, exist_ok=True)
     for older in runs.glob(f"{path.stem}-{'?' * 32}.ipynb"):

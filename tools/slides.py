@@ -9,7 +9,8 @@ What stands on slides is marked in the notebook, by a cell's tags, which Jupyter
     slide-code    the same, with the code above what it shows
 
 Nothing of a marked cell is cut: what is too long for a slide goes on the next. A prediction is a question, and its `reveal`
-the answer. Whatever is not marked is in the speaker's notes (press S), and so are solutions.
+the answer, under the question again. What is spoken is in the speaker's notes (press S): whatever is not marked, quotations,
+solutions. Figures are drawn for a slide, with larger words (`everybyte.draw.projected`).
 """
 
 import re
@@ -20,15 +21,27 @@ from itertools import pairwise
 from pathlib import Path
 
 import nbformat
-from edition import ROOT, WIDGET_VIEW, each, kept, live, main, replaced, sphinx, written
+from edition import MARKS, ROOT, WIDGET_VIEW, each, kept, live, main, replaced, sphinx, written
+
+from everybyte.draw import ON_SLIDE
 
 SLIDES = ROOT / "build" / "slides"
-MARKS = ("slide", "slide-code")
-WORDS = 60  # of prose on a slide, at most, where it can be parted
-ROWS = 8  # of a table on a slide, at most
+WORDS = 60  # of prose on a slide, at most, where it can be parted; a list may have some more
+LISTED = 80
+ROWS = 8  # of a table on a slide, at most, and so many lines of words
+LINES = 13
+LETTERS = 44  # of a formula on a line, at most, where it can be broken
+LEAD = 35  # words of what was said before, above what is shown; fewer above a picture
+OVER_PICTURE = 22
 _SHOWN = {"image/png", "text/latex", "text/html", "text/markdown", WIDGET_VIEW}
 _BREAK = "```{revealjs-break}\n```"
 _FOLDED = re.compile(r"<details>.*?</details>", re.S)
+_SPOKEN = re.compile(
+    r"^(?:>|\*[^*\n]*\bminutes\b).*?(?=\n\s*\n|\Z)", re.S | re.M
+)  # quoted, or of how long a chapter takes
+_ASKED = re.compile(r'\*(["“][^*]*)\*', re.S)  # a question in somebody's mouth
+_MATH = re.compile(r"\$\$(.*?)\$\$", re.S)
+_LIST = re.compile(r"\d+\. |[-*] ")
 
 
 def marked(cell) -> bool:
@@ -48,28 +61,50 @@ def sentences(text: str, words: int, last: bool = False) -> str:
 
 
 def blocks(text: str) -> list[str]:
-    """The blocks of a text, whole: paragraphs, lists, tables, code, formulas. What is folded is none."""
+    """The blocks of a text, whole: paragraphs, lists, tables, code, formulas. What is folded or quoted is none."""
     found = re.split(
         r"\n\s*\n",
         re.sub(
-            r"^(```|~~~)(.*?)^\1", lambda m: m[0].replace("\n\n", "\n\0\n"), _FOLDED.sub("", text), flags=re.S | re.M
+            r"^(```|~~~)(.*?)^\1",
+            lambda m: m[0].replace("\n\n", "\n\0\n"),
+            _SPOKEN.sub("", _FOLDED.sub("", text)),
+            flags=re.S | re.M,
         ),
     )
     joined: list[str] = []
     for block in (b.strip("\n").replace("\0", "") for b in found if b.strip()):
-        if joined and re.match(r" +|\d+\. |[-*] ", block) and re.match(r"\d+\. |[-*] ", joined[-1]):
+        if joined and (block[0] == " " or _LIST.match(block)) and _LIST.match(joined[-1]):
             joined[-1] += f"\n\n{block}"  # the next item of a list, or the rest of one
         else:
             joined.append(block)
     return joined
 
 
+def _pieces(block):
+    """A block with more words than a slide has: a list by its items, a paragraph by its sentences."""
+    count = len(block.split())
+    most = LISTED if _LIST.match(block) else WORDS
+    if count <= most or block.endswith(":") or re.match(r"[|~`<$]|#", block):
+        return [block]
+    if _LIST.match(block):
+        found, joint = re.split(r"\n+(?=\d+\. |[-*] )", block), "\n"
+    else:
+        found, joint = re.split(r"(?<=[.?!])\s+(?=[A-Z*`$])", " ".join(block.split())), " "
+    half, pieces = count / -(-count // most), [[]]
+    for one in found:
+        if pieces[-1] and sum(len(s.split()) for s in pieces[-1]) + len(one.split()) / 2 > half:
+            pieces.append([])
+        pieces[-1].append(one)
+    return [joint.join(piece) for piece in pieces]
+
+
 def ideas(text: str) -> Iterator[str]:
-    """The blocks, a slide's at a time: a block that ends in a colon stays with what it promises."""
+    """The blocks, a slide's at a time: a block that ends in a colon stays with what it promises, a question asked stands alone."""
     slide: list[str] = []
-    for block in blocks(text):
-        promised = slide and slide[-1].endswith(":")
-        if slide and not promised and len(" ".join([*slide, block]).split()) > WORDS:
+    for block in [piece for whole in blocks(text) for piece in _pieces(whole)]:
+        promised = slide and (slide[-1].endswith(":") or bool(_LIST.match(block)) and len(slide[-1].split()) <= 12)
+        asked = bool(slide) and _ASKED.fullmatch(slide[-1])
+        if slide and not promised and (asked or len(" ".join([*slide, block]).split()) > WORDS):
             yield "\n\n".join(slide)
             slide = []
         slide.append(block)
@@ -93,16 +128,84 @@ def _plain(cell):
     return "\n".join(o.get("data", {}).get("text/plain", "") for o in cell.get("outputs", []))
 
 
-def guessed(cell) -> str:
-    """The question of a prediction, "" where the cell makes none."""
-    found = re.search(r"Prediction \S+\. (.+?\?) Not guessed", _plain(cell))
-    return found[1] if found else ""
+def guessed(cell) -> tuple[str, str]:
+    """The name and the question of a prediction, empty where the cell makes none."""
+    found = re.search(r"Prediction (\S+)\. (.+?\?) Not guessed", _plain(cell))
+    return (found[1], found[2]) if found else ("", "")
 
 
-def answered(cell) -> str:
-    """The answer that a cell reveals, "" where it reveals none."""
-    found = re.search(r"No guess was made\. The answer is (.+)\.$", _plain(cell), re.M)
-    return found[1] if found else ""
+def answered(cell) -> list[tuple[str, str]]:
+    """The name of each prediction that a cell reveals, and the answer."""
+    return re.findall(r"Prediction (\S+)\. No guess was made\. The answer is (.+)\.$", _plain(cell), re.M)
+
+
+def _letters(tex):
+    """About how many letters wide a formula is."""
+    tex = re.sub(r"\\(left|right|displaystyle|boxed|frac|text|operatorname|quad|,|;|begin\{\w+\}|end\{\w+\})", "", tex)
+    return len(re.sub(r"[{}\s^_]", "", re.sub(r"\\[a-zA-Z]+", "x", tex)))
+
+
+def _terms(tex, signs=("+", "-")):
+    """A formula's terms, each with its sign before it: cut where no bracket is open."""
+    found, depth, start, place = [], 0, 0, 0
+    for token in re.finditer(r"\\left|\\right|\\begin|\\end|[{}]|\S+?(?=[\s{}\\]|$)|\S", tex):
+        word, place = token[0], token.start()
+        depth += (word in ("{", "\\left", "\\begin")) - (word in ("}", "\\right", "\\end"))
+        if depth == 0 and word in signs and place > start and tex[start:place].strip().rstrip("=").strip():
+            found.append(tex[start:place].strip())
+            start = place
+    return [*found, tex[start:].strip()]
+
+
+def broken(tex: str) -> str:
+    """A formula that is longer than a line, on several: cut between its terms."""
+    if _letters(tex) <= LETTERS:
+        return tex
+    head, equals, rest = tex.partition(" = ")
+    if not equals or _terms(tex, ("=",))[0] != head.strip():
+        head, rest = "", tex
+    lines = [""]
+    for term in _terms(rest):
+        if lines[-1] and _letters(lines[-1] + term) + _letters(head) > LETTERS:
+            lines.append("")
+        lines[-1] += f" {term}"
+    if len(lines) == 1 or _letters(lines[-1]) < 8:
+        return tex
+    return r"\begin{aligned}" + f"{head}{' =' if head else ''} &" + r" \\ & \quad ".join(lines) + r"\end{aligned}"
+
+
+def formulas(outputs: list) -> list:
+    """Outputs, in which the formulas that follow one another are one: each on a line of its own, a long one on several."""
+    result: list = []
+    for output in outputs:
+        found = re.fullmatch(r"\$\\displaystyle (.*)\$", output.get("data", {}).get("text/latex", "").strip(), re.S)
+        if not found or "text/html" in output.data:
+            result.append(output)
+            continue
+        lines = [broken(tex) for tex in re.split(r"\\q?quad(?=\s*\\boxed)", found[1])]
+        if result and "tex" in result[-1].metadata:
+            lines = [*result[-1].metadata.tex, *lines]
+            result.pop()
+        text = lines[0] if len(lines) == 1 else r"\begin{gathered}" + r" \\[0.8em] ".join(lines) + r"\end{gathered}"
+        one = nbformat.v4.new_output(
+            "display_data", {"text/latex": rf"$\displaystyle {text}$"}, metadata={"tex": lines}
+        )
+        result.append(one)
+    return result
+
+
+def _lines(rows):
+    """About how many lines of words each row of a table is high."""
+    cells = [[re.sub(r"<[^>]+>", "", c) for c in re.findall(r"<t[dh]\b.*?</t[dh]>", row, re.S)] for row in rows]
+    columns = max(map(len, cells))
+    wide = [max(len(row[i]) for row in cells if i < len(row)) for i in range(columns)]
+    room = 82 - 2 * columns
+    fixed = sum(w for w in wide if w <= 14)
+    free = sum(w for w in wide if w > 14)
+    share = min(1, max(room - fixed, 20) / free) if free else 1
+    return [
+        max(-(-len(c) // max(w * share if w > 14 else w, 1)) for c, w in zip(row, wide, strict=False)) for row in cells
+    ]
 
 
 def parted(output, rows: int = ROWS) -> list:
@@ -110,25 +213,50 @@ def parted(output, rows: int = ROWS) -> list:
     html = output.data.get("text/html", "")
     found = re.findall(r"<tr\b.*?</tr>", html, re.S)
     head, body = [r for r in found if "<th" in r and "<td" not in r], [r for r in found if "<td" in r]
-    if "<table" not in html or "everybyte-live" in html or len(body) <= rows:
+    if "<table" not in html or "everybyte-live" in html or not body:
+        return [output]
+    high = _lines(body)
+    count = max(-(-len(body) // rows), int(-(-sum(high) // LINES)))
+    if count == 1:
         return [output]
     before, after = html.split(found[0])[0], html.split(found[-1])[-1]
     between = "</thead><tbody>" if "<tbody" in html else ""
-    count = -(-len(body) // rows)
-    size = -(-len(body) // count)
+    pages: list = [[]]
+    for row, lines in zip(body, high, strict=True):
+        full = len(pages[-1]) >= -(-len(body) // count) or sum(n for _, n in pages[-1]) + lines > LINES
+        if pages[-1] and full:
+            pages.append([])
+        pages[-1].append((row, lines))
     return [
-        nbformat.v4.new_output("display_data", {"text/html": before + "".join(head) + between + "".join(body[i : i + size]) + after})
-        for i in range(0, len(body), size)
+        nbformat.v4.new_output("display_data", {"text/html": before + "".join(head) + between + "".join(r for r, _ in page) + after})
+        for page in pages
     ]  # fmt: skip
 
 
 def faults(notebook: nbformat.NotebookNode) -> list[str]:
-    """What is wrong with a notebook's marks: none, one on what shows nothing, a colon that loses what it promises."""
+    """What is wrong with a notebook's marks.
+
+    No title; one on what shows nothing; an answer whose question is not on a slide before it; a row of a table that is higher
+    than a slide; a colon that loses what it promises.
+    """
     cells = notebook.cells
     found = [] if cells and marked(cells[0]) else ["the title is not marked as a slide"]
+    asked: set[str] = set()
     for cell in cells:
-        if marked(cell) and cell.cell_type == "code" and not (shown(cell) or guessed(cell) or answered(cell)):
+        if marked(cell) and cell.cell_type == "code" and not (shown(cell) or guessed(cell)[0] or answered(cell)):
             found.append(f"{cell.id}: it shows nothing that stands on a slide")
+        if not marked(cell):
+            continue
+        asked.add(guessed(cell)[0])
+        found += [
+            f"{cell.id}: it answers {name}, and no slide before asks it"
+            for name, _ in answered(cell)
+            if name not in asked
+        ]
+        for output in shown(cell):
+            rows = [r for r in re.findall(r"<tr\b.*?</tr>", output.data.get("text/html", ""), re.S) if "<td" in r]
+            if "<table" in output.data.get("text/html", "") and rows and max(_lines(rows)) > LINES:
+                found.append(f"{cell.id}: a row of its table is higher than a slide")
     for cell, following in pairwise(cells):
         if marked(cell) and cell.cell_type == "markdown" and _FOLDED.sub("", cell.source).strip().endswith(":"):
             if not marked(following):
@@ -136,10 +264,26 @@ def faults(notebook: nbformat.NotebookNode) -> list[str]:
     return found
 
 
+def _gathered(found):
+    """A displayed formula of several, each on a line of its own."""
+    lines = re.split(r",?\s*\\q?quad\s*", found[1].strip())
+    return found[0] if len(lines) == 1 else r"$$\begin{gathered}" + r" \\[0.6em] ".join(lines) + r"\end{gathered}$$"
+
+
+def _large(found):
+    return f'<p class="everybyte-large">{escape(" ".join(found[1].split()))}</p>'
+
+
+def _last(said):
+    """The last paragraph of what was said, "" where there is none."""
+    return next((b for b in reversed(said) if not (_LIST.match(b) or re.match(r"[|~`<#$]", b))), "")
+
+
 def deck(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """The slides of a notebook that ran, as a notebook: of what is marked."""
     cells: list = []
-    heading, opened, lead = "", "", ""
+    heading, opened, before, most = "", "", "", LEAD
+    questions: dict[str, str] = {}
 
     def put(text="", code=None):
         nonlocal opened
@@ -157,25 +301,36 @@ def deck(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
                 if found := re.match(r"#{1,3} (.*)", part):
                     heading, part = found[1], part[found.end() :]
                 said = list(ideas(part))
-                lead = sentences(blocks(part)[-1], 35, last=True) if said else ""
+                before, most = _last(blocks(part)), LEAD
                 if marked(cell):
-                    promise = said.pop() if said and said[-1].endswith(":") else ""
+                    promise = ""
+                    if said and said[-1].endswith(":"):
+                        *rest, promise = blocks(said.pop())
+                        said += ["\n\n".join(rest)] if rest else []
                     for text in said or ([""] if not opened and not promise else []):
-                        put(text)
-                    lead = promise
-                if cells and (note := _notes("\n\n".join(_FOLDED.findall(part)) if marked(cell) else part)):
+                        put(_MATH.sub(_gathered, _ASKED.sub(_large, text) if _ASKED.fullmatch(text) else text))
+                    before, most = promise, WORDS
+                spoken = "\n\n".join(_FOLDED.findall(part) + _SPOKEN.findall(_FOLDED.sub("", part)))
+                if cells and (note := _notes(spoken if marked(cell) else part)):
                     cells[-1 if cells[-1].cell_type == "markdown" else -2].source += f"\n\n{note}"
         elif marked(cell):
-            if question := guessed(cell):
-                put(f'Your guess, aloud:\n\n<p class="everybyte-large">{escape(question)}</p>')
-            if answer := answered(cell):
-                put(f'The answer:\n\n<p class="everybyte-large">{escape(answer)}</p>')
-            for output in [one for whole in shown(cell) for one in parted(whole)]:
+            for name, answer in answered(cell):
+                asked = escape(questions.get(name, "The answer:"))
+                put(f'<p>{asked}</p>\n\n<p class="everybyte-large">{escape(answer)}</p>')
+            for output in [one for whole in formulas(shown(cell)) for one in parted(whole)]:
                 tags = [] if "slide-code" in cell.metadata.get("tags", ()) else ["remove-input"]
                 code = nbformat.v4.new_code_cell(cell.source, outputs=[output], metadata={"tags": tags})
-                put("" if "everybyte-live" in output.data.get("text/html", "") else lead, code)
-                lead = ""
-            lead = ""
+                html = output.data.get("text/html", "")
+                words = 0 if "everybyte-live" in html else OVER_PICTURE if "<img" in html else most
+                put(sentences(before, words, last=True), code)
+                before = ""
+            name, question = guessed(cell)
+            if question:
+                questions[name] = question
+                put(
+                    f'{sentences(before, most, last=True)}\n\nYour guess, aloud:\n\n<p class="everybyte-large">{escape(question)}</p>'
+                )
+            before = ""
     result = nbformat.v4.new_notebook(cells=cells)
     result.metadata = notebook.metadata
     return result
@@ -194,7 +349,10 @@ def build(output: Path = SLIDES, only: list[str] = (), jobs: int = 2, anew: bool
         def page(entry):
             place = source / entry.path
             place.parent.mkdir(exist_ok=True)
-            notebook = deck(live(kept(ROOT / entry.path, timeout, anew), place.stem, source / "extra" / "pictures"))
+            ran = kept(ROOT / entry.path, timeout, anew)
+            for output in [o for cell in ran.cells for o in cell.get("outputs", []) if ON_SLIDE in o.get("data", {})]:
+                output.data["image/png"] = output.data[ON_SLIDE]
+            notebook = deck(live(ran, place.stem, source / "extra" / "pictures"))
             for cell in notebook.cells:  # what another chapter says is not in this deck
                 cell.source = re.sub(r"(?<!!)\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", cell.source)
             nbformat.write(notebook, place)

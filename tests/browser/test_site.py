@@ -112,6 +112,62 @@ def test_on_a_slide_the_explorer_answers_and_the_deck_stays(page, asked, built):
     screenshot(page, "slide")
 
 
+# In the page: goes to a slide, and when it has found its size says what is beyond its edges, and how large its words are.
+SLIDE = """async ([h, v]) => {
+  Reveal.slide(h, v);
+  const slide = Reveal.getCurrentSlide(), scale = Reveal.getScale();
+  while (!slide.dataset.everybyteFit) await new Promise((done) => setTimeout(done, 20));
+  const [words, cut] = [[], []];
+  const walk = document.createTreeWalker(slide, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const e = walk.currentNode.parentElement, said = walk.currentNode.textContent.trim();
+    if (!said || e.closest("aside, mjx-container, .everybyte-title") || !e.checkVisibility()) continue;
+    const range = document.createRange();
+    range.selectNodeContents(walk.currentNode);
+    const box = range.getBoundingClientRect();
+    if (box.left < 0 || box.top < 0 || box.right > innerWidth + 1 || box.bottom > innerHeight + 1) cut.push(said);
+    const size = parseFloat(getComputedStyle(e).fontSize);
+    const drawn = e.closest("svg");
+    const zoomed = drawn ? Math.hypot(e.getScreenCTM().a, e.getScreenCTM().b) : (e.currentCSSZoom ?? 1) * scale;
+    words.push([drawn ? "picture" : e.closest(".everybyte-live") ? "control" : "text", size * zoomed / scale, said]);
+  }
+  for (const e of slide.querySelectorAll("mjx-container, img")) {
+    if (e.closest("aside")) continue;
+    const box = (e.querySelector("mjx-math") ?? e).getBoundingClientRect();
+    if (box.left < 0 || box.right > innerWidth + 1 || box.bottom > innerHeight + 1) cut.push(e.tagName);
+    if (e.matches("img")) words.push(["figure", 9.1 * 3.5 * Math.min(box.width / e.naturalWidth, box.height / e.naturalHeight) / scale, e.alt]);
+    else words.push(["text", parseFloat(getComputedStyle(e).fontSize), "a formula"]);
+  }
+  return { words, cut };
+}"""
+LEAST = {
+    "text": 24,
+    "figure": 20.5,
+    "picture": 20,
+    "control": 15,
+}  # pixels of a slide of 1,280 by 720; a figure under two lines
+
+
+def test_on_every_slide_nothing_is_cut_and_all_can_be_read(page, built):
+    for width, height in ((1280, 720), (1366, 768)):
+        page.set_viewport_size({"width": width, "height": height})
+        page.goto("about:blank")
+        page.goto((built / "slides" / "notebooks" / f"{SLUG}.html").as_uri())
+        page.wait_for_function("document.documentElement.dataset.explorers === 'ready' && window.Reveal?.isReady()")
+        places = page.evaluate(
+            "Reveal.getSlides().map((s) => Object.values(Reveal.getIndices(s)).map((i) => i ?? 0).slice(0, 2))"
+        )
+        kinds = set()
+        for place in places:
+            seen = page.evaluate(SLIDE, place)
+            assert seen["words"] and seen["cut"] == [], (place, seen)
+            small = [word for word in seen["words"] if word[1] < LEAST[word[0]] - 0.05]
+            assert small == [], (place, small)
+            kinds |= {kind for kind, _, _ in seen["words"]}
+        assert kinds == set(LEAST) and len(places) > 20
+    screenshot(page, "slide-last")
+
+
 def test_the_search_finds_a_word_from_disk(page, asked, site):
     page.goto((site / "search.html").as_uri() + "?q=underflow")
     page.locator("#search-results li a").first.wait_for()

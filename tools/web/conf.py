@@ -47,7 +47,7 @@ if tags.has("revealjs"):  # noqa: F821  Sphinx gives the tags
     revealjs_css_files = ["explorers.css", "slides.css"]
     revealjs_js_files = ["slides.js"]
     revealjs_script_conf = {
-        "width": 1280, "height": 720, "margin": 0, "center": False, "hash": True, "slideNumber": True, "transition": "none",
+        "width": 1280, "height": 720, "margin": 0, "center": False, "hash": True, "slideNumber": "c/t", "navigationMode": "linear", "transition": "none",
     }  # fmt: skip
     revealjs_script_plugins = [{"src": "revealjs/plugin/notes/notes.js", "name": "RevealNotes"}]
     mathjax3_config["chtml"] = {"matchFontHeight": False}  # a slide not shown yet has no height
