@@ -14,8 +14,9 @@ from ..program import Case, Program, small_gpts, small_llamas
 G_M, M_W = (SYMBOLS[name].symbol for name in ("gradient_buffer_bytes", "master_bytes"))
 
 
-def _each(gradients):
-    return formula("bytes_per_parameter").at(None, Setup(precision="bf16-master", master_gradients=gradients))
+def _each(gradients, optimizer="momentum"):
+    setup = Setup(precision="bf16-master", master_gradients=gradients, optimizer=optimizer)
+    return formula("bytes_per_parameter").at(None, setup)
 
 
 def _states(**setup):
@@ -63,22 +64,24 @@ def _worst(foreach=1, loop=2, before=1, fused=1, states=2):
 EXERCISES = [
     Exercise(
         id="13.1",
-        title="Bytes per parameter with bf16 weights, an fp32 master copy and gradients kept in fp32",
+        title="Bytes per parameter with a master copy, gradients kept in fp32, and SGD with momentum",
         difficulty=1,
         minutes=3,
         unit="B",
         answer=lambda: _each("fp32"),
         mistakes={
-            "you counted the fp32 master twice": lambda: _each("fp32") + DTYPE_BYTES["fp32"],
-            "the fp32 master is missing": lambda: _each("fp32") - DTYPE_BYTES["fp32"],
+            "this is AdamW's, which keeps two states; or you counted the fp32 master twice": lambda: _each(
+                "fp32", "adamw"
+            ),
+            "an fp32 number is missing: the master copy, or the momentum": lambda: _each("fp32") - DTYPE_BYTES["fp32"],
             "a bf16 number too few: the weights are missing, or the gradients are two bytes each": lambda: _each(
                 "bf16"
             ),
             "these are gradients kept twice, in bf16 and in fp32": lambda: _each("both"),
         },
         hints=(
-            "Write one line for each thing that has a number for every parameter: there are five.",
-            "Weights, gradients, master copy, and Adam's two states: next to each, two bytes or four.",
+            "Write one line for each thing that has a number for every parameter: there are four.",
+            "Weights, the gradients' buffer, master copy, momentum: next to each, two bytes or four.",
         ),
     ),
     Exercise(

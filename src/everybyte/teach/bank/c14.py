@@ -59,7 +59,7 @@ def _per_token(mlp=4, casts=5, grouped=True, stream=4, statistics=2):
 EXERCISES = [
     Exercise(
         id="14.1",
-        title="What one block of GPT-2 XL keeps, under autocast with FlashAttention",
+        title="What one block of GPT-2 XL saves, under autocast with FlashAttention",
         difficulty=1,
         minutes=4,
         unit="MiB",
@@ -76,7 +76,7 @@ EXERCISES = [
         },
         factors={"batch": 8},
         hints=(
-            "How many bytes does one block keep for each of the B S H numbers of the residual stream?",
+            "How many bytes does one block save for each of the B S H numbers of the residual stream?",
             "36 bytes, times 8 x 1,024 x 1,600; the statistics and log-sum-exps add almost 1 MiB.",
         ),
     ),
@@ -172,8 +172,8 @@ EXERCISES = [
             "a block has 12 H^2 weights; the layers cancel": lambda: _tokens(precision="bf16") * L,
         },
         hints=(
-            "Both sides are bytes: 1.5 x 2 x 12 L H^2 on the left. What do L blocks keep for T tokens?",
-            "36 L H^2 = 32 T H L.",
+            "Both sides are bytes: 1.5 x 2 x 12 L H^2 on the left. What do L blocks save for BS tokens?",
+            "36 L H^2 = 32 B S H L.",
         ),
     ),
     Program(

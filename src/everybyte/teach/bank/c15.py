@@ -96,21 +96,21 @@ def _attend(rescale_sum=True, rescale_out=True, shift=True, divide=True):
 EXERCISES = [
     Exercise(
         id="15.1",
-        title="Bytes kept for each score: everything in bf16, with dropout",
+        title="Bytes saved for each score: softmax alone in fp32, with dropout",
         difficulty=1,
         minutes=3,
         unit="B",
-        answer=lambda: _per_score("bf16", 0.1),
+        answer=lambda: _per_score("bf16-mixed", 0.1),  # the same tensors live
         mistakes={
-            "this is without dropout": lambda: _per_score("bf16", 0.0),
-            "dropout's mask is missing: one byte an element": 4,
-            "the dropped weights are missing: the product reads them, softmax's backward those before dropout": 3,
-            "this is autocast's, whose softmax is in fp32": lambda: _per_score("bf16-mixed", 0.1),
-            "this is fp32's": lambda: _per_score("fp32", 0.1),
+            "dropout's mask is missing, one byte an element": lambda: _per_score("bf16-mixed", 0.0),
+            "softmax's result is fp32 here: this is with softmax in bf16 too": lambda: _per_score("bf16", 0.1),
+            "the dropped weights and their mask are missing: the product reads what dropout returned": 4,
+            "softmax's backward reads softmax's own result, in fp32": 3,
+            "no backward reads the 16-bit cast: dropout needs only its mask": 9,
         },
         hints=(
             "Ask each of softmax, dropout and the product with the values what its backward reads.",
-            "Softmax its result, dropout its mask of one byte an element, the product its left input: and which of these are one tensor?",
+            "Softmax its fp32 result, dropout its mask of one byte an element, the product its left input in 16 bits.",
         ),
     ),
     Exercise(
@@ -140,15 +140,15 @@ EXERCISES = [
     ),
     Exercise(
         id="15.3",
-        title="Where the squares overtake the rest: everything in bf16, with dropout",
+        title="Where the squares overtake the rest: softmax alone in fp32, with dropout",
         difficulty=2,
         minutes=6,
         accepts="expression",
-        answer=lambda: 34 * D / 5,
+        answer=lambda: 34 * D / 7,
         mistakes={
-            "this is without dropout": 16 * D,
-            "the rest with dropout, but the squares without: each score has five bytes now": 17 * D,
-            "the squares with dropout, but the rest without: the residual dropouts' masks are in the 34": 32 * D / 5,
+            "the squares are those of a softmax in bf16: exercise 15.1 has seven bytes": 34 * D / 5,
+            "the rest with dropout, but the squares without: each score has seven bytes now": 34 * D / 6,
+            "the squares with dropout, but the rest without: the residual dropouts' masks are in the 34": 32 * D / 7,
             "this is fp32's crossover with dropout": 66 * D / 9,
             "this is autocast's": 38 * D / 7,
         },

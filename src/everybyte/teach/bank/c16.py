@@ -179,22 +179,22 @@ EXERCISES = [
     ),
     Exercise(
         id="16.5",
-        title="What the published head would take in forward without its cap",
+        title="What the published head would take in forward without its cast to fp32",
         difficulty=3,
         minutes=10,
         unit="MiB",
         decimals=0,
-        answer=lambda: 8192 * 256_000 * (2 + DTYPE_BYTES["fp32"] * 2),
+        answer=lambda: 8192 * 256_000 * 3 * DTYPE_BYTES["bf16"],
         mistakes={
-            "that is the capped head's, or three fp32 tensors: neither is what lives here": lambda: 8192 * 256_000 * 12,
-            "after forward only the log-probabilities are left, but forward's most is before that": lambda: (
+            "that is with the cast: without it nothing is fp32": lambda: 8192 * 256_000 * 12,
+            "that is one tensor; forward's most has more at once": lambda: 8192 * 256_000 * 2,
+            "one is missing: tanh saves its result, and the name `logits` holds the capped logits": lambda: (
                 8192 * 256_000 * 4
             ),
-            "the bf16 logits are still there while log-softmax runs": lambda: 8192 * 256_000 * 8,
         },
         hints=(
-            "`counted(None)` has the answer; first write down what lives while log-softmax runs.",
-            "bf16 logits that the name `logits` still holds, their fp32 cast, and log-softmax's result: 2 + 4 + 4 bytes.",
+            "Write down what lives while log-softmax runs: what the name `logits` holds, what tanh saved, and the result.",
+            "Three tensors of 8,192 × 256,000 numbers, 2 bytes each.",
         ),
     ),
     Program(
