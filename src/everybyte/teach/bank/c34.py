@@ -23,13 +23,13 @@ def _flying(place, setup=_LONG):
     return int(formula("pipeline.in_flight").at(None, setup, place=place))
 
 
-def _first(**changes):
-    """The first GPU's peak."""
-    return budget(model("llama-3.1-8b"), _RUN.replace(**changes)).peak
+def _first(rank=0, **changes):
+    """The first GPU's peak, or another's."""
+    return budget(model("llama-3.1-8b"), _RUN.replace(**changes), rank=rank).peak
 
 
-def _gpipe(**changes):
-    return _first(mesh=Mesh(pipeline=4, schedule="gpipe"), **changes)
+def _gpipe(rank=0, **changes):
+    return _first(rank, mesh=Mesh(pipeline=4, schedule="gpipe"), **changes)
 
 
 def _idle(stages):
@@ -101,16 +101,18 @@ EXERCISES = [
         minutes=5,
         unit="GiB",
         decimals=2,
-        answer=lambda: _gpipe() - _first(),
+        answer=lambda: _gpipe(accumulation=16) - _first(accumulation=16),
         mistakes={
-            "that is with every block checkpointed, where the optimizer's step is the peak": 0,
+            "that is with every block checkpointed": lambda: (
+                _gpipe(accumulation=16, checkpointing="full") - _first(accumulation=16, checkpointing="full")
+            ),
+            "that is with the chapter's 8 micro-batches": lambda: _gpipe() - _first(),
             "those are the last GPU's, where GPipe keeps logits": lambda: (
-                budget(model("llama-3.1-8b"), _RUN.replace(mesh=Mesh(pipeline=4, schedule="gpipe")), rank=3).peak
-                - budget(model("llama-3.1-8b"), _RUN, rank=3).peak
+                _gpipe(3, accumulation=16) - _first(3, accumulation=16)
             ),
         },
         hints=(
-            'Two budgets of rank 0, with eb.Mesh(pipeline=4, schedule="gpipe") and with eb.Mesh(pipeline=4).',
+            'Two budgets of rank 0 with accumulation=16, of eb.Mesh(pipeline=4, schedule="gpipe") and of eb.Mesh(pipeline=4).',
             "Subtract the second's peak from the first's: what was in flight is less, the gradients at the peak are more.",
         ),
     ),
