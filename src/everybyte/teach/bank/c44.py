@@ -74,22 +74,21 @@ def _kept_by(grouped=True, both=2, window=1, pages=True, latent=True):
 EXERCISES = [
     Exercise(
         id="44.1",
-        title="A training step over generating, one sequence of 8,192 tokens of Qwen2.5-7B",
+        title="Training over generating, Qwen2.5-7B: the fused optimizer, every block checkpointed",
         difficulty=1,
         minutes=4,
         unit="times",
         decimals=1,
-        answer=times,
+        answer=lambda: times(optimizer_impl="fused", checkpointing="full"),
         mistakes={
             "those are the states over the weights, 16 bytes over 2": 8,
-            "that is with the fused optimizer: by default the update takes copies of its own": lambda: times(
-                optimizer_impl="fused"
-            ),
+            "that is the default optimizer, whose update takes copies of its own": times,
+            "that is without checkpointing: the peak is in the loss": lambda: times(optimizer_impl="fused"),
         },
         hints=(
             "Sixteen bytes a parameter over two make eight. What else stands at the peak of the step?",
-            "The peak of the step is in the optimizer, whose foreach implementation takes 4 bytes a parameter for each copy. "
-            "Divide `eb.budget(...).peak` by `eb.serve(...).peak`.",
+            "The peak is in the optimizer, which makes an fp32 copy of each 16-bit gradient. Divide `eb.budget(qwen, step).peak` by "
+            '`eb.serve(qwen, "h200", 8192, 1).peak`.',
         ),
     ),
     Exercise(
@@ -113,22 +112,22 @@ EXERCISES = [
     ),
     Exercise(
         id="44.3",
-        title="What the 24.5 of article 4 is with the heads that Qwen2.5-7B has",
+        title="What article 4's formula says of Llama 3.1 8B, and what its cache is",
         difficulty=2,
         minutes=5,
         unit="GiB",
         decimals=2,
-        answer=lambda: 8 * cache_bytes(model(QWEN), 8192),
+        answer=lambda: 8 * cache_bytes(model(LLAMA), 8192),
         mistakes={
-            "that is the article's own: it takes the model's width where keys have 512 numbers": lambda: (
-                7 * 8 * cache_bytes(model(QWEN), 8192)
+            "that is the article's own: it takes the model's width where keys have 1,024 numbers": lambda: (
+                4 * 8 * cache_bytes(model(LLAMA), 8192)
             ),
-            "that is one sequence": lambda: cache_bytes(model(QWEN), 8192),
-            "those are the keys: values take as much": lambda: 4 * cache_bytes(model(QWEN), 8192),
+            "that is one sequence": lambda: cache_bytes(model(LLAMA), 8192),
+            "those are the keys: values take as much": lambda: 4 * cache_bytes(model(LLAMA), 8192),
         },
         hints=(
-            "The formula has hidden_size where the model has 4 heads of 128.",
-            "3,584 over 512 is 7. Or: 57,344 B a token, for 8 × 8,192 tokens.",
+            "The formula has hidden_size where the model has 8 heads of 128.",
+            "4,096 over 1,024 is 4. Or: 131,072 B a token, for 8 × 8,192 tokens.",
         ),
     ),
     Exercise(

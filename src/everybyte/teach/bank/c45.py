@@ -172,7 +172,7 @@ EXERCISES = [
         },
         hints=(
             "Take the chapter's `step` and `again`. What is different in backward where the scores were kept?",
-            "Without the fifth square the step is `3 * (L * block + head)`; what is recomputed is the same.",
+            "Without the fifth square the step is `3 * (L * block + 2 * tokens * H * V)`; what is recomputed is the same.",
         ),
     ),
     Program(
