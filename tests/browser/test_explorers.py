@@ -47,6 +47,16 @@ OUTSIDE = """root => [...root.querySelectorAll("svg[role=img] text")].flatMap((t
   const inside = box.left >= page.left - 2 && box.right <= page.right + 2 && box.top >= page.top - 2 && box.bottom <= page.bottom + 2;
   return inside && 13 * scale >= 11 ? [] : [`${text.textContent} (${box.left - page.left} to ${box.right - page.left} of ${page.width})`];
 })"""
+# What a slider says, where it leaves its control or is taller than that: at 346 pixels a control.
+CUT = """root => [...root.querySelectorAll(".widget-inline-hbox")].flatMap((control) => {
+  const readout = control.querySelector(".widget-readout");
+  if (!readout) return [];
+  const words = document.createRange();
+  words.selectNodeContents(readout);
+  const [said, box, slider] = [words, control, control.querySelector(".slider-container")].map((e) => e.getBoundingClientRect());
+  const inside = said.left >= slider.right && said.right <= box.right + 1 && said.top >= box.top - 1 && said.bottom <= box.bottom + 1;
+  return inside && slider.width >= 48 ? [] : [`${readout.textContent}: ${[said.left - slider.right, box.right - said.right, slider.width]}`];
+})"""
 COLORS = """root => {
   const style = (name) => { const e = root.querySelector(name); return e && getComputedStyle(e); };
   const behind = (e) => { const c = getComputedStyle(e).backgroundColor; return /, 0\\)$/.test(c) && e.parentElement ? behind(e.parentElement) : c; };
@@ -148,6 +158,17 @@ def test_every_word_has_room(page, width):
         if width == 480:
             root.evaluate("e => e.scrollIntoView()")
             screenshot(page, f"explorer-{name}-narrow")
+
+
+def test_what_a_slider_says_has_room(page):
+    for name in EXPLORERS:
+        root = explorer(page, name)
+        for key in ("End", "Home"):
+            for handle in root.locator(".noUi-handle").all():
+                handle.focus()
+                page.keyboard.press(key)
+            assert root.evaluate(CUT) == [], (name, key)
+        root.locator("button", has_text="Reset").click()
 
 
 @pytest.mark.parametrize("mode", ["Light", "Dark"])

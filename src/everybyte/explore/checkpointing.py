@@ -69,9 +69,9 @@ class Forgetting(Timeline):
         against += f" the {units.text(course.plain)} without checkpointing" if gain else " without checkpointing"
         blocks = min(values["segment"], values["layers"])
         what = f"{blocks} block{'s' * (blocks > 1)} at a time" if values["segmented"] else "attention"
-        again = f"backward makes {what} again, {100 * course.share:.1f} % more products"
+        again = f"backward recomputes {what}, {100 * course.share:.1f} % more products"
         if not values["segmented"] and not values["selective"]:
-            against, again = "", "backward makes nothing again"
+            against, again = "", "backward recomputes nothing"
         return f"{against}. Forward leaves {units.text(course.left)} of activations; {again}."
 
     def describe(self, subject, values):

@@ -116,17 +116,18 @@ def combining() -> Explorer:
     """
     axes = zip(("model", "gpus", "card", "sequence"), BY, (MODELS, GPUS, CARDS, SEQUENCES), strict=True)
     labels = {"model": "model", "gpus": "GPUs", "card": "GPU", "sequence": "sequence (tokens)"}
-    starts = {"model": "llama-3.1-70b", "gpus": "64", "card": "h100-80gb", "sequence": "8,192"}
+    starts = {"model": "llama-3.1-70b", "gpus": "64 GPUs", "card": "h100-80gb", "sequence": "8,192 tokens"}
+    things = {"gpus": " GPUs", "sequence": " tokens"}
     controls = [
         Choice(
             name, labels[name],
-            {f"{value:,}" if isinstance(value, int) else str(value): {by: i} for i, value in enumerate(values)}, starts[name],
+            {f"{value:,}{things[name]}" if isinstance(value, int) else str(value): {by: i} for i, value in enumerate(values)}, starts[name],
         )
         for name, by, values in axes
     ]  # fmt: skip
     presets = {
-        "405B on 1,024": {"model": "llama-3.1-405b", "gpus": "1,024"},
-        "8B on one node": {"model": "llama-3.1-8b", "gpus": "8"},
-        "long sequences": {"sequence": "32,768", "gpus": "512"},
+        "405B on 1,024": {"model": "llama-3.1-405b", "gpus": "1,024 GPUs"},
+        "8B on one node": {"model": "llama-3.1-8b", "gpus": "8 GPUs"},
+        "long sequences": {"sequence": "32,768 tokens", "gpus": "512 GPUs"},
     }
     return Explorer("Layouts, memory against time", controls, Front(), presets)

@@ -29,7 +29,7 @@ def loss(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     check_setup("loss", setup, *OF_STATES, "batch", "sequence", "attention")
     known = gpts() | {start.name: start}
     sizes = {m.vocabulary: name for name, m in reversed(models().items())}
-    own = "(the model's own)"
+    own = "(the model's)"
     vocabularies = {own: {}} | {f"{v:,}, as {sizes[v]}": {"vocabulary": v} for v in sorted(sizes)}
     chunks = {"plain": {"chunked": 0, "loss_chunks": 1}}
     chunks |= {f"in {n} chunks": {"chunked": 1, "loss_chunks": n} for n in _CHUNKS}

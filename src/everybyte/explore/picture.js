@@ -123,7 +123,19 @@ function ticks(most, unit = "B") {
   return Array.from({ length: Math.floor(most / step + 1e-9) + 1 }, (_, i) => i * step);
 }
 
-const tick = (value, unit = "B") => amount(value, unit).replace(/(\.\d*?)0+(?= |$)/, "$1").replace(/\.(?= |$)/, "");
+// Seconds in seconds, however many.
+const tick = (value, unit = "B") => unit === "s" ? `${grouped(short(value))} s`
+  : amount(value, unit).replace(/(\.\d*?)0+(?= |$)/, "$1").replace(/\.(?= |$)/, "");
+
+// Where an axis of these values is named: on a logarithmic one at powers of two, else at so many parts of its end.
+function places(values, log, parts) {
+  const last = values.length - 1;
+  const [first, end] = [Math.ceil(Math.log2(values[0])), Math.floor(Math.log2(values[last]))];
+  const step = Math.ceil((end - first) / parts);
+  if (log && step > 0) return Array.from({ length: Math.floor((end - first) / step) + 1 }, (_, i) => 2 ** (first + i * step));
+  const even = Array.from({ length: parts }, (_, i) => ((i + 1) * values[last]) / parts);
+  return even[0] >= values[0] && even.every(Number.isInteger) ? even : [values[0], values[last]];
+}
 
 // ---- courses: a step's operations, added up as courses.py does --------------------------------------------------
 
@@ -288,8 +300,9 @@ const stack = {
       const words = `${r.now.v.capacity_label}: ${amount(r.capacity, "B")}${beyond}`;
       paint.near(near ? x(r.capacity) : paint.width - 2, 9, words, { end: !near || x(r.capacity) > paint.width / 2 });
     }
-    return paint.legend(bottom + 6, spec.parts.map((p, j) => [p.part, p.label, r.now.parts[j]]).filter(([, , v]) => v)
-      .map(([look, label, v]) => [look, `${label} ${part(v, spec.unit)}` + (spec.shares ? ` (${fixed((100 * v) / r.now.total, 1)} %)` : "")]));
+    // The row now in numbers; what only others have has its name there too.
+    return paint.legend(bottom + 6, spec.parts.map((p, j) => [p.part, p.label, j]).filter(([, , j]) => r.rows.some((row) => row.parts[j]))
+      .map(([look, label, j]) => [look, `${label} ${part(r.now.parts[j], spec.unit)}` + (spec.shares ? ` (${fixed((100 * r.now.parts[j]) / r.now.total, 1)} %)` : "")]));
   },
 };
 
@@ -333,10 +346,10 @@ const lines = {
     const xs = r.xs ?? spec.x.values;
     const log = spec.log;
     const all = r.curves.flatMap((c) => [...c.ys, c.now]).filter((y) => !log || y > 0);
-    // A logarithmic axis runs between round numbers: bytes, KiB, MiB, or powers of ten.
-    const base = spec.unit === "B" ? 1024 : 10;
-    const round = (value, way) => base ** way(Number((Math.log(value) / Math.log(base)).toFixed(9)));
-    const [low, high] = log ? paint.span("amounts", round(Math.min(...all), Math.floor), round(Math.max(...all), Math.ceil))
+    // A logarithmic axis runs between round numbers: 1 and 32 of KiB, MiB and so on, or powers of ten.
+    const base = spec.unit === "B" ? 32 : 10;
+    const power = (value, way) => way(Number((Math.log(value) / Math.log(base)).toFixed(9)));
+    const [low, high] = log ? paint.span("amounts", power(Math.min(...all), Math.floor), power(Math.max(...all), Math.ceil)).map((n) => base ** n)
       : [0, paint.end("amounts", Math.max(...all) || 1, spec.unit)];
     const steps = Math.max(1, Math.round(Math.log(high / low) / Math.log(base)));
     const marks = log ? Array.from({ length: steps + 1 }, (_, i) => low * base ** i) : ticks(high, spec.unit);
@@ -349,10 +362,7 @@ const lines = {
       paint.line(left, y(value), right, y(value), { class: "everybyte-grid" });
       paint.text(left - 6, y(value), words(value), { anchor: "end" });
     }
-    for (const k of paint.narrow ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1]) {
-      const across = log ? xs[0] * (xs[xs.length - 1] / xs[0]) ** k : xs[0] + (xs[xs.length - 1] - xs[0]) * k;
-      paint.text(x(across), bottom + 14, grouped(String(Math.round(across))), { anchor: "middle" });
-    }
+    for (const across of places(xs, log, paint.narrow ? 2 : 4)) paint.text(x(across), bottom + 14, grouped(String(across)), { anchor: "middle" });
     paint.text((left + right) / 2, bottom + 32, spec.x.label, { anchor: "middle" });
     const within = r.at >= xs[0] && r.at <= xs[xs.length - 1];
     if (within) paint.line(x(r.at), top, x(r.at), bottom, { class: "everybyte-limit" });
@@ -648,7 +658,7 @@ const forgetting = {
       : ", the same as without checkpointing";
     const blocks = Math.min(r.v.segment, r.v.layers);
     const what = r.v.segmented ? `${blocks} block${blocks > 1 ? "s" : ""} at a time` : "attention";
-    const again = r.plain ? `backward makes ${what} again, ${fixed(100 * r.share, 1)} % more products` : "backward makes nothing again";
+    const again = r.plain ? `backward recomputes ${what}, ${fixed(100 * r.share, 1)} % more products` : "backward recomputes nothing";
     return `${r.plain ? against : ""}. Forward leaves ${amount(r.left, "B")} of activations; ${again}.`;
   },
   describe(spec, r) {
@@ -813,9 +823,11 @@ const front = {
   change: (spec, a, b, what) => `${what}: ${front.said(b)}.`,
   draw(spec, r, paint) {
     const [top, bottom, right] = [14, 300, paint.width - 34]; // half of the last label stands beyond
+    const lines = 5; // of layouts by name, whether there are as many or not: what is below stays
+    const end = bottom + 54 + 18 * lines + 4;
     if (!r.points.length) {
       paint.text(8, top + 12, "Not one layout fits.", {});
-      return top + 40;
+      return end + 24;
     }
     const high = paint.end("bytes", 1.05 * Math.max(r.usable, ...r.points.map((p) => p.bytes)), "B");
     const [low, long] = [Math.min(...r.points.map((p) => p.seconds)) * 0.96, Math.max(...r.points.map((p) => p.seconds)) * 1.04];
@@ -826,10 +838,8 @@ const front = {
       paint.line(left, y(value), right, y(value), { class: "everybyte-grid" });
       paint.text(left - 6, y(value), tick(value), { anchor: "end" });
     }
-    for (const k of paint.narrow ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1]) {
-      const seconds = low + (long - low) * k;
-      paint.text(x(seconds), bottom + 14, `${fixed(seconds, 2)} s`, { anchor: "middle" });
-    }
+    const every = ticks(long - low, "s").slice(1)[paint.narrow ? 1 : 0] ?? long - low;
+    for (let i = Math.ceil(low / every); i * every <= long; i++) paint.text(x(i * every), bottom + 14, tick(i * every, "s"), { anchor: "middle" });
     paint.text((left + right) / 2, bottom + 32, "a step, at the data sheet's rates", { anchor: "middle" });
     paint.line(left, y(r.usable), right, y(r.usable), { class: "everybyte-limit" });
     paint.near(right, y(r.usable) - 9, `usable: ${amount(r.usable, "B")}`, { end: true });
@@ -841,12 +851,12 @@ const front = {
         : { x: x(p.seconds) - 4, y: y(p.bytes) - 4, width: 8, height: 8, fill: look.color, class: "everybyte-mark" });
     }
     let row = bottom + 54;
-    const shown = [...r.points.filter((p) => p.fits).slice(0, 5)];
+    const shown = r.points.filter((p) => p.fits).slice(0, lines);
     shown.forEach((p, i) => {
       paint.text(left, row, `${i + 1}. ${p.name}: ${fixed(p.seconds, 2)} s, ${amount(p.bytes, "B")}`, { bold: i === 0, room: right - left });
       row += 18;
     });
-    return paint.legend(row + 4, [["activations", "fits"], ...(r.points.some((p) => !p.fits) ? [["loss", "does not fit"]] : [])]);
+    return paint.legend(end, [["activations", "fits"], ...(r.points.some((p) => !p.fits) ? [["loss", "does not fit"]] : [])]);
   },
 };
 
@@ -944,7 +954,7 @@ const chart = {
     for (const at of ticks(long, "")) paint.text(left + (at / long) * (right - left), bottom + 6, count(at), { anchor: "middle" });
     if (paint.narrow) paint.text(8, bottom + 24, "time, in a GPU's forwards; under each its bytes", { room: paint.width - 8 });
     else paint.text(left, bottom + 24, "time, in forwards of a GPU's blocks; under each GPU its bytes", {});
-    const kinds = Object.keys(spec.kinds).filter((kind) => seen.has(kind)).map((kind) => spec.kinds[kind].slice(0, 2));
+    const kinds = [...seen].map((kind) => spec.kinds[kind].slice(0, 2)); // as they first run: a stored state sorts keys
     const line = paint.legend(bottom + 40, [...kinds, ["", `idle: ${fixed((100 * r.waits) / r.end, 1)} %`]]);
     return paint.legend(line, spec.parts.map((p, j) => [p.part, `${r.now.label}, ${p.label}: ${amount(r.now.parts[j], "B")}`]));
   },
@@ -1021,10 +1031,11 @@ function painter(svg, looks, id, width, measure, axes) {
       if (!(axes[name] >= most && axes[name] <= 4 * most)) axes[name] = Math.ceil(most / step - 1e-9) * step;
       return axes[name];
     },
-    // Both ends of an axis: they only part.
+    // Both ends of an axis: they part, and come nearer where most of it would be empty.
     span(name, low, high) {
       const [least, most] = axes[name] ?? [low, high];
-      return (axes[name] = [Math.min(least, low), Math.max(most, high)]);
+      const far = [Math.min(least, low), Math.max(most, high)];
+      return (axes[name] = far[1] - far[0] > 2 * (high - low) ? [low, high] : far);
     },
     element: put,
     line: (x1, y1, x2, y2, more) => put("line", { x1, y1, x2, y2, ...more }),
@@ -1105,6 +1116,8 @@ function dress(home, spec, model, state, enter) {
     if (!control || !handle) return;
     keep(handle, { "aria-label": control.label, "aria-valuetext": labelOf(control, state[control.name]), [KEYS]: "true" });
     if (!readout) return;
+    // Room for the longest that it says: no other words under it, and the slider stays as long as it is.
+    if (control.options) readout.style.width = `clamp(5.5em, ${Math.max(...control.options.map((option) => option.label.length)) + 1}ch, 10em)`;
     keep(readout, { role: "textbox", "aria-label": `${control.label}, typed`, [KEYS]: "true" });
     if (control.options && !readout.everybyte) {
       readout.everybyte = true;
@@ -1171,7 +1184,7 @@ function render({ model, el }) {
   function show(now) {
     const svg = node("svg", { role: "img" });
     const height = kind.draw(spec, now, painter(svg, spec.looks, id, width, ruler(root), axes));
-    if (!(tallest >= height && tallest - height < 80)) tallest = height;
+    if (height > tallest || (preset && tallest - height >= 80)) tallest = height;
     svg.setAttribute("viewBox", `0 0 ${width} ${tallest}`);
     svg.setAttribute("aria-label", `${spec.title}. ${kind.describe(spec, now)}`);
     place.replaceChildren(svg);

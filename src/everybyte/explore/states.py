@@ -29,8 +29,8 @@ def states(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | No
 
     check_setup("states", setup, *OF_ACTIVATIONS, *OF_STATES)
     own = model if model is not None and models().get(model.name) != model else None
-    sizes = {"(the model's own)": {}} | {_size(n): {"parameters": n} for n in _SIZES}
-    start = "(the model's own)"
+    sizes = {"(the model's)": {}} | {_size(n): {"parameters": n} for n in _SIZES}
+    start = "(the model's)"
     if own:
         start = own.name
         sizes[start] = {"parameters": int(own.parameters)}
@@ -47,7 +47,7 @@ def states(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | No
         ("master", "master weights", "optimizer.master"),
         ("optimizer", "optimizer states", "optimizer.states"),
     ]
-    standard = {"precision": "fp32", "optimizer": "adamw", "size": "(the model's own)"}
+    standard = {"precision": "fp32", "optimizer": "adamw", "size": "(the model's)"}
     presets = {
         "GPT-2 XL on an RTX 4090": standard | {"model": "gpt2-xl", "gpu": "rtx-4090"},
         "Llama 2 7B on an A100": standard | {"model": "llama-2-7b", "gpu": "a100-80gb", "precision": "bf16-master"},
