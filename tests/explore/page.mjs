@@ -47,14 +47,18 @@ export async function play(picture, spec, state, steps) {
   const seen = [];
   const look = () => {
     const svg = find((e) => e.name === "svg");
+    const parts = svg ? svg.all().filter((e) => e.attributes.class === "everybyte-part") : [];
+    const [legend, drawn] = [true, false].map((is) => parts.filter((e) => (e.attributes.width === "24" && e.attributes.height === "14") === is)
+      .map((e) => e.attributes.fill.match(/-([a-z]+)\)$/)[1]));
     seen.push({
+      legend, drawn, height: Number(svg?.attributes.viewBox.split(" ")[3] ?? 0),
       sentence: find((e) => e.className === "everybyte-sentence").textContent,
       title: find((e) => e.className === "everybyte-title").textContent,
       error: find((e) => e.className === "everybyte-error")?.textContent ?? "",
       label: svg?.attributes["aria-label"] ?? "",
       role: svg?.attributes.role ?? "",
       texts: svg ? svg.all().filter((e) => e.name === "text").map((e) => e.textContent) : [],
-      bars: svg ? svg.all().filter((e) => e.attributes.class === "everybyte-part").length : 0,
+      bars: parts.length,
       preset: model.values.preset,
       state: Object.fromEntries(spec.controls.map((c) => [c.name, model.values[`c_${c.name}`]])),
     });

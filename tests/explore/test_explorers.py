@@ -110,10 +110,72 @@ def test_the_figure_draws_at_every_end(explorer, sample):
 
 def test_the_picture_draws_at_every_end(explorer, node):
     steps = [{f"c_{name}": value for name, value in state.items()} for state in ends(explorer)]
-    for shown, state in zip(play(node, explorer, *steps)["seen"][1:], ends(explorer), strict=True):
+    seen = play(node, explorer, *steps)["seen"]
+    heights = [shown["height"] for shown in seen]
+    assert heights == sorted(heights) and heights[0] > 0  # what is below never jumps up under the reader's hand
+    for shown, state in zip(seen[1:], ends(explorer), strict=True):
+        assert set(shown["drawn"]) <= set(shown["legend"]) or not shown["legend"]
         assert not shown["error"] and shown["sentence"] and shown["role"] == "img"
         assert explorer.describe(shown["state"]) in shown["label"]
         assert shown["state"] == state or any(getattr(c, "sets", None) for c in explorer._controls.values())
+
+
+def test_a_state_that_was_stored_shows_the_same(explorer, node):
+    """A notebook's file keeps a widget's state with its keys sorted."""
+    stored = json.loads(json.dumps(explorer.picture.spec, sort_keys=True))
+    last = {f"c_{name}": value for name, value in list(explorer.presets.values())[-1].items()}
+    live, again = (
+        node(PLAY, {"spec": spec, "state": explorer.state, "steps": [last]}, picture=explorer.source, page=PAGE)["seen"]
+        for spec in (explorer.picture.spec, stored)
+    )
+    assert live == again
+
+
+def test_parts_are_stacked_as_in_the_figures(explorer):
+    """In the palette's order, as `draw.stacked` has them, and the witnesses' own timelines."""
+    if not isinstance(explorer.kind, Stack) or explorer.kind.kind == "chart":  # which has a figure of its own
+        pytest.skip("its picture is no stack of parts")
+    order = list(draw.PARTS)
+    places = [order.index(part) for part, _, _ in explorer.kind.parts]
+    assert places == sorted(places)
+
+
+def test_the_witnesses_have_the_palettes_order():
+    setup = eb.Setup(batch=1, sequence=8, precision="bf16-mixed", gpus=2, sharding="zero3")
+    places = [list(draw.PARTS).index(part) for part in eb.budget(eb.model("gpt2"), setup).timeline()]
+    assert places == sorted(places) and len(places) == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("attention", ["512", "1,024", "1,536", "2,048"]),
+        ("loss", ["256", "2,048", "16,384", "131,072", "vocabulary"]),
+        ("offloading", ["1", "4", "16", "64", "256"]),
+        ("combining", ["45 s", "50 s", "55 s"]),
+    ],
+)
+def test_an_axis_is_named_at_round_places(name, named, node):
+    explorer = EXPLORERS[name]()
+    [shown] = play(node, explorer)["seen"]
+    texts = shown["texts"]
+    start = texts.index(named[0])
+    assert texts[start : start + len(named)] == named
+    assert not [text for text in texts if " k s" in text]
+
+
+def test_a_logarithmic_axis_comes_back_from_where_a_reader_has_been(node):
+    explorer = explore.loss()
+    far = {
+        "c_batch": len(explorer._controls["batch"].options) - 1,
+        "c_sequence": len(explorer._controls["sequence"].options) - 1,
+    }
+    near = {"c_batch": 0, "c_sequence": 3}
+    opened, away, back = (
+        [text for text in shown["texts"] if text.endswith(("B",)) and len(text.split()) == 2]
+        for shown in play(node, explorer, far, near)["seen"]
+    )
+    assert len(opened) <= 6 and not set(back) & set(away) - set(opened) and len(back) <= 8, (opened, away, back)
 
 
 def test_presets_are_pressed_and_released(explorer, node):

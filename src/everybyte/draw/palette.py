@@ -28,26 +28,26 @@ class Part:
     hatch: str = ""
 
 
-#: Every part of memory and every group of parameters.
+#: Every part of memory and every group of parameters, in the order in which they are stacked.
 PARTS: dict[str, Part] = {
     "parameters": Part("weights", BLUE),
     "casts": Part("16-bit casts of weights", BLUE, "//"),
-    "unsharded": Part("gathered weights", BLUE, ".."),
+    "buffers": Part("buffers", GRAY, ".."),
     "gradients": Part("gradients", VERMILION, "\\\\"),
     "master": Part("master weights", GREEN, "//"),
     "optimizer": Part("optimizer", GREEN),
     "momentum": Part("momentum", GREEN, ".."),
     "variance": Part("variance", GREEN, "++"),
+    "cache": Part("keys and values", YELLOW),
     "activations": Part("activations", ORANGE),
     # Activations that are told from others: their hue, darker.
     "eager": Part("eager attention", "#7A4500"),
     "scores": Part("eager attention's squares", "#A86400", "--"),
     "loss": Part("loss", PINK, "xx"),
-    "cache": Part("keys and values", YELLOW),
-    "other": Part("other", GRAY, "--"),
-    "buffers": Part("buffers", GRAY, ".."),
-    "workspace": Part("workspace", GRAY, "||"),
+    "unsharded": Part("gathered weights", BLUE, ".."),
     "communication": Part("sent and received", GRAY, "++"),
+    "other": Part("other", GRAY, "--"),
+    "workspace": Part("workspace", GRAY, "||"),
     # What an allocator makes of requests: a hue of its own.
     "requested": Part("requested", "#4A3680", "\\\\"),
     "unsplit": Part("rounded up, not split", "#6A51A3", "xx"),

@@ -13,7 +13,7 @@ from .courses import PRECISIONS_OF_UPDATES as UPDATED
 from .explorer import Explorer
 from .precision import Peak
 
-PARTS = ("parameters", "buffers", "unsharded", "communication", "gradients", "optimizer", "activations", "loss")
+PARTS = ("parameters", "buffers", "gradients", "optimizer", "activations", "loss", "unsharded", "communication")
 #: What other controls say of a setup.
 _OTHERS = ("optimizer_no", "impl_no", "shards", "batch", "sequence", "eager", "dropout")
 #: The explorer's numbers of GPUs.

@@ -10,10 +10,10 @@ from .pictures import Stack
 SIZES = {"22B": (6144, 64), "175B": (12288, 96), "530B": (20480, 128), "1T": (25600, 160)}
 _GPUS = (1, 2, 4, 8, 16)
 _PARTS = [
+    ("buffers", "statistics", "statistics"),
     ("activations", "within heads and MLP", "within"),
     ("communication", "gathered for the matrices", "given"),
     ("other", "between the matrices", "between"),
-    ("buffers", "statistics", "statistics"),
 ]
 
 
