@@ -150,6 +150,7 @@ class _Watched:
         self._look()
         if self.steps == self.last_step:
             raise SystemExit(0)
+        settled()
 
     def _look(self):
         """Where a device has had more bytes than ever before, find out when and what."""
@@ -313,6 +314,18 @@ def together(torch) -> None:
     for module in (torch.distributed, c10d):
         for instead in (send_object_list, recv_object_list):
             setattr(module, instead.__name__, instead)
+
+
+def settled() -> None:
+    """Until every collective is over for PyTorch too.
+
+    NCCL's tensors stay, DDP's first buckets among them, until a thread that looks every tenth of a second has seen that it is done.
+    A GPU's step outlasts that, a rehearsed one does not: how many of them a peak holds would be chance.
+    """
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    for group in list(c10d._world.pg_map) if c10d else ():
+        if any(device.type == "cuda" for device in group._device_types):
+            group._wait_for_pending_works()
 
 
 def alone(torch, ranks: int) -> None:
