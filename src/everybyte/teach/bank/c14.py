@@ -82,31 +82,36 @@ EXERCISES = [
     ),
     Exercise(
         id="14.2",
-        title="Find the error: article 1's formula, for autocast without dropout",
+        title="Find the error: article 1's formula, for autocast with dropout on the branches alone",
         difficulty=2,
         minutes=8,
         accepts="expression",
-        answer=lambda: _leading(precision="bf16-mixed", attention="eager"),
+        answer=lambda: _leading(precision="bf16-mixed", attention="eager") + 2 * _TOKENS * H,
         mistakes={
-            "this is article 1's formula: it counts dropout's masks, and a residual stream in 16 bits": 34 * _TOKENS * H
+            "the masks of the two branches are missing: one byte an element each": lambda: _leading(
+                precision="bf16-mixed", attention="eager"
+            ),
+            "this is article 1's formula: it counts the scores' mask, and a residual stream in 16 bits": 34
+            * _TOKENS
+            * H
             + 5 * _SQUARE,
             "this is article 3's code: one square and one of the block's wide tensors": 8 * _TOKENS * H + 2 * _SQUARE,
             "this is article 5's sum: one tensor of the stream and one square": 2 * _TOKENS * H + 2 * _SQUARE,
-            "dropout is still in it": lambda: _leading(precision="bf16-mixed", attention="eager", dropout=0.1),
-            "the residual stream stays fp32, and softmax runs in fp32: this is all in 16 bits": lambda: _leading(
-                precision="bf16", attention="eager"
+            "the scores have no dropout here": lambda: _leading(precision="bf16-mixed", attention="eager", dropout=0.1),
+            "the residual stream stays fp32, and softmax runs in fp32: this is all in 16 bits": lambda: (
+                _leading(precision="bf16", attention="eager") + 2 * _TOKENS * H
             ),
-            "the residual stream is right; softmax runs in fp32 and keeps its result, and the product keeps a 16-bit copy": 36
+            "the residual stream is right; softmax runs in fp32 and keeps its result, and the product keeps a 16-bit copy": 38
             * _TOKENS
             * H
             + 2 * _SQUARE,
-            "the 16-bit copy of the softmax's result is missing: the product with the values keeps it": 36 * _TOKENS * H
+            "the 16-bit copy of the softmax's result is missing: the product with the values keeps it": 38 * _TOKENS * H
             + 4 * _SQUARE,
-            "this is fp32's": lambda: _leading(attention="eager"),
+            "this is fp32's": lambda: _leading(attention="eager") + 2 * _TOKENS * H,
         },
         hints=(
-            "Without dropout: which of the 34 and of the 5 are masks, and which one is the dropped copy of the softmax's result?",
-            "Two tensors of the residual stream are four bytes a number. Of the square: softmax's result in fp32, and what the product reads.",
+            "Which of the 34 and of the 5 are masks, which of those stay, and which is the dropped copy of softmax's result?",
+            "Two tensors of the residual stream are four bytes a number, and two masks one. Of the square: softmax's result in fp32, and what the product reads.",
         ),
     ),
     Exercise(

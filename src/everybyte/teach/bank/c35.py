@@ -30,8 +30,8 @@ def _ring(name, parts=64, rotation="all-gather"):
     return int(formula(f"context.{name}").at(model(LLAMA), setup))
 
 
-def _kept():
-    return (4 * B * S * D * (A + A_kv) + 4 * B * S * A) / C
+def _kept(copies=1):
+    return (2 * B * S * D * ((2 + copies) * A + 2 * A_kv) + 4 * B * S * A) / C
 
 
 def _most(gpus=4, each=2):
@@ -100,18 +100,19 @@ EXERCISES = [
     ),
     Exercise(
         id="35.2",
-        title="What attention keeps on one of C GPUs in 16 bits, beside a random state",
+        title="What attention keeps in 16 bits on one of C GPUs that is not the last",
         difficulty=2,
         minutes=6,
         accepts="expression",
         answer=_kept,
         mistakes={
-            "that is on one GPU alone": lambda: _kept() * C,
-            "each row's logarithm of a sum is kept too, in fp32": lambda: 4 * B * S * D * (A + A_kv) / C,
-            "keys and values have A_kv heads": lambda: (8 * B * S * D * A + 4 * B * S * A) / C,
+            "the copy of the result is missing: this is the last GPU": lambda: _kept(0),
+            "that is all GPUs': each has a C-th of the tokens": lambda: _kept() * C,
+            "each row's logarithm of a sum is kept too, in fp32": lambda: 2 * B * S * D * (3 * A + 2 * A_kv) / C,
+            "keys and values have A_kv heads": lambda: (10 * B * S * D * A + 4 * B * S * A) / C,
         },
         hints=(
-            "q and the result have A heads of D numbers, k and v have A_kv; 2 bytes a number.",
+            "q, the result and its copy have A heads of D numbers, k and v have A_kv; 2 bytes a number.",
             "And 4 bytes for each head and token. All of S / C tokens.",
         ),
     ),

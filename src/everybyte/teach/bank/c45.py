@@ -15,8 +15,8 @@ B, S, H, F = (SYMBOLS[name].symbol for name in ("batch", "sequence", "width", "f
 _MIXED = Setup(gpus=8, sharding="zero3", precision="bf16-mixed", batch=2, sequence=8192, checkpointing="full")
 
 
-def _usable(**kept):
-    return Headroom(**kept).usable(gpu("h100-80gb"))
+def _usable(context=426 * 2**20, other=2**30, **kept):
+    return Headroom(context=context, other=other, **kept).usable(gpu("h100-80gb"))
 
 
 def _largest(card="h200", **changes):
@@ -83,20 +83,19 @@ EXERCISES = [
         minutes=4,
         unit="GiB",
         decimals=2,
-        answer=lambda: _usable(other=2**30),
+        answer=_usable,
         mistakes={
-            "NCCL's GiB is missing": _usable,
-            "an H100 is a Hopper: its workspaces are 32 MiB each": lambda: _usable(
-                other=2**30, workspace=2 * 8_519_680
-            ),
+            "NCCL's GiB is missing": lambda: _usable(other=0),
+            "that is with the default's context": lambda: _usable(context=616 * 2**20),
+            "an H100 is a Hopper: its workspaces are 32 MiB each": lambda: _usable(workspace=2 * 8_519_680),
             "there are two workspaces: forward and backward run in threads of their own": lambda: _usable(
-                other=2**30, workspace=2**25
+                workspace=2**25
             ),
-            "the context is the largest term, and it is missing": lambda: _usable(other=2**30, context=0),
+            "the context is missing": lambda: _usable(context=0),
         },
         hints=(
             "Memory less context, two workspaces, the allocator's pages, and what NCCL keeps.",
-            "81,090 MiB less 616, less two times 32, less 22, less 1,024.",
+            "81,090 MiB less 426, less two times 32, less 22, less 1,024.",
         ),
     ),
     Exercise(
