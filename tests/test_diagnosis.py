@@ -175,3 +175,5 @@ def test_on_the_command_line(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "The job needs more than there is" in said and "accumulation" in said
     assert main(["doctor", str(tmp_path / "none")]) == 2 and "No such file" in capsys.readouterr().err
+    assert main(["doctor", str(path), "--batch", "32"]) == 2
+    assert "doctor: --batch without a model; allowed: a name from `everybyte models`" in capsys.readouterr().err

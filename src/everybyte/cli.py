@@ -540,8 +540,6 @@ def _torch(command):
 def _at(batch, setup, sizes):
     """Arguments of a forward, with the setup's numbers for letters, and `sizes` for those of one's own."""
     if batch is None:
-        if sizes:
-            raise ValueError(f"--sizes: {next(iter(sizes))}; allowed: with --inputs, sizes of its letters")
         return None
     from .deriving.looks import inputs
 
@@ -553,6 +551,8 @@ def _at(batch, setup, sizes):
 
 def _sizes(options):
     """The sizes of letters of one's own."""
+    if options.sizes and not options.inputs:
+        raise ValueError(f"--sizes: {options.sizes[0]!r}; allowed: with --inputs, sizes of its letters")
     found = {}
     for word in options.sizes:
         letter, _, size = word.partition("=")
@@ -565,11 +565,12 @@ def _sizes(options):
 
 
 def _derive(options):
+    sizes = _sizes(options)
     subject, setup, batch = _given(options)
     with _torch("derive"):
         from . import derive
     derivation = derive(subject, setup, batch, keep=not options.fresh, letters=options.letters, rank=options.rank)
-    if sizes := _sizes(options):
+    if sizes:
         if options.letters != "BS":
             raise ValueError(
                 f"--sizes: {next(iter(sizes))} with --letters {options.letters}; allowed: with --letters BS"
@@ -680,6 +681,11 @@ def _doctor(options):
     from .evidence import pickles
 
     setup = _setup(options) if options.model else None
+    given = [f.name for f in fields(Setup) if getattr(options, f.name) != f.default]
+    if given and not options.model:
+        raise ValueError(
+            f"doctor: --{given[0].replace('_', '-')} without a model; allowed: a name from `everybyte models` after the file"
+        )
     try:
         with nullcontext(sys.stdin.buffer) if options.file == "-" else open(options.file, "rb") as file:
             given = file.read(pickles.MOST + 1)  # a device may have no end

@@ -69,6 +69,8 @@ def test_a_formula_beside_a_dry_run(own, capsys):
         (["derive", "--hf", __file__], f"--hf: {__file__}: no JSON, "),
         (["derive", "--module", "nowhere.py:f"], "no such file"),
         (["derive", "--module", "nowhere"], "allowed: file.py:function"),
+        (["derive", "gpt2", "--sizes", "R=2"], "--sizes: 'R=2'; allowed: with --inputs, sizes of its letters"),
+        (["fit", "gpt2", "--gpu", "t4", "--sizes", "R=2"], "--sizes: 'R=2'; allowed: with --inputs"),
         (["derive", "gpt2", "--letters", "HV"], "derive.letters: 'HV' is unknown"),
         (["dry-run", "gpt2", "--rank", "1"], "dry_run.rank: 1; allowed: 0"),
         (["fit", "--hf", "config.json", "--gpu", "rtx-4090", "--plan"], "--hf: config.json"),
