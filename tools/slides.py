@@ -30,7 +30,7 @@ WORDS = 60  # of prose on a slide, at most, where it can be parted; a list may h
 LISTED = 80
 ROWS = 8  # of a table on a slide, at most, and so many lines of words
 LINES = 13
-LETTERS = 44  # of a formula on a line, at most, where it can be broken
+LETTERS = 34  # of a formula on a line, at most, where it can be broken
 LEAD = 35  # words of what was said before, above what is shown; fewer above a picture
 OVER_PICTURE = 22
 _SHOWN = {"image/png", "text/latex", "text/html", "text/markdown", WIDGET_VIEW}
@@ -39,6 +39,9 @@ _FOLDED = re.compile(r"<details>.*?</details>", re.S)
 _SPOKEN = re.compile(
     r"^(?:>|\*[^*\n]*\bminutes\b).*?(?=\n\s*\n|\Z)", re.S | re.M
 )  # quoted, or of how long a chapter takes
+_HINTS = re.compile(
+    r"\s*\(?(?:Stuck\? )?(?:Each exercise has two hints: )?`(?:eb\.teach\.)?hint\([^`]*`[^.)]*\.\)?"
+)  # how a reader asks for one
 _ASKED = re.compile(r'\*(["“][^*]*)\*', re.S)  # a question in somebody's mouth
 _MATH = re.compile(r"\$\$(.*?)\$\$", re.S)
 _LIST = re.compile(r"\d+\. |[-*] ")
@@ -51,7 +54,7 @@ def marked(cell) -> bool:
 
 def sentences(text: str, words: int, last: bool = False) -> str:
     """The first, or the last, sentences of a text that are not more words than `words`; "" where one alone is more."""
-    found = re.split(r"(?<=[.?!:])\s+(?=[A-Z*`$0-9])", " ".join(text.split()))
+    found = re.split(r"(?<=[.?!:])(?<!\bal\.)\s+(?=[A-Z*`$0-9])", " ".join(text.split()))
     kept = []
     for sentence in reversed(found) if last else found:
         if sum(len(s.split()) for s in [*kept, sentence]) > words:
@@ -136,7 +139,8 @@ def guessed(cell) -> tuple[str, str]:
 
 def answered(cell) -> list[tuple[str, str]]:
     """The name of each prediction that a cell reveals, and the answer."""
-    return re.findall(r"Prediction (\S+)\. No guess was made\. The answer is (.+)\.$", _plain(cell), re.M)
+    found = re.findall(r"Prediction (\S+)\. No guess was made\. The answer is (.+)\.$", _plain(cell), re.M)
+    return [(name, re.sub(r"\b\d+\.\d{3,}", lambda m: f"{float(m[0]):.4g}", said)) for name, said in found]
 
 
 def _letters(tex):
@@ -164,11 +168,18 @@ def broken(tex: str) -> str:
     head, equals, rest = tex.partition(" = ")
     if not equals or _terms(tex, ("=",))[0] != head.strip():
         head, rest = "", tex
-    lines = [""]
-    for term in _terms(rest):
-        if lines[-1] and _letters(lines[-1] + term) + _letters(head) > LETTERS:
+    elif _letters(head) > LETTERS / 2:  # it is the left side that is long
+        return rf"\begin{{aligned}}& {head} \\ & = {rest}\end{{aligned}}"
+    terms = _terms(rest)
+    wide = [_letters(term) for term in terms]
+    room = sum(wide) / -(-sum(wide) // (LETTERS - _letters(head)))  # lines of about the same length
+    lines, filled = [""], 0
+    for term, letters in zip(terms, wide, strict=True):
+        if lines[-1] and filled + letters / 2 > room:
             lines.append("")
+            filled = 0
         lines[-1] += f" {term}"
+        filled += letters
     if len(lines) == 1 or _letters(lines[-1]) < 8:
         return tex
     return r"\begin{aligned}" + f"{head}{' =' if head else ''} &" + r" \\ & \quad ".join(lines) + r"\end{aligned}"
@@ -293,18 +304,24 @@ def deck(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         if code is not None:
             cells.append(code)
 
-    for cell in notebook.cells:
+    for cell, following in zip(notebook.cells, [*notebook.cells[1:], None], strict=True):
         if cell.cell_type == "markdown":
             for part in re.split(r"^(?=#{1,3} )|^(?=\*\*\d+\.\d+\*\*)", cell.source, flags=re.M):
                 if not part.strip():
                     continue
                 if found := re.match(r"#{1,3} (.*)", part):
                     heading, part = found[1], part[found.end() :]
+                last = cell.source.endswith(part)
+                part = _HINTS.sub("", part)
                 said = list(ideas(part))
-                before, most = _last(blocks(part)), LEAD
+                housekeeping = _SPOKEN.match(part.strip().rpartition("\n\n")[2])
+                before, most = "" if housekeeping else _last(blocks(part)), LEAD
                 if marked(cell):
                     promise = ""
-                    if said and said[-1].endswith(":"):
+                    over = following and marked(following) and following.cell_type == "code" and last
+                    *others, end = blocks(part) or [""]
+                    short = over and others and end == _last([end]) and len(end.split()) <= LEAD
+                    if said and (end.endswith(":") or short):
                         *rest, promise = blocks(said.pop())
                         said += ["\n\n".join(rest)] if rest else []
                     for text in said or ([""] if not opened and not promise else []):
@@ -321,7 +338,13 @@ def deck(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
                 tags = [] if "slide-code" in cell.metadata.get("tags", ()) else ["remove-input"]
                 code = nbformat.v4.new_code_cell(cell.source, outputs=[output], metadata={"tags": tags})
                 html = output.data.get("text/html", "")
-                words = 0 if "everybyte-live" in html else OVER_PICTURE if "<img" in html else most
+                words = (
+                    0
+                    if "everybyte-live" in html
+                    else min(most, OVER_PICTURE)
+                    if "<img" in html and most == LEAD
+                    else most
+                )
                 put(sentences(before, words, last=True), code)
                 before = ""
             name, question = guessed(cell)

@@ -115,6 +115,7 @@ def test_the_handout_says_what_the_registry_says():
 
 def test_sentences_are_whole_and_short():
     text = "One word. Two words here: and `Three`. " + "Far too long " * 30 + "."
+    assert slides.sentences("So it is (Qi et al. 2023). Then.", 5, last=True) == "Then."
     assert slides.sentences(text, 10) == "One word. Two words here: and `Three`."
     assert slides.sentences("Far too long " * 30, 10) == ""
     assert slides.sentences("First. Second one. Third.", 3, last=True) == "Second one. Third."
@@ -189,7 +190,7 @@ def test_a_deck_shows_what_is_marked_and_says_the_rest_to_the_speaker():
             on(new_code_cell("reveal(1)", outputs=[new_output("execute_result", {"text/plain": answer})])),
             on(
                 new_markdown_cell(
-                    "**1.2** How much?\n\n> Spoken by heart.\n\n<details><summary>Solution</summary>\n\nSo much.\n\n</details>"
+                    '**1.2** How much? (Each exercise has two hints: `eb.teach.hint("1.2")`, and once more.)\n\n> Spoken by heart.\n\n<details><summary>Solution</summary>\n\nSo much.\n\n</details>'
                 )
             ),
             shows({"text/html": '<div role="note">not attempted</div>'}),
@@ -207,6 +208,7 @@ def test_a_deck_shows_what_is_marked_and_says_the_rest_to_the_speaker():
     )
     for said in ("# Title", "**Why?**", "## A step", "The reason:", "**1.2** How much?"):
         assert said in on_slides
+    assert "hint" not in text
     for noted in ("So much.", "Spoken by heart."):
         assert noted not in on_slides and noted in text
     (formula,) = (c for c in cells if c.cell_type == "code")

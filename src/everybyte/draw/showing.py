@@ -40,7 +40,8 @@ def projected(fig: Figure) -> bytes:
 
     if not all(ax.axison for ax in fig.axes):
         return png(fig)
-    fig.set_size_inches(SLIDE)
+    larger = max(1, fig.get_figheight() / 2 / SLIDE[1])  # of many rows each has its line
+    fig.set_size_inches(SLIDE[0] * larger, SLIDE[1] * larger)
     for ax in fig.axes:
         if marks := [text for text in ax.texts if isinstance(text, Annotation) and text.get_gid() == ABOVE]:
             room = 1.3 if len(fig.axes) == 1 else 1  # for them and the peak's label; the low axes of several have none
@@ -53,7 +54,7 @@ def projected(fig: Figure) -> bytes:
         text.set_fontsize(min(max(text.get_fontsize(), LEAST), MOST))
     if fig.get_suptitle():
         fig.suptitle(
-            textwrap.fill(" ".join(fig.get_suptitle().split()), 66),
+            textwrap.fill(" ".join(fig.get_suptitle().split()), int(66 * larger)),
             x=0.01, ha="left", fontsize=11, color=INK, fontweight="bold",
         )  # fmt: skip
     for legend in list(fig.legends):

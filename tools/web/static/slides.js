@@ -22,7 +22,8 @@ window.addEventListener("load", () => {
     if (live && !live.querySelector("svg[role=img]")) return void setTimeout(() => fit(slide), 100);
     slide.dataset.everybyteFit = "";
     const image = live ? null : slide.querySelector("img");
-    let size = live ? 1.1 : image ? 1 : slide.querySelector("table") ? 1.2 : 1.5;
+    const wordy = slide.querySelectorAll("th").length > 4 || slide.querySelectorAll("tbody tr").length > 5; // it wraps when it grows
+    let size = live ? 1.1 : image ? 1 : wordy ? 1.2 : 1.5;
     const set = async () => {
       slide.style.setProperty("--everybyte-fit", String(size));
       if (live) await painted();
