@@ -122,9 +122,11 @@ def _notes(text):
 
 
 def shown(cell) -> list:
-    """The outputs of a code cell that belong on a slide: not text alone, and no answers to the reader."""
-    outputs = [o for o in cell.get("outputs", []) if _SHOWN & o.get("data", {}).keys()]
-    return [o for o in outputs if 'role="note"' not in o.data.get("text/html", "")]
+    """The outputs of a code cell that belong on a slide: no answers to the reader, and text alone where there is nothing else."""
+    rich = [o for o in cell.get("outputs", []) if _SHOWN & o.get("data", {}).keys()]
+    if not rich and not guessed(cell)[0] and not answered(cell):
+        return [o for o in cell.get("outputs", []) if "text" in o or "data" in o]
+    return [o for o in rich if 'role="note"' not in o.data.get("text/html", "")]
 
 
 def _plain(cell):
@@ -221,7 +223,7 @@ def _lines(rows):
 
 def parted(output, rows: int = ROWS) -> list:
     """A table longer than a slide as several, each with its heading; anything else as it is."""
-    html = output.data.get("text/html", "")
+    html = output.get("data", {}).get("text/html", "")
     found = re.findall(r"<tr\b.*?</tr>", html, re.S)
     head, body = [r for r in found if "<th" in r and "<td" not in r], [r for r in found if "<td" in r]
     if "<table" not in html or "everybyte-live" in html or not body:
@@ -265,8 +267,9 @@ def faults(notebook: nbformat.NotebookNode) -> list[str]:
             if name not in asked
         ]
         for output in shown(cell):
-            rows = [r for r in re.findall(r"<tr\b.*?</tr>", output.data.get("text/html", ""), re.S) if "<td" in r]
-            if "<table" in output.data.get("text/html", "") and rows and max(_lines(rows)) > LINES:
+            html = output.get("data", {}).get("text/html", "")
+            rows = [r for r in re.findall(r"<tr\b.*?</tr>", html, re.S) if "<td" in r]
+            if "<table" in html and rows and max(_lines(rows)) > LINES:
                 found.append(f"{cell.id}: a row of its table is higher than a slide")
     for cell, following in pairwise(cells):
         if marked(cell) and cell.cell_type == "markdown" and _FOLDED.sub("", cell.source).strip().endswith(":"):
@@ -337,7 +340,7 @@ def deck(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
             for output in [one for whole in formulas(shown(cell)) for one in parted(whole)]:
                 tags = [] if "slide-code" in cell.metadata.get("tags", ()) else ["remove-input"]
                 code = nbformat.v4.new_code_cell(cell.source, outputs=[output], metadata={"tags": tags})
-                html = output.data.get("text/html", "")
+                html = output.get("data", {}).get("text/html", "")
                 words = (
                     0
                     if "everybyte-live" in html

@@ -188,6 +188,23 @@ def excuses(notebook: NotebookNode) -> list[str]:
     return [f"code cell {i} is excused: {text}" for i, text in enumerate(marks, 1) if EXCUSES.search(text)]
 
 
+def spoilers(notebook: NotebookNode) -> list[str]:
+    """No answer stands before its prediction: none with a decimal point, which is not there by chance."""
+    faults, said, asked = [], "", {}
+    for cell in notebook.cells:
+        texts = [o.get("text", "") + o.get("data", {}).get("text/plain", "") for o in cell.get("outputs", [])]
+        for text in texts:
+            if found := re.search(r"Prediction (\S+)\. .* Not guessed yet", text):
+                asked[found[1]] = said
+            for name, answer in re.findall(
+                r"Prediction (\S+)\. No guess was made\. The answer is (\d[\d,]*\.\d+)", text
+            ):
+                if re.search(rf"(?<![\d.,]){re.escape(answer)}(?!\d)", asked.get(name, "")):
+                    faults.append(f"the answer of prediction {name}, {answer}, stands before it")
+        said += "\n".join([*([cell.source] if cell.cell_type == "markdown" else []), *texts, ""])
+    return faults
+
+
 def machine_paths(notebook: NotebookNode) -> list[str]:
     faults = []
     for number, cell in enumerate(notebook.cells, 1):
@@ -308,6 +325,17 @@ def neighbors(notebook: NotebookNode, path: str, order: Sequence[str]) -> list[s
     return faults
 
 
-EVERYWHERE = (heading_levels, cell_lengths, code, outputs, excuses, machine_paths, alternative_text, plain, ids)
+EVERYWHERE = (
+    heading_levels,
+    cell_lengths,
+    code,
+    outputs,
+    excuses,
+    spoilers,
+    machine_paths,
+    alternative_text,
+    plain,
+    ids,
+)
 IN_CHAPTERS = (beats, short)
 IN_LABS = (stations, runs_really, lab_words)

@@ -54,6 +54,17 @@ def test_no_lint_faults_a_right_notebook(tmp_path):
     assert lints.neighbors(right(), order()[1], order()) == []
 
 
+def told_before(notebook):
+    said = (
+        "Prediction P1. How much? Not guessed yet: put",
+        "Prediction P1. No guess was made. The answer is 4.51 GiB.",
+    )
+    asked, answered = ([new_output("execute_result", {"text/plain": text})] for text in said)
+    notebook.cells[3].outputs, notebook.cells[5].outputs = asked, answered
+    assert lints.spoilers(notebook) == []
+    notebook.cells[2].source += "\n\nIt is 4.51 GiB."
+
+
 def source(cell, old, new):
     def change(notebook):
         assert old in notebook.cells[cell].source
@@ -105,6 +116,7 @@ BROKEN = {
     "an ignored output": (lints.excuses, edit(3, metadata={"tags": ["nbval-ignore-output"]})),
     "an ignoring comment": (lints.excuses, edit(3, source="# NBVAL_IGNORE_OUTPUT\nx")),
     "an excused error": (lints.excuses, edit(3, metadata={"tags": ["raises-exception"]})),
+    "an answer before its prediction": (lints.spoilers, told_before),
     "a home": (lints.machine_paths, source(3, "x = 1", f"open('{Path('/home') / 'me'}')")),
     "a folder printed": (lints.machine_paths, output(3, new_output("stream", text=str(Path("/tmp") / "x")))),
     "a drive": (lints.machine_paths, source(2, "word", "C:" + "\\x")),
