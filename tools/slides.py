@@ -182,7 +182,9 @@ def broken(tex: str) -> str:
             filled = 0
         lines[-1] += f" {term}"
         filled += letters
-    if len(lines) == 1 or _letters(lines[-1]) < 8:
+    if len(lines) > 1 and _letters(lines[-1]) < 8:  # a short rest stays with the line before
+        lines[-2:] = ["".join(lines[-2:])]
+    if len(lines) == 1:
         return tex
     return r"\begin{aligned}" + f"{head}{' =' if head else ''} &" + r" \\ & \quad ".join(lines) + r"\end{aligned}"
 

@@ -141,6 +141,9 @@ def test_formulas_of_a_cell_stand_together_and_a_long_one_has_several_lines():
     for line in re.split(r"\\\\ & \\quad", made):
         assert line.count(r"\left(") == line.count(r"\right)") and slides._letters(line) < 60
     assert re.sub(r"\\\\ & \\quad|[\s&]", "", slides.broken(f"M = {long}")).count("AB") == 9
+    assert slides.broken(rf"\frac{{{'A B ' * 20}}}{{C}} + \frac{{{'D S ' * 10}}}{{C}} + 24").endswith(
+        r"{C} + 24\end{aligned}"
+    )
     table = new_output("display_data", {"text/html": "<table>"})
     assert slides.formulas([tex("a"), table, tex("b")])[1] is table
     assert [
