@@ -286,6 +286,30 @@ def test_help_is_a_word_too(capsys, asked):
     assert capsys.readouterr().out.startswith(f"usage: everybyte {' '.join(asked[1:])}")
 
 
+LOST = """
+import signal, sys, time
+import everybyte.cli as cli
+
+class Interrupted:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+def long(*_, **__):
+    Interrupted()
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        pass
+
+cli.predict = long
+sys.exit(cli.main(["budget", "gpt2"]))
+"""
+
+
+def test_ctrl_c_while_something_is_thrown_away_is_not_forgotten():
+    done = run(sys.executable, "-c", LOST)
+    assert (done.returncode, done.stderr) == (130, "everybyte: interrupted\n")
+
+
 def test_where_nobody_reads_it_says_so_to_nobody():
     closed = "import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, '-m', 'everybyte.cli', 'gpus'])"
     done = subprocess.run([sys.executable, "-c", closed], stderr=subprocess.PIPE, text=True, timeout=120)

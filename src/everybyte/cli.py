@@ -1,10 +1,12 @@
 """The command `everybyte`: what the library says, in a shell."""
 
+import _thread
 import argparse
 import json
 import os
 import shlex
 import sys
+import threading
 import traceback
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, fields
@@ -24,6 +26,23 @@ from .tables import Table
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit status, one of `STATUSES`. What is wrong is said in one line."""
+    before, sys.unraisablehook = sys.unraisablehook, _again
+    try:
+        return _run(arguments)
+    finally:
+        sys.unraisablehook = before
+
+
+def _again(lost, usual=sys.unraisablehook):
+    """Ctrl-C while something is thrown away, which Python prints and forgets, is asked for once more, a moment later."""
+    if not isinstance(lost.exc_value, KeyboardInterrupt):
+        return usual(lost)
+    timer = threading.Timer(0.01, _thread.interrupt_main)
+    timer.daemon = True
+    timer.start()
+
+
+def _run(arguments):
     options = None
     try:
         arguments = sys.argv[1:] if arguments is None else arguments
