@@ -1,6 +1,7 @@
 """How a witness's bytes are shown, whoever counted them: as a table, in a line, as JSON."""
 
 import re
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .tables import Table
@@ -17,6 +18,14 @@ NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 def starred(path: str) -> str:
     """The path of a module with * for each number: the same for all layers."""
     return NUMBER.sub("*", path)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What stands for a module of your own as a witness's `model`. `parameters`: how many, shared ones once."""
+
+    name: str
+    parameters: int
 
 
 class Witness:

@@ -189,11 +189,12 @@ def test_the_largest_multiple():
 
 
 def test_it_is_kept_as_it_is():
-    from everybyte.derivation.keeping import as_dict, read
-
-    said = json.loads(json.dumps(as_dict(derived("patches"))))
-    again = read(said, derived("patches").model)
-    assert as_dict(again) == said and again.at(3, R=99).parts == derived("patches").at(3, R=99).parts
+    said = json.loads(json.dumps(derived("patches").as_dict()))
+    again = eb.Derivation.from_dict(said)
+    assert again.as_dict() == said and again.at(3, R=99).parts == derived("patches").at(3, R=99).parts
+    for wrong in (None, {}, said | {"forms": []}, said | {"cases": []}):
+        with pytest.raises(ValueError, match="Derivation.from_dict: .*; allowed: what Derivation.as_dict gave"):
+            eb.Derivation.from_dict(wrong)
 
 
 def test_the_map_is_over_any_two_letters():

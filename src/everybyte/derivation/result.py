@@ -11,7 +11,7 @@ from .. import checks, units
 from ..catalog import Described
 from ..setup import LIMITS, Setup
 from ..tables import Table
-from ..witness import Followed
+from ..witness import Counted, Followed
 from . import printing
 from .course import Course
 from .forms import USUAL, Form, combine
@@ -597,6 +597,20 @@ class Derivation:
         from .keeping import as_dict
 
         return as_dict(self)
+
+    @classmethod
+    def from_dict(cls, said: dict) -> "Derivation":
+        """The derivation that `as_dict` wrote, where PyTorch need not be. Of its model it knows the name and the parameters.
+
+        Raises:
+            ValueError: where `said` is none.
+        """
+        from .keeping import read
+
+        try:
+            return read(said, Counted(str(said["model"]["name"]), int(said["model"]["parameters"])))
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"Derivation.from_dict: {error!r}; allowed: what Derivation.as_dict gave") from None
 
     def __repr__(self):
         count = len(self.regions)

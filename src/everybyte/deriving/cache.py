@@ -16,8 +16,8 @@ from ..catalog import Model
 from ..derivation import Derivation
 from ..derivation.keeping import as_dict
 from ..derivation.keeping import read as read_dict
-from ..dryrun import Counted
 from ..setup import Setup
+from ..witness import Counted
 
 #: Where they are kept, and "off" for nowhere.
 VARIABLE = "EVERYBYTE_CACHE"

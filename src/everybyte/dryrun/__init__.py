@@ -13,6 +13,7 @@ from ..catalog import Model
 from ..objectives import Objective
 from ..pipelines import alone
 from ..setup import Setup
+from ..witness import Counted
 from . import parallel
 from .cuda import (
     Autocast,
@@ -25,7 +26,7 @@ from .cuda import (
 )
 from .hugging_face import one_sequence_a_row
 from .interrupts import BetweenOperations
-from .modules import Counted, Workload, is_config, raise_of_gpu, workload
+from .modules import Workload, is_config, raise_of_gpu, workload
 from .trace import PARTS, PHASES, SHARED_PARTS, Trace
 from .tracker import Allocation, Tracker
 

@@ -15,19 +15,12 @@ from ..catalog import Model
 from ..reference import FAMILIES, Trainer
 from ..reference.step import random_batch
 from ..setup import LIMITS, Setup
+from ..witness import Counted
 from . import hugging_face
 from .tracker import is_opaque
 
 #: What a module of your own decides itself.
 _ITS_OWN = {"attention", "dropout", "loss", "loss_chunks", "checkpointing", "checkpoint_every"}
-
-
-@dataclass(frozen=True)
-class Counted:
-    """What stands for a module of your own as the `model` of its `Trace`. `parameters`: how many, shared ones once."""
-
-    name: str
-    parameters: int
 
 
 @dataclass(frozen=True)
