@@ -9,6 +9,7 @@ gradients are added in place only where nobody else holds the first), `functions
 import heapq
 import sys
 from contextlib import suppress
+from types import SimpleNamespace
 
 from .letters import product
 from .tape import AROUND, run
@@ -164,17 +165,25 @@ def _bias(title):
     return f"{title} bias gradient" if title != "embedding" else "sum over sequences"
 
 
+def _holders(buffer, slot):
+    """How many hold a buffer's tensor, and its storage, as this Python counts them: from 3.14 on an argument is not counted."""
+    before = buffer[slot]
+    return sys.getrefcount(before), sys.getrefcount(before.storage)
+
+
+#: Of a tensor and a storage that only the buffer holds.
+_ALONE = _holders([SimpleNamespace(storage=object())], 0)
+
+
 def _meet(tape, node, target, buffer, slot, grad):
     """Two gradients of one tensor are added: in place, where nobody else holds the first.
 
     Of spread tensors the second, where it has all rows, is cut first.
     """
-    before = buffer[slot]
-    if before is None:
+    if buffer[slot] is None:
         buffer[slot] = grad
-    elif target.spread or not (
-        sys.getrefcount(before) == 3 and sys.getrefcount(before.storage) == 2 and is_dense(before)
-    ):
+    elif target.spread or not (_holders(buffer, slot) == _ALONE and is_dense(buffer[slot])):
+        before = buffer[slot]
         with tape.within(owner=node.owner, loss=node.loss, place=(*tape.at(*AROUND), *node.place)):
             if target.spread and product(grad.shape) != product(before.shape):
                 part = new(tape, f"{node.title} gradient, own part", before.shape, grad.type)  # noqa: F841
