@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 HERE := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab test test-all test-browser notebooks figures site slides handout worksheets pdf lite record rehearsal fuzz bench clean
+.PHONY: help install lab test test-all test-browser notebooks figures site slides handout worksheets pdf lite pages record rehearsal fuzz bench clean
 
 help: ## list the targets
 	@echo "Every Byte: make <target>   (another Python: make PYTHON=python3.12 <target>)"
@@ -60,8 +60,11 @@ worksheets: $(STAMP) ## print predictions and exercises, without answers, into b
 pdf: site ## print the static edition, a file for each chapter, into build/pdf (needs Chromium)
 	$(BIN)/python tools/paper.py book
 
-lite: $(STAMP) ## build a JupyterLite with the formulas into build/lite (needs npm and the network)
+lite: $(STAMP) ## build a JupyterLite with formulas, explorers and chapters into build/lite (needs npm and the network)
 	$(BIN)/python tools/lite.py
+
+pages: site lite ## build both as they are published: the static edition in build/site, JupyterLite under it, linked
+	$(BIN)/python tools/lite.py join
 
 record: $(STAMP) ## measure the labs' grid on this machine's GPU into labs/records
 	$(BIN)/everybyte record $(RECORD_FLAGS)
