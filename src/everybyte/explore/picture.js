@@ -270,14 +270,15 @@ const stack = {
     const left = multi && !above ? 16 + Math.max(...r.rows.map((x) => paint.measure(x.label, true))) : 8;
     const words = (row) => part(row.total, spec.unit) + (r.capacity !== undefined && row.total > r.capacity ? ", too much" : "");
     const right = paint.width - 14 - Math.max(...r.rows.map((row) => paint.measure(words(row), true)));
-    const [bar, head, gap, top] = [multi ? 28 : 56, above ? 20 : 0, 12, 26];
+    const [bar, gap] = !multi ? [56, 12] : r.rows.length > 8 ? [22, 5] : [28, 12]; // many stand closer: all are seen at once
+    const [head, top, rim] = [above ? 20 : 0, 26, Math.min(gap / 2, 5)];
     const longest = Math.max(...r.rows.map((x) => x.total)) || 1;
     const near = r.capacity !== undefined && r.capacity <= 4 * longest;
     const limit = paint.end("bars", Math.max(longest, near ? r.capacity * 1.02 : 0));
     const x = (value) => left + (value / limit) * (right - left);
     const place = (i) => top + head + i * (bar + gap + head);
     const bottom = place(r.rows.length) - head;
-    if (multi) paint.rect(1, place(r.rows.indexOf(r.now)) - head - 5, paint.width - 2, bar + head + 10, { class: "everybyte-current", rx: 4 });
+    if (multi) paint.rect(1, place(r.rows.indexOf(r.now)) - head - rim, paint.width - 2, bar + head + 2 * rim, { class: "everybyte-current", rx: 4 });
     if (near) paint.line(x(r.capacity), top - 8, x(r.capacity), bottom - gap + 8, { class: "everybyte-limit" });
     r.rows.forEach((row, i) => {
       const y = place(i);
