@@ -146,7 +146,8 @@ def write_book(place: Path, jobs: int = 2) -> None:
         def page(entry):
             chapter = bare.chapter(ROOT / entry.path, here.__contains__)
             chapter.metadata.kernelspec = KERNEL
-            nbformat.write(chapter, place / entry.path)
+            # Whole texts, not lists of lines as nbformat writes them: between the lines of printed text JupyterLite puts commas.
+            (place / entry.path).write_text(json.dumps(chapter), encoding="utf-8")
 
         list(tqdm(pool.map(page, chapters), total=len(chapters), unit="chapter", disable=None))
     derived = eb.derive(transformers.LlamaConfig(), eb.Setup(precision="bf16"))
