@@ -1,13 +1,17 @@
 """A chapter's explorer in JupyterLab in Firefox: it opens, and answers to the keyboard."""
 
 import json
+import os
 
 import nbformat
 import pytest
 from driving import ARTIFACTS, PROMPTS
 from firefox import FIREFOX, RIGHT, SHOWN, Firefox
 
-pytestmark = pytest.mark.skipif(not FIREFOX, reason="no Firefox on this machine")
+pytestmark = [
+    pytest.mark.skipif(not FIREFOX, reason="no Firefox on this machine"),
+    pytest.mark.skipif(not os.environ.get("EVERYBYTE_BROWSER"), reason="`make test-browser` runs this"),
+]
 RUN = ".jp-NotebookPanel-toolbar [data-command='notebook:run-cell-and-select-next']"
 
 
