@@ -189,6 +189,11 @@ def broken(tex: str) -> str:
     return r"\begin{aligned}" + f"{head}{' =' if head else ''} &" + r" \\ & \quad ".join(lines) + r"\end{aligned}"
 
 
+def _stacked(lines, gap):
+    """Formulas as one, each on a line of its own; `gap`: between them, in em."""
+    return lines[0] if len(lines) == 1 else r"\begin{gathered}" + rf" \\[{gap}em] ".join(lines) + r"\end{gathered}"
+
+
 def formulas(outputs: list) -> list:
     """Outputs, in which the formulas that follow one another are one: each on a line of its own, a long one on several."""
     result: list = []
@@ -201,7 +206,7 @@ def formulas(outputs: list) -> list:
         if result and "tex" in result[-1].metadata:
             lines = [*result[-1].metadata.tex, *lines]
             result.pop()
-        text = lines[0] if len(lines) == 1 else r"\begin{gathered}" + r" \\[0.8em] ".join(lines) + r"\end{gathered}"
+        text = _stacked(lines, 0.8)
         one = nbformat.v4.new_output(
             "display_data", {"text/latex": rf"$\displaystyle {text}$"}, metadata={"tex": lines}
         )
@@ -223,18 +228,23 @@ def _lines(rows):
     ]
 
 
+def _table(output):
+    """An output's HTML, and of the table in it the rows of its heading, and the others: none where there is no table."""
+    html = output.get("data", {}).get("text/html", "")
+    found = re.findall(r"<tr\b.*?</tr>", html, re.S) if "<table" in html else []
+    return html, [r for r in found if "<th" in r and "<td" not in r], [r for r in found if "<td" in r]
+
+
 def parted(output, rows: int = ROWS) -> list:
     """A table longer than a slide as several, each with its heading; anything else as it is."""
-    html = output.get("data", {}).get("text/html", "")
-    found = re.findall(r"<tr\b.*?</tr>", html, re.S)
-    head, body = [r for r in found if "<th" in r and "<td" not in r], [r for r in found if "<td" in r]
-    if "<table" not in html or "everybyte-live" in html or not body:
+    html, head, body = _table(output)
+    if "everybyte-live" in html or not body:
         return [output]
     high = _lines(body)
     count = max(-(-len(body) // rows), int(-(-sum(high) // LINES)))
     if count == 1:
         return [output]
-    before, after = html.split(found[0])[0], html.split(found[-1])[-1]
+    before, after = html.split([*head, *body][0])[0], html.split(body[-1])[-1]
     between = "</thead><tbody>" if "<tbody" in html else ""
     pages: list = [[]]
     for row, lines in zip(body, high, strict=True):
@@ -269,9 +279,8 @@ def faults(notebook: nbformat.NotebookNode) -> list[str]:
             if name not in asked
         ]
         for output in shown(cell):
-            html = output.get("data", {}).get("text/html", "")
-            rows = [r for r in re.findall(r"<tr\b.*?</tr>", html, re.S) if "<td" in r]
-            if "<table" in html and rows and max(_lines(rows)) > LINES:
+            rows = _table(output)[2]
+            if rows and max(_lines(rows)) > LINES:
                 found.append(f"{cell.id}: a row of its table is higher than a slide")
     for cell, following in pairwise(cells):
         if marked(cell) and cell.cell_type == "markdown" and _FOLDED.sub("", cell.source).strip().endswith(":"):
@@ -283,7 +292,7 @@ def faults(notebook: nbformat.NotebookNode) -> list[str]:
 def _gathered(found):
     """A displayed formula of several, each on a line of its own."""
     lines = re.split(r",?\s*\\q?quad\s*", found[1].strip())
-    return found[0] if len(lines) == 1 else r"$$\begin{gathered}" + r" \\[0.6em] ".join(lines) + r"\end{gathered}$$"
+    return found[0] if len(lines) == 1 else f"$${_stacked(lines, 0.6)}$$"
 
 
 def _large(found):

@@ -61,6 +61,15 @@ class Lab:
         """The address of the notebook at `path`, from the folder, in a workspace of its own."""
         return f"{self.address}/lab/workspaces/{secrets.token_hex(4)}/tree/{path}?token={self.token}"
 
+    def write(self, name, *cells, title=""):
+        """A notebook of these code cells, nothing run, in the folder: its path there."""
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+        if title:
+            notebook.cells.insert(0, nbformat.v4.new_markdown_cell(f"# {title}"))
+        notebook.metadata.kernelspec = {"display_name": "Python 3", "language": "python", "name": "python3"}
+        nbformat.write(notebook, self.folder / f"{name}.ipynb")
+        return f"{name}.ipynb"
+
     def open(self, page, path):
         """Show the notebook at `path`."""
         page.goto(self.at(path))

@@ -74,6 +74,13 @@ class Firefox:
         given = [{"type": device, "id": device, "actions": actions}]
         self.ask("input.performActions", context=self._context, actions=given)
 
+    def move(self):
+        """Move the first explorer's first slider by a key. Raises TimeoutError where picture and sentence stay."""
+        before = self.evaluate(SHOWN)
+        self.evaluate("document.querySelector('.everybyte-explorer .noUi-handle').focus()")
+        self.press(RIGHT)
+        self.wait(f"{json.dumps(before)} !== {SHOWN}")
+
     def wait(self, condition, seconds=60):
         """Until `condition` holds in the page. Raises TimeoutError, with the condition, after so many seconds."""
         end = time.monotonic() + seconds

@@ -7,7 +7,6 @@ import inspect
 import os
 import re
 
-import nbformat
 import psutil
 import pytest
 from driving import (
@@ -68,14 +67,10 @@ COLORS = """root => {
 @pytest.fixture(scope="module")
 def page(lab, chromium):
     """A notebook that opens the explorers, run."""
-    notebook = nbformat.v4.new_notebook()
     cells = ["import everybyte as eb\nfrom everybyte import explore\nfrom everybyte.evidence import example"]
     cells += [CALLS.get(name, f"explore.{name}()") for name in EXPLORERS]
-    notebook.cells = [nbformat.v4.new_markdown_cell("# Every explorer"), *map(nbformat.v4.new_code_cell, cells)]
-    notebook.metadata.kernelspec = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    nbformat.write(notebook, lab.folder / "explorers.ipynb")
     page = watched(chromium)
-    lab.open(page, "explorers.ipynb")
+    lab.open(page, lab.write("explorers", *cells, title="Every explorer"))
     page.keyboard.press("Control+b")  # the file browser makes room
     run_all(page)
     assert "official Jupyter news" not in page.locator("body").inner_text()

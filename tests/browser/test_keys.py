@@ -7,7 +7,6 @@ Times belong to the machine, and their ratio is what is held: both are taken in 
 import os
 from statistics import median
 
-import nbformat
 import pytest
 from driving import PROMPTS, Keys, accept, run_all, summary, waited, watched
 from test_explorers import CALLS, EXPLORERS
@@ -58,11 +57,8 @@ OPENING = """() => {
 
 def shown(lab, chromium, name, cells):
     """A page with a notebook of these cells, its kernel ready, nothing run."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    notebook.metadata.kernelspec = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    nbformat.write(notebook, lab.folder / f"{name}.ipynb")
     page = watched(chromium)
-    lab.open(page, f"{name}.ipynb")
+    lab.open(page, lab.write(name, *cells))
     return page
 
 
