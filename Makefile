@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 HERE := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab test test-all test-browser notebooks figures site slides handout worksheets pdf lite pages record rehearsal fuzz bench clean
+.PHONY: help install lab test test-all test-browser notebooks figures site slides handout worksheets pdf lite pages record rehearsal fuzz bench lock clean
 
 help: ## list the targets
 	@echo "Every Byte: make <target>   (another Python: make PYTHON=python3.12 <target>)"
@@ -15,11 +15,11 @@ help: ## list the targets
 
 install: $(STAMP) ## set up .venv with everything the book needs
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml tools/install.py $(wildcard locks/*.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo 'Every Byte needs Python 3.11 or newer, and "$(PYTHON)" is not that: try make PYTHON=python3.12 $(MAKECMDGOALS)' >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[all]'
+	$(BIN)/python tools/install.py
 	@touch $@
 
 lab: $(STAMP) ## open the book in JupyterLab, on this machine only
@@ -72,11 +72,15 @@ record: $(STAMP) ## measure the labs' grid on this machine's GPU into labs/recor
 rehearsal: $(STAMP) ## run the labs' grid on a GPU that does nothing, without one (Linux x86-64, gcc; GPU=h200)
 	$(BIN)/everybyte rehearse --set-up --grid --gpu $(or $(GPU),h200) $(REHEARSAL_FLAGS)
 
-fuzz: $(STAMP) ## give everything ten thousand odd inputs: a right answer or a clear error, in ten minutes
+fuzz: $(STAMP) ## give everything twenty thousand odd inputs: a right answer or a clear error, in a quarter of an hour
 	$(BIN)/python tools/fuzz.py $(FUZZ_FLAGS)
 
 bench: $(STAMP) ## time imports, budgets, dry runs and derivations; derive 40 configurations; compare the whole grid, and 500 random meshes
 	$(BIN)/python tools/bench.py
+
+lock: $(STAMP) ## write constraints.txt and the digests in locks/ anew, after an edit of constraints.txt or pyproject.toml (needs the network)
+	$(BIN)/python -m pip install --require-hashes --no-deps --only-binary :all: -r locks/release.txt
+	$(BIN)/python tools/lock.py
 
 clean: ## remove .venv, .venv-rehearsal, caches and build products
 	rm -rf $(VENV) .venv-rehearsal build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -23,13 +23,20 @@ import nbformat
 from bare import Bare, linked
 from contents import Entry, contents
 from edition import faults
+from install import HELD, LOCKS
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "lite.part"
 SITE = ROOT / "build" / "lite"
-#: Exact, and matching: the kernel names the version of Pyodide that it takes.
-TOOLS = ("jupyterlite-core==0.8.6", "jupyterlite-pyodide-kernel==0.8.6", "jupyter-server")
+#: Exact, and matching: the kernel names the version of Pyodide that it takes. What is installed are the files of locks/lite.txt.
+TOOLS = (
+    "jupyterlite-core==0.8.6",
+    "jupyterlite-pyodide-kernel==0.8.6",
+    "jupyter-server",
+    "anywidget",
+    "jupyterlab-widgets",
+)
 PYODIDE = "pyodide@314.0.6"
 #: What the kernel and the book need of Pyodide's own distribution; what these depend on comes along.
 PACKAGES = (
@@ -181,6 +188,15 @@ def download(python: Path, place: Path, *packages: str) -> None:
     pip(python, "download", *pure, "-d", place, *packages)
 
 
+def download_held(python: Path, place: Path, *names: str) -> None:
+    """The same, each held to its digest of the lock."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines = Path(folder) / "lock.txt"
+        blocks = re.split(r"(?m)^(?=\w)", (LOCKS / "install.txt").read_text(encoding="utf-8"))
+        lines.write_text("".join(b for b in blocks if b.partition("==")[0] in names), encoding="utf-8")
+        download(python, place, "--require-hashes", "-r", lines)
+
+
 def distribution(python: Path, npm: Path, place: Path) -> None:
     """Pyodide with its lock cut down to what is needed and is pure Python, and this package in it."""
     place.mkdir(parents=True)
@@ -199,8 +215,8 @@ def distribution(python: Path, npm: Path, place: Path) -> None:
     shutil.copytree(ROOT / "src", package / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, package)
-    pip(python, "wheel", "--no-deps", "-w", place, package)
-    download(python, place, "-c", ROOT / "constraints.txt", *BOOK)
+    pip(python, "wheel", "--no-deps", "--no-build-isolation", "-w", place, package)
+    download_held(python, place, *BOOK)
     wheels = {p.name.split("-")[0].lower().replace("_", "-"): p for p in place.glob("*.whl")}
     for name, depends in {
         "everybyte": ["sympy", *BOOK],
@@ -276,11 +292,11 @@ def main(arguments: list[str]) -> int:
     (lite / "pypi").mkdir(parents=True)
     venv.create(WORK / "venv", with_pip=True)
     python = WORK / "venv" / "bin" / "python"
-    pip(python, "install", "-c", ROOT / "constraints.txt", *TOOLS, "anywidget", "jupyterlab-widgets")
+    pip(python, *HELD, "-r", LOCKS / "lite.txt")
     with tempfile.TemporaryDirectory() as folder:
         run(npm, "install", "--silent", "--no-audit", "--no-fund", PYODIDE, cwd=folder)
         distribution(python, Path(folder) / "node_modules" / "pyodide", lite / "static" / "pyodide")
-    download(python, lite / "pypi", *WIDGETS)
+    download_held(python, lite / "pypi", *WIDGETS)
     write_book(lite / "files")
     settings = {"disablePyPIFallback": True}
     config = {"litePluginSettings": {"@jupyterlite/pyodide-kernel-extension:kernel": settings}}
