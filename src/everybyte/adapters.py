@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from .reference.step import DTYPES
-from .setup import Setup
+from .setup import OWN, Setup
 
 
 def adapted(module: nn.Module, setup: Setup) -> nn.Module:
@@ -92,8 +92,8 @@ def base_parameters(module: nn.Module) -> int:
 
 @contextmanager
 def as_it_is(module: nn.Module, setup: Setup):
-    """Within it, a module with adapters keeps its data types where a trainer would give all of it one."""
-    if setup.adapters is None:
+    """Within it, a module with adapters, or with data types of its own, keeps them where a trainer would give all of it one."""
+    if setup.adapters is None and setup.precision not in OWN:
         yield
         return
     module.to = lambda *_: module

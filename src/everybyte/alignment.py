@@ -8,7 +8,7 @@ from . import checks, units
 from .budget import Budget, budget
 from .catalog import Gpu, Model
 from .catalog.weights import layers, weights
-from .headroom import Headroom, check_precision, find_gpu
+from .headroom import Headroom, check_headroom, check_precision, find_gpu
 from .objectives import Objective, Reference, Scorer
 from .serving import cache_bytes
 from .setup import DTYPE_BYTES, OPTIMIZERS, Setup
@@ -273,6 +273,7 @@ def align(
     if frozen is None:
         frozen = "none" if method == "dpo" and objective.reference == "before" else "whole"
     checks.one_of("align", "frozen", frozen, get_args(Frozen))
+    check_headroom("align", headroom)
     _check(objective, setup, frozen, rollout)
     card = None if gpu is None else find_gpu(gpu)
     if card is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from . import checks
 from .allocator import Settings
 from .budget import budget
 from .catalog import Gpu, Model
@@ -95,6 +96,7 @@ def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, 
             f"plan.model: a derivation of {model.name} says what one setup takes; allowed: what it was derived from, a config or "
             "a function that makes a module"
         )
+    checks.kind("plan", "setup", setup, Setup)
     for field, allowed in (("gpus", 1), ("sharding", "none")):
         if getattr(setup, field) != allowed:
             raise ValueError(

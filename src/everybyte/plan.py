@@ -12,7 +12,7 @@ from .budget import budget, course_of, letters, not_derived
 from .catalog import Described, Gpu, Model
 from .catalog.weights import layers, numbers_of, trained, weights
 from .headroom import CONFIGURATION, ROUNDING, Headroom, check_headroom, check_precision, check_rates, find_gpu, takes
-from .setup import DTYPE_BYTES, LIBRARIES, OPTIMIZERS, Lora, Setup
+from .setup import DTYPE_BYTES, LIBRARIES, OPTIMIZERS, OWN, PRECISIONS, Lora, Setup
 from .tables import Table
 
 #: Precisions in the order in which they lose digits.
@@ -94,12 +94,12 @@ def work(model: Model, setup: Setup) -> Work:
 
 @lru_cache(4096)
 def _taken(model, setup, rounding=1):
-    """Operation's name -> bytes that forward and backward of all batches take by operations of that name."""
+    """Kind of operation -> bytes that forward and backward of all batches take by operations of that kind."""
     short = _short(setup)
     batches, found = short.accumulation, {}
-    for (batch, name), size in course_of(model, short).taken(letters(model, short), rounding).items():
+    for (batch, kind), size in course_of(model, short).taken(letters(model, short), rounding).items():
         times = setup.accumulation - batches + 1 if batch == (1 if batches > 1 else 0) else 1
-        found[name] = found.get(name, 0) + times * size
+        found[kind] = found.get(kind, 0) + times * size
     return found
 
 
@@ -120,15 +120,15 @@ def _sent(model, setup):
             return (), 0
         return ((2 * (shards - 1) * -(-numbers // shards) * wide, shards, 1),), 0
 
-    def of(*whats, rounding=1):
-        return sum(size for name, size in _taken(model, setup, rounding).items() if name.split()[-1] in whats)
+    def of(*kinds, rounding=1):
+        return sum(_taken(model, setup, rounding).get(kind, 0) for kind in kinds)
 
     rings = (((shards - 1) * of("gathered", "sent") // shards, shards, 1),)
     if replicas > 1:  # what was received is averaged among them, cut into as many equal pieces
         averaged = 2 * (replicas - 1) * of("received", rounding=replicas * wide) // replicas
         rings += ((averaged, replicas, shards),)
     narrowed = setup.adapters and setup.reduced_dtype != setup.trained_dtype  # before they are sent
-    return rings, of("copied", "stored" if narrowed else "received") if setup.offload == "cpu" else 0
+    return rings, of("from the host", "stored" if narrowed else "received") if setup.offload == "cpu" else 0
 
 
 def held(model: Model, shards: int, lora: Lora | None = None) -> int:
@@ -512,6 +512,11 @@ def counted(counting, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = 
     Args:
         counting: a `deriving.planning.Counting` of the model.
     """
+    if setup.precision in OWN:
+        raise ValueError(
+            f"plan.setup: precision {setup.precision!r}, of which no rate of a GPU is known; allowed: {', '.join(PRECISIONS)}; eb.fit "
+            "asks for the memory alone"
+        )
     gpu = find_gpu(gpu)
     check_precision(setup, gpu)
     check_rates(gpu, setup.gpus)
@@ -520,7 +525,7 @@ def counted(counting, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = 
     usable, room, described = headroom.usable(gpu), headroom.room(gpu), counting.described
     first = Rung(described, setup, gpu, counting=counting)
     chosen = product(
-        _precisions(setup, gpu),
+        [named for named in _precisions(setup, gpu) if counting.computes(setup.replace(**named))],
         _attentions(setup),
         _implementations(setup),
         [{}, {"checkpointing": "full"}],

@@ -11,7 +11,7 @@ from .catalog.weights import layers, linears, weights
 from .mesh import DIVIDED, TOGETHER, Mesh, divided
 
 PrecisionName = Literal[
-    "fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16", "bf16-megatron", "bf16-deepspeed"
+    "fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16", "bf16-megatron", "bf16-deepspeed", "own"
 ]  # fmt: skip
 OptimizerName = Literal[
     "sgd", "momentum", "adam", "adamw", "lion", "adafactor", "muon", "adamw8bit", "paged-adamw8bit"
@@ -46,6 +46,9 @@ PRECISIONS: Mapping[PrecisionName, Precision] = MappingProxyType(
 LIBRARIES: Mapping[PrecisionName, Precision] = MappingProxyType(
     dict.fromkeys(("bf16-megatron", "bf16-deepspeed"), PRECISIONS["bf16-master"])
 )
+#: Of a module of one's own, or a Hugging Face config: each tensor in the data type that it is made in, and nothing cast.
+OWN: Mapping[PrecisionName, Precision] = MappingProxyType({"own": Precision("own", "own", "own")})
+_PRECISIONS = {**PRECISIONS, **LIBRARIES, **OWN}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,12 +204,12 @@ class Lora:
 
     def __post_init__(self):
         checks.whole("Lora", "rank", self.rank, 1, MOST_RANK)
-        if self.targets != "all-linear":
+        if not isinstance(self.targets, str) or self.targets != "all-linear":
             given = [self.targets] if isinstance(self.targets, str) else self.targets
             names = tuple(dict.fromkeys(given)) if isinstance(given, list | tuple) else ()
             if not names or not all(isinstance(name, str) and name for name in names):
                 raise ValueError(
-                    f"Lora.targets: {self.targets!r} is no list of linear layers' names; allowed: names, or 'all-linear'"
+                    f"Lora.targets: {checks.shown(self.targets)} is no list of linear layers' names; allowed: names, or 'all-linear'"
                 )
             object.__setattr__(self, "targets", names)
         checks.one_of("Lora", "dtype", self.dtype, ("fp32", "bf16"))
@@ -297,9 +300,10 @@ class Setup:
         batch: sequences in one forward on one GPU.
         sequence: tokens in one sequence.
         accumulation: forwards and backwards, on a batch each, whose gradients add up before the optimizer's step.
-        precision: a key of `PRECISIONS` or `LIBRARIES`. `*-mixed` is autocast over fp32 weights; `bf16-master` keeps bf16
+        precision: a key of `PRECISIONS`, `LIBRARIES` or `OWN`. `*-mixed` is autocast over fp32 weights; `bf16-master` keeps bf16
             weights and an fp32 copy in the optimizer. On one GPU that is also done as two libraries do it: `bf16-megatron` adds
             gradients up in one fp32 buffer, and drops the 16-bit ones as they come; `bf16-deepspeed` has both until the step ends.
+            `own` leaves a module of your own, or what a Hugging Face config makes, in the data types that it is made in.
         optimizer: a key of `OPTIMIZERS`.
         optimizer_impl: the optimizer's implementation: all tensors at once operation by operation (`foreach`, PyTorch's
             default on CUDA), one after another (`loop`), or in one kernel (`fused`); by default the first of its `impls`. Of
@@ -370,13 +374,14 @@ class Setup:
             object.__setattr__(self, "adapters", _lora_of(self.adapters))
         if isinstance(self.mesh, Mapping):
             object.__setattr__(self, "mesh", Mesh.of(self.mesh))
-        if self.optimizer in SUMMED:
+        checks.one_of("Setup", "precision", self.precision, CHOICES["precision"])
+        if isinstance(self.optimizer, str) and self.optimizer in SUMMED:
             raise ValueError(
                 f"Setup.optimizer: {self.optimizer!r} is not derived: chapter 24 sums its states; allowed: {', '.join(OPTIMIZERS)}"
             )
         checks.one_of("Setup", "optimizer", self.optimizer, OPTIMIZERS)
         if self.optimizer_impl is None:
-            usual = "fused" if self.precision in list(LIBRARIES) else OPTIMIZERS[self.optimizer].impls[0]
+            usual = "fused" if self.precision in LIBRARIES else OPTIMIZERS[self.optimizer].impls[0]
             object.__setattr__(self, "optimizer_impl", usual)
         for field, (least, most) in LIMITS.items():
             checks.whole("Setup", field, getattr(self, field), least, most)
@@ -395,10 +400,10 @@ class Setup:
             raise ValueError(
                 f"Setup.checkpoint_every: {self.checkpoint_every!r} needs checkpointing 'every-k', not {self.checkpointing!r}"
             )
-
         self._check_optimizer()
         self._check_mesh()
         self._check_library()
+        self._check_own()
         self._check_loss()
         self._check_context()
         self._check_experts()
@@ -437,6 +442,19 @@ class Setup:
                     f"Setup.{field}: {getattr(self, field)!r} with precision {self.precision!r} is not derived; allowed: {allowed}"
                 )
 
+    def _check_own(self):
+        """What goes with data types that no one but the module knows."""
+        for field, fine, allowed in (
+            ("sharding", self.sharding == "none", "'none'"),
+            ("adapters", self.adapters is None, "None"),
+            ("mesh", self.mesh.alone, "no mesh"),
+        ):
+            if self.precision in OWN and not fine:
+                raise ValueError(
+                    f"Setup.{field}: {getattr(self, field)} with precision {self.precision!r} is not derived; allowed: {allowed}, or "
+                    f"precision {', '.join(PRECISIONS)}"
+                )
+
     def _check_loss(self):
         """What goes with head and loss in one function of PyTorch's."""
         if self.loss != "linear-cross-entropy":
@@ -469,7 +487,7 @@ class Setup:
                 )
             return
         if not isinstance(lora, Lora):
-            raise ValueError(f"Setup.adapters: {lora!r} is no Lora; allowed: a Lora, or None")
+            raise ValueError(f"Setup.adapters: {checks.shown(lora)} is no Lora; allowed: a Lora, or None")
         if not self.mesh.alone:
             raise ValueError(f"Setup.adapters: {lora} with mesh {self.mesh} is not derived; allowed: None, or no mesh")
         for field, found, allowed in (
@@ -509,7 +527,7 @@ class Setup:
         """Which numbers of GPUs go with the mesh."""
         mesh = self.mesh
         if not isinstance(mesh, Mesh):
-            raise ValueError(f"Setup.mesh: {mesh!r} is no Mesh; allowed: a Mesh")
+            raise ValueError(f"Setup.mesh: {checks.shown(mesh)} is no Mesh; allowed: a Mesh")
         if self.gpus % mesh.size:
             below, above = self.gpus // mesh.size * mesh.size, -(-self.gpus // mesh.size) * mesh.size
             near = f"{below} or {above}" if below else f"{above}"
@@ -681,7 +699,7 @@ class Setup:
     @property
     def dtypes(self) -> Precision:
         """The data type of each role under this setup's `precision`."""
-        return PRECISIONS.get(self.precision) or LIBRARIES[self.precision]
+        return _PRECISIONS[self.precision]
 
     @property
     def kept_gradients(self) -> MasterGradients:
@@ -789,6 +807,11 @@ class Setup:
         The kernel for 16 bits takes heads up to 256 wide, the one for fp32 multiples of 4 (PyTorch's
         `native/transformers/cuda/sdp_utils.cpp`); for others `scaled_dot_product_attention` falls back to the scores.
         """
+        if self.precision in OWN:
+            raise ValueError(
+                f"Setup.precision: {self.precision!r} with {model.name}, a Model, which has dimensions alone; allowed: "
+                f"{', '.join((*PRECISIONS, *LIBRARIES))}"
+            )
         if self.adapters:
             self.adapters.check_model(model)
         if self.replicas > 1 and not self.mesh.alone:

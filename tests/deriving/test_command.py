@@ -67,7 +67,7 @@ def test_a_formula_beside_a_dry_run(own, capsys):
         (["derive", "gpt2", "--hf", "config.json"], "2 models; allowed"),
         (["derive", "--hf", "nowhere.json"], "--hf: nowhere.json: No such file or directory; allowed"),
         (["derive", "--hf", __file__], f"--hf: {__file__}: no JSON, "),
-        (["derive", "--module", "nowhere.py:f"], "no such file"),
+        (["derive", "--module", "nowhere.py:f"], "--module: nowhere.py: No such file or directory; allowed"),
         (["derive", "--module", "nowhere"], "allowed: file.py:function"),
         (["derive", "gpt2", "--sizes", "R=2"], "--sizes: 'R=2'; allowed: with --inputs, sizes of its letters"),
         (["fit", "gpt2", "--gpu", "t4", "--sizes", "R=2"], "--sizes: 'R=2'; allowed: with --inputs"),
@@ -79,6 +79,23 @@ def test_a_formula_beside_a_dry_run(own, capsys):
 def test_bad_input(arguments, words, capsys):
     assert cli.main(arguments) == 2
     assert words in capsys.readouterr().err
+
+
+CONFIGS = {
+    "brackets": ("[" * 100_000, "more than 200 lists and dicts within one another"),
+    "braces": ('{"a":' * 50_000, "more than 200 lists and dicts within one another"),
+    "an unknown part": ('{"model_type": "llava", "text_config": {"model_type": "none"}}', "… ("),
+    "a type of ESC": ('{"model_type": "\\u001b[2J"}', r"model_type '\x1b[2J'; allowed"),
+    "a type of many characters": (f'{{"model_type": "{"x" * 9999}"}}', "(9,799 characters more); allowed"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), CONFIGS.values(), ids=CONFIGS)
+def test_a_hostile_configuration_is_said_in_a_line_that_can_be_read(text, words, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(text)
+    assert cli.main(["dry-run", "--hf", str(tmp_path / "config.json")]) == 2
+    err = capsys.readouterr().err
+    assert words in err and len(err) < 2000 and err.rstrip("\n").isprintable()
 
 
 @pytest.mark.parametrize("command", ["dry-run", "derive", "fit"])
@@ -178,3 +195,13 @@ def test_a_plan_of_ones_own_and_strange_inputs(own, capsys):
     assert planned["best"]["peak"] == planned["asked"]["peak"] < planned["usable"]
     assert cli.main(["derive", *own[:2], "--inputs", "x=B,t:int64"]) == 2
     assert "--inputs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("field", "value"), [("num_hidden_layers", 1_000_000), ("num_labels", 1_000_000_000)])
+def test_sizes_that_would_take_hours_are_refused_at_once(tmp_path, capsys, field, value):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, field: value}))
+    for command in ("derive", "dry-run"):
+        assert cli.main([command, "--hf", str(path)]) == 2
+        said = capsys.readouterr().err
+        assert field in said and f"{value:,}" in said and "allowed: 1" in said

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from functools import cache as once
 
@@ -291,13 +292,30 @@ class TestCache:
             whole[:-100],
             whole.replace("[3, 1,", "[4, 1,"),
             whole[:200] + "9" + whole[201:],
+            "[" * 200_000,
+            "\x80\ud800",
         ]:
             if text == whole:
                 continue
-            kept[0].write_text(text)
+            kept[0].write_bytes(text.encode(errors="surrogatepass"))
             with pytest.warns(UserWarning, match="damaged"):
                 assert eb.derive(GPT, eb.Setup()).as_dict() == derived().as_dict()
             assert kept[0].read_text() == whole
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="there a variable says where the cache is")
+    def test_where_nobody_is_at_home_nothing_is_kept(self, monkeypatch):
+        """As in a container whose user has no entry of its own."""
+        import pwd
+
+        def nobody(_):
+            raise KeyError
+
+        monkeypatch.setattr(pwd, "getpwuid", nobody)
+        for name in (cache.VARIABLE, "XDG_CACHE_HOME", "HOME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr("everybyte.deriving.solve", lambda *_: derived())
+        assert cache.folder() is None and cache.place(GPT, eb.Setup(), None) is None
+        assert eb.derive(GPT, eb.Setup()).as_dict() == derived().as_dict()
 
     def test_another_setup_is_another_file(self):
         places = {cache.place(GPT, eb.Setup(precision=p), None)[0] for p in ("fp32", "bf16")}

@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import everybyte as eb
 from everybyte.dryrun import cuda
-from everybyte.dryrun.cuda import FP32, FP32_RESULT, LOWER, WIDEST, Autocast, Kernels
+from everybyte.dryrun.autocast import FP32, FP32_RESULT, LOWER, WIDEST, autocast_as_on_cuda
+from everybyte.dryrun.cuda import Kernels
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 LISTS = {"LOWER_PRECISION_FP": LOWER, "FP32": FP32, "FP32_SET_OPT_DTYPE": FP32_RESULT, "PROMOTE": WIDEST}
@@ -66,15 +67,20 @@ class Recorder(TorchDispatchMode):
 @contextmanager
 def pytorchs_autocast(dtype):
     """`torch.autocast("cuda")` itself: without CUDA the context manager declines, the dispatcher does not."""
+
+    def set_to(enabled, dtype):
+        torch.set_autocast_enabled("cuda", enabled)
+        torch.set_autocast_dtype("cuda", dtype)
+
     before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
-    cuda._set_autocast(True, dtype)
+    set_to(True, dtype)
     torch.autocast_increment_nesting()
     try:
         yield
     finally:
         torch.autocast_decrement_nesting()
         torch.clear_autocast_cache()
-        cuda._set_autocast(*before)
+        set_to(*before)
 
 
 def real(call, shapes, dtypes, dtype):
@@ -88,7 +94,7 @@ def real(call, shapes, dtypes, dtype):
 def ours(call, shapes, dtypes, dtype):
     with torch.no_grad():
         tensors = [torch.empty(s, dtype=d, device="meta") for s, d in zip(shapes, dtypes, strict=True)]
-        with Recorder() as recorder, Kernels(), Autocast(dtype):
+        with Recorder() as recorder, Kernels(), autocast_as_on_cuda(), torch.autocast("cuda", dtype):
             out = call(*tensors)
     return out.dtype, recorder.seen
 

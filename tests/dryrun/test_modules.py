@@ -77,7 +77,8 @@ def test_frozen_parameters_have_neither_gradients_nor_states():
         return net
 
     for precision in ("fp32", "bf16-master", "fp16-mixed"):
-        trace = eb.dry_run(half, eb.Setup(precision=precision), batch=BATCH)
+        x = (4, 6), torch.bfloat16 if precision == "bf16-master" else torch.float32
+        trace = eb.dry_run(half, eb.Setup(precision=precision), batch=BATCH | {"x": x})
         trained = 5 * 6 + 5
         numbers = 2 * trained + (trained if precision == "bf16-master" else 0)
         states = trace.parts_at("rest")["optimizer"] - (8 if precision == "fp16-mixed" else 0)  # the scale, its tracker

@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import everybyte as eb
 from everybyte.dryrun import answers, cuda, tracker
-from everybyte.dryrun.cuda import Autocast, Kernels
+from everybyte.dryrun.autocast import autocast_as_on_cuda
+from everybyte.dryrun.cuda import Kernels
 from everybyte.reference import GPT, Llama, Trainer
 from everybyte.reference.step import random_batch
 
@@ -126,21 +127,18 @@ def test_autograd_saves_with_cudas_choices_what_the_dry_run_counts(precision, at
     dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     casts = []
 
-    class Cast(Autocast):
-        def __exit__(self, *exception):
-            casts.extend(cast for weight, cast in self.cache.values() if weight.dim() > 1)
-            return super().__exit__(*exception)
-
     with torch.device("meta"):
         module = GPT(SMALL, setup).to(dtypes[setup.dtypes.weights])
     tokens, targets = random_batch(SMALL.vocabulary, setup, "meta")()
 
     def forward():
-        with Kernels():
+        with Kernels(), autocast_as_on_cuda() as mode:
             if not setup.dtypes.autocast:
                 return module(tokens, targets)
-            with Cast(dtypes[setup.dtypes.compute]):
-                return module(tokens, targets)
+            with torch.autocast("cuda", dtypes[setup.dtypes.compute]):
+                loss = module(tokens, targets)
+                casts.extend(cast for weight, cast in mode.cache.values() if weight.dim() > 1)
+            return loss
 
     bytes, loss = saved(forward, module.parameters())
     # Backward needs the matrices' casts, which are a part of their own, and not the biases'.

@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 import everybyte as eb
-from everybyte.dryrun import cuda, interrupts
+from everybyte.dryrun import autocast, interrupts
 from everybyte.dryrun.tracker import Tracker
 from everybyte.reference import GPT, Trainer
 from everybyte.reference.gpt import Block
@@ -43,7 +43,7 @@ PLACES = {
     "factory": lambda patch, error: patch.setattr(GPT, "__init__", raising(error)),
     "first update": lambda patch, error: patch.setattr(Trainer, "update", raising(error)),
     "forward": lambda patch, error: patch.setattr(Block, "forward", raising(error)),
-    "autocast": lambda patch, error: patch.setattr(cuda.Autocast, "_lower", raising(error)),
+    "autocast": lambda patch, error: patch.setattr(autocast.Autocast, "_lower", raising(error)),
     "backward": in_backward,
     "optimizer": lambda patch, error: patch.setattr(torch.optim.AdamW, "zero_grad", raising(error)),
 }

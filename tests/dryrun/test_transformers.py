@@ -1,7 +1,6 @@
 """Hugging Face's models, from their configs alone: what they keep, and how their GPT-2 differs from the book's."""
 
 import socket
-import time
 
 import pytest
 import torch
@@ -149,11 +148,9 @@ def test_a_masks_values_are_asked_for_by_name():
     assert "in module 'model'" in error.value.__notes__[0]
 
 
-def test_llama_2_7b_is_counted_in_seconds():
+def test_llama_2_7b_is_counted():
     setup = eb.Setup(batch=1, sequence=4096, precision="bf16-mixed")
-    start = time.process_time()
     trace = eb.dry_run(transformers.LlamaConfig(max_position_embeddings=4096), setup)
-    assert time.process_time() - start < 5
     assert trace.model == type(trace.model)("LlamaForCausalLM", 6_738_415_616)
     assert trace.model.parameters == eb.model("llama-2-7b").parameters
 

@@ -8,12 +8,21 @@ from importlib import resources
 import pytest
 
 import everybyte as eb
-from everybyte.setup import CHOICES, COMMON_OPTIMIZERS, DTYPE_BYTES, LIBRARIES, OPTIMIZER_IMPLS, OPTIMIZERS, PRECISIONS
+from everybyte.setup import (
+    CHOICES,
+    COMMON_OPTIMIZERS,
+    DTYPE_BYTES,
+    LIBRARIES,
+    OPTIMIZER_IMPLS,
+    OPTIMIZERS,
+    OWN,
+    PRECISIONS,
+)
 
 GOOD = {
     "batch": [1, 8, 4096],
     "sequence": [1, 1024, 131072],
-    "precision": ["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16", "bf16-megatron", "bf16-deepspeed"],
+    "precision": ["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16", "bf16-megatron", "bf16-deepspeed", "own"],
     "optimizer": ["sgd", "momentum", "adam", "adamw", "lion", "adafactor", "muon", "adamw8bit", "paged-adamw8bit"],
     "optimizer_impl": ["foreach", "loop", "fused"],
     "attention": ["eager", "flash"],
@@ -265,7 +274,7 @@ def test_bytes_of_each_role(precision, weights, compute, states, master):
 
 
 def test_named_values_are_all_tried():
-    assert [*PRECISIONS, *LIBRARIES] == GOOD["precision"]
+    assert [*PRECISIONS, *LIBRARIES, *OWN] == GOOD["precision"]
     assert list(OPTIMIZERS) == GOOD["optimizer"]
     assert list(OPTIMIZER_IMPLS) == GOOD["optimizer_impl"]
     assert {field: list(allowed) for field, allowed in CHOICES.items() if len(GOOD[field]) > 1} == {

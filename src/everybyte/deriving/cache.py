@@ -7,6 +7,7 @@ import sys
 import warnings
 from contextlib import suppress
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -21,7 +22,10 @@ from ..witness import Counted
 
 #: Where they are kept, and "off" for nowhere.
 VARIABLE = "EVERYBYTE_CACHE"
-_PARTS = ("adapters.py", "catalog", "derivation", "deriving", "dryrun", "reference", "setup.py")
+#: Whose code a dry run may run.
+_LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "lion-pytorch")
+#: Bytes of what is kept, at most.
+MOST = 2 * 10**8
 
 
 def folder() -> Path | None:
@@ -31,39 +35,67 @@ def folder() -> Path | None:
         return None
     if said:
         return Path(said)
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "everybyte" / "derivations"
+    try:
+        if sys.platform == "win32":
+            base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Caches"
+        else:
+            base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # nobody's home, as in a container
+        return None
+    return Path(base) / "everybyte" / "derivations" if Path(base).is_absolute() else None
 
 
 @cache
 def _code() -> str:
     """What the code is that counts and derives, and on which versions."""
-    found = hashlib.sha256(torch.__version__.encode())
-    package = Path(__file__).resolve().parents[1]
-    for part in _PARTS:
-        path = package / part
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            found.update(file.read_bytes())
+    found = hashlib.sha256()
+    for name in _LIBRARIES:
+        with suppress(PackageNotFoundError):
+            found.update(f"{name} {version(name)}\n".encode())
+    for file in sorted(Path(__file__).resolve().parents[1].rglob("*.py")):
+        found.update(file.read_bytes())
     return found.hexdigest()
 
 
+def _state(value) -> str:
+    """All that a configuration holds, private settings too, as text.
+
+    Raises:
+        TypeError: for a value whose text does not say all of it, and for a class that is not of transformers' own code.
+    """
+    if value is None or isinstance(value, bool | int | float | str | torch.dtype):
+        return f"{type(value).__name__} {value!r}"
+    if isinstance(value, list | tuple):
+        return f"{type(value).__name__} ({', '.join(map(_state, value))})"
+    if isinstance(value, dict):
+        return f"{{{', '.join(sorted(f'{_state(k)}: {_state(v)}' for k, v in value.items()))}}}"
+    if hasattr(value, "to_diff_dict") and _of_transformers(value):
+        return f"{type(value).__name__} {_state(vars(value))}"
+    raise TypeError(f"a {type(value).__name__}")
+
+
+def _of_transformers(config) -> bool:
+    """Whether a configuration's class, and that of the model which is made of it, are transformers' own."""
+    from transformers.models.auto import modeling_auto as auto
+
+    made = (m.get(type(config), None) for m in (auto.MODEL_FOR_MASKED_LM_MAPPING, auto.MODEL_FOR_CAUSAL_LM_MAPPING))
+    return all(c.__module__.startswith("transformers.") for c in (type(config), *filter(None, made)))
+
+
 def place(model, setup: Setup, batch, rank: int = 0) -> tuple | None:
-    """(file, model) of a derivation; None where it cannot be kept: a module of one's own has no name for its code."""
+    """(file, model) of a derivation; None where it cannot be kept: no name tells what code of one's own does."""
     where = folder()
     if where is None or batch is not None:
         return None
     if isinstance(model, Model):
         said = repr(model)
-    elif hasattr(model, "to_diff_dict"):
-        transformers = sys.modules["transformers"]
-        said = f"{transformers.__version__} {type(model).__name__} {json.dumps(model.to_dict(), sort_keys=True, default=str)}"
     else:
-        return None
+        try:
+            said = _state(model)
+        except TypeError:
+            return None
     letters = setup.as_dict() | {"batch": None, "sequence": None}
     key = hashlib.sha256(
         "\n".join([_code(), said, json.dumps(letters, sort_keys=True), f"rank {rank}"]).encode()
@@ -74,12 +106,10 @@ def place(model, setup: Setup, batch, rank: int = 0) -> tuple | None:
 def read(kept) -> Derivation | None:
     """The derivation that is kept there; None where there is none. Of a damaged one it is said that it is derived again."""
     path, model = kept
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError:
+    if not path.is_file():
         return None
     try:
-        said = json.loads(text)
+        said = files.parsed(files.read("derive.cache", path, MOST))
         body = said["derivation"]
         if said["sum"] != _sum(body):
             raise ValueError("its checksum differs")

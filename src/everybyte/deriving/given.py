@@ -2,13 +2,16 @@
 
 import importlib.util
 import inspect
-import json
 import sys
 from pathlib import Path
 
 import torch
 
+from .. import checks, files
 from ..derivation.forms import LETTERS
+
+#: A config.json has so many bytes at most; and of somebody else's error so many characters are repeated.
+MOST, WHY, LABELS = 10**7, 1000, 10**6
 
 
 def config(path: str):
@@ -17,11 +20,11 @@ def config(path: str):
     Raises:
         ValueError: where there is no such file, it is no configuration, or transformers is not there.
     """
+    name, text = checks.printable(str(path), checks.SHOWN), files.read("--hf", path, MOST)
     try:
-        said = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else f"no JSON, {error}"
-        raise ValueError(f"--hf: {path}: {why}; allowed: a model's config.json") from error
+        said = files.parsed(text)
+    except ValueError as error:
+        raise ValueError(f"--hf: {name}: {error}; allowed: a model's config.json") from error
     try:
         import transformers
         import transformers.masking_utils  # as a model would
@@ -30,13 +33,16 @@ def config(path: str):
     kind = said.pop("model_type", None) if isinstance(said, dict) else None
     if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
         raise ValueError(
-            f"--hf: {path} has model_type {kind!r}; allowed: one that transformers {transformers.__version__} knows"
+            f"--hf: {name} has model_type {checks.shown(kind)}; allowed: one that transformers {transformers.__version__} knows"
         )
+    labels = said.get("num_labels")
+    if isinstance(labels, int) and labels > LABELS:  # transformers gives each a name
+        raise ValueError(f"--hf: {name}: num_labels {labels:,}; allowed: {LABELS:,} at most")
     try:
         return transformers.CONFIG_MAPPING[kind].from_dict(said)
     except Exception as error:  # what a class checks, and how it complains, is its own
-        why = " ".join(str(error).split())
-        raise ValueError(f"--hf: {path}: {why}; allowed: what transformers' {kind} takes") from error
+        why = checks.printable(" ".join(str(error).split()), WHY)
+        raise ValueError(f"--hf: {name}: {why}; allowed: what transformers' {kind} takes") from error
 
 
 def function(text: str):
@@ -47,10 +53,12 @@ def function(text: str):
     """
     path, _, name = text.rpartition(":")
     if not path or not name.isidentifier():
-        raise ValueError(f"--module: {text!r}; allowed: file.py:function, which makes a torch.nn.Module")
+        raise ValueError(f"--module: {checks.shown(text)}; allowed: file.py:function, which makes a torch.nn.Module")
+    with files.opened("--module", path):
+        where = checks.printable(path, checks.SHOWN)
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    if spec is None or spec.loader is None or not Path(path).is_file():
-        raise ValueError(f"--module: {path}: no such file; allowed: a file of Python")
+    if spec is None or spec.loader is None:
+        raise ValueError(f"--module: {where}: no Python; allowed: a file of Python")
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(spec.name, module)
     folder = str(Path(path).resolve().parent)
@@ -59,13 +67,13 @@ def function(text: str):
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise ValueError(
-            f"--module: {path}, when it is run: {type(error).__name__}: {error}; allowed: a file that makes functions and classes"
+            f"--module: {where}, when it is run: {type(error).__name__}: {checks.printable(str(error), WHY)}; allowed: a file that makes functions and classes"
         ) from error
     finally:
         sys.path.remove(folder)
     found = getattr(module, name, None)
     if not callable(found):
-        raise ValueError(f"--module: {path} has no function {name!r}; allowed: one that makes a torch.nn.Module")
+        raise ValueError(f"--module: {where} has no function {name!r}; allowed: one that makes a torch.nn.Module")
     try:
         inspect.signature(found).bind()
     except TypeError as error:
@@ -82,16 +90,15 @@ def inputs(words: list[str] | None) -> dict | None:
         ValueError: for a word that is none.
     """
     found = {}
-    for word in words or ():
-        name, _, rest = word.partition("=")
-        shape, _, dtype = rest.partition(":")
+    for name, said in checks.pairs("--inputs", words or ()).items():
+        shape, _, dtype = said.partition(":")
         kind = getattr(torch, dtype or "int64", None)
-        sizes = [int(size) if size.isdigit() else size for size in shape.split(",")] if shape else []
+        sizes = [size if checks.natural(size) is None else int(size) for size in shape.split(",")] if shape else []
         strange = [s for s in sizes if s not in LETTERS and not isinstance(s, int)]
         if not name.isidentifier() or not shape or strange or not isinstance(kind, torch.dtype):
             raise ValueError(
-                f"--inputs: {word!r}; allowed: name=shape:type, such as tokens=B,S:int64 or image=B,3,R,R:float32, a dimension "
-                "that is no number a capital letter"
+                f"--inputs: {checks.shown(f'{name}={said}')}; allowed: name=shape:type, such as tokens=B,S:int64 or "
+                "image=B,3,R,R:float32, a dimension that is no number a capital letter"
             )
         found[name] = tuple(sizes), kind
     return found or None

@@ -8,9 +8,11 @@ from importlib import import_module
 
 import torch
 
+from .. import terminal
 from ..catalog import Model
 from ..derivation.forms import LETTERS, USUAL
 from ..dryrun import Trace, dry_run
+from ..dryrun.hugging_face import DEPTHS
 from ..setup import LIMITS, Setup
 from ..witness import NUMBER, starred
 
@@ -18,8 +20,7 @@ from ..witness import NUMBER, starred
 LONGEST = 2**17
 #: In place of a depth: one layer of each kind.
 SKETCH = "sketch"
-#: What a configuration may call its depth and its longest sequence.
-DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+#: What a configuration may call its longest sequence.
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
 
 
@@ -248,6 +249,7 @@ class Looks:
     def __init__(self, subject: Subject, setup: Setup, rank: int = 0):
         self.subject, self.setup, self.rank = subject, setup, rank
         self.seen: dict[tuple, Look] = {}
+        self._bar = terminal.bar(desc="dry runs", unit="")
 
     def at(self, depth: int | None, batch: int, sequence: int, *sizes: int) -> Look:
         letters = self.subject.letters
@@ -255,4 +257,5 @@ class Looks:
         key = depth, *point
         if key not in self.seen:
             self.seen[key] = Look(self.subject.trace(self.setup, depth, point, self.rank))
+            self._bar.update()
         return self.seen[key]

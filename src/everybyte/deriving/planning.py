@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from tqdm.auto import tqdm
-
+from .. import terminal
 from ..dryrun import Trace
 from ..dryrun.modules import workload
 from ..setup import DTYPE_BYTES, Setup
@@ -31,7 +30,7 @@ class Counting:
         if batch is not None and not callable(batch):
             inputs(batch, 1, 1, **self._sizes)  # says which letter has none
         self._traces: dict[Setup, Trace] = {}
-        self._bar = tqdm(desc="dry runs", unit="", leave=False, delay=2)
+        self._bar = terminal.bar(desc="dry runs", unit="")
 
     @cached_property
     def described(self):
@@ -57,6 +56,13 @@ class Counting:
     @staticmethod
     def _short(setup):
         return setup.replace(accumulation=3) if setup.accumulation > 3 else setup
+
+    def computes(self, setup: Setup) -> bool:
+        """Whether the model runs in the setup's precision: a module of one's own may be given, or made in, another data type."""
+        try:
+            return self.subject.batch is None or bool(self.trace(setup))
+        except ValueError:
+            return False
 
     def takes(self, setup: Setup) -> bool:
         """Whether the model can do what the setup says; nothing is run."""

@@ -1,12 +1,10 @@
 """The real training step on tensors without data: every byte is counted, nothing is computed."""
 
-import gc
 import traceback
-import warnings
-from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from .. import checks
 from ..catalog import Model
@@ -14,23 +12,14 @@ from ..objectives import Objective
 from ..pipelines import alone
 from ..setup import Setup
 from ..witness import Counted
-from . import parallel
-from .cuda import (
-    Autocast,
-    Kernels,
-    fused_optimizers_on_meta,
-    loss_in_the_open,
-    paged_states,
-    quantized_weights,
-    recomputation_as_in_forward,
-)
-from .hugging_face import one_sequence_a_row
+from .counting import count
+from .hugging_face import check_depth
 from .interrupts import BetweenOperations
-from .modules import Workload, is_config, raise_of_gpu, workload
+from .modules import Workload, is_config, workload
 from .trace import PARTS, PHASES, SHARED_PARTS, Trace
 from .tracker import Allocation, Tracker
 
-__all__ = ["PARTS", "PHASES", "SHARED_PARTS", "Allocation", "Counted", "Trace", "dry_run"]
+__all__ = ["PARTS", "PHASES", "SHARED_PARTS", "Allocation", "Counted", "Trace", "Workload", "count", "dry_run"]
 
 
 def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -> Trace:
@@ -62,7 +51,17 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
     checks.whole("dry_run", "rounding", rounding, 1, 2**30)
     checks.kind("dry_run", "setup", setup, Setup)
     try:
-        return replace(count(_work(model, setup, batch, rank), Tracker(), rank), rounding=rounding)
+        # The caller's FakeTensorMode and inference mode are left for as long.
+        with BetweenOperations(), unset_fake_temporarily(), torch.inference_mode(False):
+            work, tracker = _work(model, setup, batch, rank), Tracker()
+            trace = count(work, tracker, rank)
+            if not tracker.steady:
+                trace = count(work, Tracker(), rank, first=True)
+        return replace(trace, rounding=rounding)
+    except SystemExit as error:
+        raise ValueError(
+            f"dry_run.model: a {type(model).__name__} that ends the program, by sys.exit({error.code!r}); allowed: one that returns"
+        ) from error
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         said = (str(error) or type(error).__name__).splitlines()[0]
         if isinstance(error, RuntimeError) and "overflow" in str(error):
@@ -86,6 +85,8 @@ def _ours(error):
 
 def _work(model, setup, batch, rank):
     """What is run, made ready."""
+    if isinstance(model, Model):
+        check_depth("Model.layers", model.layers)
     if setup.mesh.pipeline > 1:
         return _pipelined(model, setup, batch, rank)
     setup.check_derived("dry_run")
@@ -121,135 +122,3 @@ def _pipelined(model, setup, batch, rank):
     from .pipelines import workload as pipelined
 
     return pipelined(model, setup, rank)
-
-
-def count(work: Workload, tracker: Tracker, rank: int = 0) -> Trace:
-    """One steady step of a workload on one of its GPUs, followed by a tracker."""
-    setup = work.setup
-    with BetweenOperations(), ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        stack.enter_context(fused_optimizers_on_meta())
-        stack.enter_context(recomputation_as_in_forward())
-        stack.enter_context(loss_in_the_open())
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(Kernels(tracker.loss_of))
-        stack.enter_context(parallel.as_rank(setup, tracker, rank))
-        stack.enter_context(tracker)
-        stack.enter_context(paged_states(setup, tracker))
-        stack.enter_context(quantized_weights(setup))
-        pipelined = setup.mesh.pipeline > 1
-        if pipelined:
-            from . import pipelines
-
-            stack.enter_context(pipelines.on_meta())
-        with tracker.making("parameters", ""):  # what a quantized weight is made of has no name in the module
-            module = work.module()
-        if pipelined:
-            pipelines.follow(tracker, module)
-        counted = work.counted(module)
-        stack.enter_context(one_sequence_a_row())
-        _follow_gradients(tracker, _trained(module))  # before the trainer's own hooks, which may drop the gradient
-        offloaded = setup.offload == "cpu"
-        with tracker.on_host() if offloaded else nullcontext():  # FSDP's shares, and the optimizer's copies of them
-            trainer = work.trainer(module, setup, autocast=Autocast)
-        if offloaded:
-            parallel.offload(trainer, tracker)
-        if pipelined:
-            pipelines.tell(trainer, tracker)
-        if setup.mesh.tensor > 1 and not setup.fsdp:  # parts of weights, which have taken their places
-            _follow_gradients(tracker, _trained(trainer.module))
-        if setup.distributed:
-            with (
-                tracker.watching(module) if pipelined else nullcontext()
-            ):  # what stays of this step belongs to somebody
-                parallel.make_steady(trainer, work.batch, tracker)
-        else:
-            _make_states(trainer, tracker)
-        _assign(tracker, trainer)
-        gc_was_on = gc.isenabled()
-        gc.disable()  # what a cycle keeps alive here, it keeps alive on the GPU; collections in between would hide that
-        stack.callback(gc.enable if gc_was_on else lambda: None)
-        tracker.restart()
-        beginning, tracker.changes = tracker.changes, []
-        marks = {"rest": 0}
-        stack.enter_context(tracker.watching(module))
-        following = {"after_forward": "backward", "after_backward": "optimizer step", "after_step": "rest"}
-        if pipelined:  # another forward may follow, and says so
-            following["after_forward"] = "forward"
-
-        def at(moment):
-            marks[moment] = tracker.mark(moment)
-            tracker.phase = following[moment]
-
-        def batch():
-            tracker.phase = "forward"
-            inputs = work.batch()
-            for target in work.targets(inputs):
-                tracker.assign(target, "loss")
-            return inputs
-
-        try:
-            trainer.step(batch, at)
-        except Exception as error:
-            error.add_note(_where(error, tracker, module))
-            raise_of_gpu("a step of it", error)
-            raise
-        tracker.mark("rest")
-    return Trace(
-        counted, setup, tracker.operations, tracker.allocations, marks, 1, tracker.changes, beginning,
-        tracker.flops, frozenset(tracker.heads), rank,
-    )  # fmt: skip
-
-
-def _trained(module):
-    return [p for p in module.parameters() if p.requires_grad]
-
-
-def _follow_gradients(tracker, parameters):
-    for parameter in parameters:
-        parameter.register_hook(lambda gradient: tracker.assign(gradient, "gradients"))
-        parameter.register_post_accumulate_grad_hook(lambda p: tracker.assign(p.grad, "gradients"))
-
-
-def _where(error, tracker, module):
-    """Where in the step an error arose, for its note."""
-    paths = {id(child): path or type(module).__name__ for path, child in module.named_modules()}
-    inside = [paths.get(id(frame.f_locals.get("self"))) for frame, _ in traceback.walk_tb(error.__traceback__)]
-    path = next((p for p in reversed(inside) if p), type(module).__name__)
-    name = tracker.operations[-1][0]
-    return (
-        f"everybyte.dry_run: in {tracker.phase}, in module {path!r}, after operation {name!r}. The module runs as on a GPU, "
-        "but on device meta: its tensors have shapes and data types, and no data."
-    )
-
-
-def _assign(tracker, trainer):
-    """Tell the tracker what each tensor is that stands before the first step."""
-    for name, parameter in trainer.module.named_parameters():
-        tracker.assign(parameter, "parameters", name)
-    if hasattr(trainer.optimizer, "flat"):
-        tracker.assign(trainer.optimizer.flat, "parameters", "weights")
-    for name, buffer in trainer.module.named_buffers():
-        tracker.assign(buffer, "buffers", name, device=True)
-    for buffer in getattr(trainer.optimizer, "buffers", None) or ():
-        tracker.assign(buffer, "gradients")
-    for buffer in getattr(trainer, "buffers", tuple)():
-        tracker.assign(buffer, "communication", "received")
-    roots = getattr(trainer, "roots", [trainer.module])
-    for name, parameter, storages in (found for root in roots for found in parallel.gathered(root)):
-        if parameter.requires_grad:
-            _follow_gradients(tracker, [parameter])
-        for storage in storages:
-            tracker.assign(storage, "unsharded", name)
-
-
-def _make_states(trainer, tracker):
-    """The optimizer's first update, on gradients of nothing: from it on its states exist."""
-    for parameter in _trained(trainer.module):
-        parameter.grad = torch.empty_like(parameter)
-    if trainer.scaler:
-        trainer.scaler.scale(torch.empty((), device="meta"))
-    tracker.mark("states")
-    trainer.update()
-    tracker.mark("states made")
-    trainer.optimizer.zero_grad()

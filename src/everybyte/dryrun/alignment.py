@@ -14,7 +14,8 @@ from ..objectives import Objective, Scorer
 from ..reference import FAMILIES
 from ..reference.step import DTYPES
 from ..setup import Setup
-from .cuda import Autocast, Kernels
+from .autocast import autocast_as_on_cuda
+from .cuda import Kernels
 from .inference import Counted, counted, lived
 from .modules import Workload
 from .tracker import Tracker
@@ -209,6 +210,7 @@ def dry_score(model: Model | Scorer, setup: Setup) -> Counted:
         stack.enter_context(warnings.catch_warnings())
         stack.enter_context(torch.no_grad())
         stack.enter_context(Kernels(tracker.loss_of))
+        stack.enter_context(autocast_as_on_cuda())
         stack.enter_context(tracker)
         with torch.device("meta"):
             build: Callable = FAMILIES[cast(str, body.family)]
@@ -222,7 +224,7 @@ def dry_score(model: Model | Scorer, setup: Setup) -> Counted:
         tracker.phase, start = "forward", tracker.now
         shape = setup.batch, setup.sequence
         tokens, targets = (torch.empty(shape, dtype=torch.int64, device="meta") for _ in range(2))
-        with Autocast(DTYPES[setup.dtypes.compute]) if setup.dtypes.autocast else nullcontext():
+        with torch.autocast("cuda", DTYPES[setup.dtypes.compute]) if setup.dtypes.autocast else nullcontext():
             found = module(tokens, targets)  # noqa: F841  lives to the end
         tracker.mark("end")
     return counted(tracker, lived(tracker), "scoring", start, tracker.now)

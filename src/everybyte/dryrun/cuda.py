@@ -7,7 +7,7 @@ above: which kernel attention takes, how dropout stores its mask, what autocast 
 """
 
 from collections.abc import Callable
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from types import FunctionType
 from unittest import mock
@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import optimizer
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
-from torch.utils import checkpoint
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from ..adapters import package
@@ -95,36 +94,8 @@ FLOPS[aten.addmm_] = FLOPS[aten.addmm]
 IN_THE_OPEN: dict = {}
 
 
-def _functions(names: str) -> set:
-    """All that PyTorch offers under these names, as functions and as methods."""
-    owners = (torch, Tensor, F, torch.linalg, torch.special)
-    return {getattr(owner, name) for name in names.split() for owner in owners if hasattr(owner, name)}
-
-
-#: Functions that autocast runs in 16 bits.
-LOWER = _functions(
-    """linear matmul __matmul__ __rmatmul__ mm bmm mv addmm addmv addr addbmm baddbmm einsum vecdot multi_dot chain_matmul
-    convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu
-    lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention"""
-)
-#: Functions that autocast runs in fp32, casting what they are given.
-FP32 = _functions(
-    """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__ __rpow__ softplus
-    layer_norm native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm cosine_similarity
-    nll_loss poisson_nll_loss cosine_embedding_loss hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss
-    margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss
-    binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp interpolate upsample"""
-)
-#: Functions that autocast gives an fp32 result, unless the caller names a data type.
-FP32_RESULT = _functions("softmax log_softmax sum prod cumsum cumprod norm vector_norm matrix_norm")
-#: Functions whose tensors autocast casts to fp32 where one of them is.
-WIDEST = _functions(
-    "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler grid_sample index_put tensordot scatter_add"
-)
-
-
-class _Mode(TorchFunctionMode):
-    """A function mode that also sees what the functions of `torch.nn.functional` written in Python call."""
+class Mode(TorchFunctionMode):
+    """A function mode that also sees what functions of PyTorch's written in Python call, and what runs in backward."""
 
     def run(self, func, args, kwargs):
         body = _body(func)
@@ -144,13 +115,28 @@ def _body(func):
     PyTorch would run it, and all that it calls, without the mode; but CUDA's choices are made for what it calls:
     `multi_head_attention_forward`, say, calls `linear`, `scaled_dot_product_attention` and `dropout`.
     """
-    if func in _KERNELS or not isinstance(func, FunctionType) or func.__globals__ is not vars(F):
+    if func is Tensor.backward:
+        return _backward
+    written = (vars(F), vars(torch.autograd))
+    if (
+        func in _KERNELS
+        or not isinstance(func, FunctionType)
+        or not any(func.__globals__ is names for names in written)
+    ):
         return None
     checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    unchecked = vars(F) | dict.fromkeys(checks, lambda *_: False)
+    unchecked = func.__globals__ | dict.fromkeys(checks, lambda *_: False)
     body = FunctionType(func.__code__, unchecked, func.__name__, func.__defaults__, func.__closure__)
     body.__kwdefaults__ = func.__kwdefaults__
     return body
+
+
+#: What runs backward: within it, too, CUDA's choices are made, by recomputation and by functions of one's own.
+BACKWARD = {Tensor.backward, torch.autograd.backward, torch.autograd.grad}
+
+
+def _backward(tensor, gradient=None, retain_graph=None, create_graph=False, inputs=None):
+    return torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 #: Losses: each is given scores, or log-probabilities, first.
@@ -161,7 +147,7 @@ LOSSES = {
 }
 
 
-class Kernels(_Mode):
+class Kernels(Mode):
     """What CUDA does in any precision. `on_loss` is told what a loss function is given."""
 
     def __init__(self, on_loss: Callable = lambda scores: None):
@@ -299,92 +285,6 @@ _KERNELS |= {f: _softmax(f, aten._softmax) for f in (F.softmax, torch.softmax, T
 _KERNELS |= {f: _softmax(f, aten._log_softmax) for f in (F.log_softmax, torch.log_softmax, Tensor.log_softmax)}
 
 
-class Autocast(_Mode):
-    """`torch.autocast("cuda", dtype)`: casts by the lists, each weight's cast kept until the mode is left.
-
-    PyTorch's own flag says that it is on, so that a module can ask, and switch it off for a while.
-    """
-
-    def __init__(self, dtype: torch.dtype):
-        super().__init__()
-        self.dtype = dtype
-        self.cache: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def __enter__(self):
-        self.before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
-        _set_autocast(True, self.dtype)
-        return super().__enter__()
-
-    def __exit__(self, *exception):
-        self.cache.clear()
-        _set_autocast(*self.before)
-        return super().__exit__(*exception)
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if not torch.is_autocast_enabled("cuda"):
-            return func(*args, **kwargs)
-        if func is F.cross_entropy:
-            return self._cross_entropy(*args, **kwargs)
-        if func in LOWER:
-            args, kwargs = self._cast(args, kwargs, self._lower)
-        elif func in FP32:
-            args, kwargs = self._cast(args, kwargs, self._upper)
-        elif func in FP32_RESULT and kwargs.get("dtype") is None:
-            if any(_is_16_bit(a) for a in args):
-                kwargs = {**kwargs, "dtype": torch.float32}
-        elif func in WIDEST and any(_is_32_bit(a) for a in tree_leaves((args, kwargs))):
-            args, kwargs = self._cast(args, kwargs, self._upper)
-        return self.run(func, args, kwargs)
-
-    def _cast(self, args, kwargs, cast: Callable):
-        """The last argument first: `cached_cast(...)` of each is an argument of one call, which GCC's code evaluates from the right."""
-
-        def inside(value):
-            return tree_map(cast, value) if isinstance(value, list | tuple | dict) else cast(value)
-
-        named = {name: inside(kwargs[name]) for name in reversed(kwargs)}
-        return tuple(reversed([inside(value) for value in reversed(args)])), named
-
-    def _lower(self, value):
-        if not _is_32_bit(value):
-            return value
-        if not (value.is_leaf and value.requires_grad):
-            return value.to(self.dtype)
-        if id(value) not in self.cache:
-            self.cache[id(value)] = value, value.to(self.dtype)
-        return self.cache[id(value)][1]
-
-    def _upper(self, value):
-        return value.float() if _is_16_bit(value) else value
-
-    def _cross_entropy(self, input, target, *args, label_smoothing=0.0, **kwargs):
-        if label_smoothing:
-            raise ValueError(
-                f"cross_entropy.label_smoothing: {label_smoothing} is not followed under autocast; allowed: 0.0"
-            )
-        if target.is_floating_point():
-            raise ValueError(
-                "cross_entropy.target: probabilities are not followed under autocast; allowed: class indices"
-            )
-        # It names log_softmax's data type, its input's, so autocast leaves that alone; nll_loss is on the fp32 list.
-        log_probabilities = torch.log_softmax(input, 1, dtype=input.dtype)
-        return F.nll_loss(self._upper(log_probabilities), target, *args, **kwargs)
-
-
-def _set_autocast(enabled, dtype):
-    torch.set_autocast_enabled("cuda", enabled)
-    torch.set_autocast_dtype("cuda", dtype)
-
-
-def _is_32_bit(value) -> bool:
-    return isinstance(value, Tensor) and value.dtype is torch.float32
-
-
-def _is_16_bit(value) -> bool:
-    return isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
-
-
 @contextmanager
 def loss_in_the_open():
     """Within it `linear_cross_entropy` with options runs its own code on tensors without data, and chooses as on CUDA.
@@ -463,41 +363,3 @@ def quantized_weights(setup):
 
     with mock.patch.dict(SCRATCH, {packet.default: scratch}), mock.patch.dict(FLOPS, {packet: flops}):
         yield
-
-
-def recomputation_as_in_forward():
-    """Within it checkpointing's recomputation makes CUDA's choices: it runs in backward, where no function mode is entered.
-
-    PyTorch enters its own autocast there again; so is ours, with a cache that lasts as long as the recomputation. What is
-    replaced is below `checkpoint` itself, which others have imported by name.
-    """
-    name = "_checkpoint_without_reentrant_generator"
-    original = getattr(checkpoint, name)
-
-    def with_modes(function, preserve_rng_state, context_fn, *rest, **kwargs):
-        def contexts():
-            modes = [m for m in _get_current_function_mode_stack() if isinstance(m, MODES)]
-            forward, recomputation = context_fn()
-            return forward, _Entered([*modes, recomputation])
-
-        return original(function, preserve_rng_state, contexts, *rest, **kwargs)
-
-    return mock.patch.object(checkpoint, name, with_modes)
-
-
-class _Entered:
-    """Several contexts as one, which holds them for as long as it lives: checkpointing's own has results that it kept."""
-
-    def __init__(self, contexts):
-        self.contexts = contexts
-
-    def __enter__(self):
-        self.stack = ExitStack()
-        for context in self.contexts:
-            self.stack.enter_context(context)
-
-    def __exit__(self, *exception):
-        return self.stack.__exit__(*exception)
-
-
-MODES = (Kernels, Autocast)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from unittest import mock
 
 from torch import nn
 
@@ -24,6 +25,18 @@ NAMES = {
 }  # fmt: skip
 GROUPED = {"kv_heads": "num_key_value_heads"}
 NARROW = {"head_width": "head_dim"}
+#: What a configuration may call its depth; and the most layers that a dry run makes, one by one, in a minute or two.
+DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+MOST_LAYERS = 10_000
+
+
+def check_depth(owner: str, layers: object) -> None:
+    """Raise ValueError where so many layers are more than a dry run makes."""
+    if isinstance(layers, int) and layers > MOST_LAYERS:
+        raise ValueError(
+            f"{owner}: {layers:,} layers, each of which a dry run makes and runs; allowed: {MOST_LAYERS:,}. eb.budget takes a Model of "
+            "any depth"
+        )
 
 
 @dataclass(frozen=True)
@@ -172,6 +185,8 @@ def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Modul
     import transformers
     from transformers.models.auto import modeling_auto
 
+    for field in DEPTHS:
+        check_depth(f"{type(config).__name__}.{field}", getattr(config, field, None))
     refuse(setup, "a Hugging Face model", {"loss", "loss_chunks", "checkpoint_every"})
     if setup.checkpointing not in ("none", "full"):
         raise ValueError(
@@ -259,16 +274,21 @@ def refuse(setup: Setup, what: str, meaningless: set) -> None:
 
 
 @contextmanager
-def one_sequence_a_row():
-    """Tell Hugging Face's models what they would read from the positions: that no row packs several sequences."""
+def as_on_cuda():
+    """Have Hugging Face's models do on meta what they do on a GPU.
+
+    From the positions they would read that no row packs several sequences; and for meta alone they make no region of autocast.
+    """
     if sys.modules.get("transformers") is None:
         yield
         return
     from transformers import masking_utils
+    from transformers.utils import generic
 
-    original = masking_utils.find_packed_sequence_indices
-    masking_utils.find_packed_sequence_indices = lambda position_ids: None
-    try:
-        yield
-    finally:
-        masking_utils.find_packed_sequence_indices = original
+    region, code = generic.maybe_autocast, generic.maybe_autocast.__code__
+    with mock.patch.object(masking_utils, "find_packed_sequence_indices", lambda position_ids: None):
+        try:
+            region.__code__ = code.replace(co_consts=tuple("" if c == "meta" else c for c in code.co_consts))
+            yield
+        finally:
+            region.__code__ = code

@@ -12,7 +12,7 @@ from ..adapters import base_parameters, package
 from ..catalog import Model
 from ..catalog.decoders import decoder
 from .cuda import Kernels
-from .hugging_face import GROUPED, NAMES, NARROW, Recipe, config_of, named_difference, one_sequence_a_row
+from .hugging_face import GROUPED, NAMES, NARROW, Recipe, as_on_cuda, config_of, named_difference
 from .tracker import Tracker
 
 _SILU = NAMES | GROUPED | NARROW
@@ -77,9 +77,10 @@ def dry_serve(
         ValueError: where no decoder of Hugging Face is the model, transformers is not installed, or the sequences are longer than
             the model's positions.
     """
+    checks.kind("dry_serve", "model", model, Model)
     checks.whole("dry_serve", "batch", batch, 1, 2**20)
-    checks.whole("dry_serve", "prompt", prompt, 1, (model.positions or 2**27) - steps)
     checks.whole("dry_serve", "steps", steps, 0, 64)
+    checks.whole("dry_serve", "prompt", prompt, 1, (model.positions or 2**27) - steps)
     checks.one_of("dry_serve", "dtype", dtype, ("bf16", "fp16"))
     if room is not None:
         checks.whole("dry_serve", "room", room, prompt + steps, model.positions or 2**27)
@@ -91,7 +92,7 @@ def dry_serve(
         stack.enter_context(torch.no_grad())
         stack.enter_context(Kernels(tracker.loss_of))
         stack.enter_context(tracker)
-        stack.enter_context(one_sequence_a_row())
+        stack.enter_context(as_on_cuda())
         config._attn_implementation = "sdpa"
         with torch.device("meta"):
             kind = torch.bfloat16 if dtype == "bf16" else torch.float16

@@ -3,18 +3,20 @@
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map
 
 from ..adapters import adapted, as_it_is, base_parameters
 from ..catalog import Model
 from ..reference import FAMILIES, Trainer
-from ..reference.step import random_batch
-from ..setup import LIMITS, Setup
+from ..reference.step import DTYPES, random_batch
+from ..setup import LIMITS, OWN, Setup
 from ..witness import Counted
 from . import hugging_face
 from .tracker import is_opaque
@@ -34,7 +36,7 @@ class Workload:
         call: (module, arguments) -> the loss.
         setup: what runs: with the batch and the sequence of the arguments.
         model: the `Model`; None where the module must be counted first.
-        trains: makes the trainer.
+        trains: makes the trainer. as_made: whether the data types in which `make` makes its tensors are the reader's word.
     """
 
     make: Callable[[], nn.Module]
@@ -45,6 +47,7 @@ class Workload:
     model: Model | None = None
     _: KW_ONLY
     trains: Callable[..., Trainer] = Trainer
+    as_made: bool = False
 
     def module(self) -> nn.Module:
         """The module, on device "meta".
@@ -63,18 +66,9 @@ class Workload:
                 f"dry_run.model: it made {_kind(module)}; allowed: a function that makes a torch.nn.Module"
             )
         name = type(module).__name__
-        for what, tensors in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
-            for path, tensor in tensors:
-                if not tensor.is_meta:
-                    raise ValueError(
-                        f"dry_run.model: {what} {path!r} of {name} is on device {tensor.device}; allowed: meta, where a "
-                        "module stands that is made within the function and names no device"
-                    )
-                if is_opaque(tensor):
-                    raise ValueError(
-                        f"dry_run.model: {what} {path!r} of {name} is a {type(tensor).__name__}, a tensor that does not say which "
-                        "tensors it is made of; allowed: one with __tensor_flatten__, as torch.compile asks for too"
-                    )
+        _check_tensors(module)
+        if self.as_made:
+            _check_dtypes(module, self.setup)
         if not any(p.requires_grad for p in module.parameters()):
             raise ValueError(f"dry_run.model: {name} has no parameter to train; allowed: one or more")
         return adapted(module, self.setup)
@@ -93,11 +87,73 @@ class Workload:
 
     def trainer(self, module: nn.Module, setup: Setup, **options) -> Trainer:
         """A trainer that calls the module as this workload does."""
-        with as_it_is(module, setup):
-            trainer = self.trains(module, setup, **options)
+        own = setup.precision in OWN
+        with _floats_alone(module) if self.as_made and not (own or setup.adapters) else as_it_is(module, setup):
+            # Where nothing is cast, that, and no more, is what the trainer is told.
+            trainer = self.trains(module, setup.replace(precision="fp32") if own else setup, **options)
         # The trainer's own way of calling is a method, which this workload's way stands before.
         trainer.forward = lambda inputs: self.call(trainer.called, inputs)  # type: ignore[method-assign]
         return trainer
+
+
+def _check_tensors(module):
+    """Raise ValueError where a parameter, a buffer or a part of it cannot be followed on tensors without data."""
+    name = type(module).__name__
+    for path, child in module.named_modules():
+        if isinstance(child, torch.jit.ScriptModule):
+            raise ValueError(
+                f"dry_run.model: module {path or name!r} is compiled by torch.jit, which runs no operation that can be followed; "
+                "allowed: the module that it was made of"
+            )
+    for what, tensors in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
+        for path, tensor in tensors:
+            if is_lazy(tensor):
+                raise ValueError(
+                    f"dry_run.model: {what} {path!r} of {name} has no size before the first forward; allowed: layers whose sizes are "
+                    "said, such as Linear in place of LazyLinear"
+                )
+            if not tensor.is_meta:
+                raise ValueError(
+                    f"dry_run.model: {what} {path!r} of {name} is on device {tensor.device}; allowed: meta, where a "
+                    "module stands that is made within the function and names no device"
+                )
+            if is_opaque(tensor):
+                raise ValueError(
+                    f"dry_run.model: {what} {path!r} of {name} is a {type(tensor).__name__}, a tensor that does not say which "
+                    "tensors it is made of; allowed: one with __tensor_flatten__, as torch.compile asks for too"
+                )
+
+
+def _check_dtypes(module, setup):
+    """Raise ValueError where the precision would cast what was not made in fp32.
+
+    Whoever says a precision has all of a module in fp32 cast to it, as scripts do; but not what was made in another data type.
+    Complex numbers are never cast.
+    """
+    if setup.precision in OWN:
+        return
+    tensors = {f"parameter {path!r}": t for path, t in module.named_parameters()}
+    tensors |= {f"buffer {path!r}": t for path, t in module.named_buffers()}
+    made = {path: t.dtype for path, t in tensors.items() if t.is_floating_point()}
+    wanted = DTYPES[setup.base_dtype]
+    if any(set(made.values()) <= {allowed} for allowed in (torch.float32, wanted)):
+        return
+    path, dtype = next((p, d) for p, d in made.items() if d is not wanted)
+    raise ValueError(
+        f"dry_run.model: {path} of {type(module).__name__} is made in {dtype}, and precision {setup.precision!r} would make it "
+        f"{wanted}; allowed: precision 'own', which casts nothing, or a module made in "
+        f"{' or '.join(dict.fromkeys(map(str, (torch.float32, wanted))))} alone"
+    )
+
+
+@contextmanager
+def _floats_alone(module):
+    """Within it a cast of the module leaves complex numbers as they are, of which PyTorch would throw the imaginary part away."""
+    module.to = lambda dtype: module._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)
+    try:
+        yield
+    finally:
+        del module.to
 
 
 def of_reference(
@@ -144,7 +200,7 @@ def workload(model, setup: Setup, batch=None) -> Workload:
             "each a tensor or (shape, dtype)"
         )
     hugging_face.refuse(setup, "a module of your own", _ITS_OWN)
-    return _own(model, setup, batch)
+    return replace(_own(model, setup, batch), as_made=True)
 
 
 def _of_config(config, setup, batch, model=None):

@@ -35,6 +35,18 @@ _ZEROS = {"new_zeros", "zeros", "zeros_like"}
 _COPIES = ("fsdp::chunk_cat", "fsdp::split_with_sizes_copy")
 #: Of operations whose result depends on the values in a tensor.
 _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+#: Products and convolutions, whose factors have one data type.
+_ONE_TYPE = {
+    aten.mm,
+    aten.addmm,
+    aten.bmm,
+    aten.baddbmm,
+    aten.mv,
+    aten.addmv,
+    aten.dot,
+    aten.convolution,
+    aten._grouped_mm,
+}
 CPU = torch.device("cpu")
 #: Operations that may take tensors from two devices.
 _CROSSING = {aten.copy_, aten._to_copy, aten.index, aten.index_put, aten.index_put_}
@@ -83,6 +95,7 @@ class Tracker(TorchDispatchMode):
             collective waits in.
         heads: modules, by path, that make what a loss function is given, or are one, whatever their names.
         host: whether what is made now stands in the memory of the CPU. stream: whose it is, 0 for the step's own.
+        steady: whether the step that was counted left what it found, said by who counts.
     """
 
     opened: tuple[type, ...] = ()
@@ -99,7 +112,7 @@ class Tracker(TorchDispatchMode):
         self.operations = [("rest", "rest", "")]
         self.allocations: list[Allocation] = []
         self.changes: list[Change] = []
-        self.phase, self.flops = "rest", 0
+        self.phase, self.flops, self.steady = "rest", 0, True
         self._live: dict[int, Allocation] = {}  # by the storage's address
         self._refs: dict[int, weakref.ref] = {}
         self._modules = [""]
@@ -132,6 +145,10 @@ class Tracker(TorchDispatchMode):
         self.allocations = [a for a in self._live.values() if a.death is None and a.bytes]
         for allocation in self.allocations:
             allocation.birth = 0
+
+    def left(self) -> bool:
+        """Whether something lives that was made since the `restart`."""
+        return any(a.birth and a.death is None and a.bytes for a in self._live.values())
 
     def assign(self, tensor, part: str, owner: str = "", device: bool = False) -> None:
         """Say what part a tensor belongs to, and whose it is, from its birth; follow it from now on if it is new here.
@@ -246,6 +263,8 @@ class Tracker(TorchDispatchMode):
             return 0.0  # the one number that a step reads back is the scaler's count of infinite gradients: none
         if self.phase == "forward":
             self._check_devices(func, args)
+            if func.overloadpacket in _ONE_TYPE:
+                self._check_dtypes(func, args)
         if func is aten._to_copy.default and self._making and kwargs.get("device") == CPU:
             with self.on_host():  # FSDP sends a gradient there
                 return self.__torch_dispatch__(aten.clone.default, types, args)
@@ -263,7 +282,7 @@ class Tracker(TorchDispatchMode):
         born = []
         for leaf in (out,) if isinstance(out, torch.Tensor) else tree_leaves(out):
             if isinstance(leaf, torch.Tensor) and leaf.is_meta and not isinstance(leaf, self.unseen):
-                storage = leaf.untyped_storage()
+                storage = self._storage(leaf)
                 if storage._cdata not in self._live:
                     born.append(storage)
         part, owner = self._making or (None, self._owner())
@@ -283,6 +302,15 @@ class Tracker(TorchDispatchMode):
                     self.changes += [Change(scratch, "birth"), Change(scratch, "death")]
         return out
 
+    def _storage(self, tensor):
+        try:
+            return tensor.untyped_storage()
+        except NotImplementedError as error:
+            raise ValueError(
+                f"dry_run.model: {self._module()} makes a tensor of layout {tensor.layout}, which keeps its numbers in other tensors; "
+                "allowed: torch.strided, as of an Embedding with sparse=False"
+            ) from error
+
     def _is_new_zeros(self, tensor):
         allocation = self._live.get(tensor.untyped_storage()._cdata)
         return allocation is not None and allocation.operation in _ZEROS and allocation.birth == self.now
@@ -295,6 +323,17 @@ class Tracker(TorchDispatchMode):
             raise ValueError(
                 f"dry_run.model: {self._module()} gives {func} a tensor on device {strays[0].device}; allowed: "
                 "the device of the other tensors, which stand on meta (name it: device=x.device)"
+            )
+
+    def _check_dtypes(self, func, args):
+        """Raise where every device would: kernels for tensors without data do not look at the factors' data types."""
+        found = {
+            a.dtype: None for a in args if isinstance(a, torch.Tensor) and (a.is_floating_point() or a.is_complex())
+        }
+        if len(found) > 1:
+            raise ValueError(
+                f"dry_run.model: {self._module()} gives {func} tensors of {' and '.join(map(str, found))}; allowed: one data type, "
+                "by a cast of the input or by a precision that casts"
             )
 
     def _owner(self):

@@ -8,13 +8,15 @@ batch, sequence or width of the same structure is arithmetic: `Course.budget` co
 import gc
 from collections import OrderedDict
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from math import prod
+from operator import attrgetter
 
+from ..catalog import Model
 from ..catalog.weights import adapters, numbers_of, weights
 from ..pipelines import ONE_STAGE
-from ..setup import COMMON_OPTIMIZERS, DTYPE_BYTES, LIBRARIES, OPTIMIZERS
+from ..setup import COMMON_OPTIMIZERS, DTYPE_BYTES, LIBRARIES, OPTIMIZERS, Setup
 from .buckets import buckets
 from .context import RingStep, own_sequence
 from .expert_parallel import OWN, ExpertStep, along, received
@@ -150,6 +152,18 @@ def _form(mesh, alike):
     return replace(mesh, pipeline=depth, **parts)
 
 
+#: Fields of a model and of a setup that only letters say, or that `structure` reads by itself; every other is in its key as it stands.
+LETTERED = frozenset(
+    """name published source layers width heads kv_heads head_width ffn_width vocabulary positions learned_positions embedding_width
+    experts experts_per_token expert_width activation""".split()
+)
+LETTERED_SETUP = frozenset(
+    "batch sequence accumulation loss_chunks checkpoint_every dropout gpus replicas mesh adapters".split()
+)
+_features = attrgetter(*(f.name for f in fields(Model) if f.name not in LETTERED))
+_switches = attrgetter(*(f.name for f in fields(Setup) if f.name not in LETTERED_SETUP))
+
+
 def structure(model, setup):
     """What decides the form of a step; models and setups that agree in it differ in the values of letters alone."""
     sizes = setup.batch, setup.sequence, model.width, model.heads, model.kv_heads, model.ffn_width, model.vocabulary
@@ -158,14 +172,10 @@ def structure(model, setup):
         trivial += tuple(size == parts for size in (*sizes[1:], model.expert_width, model.learned_positions))
     head = model.head_width % 8, model.head_width % 4, min(model.head_width, 3), model.heads == model.kv_heads
     features = (
-        model.family, model.norm, model.norm_bias, model.gated, model.fused, model.tied, model.qkv_bias, model.out_bias,
-        model.ffn_bias, model.qk_norm, model.norm_offset, model.scaled_embedding, model.activation.removesuffix("_tanh"),
-        model.experts > 0, model.positions > 0,
+        *_features(model), model.family, model.activation.removesuffix("_tanh"), model.experts > 0, model.positions > 0,
     )  # fmt: skip
     switches = (
-        setup.precision, setup.optimizer, setup.optimizer_impl, setup.attention, setup.dropout > 0, setup.loss,
-        setup.master_gradients, setup.checkpointing, setup.sharding, setup.sharding_units, setup.offload, setup.buckets,
-        setup.no_sync, setup.quantization, min(setup.shards, 2), min(setup.replicas, 2), setup.gpus > 1, setup.accumulation > 1,
+        *_switches(setup), setup.dropout > 0, min(setup.shards, 2), min(setup.replicas, 2), setup.gpus > 1, setup.accumulation > 1,
         _form(setup.mesh, setup.optimizer in COMMON_OPTIMIZERS),
     )  # fmt: skip
     return trivial, head, features, switches, _beside(model, setup), _thresholds(model, setup)
@@ -345,7 +355,7 @@ class Course:
         return found
 
     def taken(self, values, rounding=1):
-        """(batch, operation's name) -> bytes that forward and backward take by operations of that name, one after another.
+        """(batch, kind) -> bytes that forward and backward take by operations of that kind, "" that of all others, one after another.
 
         Of batches that are alike one stands here for all: which, `items` say. Each tensor is rounded up to a multiple of so
         many bytes.
@@ -357,7 +367,7 @@ class Course:
                 if isinstance(item, Repeat):
                     add(item.items, times * (self.times(item, values) if item.loop != "batch" else 1))
                 elif item.taken and item.phase != "optimizer step":
-                    key = dict(item.place).get("batch", 0), item.name
+                    key = dict(item.place).get("batch", 0), item.kind
                     found[key] = found.get(key, 0) + times * sum(sizes[piece.key] for piece in item.taken)
 
         add(self.items, 1)

@@ -63,7 +63,9 @@ class Unit:
                 kinds = (self.frozen, sharding.cast), (self.adapters, sharding.casts_adapters)
                 flat = sum((numbers for numbers, cast in kinds if cast), 0)
                 inputs = tape.take(f"{self.name} copied", (flat, sharding.width)) if flat else None
-            self.gathered = tape.take(f"{self.name} gathered", sharding.flat(self.shards, self.frozen, self.adapters))
+            self.gathered = tape.take(
+                f"{self.name} gathered", sharding.flat(self.shards, self.frozen, self.adapters), kind="gathered"
+            )
             del inputs
 
     def _each(self):
@@ -75,7 +77,8 @@ class Unit:
         beside = is_adapter(parameter)
         with tape.within(part="communication", place=self._place(parameter)):
             if sharding.offloads:
-                copy = tape.take(f"{self.name} copied", (numbers, sharding.beside if beside else sharding.stored))
+                width = sharding.beside if beside else sharding.stored
+                copy = tape.take(f"{self.name} copied", (numbers, width), kind="from the host")
             casts = sharding.casts_adapters if beside else sharding.cast
             return tape.take(f"{self.name} cast", (numbers, sharding.width)) if casts else copy
 
@@ -244,16 +247,16 @@ class Unit:
         last = None if self.alone else gradients[-1]  # noqa: F841
         if self.axis and not self.alone:
             self._turn(gradients)
-        sent = tape.take(f"{self.name} sent", (self.shards * numbers, sharding.reduced))
+        sent = tape.take(f"{self.name} sent", (self.shards * numbers, sharding.reduced), kind="sent")
         gradients.clear()
-        received = tape.take(f"{self.name} received", (numbers, sharding.reduced))
+        received = tape.take(f"{self.name} received", (numbers, sharding.reduced), kind="received")
         if self.alone and self.factored:
             divided = tape.take(f"{self.name} divided", (numbers, sharding.reduced))
             del divided
         if sharding.replicated:
             self.kept = received
         if sharding.narrows:
-            received = tape.take(f"{self.name} received, as stored", (numbers, sharding.beside))
+            received = tape.take(f"{self.name} received, as stored", (numbers, sharding.beside), kind="stored")
         if not sharding.offloads and self not in sharding.gradients:
             sharding.gradients[self] = received
             received[0].assign("gradients")

@@ -40,12 +40,17 @@ class Piece:
         return self._key
 
 
+#: What an operation that communicates makes: a unit's weights gathered, its gradients to be reduced, and this GPU's share of their sum;
+#: a share of the weights copied from the memory of the CPU; a share of gradients in the type in which it goes there.
+KINDS = ("gathered", "sent", "received", "from the host", "stored")
+
+
 @dataclass(slots=True)
 class Operation:
     """One operation, or a named moment.
 
     Attributes:
-        name: in words. phase: `forward`, `backward` or `optimizer step`, or the name of a moment. owner: the module.
+        name: in words, for people. kind: one of `KINDS`, for programs; "" where none asks. phase: `forward`, `backward` or `optimizer step`, or the name of a moment. owner: the module.
         loss: whether it belongs to head or loss. place: which batch, segment, block and chunk it is in.
         taken, freed: pieces. products: of matrices, each the numbers whose product is how many multiplications it takes.
     """
@@ -58,6 +63,7 @@ class Operation:
     taken: list = field(default_factory=list)
     freed: list = field(default_factory=list)
     products: list = field(default_factory=list)
+    kind: str = ""
 
 
 class Storage:
@@ -128,11 +134,11 @@ class Tape:
         finally:
             self.casts = before
 
-    def take(self, name, *tensors, part=None, count=1):
+    def take(self, name, *tensors, part=None, count=1, kind=""):
         """An operation that makes tensors: (numbers, width) each. Returns their storages."""
         part = self.part or part or ("loss" if self.loss else "activations")
         storages = [Storage(self, [Piece(numbers, width, part, count)]) for numbers, width in tensors]
-        self.note(name, [s.pieces[0] for s in storages])
+        self.note(name, [s.pieces[0] for s in storages], kind)
         return storages
 
     def hold(self, name, pieces):
@@ -140,9 +146,10 @@ class Tape:
         self.note(name, pieces)
         return Storage(self, pieces)
 
-    def note(self, name, pieces):
+    def note(self, name, pieces, kind=""):
         """An operation that takes these pieces."""
-        self.operations.append(Operation(name, self.phase, self.owner, self.loss, self.place, list(pieces)))
+        made = Operation(name, self.phase, self.owner, self.loss, self.place, list(pieces), kind=kind)
+        self.operations.append(made)
 
     def multiplied(self, *sizes):
         """The operation that has just been noted takes so many multiplications: the product of these."""

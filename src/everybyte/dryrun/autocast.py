@@ -1,0 +1,153 @@
+"""CUDA's autocast on tensors without data, whoever enters it: the trainer, a module in its forward, recomputation, a function's backward.
+
+PyTorch's own `torch.autocast` keeps the flags, the nesting and the life of the cache; a build without CUDA only casts nothing. Sources:
+`aten/src/ATen/autocast_mode.h` (the lists) and `autocast_mode.cpp` (`cached_cast`, the cache).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.amp import autocast_mode
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves, tree_map
+
+from .cuda import BACKWARD, Mode
+
+
+def _functions(names: str) -> set:
+    """All that PyTorch offers under these names, as functions and as methods."""
+    owners = (torch, Tensor, F, torch.linalg, torch.special)
+    return {getattr(owner, name) for name in names.split() for owner in owners if hasattr(owner, name)}
+
+
+#: Functions that autocast runs in 16 bits.
+LOWER = _functions(
+    """linear matmul __matmul__ __rmatmul__ mm bmm mv addmm addmv addr addbmm baddbmm einsum vecdot multi_dot chain_matmul
+    convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu
+    lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention"""
+)
+#: Functions that autocast runs in fp32, casting what they are given.
+FP32 = _functions(
+    """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__ __rpow__ softplus
+    layer_norm native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm cosine_similarity
+    nll_loss poisson_nll_loss cosine_embedding_loss hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss
+    margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss
+    binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp interpolate upsample"""
+)
+#: Functions that autocast gives an fp32 result, unless the caller names a data type.
+FP32_RESULT = _functions("softmax log_softmax sum prod cumsum cumprod norm vector_norm matrix_norm")
+#: Functions whose tensors autocast casts to fp32 where one of them is.
+WIDEST = _functions(
+    "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler grid_sample index_put tensordot scatter_add"
+)
+
+
+class Autocast(Mode):
+    """While PyTorch's flag for "cuda" is on: casts by the lists, each weight's cast kept in `cache` until PyTorch clears its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.cache: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.get_autocast_dtype("cuda")
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if not torch.is_autocast_enabled("cuda"):
+            return self.run(func, args, kwargs) if func in BACKWARD else func(*args, **kwargs)
+        if func is F.cross_entropy:
+            return self._cross_entropy(*args, **kwargs)
+        if func in LOWER:
+            args, kwargs = self._cast(args, kwargs, self._lower)
+        elif func in FP32:
+            args, kwargs = self._cast(args, kwargs, self._upper)
+        elif func in FP32_RESULT and kwargs.get("dtype") is None:
+            if any(_is_16_bit(a) for a in args):
+                kwargs = {**kwargs, "dtype": torch.float32}
+        elif func in WIDEST and any(_is_32_bit(a) for a in tree_leaves((args, kwargs))):
+            args, kwargs = self._cast(args, kwargs, self._upper)
+        return self.run(func, args, kwargs)
+
+    def _cast(self, args, kwargs, cast: Callable):
+        """The last argument first: `cached_cast(...)` of each is an argument of one call, which GCC's code evaluates from the right."""
+
+        def inside(value):
+            return tree_map(cast, value) if isinstance(value, list | tuple | dict) else cast(value)
+
+        named = {name: inside(kwargs[name]) for name in reversed(kwargs)}
+        return tuple(reversed([inside(value) for value in reversed(args)])), named
+
+    def _lower(self, value):
+        if not (isinstance(value, Tensor) and value.is_floating_point()) or value.dtype in (self.dtype, torch.float64):
+            return value
+        leaf = value.is_leaf and value.requires_grad and not value._is_view()
+        if not (leaf and _is_32_bit(value) and torch.is_autocast_cache_enabled()):
+            return value.to(self.dtype)
+        if id(value) not in self.cache:
+            self.cache[id(value)] = value, value.to(self.dtype)
+        return self.cache[id(value)][1]
+
+    def _upper(self, value):
+        return value.float() if _is_16_bit(value) else value
+
+    def _cross_entropy(self, input, target, *args, label_smoothing=0.0, **kwargs):
+        if label_smoothing:
+            raise ValueError(
+                f"cross_entropy.label_smoothing: {label_smoothing} is not followed under autocast; allowed: 0.0"
+            )
+        if target.is_floating_point():
+            raise ValueError(
+                "cross_entropy.target: probabilities are not followed under autocast; allowed: class indices"
+            )
+        # It names log_softmax's data type, its input's, so autocast leaves that alone; nll_loss is on the fp32 list.
+        log_probabilities = torch.log_softmax(input, 1, dtype=input.dtype)
+        return F.nll_loss(self._upper(log_probabilities), target, *args, **kwargs)
+
+
+@contextmanager
+def autocast_as_on_cuda() -> Iterator[Autocast]:
+    """Within it `torch.autocast("cuda")` works on tensors without data, and device "meta" is "cuda" to all that asks about autocast."""
+    mode = Autocast()
+    clear = torch.clear_autocast_cache
+
+    def cleared():
+        mode.cache.clear()
+        clear()
+
+    with ExitStack() as stack:
+        for owner, name in _ASKED:
+            stack.enter_context(mock.patch.object(owner, name, _of_cuda(getattr(owner, name))))
+        stack.enter_context(mock.patch.object(torch, "clear_autocast_cache", cleared))
+        stack.enter_context(mock.patch.object(torch.cuda, "is_bf16_supported", lambda *_, **__: True))
+        stack.enter_context(mock.patch.object(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False))
+        stack.enter_context(mode)
+        yield mode
+
+
+#: What says of a device, by its type, how autocast stands, or sets it.
+_ASKED = [
+    (torch, f"{verb}_autocast_{what}")
+    for verb, what in (("is", "enabled"), ("set", "enabled"), ("get", "dtype"), ("set", "dtype"))
+]
+_ASKED += [(owner, "is_autocast_available") for owner in (torch.amp, autocast_mode)]
+
+
+def _of_cuda(function):
+    def ask(*args, **kwargs):
+        args = ["cuda" if value == "meta" else value for value in args]
+        return function(*args, **{name: "cuda" if value == "meta" else value for name, value in kwargs.items()})
+
+    return ask
+
+
+def _is_32_bit(value) -> bool:
+    return isinstance(value, Tensor) and value.dtype is torch.float32
+
+
+def _is_16_bit(value) -> bool:
+    return isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)

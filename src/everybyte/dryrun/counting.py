@@ -1,0 +1,226 @@
+"""One steady training step, followed by a tracker."""
+
+import gc
+import traceback
+import warnings
+from contextlib import ExitStack, nullcontext
+from functools import partial
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from . import hugging_face, parallel
+from .autocast import autocast_as_on_cuda
+from .cuda import Kernels, fused_optimizers_on_meta, loss_in_the_open, paged_states, quantized_weights
+from .interrupts import BetweenOperations
+from .modules import Workload, raise_of_gpu
+from .trace import Trace
+from .tracker import Tracker
+
+
+def count(work: Workload, tracker: Tracker, rank: int = 0, first: bool = False) -> Trace:
+    """One steady step of a workload on one of its GPUs.
+
+    Steady is a step that leaves what it found. On one GPU the optimizer's first update, on a gradient for every weight, is taken for
+    all that came before; `tracker.steady` says whether the step bears that out.
+
+    Args:
+        first: whether a whole step comes before the one that is counted, in place of that update.
+    """
+    setup = work.setup
+    with BetweenOperations(), ExitStack() as stack:
+        pipelined = _surround(stack, setup, tracker, rank)
+        step = _Step(work, tracker, pipelined)
+        stack.enter_context(hugging_face.as_on_cuda())
+        if setup.distributed:
+            with (
+                tracker.watching(step.module) if pipelined else nullcontext()
+            ):  # what stays of this step belongs to somebody
+                parallel.make_steady(step.trainer, work.batch, tracker)
+        elif first:
+            with tracker.watching(step.module):
+                step.run()
+            gc.collect()
+        else:
+            _make_states(step.trainer, tracker)
+        _assign(tracker, step.trainer)
+        gc_was_on = gc.isenabled()
+        gc.disable()  # what a cycle keeps alive here, it keeps alive on the GPU; collections in between would hide that
+        stack.callback(gc.enable if gc_was_on else lambda: None)
+        tracker.restart()
+        beginning, tracker.changes = tracker.changes, []
+        stack.enter_context(tracker.watching(step.module))
+        marks = {"rest": 0} | step.run()
+        tracker.mark("rest")
+        tracker.steady = setup.distributed or not (step.idle or tracker.left())
+    return Trace(
+        step.counted, setup, tracker.operations, tracker.allocations, marks, 1, tracker.changes, beginning,
+        tracker.flops, frozenset(tracker.heads), rank,
+    )  # fmt: skip
+
+
+def _surround(stack, setup, tracker, rank) -> bool:
+    """Enter all that makes PyTorch act as on this GPU; whether it is one of a pipeline."""
+    stack.enter_context(warnings.catch_warnings())
+    stack.enter_context(fused_optimizers_on_meta())
+    stack.enter_context(loss_in_the_open())
+    stack.enter_context(torch.enable_grad())
+    stack.enter_context(Kernels(tracker.loss_of))
+    stack.enter_context(autocast_as_on_cuda())
+    stack.enter_context(parallel.as_rank(setup, tracker, rank))
+    stack.enter_context(tracker)
+    stack.enter_context(paged_states(setup, tracker))
+    stack.enter_context(quantized_weights(setup))
+    for hook in _of_optimizers_inside(tracker):
+        stack.callback(hook.remove)
+    if setup.mesh.pipeline > 1:
+        from . import pipelines
+
+        stack.enter_context(pipelines.on_meta())
+    return setup.mesh.pipeline > 1
+
+
+def _of_optimizers_inside(tracker):
+    """What an optimizer makes that a module steps itself, in forward or backward, is an optimizer's."""
+    entered = []
+
+    def before(*_):
+        if tracker.phase in ("forward", "backward"):
+            entered.append(tracker.making("optimizer", ""))
+            entered[-1].__enter__()
+
+    def after(*_):
+        if entered:
+            entered.pop().__exit__(None, None, None)
+
+    return register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
+
+
+class _Step:
+    """The module and the trainer of a workload, and the step that they take.
+
+    Attributes:
+        idle: names of parameters that train and had no gradient as the optimizer's step began.
+    """
+
+    def __init__(self, work, tracker, pipelined):
+        self.work, self.tracker, self.pipelined, setup = work, tracker, pipelined, work.setup
+        self.idle: list[str] = []
+        with tracker.making("parameters", ""):  # what a quantized weight is made of has no name in the module
+            self.module = work.module()
+        if pipelined:
+            from . import pipelines
+
+            pipelines.follow(tracker, self.module)
+        self.counted = work.counted(self.module)
+        _follow_gradients(tracker, _trained(self.module))  # before the trainer's own hooks, which may drop the gradient
+        offloaded = setup.offload == "cpu"
+        with tracker.on_host() if offloaded else nullcontext():  # FSDP's shares, and the optimizer's copies of them
+            self.trainer = work.trainer(self.module, setup, autocast=partial(torch.autocast, "cuda"))
+        if offloaded:
+            parallel.offload(self.trainer, tracker)
+        if pipelined:
+            pipelines.tell(self.trainer, tracker)
+        if setup.mesh.tensor > 1 and not setup.fsdp:  # parts of weights, which have taken their places
+            _follow_gradients(tracker, _trained(self.trainer.module))
+
+    def run(self) -> dict[str, int]:
+        """Take it; moment -> the number of its mark.
+
+        Raises:
+            ValueError: where it asks for a GPU, or for a gradient that a parameter does not get.
+        """
+        tracker, marks = self.tracker, {}
+        following = {"after_forward": "backward", "after_backward": "optimizer step", "after_step": "rest"}
+        if self.pipelined:  # another forward may follow, and says so
+            following["after_forward"] = "forward"
+
+        def at(moment):
+            if moment == "after_backward":
+                self.idle = self._without_gradients()
+            marks[moment] = tracker.mark(moment)
+            tracker.phase = following[moment]
+
+        def batch():
+            tracker.phase = "forward"
+            inputs = self.work.batch()
+            for target in self.work.targets(inputs):
+                tracker.assign(target, "loss")
+            return inputs
+
+        try:
+            self.trainer.step(batch, at)
+        except Exception as error:
+            precision = self.work.setup.precision
+            if self.idle and self.work.setup.dtypes.master and isinstance(error, AttributeError | TypeError):
+                raise ValueError(
+                    f"dry_run.model: parameter {self.idle[0]!r} of {type(self.module).__name__} gets no gradient, and precision "
+                    f"{precision!r} copies every gradient; allowed: requires_grad=False for it, or another precision"
+                ) from error
+            error.add_note(_where(error, tracker, self.module))
+            raise_of_gpu("a step of it", error)
+            raise
+        return marks
+
+    def _without_gradients(self):
+        if self.work.setup.distributed or self.work.setup.kept_gradients == "fp32":  # each drops its own
+            return []
+        return [name for name, p in self.module.named_parameters() if p.requires_grad and p.grad is None]
+
+
+def _trained(module):
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+def _follow_gradients(tracker, parameters):
+    def accumulated(parameter):
+        if parameter.grad is not None:  # a hook of the module's own may have dropped it
+            tracker.assign(parameter.grad, "gradients")
+
+    for parameter in parameters:
+        parameter.register_hook(lambda gradient: tracker.assign(gradient, "gradients"))
+        parameter.register_post_accumulate_grad_hook(accumulated)
+
+
+def _where(error, tracker, module):
+    """Where in the step an error arose, for its note."""
+    paths = {id(child): path or type(module).__name__ for path, child in module.named_modules()}
+    inside = [paths.get(id(frame.f_locals.get("self"))) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    path = next((p for p in reversed(inside) if p), type(module).__name__)
+    name = tracker.operations[-1][0]
+    return (
+        f"everybyte.dry_run: in {tracker.phase}, in module {path!r}, after operation {name!r}. The module runs as on a GPU, "
+        "but on device meta: its tensors have shapes and data types, and no data."
+    )
+
+
+def _assign(tracker, trainer):
+    """Tell the tracker what each tensor is that stands before the first step."""
+    for name, parameter in trainer.module.named_parameters():
+        tracker.assign(parameter, "parameters", name)
+    if hasattr(trainer.optimizer, "flat"):
+        tracker.assign(trainer.optimizer.flat, "parameters", "weights")
+    for name, buffer in trainer.module.named_buffers():
+        tracker.assign(buffer, "buffers", name, device=True)
+    for buffer in getattr(trainer.optimizer, "buffers", None) or ():
+        tracker.assign(buffer, "gradients")
+    for buffer in getattr(trainer, "buffers", tuple)():
+        tracker.assign(buffer, "communication", "received")
+    roots = getattr(trainer, "roots", [trainer.module])
+    for name, parameter, storages in (found for root in roots for found in parallel.gathered(root)):
+        if parameter.requires_grad:
+            _follow_gradients(tracker, [parameter])
+        for storage in storages:
+            tracker.assign(storage, "unsharded", name)
+
+
+def _make_states(trainer, tracker):
+    """The optimizer's first update, on gradients of nothing: from it on its states exist."""
+    for parameter in _trained(trainer.module):
+        parameter.grad = torch.empty_like(parameter)
+    if trainer.scaler:
+        trainer.scaler.scale(torch.empty((), device="meta"))
+    tracker.mark("states")
+    trainer.update()
+    tracker.mark("states made")
+    trainer.optimizer.zero_grad()
