@@ -10,7 +10,19 @@ def main() -> int:
     """Run the command; return its exit status."""
     try:
         from everybyte.cli import main as command
+
+        return command()
     except KeyboardInterrupt:
-        print("everybyte: interrupted", file=sys.stderr)
+        if sys.stderr is not None:  # closed, print would take standard output
+            print("everybyte: interrupted", file=sys.stderr)
         return 130
-    return command()
+    finally:
+        _all_is_said()
+
+
+def _all_is_said():
+    """From here on Ctrl-C ends the process at once: who interrupts what Python throws away reads no traceback."""
+    import signal  # not before `main` can say that it was interrupted
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)

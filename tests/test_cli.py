@@ -535,6 +535,17 @@ def test_ctrl_c_while_the_package_is_imported_is_one_line(after):
     assert (command.returncode, err) == (130, "everybyte: interrupted\n") or (command.returncode == 0 and "peak" in out)
 
 
+def test_the_entry_imports_nothing_before_it_can_say_so():
+    code = "import sys; before = set(sys.modules); import everybyte_command; print(set(sys.modules) - before)"
+    assert run(sys.executable, "-c", code).stdout == "{'everybyte_command'}\n"
+
+
+def test_once_all_is_said_ctrl_c_is_silent():
+    code = "import signal, sys, everybyte_command as e; sys.argv[:] = ['everybyte', 'gpus']; e.main(); signal.raise_signal(2)"
+    done = run(sys.executable, "-c", code)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
 def test_the_command_is_that_entry():
     said = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     assert said["project"]["scripts"] == {"everybyte": "everybyte_command:main"}

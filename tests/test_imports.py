@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "everybyte"
 
-GROUND = {"checks", "files", "units", "tables", "witness"}
+GROUND = {"checks", "children", "files", "interrupts", "terminal", "units", "tables", "witness"}
 STATED = GROUND | {"catalog", "mesh", "pipelines", "setup", "objectives"}
 FORMULAS = STATED | {"theory", "formulas"}
 BUDGET = FORMULAS | {"budget", "allocator"}
@@ -50,8 +50,11 @@ EVERYTHING = (
 )
 MAY = {
     "checks": set(),
+    "children": {"interrupts"},
     "completion": set(),
-    "files": set(),
+    "terminal": {"checks"},
+    "files": {"checks", "terminal"},
+    "interrupts": set(),
     "units": {"checks"},
     "tables": {"checks", "units"},
     "witness": {"tables", "units"},
@@ -98,7 +101,10 @@ MAY = {
 NEVER = {"torch", "matplotlib", "ipywidgets", "anywidget", "IPython"}
 WITHOUT = {
     "checks",
+    "terminal",
+    "children",
     "files",
+    "interrupts",
     "mesh",
     "pipelines",
     "units",

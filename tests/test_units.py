@@ -114,7 +114,7 @@ def test_no_number_is_shown_in_a_unit_too_small_for_it(count, decimal, digits):
     assert abs(float(said) * units.UNITS[unit] - count) <= 0.51 * units.UNITS[unit] / 10**digits  # as the digits round
 
 
-@pytest.mark.parametrize("count", [float("inf"), float("nan"), -float("inf"), 1e301, 10**400])
+@pytest.mark.parametrize("count", [float("inf"), float("nan"), -float("inf"), 1e301, 10**400, None, "5", [5], 1j])
 def test_what_is_no_number_is_refused(count):
     for show in (units.text, units.number):
         with pytest.raises(ValueError, match=r"count: .*; allowed: a number below 1e300"):

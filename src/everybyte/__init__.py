@@ -101,11 +101,13 @@ if not TYPE_CHECKING:  # to a type checker a name that is not above is an error
     def __getattr__(name):
         if name == "__version__":
             return _installed()
-        if name in _MODULES:
-            return import_module(f".{name}", __name__)
-        if name not in _HOME:
+        if name not in _MODULES and name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+        from .interrupts import importing
+
+        with importing():
+            module = import_module(f".{_HOME.get(name, name)}", __name__)
+        return getattr(module, name) if name in _HOME else module
 
 
 def __dir__():

@@ -5,13 +5,44 @@ import re
 from collections.abc import Iterable
 
 ABSURD = 2**40
+#: So many characters of a value are repeated in a message.
+SHOWN = 200
+
+
+def printable(text: str, most: int | None = None) -> str:
+    """Text from outside on one line: what a terminal would act on, or would not show, as an escape.
+
+    That is control characters, a new line among them, marks that turn the direction of writing, and halves of surrogates.
+    Of a text of more than `most` characters it is said how many were left out.
+    """
+    left = 0 if most is None else len(text) - most
+    text = text[:most] if left > 0 else text
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return f"{text}… ({left:,} characters more)" if left > 0 else text
+
+
+def shown(value: object) -> str:
+    """A value as a message repeats it: as Python writes it, on one line, shortened."""
+    if isinstance(value, str | bytes) and len(value) > SHOWN:
+        return f"{value[:SHOWN]!r}… ({len(value) - SHOWN:,} characters more)"
+    try:
+        said = repr(value)
+    except Exception:  # a number of more digits than Python writes, or a repr of somebody's own that fails
+        return f"a {type(value).__name__} that cannot be written out"
+    return printable(said if isinstance(value, str) else " ".join(said.split()), SHOWN + 2)
+
+
+def natural(text: str) -> int | None:
+    """The whole number that plain digits make, at most 4,000 of them; None of any other text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 4000 else None
 
 
 def whole(owner: str, field: str, value: object, least: int, most: int = ABSURD) -> None:
     """Raise unless `value` is an int in [least, most]."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         said = f" is not a whole number from {least} to {most:,}" if least < most else f"; allowed: {least}"
-        raise ValueError(f"{owner}.{field}: {value!r}{said}")
+        raise ValueError(f"{owner}.{field}: {shown(value)}{said}")
 
 
 def whole_numbers(owner: str, field: str, values):
@@ -42,53 +73,69 @@ ELSEWHERE = {
 def one_of(owner: str, field: str, value: object, allowed: Iterable[str]) -> None:
     """Raise unless `value` is one of `allowed`; the message names near matches, or what is called so elsewhere."""
     allowed = list(allowed)
-    if value not in allowed:
-        typed = str(value).lower()
+    if not isinstance(value, str) or value not in allowed:  # an array has no one answer to `in`
+        typed = value.lower()[:SHOWN] if isinstance(value, str) else ""
         known = ELSEWHERE.get(field, {}).get(typed)
         near = [known] if known in allowed else []
         near = near or [name for name in allowed if typed and name.lower().startswith(typed)][:3]
         near = near or difflib.get_close_matches(typed, allowed, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-        raise ValueError(f"{owner}.{field}: {value!r} is unknown; {hint}allowed: {', '.join(allowed)}")
+        raise ValueError(f"{owner}.{field}: {shown(value)} is unknown; {hint}allowed: {', '.join(allowed)}")
 
 
 def line(owner: str, field: str, value: object) -> None:
     """Raise unless `value` is text that can be printed on a line, of 200 characters at most."""
     if not isinstance(value, str):
-        raise ValueError(f"{owner}.{field}: {value!r} is not text")
+        raise ValueError(f"{owner}.{field}: {shown(value)} is not text")
     if len(value) > 200 or not value.isprintable():
         raise ValueError(f"{owner}.{field}: {value[:60]!r}; allowed: 200 characters at most, all of them printable")
 
 
-def probability(owner: str, field: str, value: object) -> None:
-    """Raise unless `value` is a number in [0, 1)."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise ValueError(f"{owner}.{field}: {value!r} is not a number in [0, 1)")
+def probability(owner: str, field: str, value: object, one: bool = False) -> None:
+    """Raise unless `value` is a number in [0, 1), or with `one` in [0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (0 <= value < 1 or one and value == 1):
+        raise ValueError(f"{owner}.{field}: {shown(value)} is not a number in [0, 1{']' if one else ')'}")
 
 
 def flag(owner: str, field: str, value: object) -> None:
     """Raise unless `value` is True or False."""
     if not isinstance(value, bool):
-        raise ValueError(f"{owner}.{field}: {value!r} is not True or False")
+        raise ValueError(f"{owner}.{field}: {shown(value)} is not True or False")
+
+
+def pairs(owner: str, words: Iterable[str], names: Iterable[str] | None = None) -> dict[str, str]:
+    """Name -> value of words such as `rank=16`. Raise for a word without a value, a name not of `names`, and one said twice."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if names is not None:
+            one_of(owner, "field", name, names)
+        said = printable(name, SHOWN)
+        if not name or not value:
+            field = f"{owner}.{said}" if name else owner
+            raise ValueError(f"{field}: {shown(word)} has no value; allowed: {said or 'NAME'}=VALUE")
+        if name in found:
+            raise ValueError(f"{owner}.{said}: {shown(found[name])} and {shown(value)}; allowed: one value")
+        found[name] = value
+    return found
 
 
 def words(owner: str, text: str, names: Iterable[str]) -> dict:
     """The fields of a command's text, `rank=16 targets=q,v dropout=0.05`: numbers as such, all else as text. Raise for what is no field."""
-    said: dict = {}
-    for word in text.replace(";", " ").split():
-        name, found, value = word.partition("=")
-        one_of(owner, "field", name, names)
-        if not found or not value:
-            raise ValueError(f"{owner}.{name}: {word!r} has no value; allowed: {name}=VALUE")
+    if not isinstance(text, str):
+        raise ValueError(f"{owner}: {shown(text)}; allowed: text such as NAME=VALUE NAME=VALUE")
+    said: dict = dict(pairs(owner, text.replace(";", " ").split(), list(names)))
+    for name, value in said.items():
         fraction = re.fullmatch(r"[0-9]*\.[0-9]+", value)
-        said[name] = int(value) if value.isdecimal() else float(value) if fraction else value
+        number = natural(value)
+        said[name] = float(value) if fraction else value if number is None else number
     return said
 
 
 def kind(owner: str, field: str, value: object, wanted: type) -> None:
     """Raise unless `value` is a `wanted`."""
     if not isinstance(value, wanted):
-        said = repr(value)
+        said = shown(value)
         said = said if len(said) < 60 else f"a {type(value).__name__}"
-        instead = f"; eb.model({value!r})" if wanted.__name__ == "Model" and isinstance(value, str) else ""
+        instead = f"; eb.model({said})" if wanted.__name__ == "Model" and isinstance(value, str) else ""
         raise ValueError(f"{owner}.{field}: {said}; allowed: a {wanted.__name__}{instead}")

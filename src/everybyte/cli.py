@@ -1,17 +1,15 @@
 """The command `everybyte`: what the library says, in a shell."""
 
-import _thread
 import argparse
 import json
 import os
 import shlex
 import sys
-import threading
 import traceback
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 
-from . import Gpu, Model, __version__, checks, completion, files, gpu, gpus, model, models, units
+from . import Gpu, Model, __version__, checks, completion, files, gpu, gpus, interrupts, model, models, terminal, units
 from . import budget as predict
 from .alignment import MODELS, Rollout, align
 from .budget import not_derived
@@ -26,20 +24,14 @@ from .tables import Table
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit status, one of `STATUSES`. What is wrong is said in one line."""
-    before, sys.unraisablehook = sys.unraisablehook, _again
+    terminal.hold()
+    endings = interrupts.Endings(exits=False)
     try:
-        return _run(arguments)
-    finally:
-        sys.unraisablehook = before
-
-
-def _again(lost, usual=sys.unraisablehook):
-    """Ctrl-C while something is thrown away, which Python prints and forgets, is asked for once more, a moment later."""
-    if not isinstance(lost.exc_value, KeyboardInterrupt):
-        return usual(lost)
-    timer = threading.Timer(0.01, _thread.interrupt_main)
-    timer.daemon = True
-    timer.start()
+        with endings:
+            return _run(arguments)
+    except KeyboardInterrupt as error:  # at its very ends
+        endings.undo()
+        return _interrupted(error)
 
 
 def _run(arguments):
@@ -47,25 +39,24 @@ def _run(arguments):
     try:
         arguments = sys.argv[1:] if arguments is None else arguments
         if not arguments:
-            print(_first(), flush=True)
+            terminal.write(f"{_first()}\n", sys.stdout)
             return 0
         options = _options(arguments)
         said, table = options.run(options)
-        print(json.dumps(said) if options.json else _shown(table), flush=True)
+        terminal.write(f"{json.dumps(said) if options.json else terminal.shown(table, sys.stdout)}\n", sys.stdout)
         return getattr(options, "status", 0)  # a script's own, where one was run
     except ValueError as error:
-        _complain(str(error))
+        terminal.complain(str(error))
         return 2
     except KeyboardInterrupt as error:
-        _complain("; ".join(["interrupted", *map(str, error.args)]))
-        return 130
+        return _interrupted(error)
     except BrokenPipeError:  # whoever read the output has enough
-        _no_more()
+        terminal.no_more(sys.stdout)
         return 0
     except OSError as error:  # a full disk, a file that cannot be written
-        _no_more()
+        terminal.no_more(sys.stdout)
         where = f": {error.filename}" if error.filename else ""
-        _complain(f"{error.strerror or error}{where}")
+        terminal.complain(f"{error.strerror or error}{where}")
         return 2
     except Exception as error:
         if os.environ.get("EVERYBYTE_TRACEBACK"):
@@ -73,8 +64,16 @@ def _run(arguments):
         place = _theirs(error, options)
         whose = f"--module: {place}" if place else "this is a mistake of ours"
         said = ": ".join(filter(None, (type(error).__name__, str(error))))
-        _complain(" ".join(f"{whose}, {said}; EVERYBYTE_TRACEBACK=1 before the same command says where".split()))
+        terminal.complain(
+            " ".join(f"{whose}, {said}; EVERYBYTE_TRACEBACK=1 before the same command says where".split())
+        )
         return 2 if place else 70
+
+
+def _interrupted(error):
+    said, status = interrupts.told(error)
+    terminal.complain(said)
+    return status
 
 
 def _theirs(error, options):
@@ -96,6 +95,7 @@ STATUSES = {
     2: "bad input, or a file that cannot be read or written",
     70: "a mistake of ours",
     130: "Ctrl-C",
+    143: "SIGTERM, and other signals likewise",
 }
 #: What `everybyte` alone runs.
 FIRST = ("budget", "gpt2", "--batch", "8", "--sequence", "1024", "--precision", "bf16-mixed")
@@ -104,36 +104,12 @@ FIRST = ("budget", "gpt2", "--batch", "8", "--sequence", "1024", "--precision", 
 def _first():
     options = _options(FIRST)
     lines = [
-        f"A first example: everybyte {' '.join(FIRST)}", "", _shown(options.run(options)[1]), "",
+        f"A first example: everybyte {' '.join(FIRST)}", "", terminal.shown(options.run(options)[1], sys.stdout), "",
         "The same counted by PyTorch, without a GPU: dry-run in place of budget. What fits a GPU:", "",
         "  everybyte fit gpt2 --gpu rtx-4090 --precision bf16-mixed", "",
         "everybyte --help lists the commands, everybyte fit --help a command's options.",
     ]  # fmt: skip
     return "\n".join(lines)
-
-
-def _colored(text, code, stream):
-    """The text, in color where a terminal reads it and its user has not said NO_COLOR."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not (stream and stream.isatty())
-    return text if plain else f"\x1b[{code}m{text}\x1b[0m"
-
-
-def _shown(table):
-    """What is printed: the first line, which names the columns, stands out."""
-    head, line, rest = str(table).partition("\n")
-    return (_colored(head, 1, sys.stdout) if line else head) + line + rest
-
-
-def _complain(text):
-    print(f"{_colored('everybyte:', 31, sys.stderr)} {text}", file=sys.stderr)
-
-
-def _no_more():
-    """What was printed goes nowhere from now on: the interpreter flushes it again at its exit."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):  # a notebook's or a test's own, which no file stands behind
-        pass
 
 
 class _Parser(argparse.ArgumentParser):
@@ -145,6 +121,9 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message):
         raise ValueError(f"{message}; see {self.prog} --help")
 
+    def _print_message(self, message, file=None):
+        terminal.write(message, file or sys.stdout)
+
 
 def _number(kind, allowed):
     """What makes a number of a command's text."""
@@ -153,7 +132,7 @@ def _number(kind, allowed):
         try:
             return kind(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r}; allowed: {allowed}") from None
+            raise argparse.ArgumentTypeError(f"{checks.shown(text)}; allowed: {allowed}") from None
 
     return read
 
@@ -289,7 +268,7 @@ def _options(arguments):
         checks.one_of("command", "name", first, commands.choices)
     elif not any(option.startswith(first) for option in parser._option_string_actions):
         raise ValueError(
-            f"{first!r} before the command; allowed: --help, --version; a command's own options stand after it"
+            f"{checks.shown(first)} before the command; allowed: --help, --version; a command's own options stand after it"
         )
     options, unknown = parser.parse_known_args(arguments)
     options.parser, options.helps = parser, {a.dest: a.help for a in commands._choices_actions}
@@ -309,12 +288,14 @@ def _refuse(parser, command, arguments, unknown, script):
         words = list(filter(None, words)) or ["train.py"]
         python = ["python"] if words[0].endswith(".py") else []
         right = shlex.join(["everybyte", command, *arguments[:place], "--", *python, *words])
-        raise ValueError(f"rehearse: {first!r} before the --; allowed: the script and its arguments after it, {right}")
+        raise ValueError(
+            f"rehearse: {checks.shown(first)} before the --; allowed: the script and its arguments after it, {right}"
+        )
     if first.startswith("-"):
         checks.one_of(command, "option", first, [o for o in parser._option_string_actions if o.startswith("--")])
     names = [action.dest for action in parser._actions if not action.option_strings]
     taken = ", ".join(names) or "none"
-    raise ValueError(f"{command}: {first!r} is a word too many; allowed: {taken}; see {parser.prog} --help")
+    raise ValueError(f"{command}: {checks.shown(first)} is a word too many; allowed: {taken}; see {parser.prog} --help")
 
 
 def _add_rehearsal(parser):
@@ -455,12 +436,14 @@ def _given(options):
             f"{options.command}: {len(said) or 'no'} model{'s' * (len(said) > 1)}; allowed: one, by a name from `everybyte models`, --hf, --module"
         )
     if said == ["model"]:
+        if options.inputs:
+            raise ValueError(
+                f"--inputs: {checks.shown(options.inputs[0])} with {options.model}, whose inputs are tokens; allowed: with --module or --hf"
+            )
         return (*_configuration(options), None)
     setup = _setup(options)
-    try:
+    with _torch(options.command):
         from .deriving import given
-    except ImportError as error:
-        raise ValueError(f"{options.command}: {error}; it needs PyTorch: pip install 'everybyte[dryrun]'") from error
     subject = given.config(options.hf) if said == ["hf"] else given.function(options.module)
     if said == ["module"] and not options.inputs:
         raise ValueError(
@@ -511,7 +494,7 @@ def _formulas(_):
 def _claims(_):
     from . import claims, settle
 
-    found = [settle(claim) for claim in claims().values()]
+    found = [settle(claim) for claim in terminal.bar(iterable=claims().values(), desc="claims")]
     rows = [[s.claim.id, s.claim.claim, s.stated_text, s.text, s.verdict, s.claim.chapter] for s in found]
     return [s.as_dict() for s in found], Table(["id", "claim", "stated", "computed", "verdict", "chapter"], rows)
 
@@ -551,7 +534,8 @@ def _count(options):
 @contextmanager
 def _torch(command):
     try:
-        yield
+        with interrupts.importing():
+            yield
     except ImportError as error:
         raise ValueError(f"{command}: {error}; it needs PyTorch: pip install 'everybyte[dryrun]'") from error
 
@@ -571,15 +555,15 @@ def _at(batch, setup, sizes):
 def _sizes(options):
     """The sizes of letters of one's own."""
     if options.sizes and not options.inputs:
-        raise ValueError(f"--sizes: {options.sizes[0]!r}; allowed: with --inputs, sizes of its letters")
+        raise ValueError(f"--sizes: {checks.shown(options.sizes[0])}; allowed: with --inputs, sizes of its letters")
     found = {}
-    for word in options.sizes:
-        letter, _, size = word.partition("=")
-        if len(letter) != 1 or not letter.isupper() or letter in "BS" or not size.isdigit():
+    for letter, said in checks.pairs("--sizes", options.sizes).items():
+        size = checks.natural(said)
+        if len(letter) != 1 or not letter.isupper() or letter in "BS" or size is None:
             raise ValueError(
-                f"--sizes: {word!r}; allowed: a capital letter other than B and S, and its size, such as R=224"
+                f"--sizes: {checks.shown(f'{letter}={said}')}; allowed: a capital letter other than B and S, and its size, such as R=224"
             )
-        found[letter] = int(size)
+        found[letter] = size
     return found
 
 
@@ -653,7 +637,7 @@ def _layouts(options):
     if options.written is None:
         return found.as_dict(), found.report()
     if found.best is None:
-        raise ValueError(f"layouts.--as: {options.written!r} of no layout: none of {found.tried} fits")
+        raise ValueError(f"layouts.--as: {checks.shown(options.written)} of no layout: none of {found.tried} fits")
     if options.written == "deepspeed":
         return found.best.deepspeed(), json.dumps(found.best.deepspeed(), indent=2)
     return {"torchtitan": found.best.torchtitan()}, found.best.torchtitan()
@@ -694,10 +678,7 @@ def _size(option, said):
 
 
 def _doctor(options):
-    from pathlib import Path
-
     from . import doctor, snapshot
-    from .evidence import pickles
 
     setup = _setup(options) if options.model else None
     given = [f.name for f in fields(Setup) if getattr(options, f.name) != f.default]
@@ -705,21 +686,27 @@ def _doctor(options):
         raise ValueError(
             f"doctor: --{given[0].replace('_', '-')} without a model; allowed: a name from `everybyte models` after the file"
         )
-    try:
-        with nullcontext(sys.stdin.buffer) if options.file == "-" else open(options.file, "rb") as file:
-            given = file.read(pickles.MOST + 1)  # a device may have no end
-    except OSError as error:
-        raise ValueError(
-            f"doctor.file: {options.file}: {error.strerror}; allowed: a file that can be read, or -"
-        ) from None
-    if len(given) > pickles.MOST:
-        raise ValueError(f"doctor.file: {options.file}: more than {pickles.MOST:,} bytes; allowed: as many")
-    if given[:1] == b"\x80":
-        evidence = snapshot(Path(options.file) if Path(options.file).is_file() else given)
+    evidence = _evidence(options.file)
+    if evidence[:1] == b"\x80":
+        evidence = snapshot(evidence)
     else:
-        evidence = given.decode(errors="replace")
+        evidence = evidence.decode(errors="replace")
     found = doctor(evidence, model(options.model) if options.model else None, setup, options.gpu, options.conf)
     return found.as_dict(), found
+
+
+def _evidence(name):
+    """The bytes of a file, or of standard input."""
+    from .evidence import pickles
+
+    owner = "doctor.file"
+    if name != "-":
+        with files.opened(owner, name, pipes=True) as file:
+            return files.some(owner, name, file, pickles.MOST)
+    stdin = getattr(sys.stdin, "buffer", None)
+    if stdin is None:
+        raise ValueError(f"{owner}: - with a closed standard input; allowed: a file, or text on standard input")
+    return files.some(owner, name, stdin, pickles.MOST)
 
 
 def _snapshot(options):
@@ -727,9 +714,10 @@ def _snapshot(options):
 
     found = snapshot(options.file)
     if options.figure:
-        from .draw import png
+        with interrupts.importing():  # and matplotlib's C++ makes a ValueError of a Ctrl-C
+            from .draw import png
 
-        drawn = png(found.main.figure())
+            drawn = png(found.main.figure())
         with files.whole(options.figure) as file:
             file.write(drawn)
     return found.as_dict(), found
@@ -748,35 +736,34 @@ def _measure(options):
 def _rehearse(options):
     from . import rehearsal
 
-    def say(text):
-        print(text, file=sys.stderr)
-
     if sum(map(bool, (options.script, options.grid, options.recheck is not None))) != 1 and not options.set_up:
         raise ValueError(
             "rehearse: nothing to run; allowed: everybyte rehearse -- python train.py ..., --grid, --recheck, or --set-up"
         )
     if options.set_up:
-        where = rehearsal.set_up(torch=options.torch, say=say)
+        where = rehearsal.set_up(torch=options.torch, say=terminal.note)
         if not options.grid and not options.script and options.recheck is None:
             said = where.manifest | {"folder": str(where.folder)}
             return said, f"{where.folder.name}: PyTorch {where.manifest['torch']}, no GPU and nothing of NVIDIA's"
     if rehearsal.place.real_gpu():
-        say("This machine has a GPU: `everybyte measure` says more than a rehearsal.")
+        terminal.note("This machine has a GPU: `everybyte measure` says more than a rehearsal.")
     if options.recheck is not None:
-        shelf = rehearsal.recheck(options.gpu, options.out, count=options.recheck, workers=options.workers, say=say)
+        shelf = rehearsal.recheck(
+            options.gpu, options.out, count=options.recheck, workers=options.workers, say=terminal.note
+        )
         return (
             shelf.head,
             f"{shelf.path}: {shelf.head['rechecked']} of {len(shelf.found)} steps ask for what stands there",
         )
     if options.grid:
-        shelf = rehearsal.rehearse_grid(options.gpu, options.out, workers=options.workers, say=say)
+        shelf = rehearsal.rehearse_grid(options.gpu, options.out, workers=options.workers, say=terminal.note)
         return shelf.head | {"rehearsed": len(shelf.found)}, f"{shelf.path}: {len(shelf.found)} steps rehearsed, no GPU"
     memory = _size("--memory", options.memory)
     found = rehearsal.rehearse_script(
         options.script, options.gpu, gpus=options.gpus, alone=options.alone, steps=options.steps, memory=memory,
         snapshot=options.snapshot, quiet=options.json,
     )  # fmt: skip
-    options.status = found.status
+    options.status = 128 - found.status if found.status < 0 else found.status  # of a signal, a shell's
     return found.as_dict(), found
 
 
@@ -808,8 +795,9 @@ def _record(options):
             progress = record(out, options.minutes, options.only, options.device, need=need, **start)
     except (Failed, ImportError, OSError) as error:
         raise ValueError(f"record: {error}") from error
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"what was measured is in {out}; the same command goes on from there") from None
+    except KeyboardInterrupt as error:
+        error.args = (f"what was measured is in {out}; the same command goes on from there",)
+        raise
     return progress.as_dict(), progress
 
 

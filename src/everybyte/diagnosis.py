@@ -134,6 +134,10 @@ def doctor(
     if (model is None) != (setup is None):
         missing = "setup" if setup is None else "model"
         raise ValueError(f"doctor.{missing}: None beside the other; allowed: both, or neither")
+    if model is not None:
+        checks.kind("doctor", "model", model, Model)
+        checks.kind("doctor", "setup", setup, Setup)
+    card = None if gpu is None else find_gpu(gpu)
     if isinstance(evidence, Snapshot | Memory):
         return _of_snapshot(
             evidence.main if isinstance(evidence, Snapshot) else evidence, model, setup, gpu, configuration
@@ -141,13 +145,15 @@ def doctor(
     if not isinstance(evidence, Message):
         checks.kind("doctor", "evidence", evidence, str)
     said = evidence if isinstance(evidence, Message) else message(evidence)
-    if said.kind == "host":
+    if said.kind in ("host", "cgroup"):
         return _host(said)
     if said.kind == "pinned":
         return _pinned(said)
+    if said.kind == "mps":
+        return _mps(said)
     if said.kind in _LIBRARIES:
         return _library(said, model, setup, gpu, configuration)
-    card = find_gpu(gpu) if gpu is not None else _card(said.capacity)
+    card = card or _card(said.capacity)
     cause, findings = _cause(said)
     advice = _advice(cause, said, model, setup, card, configuration)
     return Diagnosis(
@@ -204,6 +210,10 @@ def _account(said):
 def _cause(said):
     """(cause, findings)."""
     size = units.text
+    if said.kind == "thc":
+        return "need", [
+            "a message of PyTorch before 1.0, which has no numbers: a newer PyTorch says what was asked for, allocated and free"
+        ]
     if said.kind == "rejected":
         return "limit", [
             f"the request of {size(said.asked)} was refused before the driver was asked: throw_on_cudamalloc_oom:True and "
@@ -402,15 +412,51 @@ def _library(said, model, setup, gpu, configuration):
 
 def _host(said):
     asked = f" for {units.text(said.asked)}" if said.asked else ""
+    found = [f"the CPU's memory ran out{asked}: no setting of the GPU changes that"]
+    advice = []
+    if said.kind == "cgroup":
+        held = f": it had {units.text(said.process)}" if said.process else ""
+        held += f", and might have {units.text(said.allowed)}" if said.allowed else ""
+        found.append(
+            f"the job or container has a limit of its own, below the machine's memory, and the kernel ended a process there{held}"
+        )
+        advice.append(
+            Advice(
+                what="ask for more of the host's memory: Slurm's --mem, a container's limit",
+                why="the machine may have it",
+            )
+        )
+    else:
+        found.append("exit code 137 or -9 is the kernel ending a process for its memory")
     return Diagnosis(
-        message=said, cause="host",
-        findings=[f"the CPU's memory ran out{asked}: no setting of the GPU changes that", "exit code 137 or -9 is the kernel ending a process for its memory"],
+        message=said, cause="host", findings=found,
         advice=[
+            *advice,
             Advice(what="load weights on meta, or sharded: one whole copy a process is many on one machine", why="each rank loads all of them"),
             Advice(what="fewer workers of the data loader, and no data set in lists of Python objects", why="each worker copies what it touches"),
             Advice(what="offload less", why="offloaded states stand in the host's memory"),
         ],
         caveats=["what held it: the host's allocator keeps no history"],
+    )  # fmt: skip
+
+
+def _mps(said):
+    """Apple's GPUs share the host's memory; PyTorch may have a share of it, which a variable sets."""
+    size, found = units.text, []
+    if said.process is not None and said.allowed is not None:
+        found.append(
+            f"PyTorch's tensors have {size(said.allocated)}, and with what else this process has of Metal it is {size(said.process)} of the "
+            f"{size(said.allowed)} that it may have"
+        )
+    if said.asked is not None:
+        found.append(f"{size(said.asked)} was asked for")
+    limit = Advice(
+        what="raise the share: PYTORCH_MPS_HIGH_WATERMARK_RATIO",
+        why="it may slow or end the whole machine, whose memory it is",
+    )
+    return Diagnosis(
+        message=said, cause="limit", findings=found, advice=[*_general(), limit],
+        caveats=["how much memory the machine has: the text does not say"],
     )  # fmt: skip
 
 

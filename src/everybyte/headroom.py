@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from . import checks, units
 from .catalog import Gpu, gpu
 from .catalog.gpus import RATES
-from .setup import LIBRARIES, PRECISIONS, Setup
+from .setup import LIBRARIES, OWN, PRECISIONS, Setup
 from .tables import Table
 
 #: CUDA's allocator rounds each tensor up to a multiple of so many bytes.
@@ -143,5 +143,5 @@ def takes(gpu: Gpu, precision: str) -> bool:
 
 
 def _needs_bf16(precision):
-    dtypes = (PRECISIONS | LIBRARIES)[precision]
+    dtypes = (PRECISIONS | LIBRARIES | OWN)[precision]
     return "bf16" in (dtypes.weights, dtypes.compute)

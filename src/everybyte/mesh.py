@@ -84,7 +84,7 @@ class Mesh:
             or not 0 < self.routing <= self.expert
         ):
             raise ValueError(
-                f"Mesh.routing: {self.routing!r} is no number above 0 and up to {self.expert}, the GPUs that experts are divided "
+                f"Mesh.routing: {checks.shown(self.routing)} is no number above 0 and up to {self.expert}, the GPUs that experts are divided "
                 "among; allowed: 1.0 where routers are balanced"
             )
         object.__setattr__(self, "routing", float(self.routing))

@@ -8,7 +8,7 @@ from typing import Literal
 from . import checks, units
 from .catalog import Gpu, Model
 from .catalog.weights import layers, linears, quantized, weights
-from .headroom import ROUNDING, Headroom, find_gpu
+from .headroom import ROUNDING, Headroom, check_headroom, find_gpu
 from .setup import DTYPE_BYTES
 from .tables import Table
 from .theory import inference
@@ -216,6 +216,7 @@ def serve(
         checks.whole("serve", "concurrency", concurrency, 1, MOST)
     checks.one_of("serve", "weights", weights, WEIGHTS)
     checks.one_of("serve", "cache_dtype", cache_dtype, CACHE_TYPES)
+    checks.whole("serve", "page", page, 1, 2**16)
     if cache != "paged":
         for name, value in (("weights", weights), ("cache_dtype", cache_dtype)):
             if value not in ("bf16", "fp16"):
@@ -228,6 +229,7 @@ def serve(
         page = 1
     elif not model.causal:
         raise ValueError(f"Model.causal: False of {model.name}, which does not generate; allowed: True")
+    check_headroom("serve", headroom)
     gpu, headroom = find_gpu(gpu), headroom or Headroom()
     _check_gpu(gpu, cache, weights=weights, cache_dtype=cache_dtype)
     usable = headroom.usable(gpu)

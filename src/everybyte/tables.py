@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from . import checks
+
 
 @dataclass(frozen=True)
 class Table:
@@ -16,17 +18,21 @@ class Table:
     def __post_init__(self):
         for row in self.rows:
             if len(row) != len(self.columns):
-                raise ValueError(f"rows: {row!r} has {len(row)} cells; allowed: {len(self.columns)}, one a column")
+                raise ValueError(
+                    f"rows: {checks.shown(row)} has {len(row)} cells; allowed: {len(self.columns)}, one a column"
+                )
 
     def __repr__(self):
-        cells = [list(map(str, self.columns)), *[[_text(c) for c in row] for row in self.rows]]
+        cells = [[checks.printable(str(c)) for c in self.columns], *[[_text(c) for c in row] for row in self.rows]]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         right = [self._right(i) for i in range(len(self.columns))]
         lines = [
             "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)).rstrip()
             for row in cells
         ]
-        return "\n".join([*([self.caption] if self.caption else []), lines[0], "-" * len(lines[0]), *lines[1:]])
+        return "\n".join(
+            [*([checks.printable(self.caption)] if self.caption else []), lines[0], "-" * len(lines[0]), *lines[1:]]
+        )
 
     def _repr_html_(self):
         align = ["right" if self._right(i) else "left" for i in range(len(self.columns))]
@@ -39,7 +45,7 @@ class Table:
                 + "</tr>"
             )
 
-        caption = f"<caption>{escape(self.caption)}</caption>" if self.caption else ""
+        caption = f"<caption>{escape(checks.printable(self.caption))}</caption>" if self.caption else ""
         body = "".join(row("td", cells) for cells in self.rows)
         return f"<table>{caption}<thead>{row('th', self.columns)}</thead><tbody>{body}</tbody></table>"
 
@@ -50,4 +56,4 @@ class Table:
 
 
 def _text(cell):
-    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else checks.printable(str(cell))

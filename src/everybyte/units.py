@@ -5,6 +5,9 @@ data sheet or an article is quoted.
 """
 
 import re
+from numbers import Real
+
+from . import checks
 
 UNITS = {
     "B": 1,
@@ -82,12 +85,12 @@ def parse(value: str) -> float:
         ValueError: where there is no number, or the unit is missing or unknown.
     """
     number = r"\s*([-+]?[\d,_]*\.?\d+(?:[eE][-+]?\d+)?)\s*([A-Za-z]+)\s*"
-    match = re.fullmatch(number, value) if isinstance(value, str) else None
+    match = re.fullmatch(number, value, re.ASCII) if isinstance(value, str) else None
     if not match:
-        raise ValueError(f"value: {value!r} is not a number followed by a unit, such as '1.5 GiB'")
+        raise ValueError(f"value: {checks.shown(value)} is not a number followed by a unit, such as '1.5 GiB'")
     count = float(digits(match[1])) * _factor(match[2])
     if not abs(count) < _MOST:
-        raise ValueError(f"value: {value!r} is more than anybody has; allowed: less than 1e300 B")
+        raise ValueError(f"value: {checks.shown(value)} is more than anybody has; allowed: less than 1e300 B")
     return count
 
 
@@ -100,12 +103,14 @@ def digits(number: str) -> str:
     whole = re.split(r"[.eE]", number)[0]
     if "," in number and not re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+", whole):
         raise ValueError(
-            f"value: {number!r} has a comma that does not group three digits; allowed: a decimal point, as in 11.53"
+            f"value: {checks.shown(number)} has a comma that does not group three digits; allowed: a decimal point, as in 11.53"
         )
     return number.replace(",", "").replace("_", "")
 
 
 def _check_number(name, count):
+    if not isinstance(count, Real):
+        raise ValueError(f"{name}: a {type(count).__name__}; allowed: a number below 1e300")
     if not abs(count) < _MOST:
         said = f"{count:.3g}" if isinstance(count, float) else "a whole number of hundreds of digits"
         raise ValueError(f"{name}: {said}; allowed: a number below 1e300")
@@ -113,5 +118,5 @@ def _check_number(name, count):
 
 def _factor(unit: str) -> int:
     if not isinstance(unit, str) or unit not in UNITS:
-        raise ValueError(f"unit: {unit!r} is not one of {', '.join(UNITS)}")
+        raise ValueError(f"unit: {checks.shown(unit)} is not one of {', '.join(UNITS)}")
     return UNITS[unit]

@@ -3,11 +3,12 @@
 import pickle
 import struct
 import sys
-import time
 from pathlib import Path
 
 import histories
 import pytest
+from pickled import block, event, frame, plain, segment
+from timing import ends
 
 import everybyte as eb
 from everybyte.cli import main
@@ -23,42 +24,6 @@ class Evil:
 
     def __reduce__(self):
         return open, (str(self.path), "w")
-
-
-def frame(file, line, name):
-    return {"filename": file, "line": line, "name": name}
-
-
-TRAIN, LIBRARY = frame("/me/train.py", 12, "main"), frame("/v/site-packages/torch/nn/functional.py", 9, "linear")
-ADAM = frame("/v/site-packages/torch/optim/adam.py", 5, "step")
-
-
-def event(action, addr, size, frames=()):
-    return {"action": action, "addr": addr, "size": size, "stream": 0, "frames": list(frames)}
-
-
-def block(size, state="active_allocated", requested=None, frames=()):
-    return {"size": size, "requested_size": requested or size, "state": state, "frames": list(frames)}
-
-
-def segment(address, blocks, device=0):
-    total = sum(b["size"] for b in blocks)
-    used = sum(b["size"] for b in blocks if b["state"] != "inactive")
-    return {"device": device, "address": address, "total_size": total, "allocated_size": used, "stream": 0,
-            "segment_type": "large", "is_expandable": False, "blocks": blocks}  # fmt: skip
-
-
-def plain():
-    """A weight from before the history, an activation that came and went, and a state at the end."""
-    segments = [segment(0, [block(4 * MIB), block(2 * MIB, frames=[ADAM, TRAIN]), block(14 * MIB, "inactive")])]
-    events = [
-        event("alloc", 4 * MIB, 10 * MIB, [LIBRARY, TRAIN]),
-        event("free_requested", 4 * MIB, 10 * MIB),
-        event("free_completed", 4 * MIB, 10 * MIB),
-        event("alloc", 4 * MIB, 2 * MIB, [ADAM, TRAIN]),
-        {"action": "snapshot", "size": 0},
-    ]
-    return {"segments": segments, "device_traces": [events], "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": ""}}
 
 
 def test_the_peak_and_whose_it_was():
@@ -129,10 +94,8 @@ HOSTILE = {
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_file_is_refused_at_once(data):
-    start = time.process_time()
-    with pytest.raises(Refused):
+    with ends(), pytest.raises(Refused):
         eb.snapshot(data)
-    assert time.process_time() - start < 5
 
 
 def test_the_same_where_memory_cannot_be_limited(monkeypatch, sample):
@@ -184,11 +147,11 @@ def test_a_hundred_thousand_events_are_read_and_drawn_in_five_seconds(tmp_path):
         events.append(event("free_requested", (i - 300) % 400 * MIB, MIB) if i > 300 else event("free_completed", 0, 0))
     path = tmp_path / "large.pickle"
     path.write_bytes(pickle.dumps({"segments": [segment(0, [block(MIB)] * 300)], "device_traces": [events]}))
-    start = time.process_time()
-    memory = eb.snapshot(path).main
-    eb.draw.png(memory.figure())
-    memory.table()
-    assert time.process_time() - start < 5 and len(memory.events) == 100_000
+    with ends():
+        memory = eb.snapshot(path).main
+        eb.draw.png(memory.figure())
+        memory.table()
+    assert len(memory.events) == 100_000
 
 
 def test_text_of_a_snapshot_is_never_markup():

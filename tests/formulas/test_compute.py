@@ -1,13 +1,15 @@
 """FLOPs by formula are what PyTorch's own counter finds in the real step."""
 
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import everybyte as eb
-from everybyte.dryrun.cuda import Autocast, Kernels, recomputation_as_in_forward
+from everybyte.dryrun.autocast import autocast_as_on_cuda
+from everybyte.dryrun.cuda import Kernels
 from everybyte.dryrun.modules import workload
 
 GPT = eb.Model(name="small", layers=5, width=64, heads=4, vocabulary=101, positions=64, ffn_width=192)
@@ -25,9 +27,9 @@ def counted(model, setup):
     """FLOPs of one step, by PyTorch's counter, with CUDA's kernels on tensors without data."""
     work = workload(model, setup, None)
     with ExitStack() as stack:
-        for mode in (recomputation_as_in_forward(), torch.enable_grad(), Kernels(), torch.device("meta")):
+        for mode in (torch.enable_grad(), Kernels(), autocast_as_on_cuda(), torch.device("meta")):
             stack.enter_context(mode)
-        trainer = work.trainer(work.module(), setup, autocast=Autocast)
+        trainer = work.trainer(work.module(), setup, autocast=partial(torch.autocast, "cuda"))
         counter = stack.enter_context(FlopCounterMode(display=False))
         trainer.step(lambda: work.batch())
         return counter.get_total_flops()

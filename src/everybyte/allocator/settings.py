@@ -63,18 +63,16 @@ class Settings:
             if getattr(self, name) is not None:
                 checks.whole("Settings", name, getattr(self, name), self.large_segment, 2**60)
         steps = self.roundup_power2_divisions
-        if len(steps) != INTERVALS or any(type(n) is not int or n < 0 or n & (n - 1) for n in steps):
+        if (
+            not isinstance(steps, tuple)
+            or len(steps) != INTERVALS
+            or any(type(n) is not int or n < 0 or n & (n - 1) for n in steps)
+        ):
             raise ValueError(
-                f"Settings.roundup_power2_divisions: {steps!r}; allowed: {INTERVALS} numbers, each 0 or a power of two"
+                f"Settings.roundup_power2_divisions: {checks.shown(steps)}; allowed: {INTERVALS} numbers, each 0 or a power of two"
             )
-        if not 0 <= self.garbage_collection_threshold < 1:
-            raise ValueError(
-                f"Settings.garbage_collection_threshold: {self.garbage_collection_threshold!r}; allowed: 0 or more, below 1"
-            )
-        if not 0 <= self.per_process_memory_fraction <= 1:
-            raise ValueError(
-                f"Settings.per_process_memory_fraction: {self.per_process_memory_fraction!r}; allowed: 0 to 1"
-            )
+        checks.probability("Settings", "garbage_collection_threshold", self.garbage_collection_threshold)
+        checks.probability("Settings", "per_process_memory_fraction", self.per_process_memory_fraction, one=True)
 
     def rounded(self, size: int) -> int:
         """Bytes of the block that a request of `size` bytes is for. Source: `round_size`."""
@@ -129,6 +127,10 @@ def settings(text: str = "") -> Settings:
     Raises:
         ValueError: for a setting that PyTorch has not, a value that it refuses, and a `backend` whose rules are not these.
     """
+    if not isinstance(text, str):
+        raise ValueError(
+            f"PYTORCH_ALLOC_CONF: {checks.shown(text)}; allowed: text such as 'expandable_segments:True', or ''"
+        )
     said = _tokens(text)
     fields: dict[str, Any] = {}
     for name, value in said.items():
@@ -144,7 +146,7 @@ def settings(text: str = "") -> Settings:
         elif name == "backend":
             if value != "native":
                 raise ValueError(
-                    f"PYTORCH_ALLOC_CONF.backend: {value!r} is the driver's own allocator, whose rules are not public; allowed: native"
+                    f"PYTORCH_ALLOC_CONF.backend: {checks.shown(value)} is the driver's own allocator, whose rules are not public; allowed: native"
                 )
         else:
             known = ("backend", "roundup_power2_divisions", *_SIZES, *_SHARES, *_FLAGS, *WITHOUT_BYTES)
@@ -158,25 +160,32 @@ def _tokens(text):
     while rest:
         name, colon, rest = rest.partition(":")
         if not colon or not name:
-            raise ValueError(f"PYTORCH_ALLOC_CONF: {text!r} ends in {name!r}; allowed: name:value,name:value")
+            raise ValueError(
+                f"PYTORCH_ALLOC_CONF: {checks.shown(text)} ends in {checks.shown(name)}; allowed: name:value,name:value"
+            )
         if rest.startswith("["):
             inside, bracket, rest = rest[1:].partition("]")
             if not bracket:
-                raise ValueError(f"PYTORCH_ALLOC_CONF.{name}: no bracket ends {inside!r}; allowed: [256:1,512:2,>:4]")
+                raise ValueError(
+                    f"PYTORCH_ALLOC_CONF.{checks.printable(name, checks.SHOWN)}: no bracket ends {checks.shown(inside)}; allowed: [256:1,512:2,>:4]"
+                )
             found[name] = [tuple(pair.split(":")) for pair in inside.split(",")]
         else:
             end = rest.find(",")
             found[name], rest = (rest, "") if end < 0 else (rest[:end], rest[end:])
         if rest and not rest.startswith(","):
-            raise ValueError(f"PYTORCH_ALLOC_CONF.{name}: {rest!r} follows it; allowed: a comma")
+            raise ValueError(
+                f"PYTORCH_ALLOC_CONF.{checks.printable(name, checks.SHOWN)}: {checks.shown(rest)} follows it; allowed: a comma"
+            )
         rest = rest[1:]
     return found
 
 
 def _whole(name, value):
-    if not isinstance(value, str) or not value.isdigit():
-        raise ValueError(f"PYTORCH_ALLOC_CONF.{name}: {value!r}; allowed: a whole number")
-    return int(value)
+    number = checks.natural(value) if isinstance(value, str) else None
+    if number is None:
+        raise ValueError(f"PYTORCH_ALLOC_CONF.{name}: {checks.shown(value)}; allowed: a whole number")
+    return number
 
 
 def _share(name, value):
@@ -187,7 +196,7 @@ def _share(name, value):
     low = name == "per_process_memory_fraction"
     if not (0 <= share <= 1 if low else 0 < share < 1):
         allowed = "0 to 1" if low else "above 0, below 1"
-        raise ValueError(f"PYTORCH_ALLOC_CONF.{name}: {value!r}; allowed: {allowed}")
+        raise ValueError(f"PYTORCH_ALLOC_CONF.{name}: {checks.shown(value)}; allowed: {allowed}")
     return share
 
 
@@ -202,7 +211,7 @@ def _divisions(value):
     found, last = [0] * INTERVALS, None
     for pair in value:
         if len(pair) != 2:
-            raise ValueError(f"PYTORCH_ALLOC_CONF.{name}: {':'.join(pair)!r}; allowed: boundary:steps")
+            raise ValueError(f"PYTORCH_ALLOC_CONF.{name}: {checks.shown(':'.join(pair))}; allowed: boundary:steps")
         steps = _whole(name, pair[1])
         if pair[0] == ">":
             first = (last or 0) + 1

@@ -74,6 +74,9 @@ class Gpu:
         if isinstance(self.memory, str):
             object.__setattr__(self, "memory", _size(self.memory))
         checks.whole("Gpu", "memory", self.memory, 1, 2**60)
+        for field in ("name", "title", "capability"):
+            checks.line("Gpu", field, getattr(self, field))
+        checks.kind("Gpu", "source", self.source, str)
         for field in ("name", "title"):
             if not getattr(self, field):
                 object.__setattr__(self, field, f"GPU of {units.text(self.memory)}")

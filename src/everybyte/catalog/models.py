@@ -166,7 +166,7 @@ class Model:
             elif field.name == "name":
                 checks.line("Model", "name", value)
             elif not isinstance(value, str):
-                raise ValueError(f"Model.{field.name}: {value!r} is not text")
+                raise ValueError(f"Model.{field.name}: {checks.shown(value)} is not text")
         checks.one_of("Model", "norm", self.norm, NORMS)
         if self.activation is not None:
             checks.one_of("Model", "activation", self.activation, ACTIVATIONS)

@@ -6,10 +6,12 @@ Sources: `c10/cuda/CUDACachingAllocator.cpp` of PyTorch 1.4 to 2.13 for the firs
 import re
 from dataclasses import dataclass, field
 
+from .. import checks, terminal
 from ..units import UNITS
 
-_SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB|TiB)"
-_UNITS = UNITS | {"bytes": 1}
+_SIZE = r"(?<![0-9.])([0-9]+(?:\.[0-9]+)?) (bytes|[KMGT]i?B)"
+#: PyTorch's units are powers of 1024, also where its MPS backend wrote KB, MB and GB.
+_UNITS = {"bytes": 1} | {f"{letter}{i}B": UNITS[f"{letter}iB"] for letter in "KMGT" for i in ("i", "")}
 #: Name -> the text around a size, in PyTorch 2's messages.
 _TWO = {
     "asked": rf"Tried to allocate {_SIZE}", "capacity": rf"total capaci?ty of {_SIZE}", "free": rf"of which {_SIZE} is free",
@@ -23,21 +25,45 @@ _ONE = {
     "free": rf"{_SIZE} free", "allowed": rf"{_SIZE} allowed", "reserved": rf"{_SIZE} reserved in total by PyTorch",
     "cached": rf"{_SIZE} cached",
 }  # fmt: skip
+#: Of Apple's GPUs: what PyTorch has, what else this process has of Metal, and what it may have.
+_MPS = {
+    "asked": rf"Tried to allocate {_SIZE}", "allocated": rf"MPS allocated: {_SIZE}", "other": rf"other allocations: {_SIZE}",
+    "allowed": rf"max allowed: {_SIZE}",
+}  # fmt: skip
 _REJECTED = rf"preemptively rejected.*?Requested size: {_SIZE}"
-_OTHERS = {
-    "cublas": r"CUBLAS_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)",
-    "cudnn": r"CUDNN_STATUS_(?:ALLOC_FAILED|INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)",
-    "nccl": r"(?si)nccl.*(?:out of memory|Failed to CUDA malloc|Cuda failure 2|unhandled cuda error)",
-    "pinned": r"(?i)cudaHostAlloc|pin(?:ned)?[ _]memory.*out of memory",
-    "driver": r"CUDA error: out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY",
-    "host": r"DefaultCPUAllocator: (?:can't|not enough memory)|not enough memory: you tried to allocate|MemoryError|Cannot allocate memory|oom-kill|Out of memory: Killed|exit(?:ed with)? (?:code|status) -?(?:9|137)\b|Signal 9|SIGKILL",
-}
+#: Where a message of PyTorch's own begins, however its lines are broken; how far before and after it is read.
+_BEGINS = re.compile(r"Tried\s+to\s+allocate|preemptively\s+rejected|MPS\s+backend\s+out\s+of\s+memory")
+_BEFORE, _AFTER = 400, 40_000
+#: More text is not read: a message stands at its end.
+MOST = 100 * 10**6
+#: Kind, what its message ends in, and what stands on the same line before that, or with (?s) on lines before. Two searches, since one
+#: pattern with anything in between takes a time that grows with the square of a log's length.
+_OTHERS = (
+    ("cublas", r"CUBLAS_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)", ""),
+    ("cudnn", r"CUDNN_STATUS_(?:ALLOC_FAILED|INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)", ""),
+    ("nccl", r"(?i)Failed to CUDA malloc|Cuda failure 2|unhandled cuda error", r"(?is)nccl.*\Z"),
+    ("nccl", r"(?i)out of memory", r"(?i)nccl.*\Z"),
+    ("pinned", r"(?i)out of memory", r"(?i)pin(?:ned)?[ _]memory.*\Z"),
+    ("pinned", r"(?i)cudaHostAlloc", ""),
+    ("thc", r"cuda runtime error \(2\) ?: out of memory|error=2 : out of memory", ""),
+    ("driver", r"CUDA error: ?out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY", ""),
+    ("cgroup", r"oom[-_]kill event|OOMKilled|Memory cgroup out of memory|exceeded memory limit", ""),
+    ("cgroup", r": tasks? [0-9,-]+: Out Of Memory", r"srun: error.*\Z"),
+    ("host", r"DefaultCPUAllocator: (?:can't|not enough memory)|not enough memory: you tried to allocate", ""),
+    ("host", r"\b_?(?:Array)?MemoryError\b|Cannot allocate memory|Out of memory: Killed", ""),
+)
+_WITHIN = 500
+#: How a process ends that the kernel killed for its memory; others are ended so too, as by a launcher whose one rank failed.
+_KILLED = r"oom-kill|exit(?:ed with)? ?(?:code|status) ?:? *-?(?:9|137)\b|Signal 9|SIGKILL"
+#: Of PyTorch's message, where its words do not follow one another.
+_BROKEN = r"OutOfMemoryError|(?s:Tried\b.{1,80}\ballocate\b)"
 #: What other errors begin with, that are taken for a lack of memory or look like one.
 _NOT_MEMORY = {
+    "PyTorch's message, and not in one piece, as where several ranks write at once: give the log of one": _BROKEN,
     "an illegal access, not a lack of memory": r"illegal memory access",
     "a check within a kernel, most often an index out of range": r"device-side assert",
     "no kernel for this GPU": r"no kernel image is available",
-    "shapes that do not fit one another": r"(?:mat1 and mat2 shapes|size mismatch|shape '.*' is invalid)",
+    "shapes that do not fit one another": r"(?:mat1 and mat2 shapes|size mismatch|shape '.{0,200}' is invalid)",
     "a driver older than CUDA needs": r"driver version is insufficient",
     "tensors on several devices": r"Expected all tensors to be on the same device",
     "a Python error of another kind": r"(?m)^(?:\w+\.)*(?:Attribute|Key|Type|Import|Name|Index|Value|FileNotFound)Error\b",
@@ -49,11 +75,12 @@ class Message:
     """What a message says, in bytes; None where it does not say.
 
     Attributes:
-        kind: `pytorch`, `rejected`, `cublas`, `cudnn`, `nccl`, `pinned`, `driver` or `host`: whose memory ran out. form: of PyTorch's
-            text, 1 or 2.
+        kind: `pytorch`, `rejected`, `mps`, `thc`, `cublas`, `cudnn`, `nccl`, `pinned`, `driver`, `cgroup` or `host`: whose memory ran
+            out. form: of PyTorch's text, 1 or 2.
         asked: of the driver, for a new segment. gpu: its number. capacity, free: of the GPU, as its driver counts them.
         allocated: in blocks that serve tensors. cached: reserved besides, after all that could be given back was.
-        process: what the driver counts for this process. others: (number, bytes) of other processes. allowed: what this one may have.
+        process: what the driver counts for this process; of `cgroup`, what it had of the host's memory.
+        others: (number, bytes) of other processes. allowed: what this one may have.
         graphs: of the allocated, what pools of CUDA graphs hold, free blocks among them.
     """
 
@@ -82,28 +109,25 @@ def message(text: str) -> Message:
     Raises:
         ValueError: where no memory ran out: the message says what the text looks like instead.
     """
-    flat = " ".join(text.split())
+    if len(text) > MOST:
+        raise ValueError(f"doctor.text: {len(text):,} characters; allowed: {MOST:,}, such as the last lines of a log")
+    flat = _one(text)
     if found := re.search(_REJECTED, flat):
         return Message(kind="rejected", asked=_bytes(found))
+    if found := re.search(r"MPS backend out of memory", flat):
+        said = _said(_MPS, flat[found.start() :])
+        other = said.pop("other", None)
+        process = None if other is None or "allocated" not in said else said["allocated"] + other
+        return Message(kind="mps", process=process, **said)
     if re.search(r"out of memory\. Tried to allocate", flat):
-        last = flat[flat.rindex("Tried to allocate") :]
-        two = bool(re.search("total capaci?ty of", last)) or "Of the allocated memory" in last
-        said = {name: _bytes(m) for name, pattern in (_TWO if two else _ONE).items() if (m := re.search(pattern, last))}
-        reserved = said.pop("reserved", None)
-        if reserved is not None and "allocated" in said:
-            said["cached"] = max(0, reserved - said["allocated"])
-        gpu = re.search(r"GPU (\d+)", last)
-        others = tuple(
-            (int(n), _amount(size, unit))
-            for n, size, unit in re.findall(rf"Process (\d+) has {_SIZE} memory in use", last)
-        )
-        return Message(kind="pytorch", form=2 if two else 1, gpu=int(gpu[1]) if gpu else None, others=others, **said)
-    for kind, pattern in _OTHERS.items():
-        if re.search(pattern, text):
-            asked = re.search(r"you tried to allocate (\d+) bytes", flat)
-            return Message(kind=kind, asked=int(asked[1]) if asked else None)
+        return _pytorch(flat[flat.rindex("Tried to allocate") :])
+    for kind, ends, before in terminal.bar(iterable=_OTHERS, desc="reading"):
+        if found := _following(text, ends, before):
+            return Message(kind=kind, **_host(" ".join(text[found.start() : found.start() + _AFTER].split())))
+    if re.search(_KILLED, text) and not re.search(_BROKEN, text):
+        return Message(kind="host")
     looks = next((what for what, pattern in _NOT_MEMORY.items() if re.search(pattern, text)), None)
-    if not flat:
+    if not text.strip():
         looks = "nothing at all"
     raise ValueError(
         f"doctor.text: no out-of-memory message; it looks like {looks or 'text of another kind'}; allowed: the last lines of an error "
@@ -111,7 +135,58 @@ def message(text: str) -> Message:
     )
 
 
+def _following(text, ends, before):
+    """The first of `ends` that has `before` shortly before it; None where there is none."""
+    return next(
+        (e for e in re.finditer(ends, text) if re.search(before, text[max(0, e.start() - _WITHIN) : e.start()])), None
+    )
+
+
+def _one(text):
+    """The last message of PyTorch's own, in one line; empty where there is none."""
+    at = None
+    for found in _BEGINS.finditer(text):
+        at = found.start()
+    return "" if at is None else " ".join(text[max(0, at - _BEFORE) : at + _AFTER].split())
+
+
+def _pytorch(last):
+    """The caching allocator's message, from what it tried to allocate on."""
+    two = bool(re.search("total capaci?ty of", last)) or "Of the allocated memory" in last
+    said = _said(_TWO if two else _ONE, last)
+    reserved = said.pop("reserved", None)
+    if reserved is not None and "allocated" in said:
+        said["cached"] = max(0, reserved - said["allocated"])
+    gpu = re.search(r"GPU ([0-9]{1,9})\b", last)
+    others = tuple(
+        (int(n), _amount(size, unit))
+        for n, size, unit in re.findall(rf"Process ([0-9]{{1,19}}) has {_SIZE} memory in use", last)
+    )
+    return Message(kind="pytorch", form=2 if two else 1, gpu=int(gpu[1]) if gpu else None, others=others, **said)
+
+
+def _host(flat):
+    """The numbers of a message about the host's memory."""
+    if asked := re.search(r"you tried to allocate ([0-9]{1,18}) bytes", flat):
+        return {"asked": int(asked[1])}
+    if asked := re.search(rf"Unable to allocate {_SIZE}", flat):
+        return {"asked": _bytes(asked)}
+    if limit := re.search(r"exceeded memory limit \(([0-9]{1,15}) > ([0-9]{1,15})\)", flat):  # in KiB
+        return {"process": int(limit[1]) * UNITS["KiB"], "allowed": int(limit[2]) * UNITS["KiB"]}
+    if held := re.search(r"anon-rss:([0-9]{1,15})kB", flat):
+        return {"process": int(held[1]) * UNITS["KiB"]}
+    return {}
+
+
+def _said(patterns, text):
+    return {name: _bytes(found) for name, pattern in patterns.items() if (found := re.search(pattern, text))}
+
+
 def _amount(number, unit):
+    if len(number.partition(".")[0]) > 15:
+        raise ValueError(
+            f"doctor.text: a size of {checks.printable(number, 40)} {unit}; allowed: 15 digits before the point"
+        )
     return round(float(number) * _UNITS[unit])
 
 

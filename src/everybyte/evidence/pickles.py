@@ -10,6 +10,8 @@ import pickle
 from contextlib import contextmanager
 from pathlib import Path
 
+from .. import checks, files, terminal
+
 #: The largest file that is read, in bytes; and how many bytes of memory its objects may take for each of its own.
 MOST, FACTOR = 500 * 10**6, 60
 #: Memory that reading may take beside that.
@@ -39,27 +41,30 @@ class _Slow(pickle._Unpickler):
 
 
 class _Counted(io.BufferedIOBase):
-    """A file that gives no more than it has, and tells how far it was read."""
+    """A file that gives no more than it has, and tells how far it was read. `short`: what was wanted beyond its end, in words."""
 
     def __init__(self, file, size, told):
-        self._file, self._left, self._told = file, size, told
+        self._file, self._left, self._told, self.short = file, size, told, ""
 
     def _passed(self, count):
         self._left -= count
         self._told(count)
 
-    def _check(self, wanted):
+    def _lacks(self, wanted):
         if wanted > self._left:
-            raise Refused(f"it says that {wanted:,} bytes follow, and {self._left:,} do; it is cut short, or made up")
+            self.short = f"it says that {wanted:,} bytes follow, and {self._left:,} do; it is cut short, or made up"
+        return self.short
 
     def read(self, count=-1):
-        self._check(count)
+        if self._lacks(count):
+            raise Refused(self.short)
         data = self._file.read(count)
         self._passed(len(data))
         return data
 
     def readinto(self, buffer):
-        self._check(len(buffer))
+        if self._lacks(len(buffer)):  # an error here would hold the buffer, which the unpickler throws away
+            return 0
         count = self._file.readinto(buffer)
         self._passed(count)
         return count
@@ -70,21 +75,20 @@ class _Counted(io.BufferedIOBase):
         return data
 
 
-def read(source: str | os.PathLike | bytes, progress: bool = False) -> object:
-    """What a pickle holds.
+def read(source: str | os.PathLike | bytes, progress: bool | None = False) -> tuple[object, int]:
+    """What a pickle holds, and how many bytes it has.
 
     Args:
-        source: a file's path, or its bytes. progress: whether a bar shows how far it is.
+        source: a file's path, or its bytes. progress: whether a bar shows how far it is; None: after two seconds, where somebody looks.
 
     Raises:
         Refused: where it is no pickle, is cut short, names a class or a function, takes more memory than its size allows, or is
             larger than 500 MB. Nothing of it has run then.
     """
-    where = "the bytes given" if isinstance(source, bytes) else Path(source).name
-    size = len(source) if isinstance(source, bytes) else _size(source)
-    if size > MOST:
-        raise Refused(f"snapshot: {where} has {size:,} bytes; allowed: {MOST:,} or fewer")
-    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
+    where = "the bytes given" if isinstance(source, bytes) else checks.printable(Path(source).name, checks.SHOWN)
+    with _opened(source) as (file, size):
+        if size > MOST:
+            raise Refused(f"snapshot: {where} has {size:,} bytes; allowed: {MOST:,} or fewer")
         start = file.read(2)
         if len(start) < 2 or start[0] != pickle.PROTO[0] or not 2 <= start[1] <= pickle.HIGHEST_PROTOCOL:
             raise Refused(
@@ -92,23 +96,32 @@ def read(source: str | os.PathLike | bytes, progress: bool = False) -> object:
             )
         file.seek(0)
         with _bar(size, progress) as told, _limited(FACTOR * size + _ROOM) as limited:
+            counted = _Counted(file, size, told)
             try:
-                return (_Plain if limited else _Slow)(_Counted(file, size, told)).load()
-            except Refused as error:
-                raise Refused(f"snapshot: {where} was refused: {error}") from None
+                found = (_Plain if limited else _Slow)(counted).load()
+                why = counted.short
             except MemoryError:
-                raise Refused(
-                    f"snapshot: {where} was refused: its objects would take more memory than {size:,} bytes allow"
-                ) from None
+                why = f"its objects would take more memory than {size:,} bytes allow"
             except Exception as error:
-                raise Refused(f"snapshot: {where} was refused: {str(error) or type(error).__name__}") from None
+                why = counted.short or str(error) or type(error).__name__
+        if why:
+            raise Refused(f"snapshot: {where} was refused: {checks.printable(why, 2 * checks.SHOWN)}")
+        return found, size
 
 
-def _size(path):
+@contextmanager
+def _opened(source):
+    """The file and its size."""
+    if isinstance(source, bytes):
+        yield io.BytesIO(source), len(source)
+        return
     try:
-        return os.stat(path).st_size
-    except OSError as error:
-        raise Refused(f"snapshot: {path}: {error.strerror}; allowed: a file that can be read") from None
+        with files.opened("snapshot", source) as file:
+            yield file, os.fstat(file.fileno()).st_size
+    except Refused:
+        raise
+    except ValueError as error:
+        raise Refused(str(error)) from None
 
 
 def _looks_like(start):
@@ -143,10 +156,8 @@ def _limited(more):
 
 @contextmanager
 def _bar(size, wanted):
-    if not wanted:
+    if wanted is False:
         yield lambda count: None
         return
-    from tqdm.auto import tqdm
-
-    with tqdm(total=size, unit="B", unit_scale=True, desc="snapshot") as bar:
+    with terminal.bar(total=size, unit="B", unit_scale=True, desc="snapshot", always=wanted) as bar:
         yield bar.update

@@ -295,35 +295,34 @@ def snapshot(source: str | os.PathLike | bytes, progress: bool | None = None) ->
 
     Args:
         source: a file's path, or its bytes, as a notebook's upload gives them.
-        progress: whether a bar shows how far it is; by default from 20 MB on.
+        progress: whether a bar shows how far it is; by default after two seconds, in a terminal or a notebook.
 
     Raises:
         Refused: a ValueError, for what is no pickle, no snapshot, hostile, cut short or larger than 500 MB: the message says which.
     """
     if not isinstance(source, str | os.PathLike | bytes):
         raise Refused(f"snapshot.source: a {type(source).__name__}; allowed: a file's path, or its bytes")
-    named = "bytes" if isinstance(source, bytes) else Path(source).name
-    if progress is None:
-        progress = (
-            len(source) if isinstance(source, bytes) else Path(source).stat().st_size if Path(source).exists() else 0
-        ) > 20e6
-    said = read(source, progress)
+    named = "bytes" if isinstance(source, bytes) else checks.printable(Path(source).name, checks.SHOWN)
+    said, size = read(source, progress)
     if isinstance(said, list):  # PyTorch before 2.0
         said = {"segments": said, "device_traces": []}
     if not isinstance(said, dict) or not isinstance(said.get("segments"), list):
-        keys = f"a dict of {sorted(map(str, said))[:4]}" if isinstance(said, dict) else f"a {type(said).__name__}"
+        names = sorted(key for key in said if isinstance(key, str))[:4] if isinstance(said, dict) else ()
+        keys = f"a dict of {checks.shown(names)}" if isinstance(said, dict) else f"a {type(said).__name__}"
         raise Refused(f"snapshot: {named} holds {keys}; allowed: a memory snapshot, with segments and device_traces")
-    segments = [_segment(s) for s in said["segments"]]
     traces = said.get("device_traces", [])
     if not isinstance(traces, list):
         raise Refused(f"snapshot: device_traces is a {type(traces).__name__}; allowed: a list")
+    _check_number(said["segments"], traces, size)
+    known: set[int] = set()  # frames are shared, and looked at once
+    segments: dict[int, list[dict]] = {}
+    for segment in said["segments"]:
+        checked = _segment(segment, known)
+        segments.setdefault(checked["device"], []).append(checked)
     settings = said.get("allocator_settings")
     conf = settings.get("PYTORCH_CUDA_ALLOC_CONF", "") if isinstance(settings, dict) else ""
-    numbers = sorted({s["device"] for s in segments} | {i for i, trace in enumerate(traces) if trace})
-    devices = {
-        n: _memory(n, [s for s in segments if s["device"] == n], traces[n] if n < len(traces) else [], conf)
-        for n in numbers
-    }
+    numbers = sorted({*segments, *(i for i, trace in enumerate(traces) if trace)})
+    devices = {n: _memory(n, segments.get(n, []), traces[n] if n < len(traces) else [], conf, known) for n in numbers}
     if not devices:
         raise Refused(
             f"snapshot: {named} has no segment and no event; record first: torch.cuda.memory._record_memory_history()"
@@ -331,11 +330,23 @@ def snapshot(source: str | os.PathLike | bytes, progress: bool | None = None) ->
     return Snapshot(named, devices)
 
 
+def _check_number(segments, traces, size):
+    """Raise where there is more to walk than a file of that size can say: a pickle may name one list many times."""
+    lists = [s.get("blocks") for s in segments if isinstance(s, dict)] + traces
+    number = len(segments) + sum(len(some) for some in lists if isinstance(some, list))
+    if number > size // LEAST + 1000:
+        raise Refused(
+            f"snapshot: {number:,} segments, blocks and events in {size:,} bytes, which name the same ones again; allowed: each once"
+        )
+
+
 #: What a segment is, where it does not say.
 _USUAL = {"device": 0, "stream": 0, "segment_type": "large"}
+#: Bytes that a segment, a block or an event takes in a file at least; and numbers are below this one.
+LEAST, WORD = 16, 2**64
 
 
-def _segment(said):
+def _segment(said, known):
     wanted = {"address": int, "total_size": int, "blocks": list}
     _check("segment", said, wanted)
     for name, usual in _USUAL.items():
@@ -343,32 +354,60 @@ def _segment(said):
             raise Refused(
                 f"snapshot: a segment whose {name} is a {type(said[name]).__name__}; allowed: what PyTorch writes"
             )
+    if not 0 <= said.get("device", 0) < WORD or not all(_number(said.get(n, 0)) for n in ("stream", "allocated_size")):
+        raise Refused(
+            "snapshot: a segment on no device, on no stream, or without its bytes; allowed: what PyTorch writes"
+        )
     for block in said["blocks"]:
         _check("block", block, {"size": int, "state": str})
-        _check_frames(block)
-        if not isinstance(block.get("requested_size", 0), int):
-            raise Refused("snapshot: a block whose requested_size is no whole number; allowed: what PyTorch writes")
+        _check_frames(block, known)
+        if not _number(block.get("requested_size", 0)) or not _number(block.get("address", 0)):
+            raise Refused(
+                "snapshot: a block whose requested_size or address is no whole number; allowed: what PyTorch writes"
+            )
         if block["state"] not in STATES:
-            raise Refused(f"snapshot: a block whose state is {block['state']!r}; allowed: {', '.join(STATES)}")
+            raise Refused(
+                f"snapshot: a block whose state is {checks.shown(block['state'])}; allowed: {', '.join(STATES)}"
+            )
     return _USUAL | said
 
 
-def _check_frames(said):
-    """Raise unless the frames of a block or an event are dicts, in a list; or there are none."""
+#: What a frame says: what kind that is, and the most characters or the largest number.
+_FRAME = {"filename": (str, 2**12), "name": (str, 2**16), "line": (int, 2**31)}
+
+
+def _check_frames(said, known):
+    """Raise unless the frames of a block or an event are dicts of text and numbers, in a list; or there are none."""
     frames = said.get("frames") or []
+    if id(frames) in known:
+        return
     if not isinstance(frames, list) or not all(isinstance(frame, dict) for frame in frames):
         raise Refused("snapshot: frames that are no list of dicts; allowed: what PyTorch writes")
+    for frame in frames:
+        for name, (kind, most) in _FRAME.items():
+            found = frame.get(name, kind())
+            if not isinstance(found, kind) or (abs(found) if kind is int else len(found)) > most:
+                raise Refused(
+                    f"snapshot: a frame whose {name} is no {kind.__name__}, or above {most:,}; allowed: what PyTorch writes"
+                )
+    known.add(id(frames))
+
+
+def _number(value):
+    """Whether it is a whole number that a machine's word holds."""
+    return isinstance(value, int) and -WORD < value < WORD
 
 
 def _check(what, said, wanted):
     for name, kind in wanted.items():
-        if not isinstance(said, dict) or not isinstance(said.get(name), kind) or isinstance(said[name], bool):
+        found = said.get(name) if isinstance(said, dict) else None
+        if not isinstance(found, kind) or isinstance(found, bool) or kind is int and not _number(found):
             raise Refused(
                 f"snapshot: a {what} without a {name} that is a {kind.__name__}; allowed: what PyTorch writes"
             )
 
 
-def _memory(device, segments, trace, conf):
+def _memory(device, segments, trace, conf, known):
     if not isinstance(trace, list):
         raise Refused(f"snapshot: the trace of GPU {device} is a {type(trace).__name__}; allowed: a list")
     events, frames = [], []
@@ -379,11 +418,11 @@ def _memory(device, segments, trace, conf):
         if action not in ACTIONS:
             continue
         size, address = event.get("size"), event.get("addr", 0)
-        if not isinstance(size, int) or not isinstance(address, int):
+        if not _number(size) or not _number(address):
             raise Refused(f"snapshot: a {action} without bytes or address; allowed: what PyTorch writes")
-        if not isinstance(event.get("stream", 0), int):
+        if not _number(event.get("stream", 0)):
             raise Refused(f"snapshot: a {action} on a stream without a number; allowed: what PyTorch writes")
-        _check_frames(event)
+        _check_frames(event, known)
         events.append((action, address, size, event.get("stream", 0)))
         frames.append(event.get("frames") or None)
     return Memory(device, segments, events, frames, conf if isinstance(conf, str) else "")
@@ -417,7 +456,7 @@ def where(frames: Frames | None) -> str:
     last = None
     for frame in frames or ():
         file = str(frame.get("filename", ""))
-        found = f"{Path(file).name}:{frame.get('line', 0)} {frame.get('name', '')}"
+        found = checks.printable(f"{Path(file).name}:{frame.get('line', 0)} {frame.get('name', '')}", checks.SHOWN)
         if not _LIBRARY.search(file):
             return found
         if last is None and file.endswith(".py"):
