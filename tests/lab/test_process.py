@@ -194,7 +194,7 @@ def test_no_module_is_taken_from_the_working_folder(tmp_path, monkeypatch):
     popen = subprocess.Popen
     monkeypatch.setattr(torchrun.subprocess, "Popen", start)
     with (tmp_path / "said").open("w") as said:
-        torchrun._torchrun([], 60, said)
+        torchrun._torchrun([], 60, said, {})
     assert "January" in (tmp_path / "said").read_text() and not (tmp_path / "ran").exists()
 
 

@@ -119,8 +119,8 @@ def learned_nothing(said):
     ("damage", "number", "words"),
     [
         (cut, 3, "it has no end"), (cut_at_the_end_of_the_object, 3, "it has no end"), (edited, 2, "edited"),
-        (of_another_schema, 1, "Measurement.schema: 9"), (not_text, 1, "not JSON"), (no_object, 2, "not a JSON object"),
-        (without_a_checksum, 2, "edited"), (nested_deep, 1, "nested too deep"), (signed(named_twice), 2, "Measurement.model"),
+        (of_another_schema, 1, "Measurement.schema: 9"), (not_text, 1, "no JSON"), (no_object, 2, "not a JSON object"),
+        (without_a_checksum, 2, "edited"), (nested_deep, 1, "within one another"), (signed(named_twice), 2, "Measurement.model"),
         (signed(infinite), 2, "Infinity is no number"), (signed(learned_nothing), 2, "Measurement.learning"),
     ],
 )  # fmt: skip

@@ -137,6 +137,17 @@ def test_out_of_memory_is_a_result(small, part, stage):
     assert "out of memory in " + stage in repr(measurement) and "everybyte fit" in repr(measurement)
 
 
+@pytest.mark.skipif(meters.available() is None, reason="nothing here says how much memory is free")
+def test_what_a_machine_has_not_is_refused_before_a_kernel_ends_somebody(monkeypatch, small):
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    monkeypatch.setattr(meters, "available", lambda: 2**28)
+    measurement, _ = measured(small, eb.Setup(batch=2**15, sequence=40, attention="eager", optimizer="sgd"))
+    assert measurement.oom and measurement.out_of_memory["of"] == "the CPU"
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
 @pytest.mark.parametrize(
     ("text", "whose"),
     [

@@ -101,7 +101,7 @@ def test_no_network_is_one_sentence(tmp_path, linux, monkeypatch):
     def fails(command, **options):
         return type("Done", (), {"returncode": 1, "stderr": "lots\nERROR: No matching distribution found for torch"})
 
-    monkeypatch.setattr(place.subprocess, "run", fails)
+    monkeypatch.setattr(place.children, "run", fails)
     with pytest.raises(ValueError, match="failed: ERROR: No matching distribution found for torch; it needs a network"):
         place.set_up(tmp_path / "new", say=lambda text: None)
     with pytest.raises(ValueError, match=r"^rehearse\.torch: '2\.13' is no version; allowed: 2\.13\.0, 2\.11\.0"):

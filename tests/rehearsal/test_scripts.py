@@ -3,8 +3,12 @@
 import json
 import os
 import pickletools
+import signal
 import subprocess
+import sys
+import time
 
+import psutil
 import pytest
 
 from everybyte.cli import main
@@ -149,3 +153,84 @@ def test_who_branches_on_data_has_read_zeros_and_is_told_so(here, script, capfd)
     assert "- once the script read from the GPU what no kernel had written: zeros" in out
     assert "- all that is read from the GPU is 0: losses, norms, and what a script decides by them" in out
     assert "4,004 " in out and "4,000,000" not in out
+
+
+ENDS = """
+import os, sys, torch
+net = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.AdamW(net.parameters())
+for step in range(3):
+    net(torch.ones(64, 256, device="cuda")).sum().backward()
+    optimizer.step()
+big = torch.empty(2**28, dtype=torch.uint8, device="cuda")
+exec(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "how"),
+    [
+        ("os._exit(4)", 4, None), ("os.environ.clear()", 0, None),
+        ("os.kill(os.getpid(), 9)", -9, "by signal SIGKILL"),
+        ("import ctypes; ctypes.string_at(0)", -11, "by signal SIGSEGV"),
+    ],
+)  # fmt: skip
+def test_however_a_script_ends_what_it_did_is_kept(here, script, end, status, how):
+    found = rehearse_script(["python", script(ENDS), end], quiet=True)
+    (process,) = found.processes
+    assert (found.status, process["steps"], process["final"]) == (status, 3, how is None)
+    assert (found.peak > 2**28) is process["final"]  # what came after the last step is known where Python ended itself
+    assert found.peak > 4 * 4 * 256 * 256
+    said = f"- the script ended {how}, without Python's own end: what it did after optimizer step 3 is not in these numbers"
+    assert how is None or (said in str(found) and "at least 3 optimizer steps" in str(found))
+    assert how is not None or "Python's own end" not in str(found)
+
+
+def test_a_variable_that_the_script_takes_away_is_known(here, script, capfd):
+    text = "import os; os.environ.clear()\nimport torch\nx = torch.ones(1000, device='cuda')\nprint(torch.cuda.get_device_name())\n"
+    assert main(["rehearse", "--gpu", "l4", "--", "python", script(text)]) == 0
+    assert capfd.readouterr().out.startswith("rehearsed NVIDIA L4 ")
+
+
+def test_a_script_that_is_killed_before_its_first_step(here, script, capfd):
+    text = "import os, torch\nx = torch.ones(1000, device='cuda')\nos.kill(os.getpid(), 9)\n"
+    assert main(["rehearse", "--", "python", script(text)]) == 2
+    assert (
+        "python train.py ended before the first step of an optimizer; it ended by signal SIGKILL"
+        in capfd.readouterr().err
+    )
+
+
+STARTS = """
+import multiprocessing, signal, subprocess, sys, time
+if sys.argv[1] == "deaf":
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+if __name__ == "__main__":
+    subprocess.Popen(["sleep", "300"])
+    subprocess.Popen(["setsid", "sleep", "300"])
+    multiprocessing.Process(target=time.sleep, args=(300,)).start()
+    open("started", "w").close()
+    time.sleep(300)
+"""
+COMMAND = "import sys; from everybyte.rehearsal import script; script.GRACE = 1.0; from everybyte.cli import main; sys.exit(main())"
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "said"),
+    [
+        (signal.SIGINT, "plain", "interrupted"), (signal.SIGTERM, "plain", "ended by SIGTERM"),
+        (signal.SIGHUP, "plain", "ended by SIGHUP"), (signal.SIGTERM, "deaf", "ended by SIGTERM"),
+    ],
+)  # fmt: skip
+def test_what_ends_the_command_ends_the_script_and_its_children(here, script, tmp_path, number, kind, said):
+    command = [sys.executable, "-c", COMMAND, "rehearse", "--", "python", script(STARTS), kind]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as begun:
+        while not (tmp_path / "started").exists():
+            assert begun.poll() is None
+            time.sleep(0.02)
+        below = psutil.Process(begun.pid).children(recursive=True)
+        begun.send_signal(number)
+        _, errors = begun.communicate(timeout=60)
+    assert (begun.returncode, errors) == (128 + number, f"everybyte: {said}\n") and len(below) >= 4
+    assert psutil.wait_procs(below, timeout=5)[1] == []

@@ -1,6 +1,11 @@
 """The rehearsals that are shipped: read with distrust, of today's reference step, and what PyTorch's dry run counts."""
 
 import json
+import os
+import signal
+import threading
+import time
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -9,8 +14,8 @@ import pytest
 import everybyte as eb
 from everybyte.comparison import rehearsed
 from everybyte.formulas.workspaces import requested
-from everybyte.lab import fingerprint, gpt2_for, grid
-from everybyte.rehearsal import read, shelf, shipped
+from everybyte.lab import Configuration, Worker, fingerprint, gpt2_for, grid
+from everybyte.rehearsal import read, shelf, shipped, steps
 from everybyte.rehearsal.devices import CONTEXT
 
 FOLDER = Path(__file__).resolve().parents[2] / "labs" / "rehearsals"
@@ -188,3 +193,28 @@ def test_a_phase_s_bytes_stand_alone(tmp_path):
     assert shown.rows == [["there", *2 * counted[:1], 0, 2], ["missing", *2 * counted[1:], "not rehearsed", "–"]]
     with pytest.raises(ValueError, match=r"^rehearsed\.phase: 'forward'"):
         rehearsed(gpt2, setups, folder=tmp_path, phase="forward")
+
+
+def test_ctrl_c_waits_for_no_step_that_runs(tmp_path, monkeypatch):
+    workers = []
+
+    @contextmanager
+    def worker(*_):
+        with Worker(["sleep", "300"]) as running:
+            workers.append(running)
+            yield running
+
+    def one(running, model, setup, gpu, timeout):
+        if len(workers) == 2:
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return running.ask(timeout, ask="device", device=None)
+
+    monkeypatch.setattr(steps, "worker", worker)
+    monkeypatch.setattr(steps, "one", one)
+    wanted = [Configuration("test", eb.model("gpt2"), eb.Setup(batch=b)) for b in range(1, 9)]
+    head = shelf.head_of("h200", {"torch": "2", "cuda": "13"})
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        shelf._Run(None, eb.gpu("h200"), tmp_path / "h200.jsonl", head, {}).all(wanted, 2, print)
+    assert time.monotonic() - start < 30 and workers
+    assert all(running.process.returncode is not None for running in workers)

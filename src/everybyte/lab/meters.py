@@ -1,11 +1,13 @@
 """What a device can say of its memory and its time: CUDA's allocator by its own statistics, a CPU by following storages."""
 
 import gc
+import re
 import shutil
-import subprocess
 import time
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from subprocess import PIPE, SubprocessError
 from unittest import mock
 
 import torch
@@ -13,6 +15,7 @@ from torch._subclasses import FakeTensor  # DTensor's, which asks by them for th
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from .. import children
 from .timeline import live_at_allocations
 
 #: What each meter counts, in bytes: what tensors asked for; the blocks they got; with blocks freed but still waited for;
@@ -99,6 +102,10 @@ class Cuda:
         free = torch.cuda.mem_get_info(self.device)[0]
         return min(free, max(0, self._limit - self.now()["reserved"])) if self._limit else free
 
+    def bounded(self):
+        """CUDA refuses by itself what it has not."""
+        return nullcontext()
+
     @contextmanager
     def watching(self):
         """The allocator watches always."""
@@ -145,16 +152,36 @@ class Cuda:
             return None
         command = [tool, f"--query-gpu={','.join(CLOCKS.values())}", "--format=csv,noheader,nounits"]
         try:
-            said = subprocess.run(
-                [*command, f"--id={self.device.index or 0}"], capture_output=True, text=True, timeout=10, check=True
-            ).stdout.split(",")
-            return {name: float(value) for name, value in zip(CLOCKS, said, strict=True)}
+            done = children.run([*command, f"--id={self.device.index or 0}"], 10.0, stdout=PIPE, stderr=PIPE, text=True)
+            done.check_returncode()
+            return {name: float(value) for name, value in zip(CLOCKS, done.stdout.split(","), strict=True)}
         except (
             OSError,
-            subprocess.SubprocessError,
+            SubprocessError,
             ValueError,
         ):  # a tool of another driver's, or fields that it has not
             return None
+
+
+def _kilobytes(file: str, name: str) -> int:
+    """Bytes that a line of a file of Linux's says, `name: 5 kB`; OSError where there is none."""
+    found = re.search(rf"^{name}:\s+(\d+) kB", Path(file).read_text(encoding="ascii"), re.MULTILINE)
+    if not found:
+        raise OSError(f"{file} has no {name}")
+    return int(found[1]) * 1024
+
+
+def available() -> int | None:
+    """Bytes of memory that the machine, or the container, has left; None where nothing says so."""
+    try:
+        found = [_kilobytes("/proc/meminfo", "MemAvailable")]
+    except OSError:
+        return None
+    group = Path("/sys/fs/cgroup")
+    with suppress(OSError, ValueError):  # "max" where there is no bound
+        most, used = (int((group / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
+        found.append(max(most - used, 0))
+    return min(found)
 
 
 class Cpu:
@@ -217,6 +244,27 @@ class Cpu:
         """Within it, storages are followed."""
         with self._counter:
             yield
+
+    @contextmanager
+    def bounded(self):
+        """Within it, this process is refused memory that the machine has not free: else a kernel would end any process for it.
+
+        Where nothing says what is free, as on macOS and Windows, it is not.
+        """
+        free = available()
+        if free is None:
+            yield
+            return
+        import resource
+
+        held = _kilobytes("/proc/self/status", "VmData")
+        before, most = resource.getrlimit(resource.RLIMIT_DATA)
+        within = [held + free - free // 16, *(n for n in (before, most) if n != resource.RLIM_INFINITY)]
+        resource.setrlimit(resource.RLIMIT_DATA, (min(within), most))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_DATA, (before, most))
 
     @contextmanager
     def history(self):

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
 import tempfile
@@ -13,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
-from .. import checks
+from .. import checks, children, files
 from ..catalog import Model
 from ..setup import Setup
 from .devices import check as check_device
@@ -51,12 +50,12 @@ class Worker:
     ):
         paths = [SOURCES, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._errors = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, encoding="utf-8",
-            errors="replace",
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | dict(environment or {}) | APART | {PARENT: str(os.getpid())},
-            start_new_session=True,  # Ctrl-C comes to us alone, and the process can be ended with its children
+        self._child = children.Child(
+            command,
+            os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | dict(environment or {}) | APART | {PARENT: str(os.getpid())},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, encoding="utf-8", errors="replace",
         )  # fmt: skip
+        self.process = self._child.process
         self._requests = cast(IO[str], self.process.stdin)  # a pipe, as asked for
         self._said = cast(IO[str], self.process.stdout)
         self._answers = queue.SimpleQueue()
@@ -90,12 +89,11 @@ class Worker:
             raise
         if line is _ENDED:
             status = self.process.wait()
-            how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
             self.end()
-            raise Failed(f"the worker ended {how}{self._last_words()}")
+            raise Failed(f"the worker ended {children.how(status)}{self._last_words()}")
         try:
-            answer = json.loads(line)
-        except (ValueError, RecursionError):
+            answer = files.parsed(line)
+        except ValueError:
             answer = None
         if not isinstance(answer, dict) or not answer.keys() & {"found", "error"}:
             self.end()
@@ -111,13 +109,7 @@ class Worker:
 
     def end(self) -> None:
         """End the process and its children, now; once more does nothing."""
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except AttributeError:  # not on Windows
-            self.process.kill()
-        except ProcessLookupError:
-            pass
-        self.process.wait()
+        self._child.end()
         with contextlib.suppress(OSError):  # of a request that nobody read
             self._requests.close()
 

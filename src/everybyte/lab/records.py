@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from .. import files
 from .measurement import Measurement
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
@@ -134,12 +135,7 @@ def _split(path):
 
 
 def _measurement(line):
-    try:
-        said = json.loads(line, parse_constant=_no_number)
-    except ValueError as error:
-        raise ValueError(f"it is not JSON ({error})") from error
-    except RecursionError:
-        raise ValueError("it is not JSON of a measurement: it is nested too deep") from None
+    said = files.parsed(line, parse_constant=_no_number)
     if not isinstance(said, dict):
         raise ValueError("it is not a JSON object")
     measurement = Measurement.from_dict({k: v for k, v in said.items() if k != "check"})

@@ -237,8 +237,8 @@ def run(
     gc.disable()  # what a cycle keeps alive in one step, it shall keep alive in all
     session = _Session(model, setup, meter, found["baseline"], recipe)
     try:
-        learned = session.pretrained()
-        with divided_loss(setup):
+        with meter.bounded(), divided_loss(setup):
+            learned = session.pretrained()
             with meter.watching():
                 session.prepare(warm_up, learned)
                 found |= session.count(points)

@@ -1,15 +1,13 @@
 """The same step on as many GPUs as the setup says, a process each, started and ended by torchrun."""
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
 
+from .. import children
 from ..catalog import Model
 from ..setup import Setup
 from .measurement import Measurement, model_as_dict
@@ -54,7 +52,7 @@ def measure_ranks(
         request = {"device": device, "model": model_as_dict(model), "setup": setup.as_dict(), "options": options}
         path = Path(folder) / "request.json"
         path.write_text(json.dumps(request | {"launcher": os.getpid()}), encoding="utf-8")
-        _torchrun([f"--nproc-per-node={setup.gpus}", *command, folder], timeout, errors)
+        _torchrun([f"--nproc-per-node={setup.gpus}", *command, folder], timeout, errors, {"TMPDIR": folder})
         said = {rank: _read(Path(folder) / f"{rank}.json") for rank in range(setup.gpus)}
         for answer in said.values():
             if "error" in answer:
@@ -70,26 +68,19 @@ def measure_ranks(
     return Measurement.from_dict(found[0] | {"ranks": ranks})
 
 
-def _torchrun(arguments, timeout, errors):
-    """Run torchrun until it ends; whatever ends us, or `timeout` seconds, end it and its processes."""
+def _torchrun(arguments, timeout, errors, variables):
+    """Run torchrun until it ends; whatever ends us, or `timeout` seconds, end it and its processes.
+
+    `variables`: of the environment, where it puts files that it leaves when it is ended among them.
+    """
     paths = [SOURCES, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | APART
-    process = subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0", *arguments],
-        stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, env=environment, start_new_session=True,
-    )  # fmt: skip
+    environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | APART | variables
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0", *arguments]
+    child = children.Child(command, environment, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
     try:
-        process.wait(min(timeout, threading.TIMEOUT_MAX))
+        child.finish(timeout, GRACE)
     except subprocess.TimeoutExpired:
         raise Failed(f"the ranks gave no answer within {timeout:g} s and were ended") from None
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)  # torchrun passes it on; ranks also end when it is gone
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def _read(path):

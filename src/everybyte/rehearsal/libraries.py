@@ -6,6 +6,8 @@ import subprocess
 from collections import defaultdict
 from pathlib import Path
 
+from .. import children
+
 #: Libraries of NVIDIA's that PyTorch links with or opens by name.
 NVIDIA = re.compile(
     r"lib(cuda|cudart|cublas|cublasLt|cudnn|cufft|cufile|cupti|curand|cusolver|cusparse|cusparseLt|nccl|nvrtc|nvshmem_host"
@@ -33,7 +35,8 @@ def said(*command) -> str:
     Raises:
         ValueError: where it fails, with its last words.
     """
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    words = [str(word) for word in command]
+    done = children.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         raise ValueError(f"rehearsal: {Path(str(command[0])).name} failed: {done.stderr.strip()[-2000:]}")
     return done.stdout

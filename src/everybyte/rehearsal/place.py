@@ -14,6 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import children
 from . import libraries, stubs
 
 #: The environment: its name, in the folder of the project; and the variable that names another.
@@ -26,6 +27,8 @@ INSTALLER = "everybyte-rehearsal"
 PROJECT = Path(__file__).resolve().parents[3]
 #: Requirements of PyTorch's that are kept away: NVIDIA's libraries, and the compiler that needs a GPU.
 _KEPT_AWAY = re.compile(r"^Requires-Dist: ((?:nvidia|cuda|triton)[\w-]*)(?:\[(.*?)\])?\s*\(?([^;)]*)", re.M)
+#: Seconds that pip may take to undo what it has begun.
+GRACE = 5.0
 _REAL_GPU = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
 
 
@@ -172,7 +175,7 @@ def set_up(
 
 
 def _run(command):
-    done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True)
+    done = children.run(command, grace=GRACE, stdout=sys.stderr, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise ValueError(

@@ -8,6 +8,7 @@ from .. import units
 from ..catalog import Gpu, Model
 from ..setup import Setup
 from ..tables import Table
+from . import reports
 
 #: What no rehearsal can know, said beside its numbers.
 UNKNOWN = (
@@ -112,7 +113,9 @@ class ScriptRehearsal:
     Attributes:
         command: what ran. gpu: which GPU the stubs were. status: the exit status of the command. seconds: what the rehearsal took.
         processes: what each process that used a GPU saw: `rank`, `steps`, `devices` (each with `requested`, `allocated`,
-            `reserved`, `segments`, `phases` and `peak`: `at`, `line`, what it `held`), `oom`, `reads`, `snapshot`.
+            `reserved`, `segments`, `phases` and `peak`: `at`, `line`, what it `held`), `oom`, `reads`, `snapshot`, and whether
+            the report is its last (`final`): a process that was killed has one of its last optimizer step.
+        faults: in words, which of the reports could not be read.
     """
 
     command: Sequence[str]
@@ -120,6 +123,7 @@ class ScriptRehearsal:
     status: int
     seconds: float
     processes: list[dict]
+    faults: Sequence[str] = ()
 
     @property
     def peak(self) -> int:
@@ -154,9 +158,11 @@ class ScriptRehearsal:
         reads = sum(process["reads"] for process in self.processes)
         notes = dict.fromkeys(note for process in self.processes for note in process["notes"])
         return [
+            *reports.unfinished(self.processes, self.status),
             *UNKNOWN,
             *([f"{_times(reads)} the script read from the GPU what no kernel had written: zeros"] if reads else []),
             *notes,
+            *self.faults,
         ]
 
     def table(self) -> Table:
@@ -189,11 +195,8 @@ class ScriptRehearsal:
             count = held["tensors"]
             rows.append([f"  at the peak: {count:,} tensor{'s' * (count > 1)}", held["bytes"], _place(held)])
         ranks = f", rank {process['rank']} of {len(self.processes)}" if len(self.processes) > 1 else ""
-        ended = (
-            f"ended after {process['steps']} optimizer step{'s' * (process['steps'] != 1)}"
-            if process["ended"]
-            else f"{process['steps']} optimizer step{'s' * (process['steps'] != 1)}"
-        )
+        ended = "ended after " if process["ended"] else "" if process["final"] else "at least "
+        ended += f"{process['steps']} optimizer step{'s' * (process['steps'] != 1)}"
         caption = f"Rehearsed as on {self.gpu.title}{ranks}: no GPU. {ended}, {self.seconds:.1f} s, PyTorch {process['torch']}"
         return Table(["rehearse", "bytes", "where"], rows, caption)
 

@@ -249,7 +249,7 @@ class _Run:
     def __init__(self, where, gpu, path, head, there):
         self.where, self.gpu, self.path, self.head, self.there = where, gpu, path, head, there
         self.lock, self.mine, self.part = threading.Lock(), threading.local(), path.with_suffix(".jsonl.part")
-        self.open = []
+        self.open, self.over = [], False
 
     def all(self, todo, workers, say):
         failed = []
@@ -266,8 +266,8 @@ class _Run:
                             failed.append((futures[future], str(error).strip().splitlines()[-1]))
                         if count % 25 == 0:
                             say(f"{count} of {len(todo)}")
-                finally:
-                    pool.shutdown(cancel_futures=True)
+                finally:  # Ctrl-C waits for no step that runs
+                    pool.shutdown(wait=False, cancel_futures=True)
                     self._end()
         return failed
 
@@ -279,20 +279,30 @@ class _Run:
         if getattr(self.mine, "worker", None) is None:
             context = steps.worker(self.where, self.gpu)
             self.mine.worker, self.mine.context = context.__enter__(), context
-            self.open.append(context)
+            with self.lock:
+                self.open.append(context)
+            if self.over:
+                self._close(context)
         clean = False
         try:
             found, clean = steps.one(self.mine.worker, configuration.model, configuration.setup, self.gpu, EACH)
         finally:
             if not clean:
                 self.mine.worker = None
-                self.open.remove(self.mine.context)
-                self.mine.context.__exit__(None, None, None)
+                self._close(self.mine.context)
         with self.lock:
             self.there[found.model, found.setup] = found
             self._say(line_of(found))
 
+    def _close(self, context):
+        """End a worker; of two who want to, one does."""
+        with self.lock:
+            if context not in self.open:
+                return
+            self.open.remove(context)
+        context.__exit__(None, None, None)
+
     def _end(self):
-        for context in self.open:
-            context.__exit__(None, None, None)
-        self.open.clear()
+        self.over = True
+        for context in list(self.open):
+            self._close(context)

@@ -1,13 +1,14 @@
 """Inside a rehearsed process: what PyTorch's allocator did, kept for a report. Nothing of the script is changed.
 
-It runs in the environment of the script, from the moment at which that imports PyTorch; at the process's end, and when memory
-ran out, it writes what it saw as JSON.
+It runs in the environment of the script, from the moment at which that imports PyTorch. What it saw it writes as JSON after each
+step of an optimizer, when memory ran out, and at the process's end, which not every process comes to. What it needs of the
+environment's variables it takes before the script runs, which may change them.
 """
 
 import atexit
+import contextlib
 import importlib
 import importlib.machinery
-import json
 import os
 import re
 import sys
@@ -16,7 +17,7 @@ import time
 from collections import Counter
 
 from .. import files
-from . import history
+from . import history, reports
 
 #: Where reports go; after how many steps of an optimizer a process ends (0: never); where snapshots go; ranks to pretend.
 REPORTS, STEPS = "EVERYBYTE_REHEARSAL_REPORTS", "EVERYBYTE_REHEARSAL_STEPS"
@@ -30,14 +31,24 @@ NOBODY = "nobody"
 
 def wait_for_torch() -> None:
     """Have PyTorch watched as soon as it is imported, and not before."""
-    sys.meta_path.insert(0, _Finder({"torch": start, "transformers.masking_utils": one_sequence_a_row}))
+    told = {name: value for name, value in os.environ.items() if name.startswith(("EVERYBYTE_REHEARSAL", "REHEARSAL_"))}
+    told |= {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
+    then = {"torch": lambda torch: start(torch, told), "transformers.masking_utils": one_sequence_a_row}
+    sys.meta_path.insert(0, _Finder(then, {"torch": lambda: _tell_stubs(told)}))
+
+
+def _tell_stubs(told):
+    """The stubs ask C's environment which GPU they are, as they are loaded; the script's own view of it stays as it has made it."""
+    for name, value in told.items():
+        if name.startswith("REHEARSAL_") and name not in os.environ:
+            os.putenv(name, value)
 
 
 class _Finder:
-    """Calls a function with a module once it has been imported."""
+    """Calls one function before a module is run, and one with it once it has been imported."""
 
-    def __init__(self, then):
-        self.then = then
+    def __init__(self, then, first):
+        self.then, self.first = then, first
 
     def find_spec(self, name, path=None, target=None):
         if name not in self.then:
@@ -46,8 +57,10 @@ class _Finder:
         if spec is None or spec.loader is None:
             return None
         then, run = self.then.pop(name), spec.loader.exec_module
+        first = self.first.get(name, lambda: None)
 
         def exec_module(module):
+            first()
             run(module)
             then(module)
 
@@ -67,22 +80,23 @@ def one_sequence_a_row(masks) -> None:
 _watched = None
 
 
-def start(torch) -> None:
-    """Watch this process from here on."""
+def start(torch, told: dict[str, str]) -> None:
+    """Watch this process from here on. `told`: the environment's variables as they were before the script ran."""
     global _watched
     if torch.version.cuda is None or not hasattr(torch._C, "_cuda_init"):
         return  # another PyTorch than the rehearsal's: nobody reports, and the launcher says so
-    _watched = _Watched(torch)
+    _watched = _Watched(torch, told)
 
 
 class _Watched:
     """What is seen of a process."""
 
-    def __init__(self, torch):
-        self.torch, self.steps, self.notes = torch, 0, []
+    def __init__(self, torch, told):
+        self.torch, self.told, self.steps, self.notes = torch, told, 0, []
+        self.pid, self.began, self.writing = os.getpid(), time.time_ns(), threading.Lock()
         self.marks, self.best, self.phases, self.instant, self.oom = {}, {}, {}, {}, None
         self.highest, self.backward_line, self.snapshot = {}, None, None
-        self.last_step = int(os.environ.get(STEPS) or 0)
+        self.last_step = int(told.get(STEPS) or 0)
         torch.backends.cuda.enable_cudnn_sdp(False)
         torch.backends.cudnn.enabled = False
         torch.cuda._lazy_call(self._begin)
@@ -91,11 +105,24 @@ class _Watched:
         optimizers.register_optimizer_step_post_hook(self._after_step)
         self._watch_backward()
         self._watch_resets()
-        if ranks := int(os.environ.get(ALONE) or 0):
+        if ranks := int(told.get(ALONE) or 0):
             alone(torch, ranks)
-        elif int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        elif int(os.environ.get("WORLD_SIZE") or told.get("WORLD_SIZE") or 1) > 1:
             together(torch)
-        atexit.register(self._report)
+        self._watch_the_end()
+        self._report()
+
+    def _watch_the_end(self):
+        """Python's own end, and the one that skips it."""
+        atexit.register(self._at_the_end)
+        leave = os._exit
+
+        def _exit(status):
+            with contextlib.suppress(Exception):
+                self._at_the_end()
+            leave(status)
+
+        os._exit = _exit
 
     def _begin(self):
         memory = self.torch.cuda.memory
@@ -148,6 +175,7 @@ class _Watched:
         self._mark("after_step")
         self.steps += 1
         self._look()
+        self._report()
         if self.steps == self.last_step:
             raise SystemExit(0)
         settled()
@@ -176,8 +204,8 @@ class _Watched:
             **self._place(instant.frames),
             "held": history.holders(instant),
         }
-        if folder := os.environ.get(SNAPSHOTS):
-            self._keep(snapshot, folder)
+        if path := self.told.get(SNAPSHOTS):
+            self._keep(snapshot, path)
 
     def _place(self, frames):
         """Where Python was; in backward, whose thread has no Python, where the script called it."""
@@ -189,8 +217,7 @@ class _Watched:
         """The snapshot as PyTorch's own viewer takes it: a pickle, which we write and never read."""
         import pickle
 
-        rank = os.environ.get("RANK")
-        if rank not in (None, "0"):
+        if rank := self._rank():
             root, dot, end = path.rpartition(".")
             path = f"{root}.rank{rank}.{end}" if dot else f"{path}.rank{rank}"
         try:
@@ -213,19 +240,40 @@ class _Watched:
             **self._place(frames),
         }  # fmt: skip
         self._remember(device, stats["allocation.all.allocated"], snapshot)
-
-    def _report(self):
-        if threading.current_thread() is not threading.main_thread():
-            return
         self._look()
+        self._report()
+
+    def _rank(self):
+        """As a launcher said, or the script itself."""
+        said = os.environ.get("RANK") or self.told.get("RANK") or "0"
+        return int(said) if said.isdecimal() else 0
+
+    def _at_the_end(self):
+        if threading.current_thread() is threading.main_thread():
+            self._look()
+            self._report(final=True)
+
+    def _report(self, final=False):
+        """Write what was seen, in place of what was written before. Where it cannot be kept, the script goes on as on a GPU."""
+        if os.getpid() != self.pid and (self.torch.cuda._is_in_bad_fork() or not self.highest):
+            return  # a fork that has no GPU of its own
+        if self.writing.acquire(blocking=False):  # a thread that writes, or one that did when the process was forked
+            try:
+                reports.write(self.told[REPORTS], self.began, self._said(final))
+            except OSError as error:
+                self.notes.append(f"A report was not kept: {error.strerror or error}.")
+            finally:
+                self.writing.release()
+
+    def _said(self, final):
         torch = self.torch
         used = {d: h for d, h in self.highest.items() if h["reserved"]}
         reads, size = unknown_reads()
-        said = {
-            "pid": os.getpid(), "rank": int(os.environ.get("RANK") or 0), "argv": sys.argv, "torch": torch.__version__,
+        return {
+            "pid": os.getpid(), "rank": self._rank(), "argv": [str(word) for word in sys.argv], "torch": torch.__version__,
             "cuda": torch.version.cuda, "steps": self.steps, "reads": reads, "bytes_read": size,
             "oom": self.oom, "snapshot": self.snapshot, "notes": self.notes,
-            "ended": self.steps == self.last_step > 0,
+            "ended": self.steps == self.last_step > 0, "final": final,
             "devices": [
                 {"device": d, "name": torch.cuda.get_device_name(d), "memory": torch.cuda.get_device_properties(d).total_memory,
                  **highest, "retries": torch.cuda.memory_stats(d)["num_alloc_retries"],
@@ -233,9 +281,6 @@ class _Watched:
                 for d, highest in used.items()
             ],
         }  # fmt: skip
-        path = os.path.join(os.environ[REPORTS], f"{time.time_ns()}-{os.getpid()}.json")
-        with files.whole(path) as file:
-            file.write(json.dumps(said).encode())
 
 
 def _caller():
@@ -265,14 +310,19 @@ def where(allocation: int, marks: list[tuple[str, int]]) -> str:
     return "forward" if marks else "before any backward"
 
 
+_stubs: set[str] = set()  # the library of the stubs that this process has loaded
+
+
 def unknown_reads() -> tuple[int, int]:
     """How often, and how many bytes, were read from the GPU that nobody knows: they were zeros."""
     import ctypes
 
-    paths = {line.split()[-1] for line in open("/proc/self/maps", encoding="utf-8") if "libeverybyte-rehearsal" in line}
-    if not paths:
+    if not _stubs:
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            _stubs.update(line.split()[-1] for line in maps if "libeverybyte-rehearsal" in line)
+    if not _stubs:
         return 0, 0
-    count, size = ctypes.CDLL(paths.pop()).rehearsal_unknown_reads, ctypes.c_ulonglong()
+    count, size = ctypes.CDLL(min(_stubs)).rehearsal_unknown_reads, ctypes.c_ulonglong()
     count.restype = ctypes.c_uint
     return count(ctypes.byref(size)), size.value
 

@@ -1,0 +1,143 @@
+"""What ends a program from outside: Ctrl-C, SIGTERM, SIGHUP. Where it may come, and where it waits.
+
+Python raises it between any two instructions. Where a step and what undoes it must not be torn apart, it is `Held`.
+"""
+
+import _thread
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+#: Seconds that a second Ctrl-C waits in what may take long, or be lost in a loop of its own.
+PATIENCE = 2.0
+#: What ends us as Ctrl-C does, where a system has it.
+ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class Ended(KeyboardInterrupt):
+    """A signal of `ENDING` came. Whatever Ctrl-C ends, it ends."""
+
+    def __init__(self, number: int):
+        super().__init__()
+        self.number = number
+
+
+class Held:
+    """A context in which Ctrl-C, and what ends us as it does, waits for its end; `waiting` says whether one does.
+
+    Elsewhere than in the main thread, and of a Ctrl-C that somebody else handles, it changes nothing. Within another it is
+    part of that one.
+
+    Args:
+        patience: seconds after the first from which on another does not wait; None: each does.
+    """
+
+    outermost: "Held | None" = None  # signals are the process's
+
+    def __init__(self, patience: float | None = None):
+        self.patience, self.number, self.since, self.before = patience, None, 0.0, None
+
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread() and Held.outermost is None:
+            self.number, self.since, self.before = None, 0.0, signal.getsignal(signal.SIGINT)
+            if self.before is signal.default_int_handler:
+                signal.signal(signal.SIGINT, self.note)
+            Held.outermost = self
+        return self
+
+    def note(self, number, frame) -> None:
+        """Keep it for later, or raise it where one has waited for long."""
+        now = time.monotonic()
+        if self.number and self.patience is not None and now - self.since > self.patience:
+            raise error_of(number)
+        self.since, self.number = self.since or now, self.number or number
+
+    def __exit__(self, kind, *_):
+        if Held.outermost is not self:
+            return
+        Held.outermost = None
+        if self.before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self.before)
+        if self.number and not (kind and issubclass(kind, KeyboardInterrupt)):
+            raise error_of(self.number)
+
+
+def importing() -> Held:
+    """A context to import what is large: C that is being loaded makes other errors of a Ctrl-C, or none, and loads no second time."""
+    return Held(PATIENCE)
+
+
+def waiting() -> bool:
+    """Whether something came that is held."""
+    return bool(Held.outermost and Held.outermost.number)
+
+
+def error_of(number: int) -> KeyboardInterrupt:
+    """What a signal raises."""
+    return KeyboardInterrupt() if number == signal.SIGINT else Ended(number)
+
+
+def told(error: KeyboardInterrupt) -> tuple[str, int]:
+    """(What ended a command, and what it had to say, in words; its exit status, the shell's for that signal)."""
+    number = error.number if isinstance(error, Ended) else signal.SIGINT
+    what = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+    return "; ".join([what, *map(str, error.args)]), 128 + number
+
+
+class Endings:
+    """A context in which SIGTERM and SIGHUP raise `Ended`, where nobody else handles them, and no Ctrl-C is forgotten.
+
+    Whom that leaves through the outermost of them, it ends with the shell's status for the signal, where `exits`.
+    """
+
+    def __init__(self, exits: bool = True):
+        self.exits = exits
+        self.before: dict[int, Any] = {}
+        self.hook = None
+
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread():
+            self.hook, sys.unraisablehook = sys.unraisablehook, _again
+            try:
+                for number in ENDING:
+                    if signal.getsignal(number) == signal.SIG_DFL:
+                        self.before[number] = signal.SIG_DFL  # first: one may come as soon as it is ours
+                        signal.signal(number, _come)
+            except KeyboardInterrupt:
+                self.undo()
+                raise
+        return self
+
+    def __exit__(self, kind, error, _):
+        exits = self.exits and bool(self.before)
+        self.undo()
+        if exits and isinstance(error, Ended):
+            sys.exit(128 + error.number)
+
+    def undo(self) -> None:
+        """Let them do again what they did before; once more does nothing."""
+        while self.before:
+            number = next(iter(self.before))
+            signal.signal(number, self.before[number])
+            self.before.pop(number, None)
+        if self.hook:
+            sys.unraisablehook, self.hook = self.hook, None
+
+
+def _again(lost, usual=sys.unraisablehook):
+    """Ctrl-C while something is thrown away, which Python prints and forgets, is asked for once more, a moment later."""
+    if not isinstance(lost.exc_value, KeyboardInterrupt):
+        return usual(lost)
+    number = getattr(lost.exc_value, "number", signal.SIGINT)
+    timer = threading.Timer(0.01, _thread.interrupt_main, (number,))
+    timer.daemon = True
+    timer.start()
+
+
+def _come(number, frame):
+    if Held.outermost:
+        Held.outermost.note(number, frame)
+    else:
+        raise Ended(number)
