@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import numpy
 import pytest
+import traitlets
 
 import everybyte as eb
 from everybyte import explore
@@ -90,6 +92,60 @@ def test_what_an_explorer_does_not_show_it_refuses(name, field, asked):
         getattr(explore, name)(setup=eb.Setup(**asked))
 
 
-def test_a_setup_is_a_setup():
-    with pytest.raises(ValueError, match="step.setup: 'fp32'; allowed: a Setup"):
-        explore.step(setup="fp32")
+@pytest.mark.parametrize("value", ["fp32", [], 5, False, {}])
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [("step", "setup"), ("tensor", "setup"), ("zero", "model"), ("serving", "model"), ("states", "gpu")],
+)
+def test_what_an_explorer_opens_with_is_of_its_kind(name, argument, value):
+    with pytest.raises(ValueError, match=rf"^{name}\.{argument}: .*; allowed: a (Setup|Model|Gpu)"):
+        getattr(explore, name)(**{argument: value})
+
+
+@pytest.mark.parametrize("value", [numpy.array([8192, 8192]), numpy.array([8192]), 8192.0, "8192", None])
+def test_a_context_is_a_whole_number(value):
+    with pytest.raises(ValueError, match=r"^serving\.context: .* is unknown; allowed: "):
+        explore.serving(context=value)
+
+
+@pytest.mark.parametrize("value", [range(3), None, "x", 0])
+def test_a_slider_opens_within_its_range(value):
+    with pytest.raises(ValueError, match="^concurrency: .* is not in the slider's range; allowed: 1 to 512"):
+        explore.serving(concurrency=value)
+
+
+@pytest.mark.parametrize("name", ["states", "formats", "step"])
+def test_a_control_set_to_nothing_keeps_what_was_chosen(name):
+    explorer = getattr(explore, name)()
+    said, state = explorer.describe(), explorer.state
+    for control in explorer._inputs.values():
+        for trait in {"index", "value", "label"} & set(control.trait_names()):
+            setattr(control, trait, None)
+        if not hasattr(control, "index"):
+            control.value = float("nan")
+    assert explorer.state == state and explorer.describe() == said
+    assert getattr(explore, name)().describe() == said  # the shared ones are as they were
+
+
+@pytest.mark.parametrize("value", [numpy.array([0, 0]), "x", [0], 10**9])
+def test_a_control_refuses_what_it_does_not_offer_and_keeps_its_state(value):
+    explorer = explore.states()
+    for control in explorer._inputs.values():
+        with pytest.raises(traitlets.TraitError):
+            control.index = value
+    assert explorer.state == explore.states().state and explorer.describe()
+
+
+@pytest.mark.parametrize("value", [None, -1, 7, 10**9, 0.5, float("nan"), "x", True])
+def test_a_state_that_a_control_does_not_have_is_refused(value):
+    explorer = explore.states()
+    for say in (explorer.describe, explorer.values, explorer.table, explorer.figure):
+        with pytest.raises(ValueError, match=r"^explorer\.state\.precision: .* is not a whole number from 0 to 6$"):
+            say({**explorer.state, "precision": value})
+
+
+@pytest.mark.parametrize("value", [None, 131, "x", float("nan")])
+def test_a_state_that_a_slider_does_not_have_is_refused(value):
+    explorer = explore.formats()
+    with pytest.raises(ValueError, match=r"^explorer\.state\.magnitude: .*; allowed: -160\.0 to 130\.0$"):
+        explorer.describe({**explorer.state, "magnitude": value})

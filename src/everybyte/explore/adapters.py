@@ -7,7 +7,7 @@ from .. import checks, draw
 from ..catalog import Gpu, Model
 from ..catalog import model as catalog_model
 from ..setup import Checkpointing, Lora, Setup
-from .controls import Choice, check_setup, shared
+from .controls import Choice, check_setup, opens, shared
 from .courses import Courses, kinds
 from .explorer import Explorer
 from .precision import Peak
@@ -74,6 +74,7 @@ def _of_ways():
     return found
 
 
+@opens
 def adapters(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
     """The peak of one fine-tuning step in exact tensor bytes: a bar for each way to train, against a GPU's memory.
 

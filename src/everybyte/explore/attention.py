@@ -3,7 +3,7 @@
 from ..catalog import Model
 from ..formulas import SYMBOLS, bindings, formula
 from ..setup import Setup
-from .controls import Choice, Slider, precision_label, shared
+from .controls import Choice, Slider, opens, precision_label, shared
 from .explorer import Explorer
 from .pictures import Lines
 
@@ -12,6 +12,7 @@ _WIDTHS = (16, 32, 36, 48, 64, 80, 96, 128, 192, 256)
 _HEADS = 128
 
 
+@opens
 def attention(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     """Bytes that one GPT block keeps for backward, eager and flash, against the sequence: where the square overtakes the rest.
 

@@ -3,7 +3,7 @@
 from .. import checks, draw
 from ..catalog import Gpu, Model
 from ..setup import Setup
-from .controls import Choice, check_setup, gpts, precision_label, shared
+from .controls import Choice, check_setup, gpts, opens, precision_label, shared
 from .courses import FORMS, UPDATE_BY, Courses, kinds, updates_of
 from .explorer import Explorer
 from .planning import BASE, CHUNKS, CUT, PARTS, switched
@@ -45,6 +45,7 @@ def _sizes_of_gpt2() -> tuple[dict, dict, Model]:
     return known, options, deepest
 
 
+@opens
 def batches(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
     """The peak of a GPT's step in exact tensor bytes, a bar for each number of micro-batches that its sequences are cut into.
 

@@ -16,7 +16,7 @@ from ..setup import Setup
 from ..tables import Table
 from ..theory.reading import standing
 from ..theory.schedule import flat
-from .controls import OF_THE_STEP, Choice, check_setup, gpts, precision_label, shared
+from .controls import OF_THE_STEP, Choice, check_setup, gpts, opens, precision_label, shared
 from .explorer import Explorer
 from .pictures import quantity
 
@@ -151,6 +151,7 @@ class Block:
         return Table(("operation", "keeps", "bytes", "that is", "share"), body, subject)
 
 
+@opens
 def block(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     """The block of a GPT, and the tensors that each of its operations keeps for backward.
 

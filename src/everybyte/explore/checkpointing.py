@@ -9,7 +9,7 @@ from ..catalog import Model
 from ..formulas.compute import BACKWARD, FORWARD
 from ..formulas.symbols import K, L, segmented
 from ..setup import Setup
-from .controls import Choice
+from .controls import Choice, opens
 from .courses import BY, LONE, UPDATE_BY, Courses, batches_of, updates_of
 from .explorer import Explorer
 from .pictures import quantity
@@ -83,6 +83,7 @@ class Forgetting(Timeline):
         )
 
 
+@opens
 def checkpointing(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     """One training step with the plain loss, in exact tensor bytes: how much of it is checkpointed is yours.
 

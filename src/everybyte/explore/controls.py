@@ -1,14 +1,53 @@
 """What a reader can turn: sliders, steps and choices, and the ones that all explorers of a kernel share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import wraps
+from inspect import signature
+from typing import ParamSpec, TypeVar
 
 import ipywidgets as widgets
+import traitlets
 
 from .. import checks
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _STYLE = {"description_width": "10.5em"}
 _LAYOUT = {"width": "31em", "max_width": "100%"}
+
+
+class _Last:
+    """Of a trait: None and NaN, which are no choice, leave what was chosen last, so that nothing that reads a control meets them."""
+
+    def _validate(self, obj, value):
+        nothing = value is None or isinstance(value, float) and value != value
+        return super()._validate(obj, obj._trait_values.get(self.name) if nothing else value)
+
+
+def _last(kind, **metadata):
+    return type(kind.__name__, (_Last, kind), {})().tag(**metadata)
+
+
+class _Chosen(traitlets.HasTraits):
+    index = _last(traitlets.Int, sync=True)
+    value, label = _last(traitlets.Any), _last(traitlets.Unicode)
+
+
+class _Dropdown(_Chosen, widgets.Dropdown):
+    pass
+
+
+class _SelectionSlider(_Chosen, widgets.SelectionSlider):
+    pass
+
+
+class _IntSlider(widgets.IntSlider):
+    value = _last(traitlets.CInt, sync=True)
+
+
+class _FloatSlider(widgets.FloatSlider):
+    value = _last(traitlets.CFloat, sync=True)
 
 
 @dataclass(frozen=True)
@@ -34,7 +73,7 @@ class Slider:
     shared = False
 
     def __post_init__(self):
-        if not self.low <= self.start <= self.high:
+        if not self._offers(self.start):
             raise ValueError(
                 f"{self.name}: {self.start!r} is not in the slider's range; allowed: {self.low} to {self.high}"
             )
@@ -42,7 +81,7 @@ class Slider:
     def widget(self):
         """The ipywidgets control."""
         whole = all(isinstance(n, int) for n in (self.low, self.high, self.start, self.step))
-        kind = widgets.IntSlider if whole else widgets.FloatSlider
+        kind = _IntSlider if whole else _FloatSlider
         return kind(
             value=self.start,
             min=self.low,
@@ -52,6 +91,14 @@ class Slider:
             style=_STYLE,
             layout=_LAYOUT,
         )
+
+    def _offers(self, state):
+        return isinstance(state, int | float) and self.low <= state <= self.high
+
+    def check(self, owner: str, state: object) -> None:
+        """Raise ValueError where the slider has no such state."""
+        if not self._offers(state):
+            raise ValueError(f"{owner}.{self.name}: {state!r}; allowed: {self.low} to {self.high}")
 
     def values(self, state):
         """The symbols that the control gives at `state`."""
@@ -90,7 +137,7 @@ class Choice:
             raise ValueError(f"{self.name}: {self.start!r} is unknown; allowed: {', '.join(self.options)}")
 
     def _widget(self):
-        kind = widgets.SelectionSlider if self.kind == "slider" else widgets.Dropdown
+        kind = _SelectionSlider if self.kind == "slider" else _Dropdown
         return kind(options=list(self.options), index=0, description=self.label, style=_STYLE, layout=_LAYOUT)
 
     def widget(self):
@@ -105,6 +152,10 @@ class Choice:
         if self.start is not None:
             control.index = list(self.options).index(self.start)
         return control
+
+    def check(self, owner: str, state: object) -> None:
+        """Raise ValueError where there is no option of that index."""
+        checks.whole(owner, self.name, state, 0, len(self.options) - 1)
 
     def values(self, state):
         """The symbols that the option of index `state` gives."""
@@ -163,6 +214,24 @@ OF_ACTIVATIONS = (
 OF_THE_STEP = (*OF_STATES, "batch", "sequence", "attention", "dropout", "loss_chunks", "checkpoint_every")
 
 
+def opens(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Have a function that opens an explorer refuse a `model`, `setup` or `gpu` that is no Model, Setup or Gpu, by name."""
+    parameters = signature(function)
+
+    @wraps(function)
+    def opened(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        from ..catalog import Gpu, Model
+        from ..setup import Setup
+
+        kinds = {"model": Model, "setup": Setup, "gpu": Gpu}
+        for name, value in parameters.bind(*args, **kwargs).arguments.items():
+            if name in kinds and value is not None:
+                checks.kind(function.__name__, name, value, kinds[name])
+        return function(*args, **kwargs)
+
+    return opened
+
+
 def check_setup(owner: str, setup, *known: str) -> None:
     """Raise ValueError where a setup asks for what an explorer does not show: it is one of `known`, or the usual.
 
@@ -173,7 +242,6 @@ def check_setup(owner: str, setup, *known: str) -> None:
 
     if setup is None:
         return
-    checks.kind(owner, "setup", setup, Setup)
     for each in fields(Setup):
         value, usual = getattr(setup, each.name), getattr(Setup(), each.name)
         if each.name not in known and value != usual:

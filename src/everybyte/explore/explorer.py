@@ -13,7 +13,7 @@ import anywidget
 import ipywidgets as widgets
 import traitlets
 
-from .. import draw
+from .. import checks, draw
 from .pictures import looks, quantity
 
 _PLACE = "{/* formulas */}"
@@ -139,9 +139,22 @@ class Explorer(widgets.VBox):
         """The controls' states by name: a slider's value, a choice's index."""
         return {name: getattr(self._inputs[name], c.trait) for name, c in self._controls.items()}
 
+    def _at(self, state):
+        """A state as it was given, where each control has it; of None the one shown."""
+        if state is None:
+            return self.state
+        checks.kind("explorer", "state", state, Mapping)
+        for name, control in self._controls.items():
+            control.check("explorer.state", state.get(name))
+        return state
+
     def values(self, state: Mapping | None = None, **more) -> dict:
-        """The symbols' values, by name in code, at a state; by default the one shown. `more` overrides the controls."""
-        state = self.state if state is None else state
+        """The symbols' values, by name in code, at a state; by default the one shown. `more` overrides the controls.
+
+        Raises:
+            ValueError: for a state that a control does not have.
+        """
+        state = self._at(state)
         values = dict(self._base)
         for name, control in self._controls.items():
             values |= control.values(state[name])
@@ -175,12 +188,12 @@ class Explorer(widgets.VBox):
 
     def describe(self, state: Mapping | None = None) -> str:
         """The sentence of a state, as the picture says it."""
-        state = self.state if state is None else state
+        state = self._at(state)
         return self.kind.describe(self._subject_at(state), self.values(state))
 
     def figure(self, state: Mapping | None = None):
         """matplotlib's figure of a state, for paper; it carries `alt`."""
-        state = self.state if state is None else state
+        state = self._at(state)
         bars = getattr(self.kind, "bars", "")
         subject = self._subject_at(state)
         variants = {subject: self.values(state)}
@@ -195,7 +208,7 @@ class Explorer(widgets.VBox):
 
     def table(self, state: Mapping | None = None):
         """A `Table` of a state's numbers."""
-        state = self.state if state is None else state
+        state = self._at(state)
         subject = ", ".join(filter(None, (self.title, self._subject_at(state))))
         return self.kind.table(subject, self.values(state))
 

@@ -5,13 +5,14 @@ from ..formulas import bindings, formula
 from ..formulas.step import gpt
 from ..formulas.symbols import L
 from ..setup import Setup
-from .controls import OF_STATES, Choice, check_setup, gpts, precision_label, shared
+from .controls import OF_STATES, Choice, check_setup, gpts, opens, precision_label, shared
 from .explorer import Explorer
 from .pictures import Lines
 
 _CHUNKS = (2, 8, 64)
 
 
+@opens
 def loss(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     """Bytes of the logits-sized tensors at the loss's worst moment, and of what all blocks keep, against the vocabulary.
 

@@ -11,7 +11,7 @@ from .. import checks, draw, units
 from ..catalog import Gpu, gpus
 from ..tables import Table
 from ..witness import starred
-from .controls import Choice, Slider, shared
+from .controls import Choice, Slider, opens, shared
 from .explorer import Explorer
 from .pictures import Stack
 from .step import LOOKS, PLACES, Timeline
@@ -34,6 +34,7 @@ _SIZES = (
 _ACROSS, _UP = 48, 24
 
 
+@opens
 def model(derivation, gpu: Gpu | None = None, view: str = "parts", over: tuple[str, str] | None = None) -> Explorer:
     """The peak of a `Derivation`, for every batch, sequence and further letter, computed in the browser from its formula.
 

@@ -7,7 +7,7 @@ from ..catalog import Gpu, Model
 from ..formulas import SYMBOLS, Formula, bindings, formula
 from ..formulas.step import gpt
 from ..setup import PRECISIONS, Setup, Sharding
-from .controls import Choice, check_setup, gpts, shared
+from .controls import Choice, check_setup, gpts, opens, shared
 from .explorer import Explorer
 from .pictures import Lines
 
@@ -33,6 +33,7 @@ def _decided(names, setup):
     return bindings(None, setup, [SYMBOLS[name] for name in names])
 
 
+@opens
 def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
     """The least time on the bus and the least time of arithmetic in one batch of an offloaded GPT, against its sequences.
 

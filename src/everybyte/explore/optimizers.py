@@ -2,7 +2,7 @@
 
 from ..catalog import Gpu, Model
 from ..setup import OPTIMIZERS, OptimizerName, Setup
-from .controls import OF_ACTIVATIONS, OF_STATES, Choice, check_setup, precision_label, shared
+from .controls import OF_ACTIVATIONS, OF_STATES, Choice, check_setup, opens, precision_label, shared
 from .explorer import Explorer
 from .pictures import Stack
 
@@ -11,6 +11,7 @@ OWN = {"adafactor": "adafactor", "adamw8bit": "adam8bit", "muon": "muon"}
 _NAMES: tuple[OptimizerName, ...] = ("sgd", "adafactor", "adamw8bit", "momentum", "lion", "muon", "adamw")
 
 
+@opens
 def optimizers(
     model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None, optimizer: str | None = None
 ) -> Explorer:

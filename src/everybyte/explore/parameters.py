@@ -4,7 +4,7 @@ import math
 
 from ..catalog import Model
 from ..formulas import SYMBOLS, bindings, formula
-from .controls import Choice, Slider
+from .controls import Choice, Slider, opens
 from .explorer import Explorer
 from .pictures import Stack
 
@@ -36,6 +36,7 @@ def _fault(model):
     return ""
 
 
+@opens
 def parameters(model: Model | None = None) -> Explorer:
     """The parameters of a dense transformer: embeddings, attention, MLP, norms and head, as its dimensions move.
 

@@ -13,7 +13,7 @@ from ..formulas.symbols import BY_SYMBOL, H, L, all_first, divided, hop, p, v
 from ..mesh import Mesh, Schedule
 from ..setup import Setup
 from ..tables import Table
-from .controls import Choice, Slider
+from .controls import Choice, Slider, opens
 from .explorer import Explorer
 from .pictures import Stack
 
@@ -110,6 +110,7 @@ class Chart(Stack):
         return Table(columns, rows, subject)
 
 
+@opens
 def pipelines(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     """A schedule of eight GPUs in a row, and what stands on each beside weights, states and the last stage's logits.
 

@@ -10,7 +10,7 @@ from ..formulas import bindings
 from ..formulas.symbols import B, G, autocast, n_a, w
 from ..headroom import Headroom
 from ..setup import PRECISIONS, Setup
-from .controls import Choice, check_setup
+from .controls import Choice, check_setup, opens
 from .courses import FORMS, LONE, UPDATE_BY, Courses, kinds, numbers_of, updates_of
 from .courses import PRECISIONS_OF_UPDATES as UPDATED
 from .explorer import Explorer
@@ -85,6 +85,7 @@ def _courses(models):
     return Courses("planning", (*_BY, "several"), cases, (*UPDATE_BY, "several"), updates)
 
 
+@opens
 def planning(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
     """The peak of a Llama's step on one GPU, or on each of several under FSDP, in exact tensor bytes: a bar for each set of
     switches, against what a GPU has usable.

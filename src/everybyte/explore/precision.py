@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from .. import checks, draw
 from ..catalog import Gpu, Model
 from ..setup import Setup
-from .controls import OF_THE_STEP, Choice, check_setup, gpts, of_the_step, precision_label, shared
+from .controls import OF_THE_STEP, Choice, check_setup, gpts, of_the_step, opens, precision_label, shared
 from .courses import BY, LONE, UPDATE_BY, Courses, batches_of, kinds, updates_of
 from .explorer import Explorer
 from .pictures import Stack
@@ -59,6 +59,7 @@ class Peak(Stack):
         return f"{super().describe(subject, values)} The peak is in {self.highest(values)[0]}."
 
 
+@opens
 def precision(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
     """The peak of a GPT's training step with the plain loss, in exact tensor bytes: a bar for every precision.
 

@@ -2,7 +2,7 @@
 
 from ..mesh import Mesh
 from ..setup import Setup
-from .controls import Choice
+from .controls import Choice, opens
 from .explorer import Explorer
 from .pictures import Stack
 
@@ -18,6 +18,7 @@ _PARTS = [
 ]
 
 
+@opens
 def ring(size: str = "Llama-3.1-8B", setup: Setup | None = None) -> Explorer:
     """Bytes of one layer's attention in 16 bits on one of 4 to 128 GPUs that share each sequence: kept, and what backward takes beside.
 

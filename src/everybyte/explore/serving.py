@@ -14,7 +14,7 @@ from ..serving import MOST, cache_bytes, largest, weight_bytes
 from ..tables import Table
 from ..theory import inference
 from ..theory.letters import factor, text
-from .controls import Choice, Slider
+from .controls import Choice, Slider, opens
 from .courses import Courses, Size, _Printer
 from .explorer import Explorer
 from .precision import Peak
@@ -194,6 +194,7 @@ def passed(values: Mapping, number: int) -> dict:
     }  # fmt: skip
 
 
+@opens
 def serving(model: Model | None = None, gpu: Gpu | None = None, context: int = 8192, concurrency: int = 42) -> Explorer:
     """What sequences take where a model generates, and the most that fit: as transformers generates, and in pages.
 
@@ -217,8 +218,10 @@ def serving(model: Model | None = None, gpu: Gpu | None = None, context: int = 8
         )
     cards = {name: g for name, g in gpus().items() if g.bf16}  # in which weights and cache are
     checks.one_of("serving", "gpu", card, cards)
-    if context not in CONTEXTS:
-        raise ValueError(f"serving.context: {context!r} is unknown; allowed: {', '.join(map(str, CONTEXTS))}")
+    if type(context) is not int or context not in CONTEXTS:
+        raise ValueError(
+            f"serving.context: {checks.shown(context)} is unknown; allowed: {', '.join(map(str, CONTEXTS))}"
+        )
     known = {name: catalog_model(name) for name in MODELS} | {start.name: start}
     models = {name: _values(m) | {"kind": kind} for kind, (name, m) in enumerate(known.items())}
     room = {name: {"capacity": Headroom().usable(g), "capacity_label": f"{name}, usable"} for name, g in cards.items()}

@@ -7,7 +7,7 @@ from ..catalog import Gpu, Model
 from ..formulas import bindings
 from ..formulas.symbols import G
 from ..setup import PRECISIONS, Setup
-from .controls import OF_THE_STEP, Choice, check_setup, gpts, of_the_step, shared
+from .controls import OF_THE_STEP, Choice, check_setup, gpts, of_the_step, opens, shared
 from .courses import BY, LONE, UPDATE_BY, Courses, batches_of, kinds, numbers_of, updates_of
 from .courses import PRECISIONS_OF_UPDATES as UPDATED
 from .explorer import Explorer
@@ -44,6 +44,7 @@ def gpus_label(count: int) -> str:
     return f"{count:,} GPU{'s' * (count > 1)}"
 
 
+@opens
 def sharding(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
     """The peak of a GPT's step under FSDP (`zero3`, by blocks), on one GPU, in exact tensor bytes: a bar for every number of GPUs.
 

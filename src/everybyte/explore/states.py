@@ -2,7 +2,7 @@
 
 from ..catalog import Gpu, Model
 from ..setup import Setup
-from .controls import OF_ACTIVATIONS, OF_STATES, Choice, check_setup, precision_label, shared
+from .controls import OF_ACTIVATIONS, OF_STATES, Choice, check_setup, opens, precision_label, shared
 from .explorer import Explorer
 from .pictures import Stack
 
@@ -15,6 +15,7 @@ def _size(count):
     return f"{count // 10**base} {suffix} parameters"
 
 
+@opens
 def states(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
     """Weights, gradients, master weights and optimizer states for every precision, against a GPU's memory.
 

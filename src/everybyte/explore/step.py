@@ -11,7 +11,7 @@ from ..formulas.step import gpt
 from ..setup import Setup
 from ..tables import Table
 from ..theory import MARKS, PARTS
-from .controls import OF_THE_STEP, Choice, Slider, check_setup, gpts, of_the_step, precision_label, shared
+from .controls import OF_THE_STEP, Choice, Slider, check_setup, gpts, of_the_step, opens, precision_label, shared
 from .courses import BY, LONE, UPDATE_BY, Courses, batches_of, kinds, updates_of
 from .explorer import Explorer
 
@@ -165,6 +165,7 @@ def offered(controls: Sequence, presets: Mapping) -> Mapping:
     return presets if PLAIN["sequence"] in options["sequence"] and PLAIN["model"] in options["model"] else {}
 
 
+@opens
 def step(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     """One training step with the plain loss, in exact tensor bytes: the instant to look at is yours.
 

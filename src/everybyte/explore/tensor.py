@@ -2,7 +2,7 @@
 
 from ..mesh import Mesh
 from ..setup import Setup
-from .controls import Choice, shared
+from .controls import Choice, opens, shared
 from .explorer import Explorer
 from .pictures import Stack
 
@@ -21,6 +21,7 @@ def _label(gpus):
     return f"{gpus} GPU{'s' * (gpus > 1)}"
 
 
+@opens
 def tensor(size: str = "22B", setup: Setup | None = None) -> Explorer:
     """Bytes that one block of a GPT keeps for backward in bf16 with flash attention, on each of 1 to 16 GPUs that divide it.
 

@@ -3,7 +3,7 @@
 from ..catalog import Model
 from ..formulas.symbols import sharded_gradients, sharded_optimizer, sharded_weights
 from ..setup import Setup, Sharding
-from .controls import OF_ACTIVATIONS, OF_STATES, Choice, check_setup, precision_label, shared
+from .controls import OF_ACTIVATIONS, OF_STATES, Choice, check_setup, opens, precision_label, shared
 from .explorer import Explorer
 from .pictures import Stack
 
@@ -20,6 +20,7 @@ def _label(gpus):
     return f"{gpus:,} GPU{'s' * (gpus > 1)}"
 
 
+@opens
 def zero(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     """Model states on each of 1 to 4,096 GPUs, stage by stage, and the bytes that each sends in a step.
 

@@ -96,11 +96,9 @@ def _load(path):
     try:
         if path.stat().st_size > _MOST:
             raise ValueError("too large")
-        kept = json.loads(path.read_bytes())
+        kept = files.parsed(path.read_bytes())
     except FileNotFoundError:
         return {}
-    except RecursionError:
-        raise ValueError("too deep") from None
     if not isinstance(kept, dict) or not all(isinstance(ids, list) for ids in kept.values()):
         raise ValueError("not lists by name")
     if not all(isinstance(id, str) for ids in kept.values() for id in ids):
