@@ -19,7 +19,7 @@ from packaging.version import Version
 import everybyte
 
 ROOT = Path(__file__).resolve().parents[1]
-TOP = """README.md CONTRIBUTING.md CHANGELOG.md LICENSE LICENSE-TEXT CITATION.cff pyproject.toml constraints.txt environment.yml Makefile .gitignore
+TOP = """README.md CONTRIBUTING.md CHANGELOG.md LICENSE LICENSE-TEXT CITATION.cff pyproject.toml constraints.txt locks SECURITY.md environment.yml Makefile .gitignore .gitattributes
          .ci/run notebooks labs figures src tests tools""".split()
 # In pieces, so that this file does not find itself.
 HOSTS = ("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("download.pytorch", "org"), ("anaconda", "org")

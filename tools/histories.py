@@ -108,7 +108,7 @@ def rehearsed(step, configuration="", memory=None, limit=None):
         out = Path(folder) / "history.json"
         command = [str(where.python), "-c", INSIDE, json.dumps(step), str(out), json.dumps(limit)]
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        return json.loads(out.read_text())
+        return json.loads(out.read_text(encoding="utf-8"))
 
 
 def replayed(count):

@@ -27,7 +27,7 @@ def resident(path: Path, timeout: int = 240) -> tuple[int, int]:
     with client.setup_kernel():
         for index, cell in enumerate(notebook.cells):
             client.execute_cell(cell, index)
-        status = Path(f"/proc/{client.km.provisioner.pid}/status").read_text()
+        status = Path(f"/proc/{client.km.provisioner.pid}/status").read_text(encoding="ascii")
     found = dict(re.findall(r"^(Vm\w+):\s+(\d+) kB$", status, re.M))
     return int(found["VmRSS"]) * 1024, int(found["VmHWM"]) * 1024
 

@@ -43,7 +43,7 @@ def record():
         environment = {n: v for n, v in environment.items() if not n.startswith("EVERYBYTE_REHEARSAL_REPORTS")}
         command = [str(where.python), str(example.SCRIPT)]
         done = subprocess.run(command, env=environment, cwd=folder, check=True, capture_output=True, text=True)
-        return tidy(read(Path(folder) / "train.pickle")), done.stdout
+        return tidy(read(Path(folder) / "train.pickle")[0]), done.stdout
 
 
 def tidy(said):
