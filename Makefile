@@ -72,7 +72,7 @@ record: $(STAMP) ## measure the labs' grid on this machine's GPU into labs/recor
 rehearsal: $(STAMP) ## run the labs' grid on a GPU that does nothing, without one (Linux x86-64, gcc; GPU=h200)
 	$(BIN)/everybyte rehearse --set-up --grid --gpu $(or $(GPU),h200) $(REHEARSAL_FLAGS)
 
-fuzz: $(STAMP) ## give everything twenty thousand odd inputs: a right answer or a clear error, in a quarter of an hour
+fuzz: $(STAMP) ## give everything twenty thousand odd inputs: a right answer or a clear error, in six minutes
 	$(BIN)/python tools/fuzz.py $(FUZZ_FLAGS)
 
 bench: $(STAMP) ## time imports, budgets, dry runs and derivations; derive 40 configurations; compare the whole grid, and 500 random meshes

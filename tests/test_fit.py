@@ -163,7 +163,10 @@ def test_a_gpu_given_by_its_size_has_no_plan_and_everything_else():
         ValueError, match=r"^Gpu\.bandwidth: 0 of the GPU of 24\.00 GiB, .*; eb\.fit asks for the memory alone"
     ):
         plan(XL, setup, "24 GiB")
-    for wrong, said in ((25769803776, "or a size with its unit: '24.00 GiB'"), ("24 GBs", "Gpu.memory: unit: 'GBs'")):
+    for wrong, said in (
+        (25769803776, "or a size with its unit: '24.00 GiB'"), (10**5000, "or a size with its unit: '24 GiB'"),
+        ("24 GBs", "Gpu.memory: unit: 'GBs'"),
+    ):  # fmt: skip
         with pytest.raises(ValueError, match=said):
             fit(XL, setup, wrong)
 

@@ -104,8 +104,9 @@ def find_gpu(wanted: Gpu | str) -> Gpu:
     if isinstance(wanted, str) and wanted[:1].isdigit() and not wanted.isdigit():
         return Gpu(memory=wanted)
     if isinstance(wanted, int) and not isinstance(wanted, bool):
+        size = units.text(wanted) if 0 < wanted < 2**63 else "24 GiB"
         raise ValueError(
-            f"gpu: {wanted}; allowed: a name from eb.gpus(), or a size with its unit: {units.text(wanted)!r}"
+            f"gpu: {checks.shown(wanted)}; allowed: a name from eb.gpus(), or a size with its unit: {size!r}"
         )
     return gpu(wanted)
 
