@@ -1,5 +1,6 @@
 """Signals: where they may come, and where they wait."""
 
+import dis
 import gc
 import random
 import signal
@@ -226,3 +227,45 @@ def test_the_harness_counts_the_processes_that_are_left(tmp_path):
         assert [found.pid for found in harness.marked(mark)] == [process.pid]
         process.kill()
     assert harness.marked(mark) == []
+
+
+def held_while(number, place):
+    """Hold and let go, with a signal after the `place`-th call in it, where Python looks for some; whether there is such a place."""
+    count, before, entered = 0, None, {Held.__enter__.__code__, Held.__exit__.__code__}
+
+    def look(frame, event, _):
+        nonlocal count, before
+        frame.f_trace_opcodes = frame.f_code in entered
+        if frame.f_code not in entered:
+            return None
+        if event == "opcode":
+            if before is not None and before.startswith("CALL"):
+                count += 1
+                if count == place:
+                    signal.raise_signal(number)
+            before = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+        return look
+
+    endings = Endings(exits=False)
+    try:
+        with endings:
+            sys.settrace(look)
+            try:
+                with Held():
+                    pass
+            finally:
+                sys.settrace(None)
+    except KeyboardInterrupt:
+        endings.undo()
+    return count >= place
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="later Pythons trace instructions otherwise")
+@pytest.mark.parametrize("number", [signal.SIGINT, TERM])
+def test_wherever_one_comes_while_it_is_held_or_let_go_nothing_is_left(number):
+    place = 1
+    while held_while(number, place):
+        assert Held.outermost is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler, place
+        assert signal.getsignal(TERM) == signal.SIG_DFL
+        place += 1
+    assert place > 5

@@ -144,7 +144,10 @@ def ran(words: list[str], armed=lambda: None) -> tuple[int | None, str, str]:
         try:
             status = cli.main(words)
         except KeyboardInterrupt as error:
-            *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+            mine = {"fire", interrupts._come.__name__}  # in which the signal is raised, wherever it came
+            *_, (frame, line) = (
+                at for at in traceback.walk_tb(error.__traceback__) if at[0].f_code.co_name not in mine
+            )
             ends = (cli.main, interrupts.Endings.__init__, ran)  # what its entry, which stands around it, says
             status = 130 if frame.f_code in {function.__code__ for function in ends} else None
             errors.write("everybyte: interrupted\n" if status else f"out of {frame.f_code.co_name}, line {line}")
@@ -181,6 +184,7 @@ def inside(name: str, words: list[str], count: int, draw: random.Random, folder:
             signal.raise_signal(waiting.pop())
 
     usual = signal.signal(signal.SIGALRM, fire)
+    streams = sys.stdout, sys.stderr
     try:
         before = around(folder)
         while tally.came < count and tally.tries < 3 * count:
@@ -190,6 +194,7 @@ def inside(name: str, words: list[str], count: int, draw: random.Random, folder:
                 said = ran(words, lambda number=number: waiting.append(number))
                 waiting.clear()
             waiting.clear()
+            sys.stdout, sys.stderr = streams  # one beside the command may keep them from being put back
             signal.setitimer(signal.ITIMER_REAL, 0)
             time.sleep(0.02 if threading.active_count() > before_threads() else 0)
             if said is None:

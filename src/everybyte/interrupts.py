@@ -42,9 +42,13 @@ class Held:
     def __enter__(self):
         if threading.current_thread() is threading.main_thread() and Held.outermost is None:
             self.number, self.since, self.before = None, 0.0, signal.getsignal(signal.SIGINT)
-            if self.before is signal.default_int_handler:
-                signal.signal(signal.SIGINT, self.note)
-            Held.outermost = self
+            Held.outermost = self  # first: what ends us asks for it
+            try:
+                if self.before is signal.default_int_handler:
+                    signal.signal(signal.SIGINT, self.note)
+            except KeyboardInterrupt:
+                Held.outermost = None
+                raise
         return self
 
     def note(self, number, frame) -> None:
@@ -57,9 +61,11 @@ class Held:
     def __exit__(self, kind, *_):
         if Held.outermost is not self:
             return
-        Held.outermost = None
-        if self.before is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self.before)
+        try:
+            if self.before is signal.default_int_handler:
+                signal.signal(signal.SIGINT, self.before)
+        finally:
+            Held.outermost = None  # last: until then what ends us waits
         if self.number and not (kind and issubclass(kind, KeyboardInterrupt)):
             raise error_of(self.number)
 
