@@ -30,7 +30,7 @@ from pathlib import Path
 
 import psutil
 
-from everybyte import cli, interrupts
+from everybyte import cli, interrupts, terminal
 from everybyte.tables import Table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -148,7 +148,7 @@ def ran(words: list[str], armed=lambda: None) -> tuple[int | None, str, str]:
             *_, (frame, line) = (
                 at for at in traceback.walk_tb(error.__traceback__) if at[0].f_code.co_name not in mine
             )
-            ends = (cli.main, interrupts.Endings.__init__, ran)  # what its entry, which stands around it, says
+            ends = (cli.main, terminal.hold, interrupts.Endings.__init__, ran)  # what its entry, which stands around it, says
             status = 130 if frame.f_code in {function.__code__ for function in ends} else None
             errors.write("everybyte: interrupted\n" if status else f"out of {frame.f_code.co_name}, line {line}")
     return status, out.getvalue(), errors.getvalue()
@@ -196,7 +196,10 @@ def inside(name: str, words: list[str], count: int, draw: random.Random, folder:
             waiting.clear()
             sys.stdout, sys.stderr = streams  # one beside the command may keep them from being put back
             signal.setitimer(signal.ITIMER_REAL, 0)
-            time.sleep(0.02 if threading.active_count() > before_threads() else 0)
+            try:
+                time.sleep(0.02 if threading.active_count() > before_threads() else 0)
+            except KeyboardInterrupt:  # asked for once more, when the command had said all
+                said = None
             if said is None:
                 tally.came -= 1
                 continue
