@@ -11,7 +11,8 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.experimental._context_parallel import _attention as ring
 
 import everybyte as eb
-from everybyte.reference.mesh.context import FAMILIES, ContextTrainer, placed
+from everybyte.reference import FAMILIES
+from everybyte.reference.mesh.context import ContextTrainer, placed
 from everybyte.reference.step import Trainer
 from everybyte.splitting import divided_loss
 

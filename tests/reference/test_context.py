@@ -8,7 +8,6 @@ from processes import loaded, together
 
 import everybyte as eb
 from everybyte.reference.llama import turns
-from everybyte.reference.mesh.context import turns_at
 
 SCRIPT = Path(__file__).with_name("rings.py")
 rings = loaded(SCRIPT)
@@ -27,7 +26,7 @@ def test_processes_that_share_sequences_train_as_one_on_the_whole(gpus):
 
 
 def test_positions_turn_as_where_they_are_counted():
-    here = turns_at(torch.tensor([0, 1, 6, 7]), 8)
+    here = turns(4, 8, "cpu", torch.tensor([0, 1, 6, 7]))
     assert all(torch.equal(a, b[[0, 1, 6, 7]]) for a, b in zip(here, turns(8, 8, "cpu"), strict=True))
 
 

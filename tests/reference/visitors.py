@@ -4,7 +4,8 @@ import torch
 
 import everybyte as eb
 from everybyte.reference import Llama
-from everybyte.reference.mesh.experts import ExpertLlama, ExpertTrainer
+from everybyte.reference.mesh.experts import ExpertTrainer
+from everybyte.reference.mesh.mixture import ExpertLlama
 from everybyte.reference.step import Trainer
 from everybyte.splitting import divided_loss
 

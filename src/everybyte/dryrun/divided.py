@@ -4,8 +4,10 @@ import math
 from typing import cast
 
 from ..catalog import Model
-from ..reference.mesh.context import FAMILIES, ContextExpertLlama, ContextExpertTrainer, ContextTrainer, placed
-from ..reference.mesh.experts import ExpertLlama, ExpertTrainer, ParallelExperts
+from ..reference import FAMILIES
+from ..reference.mesh.context import ContextExpertTrainer, ContextTrainer, placed
+from ..reference.mesh.experts import ExpertTrainer
+from ..reference.mesh.mixture import ExpertLlama, ParallelExperts
 from ..reference.step import random_batch
 from ..setup import Setup
 from .modules import Workload, of_reference
@@ -19,7 +21,7 @@ def workload(model: Model, setup: Setup) -> Workload:
         tokens = placed(tokens, model.learned_positions - model.positions if model.family == "gpt" else 0)
     family = FAMILIES[cast(str, model.family)]
     if expert:
-        family = told(ContextExpertLlama if context else ExpertLlama, model, setup)
+        family = told(ExpertLlama, model, setup)
     trains = ContextExpertTrainer if context and expert else ContextTrainer if context else ExpertTrainer
     return of_reference(family, tokens, setup, model, trains=trains)
 

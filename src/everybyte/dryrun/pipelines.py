@@ -20,7 +20,6 @@ from torch.distributed import pipelining
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.pipelining._utils import InferenceMode
 from torch.distributed.tensor import DTensor
-from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -28,10 +27,10 @@ from .. import pipelines
 from ..catalog import Model
 from ..mesh import Mesh
 from ..reference import FAMILIES, Trainer
-from ..reference.gpt import through
-from ..reference.llama import turns
-from ..reference.mesh.context import going_around, turns_at
-from ..reference.mesh.experts import ParallelExperts, average, divide_experts, left_alone
+from ..reference.mesh.context import going_around
+from ..reference.mesh.experts import average, divide_experts, left_alone
+from ..reference.mesh.mixture import ParallelExperts
+from ..reference.mesh.stages import STAGES, Blocks, Share
 from ..reference.parallel import at_once, device_mesh, shard, sharers
 from ..reference.step import DTYPES
 from ..setup import Setup
@@ -78,96 +77,6 @@ def held(model: Model, setup: Setup, place: int, mixture: type[ParallelExperts] 
 def undivided(setup: Setup) -> Setup:
     """The same on one GPU."""
     return setup.replace(gpus=1, mesh=Mesh(), sharding="none", sharding_units="block", buckets="copies", offload="none")
-
-
-class Blocks(nn.ModuleList):
-    """Some of a model's blocks, by the numbers that they have in the whole."""
-
-    def __init__(self, blocks: dict[int, nn.Module]):
-        super().__init__()
-        for number, block in blocks.items():
-            self.add_module(str(number), block)
-
-
-class Share(nn.Module):
-    """A micro-batch's share in the loss: the loss divided by how many there are."""
-
-    def __init__(self, loss: nn.Module, head: nn.Module | None, batches: int):
-        super().__init__()
-        self.loss, self.batches = loss, batches
-        self.before = () if head is None else (head,)  # the last stage's, not a module of its own
-
-    def forward(self, output, targets):  # what the last stage gives, (B, S)
-        loss = self.loss(*self.before, output, targets)
-        return loss / self.batches if self.batches > 1 else loss
-
-
-class Stage(nn.Module):
-    """Blocks in a row; the first stage with the embeddings, the last with norm and head.
-
-    What it has stands in the order of the whole, in which FSDP takes it.
-
-    Args:
-        whole: what the GPU has of the model. blocks: their numbers. first, last: whether it is.
-
-    Attributes:
-        positions: where its tokens stand, (S / c,), of GPUs that share sequences; else None, and they stand one after another.
-    """
-
-    positions = None
-
-    def __init__(self, whole: nn.Module, blocks: range, first: bool, last: bool):
-        super().__init__()
-        self.setup, self.first, self.last = whole.setup, first, last
-        for name in ("token", "position") if first else ():
-            if hasattr(whole, name):
-                self.add_module(name, getattr(whole, name))
-        self.blocks = Blocks({i: whole.blocks.get_submodule(str(i)) for i in blocks})
-        if last:
-            self.norm, self.head = whole.norm, nn.Identity() if whole.with_head else whole.head
-
-    def through(self, x, *others):
-        """The blocks, and at the end norm and head."""
-        x = through(self.blocks, self.setup, x, *others)
-        return self.head(self.norm(x)) if self.last else x  # (B, S, H), or of the last (B, S, V)
-
-
-class GPTStage(Stage):
-    """A stage of a GPT."""
-
-    def __init__(self, whole, blocks, first, last):
-        super().__init__(whole, blocks, first, last)
-        self.dropout, self.start = whole.dropout, whole.first
-
-    def forward(self, x):  # of the first stage (B, S), of others (B, S, H)
-        if self.first:
-            positions = self.positions
-            if positions is None:
-                positions = torch.arange(self.start, self.start + x.size(1), device=x.device)
-            x = F.dropout(self.token(x) + self.position(positions), self.dropout, self.training)
-        return self.through(x)
-
-
-class LlamaStage(Stage):
-    """A stage of a Llama."""
-
-    def __init__(self, whole, blocks, first, last):
-        super().__init__(whole, blocks, first, last)
-        self.scale, self.head_width = whole.scale, whole.head_width
-
-    def forward(self, x):  # of the first stage (B, S), of others (B, S, H)
-        if self.first:
-            x = self.token(x)
-            if self.scale:
-                x = x * torch.tensor(self.scale, dtype=x.dtype)
-        if self.positions is None:
-            cos, sin = turns(self.setup.sequence, self.head_width, x.device)
-        else:
-            cos, sin = turns_at(self.positions, self.head_width)
-        return self.through(x, cos, sin)
-
-
-STAGES = {"gpt": GPTStage, "llama": LlamaStage}
 
 
 # The step.

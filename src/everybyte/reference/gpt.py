@@ -188,13 +188,18 @@ class GPT(nn.Module):
             self.head.weight = self.token.weight
         self.with_head, self.loss = setup.loss != "plain", loss_of(setup)
 
-    def forward(self, tokens, targets):  # (B, S), (B, S)
-        positions = torch.arange(self.first, self.first + tokens.size(1), device=tokens.device)
-        x = F.dropout(self.token(tokens) + self.position(positions), self.dropout, self.training)  # (B, S, H)
-        x = through(self.blocks, self.setup, x)
+    def forward(
+        self, tokens, targets, positions=None
+    ):  # (B, S), (B, S), (S,): where tokens stand, if not one after another
+        if positions is None:
+            positions = torch.arange(self.first, self.first + tokens.size(1), device=tokens.device)
+        x = through(self.blocks, self.setup, self.embed(tokens, positions))
         if self.with_head:
             return self.loss(self.head, self.norm(x), targets)
         return self.loss(self.head(self.norm(x)), targets)
+
+    def embed(self, tokens, positions):  # (B, S), (S,) -> (B, S, H)
+        return F.dropout(self.token(tokens) + self.position(positions), self.dropout, self.training)
 
     @torch.no_grad()
     def initialize(self):

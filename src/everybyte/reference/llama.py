@@ -17,10 +17,12 @@ from .gpt import ACTIVATIONS, loss_of, through
 from .mixtral import Experts
 
 
-def turns(S, D, device, base=10_000.0):
-    """Cosine and sine by which position s turns the pairs of a head: (S, 1, D/2) each."""
+def turns(S, D, device, positions=None, base=10_000.0):
+    """Cosine and sine by which a token turns the pairs of a head where it stands: (S, 1, D/2) each."""
     speeds = base ** -(torch.arange(0, D, 2, dtype=torch.float32, device=device) / D)
-    angles = torch.arange(S, dtype=torch.float32, device=device)[:, None, None] * speeds
+    places = torch.arange(S, dtype=torch.float32, device=device) if positions is None else positions.float()
+    angles = places[:, None, None] * speeds
+    del places
     return angles.cos(), angles.sin()
 
 
@@ -139,12 +141,16 @@ class Llama(nn.Module):
             self.head.weight = self.token.weight
         self.with_head, self.loss = setup.loss != "plain", loss_of(setup)
 
-    def forward(self, tokens, targets):  # (B, S), (B, S)
-        x = self.token(tokens)  # (B, S, H)
-        if self.scale:
-            x = x * torch.tensor(self.scale, dtype=x.dtype)  # by one number, on the CPU: rounded as the weights are
-        cos, sin = turns(tokens.size(1), self.head_width, tokens.device)
+    def forward(
+        self, tokens, targets, positions=None
+    ):  # (B, S), (B, S), (S,): where tokens stand, if not one after another
+        x = self.embed(tokens)  # (B, S, H)
+        cos, sin = turns(tokens.size(1), self.head_width, tokens.device, positions)
         x = through(self.blocks, self.setup, x, cos, sin)
         if self.with_head:
             return self.loss(self.head, self.norm(x), targets)
         return self.loss(self.head(self.norm(x)), targets)
+
+    def embed(self, tokens):  # (B, S) -> (B, S, H)
+        x = self.token(tokens)
+        return x * torch.tensor(self.scale, dtype=x.dtype) if self.scale else x  # by one number, rounded as weights are

@@ -13,59 +13,14 @@ from contextlib import contextmanager
 import torch
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.experimental._attention import set_rotate_method
-from torch.nn import functional as F
 
 from ...setup import Setup
-from ..gpt import GPT, through
-from ..llama import Llama
 from ..parallel import device_mesh
 from ..step import Trainer
-from .experts import ExpertLlama, ExpertTrainer
+from .experts import ExpertTrainer
 
 #: What PyTorch calls each way around.
 ROTATIONS = {"all-gather": "allgather", "all-to-all": "alltoall"}
-
-
-class ContextGPT(GPT):
-    """A GPT that is told where each token stands."""
-
-    def forward(self, tokens, targets, positions):  # (B, S / c), (B, S / c), (S / c,)
-        x = F.dropout(self.token(tokens) + self.position(positions), self.dropout, self.training)
-        x = through(self.blocks, self.setup, x)
-        if self.with_head:
-            return self.loss(self.head, self.norm(x), targets)
-        return self.loss(self.head(self.norm(x)), targets)
-
-
-class ContextLlama(Llama):
-    """A Llama that is told where each token stands."""
-
-    first = 0
-
-    def forward(self, tokens, targets, positions):  # (B, S / c), (B, S / c), (S / c,)
-        x = self.token(tokens)
-        if self.scale:
-            x = x * torch.tensor(self.scale, dtype=x.dtype)
-        cos, sin = turns_at(positions, self.head_width)
-        x = through(self.blocks, self.setup, x, cos, sin)
-        if self.with_head:
-            return self.loss(self.head, self.norm(x), targets)
-        return self.loss(self.head(self.norm(x)), targets)
-
-
-class ContextExpertLlama(ContextLlama, ExpertLlama):
-    """The same whose mixtures are divided too."""
-
-
-#: What builds the models of each `Model.family`.
-FAMILIES = {"gpt": ContextGPT, "llama": ContextLlama}
-
-
-def turns_at(positions, D, base=10_000.0):
-    """Cosine and sine by which those positions turn the pairs of a head: (S / c, 1, D/2) each."""
-    speeds = base ** -(torch.arange(0, D, 2, dtype=torch.float32, device=positions.device) / D)
-    angles = positions.float()[:, None, None] * speeds
-    return angles.cos(), angles.sin()
 
 
 def going_around(ring, rotation: str, inputs):
