@@ -1,9 +1,9 @@
 """The theory: a training step run on storages without PyTorch, with formulas for sizes.
 
 Three layers, each with one reason to change. `operations`: what each of PyTorch's operations makes, saves, and makes in
-backward. `architectures`: models as programs of operations. Passes over any of them: checkpointing (`autograd`), sharding
-(`sharding`), batches and the optimizer (`training`). Nobody writes what is freed when: a tensor is freed when the program
-no longer refers to it, as in PyTorch, which counts references too (`tape`). The program runs on whole numbers that remember
+backward. `stand_in`: PyTorch's names for them, with which the source of `reference/` runs as it is (`programs`). Passes over any
+model: checkpointing (`autograd`), sharding (`sharding`), batches and the optimizer (`training`). Nobody writes what is freed when:
+a tensor is freed when the program no longer refers to it, as in PyTorch, which counts references too (`tape`). The program runs on whole numbers that remember
 how they were made (`letters`), once for each structure; `course` reads budgets, maps and formulas off what it saw.
 """
 

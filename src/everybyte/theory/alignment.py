@@ -5,16 +5,16 @@ gather's, a table of zeros with one number a token, and log-softmax's. Cross-ent
 autocast all are in fp32, and that DPO has them for both sequences of a pair at once, beside the reference's.
 """
 
-from copy import copy
 from functools import partial
 
 from ..setup import DTYPE_BYTES
 from . import operations as op
-from .architectures import Network
 from .autograd import record, save, unpacked
 from .course import Course
 from .course import trace as course
 from .letters import Letter
+from .programs import Network
+from .stand_in import Module
 from .tape import BOOL, FP32, INT64, Piece, Type
 from .tensors import new, view
 from .training import Step
@@ -244,13 +244,19 @@ def _of_answers(x, mask, title):
 # The step.
 
 
-class _Policy(Network):
-    """A network whose loss is another."""
+class _Ends(Module):
+    """What a network does with its logits, in the loss's place."""
 
-    ends = None
+    def __init__(self, forward):
+        super().__init__()
+        self.forward = forward
 
-    def _loss(self, logits, targets):
-        return self.ends(logits, targets) if self.ends else log_probabilities(logits, targets)
+
+def _ending(network, ends):
+    """The network with another loss."""
+    network.module.loss = _Ends(ends)
+    network.module.loss.on(network, "loss")
+    return network
 
 
 class AlignmentStep(Step):
@@ -260,16 +266,16 @@ class AlignmentStep(Step):
         super().__init__(model, setup, *counts)
         self.objective, self.reference = objective, None
         self.batch = objective.sequences * self.batch[0], self.batch[1]
-        self.network.__class__ = _Policy
+        ends = log_probabilities
         if objective.reference == "before":
-            ends = {"dpo": self._preference, "value": self._values}
-            self.network.ends = ends.get(objective.method, self._surrogate)
+            ends = {"dpo": self._preference, "value": self._values}.get(objective.method, self._surrogate)
         elif setup.adapters is not None:  # the same weights, with the adapters switched off
-            self.reference = copy(self.network)
-            self.reference.parameters = {n: p for n, p in self.network.parameters.items() if ".lora_" not in n}
+            self.reference = self.network
         else:
             kind = Type(setup.dtypes.compute, Letter(DTYPE_BYTES[setup.dtypes.compute], "c"))
-            self.reference = _Policy(self.tape, self.model, setup, self.network.segments, self.network.chunks, kind)
+            network = Network(self.tape, self.model, setup, self.network.segments, self.network.chunks, kind)
+            self.reference = _ending(network, log_probabilities)
+        _ending(self.network, ends)
 
     def rest(self):
         """With the weights of a reference of its own, and its masks."""
@@ -317,8 +323,14 @@ class AlignmentStep(Step):
             return preference(of_sequences(log_p, mask), of_sequences(reference, mask))
 
     def _by_reference(self, tokens, targets):
-        with self.tape.within(grad=False):
-            return self.reference.forward(tokens, targets)
+        network = self.reference
+        everything = network.parameters
+        network.parameters = {n: p for n, p in everything.items() if ".lora_" not in n}
+        try:
+            with self.tape.within(grad=False):
+                return network.forward(tokens, targets)
+        finally:
+            network.parameters = everything
 
 
 class Scoring(Step):
@@ -327,9 +339,9 @@ class Scoring(Step):
     def __init__(self, model, setup, *counts):
         super().__init__(model, setup, *counts)
         kind = Type(setup.dtypes.compute, Letter(DTYPE_BYTES[setup.dtypes.compute], "c"))
-        self.network = _Policy(self.tape, self.model, setup, self.network.segments, self.network.chunks, kind)
-        if getattr(model, "outputs", 0):
-            self.network.ends = lambda scores, targets: squeezed(scores)
+        self.network = Network(self.tape, self.model, setup, self.network.segments, self.network.chunks, kind)
+        scores = getattr(model, "outputs", 0)
+        _ending(self.network, (lambda scores, targets: squeezed(scores)) if scores else log_probabilities)
 
     def rest(self):
         """The weights, and masks."""

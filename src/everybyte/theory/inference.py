@@ -2,7 +2,7 @@
 
 There are two kinds of pass: a prefill takes a whole prompt with an empty cache, a decode step one token with all others in the
 cache. No gradient is recorded, so a tensor goes as soon as the program no longer refers to it. The programs follow transformers
-5.23, `models/*/modeling_*.py`, line by line, as `architectures` follows the book's reference models: a variable that is rebound,
+5.23, `models/*/modeling_*.py`, line by line: a variable that is rebound,
 and a function that returns, free what they held. Attention is the kernel that CUDA takes for 16 bits: flash attention where there
 is no mask, the memory-efficient kernel where a window asks for one.
 """

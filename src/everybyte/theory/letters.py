@@ -35,6 +35,8 @@ class Letter(int):
         return Letter(int(other) + int(self), f"{text(other)}+{text(self)}") if other else self
 
     def __sub__(self, other):
+        if (found := text(self)).startswith(before := f"{text(other)}+"):
+            return Letter(int(self) - int(other), found.removeprefix(before))
         return Letter(int(self) - int(other), f"{text(self)}-{factor(other)}") if other else self
 
 
@@ -69,8 +71,32 @@ def product(numbers) -> Letter:
 
 
 def over(number, divisor) -> Letter:
-    """A quotient that comes out whole."""
-    return Letter(int(number) // int(divisor), f"whole({text(number)},{text(divisor)})")
+    """A quotient that comes out whole; what both have as a factor is left out."""
+    above, below = _factors(factor(number)), []
+    for one in _factors(factor(divisor)):
+        if one in above:
+            above.remove(one)
+        elif one != "1":
+            below.append(one)
+    above = "*".join(above) or "1"
+    return Letter(int(number) // int(divisor), f"whole({above},{'*'.join(below)})" if below else above)
+
+
+@lru_cache(2**14)
+def _split(found: str) -> tuple[str, ...]:
+    parts, depth = [""], 0
+    for sign in found:
+        depth += (sign == "(") - (sign == ")")
+        if sign == "*" and not depth:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return tuple(parts)
+
+
+def _factors(found):
+    """The factors of an expression, as texts."""
+    return list(_split(found))
 
 
 def up(number, divisor) -> Letter:

@@ -29,8 +29,12 @@ def _like(name, x, type=None, part=None):
 
 
 def _through(name, x, *others, type=None):
-    """What an operation makes that goes through `x` and others number by number, which have its shape or are repeated."""
-    return new(x.tape, name, x.shape, type or x.type, strides_through(x.shape, x, *others))
+    """What an operation makes that goes through `x` and others number by number, each of which may be repeated."""
+    shape = x.shape
+    for other in others:
+        missing = len(shape) - len(other.shape)
+        shape = tuple(b if a == 1 else a for a, b in zip(shape, (1,) * missing + other.shape, strict=True))
+    return new(x.tape, name, shape, type or x.type, strides_through(shape, x, *others))
 
 
 # Views: nothing is taken, but backward may have to copy.
@@ -84,6 +88,23 @@ def cut(x, size, title):
     before = x.shape
     out = view(x, (*x.shape[:-1], size), x.strides)
     record(out, title, lambda node, grads: [new(grads[0].tape, f"{title} backward", before, grads[0].type)], [x])
+    return out
+
+
+def unsqueezed(x, index):
+    """A view with a dimension of 1 where the index has None; of all others it has everything."""
+    before, places = x.shape, [i for i, place in enumerate(index) if place is None]
+    shape, strides = list(x.shape), list(x.strides)
+    for i in places:
+        shape.insert(i, 1)
+        strides.insert(i, 1)
+    out = view(x, tuple(shape), tuple(strides))
+
+    def run(node, grads):
+        kept = [n for i, n in enumerate(grads[0].strides) if i not in places]
+        return [view(grads[0], before, tuple(kept))]
+
+    record(out, "unsqueezed", run, [x])
     return out
 
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 from .. import pipelines
 from ..catalog.weights import ENDS
 from . import operations as op
-from .architectures import Network, rotary_embedding
 from .autograd import Accumulate, backward
 from .context import Ring, cut, own_sequence
 from .letters import Letter, over, product, text
+from .programs import Network, source
 from .schedule import Loop, one_after_another
 from .sharding import Sharding
 from .tape import INT64, Piece, Storage
@@ -75,14 +75,22 @@ class Arrive(Accumulate):
 
 
 class StageNetwork(Network):
-    """A stage: blocks in a row; the first with the embeddings, the last with norm and head. Source: `dryrun/pipelines.py`."""
+    """A stage: blocks in a row; the first with the embeddings, the last with norm and head, as `reference/mesh/stages.py` has it."""
 
     def __init__(self, *args, first, last, sequence, **options):
-        super().__init__(*args, **options)
         self.first, self.last, self.sequence, self.sharding = first, last, sequence, None
+        super().__init__(*args, **options)
         for there, paths in ((first, ("token.", "position.")), (last, ("norm.", "head."))):
             for name in [] if there else [name for name in self.parameters if name.startswith(paths)]:
                 del self.parameters[name]
+
+    def _built(self, model, setup):
+        whole = super()._built(model, setup)
+        setup.sequence, self.share = self.sequence, whole.loss
+        self.before = (whole.head,) if whole.with_head else ()
+        stage = source("mesh.stages").STAGES[model.family](whole, range(model.layers), self.first, self.last)
+        stage.on(self)
+        return stage
 
     def forward(self, x, positions):
         """Of the first stage tokens in, of others what the one before gave; of the last logits out.
@@ -90,40 +98,19 @@ class StageNetwork(Network):
         Args:
             positions: where tokens stand, of GPUs that share sequences; else None.
         """
-        return self.call("", lambda x: self._stage(x, positions), x)
-
-    def _stage(self, x, positions):
-        tape, model = self.tape, self.model
-        others = ()
-        if self.first:
-            x = self._embedded(x, positions)
-        if model.family != "gpt":
-            others = rotary_embedding(tape, self.sequence, model.head_width)
-        return self._through(x, *others)
-
-    def _embedded(self, tokens, positions):
-        if self.model.family == "gpt":
-            if positions is None:
-                positions = new(self.tape, "positions", (tokens.shape[1],), INT64)
-            rows = op.add(self.embedding("token", tokens), self.embedding("position", positions), "embedding")
-            return op.dropout(rows, self.setup.dropout, "embedding")
-        x = self.embedding("token", tokens)
-        return op.scale(x, "embedding scaled") if self.model.scaled_embedding else x
-
-    def _through(self, x, *others):
-        x = self._blocks(x, *others)
-        if not self.last:
-            return x
-        x = self.norm("norm", x, "last norm")
-        return x if self.setup.loss == "chunked" else self.head(x)
+        self.module.positions = positions
+        try:
+            return self.module(x)
+        finally:
+            self.module.positions = None
 
     def loss(self, output, targets):
         """A micro-batch's share in the loss."""
-        return self.call("loss", self._share, output, targets, loss=True)
-
-    def _share(self, output, targets):
-        loss = self._chunked_loss(output, targets) if self.setup.loss == "chunked" else self._loss(output, targets)
-        return op.scale(loss, "share in the loss") if self.setup.accumulation > 1 else loss
+        loss = self.share(*self.before, output, targets)
+        if self.setup.accumulation == 1:
+            return loss
+        with self.tape.within(loss=True, owner="loss"):
+            return op.scale(loss, "share in the loss")
 
 
 class Stage:

@@ -1,12 +1,12 @@
 """What a step takes and frees, operation by operation: the storages of PyTorch's tensors, without PyTorch.
 
 A storage is taken by the operation that makes it and freed when nothing refers to it any more. Nobody writes that down:
-the program of a step (`architectures`) holds its tensors in variables as the model's Python does, autograd's nodes hold
+the program of a step (the source of `reference/`) holds its tensors in variables, autograd's nodes hold
 what they save (`autograd`), and a storage that loses its last holder is freed after the operation that has just run.
 So releases are Python's own, by reference counting, as they are in PyTorch.
 """
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -111,7 +111,7 @@ class Tape:
             turn it is: (("batch", 0), ("block", 2)). grad: whether autograd records. pack: what a node keeps
             of a tensor. kernel: runs a kernel, or gives what it made before. autocast: the type that matrix products are cast
             to, if any; casts: its copies of weights. callbacks: run as backward ends. arrived: parameters in the order in which their
-            gradients came.
+            gradients came. network: whose module runs; naming: what its operations are called.
     """
 
     def __init__(self):
@@ -119,6 +119,7 @@ class Tape:
         self.phase, self.owner, self.loss, self.place, self.part = "rest", "", False, (), None
         self.running, self.grad, self.pack, self.kernel = True, True, _alias, run
         self.casts, self.autocast, self.callbacks, self.arrived, self._sequence = {}, None, [], [], 0
+        self.naming = self.network = None
 
     def next_sequence(self):
         """The number of autograd's next node."""
@@ -173,6 +174,10 @@ class Tape:
             yield
         finally:
             self.place = before
+
+    def turns(self, turn):
+        """`turn`, of (loop, index); of None where it stands."""
+        return nullcontext() if turn is None else self.turn(*turn)
 
     @contextmanager
     def module(self, path, loss=None):

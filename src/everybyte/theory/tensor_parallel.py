@@ -20,17 +20,15 @@ class Undivided:
 
     divides = False
 
-    def inner(self, width):
-        """Numbers of a token within attention."""
-        return width
+    embedding, cross_entropy = staticmethod(op.embedding), staticmethod(op.cross_entropy)
 
-    def enter(self, x, title):
-        """What a module is given that is split by columns."""
-        return x
+    def entering(self, path, args):
+        """What a module is given."""
+        return args
 
-    def leave(self, x, title):
-        """What a module gives that is split by rows."""
-        return x
+    def leaving(self, path, out):
+        """What a module gives."""
+        return out
 
 
 class TensorParallel:
@@ -39,18 +37,20 @@ class TensorParallel:
     Args:
         parts: how many there are. by_tokens: whether what stands between split modules is divided by tokens (sequence
             parallelism). by_words: whether logits stay divided by the vocabulary (loss parallelism). sequence: tokens in all.
-        words, places: rows of the embeddings in all. tied: whether words and head are one weight.
+        words, places: rows of the embeddings in all. tied: whether words and head are one weight. experts: whether MLPs are mixtures.
     """
 
     divides = True
 
-    def __init__(self, parts, mesh, sequence, words, places, tied):
-        self.tied, self.parts, self.by_tokens, self.by_words = tied, parts, mesh.sequence_parallel, mesh.loss_parallel
+    def __init__(self, parts, mesh, sequence, words, places, tied, experts=False):
+        self.experts, self.tied, self.parts, self.by_tokens, self.by_words = (
+            experts,
+            tied,
+            parts,
+            mesh.sequence_parallel,
+            mesh.loss_parallel,
+        )
         self.sequence, self.rows = sequence, {"token": words, "position": places}
-
-    def inner(self, width):
-        """Numbers of a token within attention: those of this GPU's heads."""
-        return over(width, self.parts)
 
     def moves(self, name):
         """Whether a weight's gradient is of another kind than the weight, and must be redistributed before it is used.
@@ -98,6 +98,20 @@ class TensorParallel:
         return new(x.tape, f"{title} summed", x.shape, x.type)
 
     # Borders.
+
+    def entering(self, path, args):
+        """What a module is given: of those that are split by columns all tokens."""
+        title = {"attention": "attention input", "mlp": "MLP input", "head": "head input"}.get(path.rpartition(".")[2])
+        return args if title is None else (self.enter(args[0], title), *args[1:])
+
+    def leaving(self, path, out):
+        """What a module gives: of those that are split by rows a sum over GPUs."""
+        name = path.rpartition(".")[2]
+        if name in ("out", "down"):
+            return self.leave(out, name)
+        if name == "mlp" and self.experts:
+            return self.leave(out, "experts")
+        return self.logits(out) if path == "head" else out
 
     def enter(self, x, title):
         """All tokens, where each GPU has some; their gradient is a sum over GPUs."""

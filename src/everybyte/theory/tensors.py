@@ -14,14 +14,15 @@ class Tensor:
     Attributes:
         shape: dimensions, letters or numbers. strides: numbers. storage: its bytes. type: of its numbers.
         node, slot: the operation that made it, for autograd, and which of its results it is; None without gradient.
-        base: the tensor that it is a view of, which it keeps alive.
+        base: the tensor that it is a view of, which it keeps alive. turn: (loop, number) of the turn that it stands for, if any.
+        sent: of what other GPUs send, what was sent for it.
     """
 
-    __slots__ = ("base", "node", "shape", "slot", "storage", "strides", "type")
+    __slots__ = ("base", "node", "sent", "shape", "slot", "storage", "strides", "turn", "type")
 
     def __init__(self, shape, strides, storage: Storage, type: Type, base=None):
         self.shape, self.strides, self.storage, self.type, self.base = shape, strides, storage, type, base
-        self.node, self.slot = None, 0
+        self.node, self.slot, self.turn, self.sent = None, 0, None, None
 
     @property
     def tape(self) -> Tape:

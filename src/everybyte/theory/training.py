@@ -3,11 +3,11 @@
 from ..catalog.weights import ENDS, adapters, layers, linears, numbers_of, quantized, weights
 from ..mesh import DIVIDED
 from ..setup import DTYPE_BYTES, LIBRARIES
-from .architectures import Network
 from .autograd import backward
 from .letters import Letter, over, product, up
 from .operations import scale
 from .optimizers import Optimizer
+from .programs import Network
 from .sharding import Cut, Sharding, share
 from .tape import FP32, INT64, Piece, Tape, Type
 from .tensor_parallel import TensorParallel
@@ -52,7 +52,13 @@ class Step:
             parts, whole = Letter(setup.mesh.tensor, "t"), self.model
             self.model = Fields(model, parts)
             self.split = TensorParallel(
-                parts, setup.mesh, self.batch[1], whole.vocabulary, whole.learned_positions, model.tied
+                parts,
+                setup.mesh,
+                self.batch[1],
+                whole.vocabulary,
+                whole.learned_positions,
+                model.tied,
+                bool(model.experts),
             )
         precision = setup.dtypes
         self.stored = Type(setup.base_dtype, Letter(DTYPE_BYTES[setup.base_dtype], "w_s"))

@@ -1,0 +1,198 @@
+"""The reference's models on a tape: their own source, run with `stand_in` in PyTorch's place."""
+
+import builtins
+from functools import cache
+from importlib.util import resolve_name
+from pathlib import Path
+from types import ModuleType
+
+from ..catalog.weights import adapters, layers, weights
+from . import operations as op
+from . import stand_in
+from .autograd import Parameter
+from .tape import Storage
+from .tensor_parallel import Undivided
+from .tensors import contiguous_strides
+
+_PACKAGE = __package__.rpartition(".")[0]
+_REFERENCE = f"{_PACKAGE}.reference."
+#: Linear layers that tensor parallelism splits by rows: what each GPU makes is a part of a sum.
+ROWS = ("out", "down")
+
+
+def _import(name, globals=None, locals=None, fromlist=(), level=0):
+    """Python's import, for the reference's source: PyTorch is its stand-in, and its own modules are those that run on it."""
+    whole = resolve_name("." * level + name, globals["__package__"]) if level else name
+    if whole.startswith(_REFERENCE):
+        return source(whole.removeprefix(_REFERENCE))
+    if whole.partition(".")[0] == "torch":
+        return stand_in.MODULES.get(whole, stand_in.torch)
+    return builtins.__import__(name, globals, locals, fromlist, level)
+
+
+@cache
+def source(name: str) -> ModuleType:
+    """A module of `reference/`, run with the tape's names in PyTorch's place; `name`: such as "gpt", or "mesh.mixture"."""
+    path = Path(__file__).resolve().parents[1] / "reference" / f"{name.replace('.', '/')}.py"
+    return running(name, path.read_text(encoding="utf-8"), str(path))
+
+
+def running(name: str, text: str, path: str) -> ModuleType:
+    """The module that a text of that name is, run with the tape's names in PyTorch's place."""
+    module = ModuleType(_REFERENCE + name)
+    vars(module).update(
+        __package__=module.__name__.rpartition(".")[0], __builtins__=vars(builtins) | {"__import__": _import}
+    )
+    exec(compile(text, path, "exec"), vars(module))  # noqa: S102  the package's own
+    return module
+
+
+def family(name: str):
+    """The class of the models of a family."""
+    return {"gpt": source("gpt").GPT, "llama": source("llama").Llama}[name]
+
+
+class _Traced:
+    """Fields of a model or a setup, some of them others."""
+
+    def __init__(self, of, **instead):
+        self._of = of
+        vars(self).update(instead)
+
+    def __getattr__(self, name):
+        return getattr(self._of, name)
+
+
+class Network:
+    """A model on a tape: its parameters, and its forward.
+
+    Args:
+        tape: records. model: a model's fields, dimensions as letters. setup: a Setup. blocks: how many blocks there are in
+            each segment; one segment where none is checkpointed. chunks: tokens in each chunk of the loss. type: the data
+            type of the weights in forward. beside: where adapters train, (their rank, their data type). split: how matrices
+            are divided among GPUs, a `TensorParallel`; the model's fields are then those of one of them.
+    """
+
+    def __init__(self, tape, model, setup, blocks, chunks, type, beside=None, split=None):
+        self.split = split or Undivided()
+        self.tape, self.model, self.setup, self.type = tape, model, setup, type
+        self.segments, self.chunks = blocks, chunks
+        self.starts = [sum(blocks[:i]) for i in range(len(blocks))]
+        self.parameters, self.frozen, self.quantized = {}, setup.adapters is not None, setup.quantization != "none"
+        self.enter, self.leave = (lambda path, args: args), (lambda path, out: out)
+        self.flash = op.scaled_dot_product_attention
+        of = {group: [w for w in weights(model) if w.group == group and w.count] for group in layers(model)}
+        per_block = of["block"] + (of["mixture"] if model.experts else of["dense"])
+        trained = adapters(model, beside[0], setup.adapters.takes) if beside else []
+        for weight in of["embeddings"]:
+            self._add(weight.name, weight.shape)
+        for i in range(sum(blocks)):
+            for weight in per_block:
+                self._add(f"blocks.{i}.{weight.name}", weight.shape, self._place(i))
+            for weight in trained:
+                self._add(f"blocks.{i}.{weight.name}", weight.shape, self._place(i), beside[1])
+        for weight in of["last"]:
+            self._add(weight.name, weight.shape)
+        if model.tied:
+            self.parameters["head.weight"] = self.parameters["token.weight"]
+        self.module = self._built(
+            _Traced(model, layers=sum(blocks)),
+            _Traced(
+                setup, segment=blocks[0] * bool(setup.segment), loss_chunks=stand_in.Sizes(chunks),
+                check_model=lambda model: None,
+            ),
+        )  # fmt: skip
+
+    def _built(self, model, setup):
+        """The reference's module, on this network."""
+        module = family(model.family)(model, setup)
+        module.on(self)
+        return module
+
+    def _place(self, number):
+        """A block's: its segment, if there are any, and its turn there."""
+        segment = max(i for i, start in enumerate(self.starts) if start <= number)
+        return (("segment", segment),) * bool(self.setup.segment) + (("block", number - self.starts[segment]),)
+
+    def _add(self, name, shape, place=(), adapter=None):
+        strides, frozen = contiguous_strides(shape), self.frozen and not adapter
+        self.parameters[name] = Parameter(
+            name, shape, strides, Storage(self.tape, ()), adapter or self.type, place, frozen, self.split.divides
+        )
+
+    @staticmethod
+    def number(path):
+        """A block's number, by its path."""
+        return int(path.rpartition(".")[2])
+
+    # Calls of modules.
+
+    def forward(self, *inputs):
+        """Tokens and targets in, loss out; perhaps where each token stands."""
+        return self.module(*inputs)
+
+    def run(self, module, *args):
+        """Call a module of the reference: its arguments live until it returns, whatever it does with them."""
+        path, tape = module.path, self.tape
+        turn = self._place(self.number(path))[-1] if path.count(".") == 1 and path.startswith("blocks.") else None
+        with tape.turns(turn), tape.within(naming=stand_in.Naming(module.title), network=self):
+            args = self.split.entering(path, args)
+            return self.call(path, module.forward, *args, loss=path in ("head", "loss") or None)
+
+    def call(self, path, function, *args, loss=None):
+        """Call what stands at a path."""
+        with self.tape.module(path, loss):
+            args = self.enter(path, args)
+            out = self.split.leaving(path, function(*args))
+            return self.leave(path, out)
+
+    def linear(self, path, x, title):
+        """A linear layer's product, with an adapter where there is one beside it."""
+        return (self._adapted if f"{path}.lora_A.weight" in self.parameters else self._linear)(path, x, title)
+
+    def _linear(self, path, x, title):
+        weight, bias = self.parameters[f"{path}.weight"], self.parameters.get(f"{path}.bias")
+        if self.quantized and path.startswith("blocks.") and ".lora_" not in path:
+            return op.linear_4bit(x, weight.shape[0], self.tape.compute, title)
+        return op.linear(x, weight, bias, title, self.split.divides and path.rpartition(".")[2] in ROWS)
+
+    def _adapted(self, path, x, title):
+        """Source: peft, tuners/lora/layer.py, `Linear.forward`, line by line."""
+        if self.quantized:
+            return self._adapted_4bit(path, x, title)
+        result = self.call(path, lambda x: self._linear(path, x, title), x)
+        kind, (inner, outer) = result.type, (f"{path}.lora_A", f"{path}.lora_B")
+        x = op.cast(x, self.parameters[f"{inner}.weight"].type, f"{title}: input for A")
+        result = op.add(
+            result,
+            op.scale(
+                self.call(
+                    outer, lambda x: self._linear(outer, x, f"{title}: B"),
+                    self.call(inner, lambda x: self._linear(inner, x, f"{title}: A"), self._dropped(x, title)),
+                ),
+                f"{title}: adapter scaled",
+            ),
+            f"{title}: sum",
+        )  # fmt: skip
+        return op.cast(result, kind, f"{title}: sum cast")
+
+    def _adapted_4bit(self, path, x, title):
+        """Source: peft, tuners/lora/bnb.py, `Linear4bit.forward`, line by line."""
+        result = op.copied(self.call(path, lambda x: self._linear(path, x, title), x), f"{title}: copied")
+        inner, outer, converts = f"{path}.lora_A", f"{path}.lora_B", not self.tape.autocast
+        if converts:
+            x = op.cast(x, self.parameters[f"{inner}.weight"].type, f"{title}: input for A")
+        output = op.scale(
+            self.call(
+                outer, lambda x: self._linear(outer, x, f"{title}: B"),
+                self.call(inner, lambda x: self._linear(inner, x, f"{title}: A"), self._dropped(x, title)),
+            ),
+            f"{title}: adapter scaled",
+        )  # fmt: skip
+        if converts:
+            output = op.cast(output, result.type, f"{title}: adapter cast")
+        return op.add(result, output, f"{title}: sum")
+
+    def _dropped(self, x, title):
+        """What A is given. Source: peft, `LoraLayer.update_layer`: an `nn.Dropout`, or without dropout an `nn.Identity`."""
+        return op.dropout(x, self.setup.adapters.dropout, f"{title}: input for A")
