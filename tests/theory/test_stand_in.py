@@ -32,7 +32,7 @@ def planted(before, after, monkeypatch):
     real = importlib.util.module_from_spec(importlib.util.find_spec("everybyte.reference.gpt"))
     exec(compile(text, "gpt.py", "exec"), vars(real))
     monkeypatch.setitem(reference.FAMILIES, "gpt", real.GPT)
-    tape = programs.running("gpt", text, "gpt.py")
+    tape = programs.running("gpt", compile(text, "gpt.py", "exec"))
     monkeypatch.setattr(programs, "family", lambda name: tape.GPT)
     monkeypatch.setattr(course, "_COURSES", type(course._COURSES)())
 

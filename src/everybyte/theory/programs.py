@@ -2,9 +2,10 @@
 
 import builtins
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from importlib.util import resolve_name
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from ..catalog.weights import adapters, layers, weights
 from . import operations as op
@@ -34,22 +35,23 @@ def _import(name, globals=None, locals=None, fromlist=(), level=0):
 def source(name: str) -> ModuleType:
     """A module of `reference/`, run with the tape's names in PyTorch's place; `name`: such as "gpt", or "mesh.mixture"."""
     path = Path(__file__).resolve().parents[1] / "reference" / f"{name.replace('.', '/')}.py"
-    return running(name, path.read_text(encoding="utf-8"), str(path))
+    return running(name, SourceFileLoader(_REFERENCE + name, str(path)).get_code(_REFERENCE + name))
 
 
-def running(name: str, text: str, path: str) -> ModuleType:
-    """The module that a text of that name is, run with the tape's names in PyTorch's place."""
+def running(name: str, code: CodeType) -> ModuleType:
+    """The module of a name, as compiled, run with the tape's names in PyTorch's place."""
     module = ModuleType(_REFERENCE + name)
     vars(module).update(
         __package__=module.__name__.rpartition(".")[0], __builtins__=vars(builtins) | {"__import__": _import}
     )
-    exec(compile(text, path, "exec"), vars(module))  # noqa: S102  the package's own
+    exec(code, vars(module))  # noqa: S102  the package's own
     return module
 
 
 def family(name: str):
     """The class of the models of a family."""
-    return {"gpt": source("gpt").GPT, "llama": source("llama").Llama}[name]
+    file, kind = {"gpt": ("gpt", "GPT"), "llama": ("llama", "Llama")}[name]
+    return getattr(source(file), kind)
 
 
 class _Traced:
@@ -78,6 +80,7 @@ class Network:
         self.tape, self.model, self.setup, self.type = tape, model, setup, type
         self.segments, self.chunks = blocks, chunks
         self.starts = [sum(blocks[:i]) for i in range(len(blocks))]
+        self.turns = {f"blocks.{i}": self._place(i)[-1] for i in range(sum(blocks))}
         self.parameters, self.frozen, self.quantized = {}, setup.adapters is not None, setup.quantization != "none"
         self.enter, self.leave = (lambda path, args: args), (lambda path, out: out)
         self.flash = op.scaled_dot_product_attention
@@ -134,10 +137,14 @@ class Network:
     def run(self, module, *args):
         """Call a module of the reference: its arguments live until it returns, whatever it does with them."""
         path, tape = module.path, self.tape
-        turn = self._place(self.number(path))[-1] if path.count(".") == 1 and path.startswith("blocks.") else None
-        with tape.turns(turn), tape.within(naming=stand_in.Naming(module.title), network=self):
-            args = self.split.entering(path, args)
-            return self.call(path, module.forward, *args, loss=path in ("head", "loss") or None)
+        before = tape.naming, tape.network
+        tape.naming, tape.network = stand_in.Naming(module.title), self
+        try:
+            with tape.turns(self.turns.get(path)):
+                args = self.split.entering(path, args)
+                return self.call(path, module.forward, *args, loss=path in ("head", "loss") or None)
+        finally:
+            tape.naming, tape.network = before
 
     def call(self, path, function, *args, loss=None):
         """Call what stands at a path."""
