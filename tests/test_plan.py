@@ -20,7 +20,7 @@ from everybyte.reference import parallel
 from everybyte.reference.step import make_optimizer
 from everybyte.setup import COMMON_OPTIMIZERS, OPTIMIZERS
 from everybyte.theory import trace
-from everybyte.theory.course import LETTERS
+from everybyte.theory.compiled import LETTERS
 
 GPT2, XL = eb.model("gpt2"), eb.model("gpt2-xl")
 plan = cache(eb.plan)  # several tests look at one plan, and none changes it
@@ -100,11 +100,11 @@ def test_a_rung_is_the_budget_and_the_whole_step_s_work(seed):
     values = letters(model, setup)
     course = trace(model, setup)
     if course_batches(course) == setup.accumulation:
-        assert made(model, setup) == sum(course.taken(values).values())
+        assert made(model, setup) == sum(course.at(values).taken().values())
 
 
 def course_batches(course):
-    return 1 + max(batch for batch, _ in course.taken(dict.fromkeys(LETTERS, 8)))
+    return 1 + max(batch for batch, _ in course.at(dict.fromkeys(LETTERS, 8)).taken())
 
 
 SETUPS = {

@@ -54,7 +54,7 @@ def test_the_most_that_fit_and_not_one_more(name, size):
 
     def peak(number):
         passes = [inference.letters(model, number, 700), inference.letters(model, number, 1, 899)]
-        return max(inference.course(model, v).peak(v, ROUNDING)[0] for v in passes)
+        return max(inference.course(model, v).at(v, ROUNDING).budget().peak for v in passes)
 
     if found.concurrency is None:
         assert peak(1) == found.peak > usable and not found.fits

@@ -148,7 +148,12 @@ def ran(words: list[str], armed=lambda: None) -> tuple[int | None, str, str]:
             *_, (frame, line) = (
                 at for at in traceback.walk_tb(error.__traceback__) if at[0].f_code.co_name not in mine
             )
-            ends = (cli.main, terminal.hold, interrupts.Endings.__init__, ran)  # what its entry, which stands around it, says
+            ends = (
+                cli.main,
+                terminal.hold,
+                interrupts.Endings.__init__,
+                ran,
+            )  # what its entry, which stands around it, says
             status = 130 if frame.f_code in {function.__code__ for function in ends} else None
             errors.write("everybyte: interrupted\n" if status else f"out of {frame.f_code.co_name}, line {line}")
     return status, out.getvalue(), errors.getvalue()

@@ -14,7 +14,7 @@ from .serving import cache_bytes
 from .setup import DTYPE_BYTES, OPTIMIZERS, Setup
 from .tables import Table
 from .theory import alignment as passes
-from .theory.course import letters
+from .theory import letters
 from .theory.sharding import share
 
 Method = Literal["dpo", "ppo", "grpo"]
@@ -316,8 +316,8 @@ def _scored(objective, setup, name):
     alone = Setup(
         batch=objective.sequences * setup.batch, sequence=setup.sequence, precision=setup.precision, attention=setup.attention
     )  # fmt: skip
-    course, values = passes.scoring(model, alone), letters(model, alone)
-    return course.peak(values)[0] - sum(next(course.unrolled(values))[1].values())
+    reading = passes.scoring(model, alone).at(letters(model, alone))
+    return reading.budget().peak - sum(reading.rest.values())
 
 
 def _check(objective, setup, frozen, rollout):

@@ -130,11 +130,11 @@ def budget(model: Model | Objective, setup: Setup, rounding: int = 1, rank: int 
     """
     checks.whole("budget", "rounding", rounding, 1, 2**30)
     course = course_of(model, setup, rank)
-    found = course.budget(_model(model), setup, rounding, rank)
+    found = course.budget(letters(_model(model), setup, rounding, rank), rounding)
     phases = {name: sum(live.values()) for name, live in found.moments.items()} | {"step": found.step}
     return Budget(
         model, setup, rounding, found.moments, found.parts | {"workspace": 0}, {name: phases[name] for name in PHASES},
-        found.peak, found.peak_at, course.host(_model(model), setup, rank), rank,
+        found.peak, found.peak_at, course.host(letters(_model(model), setup, rank=rank)), rank,
     )  # fmt: skip
 
 
@@ -233,7 +233,7 @@ def _unrolled(model, setup, rounding, rank):
     """(operations, part -> live bytes, phase -> place) of a whole step, block after block."""
     operations, course, marks = [("rest", "rest", "")], [], {"rest": 0}
     values = letters(_model(model), setup, rounding, rank)
-    for operation, live, turns in course_of(model, setup, rank).unrolled(values, rounding):
+    for operation, live, turns in course_of(model, setup, rank).at(values, rounding).unrolled():
         if operation is not None and operation.name in MARKS:
             marks[operation.name] = len(course)
             operations.append((operation.name, operation.name, ""))
@@ -287,11 +287,12 @@ def peaks(model: Model, setup: Setup, batch, sequence, rounding: int = 1):
 
 def _peaks(model, setup, batch, sequence, rounding):
     """The same of steps that are all of one structure."""
+    import numpy
+
     largest = setup
     for choose in (min, max):
         largest = setup.replace(batch=int(choose(batch)), sequence=int(choose(sequence)))
         course = course_of(model, largest)
-    exact = "int64" if course.budget(model, largest, rounding).peak < 2**62 else object
+    exact = "int64" if course.budget(letters(model, largest, rounding), rounding).peak < 2**62 else object
     values = {"B": batch.astype(exact), "S": sequence.astype(exact)}
-    peak, peak_at = course.peaks(letters(model, setup, rounding) | values, rounding)
-    return peak, peak_at
+    return course.at(letters(model, setup, rounding) | values, rounding).peaks(numpy.zeros(batch.shape, exact))

@@ -97,7 +97,7 @@ def _taken(model, setup, rounding=1):
     """Kind of operation -> bytes that forward and backward of all batches take by operations of that kind."""
     short = _short(setup)
     batches, found = short.accumulation, {}
-    for (batch, kind), size in course_of(model, short).taken(letters(model, short), rounding).items():
+    for (batch, kind), size in course_of(model, short).at(letters(model, short), rounding).taken().items():
         times = setup.accumulation - batches + 1 if batch == (1 if batches > 1 else 0) else 1
         found[kind] = found.get(kind, 0) + times * size
     return found
@@ -181,7 +181,7 @@ def matrix_flops(model: Model, setup: Setup) -> int:
 @lru_cache(4096)
 def _course_flops(model, setup):
     one = setup.replace(accumulation=1)
-    return setup.accumulation * course_of(model, one).flops(letters(model, one))
+    return setup.accumulation * course_of(model, one).at(letters(model, one)).flops()
 
 
 def _in_block(weight):
@@ -219,7 +219,8 @@ class Rung:
         if self.counting:
             return self.counting.top(self.setup)
         model, short = cast(Model, self.model), _short(self.setup)
-        return course_of(model, short).peak(letters(model, short, ROUNDING), ROUNDING)
+        found = course_of(model, short).budget(letters(model, short, ROUNDING), ROUNDING)
+        return found.peak, found.peak_at
 
     @property
     def peak(self) -> int:
@@ -234,7 +235,7 @@ class Rung:
         if self.counting:
             return 0
         model = cast(Model, self.model)
-        return sum(course_of(model, self.setup).host(model, self.setup).values())
+        return sum(course_of(model, self.setup).host(letters(model, self.setup)).values())
 
     @cached_property
     def work(self) -> Work:

@@ -289,12 +289,12 @@ class _Walked:
     """A pass for the values of its letters, whose parts are added up when they are asked for."""
 
     def __init__(self, name, model, values):
-        self.name, self.values, self.course = name, values, inference.course(model, values)
-        self.bytes, _ = self.course.peak(values, ROUNDING)
+        self.name, self.found = name, inference.course(model, values).at(values, ROUNDING).budget()
+        self.bytes = self.found.peak
 
     def parts(self):
         """Part -> bytes at the peak."""
-        return self.course.parts_at_peak(self.values, ROUNDING)
+        return self.found.parts
 
 
 def _moments(model, number, context, prompt, cache, weights, cache_dtype, page):

@@ -16,9 +16,8 @@ from everybyte.formulas import bindings
 from everybyte.formulas.symbols import SYMBOLS
 from everybyte.reference import gpt
 from everybyte.theory import trace
-from everybyte.theory.course import HELPERS
-from everybyte.theory.reading import Reading
-from everybyte.theory.schedule import Repeat
+from everybyte.theory.course import HELPERS, Reading
+from everybyte.theory.letters import text
 
 #: Heads are of a multiple of eight, so that their halves are whole.
 EIGHTH = sympy.Symbol("d", integer=True, positive=True)
@@ -33,25 +32,21 @@ def derived(name):
     return eb.derive(*STEPS[name], letters="all")
 
 
-class EveryTurn(Reading):
-    """A reading that shows the last turn of what repeats too."""
+class Sizes:
+    """The theory's sizes in other letters."""
 
-    def _walk(self, items, live, moments):
-        for item in items:
-            if isinstance(item, Repeat):
-                before = dict(live)
-                self._walk(item.items, live, moments)
-                change = {part: live[part] - before[part] for part in live}
-                for turns in (self._times(item.times) - 2, 1):
-                    live.update({part: live[part] + change[part] * turns for part in live})
-                    if turns != 1:
-                        self._walk(item.items, dict(live), moments)
-                continue
-            super()._walk([item], live, moments)
+    def __init__(self, number):
+        self.number = number
+
+    def size(self, piece):
+        return sympy.prod([self.number(said) for said in piece.key]).subs(EIGHTH, symbol("D") / 8)
+
+    def times(self, repeat):
+        return self.number(text(repeat.times))
 
 
 def theory(model, setup):
-    """The theory's course of the step in the same letters: a `Reading` whose sizes are sympy's."""
+    """The theory's course of the step in the same letters: what lives at each operation, in sympy's."""
     A, D = symbol("A"), 8 * EIGHTH
     values = {s.symbol.name: s.symbol for s in SYMBOLS.values()}
     values |= {
@@ -71,13 +66,11 @@ def theory(model, setup):
     names = HELPERS | values
     course = trace(model, setup)
 
-    def number(text):
-        return sympy.sympify(eval(text, {}, names))  # noqa: S307  the theory's own text
+    def number(said):
+        return sympy.sympify(eval(said, {}, names))  # noqa: S307  the theory's own text
 
-    def size(piece):
-        return sympy.prod([number(text) for text in piece.key]).subs(EIGHTH, symbol("D") / 8)
-
-    return EveryTurn(course, size, lambda times: number(getattr(times, "text", str(times))))
+    reading = Reading(course, Sizes(number))
+    return [(operation, dict(zip(course.parts, live, strict=True))) for operation, live in reading.ends()]
 
 
 #: The theory's text has these letters for the bytes of a number.
@@ -91,11 +84,11 @@ SYMBOLS_BY = {
 def test_the_machine_derives_the_theory_in_letters(name):
     formula, by_hand = derived(name), theory(*STEPS[name])
     for phase in ("after_forward", "after_backward", "after_step"):
-        live = by_hand.at(phase).live
+        (live,) = [live for operation, live in by_hand if operation.name == phase]
         instant = formula.instants[formula.moments[phase]]
         for part, said in instant.parts.items():
             assert sympy.expand(said - live.get(part, 0)) == 0, (phase, part)
-    moments = {sympy.expand(sum(m.live.values())) for m in by_hand.moments}
+    moments = {sympy.expand(sum(live.values())) for _, live in by_hand}
     found = [formula.instants[i] for i in formula.highest]
     assert len(found) > 5
     assert {i.total for i in found} <= moments

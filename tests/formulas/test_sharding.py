@@ -20,13 +20,12 @@ UNTIED = {name: model.replace(tied=False) for name, model in SOME.items()}
 def taken(model, setup):
     """Operation -> bytes that the whole step takes by operations of that name, in the part of communication."""
     found = {}
-    course = trace(model, setup)
-    sizes = course.sizes(letters(model, setup))
-    for operation, *_ in course.unrolled(letters(model, setup)):
+    reading = trace(model, setup).at(letters(model, setup))
+    for operation, *_ in reading.unrolled():
         for piece in operation.taken if operation is not None else ():
             if piece.part == "communication" or operation.name.endswith("received"):
                 what = operation.name.rpartition(" ")[2]
-                found[what] = found.get(what, 0) + sizes[piece.key]
+                found[what] = found.get(what, 0) + reading.amounts.size(piece)
     return found
 
 

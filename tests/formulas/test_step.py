@@ -187,7 +187,7 @@ def test_an_operation_that_is_not_there_is_an_error():
     with pytest.raises(KeyError, match="no such operation"):
         kept(("no such operation",))(precision="fp32")
     with pytest.raises(KeyError, match="no such mark"):
-        reading(precision="fp32").at("no such mark")
+        reading(precision="fp32").last("no such mark")
 
 
 # Refusals.

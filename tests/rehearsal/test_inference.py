@@ -40,6 +40,6 @@ def test_each_pass_asks_for_what_the_theory_says(here, tmp_path, kind, model, fi
     workspace, said = eb.gpu("h200").cublas_workspace, json.loads((tmp_path / "said.json").read_text())
     for step, requested in enumerate(said):
         values = inference.letters(model, batch, 1 if step else prompt, prompt + step - 1 if step else 0, None, room)
-        peak, _ = inference.course(model, values).peak(values)
+        peak = inference.course(model, values).at(values).budget().peak
         assert requested == peak + workspace, (step, requested - peak)
     assert len(said) == 4

@@ -10,7 +10,7 @@ from everybyte.dryrun import alignment as losses
 from everybyte.dryrun.alignment import dry_score
 from everybyte.objectives import Scorer
 from everybyte.theory import alignment as passes
-from everybyte.theory.course import letters
+from everybyte.theory import letters
 
 GPT = eb.model("gpt2").replace(name="small", layers=3, width=64, heads=4, vocabulary=1000, positions=64)
 QWEN = eb.model("qwen2.5-7b").replace(
@@ -97,10 +97,10 @@ def test_a_frozen_model_scores_a_batch(model, scorer, precision, attention):
     """Without gradients, every operation: what lives while it runs."""
     setup, model = SETUP.replace(precision=precision, attention=attention), Scorer(model) if scorer else model
     course, values, counted = passes.scoring(model, setup), letters(model, setup), dry_score(model, setup)
-    (_, rest, _), *lines = course.unrolled(values)
+    (_, rest, _), *lines = course.at(values).unrolled()
     assert sum(rest.values()) == counted.rest
     assert [sum(live.values()) for operation, live, _ in lines if operation.taken] == counted.lived
-    assert course.peak(values)[0] == counted.peak
+    assert course.at(values).budget().peak == counted.peak
 
 
 def test_scoring_stands_beside_the_others():

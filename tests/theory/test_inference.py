@@ -21,8 +21,8 @@ LIKE = {
 
 def lived(model, values):
     """Bytes that live while each operation of a pass runs, and before it."""
-    course = inference.course(model, values)
-    lines = [(op, sum(live.values())) for op, live, _ in course.unrolled(values)]
+    reading = inference.course(model, values).at(values)
+    lines = [(op, sum(live.values())) for op, live, _ in reading.unrolled()]
     return [live for op, live in lines[1:] if op.taken], lines[0][1]
 
 
@@ -36,9 +36,9 @@ def differences(model, batch, prompt, steps=2, room=None):
         operations, rest = lived(model, values)
         if operations != counted.lived or rest != counted.rest:
             found.append((counted.name, batch, prompt, max(operations) - counted.peak, rest - counted.rest))
-        course = inference.course(model, values)
-        parts = max((live for _, live, _ in course.unrolled(values)), key=lambda live: sum(live.values()))
-        assert course.peak(values)[0] == max(operations) and course.parts_at_peak(values) == parts
+        reading = inference.course(model, values).at(values)
+        parts = max((live for _, live, _ in reading.unrolled()), key=lambda live: sum(live.values()))
+        assert reading.budget().peak == max(operations) and reading.budget().parts == parts
     return found
 
 
@@ -112,7 +112,7 @@ def test_the_data_type_of_a_routers_biases():
     biases = {n: b for n, b in module.named_buffers() if n.endswith("e_score_correction_bias")}
     assert {b.dtype for b in biases.values()} == {torch.bfloat16} and len(biases) == model.layers - model.dense_layers
     values = inference.letters(model, 1, 8)
-    _, rest, _ = next(inference.course(model, values).unrolled(values))
+    rest = inference.course(model, values).at(values).rest
     assert (
         rest["buffers"] == 2 * model.experts * len(biases) + 2 * 4 * model.rope_width // 2
     )  # and the frequencies, twice

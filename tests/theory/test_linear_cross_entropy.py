@@ -6,7 +6,7 @@ from agreeing import agree
 
 import everybyte as eb
 from everybyte.setup import PRECISIONS
-from everybyte.theory.course import rows_at_once
+from everybyte.theory.structure import rows_at_once
 
 torch = pytest.importorskip("torch")
 if not hasattr(torch.nn, "LinearCrossEntropyOptions"):

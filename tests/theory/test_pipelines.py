@@ -8,7 +8,7 @@ import pytest
 
 import everybyte as eb
 from everybyte.budget import course_of, not_derived
-from everybyte.theory import course, pipelines
+from everybyte.theory import letters, pipelines, structure
 from everybyte.theory.schedule import Loop, Repeat, flat
 
 LLAMA = eb.model("llama-3.1-8b").replace(layers=160)
@@ -42,7 +42,7 @@ def said(model, setup, rank):
     return {
         "peak": (found.peak, found.peak_at, found.parts), "moments": found.moments, "phases": found.phases, "host": found.host,
         "operations": found.operations, "timeline": found.timeline(), "marks": found.marks,
-        "flops": course_of(model, setup, rank).flops(course.letters(model, setup, rank=rank)),
+        "flops": course_of(model, setup, rank).at(letters(model, setup, rank=rank)).flops(),
     }  # fmt: skip
 
 
@@ -52,12 +52,12 @@ def test_what_is_folded_is_what_is_traced_whole(start, monkeypatch):
     """And what was traced for a pipeline as deep as another: of courses none knows how deep it is."""
     for seed in range(start, start + 3):
         model, setup, rank = deep(seed)
-        course._COURSES.clear()
+        structure._COURSES.clear()
         with monkeypatch.context() as patch:
             every = [Loop(2 * setup.accumulation, 1, -1)]
             patch.setattr(pipelines, "_some", lambda setup, place, every=every: (setup.mesh, setup.accumulation, every))
             whole = said(model, setup, rank)
-        course._COURSES.clear()
+        structure._COURSES.clear()
         more = Random(seed).choice([0, 1, 3])
         other = setup.replace(
             mesh=replace(setup.mesh, pipeline=setup.mesh.pipeline + more),
@@ -84,17 +84,17 @@ def test_a_deep_pipeline_is_traced_as_a_short_one():
         gpus=64, batch=1, sequence=4096, accumulation=256, precision="bf16-mixed", sharding="zero2", mesh=eb.Mesh(pipeline=16)
     )  # fmt: skip
     short = of_16.replace(gpus=48, accumulation=200, mesh=eb.Mesh(pipeline=12))
-    course._COURSES.clear()
+    structure._COURSES.clear()
     for rank, depth in ((0, 16), (4, 15), (60, 1)):
         found = course_of(LLAMA, of_16, rank)
         turns = {dict(operation.place)["batch"] for operation in flat(found.items) if operation.place}
         assert turns == set(range(2 + 2 * min(depth, 3)))
-        values = course.letters(LLAMA, of_16, rank=rank)
-        times = [found.times(i, values) for i in found.items if isinstance(i, Repeat) and i.loop == "batch"]
+        amounts = found.at(letters(LLAMA, of_16, rank=rank)).amounts
+        times = [amounts.times(i) for i in found.items if isinstance(i, Repeat) and i.loop == "batch"]
         # The last stage adds up the micro-batches' losses besides.
         assert times == ([depth - 2, 256 - depth - 1, depth - 2] if depth > 1 else [254, 254])
         assert course_of(LLAMA, short, 44 if depth == 1 else rank) is found
-    assert len(course._COURSES) == 3
+    assert len(structure._COURSES) == 3
 
 
 GPT = eb.Model(name="gpt", layers=5, width=64, heads=8, vocabulary=104, positions=64)
@@ -139,9 +139,9 @@ def cut(seed):
 @pytest.mark.parametrize("seed", range(80))
 def test_a_course_knows_no_number_of_gpus_that_divide_matrices_or_experts(seed):
     for one, other in (cut(seed), cut(seed)[::-1]):
-        course._COURSES.clear()
+        structure._COURSES.clear()
         expected = said(*other)
-        course._COURSES.clear()
+        structure._COURSES.clear()
         shared = course_of(*one)
         assert course_of(*other) is shared
         found = said(*other)

@@ -10,7 +10,7 @@ import pytest
 import everybyte as eb
 from everybyte import reference
 from everybyte.budget import not_derived
-from everybyte.theory import course, programs, stand_in
+from everybyte.theory import programs, stand_in, structure
 from everybyte.theory.stand_in import Naming
 from everybyte.theory.titles import TITLES
 
@@ -19,7 +19,10 @@ TINY = eb.Model(name="tiny", layers=2, width=16, heads=2, vocabulary=64, positio
 #: Lines of a reference that are changed: what they say before, and after.
 PLANTED = {
     "a product that is saved": ("return x + self.mlp(self.norm2(x))", "return x + self.mlp(self.norm2(x)) * x"),
-    "logits in fp32": ("logits.view(-1, logits.size(-1)), targets", "logits.view(-1, logits.size(-1)).float(), targets"),
+    "logits in fp32": (
+        "logits.view(-1, logits.size(-1)), targets",
+        "logits.view(-1, logits.size(-1)).float(), targets",
+    ),
     "a variable that lives longer": ("scores = scores.masked_fill(", "scores = (before := scores).masked_fill("),
 }
 
@@ -34,7 +37,7 @@ def planted(before, after, monkeypatch):
     monkeypatch.setitem(reference.FAMILIES, "gpt", real.GPT)
     tape = programs.running("gpt", compile(text, "gpt.py", "exec"))
     monkeypatch.setattr(programs, "family", lambda name: tape.GPT)
-    monkeypatch.setattr(course, "_COURSES", type(course._COURSES)())
+    monkeypatch.setattr(structure, "_COURSES", type(structure._COURSES)())
 
 
 @pytest.mark.parametrize("line", PLANTED)
@@ -63,8 +66,17 @@ def test_every_operation_has_a_title_and_every_title_an_operation(monkeypatch):
         return call(self, operation, code)
 
     monkeypatch.setattr(Naming, "__call__", noted)
-    monkeypatch.setattr(course, "_COURSES", type(course._COURSES)())
-    for kind in (grid.saving, grid.llama, grid.one_function, grid.shared, grid.visited, grid.ring, grid.divided, grid.staged):
+    monkeypatch.setattr(structure, "_COURSES", type(structure._COURSES)())
+    for kind in (
+        grid.saving,
+        grid.llama,
+        grid.one_function,
+        grid.shared,
+        grid.visited,
+        grid.ring,
+        grid.divided,
+        grid.staged,
+    ):
         for seed in range(24):
             if (drawn := kind(seed)) and not_derived(*drawn[:2]) is None:
                 with suppress(ValueError):  # refused

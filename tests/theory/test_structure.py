@@ -6,8 +6,8 @@ import pytest
 
 import everybyte as eb
 from everybyte.budget import course_of
-from everybyte.theory import course
-from everybyte.theory.course import flat
+from everybyte.theory import structure
+from everybyte.theory.schedule import flat
 from everybyte.theory.tape import KINDS
 
 SMALL = eb.Model(name="small", layers=3, width=48, heads=3, vocabulary=101, positions=40)
@@ -26,7 +26,7 @@ class Told:
 
 @pytest.mark.parametrize(
     ("value", "key", "lettered"),
-    [(SMALL, course._features, course.LETTERED), (eb.Setup(), course._switches, course.LETTERED_SETUP)],
+    [(SMALL, structure._features, structure.LETTERED), (eb.Setup(), structure._switches, structure.LETTERED_SETUP)],
 )
 def test_every_field_is_in_the_key_but_those_that_are_named(value, key, lettered):
     told = Told(value)

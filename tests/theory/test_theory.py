@@ -9,7 +9,19 @@ import pytest
 import everybyte as eb
 from everybyte.budget import not_derived
 from everybyte.setup import DTYPE_BYTES
-from everybyte.theory import PARTS, SHARED_PARTS, autograd, course, letters, operations, schedule, tensors, trace
+from everybyte.theory import (
+    PARTS,
+    SHARED_PARTS,
+    autograd,
+    course,
+    letters,
+    operations,
+    schedule,
+    structure,
+    tensors,
+    trace,
+)
+from everybyte.theory.compiled import compiled
 from everybyte.theory.letters import Letter, factor, least, over, product, text, up
 
 
@@ -35,7 +47,7 @@ def whole(model, setup, monkeypatch):
     """The course of a step of which every block, segment, chunk and batch is traced."""
     with monkeypatch.context() as patch:
         patch.setattr(schedule.Loop, "of", classmethod(lambda cls, number, *_: cls(int(number), 1, -1)))
-        patch.setattr(course, "_COURSES", type(course._COURSES)())
+        patch.setattr(structure, "_COURSES", type(structure._COURSES)())
         return trace(model, setup)
 
 
@@ -43,17 +55,24 @@ def whole(model, setup, monkeypatch):
 @pytest.mark.parametrize("start", range(0, 40, 8))
 def test_a_short_trace_stands_for_a_whole_one(start, monkeypatch):
     for _, model, setup in drawn(range(start, start + 8)):
-        found = trace(model, setup).budget(model, setup, 512)
-        assert found == whole(model, setup, monkeypatch).budget(model, setup, 512), (model, setup)
+        values = letters(model, setup, 512)
+        found = trace(model, setup).at(values, 512).budget()
+        assert found == whole(model, setup, monkeypatch).at(values, 512).budget(), (model, setup)
 
 
-def test_walked_and_compiled_a_course_says_the_same():
-    """What is asked often is compiled, for every model and setup of its structure; what is asked a few times is walked."""
+def test_read_and_compiled_a_course_says_the_same():
+    """What is asked often is compiled, for every model and setup of its structure; what is asked a few times is read."""
     for _, model, setup in drawn(range(40, 52)):
         found = trace(model, setup)
         for rounding in (1, 512):
-            values = course.letters(model, setup, rounding)
-            assert course._walked(found, rounding, values) == course._compiled(found)(k=rounding, **values)
+            values = letters(model, setup, rounding)
+            said, (peak, at, parts, marks, step) = (
+                found.at(values, rounding).budget(),
+                compiled(found)(k=rounding, **values),
+            )
+            assert (said.peak, said.peak_at, said.step) == (peak, course.PEAKS[at], step)
+            assert tuple(said.parts.values()) == parts
+            assert {name: tuple(live.values()) for name, live in said.moments.items()} == marks
 
 
 def test_the_random_steps_repeat_what_is_not_traced():
@@ -67,7 +86,7 @@ def test_what_a_step_takes_it_gives_back():
     """After a step stand its gradients, the last batch, the loss and what stood before: by part, to the byte."""
     whole = 0
     for _, model, setup in islice(drawn(range(100, 160)), 30):
-        moments = trace(model, setup).budget(model, setup).moments
+        moments = trace(model, setup).budget(letters(model, setup)).moments
         rest, after = moments["rest"], moments["after_step"]
         tokens = 8 * setup.batch * setup.sequence
         loss = tokens + letters(model, setup)["w"] * (3 if setup.accumulation > 1 else 1)
@@ -93,9 +112,9 @@ def test_a_tensor_that_somebody_still_holds_is_noticed(monkeypatch):
         return plain(x, *args)
 
     monkeypatch.setattr(operations, "linear", leaking)
-    monkeypatch.setattr(course, "_COURSES", type(course._COURSES)())
+    monkeypatch.setattr(structure, "_COURSES", type(structure._COURSES)())
     model, setup = eb.model("gpt2"), eb.Setup(batch=2, sequence=64)
-    found = trace(model, setup).budget(model, setup).moments["after_step"]
+    found = trace(model, setup).budget(letters(model, setup)).moments["after_step"]
     assert found["activations"] > 8 * 2 * 64
 
 
@@ -113,18 +132,18 @@ def test_planted_errors_change_what_a_step_takes(what, where, name, monkeypatch)
     setup = eb.Setup(batch=2, sequence=16, attention="eager", precision="bf16-mixed")
     right = eb.budget(model, setup).timeline()
     monkeypatch.setattr(where, name, lambda *_: None)
-    monkeypatch.setattr(course, "_COURSES", type(course._COURSES)())
+    monkeypatch.setattr(structure, "_COURSES", type(structure._COURSES)())
     assert eb.budget(model, setup).timeline() != right, what
 
 
 def test_every_size_says_in_letters_what_it_is_in_numbers():
     for _, model, setup in islice(drawn(range(200, 230), layers=(2,)), 12):
         found = trace(model, setup)
-        values = letters(model, setup)
-        sizes = found.sizes(values)
-        for piece in found._pieces():
+        amounts = found.at(letters(model, setup)).amounts
+        pieces = (piece for o in schedule.flat(found.items) for piece in (*o.taken, *o.freed))
+        for piece in (*found.rest, *pieces):
             if "Q" not in text(piece.numbers):
-                assert sizes[piece.key] == int(piece.numbers) * int(piece.width) * int(piece.count), piece.key
+                assert amounts.size(piece) == int(piece.numbers) * int(piece.width) * int(piece.count), piece.key
 
 
 def test_a_course_serves_other_numbers_of_its_structure():

@@ -14,7 +14,7 @@ from ..formulas.step import gpt
 from ..formulas.symbols import L
 from ..setup import Setup
 from ..tables import Table
-from ..theory.reading import standing
+from ..theory.course import standing
 from ..theory.schedule import flat
 from .controls import OF_THE_STEP, Choice, check_setup, gpts, opens, precision_label, shared
 from .explorer import Explorer

@@ -19,9 +19,9 @@ from ..catalog import Model
 from ..formulas import SYMBOLS, bindings, symbols
 from ..setup import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS, PRECISIONS, Setup
 from ..theory import MARKS, Repeat, place_of, trace
-from ..theory.course import Plan, backwards, middles, structure
 from ..theory.letters import factor, text
-from ..theory.schedule import nested, stretched
+from ..theory.schedule import backwards, middles, nested, stretched
+from ..theory.structure import Plan, structure
 from ..theory.training import Step
 
 _LETTER = re.compile(r"\b[A-Za-z]\w*\b(?!\()")

@@ -16,7 +16,8 @@ from sympy.polys.rings import ring
 from ..catalog import Model
 from ..setup import Setup
 from ..theory import trace
-from ..theory.reading import Reading
+from ..theory.course import Reading
+from ..theory.letters import text
 from . import symbols
 
 #: The letters of courses that the notation has by other names, or not in a GPT: its tables are as wide as its stream.
@@ -68,11 +69,11 @@ def _whole(a, b):
 
 
 @lru_cache(None)
-def polynomial(text, family="gpt"):
+def polynomial(said, family="gpt"):
     """The polynomial that a text of a course says. Of a GPT, a head is one A-th of the width."""
     same = {"W": "H"} | ({"A_kv": "A"} if family == "gpt" else {})
     letters = {name: _BY_NAME[same.get(name, name)] for name in (*_LETTERS, "W")}
-    found = _RING(eval(text, {"__builtins__": {}}, {"up": _up, "whole": _whole} | letters))  # noqa: S307  a course's own
+    found = _RING(eval(said, {"__builtins__": {}}, {"up": _up, "whole": _whole} | letters))  # noqa: S307  a course's own
     return _by_width(found) if family == "gpt" else found
 
 
@@ -143,16 +144,25 @@ def _llama(on):
 @lru_cache(256)
 def _reading(on, family):
     model, setup = (_gpt if family == "gpt" else _llama)(dict(on))
-    return Reading(
-        trace(model, setup),
-        lambda piece: _size(piece.key, family),
-        lambda times: polynomial(getattr(times, "text", str(times)), family),
-    )
+    return Reading(trace(model, setup), _Polynomials(family))
+
+
+class _Polynomials:
+    """Sizes as polynomials."""
+
+    def __init__(self, family):
+        self.family = family
+
+    def size(self, piece):
+        return _size(piece.key, self.family)
+
+    def times(self, repeat):
+        return polynomial(text(repeat.times), self.family)
 
 
 @lru_cache(None)
 def _size(key, family):
-    numbers, width, times = (polynomial(text, family) for text in key)
+    numbers, width, times = (polynomial(said, family) for said in key)
     return numbers * width * times
 
 

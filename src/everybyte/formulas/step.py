@@ -6,7 +6,7 @@ from functools import cache
 from sympy import Add, Max, Min, ceiling
 
 from ..theory import place_of
-from ..theory.reading import standing
+from ..theory.course import standing
 from ..theory.schedule import flat
 from .parameters import of_reference
 from .readings import both, expression, letter, merged, more, reading
@@ -104,7 +104,7 @@ def _one_batch(model, setup):
 
 def _after_forward(part):
     """What reads off what stands of a part after forward."""
-    return lambda **on: reading(**on).at("after_forward").live[part]
+    return lambda **on: reading(**on).last("after_forward").live[part]
 
 
 def _block(read):
@@ -256,7 +256,7 @@ def _above(mark, *names):
 
     def read(**on):
         found = reading(**on)
-        return sum(found.at(*names).live.values()) - sum(found.at(mark).live.values())
+        return sum(found.last(*names).live.values()) - sum(found.last(mark).live.values())
 
     return read
 

@@ -283,7 +283,7 @@ def _trained(case):
 def _prefilled(m):
     """Bytes of activations that one token more adds to the largest moment of a prefill."""
     found = (
-        max(course(m, v).unrolled(v), key=lambda turn: sum(turn[1].values()))[1]
+        max(course(m, v).at(v).unrolled(), key=lambda turn: sum(turn[1].values()))[1]
         for v in (letters(m, 1, n) for n in (513, 512))
     )
     more, less = found

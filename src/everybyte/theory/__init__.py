@@ -4,11 +4,12 @@ Three layers, each with one reason to change. `operations`: what each of PyTorch
 backward. `stand_in`: PyTorch's names for them, with which the source of `reference/` runs as it is (`programs`). Passes over any
 model: checkpointing (`autograd`), sharding (`sharding`), batches and the optimizer (`training`). Nobody writes what is freed when:
 a tensor is freed when the program no longer refers to it, as in PyTorch, which counts references too (`tape`). The program runs on whole numbers that remember
-how they were made (`letters`), once for each structure; `course` reads budgets, maps and formulas off what it saw.
+how they were made (`letters`), once for each structure (`structure`); `course` reads budgets, maps and formulas off what it saw.
 """
 
-from .course import MARKS, PARTS, PEAKS, SHARED_PARTS, Course, divided, letters, place_of, ring, stage, trace
+from .course import MARKS, PARTS, PEAKS, SHARED_PARTS, Course, place_of
 from .schedule import Repeat
+from .structure import divided, letters, ring, stage, trace
 
 __all__ = [
     "MARKS",

@@ -11,10 +11,10 @@ from ..setup import DTYPE_BYTES
 from . import operations as op
 from .autograd import record, save, unpacked
 from .course import Course
-from .course import trace as course
 from .letters import Letter
 from .programs import Network
 from .stand_in import Module
+from .structure import trace as course
 from .tape import BOOL, FP32, INT64, Piece, Type
 from .tensors import new, view
 from .training import Step

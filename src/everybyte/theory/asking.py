@@ -6,8 +6,6 @@ that an allocator finds for them are nearly those of a real step: a dry run, whi
 """
 
 from ..allocator import Request, Requests
-from .course import HELPERS, _value
-from .letters import factor, text
 
 #: Of an operation of backward that is a product of matrices; and what its name in forward is then.
 _INPUT, _WEIGHT = " input gradient", " weight gradient"
@@ -34,32 +32,21 @@ def requests(course, values, workspace: int) -> Requests:
 
 class _Asking:
     def __init__(self, course, values):
-        self.operations = [operation for operation, _, _ in course.unrolled(values) if operation is not None]
-        self._names, self._sizes = HELPERS | values, {}
-        self._known: dict[int, tuple[int, int]] = {}  # by the piece's identity: the operations keep them all
+        self.reading = course.at(values)
+        self.operations = [operation for operation, *_ in self.reading.unrolled() if operation is not None]
         self._held: dict[int, list[int]] = {}  # by bytes of one tensor: keys, the last taken at the end
         self._count = 0
         self._products = {o.name.removesuffix(_WEIGHT) for o in self.operations if o.name.endswith(_WEIGHT)}
 
-    def _size(self, piece):
-        """(bytes of one tensor, how many); a piece that comes again is known by itself, its like by its key."""
-        found = self._known.get(id(piece))
-        if found is None:
-            if piece.key not in self._sizes:
-                size = _value(f"({factor(piece.numbers)})*({factor(piece.width)})", self._names)
-                self._sizes[piece.key] = size, _value(text(piece.count), self._names)
-            found = self._known[id(piece)] = self._sizes[piece.key]
-        return found
-
     def take(self, piece, out):
-        size, count = self._size(piece)
+        size, count = self.reading.amounts.each(piece)
         for _ in range(count if size else 0):
             self._count += 1
             self._held.setdefault(size, []).append(self._count)
             out.append(Request(self._count, size))
 
     def give(self, piece, out):
-        size, count = self._size(piece)
+        size, count = self.reading.amounts.each(piece)
         held = self._held.get(size, [])
         out += [Request(held.pop(), 0) for _ in range(min(count if size else 0, len(held)))]
 

@@ -14,7 +14,7 @@ from ..catalog.decoders import decoder
 from ..catalog.weights import layers, weights
 from .course import Course
 from .letters import Letter, least, over, product, up
-from .schedule import Loop, Repeat, nested, stretched
+from .schedule import Loop, nested, stretched
 from .tape import BOOL, FP32, INT32, INT64, Piece, Storage, Tape, Type
 from .tensors import Tensor, contiguous_strides, new, several
 from .training import Fields
@@ -84,7 +84,7 @@ def program(model, static=False) -> type:
     return found
 
 
-def course(model, values) -> "Pass":
+def course(model, values) -> Course:
     """The course of a pass for the values of `letters`: a prefill, or with a cache a decode step.
 
     Raises:
@@ -101,39 +101,6 @@ def course(model, values) -> "Pass":
     return _course(
         replace(model, name="", published=None, source=""), before > 0, tokens == 1, masked, padded, room > 0
     )
-
-
-class Pass(Course):
-    """The operations of a pass; `peak` and `unrolled` read it for the values of `letters`."""
-
-    parts = PARTS
-
-    def parts_at_peak(self, values, rounding=1) -> dict[str, int]:
-        """Part -> bytes at the peak; of what repeats the first and the last turn are looked at, as `peak` does."""
-        sizes, top = self.sizes(values, rounding), {}
-
-        def walk(items, live):
-            nonlocal top
-            for item in items:
-                if isinstance(item, Repeat):
-                    before, live = live, walk(item.items, live)
-                    if (times := self.times(item, values)) > 1:
-                        live = walk(item.items, {p: n + (n - before[p]) * (times - 2) for p, n in live.items()})
-                    continue
-                live = dict(live)
-                for piece in item.taken:
-                    live[piece.part] += sizes[piece.key]
-                if item.taken and sum(live.values()) > sum(top.values()):
-                    top = dict(live)
-                for piece in item.freed:
-                    live[piece.part] -= sizes[piece.key]
-            return live
-
-        live = dict.fromkeys(self.parts, 0)
-        for piece in self.rest:
-            live[piece.part] += sizes[piece.key]
-        walk(self.items, live)
-        return top
 
 
 @lru_cache(128)
@@ -160,7 +127,7 @@ def _course(model, decode, alone, masked, padded, static):
     network.run(caches)
     tape.running = False
     found = {"segment": None, "block": lambda place: loops[place.get("segment") or 0]}
-    return Pass(nested(stretched(tape.operations, found), found), rest, [], False)
+    return Course(nested(stretched(tape.operations, found), found), rest, [], PARTS)
 
 
 def _held(tape, shape, type):

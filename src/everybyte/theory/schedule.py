@@ -85,6 +85,23 @@ def flat(items):
             yield item
 
 
+def middles(items):
+    """(where, number of the turn, repeat) of each loop's stand-in; where: in which turns of the outer loops, and the loop."""
+    for item in items:
+        if isinstance(item, Repeat):
+            place = next(flat(item.items)).place
+            i = [loop for loop, _ in place].index(item.loop)
+            yield (*place[:i], item.loop), place[i][1], item
+            yield from middles(item.items)
+
+
+def backwards(repeat, following):
+    """Whether the turns go down: by the turn that follows."""
+    mine = dict(next(flat(repeat.items)).place)[repeat.loop]
+    found = (dict(operation.place).get(repeat.loop) for operation in flat(following))
+    return next((index < mine for index in found if index is not None), False)
+
+
 def stretched(operations, loops):
     """Have what a stand-in took be freed as often as it was taken, where turns are freed together.
 

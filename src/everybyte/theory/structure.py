@@ -1,0 +1,287 @@
+"""The structure of a step: what decides which operations it has. Steps that agree in it share one course.
+
+The step is run once for each structure (`trace`): what is switched on, which dimensions are trivial, how many blocks are worth
+telling apart. Sizes are text in the letters of the notation, so another batch, sequence or width of it is arithmetic.
+"""
+
+import gc
+from collections import OrderedDict
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import lru_cache
+from operator import attrgetter
+
+from ..catalog import Model
+from ..catalog.weights import adapters, numbers_of, weights
+from ..pipelines import ONE_STAGE
+from ..setup import COMMON_OPTIMIZERS, DTYPE_BYTES, LIBRARIES, OPTIMIZERS, Setup
+from .buckets import buckets
+from .context import RingStep, own_sequence
+from .course import PARTS, SHARED_PARTS, Course
+from .expert_parallel import OWN, ExpertStep, along, received
+from .letters import Letter, up
+from .operations import is_thin
+from .optimizers import PAGED, QUANTIZED
+from .pipelines import PipelineStep, StagePlan, modules_of, part_of
+from .schedule import Loop, nested, stretched
+from .tape import Type
+from .training import Step
+
+
+def letters(model, setup, rounding=1, rank=0) -> dict[str, int]:
+    """The value of each letter that a course uses. `rounding`: for Q, the bytes of DDP's buckets. `rank`: of a pipeline's GPUs."""
+    dtypes, whole = setup.dtypes, model
+    if setup.mesh.pipeline > 1:
+        model, *_ = part_of(model, setup, rank)
+    return {
+        "B": setup.batch, "S": setup.sequence, "L": model.layers, "H": model.width, "A": model.heads, "A_kv": model.kv_heads,
+        "D": model.head_width, "F": model.ffn_width, "V": model.vocabulary, "N": model.learned_positions,
+        "N_max": model.positions, "W": model.embedding_width, "E": model.experts, "E_t": model.experts_per_token,
+        "F_e": model.expert_width, "K": setup.segment or 1, "n_c": setup.loss_chunks, "n_a": setup.accumulation, "n_f": setup.mesh.pipeline - setup.mesh.rank(rank, setup.data)["pipeline"],
+        "w": DTYPE_BYTES[dtypes.compute if setup.fsdp else setup.base_dtype], "w_s": DTYPE_BYTES[setup.base_dtype],
+        "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[setup.state_dtype], "r": DTYPE_BYTES[setup.reduced_dtype],
+        "m_w": DTYPE_BYTES[dtypes.master] if dtypes.master else 0, "G": setup.shards, "R": setup.replicas,
+        "C": setup.mesh.context, "C_l": rows_at_once(model, setup) if setup.loss == "linear-cross-entropy" else 0, "E_p": setup.mesh.expert, "G_e": setup.expert_shards, "X": received(model, setup) if setup.mesh.expert > 1 else 0, "P": numbers_of(model, setup.adapters) if setup.sharding == "zero1" or setup.precision in LIBRARIES else 0, "Q": _bucketed(whole, setup, rounding, rank),
+        "t": setup.mesh.tensor, "r_A": setup.adapters.rank if setup.adapters else 0, "w_A": DTYPE_BYTES[setup.trained_dtype] if setup.adapters else 0,
+    }  # fmt: skip
+
+
+def _bucketed(model, setup, rounding, rank):
+    if not setup.ddp:
+        return 0
+    alone, found = OWN if setup.mesh.expert > 1 else (), []
+    for part, ends in modules_of(model, setup, rank):
+        found += buckets(part, DTYPE_BYTES[setup.trained_dtype], alone, setup.dtypes.autocast, ends, setup.adapters)
+    return sum(-(-size // rounding) * rounding for size in found)
+
+
+class Blocks:
+    """How many of some blocks in a row are traced, in how many segments, and which of them stands for how many.
+
+    Attributes:
+        segments: blocks that are traced in each segment. segment: the loop of segments, if any; block: place -> its loop.
+        stretched: which turns stand for others.
+    """
+
+    def __init__(self, blocks, setup):
+        few = (3, 1)
+        if setup.fsdp:  # it gathers a block while its neighbor is at work
+            few = (5, 2)
+        elif setup.adapters:  # the first block may hold no rotary angles: then the second lets them go
+            few = (4, 2)
+        self.segment = None
+        if setup.segment:
+            size = Letter(setup.segment, "K")
+            full = up(blocks, size) - 1  # all but the last segment, which has what is left
+            last = blocks - full * size
+            self.segment = Loop.of(full, 3, 1)
+            inner, final = Loop.of(size, *few), Loop.of(last, *few)
+            count = self.segment.turns
+            self.block = lambda place: final if place.get("segment") == count else inner
+            self.segments = (inner.turns,) * count + (final.turns,)
+            self.stretched = self.segment.middle, inner.middle, final.middle
+        else:
+            loop = Loop.of(blocks, *few)
+            self.block = lambda place: loop
+            self.segments, self.stretched = (loop.turns,), loop.middle
+
+
+class Plan:
+    """How many blocks, segments, chunks and batches are traced, and which of them stands for how many."""
+
+    def __init__(self, model, setup):
+        layers = Letter(model.layers, "L")
+        blocks = Blocks(layers, setup)
+        self.loops = {
+            "batch": Loop.of(Letter(setup.accumulation, "n_a"), 3, 1), "layer": Loop.of(layers, 3, 1), "block": blocks.block,
+        }  # fmt: skip
+        if blocks.segment:
+            self.loops["segment"] = blocks.segment
+        self.segments = blocks.segments
+        self.chunks, stretched = chunked(setup, self.loops, blocks.stretched, model)
+        self.key = (
+            self.segments, len(self.chunks), stretched, self.loops["batch"].turns, self.loops["batch"].middle,
+            self.loops["layer"].turns,
+        )  # fmt: skip
+
+
+def rows_at_once(model, setup):
+    """Tokens in a chunk of `linear_cross_entropy`: whose logits take about half of what all inputs of the head do, a power of two.
+
+    Source: `torch/nn/modules/linear_cross_entropy_options.py`, `_compute_batch_chunk_size`, of "aspect_ratio:2".
+    """
+    tokens = setup.batch * setup.sequence
+    each = -(-tokens // -(-model.vocabulary // model.width))
+    return max(1, min(2 ** (each - 1).bit_length() // 2, tokens))
+
+
+def chunked(setup, loops, stretched, model=None):
+    """(tokens of each chunk of the loss that is traced, what decides the form besides); the loop of chunks goes to `loops`."""
+    if setup.loss == "plain":
+        return (), stretched
+    tokens = Letter(setup.batch, "B") * own_sequence(setup)
+    if setup.loss == "chunked":
+        chunk = up(tokens, Letter(setup.loss_chunks, "n_c"))
+    else:
+        chunk = Letter(rows_at_once(model, setup), "C_l")
+        stretched = stretched, is_thin(model.width, model.vocabulary, Type(setup.dtypes.weights, 0))
+    number = up(tokens, chunk)
+    loops["chunk"] = loop = Loop.of(number, 4, 1)
+    chunks = (chunk,) * (loop.turns - 1) + (tokens - (number - 1) * chunk,)
+    return chunks, (stretched, loop.middle, chunk == 1, chunks[-1] == 1)
+
+
+@lru_cache(4096)
+def _form(mesh, alike):
+    """What of a mesh decides the form of a step: how many GPUs divide matrices or experts, only letters say, and how deep a pipeline is
+    whose GPUs have a stage each.
+
+    Args:
+        alike: whether the optimizer treats all matrices alike, whatever their shape.
+    """
+    depth = min(mesh.pipeline, 2) if mesh.schedule in ONE_STAGE else mesh.pipeline
+    parts = {"tensor": min(mesh.tensor, 2), "expert": min(mesh.expert, 2), "routing": 1.0} if alike else {}
+    return replace(mesh, pipeline=depth, **parts)
+
+
+#: Fields of a model and of a setup that only letters say, or that `structure` reads by itself; every other is in its key as it stands.
+LETTERED = frozenset(
+    """name published source layers width heads kv_heads head_width ffn_width vocabulary positions learned_positions embedding_width
+    experts experts_per_token expert_width activation""".split()
+)
+LETTERED_SETUP = frozenset(
+    "batch sequence accumulation loss_chunks checkpoint_every dropout gpus replicas mesh adapters".split()
+)
+_features = attrgetter(*(f.name for f in fields(Model) if f.name not in LETTERED))
+_switches = attrgetter(*(f.name for f in fields(Setup) if f.name not in LETTERED_SETUP))
+
+
+def structure(model, setup):
+    """What decides the form of a step; models and setups that agree in it differ in the values of letters alone."""
+    sizes = setup.batch, setup.sequence, model.width, model.heads, model.kv_heads, model.ffn_width, model.vocabulary
+    trivial = tuple(size == 1 for size in (*sizes, model.experts, model.experts_per_token, model.expert_width))
+    if (parts := setup.mesh.tensor) > 1:
+        trivial += tuple(size == parts for size in (*sizes[1:], model.expert_width, model.learned_positions))
+    head = model.head_width % 8, model.head_width % 4, min(model.head_width, 3), model.heads == model.kv_heads
+    features = (
+        *_features(model), model.family, model.activation.removesuffix("_tanh"), model.experts > 0, model.positions > 0,
+    )  # fmt: skip
+    switches = (
+        *_switches(setup), setup.dropout > 0, min(setup.shards, 2), min(setup.replicas, 2), setup.gpus > 1, setup.accumulation > 1,
+        _form(setup.mesh, setup.optimizer in COMMON_OPTIMIZERS),
+    )  # fmt: skip
+    return trivial, head, features, switches, _beside(model, setup), _thresholds(model, setup)
+
+
+def _beside(model, setup):
+    """Of adapters: which there are, in which data type over which, and whether the rank is 1 and their inputs are dropped."""
+    lora = setup.adapters
+    if lora is None:
+        return ()
+    names = tuple(w.name for w in adapters(model, lora.rank, lora.takes))
+    return names, lora.dtype, setup.base_dtype, lora.rank == 1, lora.dropout > 0
+
+
+def _thresholds(model, setup):
+    """Which of an 8-bit optimizer's states are quantized, and which are paged: by the weights' sizes."""
+    if OPTIMIZERS[setup.optimizer].algorithm != "adam8bit":
+        return ()
+    lora = setup.adapters
+    trained = adapters(model, lora.rank, lora.takes) if lora else [w for w in weights(model) if w.count]
+    numbers = [weight.numbers for weight in trained]
+    if setup.sharding == "zero1":  # one share
+        numbers = [-(-numbers_of(model, lora) // setup.shards)]
+    return tuple(tuple(number >= size for size in (QUANTIZED, PAGED)) for number in numbers)
+
+
+_COURSES: OrderedDict = OrderedDict()
+#: Courses that are remembered: each is some hundreds of operations.
+_MOST = 512
+
+
+def trace(model, setup, make=None, *beside) -> Course:
+    """The course of a step; equal structures share it.
+
+    Args:
+        make: makes it, where it is another than `Step`. beside: what decides its form besides.
+    """
+    plan = Plan(model, setup)
+
+    def step():
+        return (make or Step)(
+            model, setup, plan.segments, plan.chunks, plan.loops["batch"].turns, plan.loops["layer"].turns
+        )
+
+    return _shared((structure(model, setup), plan.key, beside), step, plan.loops)
+
+
+def stage(model, setup, rank) -> Course:
+    """The course of the step of one GPU of a pipeline, as `trace`; its letters are those of `letters(model, setup, rank=rank)`."""
+    plan = StagePlan(model, setup, rank, Blocks, chunked)
+    key = structure(part_of(model, setup, rank)[0], setup), plan.key, _cut(setup)
+    if setup.mesh.expert == 1:
+        return _shared(key, lambda: PipelineStep(model, setup, rank, plan), plan.loops)
+    return _shared((*key, _divided(model, setup)), lambda: ExpertPipelineStep(model, setup, rank, plan), plan.loops)
+
+
+def ring(model, setup, rank) -> Course:
+    """The course of the step of one GPU of those that share sequences, as `trace`."""
+    plan, place = Plan(model, setup), setup.mesh.rank(rank, setup.data)["context"]
+    kind, beside = (RingExpertStep, _divided(model, setup)) if setup.mesh.expert > 1 else (RingStep, ())
+    key = structure(model, setup), plan.key, place, _cut(setup), beside
+
+    def step():
+        return kind(
+            place, model, setup, plan.segments, plan.chunks, plan.loops["batch"].turns, plan.loops["layer"].turns
+        )
+
+    return _shared(key, step, plan.loops)
+
+
+def _cut(setup):
+    """What decides the form of a step besides, where sequences are shared: which pieces of one are trivial."""
+    return setup.sequence == 2 * setup.mesh.context, setup.own_sequence == setup.mesh.tensor
+
+
+def divided(model, setup) -> Course:
+    """The course of the step of a GPU of those that divide experts, as `trace`: all alike."""
+    return trace(model, setup, ExpertStep, *_divided(model, setup))
+
+
+class ExpertPipelineStep(PipelineStep, ExpertStep):
+    """The step of one GPU of a pipeline whose stages' GPUs divide experts."""
+
+
+class RingExpertStep(RingStep, ExpertStep):
+    """The step of one GPU of those that share sequences and divide experts."""
+
+
+def _divided(model, setup):
+    """What decides the form of a step besides, where experts are divided."""
+    trivial = model.experts == setup.mesh.expert, received(model, setup) == 1
+    return *trivial, min(setup.expert_shards, 2), along(model, setup)
+
+
+@contextmanager
+def _uncollected():
+    """Within it Python does not look for circles to free: a trace makes few, and looking goes through all courses there are."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
+def _shared(key, make, loops):
+    if key not in _COURSES:
+        with _uncollected():
+            step = make()
+            rest, host = step.rest(), step.host()
+            items = nested(stretched(step.run(), loops), loops)
+            _COURSES[key] = Course(items, rest, host, PARTS + SHARED_PARTS * step.setup.distributed)
+        while len(_COURSES) > _MOST:
+            _COURSES.popitem(last=False)
+    _COURSES.move_to_end(key)
+    return _COURSES[key]
