@@ -108,14 +108,16 @@ def stretched(operations, loops):
     Usually a turn's tensors are freed in a turn, its own or a neighbor's, which stands as often. But autocast's copies, say,
     go together as forward ends, or as a segment has been recomputed.
     """
-    born = {id(piece): dict(operation.place) for operation in operations for piece in operation.taken}
+    born = {id(piece): operation.place for operation in operations for piece in operation.taken}
     for operation in operations:
-        here = dict(operation.place)
-        freed = [(piece, born.get(id(piece), here)) for piece in operation.freed]
-        turns = {(piece.key, tuple(sorted(place.items()))) for piece, place in freed}
-        for i, (piece, place) in enumerate(freed):
-            count = piece.count
-            for name, index in place.items():
+        places = [born.get(id(piece), operation.place) for piece in operation.freed]
+        if all(place == operation.place for place in places):
+            continue
+        here, freed = dict(operation.place), list(zip(operation.freed, places, strict=True))
+        turns = {(piece.key, tuple(sorted(place))) for piece, place in freed}
+        for i, (piece, where) in enumerate(freed):
+            count, place = piece.count, dict(where)
+            for name, index in where:
                 loop = _loop(loops, name, place)
                 if loop is not None and index == loop.middle and here.get(name) != index:
                     before = tuple(sorted((place | {name: index - 1}).items()))
