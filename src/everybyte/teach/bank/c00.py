@@ -2,11 +2,12 @@
 
 from ...catalog import model
 from ...formulas.symbols import A, H
+from ..asking import parameters
 from . import answers
 
 
 def _each(count):
-    return lambda: count * model("gpt2-large").parameters
+    return lambda: count * parameters("gpt2-large")
 
 
 def _article_1(linear, square):

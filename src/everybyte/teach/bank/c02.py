@@ -1,9 +1,7 @@
 """Exercises of lab 2: checkpointing."""
 
-from ...budget import budget
-from ...catalog import model
-from ...formulas import formula
 from ...setup import Setup
+from ..asking import at, peak
 from . import answers
 
 _NONE = Setup(precision="bf16-mixed")
@@ -12,7 +10,7 @@ _PARTS = ("flops.forward", "flops.backward", "checkpoint.flops")
 
 
 def _flops(setup):
-    return sum(int(formula(name).at(model("gpt2"), setup)) for name in _PARTS)
+    return sum(int(at(name, "gpt2", setup)) for name in _PARTS)
 
 
 def _percent(setup):
@@ -20,15 +18,13 @@ def _percent(setup):
 
 
 def _saved(attention):
-    selective, none = (
-        budget(model("gpt2"), _NONE.replace(checkpointing=c, attention=attention)).peak for c in ("selective", "none")
-    )
-    return none - selective
+    run = _NONE.replace(attention=attention)
+    return peak("gpt2", run) - peak("gpt2", run, checkpointing="selective")
 
 
 ANSWERS = {
     "02.1": answers(
-        lambda: formula("checkpoint.inputs").at(model("gpt2"), _FULL),
+        lambda: at("checkpoint.inputs", "gpt2", _FULL),
         bf16=2 * 12 * 8 * 1024 * 768,
         one_block=4 * 8 * 1024 * 768,
     ),

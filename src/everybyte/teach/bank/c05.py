@@ -1,8 +1,7 @@
 """Exercises of lab 5: optimizers and adapters."""
 
-from ...budget import budget
-from ...catalog import model
 from ...setup import Lora, Setup
+from ..asking import peak, step
 from . import answers
 
 _FULL = Setup(precision="bf16-mixed", optimizer_impl="fused")
@@ -10,12 +9,8 @@ _LORA = _FULL.replace(adapters=Lora(16, base="bf16"))
 _QLORA = _LORA.replace(quantization="nf4")
 
 
-def _peak(setup):
-    return budget(model("gpt2"), setup).peak
-
-
 def _states(setup):
-    return budget(model("gpt2"), setup).parts_at("rest")["optimizer"]
+    return step("gpt2", setup).parts_at("rest")["optimizer"]
 
 
 ANSWERS = {
@@ -26,13 +21,13 @@ ANSWERS = {
         all_bytes=lambda: 2 * _states(_LORA),
     ),
     "05.2": answers(
-        lambda: _peak(_QLORA) - _peak(_LORA),
-        rest=lambda: budget(model("gpt2"), _LORA).phases["rest"] - budget(model("gpt2"), _QLORA).phases["rest"],
-        full=lambda: _peak(_FULL) - _peak(_QLORA),
+        lambda: peak("gpt2", _QLORA) - peak("gpt2", _LORA),
+        rest=lambda: step("gpt2", _LORA).phases["rest"] - step("gpt2", _QLORA).phases["rest"],
+        full=lambda: peak("gpt2", _FULL) - peak("gpt2", _QLORA),
     ),
     "05.3": answers(
-        lambda: _peak(_FULL) - _peak(_FULL.replace(optimizer="adamw8bit")),
-        lion=lambda: _peak(_FULL) - _peak(_FULL.replace(optimizer="lion", optimizer_impl="loop")),
+        lambda: peak("gpt2", _FULL) - peak("gpt2", _FULL, optimizer="adamw8bit"),
+        lion=lambda: peak("gpt2", _FULL) - peak("gpt2", _FULL, optimizer="lion", optimizer_impl="loop"),
         states=lambda: _states(_FULL.replace(optimizer="adamw8bit")),
     ),
 }

@@ -4,11 +4,11 @@ from fractions import Fraction
 from math import ceil, floor
 
 from ...catalog import model
-from ...formulas import SYMBOLS, formula
+from ...formulas import formula
+from ...formulas.symbols import H, L, N, V
+from ..asking import parameters
 from ..program import Case, small_llamas
 from . import answers, program
-
-L, H, V, N = (SYMBOLS[name].symbol for name in ("layers", "width", "vocabulary", "learned_positions"))
 
 
 def _padded(**changes):
@@ -75,7 +75,7 @@ def _counting(grouped=True, matrices=3, norms=2, tied=True, untied=True, last=1)
 ANSWERS = {
     "11.1": answers(
         _padded,
-        unpadded=lambda: model("gpt2").parameters,
+        unpadded=lambda: parameters("gpt2"),
         head=lambda: _padded(tied=False),
         positions=lambda: _padded(learned_positions=0),
         biases=lambda: _padded(qkv_bias=False, out_bias=False, ffn_bias=False),
@@ -97,7 +97,7 @@ ANSWERS = {
         head=lambda: _llama(tied=True),
         mlp=lambda: _llama(gated=False),
         gpt2_mlp=lambda: _llama(gated=False, ffn_width=4 * 4096),
-        whole=lambda: model("llama-2-7b").parameters,
+        whole=lambda: parameters("llama-2-7b"),
         calculator=lambda: _box(model("llama-2-7b"), 4096),
     ),
     "11.4": answers(

@@ -4,12 +4,13 @@ from fractions import Fraction
 from random import Random
 
 from ...catalog import model
-from ...formulas import SYMBOLS, formula
+from ...formulas import formula
 from ...formulas.formats import BLOCKS, FLOATS
+from ...formulas.symbols import e_bits as e
+from ...formulas.symbols import m_bits as m
 from ..program import Case
 from . import answers, program
 
-e, m = (SYMBOLS[name].symbol for name in ("exponent_bits", "mantissa_bits"))
 _FP16_LARGEST = formula("formats.largest")(**FLOATS["fp16"])
 _SCALE = 2**16  # GradScaler's first
 

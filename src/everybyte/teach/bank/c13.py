@@ -4,14 +4,13 @@ from itertools import product
 from math import prod
 
 from ...budget import budget
-from ...catalog import model
 from ...catalog.weights import weights
-from ...formulas import SYMBOLS, formula
+from ...formulas import formula
+from ...formulas.symbols import g_m, m_w
 from ...setup import DTYPE_BYTES, Setup
+from ..asking import at
 from ..program import Case, small_gpts, small_llamas
 from . import answers, program
-
-G_M, M_W = (SYMBOLS[name].symbol for name in ("gradient_buffer_bytes", "master_bytes"))
 
 
 def _each(gradients, optimizer="momentum"):
@@ -20,7 +19,7 @@ def _each(gradients, optimizer="momentum"):
 
 
 def _states(**setup):
-    return formula("optimizer.states").at(model("gpt2-xl"), Setup(**setup))
+    return at("optimizer.states", "gpt2-xl", **setup)
 
 
 def _of_7b(precision, optimizer="adamw"):
@@ -32,7 +31,7 @@ def _at_rest(states):
 
 
 def _gradients(name="gpt2-xl", precision="bf16-mixed"):
-    return formula("gradients").at(model(name), Setup(precision=precision))
+    return at("gradients", name, precision=precision)
 
 
 def _shapes(m):
@@ -72,8 +71,8 @@ ANSWERS = {
     "13.2": answers(
         _states,
         one_state=lambda: _states(optimizer="momentum"),
-        weights=lambda: _states() + formula("weights").at(model("gpt2-xl"), Setup()),
-        large=lambda: formula("optimizer.states").at(model("gpt2-large"), Setup()),
+        weights=lambda: _states() + at("weights", "gpt2-xl"),
+        large=lambda: at("optimizer.states", "gpt2-large"),
     ),
     "13.3": answers(
         lambda: _of_7b("bf16-master", "sgd") - _of_7b("bf16", "sgd"),
@@ -87,8 +86,8 @@ ANSWERS = {
         gradients=lambda: formula("bytes_per_parameter").given(states=4),
         two=lambda: _at_rest(2),
         three=lambda: _at_rest(3),
-        master=lambda: _at_rest(4).subs(M_W, 0),
-        buffer=lambda: _at_rest(4).subs(G_M, 0),
+        master=lambda: _at_rest(4).subs(m_w, 0),
+        buffer=lambda: _at_rest(4).subs(g_m, 0),
     ),
     "13.5": answers(
         _gradients,

@@ -6,6 +6,7 @@ from ...catalog import model
 from ...formulas import formula
 from ...formulas.symbols import A, B, F, H, L, S, c, w
 from ...setup import Setup
+from ..asking import at
 from ..program import Case, small_llamas
 from . import answers, program
 
@@ -14,7 +15,7 @@ _SQUARE = A * B * S**2
 
 
 def _xl(**setup):
-    return formula("activations.block").at(model("gpt2-xl"), Setup(batch=8, sequence=1024, **setup))
+    return at("activations.block", "gpt2-xl", batch=8, sequence=1024, **setup)
 
 
 def _leading(**setup):

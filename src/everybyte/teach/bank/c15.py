@@ -3,14 +3,12 @@
 import math
 from random import Random
 
-from ...budget import budget
 from ...catalog import model
-from ...formulas import SYMBOLS, formula
+from ...formulas.symbols import D
 from ...setup import Setup
+from ..asking import at, peak
 from ..program import Case
 from . import answers, program
-
-D = SYMBOLS["head_width"].symbol
 
 
 def _setup(precision="bf16-mixed", dropout=0.0, attention="eager"):
@@ -24,7 +22,7 @@ def _scores(name):
 
 def _squares(name, **setup):
     """Bytes of the squares of all blocks, causal masks included."""
-    return model(name).layers * formula("attention.scores").at(model(name), _setup(**setup))
+    return model(name).layers * at("attention.scores", name, _setup(**setup))
 
 
 def _masks(name):
@@ -41,8 +39,7 @@ def _short():
 
 
 def _fall(name="gpt2-xl", **setup):
-    full, mixed = (budget(model(name), _setup(precision=p, **setup)).peak for p in ("fp32", "bf16-mixed"))
-    return full - mixed
+    return peak(name, _setup("fp32", **setup)) - peak(name, _setup(**setup))
 
 
 class Tiles:

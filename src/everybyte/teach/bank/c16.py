@@ -1,13 +1,13 @@
 """Exercises of chapter 16: why can the last layer cost more than all the others?"""
 
-from ...budget import budget
 from ...catalog import model
-from ...formulas import SYMBOLS, formula
+from ...formulas import formula
+from ...formulas.symbols import B, S, V
 from ...setup import DTYPE_BYTES, Setup
+from ..asking import at, peak
 from ..program import Case
 from . import answers, program
 
-B, S, V = (SYMBOLS[name].symbol for name in ("batch", "sequence", "vocabulary"))
 _LLAMA = 128_256
 
 
@@ -17,7 +17,7 @@ def _logits(precision="fp32", **setup):
 
 def _of_blocks(name, precision, attention="eager"):
     setup = Setup(precision=precision, attention=attention)
-    return model(name).layers * formula("activations.block").at(model(name), setup), setup
+    return model(name).layers * at("activations.block", name, setup), setup
 
 
 def _crossing(name, precision, attention="eager"):
@@ -26,10 +26,9 @@ def _crossing(name, precision, attention="eager"):
     return blocks // one_entry
 
 
-def _saved(chunks):
-    plain = Setup(precision="bf16-mixed")
-    chunked = plain.replace(loss="chunked", loss_chunks=chunks)
-    return budget(model("gpt2"), plain).peak - budget(model("gpt2"), chunked).peak
+def _saved(chunks, precision="bf16-mixed"):
+    plain = Setup(precision=precision)
+    return peak("gpt2", plain) - peak("gpt2", plain, loss="chunked", loss_chunks=chunks)
 
 
 def _watch(most):
@@ -104,7 +103,7 @@ ANSWERS = {
         one=lambda: _logits() // 3,
         two=lambda: _logits() * 2 // 3,
         bf16=lambda: _logits("bf16"),
-        gpt2=lambda: formula("loss.logits").at(model("gpt2"), Setup()),
+        gpt2=lambda: at("loss.logits", "gpt2"),
     ),
     "16.2": answers(
         lambda: _crossing("gpt2", "bf16-mixed"),
@@ -115,9 +114,9 @@ ANSWERS = {
     "16.3": answers(8 * B * S * V, pytorch=10 * B * S * V, after_forward=6 * B * S * V, freed=4 * B * S * V),
     "16.4": answers(
         lambda: _saved(8),
-        no_sum=lambda: formula("loss.logits").at(model("gpt2"), Setup(precision="bf16-mixed")) * 7 // 8,
+        no_sum=lambda: at("loss.logits", "gpt2", precision="bf16-mixed") * 7 // 8,
         chunks_64=lambda: _saved(64),
-        fp32=lambda: budget(model("gpt2"), Setup()).peak - budget(model("gpt2"), Setup(loss="chunked")).peak,
+        fp32=lambda: _saved(8, "fp32"),
     ),
     "16.5": answers(
         8192 * 256_000 * 3 * DTYPE_BYTES["bf16"],

@@ -3,20 +3,16 @@
 from functools import cache
 
 from ...catalog import model
-from ...formulas import SYMBOLS, formula
+from ...formulas import formula
+from ...formulas.symbols import H
 from ...setup import Setup
+from ..asking import at
 from ..program import Case, small_gpts, small_llamas
 from . import answers, program
-
-H = SYMBOLS["width"].symbol
 
 _SMALL_STEP = Setup(batch=1, sequence=512)
 _FUSED = Setup(batch=1, sequence=128, optimizer_impl="fused")
 _MIXED = Setup(precision="bf16-mixed")
-
-
-def _of(name, which, setup):
-    return formula(name).at(model(which), setup)
 
 
 def _block_change(precision, bytes_each):
@@ -30,15 +26,15 @@ def _table(copies):
 
 
 def _above_backward():
-    return _of("instant.end_of_backward", "gpt2-xl", _FUSED) - _of("phase.after_backward", "gpt2-xl", _FUSED)
+    return at("instant.end_of_backward", "gpt2-xl", _FUSED) - at("phase.after_backward", "gpt2-xl", _FUSED)
 
 
 def _mixed_peak():
-    return _of("instant.nll_backward", "gpt2", _MIXED)
+    return at("instant.nll_backward", "gpt2", _MIXED)
 
 
 def _accumulating(times):
-    return _of("instant.log_softmax_backward", "gpt2-xl", Setup()) + times * _of("gradients", "gpt2-xl", Setup())
+    return at("instant.log_softmax_backward", "gpt2-xl") + times * at("gradients", "gpt2-xl")
 
 
 @cache
@@ -81,10 +77,10 @@ def _ledger(frees=True, end=False):
 
 ANSWERS = {
     "17.1": answers(
-        lambda: _of("phase.step", "gpt2-medium", _SMALL_STEP),
-        after_backward=lambda: _of("phase.after_backward", "gpt2-medium", _SMALL_STEP),
-        loss=lambda: _of("instant.log_softmax_backward", "gpt2-medium", _SMALL_STEP),
-        rest=lambda: _of("phase.rest", "gpt2-medium", _SMALL_STEP),
+        lambda: at("phase.step", "gpt2-medium", _SMALL_STEP),
+        after_backward=lambda: at("phase.after_backward", "gpt2-medium", _SMALL_STEP),
+        loss=lambda: at("instant.log_softmax_backward", "gpt2-medium", _SMALL_STEP),
+        rest=lambda: at("phase.rest", "gpt2-medium", _SMALL_STEP),
     ),
     "17.2": answers(
         lambda: _block_change("bf16", 2),
@@ -97,13 +93,13 @@ ANSWERS = {
         _above_backward,
         one=lambda: _table(1),
         three=lambda: _table(3),
-        all_gradients=lambda: _of("gradients", "gpt2-xl", _FUSED),
+        all_gradients=lambda: at("gradients", "gpt2-xl", _FUSED),
     ),
     "17.4": answers(
         _mixed_peak,
-        gradients=lambda: _mixed_peak() + _of("gradients", "gpt2", _MIXED),
-        after_forward=lambda: _of("phase.after_forward", "gpt2", _MIXED),
-        fp32=lambda: _of("instant.log_softmax_backward", "gpt2", Setup()),
+        gradients=lambda: _mixed_peak() + at("gradients", "gpt2", _MIXED),
+        after_forward=lambda: at("phase.after_forward", "gpt2", _MIXED),
+        fp32=lambda: at("instant.log_softmax_backward", "gpt2"),
     ),
     "17.5": answers(
         lambda: _accumulating(1),

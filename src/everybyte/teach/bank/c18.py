@@ -1,9 +1,8 @@
 """Exercises of chapter 18: what would your own model take?"""
 
-from ...budget import budget
-from ...catalog import model
 from ...formulas.symbols import B, S
 from ...setup import Setup
+from ..asking import peak
 from . import answers
 
 _MIXED = Setup(precision="bf16-mixed", sequence=64)
@@ -16,7 +15,7 @@ def _llama(batch, sequence):
 
 
 def _peak(batch):
-    return budget(model("gpt2"), _MIXED.replace(batch=batch)).peak
+    return peak("gpt2", _MIXED, batch=batch)
 
 
 def _straight(batch):

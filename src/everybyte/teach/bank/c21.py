@@ -4,13 +4,15 @@ import math
 
 from ...budget import budget
 from ...catalog import model
-from ...formulas import SYMBOLS, formula
+from ...formulas import formula
+from ...formulas.symbols import A, B, H, S
 from ...setup import Setup
+from ..asking import parameters, peak, step
 from ..program import Case, named_shapes, small_gpts, small_llamas
 from . import answers, program
 
-A, B, S, H = (SYMBOLS[name].symbol for name in ("heads", "batch", "sequence", "width"))
 _MIXED = Setup(precision="bf16-mixed")
+_SHORT = Setup(batch=1, sequence=128)
 
 
 def _casts(name, **changes):
@@ -23,22 +25,13 @@ def _turn(layers, heads, head_width, vocabulary, logits=True):
 
 
 def _rise(**changes):
-    short = Setup(batch=1, sequence=128, **changes)
-    before, after = (budget(model("gpt2-xl"), s).peak for s in (short, short.replace(precision="bf16-master")))
-    return after - before
+    short = _SHORT.replace(**changes)
+    return peak("gpt2-xl", short, precision="bf16-master") - peak("gpt2-xl", short)
 
 
 def _falls(name, **changes):
     eager = Setup(attention="eager", **changes)
-    return budget(model(name), eager).peak - budget(model(name), eager.replace(precision="bf16-mixed")).peak
-
-
-def _states(phase):
-    short = Setup(batch=1, sequence=128)
-    before, after = (
-        budget(model("gpt2-xl"), short.replace(precision=p)).phases[phase] for p in ("fp32", "bf16-master")
-    )
-    return after - before
+    return peak(name, eager) - peak(name, eager, precision="bf16-mixed")
 
 
 def _cast():
@@ -66,7 +59,7 @@ ANSWERS = {
         lambda: _casts("gpt2-medium"),
         head=lambda: _casts("gpt2-medium", vocabulary=1),
         fp32=lambda: 2 * _casts("gpt2-medium"),
-        weights=lambda: 4 * model("gpt2-medium").parameters,
+        weights=lambda: 4 * parameters("gpt2-medium"),
     ),
     "21.2": answers(
         -28 * B * S * H - 2 * A * B * S**2,
@@ -83,9 +76,11 @@ ANSWERS = {
     ),
     "21.4": answers(
         _rise,
-        rest=lambda: _states("rest"),
+        rest=lambda: (
+            step("gpt2-xl", _SHORT, precision="bf16-master").phases["rest"] - step("gpt2-xl", _SHORT).phases["rest"]
+        ),
         fused=lambda: _rise(optimizer_impl="fused"),
-        peak=lambda: budget(model("gpt2-xl"), Setup(batch=1, sequence=128, precision="bf16-master")).peak,
+        peak=lambda: peak("gpt2-xl", _SHORT, precision="bf16-master"),
     ),
     "21.5": answers(
         lambda: _falls("gpt2-large", dropout=0.1),

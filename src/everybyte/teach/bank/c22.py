@@ -2,33 +2,31 @@
 
 from contextlib import ExitStack
 
-from ...budget import budget
-from ...catalog import gpu, model
-from ...formulas import SYMBOLS, formula
+from ...catalog import gpu
+from ...formulas.symbols import A, H, K, S
 from ...setup import Setup
+from ..asking import at, peak, step
 from ..program import Case, close
 from . import answers, program
-
-A, H, K, L, S = (SYMBOLS[name].symbol for name in ("heads", "width", "segment", "layers", "sequence"))
 
 _FULL = Setup(checkpointing="full")
 _CARD = "rtx-4090"
 
 
-def _inputs(name):
-    return formula("checkpoint.inputs").at(model(name), _FULL)
+def _inputs():
+    return at("checkpoint.inputs", "gpt2-medium", _FULL)
 
 
 def _most(segment, precision="bf16-mixed"):
     """The most activations of a step of GPT-2 XL in segments of so many blocks."""
-    setup = Setup(precision=precision, checkpointing="every-k", checkpoint_every=segment)
-    return max(budget(model("gpt2-xl"), setup).timeline()["activations"])
+    run = step("gpt2-xl", precision=precision, checkpointing="every-k", checkpoint_every=segment)
+    return max(run.timeline()["activations"])
 
 
 def _largest(setup):
     """The largest batch of GPT-2 large whose peak is no more than the card's memory."""
     batch = 0
-    while budget(model("gpt2-large"), setup.replace(batch=batch + 1)).peak <= gpu(_CARD).memory:
+    while peak("gpt2-large", setup, batch=batch + 1) <= gpu(_CARD).memory:
         batch += 1
     return batch
 
@@ -135,17 +133,17 @@ def _checkpointed(drops=True, chained=True, draws=True):
 
 ANSWERS = {
     "22.1": answers(
-        lambda: _inputs("gpt2-medium"),
-        one_block=lambda: _inputs("gpt2-medium") / 24,
-        half=lambda: _inputs("gpt2-medium") / 2,
-        no_checkpointing=lambda: 24 * formula("activations.block").at(model("gpt2-medium"), Setup()),
+        _inputs,
+        one_block=lambda: _inputs() / 24,
+        half=lambda: _inputs() / 2,
+        no_checkpointing=lambda: 24 * at("activations.block", "gpt2-medium"),
     ),
     "22.2": answers(34 + 5 * A * S / H, half=17 + 5 * A * S / (2 * H), flash=32 + 0 * S, no_dropout=32 + 2 * A * S / H),
     "22.3": answers(
         lambda: _most(7) - _most(1),
         best=lambda: _most(7) - _most(2),
         seven=lambda: _most(7),
-        blocks=lambda: 7 * formula("activations.block").at(model("gpt2-xl"), Setup(precision="bf16-mixed")),
+        blocks=lambda: 7 * at("activations.block", "gpt2-xl", precision="bf16-mixed"),
         fp32=lambda: _most(7, "fp32") - _most(1, "fp32"),
     ),
     "22.4": answers(

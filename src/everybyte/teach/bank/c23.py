@@ -1,23 +1,22 @@
 """Exercises of chapter 23: batch, sequence or accumulation, which knob first?"""
 
-from ...budget import budget
 from ...catalog import model
-from ...formulas import SYMBOLS
+from ...formulas.symbols import H
 from ...setup import Setup
+from ..asking import peak
 from ..program import Case, close
 from . import answers, program
 
-H = SYMBOLS["width"].symbol
 _MEDIUM = Setup(batch=4, accumulation=4)
 _SMALL = Setup(batch=4, accumulation=16)
 
 
 def _medium(**changes):
-    return budget(model("gpt2-medium"), _MEDIUM.replace(**changes)).peak
+    return peak("gpt2-medium", _MEDIUM, **changes)
 
 
 def _chunks(setup):
-    return budget(model("gpt2"), setup).peak - budget(model("gpt2"), setup.replace(loss="chunked")).peak
+    return peak("gpt2", setup) - peak("gpt2", setup, loss="chunked")
 
 
 def _logits(sequences):

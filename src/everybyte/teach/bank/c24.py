@@ -2,14 +2,14 @@
 
 from math import ceil, prod
 
-from ...budget import budget
 from ...catalog import model
 from ...catalog.weights import layers, weights
 from ...formulas import formula
 from ...formulas.optimizers import BLOCK, QUANTIZED, blocks
 from ...setup import Setup
 from ...theory.optimizers import factors
-from ..program import Case, small_gpts, small_llamas
+from ..asking import step
+from ..program import Case, named_shapes, small_gpts, small_llamas
 from . import answers, program
 
 MATRIX = (4096, 14_336)
@@ -28,20 +28,14 @@ def _vectors():
 
 
 def _step(name="gpt2-xl", optimizer="lion", **changes):
-    phases = budget(model(name), Setup(optimizer=optimizer, **changes)).phases
+    phases = step(name, optimizer=optimizer, **changes).phases
     return phases["step"] - phases["after_step"]
-
-
-def _shapes(m):
-    """Of all weights."""
-    times = layers(m)
-    return [tuple(w.shape) for w in weights(m) for _ in range(w.count * times[w.group])]
 
 
 def _states():
     run = Setup(optimizer="adamw8bit")
     for m in [*small_gpts(24, 4), *small_llamas(24, 4)]:
-        yield Case(m.name, (_shapes(m),), int(formula("states.adamw8bit").at(m, run)))
+        yield Case(m.name, ([shape for _, shape in named_shapes(m)],), int(formula("states.adamw8bit").at(m, run)))
 
 
 def _of(scale=4, small=QUANTIZED, tables=2 * 256 * 4, states=2):

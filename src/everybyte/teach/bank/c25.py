@@ -6,6 +6,7 @@ from ...budget import budget
 from ...catalog import model
 from ...formulas import formula
 from ...setup import Lora, Setup
+from ..asking import parameters, peak, step
 from ..program import Case, small_llamas
 from . import answers, program
 
@@ -43,7 +44,7 @@ _MATRIX = 4096 * 14_336
 
 def _frozen(**changes):
     """Bytes of all weights of Llama 3.1 8B under QLoRA, adapters among them."""
-    return budget(model(LLAMA), QLORA.replace(**changes)).moments["rest"]["parameters"]
+    return step(LLAMA, QLORA, **changes).moments["rest"]["parameters"]
 
 
 def _lora():
@@ -86,15 +87,15 @@ ANSWERS = {
     ),
     "25.4": answers(
         _frozen,
-        everything=lambda: 4.127 / 8 * model(LLAMA).parameters,
-        half_byte=lambda: model(LLAMA).parameters / 2,
+        everything=lambda: 4.127 / 8 * parameters(LLAMA),
+        half_byte=lambda: parameters(LLAMA) / 2,
         fp32=lambda: _frozen(adapters=Lora(16)),
     ),
     "25.5": answers(
-        lambda: budget(model(QWEN), QLORA.replace(sequence=8192)).peak,
-        short=lambda: budget(model(QWEN), QLORA).peak,
-        four_times=lambda: 4 * budget(model(QWEN), QLORA).peak,
-        fp32=lambda: budget(model(QWEN), QLORA.replace(sequence=8192, adapters=Lora(16))).peak,
+        lambda: peak(QWEN, QLORA, sequence=8192),
+        short=lambda: peak(QWEN, QLORA),
+        four_times=lambda: 4 * peak(QWEN, QLORA),
+        fp32=lambda: peak(QWEN, QLORA, sequence=8192, adapters=Lora(16)),
     ),
     "25.6": program(
         _at_rest, _lora, frozen=6, trained=6, states=lambda: _at_rest(trained=4), both=False, grouped=False

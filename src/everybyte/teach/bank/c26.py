@@ -2,12 +2,12 @@
 
 import math
 
-from ...budget import budget
 from ...catalog import gpu, model
 from ...catalog.weights import layers, weights
 from ...formulas import formula
 from ...formulas.symbols import P
 from ...setup import Setup
+from ..asking import parameters, step
 from ..program import Case, named_shapes, small_gpts, small_llamas
 from . import answers, program
 
@@ -16,12 +16,8 @@ _FOUR = _AWAY.replace(precision="bf16-master", batch=2, accumulation=4)
 _BILLIONS = 7 * 10**9
 
 
-def _crosses(setup):
-    return sum(int(formula(f"fsdp.{way}").at(model("gpt2-xl"), setup)) for way in ("to_gpu", "to_host"))
-
-
-def _one_way(way):
-    return int(formula(f"fsdp.{way}").at(model("gpt2-xl"), _FOUR))
+def _crosses(setup, m=None, ways=("to_gpu", "to_host")):
+    return sum(int(formula(f"fsdp.{way}").at(m or model("gpt2-xl"), setup)) for way in ways)
 
 
 def _rounded_up(size):
@@ -44,7 +40,7 @@ def _offloaded():
     for case, m in enumerate([*small_gpts(26, 3), *small_llamas(26, 3)]):
         gpus, batches = (1, 2, 3, 8, 4, 1)[case], (1, 3, 2, 1, 4, 2)[case]
         run = _AWAY.replace(precision="fp32", sequence=32, gpus=gpus, accumulation=batches)
-        right = sum(int(formula(f"fsdp.{way}").at(m, run)) for way in ("to_gpu", "to_host"))
+        right = _crosses(run, m)
         name = f"{m.name}, {gpus} GPU{'s' * (gpus > 1)}, {batches} micro-batch{'es' * (batches > 1)}"
         yield Case(name, (named_shapes(m), gpus, batches), right)
 
@@ -73,17 +69,15 @@ ANSWERS = {
         one_batch=lambda: _crosses(_FOUR.replace(accumulation=1)),
         mixed=lambda: _crosses(_FOUR.replace(precision="bf16-mixed")),
         zero2=lambda: _crosses(_FOUR.replace(sharding="zero2")),
-        up=lambda: _one_way("to_gpu"),
-        down=lambda: _one_way("to_host"),
-        root=lambda: 4 * 6 * model("gpt2-xl").parameters,
+        up=lambda: _crosses(_FOUR, ways=["to_gpu"]),
+        down=lambda: _crosses(_FOUR, ways=["to_host"]),
+        root=lambda: 4 * 6 * parameters("gpt2-xl"),
     ),
     "26.4": answers(
         lambda: 2 * _pinned(),
-        asked=lambda: (
-            budget(model("gpt2-xl"), _AWAY).host["parameters"] + budget(model("gpt2-xl"), _AWAY).host["gradients"]
-        ),
+        asked=lambda: sum(step("gpt2-xl", _AWAY).host[part] for part in ("parameters", "gradients")),
         weights=_pinned,
-        total=lambda: 2 * _rounded_up(4 * model("gpt2-xl").parameters),
+        total=lambda: 2 * _rounded_up(4 * parameters("gpt2-xl")),
         states=lambda: 4 * _pinned(),
     ),
     "26.5": answers(

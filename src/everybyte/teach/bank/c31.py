@@ -3,11 +3,11 @@
 import math
 from random import Random
 
-from ...budget import budget
-from ...catalog import gpu, model
+from ...catalog import gpu
 from ...formulas import formula
 from ...formulas.symbols import G, P
 from ...setup import Setup
+from ..asking import parameters, step
 from ..program import Case
 from . import answers, program
 
@@ -23,12 +23,11 @@ def _divides(gpus):
 
 
 def _after_backward(**changes):
-    short = Setup(batch=1, sequence=128, gpus=8, **changes)
-    return budget(model("gpt2-xl"), short).phases["after_backward"]
+    return step("gpt2-xl", batch=1, sequence=128, gpus=8, **changes).phases["after_backward"]
 
 
 def _cards(memory):
-    return math.ceil(16 * model("llama-3.1-405b").parameters / memory)
+    return math.ceil(16 * parameters("llama-3.1-405b") / memory)
 
 
 def _divided():
@@ -79,8 +78,8 @@ ANSWERS = {
     ),
     "31.3": answers(
         lambda: _after_backward() - _after_backward(buckets="views"),
-        bf16=lambda: 2 * model("gpt2-xl").parameters,
-        everything=lambda: _after_backward(),
+        bf16=lambda: 2 * parameters("gpt2-xl"),
+        everything=_after_backward,
         left=lambda: _after_backward(buckets="views"),
         bucket=25 * 2**20,
     ),

@@ -1,34 +1,28 @@
 """Exercises of chapter 32: when are the sharded weights whole?"""
 
-from ...budget import budget
-from ...catalog import model
-from ...formulas import SYMBOLS
+from ...formulas.symbols import H
 from ...setup import Setup
+from ..asking import parameters, peak, step
 from ..program import Case
 from . import answers, program
-
-H = SYMBOLS["width"].symbol
 
 _EIGHT = Setup(gpus=8, sharding="zero3", precision="bf16-mixed")
 _SHORT = Setup(gpus=8, sharding="zero3", batch=1, sequence=64)
 _GPUS = [2**i for i in range(13)]
 
 
-def _peak(name, setup):
-    return budget(model(name), setup).peak
-
-
-def _kept_whole():
-    return _peak("gpt2-xl", _EIGHT.replace(sharding="zero2")) - _peak("gpt2-xl", _EIGHT)
+def _kept_whole(**changes):
+    run = _EIGHT.replace(**changes)
+    return peak("gpt2-xl", run, sharding="zero2") - peak("gpt2-xl", run)
 
 
 def _over(setup):
     """How far a peak is above two bytes a parameter."""
-    return _peak("gpt2-xl", setup) - 2 * int(model("gpt2-xl").parameters)
+    return peak("gpt2-xl", setup) - 2 * parameters("gpt2-xl")
 
 
 def _best(name):
-    return min(_GPUS, key=lambda n: _peak(name, _EIGHT.replace(gpus=n)))
+    return min(_GPUS, key=lambda n: peak(name, _EIGHT, gpus=n))
 
 
 def _cut():
@@ -75,15 +69,12 @@ ANSWERS = {
     ),
     "32.3": answers(
         _kept_whole,
-        buffer=lambda: budget(model("gpt2-xl"), _EIGHT.replace(sharding="zero2")).parts["unsharded"],
-        fp32=lambda: (
-            _peak("gpt2-xl", _EIGHT.replace(sharding="zero2", precision="fp32"))
-            - _peak("gpt2-xl", _EIGHT.replace(precision="fp32"))
-        ),
+        buffer=lambda: step("gpt2-xl", _EIGHT, sharding="zero2").parts["unsharded"],
+        fp32=lambda: _kept_whole(precision="fp32"),
     ),
     "32.4": answers(
         lambda: _over(_SHORT),
-        peak=lambda: _peak("gpt2-xl", _SHORT),
+        peak=lambda: peak("gpt2-xl", _SHORT),
         mixed=lambda: _over(_SHORT.replace(precision="bf16-mixed")),
     ),
     "32.5": answers(lambda: _best("gpt2"), xl=lambda: _best("gpt2-xl"), most=max(_GPUS)),

@@ -3,16 +3,14 @@
 from functools import cache
 from math import prod
 
-from ...budget import budget
-from ...catalog import model
-from ...formulas import SYMBOLS, formula
+from ...formulas import formula
+from ...formulas.symbols import B, H, S, t
 from ...mesh import Mesh
 from ...setup import Setup
+from ..asking import at, step
 from ..program import Case, named_shapes, small_gpts, small_llamas
 from . import answers, program
 
-B, S, H = (SYMBOLS[name].symbol for name in ("batch", "sequence", "width"))
-t = SYMBOLS["tensor"].symbol
 LLAMA = "llama-3.1-8b"
 #: One sequence on eight GPUs that divide the model.
 _EIGHT = Setup(batch=1, sequence=4096, precision="bf16", gpus=8, mesh=Mesh(tensor=8))
@@ -22,23 +20,15 @@ def _sent(parts, width=8192, tokens=4096):
     return int(formula("tensor.sent")(tensor=parts, weight_bytes=2, batch=1, sequence=tokens, width=width))
 
 
-def _gradients(**changes):
-    return budget(model(LLAMA), _EIGHT.replace(**changes)).parts_at("after_backward")["gradients"]
-
-
 def _whole():
     """What a gradient with all rows adds to the weights' bytes."""
-    return _gradients() - budget(model(LLAMA), _EIGHT).parts_at("rest")["parameters"]
-
-
-def _held(parts=8):
-    return int(formula("tensor.parameters").at(model(LLAMA), _EIGHT.replace(gpus=parts, mesh=Mesh(tensor=parts))))
+    run = step(LLAMA, _EIGHT)
+    return run.parts_at("after_backward")["gradients"] - run.parts_at("rest")["parameters"]
 
 
 @cache
 def _loss(divided):
-    mesh = Mesh(tensor=2, loss_parallel=divided)
-    return formula("tensor.loss").at(model(LLAMA), _EIGHT.replace(gpus=2, mesh=mesh))
+    return at("tensor.loss", LLAMA, _EIGHT, gpus=2, mesh=Mesh(tensor=2, loss_parallel=divided))
 
 
 def _split():

@@ -4,23 +4,21 @@ from fractions import Fraction
 
 from ...budget import budget
 from ...catalog import model
-from ...formulas import SYMBOLS, formula
+from ...formulas import formula
+from ...formulas.symbols import B, H, S, n_a, v, w
 from ...mesh import Mesh
 from ...pipelines import order
 from ...setup import Setup
+from ..asking import step
 from ..program import Case
 from . import answers, program
 
 _LONG = Setup(gpus=16, accumulation=64, mesh=Mesh(pipeline=16))
 _RUN = Setup(batch=1, sequence=4096, precision="bf16", gpus=4, accumulation=8, mesh=Mesh(pipeline=4))
-_v, _n, _B, _S, _H, _w = (
-    SYMBOLS[name].symbol
-    for name in ("pipeline_stages", "accumulation", "batch", "sequence", "width", "weight_bytes")
-)  # fmt: skip
 
 
-def _flying(place, setup=_LONG):
-    return int(formula("pipeline.in_flight").at(None, setup, place=place))
+def _flying(place):
+    return int(formula("pipeline.in_flight").at(None, _LONG, place=place))
 
 
 def _first(rank=0, **changes):
@@ -28,8 +26,10 @@ def _first(rank=0, **changes):
     return budget(model("llama-3.1-8b"), _RUN.replace(**changes), rank=rank).peak
 
 
-def _gpipe(rank=0, **changes):
-    return _first(rank, mesh=Mesh(pipeline=4, schedule="gpipe"), **changes)
+def _saved(rank=0, **changes):
+    """What 1F1B saves over GPipe, of 16 micro-batches."""
+    changes = {"accumulation": 16} | changes
+    return _first(rank, mesh=Mesh(pipeline=4, schedule="gpipe"), **changes) - _first(rank, **changes)
 
 
 def _idle(stages):
@@ -61,26 +61,24 @@ def _one_by_one(ahead=0, first="B", gpipe=False):
 ANSWERS = {
     "34.1": answers(lambda: _flying(5), one_less=lambda: _flying(5) - 1, gpipe=64, first=lambda: _flying(0), before=5),
     "34.2": answers(
-        2 * _v * _n * _B * _S * _H * _w,
-        gradients=_v * _n * _B * _S * _H * _w,
-        stages=2 * _n * _B * _S * _H * _w,
-        buffers=2 * _v * _B * _S * _H * _w,
+        2 * v * n_a * B * S * H * w,
+        gradients=v * n_a * B * S * H * w,
+        stages=2 * n_a * B * S * H * w,
+        buffers=2 * v * B * S * H * w,
     ),
     "34.3": answers(
-        lambda: _gpipe(accumulation=16) - _first(accumulation=16),
-        checkpointed=lambda: (
-            _gpipe(accumulation=16, checkpointing="full") - _first(accumulation=16, checkpointing="full")
-        ),
-        eight=lambda: _gpipe() - _first(),
-        last=lambda: _gpipe(3, accumulation=16) - _first(3, accumulation=16),
+        _saved,
+        checkpointed=lambda: _saved(checkpointing="full"),
+        eight=lambda: _saved(accumulation=8),
+        last=lambda: _saved(3),
     ),
     "34.4": answers(
         lambda: _idle(2), working=lambda: 100 * Fraction(3, 16), one_stage=lambda: _idle(1), half=lambda: _idle(1) / 2
     ),
     "34.5": answers(
         lambda: _first(checkpointing="full"),
-        kept=lambda: _first(),
-        rest=lambda: budget(model("llama-3.1-8b"), _RUN).phases["rest"],
+        kept=_first,
+        rest=lambda: step("llama-3.1-8b", _RUN).phases["rest"],
     ),
     "34.6": program(_one_by_one, _orders, lambda given, right: list(given) == right, gpipe=True, ahead=-1, first="F"),
 }

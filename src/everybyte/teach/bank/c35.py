@@ -3,11 +3,10 @@
 from functools import cache
 from random import Random
 
-from ...catalog import model
-from ...formulas import formula
 from ...formulas.symbols import A, A_kv, B, C, D, S
 from ...mesh import Mesh
 from ...setup import Setup
+from ..asking import at
 from ..program import Case
 from . import answers, program
 
@@ -17,17 +16,17 @@ VISITS = (900, 100, 700, 300, 1200, 200, 500, 196)
 
 
 @cache
-def _of(name, routing=1.0, **changes):
+def _of(name, routing=1.0):
     """An `experts.` formula of Mixtral on eight GPUs, one sequence of 4,096 tokens in bf16."""
     setup = Setup(batch=1, sequence=4096, precision="bf16", gpus=8, mesh=Mesh(expert=8, routing=routing))
-    return int(formula(f"experts.{name}").at(model(MIXTRAL), setup.replace(**changes)))
+    return int(at(f"experts.{name}", MIXTRAL, setup))
 
 
 @cache
 def _ring(name, parts=64, rotation="all-gather"):
     """A `context.` formula of Llama-3.1-8B, a million tokens."""
     setup = Setup(batch=1, sequence=2**20, precision="bf16", gpus=parts, mesh=Mesh(context=parts, rotation=rotation))
-    return int(formula(f"context.{name}").at(model(LLAMA), setup))
+    return int(at(f"context.{name}", LLAMA, setup))
 
 
 def _kept(copies=1):

@@ -9,6 +9,7 @@ from ...headroom import find_gpu
 from ...layouts import layouts, priced
 from ...mesh import Mesh
 from ...setup import Setup
+from ..asking import parameters
 from ..program import Case
 from . import answers, program
 
@@ -23,7 +24,7 @@ def _fastest(gpu: str = "h200", **changes):
 
 
 def _states(gpus: int = 1024, each: int = 16) -> int:
-    return each * int(model(LARGE).parameters) // gpus
+    return each * parameters(LARGE) // gpus
 
 
 def _sent(tensor: int) -> float:

@@ -2,10 +2,10 @@
 
 from functools import cache
 
-from ...budget import budget
 from ...catalog import gpu, model
 from ...serving import cache_bytes, serve, weight_bytes
 from ...setup import Setup
+from ..asking import peak
 from ..program import Case, small_llamas
 from . import answers, program
 
@@ -18,7 +18,7 @@ KINDS = (LLAMA, "gemma-2b", "mistral-7b", "deepseek-v3")
 def times(**changes) -> float:
     """A training step's peak over generating's, one sequence of 8,192 tokens of Qwen2.5-7B."""
     setup = Setup(batch=1, sequence=8192, precision="bf16-master").replace(**changes)
-    return budget(model(QWEN), setup).peak / serve(model(QWEN), "h200", 8192, 1).peak
+    return peak(QWEN, setup) / serve(model(QWEN), "h200", 8192, 1).peak
 
 
 @cache

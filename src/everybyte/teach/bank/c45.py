@@ -5,13 +5,13 @@ from dataclasses import replace
 from ...budget import budget
 from ...catalog import gpu, model
 from ...fit import Headroom, fit
-from ...formulas import SYMBOLS
+from ...formulas.symbols import B, F, H, S
 from ...plan import work
 from ...setup import Setup
+from ..asking import parameters
 from ..program import Case, small_gpts
 from . import answers, program
 
-B, S, H, F = (SYMBOLS[name].symbol for name in ("batch", "sequence", "width", "ffn_width"))
 _MIXED = Setup(gpus=8, sharding="zero3", precision="bf16-mixed", batch=2, sequence=8192, checkpointing="full")
 
 
@@ -24,7 +24,7 @@ def _largest(card="h200", **changes):
 
 
 def _gpus(bytes_each):
-    return -(-bytes_each * model("llama-2-13b").parameters // Headroom().usable(gpu("a100-80gb")))
+    return -(-bytes_each * parameters("llama-2-13b") // Headroom().usable(gpu("a100-80gb")))
 
 
 def _more(**changes):

@@ -6,6 +6,7 @@ from ...catalog import model
 from ...formulas import formula
 from ...formulas.formats import FLOATS
 from ...setup import Setup
+from ..asking import at
 from . import answers
 
 _TOKENS = 32 * 8_192
@@ -23,7 +24,7 @@ def _vanishing(new=0.05, share=2, name="smallest"):
 
 
 def _stage(micro_batches=4, blocks=12, setup=_MICRO):
-    return micro_batches * blocks * formula("activations.block").at(model("gpt2-xl"), setup)
+    return micro_batches * blocks * at("activations.block", "gpt2-xl", setup)
 
 
 ANSWERS = {
