@@ -37,14 +37,14 @@ mistakes.none = "it gives nothing at all"
 )
 
 
-def double(times=2):
-    return lambda x: times * x
+def double(x, *, times=2):
+    return times * x
 
 
 def answers():
     return {
         "99.1": bank.answers(lambda: 8, twice=lambda: 16, half=4),
-        "99.2": bank.program(double, lambda: [Case("3", (3,), 6)], times=3, none=lambda: lambda x: 0),
+        "99.2": bank.program(double, lambda: [Case("3", (3,), 6)], times=3, none=lambda x: 0),
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from importlib import import_module
+from typing import Any
 
 from ... import checks
 from .. import texts
@@ -28,15 +29,22 @@ class Answers:
 
 def answers(right: object, /, **wrong: object) -> Answers:
     """An amount's or an expression's: each a value, or a function that computes it when it is asked for."""
-    return Answers(right if callable(right) else lambda: right, wrong)
+    return Answers(right if callable(right) else _giving(right), wrong)
 
 
 def program(
-    make: Callable[..., Callable], cases: Callable[[], Iterable[Case]], agree: Callable | None = None, /, **wrong
+    right: Callable, cases: Callable[[], Iterable[Case]], agree: Callable | None = None, /, **wrong: Any
 ) -> Answers:
-    """A function's, which `make()` gives: a wrong one comes of `make` with the argument of its name changed, or of a maker of its own."""
-    made = {name: value if callable(value) else partial(make, **{name: value}) for name, value in wrong.items()}
-    return Answers(make, made, {"cases": cases} | ({"agree": agree} if agree else {}))
+    """A function's: a wrong one is the right one with the argument of its name changed, or a function of its own."""
+    made: dict[str, Callable] = {
+        name: how if callable(how) else partial(right, **{name: how}) for name, how in wrong.items()
+    }
+    more = {"cases": cases} | ({"agree": agree} if agree else {})
+    return Answers(_giving(right), {name: _giving(function) for name, function in made.items()}, more)
+
+
+def _giving(value):
+    return lambda: value
 
 
 def read(chapter: str) -> dict[str, Exercise]:

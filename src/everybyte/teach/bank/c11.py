@@ -60,16 +60,12 @@ def _llamas():
     return [Case(m.name, (m,), m.parameters) for m in small_llamas(11, 20)]
 
 
-def _counting(grouped=True, matrices=3, norms=2, tied=True, untied=True, last=1):
-    """What it would be with so many matrices in the MLP and norms in a block, or with one kind of head for all."""
-
-    def parameters_of(m):
-        attention = 2 * m.width * m.head_width * (m.heads + (m.kv_heads if grouped else m.heads))
-        block = attention + matrices * m.width * m.ffn_width + norms * m.width
-        tables = 1 if not untied or (tied and m.tied) else 2
-        return m.layers * block + tables * m.vocabulary * m.width + last * m.width
-
-    return parameters_of
+def _counting(m, *, grouped=True, matrices=3, norms=2, tied=True, untied=True, last=1):
+    """The answer, or what it would be with so many matrices in the MLP and norms in a block, or with one kind of head for all."""
+    attention = 2 * m.width * m.head_width * (m.heads + (m.kv_heads if grouped else m.heads))
+    block = attention + matrices * m.width * m.ffn_width + norms * m.width
+    tables = 1 if not untied or (tied and m.tied) else 2
+    return m.layers * block + tables * m.vocabulary * m.width + last * m.width
 
 
 ANSWERS = {

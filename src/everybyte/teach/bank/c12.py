@@ -44,25 +44,21 @@ def _codes():
         some = [0, 1, 2**m_bits - 1, 2**m_bits, one, top - 1, top, top + 1, *(draw.randrange(top) for _ in range(4))]
         for code in dict.fromkeys([*some, *(c + 2 ** (e_bits + m_bits) for c in some[1:])]):
             name = f"{code:0{1 + e_bits + m_bits}b}, {e_bits} and {m_bits} bits"
-            yield Case(name, (code, e_bits, m_bits), _decoded()(code, e_bits, m_bits))
+            yield Case(name, (code, e_bits, m_bits), _decoded(code, e_bits, m_bits))
 
 
 def _same(given, right):
     return given is None if right is None else given is not None and Fraction(given) == right
 
 
-def _decoded(subnormal=True, top=True, sign=True, bias=1):
-    """What it would be with a leading one everywhere, a top field of numbers, no sign, or another bias."""
-
-    def decode(code, e, m):
-        negative, x, y = code >> (e + m), (code >> m) % 2**e, code % 2**m
-        if top and x == 2**e - 1:
-            return None
-        leading, power = (1, x) if x or not subnormal else (0, 1)
-        size = (leading + Fraction(y, 2**m)) * Fraction(2) ** (power - 2 ** (e - 1) + bias)
-        return -size if sign and negative else size
-
-    return decode
+def _decoded(code, e, m, *, subnormal=True, top=True, sign=True, bias=1):
+    """The answer, or what it would be with a leading one everywhere, a top field of numbers, no sign, or another bias."""
+    negative, x, y = code >> (e + m), (code >> m) % 2**e, code % 2**m
+    if top and x == 2**e - 1:
+        return None
+    leading, power = (1, x) if x or not subnormal else (0, 1)
+    size = (leading + Fraction(y, 2**m)) * Fraction(2) ** (power - 2 ** (e - 1) + bias)
+    return -size if sign and negative else size
 
 
 ANSWERS = {

@@ -1,5 +1,6 @@
 """Exercises of chapter 13: which bytes make "16 bytes per parameter"?"""
 
+from functools import partial
 from itertools import product
 from math import prod
 
@@ -48,16 +49,12 @@ def _worst_moments():
         yield Case(f"{m.name}, {kind}", (_shapes(m), kind), step - 2 * 8 * 8 - 4)
 
 
-def _worst(foreach=1, loop=2, before=1, fused=1, states=2):
-    """What it would be with so many temporaries: `before`, of the tensor before the one that the loop is at."""
-
-    def worst_moment(shapes, implementation):
-        sizes = [prod(shape) for shape in shapes]
-        turns = [before * previous + loop * size for previous, size in zip([0, *sizes], sizes, strict=False)]
-        extra = {"foreach": foreach * sum(sizes), "loop": max(turns), "fused": fused * len(sizes)}
-        return 4 * ((2 + states) * sum(sizes) + extra[implementation])
-
-    return worst_moment
+def _worst(shapes, implementation, *, foreach=1, loop=2, before=1, fused=1, states=2):
+    """The answer, or what it would be with so many temporaries: `before`, of the tensor before the one that the loop is at."""
+    sizes = [prod(shape) for shape in shapes]
+    turns = [before * previous + loop * size for previous, size in zip([0, *sizes], sizes, strict=False)]
+    extra = {"foreach": foreach * sum(sizes), "loop": max(turns), "fused": fused * len(sizes)}
+    return 4 * ((2 + states) * sum(sizes) + extra[implementation])
 
 
 ANSWERS = {
@@ -96,5 +93,7 @@ ANSWERS = {
         large=lambda: _gradients("gpt2-large"),
         small=lambda: _gradients("gpt2"),
     ),
-    "13.6": program(_worst, _worst_moments, after=lambda: _worst(0, 0, 0), loop=1, before=0, fused=0, states=1),
+    "13.6": program(
+        _worst, _worst_moments, after=partial(_worst, foreach=0, loop=0, before=0), loop=1, before=0, fused=0, states=1
+    ),
 }

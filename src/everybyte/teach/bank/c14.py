@@ -1,5 +1,7 @@
 """Exercises of chapter 14: what must backward remember?"""
 
+from functools import partial
+
 from sympy import Rational
 
 from ...catalog import model
@@ -44,17 +46,11 @@ def _llamas():
             yield Case(f"{m.name}, {precision}", (m, precision), saved // (batch * sequence) - 4 * m.heads)
 
 
-def _per_token(mlp=4, casts=5, grouped=True, stream=4, statistics=2):
-    """What it would be with so many tensors in the MLP, so many casts of the norms' results, a stream of so many bytes."""
-
-    def kept_per_token(m, precision):
-        mixed = precision == "bf16-mixed"
-        numbers = (casts if mixed else 2) * m.width + 2 * m.head_width * (
-            m.heads + (m.kv_heads if grouped else m.heads)
-        )
-        return 2 * (stream if mixed else 2) * m.width + 4 * statistics + 2 * (numbers + mlp * m.ffn_width)
-
-    return kept_per_token
+def _per_token(m, precision, *, mlp=4, casts=5, grouped=True, stream=4, statistics=2):
+    """The answer, or what it would be with so many tensors in the MLP, so many casts of the norms' results, a stream of so many bytes."""
+    mixed = precision == "bf16-mixed"
+    numbers = (casts if mixed else 2) * m.width + 2 * m.head_width * (m.heads + (m.kv_heads if grouped else m.heads))
+    return 2 * (stream if mixed else 2) * m.width + 4 * statistics + 2 * (numbers + mlp * m.ffn_width)
 
 
 ANSWERS = {
@@ -109,12 +105,12 @@ ANSWERS = {
     "14.6": program(
         _per_token,
         _llamas,
-        gpt=lambda: _per_token(mlp=2),
+        gpt=partial(_per_token, mlp=2),
         mlp=3,
         casts=2,
         grouped=False,
         stream=2,
-        normed=lambda: _per_token(statistics=4),
+        normed=partial(_per_token, statistics=4),
         statistics=0,
     ),
 }

@@ -73,21 +73,17 @@ def _near(given, right):
     return abs(given - right) <= 1e-9
 
 
-def _attend(rescale_sum=True, rescale_out=True, shift=True, divide=True):
-    """What it would be without one of its four steps."""
-
-    def attend(tiles):
-        m, total, out = -math.inf, 0.0, 0.0
-        for scores, values in tiles:
-            new = max(m, *scores) if shift else 0.0
-            weights = [math.exp(x - new) for x in scores]
-            old = math.exp(m - new) if shift else 1.0
-            total = total * (old if rescale_sum else 1) + sum(weights)
-            out = out * (old if rescale_out else 1) + sum(w * v for w, v in zip(weights, values, strict=True))
-            m = new
-        return out / total if divide else out
-
-    return attend
+def _attend(tiles, *, rescale_sum=True, rescale_out=True, shift=True, divide=True):
+    """The answer, or what it would be without one of its four steps."""
+    m, total, out = -math.inf, 0.0, 0.0
+    for scores, values in tiles:
+        new = max(m, *scores) if shift else 0.0
+        weights = [math.exp(x - new) for x in scores]
+        old = math.exp(m - new) if shift else 1.0
+        total = total * (old if rescale_sum else 1) + sum(weights)
+        out = out * (old if rescale_out else 1) + sum(w * v for w, v in zip(weights, values, strict=True))
+        m = new
+    return out / total if divide else out
 
 
 ANSWERS = {

@@ -73,28 +73,24 @@ def _close(given, right):
     )
 
 
-def _chunked(mean=True, minus=True, adds=True, whole=False):
-    """What it would be without the mean, without the one that is taken off, without adding up, or with all rows at once."""
+def _chunked(x, weight, targets, size, *, mean=True, minus=True, adds=True, whole=False):
+    """The answer, or what it would be without the mean, without the one that is taken off, without adding up, or with all rows at once."""
+    import torch
 
-    def chunked(x, weight, targets, size):
-        import torch
-
-        count = len(x) if mean else 1
-        loss, of_x, of_weight = 0.0, torch.zeros_like(x), torch.zeros_like(weight)
-        for start in range(0, len(x), len(x) if whole else size):
-            rows, right = x[start : start + size], targets[start : start + size]
-            if whole:
-                rows, right = x, targets
-            gradient, each = torch.log_softmax(rows @ weight.T, 1), torch.arange(len(rows))
-            loss -= gradient[each, right].sum() / count
-            gradient.exp_()
-            gradient[each, right] -= int(minus)
-            gradient /= count
-            of_x[start : start + len(rows)] = gradient @ weight
-            of_weight = of_weight * adds + gradient.T @ rows
-        return loss, of_x, of_weight
-
-    return chunked
+    count = len(x) if mean else 1
+    loss, of_x, of_weight = 0.0, torch.zeros_like(x), torch.zeros_like(weight)
+    for start in range(0, len(x), len(x) if whole else size):
+        rows, right = x[start : start + size], targets[start : start + size]
+        if whole:
+            rows, right = x, targets
+        gradient, each = torch.log_softmax(rows @ weight.T, 1), torch.arange(len(rows))
+        loss -= gradient[each, right].sum() / count
+        gradient.exp_()
+        gradient[each, right] -= int(minus)
+        gradient /= count
+        of_x[start : start + len(rows)] = gradient @ weight
+        of_weight = of_weight * adds + gradient.T @ rows
+    return loss, of_x, of_weight
 
 
 ANSWERS = {

@@ -50,29 +50,25 @@ def _steps():
         for change in (c for c in trace.changes if c.allocation):
             tensor = number[id(change.allocation)]
             events.append(("take", tensor, change.allocation.bytes) if change.what == "birth" else ("free", tensor))
-        right = _ledger()(events)
+        right = _ledger(events)
         if right[0] != trace.peak:
             raise AssertionError(f"{m.name}: {right[0]} in the events, {trace.peak} in the trace")
         found.append(Case(f"a step of {m.name}, {batch} x 32 tokens", (events,), right))
     return found
 
 
-def _ledger(frees=True, end=False):
-    """What it would be without frees, or with what is live at the end."""
-
-    def ledger(events):
-        live, total, best = {}, 0, (0, 0)
-        for index, (what, tensor, *size) in enumerate(events):
-            if what == "take":
-                live[tensor] = size[0]
-                total += size[0]
-            elif frees:
-                total -= live.pop(tensor)
-            if end or total > best[0]:
-                best = total, index
-        return best
-
-    return ledger
+def _ledger(events, *, frees=True, end=False):
+    """The answer, or what it would be without frees, or with what is live at the end."""
+    live, total, best = {}, 0, (0, 0)
+    for index, (what, tensor, *size) in enumerate(events):
+        if what == "take":
+            live[tensor] = size[0]
+            total += size[0]
+        elif frees:
+            total -= live.pop(tensor)
+        if end or total > best[0]:
+            best = total, index
+    return best
 
 
 ANSWERS = {

@@ -40,18 +40,14 @@ def _cast():
         yield Case(m.name, (named_shapes(m),), int(budget(m, run).parts_at("after_forward")["casts"]))
 
 
-def _cast_bytes(each=2, vectors=False, tables=False, tied=True):
-    """What it would be with other bytes a number, with vectors or tables cast too, or without a tied head."""
-
-    def casts(weights):
-        names, total = [name for name, _ in weights], 0
-        for name, shape in weights:
-            head = name == "token.weight" and "head.weight" not in names and tied
-            if (len(shape) == 2 or vectors) and (name not in ("token.weight", "position.weight") or head or tables):
-                total += each * math.prod(shape)
-        return total
-
-    return casts
+def _cast_bytes(weights, *, each=2, vectors=False, tables=False, tied=True):
+    """The answer, or what it would be with other bytes a number, with vectors or tables cast too, or without a tied head."""
+    names, total = [name for name, _ in weights], 0
+    for name, shape in weights:
+        head = name == "token.weight" and "head.weight" not in names and tied
+        if (len(shape) == 2 or vectors) and (name not in ("token.weight", "position.weight") or head or tables):
+            total += each * math.prod(shape)
+    return total
 
 
 ANSWERS = {

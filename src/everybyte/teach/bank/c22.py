@@ -102,33 +102,29 @@ class _Watched:
         return tensor
 
 
-def _checkpointed(drops=True, chained=True, draws=True):
-    """What it would be without checkpointing, without handing the gradient on, or with other masks the second time."""
+def _checkpointed(blocks, x, *, drops=True, chained=True, draws=True):
+    """The answer, or what it would be without checkpointing, without handing the gradient on, or with other masks the second time."""
+    import torch
 
-    def gradients(blocks, x):
-        import torch
-
-        weights = [p for block in blocks for p in block.parameters()]
-        if not drops:
-            y = x
-            for block in blocks:
-                y = block(y)
-            return list(torch.autograd.grad(y.sum(), [x, *weights]))
-        kept = []
-        with torch.no_grad():
-            for block in blocks:
-                kept.append((x, torch.get_rng_state()))
-                x = block(x)
-        gradient = torch.ones_like(x)
-        for block, (x, state) in zip(reversed(blocks), reversed(kept), strict=True):
-            if draws:
-                torch.set_rng_state(state)
-            x = x.detach().requires_grad_()
-            block(x).backward(gradient if chained else torch.ones_like(x))
-            gradient = x.grad
-        return [gradient, *(p.grad for p in weights)]
-
-    return gradients
+    weights = [p for block in blocks for p in block.parameters()]
+    if not drops:
+        y = x
+        for block in blocks:
+            y = block(y)
+        return list(torch.autograd.grad(y.sum(), [x, *weights]))
+    kept = []
+    with torch.no_grad():
+        for block in blocks:
+            kept.append((x, torch.get_rng_state()))
+            x = block(x)
+    gradient = torch.ones_like(x)
+    for block, (x, state) in zip(reversed(blocks), reversed(kept), strict=True):
+        if draws:
+            torch.set_rng_state(state)
+        x = x.detach().requires_grad_()
+        block(x).backward(gradient if chained else torch.ones_like(x))
+        gradient = x.grad
+    return [gradient, *(p.grad for p in weights)]
 
 
 ANSWERS = {

@@ -1,5 +1,7 @@
 """Exercises of chapter 23: batch, sequence or accumulation, which knob first?"""
 
+from functools import partial
+
 from ...catalog import model
 from ...formulas.symbols import H
 from ...setup import Setup
@@ -55,23 +57,17 @@ def _padded():
         yield Case(name, (module, tokens, targets, most), right)
 
 
-def _accumulated(by="tokens", cuts=True):
-    """What it would be with each micro-batch's loss divided by another number, or without micro-batches."""
+def _accumulated(module, tokens, targets, size, *, by="tokens", cuts=True):
+    """The answer, or what it would be with each micro-batch's loss divided by another number, or without micro-batches."""
+    from torch.nn.functional import cross_entropy
 
-    def accumulated(module, tokens, targets, size):
-        from torch.nn.functional import cross_entropy
-
-        size = size if cuts else len(tokens)
-        real, pieces = int((targets != -100).sum()), -(-len(tokens) // size)
-        for some, wanted in zip(tokens.split(size), targets.split(size), strict=True):
-            total = cross_entropy(module(some).flatten(0, 1), wanted.flatten(), reduction="sum")
-            mean = total / max(1, int((wanted != -100).sum()))
-            {"tokens": total / real, "pieces": mean / pieces, "none": mean, "all": total / targets.numel()}[
-                by
-            ].backward()
-        return [p.grad for p in module.parameters()]
-
-    return accumulated
+    size = size if cuts else len(tokens)
+    real, pieces = int((targets != -100).sum()), -(-len(tokens) // size)
+    for some, wanted in zip(tokens.split(size), targets.split(size), strict=True):
+        total = cross_entropy(module(some).flatten(0, 1), wanted.flatten(), reduction="sum")
+        mean = total / max(1, int((wanted != -100).sum()))
+        {"tokens": total / real, "pieces": mean / pieces, "none": mean, "all": total / targets.numel()}[by].backward()
+    return [p.grad for p in module.parameters()]
 
 
 ANSWERS = {
@@ -100,9 +96,9 @@ ANSWERS = {
         _accumulated,
         _padded,
         close,
-        pieces=lambda: _accumulated("pieces"),
-        mean=lambda: _accumulated("none"),
-        padding=lambda: _accumulated("all"),
+        pieces=partial(_accumulated, by="pieces"),
+        mean=partial(_accumulated, by="none"),
+        padding=partial(_accumulated, by="all"),
         cuts=False,
     ),
 }

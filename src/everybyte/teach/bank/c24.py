@@ -38,14 +38,10 @@ def _states():
         yield Case(m.name, ([shape for _, shape in named_shapes(m)],), int(formula("states.adamw8bit").at(m, run)))
 
 
-def _of(scale=4, small=QUANTIZED, tables=2 * 256 * 4, states=2):
-    """What it would be with a scale of so many bytes, and with tensors of fewer than `small` numbers in fp32."""
-
-    def eight_bit_states(shapes):
-        sizes = [prod(shape) for shape in shapes]
-        return tables + sum(states * (4 * n if n < small else n + scale * ceil(n / BLOCK)) for n in sizes)
-
-    return eight_bit_states
+def _of(shapes, *, scale=4, small=QUANTIZED, tables=2 * 256 * 4, states=2):
+    """The answer, or what it would be with a scale of so many bytes, and with tensors of fewer than `small` numbers in fp32."""
+    sizes = [prod(shape) for shape in shapes]
+    return tables + sum(states * (4 * n if n < small else n + scale * ceil(n / BLOCK)) for n in sizes)
 
 
 ANSWERS = {

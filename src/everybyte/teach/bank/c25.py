@@ -1,6 +1,6 @@
 """Exercises of chapter 25: what do LoRA and QLoRA really save?"""
 
-from functools import cache
+from functools import cache, partial
 
 from ...budget import budget
 from ...catalog import model
@@ -54,18 +54,14 @@ def _lora():
         yield Case(f"{m.name}, rank {rank}", (m, rank), int(budget(m, run).phases["rest"]))
 
 
-def _at_rest(frozen=2, trained=12, both=True, grouped=True):
-    """What it would be with other bytes a frozen or a trained number, with A alone, or without grouped heads."""
-
-    def at_rest(model, rank):
-        width, inner = model.width, model.heads * model.head_width
-        keys = model.kv_heads * model.head_width if grouped else inner
-        pairs = [(width, inner), (width, keys), (width, keys), (inner, width)]
-        pairs += 2 * [(width, model.ffn_width)] + [(model.ffn_width, width)]
-        adapters = model.layers * sum(rank * (a + b * both) for a, b in pairs)
-        return frozen * model.parameters + trained * adapters
-
-    return at_rest
+def _at_rest(model, rank, *, frozen=2, trained=12, both=True, grouped=True):
+    """The answer, or what it would be with other bytes a frozen or a trained number, with A alone, or without grouped heads."""
+    width, inner = model.width, model.heads * model.head_width
+    keys = model.kv_heads * model.head_width if grouped else inner
+    pairs = [(width, inner), (width, keys), (width, keys), (inner, width)]
+    pairs += 2 * [(width, model.ffn_width)] + [(model.ffn_width, width)]
+    adapters = model.layers * sum(rank * (a + b * both) for a, b in pairs)
+    return frozen * model.parameters + trained * adapters
 
 
 ANSWERS = {
@@ -98,6 +94,6 @@ ANSWERS = {
         fp32=lambda: peak(QWEN, QLORA, sequence=8192, adapters=Lora(16)),
     ),
     "25.6": program(
-        _at_rest, _lora, frozen=6, trained=6, states=lambda: _at_rest(trained=4), both=False, grouped=False
+        _at_rest, _lora, frozen=6, trained=6, states=partial(_at_rest, trained=4), both=False, grouped=False
     ),
 }

@@ -45,18 +45,14 @@ def _offloaded():
         yield Case(name, (named_shapes(m), gpus, batches), right)
 
 
-def _bus(block_ups=2, root_ups=1, each=True, rows=True):
-    """What it would be with other numbers of ways up, with gradients once a step, or without padding."""
-
-    def crosses(weights, gpus, batches):
-        up = down = 0
-        for name, shape in weights:
-            share = math.prod(shape[1:]) * (-(-shape[0] // gpus) if rows else shape[0] / gpus)
-            up += 4 * share * (block_ups if name.startswith("blocks.") else root_ups)
-            down += 4 * share
-        return up * batches + down * (batches if each else 1)
-
-    return crosses
+def _bus(weights, gpus, batches, *, block_ups=2, root_ups=1, each=True, rows=True):
+    """The answer, or what it would be with other numbers of ways up, with gradients once a step, or without padding."""
+    up = down = 0
+    for name, shape in weights:
+        share = math.prod(shape[1:]) * (-(-shape[0] // gpus) if rows else shape[0] / gpus)
+        up += 4 * share * (block_ups if name.startswith("blocks.") else root_ups)
+        down += 4 * share
+    return up * batches + down * (batches if each else 1)
 
 
 ANSWERS = {

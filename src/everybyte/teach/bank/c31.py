@@ -43,22 +43,18 @@ def _divided():
         yield Case(f"{sizes} on GPU {rank} of {gpus}", (sizes, gpus, rank), right)
 
 
-def _parts(up=True, by_tensor=False, local=True):
-    """What it would be with shares rounded down, with whole tensors, or counted through the whole buffer."""
-
-    def shard(sizes, gpus, rank):
-        total, found, start = sum(sizes), [], 0
-        each = -(-total // gpus) if up else total // gpus
-        for i, size in enumerate(sizes):
-            first, last = max(start, rank * each), min(start + size, (rank + 1) * each)
-            if by_tensor:
-                first, last = (start, start + size) if i % gpus == rank else (start, start)
-            if first < last:
-                found.append((i, first - start * local, last - start * local))
-            start += size
-        return found
-
-    return shard
+def _parts(sizes, gpus, rank, *, up=True, by_tensor=False, local=True):
+    """The answer, or what it would be with shares rounded down, with whole tensors, or counted through the whole buffer."""
+    total, found, start = sum(sizes), [], 0
+    each = -(-total // gpus) if up else total // gpus
+    for i, size in enumerate(sizes):
+        first, last = max(start, rank * each), min(start + size, (rank + 1) * each)
+        if by_tensor:
+            first, last = (start, start + size) if i % gpus == rank else (start, start)
+        if first < last:
+            found.append((i, first - start * local, last - start * local))
+        start += size
+    return found
 
 
 ANSWERS = {

@@ -44,17 +44,13 @@ def _cut():
         yield Case(f"{rows} × {columns} on GPU {rank} of {gpus}", (rows, columns, gpus, rank), (first, last, stored))
 
 
-def _share(up=True, padded=True, clipped=True):
-    """What it would be rounded down, without padding, or beyond the last row."""
-
-    def share(rows, columns, gpus, rank):
-        each = -(-rows // gpus) if up else rows // gpus
-        first, last = rank * each, (rank + 1) * each
-        if clipped:
-            first, last = min(first, rows), min(last, rows)
-        return first, last, columns * (each if padded else last - first)
-
-    return share
+def _share(rows, columns, gpus, rank, *, up=True, padded=True, clipped=True):
+    """The answer, or what it would be rounded down, without padding, or beyond the last row."""
+    each = -(-rows // gpus) if up else rows // gpus
+    first, last = rank * each, (rank + 1) * each
+    if clipped:
+        first, last = min(first, rows), min(last, rows)
+    return first, last, columns * (each if padded else last - first)
 
 
 ANSWERS = {

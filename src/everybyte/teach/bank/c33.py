@@ -45,18 +45,14 @@ def _split():
         yield Case(f"{m.name} on {parts} GPU{'s' * (parts > 1)}", (named_shapes(m), parts), right)
 
 
-def _parted(norms=True, sums=True, tables=True):
-    """What it would be with norms or the biases of sums divided, or with whole tables."""
-
-    def held(weights, parts):
-        total = 0
-        for name, shape in weights:
-            whole = norms and "norm" in name or sums and name.endswith(("out.bias", "down.bias"))
-            whole = whole or not tables and name in ("token.weight", "position.weight")
-            total += prod(shape) // (1 if whole else parts)
-        return total
-
-    return held
+def _parted(weights, parts, *, norms=True, sums=True, tables=True):
+    """The answer, or what it would be with norms or the biases of sums divided, or with whole tables."""
+    total = 0
+    for name, shape in weights:
+        whole = norms and "norm" in name or sums and name.endswith(("out.bias", "down.bias"))
+        whole = whole or not tables and name in ("token.weight", "position.weight")
+        total += prod(shape) // (1 if whole else parts)
+    return total
 
 
 ANSWERS = {

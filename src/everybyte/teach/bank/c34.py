@@ -44,18 +44,14 @@ def _orders():
         yield Case(f"GPU {place} of {places}, {batches} micro-batches", (places, place, batches), right)
 
 
-def _one_by_one(ahead=0, first="B", gpipe=False):
-    """What it would be with more forwards ahead, with a forward before each backward, or with all forwards first."""
-
-    def actions(places, place, batches):
-        start = batches if gpipe else min(batches, places - place + ahead)
-        found = [f"F{i}" for i in range(start)]
-        for i in range(batches):
-            pair = [f"B{i}"] + [f"F{start + i}"] * (start + i < batches)
-            found += pair if first == "B" else pair[::-1]
-        return found
-
-    return actions
+def _one_by_one(places, place, batches, *, ahead=0, first="B", gpipe=False):
+    """The answer, or what it would be with more forwards ahead, with a forward before each backward, or with all forwards first."""
+    start = batches if gpipe else min(batches, places - place + ahead)
+    found = [f"F{i}" for i in range(start)]
+    for i in range(batches):
+        pair = [f"B{i}"] + [f"F{start + i}"] * (start + i < batches)
+        found += pair if first == "B" else pair[::-1]
+    return found
 
 
 ANSWERS = {

@@ -63,19 +63,15 @@ def _visits():
         )
 
 
-def _sent(ordered=True, consecutive=True, once=False):
-    """What it would be in the tokens' order, with experts dealt out in turn, or with each token sent once to a GPU."""
-
-    def rows(choices, experts, gpus):
-        each, found = experts // gpus, [[] for _ in range(gpus)]
-        for expert in range(experts):
-            place = expert // each if consecutive else expert % gpus
-            found[place] += [token for token, chosen in enumerate(choices) if expert in chosen]
-        if once:
-            found = [list(dict.fromkeys(some)) for some in found]
-        return found if ordered else [sorted(some) for some in found]
-
-    return rows
+def _sent(choices, experts, gpus, *, ordered=True, consecutive=True, once=False):
+    """The answer, or what it would be in the tokens' order, with experts dealt out in turn, or with each token sent once to a GPU."""
+    each, found = experts // gpus, [[] for _ in range(gpus)]
+    for expert in range(experts):
+        place = expert // each if consecutive else expert % gpus
+        found[place] += [token for token, chosen in enumerate(choices) if expert in chosen]
+    if once:
+        found = [list(dict.fromkeys(some)) for some in found]
+    return found if ordered else [sorted(some) for some in found]
 
 
 ANSWERS = {

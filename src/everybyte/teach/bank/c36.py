@@ -47,17 +47,13 @@ def _meshes():
         yield Case(f"{name} of {mesh}", (mesh, name), sorted(right))
 
 
-def _groups(inner=True, chunks=False):
-    """What it would be with the first dimension the nearest, or with groups of neighbors whatever the dimension."""
-
-    def groups(mesh, name):
-        names = list(mesh) if inner else list(mesh)[::-1]
-        step = 1 if chunks else prod(mesh[other] for other in names[names.index(name) + 1 :])
-        size, count = mesh[name], prod(mesh.values())
-        starts = [rank for rank in range(count) if rank // step % size == 0]
-        return [[start + step * i for i in range(size)] for start in starts]
-
-    return groups
+def _groups(mesh, name, *, inner=True, chunks=False):
+    """The answer, or what it would be with the first dimension the nearest, or with groups of neighbors whatever the dimension."""
+    names = list(mesh) if inner else list(mesh)[::-1]
+    step = 1 if chunks else prod(mesh[other] for other in names[names.index(name) + 1 :])
+    size, count = mesh[name], prod(mesh.values())
+    starts = [rank for rank in range(count) if rank // step % size == 0]
+    return [[start + step * i for i in range(size)] for start in starts]
 
 
 ANSWERS = {

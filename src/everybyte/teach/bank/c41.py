@@ -58,36 +58,32 @@ def _requests():
         yield Case(f"{len(calls)} calls", (calls,), allocator.reserved)
 
 
-def _simulated(best=True, merges=True, rest=_MIB, shared=20 * _MIB, page=2 * _MIB):
-    """What it would be with the first block that is large enough, without merging, or with other sizes."""
-
-    def reserved(calls):
-        total, blocks, live = 0, [], {}  # a block: segment, start, size, free
-        for call, name, size in calls:
-            if call == "free":
-                block = live.pop(name)
-                block[3] = True
-                for other in [b for b in blocks if b[3] and b[0] == block[0] and b is not block] if merges else []:
-                    if other[1] + other[2] == block[1] or block[1] + block[2] == other[1]:
-                        block[1], block[2] = min(block[1], other[1]), block[2] + other[2]
-                        blocks.remove(other)
-                continue
-            size = -(-size // 512) * 512
-            free = [b for b in blocks if b[3] and b[2] >= size]
-            block = min(free, key=lambda b: (b[2] if best else 0, b[0], b[1]), default=None)
-            if block is None:
-                segment = shared if size < 10 * _MIB and shared else -(-size // page) * page
-                block = [len(blocks) + total, 0, segment, True]
-                blocks.append(block)
-                total += segment
-            if block[2] - size > rest:
-                blocks.append([block[0], block[1] + size, block[2] - size, True])
-                block[2] = size
-            block[3] = False
-            live[name] = block
-        return total
-
-    return reserved
+def _simulated(calls, *, best=True, merges=True, rest=_MIB, shared=20 * _MIB, page=2 * _MIB):
+    """The answer, or what it would be with the first block that is large enough, without merging, or with other sizes."""
+    total, blocks, live = 0, [], {}  # a block: segment, start, size, free
+    for call, name, size in calls:
+        if call == "free":
+            block = live.pop(name)
+            block[3] = True
+            for other in [b for b in blocks if b[3] and b[0] == block[0] and b is not block] if merges else []:
+                if other[1] + other[2] == block[1] or block[1] + block[2] == other[1]:
+                    block[1], block[2] = min(block[1], other[1]), block[2] + other[2]
+                    blocks.remove(other)
+            continue
+        size = -(-size // 512) * 512
+        free = [b for b in blocks if b[3] and b[2] >= size]
+        block = min(free, key=lambda b: (b[2] if best else 0, b[0], b[1]), default=None)
+        if block is None:
+            segment = shared if size < 10 * _MIB and shared else -(-size // page) * page
+            block = [len(blocks) + total, 0, segment, True]
+            blocks.append(block)
+            total += segment
+        if block[2] - size > rest:
+            blocks.append([block[0], block[1] + size, block[2] - size, True])
+            block[2] = size
+        block[3] = False
+        live[name] = block
+    return total
 
 
 ANSWERS = {

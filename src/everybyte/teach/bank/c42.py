@@ -25,20 +25,6 @@ def _left(wide, casts, rows=_ROWS):
     return _LAYERS * block + around + 16 * rows * _SEQUENCE
 
 
-@cache
-def _most(part):
-    """The most bytes of one part at once, in one pass over the events."""
-    memory, live, now, most = _memory(), {}, 0, 0
-    for (action, address, size, _), frames in zip(memory.events, memory.frames, strict=True):
-        if action == "alloc" and memory.part_of(frames) == part:
-            live[address] = size
-            now += size
-        elif action == "free_requested":
-            now -= live.pop(address, 0)
-        most = max(most, now)
-    return most
-
-
 def _histories():
     memory = _memory()
     named = [
@@ -73,25 +59,21 @@ def _most_of(events):
     return dict(most)
 
 
-def _most_by(frees="requested", owner=True, together=False):
-    """What it would be if nothing were freed, if whoever frees were the owner, or at the peak of all parts together."""
-
-    def most(events):
-        live, now, found, top = {}, Counter(), Counter(), 0
-        for action, address, size, part in events:
-            if action == "alloc":
-                live[address] = part, size
-                now[part] += size
-            elif action == f"free_{frees}" and address in live:
-                made, size = live.pop(address)
-                now[made if owner else part] -= size
-            if together and sum(now.values()) > top:
-                top, found = sum(now.values()), Counter(now)
-            elif not together:
-                found |= now
-        return {part: size for part, size in found.items() if size or not together}
-
-    return most
+def _most_by(events, *, frees="requested", owner=True, together=False):
+    """The answer, or what it would be if nothing were freed, if whoever frees were the owner, or at the peak of all parts together."""
+    live, now, found, top = {}, Counter(), Counter(), 0
+    for action, address, size, part in events:
+        if action == "alloc":
+            live[address] = part, size
+            now[part] += size
+        elif action == f"free_{frees}" and address in live:
+            made, size = live.pop(address)
+            now[made if owner else part] -= size
+        if together and sum(now.values()) > top:
+            top, found = sum(now.values()), Counter(now)
+        elif not together:
+            found |= now
+    return {part: size for part, size in found.items() if size or not together}
 
 
 ANSWERS = {

@@ -1,6 +1,7 @@
 """Exercises of chapter 43: the job died."""
 
 from collections import Counter
+from functools import partial
 from random import Random
 
 from ...diagnosis import doctor
@@ -13,11 +14,6 @@ _GIB = 2**30
 
 def _read(name):
     return message(reports()[name].text)
-
-
-def _left(name):
-    said = _read(name)
-    return said.capacity - said.free - said.allocated - said.cached
 
 
 def _cached_above(share):
@@ -53,19 +49,15 @@ def _messages():
             yield Case(f"message {sum(seen.values())}", (said,), cause)
 
 
-def _reason(order=("tensor", "others", "fragmentation"), whole=True, large=True):
-    """What it would be in another order, with the cached bytes alone, or with any other process however small."""
-
-    def cause(said):
-        away = sum(size for _, size in said.others)
-        is_so = {
-            "tensor": said.asked > said.capacity,
-            "others": away >= said.asked - said.free and (away > _GIB or not large and away > 0),
-            "fragmentation": said.free < said.asked <= said.cached + (said.free if whole else 0),
-        }
-        return next((name for name in order if is_so[name]), "need")
-
-    return cause
+def _reason(said, *, order=("tensor", "others", "fragmentation"), whole=True, large=True):
+    """The answer, or what it would be in another order, with the cached bytes alone, or with any other process however small."""
+    away = sum(size for _, size in said.others)
+    is_so = {
+        "tensor": said.asked > said.capacity,
+        "others": away >= said.asked - said.free and (away > _GIB or not large and away > 0),
+        "fragmentation": said.free < said.asked <= said.cached + (said.free if whole else 0),
+    }
+    return next((name for name in order if is_so[name]), "need")
 
 
 ANSWERS = {
@@ -81,8 +73,8 @@ ANSWERS = {
         _reason,
         _messages,
         lambda given, right: given == right,
-        processes=lambda: _reason(("tensor", "fragmentation", "others")),
-        request=lambda: _reason(("others", "fragmentation")),
+        processes=partial(_reason, order=("tensor", "fragmentation", "others")),
+        request=partial(_reason, order=("others", "fragmentation")),
         whole=False,
     ),
 }

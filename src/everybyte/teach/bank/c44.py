@@ -1,6 +1,6 @@
 """Exercises of chapter 44: why does training need ten times what inference needs?"""
 
-from functools import cache
+from functools import cache, partial
 
 from ...catalog import gpu, model
 from ...serving import cache_bytes, serve, weight_bytes
@@ -31,18 +31,6 @@ def _each():
     return cache_bytes(model(LLAMA), 16_384, "fp8")
 
 
-def _kept(page=16, windows=True):
-    found = [model(name) if windows else model(name).replace(window=0) for name in KINDS]
-    return sum(cache_bytes(m, 5000, page=page) for m in found)
-
-
-def _expanded():
-    """With DeepSeek-V3's keys and values of every head."""
-    m = model("deepseek-v3")
-    heads = m.layers * m.heads * (m.head_width + m.value_width) * 2
-    return _kept() + 5008 * (heads - cache_bytes(m, 1))
-
-
 def _caches():
     models = [model(name) for name in KINDS]
     models += [m.replace(window=w, positions=2**14) for m, w in zip(small_llamas(44, 4), (0, 9, 64, 1000), strict=True)]
@@ -54,21 +42,17 @@ def _caches():
         )
 
 
-def _kept_by(grouped=True, both=2, window=1, pages=True, latent=True):
-    """What it would be with every query head, with keys alone, with another window, without pages or latents."""
-
-    def kept(model, tokens, page):
-        heads = model.kv_heads if grouped else model.heads
-        numbers = both * heads * model.head_width
-        if model.latent and latent:
-            numbers = model.latent_rank + model.rope_width
-        if model.window and window is not None:
-            tokens = min(tokens, model.window - window)
-        if pages:
-            tokens = -(-tokens // page) * page
-        return model.layers * numbers * 2 * tokens
-
-    return kept
+def _kept_by(model, tokens, page, *, grouped=True, both=2, window=1, pages=True, latent=True):
+    """The answer, or what it would be with every query head, with keys alone, with another window, without pages or latents."""
+    heads = model.kv_heads if grouped else model.heads
+    numbers = both * heads * model.head_width
+    if model.latent and latent:
+        numbers = model.latent_rank + model.rope_width
+    if model.window and window is not None:
+        tokens = min(tokens, model.window - window)
+    if pages:
+        tokens = -(-tokens // page) * page
+    return model.layers * numbers * 2 * tokens
 
 
 ANSWERS = {
@@ -102,8 +86,8 @@ ANSWERS = {
         _caches,
         grouped=False,
         both=1,
-        whole=lambda: _kept_by(window=None),
-        window=lambda: _kept_by(window=0),
+        whole=partial(_kept_by, window=None),
+        window=partial(_kept_by, window=0),
         pages=False,
         latent=False,
     ),

@@ -58,21 +58,17 @@ def _cards():
         yield Case(f"{m.name}, {usable:,} bytes", (_Peak(m), usable), right)
 
 
-def _bisection(least=0, scan=False, doubles=False, over=0):
-    """What it would be with another answer where nothing fits, one by one, with powers of two, or one too many."""
-
-    def fit(peak, usable):
-        if peak(1) > usable:
-            return least
-        low, high = 1, 2
-        while peak(high) <= usable:
-            low, high = high, high + 1 if scan else 2 * high
-        while high - low > 1 and not doubles:
-            middle = (low + high) // 2
-            low, high = (middle, high) if peak(middle) <= usable else (low, middle)
-        return low + over
-
-    return fit
+def _bisection(peak, usable, *, least=0, scan=False, doubles=False, over=0):
+    """The answer, or what it would be with another answer where nothing fits, one by one, with powers of two, or one too many."""
+    if peak(1) > usable:
+        return least
+    low, high = 1, 2
+    while peak(high) <= usable:
+        low, high = high, high + 1 if scan else 2 * high
+    while high - low > 1 and not doubles:
+        middle = (low + high) // 2
+        low, high = (middle, high) if peak(middle) <= usable else (low, middle)
+    return low + over
 
 
 ANSWERS = {

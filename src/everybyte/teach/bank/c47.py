@@ -49,26 +49,22 @@ def _statements():
         yield Case(f"{text} against {value}", (text, Fraction(value)), Stated.read(text).holds(Fraction(value)))
 
 
-def _rule(cap=True, zeros=True, ends=True, opened=True):
-    """What it would be without the cap, without rounding zeros, for ranges without rounding, or with a closed end."""
+def _rule(stated, value, *, cap=True, zeros=True, ends=True, opened=True):
+    """The answer, or what it would be without the cap, without rounding zeros, for ranges without rounding, or with a closed end."""
 
     def width(text):
         number = Fraction(text)
-        digits = text.partition(".")[2]
-        place = Fraction(1, 10 ** len(digits))
+        place = Fraction(1, 10 ** len(text.partition(".")[2]))
         while zeros and number and number % (10 * place) == 0:
             place *= 10
         return min(place / 2, number / 10) if cap else place / 2
 
-    def holds(stated, value):
-        low, _, high = stated.removesuffix("+").partition(" to ")
-        rounding = width if ends or not high else lambda text: 0
-        above = value >= Fraction(low) - rounding(low)
-        if stated.endswith("+") and opened:
-            return above
-        return above and value <= Fraction(high or low) + rounding(high or low)
-
-    return holds
+    low, _, high = stated.removesuffix("+").partition(" to ")
+    rounding = width if ends or not high else lambda text: 0
+    above = value >= Fraction(low) - rounding(low)
+    if stated.endswith("+") and opened:
+        return above
+    return above and value <= Fraction(high or low) + rounding(high or low)
 
 
 ANSWERS = {
