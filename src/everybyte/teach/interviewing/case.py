@@ -124,14 +124,18 @@ class Case:
         """A registered formula's value; `symbols` replace some."""
         return formula(name).at(self.model, self.having(**changes), **(symbols or {}))
 
-    def saved(self, part="activations", layers=None, **changes) -> int:
-        """Bytes of a part after forward, of the model or of so many of its blocks."""
-        model = self.model if layers is None else self.model.replace(layers=layers)
-        return _budget(model, self.having(**changes), 1).parts_at("after_forward")[part]
+    def saved(self, part="activations", **changes) -> int:
+        """Bytes of a part after forward."""
+        return self.budget(**changes).parts_at("after_forward")[part]
 
     def block(self, part="activations", **changes) -> int:
         """Bytes that each further block adds to it."""
-        return self.saved(part, 3, **changes) - self.saved(part, 2, **changes)
+        return self._more(lambda found: found.parts_at("after_forward")[part], **changes)
+
+    def _more(self, measure, **changes):
+        """What a third block adds to something that is read off a budget."""
+        three, two = (measure(_budget(self.model.replace(layers=n), self.having(**changes))) for n in (3, 2))
+        return three - two
 
     def scores(self) -> int:
         """Bytes that eager attention saves of a block's squares: what it saves more than flash, which saves numbers of its own."""
@@ -194,13 +198,11 @@ class Case:
     def adapters_kept(self) -> float:
         """Bytes that one block keeps of forward with adapters in fp32 on every linear layer, over those of full fine-tuning in bf16."""
         usual = {"precision": "bf16", "checkpointing": "none", "loss": "plain"}
-        kept = {}
-        for lora in (None, Lora(RANK)):
-            setup = self.having(**usual, adapters=lora)
-            phases = [_budget(self.model.replace(layers=n), setup, 1).phases for n in (3, 2)]
-            three, two = (p["after_forward"] - p["rest"] for p in phases)
-            kept[lora] = three - two
-        return kept[Lora(RANK)] / kept[None]
+        with_them, without = (
+            self._more(lambda found: found.phases["after_forward"] - found.phases["rest"], adapters=lora, **usual)
+            for lora in (Lora(RANK), None)
+        )
+        return with_them / without
 
     def cache(self, model: Model | None = None, heads: int = 0) -> int:
         """Bytes that keys and values of one token take, in 16 bits."""
