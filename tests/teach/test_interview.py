@@ -17,7 +17,7 @@ import pytest
 import everybyte as eb
 from everybyte.plan import work
 from everybyte.teach import interview
-from everybyte.teach.interviewing import _SHOWN, NUMBERS, PARTS, Card, cards, read_cards
+from everybyte.teach.interviewing import NUMBERS, PARTS, Card, cards, numbers, read_cards
 
 ROOT = Path(__file__).resolve().parents[2]
 M, GPU = eb.model("gpt2"), eb.gpu("a10g")
@@ -265,7 +265,7 @@ def test_seconds_are_at_the_rate_of_the_data_type():
     ],
 )  # fmt: skip
 def test_a_number_is_rounded_as_a_person_says_it(how, value, said):
-    assert _SHOWN[how](value) == said == SHOWN[how](value)
+    assert numbers.SHOWN[how](value) == said == SHOWN[how](value)
 
 
 def test_every_answer_can_be_read_where_nothing_folds():
@@ -425,6 +425,8 @@ def test_a_derivation_answers_with_its_own_numbers():
     assert known == {name: theory.value(name)[0] for name in known}
     for name, why in (
         ("block_activations", "a derivation of small knows whole steps"),
+        ("moved", "a derivation of small knows whole steps"),
+        ("lion_step", "small was derived with precision bf16, not fp32"),
         ("peak_full", "small was derived with checkpointing none, not full"),
         ("layers", "a derivation of small does not say its layers"),
     ):

@@ -1,6 +1,6 @@
 """The exercises: each knows its answer, computed when it is checked, the usual mistakes, and two hints.
 
-A chapter's are the list EXERCISES of `teach/bank/cNN.py`, read when the chapter is first asked for.
+A chapter's are those of `teach/bank`, read when the chapter is first asked for.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from textwrap import shorten
 
 from .. import checks, units
 from ..tables import Table
-from . import kept
+from . import kept, texts
 from .callout import Callout
 from .quantities import missing, read, show
 
@@ -57,6 +57,16 @@ class Exercise:
 
     def __post_init__(self):
         checks.one_of("Exercise", "accepts", self.accepts, ("number", "expression"))
+        checks.kind("Exercise", "unit", self.unit, str)
+        for name, least in (("decimals", 0), ("significant", 1)):
+            if getattr(self, name) is not None:
+                checks.whole("Exercise", name, getattr(self, name), least, 20)
+        for name, factor in self.factors.items():
+            checks.whole("Exercise", f"factors.{name}", factor, 2)
+        if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float) or self.tolerance < 0:
+            raise ValueError(
+                f"Exercise.tolerance: {checks.shown(self.tolerance)} of {self.id}; allowed: a number from 0 on"
+            )
         if sum((self.decimals is not None, self.significant is not None, self.tolerance > 0)) > 1:
             raise ValueError(f"Exercise.tolerance: {self.id} has more than one of decimals, significant, tolerance")
         if (self.tolerance > 0) != bool(self.reason):
@@ -67,6 +77,9 @@ class Exercise:
         chapter, _, number = self.id.partition(".")
         if not (len(chapter) == 2 and chapter.isdecimal() and number.isdecimal()):
             raise ValueError(f"Exercise.id: {self.id!r} is not a chapter and a number, such as '13.2'")
+        texts.some("Exercise", "title", self.title)
+        for n, hint in enumerate(self.hints, 1):
+            texts.some("Exercise", f"hints {n}", hint)
         checks.whole("Exercise", "difficulty", self.difficulty, 1, max(DIFFICULTIES))
         checks.whole("Exercise", "minutes", self.minutes, 1, 60)
         if len(self.hints) != 2:
@@ -269,15 +282,10 @@ def bank(chapter: str) -> dict[str, Exercise]:
     """A chapter's by id, in its order.
 
     Raises:
-        ValueError: where the chapter has none, an id is given twice or belongs to another chapter.
+        ValueError: where the chapter has none, or what stands in its files does not belong together.
     """
     checks.one_of("exercises", "chapter", chapter, chapters())
-    found = {}
-    for e in import_module(f".bank.c{chapter}", __package__).EXERCISES:
-        if e.id in found or e.chapter != chapter:
-            raise ValueError(f"Exercise.id: {e.id!r} is given twice or is not of chapter {chapter}")
-        found[e.id] = e
-    return found
+    return import_module(".bank", __package__).read(chapter)
 
 
 def _sentence(text):

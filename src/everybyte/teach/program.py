@@ -11,6 +11,7 @@ from typing import Any, cast
 from .. import checks
 from ..catalog import Model
 from ..catalog.weights import layers, weights
+from . import texts
 from .callout import Callout
 from .exercise import Exercise
 from .quantities import missing
@@ -48,6 +49,7 @@ class Program(Exercise):
 
     def __post_init__(self):
         checks.one_of("Program", "accepts", self.accepts, ("function",))
+        texts.some("Program", "call", self.call)
         self._check()
 
     @property

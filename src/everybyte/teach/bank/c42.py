@@ -5,8 +5,8 @@ from functools import cache
 from random import Random
 
 from ...evidence import example
-from ..exercise import Exercise
-from ..program import Case, Program
+from ..program import Case
+from . import answers, program
 
 _MIB, _GIB = 2**20, 2**30
 _ROWS, _SEQUENCE, _WIDTH, _LAYERS, _VOCABULARY = 8, 512, 512, 4, 8192
@@ -23,20 +23,6 @@ def _left(wide, casts, rows=_ROWS):
     block = 4 * tokens + 8 * _SEQUENCE + wide * 9 * tokens + casts * 8 * _WIDTH**2
     around = wide * tokens + casts * _WIDTH * _VOCABULARY + 4 * _SEQUENCE * _VOCABULARY + 8
     return _LAYERS * block + around + 16 * rows * _SEQUENCE
-
-
-@cache
-def _most(part):
-    """The most bytes of one part at once, in one pass over the events."""
-    memory, live, now, most = _memory(), {}, 0, 0
-    for (action, address, size, _), frames in zip(memory.events, memory.frames, strict=True):
-        if action == "alloc" and memory.part_of(frames) == part:
-            live[address] = size
-            now += size
-        elif action == "free_requested":
-            now -= live.pop(address, 0)
-        most = max(most, now)
-    return most
 
 
 def _histories():
@@ -73,100 +59,38 @@ def _most_of(events):
     return dict(most)
 
 
-def _most_by(frees="requested", owner=True, together=False):
-    """What it would be if nothing were freed, if whoever frees were the owner, or at the peak of all parts together."""
-
-    def most(events):
-        live, now, found, top = {}, Counter(), Counter(), 0
-        for action, address, size, part in events:
-            if action == "alloc":
-                live[address] = part, size
-                now[part] += size
-            elif action == f"free_{frees}" and address in live:
-                made, size = live.pop(address)
-                now[made if owner else part] -= size
-            if together and sum(now.values()) > top:
-                top, found = sum(now.values()), Counter(now)
-            elif not together:
-                found |= now
-        return {part: size for part, size in found.items() if size or not together}
-
-    return most
+def _most_by(events, *, frees="requested", owner=True, together=False):
+    """The answer, or what it would be if nothing were freed, if whoever frees were the owner, or at the peak of all parts together."""
+    live, now, found, top = {}, Counter(), Counter(), 0
+    for action, address, size, part in events:
+        if action == "alloc":
+            live[address] = part, size
+            now[part] += size
+        elif action == f"free_{frees}" and address in live:
+            made, size = live.pop(address)
+            now[made if owner else part] -= size
+        if together and sum(now.values()) > top:
+            top, found = sum(now.values()), Counter(now)
+        elif not together:
+            found |= now
+    return {part: size for part, size in found.items() if size or not together}
 
 
-EXERCISES = [
-    Exercise(
-        id="42.1",
-        title="What is kept free at the script's end",
-        difficulty=1,
-        minutes=3,
-        unit="MiB",
-        decimals=2,
-        answer=lambda: _memory().reserved - _memory().allocated,
-        mistakes={
-            "that is what is allocated": lambda: _memory().allocated,
-            "that is what is kept free at the peak": lambda: _memory().reserved - _memory().peak,
-        },
-        hints=(
-            "Reserved is allocated and kept free together.",
-            "`memory.reserved` and `memory.allocated` are whole bytes; a MiB has 2**20.",
-        ),
+ANSWERS = {
+    "42.1": answers(
+        lambda: _memory().reserved - _memory().allocated,
+        allocated=lambda: _memory().allocated,
+        peak=lambda: _memory().reserved - _memory().peak,
     ),
-    Exercise(
-        id="42.2",
-        title="The leak without autocast",
-        difficulty=2,
-        minutes=8,
-        unit="MiB",
-        decimals=2,
-        answer=lambda: _left(4, 0),
-        mistakes={
-            "weights in fp32 need no cast": lambda: _left(4, 4),
-            "the casts are in bf16, and there are none in fp32": lambda: _left(4, 2),
-            "that is the leak under autocast": lambda: _left(2, 2),
-            "a view of one row keeps the whole batch": lambda: _left(4, 0, rows=1),
-        },
-        hints=(
-            "Which of the formula's terms are casts of weights? They go.",
-            "Each saved activation doubles; the norm's input, the loss and the batch stay as they are.",
-        ),
+    "42.2": answers(
+        lambda: _left(4, 0),
+        casts=lambda: _left(4, 4),
+        bf16_casts=lambda: _left(4, 2),
+        autocast=lambda: _left(2, 2),
+        row=lambda: _left(4, 0, rows=1),
     ),
-    Exercise(
-        id="42.3",
-        title="The peak behind a profile's column",
-        difficulty=1,
-        minutes=3,
-        unit="GiB",
-        answer=lambda: 5 * _GIB,
-        mistakes={
-            "that is the sum of the column: what is left at the end": lambda: 2 * _GIB,
-            "that is all that was taken; some was freed": lambda: 6 * _GIB,
-        },
-        hints=("Add them up one after the other.", "3, then 5, then 1, then 2: which is the largest?"),
+    "42.3": answers(5 * _GIB, end=2 * _GIB, taken=6 * _GIB),
+    "42.4": program(
+        _most_by, _histories, lambda given, right: dict(given) == right, frees="never", owner=False, together=True
     ),
-    Program(
-        id="42.4",
-        title="A function: the most bytes that each part ever has",
-        difficulty=2,
-        minutes=10,
-        call="most(events)",
-        cases=_histories,
-        agree=lambda given, right: dict(given) == right,
-        answer=_most_by,
-        mistakes={
-            "that is all that was ever asked for: `free_requested` takes its bytes off": lambda: _most_by(
-                frees="never"
-            ),
-            "the part that a free belongs to is the one that asked for the block: keep it by address": lambda: _most_by(
-                owner=False
-            ),
-            "that is each part's bytes at the peak of all together: each has its own most": lambda: _most_by(
-                together=True
-            ),
-        },
-        hints=(
-            "Keep a dictionary from an address to its part and its bytes, and a running sum for each part.",
-            "`alloc` adds to its part's sum, `free_requested` takes off the sum of the part that owned the address; all else is passed over.",
-        ),
-    ),
-]
+}

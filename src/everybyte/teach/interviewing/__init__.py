@@ -1,0 +1,45 @@
+"""Interview questions, answered in thirty seconds with numbers for the model, GPU and setup that the reader chooses.
+
+The text stands in `cards.toml`; a number stands there as its name in braces, and `numbers` computes it when it is asked for.
+"""
+
+from typing import Any
+
+from ... import checks
+from ...catalog import Gpu, Model, model
+from ...headroom import find_gpu
+from ...setup import Setup
+from .cards import PARTS, Answered, Card, cards, read_cards
+from .case import GPUS, RANK, Case, Derived
+from .deck import Deck, Folded
+from .drill import Drill
+from .numbers import CLUSTER, DROPOUT, LATE_STEP, LONG, NEW, NUMBERS, PAGE, RING
+
+
+def interview(of="llama-3.1-8b", gpu: Gpu | str = "h100-80gb", setup: Setup | None = None) -> Deck:
+    """The deck for a model, a GPU and a setup; by default Llama 3.1 8B, bf16, ZeRO-3 on 8 GPUs with two sequences of 4,096 tokens each.
+
+    Args:
+        of: a `Model`, or its name in the catalog; or a derivation of any other, which knows its peaks under its own setup, and
+            not what a model's dimensions say. gpu: of the catalog, by name too.
+        setup: of a derivation by default its own; of that, other batches and sequences.
+
+    Raises:
+        ValueError: naming the field, the value and what is allowed.
+    """
+    of = model(of) if isinstance(of, str) else of
+    derived = hasattr(of, "cases")
+    if not derived and not isinstance(of, Model):
+        raise ValueError(
+            f"interview.of: a {type(of).__name__} is no model; allowed: a Model, a name of the catalog, or what eb.derive returns"
+        )
+    if setup is None and derived:
+        setup = of.setup
+    elif setup is None:
+        few = min(4096, of.positions or 4096)
+        setup = Setup(batch=2, sequence=few, precision="bf16-mixed", gpus=GPUS, sharding="zero3")
+    checks.kind("interview", "setup", setup, Setup)
+    if not derived:
+        setup.check_model(of)
+    asked: Any = Derived(of) if derived else of
+    return Deck(Case(asked, find_gpu(gpu), setup), tuple(cards().values()))

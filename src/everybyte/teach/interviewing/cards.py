@@ -1,0 +1,133 @@
+"""The interview's cards: what is asked, and the same with a case's numbers put in."""
+
+import re
+from dataclasses import dataclass, fields
+from functools import cache
+from html import escape
+
+from ... import checks
+from .. import texts
+from .numbers import NUMBERS
+
+PARTS = {1: "What fills the GPU", 2: "Saving it on one GPU", 3: "Many GPUs", 4: "Practice"}
+#: The texts of a card, which may have numbers.
+TEXTS = ("question", "answer", "follow_up", "wrong", "why")
+NAME = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class Card:
+    """One question as it is asked.
+
+    Attributes:
+        id, part, topic: where it belongs. question: as it is asked. answer: thirty seconds' worth, numbers as names in braces.
+        chapter: slug of the one whose derivation it rests on. follow_up: what is asked next. wrong: the usual wrong answer,
+        and why it is wrong; they may have numbers too.
+
+    Raises:
+        ValueError: naming the card, the field, the value and what is allowed.
+    """
+
+    id: str
+    part: int
+    topic: str
+    question: str
+    answer: str
+    chapter: str
+    follow_up: str
+    wrong: str
+    why: str
+
+    def __post_init__(self):
+        owner = f"Card {self.id}"
+        for field in fields(self):
+            if field.name != "part":
+                texts.some(owner, field.name, getattr(self, field.name))
+        checks.one_of("Card", "id", self.id, [self.id] if re.fullmatch(r"[a-z0-9-]+", self.id) else ["a-z, 0-9 and -"])
+        checks.whole(owner, "part", self.part, min(PARTS), max(PARTS))
+        for said in TEXTS:
+            for name in NAME.findall(getattr(self, said)):
+                checks.one_of(owner, said, name, NUMBERS)
+
+    @property
+    def names(self) -> list[str]:
+        """The numbers that its texts ask for, once each."""
+        return list(dict.fromkeys(name for said in TEXTS for name in NAME.findall(getattr(self, said))))
+
+
+@cache
+def cards() -> dict[str, Card]:
+    """Every card by id, in the book's order.
+
+    Raises:
+        ValueError: where an entry of `cards.toml` lacks a field, has one too many, or says what is not allowed.
+    """
+    return read_cards(texts.read(__package__, "cards.toml"))
+
+
+def read_cards(entries: dict) -> dict[str, Card]:
+    """Cards from tables by id, checked."""
+    known = [field.name for field in fields(Card) if field.name != "id"]
+    for id, entry in entries.items():
+        texts.check(f"Card {id}", entry, known)
+    return {id: Card(id, **entry) for id, entry in entries.items()}
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A card with its numbers put in. `missing`: a number's name -> why there is none for this choice."""
+
+    card: Card
+    question: str
+    answer: str
+    follow_up: str
+    wrong: str
+    why: str
+    missing: dict
+
+    @property
+    def chapter(self) -> str:
+        """The notebook of the derivation, beside this one."""
+        return f"{self.card.chapter}.ipynb"
+
+    def __repr__(self):
+        return f"{self.question}\n\n{self.text()}"
+
+    def text(self) -> str:
+        """What is under the question."""
+        return (
+            f"{self.answer}\n\nRests on: {self.card.chapter}\nFollow-up: {self.follow_up}\n"
+            f"The usual wrong answer: {self.wrong}\nWhy it is wrong: {self.why}"
+            + "".join(f"\n{x}" for x in self.apology)
+        )
+
+    @property
+    def apology(self) -> list[str]:
+        """Why some numbers are not there."""
+        return [f"No number here: {why}." for why in dict.fromkeys(self.missing.values())]
+
+    def _repr_html_(self):
+        return f"<h4>{escape(self.question)}</h4>{self.back()}"
+
+    def back(self) -> str:
+        """What is under the question, as HTML; every text is escaped."""
+        link = f'<a href="{escape(self.chapter)}">{escape(self.card.chapter)}</a>'
+        return (
+            f"<p>{escape(self.answer)}</p><p><b>Rests on</b> {link}. <b>Follow-up:</b> {escape(self.follow_up)}</p>"
+            f"<p><b>The usual wrong answer:</b> {escape(self.wrong)} <b>Why it is wrong:</b> {escape(self.why)}</p>"
+            + "".join(f"<p>{escape(line)}</p>" for line in self.apology)
+        )
+
+    def markdown(self) -> str:
+        """The same as Markdown; every text is escaped."""
+        return (
+            f"### {plain(self.question)}\n\n{plain(self.answer)}\n\n"
+            f"- **Rests on:** [{self.card.chapter}]({self.chapter})\n- **Follow-up:** {plain(self.follow_up)}\n"
+            f"- **The usual wrong answer:** {plain(self.wrong)} **Why it is wrong:** {plain(self.why)}\n"
+            + "".join(f"- {plain(line)}\n" for line in self.apology)
+        )
+
+
+def plain(text):
+    """Text as Markdown that says no more than it."""
+    return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", escape(text, quote=False))

@@ -1,0 +1,188 @@
+"""The deck of an interview: its cards with the numbers of a case, as tables, as pages, as what other programs read."""
+
+import csv
+import io
+import os
+import re
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import cached_property
+from html import escape
+from pathlib import Path
+
+from ... import checks, files
+from ...tables import Table
+from .cards import NAME, PARTS, TEXTS, Answered, Card, plain
+from .case import Case
+from .drill import Drill
+from .numbers import NUMBERS, SHOWN
+
+
+@dataclass(frozen=True)
+class Deck:
+    """Cards for one choice of model, GPU and setup."""
+
+    case: Case
+    cards: tuple[Card, ...]
+
+    def __len__(self):
+        return len(self.cards)
+
+    @cached_property
+    def _values(self):
+        return {}
+
+    def value(self, name: str) -> tuple[object, str]:
+        """A number and "", or None and why there is none for this choice.
+
+        Raises:
+            ValueError: where there is no number of that name.
+        """
+        checks.one_of("Deck", "number", name, NUMBERS)
+        if name not in self._values:
+            try:
+                self._values[name] = NUMBERS[name][1](self.case), ""
+            except ValueError as error:
+                self._values[name] = None, str(error)
+        return self._values[name]
+
+    def shown(self, name: str) -> str:
+        """A number as the answers show it, rounded as it is said."""
+        value, why = self.value(name)
+        return "(no number here)" if why else SHOWN[NUMBERS[name][0]](value)
+
+    def card(self, id: str) -> Answered:
+        """The card of that id, its numbers put in.
+
+        Raises:
+            ValueError: where the deck has none; the message names near matches.
+        """
+        known = {card.id: card for card in self.cards}
+        checks.one_of("Deck", "id", id, known)
+        card = known[id]
+        said = {field: NAME.sub(lambda match: self.shown(match[1]), getattr(card, field)) for field in TEXTS}
+        missing = {name: why for name in card.names if (why := self.value(name)[1])}
+        return Answered(card, **said, missing=missing)
+
+    def about(self, topic: str | None = None, part: int | None = None) -> "Deck":
+        """The cards of a topic, or of a part.
+
+        Raises:
+            ValueError: where there are none.
+        """
+        if topic is not None:
+            checks.one_of("Deck", "topic", topic, dict.fromkeys(card.topic for card in self.cards))
+        if part is not None:
+            checks.whole("Deck", "part", part, min(PARTS), max(PARTS))
+        wanted = (c for c in self.cards if topic in (None, c.topic) and part in (None, c.part))
+        return Deck(self.case, tuple(wanted))
+
+    def table(self, answers: bool = False) -> Table:
+        """Every question: id, topic, the chapter that it rests on; or its answer, to be read where nothing folds."""
+        if answers:
+            return Table(("card", "question", "answer"), [(a.card.id, a.question, a.answer) for a in self._all()])
+        rows = [(a.card.id, a.card.topic, a.question, a.card.chapter) for a in self._all()]
+        return Table(("card", "topic", "question", "rests on"), rows)
+
+    def browse(self) -> "Folded":
+        """Every question, its answer folded under it."""
+        return Folded(tuple(self._all()))
+
+    def drill(self, ids: Iterable[str] | None = None) -> "Drill":
+        """Question, your answer, then the card's; what was missed comes back. `ids`: in which order; by default the deck's."""
+        order = [card.id for card in self.cards] if ids is None else list(ids)
+        for id in order:
+            checks.one_of("drill", "ids", id, [card.id for card in self.cards])
+        if not order or len(set(order)) < len(order):
+            raise ValueError(f"drill.ids: {order!r} is empty or names a card twice")
+        return Drill(self, order)
+
+    def page(self, part: int) -> str:
+        """One part's cards as a page of Markdown, to be printed.
+
+        Raises:
+            ValueError: where there is no such part, or the deck has no card of it.
+        """
+        found = self.about(part=part)
+        if not len(found):
+            raise ValueError(f"Deck.part: {part} has no card here; allowed: {sorted({c.part for c in self.cards})}")
+        case = self.case
+        chosen = f"{case.model.name}, {case.gpu.title}, {case.setup.batch} × {case.setup.sequence:,} tokens, {case.setup.precision}"
+        return "\n".join(
+            [f"# Interview, part {part}: {PARTS[part]}\n\n{plain(chosen)}\n", *(a.markdown() for a in found._all())]
+        )
+
+    def save_page(self, part: int, path: str | Path) -> Path:
+        """That page in a file."""
+        return _write(path, self.page(part).encode())
+
+    def save_csv(self, path: str | Path) -> Path:
+        """All cards as CSV: one row a card, under a row of names."""
+        text = io.StringIO(newline="")
+        names = [field.name for field in fields(Card)]
+        rows = ([getattr(a if name in TEXTS else a.card, name) for name in names] for a in self._all())
+        csv.writer(text).writerows([names, *rows])
+        return _write(path, text.getvalue().encode())
+
+    def save_anki(self, path: str | Path) -> Path:
+        """All cards as an Anki package. A card keeps its identity, so that importing again replaces its numbers.
+
+        Raises:
+            ImportError: where genanki is not installed: `pip install "everybyte[cards]"`.
+            ValueError: where the name does not end with `.apkg`.
+        """
+        path = Path(path)
+        if path.suffix != ".apkg":
+            raise ValueError(f"save_anki.path: {path.name!r} does not end with '.apkg'")
+        try:
+            import genanki
+        except ImportError as error:
+            raise ImportError('Anki packages need genanki: pip install "everybyte[cards]"') from error
+
+        face = {"name": "Card", "qfmt": "{{Question}}", "afmt": "{{FrontSide}}<hr id=answer>{{Answer}}"}
+        kind = genanki.Model(
+            _number_of("model"), "Every Byte", fields=[{"name": "Question"}, {"name": "Answer"}], templates=[face]
+        )
+        deck = genanki.Deck(_number_of("deck"), "Every Byte: interview")
+        for a in self._all():
+            back = re.sub(r"<a [^>]*>|</a>", "", a.back())  # the notebooks are not beside Anki
+            tags = [f"part-{a.card.part}", a.card.topic.replace(" ", "-")]
+            guid = genanki.guid_for("everybyte", a.card.id)
+            deck.add_note(genanki.Note(kind, [escape(a.question), back], guid=guid, tags=tags))
+        beside = path.with_name(path.name + ".part")
+        try:
+            genanki.Package(deck).write_to_file(str(beside), timestamp=0.0)
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+        return path
+
+    def _all(self):
+        return [self.card(card.id) for card in self.cards]
+
+
+def _number_of(name):
+    """Anki tells decks and kinds of notes apart by a number of 31 bits."""
+    return zlib.crc32(f"everybyte.interview.{name}".encode()) & 0x7FFFFFFF
+
+
+def _write(path, data):
+    with files.whole(path) as file:
+        file.write(data)
+    return Path(path)
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Cards to leaf through: in a notebook each answer is folded under its question."""
+
+    cards: tuple[Answered, ...]
+
+    def __repr__(self):
+        return "\n\n".join(map(repr, self.cards))
+
+    def _repr_html_(self):
+        return "".join(
+            f"<details><summary><b>{escape(a.question)}</b></summary>{a.back()}</details>" for a in self.cards
+        )

@@ -1,0 +1,91 @@
+"""One question of the interview after another; what was missed comes back."""
+
+from html import escape
+
+from ...tables import Table
+from .cards import Answered
+
+_BACK = 3  # cards that come before one that was missed comes back
+
+
+class Drill:
+    """One question after another: `answer(...)` reveals the card, `knew()` or `missed()` goes on.
+
+    What was missed comes back after three others, or at the end. Nothing is random. `asked`: ids in the order of asking.
+    """
+
+    def __init__(self, deck, order):
+        self.deck, self._queue, self.asked, self.misses = deck, list(order), [], {}
+        self._said = None
+        self._ask()
+
+    @property
+    def card(self) -> Answered | None:
+        """The card in hand; None at the end."""
+        return self.deck.card(self._queue[0]) if self._queue else None
+
+    @property
+    def left(self) -> int:
+        """Cards still to come, the one in hand included."""
+        return len(self._queue)
+
+    def answer(self, text: str) -> "Drill":
+        """Your answer, in a sentence; then the card's is shown beside it.
+
+        Raises:
+            ValueError: where there is no text (it is `...` until you write one), or no question is left.
+        """
+        self._must()
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"drill.answer: {text!r} is no text; say a sentence first, then look")
+        self._said = text
+        return self
+
+    def knew(self) -> "Drill":
+        """You had it: it is done."""
+        self._must(revealed=True)
+        self._queue.pop(0)
+        return self._ask()
+
+    def missed(self) -> "Drill":
+        """You had it not: it comes back."""
+        self._must(revealed=True)
+        id = self._queue.pop(0)
+        self.misses[id] = self.misses.get(id, 0) + 1
+        self._queue.insert(min(_BACK, len(self._queue)), id)
+        return self._ask()
+
+    def score(self) -> Table:
+        """The cards that were asked, and how often each was missed."""
+        rows = [(id, self.misses.get(id, 0)) for id in dict.fromkeys(self.asked)]
+        return Table(("card", "missed"), rows)
+
+    def _ask(self):
+        self._said = None
+        self.asked += self._queue[:1]
+        return self
+
+    def _must(self, revealed=False):
+        if not self._queue:
+            raise ValueError("drill: no question is left; start another with deck.drill()")
+        if revealed and self._said is None:
+            raise ValueError("drill: answer first, drill.answer('...'), then say whether you knew it")
+
+    def __repr__(self):
+        if not self._queue:
+            return f"Done: {len(set(self.asked))} cards, {sum(self.misses.values())} missed on the way."
+        head = f"[{self.left} left] {self.card.question}"
+        if self._said is None:
+            return f"{head}\nYour answer first: drill.answer('...')"
+        return (
+            f"{head}\nYou said: {self._said}\n\n{self.card.text()}\n\nDid you have it? drill.knew() or drill.missed()"
+        )
+
+    def _repr_html_(self):
+        if not self._queue:
+            return f"<p>{escape(repr(self))}</p>"
+        head = f"<p>{self.left} left</p><h4>{escape(self.card.question)}</h4>"
+        if self._said is None:
+            return head + "<p>Your answer first: <code>drill.answer('...')</code></p>"
+        said = f"<p><b>You said:</b> {escape(self._said)}</p>{self.card.back()}"
+        return f"{head}{said}<p>Did you have it? <code>drill.knew()</code> or <code>drill.missed()</code></p>"
