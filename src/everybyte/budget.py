@@ -11,7 +11,7 @@ from .mesh import TOGETHER
 from .objectives import Objective, Scorer
 from .pipelines import ONE_STAGE, SPLIT, alone
 from .setup import Setup
-from .theory import MARKS, PEAKS, divided, letters, place_of, ring, stage, trace
+from .theory import MARKS, PEAKS, letters, place_of, trace
 from .theory.alignment import trace as align
 from .theory.asking import requests as asked_for
 from .theory.pipelines import part_of
@@ -193,19 +193,14 @@ def course_of(model: Model | Objective, setup: Setup, rank: int = 0):
     if setup.mesh.pipeline > 1:
         part, first, last = part_of(model, setup, rank)
         setup.check_rank("budget", part, rank, (() if first else ("embeddings",)) + (() if last else ("last",)))
-        return stage(model, setup, rank)
-    if setup.mesh.context > 1:
+    elif setup.mesh.context * setup.mesh.expert > 1:
         setup.check_rank("budget", model, rank)
-        return ring(model, setup, rank)
-    if setup.mesh.expert > 1:
-        setup.check_rank("budget", model, rank)
-        return divided(model, setup)
-    if setup.sharer(rank):
+    elif setup.sharer(rank):
         near = "0, which holds" if setup.mesh.tensor == 1 else f"0 to {setup.mesh.tensor - 1}, which hold"
         raise ValueError(
             f"budget.rank: {rank} without a pipeline or a ring is not derived; allowed: {near} the most; eb.dry_run takes any"
         )
-    return trace(model, setup)
+    return trace(model, setup, rank)
 
 
 def not_derived(model: Model, setup: Setup) -> str | None:

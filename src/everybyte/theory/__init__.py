@@ -9,7 +9,7 @@ how they were made (`letters`), once for each structure (`structure`); `course` 
 
 from .course import MARKS, PARTS, PEAKS, SHARED_PARTS, Course, place_of
 from .schedule import Repeat
-from .structure import divided, letters, ring, stage, trace
+from .structure import letters, trace
 
 __all__ = [
     "MARKS",
@@ -18,10 +18,7 @@ __all__ = [
     "SHARED_PARTS",
     "Course",
     "Repeat",
-    "divided",
     "letters",
     "place_of",
-    "ring",
-    "stage",
     "trace",
 ]

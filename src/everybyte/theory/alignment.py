@@ -368,9 +368,11 @@ class Scoring(Step):
 
 def scoring(model, setup) -> Course:
     """The course of a frozen model's pass on one GPU. model: a Model or a `Scorer`. setup: of one GPU, without adapters."""
-    return course(model, setup, Scoring, "scoring", getattr(model, "outputs", 0))
+    return course(model, setup, make=Scoring, beside=("scoring", getattr(model, "outputs", 0)))
 
 
 def trace(objective, setup) -> Course:
     """The course of an objective's step; equal structures share it."""
-    return course(objective.trained, setup, partial(AlignmentStep, objective), objective.method, objective.reference)
+    return course(
+        objective.trained, setup, make=partial(AlignmentStep, objective), beside=(objective.method, objective.reference)
+    )

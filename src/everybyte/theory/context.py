@@ -26,44 +26,12 @@ from .tensors import (
     transposed,
     view,
 )  # fmt: skip
-from .training import Step
 
 
 def own_sequence(setup: Setup):
     """Tokens of each sequence that one GPU has."""
     sequence = Letter(setup.sequence, "S")
     return sequence if setup.mesh.context == 1 else over(sequence, Letter(setup.mesh.context, "C"))
-
-
-class RingStep(Step):
-    """The step of one GPU of those that share sequences. Source: `reference/mesh/context.py`, line by line.
-
-    Args:
-        place: the GPU's, in the ring. others: as for `Step`.
-    """
-
-    def __init__(self, place, model, setup, *others):
-        self.parts, self.place = Letter(setup.mesh.context, "C"), place
-        super().__init__(model, setup, *others)
-        if self.split:
-            self.split.sequence = own_sequence(setup)
-
-    def made(self, *args):
-        network = super().made(*args)
-        network.flash = Ring(self.parts, self.place, self.setup.mesh.rotation)
-        return network
-
-    def _inputs(self):
-        return *super()._inputs(), new(self.tape, "positions", self.batch[1:], INT64)
-
-    def forward(self, *inputs):
-        batch, sequence = self.batch
-        self.held = cut(self.tape, [(batch,), (batch,), ()], sequence, self.parts)
-        return super().forward(*(own(x, self.parts) for x in inputs))
-
-    def _backward(self, share):
-        super()._backward(share)
-        self.held = None
 
 
 def cut(tape, beside, sequence, parts):

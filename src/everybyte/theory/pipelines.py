@@ -12,7 +12,7 @@ from .. import pipelines
 from ..catalog.weights import ENDS
 from . import operations as op
 from .autograd import Accumulate, backward
-from .context import Ring, cut, own_sequence
+from .context import cut
 from .letters import Letter, over, product, text
 from .programs import Network, source
 from .schedule import Loop, one_after_another
@@ -202,31 +202,23 @@ class PipelineStep(Step):
 
     def __init__(self, model, setup, rank, plan):
         self.place, self.plan = place_of(setup, rank), plan
-        self.parts, self.ring_place = Letter(setup.mesh.context, "C"), setup.mesh.rank(rank, setup.data)["context"]
-        self.sequence = own_sequence(setup)
         own, self.first, self.last = part_of(model, setup, rank)
         self.numbers, self.count = (
             pipelines.stages_of(setup.mesh, self.place), setup.mesh.pipeline * setup.mesh.stages
         )  # fmt: skip
-        super().__init__(own, setup, None, plan.chunks, plan.batches, plan.loops["layer"].turns)
-        if self.split:
-            self.split.sequence = self.sequence
+        place = setup.mesh.rank(rank, setup.data)["context"]
+        super().__init__(own, setup, None, plan.chunks, plan.batches, plan.loops["layer"].turns, place)
         self.turn, self.positions = 0, None
         self.stages = [Stage(self, *one, self.count) for one in zip(self.networks, self.numbers, strict=True)]
 
     def made(self, segments, chunks, beside):
         """The networks of all stages; the first of them."""
-        kind = self.kind(StageNetwork)
         self.networks = [
-            kind(
-                self.tape, self.model, self.setup, blocks.segments, chunks, self.weight, split=self.split,
-                sequence=self.sequence, first=number == 0, last=number == self.count - 1,
+            self.network_of(
+                StageNetwork, blocks.segments, chunks, sequence=self.sequence, first=number == 0, last=number == self.count - 1
             )
             for number, blocks in zip(self.numbers, self.plan.blocks, strict=True)
         ]  # fmt: skip
-        if self.setup.mesh.context > 1:
-            for network in self.networks:
-                network.flash = Ring(self.parts, self.ring_place, self.setup.mesh.rotation)
         if self.model.tied:
             self.networks[-1].parameters["head.weight"] = self.networks[0].parameters["token.weight"]
         return self.networks[0]
@@ -278,9 +270,9 @@ class PipelineStep(Step):
         whole = new(tape, "tokens", shape, INT64) if self.first else None
         targets = new(tape, "targets", shape, INT64, part="loss") if self.last else None
         own = self.batch[0], self.sequence
-        if self.setup.mesh.context > 1:
+        if self.ring:
             positions = new(tape, "positions", shape[1:], INT64)
-            self.held = cut(tape, [shape[:1]] * (self.first + self.last) + [()], shape[1], self.parts)
+            self.held = cut(tape, [shape[:1]] * (self.first + self.last) + [()], shape[1], self.ring.parts)
             self.positions = Tensor(own[1:], contiguous_strides(own[1:]), positions.storage, INT64)
         self.tokens = whole and Tensor(own, contiguous_strides(own), whole.storage, INT64)
         self.targets = targets and Tensor(own, contiguous_strides(own), targets.storage, INT64)

@@ -72,11 +72,12 @@ class Network:
         tape: records. model: a model's fields, dimensions as letters. setup: a Setup. blocks: how many blocks there are in
             each segment; one segment where none is checkpointed. chunks: tokens in each chunk of the loss. type: the data
             type of the weights in forward. beside: where adapters train, (their rank, their data type). split: how matrices
-            are divided among GPUs, a `TensorParallel`; the model's fields are then those of one of them.
+            are divided among GPUs, a `TensorParallel`; the model's fields are then those of one of them. experts: where
+            several GPUs divide these, `Experts`.
     """
 
-    def __init__(self, tape, model, setup, blocks, chunks, type, beside=None, split=None):
-        self.split = split or Undivided()
+    def __init__(self, tape, model, setup, blocks, chunks, type, beside=None, split=None, experts=None):
+        self.split, self.experts = split or Undivided(), experts
         self.tape, self.model, self.setup, self.type = tape, model, setup, type
         self.segments, self.chunks = blocks, chunks
         self.starts = [sum(blocks[:i]) for i in range(len(blocks))]
@@ -109,6 +110,8 @@ class Network:
     def _built(self, model, setup):
         """The reference's module, on this network."""
         module = family(model.family)(model, setup)
+        if self.experts:
+            self.experts.into(module, model)
         module.on(self)
         return module
 
@@ -118,6 +121,7 @@ class Network:
         return (("segment", segment),) * bool(self.setup.segment) + (("block", number - self.starts[segment]),)
 
     def _add(self, name, shape, place=(), adapter=None):
+        shape = self.experts.shape(name, shape) if self.experts else shape
         strides, frozen = contiguous_strides(shape), self.frozen and not adapter
         self.parameters[name] = Parameter(
             name, shape, strides, Storage(self.tape, ()), adapter or self.type, place, frozen, self.split.divides

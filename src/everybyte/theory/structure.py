@@ -16,9 +16,9 @@ from ..catalog.weights import adapters, numbers_of, weights
 from ..pipelines import ONE_STAGE
 from ..setup import COMMON_OPTIMIZERS, DTYPE_BYTES, LIBRARIES, OPTIMIZERS, Setup
 from .buckets import buckets
-from .context import RingStep, own_sequence
+from .context import own_sequence
 from .course import PARTS, SHARED_PARTS, Course
-from .expert_parallel import OWN, ExpertStep, along, received
+from .expert_parallel import OWN, along, received
 from .letters import Letter, up
 from .operations import is_thin
 from .optimizers import PAGED, QUANTIZED
@@ -199,67 +199,38 @@ _COURSES: OrderedDict = OrderedDict()
 _MOST = 512
 
 
-def trace(model, setup, make=None, *beside) -> Course:
-    """The course of a step; equal structures share it.
+def trace(model, setup, rank=0, make=Step, beside=()) -> Course:
+    """The course of the step of a GPU, for the values of `letters(model, setup, rank=rank)`; equal structures share it.
 
     Args:
-        make: makes it, where it is another than `Step`. beside: what decides its form besides.
+        make: makes the step. beside: what decides its form besides.
     """
-    plan = Plan(model, setup)
+    mesh = setup.mesh
+    if mesh.pipeline > 1:
+        plan, part = StagePlan(model, setup, rank, Blocks, chunked), part_of(model, setup, rank)[0]
+        return _shared(
+            (structure(part, setup), plan.key, _divided(model, setup)),
+            lambda: PipelineStep(model, setup, rank, plan),
+            plan.loops,
+        )
+    plan, place = Plan(model, setup), mesh.rank(rank, setup.data)["context"]
 
     def step():
-        return (make or Step)(
-            model, setup, plan.segments, plan.chunks, plan.loops["batch"].turns, plan.loops["layer"].turns
-        )
+        turns = plan.loops["batch"].turns, plan.loops["layer"].turns
+        return make(model, setup, plan.segments, plan.chunks, *turns, place)
 
-    return _shared((structure(model, setup), plan.key, beside), step, plan.loops)
-
-
-def stage(model, setup, rank) -> Course:
-    """The course of the step of one GPU of a pipeline, as `trace`; its letters are those of `letters(model, setup, rank=rank)`."""
-    plan = StagePlan(model, setup, rank, Blocks, chunked)
-    key = structure(part_of(model, setup, rank)[0], setup), plan.key, _cut(setup)
-    if setup.mesh.expert == 1:
-        return _shared(key, lambda: PipelineStep(model, setup, rank, plan), plan.loops)
-    return _shared((*key, _divided(model, setup)), lambda: ExpertPipelineStep(model, setup, rank, plan), plan.loops)
-
-
-def ring(model, setup, rank) -> Course:
-    """The course of the step of one GPU of those that share sequences, as `trace`."""
-    plan, place = Plan(model, setup), setup.mesh.rank(rank, setup.data)["context"]
-    kind, beside = (RingExpertStep, _divided(model, setup)) if setup.mesh.expert > 1 else (RingStep, ())
-    key = structure(model, setup), plan.key, place, _cut(setup), beside
-
-    def step():
-        return kind(
-            place, model, setup, plan.segments, plan.chunks, plan.loops["batch"].turns, plan.loops["layer"].turns
-        )
-
-    return _shared(key, step, plan.loops)
-
-
-def _cut(setup):
-    """What decides the form of a step besides, where sequences are shared: which pieces of one are trivial."""
-    return setup.sequence == 2 * setup.mesh.context, setup.own_sequence == setup.mesh.tensor
-
-
-def divided(model, setup) -> Course:
-    """The course of the step of a GPU of those that divide experts, as `trace`: all alike."""
-    return trace(model, setup, ExpertStep, *_divided(model, setup))
-
-
-class ExpertPipelineStep(PipelineStep, ExpertStep):
-    """The step of one GPU of a pipeline whose stages' GPUs divide experts."""
-
-
-class RingExpertStep(RingStep, ExpertStep):
-    """The step of one GPU of those that share sequences and divide experts."""
+    return _shared((structure(model, setup), plan.key, place, _divided(model, setup), beside), step, plan.loops)
 
 
 def _divided(model, setup):
-    """What decides the form of a step besides, where experts are divided."""
-    trivial = model.experts == setup.mesh.expert, received(model, setup) == 1
-    return *trivial, min(setup.expert_shards, 2), along(model, setup)
+    """What decides the form of a step besides, where GPUs share sequences, stages or experts: which pieces are trivial."""
+    mesh, found = setup.mesh, ()
+    if mesh.context * mesh.pipeline > 1:
+        found = setup.sequence == 2 * mesh.context, setup.own_sequence == mesh.tensor
+    if mesh.expert > 1:
+        trivial = model.experts == mesh.expert, received(model, setup) == 1
+        found += *trivial, min(setup.expert_shards, 2), along(model, setup)
+    return found
 
 
 @contextmanager

@@ -1,14 +1,18 @@
 """The training step: batches whose gradients add up, then the optimizer. Source: `reference/step.py`, line by line."""
 
+from dataclasses import replace
+
 from ..catalog.weights import ENDS, adapters, layers, linears, numbers_of, quantized, weights
 from ..mesh import DIVIDED
 from ..setup import DTYPE_BYTES, LIBRARIES
 from .autograd import backward
+from .context import Ring, cut, own, own_sequence
+from .expert_parallel import Experts
 from .letters import Letter, over, product, up
 from .operations import scale
 from .optimizers import Optimizer
 from .programs import Network
-from .sharding import Cut, Sharding, share
+from .sharding import Sharding, share
 from .tape import FP32, INT64, Piece, Tape, Type
 from .tensor_parallel import TensorParallel
 from .tensors import new
@@ -39,22 +43,24 @@ class Step:
 
     Args:
         model: a Model. setup: a Setup. segments: blocks in each segment that is traced. chunks: tokens in each chunk.
-        batches: how many are traced. stepped: of how many blocks the optimizer is.
+        batches: how many are traced. stepped: of how many blocks the optimizer is. place: the GPU's, of those that share sequences.
     """
 
-    #: Weights that FSDP divides among other GPUs than the rest.
-    own: Cut | None = None
-
-    def __init__(self, model, setup, segments, chunks, batches, stepped):
+    def __init__(self, model, setup, segments, chunks, batches, stepped, place=0):
         self.tape, self.setup, self.batches, self.stepped, self.split = Tape(), setup, batches, stepped, None
         self.model, self.batch = Fields(model), (Letter(setup.batch, "B"), Letter(setup.sequence, "S"))
-        if setup.mesh.tensor > 1:
-            parts, whole = Letter(setup.mesh.tensor, "t"), self.model
+        self.sequence, mesh, self.ring, self.held = own_sequence(setup), setup.mesh, None, None
+        if mesh.context > 1:
+            self.ring = Ring(Letter(mesh.context, "C"), place, mesh.rotation)
+        self.experts = Experts(model, setup) if mesh.expert > 1 else None
+        self.own = self.experts and self.experts.cut  # weights that FSDP divides among other GPUs than the rest
+        if mesh.tensor > 1:
+            parts, whole = Letter(mesh.tensor, "t"), self.model
             self.model = Fields(model, parts)
             self.split = TensorParallel(
                 parts,
-                setup.mesh,
-                self.batch[1],
+                mesh,
+                self.sequence,
                 whole.vocabulary,
                 whole.learned_positions,
                 model.tied,
@@ -105,11 +111,16 @@ class Step:
 
     def made(self, segments, chunks, beside):
         """The network, for `__init__`."""
-        return self.kind(Network)(self.tape, self.model, self.setup, segments, chunks, self.weight, beside, self.split)
+        return self.network_of(Network, segments, chunks, beside=beside)
 
-    def kind(self, network):
-        """A class of networks, as this step's are."""
-        return network
+    def network_of(self, kind, segments, chunks, **options):
+        """A network on this step's tape, with what its GPUs divide."""
+        found = kind(
+            self.tape, self.model, self.setup, segments, chunks, self.weight, split=self.split, experts=self.experts, **options
+        )  # fmt: skip
+        if self.ring:
+            found.flash = self.ring
+        return found
 
     def sharded(self):
         """The units that FSDP gathers, for `__init__`."""
@@ -123,6 +134,8 @@ class Step:
     def _counted(self, weights):
         """(weight, its numbers, how many there are of it) of each."""
         layers = Letter(self.model.layers, "L")
+        if self.experts:
+            weights = (replace(w, shape=self.experts.shape(w.name, w.shape)) for w in weights)
         return [(w, product(w.shape), w.count * (layers if w.group not in ENDS else 1)) for w in weights]
 
     def _share(self, weight):
@@ -230,10 +243,15 @@ class Step:
 
     def _inputs(self):
         tokens = new(self.tape, "tokens", self.batch, INT64)
-        return tokens, new(self.tape, "targets", self.batch, INT64, part="loss")
+        targets = new(self.tape, "targets", self.batch, INT64, part="loss")
+        return (tokens, targets, new(self.tape, "positions", self.batch[1:], INT64)) if self.ring else (tokens, targets)
 
     def forward(self, *inputs):
-        """Inputs in, loss out."""
+        """Inputs in, loss out; of GPUs that share sequences their own tokens in, until backward has ended."""
+        if self.ring:
+            batch, sequence = self.batch
+            self.held = cut(self.tape, [(batch,), (batch,), ()], sequence, self.ring.parts)
+            inputs = [own(x, self.ring.parts) for x in inputs]
         return self.network.forward(*inputs)
 
     def _backward(self, share):
@@ -242,6 +260,7 @@ class Step:
             loss = scale(share, "scaled loss", FP32) if self.setup.dtypes.loss_scaling else share
             one = new(tape, "gradient of one", (), loss.type)
         backward(tape, loss, one)
+        self.held = None
 
     def _total(self, share):
         if self.setup.accumulation == 1:
