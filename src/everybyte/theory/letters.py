@@ -9,7 +9,7 @@ from functools import lru_cache
 
 
 class Letter(int):
-    """A whole number with its expression. Products, sums and differences with whole numbers are letters again."""
+    """A whole number with its expression. Products, sums, differences and quotients with whole numbers are letters again."""
 
     text: str
 
@@ -38,6 +38,9 @@ class Letter(int):
         if (found := text(self)).startswith(before := f"{text(other)}+"):
             return Letter(int(self) - int(other), found.removeprefix(before))
         return Letter(int(self) - int(other), f"{text(self)}-{factor(other)}") if other else self
+
+    def __floordiv__(self, other):
+        return over(self, other)
 
 
 def text(number) -> str:
@@ -71,7 +74,7 @@ def product(numbers) -> Letter:
 
 
 def over(number, divisor) -> Letter:
-    """A quotient that comes out whole; what both have as a factor is left out."""
+    """A quotient, rounded down; what both have as a factor is left out."""
     above, below = _factors(factor(number)), []
     for one in _factors(factor(divisor)):
         if one in above:
