@@ -259,6 +259,11 @@ class Model:
         checks.one_of("Model", "family", family, FAMILIES)
         return self._unlike(*(("a GPT", self._gpt()) if family == "gpt" else ("a Llama", self._llama())))
 
+    @property
+    def turning(self) -> int:
+        """Numbers of each head that turn where positions are rotary."""
+        return self.head_width * self.rotary_percent // 100
+
     def _gpt(self):
         """Field -> what it may be in a GPT."""
         return _PLAIN | {
@@ -283,7 +288,7 @@ class Model:
                 "norm": ("rmsnorm",),
                 "gated": (True,),
                 "learned_positions": (0,),
-                "rotary_percent": (100,),
+                "rotary_percent": (self.rotary_percent if self.turning and self.turning % 2 == 0 else 100,),
                 "activation": ("silu", "gelu_tanh"),
                 "fused": (False,) if self.experts else (False, True),
                 "out_bias": (False,),

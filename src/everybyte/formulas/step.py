@@ -457,7 +457,13 @@ def _llama(model, setup):
     if model is not None:
         if unlike := model.unlike_reference("llama"):
             return f"{unlike}; eb.budget answers"
-        for field, allowed in (("experts", 0), ("qk_norm", False), ("norm_offset", False), ("fused", False)):
+        for field, allowed in (
+            ("experts", 0),
+            ("qk_norm", False),
+            ("norm_offset", False),
+            ("fused", False),
+            ("rotary_percent", 100),
+        ):
             if getattr(model, field) != allowed:
                 return (
                     f"Model.{field}: {getattr(model, field)!r} of {model.name}; allowed: {allowed!r}; eb.budget answers"

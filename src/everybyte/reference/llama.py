@@ -1,7 +1,7 @@
 """A Llama: RMS norms, rotary positions, a gated MLP, and fewer key and value heads (K) than query heads (A).
 
-Of its kind are Mistral, Qwen (biases; norms of queries and keys), Gemma (GELU, offset norms, scaled embeddings), Phi-3 (one
-matrix for query, key and value, and one for gate and up), and Mixtral.
+Of its kind are Mistral, Qwen (biases; norms of queries and keys), GLM (a part of each head turns), Gemma (GELU, offset norms,
+scaled embeddings), Phi-3 (one matrix for query, key and value, and one for gate and up), and Mixtral.
 """
 
 import math
@@ -17,16 +17,24 @@ from .gpt import ACTIVATIONS, loss_of, through
 from .mixtral import Experts
 
 
-def turns(S, D, device, positions=None, base=10_000.0):
-    """Cosine and sine by which a token turns the pairs of a head where it stands: (S, 1, D/2) each."""
-    speeds = base ** -(torch.arange(0, D, 2, dtype=torch.float32, device=device) / D)
+def turns(S, R, device, positions=None, base=10_000.0):
+    """Cosine and sine by which a token turns the pairs of R numbers of a head where it stands: (S, 1, R/2) each."""
+    speeds = base ** -(torch.arange(0, R, 2, dtype=torch.float32, device=device) / R)
     places = torch.arange(S, dtype=torch.float32, device=device) if positions is None else positions.float()
     angles = places[:, None, None] * speeds
     del places
     return angles.cos(), angles.sin()
 
 
-def rotate(x, cos, sin):  # (B, S, A, D)
+def rotate(x, cos, sin):  # (B, S, A, D), (S, 1, R/2) each: of every head the first R numbers turn
+    R, D = 2 * cos.size(-1), x.size(-1)
+    if R == D:
+        return rotate_all(x, cos, sin)
+    first, rest = x.split((R, D - R), dim=-1)
+    return torch.cat((rotate_all(first, cos, sin), rest), dim=-1)
+
+
+def rotate_all(x, cos, sin):  # (B, S, A, R)
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
 
@@ -131,7 +139,7 @@ class Llama(nn.Module):
         setup.check_model(model)
         if setup.dropout:
             raise ValueError(f"Setup.dropout: {setup.dropout} with {model.name}, a Llama; allowed: 0.0")
-        self.setup, self.head_width = setup, model.head_width
+        self.setup, self.turning = setup, model.head_width * model.rotary_percent // 100  # numbers of each head
         self.scale = math.sqrt(model.width) if model.scaled_embedding else None
         self.token = nn.Embedding(model.vocabulary, model.width)
         self.blocks = nn.ModuleList(LlamaBlock(model, setup) for _ in range(model.layers))
@@ -145,7 +153,7 @@ class Llama(nn.Module):
         self, tokens, targets, positions=None
     ):  # (B, S), (B, S), (S,): where tokens stand, if not one after another
         x = self.embed(tokens)  # (B, S, H)
-        cos, sin = turns(tokens.size(1), self.head_width, tokens.device, positions)
+        cos, sin = turns(tokens.size(1), self.turning, tokens.device, positions)
         x = through(self.blocks, self.setup, x, cos, sin)
         if self.with_head:
             return self.loss(self.head, self.norm(x), targets)

@@ -162,7 +162,13 @@ def structure(model, setup):
     trivial = tuple(size == 1 for size in (*sizes, model.experts, model.experts_per_token, model.expert_width))
     if (parts := setup.mesh.tensor) > 1:
         trivial += tuple(size == parts for size in (*sizes[1:], model.expert_width, model.learned_positions))
-    head = model.head_width % 8, model.head_width % 4, min(model.head_width, 3), model.heads == model.kv_heads
+    head = (
+        model.head_width % 8,
+        model.head_width % 4,
+        min(model.head_width, 3),
+        min(model.turning, 3),
+        model.heads == model.kv_heads,
+    )
     features = (
         *_features(model), model.family, model.activation.removesuffix("_tanh"), model.experts > 0, model.positions > 0,
     )  # fmt: skip

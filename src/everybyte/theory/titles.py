@@ -18,7 +18,8 @@ TITLES: dict[str, dict[str, tuple]] = {
         "arange": ("pairs", "positions"), "div": ("fractions",), "neg": ("exponents",), "pow": ("speeds",), "mul": ("angles",),
         "cos": ("cosines",), "sin": ("sines",), "float": ("positions",),
     },
-    "rotate": {
+    "rotate": {"split": ("q parts", "k parts"), "cat": ("q joined", "k joined")},
+    "rotate_all": {
         "float": ("q in fp32", "k in fp32"), "chunk": ("q gradient", "k gradient"),
         "mul": tuple(f"{x}: {turn}" for x in "qk" for turn in ("a cos", "b sin", "b cos", "a sin")),
         "sub": ("q: first", "k: first"), "add": ("q: second", "k: second"), "cat": ("q turned", "k turned"),

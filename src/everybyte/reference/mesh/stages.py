@@ -80,12 +80,12 @@ class LlamaStage(Stage):
 
     def __init__(self, whole, blocks, first, last):
         super().__init__(whole, blocks, first, last)
-        self.head_width, self.embed = whole.head_width, whole.embed
+        self.turning, self.embed = whole.turning, whole.embed
 
     def forward(self, x):  # of the first stage (B, S), of others (B, S, H)
         if self.first:
             x = self.embed(x)
-        cos, sin = turns(self.setup.sequence, self.head_width, x.device, self.positions)
+        cos, sin = turns(self.setup.sequence, self.turning, x.device, self.positions)
         return self.through(x, cos, sin)
 
 
