@@ -57,7 +57,10 @@ while True:
     net(torch.ones(4, 64, device="cuda")).sum().backward()
     optimizer.step()
 """
-CONFIG = {"model_type": "gpt2", "n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 31, "n_positions": 16}
+CONFIG = {
+    "model_type": "gpt2", "n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 31, "n_positions": 16, "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0,
+}  # fmt: skip
 OUT = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.14 GiB. GPU 0 has a total capacity of 23.52 GiB of which 1.00 GiB is free."
 #: A command's name -> what is asked, and its share of the interrupts inside this process. `{}`: a folder for files.
 INSIDE = {
