@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "everybyte"
 
 GROUND = {"checks", "children", "files", "interrupts", "terminal", "units", "tables", "witness"}
-STATED = GROUND | {"catalog", "mesh", "pipelines", "setup", "objectives"}
+STATED = GROUND | {"catalog", "choices", "mesh", "pipelines", "setup", "objectives"}
 FORMULAS = STATED | {"theory", "formulas"}
 BUDGET = FORMULAS | {"budget", "allocator"}
 PLANNING = {"headroom", "plan", "fit", "layouts"}
@@ -61,7 +61,8 @@ MAY = {
     "catalog": GROUND,
     "mesh": GROUND,
     "pipelines": GROUND,
-    "setup": GROUND | {"catalog", "mesh", "pipelines"},
+    "choices": GROUND,
+    "setup": GROUND | {"catalog", "choices", "mesh", "pipelines"},
     "objectives": GROUND | {"catalog", "mesh", "setup"},
     "theory": STATED | {"allocator"},
     "formulas": STATED | {"theory"},
@@ -105,6 +106,7 @@ WITHOUT = {
     "children",
     "files",
     "interrupts",
+    "choices",
     "mesh",
     "pipelines",
     "units",
