@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "everybyte"
 
 GROUND = {"checks", "children", "files", "interrupts", "terminal", "units", "tables", "witness"}
-STATED = GROUND | {"catalog", "choices", "mesh", "pipelines", "setup", "objectives"}
+STATED = GROUND | {"catalog", "choices", "mesh", "pipelines", "rules", "setup", "objectives"}
 FORMULAS = STATED | {"theory", "formulas"}
 BUDGET = FORMULAS | {"budget", "allocator"}
 PLANNING = {"headroom", "plan", "fit", "layouts"}
@@ -62,8 +62,9 @@ MAY = {
     "mesh": GROUND,
     "pipelines": GROUND,
     "choices": GROUND,
-    "setup": GROUND | {"catalog", "choices", "mesh", "pipelines"},
-    "objectives": GROUND | {"catalog", "mesh", "setup"},
+    "rules": GROUND | {"catalog", "choices", "mesh", "pipelines"},
+    "setup": GROUND | {"catalog", "choices", "mesh", "rules"},
+    "objectives": GROUND | {"catalog", "mesh", "rules", "setup"},
     "theory": STATED | {"allocator"},
     "formulas": STATED | {"theory"},
     "budget": STATED | {"theory", "allocator"},
@@ -109,6 +110,7 @@ WITHOUT = {
     "choices",
     "mesh",
     "pipelines",
+    "rules",
     "units",
     "tables",
     "witness",
