@@ -210,11 +210,7 @@ def course_of(model: Model | Objective, setup: Setup, rank: int = 0):
 
 def not_derived(model: Model, setup: Setup) -> str | None:
     """Why the model's step with the setup is not derived, in words, with what answers instead; None where it is derived."""
-    if why := broken(SCHEDULE, setup):
-        return why
-    if unlike := model.unlike_reference():
-        return f"{unlike}; eb.dry_run and eb.derive take it"
-    return broken(FORMULA, setup, model)
+    return broken(SCHEDULE, setup) or broken(FORMULA, setup, model)
 
 
 def _unrolled(model, setup, rounding, rank):

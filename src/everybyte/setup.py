@@ -141,6 +141,10 @@ class Lora:
         return found
 
 
+#: Choices that decide nothing of what is checked first.
+_OTHERS = [(field, allowed) for field, allowed in CHOICES.items() if field not in ("precision", "optimizer")]
+
+
 def _ends(path, target):
     """Whether a target names that path, as peft matches them."""
     return f".{path}".endswith(f".{target}")
@@ -240,7 +244,7 @@ class Setup:
             object.__setattr__(self, "optimizer_impl", usual)
         for field, (least, most) in LIMITS.items():
             checks.whole("Setup", field, getattr(self, field), least, most)
-        for field, allowed in CHOICES.items():
+        for field, allowed in _OTHERS:
             checks.one_of("Setup", field, getattr(self, field), allowed)
         checks.probability("Setup", "dropout", self.dropout)
         if self.loss == "chunked":

@@ -4,9 +4,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-#: Whose fields a rule may name, beside a setup's own -> where a setup has it.
-_OWNERS = {"Mesh": "mesh.", "Lora": "adapters."}
+#: Whose fields a rule may name -> where a setup has it; a model has its own.
+_OWNERS = {"": "", "Mesh": "mesh.", "Lora": "adapters.", "Model": ""}
 Words = str | Callable[..., str]
+
+
+def _reader(name):
+    """(whose field it is, what reads it of a setup, or of a model)."""
+    owner, _, field = name.rpartition(".")
+    return owner, attrgetter(_OWNERS[owner] + field)
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,16 +34,28 @@ class Rule:
 
     def error(self, *on) -> str:
         """What the ValueError says: the field, the value, why it does not go, what is allowed, and who answers."""
-        owner, _, name = self.name.rpartition(".")
-        value = attrgetter(_OWNERS.get(owner, "") + name)(on[0])
+        owner, read = _reader(self.name)
+        value = read(on[-1 if owner == "Model" else 0])
         why, allowed = (said(*on) if callable(said) else said for said in (self.why, self.allowed))
-        why = why if why[0] in ",:;" else f" {why}"
-        said = [f"{owner or 'Setup'}.{name}: {repr(value) if isinstance(value, str) else value}{why}"]
-        return "; ".join([*said, *[f"allowed: {allowed}"] * bool(allowed), *[self.instead] * bool(self.instead)])
+        why = why if why[:1] in ",:" else f" {why}"
+        said = (
+            f"{'' if owner else 'Setup.'}{self.name}: {repr(value) if isinstance(value, str | tuple) else value}{why}"
+        )
+        return "; ".join(filter(None, [said, allowed and f"allowed: {allowed}", self.instead]))
 
     def __repr__(self):
         said = [text if isinstance(text, str) else "…" for text in (self.why, self.allowed) if text]
-        return f"Rule({self.name}: {'; allowed: '.join(said)})"
+        return f"Rule({self.name}: {'; allowed: '.join(said) or self.instead})"
+
+
+class _Unlike(Rule):
+    def error(self, *on):
+        return "; ".join(filter(None, [self.broken(*on), self.instead]))
+
+
+def unlike(family: str | None = None, instead: str = "") -> Rule:
+    """The book's references, or that of one family, build the model; where they do not, the model says the field and why."""
+    return _Unlike("Model.family", lambda s, m: m.unlike_reference(family), instead=instead)
 
 
 @dataclass(frozen=True)
@@ -55,9 +73,10 @@ class Group:
 
 def only(name: str, *values, allowed: Words = "", **more) -> Rule:
     """The field has one of these values, and no other."""
-    *others, last = map(repr, values)
+    (owner, read), (*others, last) = _reader(name), map(repr, values)
     said = f"{', '.join(others)} or {last}" if others else last
-    return Rule(name, lambda s, *_: getattr(s, name) not in values, allowed=allowed or said, **more)
+    broken = (lambda s, m: read(m) not in values) if owner == "Model" else (lambda s, *_: read(s) not in values)
+    return Rule(name, broken, allowed=allowed or said, **more)
 
 
 def needs(name: str, usual, other: str, *values: str) -> Rule:
@@ -87,7 +106,7 @@ def first(groups: Iterable[Group], *on) -> Rule | None:
 def broken(groups: Iterable[Group], *on) -> str | None:
     """What the first rule says that a setup breaks; None where it breaks none."""
     rule = first(groups, *on)
-    return rule and rule.error(*on)
+    return rule.error(*on) if rule else None
 
 
 def check(groups: Iterable[Group], *on) -> None:

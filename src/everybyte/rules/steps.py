@@ -2,7 +2,7 @@
 
 from ..choices import PRECISIONS
 from ..pipelines import SPLIT
-from .row import Group, Rule, only
+from .row import Group, Rule, only, unlike
 from .setups import FSDP, beside_mesh
 
 
@@ -57,10 +57,11 @@ SCHEDULE = (
         Rule("Mesh.schedule", _split, "is not derived", instead="eb.dry_run takes it"),
     ),
 )
-#: Of formulas, with a model that the book's references build.
+#: Of formulas, with a model.
 FORMULA = (
     Group.of(
         None,
+        unlike(instead="eb.dry_run and eb.derive take it"),
         Rule("dropout", lambda s, m: s.dropout and m.family == "llama", lambda s, m: f"with {m.name}, a Llama, which has none", "0.0"),
         Rule("loss", lambda s, m: s.sharding_units == "block+ends" and s.loss == "chunked",
              "with sharding_units 'block+ends' is not derived, as FSDP then meets the head once for each chunk",
