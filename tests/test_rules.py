@@ -78,11 +78,13 @@ def tried():
                 continue
             if reach(rules.SETUP, setup):
                 continue
-            for table in (rules.SEARCHED, rules.DERIVED, rules.LETTERED):
+            for table in (rules.SEARCHED, rules.DERIVED, rules.LETTERED, rules.COMPILED, rules.CLIPPED):
                 reach(table, setup)
             reach(rules.GPU, setup, eb.gpu("t4"))
+            reach(rules.PLANNED, setup, "Module")
             for method in METHODS:
-                reach(rules.OBJECTIVE, setup, Objective(SMALL, method))
+                if not reach(rules.OBJECTIVE, setup, Objective(SMALL, method)):
+                    reach(rules.ALIGNED, setup, Objective(SMALL, method))
             for model in MODELS:
                 if not reach(rules.MODEL, setup, model) and not reach(rules.SCHEDULE, setup):
                     reach(rules.FORMULA, setup, model)

@@ -7,4 +7,17 @@ A combination is allowed, or refused, by a row: `setups` has what does not go in
 from .models import MODEL
 from .row import Group, Rule, broken, check, first
 from .setups import SETUP
-from .steps import DERIVED, FORMULA, GPU, LETTERED, OBJECTIVE, PIPELINE, SCHEDULE, SEARCHED
+from .steps import (
+    ALIGNED,
+    CLIPPED,
+    COMPILED,
+    DERIVED,
+    FORMULA,
+    GPU,
+    LETTERED,
+    OBJECTIVE,
+    PIPELINE,
+    PLANNED,
+    SCHEDULE,
+    SEARCHED,
+)  # fmt: skip

@@ -60,15 +60,21 @@ def unlike(family: str | None = None, instead: str = "") -> Rule:
 
 @dataclass(frozen=True)
 class Group:
-    """Rules that hold where something else is so. `why` is that of rules that give none."""
+    """Rules that hold where something else is so."""
 
     when: Callable | None
     rules: tuple[Rule, ...]
 
     @classmethod
-    def of(cls, when: Callable | None, *rules: Rule, why: Words = "") -> "Group":
-        """From rows."""
-        return cls(when, tuple(rule if rule.why else replace(rule, why=why) for rule in rules))
+    def of(cls, when: Callable | None, *rules: Rule, why: Words = "", instead: str = "") -> "Group":
+        """From rows; `why` and `instead` are those of rows that give none."""
+        given = (replace(rule, why=rule.why or why, instead=rule.instead or instead) for rule in rules)
+        return cls(when, tuple(given))
+
+
+def table(*rules: Rule, when: Callable | None = None, **shared) -> tuple[Group, ...]:
+    """A table of one group."""
+    return (Group.of(when, *rules, **shared),)
 
 
 def only(name: str, *values, allowed: Words = "", **more) -> Rule:
