@@ -78,7 +78,7 @@ def tried():
                 continue
             if reach(rules.SETUP, setup):
                 continue
-            for table in (rules.SEARCHED, rules.DERIVED, rules.LETTERED, rules.COMPILED, rules.CLIPPED):
+            for table in (rules.LAYOUT, rules.DERIVED, rules.LETTERS, rules.CUT, rules.CLIPPED):
                 reach(table, setup)
             reach(rules.GPU, setup, eb.gpu("t4"))
             reach(rules.PLANNED, setup, "Module")

@@ -1,7 +1,7 @@
 """What a setup's fields may be: precisions, optimizers, switches, and the bounds of numbers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -82,6 +82,9 @@ class Optimizer:
         return self.package is None and self.states is not None
 
 
+_ADAM8BIT = Optimizer(
+    algorithm="adam8bit", states=None, impls=("fused",), passes=(3,), quantized=4, package="bitsandbytes"
+)
 #: Sources: PyTorch, torch/optim/adam.py, adamw.py, sgd.py, _adafactor.py, _muon.py; aten/src/ATen/native/cuda/
 #: fused_adam_utils.cuh; lion_pytorch/lion_pytorch.py; bitsandbytes/optim/optimizer.py.
 OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
@@ -93,42 +96,22 @@ OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
         "lion": Optimizer(algorithm="lion", states=1, impls=("loop",), passes=(21,), package="lion-pytorch"),
         "adafactor": Optimizer(algorithm="adafactor", states=None, impls=("loop", "foreach"), passes=(17, 19)),
         "muon": Optimizer(algorithm="muon", states=None, passes=None),
-        "adamw8bit": Optimizer(
-            algorithm="adam8bit", states=None, impls=("fused",), passes=(3,), quantized=4, package="bitsandbytes"
-        ),
-        "paged-adamw8bit": Optimizer(
-            algorithm="adam8bit",
-            states=None,
-            impls=("fused",),
-            passes=(3,),
-            quantized=4,
-            paged=True,
-            package="bitsandbytes",
-        ),
+        "adamw8bit": _ADAM8BIT,
+        "paged-adamw8bit": replace(_ADAM8BIT, paged=True),
     }
 )
 #: (algorithm, whether under FSDP, whose shares are `DTensor`s; otherwise under ZeRO-1, whose share is a row of numbers) -> why it is
 #: not derived there, and what its code raises, of PyTorch 2.13 and bitsandbytes 0.50.
 NOT_SHARDED: Mapping[tuple[str, bool], tuple[str, tuple[str, ...]]] = MappingProxyType(
     {
-        ("adafactor", True): (
-            "its mean of each column is over rows that other GPUs have, and PyTorch raises",
-            ("in-place operations that require placement changes are not supported",),
-        ),
-        ("adam8bit", True): (
-            "bitsandbytes raises",
-            ("got mixed torch.Tensor and DTensor", "does not have a sharding strategy registered"),
-        ),
-        ("muon", False): (
-            "the share is a row of many weights' numbers, and PyTorch raises",
-            ("Muon only supports 2D parameters",),
-        ),
-        ("muon", True): (
-            "which shares PyTorch gathers for its products depends on sizes and on the GPUs of a machine, and is not derived",
-            (),
-        ),
+        ("adafactor", True): ("its mean of each column is over rows that other GPUs have, and PyTorch raises",
+                              ("in-place operations that require placement changes are not supported",)),
+        ("adam8bit", True): ("bitsandbytes raises",
+                             ("got mixed torch.Tensor and DTensor", "does not have a sharding strategy registered")),
+        ("muon", False): ("the share is a row of many weights' numbers, and PyTorch raises", ("Muon only supports 2D parameters",)),
+        ("muon", True): ("which shares PyTorch gathers for its products depends on sizes and on the GPUs of a machine, and is not derived", ()),
     }
-)
+)  # fmt: skip
 #: Those that PyTorch has in every implementation, and whose states are as large as the weights.
 COMMON_OPTIMIZERS = tuple(name for name, row in OPTIMIZERS.items() if row.common)
 OptimizerImpl = Literal["foreach", "loop", "fused"]
@@ -155,20 +138,12 @@ Quantization = Literal["none", "nf4"]
 #: A field -> the values that it may have; the least and the most of one that is a whole number.
 CHOICES = MappingProxyType(
     {
-        "precision": get_args(PrecisionName),
-        "optimizer": get_args(OptimizerName),
-        "optimizer_impl": get_args(OptimizerImpl),
-        "attention": get_args(Attention),
-        "loss": get_args(Loss),
-        "master_gradients": get_args(MasterGradients),
-        "checkpointing": get_args(Checkpointing),
-        "sharding": get_args(Sharding),
-        "sharding_units": get_args(ShardingUnits),
-        "offload": get_args(Offload),
-        "buckets": get_args(Buckets),
-        "quantization": get_args(Quantization),
+        "precision": get_args(PrecisionName), "optimizer": get_args(OptimizerName), "optimizer_impl": get_args(OptimizerImpl),
+        "attention": get_args(Attention), "loss": get_args(Loss), "master_gradients": get_args(MasterGradients),
+        "checkpointing": get_args(Checkpointing), "sharding": get_args(Sharding), "sharding_units": get_args(ShardingUnits),
+        "offload": get_args(Offload), "buckets": get_args(Buckets), "quantization": get_args(Quantization),
     }
-)
+)  # fmt: skip
 OPTIMIZER_IMPLS, ATTENTIONS, LOSSES = CHOICES["optimizer_impl"], CHOICES["attention"], CHOICES["loss"]
 CHECKPOINTINGS, SHARDINGS, SHARDING_UNITS = CHOICES["checkpointing"], CHOICES["sharding"], CHOICES["sharding_units"]
 OFFLOADS, BUCKETS, MASTER_GRADIENTS = CHOICES["offload"], CHOICES["buckets"], CHOICES["master_gradients"]
@@ -180,15 +155,9 @@ SUMMED = ("adamw4bit", "adamwfp8", "galore")
 LIBRARY_OPTIMIZERS = ("adamw", "adam")
 #: Optimizers whose step over divided weights, without FSDP, is counted, and in which forms.
 TENSOR_OPTIMIZERS = MappingProxyType({"adamw": ("foreach", "fused"), "adam": ("foreach", "fused"), "sgd": ("foreach",)})
-
 LIMITS = MappingProxyType(
     {
-        "batch": (1, 2**24),
-        "sequence": (1, 2**27),
-        "accumulation": (1, 2**20),
-        "loss_chunks": (1, checks.ABSURD),
-        "checkpoint_every": (1, 2**20),
-        "gpus": (1, 2**20),
-        "replicas": (1, 2**20),
+        "batch": (1, 2**24), "sequence": (1, 2**27), "accumulation": (1, 2**20), "loss_chunks": (1, checks.ABSURD),
+        "checkpoint_every": (1, 2**20), "gpus": (1, 2**20), "replicas": (1, 2**20),
     }
-)
+)  # fmt: skip

@@ -15,7 +15,7 @@ from .mesh import Mesh, divided
 from .pipelines import cut
 from .plan import held, matrix_flops, standing
 from .plan import made as made_by
-from .rules import SEARCHED, check
+from .rules import LAYOUT, check
 from .setup import DTYPE_BYTES, Setup
 from .tables import Table
 
@@ -249,7 +249,7 @@ def layouts(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | Non
     checks.kind("layouts", "model", model, Model)
     checks.kind("layouts", "setup", setup, Setup)
     checks.whole("layouts", "most", most, 1, 1000)
-    check(SEARCHED, setup)
+    check(LAYOUT, setup)
     check_headroom("layouts", headroom)
     gpu = find_gpu(gpu)
     check_precision(setup, gpu)

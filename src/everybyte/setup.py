@@ -353,9 +353,7 @@ class Setup:
     def replace(self, **changes) -> "Setup":
         """A copy with some fields changed, checked again. The optimizer's usual implementation becomes the other's usual one."""
         usual = self.optimizer_impl == OPTIMIZERS[self.optimizer].impls[0]
-        if changes.get("optimizer") in list(OPTIMIZERS) and usual:
-            changes = {"optimizer_impl": None} | changes
-        if changes.get("precision") in list(LIBRARIES) and usual:
+        if usual and (changes.get("optimizer") in list(OPTIMIZERS) or changes.get("precision") in list(LIBRARIES)):
             changes = {"optimizer_impl": None} | changes
         return replace(self, **changes)
 

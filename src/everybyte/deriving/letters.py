@@ -29,7 +29,7 @@ from ..dryrun.interrupts import BetweenOperations
 from ..dryrun.tracker import Tracker, sole_holder
 from ..reference import FAMILIES, gpt, llama
 from ..reference.step import DTYPES, random_batch
-from ..rules import LETTERED, check
+from ..rules import LETTERS, check
 from ..setup import Setup
 from .depth import Course, further
 from .looks import Look
@@ -58,7 +58,7 @@ def in_letters(model: Model, setup: Setup) -> Lettered:
         raise ValueError(
             f"derive.letters: 'all' with {name}; allowed: a GPT or a Llama of the catalog without experts; of any other, 'BS'"
         )
-    check(LETTERED, setup)
+    check(LETTERS, setup)
     setup.check_model(model)
     traces, guards = zip(*(_traced(model, setup, depth) for depth in _DEPTHS), strict=True)
     return _solved(model, setup, traces, set().union(*guards))

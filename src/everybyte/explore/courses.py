@@ -85,11 +85,8 @@ def _update(model, setup):
 FILE = "courses.json"
 #: What a course follows from, by folder of the package: where any of it has changed, the file is not read.
 SOURCES = {
-    ".": ("choices.py", "setup.py"),
-    "theory": None,
-    "catalog": ("models.py", "weights.py"),
-    "explore": ("courses.py",),
-}
+    ".": ("choices.py", "setup.py"), "theory": None, "catalog": ("models.py", "weights.py"), "explore": ("courses.py",),
+}  # fmt: skip
 
 
 @cache

@@ -7,17 +7,4 @@ A combination is allowed, or refused, by a row: `setups` has what does not go in
 from .models import MODEL
 from .row import Group, Rule, broken, check, first
 from .setups import SETUP
-from .steps import (
-    ALIGNED,
-    CLIPPED,
-    COMPILED,
-    DERIVED,
-    FORMULA,
-    GPU,
-    LETTERED,
-    OBJECTIVE,
-    PIPELINE,
-    PLANNED,
-    SCHEDULE,
-    SEARCHED,
-)  # fmt: skip
+from .steps import ALIGNED, CLIPPED, CUT, DERIVED, FORMULA, GPU, LAYOUT, LETTERS, OBJECTIVE, PIPELINE, PLANNED, SCHEDULE

@@ -28,10 +28,6 @@ def of_model(s, m):
     return f"of {m.name}"
 
 
-def _fp32(s):
-    return s.dtypes.compute == "fp32"
-
-
 def models(*allowed: tuple, instead: str = BUDGET) -> tuple[Rule, ...]:
     """Rows of fields of a model, each with the one value that is allowed."""
     return tuple(only(f"Model.{name}", value, why=of_model, instead=instead) for name, value in allowed)
@@ -47,17 +43,11 @@ SPOKEN = (
 ANY = (unlike(instead=DRY_RUN),)
 ONE_GPU = (
     *ANY,
-    Rule(
-        "sharding",
-        lambda s, m: s.distributed,
-        lambda s, m: f"on {s.gpus} GPUs",
-        "one GPU, for which it was derived",
-        BUDGET,
-    ),
-)
+    Rule("sharding", lambda s, m: s.distributed, lambda s, m: f"on {s.gpus} GPUs", "one GPU, for which it was derived", BUDGET),
+)  # fmt: skip
 #: With grouped heads no kernel takes fp32.
 KERNEL = (
-    Rule("Model.kv_heads", lambda s, m: s is not None and m.kv_heads < m.heads and _fp32(s),
+    Rule("Model.kv_heads", lambda s, m: s is not None and m.kv_heads < m.heads and s.dtypes.compute == "fp32",
          lambda s, m: f"of {m.name} with Setup.precision {s.precision!r}, which no flash kernel takes",
          "16 bits, or as many as heads", BUDGET),
     *ANY,
@@ -86,14 +76,9 @@ LLAMA = (
     Rule("Model.head_width", lambda s, m: m.head_width % 8, of_model, "multiples of 8", BUDGET),
     only("attention", "flash", instead=BUDGET),
     only("checkpointing", "none", instead=BUDGET),
-    Rule(
-        "Model.kv_heads",
-        lambda s, m: s is not None and _fp32(s) and m.kv_heads != m.heads,
-        "in fp32",
-        "as many as heads",
-        BUDGET,
-    ),
-)
+    Rule("Model.kv_heads", lambda s, m: s is not None and s.dtypes.compute == "fp32" and m.kv_heads != m.heads, "in fp32",
+         "as many as heads", BUDGET),
+)  # fmt: skip
 #: Of a dense decoder.
 DENSE = (
     *models(("experts", 0), ("latent_rank", 0), instead=""),
@@ -108,17 +93,17 @@ LLAMA_BLOCK = (
 )  # fmt: skip
 #: Of rings: flash attention as it is; a GPU that is neither the first nor the last; where no other instant takes more.
 RING_KERNEL = (
-    Rule("precision", lambda s, m: _fp32(s), allowed="precisions that compute in 16 bits, as flash attention does"),
+    Rule(
+        "precision",
+        lambda s, m: s.dtypes.compute == "fp32",
+        allowed="precisions that compute in 16 bits, as flash attention does",
+    ),
     Rule("Model.head_width", lambda s, m: m.head_width % 8, lambda s, m: f"of {m.name} is padded", "multiples of 8"),
 )
 RING = (
-    Rule(
-        "Mesh.context",
-        lambda s, m: s.mesh.context < 3,
-        allowed="3 or more, where a GPU is neither the first nor the last",
-    ),
+    Rule("Mesh.context", lambda s, m: s.mesh.context < 3, allowed="3 or more, where a GPU is neither the first nor the last"),
     *RING_KERNEL,
-)
+)  # fmt: skip
 GROUPED = (
     Rule("Model.kv_heads", lambda s, m: 2 * m.kv_heads > m.heads,
          lambda s, m: f"of {m.name} with {m.heads} heads: another instant takes more", "at most half of the heads", BUDGET),
@@ -127,7 +112,7 @@ GROUPED = (
 #: Of matrices that are divided: what a block keeps in 16 bits; what a GPU holds.
 SIXTEEN_BITS = (
     *models(("family", "gpt")),
-    Rule("precision", lambda s, m: _fp32(s), allowed="bf16, bf16-master", instead=BUDGET),
+    Rule("precision", lambda s, m: s.dtypes.compute == "fp32", allowed="bf16, bf16-master", instead=BUDGET),
     only("attention", "flash"),
     only("checkpointing", "none"),
     Rule("Model.activation", lambda s, m: m.activation == "relu", lambda s, m: f"of {m.name}, which saves its result alone",
@@ -142,14 +127,8 @@ WHOLE = (
 )
 #: Of experts' rows, and of their weights.
 CAST = (
-    Rule(
-        "precision",
-        lambda s, m: s.dtypes.autocast,
-        "casts rows between router and experts",
-        "bf16, bf16-master, fp32",
-        BUDGET,
-    ),
-)
+    Rule("precision", lambda s, m: s.dtypes.autocast, "casts rows between router and experts", "bf16, bf16-master, fp32", BUDGET),
+)  # fmt: skip
 SHARDED = (Rule("sharding", lambda s, m: s.fsdp, "divides experts' weights once more", "'none'", BUDGET),)
 #: Of pipelines; with stages of equally many blocks; with buffers between GPUs.
 ORDERED = (
@@ -162,22 +141,13 @@ EVEN = (
     *ORDERED,
 )  # fmt: skip
 BUFFERED = (
-    Rule(
-        "Mesh.schedule", lambda s, m: s.mesh.schedule == "zbv", ", whose middle stages share a GPU", "others", DRY_RUN
-    ),
+    Rule("Mesh.schedule", lambda s, m: s.mesh.schedule == "zbv", ", whose middle stages share a GPU", "others", DRY_RUN),
     *ORDERED,
-)
+)  # fmt: skip
 #: Of adapters beside every linear layer; of a cache that grows with the sequence.
 ALL_TARGETS = (
-    Rule(
-        "Lora.targets",
-        lambda s, m: s.adapters is not None and s.adapters.targets != "all-linear",
-        allowed="'all-linear'",
-        instead=BUDGET,
-    ),
-)
+    Rule("Lora.targets", lambda s, m: s.adapters and s.adapters.targets != "all-linear", allowed="'all-linear'", instead=BUDGET),
+)  # fmt: skip
 UNWINDOWED = (
-    Rule(
-        "Model.window", lambda s, m: m.window, lambda s, m: f"of {m.name} keeps no more tokens", "0", "eb.serve answers"
-    ),
-)
+    Rule("Model.window", lambda s, m: m.window, lambda s, m: f"of {m.name} keeps no more tokens", "0", "eb.serve answers"),
+)  # fmt: skip

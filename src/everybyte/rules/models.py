@@ -4,7 +4,7 @@ from ..catalog.weights import linears
 from ..choices import LIBRARIES, OWN, PRECISIONS, TENSOR_OPTIMIZERS
 from ..mesh import Part, divided
 from ..pipelines import TWO_STAGES
-from .row import Group, Rule, only
+from .row import Rule, only, table
 from .setups import FSDP, beside_mesh
 
 
@@ -106,14 +106,12 @@ def _ragged_why(s, m):
     return f"multiplies experts' matrices in rows of 16 bytes, and {field} is {size}{share} in {m.name}"
 
 
-_FITTING = Group.of(
-    None,
+_FITTING = table(
     Rule("precision", lambda s, m: s.precision in OWN, lambda s, m: f"with {m.name}, a Model, which has dimensions alone",
          ", ".join((*PRECISIONS, *LIBRARIES))),
     Rule("replicas", lambda s, m: s.replicas > 1 and not s.mesh.alone, beside_mesh, "1, or no mesh"),
 )  # fmt: skip
-_TENSOR = Group.of(
-    lambda s, m: s.mesh.tensor > 1,
+_TENSOR = table(
     only("offload", "none"),
     only("loss", "plain"),
     only("checkpointing", "none", "full", "every-k", "selective", allowed="none, full, every-k, selective"),
@@ -127,15 +125,15 @@ _TENSOR = Group.of(
          lambda s, m: f"of {s.optimizer!r} {beside_mesh(s)}", lambda s, m: f"{', '.join(_impls(s))}, or {FSDP}"),
     Rule("Mesh.tensor", _uneven, _uneven_why, _even),
     why=beside_mesh,
+    when=lambda s, m: s.mesh.tensor > 1,
 )  # fmt: skip
-_QUANTIZED = Group.of(
-    lambda s, m: s.quantization != "none",
+_QUANTIZED = table(
     Rule("quantization", lambda s, m: m.experts and m.family,
          lambda s, m: f"with {m.name}, whose experts' matrices are no linear layers", "'none', or a model without experts"),
     Rule("quantization", _tiny, _tiny_why, "'none', or 3 numbers and more"),
+    when=lambda s, m: s.quantization != "none",
 )  # fmt: skip
-_STAGES = Group.of(
-    lambda s, m: s.mesh.pipeline > 1,
+_STAGES = table(
     Rule("Mesh.pipeline", lambda s, m: _stages(s) > m.layers,
          lambda s, m: f"GPUs in a row with {s.mesh.stages} stages each are {_stages(s)} stages, and {m.name} has {m.layers} blocks",
          lambda s, m: f"at most {m.layers} stages"),
@@ -149,29 +147,29 @@ _STAGES = Group.of(
     Rule("sharding", lambda s, m: s.fsdp and m.tied and s.mesh.schedule in TWO_STAGES,
          lambda s, m: f"with schedule {s.mesh.schedule!r} and {m.name}, whose embedding and head are one weight, which cannot be in the "
          "units of two stages", "'none', another schedule, or an untied model"),
+    when=lambda s, m: s.mesh.pipeline > 1,
 )  # fmt: skip
-_KERNEL = Group.of(
-    lambda s, m: s.attention == "flash",
+_KERNEL = table(
     Rule("attention", lambda s, m: m.head_width % 4 if s.dtypes.compute == "fp32" else m.head_width > 256,
          lambda s, m: f"takes no heads of width {m.head_width} in {s.dtypes.compute}, which {m.name} has",
          lambda s, m: f"'eager', or widths that are {'multiples of 4' if s.dtypes.compute == 'fp32' else 'at most 256'}"),
+    when=lambda s, m: s.attention == "flash",
 )  # fmt: skip
-_EXPERTS = Group.of(
-    lambda s, m: s.mesh.expert > 1,
+_EXPERTS = table(
     Rule("Mesh.expert", lambda s, m: not m.experts or m.experts % s.mesh.expert, _experts_why, _expert_places),
     Rule("Mesh.expert", _cut, _cut_why, lambda s, m: f"such GPUs as divide {_cut(s, m)[1]}"),
+    when=lambda s, m: s.mesh.expert > 1,
 )  # fmt: skip
-_RING = Group.of(
-    lambda s, m: s.mesh.context > 1 and s.dtypes.compute == "fp32",
+_RING = table(
     Rule("precision", lambda s, m: m.kv_heads != m.heads,
          lambda s, m: f"with mesh {s.mesh}: no ring takes fewer key heads than query heads in fp32, and {m.name} has {m.kv_heads} and "
          f"{m.heads}", "precisions that compute in 16 bits"),
     Rule("sequence", lambda s, m: s.sequence % (64 * s.mesh.context),
          lambda s, m: f"with mesh {s.mesh} in fp32, whose kernel pads rows to 32",
          lambda s, m: f"a multiple of {64 * s.mesh.context}, as {-(-s.sequence // (64 * s.mesh.context)) * 64 * s.mesh.context}"),
+    when=lambda s, m: s.mesh.context > 1 and s.dtypes.compute == "fp32",
 )  # fmt: skip
-_SIZES = Group.of(
-    None,
+_SIZES = table(
     Rule("checkpoint_every", lambda s, m: s.segment > m.layers, lambda s, m: f"is more than the {m.layers} blocks of {m.name}",
          lambda s, m: f"1 to {m.layers}"),
     Rule("sequence", lambda s, m: m.positions and s.sequence > m.positions,
@@ -185,4 +183,4 @@ _SIZES = Group.of(
 )  # fmt: skip
 #: In the order in which they are tried. `flash`: the kernel for 16 bits takes heads up to 256 wide, the one for fp32 multiples of 4
 #: (PyTorch's `native/transformers/cuda/sdp_utils.cpp`); for others `scaled_dot_product_attention` falls back to the scores.
-MODEL = (_FITTING, _TENSOR, _QUANTIZED, _STAGES, _KERNEL, _EXPERTS, _RING, _SIZES)
+MODEL = (*_FITTING, *_TENSOR, *_QUANTIZED, *_STAGES, *_KERNEL, *_EXPERTS, *_RING, *_SIZES)

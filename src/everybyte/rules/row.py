@@ -1,6 +1,6 @@
 """One rule, a row of a table; and what tries a table's rows on a setup."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -60,21 +60,18 @@ def unlike(family: str | None = None, instead: str = "") -> Rule:
 
 @dataclass(frozen=True)
 class Group:
-    """Rules that hold where something else is so."""
+    """Rules that hold where something else is so, or always."""
 
     when: Callable | None
     rules: tuple[Rule, ...]
 
-    @classmethod
-    def of(cls, when: Callable | None, *rules: Rule, why: Words = "", instead: str = "") -> "Group":
-        """From rows; `why` and `instead` are those of rows that give none."""
-        given = (replace(rule, why=rule.why or why, instead=rule.instead or instead) for rule in rules)
-        return cls(when, tuple(given))
+
+Table = tuple[Group, ...]
 
 
-def table(*rules: Rule, when: Callable | None = None, **shared) -> tuple[Group, ...]:
-    """A table of one group."""
-    return (Group.of(when, *rules, **shared),)
+def table(*rules: Rule, when: Callable | None = None, why: Words = "", instead: str = "") -> Table:
+    """Rows; `why` and `instead` are those of rows that give none."""
+    return (Group(when, tuple(replace(rule, why=rule.why or why, instead=rule.instead or instead) for rule in rules)),)
 
 
 def only(name: str, *values, allowed: Words = "", **more) -> Rule:
@@ -99,7 +96,7 @@ def multiples(number: int, step: int) -> str:
     return f"{below} or {above}" if below else f"{above}"
 
 
-def first(groups: Iterable[Group], *on) -> Rule | None:
+def first(groups: Table, *on) -> Rule | None:
     """The first rule that a setup breaks; None where it breaks none."""
     for group in groups:
         if group.when is None or group.when(*on):
@@ -109,13 +106,13 @@ def first(groups: Iterable[Group], *on) -> Rule | None:
     return None
 
 
-def broken(groups: Iterable[Group], *on) -> str | None:
+def broken(groups: Table, *on) -> str | None:
     """What the first rule says that a setup breaks; None where it breaks none."""
     rule = first(groups, *on)
     return rule.error(*on) if rule else None
 
 
-def check(groups: Iterable[Group], *on) -> None:
+def check(groups: Table, *on) -> None:
     """Raise ValueError where a setup breaks a rule."""
     if why := broken(groups, *on):
         raise ValueError(why)

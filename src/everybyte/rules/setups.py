@@ -2,7 +2,7 @@
 
 from ..choices import LIBRARIES, LIBRARY_OPTIMIZERS, NOT_SHARDED, OPTIMIZERS, OWN, PRECISIONS
 from ..pipelines import ONE_STAGE, TWO_STAGES
-from .row import Group, Rule, multiples, needs, only
+from .row import Rule, multiples, needs, only, table
 
 #: Micro-batches for each GPU in a row that a schedule has at least.
 _LEAST = {"1f1b": 1, "dualpipev": 2}
@@ -20,12 +20,8 @@ def _precision(s):
 
 def _not_sharded(s):
     """Why the optimizer's step over shares is not derived, and what its code raises."""
-    return NOT_SHARDED.get((OPTIMIZERS[s.optimizer].algorithm, s.fsdp)) if s.sharding != "none" else None
-
-
-def _sharded_why(s):
-    why, raised = _not_sharded(s)
-    return f"with sharding {s.sharding!r}: {' '.join([why, ' or '.join(map(repr, raised))]).strip()}"
+    found = NOT_SHARDED.get((OPTIMIZERS[s.optimizer].algorithm, s.fsdp)) if s.sharding != "none" else None
+    return found and f"{found[0]} {' or '.join(map(repr, found[1]))}".strip()
 
 
 def _sharded(s):
@@ -65,19 +61,17 @@ def _over(s):
     return f"over {weights}, precision {s.precision!r}"
 
 
-_USUAL = Group.of(
-    None,
+_USUAL = table(
     needs("master_gradients", "bf16", "precision", "bf16-master"),
     needs("loss_chunks", 8, "loss", "chunked"),
     needs("checkpoint_every", 2, "checkpointing", "every-k"),
     Rule("optimizer_impl", lambda s: s.optimizer_impl not in OPTIMIZERS[s.optimizer].impls,
          lambda s: f"is none of {s.optimizer}'s", lambda s: ", ".join(OPTIMIZERS[s.optimizer].impls)),
-    Rule("optimizer", _not_sharded, _sharded_why, _sharded),
+    Rule("optimizer", _not_sharded, lambda s: f"with sharding {s.sharding!r}: {_not_sharded(s)}", _sharded),
     Rule("gpus", lambda s: s.gpus % s.mesh.size, lambda s: f"are no multiple of the {s.mesh.size} GPUs of the mesh ({s.mesh})",
          lambda s: f"a multiple, as {multiples(s.gpus, s.mesh.size)}"),
 )  # fmt: skip
-_PIPELINE = Group.of(
-    lambda s: s.mesh.pipeline > 1,
+_PIPELINE = table(
     Rule("Mesh.stages", lambda s: s.mesh.schedule in ONE_STAGE and s.mesh.stages != 1,
          lambda s: f"with schedule {s.mesh.schedule!r}, which runs one stage on each GPU",
          "1, or schedule 'interleaved-1f1b', 'looped-bfs' or 'interleaved-zero-bubble'"),
@@ -89,31 +83,31 @@ _PIPELINE = Group.of(
          lambda s: s.mesh.schedule.startswith("interleaved") and _left_over(s.accumulation, s.mesh.pipeline),
          lambda s: f"micro-batches do not divide into {s.accumulation // s.mesh.pipeline} equal rounds of {_in_a_row(s)}",
          _near),
+    when=lambda s: s.mesh.pipeline > 1,
 )  # fmt: skip
-_EXPERT_PLACES = Group.of(
-    lambda s: s.mesh.expert > 1,
+_EXPERT_PLACES = table(
     Rule("Mesh.expert", lambda s: s.sharers % s.mesh.expert,
          lambda s: f"does not divide the {s.sharers} GPUs of data and context", "a divisor"),
+    when=lambda s: s.mesh.expert > 1,
 )  # fmt: skip
-_LIBRARY = Group.of(
-    lambda s: s.precision in LIBRARIES,
+_LIBRARY = table(
     only("optimizer", *LIBRARY_OPTIMIZERS, allowed=", ".join(LIBRARY_OPTIMIZERS)),
     only("optimizer_impl", "fused", allowed="'fused', as its Adam is one kernel"),
     only("gpus", 1, allowed="1, or precision 'bf16-master'"),
     only("sharding", "none", allowed="'none', or precision 'bf16-master'"),
     only("adapters", None, allowed="None, or precision 'bf16-master'"),
     why=_precision,
+    when=lambda s: s.precision in LIBRARIES,
 )
 _ELSE = f"or precision {', '.join(PRECISIONS)}"
-_OWN = Group.of(
-    lambda s: s.precision in OWN,
+_OWN = table(
     only("sharding", "none", allowed=f"'none', {_ELSE}"),
     only("adapters", None, allowed=f"None, {_ELSE}"),
     Rule("mesh", lambda s: not s.mesh.alone, allowed=f"no mesh, {_ELSE}"),
     why=_precision,
+    when=lambda s: s.precision in OWN,
 )
-_ONE_FUNCTION = Group.of(
-    lambda s: s.loss == "linear-cross-entropy",
+_ONE_FUNCTION = table(
     Rule("loss", lambda s: not s.mesh.alone, beside_mesh, "'plain', or no mesh"),
     Rule("loss", lambda s: s.sharding_units == "block+ends",
          "with sharding_units 'block+ends', which gather the head's weight where the head is called: the function takes the weight "
@@ -121,9 +115,9 @@ _ONE_FUNCTION = Group.of(
     Rule("loss", lambda s: s.adapters and s.dtypes.autocast and s.adapters.base == "bf16",
          lambda s: f"with precision {s.precision!r} over weights in bf16: autocast has no rule for the function, and PyTorch does not "
          "multiply the norm's fp32 by the head's bf16", "'plain', 'chunked', or Lora.base 'fp32'"),
+    when=lambda s: s.loss == "linear-cross-entropy",
 )  # fmt: skip
-_RING = Group.of(
-    lambda s: s.mesh.context > 1,
+_RING = table(
     Rule("sequence", lambda s: s.sequence % (2 * s.mesh.context),
          lambda s: f"does not make two equal pieces for each of the {s.mesh.context} GPUs of mesh {s.mesh}: "
          f"{s.sequence % (2 * s.mesh.context)} tokens are left",
@@ -131,16 +125,16 @@ _RING = Group.of(
     only("attention", "flash", why=lambda s: f"with mesh {s.mesh}: no ring forms the scores"),
     only("dropout", 0.0, why=lambda s: f"with mesh {s.mesh}: PyTorch's ring attention keeps the random state of its last part alone"),
     only("replicas", 1, why=lambda s: f"with mesh {s.mesh}: groups of rings that each hold the model are not derived"),
+    when=lambda s: s.mesh.context > 1,
 )  # fmt: skip
-_EXPERTS = Group.of(
-    lambda s: s.mesh.expert > 1,
+_EXPERTS = table(
     only("sharding", "none", "zero2", "zero3"),
     only("buckets", "copies"),
     only("replicas", 1),
     why=beside_mesh,
+    when=lambda s: s.mesh.expert > 1,
 )
-_GPUS = Group.of(
-    None,
+_GPUS = table(
     Rule("no_sync", lambda s: s.no_sync and not (s.fsdp and s.accumulation > 1),
          lambda s: f"needs {FSDP} and accumulation from 2 on, not {s.sharding!r} and {s.accumulation}", "False"),
     needs("sharding_units", "block", "sharding", "zero2", "zero3"),
@@ -156,12 +150,11 @@ _GPUS = Group.of(
     Rule("master_gradients", lambda s: s.master_gradients != "bf16" and s.distributed,
          lambda s: f"needs one GPU and sharding 'none', not {s.gpus} and {s.sharding!r}"),
 )  # fmt: skip
-_WHOLE = Group.of(
-    lambda s: s.adapters is None,
+_WHOLE = table(
     only("quantization", "none", why="without adapters: no optimizer moves weights of 4 bits", allowed="adapters=Lora(...), or 'none'"),
+    when=lambda s: s.adapters is None,
 )  # fmt: skip
-_ADAPTERS = Group.of(
-    lambda s: s.adapters is not None,
+_ADAPTERS = table(
     Rule("adapters", lambda s: not s.mesh.alone, beside_mesh, "None, or no mesh"),
     Rule("quantization", lambda s: s.fsdp and s.quantization != "none",
          lambda s: f"with adapters {s.adapters} and sharding {s.sharding!r} is not derived", "'none', or sharding 'none' or 'zero1'"),
@@ -176,8 +169,9 @@ _ADAPTERS = Group.of(
          lambda s: f"with precision {s.precision!r}: peft makes adapters over 4-bit weights in fp32, which need no copies",
          "fp32, bf16-mixed, fp16-mixed, bf16"),
     Rule("Lora.dtype", lambda s: s.adapters.dtype not in _dtypes(s), _over, lambda s: " or ".join(map(repr, _dtypes(s)))),
+    when=lambda s: s.adapters is not None,
 )  # fmt: skip
 #: In the order in which they are tried.
 SETUP = (
-    _USUAL, _PIPELINE, _EXPERT_PLACES, _LIBRARY, _OWN, _ONE_FUNCTION, _RING, _EXPERTS, _GPUS, _WHOLE, _ADAPTERS,
+    *_USUAL, *_PIPELINE, *_EXPERT_PLACES, *_LIBRARY, *_OWN, *_ONE_FUNCTION, *_RING, *_EXPERTS, *_GPUS, *_WHOLE, *_ADAPTERS,
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from ..choices import LIBRARIES, PRECISIONS
 from ..pipelines import SPLIT
-from .row import Group, Rule, only, table, unlike
+from .row import Rule, only, table, unlike
 from .setups import FSDP, beside_mesh
 
 
@@ -25,8 +25,7 @@ def _objective(s, o):
 
 #: Of pipelines.
 PIPELINE = (
-    Group.of(
-        lambda s: s.mesh.pipeline > 1,
+    *table(
         Rule("Mesh.schedule", lambda s: _split(s) and (s.mesh.size > s.mesh.pipeline or s.mesh.expert > 1 or s.ddp), _beside,
              "schedules whose is not"),
         only("sharding", "none", "zero2", "zero3", why=beside_mesh, allowed=f"'none', or {FSDP}"),
@@ -35,9 +34,9 @@ PIPELINE = (
         Rule("precision", lambda s: s.dtypes.autocast and not s.fsdp,
              lambda s: f"{_with_mesh(s)}: PyTorch runs forwards and backwards of a schedule in one go, and autocast is for forwards alone",
              f"fp32, bf16-master, bf16, or {FSDP}"),
+        when=lambda s: s.mesh.pipeline > 1,
     ),
-    Group.of(
-        lambda s: s.mesh.pipeline > 1 and s.fsdp,
+    *table(
         Rule("offload", lambda s: _split(s) and s.offload != "none",
              lambda s: f"{_with_mesh(s)}, whose backward is divided, is not derived", "'none', or another schedule"),
         Rule("sharding", lambda s: _split(s) and s.sharding == "zero3",
@@ -47,6 +46,7 @@ PIPELINE = (
         only("sharding_units", "block", "model", why=lambda s: f"{_with_mesh(s)}: a stage has not both ends"),
         only("no_sync", False,
              why=lambda s: f"{_with_mesh(s)}: gradients of a pipeline's micro-batches are added up and sent once in any case"),
+        when=lambda s: s.mesh.pipeline > 1 and s.fsdp,
     ),
 )  # fmt: skip
 #: Of pipelines whose order no formula follows, beside.
@@ -86,7 +86,7 @@ ALIGNED = table(
          lambda s, o: f"with {o.method}: the masks of {o.model.name}'s frozen models are not counted", "'flash'"),
 )  # fmt: skip
 #: Of a search for layouts, which varies none of these.
-SEARCHED = table(
+LAYOUT = table(
     only("adapters", None), only("offload", "none"), only("replicas", 1), only("sharding_units", "block"), only("no_sync", False),
     only("buckets", "copies"),
     why="is not searched", instead="eb.budget takes one layout",
@@ -101,13 +101,13 @@ DERIVED = table(
     only("loss", "plain", "chunked", why="is not derived: its chunks are powers of two, which no formula in batch and sequence has",
          allowed="'plain', 'chunked'", instead="eb.budget and eb.dry_run take it"),
 )  # fmt: skip
-LETTERED = table(
+LETTERS = table(
     only("loss", "plain"), only("offload", "none"), only("gpus", 1), only("sharding", "none"), only("adapters", None),
     Rule("checkpoint_every", lambda s: s.segment > 1, allowed="1"),
     why="with letters 'all'", instead="eb.derive takes it with letters 'BS'",
 )  # fmt: skip
 #: Of a step that PyTorch's compiler cuts.
-COMPILED = table(
+CUT = table(
     only("precision", "fp32"), only("attention", "flash"), only("checkpointing", "none"), only("loss", "plain"),
     why="compiled is not followed",
 )  # fmt: skip
