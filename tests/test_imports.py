@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "everybyte"
 
 GROUND = {"checks", "children", "files", "interrupts", "terminal", "units", "tables", "witness"}
-STATED = GROUND | {"catalog", "mesh", "pipelines", "setup", "objectives"}
+STATED = GROUND | {"catalog", "choices", "mesh", "pipelines", "rules", "setup", "objectives"}
 FORMULAS = STATED | {"theory", "formulas"}
 BUDGET = FORMULAS | {"budget", "allocator"}
 PLANNING = {"headroom", "plan", "fit", "layouts"}
@@ -61,8 +61,10 @@ MAY = {
     "catalog": GROUND,
     "mesh": GROUND,
     "pipelines": GROUND,
-    "setup": GROUND | {"catalog", "mesh", "pipelines"},
-    "objectives": GROUND | {"catalog", "mesh", "setup"},
+    "choices": GROUND,
+    "rules": GROUND | {"catalog", "choices", "mesh", "pipelines"},
+    "setup": GROUND | {"catalog", "choices", "mesh", "rules"},
+    "objectives": GROUND | {"catalog", "mesh", "rules", "setup"},
     "theory": STATED | {"allocator"},
     "formulas": STATED | {"theory"},
     "budget": STATED | {"theory", "allocator"},
@@ -105,8 +107,10 @@ WITHOUT = {
     "children",
     "files",
     "interrupts",
+    "choices",
     "mesh",
     "pipelines",
+    "rules",
     "units",
     "tables",
     "witness",

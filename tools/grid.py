@@ -15,6 +15,7 @@ from everybyte.budget import not_derived
 from everybyte.catalog.weights import linears
 from everybyte.dryrun import PARTS, SHARED_PARTS
 from everybyte.mesh import Rotation, Schedule
+from everybyte.rules import PIPELINE, broken
 from everybyte.setup import (
     ATTENTIONS,
     BUCKETS,
@@ -265,7 +266,7 @@ def piped(seed: int, draw) -> tuple[eb.Model, eb.Setup, int] | None:
         master_gradients="bf16", mesh=mesh, accumulation=draw([1, 2, 3, 4, 5, 6, 8, 9]),
     )  # fmt: skip
     setup.check_model(model)
-    if not pipelines.alone(setup):
+    if not broken(PIPELINE, setup):
         return model, setup, draw(range(places)) * setup.data
 
 

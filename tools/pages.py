@@ -13,6 +13,7 @@ import everybyte as eb
 from everybyte import draw, units
 from everybyte.formulas import bindings, formula, registry
 from everybyte.formulas.symbols import SYMBOLS
+from everybyte.rules.formulas import refused
 from everybyte.setup import PRECISIONS, Setup
 
 #: What the formulas are shown for, beside their general form; those of a Llama, for a Llama.
@@ -56,7 +57,7 @@ def notation() -> str:
 
 def _shown(f) -> eb.Model:
     """The model that the formula is shown for: GPT-2, or a Llama where it was derived for one."""
-    return LLAMA if f.refuses and f.refuses(GPT2, SHOWN) else GPT2
+    return LLAMA if refused(f.refuses, GPT2, SHOWN) else GPT2
 
 
 def _value(f) -> str:

@@ -10,6 +10,7 @@ from .catalog import Gpu, Model
 from .catalog.weights import layers, weights
 from .headroom import Headroom, check_headroom, check_precision, find_gpu
 from .objectives import Objective, Reference, Scorer
+from .rules import ALIGNED, check
 from .serving import cache_bytes
 from .setup import DTYPE_BYTES, OPTIMIZERS, Setup
 from .tables import Table
@@ -337,16 +338,7 @@ def _check(objective, setup, frozen, rollout):
             raise ValueError(
                 "align.rollout: dpo learns from pairs that are there, and generates nothing; allowed: None"
             )
-    if setup.offload != "none":
-        raise ValueError(f"Setup.offload: {setup.offload!r} with {method} is not derived; allowed: 'none'")
-    if setup.adapters is not None and method == "ppo":
-        raise ValueError(
-            f"Setup.adapters: {setup.adapters} with ppo, whose value model has a new head, is not derived; allowed: None"
-        )
-    if setup.attention == "eager" and objective.family == "gpt" and method != "dpo":
-        raise ValueError(
-            f"Setup.attention: 'eager' with {method}: the masks of {objective.model.name}'s frozen models are not counted; allowed: 'flash'"
-        )
+    check(ALIGNED, setup, objective)
 
 
 def _learning(name, step, between, objective):

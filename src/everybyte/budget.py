@@ -7,9 +7,9 @@ from . import checks
 from .allocator import STEPS, Reserved, Settings, play
 from .catalog import Gpu, Model
 from .catalog import gpu as find_gpu
-from .mesh import TOGETHER
 from .objectives import Objective, Scorer
-from .pipelines import ONE_STAGE, SPLIT, alone
+from .pipelines import ONE_STAGE
+from .rules import FORMULA, SCHEDULE, broken
 from .setup import Setup
 from .theory import MARKS, PEAKS, letters, place_of, trace
 from .theory.alignment import trace as align
@@ -205,23 +205,7 @@ def course_of(model: Model | Objective, setup: Setup, rank: int = 0):
 
 def not_derived(model: Model, setup: Setup) -> str | None:
     """Why the model's step with the setup is not derived, in words, with what answers instead; None where it is derived."""
-    if setup.mesh.pipeline > 1:
-        if why := alone(setup):
-            return why
-        if setup.mesh.schedule in SPLIT:
-            return f"Mesh.schedule: {setup.mesh.schedule!r} is not derived; eb.dry_run takes it"
-    elif not setup.mesh.derived:
-        return f"Setup.mesh: {setup.mesh} is not derived; allowed: {TOGETHER}"
-    if unlike := model.unlike_reference():
-        return f"{unlike}; eb.dry_run and eb.derive take it"
-    if setup.dropout and model.family == "llama":
-        return f"Setup.dropout: {setup.dropout} with {model.name}, a Llama, which has none; allowed: 0.0"
-    if setup.sharding_units == "block+ends" and setup.loss == "chunked":
-        return (
-            "Setup.loss: 'chunked' with sharding_units 'block+ends' is not derived, as FSDP then meets the head once for each "
-            "chunk; allowed: 'plain', or other units; eb.dry_run takes it"
-        )
-    return None
+    return broken(SCHEDULE, setup) or broken(FORMULA, setup, model)
 
 
 def _unrolled(model, setup, rounding, rank):

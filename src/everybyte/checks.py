@@ -72,7 +72,7 @@ ELSEWHERE = {
 
 def one_of(owner: str, field: str, value: object, allowed: Iterable[str]) -> None:
     """Raise unless `value` is one of `allowed`; the message names near matches, or what is called so elsewhere."""
-    allowed = list(allowed)
+    allowed = tuple(allowed)
     if not isinstance(value, str) or value not in allowed:  # an array has no one answer to `in`
         typed = value.lower()[:SHOWN] if isinstance(value, str) else ""
         known = ELSEWHERE.get(field, {}).get(typed)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from . import checks, units
 from .catalog import Gpu, gpu
 from .catalog.gpus import RATES
-from .setup import LIBRARIES, OWN, PRECISIONS, Setup
+from .rules import GPU, check
+from .setup import EVERY_PRECISION, PrecisionName, Setup
 from .tables import Table
 
 #: CUDA's allocator rounds each tensor up to a multiple of so many bytes.
@@ -119,12 +120,7 @@ def check_headroom(owner: str, headroom: object) -> None:
 
 def check_precision(setup: Setup, gpu: Gpu) -> None:
     """Raise ValueError where the GPU has no bf16 and the setup computes or stores in it."""
-    if gpu.bf16 or not _needs_bf16(setup.precision):
-        return
-    raise ValueError(
-        f"Setup.precision: {setup.precision!r} on {gpu.name}, which has no bf16; allowed: "
-        f"{', '.join(name for name in PRECISIONS if not _needs_bf16(name))}"
-    )
+    check(GPU, setup, gpu)
 
 
 def check_rates(gpu: Gpu, gpus: int = 1) -> None:
@@ -138,11 +134,6 @@ def check_rates(gpu: Gpu, gpus: int = 1) -> None:
     gpu.ring(gpus)
 
 
-def takes(gpu: Gpu, precision: str) -> bool:
+def takes(gpu: Gpu, precision: PrecisionName) -> bool:
     """Whether the GPU computes in that precision."""
-    return gpu.bf16 or not _needs_bf16(precision)
-
-
-def _needs_bf16(precision):
-    dtypes = (PRECISIONS | LIBRARIES | OWN)[precision]
-    return "bf16" in (dtypes.weights, dtypes.compute)
+    return gpu.bf16 or not EVERY_PRECISION[precision].needs_bf16

@@ -15,6 +15,7 @@ from .mesh import Mesh, divided
 from .pipelines import cut
 from .plan import held, matrix_flops, standing
 from .plan import made as made_by
+from .rules import LAYOUT, check
 from .setup import DTYPE_BYTES, Setup
 from .tables import Table
 
@@ -25,10 +26,6 @@ BATCHES, CHECKPOINTINGS = (1, 2, 4, 8, 16), ("none", "operations", "full")
 MOST_PIPELINE, MOST_CONTEXT = 16, 16
 #: Tokens that a part of a sequence has at least: with fewer a GPU waits for keys and values longer than it computes.
 LEAST = 4096
-#: Fields that a search does not vary, and is not made for.
-_ASKED = {
-    "adapters": None, "offload": "none", "replicas": 1, "sharding_units": "block", "no_sync": False, "buckets": "copies",
-}  # fmt: skip
 #: Layouts that are shown where nobody says how many.
 SHOWN = 8
 
@@ -252,11 +249,7 @@ def layouts(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | Non
     checks.kind("layouts", "model", model, Model)
     checks.kind("layouts", "setup", setup, Setup)
     checks.whole("layouts", "most", most, 1, 1000)
-    for field, usual in _ASKED.items():
-        if getattr(setup, field) != usual:
-            raise ValueError(
-                f"layouts.setup: {field} {getattr(setup, field)!r} is not searched; allowed: {usual!r}; eb.budget takes one layout"
-            )
+    check(LAYOUT, setup)
     check_headroom("layouts", headroom)
     gpu = find_gpu(gpu)
     check_precision(setup, gpu)

@@ -12,18 +12,6 @@ Rotation = Literal["all-gather", "all-to-all"]
 CHOICES = {"schedule": get_args(Schedule), "rotation": get_args(Rotation)}
 #: Dimensions of the mesh from outer to inner, where data parallelism is between the first and the second.
 DIMENSIONS = ("pipeline", "context", "tensor")
-#: Which of them, together, the witnesses count.
-DERIVED = (
-    {"tensor"},
-    {"context"},
-    {"expert"},
-    {"context", "tensor"},
-    {"context", "expert"},
-    {"expert", "tensor"},
-    {"context", "expert", "tensor"},
-)
-#: The same in words.
-TOGETHER = ", ".join(" with ".join(sorted(names)) for names in DERIVED) + ", a pipeline with or without these, or none"
 #: A model's fields of which each GPU has a part, where matrices are divided.
 DIVIDED = ("heads", "kv_heads", "ffn_width", "expert_width", "vocabulary", "learned_positions")
 #: The most of each dimension.
@@ -33,6 +21,17 @@ MOST = 2**20
 def divided(model) -> dict[str, int]:
     """The sizes of a model that tensor parallelism divides, by `DIVIDED`; where there are experts, they are its MLPs."""
     return {name: getattr(model, name) for name in DIVIDED if not (model.experts and name == "ffn_width")}
+
+
+class Part:
+    """A model's fields as those of one GPU of `parts` that divide its matrices."""
+
+    def __init__(self, model, parts: int):
+        self._model, self._parts = model, parts
+
+    def __getattr__(self, name):
+        found = getattr(self._model, name)
+        return found // self._parts if name in DIVIDED else found
 
 
 @final
@@ -104,11 +103,6 @@ class Mesh:
     def alone(self) -> bool:
         """Whether it divides nothing."""
         return self.size == self.expert == 1
-
-    @property
-    def derived(self) -> bool:
-        """Whether what it divides is counted: one dimension, or some together."""
-        return self.alone or set(self.divided) in DERIVED
 
     @classmethod
     def read(cls, text: str) -> "Mesh":

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, final, get_args
 from . import checks
 from .catalog import Model
 from .catalog.weights import layers, weights
+from .rules import OBJECTIVE, check
 from .setup import Setup
 
 Method = Literal["dpo", "ppo", "grpo", "value"]
@@ -119,29 +120,7 @@ class Objective:
     def check(self, setup: Setup) -> None:
         """Raise ValueError where a setup's step with this loss is neither derived nor run, naming the field."""
         checks.kind("Objective", "setup", setup, Setup)
-        for field, allowed, why in (
-            ("loss", "plain", "log-probabilities are taken from all logits at once"),
-            ("dropout", 0.0, "the old log-probabilities and the reference's were made without it"),
-        ):
-            if getattr(setup, field) != allowed:
-                raise ValueError(
-                    f"Setup.{field}: {getattr(setup, field)!r} with objective {self.method!r}: {why}; allowed: {allowed!r}"
-                )
-        setup.check_undivided(self.name)
-        if self.method == "value" and setup.adapters is not None:
-            raise ValueError(
-                f"Setup.adapters: {setup.adapters} with objective 'value', whose new head trains whole; allowed: None"
-            )
-        if setup.adapters is not None and setup.distributed:
-            raise ValueError(
-                f"Setup.adapters: {setup.adapters} on {setup.gpus} gpus with objective {self.method!r} is not derived; allowed: one GPU, "
-                "or None"
-            )
-        if self.reference != "before" and setup.distributed:
-            raise ValueError(
-                f"Setup.sharding: {setup.sharding!r} on {setup.gpus} gpus with a reference in the step is not derived; allowed: one "
-                "GPU, or Objective.reference 'before'"
-            )
+        check(OBJECTIVE, setup, self)
         if unlike := self.model.unlike_reference():
             raise ValueError(f"{unlike}; with objective {self.method!r} the book's reference is run")
         if self.model.experts and self.reference != "before":

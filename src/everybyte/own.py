@@ -12,6 +12,7 @@ from .headroom import CONFIGURATION, Headroom
 from .objectives import Objective
 from .plan import Plan, counted
 from .plan import plan as plan_derived
+from .rules import PLANNED, check
 from .setup import Setup
 
 
@@ -97,12 +98,7 @@ def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, 
             "a function that makes a module"
         )
     checks.kind("plan", "setup", setup, Setup)
-    for field, allowed in (("gpus", 1), ("sharding", "none")):
-        if getattr(setup, field) != allowed:
-            raise ValueError(
-                f"plan.setup: {field} {getattr(setup, field)!r} with a {type(model).__name__}, for which what is sent is not "
-                f"counted; allowed: {allowed!r}; eb.dry_run says what one setup takes"
-            )
+    check(PLANNED, setup, type(model).__name__)
     from .deriving.planning import Counting
 
     return counted(Counting(model, batch), setup, gpu, headroom)

@@ -2,176 +2,51 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from types import MappingProxyType
-from typing import Literal, final, get_args
+from typing import Literal, final
 
-from . import checks, pipelines
+from . import checks, rules
 from .catalog import Model
 from .catalog.weights import layers, linears, weights
-from .mesh import DIVIDED, TOGETHER, Mesh, divided
-
-PrecisionName = Literal[
-    "fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16", "bf16-megatron", "bf16-deepspeed", "own"
-]  # fmt: skip
-OptimizerName = Literal[
-    "sgd", "momentum", "adam", "adamw", "lion", "adafactor", "muon", "adamw8bit", "paged-adamw8bit"
-]  # fmt: skip
-#: Bytes of one number of each data type that a training step stores.
-DTYPE_BYTES = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2})
-
-
-@dataclass(frozen=True)
-class Precision:
-    """Which data type each role has. `master` is the optimizer's own copy of the weights, if any."""
-
-    weights: str
-    compute: str
-    states: str
-    autocast: bool = False
-    master: str | None = None
-    loss_scaling: bool = False
-
-
-PRECISIONS: Mapping[PrecisionName, Precision] = MappingProxyType(
-    {
-        "fp32": Precision("fp32", "fp32", "fp32"),
-        "bf16-mixed": Precision("fp32", "bf16", "fp32", autocast=True),
-        "fp16-mixed": Precision("fp32", "fp16", "fp32", autocast=True, loss_scaling=True),
-        "bf16-master": Precision("bf16", "bf16", "fp32", master="fp32"),
-        "bf16": Precision("bf16", "bf16", "bf16"),
-    }
-)
-
-#: `bf16-master` as two libraries have it, gradients in fp32 included: their own loops, on one GPU, with Adam in one kernel.
-LIBRARIES: Mapping[PrecisionName, Precision] = MappingProxyType(
-    dict.fromkeys(("bf16-megatron", "bf16-deepspeed"), PRECISIONS["bf16-master"])
-)
-#: Of a module of one's own, or a Hugging Face config: each tensor in the data type that it is made in, and nothing cast.
-OWN: Mapping[PrecisionName, Precision] = MappingProxyType({"own": Precision("own", "own", "own")})
-_PRECISIONS = {**PRECISIONS, **LIBRARIES, **OWN}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Optimizer:
-    """One optimizer: a row of `OPTIMIZERS`.
-
-    Attributes:
-        algorithm: whose states it keeps and whose temporaries its step makes.
-        states: tensors as large as the weights that it keeps from step to step; None where its states have other sizes.
-        impls: its implementations, the usual one first.
-        passes: numbers that the step of each of `impls` reads and writes for each parameter, operation by operation; None
-            where its time is that of matrix products.
-        quantized: bytes of 8-bit state that the step reads and writes for each parameter besides.
-        paged: whether states of large tensors stand in memory that the driver moves between GPU and CPU.
-        package: what its code comes in, where that is not PyTorch.
-    """
-
-    algorithm: Literal["sgd", "momentum", "adam", "lion", "adafactor", "muon", "adam8bit"]
-    states: int | None
-    impls: tuple[str, ...] = ("foreach", "loop", "fused")
-    passes: tuple[int, ...] | None
-    quantized: int = 0
-    paged: bool = False
-    package: str | None = None
-
-    @property
-    def common(self) -> bool:
-        """Whether PyTorch has it in every implementation, and in any precision, sharding and mesh."""
-        return self.package is None and self.states is not None
-
-
-#: Sources: PyTorch, torch/optim/adam.py, adamw.py, sgd.py, _adafactor.py, _muon.py; aten/src/ATen/native/cuda/
-#: fused_adam_utils.cuh; lion_pytorch/lion_pytorch.py; bitsandbytes/optim/optimizer.py.
-OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
-    {
-        "sgd": Optimizer(algorithm="sgd", states=0, passes=(3, 3, 3)),
-        "momentum": Optimizer(algorithm="momentum", states=1, passes=(8, 8, 5)),
-        "adam": Optimizer(algorithm="adam", states=2, passes=(18, 18, 7)),
-        "adamw": Optimizer(algorithm="adam", states=2, passes=(20, 20, 7)),
-        "lion": Optimizer(algorithm="lion", states=1, impls=("loop",), passes=(21,), package="lion-pytorch"),
-        "adafactor": Optimizer(algorithm="adafactor", states=None, impls=("loop", "foreach"), passes=(17, 19)),
-        "muon": Optimizer(algorithm="muon", states=None, passes=None),
-        "adamw8bit": Optimizer(
-            algorithm="adam8bit", states=None, impls=("fused",), passes=(3,), quantized=4, package="bitsandbytes"
-        ),
-        "paged-adamw8bit": Optimizer(
-            algorithm="adam8bit",
-            states=None,
-            impls=("fused",),
-            passes=(3,),
-            quantized=4,
-            paged=True,
-            package="bitsandbytes",
-        ),
-    }
-)
-#: (algorithm, whether under FSDP, whose shares are `DTensor`s; otherwise under ZeRO-1, whose share is a row of numbers) -> why it is
-#: not derived there, and what its code raises, of PyTorch 2.13 and bitsandbytes 0.50.
-NOT_SHARDED: Mapping[tuple[str, bool], tuple[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        ("adafactor", True): (
-            "its mean of each column is over rows that other GPUs have, and PyTorch raises",
-            ("in-place operations that require placement changes are not supported",),
-        ),
-        ("adam8bit", True): (
-            "bitsandbytes raises",
-            ("got mixed torch.Tensor and DTensor", "does not have a sharding strategy registered"),
-        ),
-        ("muon", False): (
-            "the share is a row of many weights' numbers, and PyTorch raises",
-            ("Muon only supports 2D parameters",),
-        ),
-        ("muon", True): (
-            "which shares PyTorch gathers for its products depends on sizes and on the GPUs of a machine, and is not derived",
-            (),
-        ),
-    }
-)
-#: Those that PyTorch has in every implementation, and whose states are as large as the weights.
-COMMON_OPTIMIZERS = tuple(name for name, row in OPTIMIZERS.items() if row.common)
-OptimizerImpl = Literal["foreach", "loop", "fused"]
-Attention = Literal["eager", "flash"]
-#: How head and cross-entropy run: on all tokens at once; chunk by chunk; or so in one function, which makes gradients in forward.
-Loss = Literal["plain", "chunked", "linear-cross-entropy"]
-#: Which activations backward recomputes: none; every block's, one or several blocks at a time; those of attention alone; or,
-#: in every block, those of all operations but matrix products and attention kernels.
-Checkpointing = Literal["none", "full", "every-k", "selective", "operations"]
-#: What the GPUs divide among them: nothing (DDP), the optimizer's states, gradients too, weights too (FSDP).
-Sharding = Literal["none", "zero1", "zero2", "zero3"]
-#: What FSDP gathers at a time: each block, and the rest with the root; each block, the token embedding, and the last norm with
-#: the head; or the whole model.
-ShardingUnits = Literal["block", "block+ends", "model"]
-#: What FSDP keeps in the memory of the CPU: nothing; or weights, gradients and states, with the optimizer run there.
-Offload = Literal["none", "cpu"]
-#: How DDP's buckets stand to the gradients: copies beside them, or the gradients are views of the buckets.
-Buckets = Literal["copies", "views"]
-#: Where `bf16-master` keeps gradients: as backward makes them, in a persistent fp32 buffer, or both.
-MasterGradients = Literal["bf16", "fp32", "both"]
-#: What the linear layers of blocks are stored in, where they do not train: the precision's data type, or NF4, 4 bits a number with
-#: a scale for each 64 of them, itself in 8 bits.
-Quantization = Literal["none", "nf4"]
-#: A field -> the values that it may have; the least and the most of one that is a whole number.
-CHOICES = MappingProxyType(
-    {
-        "precision": get_args(PrecisionName),
-        "optimizer": get_args(OptimizerName),
-        "optimizer_impl": get_args(OptimizerImpl),
-        "attention": get_args(Attention),
-        "loss": get_args(Loss),
-        "master_gradients": get_args(MasterGradients),
-        "checkpointing": get_args(Checkpointing),
-        "sharding": get_args(Sharding),
-        "sharding_units": get_args(ShardingUnits),
-        "offload": get_args(Offload),
-        "buckets": get_args(Buckets),
-        "quantization": get_args(Quantization),
-    }
-)
-OPTIMIZER_IMPLS, ATTENTIONS, LOSSES = CHOICES["optimizer_impl"], CHOICES["attention"], CHOICES["loss"]
-CHECKPOINTINGS, SHARDINGS, SHARDING_UNITS = CHOICES["checkpointing"], CHOICES["sharding"], CHOICES["sharding_units"]
-OFFLOADS, BUCKETS, MASTER_GRADIENTS = CHOICES["offload"], CHOICES["buckets"], CHOICES["master_gradients"]
-#: The largest rank that is taken for one.
-MOST_RANK = 2**14
+from .choices import (  # noqa: F401  whoever has a setup finds here what its fields may be
+    ATTENTIONS,
+    BUCKETS,
+    CHECKPOINTINGS,
+    CHOICES,
+    COMMON_OPTIMIZERS,
+    DTYPE_BYTES,
+    EVERY_PRECISION,
+    LIBRARIES,
+    LIBRARY_OPTIMIZERS,
+    LIMITS,
+    LOSSES,
+    MASTER_GRADIENTS,
+    MOST_RANK,
+    NOT_SHARDED,
+    OFFLOADS,
+    OPTIMIZER_IMPLS,
+    OPTIMIZERS,
+    OWN,
+    PRECISIONS,
+    SHARDING_UNITS,
+    SHARDINGS,
+    SUMMED,
+    TENSOR_OPTIMIZERS,
+    Attention,
+    Buckets,
+    Checkpointing,
+    Loss,
+    MasterGradients,
+    Offload,
+    Optimizer,
+    OptimizerImpl,
+    OptimizerName,
+    Precision,
+    PrecisionName,
+    Quantization,
+    Sharding,
+    ShardingUnits,
+)  # fmt: skip
+from .mesh import Mesh, Part
 
 
 @final
@@ -266,29 +141,13 @@ class Lora:
         return found
 
 
+#: Choices that decide nothing of what is checked first.
+_OTHERS = [(field, allowed) for field, allowed in CHOICES.items() if field not in ("precision", "optimizer")]
+
+
 def _ends(path, target):
     """Whether a target names that path, as peft matches them."""
     return f".{path}".endswith(f".{target}")
-
-
-#: Optimizers of torchao and GaLore whose states chapter 24 adds up, and whose steps nothing here runs.
-SUMMED = ("adamw4bit", "adamwfp8", "galore")
-#: Optimizers of the libraries in `LIBRARIES`.
-LIBRARY_OPTIMIZERS = ("adamw", "adam")
-#: Optimizers whose step over divided weights, without FSDP, is counted, and in which forms.
-TENSOR_OPTIMIZERS = MappingProxyType({"adamw": ("foreach", "fused"), "adam": ("foreach", "fused"), "sgd": ("foreach",)})
-
-LIMITS = MappingProxyType(
-    {
-        "batch": (1, 2**24),
-        "sequence": (1, 2**27),
-        "accumulation": (1, 2**20),
-        "loss_chunks": (1, checks.ABSURD),
-        "checkpoint_every": (1, 2**20),
-        "gpus": (1, 2**20),
-        "replicas": (1, 2**20),
-    }
-)
 
 
 @final
@@ -379,272 +238,23 @@ class Setup:
             raise ValueError(
                 f"Setup.optimizer: {self.optimizer!r} is not derived: chapter 24 sums its states; allowed: {', '.join(OPTIMIZERS)}"
             )
-        checks.one_of("Setup", "optimizer", self.optimizer, OPTIMIZERS)
+        checks.one_of("Setup", "optimizer", self.optimizer, CHOICES["optimizer"])
         if self.optimizer_impl is None:
             usual = "fused" if self.precision in LIBRARIES else OPTIMIZERS[self.optimizer].impls[0]
             object.__setattr__(self, "optimizer_impl", usual)
         for field, (least, most) in LIMITS.items():
             checks.whole("Setup", field, getattr(self, field), least, most)
-        for field, allowed in CHOICES.items():
+        for field, allowed in _OTHERS:
             checks.one_of("Setup", field, getattr(self, field), allowed)
         checks.probability("Setup", "dropout", self.dropout)
-        if self.master_gradients != "bf16" and self.precision != "bf16-master":
-            raise ValueError(
-                f"Setup.master_gradients: {self.master_gradients!r} needs precision 'bf16-master', not {self.precision!r}"
-            )
         if self.loss == "chunked":
             checks.whole("Setup", "loss_chunks", self.loss_chunks, 1, self.batch * self.sequence)
-        elif self.loss_chunks != 8:
-            raise ValueError(f"Setup.loss_chunks: {self.loss_chunks!r} needs loss 'chunked', not {self.loss!r}")
-        if self.checkpoint_every != 2 and self.checkpointing != "every-k":
-            raise ValueError(
-                f"Setup.checkpoint_every: {self.checkpoint_every!r} needs checkpointing 'every-k', not {self.checkpointing!r}"
-            )
-        self._check_optimizer()
-        self._check_mesh()
-        self._check_library()
-        self._check_own()
-        self._check_loss()
-        self._check_context()
-        self._check_experts()
-        self._check_gpus()
-        self._check_adapters()
-
-    def _check_optimizer(self):
-        """Which implementation and which sharding go with the optimizer."""
-        row = OPTIMIZERS[self.optimizer]
-        if self.optimizer_impl not in row.impls:
-            raise ValueError(
-                f"Setup.optimizer_impl: {self.optimizer_impl!r} is none of {self.optimizer}'s; allowed: {', '.join(row.impls)}"
-            )
-        found = NOT_SHARDED.get((row.algorithm, self.fsdp)) if self.sharding != "none" else None
-        if found:
-            why, raised = found
-            there = [name for name, row in OPTIMIZERS.items() if (row.algorithm, self.fsdp) not in NOT_SHARDED]
-            raise ValueError(
-                f"Setup.optimizer: {self.optimizer!r} with sharding {self.sharding!r}: {' '.join([why, ' or '.join(map(repr, raised))]).strip()}; "
-                f"allowed there: {', '.join(there)}"
-            )
-
-    def _check_library(self):
-        """What goes with the loops of libraries."""
-        if self.precision not in LIBRARIES:
-            return
-        for field, fine, allowed in (
-            ("optimizer", self.optimizer in LIBRARY_OPTIMIZERS, ", ".join(LIBRARY_OPTIMIZERS)),
-            ("optimizer_impl", self.optimizer_impl == "fused", "'fused', as its Adam is one kernel"),
-            ("gpus", self.gpus == 1, "1, or precision 'bf16-master'"),
-            ("sharding", self.sharding == "none", "'none', or precision 'bf16-master'"),
-            ("adapters", self.adapters is None, "None, or precision 'bf16-master'"),
-        ):
-            if not fine:
-                raise ValueError(
-                    f"Setup.{field}: {getattr(self, field)!r} with precision {self.precision!r} is not derived; allowed: {allowed}"
-                )
-
-    def _check_own(self):
-        """What goes with data types that no one but the module knows."""
-        for field, fine, allowed in (
-            ("sharding", self.sharding == "none", "'none'"),
-            ("adapters", self.adapters is None, "None"),
-            ("mesh", self.mesh.alone, "no mesh"),
-        ):
-            if self.precision in OWN and not fine:
-                raise ValueError(
-                    f"Setup.{field}: {getattr(self, field)} with precision {self.precision!r} is not derived; allowed: {allowed}, or "
-                    f"precision {', '.join(PRECISIONS)}"
-                )
-
-    def _check_loss(self):
-        """What goes with head and loss in one function of PyTorch's."""
-        if self.loss != "linear-cross-entropy":
-            return
-        if not self.mesh.alone:
-            raise ValueError(
-                f"Setup.loss: {self.loss!r} with mesh {self.mesh} is not derived; allowed: 'plain', or no mesh"
-            )
-        if self.sharding_units == "block+ends":
-            raise ValueError(
-                f"Setup.loss: {self.loss!r} with sharding_units 'block+ends', which gather the head's weight where the head is "
-                "called: the function takes the weight alone; allowed: 'plain', or other units"
-            )
-        lora = self.adapters
-        if isinstance(lora, Lora) and self.dtypes.autocast and lora.base == "bf16":
-            raise ValueError(
-                f"Setup.loss: {self.loss!r} with precision {self.precision!r} over weights in bf16: autocast has no rule for the "
-                "function, and PyTorch does not multiply the norm's fp32 by the head's bf16; allowed: 'plain', 'chunked', or "
-                "Lora.base 'fp32'"
-            )
-
-    def _check_adapters(self):
-        """Which precisions, optimizers and GPUs go with adapters."""
-        lora, own = self.adapters, self.dtypes
-        if lora is None:
-            if self.quantization != "none":
-                raise ValueError(
-                    f"Setup.quantization: {self.quantization!r} without adapters: no optimizer moves weights of 4 bits; allowed: "
-                    "adapters=Lora(...), or 'none'"
-                )
-            return
-        if not isinstance(lora, Lora):
-            raise ValueError(f"Setup.adapters: {checks.shown(lora)} is no Lora; allowed: a Lora, or None")
-        if not self.mesh.alone:
-            raise ValueError(f"Setup.adapters: {lora} with mesh {self.mesh} is not derived; allowed: None, or no mesh")
-        for field, found, allowed in (
-            ("quantization", self.fsdp and self.quantization != "none", "'none', or sharding 'none' or 'zero1'"),
-        ):
-            if found:
-                raise ValueError(
-                    f"Setup.{field}: {getattr(self, field)!r} with adapters {lora} and sharding {self.sharding!r} is not derived; "
-                    f"allowed: {allowed}"
-                )
-        if self.optimizer == "muon":
-            raise ValueError(
-                "Setup.adapters: every adapter is a matrix of a block, and 'muon' has an AdamW for other weights, of which there "
-                f"are none; allowed: {', '.join(name for name in OPTIMIZERS if name != 'muon')}"
-            )
-        if lora.base not in (None, own.weights) and (self.precision, lora.base) != ("bf16-mixed", "bf16"):
-            raise ValueError(
-                f"Lora.base: {lora.base!r} with precision {self.precision!r}; allowed: {own.weights!r}"
-                + (" or 'bf16'" if self.precision == "bf16-mixed" else "")
-            )
-        allowed = ("fp32",) if self.base_dtype == "fp32" else ("bf16",) if own.master else ("fp32", "bf16")
-        if self.quantization != "none":
-            if own.master:
-                raise ValueError(
-                    f"Setup.quantization: {self.quantization!r} with precision {self.precision!r}: peft makes adapters over 4-bit "
-                    "weights in fp32, which need no copies; allowed: fp32, bf16-mixed, fp16-mixed, bf16"
-                )
-            allowed = ("fp32",)
-        if lora.dtype not in allowed:
-            why = "over 16-bit weights with fp32 copies" if own.master else f"over weights in {self.base_dtype}"
-            why = "over 4-bit weights" if self.quantization != "none" else why
-            raise ValueError(
-                f"Lora.dtype: {lora.dtype!r} {why}, precision {self.precision!r}; allowed: {' or '.join(map(repr, allowed))}"
-            )
-
-    def _check_mesh(self):
-        """Which numbers of GPUs go with the mesh."""
-        mesh = self.mesh
-        if not isinstance(mesh, Mesh):
-            raise ValueError(f"Setup.mesh: {checks.shown(mesh)} is no Mesh; allowed: a Mesh")
-        if self.gpus % mesh.size:
-            below, above = self.gpus // mesh.size * mesh.size, -(-self.gpus // mesh.size) * mesh.size
-            near = f"{below} or {above}" if below else f"{above}"
-            raise ValueError(
-                f"Setup.gpus: {self.gpus} are no multiple of the {mesh.size} GPUs of the mesh ({mesh}); allowed: a multiple, as {near}"
-            )
-        pipelines.check(mesh, self.accumulation)
-        if self.sharers % mesh.expert:
-            raise ValueError(
-                f"Mesh.expert: {mesh.expert} does not divide the {self.sharers} GPUs of data and context; allowed: a divisor"
-            )
-
-    def _check_tensor(self):
-        """Which switches go with matrices that are divided."""
-        fsdp = "sharding 'zero2' or 'zero3'"
-        impls = TENSOR_OPTIMIZERS.get(self.optimizer, ())
-        refused = (
-            ("adapters", self.adapters is not None, "allowed: None"),
-            ("offload", self.offload != "none", "allowed: 'none'"),
-            ("loss", self.loss != "plain", "allowed: 'plain'"),
-            ("checkpointing", self.checkpointing == "operations", "allowed: none, full, every-k, selective"),
-            ("sharding", self.sharding == "zero1", f"allowed: 'none' with one GPU of data, or {fsdp}"),
-            ("sharding", self.ddp, f"DDP takes no weights that are divided; allowed: {fsdp}"),
-            ("precision", self.dtypes.loss_scaling, "allowed: fp32, bf16-master, bf16, or bf16-mixed under FSDP"),
-            (
-                "precision", self.dtypes.autocast and not self.fsdp, f"allowed: fp32, bf16-master, bf16, or {fsdp}",
-            ),
-            ("master_gradients", self.master_gradients != "bf16", "allowed: 'bf16'"),
-            ("no_sync", self.no_sync, "allowed: False"),
-            ("replicas", self.replicas > 1, "allowed: 1"),
-            ("optimizer", not impls and not self.fsdp, f"allowed: {', '.join(TENSOR_OPTIMIZERS)}, or {fsdp}"),
-            (
-                "optimizer_impl", self.optimizer_impl not in impls and not self.fsdp,
-                f"allowed of {self.optimizer}: {', '.join(impls)}, or {fsdp}",
-            ),
-        )  # fmt: skip
-        for field, found, allowed in refused:
-            if found:
-                value = getattr(self, field)
-                raise ValueError(f"Setup.{field}: {value!r} with mesh {self.mesh} is not derived; {allowed}")
-
-    def _check_experts(self):
-        """Which sharing goes with experts that are divided."""
-        parts = self.mesh.expert
-        if parts == 1:
-            return
-        for field, refused, allowed in (
-            ("sharding", self.sharding == "zero1", "'none', 'zero2' or 'zero3'"),
-            ("buckets", self.buckets != "copies", "'copies'"),
-            ("replicas", self.replicas > 1, "1"),
-            ("adapters", self.adapters is not None, "None"),
-        ):
-            if refused:
-                raise ValueError(
-                    f"Setup.{field}: {getattr(self, field)!r} with mesh {self.mesh} is not derived; allowed: {allowed}"
-                )
-
-    def _check_context(self):
-        """Which sequences and attentions go around a ring."""
-        parts = self.mesh.context
-        if parts == 1:
-            return
-        if self.sequence % (2 * parts):
-            below, above = (n * 2 * parts for n in (self.sequence // (2 * parts), -(-self.sequence // (2 * parts))))
-            near = f"{below} or {above}" if below else f"{above}"
-            raise ValueError(
-                f"Setup.sequence: {self.sequence} does not make two equal pieces for each of the {parts} GPUs of mesh {self.mesh}: "
-                f"{self.sequence % (2 * parts)} tokens are left; allowed: a multiple of {2 * parts}, as {near}"
-            )
-        if self.attention != "flash":
-            raise ValueError(
-                f"Setup.attention: {self.attention!r} with mesh {self.mesh}: no ring forms the scores; allowed: 'flash'"
-            )
-        if self.dropout:
-            raise ValueError(
-                f"Setup.dropout: {self.dropout} with mesh {self.mesh}: PyTorch's ring attention keeps the random state of its last "
-                "part alone; allowed: 0.0"
-            )
-        if self.replicas > 1:
-            raise ValueError(
-                f"Setup.replicas: {self.replicas} with mesh {self.mesh}: groups of rings that each hold the model are not derived; "
-                "allowed: 1"
-            )
-
-    def _check_gpus(self):
-        """Which switches belong to which sharding."""
         checks.flag("Setup", "no_sync", self.no_sync)
-        if self.no_sync and not (self.fsdp and self.accumulation > 1):
-            raise ValueError(
-                f"Setup.no_sync: True needs sharding 'zero2' or 'zero3' and accumulation from 2 on, not {self.sharding!r} and "
-                f"{self.accumulation}; allowed: False"
-            )
-        for field, usual in (("sharding_units", "block"), ("replicas", 1), ("offload", "none")):
-            if getattr(self, field) != usual and not self.fsdp:
-                raise ValueError(
-                    f"Setup.{field}: {getattr(self, field)!r} needs sharding 'zero2' or 'zero3', not {self.sharding!r}"
-                )
-        if self.sharers % self.replicas:
-            among = "gpus" if self.mesh.alone else "GPUs of data and context"
-            raise ValueError(
-                f"Setup.replicas: {self.replicas} does not divide the {self.sharers} {among}; allowed: a divisor"
-            )
-        if self.buckets != "copies" and not self.ddp:
-            raise ValueError(
-                f"Setup.buckets: {self.buckets!r} needs sharding 'none' and gpus from 2 on, not {self.sharding!r} and "
-                f"{self.gpus}"
-            )
-        if self.dtypes.loss_scaling and self.sharding != "none":
-            raise ValueError(
-                f"Setup.precision: {self.precision!r} with sharding {self.sharding!r}: each GPU would see its own share of "
-                "the gradients alone, and scale the loss by itself; allowed: fp32, bf16-mixed, bf16-master, bf16"
-            )
-        if self.master_gradients != "bf16" and self.distributed:
-            raise ValueError(
-                f"Setup.master_gradients: {self.master_gradients!r} needs one GPU and sharding 'none', not {self.gpus} and "
-                f"{self.sharding!r}"
-            )
+        if not isinstance(self.mesh, Mesh):
+            raise ValueError(f"Setup.mesh: {checks.shown(self.mesh)} is no Mesh; allowed: a Mesh")
+        if self.adapters is not None and not isinstance(self.adapters, Lora):
+            raise ValueError(f"Setup.adapters: {checks.shown(self.adapters)} is no Lora; allowed: a Lora, or None")
+        rules.check(rules.SETUP, self)
 
     @property
     def fsdp(self) -> bool:
@@ -699,7 +309,7 @@ class Setup:
     @property
     def dtypes(self) -> Precision:
         """The data type of each role under this setup's `precision`."""
-        return _PRECISIONS[self.precision]
+        return EVERY_PRECISION[self.precision]
 
     @property
     def kept_gradients(self) -> MasterGradients:
@@ -743,16 +353,9 @@ class Setup:
     def replace(self, **changes) -> "Setup":
         """A copy with some fields changed, checked again. The optimizer's usual implementation becomes the other's usual one."""
         usual = self.optimizer_impl == OPTIMIZERS[self.optimizer].impls[0]
-        if changes.get("optimizer") in list(OPTIMIZERS) and usual:
-            changes = {"optimizer_impl": None} | changes
-        if changes.get("precision") in list(LIBRARIES) and usual:
+        if usual and (changes.get("optimizer") in list(OPTIMIZERS) or changes.get("precision") in list(LIBRARIES)):
             changes = {"optimizer_impl": None} | changes
         return replace(self, **changes)
-
-    def check_derived(self, owner: str) -> None:
-        """Raise ValueError where the mesh divides what `owner` does not count divided."""
-        if not self.mesh.derived:
-            raise ValueError(f"{owner}.setup: mesh {self.mesh} is not derived; allowed: {TOGETHER}")
 
     def check_rank(self, owner: str, model: Model, rank: int, without: tuple[str, ...] = ()) -> None:
         """Raise ValueError where there is no such GPU, or FSDP gives it less than the first of `model`.
@@ -762,7 +365,7 @@ class Setup:
         """
         checks.whole(owner, "rank", rank, 0, self.gpus - 1)
         place, parts = self.sharer(rank) % self.shards, self.mesh.expert
-        for weight in weights(_Part(model, self.mesh.tensor)) if self.fsdp and place else ():
+        for weight in weights(Part(model, self.mesh.tensor)) if self.fsdp and place else ():
             rows, shards, mine = int(weight.shape[0]), self.shards, place
             if parts > 1 and weight.name in ("mlp.gate_up", "mlp.down"):
                 rows, shards, mine = rows // parts, self.expert_shards, place // parts
@@ -781,153 +384,15 @@ class Setup:
         if not self.mesh.alone:
             raise ValueError(f"{owner}.setup: mesh {self.mesh} is not derived; allowed: none{instead}")
 
-    def _check_parts(self, model):
-        """What the mesh's `tensor` must divide."""
-        parts = self.mesh.tensor
-        sizes = divided(model)
-        if self.mesh.sequence_parallel:
-            sizes["sequence"] = self.own_sequence
-        for name, size in sizes.items():
-            if size % parts:
-                near = [d for d in range(1, size + 1) if size % d == 0]
-                below, above = max(d for d in near if d < parts), [d for d in near if d > parts][:1]
-                raise ValueError(
-                    f"Mesh.tensor: {parts} does not divide the {name} of {size}{'' if name == 'sequence' else f' of {model.name}'}: "
-                    f"{size % parts} left over; allowed: {' or '.join(map(str, [below, *above]))}, or {name} of "
-                    f"{' or '.join(str(n) for n in (size - size % parts, size + parts - size % parts) if n)}"
-                )
-
     def as_dict(self) -> dict:
         """The fields as JSON holds them."""
         return asdict(self)
 
     def check_model(self, model: Model) -> None:
-        """Raise ValueError where this setup does not fit `model`: its positions, blocks, tied ends, or heads no flash kernel takes.
-
-        The kernel for 16 bits takes heads up to 256 wide, the one for fp32 multiples of 4 (PyTorch's
-        `native/transformers/cuda/sdp_utils.cpp`); for others `scaled_dot_product_attention` falls back to the scores.
-        """
-        if self.precision in OWN:
-            raise ValueError(
-                f"Setup.precision: {self.precision!r} with {model.name}, a Model, which has dimensions alone; allowed: "
-                f"{', '.join((*PRECISIONS, *LIBRARIES))}"
-            )
+        """Raise ValueError where this setup does not fit `model`: its positions, blocks, tied ends, or heads no flash kernel takes."""
         if self.adapters:
             self.adapters.check_model(model)
-        if self.replicas > 1 and not self.mesh.alone:
-            raise ValueError(
-                f"Setup.replicas: {self.replicas} with mesh {self.mesh} is not derived; allowed: 1, or no mesh"
-            )
-        if self.mesh.tensor > 1 and (self.mesh.derived or self.mesh.pipeline > 1):
-            self._check_tensor()
-            self._check_parts(model)
-        if self.quantization != "none" and model.experts and model.family:
-            raise ValueError(
-                f"Setup.quantization: {self.quantization!r} with {model.name}, whose experts' matrices are no linear layers; "
-                "allowed: 'none', or a model without experts"
-            )
-        for path, weight in linears(model) if self.quantization != "none" else ():
-            if weight.numbers <= 2:
-                raise ValueError(
-                    f"Setup.quantization: {self.quantization!r} with {path} of {model.name}, of {weight.numbers} numbers, which "
-                    "bitsandbytes takes for a transposed weight; allowed: 'none', or 3 numbers and more"
-                )
-        if self.mesh.pipeline > 1:
-            pipelines.check_blocks(model.layers, model.name, self.mesh, self.segment)
-            if self.mesh.tensor > 1 and model.tied:
-                raise ValueError(
-                    f"Mesh.tensor: {self.mesh.tensor} with pipeline {self.mesh.pipeline} and {model.name}, whose first and last stage have a "
-                    "copy each of one weight, whose gradients are divided in two ways, is not derived; allowed: 1, or an untied model"
-                )
-            if self.offload != "none" and model.tied:
-                raise ValueError(
-                    f"Setup.offload: {self.offload!r} with pipeline {self.mesh.pipeline} and {model.name}, whose first and last stage have a "
-                    "copy each of one weight, whose gradients GPUs cannot add in the memory of the CPU; allowed: 'none', or an untied model"
-                )
-            if self.fsdp and model.tied and self.mesh.schedule in pipelines.TWO_STAGES:
-                raise ValueError(
-                    f"Setup.sharding: {self.sharding!r} with schedule {self.mesh.schedule!r} and {model.name}, whose embedding and head are "
-                    "one weight, which cannot be in the units of two stages; allowed: 'none', another schedule, or an untied model"
-                )
-        width, compute = model.head_width, self.dtypes.compute
-        allowed = "multiples of 4" if compute == "fp32" else "at most 256"
-        if self.attention == "flash" and (width % 4 if compute == "fp32" else width > 256):
-            raise ValueError(
-                f"Setup.attention: 'flash' takes no heads of width {width} in {compute}, which {model.name} has; "
-                f"allowed: 'eager', or widths that are {allowed}"
-            )
-        parts = self.mesh.expert
-        if parts > 1 and (not model.experts or model.experts % parts):
-            below, above = model.experts // parts * parts, -(-model.experts // parts) * parts
-            near = [n for n in range(2, (model.experts or 0) + 1) if model.experts % n == 0]
-            why = (
-                f"{model.name} has {model.experts} experts, {model.experts % parts} too many for {below} and "
-                f"{above - model.experts} too few for {above}"
-                if model.experts
-                else f"{model.name} has no experts"
-            )
-            raise ValueError(f"Mesh.expert: {parts}, and {why}; allowed: {', '.join(map(str, near)) if near else '1'}")
-        rows = self.expert_shards
-        own = {"expert_width": 2 * _Part(model, self.mesh.tensor).expert_width, "width": model.width}
-        for name, size in own.items() if parts > 1 and self.fsdp and rows * parts > model.experts else ():
-            if size % rows:
-                raise ValueError(
-                    f"Mesh.expert: {parts} of {self.shards} GPUs: {rows} have the same {model.experts // parts} of {model.name}'s experts, whose "
-                    f"{size} rows ({name}) FSDP cannot cut evenly: {size % rows} left over; allowed: such GPUs as divide {size}"
-                )
-        if self.mesh.context > 1 and compute == "fp32":
-            if model.kv_heads != model.heads:
-                raise ValueError(
-                    f"Setup.precision: {self.precision!r} with mesh {self.mesh}: no ring takes fewer key heads than query heads in "
-                    f"fp32, and {model.name} has {model.kv_heads} and {model.heads}; allowed: precisions that compute in 16 bits"
-                )
-            step = 64 * self.mesh.context
-            if self.sequence % step:
-                raise ValueError(
-                    f"Setup.sequence: {self.sequence} with mesh {self.mesh} in fp32, whose kernel pads rows to 32; allowed: a multiple "
-                    f"of {step}, as {-(-self.sequence // step) * step}"
-                )
-        if self.segment > model.layers:
-            raise ValueError(
-                f"Setup.checkpoint_every: {self.checkpoint_every} is more than the {model.layers} blocks of {model.name}; "
-                f"allowed: 1 to {model.layers}"
-            )
-        if model.positions and self.sequence > model.positions:
-            raise ValueError(
-                f"Setup.sequence: {self.sequence} is more than the {model.positions} positions of {model.name}; "
-                f"allowed: 1 to {model.positions}"
-            )
-        if model.experts and model.family:
-            step = 4 if self.base_dtype == "fp32" and not (self.fsdp and self.dtypes.autocast) else 8
-            part = _Part(model, self.mesh.tensor)
-            for field in ("width", "expert_width"):
-                if getattr(part, field) % step:
-                    share = "" if getattr(part, field) == getattr(model, field) else f", of {getattr(model, field)}"
-                    raise ValueError(
-                        f"Setup.precision: {self.precision!r} multiplies experts' matrices in rows of 16 bytes, and "
-                        f"{field} is {getattr(part, field)}{share} in {model.name}; allowed: multiples of {step}"
-                    )
-        if model.window and self.sequence > model.window and model.family:
-            raise ValueError(
-                f"Setup.sequence: {self.sequence} is more than the window of {model.window} tokens of {model.name}, and the "
-                f"book's reference has no mask for a window; allowed: 1 to {model.window}"
-            )
-        if self.sharding_units == "block+ends" and model.tied:
-            raise ValueError(
-                f"Setup.sharding_units: 'block+ends' with {model.name}, whose embedding and head are one weight, which "
-                "cannot be in two units; allowed: 'block' or 'model'"
-            )
-
-
-class _Part:
-    """A model's fields as those of one GPU of `parts` that divide its matrices."""
-
-    def __init__(self, model, parts):
-        self._model, self._parts = model, parts
-
-    def __getattr__(self, name):
-        found = getattr(self._model, name)
-        return found // self._parts if name in DIVIDED else found
+        rules.check(rules.MODEL, self, model)
 
 
 def _lora_of(said):

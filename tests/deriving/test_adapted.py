@@ -116,7 +116,8 @@ def test_adapters_of_the_setup_are_derived(model, batch):
 def test_letters_for_all_dimensions_refuse_adapters():
     for switches in ({"adapters": eb.Lora(rank=4)}, {"adapters": eb.Lora(rank=4), "quantization": "nf4"}):
         with pytest.raises(
-            ValueError, match=r"derive\.letters: 'all' with adapters Lora.*; allowed: None, or letters 'BS'"
+            ValueError,
+            match=r"Setup\.adapters: rank=.* with letters 'all'; allowed: None; eb.derive takes it with letters 'BS'",
         ):
             eb.derive(SMALL, eb.Setup(sequence=64, **switches), letters="all")
 

@@ -161,8 +161,8 @@ def test_what_does_not_hold_is_refused_by_name():
     for model, setup, said in (
         (eb.model("mixtral-8x7b"), eb.Setup(), "allowed: a GPT or a Llama"),
         (eb.model("bert-base"), eb.Setup(), "allowed: a GPT or a Llama"),
-        (GPT, eb.Setup(loss="chunked"), "loss 'chunked'; allowed: 'plain'"),
-        (GPT, eb.Setup(gpus=8), "gpus 8; allowed: 1"),
+        (GPT, eb.Setup(loss="chunked"), "Setup.loss: 'chunked' with letters 'all'; allowed: 'plain'"),
+        (GPT, eb.Setup(gpus=8), "Setup.gpus: 8 with letters 'all'; allowed: 1"),
     ):
         with pytest.raises(ValueError, match=said):
             eb.derive(model, setup, letters="all")

@@ -75,7 +75,7 @@ def test_what_has_no_plan_is_refused_by_name():
     derivation = eb.derive(Wide, SETUP, TOKENS)
     for model, setup, said in (
         (derivation, SETUP, "a derivation of Wide says what one setup takes"),
-        (Wide, SETUP.replace(gpus=2), "gpus 2 with a type"),
+        (Wide, SETUP.replace(gpus=2), "Setup.gpus: 2 with a type"),
         (Wide, SETUP.replace(checkpointing="full"), "Setup.checkpointing: 'full' means nothing"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -229,7 +229,7 @@ def test_own_is_for_modules_and_configs_alone():
         eb.budget(eb.model("gpt2"), eb.Setup(precision="own"))
     with pytest.raises(ValueError, match="Setup.precision: 'own' with gpt2"):
         eb.dry_run(eb.model("gpt2"), eb.Setup(precision="own"))
-    with pytest.raises(ValueError, match="Setup.sharding: zero3 with precision 'own'"):
+    with pytest.raises(ValueError, match="Setup.sharding: 'zero3' with precision 'own'"):
         eb.Setup(precision="own", gpus=2, sharding="zero3")
     with pytest.raises(ValueError, match="plan.setup: precision 'own'"):
         eb.plan(Unused, eb.Setup(precision="own"), "h100-80gb", batch={"x": (("B", 10), torch.float32)})

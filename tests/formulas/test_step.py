@@ -10,7 +10,8 @@ import sympy
 import everybyte as eb
 from everybyte.formulas import Formula, bindings, formula, registry
 from everybyte.formulas.readings import PRECISIONS, both, expression, letter, merged, more, polynomial, reading
-from everybyte.formulas.step import gpt, instants, kept
+from everybyte.formulas.step import instants, kept
+from everybyte.rules.formulas import GPT, refused
 from everybyte.setup import CHECKPOINTINGS
 
 PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
@@ -24,7 +25,7 @@ def drawn(seeds):
     """(model, setup) of GPTs' steps that the formulas of blocks were derived for."""
     for seed in seeds:
         model, setup, _ = grid.saving(seed)
-        if setup.checkpointing != "operations" and gpt(model, setup) is None:
+        if setup.checkpointing != "operations" and refused(GPT, model, setup) is None:
             yield model, setup
 
 
@@ -86,7 +87,7 @@ def test_what_a_block_keeps(way, sample):
     for seed in sample(range(40), 16):
         model, setup, _ = grid.anything(seed)
         setup = setup.replace(checkpointing="none" if way == "block" else way)
-        if gpt(model, setup) is None:
+        if refused(GPT, model, setup) is None:
             parts = [eb.budget(model.replace(layers=n), setup).parts_at("after_forward") for n in (4, 5)]
             found = parts[1]["activations"] - parts[0]["activations"]
             assert formula(name).at(model, setup) == found, (model, setup)

@@ -47,7 +47,7 @@ def test_what_a_gpu_holds(parts):
         setup = split(parts)
         held = eb.budget(model, setup).parts_at("rest")["parameters"]
         assert held == 2 * formula("tensor.parameters").at(model, setup)
-    with pytest.raises(ValueError, match="allowed: GPT's and Llama's kinds"):
+    with pytest.raises(ValueError, match="Model.qk_norm: True of qwen3-8b; allowed: False"):
         formula("tensor.parameters").at(eb.model("qwen3-8b"), split(parts))
 
 

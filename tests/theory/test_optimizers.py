@@ -114,7 +114,7 @@ def test_what_is_refused_over_shares_raises_in_its_own_words(optimizer, impl, fs
     if why is None:
         eb.Setup(**asked)
     else:
-        with pytest.raises(ValueError, match=r"^Setup\.optimizer: .* with sharding .*; allowed there: sgd") as refusal:
+        with pytest.raises(ValueError, match=r"^Setup\.optimizer: .* with sharding .*; allowed: sgd") as refusal:
             eb.Setup(**asked)
         assert all(repr(words) in str(refusal.value) for words in said)
     raised = []

@@ -10,6 +10,7 @@ from typing import Literal, overload
 
 from .. import checks
 from ..derivation import Derivation, Lettered
+from ..rules import DERIVED, check
 from ..setup import Setup
 from . import cache
 from .looks import inputs, subject
@@ -53,11 +54,7 @@ def derive(
     checks.kind("derive", "setup", setup, Setup)
     setup.check_undivided("derive")
     checks.one_of("derive", "letters", letters, LETTERS)
-    if setup.loss == "linear-cross-entropy":
-        raise ValueError(
-            f"Setup.loss: {setup.loss!r} is not derived: its chunks are powers of two, which no formula in batch and sequence has; "
-            "allowed: 'plain', 'chunked'; eb.budget and eb.dry_run take it"
-        )
+    check(DERIVED, setup)
     checks.whole("derive", "rank", rank, 0, setup.gpus - 1)
     if letters == "all":
         from .letters import in_letters

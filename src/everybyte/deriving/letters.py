@@ -29,6 +29,7 @@ from ..dryrun.interrupts import BetweenOperations
 from ..dryrun.tracker import Tracker, sole_holder
 from ..reference import FAMILIES, gpt, llama
 from ..reference.step import DTYPES, random_batch
+from ..rules import LETTERS, check
 from ..setup import Setup
 from .depth import Course, further
 from .looks import Look
@@ -38,7 +39,6 @@ _STAND_INS = {"B": 7, "S": 96, "A": 6, "A_{kv}": 3, "D": 11, "F": 1553, "V": 50_
 _DEPTHS = (1, 2, 3)
 #: A head's width is eight of these: what kernels ask for.
 _EIGHTH = sympy.Symbol("d", integer=True, positive=True)
-_REFUSED = {"loss": "plain", "offload": "none", "gpus": 1, "sharding": "none", "adapters": None, "quantization": "none"}
 
 
 def in_letters(model: Model, setup: Setup) -> Lettered:
@@ -58,13 +58,7 @@ def in_letters(model: Model, setup: Setup) -> Lettered:
         raise ValueError(
             f"derive.letters: 'all' with {name}; allowed: a GPT or a Llama of the catalog without experts; of any other, 'BS'"
         )
-    for field, allowed in _REFUSED.items():
-        if getattr(setup, field) != allowed:
-            raise ValueError(
-                f"derive.letters: 'all' with {field} {getattr(setup, field)!r}; allowed: {allowed!r}, or letters 'BS'"
-            )
-    if setup.segment > 1:
-        raise ValueError(f"derive.letters: 'all' with segments of {setup.segment} blocks; allowed: 1, or letters 'BS'")
+    check(LETTERS, setup)
     setup.check_model(model)
     traces, guards = zip(*(_traced(model, setup, depth) for depth in _DEPTHS), strict=True)
     return _solved(model, setup, traces, set().union(*guards))

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from .. import checks
 from ..catalog import Model
 from ..objectives import Objective
-from ..pipelines import alone
+from ..rules import PIPELINE, check
 from ..setup import Setup
 from ..witness import Counted
 from .counting import count
@@ -89,7 +89,6 @@ def _work(model, setup, batch, rank):
         check_depth("Model.layers", model.layers)
     if setup.mesh.pipeline > 1:
         return _pipelined(model, setup, batch, rank)
-    setup.check_derived("dry_run")
     if not setup.mesh.alone and (not isinstance(model, Model) or model.family is None):
         name = model.name if isinstance(model, Model | Objective) else f"a {type(model).__name__}"
         raise ValueError(
@@ -117,8 +116,7 @@ def _pipelined(model, setup, batch, rank):
         )
     checks.whole("dry_run", "rank", rank, 0, setup.gpus - 1)
     setup.check_model(model)
-    if why := alone(setup):
-        raise ValueError(why)
+    check(PIPELINE, setup)
     from .pipelines import workload as pipelined
 
     return pipelined(model, setup, rank)

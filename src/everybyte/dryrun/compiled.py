@@ -11,6 +11,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ..catalog import Model
 from ..reference import GPT
+from ..rules import CUT, check
 from ..setup import Setup
 
 aten = torch.ops.aten
@@ -39,9 +40,7 @@ def partitioned(model: Model, setup: Setup, budget: float = 1.0) -> tuple[int, i
     from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-    for field, wanted in (("precision", "fp32"), ("attention", "flash"), ("checkpointing", "none"), ("loss", "plain")):
-        if getattr(setup, field) != wanted:
-            raise ValueError(f"Setup.{field}: {getattr(setup, field)!r} compiled is not followed; allowed: {wanted!r}")
+    check(CUT, setup)
     if not 0 <= budget <= 1:
         raise ValueError(f"partitioned.budget: {budget!r} is not a number from 0 to 1")
     kept, flops = {}, []

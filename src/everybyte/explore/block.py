@@ -10,8 +10,8 @@ from ..catalog import Model
 from ..draw.palette import CARD, INK
 from ..formulas import bindings
 from ..formulas.readings import both, expression, merged, more, reading
-from ..formulas.step import gpt
 from ..formulas.symbols import L
+from ..rules.formulas import GPT, refused
 from ..setup import Setup
 from ..tables import Table
 from ..theory.course import standing
@@ -165,7 +165,7 @@ def block(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     """
     known = gpts()
     start = model or known["gpt2"]
-    if unlike := gpt(start, None):
+    if unlike := refused(GPT, start):
         raise ValueError(unlike)
     known = (
         {**{n: m for n, m in known.items() if n != start.name}, start.name: start}

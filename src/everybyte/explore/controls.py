@@ -253,9 +253,9 @@ def check_setup(owner: str, setup, *known: str) -> None:
 def gpts() -> dict:
     """The models of the catalog that the formulas of a GPT hold for, by name."""
     from ..catalog import models
-    from ..formulas.step import gpt
+    from ..rules.formulas import GPT, refused
 
-    return {name: model for name, model in models().items() if gpt(model, None) is None}
+    return {name: model for name, model in models().items() if refused(GPT, model) is None}
 
 
 def of_the_step(setup, chosen, longest: int, dropouts=(0, 1)) -> list[Choice]:

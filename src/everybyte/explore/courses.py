@@ -84,7 +84,9 @@ def _update(model, setup):
 #: The file of this folder that has the courses of explorers as they open: `tools/explorers.py` writes it.
 FILE = "courses.json"
 #: What a course follows from, by folder of the package: where any of it has changed, the file is not read.
-SOURCES = {".": ("setup.py",), "theory": None, "catalog": ("models.py", "weights.py"), "explore": ("courses.py",)}
+SOURCES = {
+    ".": ("choices.py", "setup.py"), "theory": None, "catalog": ("models.py", "weights.py"), "explore": ("courses.py",),
+}  # fmt: skip
 
 
 @cache

@@ -2,8 +2,8 @@
 
 from ..catalog import Model
 from ..formulas import bindings, formula
-from ..formulas.step import gpt
 from ..formulas.symbols import L
+from ..rules.formulas import GPT, refused
 from ..setup import Setup
 from .controls import OF_STATES, Choice, check_setup, gpts, opens, precision_label, shared
 from .explorer import Explorer
@@ -25,7 +25,7 @@ def loss(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     from ..catalog import models
 
     start = model or models()["gpt2"]
-    if unlike := gpt(start, None):
+    if unlike := refused(GPT, start):
         raise ValueError(unlike)
     check_setup("loss", setup, *OF_STATES, "batch", "sequence", "attention")
     known = gpts() | {start.name: start}

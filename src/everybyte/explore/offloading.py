@@ -5,7 +5,7 @@ from sympy import ceiling
 from .. import checks
 from ..catalog import Gpu, Model
 from ..formulas import SYMBOLS, Formula, bindings, formula
-from ..formulas.step import gpt
+from ..rules.formulas import GPT, refused
 from ..setup import PRECISIONS, Setup, Sharding
 from .controls import Choice, check_setup, gpts, opens, shared
 from .explorer import Explorer
@@ -51,7 +51,7 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
     from ..catalog import models
 
     start, chosen = model or models()["gpt2-xl"], setup or Setup(precision="bf16-mixed", sharding="zero3")
-    if unlike := gpt(start, None):
+    if unlike := refused(GPT, start):
         raise ValueError(unlike)
     checks.one_of("offloading", "setup.sharding", chosen.sharding, STAGES)
     checks.whole("offloading", "setup.sequence", chosen.sequence, SEQUENCE, SEQUENCE)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from .. import draw, units
 from ..budget import not_derived
 from ..catalog import Model
-from ..formulas.step import gpt
+from ..rules.formulas import GPT, refused
 from ..setup import Setup
 from ..tables import Table
 from ..theory import MARKS, PARTS
@@ -120,7 +120,7 @@ def started(model: Model | None) -> tuple[Model, dict]:
     start = model or known["gpt2"]
     if unlike := not_derived(start, Setup(batch=1, sequence=2)):
         raise ValueError(unlike)
-    return start, known | {start.name: start} if gpt(start, None) is None else {start.name: start}
+    return start, known | {start.name: start} if refused(GPT, start) is None else {start.name: start}
 
 
 def controls_of(

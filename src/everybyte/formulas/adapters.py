@@ -3,18 +3,12 @@
 from sympy import Add, ceiling
 
 from ..catalog.weights import linears, quantized
+from ..rules import formulas as rows
 from .parameters import TIMES, lettered
 from .registry import register
 from .symbols import P, r_A
 
 _CHAPTER = "25_adapters"
-
-
-def _all_targets(model, setup):
-    """Why the sum over every linear layer does not hold, in words; None where it does."""
-    if setup is None or setup.adapters is None or setup.adapters.targets == "all-linear":
-        return None
-    return f"Lora.targets: {setup.adapters.targets!r}; allowed: 'all-linear'; eb.budget answers"
 
 
 NUMBERS = register(
@@ -24,7 +18,7 @@ NUMBERS = register(
     source="Hu et al. 2021, arXiv:2106.09685, section 4.1; peft, tuners/lora/layer.py",
     chapter=_CHAPTER,
     assumptions=("experts' matrices have none",),
-    refuses=_all_targets,
+    refuses=rows.ALL_TARGETS,
 )  # fmt: skip
 NF4 = register(
     "nf4.weight",

@@ -4,6 +4,7 @@ Norms, activation functions, softmax and the optimizer are left out: they are li
 arithmetic. The causal mask's half of attention counts as done, as it does in the counters that are used for comparison.
 """
 
+from ..rules import formulas as rows
 from .registry import register
 from .symbols import A, A_kv, B, D, F, H, L, S, V, chunked, dropped, eager, gated
 
@@ -15,14 +16,6 @@ _DENSE = (
 )
 
 
-def dense(model, setup):
-    """Why what holds for a dense decoder does not hold, in words; None where it does."""
-    for field, allowed in (("experts", 0), ("latent_rank", 0), ("embedding_width", model and model.width)):
-        if model is not None and getattr(model, field) != allowed:
-            return f"Model.{field}: {getattr(model, field)!r} of {model.name}; allowed: {allowed!r}"
-    return None
-
-
 def _register(item, title, expr, *assumptions, source=_COUNTER):
     return register(
         f"flops.{item}",
@@ -32,7 +25,7 @@ def _register(item, title, expr, *assumptions, source=_COUNTER):
         source=source,
         chapter=_CHAPTER,
         assumptions=(*_DENSE, *assumptions),
-        refuses=dense,
+        refuses=rows.DENSE,
     )
 
 

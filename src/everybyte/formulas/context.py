@@ -4,6 +4,7 @@ In 16 bits, of one layer and one GPU; a shard is what one GPU has of the sequenc
 given was read off `theory.context`: at one instant so many shards of q (A heads) and of k or v (A_kv heads) live.
 """
 
+from ..rules import formulas as rows
 from .registry import register
 from .symbols import A, A_kv, B, C, D, S, c, gathers
 
@@ -17,32 +18,6 @@ _SUMS = 4 * _TOKENS * A
 _STATE = 24
 
 
-def _kernel(model, setup):
-    """Why the kernel is not flash attention as it is, in words."""
-    if setup is not None and setup.dtypes.compute == "fp32":
-        return f"Setup.precision: {setup.precision!r}; allowed: precisions that compute in 16 bits, as flash attention does"
-    if model is not None and model.head_width % 8:
-        return f"Model.head_width: {model.head_width} of {model.name} is padded; allowed: multiples of 8"
-    return None
-
-
-def _ring(model, setup):
-    """Why there is no such GPU, in words."""
-    if setup is not None and setup.mesh.context < 3:
-        return f"Mesh.context: {setup.mesh.context}; allowed: 3 or more, where a GPU is neither the first nor the last"
-    return _kernel(model, setup)
-
-
-def _grouped(model, setup):
-    """Why another instant takes more, in words."""
-    if model is not None and 2 * model.kv_heads > model.heads:
-        return (
-            f"Model.kv_heads: {model.kv_heads} of {model.name} with {model.heads} heads: another instant takes more; allowed: at most "
-            "half of the heads; eb.budget answers"
-        )
-    return _ring(model, setup)
-
-
 _ASSUMED = (
     "flash attention, 16 bits, heads of a multiple of 8 that lie token by token as linear layers make them",
     "a GPU of the ring that is neither the first nor the last, of three or more",
@@ -52,7 +27,7 @@ KEPT = register(
     source=f"{_RING}, section 3: q, k, v and the result, as flash attention keeps them, over C",
     chapter=_CHAPTER,
     assumptions=("q, k, v, the result, and each row's logarithm of a sum in fp32", _ASSUMED[0]),
-    refuses=_kernel,
+    refuses=rows.RING_KERNEL,
 )  # fmt: skip
 FORWARD = register(
     "context.forward", "what ring attention takes in forward, at most, beside q, k and v",
@@ -64,7 +39,7 @@ FORWARD = register(
         "those of all GPUs",
         *_ASSUMED,
     ),
-    refuses=_ring,
+    refuses=rows.RING,
 )  # fmt: skip
 BACKWARD = register(
     "context.backward", "what ring attention takes in backward, at most, beside what was kept and the result's gradient",
@@ -77,7 +52,7 @@ BACKWARD = register(
         "two query heads or more for each key head",
         *_ASSUMED,
     ),
-    refuses=_grouped,
+    refuses=rows.GROUPED,
 )  # fmt: skip
 SENT = register(
     "context.sent", "bytes that one GPU sends for one attention, forward and backward",

@@ -2,6 +2,7 @@
 
 from sympy import ceiling
 
+from ..rules import formulas as rows
 from .registry import register
 from .symbols import B, E, E_p, E_t, F_e, H, L_m, S, rho, w, w_s
 
@@ -13,26 +14,10 @@ _CAME = ceiling(rho * _SENT)
 _LEAVES = (E_p - 1) / E_p
 
 
-def _cast(model, setup):
-    """Why rows change their data type on the way, in words."""
-    if setup is not None and setup.dtypes.autocast:
-        return f"Setup.precision: {setup.precision!r} casts rows between router and experts; allowed: bf16, bf16-master, fp32; eb.budget answers"
-    return None
-
-
-def _sharded(model, setup):
-    """Why a GPU holds less, in words."""
-    if setup is not None and setup.fsdp:
-        return (
-            f"Setup.sharding: {setup.sharding!r} divides experts' weights once more; allowed: 'none'; eb.budget answers"
-        )
-    return None
-
-
 _ROUTED = "rho times the rows that it sends come to a GPU: 1 where routers are balanced, E_p where all rows of all GPUs come to this one"
 WEIGHTS = register(
     "experts.weights", "the experts' matrices on one GPU, all layers", 3 * L_m * E / E_p * F_e * H * w_s, "B",
-    source=_GSHARD, chapter=_CHAPTER, assumptions=("three matrices an expert, as Mixtral's", "E_p divides E"), refuses=_sharded,
+    source=_GSHARD, chapter=_CHAPTER, assumptions=("three matrices an expert, as Mixtral's", "E_p divides E"), refuses=rows.SHARDED,
 )  # fmt: skip
 ROWS = register(
     "experts.rows", "rows that come to one GPU's experts", _CAME, "",
@@ -42,7 +27,7 @@ BUFFERS = register(
     "experts.buffers", "what is sent and what comes, while it travels: rows, and whom each visits",
     (_SENT + _CAME) * (H * w + 8), "B",
     source=_HERE, chapter=_CHAPTER, assumptions=("both live at once: NCCL keeps what it sends until what comes is waited for", _ROUTED),
-    refuses=_cast,
+    refuses=rows.CAST,
 )  # fmt: skip
 KEPT = register(
     "experts.kept", "what one mixture keeps for backward, on one GPU",
@@ -53,12 +38,12 @@ KEPT = register(
         "three places, its expert and its weight twice; of a token: all its scores and their sum",
         _ROUTED,
     ),
-    refuses=_cast,
+    refuses=rows.CAST,
 )  # fmt: skip
 SENT = register(
     "experts.sent", "bytes that one GPU sends to others for one mixture, forward and backward",
     (2 * (_SENT + _CAME) * H * w + 8 * _SENT) * _LEAVES, "B",
     source=_HERE, chapter=_CHAPTER,
     assumptions=("one row of E_p stays where it is", "forward runs once: checkpointed blocks send once more", _ROUTED),
-    refuses=_cast,
+    refuses=rows.CAST,
 )  # fmt: skip

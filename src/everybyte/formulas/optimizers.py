@@ -2,11 +2,12 @@
 
 from sympy import Add, Piecewise, ceiling
 
+from ..rules import formulas as rows
 from ..theory.optimizers import BLOCK, QUANTIZED, TABLE, factors, is_hidden
 from .parameters import TIMES
 from .parameters import WEIGHTS as TENSORS
 from .registry import register
-from .states import one_gpu, vector
+from .states import vector
 from .symbols import s_b
 
 _CHAPTER = "24_small_optimizers"
@@ -29,7 +30,7 @@ def _states(name, title, each, *shared, assumptions=(), source):
     exact, rounded = (Add(*(pair[i] for pair in [*pairs, *shared])) for i in (0, 1))
     return register(
         f"states.{name}", title, exact, "B", source=source, chapter=_CHAPTER, assumptions=assumptions, rounded=rounded,
-        refuses=one_gpu,
+        refuses=rows.ONE_GPU,
     )  # fmt: skip
 
 

@@ -5,8 +5,7 @@
 
 from sympy import Integer, Min
 
-from ..catalog import Model
-from ..setup import Setup
+from ..rules import formulas as rows
 from .registry import register
 from .symbols import B, H, L, S, all_first, divided, hop, i_p, n_a, p, v, w
 
@@ -18,30 +17,7 @@ _SOURCE = (
 _ROUNDS = "interleaved schedules: micro-batches come in rounds of p"
 
 
-def _refuses(model: Model | None, setup: Setup | None) -> str | None:
-    if setup is not None and setup.mesh.schedule == "dualpipev":
-        return (
-            "Mesh.schedule: 'dualpipev', whose halves overlap; allowed: others; everybyte.pipelines.in_flight answers"
-        )
-    return None
-
-
-def _uneven(model: Model | None, setup: Setup | None) -> str | None:
-    if model is not None and setup is not None and model.layers % (setup.mesh.pipeline * setup.mesh.stages):
-        return (
-            f"Mesh.pipeline: {setup.mesh.pipeline * setup.mesh.stages} stages do not divide the {model.layers} blocks of {model.name}; "
-            "allowed: a divisor; eb.budget answers"
-        )
-    return _refuses(model, setup)
-
-
-def _v_shaped(model: Model | None, setup: Setup | None) -> str | None:
-    if setup is not None and setup.mesh.schedule == "zbv":
-        return "Mesh.schedule: 'zbv', whose middle stages share a GPU; allowed: others; eb.dry_run answers"
-    return _refuses(model, setup)
-
-
-def _register(name, title, expr, unit, *assumptions, refuses=_refuses):
+def _register(name, title, expr, unit, *assumptions, refuses=rows.ORDERED):
     return register(
         f"pipeline.{name}",
         title,
@@ -70,7 +46,7 @@ RECEIVED = _register(
     n_a * (2 * (v - 1) + Min(Integer(1), i_p) + Min(Integer(1), p - 1 - i_p)) * BOUNDARY.expr,
     "B",
     "PyTorch's torch/distributed/pipelining/stage.py",
-    refuses=_v_shaped,
+    refuses=rows.BUFFERED,
 )
 KEPT = _register(
     "kept",
@@ -80,7 +56,7 @@ KEPT = _register(
     "stages of L / (p v) blocks, which divides",
     "each keeps the inputs of its blocks but the first, which is the receive buffer, and its output, which is sent",
     _ROUNDS,
-    refuses=_uneven,
+    refuses=rows.EVEN,
 )
 BUBBLE = _register(
     "bubble",

@@ -12,13 +12,13 @@ import sympy
 from .. import checks
 from ..catalog import Model
 from ..mesh import OF
-from ..setup import LIBRARIES, Setup
+from ..rules import Rule
+from ..rules.formulas import SPOKEN, UNADAPTED, refused
+from ..setup import Setup
 from .printing import compile_python, javascript, magnitude
 from .symbols import BY_SYMBOL, SYMBOLS
 
 _REGISTRY: dict[str, "Formula"] = {}
-#: The losses of which formulas speak.
-SPOKEN_LOSSES = ("plain", "chunked")
 
 
 def bindings(model: Model | None, setup: Setup | None, symbols=None) -> dict[str, int]:
@@ -75,7 +75,7 @@ class Formula:
         unit: `parameters`, `B`, `bit` or `` for a pure number.
         assumptions: what it holds under. source: paper and equation, or the code that it describes.
         chapter: the notebook that derives it. rounded: the same with each tensor rounded up, as `made`; None without.
-        refuses: (model or None, setup or None) -> why it does not hold for these, in words; None where it does.
+        refuses: rules of models and setups for which it does not hold.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Formula:
     chapter: str
     assumptions: tuple[str, ...] = ()
     rounded: sympy.Expr | Callable | None = None
-    refuses: Callable | None = None
+    refuses: tuple[Rule, ...] = ()
 
     @cached_property
     def expr(self) -> sympy.Expr:
@@ -186,29 +186,18 @@ class Formula:
     def check(self, model: Model | None, setup: Setup | None) -> None:
         """Raise ValueError where the formula was not derived for the model or the setup."""
         ruled = {entry.name for entry in self.symbols if entry.needs == "setup"}
-        if setup is not None and setup.adapters and ruled and "adapter_rank" not in ruled:
-            raise ValueError(
-                f"formula {self.name}: Setup.adapters: {setup.adapters}; allowed: None, as formulas speak of models that train "
-                "whole; eb.budget answers"
-            )
-        if (
-            setup is not None and ruled and not self.name.startswith("workspace.")
-        ):  # a kernel's, whatever runs around it
-            for field, spoken_of in (
-                ("precision", setup.precision not in LIBRARIES), ("loss", setup.loss in SPOKEN_LOSSES)
-            ):  # fmt: skip
-                if not spoken_of:
-                    raise ValueError(
-                        f"formula {self.name}: Setup.{field}: {getattr(setup, field)!r}, of which formulas do not speak; "
-                        "eb.budget answers"
-                    )
+        rows: tuple[Rule, ...] = UNADAPTED if ruled and "adapter_rank" not in ruled else ()
+        if ruled and not self.name.startswith("workspace."):  # a kernel's, whatever runs around it
+            rows += SPOKEN
+        if why := refused(rows, model, setup):
+            raise ValueError(f"formula {self.name}: {why}")
         spoken = ruled | {OF.get(name) for name in ruled} | {self.name.partition(".")[0]}
         if setup is not None and ruled and (unknown := [name for name in setup.mesh.divided if name not in spoken]):
             raise ValueError(
                 f"formula {self.name}: Setup.mesh: {setup.mesh}; allowed: none, or one without {' and '.join(unknown)}, of which the "
                 "formula does not speak; eb.budget answers"
             )
-        if self.refuses and (why := self.refuses(model, setup)):
+        if why := refused(self.refuses, model, setup):
             raise ValueError(f"formula {self.name}: {why}")
 
     def given(self, **values):
@@ -255,7 +244,7 @@ class Formula:
             raise ValueError(f"formula {self.name}: no value for {names}; give a {' and a '.join(who)}, or name it")
 
 
-def register(name, title, made, unit, *, source, chapter, assumptions=(), rounded=None, refuses=None) -> Formula:
+def register(name, title, made, unit, *, source, chapter, assumptions=(), rounded=None, refuses=()) -> Formula:
     """Add a formula to the registry. A name is given once."""
     if name in _REGISTRY:
         raise ValueError(f"formula.name: {name!r} is registered already")

@@ -8,6 +8,7 @@ copied into a flat buffer, and one G-th of their sum comes out. Source: PyTorch,
 
 from sympy import Add, Integer, Min, ceiling
 
+from ..rules import formulas as rows
 from ..theory.buckets import BUCKET, FIRST_BUCKET, buckets
 from .parameters import of_reference
 from .registry import register
@@ -68,41 +69,17 @@ _LAST = _numbers([weight for weight in _ENDS if weight.group == "last"])
 _SOURCE = "PyTorch, torch/distributed/fsdp/_fully_shard"
 
 
-def _built(model, setup):
-    """Why a formula over the references' weights does not hold."""
-    if model is not None and (unlike := model.unlike_reference()):
-        return f"{unlike}; eb.dry_run answers"
-    return None
-
-
-def _in_blocks(model, setup):
-    """The same of the root where blocks alone are units besides."""
-    if setup is not None and setup.sharding_units == "block+ends":
-        return "Setup.sharding_units: 'block+ends'; allowed: 'block'"
-    return _built(model, setup)
-
-
-def _llama(model, setup):
-    if model is not None:
-        if unlike := model.unlike_reference("llama"):
-            return unlike
-        for field, allowed in (("experts", 0), ("qk_norm", False), ("fused", False)):
-            if getattr(model, field) != allowed:
-                return f"Model.{field}: {getattr(model, field)!r} of {model.name}; allowed: {allowed!r}, or fsdp.block"
-    return None
-
-
-def _register(name, title, expr, unit="B", *assumptions, chapter="32_fsdp", refuses=_built):
+def _register(name, title, expr, unit="B", *assumptions, chapter="32_fsdp", refuses=rows.ANY):
     return register(
         f"fsdp.{name}", title, expr, unit, source=_SOURCE, chapter=chapter, assumptions=assumptions, refuses=refuses
     )
 
 
 for _unit, _what, _refuses in (
-    ("root", "the root: embeddings, last norm, head", _in_blocks),
-    ("block", "one block", _built),
-    ("model", "the whole model", _built),
-    ("llama_block", "one block of a Llama", _llama),
+    ("root", "the root: embeddings, last norm, head", rows.ROOT),
+    ("block", "one block", rows.ANY),
+    ("model", "the whole model", rows.ANY),
+    ("llama_block", "one block of a Llama", rows.LLAMA_BLOCK),
 ):
     _share = SHARES[_unit]
     _register(

@@ -2,6 +2,7 @@
 
 from sympy import Add, ceiling
 
+from ..rules import formulas as rows
 from .parameters import TIMES
 from .parameters import WEIGHTS as TENSORS
 from .registry import register
@@ -40,17 +41,8 @@ def per_weight(width):
     return Add(*(vector(t.numbers, width, TIMES[t.group] * t.count)[1] for t in TENSORS))
 
 
-def one_gpu(model, setup):
-    """Why a formula of what stands on one GPU that trains by itself does not hold."""
-    if model is not None and (unlike := model.unlike_reference()):
-        return f"{unlike}; eb.dry_run answers"
-    if setup is not None and setup.distributed:
-        return f"Setup.sharding: {setup.sharding!r} on {setup.gpus} GPUs; it was derived for one GPU, and eb.budget answers"
-    return None
-
-
 def _bytes(name, title, expr, rounded, *assumptions, source=_ZERO):
-    refuses = one_gpu if name.startswith("phase.") else None
+    refuses = rows.ONE_GPU if name.startswith("phase.") else ()
     return register(
         name,
         title,

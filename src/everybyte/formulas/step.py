@@ -5,13 +5,14 @@ from functools import cache
 
 from sympy import Add, Max, Min, ceiling
 
+from ..rules import formulas as rows
 from ..theory import place_of
 from ..theory.course import standing
 from ..theory.schedule import flat
 from .parameters import of_reference
 from .readings import both, expression, letter, merged, more, reading
 from .registry import register
-from .states import AFTER_STEP, BUFFERS, FRESH, GRADIENT_BUFFER, OPTIMIZER, REST, WEIGHTS, one_gpu
+from .states import AFTER_STEP, BUFFERS, FRESH, GRADIENT_BUFFER, OPTIMIZER, REST, WEIGHTS
 from .symbols import (
     A,
     B,
@@ -43,60 +44,6 @@ chunk = ceiling(t / n_c)
 _READ = "PyTorch, tools/autograd/derivatives.yaml: what each backward reads"
 #: What matters to what a block keeps of attention.
 _ATTENTION = ("eager", both("narrow"), both("several", "heads"))
-
-
-# What a formula was derived for.
-
-
-def _derived(model, setup):
-    """Why a formula of any architecture that is derived does not hold."""
-    return f"{why}; eb.dry_run answers" if model is not None and (why := model.unlike_reference()) else None
-
-
-def _kernel(model, setup):
-    """Why what flash attention's kernel keeps is not that; with grouped heads no kernel takes fp32."""
-    if model is not None and setup is not None and model.kv_heads < model.heads and setup.dtypes.compute == "fp32":
-        return (
-            f"Model.kv_heads: {model.kv_heads} of {model.name} with Setup.precision {setup.precision!r}, which no flash "
-            "kernel takes; allowed: 16 bits, or as many as heads; eb.budget answers"
-        )
-    return _derived(model, setup)
-
-
-def gpt(model, setup):
-    """Why a formula that was read off a GPT's step does not hold, in words; None where it does."""
-    if model is not None:
-        if unlike := model.unlike_reference("gpt"):
-            return f"{unlike}; eb.budget answers"
-        for field, allowed in (("fused", (True,)), ("activation", ("gelu", "gelu_tanh"))):
-            if getattr(model, field) not in allowed:
-                words = " or ".join(map(repr, allowed))
-                return f"Model.{field}: {getattr(model, field)!r} of {model.name}; allowed: {words}; eb.budget answers"
-        if setup is not None and setup.batch * setup.sequence * model.heads == 1 and model.head_width % 8:
-            return "Setup.batch: 1, with one token and one head; allowed: 2 or more"
-    return None
-
-
-def _blocks(model, setup):
-    if setup is not None and setup.checkpointing == "operations":
-        return "Setup.checkpointing: 'operations'; allowed: 'none', 'full', 'every-k', 'selective'; eb.budget answers"
-    return gpt(model, setup)
-
-
-def _alone(model, setup):
-    return one_gpu(model, setup) or _blocks(model, setup)
-
-
-def _plain(model, setup):
-    if setup is not None and setup.loss != "plain":
-        return f"Setup.loss: {setup.loss!r}; allowed: 'plain'; eb.budget answers"
-    return _alone(model, setup)
-
-
-def _one_batch(model, setup):
-    if setup is not None and setup.accumulation > 1:
-        return f"Setup.accumulation: {setup.accumulation}; allowed: 1; eb.budget answers"
-    return _plain(model, setup)
 
 
 # What stands after forward.
@@ -161,7 +108,7 @@ def kept(names=(), beside=0, family="gpt", **fixed):
     return read
 
 
-def _register(name, title, made, chapter, *assumptions, refuses=gpt, source=_READ):
+def _register(name, title, made, chapter, *assumptions, refuses=rows.GPT, source=_READ):
     return register(name, title, made, "B", source=source, chapter=chapter, assumptions=assumptions, refuses=refuses)
 
 
@@ -174,40 +121,40 @@ _register(
 )  # fmt: skip
 ACTIVATIONS = _register(
     "activations", "activations after forward: tokens, embeddings, blocks, last norm",
-    _activations, "14_activations", _GELU, refuses=_blocks,
+    _activations, "14_activations", _GELU, refuses=rows.BLOCKS,
 )  # fmt: skip
 CASTS = _register(
-    "casts", "autocast's copies of the weights, kept until backward is done with them", _casts, "14_activations", source=_AUTOCAST, refuses=_blocks,
+    "casts", "autocast's copies of the weights, kept until backward is done with them", _casts, "14_activations", source=_AUTOCAST, refuses=rows.BLOCKS,
 )  # fmt: skip
 _SQUARES = ("causal mask", "softmax", "weights dropout", "weights cast")
 _register(
     "attention.scores", "the squares that eager attention keeps, one block",
     lambda: eager * expression(merged(kept(_SQUARES, eager=1), both("dropped"))), "15_attention",
-    source="nanoGPT, model.py; " + _AUTOCAST, refuses=_derived,
+    source="nanoGPT, model.py; " + _AUTOCAST, refuses=rows.ANY,
 )  # fmt: skip
 _register(
     "attention.flash", "what flash attention keeps beside query, key, value and output, one block",
     lambda: (1 - eager) * expression(merged(kept(("flash attention",), beside=1))), "15_attention",
-    source="Dao et al. 2022, arXiv:2205.14135, algorithm 2; PyTorch, _scaled_dot_product_*_attention", refuses=_kernel,
+    source="Dao et al. 2022, arXiv:2205.14135, algorithm 2; PyTorch, _scaled_dot_product_*_attention", refuses=rows.KERNEL,
 )  # fmt: skip
-_register("logits", "the logits", t * V * c, "16_loss", source="nanoGPT, model.py", refuses=None)
+_register("logits", "the logits", t * V * c, "16_loss", source="nanoGPT, model.py", refuses=())
 _register(
     "loss.logits", "the logits-sized tensors at the loss's worst moment, in its backward: three of them",
-    (t + chunked * (chunk - t)) * V * (full * 3 * c + autocast * (4 + 4 + c)), "16_loss", refuses=None,
+    (t + chunked * (chunk - t)) * V * (full * 3 * c + autocast * (4 + 4 + c)), "16_loss", refuses=(),
     source="PyTorch, F.cross_entropy; " + _AUTOCAST,
 )  # fmt: skip
 LOSS = _register(
-    "loss", "what head and loss hold after forward", _loss, "16_loss", refuses=_derived,
+    "loss", "what head and loss hold after forward", _loss, "16_loss", refuses=rows.ANY,
     source="PyTorch, F.cross_entropy; " + _AUTOCAST,
 )  # fmt: skip
 AFTER_FORWARD = _register(
     "phase.after_forward", "live bytes after forward",
     lambda: REST.expr + accumulated * FRESH.expr + CASTS.expr + ACTIVATIONS.expr + LOSS.expr, "17_the_step", source=_SUM,
-    refuses=_alone,
+    refuses=rows.ALL_BLOCKS,
 )  # fmt: skip
 _register(
     "phase.after_backward", "live bytes after backward", AFTER_STEP.expr, "17_the_step",
-    "gradients are all there, activations are all gone", source=_SUM, refuses=one_gpu,
+    "gradients are all there, activations are all gone", source=_SUM, refuses=rows.ONE_GPU,
 )  # fmt: skip
 
 
@@ -235,16 +182,9 @@ def _step():
     return AFTER_STEP.expr + Max(16 * scaled, most, evaluate=False)
 
 
-def _looped(model, setup):
-    """The loop goes from tensor to tensor in a GPT's order."""
-    return one_gpu(model, setup) or (
-        gpt(model, setup) if setup is not None and setup.optimizer_impl == "loop" else None
-    )
-
-
 _register(
     "phase.step", "the most that lives in the optimizer's step", _step, "17_the_step", source="PyTorch, torch/optim/adam.py",
-    refuses=_looped,
+    refuses=rows.LOOPED,
 )  # fmt: skip
 
 
@@ -272,13 +212,13 @@ for _name, _op, _of in (
 ):
     _register(
         f"instant.{_name}_backward", f"live bytes in the backward of {_of}", _in_loss(_op), "17_the_step", "the plain loss",
-        source=_SUM, refuses=_plain,
+        source=_SUM, refuses=rows.PLAIN,
     )  # fmt: skip
 _ENDS = ("token gradient", "token rows gradients added")
 _register(
     "instant.end_of_backward", "live bytes as the gradient of the token table is made, or added to the head's",
     lambda: AFTER_STEP.expr + expression(merged(_above("after_backward", *_ENDS), both("tied"), moved=True)),
-    "17_the_step", "the plain loss", "one batch a step", source=_SUM, refuses=_one_batch,
+    "17_the_step", "the plain loss", "one batch a step", source=_SUM, refuses=rows.ONE_BATCH,
 )  # fmt: skip
 
 
@@ -427,7 +367,7 @@ def _segment():
 
 _register(
     "checkpoint.inputs", "what segments keep of the residual stream: the output of each", ceiling(L / K) * t * H * w,
-    refuses=_derived, **_CHECKPOINT,
+    refuses=rows.ANY, **_CHECKPOINT,
 )  # fmt: skip
 _register(
     "checkpoint.block", "what a recomputed block holds for its backward, autocast's copies of its weights included",
@@ -451,38 +391,11 @@ for _way, _what in (
 
 # A Llama.
 
-
-def _llama(model, setup):
-    """Why what was read off a Llama's step does not hold."""
-    if model is not None:
-        if unlike := model.unlike_reference("llama"):
-            return f"{unlike}; eb.budget answers"
-        for field, allowed in (
-            ("experts", 0),
-            ("qk_norm", False),
-            ("norm_offset", False),
-            ("fused", False),
-            ("rotary_percent", 100),
-        ):
-            if getattr(model, field) != allowed:
-                return (
-                    f"Model.{field}: {getattr(model, field)!r} of {model.name}; allowed: {allowed!r}; eb.budget answers"
-                )
-        if model.head_width % 8:
-            return f"Model.head_width: {model.head_width} of {model.name}; allowed: multiples of 8; eb.budget answers"
-    if setup is not None:
-        if setup.attention != "flash" or setup.checkpointing != "none":
-            return "Setup.attention, Setup.checkpointing: allowed: 'flash', 'none'; eb.budget answers"
-        if setup.dtypes.compute == "fp32" and model is not None and model.kv_heads != model.heads:
-            return f"Model.kv_heads: {model.kv_heads} in fp32; allowed: as many as heads; eb.budget answers"
-    return None
-
-
 _register(
     "activations.llama", "what one block of a Llama keeps for backward",
     lambda: expression(merged(kept(family="llama"))), "14_activations",
     "no checkpointing", "flash attention; in fp32, as many key heads as query heads", "heads that are a multiple of eight wide",
     "queries and keys are turned before heads and tokens change places",
     source="PyTorch, tools/autograd/derivatives.yaml: what each backward reads; Shazeer 2020, arXiv:2002.05202 (SwiGLU)",
-    refuses=_llama,
+    refuses=rows.LLAMA,
 )  # fmt: skip

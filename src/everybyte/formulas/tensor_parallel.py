@@ -5,6 +5,7 @@ What PyTorch's `DTensor` makes of it, operation by operation, is `theory/tensor_
 
 from sympy import Add, Integer
 
+from ..rules import formulas as rows
 from .registry import register
 from .symbols import (
     A,
@@ -34,21 +35,6 @@ _DTENSOR = "PyTorch, torch/distributed/tensor: parallel/style.py, placement_type
 TOKENS = sequence_parallel / t + (1 - sequence_parallel)
 
 
-def _sixteen_bits(model, setup):
-    """Why what a block keeps is not this sum, in words; None where it is."""
-    if model is not None and (model.family != "gpt" or model.experts):
-        return f"Model: {model.name}, no GPT; eb.budget answers"
-    if setup is not None and setup.dtypes.compute == "fp32":
-        return f"Setup.precision: {setup.precision!r}; allowed: bf16, bf16-master; eb.budget answers"
-    if setup is not None and (setup.attention != "flash" or setup.checkpointing != "none"):
-        return f"Setup: attention {setup.attention!r}, checkpointing {setup.checkpointing!r}; allowed: 'flash', 'none'"
-    if model is not None and model.activation == "relu":
-        return f"Model.activation: 'relu' of {model.name}, which saves its result alone; eb.budget answers"
-    if model is not None and model.head_width % 8:
-        return f"Model.head_width: {model.head_width}; allowed: a multiple of eight, which flash attention does not pad"
-    return None
-
-
 #: In a block, a token's numbers that stand between heads or in the MLP: query, key, value, what attention gives; up, activation.
 WITHIN = 4 * H + 2 * F
 #: Between them: what both norms are given.
@@ -70,34 +56,26 @@ BLOCK = register(
         "16 bits, flash attention, an activation that saves its input",
         "tokens are gathered once before attention and MLP, and kept gathered",
     ),
-    refuses=_sixteen_bits,
+    refuses=rows.SIXTEEN_BITS,
 )  # fmt: skip
 MEGATRON = register(
     "tensor.block.megatron", "the same where tokens are gathered again in backward, without statistics",
     B * S * (w * (WITHIN / t + (BETWEEN + GIVEN) * TOKENS) + 2 * dropped * H * TOKENS), "B",
     source=f"{_MEGATRON}, equations 2 to 4", chapter=_CHAPTER,
     assumptions=("16 bits, flash attention; without sequence parallelism what stands between matrices is whole",),
-    refuses=_sixteen_bits,
+    refuses=rows.SIXTEEN_BITS,
 )  # fmt: skip
-
-
-def _plain(model, setup):
-    if model is not None and (model.experts or model.qk_norm or not model.family):
-        return f"Model: {model.name}; allowed: GPT's and Llama's kinds without experts or norms of heads; eb.budget answers"
-    if setup is not None and (setup.fsdp or setup.mesh.pipeline > 1):
-        return f"Setup: sharding {setup.sharding!r}, mesh {setup.mesh} divide them once more; allowed: 'none', tensor alone; eb.budget answers"
-    return None
 
 
 WHOLE = register(
     "tensor.whole", "parameters that every GPU has: norms, and biases that are added to sums",
     L * (2 * (1 + norm_bias) + out_bias + ffn_bias) * H + final_norm * (1 + norm_bias) * H, "parameters",
-    source=_DTENSOR, chapter=_CHAPTER, refuses=_plain,
+    source=_DTENSOR, chapter=_CHAPTER, refuses=rows.WHOLE,
 )  # fmt: skip
 HELD = register(
     "tensor.parameters", "parameters that one GPU holds", WHOLE.expr + (P - WHOLE.expr) / t, "parameters",
     source=_DTENSOR, chapter=_CHAPTER,
-    assumptions=("heads, the MLP's units, vocabulary and positions divide by t",), refuses=_plain,
+    assumptions=("heads, the MLP's units, vocabulary and positions divide by t",), refuses=rows.WHOLE,
 )  # fmt: skip
 SENT = register(
     "tensor.sent", "bytes that one GPU sends for one block, forward and backward", 8 * (t - 1) / t * w * B * S * H, "B",

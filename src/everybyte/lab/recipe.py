@@ -4,7 +4,8 @@ from dataclasses import asdict, dataclass
 from math import cos, pi
 
 from .. import checks
-from ..setup import LIBRARIES, Setup
+from ..rules import CLIPPED, check
+from ..setup import Setup
 
 
 @dataclass(frozen=True)
@@ -51,15 +52,7 @@ class Recipe:
 
     def check(self, setup: Setup) -> None:
         """Raise ValueError where gradients cannot be clipped as the recipe says."""
-        if setup.sharding == "zero1":
-            raise ValueError("Setup.sharding: 'zero1' adds gradients up within its step, and none can be clipped before; allowed: "
-                             "'none', 'zero2', 'zero3'")  # fmt: skip
-        if setup.precision in LIBRARIES:
-            raise ValueError(
-                f"Setup.precision: {setup.precision!r} keeps gradients that are no weight's; allowed: 'bf16-master'"
-            )
-        if setup.dtypes.master and setup.master_gradients != "bf16":
-            raise ValueError(f"Setup.master_gradients: {setup.master_gradients!r} are no weight's; allowed: 'bf16'")
+        check(CLIPPED, setup)
         if self.pretrained and setup.distributed:
             raise ValueError(
                 f"Recipe.pretrained: {self.pretrained} with {setup.gpus} gpus and sharding {setup.sharding!r}; allowed: 0, or one GPU"

@@ -1,0 +1,10 @@
+"""What does not go together, as rows of tables: the field, when its value does not go, why, what is allowed, and who answers.
+
+A combination is allowed, or refused, by a row: `setups` has what does not go in any setup, `models` what does not go with a model,
+`steps` what a witness does not run or derive. Whoever asks tries a table: `check(SETUP, setup)`, `broken(FORMULA, setup, model)`.
+"""
+
+from .models import MODEL
+from .row import Group, Rule, broken, check, first
+from .setups import SETUP
+from .steps import ALIGNED, CLIPPED, CUT, DERIVED, FORMULA, GPU, LAYOUT, LETTERS, OBJECTIVE, PIPELINE, PLANNED, SCHEDULE

@@ -1,0 +1,153 @@
+"""What formulas were not derived for: rows that a formula is registered with. Of a model and a setup, either may be missing."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ..choices import LIBRARIES
+from .row import Rule, only, unlike
+
+BUDGET, DRY_RUN = "eb.budget answers", "eb.dry_run answers"
+
+
+def first(rows: Iterable[Rule], model=None, setup=None) -> Rule | None:
+    """The first row that is broken by a model or a setup, of those that are given; None where none is."""
+    for row in rows:
+        if (model if row.name.startswith("Model") else setup) is not None and row.broken(setup, model):
+            return row
+    return None
+
+
+def refused(rows: Iterable[Rule], model=None, setup=None) -> str | None:
+    """What that row says."""
+    row = first(rows, model, setup)
+    return row.error(setup, model) if row else None
+
+
+def of_model(s, m):
+    """Words of many rows."""
+    return f"of {m.name}"
+
+
+def models(*allowed: tuple, instead: str = BUDGET) -> tuple[Rule, ...]:
+    """Rows of fields of a model, each with the one value that is allowed."""
+    return tuple(only(f"Model.{name}", value, why=of_model, instead=instead) for name, value in allowed)
+
+
+#: Of setups, whatever the formula.
+UNADAPTED = (only("adapters", None, allowed="None, as formulas speak of models that train whole", instead=BUDGET),)
+SPOKEN = (
+    Rule("precision", lambda s, m: s.precision in LIBRARIES, ", of which formulas do not speak", instead=BUDGET),
+    only("loss", "plain", "chunked", why=", of which formulas do not speak", instead=BUDGET),
+)
+#: Of any architecture that the references build; of what stands on one GPU that trains by itself.
+ANY = (unlike(instead=DRY_RUN),)
+ONE_GPU = (
+    *ANY,
+    Rule("sharding", lambda s, m: s.distributed, lambda s, m: f"on {s.gpus} GPUs", "one GPU, for which it was derived", BUDGET),
+)  # fmt: skip
+#: With grouped heads no kernel takes fp32.
+KERNEL = (
+    Rule("Model.kv_heads", lambda s, m: s is not None and m.kv_heads < m.heads and s.dtypes.compute == "fp32",
+         lambda s, m: f"of {m.name} with Setup.precision {s.precision!r}, which no flash kernel takes",
+         "16 bits, or as many as heads", BUDGET),
+    *ANY,
+)  # fmt: skip
+#: Of what was read off a GPT's step.
+GPT = (
+    unlike("gpt", instead=BUDGET),
+    *models(("fused", True)),
+    only("Model.activation", "gelu", "gelu_tanh", why=of_model, instead=BUDGET),
+    Rule("batch", lambda s, m: m is not None and s.batch * s.sequence * m.heads == 1 and m.head_width % 8, ", with one token and one head",
+         "2 or more"),
+)  # fmt: skip
+BLOCKS = (only("checkpointing", "none", "full", "every-k", "selective", instead=BUDGET), *GPT)
+ALL_BLOCKS = (*ONE_GPU, *BLOCKS)
+PLAIN = (only("loss", "plain", instead=BUDGET), *ALL_BLOCKS)
+ONE_BATCH = (only("accumulation", 1, instead=BUDGET), *PLAIN)
+#: The loop goes from tensor to tensor in a GPT's order.
+LOOPED = (
+    *ONE_GPU,
+    *(replace(row, broken=lambda s, m, row=row: s is not None and s.optimizer_impl == "loop" and row.broken(s, m)) for row in GPT),
+)  # fmt: skip
+#: Of what was read off a Llama's step.
+LLAMA = (
+    unlike("llama", instead=BUDGET),
+    *models(("experts", 0), ("qk_norm", False), ("norm_offset", False), ("fused", False), ("rotary_percent", 100)),
+    Rule("Model.head_width", lambda s, m: m.head_width % 8, of_model, "multiples of 8", BUDGET),
+    only("attention", "flash", instead=BUDGET),
+    only("checkpointing", "none", instead=BUDGET),
+    Rule("Model.kv_heads", lambda s, m: s is not None and s.dtypes.compute == "fp32" and m.kv_heads != m.heads, "in fp32",
+         "as many as heads", BUDGET),
+)  # fmt: skip
+#: Of a dense decoder.
+DENSE = (
+    *models(("experts", 0), ("latent_rank", 0), instead=""),
+    Rule("Model.embedding_width", lambda s, m: m.embedding_width != m.width, of_model, lambda s, m: f"{m.width}"),
+)
+#: Of FSDP's units.
+ROOT = (Rule("sharding_units", lambda s, m: s.sharding_units == "block+ends", allowed="'block'"), *ANY)
+LLAMA_BLOCK = (
+    unlike("llama"),
+    *(only(f"Model.{name}", 0, why=of_model, allowed=f"{value!r}, or fsdp.block")
+      for name, value in (("experts", 0), ("qk_norm", False), ("fused", False))),
+)  # fmt: skip
+#: Of rings: flash attention as it is; a GPU that is neither the first nor the last; where no other instant takes more.
+RING_KERNEL = (
+    Rule(
+        "precision",
+        lambda s, m: s.dtypes.compute == "fp32",
+        allowed="precisions that compute in 16 bits, as flash attention does",
+    ),
+    Rule("Model.head_width", lambda s, m: m.head_width % 8, lambda s, m: f"of {m.name} is padded", "multiples of 8"),
+)
+RING = (
+    Rule("Mesh.context", lambda s, m: s.mesh.context < 3, allowed="3 or more, where a GPU is neither the first nor the last"),
+    *RING_KERNEL,
+)  # fmt: skip
+GROUPED = (
+    Rule("Model.kv_heads", lambda s, m: 2 * m.kv_heads > m.heads,
+         lambda s, m: f"of {m.name} with {m.heads} heads: another instant takes more", "at most half of the heads", BUDGET),
+    *RING,
+)  # fmt: skip
+#: Of matrices that are divided: what a block keeps in 16 bits; what a GPU holds.
+SIXTEEN_BITS = (
+    *models(("family", "gpt")),
+    Rule("precision", lambda s, m: s.dtypes.compute == "fp32", allowed="bf16, bf16-master", instead=BUDGET),
+    only("attention", "flash"),
+    only("checkpointing", "none"),
+    Rule("Model.activation", lambda s, m: m.activation == "relu", lambda s, m: f"of {m.name}, which saves its result alone",
+         instead=BUDGET),
+    Rule("Model.head_width", lambda s, m: m.head_width % 8, allowed="a multiple of eight, which flash attention does not pad"),
+)  # fmt: skip
+WHOLE = (
+    only("Model.family", "gpt", "llama", why=of_model, instead=BUDGET),
+    *models(("experts", 0), ("qk_norm", False)),
+    Rule("sharding", lambda s, m: s.fsdp, "divides them once more", "'none'", BUDGET),
+    only("Mesh.pipeline", 1, why="divides them once more", instead=BUDGET),
+)
+#: Of experts' rows, and of their weights.
+CAST = (
+    Rule("precision", lambda s, m: s.dtypes.autocast, "casts rows between router and experts", "bf16, bf16-master, fp32", BUDGET),
+)  # fmt: skip
+SHARDED = (Rule("sharding", lambda s, m: s.fsdp, "divides experts' weights once more", "'none'", BUDGET),)
+#: Of pipelines; with stages of equally many blocks; with buffers between GPUs.
+ORDERED = (
+    Rule("Mesh.schedule", lambda s, m: s.mesh.schedule == "dualpipev", ", whose halves overlap", "others",
+         "everybyte.pipelines.in_flight answers"),
+)  # fmt: skip
+EVEN = (
+    Rule("Mesh.pipeline", lambda s, m: m is not None and m.layers % (s.mesh.pipeline * s.mesh.stages),
+         lambda s, m: f": {s.mesh.pipeline * s.mesh.stages} stages do not divide the {m.layers} blocks of {m.name}", "a divisor", BUDGET),
+    *ORDERED,
+)  # fmt: skip
+BUFFERED = (
+    Rule("Mesh.schedule", lambda s, m: s.mesh.schedule == "zbv", ", whose middle stages share a GPU", "others", DRY_RUN),
+    *ORDERED,
+)  # fmt: skip
+#: Of adapters beside every linear layer; of a cache that grows with the sequence.
+ALL_TARGETS = (
+    Rule("Lora.targets", lambda s, m: s.adapters and s.adapters.targets != "all-linear", allowed="'all-linear'", instead=BUDGET),
+)  # fmt: skip
+UNWINDOWED = (
+    Rule("Model.window", lambda s, m: m.window, lambda s, m: f"of {m.name} keeps no more tokens", "0", "eb.serve answers"),
+)  # fmt: skip

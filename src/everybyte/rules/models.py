@@ -1,0 +1,186 @@
+"""What of a setup does not go with a model: tried by whatever is given both."""
+
+from ..catalog.weights import linears
+from ..choices import LIBRARIES, OWN, PRECISIONS, TENSOR_OPTIMIZERS
+from ..mesh import Part, divided
+from ..pipelines import TWO_STAGES
+from .row import Rule, only, table
+from .setups import FSDP, beside_mesh
+
+
+def _impls(s):
+    """Implementations of the optimizer that are counted over divided weights."""
+    return TENSOR_OPTIMIZERS.get(s.optimizer, ())
+
+
+def _uneven(s, m):
+    """(size's name, size) of the first that `tensor` does not divide; None where there is none."""
+    sizes = divided(m) | ({"sequence": s.own_sequence} if s.mesh.sequence_parallel else {})
+    return next(((name, size) for name, size in sizes.items() if size % s.mesh.tensor), None)
+
+
+def _uneven_why(s, m):
+    (name, size), parts = _uneven(s, m), s.mesh.tensor
+    whose = "" if name == "sequence" else f" of {m.name}"
+    return f"does not divide the {name} of {size}{whose}: {size % parts} left over"
+
+
+def _even(s, m):
+    (name, size), parts = _uneven(s, m), s.mesh.tensor
+    divisors = [d for d in range(1, size + 1) if size % d == 0]
+    near = [max(d for d in divisors if d < parts), *[d for d in divisors if d > parts][:1]]
+    sizes = [n for n in (size - size % parts, size + parts - size % parts) if n]
+    return f"{' or '.join(map(str, near))}, or {name} of {' or '.join(map(str, sizes))}"
+
+
+def _tiny(s, m):
+    """(path, numbers) of the first linear layer that bitsandbytes takes for a transposed one; None where there is none."""
+    return next(((path, weight.numbers) for path, weight in linears(m) if weight.numbers <= 2), None)
+
+
+def _tiny_why(s, m):
+    path, numbers = _tiny(s, m)
+    return f"with {path} of {m.name}, of {numbers} numbers, which bitsandbytes takes for a transposed weight"
+
+
+def _stages(s):
+    return s.mesh.pipeline * s.mesh.stages
+
+
+def _shortest(s, m):
+    """Blocks of the shortest stage."""
+    return m.layers // _stages(s)
+
+
+def _tied(gradients):
+    """Why a pipeline's ends are not one weight."""
+    return lambda s, m: (
+        f"with pipeline {s.mesh.pipeline} and {m.name}, whose first and last stage have a copy each of one weight, whose gradients "
+        f"{gradients}"
+    )  # fmt: skip
+
+
+def _experts_why(s, m):
+    if not m.experts:
+        return f", and {m.name} has no experts"
+    many, left = divmod(m.experts, s.mesh.expert)
+    below, above = many * s.mesh.expert, (many + 1) * s.mesh.expert
+    return f", and {m.name} has {m.experts} experts, {left} too many for {below} and {above - m.experts} too few for {above}"
+
+
+def _expert_places(s, m):
+    return ", ".join(str(n) for n in range(2, (m.experts or 0) + 1) if m.experts % n == 0) or "1"
+
+
+def _cut(s, m):
+    """(rows' name, rows) of experts that FSDP does not cut evenly among GPUs that have the same; None where it does."""
+    if not s.fsdp or s.expert_shards * s.mesh.expert <= m.experts:
+        return None
+    rows = {"expert_width": 2 * Part(m, s.mesh.tensor).expert_width, "width": m.width}
+    return next(((name, size) for name, size in rows.items() if size % s.expert_shards), None)
+
+
+def _cut_why(s, m):
+    (name, size), rows = _cut(s, m), s.expert_shards
+    return (
+        f"of {s.shards} GPUs: {rows} have the same {m.experts // s.mesh.expert} of {m.name}'s experts, whose {size} rows ({name}) FSDP "
+        f"cannot cut evenly: {size % rows} left over"
+    )  # fmt: skip
+
+
+def _step(s):
+    """Numbers in 16 bytes of an expert's row."""
+    return 4 if s.base_dtype == "fp32" and not (s.fsdp and s.dtypes.autocast) else 8
+
+
+def _ragged(s, m):
+    """The field by which experts' rows are no multiple of 16 bytes; None where they are."""
+    part = Part(m, s.mesh.tensor)
+    return next((name for name in ("width", "expert_width") if getattr(part, name) % _step(s)), None)
+
+
+def _ragged_why(s, m):
+    field = _ragged(s, m)
+    size, whole = getattr(Part(m, s.mesh.tensor), field), getattr(m, field)
+    share = "" if size == whole else f", of {whole}"
+    return f"multiplies experts' matrices in rows of 16 bytes, and {field} is {size}{share} in {m.name}"
+
+
+_FITTING = table(
+    Rule("precision", lambda s, m: s.precision in OWN, lambda s, m: f"with {m.name}, a Model, which has dimensions alone",
+         ", ".join((*PRECISIONS, *LIBRARIES))),
+    Rule("replicas", lambda s, m: s.replicas > 1 and not s.mesh.alone, beside_mesh, "1, or no mesh"),
+)  # fmt: skip
+_TENSOR = table(
+    only("offload", "none"),
+    only("loss", "plain"),
+    only("checkpointing", "none", "full", "every-k", "selective", allowed="none, full, every-k, selective"),
+    only("sharding", "none", "zero2", "zero3", allowed=f"'none' with one GPU of data, or {FSDP}"),
+    Rule("sharding", lambda s, m: s.ddp, lambda s, m: f"{beside_mesh(s)}; DDP takes no weights that are divided", FSDP),
+    Rule("precision", lambda s, m: s.dtypes.loss_scaling, allowed="fp32, bf16-master, bf16, or bf16-mixed under FSDP"),
+    Rule("precision", lambda s, m: s.dtypes.autocast and not s.fsdp, allowed=f"fp32, bf16-master, bf16, or {FSDP}"),
+    only("no_sync", False),
+    Rule("optimizer", lambda s, m: not s.fsdp and not _impls(s), allowed=f"{', '.join(TENSOR_OPTIMIZERS)}, or {FSDP}"),
+    Rule("optimizer_impl", lambda s, m: not s.fsdp and s.optimizer_impl not in _impls(s),
+         lambda s, m: f"of {s.optimizer!r} {beside_mesh(s)}", lambda s, m: f"{', '.join(_impls(s))}, or {FSDP}"),
+    Rule("Mesh.tensor", _uneven, _uneven_why, _even),
+    why=beside_mesh,
+    when=lambda s, m: s.mesh.tensor > 1,
+)  # fmt: skip
+_QUANTIZED = table(
+    Rule("quantization", lambda s, m: m.experts and m.family,
+         lambda s, m: f"with {m.name}, whose experts' matrices are no linear layers", "'none', or a model without experts"),
+    Rule("quantization", _tiny, _tiny_why, "'none', or 3 numbers and more"),
+    when=lambda s, m: s.quantization != "none",
+)  # fmt: skip
+_STAGES = table(
+    Rule("Mesh.pipeline", lambda s, m: _stages(s) > m.layers,
+         lambda s, m: f"GPUs in a row with {s.mesh.stages} stages each are {_stages(s)} stages, and {m.name} has {m.layers} blocks",
+         lambda s, m: f"at most {m.layers} stages"),
+    Rule("checkpoint_every", lambda s, m: s.segment > _shortest(s, m),
+         lambda s, m: f"is more than the {_shortest(s, m)} blocks of the shortest of {_stages(s)} stages of {m.name}",
+         lambda s, m: f"1 to {_shortest(s, m)}"),
+    Rule("Mesh.tensor", lambda s, m: s.mesh.tensor > 1 and m.tied, _tied("are divided in two ways, is not derived"),
+         "1, or an untied model"),
+    Rule("offload", lambda s, m: s.offload != "none" and m.tied, _tied("GPUs cannot add in the memory of the CPU"),
+         "'none', or an untied model"),
+    Rule("sharding", lambda s, m: s.fsdp and m.tied and s.mesh.schedule in TWO_STAGES,
+         lambda s, m: f"with schedule {s.mesh.schedule!r} and {m.name}, whose embedding and head are one weight, which cannot be in the "
+         "units of two stages", "'none', another schedule, or an untied model"),
+    when=lambda s, m: s.mesh.pipeline > 1,
+)  # fmt: skip
+_KERNEL = table(
+    Rule("attention", lambda s, m: m.head_width % 4 if s.dtypes.compute == "fp32" else m.head_width > 256,
+         lambda s, m: f"takes no heads of width {m.head_width} in {s.dtypes.compute}, which {m.name} has",
+         lambda s, m: f"'eager', or widths that are {'multiples of 4' if s.dtypes.compute == 'fp32' else 'at most 256'}"),
+    when=lambda s, m: s.attention == "flash",
+)  # fmt: skip
+_EXPERTS = table(
+    Rule("Mesh.expert", lambda s, m: not m.experts or m.experts % s.mesh.expert, _experts_why, _expert_places),
+    Rule("Mesh.expert", _cut, _cut_why, lambda s, m: f"such GPUs as divide {_cut(s, m)[1]}"),
+    when=lambda s, m: s.mesh.expert > 1,
+)  # fmt: skip
+_RING = table(
+    Rule("precision", lambda s, m: m.kv_heads != m.heads,
+         lambda s, m: f"with mesh {s.mesh}: no ring takes fewer key heads than query heads in fp32, and {m.name} has {m.kv_heads} and "
+         f"{m.heads}", "precisions that compute in 16 bits"),
+    Rule("sequence", lambda s, m: s.sequence % (64 * s.mesh.context),
+         lambda s, m: f"with mesh {s.mesh} in fp32, whose kernel pads rows to 32",
+         lambda s, m: f"a multiple of {64 * s.mesh.context}, as {-(-s.sequence // (64 * s.mesh.context)) * 64 * s.mesh.context}"),
+    when=lambda s, m: s.mesh.context > 1 and s.dtypes.compute == "fp32",
+)  # fmt: skip
+_SIZES = table(
+    Rule("checkpoint_every", lambda s, m: s.segment > m.layers, lambda s, m: f"is more than the {m.layers} blocks of {m.name}",
+         lambda s, m: f"1 to {m.layers}"),
+    Rule("sequence", lambda s, m: m.positions and s.sequence > m.positions,
+         lambda s, m: f"is more than the {m.positions} positions of {m.name}", lambda s, m: f"1 to {m.positions}"),
+    Rule("precision", lambda s, m: m.experts and m.family and _ragged(s, m), _ragged_why, lambda s, m: f"multiples of {_step(s)}"),
+    Rule("sequence", lambda s, m: m.window and s.sequence > m.window and m.family,
+         lambda s, m: f"is more than the window of {m.window} tokens of {m.name}, and the book's reference has no mask for a window",
+         lambda s, m: f"1 to {m.window}"),
+    Rule("sharding_units", lambda s, m: s.sharding_units == "block+ends" and m.tied,
+         lambda s, m: f"with {m.name}, whose embedding and head are one weight, which cannot be in two units", "'block' or 'model'"),
+)  # fmt: skip
+#: In the order in which they are tried. `flash`: the kernel for 16 bits takes heads up to 256 wide, the one for fp32 multiples of 4
+#: (PyTorch's `native/transformers/cuda/sdp_utils.cpp`); for others `scaled_dot_product_attention` falls back to the scores.
+MODEL = (*_FITTING, *_TENSOR, *_QUANTIZED, *_STAGES, *_KERNEL, *_EXPERTS, *_RING, *_SIZES)
