@@ -272,8 +272,7 @@ class _Session:
         """The model on the device, the same at every call."""
         torch.manual_seed(self.recipe.seed if self.recipe else 0)
         with torch.device(self.meter.device):
-            families = FAMILIES if self.setup.mesh.context == 1 else context.FAMILIES
-            module = families[self.model.family](self.model, self.setup)
+            module = FAMILIES[self.model.family](self.model, self.setup)
             return module.initialize() if isinstance(module, GPT) else module
 
     def pretrained(self):
