@@ -35,7 +35,9 @@ def _import(name, globals=None, locals=None, fromlist=(), level=0):
 def source(name: str) -> ModuleType:
     """A module of `reference/`, run with the tape's names in PyTorch's place; `name`: such as "gpt", or "mesh.mixture"."""
     path = Path(__file__).resolve().parents[1] / "reference" / f"{name.replace('.', '/')}.py"
-    return running(name, SourceFileLoader(_REFERENCE + name, str(path)).get_code(_REFERENCE + name))
+    code = SourceFileLoader(_REFERENCE + name, str(path)).get_code(_REFERENCE + name)
+    assert code is not None
+    return running(name, code)
 
 
 def running(name: str, code: CodeType) -> ModuleType:

@@ -213,12 +213,9 @@ def trace(model, setup, rank=0, make=Step, beside=()) -> Course:
     """
     mesh = setup.mesh
     if mesh.pipeline > 1:
-        plan, part = StagePlan(model, setup, rank, Blocks, chunked), part_of(model, setup, rank)[0]
-        return _shared(
-            (structure(part, setup), plan.key, _divided(model, setup)),
-            lambda: PipelineStep(model, setup, rank, plan),
-            plan.loops,
-        )
+        stages, part = StagePlan(model, setup, rank, Blocks, chunked), part_of(model, setup, rank)[0]
+        key = structure(part, setup), stages.key, _divided(model, setup)
+        return _shared(key, lambda: PipelineStep(model, setup, rank, stages), stages.loops)
     plan, place = Plan(model, setup), mesh.rank(rank, setup.data)["context"]
 
     def step():
