@@ -78,18 +78,18 @@ MAY = {
     "plan": BUDGET | {"headroom"},
     "layouts": BUDGET | {"headroom", "plan"},
     "serving": STATED | {"theory", "headroom"},
-    "fit": BUDGET | {"headroom", "plan"},
+    "fit": BUDGET | {"headroom", "plan", "derivation"},
     "draw": BUDGET,
-    "explore": DRAW | PLANNING | {"allocator", "dryrun", "evidence", "serving"},
-    "teach": DRAW | PLANNING | {"dryrun", "settling", "evidence", "serving", "diagnosis"},
+    "explore": DRAW | PLANNING | {"derivation", "allocator", "dryrun", "evidence", "serving"},
+    "teach": DRAW | PLANNING | {"derivation", "dryrun", "settling", "evidence", "serving", "diagnosis"},
     "splitting": STATED,
     "reference": STATED | {"splitting"},
     "adapters": COUNTED,  # peft's, in the models that the book's own step trains
     "dryrun": COUNTED | {"allocator", "adapters"},
     "lab": COUNTED | {"adapters"},
-    "derivation": STATED | {"fit", "draw", "explore"},  # a formula, whoever derived it, and what shows it
+    "derivation": STATED | {"draw"},  # a formula, whoever derived it
     "deriving": COUNTED | {"dryrun", "derivation"},
-    "own": STATED | PLANNING | {"budget", "deriving", "allocator"},
+    "own": STATED | PLANNING | {"budget", "derivation", "deriving", "allocator"},
     "rehearsal": COUNTED | {"lab"},
     "comparison": DRAW | COUNTED | {"dryrun", "lab", "rehearsal"},  # where the two sides meet
     "settling": BUDGET | COUNTED | {"dryrun", "samples"},  # the articles' claims, against either side

@@ -79,7 +79,7 @@ OPENS = {
     "model": (
         "import json\nfrom pathlib import Path\n\nimport everybyte as eb\n\n"
         "derived = json.loads(Path(\"llama.json\").read_text())  # by PyTorch, when this page was built\n"
-        "eb.Derivation.from_dict(derived).explore()"
+        "eb.explore.model(eb.Derivation.from_dict(derived))"
     ),
 }  # fmt: skip
 

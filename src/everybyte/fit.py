@@ -10,6 +10,7 @@ from . import checks, units
 from .allocator import Reserved, Settings, settings
 from .budget import Budget, budget, heaviest, not_derived
 from .catalog import Described, Gpu, Model, gpus
+from .derivation import Derivation
 from .headroom import CONFIGURATION, ROUNDING, Headroom, check_headroom, check_precision, find_gpu, takes
 from .objectives import Objective
 from .plan import Rung, plan
@@ -269,7 +270,7 @@ def fit(
     configuration = settings(configuration) if isinstance(configuration, str) else configuration
     further = getattr(model, "further", "")
     checks.one_of("fit", "vary", vary, [*VARY, *further])
-    if hasattr(model, "cases"):
+    if isinstance(model, Derivation):
         _check_derived(model, setup)
         witness = _at
     gpu = find_gpu(gpu)
@@ -301,7 +302,7 @@ def fit(
         value = _most(over, low, high)
         if setup.loss == "chunked":
             value = _beyond(over, value, low, high, 1024 * setup.loss_chunks)
-        elif vary == "sequence" and hasattr(model, "cases"):  # a longer one may have less to pad
+        elif vary == "sequence" and isinstance(model, Derivation):  # a longer one may have less to pad
             ahead = range(high if value is None else value + 1, min(high, (value or low) + _PADDED) + 1)
             value = max((v for v in ahead if over(v) <= 0), default=value)
         shown, after = low if value is None else value, None if value in (None, high) else value + 1
@@ -397,7 +398,7 @@ def _step(setup, vary):
 
 def _range(model, setup, vary):
     """The least and the most value of `vary` that the setup and the model allow."""
-    if hasattr(model, "cases"):
+    if isinstance(model, Derivation):
         if vary == "gpus":
             raise ValueError(
                 f"fit.vary: 'gpus' of a derivation of {model.name}, which is of {setup.gpus:,}; allowed: what it was derived from, a "

@@ -6,6 +6,7 @@ from . import checks
 from .allocator import Settings
 from .budget import budget
 from .catalog import Gpu, Model
+from .derivation import Derivation
 from .fit import Fit
 from .fit import fit as fit_derived
 from .headroom import CONFIGURATION, Headroom
@@ -53,7 +54,7 @@ def fit(
     """
     if sizes and isinstance(model, Model | Objective):
         raise ValueError(f"fit: {next(iter(sizes))!r} with a Model; allowed: letters of a model of one's own")
-    if not isinstance(model, Model | Objective) and not hasattr(model, "at"):
+    if not isinstance(model, Model | Objective | Derivation):
         from .deriving import derive
         from .deriving.planning import Counting
 
@@ -92,7 +93,7 @@ def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, 
             f"plan.model: {model.name}: what a switch costs is derived for the next token's loss alone; allowed: its model; eb.fit and "
             "eb.align take an Objective"
         )
-    if hasattr(model, "at"):
+    if isinstance(model, Derivation):
         raise ValueError(
             f"plan.model: a derivation of {model.name} says what one setup takes; allowed: what it was derived from, a config or "
             "a function that makes a module"

@@ -30,10 +30,10 @@ def explorers(notebook):
 
 
 def opens(expression):
-    """Whether it is a call such as `explore.states(...)`, or `formula.explore()`."""
+    """Whether it is a call such as `explore.states(...)`."""
     return (
         isinstance(expression, ast.Call)
-        and re.fullmatch(r"explore\.(?!upload)[a-z_]+|[a-z_]+\.explore", ast.unparse(expression.func)) is not None
+        and re.fullmatch(r"(eb\.)?explore\.(?!upload)[a-z_]+", ast.unparse(expression.func)) is not None
     )
 
 

@@ -168,7 +168,7 @@ def test_a_model_without_a_sequence():
     assert derivation.at(batch=4).setup.sequence == 1024
     assert eb.fit(derivation, eb.Setup(), "rtx-4090").value > 1000
     with pytest.raises(ValueError, match="vary"):
-        derivation.largest("sequence", "rtx-4090")
+        eb.fit(derivation, eb.Setup(), "rtx-4090", "sequence")
 
 
 class Reading(Small):
@@ -258,7 +258,7 @@ def test_the_map_and_the_explorer():
     pytest.importorskip("matplotlib")
     derivation = derived(precision="bf16-mixed")
     assert "optimizer step" in derivation.figure().alt
-    explorer = derivation.explore()
+    explorer = eb.explore.model(derivation)
     values = explorer.values()
     said = sum(amount for *_, amount in explorer.kind.compute(values))
     assert said == derivation.at(values["batch"], values["sequence"]).peak

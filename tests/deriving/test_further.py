@@ -166,19 +166,19 @@ def test_javascript_says_the_same():
 
 def test_the_largest_size_fits_and_the_next_does_not():
     derivation, gpu = derived("patches"), eb.gpu("rtx-4090")
-    found = derivation.largest("R", gpu)
+    found = eb.fit(derivation, derivation.setup, gpu, "R")
     at = [derivation.at(8, R=found.value + more, rounding=512).peak for more in (0, 1)]
     assert at[0] == found.peak <= found.usable < at[1] == found.next.peak
     assert f"R {found.value + 1:,} is" in found.why() and found.as_dict()["sizes"] == {"R": found.value}
-    by_batch = derivation.largest("batch", gpu, R=224)
+    by_batch = eb.fit(derivation, derivation.setup, gpu, "batch", R=224)
     assert by_batch.value == eb.fit(Eye, FP32, gpu, batch=IMAGES, R=224).value > 1000
-    small = derivation.largest("R", eb.Gpu(memory="700 MiB"), eb.Headroom(context=700 * 2**20 - 400_000))
+    small = eb.fit(derivation, derivation.setup, eb.Gpu(memory="700 MiB"), "R", eb.Headroom(context=700 * 2**20 - 400_000))
     assert not small.fits and "R 16 is" in small.why()
 
 
 def test_the_largest_multiple():
     derivation = derived("multiples").fixed(W=28)
-    found = derivation.largest("H", eb.Gpu(memory="1.3 GiB"))
+    found = eb.fit(derivation, derivation.setup, eb.Gpu(memory="1.3 GiB"), "H")
     assert found.value % 14 == 0 and found.next.sizes == {"H": found.value + 14}
     assert found.next.peak > found.usable >= found.peak
     assert "H from 14 to 131,068, a multiple of 14" in str(derivation)
@@ -250,7 +250,7 @@ def test_letters_that_are_missing_or_strange_are_refused_by_name():
         (lambda: derivation.at(2, R=16.0), "derive.R"),
         (lambda: derivation.fixed(R=3), "derive.R: 3"),
         (lambda: derivation.fixed(T=3), "derive.letter: 'T' is unknown"),
-        (lambda: derivation.largest("T", "rtx-4090"), "fit.vary: 'T' is unknown"),
+        (lambda: eb.fit(derivation, derivation.setup, "rtx-4090", "T"), "fit.vary: 'T' is unknown"),
         (lambda: eb.plan(Eye, FP32, "t4", batch=IMAGES), "the letter 'R' has no size"),
         (lambda: eb.fit(eb.model("gpt2"), FP32, "t4", R=3), "fit: 'R' with a Model"),
     ):

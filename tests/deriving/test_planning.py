@@ -98,4 +98,4 @@ def test_the_fewest_gpus_of_ones_own_are_counted():
     with pytest.raises(
         ValueError, match=r"fit\.vary: 'gpus' of a derivation of Wide, which is of 1; allowed: what it was derived"
     ):
-        eb.derive(Wide, SETUP, TOKENS).largest("gpus", "t4")
+        eb.fit(eb.derive(Wide, SETUP, TOKENS), SETUP, "t4", "gpus")

@@ -8,7 +8,7 @@ import pytest
 import everybyte as eb
 from everybyte.lab import estimate, grid
 from everybyte.lab.grid import FIRST, GROUPS, LONG, PROSE, SHARDED, SIZES, SMALLER, STEPS, TIMED, WAYS, for_gpu
-from everybyte.lab.process import check_request
+from everybyte.lab.measuring import check_request
 from everybyte.setup import (
     ATTENTIONS,
     CHECKPOINTINGS,

@@ -90,14 +90,14 @@ def test_a_formula_derived_elsewhere_answers_in_the_page(page):
 import json, sys
 import everybyte as eb
 f = eb.Derivation.from_dict(json.load(sys.stdin))
-print(f.at(batch=8, sequence=1024).peak, f.largest("batch", eb.gpu("t4")).value)
+print(f.at(batch=8, sequence=1024).peak, eb.fit(f, f.setup, "t4").value)
 for view in ("parts", "owners", "timeline", "map"):
-    print(f.explore(view=view).describe())
+    print(eb.explore.model(f, view=view).describe())
 """
     numbers, *said = page.program(program, json.dumps(derived.as_dict())).splitlines()
-    most = derived.largest("batch", eb.gpu("t4")).value
+    most = eb.fit(derived, derived.setup, "t4").value
     assert numbers == f"{derived.at(batch=8, sequence=1024).peak} {most}"
-    assert said == [derived.explore(view=view).describe() for view in ("parts", "owners", "timeline", "map")]
+    assert said == [eb.explore.model(derived, view=view).describe() for view in ("parts", "owners", "timeline", "map")]
 
 
 def test_a_chapters_cells_live_where_they_give_what_is_stored_and_are_text_elsewhere(page, tmp_path):

@@ -3,6 +3,7 @@
 from ..setup import Setup
 from .course import Course
 from .forms import Form
+from .instants import Case, Column, Instant
 from .ranges import Range
 
 
@@ -66,13 +67,12 @@ def _course(said, columns):
     return Course(operations, places, changes, repeats)
 
 
-def read(said: dict, model):
-    """The derivation that was written; `model` is what its `model` shall be.
+def read(said: dict) -> tuple:
+    """What a derivation that was written is made of, beside its model.
 
     Raises:
         ValueError, TypeError, KeyError, IndexError: where it is none.
     """
-    from .result import Case, Column, Derivation, Instant
 
     def numbers(values, below):
         values = tuple(values)
@@ -114,8 +114,8 @@ def read(said: dict, model):
     if not cases:
         raise ValueError("derive: no case")
     refused = tuple((tuple(map(ranged, ranges)), str(why)) for *ranges, why in said["refused"])
-    return Derivation(
-        model, Setup(**said["setup"]), said["layers"], forms, columns, tuple(cases),
+    return (
+        Setup(**said["setup"]), said["layers"], forms, columns, tuple(cases),
         tuple(map(str, said["parts"])), refused, str(said["how"]), tuple(map(tuple, said["checked"])), said["letters"],
         numbers([said["rank"]], 2**31)[0],
     )  # fmt: skip

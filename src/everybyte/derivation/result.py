@@ -12,71 +12,15 @@ from ..catalog import Described
 from ..setup import LIMITS, Setup
 from ..tables import Table
 from ..witness import Counted, Followed
-from . import printing
-from .course import Course
+from . import keeping, printing
 from .forms import USUAL, Form, combine
+from .instants import Case, Column, Instant
 from .printing import NAMES
 from .ranges import LONGEST, Range
 
 #: What a tensor may be rounded up to a multiple of: nothing, or blocks as CUDA's allocator has them.
 ROUNDINGS = (1, 512)
 PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
-
-
-@dataclass(frozen=True)
-class Column:
-    """Tensors of one kind: their `part`, their `owner` with * for its numbers, whether on the `host`, their `form`'s number."""
-
-    part: str
-    owner: str
-    host: bool
-    form: int
-
-
-@dataclass(frozen=True)
-class Instant:
-    """One operation of the step.
-
-    Attributes:
-        operation, phase, owner: its name, the phase, and the module that it belongs to. at: where in the step, in words.
-        place: its number in the step. counts: what lives while it runs, as (column's number, how many).
-    """
-
-    operation: str
-    phase: str
-    owner: str
-    at: str
-    place: int
-    counts: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class Case:
-    """Where one course of operations holds, and its instants.
-
-    Attributes:
-        batch, sequence, further: the ranges; of the reader's own letters (letter, range) each. instants: in the step's order. peak: numbers of those of which one is the highest;
-            rounded: with those that may be once tensors are rounded up. step: the same of the optimizer's step alone.
-        moments: the end of a phase, or rest -> the number of its instant. course: all operations.
-    """
-
-    batch: Range
-    sequence: Range
-    instants: tuple[Instant, ...]
-    peak: tuple[int, ...]
-    rounded: tuple[int, ...]
-    step: tuple[int, ...]
-    moments: dict[str, int]
-    course: Course
-    further: tuple[tuple[str, Range], ...] = ()
-
-    @property
-    def ranges(self) -> dict[str, Range]:
-        """Letter -> range."""
-        return {"B": self.batch, "S": self.sequence, **dict(self.further)}
-
-    def __contains__(self, point: tuple[int, ...]) -> bool:
-        return all(value in r for value, r in zip(point, self.ranges.values(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -401,17 +345,6 @@ class Derivation:
         self._check_rounding(rounding)
         return printing.compiled(self, rounding)
 
-    def largest(self, vary: str, gpu, headroom=None, **sizes: int):
-        """The largest `batch`, `sequence` or further letter, the others as in the setup or said, that fits a GPU: a `Fit`.
-
-        Args:
-            gpu: of the catalog, by name too. headroom: what is kept free; by default the GPU's own.
-            sizes: of the reader's own letters, as R=224: all but the one that varies.
-        """
-        from ..fit import fit
-
-        return fit(self.fixed(**sizes), self.setup, gpu, vary, headroom)
-
     def largest_size(self, setup: Setup, letter: str, over: Callable[[int], int]):
         """(the largest size of a further letter that is not over, or None; the next larger one, or None; the least one).
 
@@ -586,17 +519,9 @@ class Derivation:
 
         return label(instant)
 
-    def explore(self, gpu=None, view: str = "parts", over: tuple[str, str] | None = None):
-        """The explorer of this formula: batch, sequence, further letters and GPU as sliders. `view`, `over`: as for `explore.model`."""
-        from ..explore import model
-
-        return model(self, gpu, view, over)
-
     def as_dict(self) -> dict:
         """As JSON holds it: coefficients in whole numbers."""
-        from .keeping import as_dict
-
-        return as_dict(self)
+        return keeping.as_dict(self)
 
     @classmethod
     def from_dict(cls, said: dict) -> "Derivation":
@@ -605,10 +530,9 @@ class Derivation:
         Raises:
             ValueError: where `said` is none.
         """
-        from .keeping import read
-
         try:
-            return read(said, Counted(str(said["model"]["name"]), int(said["model"]["parameters"])))
+            model = Counted(str(said["model"]["name"]), int(said["model"]["parameters"]))
+            return cls(model, *keeping.read(said))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"Derivation.from_dict: {error!r}; allowed: what Derivation.as_dict gave") from None
 

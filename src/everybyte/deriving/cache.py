@@ -115,7 +115,7 @@ def read(kept) -> Derivation | None:
             raise ValueError("its checksum differs")
         counted = Counted(str(body["model"]["name"]), int(body["model"]["parameters"]))
         same = model is not None and (model.name, int(model.parameters)) == (counted.name, counted.parameters)
-        return read_dict(body, model if same else counted)
+        return Derivation(model if same else counted, *read_dict(body))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         warnings.warn(f"derive: what was kept in {path.name} is damaged ({error}); it is derived again", stacklevel=3)
         return None

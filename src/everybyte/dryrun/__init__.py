@@ -15,9 +15,10 @@ from ..witness import Counted
 from .counting import count
 from .hugging_face import check_depth
 from .interrupts import BetweenOperations
-from .modules import Workload, is_config, workload
+from .modules import is_config, workload
 from .trace import PARTS, PHASES, SHARED_PARTS, Trace
 from .tracker import Allocation, Tracker
+from .workload import Workload
 
 __all__ = ["PARTS", "PHASES", "SHARED_PARTS", "Allocation", "Counted", "Trace", "Workload", "count", "dry_run"]
 

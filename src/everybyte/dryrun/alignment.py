@@ -17,8 +17,8 @@ from ..setup import Setup
 from .autocast import autocast_as_on_cuda
 from .cuda import Kernels
 from .inference import Counted, counted, lived
-from .modules import Workload
 from .tracker import Tracker
+from .workload import Workload
 
 BETA, CLIP = 0.1, 0.2
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from .. import checks
 from ..setup import Setup
-from .modules import Workload, workload
+from .modules import workload
 from .tracker import Tracker
+from .workload import Workload
 
 MOMENTS = ("after_backward", "after_step")
 

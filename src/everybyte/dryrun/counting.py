@@ -13,9 +13,9 @@ from . import hugging_face, parallel
 from .autocast import autocast_as_on_cuda
 from .cuda import Kernels, fused_optimizers_on_meta, loss_in_the_open, paged_states, quantized_weights
 from .interrupts import BetweenOperations
-from .modules import Workload, raise_of_gpu
 from .trace import Trace
 from .tracker import Tracker
+from .workload import Workload, raise_of_gpu
 
 
 def count(work: Workload, tracker: Tracker, rank: int = 0, first: bool = False) -> Trace:

@@ -10,7 +10,7 @@ from ..reference.mesh.experts import ExpertTrainer
 from ..reference.mesh.mixture import ExpertLlama, ParallelExperts
 from ..reference.step import random_batch
 from ..setup import Setup
-from .modules import Workload, of_reference
+from .workload import Workload, of_reference
 
 
 def workload(model: Model, setup: Setup) -> Workload:

@@ -36,7 +36,7 @@ from ..reference.step import DTYPES
 from ..setup import Setup
 from ..splitting import split
 from .divided import told_mixture
-from .modules import Workload
+from .workload import Workload
 
 SCHEDULES = {
     "gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B,

@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import checks, draw, units
 from ..catalog import Gpu, gpus
+from ..derivation import Derivation
 from ..tables import Table
 from ..witness import starred
 from .controls import Choice, Slider, opens, shared
@@ -46,7 +47,7 @@ def model(derivation, gpu: Gpu | None = None, view: str = "parts", over: tuple[s
     Raises:
         ValueError: for what is no derivation, an unknown view, a map of one letter, or a GPU that is not in the catalog.
     """
-    if not hasattr(derivation, "cases"):
+    if not isinstance(derivation, Derivation):
         raise ValueError(f"explore.model: a {type(derivation).__name__}; allowed: what everybyte.derive returns")
     checks.one_of("explore.model", "view", view, _TITLES)
     if gpu is not None:

@@ -2,7 +2,8 @@
 
 from .grid import Configuration, gpt2_for, grid
 from .measurement import Measurement
-from .process import Failed, Worker, measure
+from .measuring import measure
+from .process import Failed, Worker
 from .rates import estimate
 from .recipe import Recipe
 from .recording import Progress, record

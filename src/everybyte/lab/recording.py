@@ -14,7 +14,8 @@ from .devices import REHEARSED, slug
 from .devices import check as check_device
 from .grid import Configuration, for_gpu, grid
 from .measurement import Measurement
-from .process import EXPANDABLE, Failed, Worker, ask, check_request
+from .measuring import check_request
+from .process import EXPANDABLE, Failed, Worker, ask
 from .rates import options
 from .recipe import Recipe
 from .records import append, fingerprint, read, repair

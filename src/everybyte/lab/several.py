@@ -10,7 +10,8 @@ from ..catalog import Model
 from ..setup import Setup
 from ..tables import Table
 from .measurement import Measurement
-from .process import EXPANDABLE, Failed, Worker, ask, check_request
+from .measuring import check_request
+from .process import EXPANDABLE, Failed, Worker, ask
 from .recipe import Recipe
 from .recording import asked, has_bf16
 from .records import fingerprint, read

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from .. import checks
 from ..catalog import Gpu, Model
 from ..lab.measurement import Measurement
-from ..lab.process import EXPANDABLE, Failed, Worker, ask, check_request
+from ..lab.measuring import check_request
+from ..lab.process import EXPANDABLE, Failed, Worker, ask
 from ..setup import Setup
 from . import devices, place
 from .result import Rehearsal

@@ -7,9 +7,10 @@ a tensor is freed when the program no longer refers to it, as in PyTorch, which 
 how they were made (`letters`), once for each structure (`structure`); `course` reads budgets, maps and formulas off what it saw.
 """
 
-from .course import MARKS, PARTS, PEAKS, SHARED_PARTS, Course, place_of
+from .course import PARTS, SHARED_PARTS, Course
 from .schedule import Repeat
 from .structure import letters, trace
+from .tape import MARKS, PEAKS, place_of
 
 __all__ = [
     "MARKS",

@@ -1,8 +1,8 @@
 """A course printed as one Python function: a few hundred additions, for what is asked often."""
 
-from .course import HELPERS, MARKS, PEAKS, place_of
-from .letters import factor, text
+from .letters import HELPERS, factor, text
 from .schedule import Repeat
+from .tape import MARKS, PEAKS, place_of
 
 #: Every letter that a course may use.
 LETTERS = (

@@ -8,41 +8,22 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
 
-from .letters import text
+from .compiled import compiled
+from .letters import HELPERS, text
 from .schedule import Repeat, backwards, middles
-from .tape import Operation
+from .tape import MARKS, PEAKS, Operation, place_of
 
 #: The parts of a step's memory, in the order in which they are stacked; and what steps on several GPUs have besides.
 PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss")
 SHARED_PARTS = ("unsharded", "communication")
-MARKS = ("after_forward", "after_backward", "after_step")
-#: Where a peak may be, in the order of the step.
-PEAKS = ("forward", "loss forward", "loss backward", "backward", "optimizer step")
 #: So many budgets of one course are read; then it is compiled, which takes as long as ten of them and makes the others ten times
 #: as fast.
 OFTEN = 8
 
 
-def _whole(a, b):
-    return a // b
-
-
-def _up(a, b):
-    return -(-a // b)
-
-
-#: What the text of sizes calls.
-HELPERS = {"up": _up, "whole": _whole, "least": min, "most": max}
-
-
 @lru_cache(2**14)
 def _code(source):
     return compile(source, "<size>", "eval")
-
-
-def place_of(operation: Operation) -> str:
-    """Where a peak at this operation is, one of `PEAKS`."""
-    return f"loss {operation.phase}" if operation.loss and operation.phase != "optimizer step" else operation.phase
 
 
 @dataclass(frozen=True)
@@ -79,8 +60,6 @@ class Course:
 
     @cached_property
     def _budget(self):
-        from .compiled import compiled
-
         return compiled(self)
 
     def budget(self, values, rounding=1) -> Found:

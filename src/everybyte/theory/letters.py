@@ -110,3 +110,15 @@ def up(number, divisor) -> Letter:
 def least(*numbers) -> Letter:
     """The smallest of some whole numbers."""
     return Letter(min(map(int, numbers)), f"least({','.join(map(text, numbers))})")
+
+
+def _whole(a, b):
+    return a // b
+
+
+def _up(a, b):
+    return -(-a // b)
+
+
+#: What the text of sizes calls.
+HELPERS = {"up": _up, "whole": _whole, "least": min, "most": max}

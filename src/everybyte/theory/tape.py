@@ -66,6 +66,16 @@ class Operation:
     kind: str = ""
 
 
+MARKS = ("after_forward", "after_backward", "after_step")
+#: Where a peak may be, in the order of the step.
+PEAKS = ("forward", "loss forward", "loss backward", "backward", "optimizer step")
+
+
+def place_of(operation: Operation) -> str:
+    """Where a peak at this operation is, one of `PEAKS`."""
+    return f"loss {operation.phase}" if operation.loss and operation.phase != "optimizer step" else operation.phase
+
+
 class Storage:
     """The bytes behind one or more tensors. Freed with its last tensor."""
 

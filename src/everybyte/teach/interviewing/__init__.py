@@ -7,6 +7,7 @@ from typing import Any
 
 from ... import checks
 from ...catalog import Gpu, Model, model
+from ...derivation import Derivation
 from ...headroom import find_gpu
 from ...setup import Setup
 from .cards import PARTS, Answered, Card, cards, read_cards
@@ -28,7 +29,7 @@ def interview(of="llama-3.1-8b", gpu: Gpu | str = "h100-80gb", setup: Setup | No
         ValueError: naming the field, the value and what is allowed.
     """
     of = model(of) if isinstance(of, str) else of
-    derived = hasattr(of, "cases")
+    derived = isinstance(of, Derivation)
     if not derived and not isinstance(of, Model):
         raise ValueError(
             f"interview.of: a {type(of).__name__} is no model; allowed: a Model, a name of the catalog, or what eb.derive returns"

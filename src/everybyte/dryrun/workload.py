@@ -1,0 +1,177 @@
+"""What a step trains, and on what."""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from ..adapters import adapted, as_it_is, base_parameters
+from ..catalog import Model
+from ..reference import Trainer
+from ..reference.step import DTYPES
+from ..setup import OWN, Setup
+from ..witness import Counted
+from . import hugging_face
+from .tracker import is_opaque
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a step trains, and on what.
+
+    Attributes:
+        make: makes the module; called under device "meta".
+        batch: makes the module's arguments, on device "meta".
+        targets: which of them are there for the loss alone.
+        call: (module, arguments) -> the loss.
+        setup: what runs: with the batch and the sequence of the arguments.
+        model: the `Model`; None where the module must be counted first.
+        trains: makes the trainer. as_made: whether the data types in which `make` makes its tensors are the reader's word.
+    """
+
+    make: Callable[[], nn.Module]
+    batch: Callable[[], tuple | dict]
+    targets: Callable[[tuple | dict], list[Tensor]]
+    call: Callable[[nn.Module, tuple | dict], Tensor]
+    setup: Setup
+    model: Model | None = None
+    _: KW_ONLY
+    trains: Callable[..., Trainer] = Trainer
+    as_made: bool = False
+
+    def module(self) -> nn.Module:
+        """The module, on device "meta".
+
+        Raises:
+            ValueError: where it is none, has no parameter to train, or stands on another device.
+        """
+        try:
+            with torch.device("meta"):
+                module = self.make()
+        except Exception as error:
+            raise_of_gpu("what makes it", error)
+            raise
+        if not isinstance(module, nn.Module):
+            raise ValueError(
+                f"dry_run.model: it made {kind_of(module)}; allowed: a function that makes a torch.nn.Module"
+            )
+        name = type(module).__name__
+        _check_tensors(module)
+        if self.as_made:
+            _check_dtypes(module, self.setup)
+        if not any(p.requires_grad for p in module.parameters()):
+            raise ValueError(f"dry_run.model: {name} has no parameter to train; allowed: one or more")
+        return adapted(module, self.setup)
+
+    def counted(self, module: nn.Module) -> Model | Counted:
+        """The `model` of the trace."""
+        count = sum(p.numel() for p in module.parameters())
+        if self.setup.adapters:
+            module, count = module.get_base_model(), base_parameters(module)
+        name = type(module).__name__
+        if self.model is None:
+            return Counted(name, count)
+        if self.model.family is None and (why := hugging_face.named_difference(self.model, module)):
+            return Counted(f"{self.model.name} ({why})", count)
+        return self.model
+
+    def trainer(self, module: nn.Module, setup: Setup, **options) -> Trainer:
+        """A trainer that calls the module as this workload does."""
+        own = setup.precision in OWN
+        with _floats_alone(module) if self.as_made and not (own or setup.adapters) else as_it_is(module, setup):
+            # Where nothing is cast, that, and no more, is what the trainer is told.
+            trainer = self.trains(module, setup.replace(precision="fp32") if own else setup, **options)
+        # The trainer's own way of calling is a method, which this workload's way stands before.
+        trainer.forward = lambda inputs: self.call(trainer.called, inputs)  # type: ignore[method-assign]
+        return trainer
+
+
+def _check_tensors(module):
+    """Raise ValueError where a parameter, a buffer or a part of it cannot be followed on tensors without data."""
+    name = type(module).__name__
+    for path, child in module.named_modules():
+        if isinstance(child, torch.jit.ScriptModule):
+            raise ValueError(
+                f"dry_run.model: module {path or name!r} is compiled by torch.jit, which runs no operation that can be followed; "
+                "allowed: the module that it was made of"
+            )
+    for what, tensors in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
+        for path, tensor in tensors:
+            if is_lazy(tensor):
+                raise ValueError(
+                    f"dry_run.model: {what} {path!r} of {name} has no size before the first forward; allowed: layers whose sizes are "
+                    "said, such as Linear in place of LazyLinear"
+                )
+            if not tensor.is_meta:
+                raise ValueError(
+                    f"dry_run.model: {what} {path!r} of {name} is on device {tensor.device}; allowed: meta, where a "
+                    "module stands that is made within the function and names no device"
+                )
+            if is_opaque(tensor):
+                raise ValueError(
+                    f"dry_run.model: {what} {path!r} of {name} is a {type(tensor).__name__}, a tensor that does not say which "
+                    "tensors it is made of; allowed: one with __tensor_flatten__, as torch.compile asks for too"
+                )
+
+
+def _check_dtypes(module, setup):
+    """Raise ValueError where the precision would cast what was not made in fp32.
+
+    Whoever says a precision has all of a module in fp32 cast to it, as scripts do; but not what was made in another data type.
+    Complex numbers are never cast.
+    """
+    if setup.precision in OWN:
+        return
+    tensors = {f"parameter {path!r}": t for path, t in module.named_parameters()}
+    tensors |= {f"buffer {path!r}": t for path, t in module.named_buffers()}
+    made = {path: t.dtype for path, t in tensors.items() if t.is_floating_point()}
+    wanted = DTYPES[setup.base_dtype]
+    if any(set(made.values()) <= {allowed} for allowed in (torch.float32, wanted)):
+        return
+    path, dtype = next((p, d) for p, d in made.items() if d is not wanted)
+    raise ValueError(
+        f"dry_run.model: {path} of {type(module).__name__} is made in {dtype}, and precision {setup.precision!r} would make it "
+        f"{wanted}; allowed: precision 'own', which casts nothing, or a module made in "
+        f"{' or '.join(dict.fromkeys(map(str, (torch.float32, wanted))))} alone"
+    )
+
+
+@contextmanager
+def _floats_alone(module):
+    """Within it a cast of the module leaves complex numbers as they are, of which PyTorch would throw the imaginary part away."""
+    module.to = lambda dtype: module._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)
+    try:
+        yield
+    finally:
+        del module.to
+
+
+def of_reference(
+    family: Callable[[Model, Setup], nn.Module], tokens, setup: Setup, model: Model, **options
+) -> Workload:
+    """A reference model of the book's, whose forward takes the batch and gives the loss; the second of the batch are the targets."""
+    make = partial(family, model, setup)
+    return Workload(
+        make, tokens, lambda batch: [batch[1]], lambda module, batch: module(*batch), setup, model, **options
+    )
+
+
+def kind_of(value):
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+
+
+def raise_of_gpu(who: str, error: Exception) -> None:
+    """Raise ValueError where an error says that there is no GPU: none is needed.
+
+    Args:
+        who: asked for it.
+    """
+    if isinstance(error, AssertionError | RuntimeError) and "CUDA" in str(error):
+        raise ValueError(
+            f"dry_run.model: {who} asks for a GPU ({error}); allowed: a module that names no device, and is not moved: a "
+            "dry run makes it on device meta"
+        ) from error

@@ -1,0 +1,105 @@
+"""One step measured on this machine: by a worker, or of many GPUs by as many."""
+
+from typing import Any
+
+from .. import checks
+from ..catalog import Model
+from ..setup import Setup
+from .devices import check as check_device
+from .measurement import Measurement
+from .process import EXPANDABLE, Worker, ask
+from .recipe import Recipe
+from .torchrun import measure_ranks
+
+
+def measure(
+    model: Model,
+    setup: Setup,
+    device: str | None = None,
+    *,
+    warm_up: int = 2,
+    steps: int = 5,
+    points: int = 400,
+    tf32: bool = False,
+    limit: int | None = None,
+    alone: bool = False,
+    expandable: bool = False,
+    recipe: Recipe | None = None,
+    timeout: float = 600.0,
+) -> Measurement:
+    """Measure one steady training step on this machine: the reference step, on real tensors, in a process of its own.
+
+    Out of memory is a result. Ctrl-C ends the process and frees what it held. A setup of many GPUs runs on as many, a
+    process each (`ranks` says what each found); or `alone`, the first of them on one GPU.
+
+    Args:
+        device: `cuda`, `cuda:1`, ...; by default the first GPU. `cpu` runs the same step on the CPU and counts the storages
+            of its tensors (`rounding` 1): no kernel's own memory, and the CPU's choice of kernels.
+        warm_up, steps: how many steps to take before, and how many to time.
+        points: the most places of the timeline to keep; 0 for no timeline, and no `peak_at`.
+        tf32: whether fp32 matrix products may round their factors to TF32.
+        limit: bytes that the step may take, to run out on purpose.
+        expandable: whether the allocator maps memory into segments that grow (`expandable_segments:True`), in a process of its own.
+        recipe: of a training run on prose, in place of `steps`: each step is one of its steps.
+        alone: of many GPUs measure the first, on one device: its collectives move nothing, and all its tensors are there.
+        timeout: seconds until the process is ended.
+
+    Raises:
+        ValueError: for bad input, for a setup that does not fit the model, and where there is no such device, or too few.
+        Failed: where the process dies, with its exit status and last lines, or takes longer than `timeout`.
+    """
+    check_request(model, setup, warm_up=warm_up, steps=steps, points=points, tf32=tf32, limit=limit, recipe=recipe)
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise ValueError(f"measure.timeout: {timeout!r} is not a number of seconds above 0")
+    check_device(device)
+    checks.flag("measure", "alone", alone)
+    checks.flag("measure", "expandable", expandable)
+    options: dict[str, Any] = {"warm_up": warm_up, "steps": steps, "points": points, "tf32": tf32, "limit": limit}
+    if recipe:
+        options["recipe"] = recipe.as_dict()
+    if setup.gpus > 1 and not alone:
+        if expandable:
+            raise ValueError(
+                "measure.expandable: True, for one GPU alone; allowed: False, or PYTORCH_ALLOC_CONF in your shell"
+            )
+        return measure_ranks(model, setup, device, timeout, **options)
+    with Worker(environment=EXPANDABLE if expandable else None) as worker:
+        return ask(worker, model, setup, device, timeout, **options)[0]
+
+
+def check_request(
+    model, setup, *, warm_up=2, steps=5, points=0, tf32=False, limit=None, recipe=None, alone=False
+) -> None:
+    """Raise ValueError where a worker could only fail, before one is started.
+
+    `alone`: it is the first of all GPUs, and collectives move nothing.
+    """
+    if not isinstance(model, Model):
+        raise ValueError(
+            f"measure.model: {model!r} is not a Model; allowed: everybyte.model(name) or everybyte.Model(...)"
+        )
+    if not isinstance(setup, Setup):
+        raise ValueError(f"measure.setup: {setup!r} is not a Setup; allowed: everybyte.Setup(...)")
+    if unlike := model.unlike_reference():
+        raise ValueError(unlike)
+    if not alone:
+        setup.check_undivided("measure")
+    elif len(setup.mesh.divided) > 1 or {"pipeline", "expert"} & set(setup.mesh.divided):
+        raise ValueError(
+            f"rehearse.setup: mesh {setup.mesh} is not rehearsed; allowed: tensor or context alone, or none"
+        )
+    setup.check_model(model)
+    checks.whole("measure", "warm_up", warm_up, 1, 1000)
+    checks.whole("measure", "steps", steps, 1, 1000)
+    if points != 0:
+        checks.whole("measure", "points", points, 4, 100_000)
+    checks.flag("measure", "tf32", tf32)
+    if limit is not None:
+        checks.whole("measure", "limit", limit, 1)
+    if recipe is not None:
+        checks.kind("measure", "recipe", recipe, Recipe)
+        recipe.check(setup)
+        if model.vocabulary < 256:
+            raise ValueError(
+                f"Model.vocabulary: {model.vocabulary} has no place for every byte of prose; allowed: 256 or more"
+            )
