@@ -1,6 +1,7 @@
 """The tracker held against what shares no code with it: MemTracker, autograd's own hooks, PyTorch's profiler."""
 
 from dataclasses import replace
+from functools import partial
 from unittest import mock
 
 import pytest
@@ -14,6 +15,7 @@ import everybyte as eb
 from everybyte.dryrun import answers, cuda, tracker
 from everybyte.dryrun.autocast import autocast_as_on_cuda
 from everybyte.dryrun.cuda import Kernels
+from everybyte.dryrun.workload import of_reference
 from everybyte.reference import GPT, Llama, Trainer
 from everybyte.reference.step import random_batch
 
@@ -205,12 +207,13 @@ def additions(model, setup, reference):
 class Warmed(Trainer):
     """Runs some whole steps before the one that is counted."""
 
-    steps = 0
+    steps = taken = 0
 
     def step(self, batch, at):
         (mode,) = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
         for _ in range(self.steps):
             super().step(batch, at)
+            Warmed.taken += 1
             mode.restart()
             mode.phase = "rest"
         return super().step(batch, at)
@@ -228,9 +231,11 @@ class Warmed(Trainer):
 )
 def test_the_second_and_third_whole_steps_are_the_steady_step(monkeypatch, setup, steps):
     steady = eb.dry_run(SMALL, setup)
-    monkeypatch.setattr("everybyte.dryrun.modules.Trainer", Warmed)
+    monkeypatch.setattr("everybyte.dryrun.modules.of_reference", partial(of_reference, trains=Warmed))
     monkeypatch.setattr(Warmed, "steps", steps)
+    monkeypatch.setattr(Warmed, "taken", 0)
     warmed = eb.dry_run(SMALL, setup)
+    assert Warmed.taken == steps
     assert warmed.operations == steady.operations
     assert warmed.timeline() == steady.timeline()
     for block in (1, 512):
