@@ -1,10 +1,13 @@
 """Workspaces: what the kernels' sources say, worked by hand; none of it is in the budget before a GPU has shown it."""
 
+import inspect
+import re
+
 import pytest
 
 import everybyte as eb
 from everybyte import cli
-from everybyte.formulas import registry, symbols
+from everybyte.formulas import registry, symbols, workspaces
 from everybyte.formulas.workspaces import (
     COUNTED,
     MULTIPROCESSORS,
@@ -172,3 +175,21 @@ def test_norms_of_many_narrow_heads_are_refused():
         ValueError, match="^Model.head_width: 64, and sums over rows are known for multiples of 4, from 128 on"
     ):
         requested(many, eb.gpu("h200"))
+
+
+def test_every_operation_that_it_names_is_one_of_a_step_s():
+    """It knows operations by their titles: one that is called otherwise would take nothing, in silence."""
+    gpt, mixtral = eb.model("gpt2"), eb.model("mixtral-8x7b")
+    models = [gpt, gpt.replace(fused=False), eb.model("qwen3-8b"), mixtral]
+    there = set()
+    for model in models:
+        for changes in ({}, {"precision": "bf16"}):
+            there |= {name for name, *_ in eb.budget(model, eb.Setup(batch=2, sequence=64, **changes)).operations}
+    source = inspect.getsource(workspaces._scratch)
+    named = {
+        *re.findall(r'"([a-z\' ]+ (?:backward|gradient|attention))"', source),
+        *workspaces._PRODUCTS,
+        *workspaces._VISITS,
+    }
+    named |= {f"{layer} bias gradient" for layer in workspaces._OUTPUTS}
+    assert len(named) > 15 and {name for name in named if name[0] != " " and name != "norm backward"} <= there
