@@ -105,6 +105,10 @@ class Methods:
 
     def chunk(x, number, dim=0):
         if not isinstance(number, Sizes):
+            if int(x.shape[dim]) % number:
+                raise NotImplementedError(
+                    f"chunk: {x.shape[dim]:d} in {number} parts, which are not alike, is not on the tape"
+                )
             return op.split(x, (over(x.shape[dim], number),) * number, dim, _title(x.tape, "chunk"))
         parts = op.split(x, number.sizes, dim, _title(x.tape, "chunk"))
         for i, part in enumerate(parts):
