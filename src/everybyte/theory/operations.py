@@ -23,7 +23,7 @@ from .tensors import (
 )  # fmt: skip
 
 
-def _like(name, x, type=None, part=None):
+def like(name, x, type=None, part=None):
     """A tensor laid out as `x`."""
     return new(x.tape, name, x.shape, type or x.type, strides_like(x), part)
 
@@ -116,8 +116,8 @@ def cast(x, type, title, part=None):
     if x.type.name == type.name:
         return x
     before = x.type
-    out = _like(title, x, type, part)
-    record(out, title, lambda node, grads: [_like(_back(title), grads[0], before)], [x])
+    out = like(title, x, type, part)
+    record(out, title, lambda node, grads: [like(_back(title), grads[0], before)], [x])
     return out
 
 
@@ -230,7 +230,7 @@ def dropout(x, probability, title):
 
     def run(node, grads):
         read = unpacked(node)  # noqa: F841
-        return [_like(f"{title} dropout backward", grads[0])]
+        return [like(f"{title} dropout backward", grads[0])]
 
     record(out, f"{title} dropout", run, [x], results=[mask])
     return out
@@ -239,11 +239,11 @@ def dropout(x, probability, title):
 def masked(x, mask, title):
     """Minus infinity where the mask says so; saves the mask."""
     saved = save(x.tape, [x], mask)
-    out = _like(title, x)
+    out = like(title, x)
 
     def run(node, grads):
         read = unpacked(node)  # noqa: F841
-        return [_like("mask backward", grads[0])]
+        return [like("mask backward", grads[0])]
 
     record(out, title, run, [x], saved)
     return out
@@ -278,12 +278,12 @@ def rms_norm(x, weight, title):
     wide = raised(x, f"{title} input cast")
     deviation = new(x.tape, f"{title} statistics", (*x.shape[:-1], 1), FP32)
     saved = save(x.tape, [wide, weight], wide, weight, deviation)
-    out = _like(title, wide)
+    out = like(title, wide)
     gain = weight.shape, weight.type
 
     def run(node, grads):
         x, *_ = unpacked(node)
-        to_x = _like(f"{title} backward", x) if node.edges[0] else None
+        to_x = like(f"{title} backward", x) if node.edges[0] else None
         return [to_x, new(x.tape, f"{title} weight gradient", *gain) if node.edges[1] else None]
 
     record(out, title, run, [wide, weight], saved)
@@ -397,7 +397,7 @@ def linear_4bit(x, outputs, compute, title):
 
 def copied(x, title):
     """A copy."""
-    out = _like(title, x)
+    out = like(title, x)
     record(out, title, lambda node, grads: [grads[0]], [x])
     return out
 
@@ -443,7 +443,7 @@ def softmax(x, title, scores="scores"):
     direct = x.tape.autocast and x.type.name == "fp16"
     before = x.type
     wide = x if direct else raised(x, f"{scores} in fp32")
-    out = _like(title, wide, FP32 if direct else None)
+    out = like(title, wide, FP32 if direct else None)
 
     def run(node, grads):
         read = unpacked(node)  # noqa: F841
@@ -571,106 +571,4 @@ def _math(tape, q, k, v):
     weights = softmax(scores, "softmax")
     out = matmul(weights, v, "heads", ("weights", "v"))
     del past, mask
-    return out
-
-
-# The loss.
-
-
-def cross_entropy(logits, targets, reduction="mean"):
-    """The mean of the next tokens' negative log-likelihoods: log-softmax saves its result, the loss that and the targets."""
-    out = _like("log-softmax", logits)
-
-    def softmax_backward(node, grads):
-        read = unpacked(node)  # noqa: F841
-        return [_like("log-softmax backward", grads[0])]
-
-    record(out, "log-softmax", softmax_backward, [logits], results=[out])
-    return _negative_log_likelihood(raised(out, "log-probabilities in fp32"), targets)
-
-
-def _negative_log_likelihood(log_p, targets):
-    saved = save(log_p.tape, [log_p], log_p, targets)
-    loss, weight = several(log_p.tape, "loss", ((), log_p.type), ((), log_p.type))
-
-    def run(node, grads):
-        log_p, *_ = unpacked(node)
-        return [new(log_p.tape, "negative log-likelihood backward", log_p.shape, log_p.type)]
-
-    record(loss, "negative log-likelihood", run, [log_p], saved, [weight])
-    return loss
-
-
-def linear_cross_entropy(x, weight, chunks):
-    """Head and mean cross-entropy of rows `x`, so many at a time: no chunk is kept, and both gradients are made in forward.
-
-    Of 16 bits the logits are fp32, a chunk of inputs too, and each chunk's gradient of the logits is cast. Backward scales the
-    gradients where they are; but before, autograd makes zeros for the gradients *of* them, which nobody asks for.
-
-    Source: `torch/nn/modules/linear_cross_entropy.py`, `_linear_cross_entropy_batch_chunked_accumulator`, line by line, with what
-    `LinearCrossEntropyOptions()` chooses on CUDA.
-    """
-    tape, kind, (rows, width), vocabulary, size = x.tape, x.type, x.shape, weight.shape[0], chunks[0]
-    wide, trained = FP32 if kind.name in BITS16 else kind, wants_gradient(tape, weight)
-    logits = new(tape, "logits of a chunk", (size, vocabulary), wide)  # noqa: F841
-    factors = new(tape, "factors of a chunk", (size,), wide)  # noqa: F841
-    out = new(tape, "loss", (), kind)
-    made = [new(tape, "head input gradient", x.shape, kind)]
-    if trained:
-        made.append(new(tape, "head weight gradient", weight.shape, kind))
-    mask, targets = new(tape, "targets left out", (rows,), BOOL), new(tape, "targets", (rows,), INT64)  # noqa: F841
-    taken = new(tape, "targets taken", (rows,), BOOL)
-    shares = new(tape, "shares in the loss", (rows,), wide)  # noqa: F841
-    del taken
-    divisor = [new(tape, "divisor", (), type) for type in (wide, BOOL, wide, wide)]
-    del divisor
-    if wide is not kind and trained:
-        inputs = new(tape, "inputs of a chunk in fp32", (size, width), wide)  # noqa: F841
-    sums = low = scaled = None  # noqa: F841  what a chunk leaves has its name until the next one's
-    for i, count in enumerate(chunks):
-        with tape.turn("chunk", i):
-            tape.note("logits", [])
-            tape.multiplied(count, width, vocabulary)
-            picked = new(tape, "targets' logits", (count,), wide)
-            part = new(tape, "part of the loss", (), wide)
-            del picked, part
-            sums = new(tape, "sums of exponentials", (count,), wide)  # noqa: F841
-            part = new(tape, "part of the loss", (), wide)
-            del part
-            if wide is not kind:
-                low = new(tape, "gradient of the logits cast", (count, vocabulary), kind)  # noqa: F841
-            picked = new(tape, "targets' rows", (count, width), weight.type)
-            if wide is not kind:
-                part = new(tape, "shares cast", (count,), kind)
-                del part
-            del picked
-            tape.multiplied(count, vocabulary, width)
-            if trained:
-                tape.multiplied(vocabulary, count, width)
-            if trained and is_thin(width, vocabulary, kind):
-                scaled = new(tape, "inputs scaled", (count, width), kind)  # noqa: F841
-
-    def run(node, grads):
-        found = unpacked(node)
-        zeros = [
-            _like(f"zeros for the {name}'s gradient", x) for name, x in zip(("input", "weight"), found, strict=False)
-        ]
-        del zeros
-        return [*found, None][:2]
-
-    record(out, "linear cross-entropy", run, [x, weight], [x.alias() for x in made])
-    return out
-
-
-def is_thin(width, vocabulary, type):
-    """Whether a row of logits has no place for a row of inputs, which then takes its own."""
-    return vocabulary * (2 if type.name in BITS16 else 1) < width
-
-
-def total(values, title):
-    """Python's sum of the chunks' losses, each one number, 0 first: each is added in turn."""
-    tape, out = values[0].tape, None
-    for i, value in enumerate(values):
-        with tape.turn("chunk", i):
-            out = add(out, value, title) if i else shift(value, title)
     return out

@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from types import ModuleType
 
-from . import autograd, experts
+from . import autograd, experts, losses
 from . import operations as op
 from .letters import over, product
 from .tape import BOOL, FP32, INT32, INT64
@@ -399,7 +399,7 @@ def cross_entropy(logits, targets, reduction="mean"):
 
 
 def linear_cross_entropy(x, weight, targets, options):
-    return op.linear_cross_entropy(x, weight, x.tape.network.chunks)
+    return losses.linear_cross_entropy(x, weight, x.tape.network.chunks)
 
 
 def scaled_dot_product_attention(q, k, v, dropout_p=0.0, is_causal=True, enable_gqa=False):

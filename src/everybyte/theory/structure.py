@@ -20,7 +20,7 @@ from .context import own_sequence
 from .course import PARTS, SHARED_PARTS, Course
 from .expert_parallel import OWN, along, received
 from .letters import Letter, up
-from .operations import is_thin
+from .losses import is_thin
 from .optimizers import PAGED, QUANTIZED
 from .pipelines import PipelineStep, StagePlan, modules_of, part_of
 from .schedule import Loop, nested, stretched

@@ -8,6 +8,7 @@ Sources, in PyTorch's `torch/distributed/tensor`: `placement_types.py` (`Shard._
 `_MaskPartial`), `parallel/loss.py`, `_ops/_embedding_ops.py`; `torch/distributed/_functional_collectives.py`.
 """
 
+from . import losses
 from . import operations as op
 from .autograd import record, save, unpacked
 from .letters import over, product
@@ -20,7 +21,7 @@ class Undivided:
 
     divides = False
 
-    embedding, cross_entropy = staticmethod(op.embedding), staticmethod(op.cross_entropy)
+    embedding, cross_entropy = staticmethod(op.embedding), staticmethod(losses.cross_entropy)
 
     def entering(self, path, args):
         """What a module is given."""
@@ -198,9 +199,9 @@ class TensorParallel:
         return out
 
     def cross_entropy(self, logits, targets):
-        """`op.cross_entropy`, of logits that are divided unless they have been gathered."""
+        """`losses.cross_entropy`, of logits that are divided unless they have been gathered."""
         if not self.by_words:
-            return op.cross_entropy(logits, targets)
+            return losses.cross_entropy(logits, targets)
         out = self._log_softmax(logits)
         record(out, "log-softmax", lambda node, grads: [grads[0]], [logits], results=[out])
         return self._negative_log_likelihood(out, targets)
