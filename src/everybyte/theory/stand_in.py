@@ -1,8 +1,8 @@
 """PyTorch's names on the theory's tape: with them in PyTorch's place the source of `reference/` runs without PyTorch.
 
-That source is the program of a step. With PyTorch it trains; here it says what is taken and when it is let go: the same Python
+That source is the program of a step. With PyTorch it trains; here it says what is taken and when it is freed: the same Python
 frames hold the same variables. What an operation makes, saves and frees stands in `operations`, how gradients come in
-`autograd`. A tensor's `device` is its tape, so that what is made anew on it is recorded there.
+`autograd`. A tensor's `device` is its tape, so that a new tensor on it is recorded there.
 """
 
 import sys
@@ -46,7 +46,7 @@ def _title(tape, operation):
 
 
 def _waited(x):
-    """What other GPUs send has come: what was sent for it is let go."""
+    """What other GPUs send has come: what was sent for it is freed."""
     x.sent = None
 
 
