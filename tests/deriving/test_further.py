@@ -172,7 +172,9 @@ def test_the_largest_size_fits_and_the_next_does_not():
     assert f"R {found.value + 1:,} is" in found.why() and found.as_dict()["sizes"] == {"R": found.value}
     by_batch = eb.fit(derivation, derivation.setup, gpu, "batch", R=224)
     assert by_batch.value == eb.fit(Eye, FP32, gpu, batch=IMAGES, R=224).value > 1000
-    small = eb.fit(derivation, derivation.setup, eb.Gpu(memory="700 MiB"), "R", eb.Headroom(context=700 * 2**20 - 400_000))
+    small = eb.fit(
+        derivation, derivation.setup, eb.Gpu(memory="700 MiB"), "R", eb.Headroom(context=700 * 2**20 - 400_000)
+    )
     assert not small.fits and "R 16 is" in small.why()
 
 

@@ -123,7 +123,10 @@ def test_bad_input_is_refused_by_name():
         (lambda: explore.model(derived(), view="mpa"), "explore.model.view: 'mpa' is unknown"),
         (lambda: explore.model(of_images(), over=("R", "batch")), "explore.model.over: .* allowed: with view 'map'"),
         (lambda: explore.model(of_images().fixed(R=32), view="map"), "Eye has no letter beside batch"),
-        (lambda: eb.explore.model(derived(), eb.Gpu(memory="24 GiB")), "explore.model.gpu: 'GPU of 24.00 GiB' is unknown"),
+        (
+            lambda: eb.explore.model(derived(), eb.Gpu(memory="24 GiB")),
+            "explore.model.gpu: 'GPU of 24.00 GiB' is unknown",
+        ),
     ):
         with pytest.raises(ValueError, match=said):
             wrong()
