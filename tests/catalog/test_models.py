@@ -217,7 +217,7 @@ STRANGE = {
     "llama": {
         "norm": "layernorm", "gated": False, "causal": False, "parallel_residual": True, "post_norm": True, "softcap": True,
         "sinks": True, "token_types": 2, "pooler": True, "embedding_norm": True, "block_norms": 3, "final_norm": False,
-        "rotary_percent": 50, "activation": "silu_clamped", "learned_positions": 4096, "out_bias": True,
+        "rotary_percent": 1, "activation": "silu_clamped", "learned_positions": 4096, "out_bias": True,
         "ffn_bias": True, "head_width": 33, "embedding_width": 64,
     },
 }  # fmt: skip
