@@ -17,7 +17,7 @@ from .beside import read, said
 from .pictures import looks, quantity
 
 #: The files that are the picture's program, one after another.
-PROGRAM = ("picture.js",)
+PROGRAM = ("picture.js", "bars.js", "curves.js", "times.js", "page.js")
 _PLACE = "{/* formulas */}"
 
 
