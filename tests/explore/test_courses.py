@@ -11,6 +11,8 @@ import pytest
 import everybyte as eb
 from everybyte import explore
 from everybyte.explore import courses
+from everybyte.explore.beside import read
+from everybyte.explore.sizes import Size
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 from explorers import NAMES  # noqa: E402
@@ -74,16 +76,14 @@ def test_sizes_read_alike(node):
         "7",
         "(N_max*N_max)*(w_s)*(L)",
     ]
-    sizes = [courses.Size(f"size {i}", source) for i, source in enumerate(sources)]
+    sizes = [Size(f"size {i}", source) for i, source in enumerate(sources)]
     points = [
         courses.bindings(eb.model(m), eb.Setup(batch=b, sequence=s))
         for m in ("gpt2", "llama-3.1-8b")
         for b in (1, 8)
         for s in (1, 100)
     ]
-    helpers = re.search(
-        r"const helpers = .*;", resources.files("everybyte.explore").joinpath("picture.js").read_text(encoding="utf-8")
-    )[0]
+    helpers = re.search(r"const helpers = .*;", read("picture.js"))[0]
     script = (
         helpers
         + "const F = ["

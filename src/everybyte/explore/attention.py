@@ -3,8 +3,8 @@
 from ..catalog import Model
 from ..formulas import SYMBOLS, bindings, formula
 from ..setup import Setup
-from .controls import Choice, Slider, opens, precision_label, shared
-from .explorer import Explorer
+from .controls import Choice, Slider, asked, dropout_of, opens
+from .explorer import Explorer, told
 from .pictures import Lines
 
 #: Widths of a head that published models have; 36 is there because it is no multiple of eight.
@@ -30,16 +30,14 @@ def attention(model: Model | None = None, setup: Setup | None = None) -> Explore
     if start.heads > _HEADS:
         raise ValueError(f"attention.model: {start.name} has {start.heads} heads; allowed: 1 to {_HEADS}")
     widths = sorted({*_WIDTHS, start.head_width})
+    wide = {f"{d} wide": {"head_width": d, "narrow": int(d % 8 > 0)} for d in widths}
     controls = [
         Slider("heads", "heads", 1, _HEADS, start.heads),
-        Choice("head_width", "width of a head", {f"{d} wide": {"head_width": d, "narrow": int(d % 8 > 0)} for d in widths},
-               f"{start.head_width} wide", kind="slider"),
-        shared("precision", setup and precision_label(setup)),
-        Choice("dropout", "dropout", {"no dropout": {"dropout": 0}, "dropout": {"dropout": 1}},
-               "dropout" if setup and setup.dropout else "no dropout"),
-        shared("batch", setup and f"{setup.batch:,}"),
-        shared("sequence", setup and f"{setup.sequence:,}"),
-    ]  # fmt: skip
+        Choice("head_width", "width of a head", wide, f"{start.head_width} wide", kind="slider"),
+        *asked(setup, "precision"),
+        dropout_of(setup),
+        *asked(setup, "batch", "sequence"),
+    ]
     block, square = formula("activations.block"), formula("attention.scores")
     curves = [
         ("eager", "eager block", block.given(eager=1)),
@@ -47,22 +45,6 @@ def attention(model: Model | None = None, setup: Setup | None = None) -> Explore
         ("scores", "eager squares", square.given(eager=1)),
     ]
     width = SYMBOLS["heads"].symbol * SYMBOLS["head_width"].symbol
-    plain = {"precision": "fp32", "dropout": "no dropout", "batch": "8"}
-    gpt = {"heads": 12, "head_width": "64 wide", "sequence": "1,024"}
-    presets = {
-        "GPT-2, fp32": plain | gpt,
-        "GPT-2, autocast": plain | gpt | {"precision": "bf16-mixed"},
-        "GPT-2, fp32 with dropout": plain | gpt | {"dropout": "dropout"},
-        "Llama 2's heads, 4,096": plain
-        | {"heads": 32, "head_width": "128 wide", "sequence": "4,096", "precision": "bf16", "batch": "1"},
-    }
-    return Explorer(
-        "What one block keeps, as the sequence grows",
-        controls,
-        Lines("sequence", "sequence (tokens)", None, curves),
-        presets,
-        base=bindings(gpt2, None),
-        derived=[("width", width), ("ffn_width", 4 * width)],
-        subject=("heads", "head_width", "precision", "dropout"),
-        also=("batch", "width"),
-    )
+    picture = Lines("sequence", "sequence (tokens)", None, curves)
+    derived = [("width", width), ("ffn_width", 4 * width)]
+    return told("attention", controls, picture, base=bindings(gpt2, None), derived=derived)

@@ -11,9 +11,9 @@ from ..formulas.symbols import K, L, segmented
 from ..setup import Setup
 from .controls import Choice, opens
 from .courses import BY, LONE, UPDATE_BY, Courses, batches_of, updates_of
-from .explorer import Explorer
+from .explorer import Explorer, told
 from .pictures import quantity
-from .step import PLAIN, Timeline, controls_of, dropouts_of, offered
+from .step import Timeline, controls_of, dropouts_of, offered
 
 #: How many segments there are but the last, which has the blocks that are left; where there are more than two, two.
 _FULL = ceiling(L / K) - 1
@@ -42,11 +42,9 @@ class Forgetting(Timeline):
     kind = "forgetting"
 
     def quantities(self):
-        """Every quantity that it evaluates."""
         return [*super().quantities(), self.done, self.again]
 
     def spec(self):
-        """What the picture needs to know."""
         return super().spec() | {
             "done": quantity(self.done).name,
             "again": quantity(self.again).name,
@@ -62,7 +60,7 @@ class Forgetting(Timeline):
         course.share = quantity(self.again)(**values) / quantity(self.done)(**values)
         return course
 
-    def _against(self, course, values):
+    def _beside_peak(self, course, values):
         """What checkpointing changes, in words."""
         gain = course.plain - course.peak
         against = f", {units.text(abs(gain))} {'below' if gain > 0 else 'above'}" if gain else ", the same as"
@@ -73,14 +71,6 @@ class Forgetting(Timeline):
         if not values["segmented"] and not values["selective"]:
             against, again = "", "backward recomputes nothing"
         return f"{against}. Forward leaves {units.text(course.left)} of activations; {again}."
-
-    def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
-        course = self.compute(values)
-        return (
-            f"{subject}, batch {values['batch']:,}, sequence {values['sequence']:,}: the peak of {units.text(course.peak)} "
-            f"is in {course.peak_at}{self._against(course, values)} {self._looked_at(course, values)}"
-        )
 
 
 @opens
@@ -96,36 +86,17 @@ def checkpointing(model: Model | None = None, setup: Setup | None = None) -> Exp
     """
     controls, models = controls_of("checkpointing", model, setup, "checkpointing", without_biases=False)
     deepest = max(values["layers"] for values in controls[0].options.values())
-    kept = {"segmented": 0, "selective": 0, "segment": 1}
-    options = {"none": kept, "selective": kept | {"selective": 1}, "full": kept | {"segmented": 1}}
-    options |= {f"every {k}": kept | {"segmented": 1, "segment": k} for k in range(2, deepest + 1)}
+    options = {"none": WITHOUT, "selective": WITHOUT | {"selective": 1}, "full": WITHOUT | {"segmented": 1}}
+    options |= {f"every {k}": WITHOUT | {"segmented": 1, "segment": k} for k in range(2, deepest + 1)}
     start = "full"
     if setup:
         start = {"every-k": f"every {setup.segment}"}.get(setup.checkpointing, setup.checkpointing)
         start = "full" if setup.segment == 1 else start
     controls.insert(-2, Choice("checkpointing", "checkpointing", options, start, kind="slider"))
-    plain = PLAIN | {"dropout": "(no dropout)"}
-    large = plain | {"model": "gpt2-large", "optimizer_impl": "fused"}
-    eager = plain | {"model": "gpt2-xl", "precision": "bf16-mixed", "attention": "eager"}
-    presets = {
-        "XL, nothing recomputed": plain | {"model": "gpt2-xl", "checkpointing": "none"},
-        "XL, each block recomputed": plain | {"model": "gpt2-xl", "checkpointing": "full"},
-        "the root of 36": large | {"checkpointing": "every 6"},
-        "XL, eager, selective": eager | {"checkpointing": "selective"},
-    }
     layers = {values["layers"] for values in controls[0].options.values()}
-    courses = Courses(
-        "checkpointing",
-        (*BY, "selective", "few", "wide", "rest"),
-        _cases(models, layers),
-        UPDATE_BY,
-        updates_of(models),
-    )
-    return Explorer(
-        "The bytes of one checkpointed training step", controls, Forgetting(courses),
-        offered(controls, presets), derived=DERIVED,
-        subject=("model", "precision", "attention", "dropout", "optimizer", "optimizer_impl", "checkpointing"),
-    )  # fmt: skip
+    by = (*BY, "selective", "few", "wide", "rest")
+    courses = Courses("checkpointing", by, _cases(models, layers), UPDATE_BY, updates_of(models))
+    return told("checkpointing", controls, Forgetting(courses), derived=DERIVED, **offered("checkpointing", controls))
 
 
 def _cases(models, layers):

@@ -1,10 +1,7 @@
 """Chapter 36's explorer: the layouts of a model on many GPUs, memory against time, and which of them fit."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from itertools import product
 from types import SimpleNamespace
 
@@ -14,8 +11,10 @@ from ..layouts import layouts
 from ..mesh import Mesh
 from ..setup import Setup
 from ..tables import Table
-from .controls import Choice
-from .explorer import Explorer
+from .beside import said, table
+from .controls import counted, listed
+from .explorer import Explorer, told
+from .pictures import Kind
 
 #: The file of what was priced, beside this one: made by `tools/explorers.py`.
 FILE = "layouts.json"
@@ -38,21 +37,14 @@ def priced(name: str, gpus: int, card: str, sequence: int) -> dict:
     found = layouts(model(name), setup, card, most=MOST)
     binds = f"memory keeps faster layouts out, of {found.tried} tried"
     if found.binding != "memory":
-        binds = f"beside its arithmetic it waits longest for {_WAITS[found.binding]}"
+        binds = f"beside its arithmetic it waits longest for {said('combining')['waits'][found.binding]}"
     points = [[name, round(seconds, 4), size] for name, seconds, size in found.points()]
     return {"points": points, "usable": found.usable, "binding": binds, "tried": found.tried}
 
 
-_WAITS = {
-    "memory": "the GPU's memory", "tensor": "tensor parallelism's sends", "context": "context parallelism's sends",
-    "pipeline": "the pipeline's sends", "data": "FSDP's sends", "idle": "its pipeline to fill",
-}  # fmt: skip
-
-
-@cache
 def stored() -> dict[str, dict]:
     """The numbers of model, GPUs, card and sequence -> what `priced` said."""
-    return json.loads(resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8"))
+    return table(FILE)
 
 
 def every() -> dict[str, tuple]:
@@ -63,18 +55,13 @@ def every() -> dict[str, tuple]:
 
 
 @dataclass(frozen=True)
-class Front:
+class Front(Kind):
     """Layouts as dots, memory over time, with a line through those that none beats in both."""
 
     kind = "front"
     names = BY
 
-    def quantities(self):
-        """None: what it shows is stored."""
-        return []
-
     def spec(self):
-        """What the picture needs to know."""
         return {"by": list(BY), "runs": stored()}
 
     def compute(self, values: Mapping):
@@ -82,7 +69,6 @@ class Front:
         return SimpleNamespace(**stored()[",".join(str(values[name]) for name in BY)])
 
     def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
         run = self.compute(values)
         first = next((point for point in run.points if point[2] <= run.usable), None)
         if first is None:
@@ -94,7 +80,6 @@ class Front:
         )
 
     def figure(self, title, subject, values, variants):
-        """matplotlib's figure of the same state."""
         run = self.compute(values)
         points = [tuple(point) for point in run.points] or [("nothing fits", 1.0, run.usable * 2)]
         return draw.fronts(points, run.usable, f"{title}, {subject}")
@@ -114,20 +99,10 @@ def combining() -> Explorer:
 
     Priced by `everybyte.layouts`; the numbers are stored, and none is computed here.
     """
-    axes = zip(("model", "gpus", "card", "sequence"), BY, (MODELS, GPUS, CARDS, SEQUENCES), strict=True)
-    labels = {"model": "model", "gpus": "GPUs", "card": "GPU", "sequence": "sequence (tokens)"}
-    starts = {"model": "llama-3.1-70b", "gpus": "64 GPUs", "card": "h100-80gb", "sequence": "8,192 tokens"}
-    things = {"gpus": " GPUs", "sequence": " tokens"}
     controls = [
-        Choice(
-            name, labels[name],
-            {f"{value:,}{things[name]}" if isinstance(value, int) else str(value): {by: i} for i, value in enumerate(values)}, starts[name],
-        )
-        for name, by, values in axes
-    ]  # fmt: skip
-    presets = {
-        "405B on 1,024": {"model": "llama-3.1-405b", "gpus": "1,024 GPUs"},
-        "8B on one node": {"model": "llama-3.1-8b", "gpus": "8 GPUs"},
-        "long sequences": {"sequence": "32,768 tokens", "gpus": "512 GPUs"},
-    }
-    return Explorer("Layouts, memory against time", controls, Front(), presets)
+        listed("model", "model", MODELS, "llama-3.1-70b", BY[0]),
+        listed("gpus", "GPUs", list(map(counted("GPU"), GPUS)), "64 GPUs", BY[1]),
+        listed("card", "GPU", CARDS, "h100-80gb", BY[2]),
+        listed("sequence", "sequence (tokens)", list(map(counted("token"), SEQUENCES)), "8,192 tokens", BY[3]),
+    ]
+    return told("combining", controls, Front())

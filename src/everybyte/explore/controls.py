@@ -1,6 +1,6 @@
 """What a reader can turn: sliders, steps and choices, and the ones that all explorers of a kernel share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import wraps
 from inspect import signature
@@ -105,7 +105,6 @@ class Slider:
         return {self.name: state}
 
     def spec(self):
-        """What the picture needs to know."""
         return {"name": self.name, "label": self.label, "divides": self.divides, "sets": dict(self.sets)}
 
 
@@ -162,7 +161,6 @@ class Choice:
         return list(self.options.values())[state]
 
     def spec(self):
-        """What the picture needs to know."""
         options = [
             {"label": label, "values": dict(values), "sets": dict(self.sets.get(label, {}))}
             for label, values in self.options.items()
@@ -177,15 +175,7 @@ _SHARED: dict[str, widgets.Widget] = {}
 def reset() -> None:
     """Put the shared model, precision, optimizer, batch, sequence and GPU back to where a fresh kernel has them."""
     for name, control in _SHARED.items():
-        control.index = list(control.options).index(_DEFAULTS[name])
-
-
-def _decided_by(variants: Mapping[str, object], read) -> dict[str, dict]:
-    """{label: the symbols' values that differ between the variants}."""
-    every = {label: read(variant) for label, variant in variants.items()}
-    first = next(iter(every.values()))
-    differ = [name for name in first if len({values[name] for values in every.values()}) > 1]
-    return {label: {name: values[name] for name in differ} for label, values in every.items()}
+        control.index = list(control.options).index(_SHARES[name][2])
 
 
 def shared(name: str, start: str | None = None) -> Choice:
@@ -194,15 +184,15 @@ def shared(name: str, start: str | None = None) -> Choice:
     Raises:
         ValueError: where there is no such control or option.
     """
-    checks.one_of("explore", "control", name, _OPTIONS)
+    checks.one_of("explore", "control", name, _SHARES)
+    label, options, usual = _SHARES[name]
     if name not in _MADE:
-        _MADE[name] = _OPTIONS[name]()
-    options = _MADE[name]
+        _MADE[name] = options()
     if start is None and name not in _SHARED:
-        start = _DEFAULTS[name]
-    kind = "slider" if name in ("batch", "sequence") else "dropdown"
-    label = {"gpu": "GPU", "batch": "batch (sequences)", "sequence": "sequence (tokens)"}.get(name, name)
-    return Choice(name, label, options, start, kind, shared=True)
+        start = usual
+    return Choice(
+        name, label, _MADE[name], start, "slider" if name in ("batch", "sequence") else "dropdown", shared=True
+    )
 
 
 #: Of a setup, what decides about the model's states, what about activations alone, and the fields of which the controls of one step
@@ -258,6 +248,41 @@ def gpts() -> dict:
     return {name: model for name, model in models().items() if refused(GPT, model) is None}
 
 
+def a_gpt(model, usual: str = "gpt2"):
+    """A model that the formulas of a GPT hold for; of None the catalog's of that name.
+
+    Raises:
+        ValueError: where they do not.
+    """
+    from ..catalog import models
+    from ..rules.formulas import GPT, refused
+
+    if unlike := refused(GPT, start := model or models()[usual]):
+        raise ValueError(unlike)
+    return start
+
+
+def with_own(known: Mapping, start) -> dict:
+    """The models by name, with one of the reader's own last where it is none of them."""
+    if known.get(start.name) == start:
+        return dict(known)
+    return {name: model for name, model in known.items() if name != start.name} | {start.name: start}
+
+
+def model_of(known: Mapping, start) -> "Choice":
+    """The choice of a model by what the formulas read of it."""
+    from ..formulas import bindings
+
+    return Choice("model", "model", {name: bindings(m, None) for name, m in known.items()}, start.name)
+
+
+def usable(cards: Mapping) -> dict[str, dict]:
+    """GPU's name -> what a process has of its memory, as the options of a choice."""
+    from ..headroom import Headroom
+
+    return {name: {"capacity": Headroom().usable(g), "capacity_label": f"{name}, usable"} for name, g in cards.items()}
+
+
 def of_the_step(setup, chosen, longest: int, dropouts=(0, 1)) -> list[Choice]:
     """The controls of one step on one GPU, but for its model and its precision.
 
@@ -271,17 +296,61 @@ def of_the_step(setup, chosen, longest: int, dropouts=(0, 1)) -> list[Choice]:
         name: {"foreach": int(name == "foreach"), "loop": int(name == "loop"), "impl_no": i}
         for i, name in enumerate(OPTIMIZER_IMPLS)
     }
-    masks = {"(no dropout)": 0, "dropout": 1}
-    dropout = "dropout" if chosen.dropout else "(no dropout)"
+    masks = [mask for i, mask in enumerate(("(no dropout)", "dropout")) if i in dropouts]
     return [
-        Choice("attention", "attention", {"flash": {"eager": 0}, "eager": {"eager": 1}}, chosen.attention),
-        Choice("dropout", "dropout", {label: {"dropout": i} for label, i in masks.items() if i in dropouts}, dropout),
-        shared("optimizer", setup and setup.optimizer),
+        attention_of(chosen),
+        listed("dropout", "dropout", masks, "dropout" if chosen.dropout else masks[0]),
+        *asked(setup, "optimizer"),
         Choice("optimizer_impl", "implementation", impls, chosen.optimizer_impl),
-        shared("batch", setup and f"{setup.batch:,}"),
-        Choice("sequence", "sequence (tokens)", _powers("sequence", longest.bit_length() - 1, 1),
-               f"{min(chosen.sequence, longest):,}", kind="slider"),
-    ]  # fmt: skip
+        *asked(setup, "batch"),
+        steps("sequence", "sequence (tokens)", powers(1, longest.bit_length() - 1), min(chosen.sequence, longest)),
+    ]
+
+
+def attention_of(setup) -> Choice:
+    """The choice of attention, as a setup has it."""
+    return listed("attention", "attention", ("flash", "eager"), setup and setup.attention, "eager")
+
+
+def dropout_of(setup) -> Choice:
+    """The choice of dropout, as a setup has it; any above 0 costs the same."""
+    masks = "no dropout", "dropout"
+    return listed("dropout", "dropout", masks, masks[bool(setup and setup.dropout)])
+
+
+def asked(setup, *names: str) -> list[Choice]:
+    """Shared controls as a setup has them; of None as they are."""
+    said = {"precision": precision_label, "optimizer": lambda s: s.optimizer}
+    return [
+        shared(name, setup and said.get(name, lambda s, name=name: f"{getattr(s, name):,}")(setup)) for name in names
+    ]
+
+
+def listed(
+    name: str, label: str, labels: Iterable[str], start: str | None = None, symbol: str = "", kind: str = "dropdown"
+) -> Choice:
+    """A choice whose options give one symbol their number; by default the symbol that is called as the control."""
+    return Choice(name, label, {each: {symbol or name: i} for i, each in enumerate(labels)}, start, kind)
+
+
+def steps(
+    name: str, label: str, values: Sequence[float], start: float, symbol: str = "", said: Callable = "{:,}".format
+) -> Choice:
+    """A slider over the listed values of one symbol, by default the one that is called as the control. `said`: a value's label."""
+    return Choice(name, label, {said(v): {symbol or name: v} for v in values}, said(start), kind="slider")
+
+
+def powers(least: int, most: int) -> list[int]:
+    """The powers of two between these, both among them."""
+    return [2**i for i in range(least, most + 1)]
+
+
+def counted(thing: str, more: str = "s") -> Callable[[int], str]:
+    """What says so many things."""
+    return lambda count: f"{count:,} {thing}{more * (count > 1)}"
+
+
+gpus_label = counted("GPU")
 
 
 def _models():
@@ -307,50 +376,35 @@ def precision_label(setup) -> str:
 
 
 def _precisions():
-    from ..formulas import bindings
-    from ..setup import MASTER_GRADIENTS, PRECISIONS, Setup
-    from .courses import numbers_of
+    from ..setup import Setup
+    from .courses import PRECISIONS_OF_UPDATES
 
-    setups = [
-        Setup(precision=p, master_gradients=m)
-        for p in PRECISIONS
-        for m in (MASTER_GRADIENTS if p == "bf16-master" else ["bf16"])
-    ]
-    return _decided_by({precision_label(s): s for s in setups}, lambda s: bindings(None, s) | numbers_of(s))
+    return _decided_by(precision_label, [Setup(**fields) for fields in PRECISIONS_OF_UPDATES])
 
 
 def _optimizers():
-    from ..formulas import bindings
     from ..setup import COMMON_OPTIMIZERS, Setup
+
+    return _decided_by(lambda setup: setup.optimizer, [Setup(optimizer=name) for name in COMMON_OPTIMIZERS])
+
+
+def _decided_by(label, setups) -> dict[str, dict]:
+    """{label: the symbols' values that differ between the setups}."""
+    from ..formulas import bindings
     from .courses import numbers_of
 
-    return _decided_by({o: Setup(optimizer=o) for o in COMMON_OPTIMIZERS}, lambda s: bindings(None, s) | numbers_of(s))
+    every = {label(setup): bindings(None, setup) | numbers_of(setup) for setup in setups}
+    differ = [name for name in next(iter(every.values())) if len({values[name] for values in every.values()}) > 1]
+    return {label: {name: values[name] for name in differ} for label, values in every.items()}
 
 
-def _powers(name: str, most: int, least: int = 0):
-    return {f"{2**i:,}": {name: 2**i} for i in range(least, most + 1)}
-
-
-_OPTIONS = {
-    "model": _models,
-    "precision": _precisions,
-    "optimizer": _optimizers,
-    "batch": lambda: _powers("batch", 10),
-    "sequence": lambda: _powers("sequence", 20),
-    "gpu": _gpus,
+#: Name -> (label, its options, where a fresh kernel has it): GPT-2, fp32, AdamW, batch 8, sequence 1024, an 80 GB H100.
+_SHARES: dict[str, tuple[str, Callable, str]] = {
+    "model": ("model", _models, "gpt2"),
+    "precision": ("precision", _precisions, "fp32"),
+    "optimizer": ("optimizer", _optimizers, "adamw"),
+    "batch": ("batch (sequences)", lambda: {f"{n:,}": {"batch": n} for n in powers(0, 10)}, "8"),
+    "sequence": ("sequence (tokens)", lambda: {f"{n:,}": {"sequence": n} for n in powers(0, 20)}, "1,024"),
+    "gpu": ("GPU", _gpus, "h100-80gb"),
 }
 _MADE: dict[str, dict] = {}
-#: Where a fresh kernel has them: GPT-2, fp32, AdamW, batch 8, sequence 1024, an 80 GB H100.
-_DEFAULTS = {
-    "model": "gpt2",
-    "precision": "fp32",
-    "optimizer": "adamw",
-    "batch": "8",
-    "sequence": "1,024",
-    "gpu": "h100-80gb",
-}
-
-
-def steps(name: str, label: str, values: Sequence[float], start: float) -> Choice:
-    """A slider over the listed values of one symbol."""
-    return Choice(name, label, {f"{v:,}": {name: v} for v in values}, f"{start:,}", kind="slider")

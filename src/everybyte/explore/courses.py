@@ -6,63 +6,23 @@ letters in its sizes. The picture adds up the same operations in the browser tha
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from importlib import resources
+from itertools import product
 from typing import Any
 
 from sympy import Min
 
 from ..catalog import Model
-from ..formulas import SYMBOLS, bindings, symbols
+from ..formulas import bindings, symbols
 from ..setup import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS, PRECISIONS, Setup
 from ..theory import MARKS, Repeat, place_of, trace
 from ..theory.letters import factor, text
 from ..theory.schedule import backwards, middles, nested, stretched
 from ..theory.structure import Plan, structure
 from ..theory.training import Step
-
-_LETTER = re.compile(r"\b[A-Za-z]\w*\b(?!\()")
-#: A course's letter -> its name in code.
-NAMES = {
-    letter: next(entry.name for entry in SYMBOLS.values() if entry.symbol == getattr(symbols, letter))
-    for letter in (
-        "B", "S", "L", "H", "A", "A_kv", "D", "F", "V", "N", "N_max", "W", "E", "E_t", "F_e", "K", "n_c", "n_a", "w", "w_s",
-        "c", "s_b", "r", "m_w", "G", "R", "P", "r_A", "w_A",
-    )
-}  # fmt: skip
-_HELPERS = {"up": lambda a, b: -(-a // b), "whole": lambda a, b: a // b, "least": min, "most": max}
-
-
-@dataclass(frozen=True)
-class Size:
-    """A size or a number of times that a course says, as a formula for pictures: the text is the course's own."""
-
-    name: str
-    text: str
-
-    @cached_property
-    def symbols(self):
-        """The entries of the notation that it uses."""
-        return [SYMBOLS[NAMES[letter]] for letter in dict.fromkeys(_LETTER.findall(self.text))]
-
-    @cached_property
-    def javascript(self):
-        """An arrow function of one object with the symbols' names as fields; what it calls is the picture's `helpers`."""
-        source = _LETTER.sub(lambda found: f"v.{NAMES[found[0]]}", self.text)
-        return "(v) => " + re.sub(r"\b[a-z]+\(", lambda call: f"helpers.{call[0]}", source)
-
-    @cached_property
-    def _code(self):
-        return compile(_LETTER.sub(lambda found: NAMES[found[0]], self.text), self.name, "eval")
-
-    def __call__(self, **values):
-        """The value from the symbols' values by name in code."""
-        if missing := [s.name for s in self.symbols if s.name not in values]:
-            raise ValueError(f"{self.name}: no value for {', '.join(missing)}")
-        return eval(self._code, {"__builtins__": {}} | _HELPERS, values)  # noqa: S307  a course's own text
+from .sizes import Size
 
 
 @lru_cache(2048)
@@ -110,13 +70,12 @@ def _stored():
 _TRACED: dict[str, dict] = {}
 
 
-class Courses:
-    """The steps that an explorer's controls reach: read from the file where it has them, else traced.
+class Steps:
+    """Steps as tables, which run in Python and in the browser.
 
     Args:
-        name: of the explorer. by: names of values that choose a step's batches; cases: these values -> (model, setup) that
-            stand for all with them. update_by, updates: the same of the optimizer's step, and of what it keeps.
-        anew: whether to trace them in any case.
+        by, update_by: names of values that choose a step's batches, and the optimizer's step with what it keeps.
+        tables: as `Printer` makes them. names: letter -> name of its value, where it is not the notation's.
 
     Attributes:
         sizes: `Size`s. operations: (name, place in `PEAKS` or a phase's end, owner, taken, freed), the last two pairs of a part and
@@ -126,28 +85,14 @@ class Courses:
         batches, updates: values, joined by commas -> the number of a step.
     """
 
-    def __init__(
-        self, name: str, by: Sequence, cases: Mapping, update_by: Sequence, updates: Mapping, anew: bool = False
-    ):
-        self.name, self.by, self.update_by = name, tuple(by), tuple(update_by)
-        self.signature = self._signature(cases, updates)
-        found = _stored().get(name, {})
-        if anew or found.get("signature") != self.signature:
-            found = None if anew else _TRACED.get(self.signature)
-            if found is None:
-                _TRACED.clear()  # the last is enough: who opens an explorer of a model opens it again
-                found = _TRACED[self.signature] = _Printer(cases, updates).tables()
-        self._tables = found | {"signature": self.signature}
-        self.sizes = [Size(f"size {i}", source) for i, source in enumerate(found["sizes"])]
-        self.operations, self.bodies, self.steps = found["operations"], found["bodies"], found["steps"]
-        self.batches, self.updates = found["batches"], found["updates"]
+    #: Whether an operation's owner is said as it is, and not by the number of its block.
+    named = False
 
-    def _signature(self, cases, updates):
-        models = {}
-        said = [fingerprint(), self.by, self.update_by]
-        for key, (model, setup) in (*cases.items(), *updates.items()):
-            said.append((key, models.setdefault(model, len(models)), setup))
-        return hashlib.sha256(repr((said, list(models))).encode()).hexdigest()
+    def __init__(self, by: Sequence, update_by: Sequence, tables: dict, names: Mapping | None = None):
+        self.by, self.update_by, self._tables = tuple(by), tuple(update_by), tables
+        self.sizes = [Size(f"size {i}", source, names) for i, source in enumerate(tables["sizes"])]
+        self.operations, self.bodies, self.steps = tables["operations"], tables["bodies"], tables["steps"]
+        self.batches, self.updates = tables["batches"], tables["updates"]
 
     @property
     def names(self):
@@ -159,18 +104,15 @@ class Courses:
         return self._tables
 
     def spec(self):
-        """What the picture needs to know."""
-        return {
-            "by": self.by,
-            "update_by": self.update_by,
-            "batches": self.batches,
-            "updates": self.updates,
-            "steps": self.steps,
-            "operations": self.operations,
-            "bodies": self.bodies,
-            "sizes": [size.name for size in self.sizes],
-            "marks": MARKS,
-        }
+        kept = ("batches", "updates", "steps", "operations", "bodies")
+        sizes = [size.name for size in self.sizes]
+        more = {"named": True} if self.named else {}
+        return (
+            {"by": self.by, "update_by": self.update_by}
+            | {n: self._tables[n] for n in kept}
+            | {"sizes": sizes, "marks": MARKS}
+            | more
+        )
 
     # Running, as picture.js does.
 
@@ -182,122 +124,143 @@ class Courses:
             if key not in cases:
                 raise ValueError(f"courses: no step for {', '.join(by)}: {key}")
             step = self.steps[cases[key]]
-            for part, size in step["rest"]:
-                live[part] = live.get(part, 0) + sizes[size]
+            _change(live, step["rest"], sizes, 1)
             items += step["items"]
         return sizes, live, items
+
+    def _walk(self, items, sizes, live, turns=None):
+        """(operation, its body, turns) while `live` is as it runs: every turn of what repeats; without `turns` the first and the last."""
+        for item in items:
+            if isinstance(item, int):
+                for o in self.bodies[item][0]:
+                    operation = self.operations[o]
+                    _change(live, operation[3], sizes, 1)
+                    yield operation, self.bodies[item], turns
+                    _change(live, operation[4], sizes, -1)
+                continue
+            (size, down, loop, inner), before = item, dict(live)
+            times = sizes[size]
+            if turns is not None:
+                for turn in range(times):
+                    yield from self._walk(inner, sizes, live, turns | {loop: times - 1 - turn if down else turn})
+            elif times > 0:
+                yield from self._walk(inner, sizes, live)
+                if times > 1:
+                    live.update({part: x + (x - before.get(part, 0)) * (times - 2) for part, x in live.items()})
+                    yield from self._walk(inner, sizes, live)
 
     def peak(self, values):
         """(where, {part: bytes}) of the first operation with the most bytes."""
         sizes, live, items = self._chosen(values)
         top, found = 0, ("", {})
-
-        def walk(items):
-            nonlocal top, found
-            for item in items:
-                if isinstance(item, int):
-                    for o in self.bodies[item][0]:
-                        _, where, _, taken, freed = self.operations[o]
-                        for part, size in taken:
-                            live[part] = live.get(part, 0) + sizes[size]
-                        if taken and (total := sum(live.values())) > top:
-                            top, found = total, (where, dict(live))
-                        for part, size in freed:
-                            live[part] -= sizes[size]
-                    continue
-                times, before = sizes[item[0]], dict(live)
-                if times > 0:
-                    walk(item[3])
-                if times > 1:
-                    for part in live:
-                        live[part] += (live[part] - before.get(part, 0)) * (times - 2)
-                    walk(item[3])
-
-        walk(items)
+        for (_, where, _, taken, _), _, _ in self._walk(items, sizes, live):
+            if taken and (total := sum(live.values())) > top:
+                top, found = total, (where, dict(live))
         return found
 
     def unrolled(self, values):
         """(operations, {part: live bytes at each}, phase -> its place), block after block, as a budget's."""
         sizes, live, items = self._chosen(values)
         operations, course, marks = [("rest", "rest", "")], [dict(live)], {"rest": 0}
-
-        def walk(items, turns):
-            for item in items:
-                if not isinstance(item, int):
-                    times = sizes[item[0]]
-                    for turn in range(times):
-                        walk(item[3], turns | {item[2]: times - 1 - turn if item[1] else turn})
-                    continue
-                ran, block, segment = self.bodies[item]
-                numbers = [
-                    index + (turns.get(loop, 0) if after is None else sizes[after] - 1)
-                    for (index, after), loop in ((block, "block"), (segment, "segment"))
-                ]
-                number = numbers[0] + numbers[1] * values.get("segment", 1)
-                for o in ran:
-                    name, where, owner, taken, freed = self.operations[o]
-                    for part, size in taken:
-                        live[part] = live.get(part, 0) + sizes[size]
-                    if name in MARKS:
-                        marks[name] = len(course)
-                    if taken or name in MARKS:
-                        operations.append((name, where, owner.replace("*", str(number))))
-                        course.append(dict(live))
-                    for part, size in freed:
-                        live[part] -= sizes[size]
-
-        walk(items, {})
+        for (name, where, owner, taken, _), body, turns in self._walk(items, sizes, live, {}):
+            if name in MARKS:
+                marks[name] = len(course)
+            if taken or name in MARKS:
+                operations.append(
+                    (name, where, owner if self.named else owner.replace("*", self._block(body, turns, sizes, values)))
+                )
+                course.append(dict(live))
         operations.append(("rest", "rest", ""))
         course.append(course[0])
         parts = dict.fromkeys(part for parts in course for part in parts)
         return operations, {part: [live.get(part, 0) for live in course] for part in parts}, marks
 
+    def _block(self, body, turns, sizes, values):
+        numbers = [
+            index + (turns.get(loop, 0) if after is None else sizes[after] - 1)
+            for (index, after), loop in zip(body[1:], ("block", "segment"), strict=True)
+        ]
+        return str(numbers[0] + numbers[1] * values.get("segment", 1))
 
-#: What stands between steps by what precision and optimizer choose: states, and a lasting buffer of gradients.
-_KEPT_BY_UPDATES = ("optimizer", "gradients")
+
+class Courses(Steps):
+    """The steps that an explorer's controls reach: read from the file where it has them, else traced.
+
+    Args:
+        name: of the explorer. by: names of values that choose a step's batches; cases: these values -> (model, setup) that
+            stand for all with them. update_by, updates: the same of the optimizer's step, and of what it keeps.
+        anew: whether to trace them in any case.
+    """
+
+    def __init__(
+        self, name: str, by: Sequence, cases: Mapping, update_by: Sequence, updates: Mapping, anew: bool = False
+    ):
+        models, said = {}, [fingerprint(), tuple(by), tuple(update_by)]
+        for key, (model, setup) in (*cases.items(), *updates.items()):
+            said.append((key, models.setdefault(model, len(models)), setup))
+        self.name, self.signature = name, hashlib.sha256(repr((said, list(models))).encode()).hexdigest()
+        found = _stored().get(name, {})
+        if anew or found.get("signature") != self.signature:
+            found = None if anew else _TRACED.get(self.signature)
+            if found is None:
+                _TRACED.clear()  # the last is enough: who opens an explorer of a model opens it again
+                found = _TRACED[self.signature] = _Traced(cases, updates).tables()
+        super().__init__(by, update_by, found | {"signature": self.signature})
 
 
-class _Printer:
+def _change(live, pieces, sizes, sign):
+    for part, size in pieces:
+        live[part] = live.get(part, 0) + sign * sizes[size]
+
+
+class Printer:
     """Puts courses into tables, what is equal once."""
 
-    def __init__(self, cases, updates):
+    def __init__(self):
         self._sizes, self._operations, self._bodies, self._steps = {}, {}, {}, {}
-        found = {}
         self.batches, self.updates = {}, {}
-        for key, (model, setup) in cases.items():
-            rest, items = _items(model, setup)
-            if id(items) not in found:
-                found[id(items)] = self._step([piece for piece in rest if piece.part not in _KEPT_BY_UPDATES], items)
-            self.batches[_joined(key)] = found[id(items)]
-        for key, (model, setup) in updates.items():
-            rest, items = _update(model, setup)
-            self.updates[_joined(key)] = self._step([piece for piece in rest if piece.part in _KEPT_BY_UPDATES], items)
 
     def tables(self):
         """All of it, as JSON holds it."""
-        bodies = [[list(ran), list(block), list(segment)] for ran, block, segment in self._bodies]
-        return {
-            "sizes": list(self._sizes), "operations": _thawed(self._operations), "bodies": bodies,
-            "steps": [json.loads(step) for step in self._steps], "batches": self.batches, "updates": self.updates,
-        }  # fmt: skip
+        made = {"sizes": list(self._sizes), "operations": list(self._operations), "bodies": list(self._bodies)}
+        steps = [json.loads(step) for step in self._steps]
+        return json.loads(json.dumps(made)) | {"steps": steps, "batches": self.batches, "updates": self.updates}
 
-    def _step(self, rest, items):
-        printed = json.dumps({"rest": self._pieces(rest), "items": self._printed(items)})
-        return self._steps.setdefault(printed, len(self._steps))
+    def step(self, rest, items):
+        """The number of a step of these pieces between steps, and items that are put into the tables."""
+        return self.put(
+            self.pieces(rest), self._nested(items, {where: (index, repeat) for where, index, repeat in middles(items)})
+        )
 
-    def _size(self, source):
-        return self._sizes.setdefault(source, len(self._sizes))
+    def put(self, rest, items):
+        """The number of a step of what is in the tables."""
+        return _number(self._steps, json.dumps({"rest": rest, "items": items}))
 
-    def _pieces(self, pieces):
-        found = []
-        for piece in pieces:
-            count = "" if text(piece.count) == "1" else f"*({text(piece.count)})"
-            width = "" if text(piece.width) == "1" else f"*({text(piece.width)})"
-            found.append([piece.part, self._size(f"({factor(piece.numbers)}){width}{count}")])
-        return found
+    def size(self, source):
+        """The number of a size."""
+        return _number(self._sizes, source)
 
-    def _printed(self, items):
-        return self._nested(items, {where: (index, repeat) for where, index, repeat in middles(items)})
+    def operation(self, name, where, owner, taken, freed):
+        """The number of an operation."""
+        return _number(self._operations, (name, where, owner, taken, freed))
+
+    def body(self, operations, block=(0, None), segment=(0, None)):
+        """The number of a body."""
+        return _number(self._bodies, (tuple(operations), block, segment))
+
+    def pieces(self, pieces):
+        """Pairs of a part and the number of a size."""
+        return tuple((piece.part, self.size(self.amount(piece))) for piece in pieces)
+
+    def amount(self, piece):
+        """The text of a piece's bytes."""
+        times = "".join(f"*({n})" for n in (text(piece.width), text(piece.count)) if n != "1")
+        return f"({factor(piece.numbers)}){times}"
+
+    def named(self, o):
+        """An operation's name, place and owner."""
+        owner = ".".join(["blocks", "*", *o.owner.split(".")[2:]]) if o.owner.startswith("blocks.") else o.owner
+        return o.name, o.name if o.name in MARKS else place_of(o), owner
 
     def _nested(self, items, stands):
         """Numbers of bodies, each operations of one turn; of what repeats [number of times, whether turns go down, loop, items]."""
@@ -305,37 +268,49 @@ class _Printer:
 
         def close():
             if body:
-                found.append(self._body(turn, body, stands))
+                found.append(self.body(body, *self._turns(turn, stands)))
                 body.clear()
 
         for i, item in enumerate(items):
             if isinstance(item, Repeat):
                 close()
                 down = backwards(item, items[i + 1 :])
-                found.append([self._size(text(item.times)), int(down), item.loop, self._nested(item.items, stands)])
+                found.append([self.size(text(item.times)), int(down), item.loop, self._nested(item.items, stands)])
                 continue
             if item.place != turn:
                 close()
             turn = item.place
-            body.append(self._operation(item))
+            body.append(self.operation(*self.named(item), self.pieces(item.taken), self.pieces(item.freed)))
         close()
         return found
 
-    def _operation(self, o):
-        owner = ".".join(["blocks", "*", *o.owner.split(".")[2:]]) if o.owner.startswith("blocks.") else o.owner
-        where = o.name if o.name in MARKS else place_of(o)
-        printed = o.name, where, owner, _frozen(self._pieces(o.taken)), _frozen(self._pieces(o.freed))
-        return self._operations.setdefault(printed, len(self._operations))
-
-    def _body(self, turn, operations, stands):
-        """(operations, block, segment): of each loop the turn's number, and how many stood in before it, or nothing."""
-        turns = []
+    def _turns(self, turn, stands):
+        """Of block and segment the turn's number, and how many stood in before it, or nothing."""
         for name in ("block", "segment"):
             at = next((i for i, (loop, _) in enumerate(turn) if loop == name), None)
             index = 0 if at is None else turn[at][1]
             middle, repeat = (None, None) if at is None else stands.get((*turn[:at], name), (None, None))
-            turns.append((index, self._size(text(repeat.times)) if middle is not None and index > middle else None))
-        return self._bodies.setdefault((tuple(operations), *turns), len(self._bodies))
+            yield index, self.size(text(repeat.times)) if middle is not None and index > middle else None
+
+
+#: What stands between steps by what precision and optimizer choose: states, and a lasting buffer of gradients.
+_KEPT_BY_UPDATES = ("optimizer", "gradients")
+
+
+class _Traced(Printer):
+    """The tables of these cases, and of these optimizers' steps."""
+
+    def __init__(self, cases, updates):
+        super().__init__()
+        found = {}
+        for key, (model, setup) in cases.items():
+            rest, items = _items(model, setup)
+            if id(items) not in found:
+                found[id(items)] = self.step([piece for piece in rest if piece.part not in _KEPT_BY_UPDATES], items)
+            self.batches[_joined(key)] = found[id(items)]
+        for key, (model, setup) in updates.items():
+            rest, items = _update(model, setup)
+            self.updates[_joined(key)] = self.step([piece for piece in rest if piece.part in _KEPT_BY_UPDATES], items)
 
 
 # What the controls offer, in the values that choose a course.
@@ -354,22 +329,15 @@ FORM_NUMBERS, UPDATE_NUMBERS = range(len(FORMS)), range(len(PRECISIONS_OF_UPDATE
 LONE = ("lone", 1 - Min(symbols.B - 1, 1))
 
 
-def form_of(setup) -> int:
-    """The number of a setup's form among `FORMS`."""
-    if setup.precision == "bf16-master":
-        return 4 if setup.master_gradients == "fp32" else 3
-    return [form["precision"] for form in FORMS].index(setup.precision)
-
-
 def numbers_of(setup) -> dict[str, int]:
     """The values by which a setup's precision, optimizer and implementation choose courses."""
-    precision = {"precision": setup.precision, "master_gradients": setup.master_gradients}
+    form = setup.precision if setup.master_gradients == "fp32" else setup.precision.replace("bf16-master", "bf16")
     return {
-        "form": form_of(setup),
-        "precision_no": PRECISIONS_OF_UPDATES.index(precision),
+        "form": [each["precision"] for each in FORMS].index(form),
+        "precision_no": PRECISIONS_OF_UPDATES.index({"precision": setup.precision, "master_gradients": setup.master_gradients}),
         "optimizer_no": COMMON_OPTIMIZERS.index(setup.optimizer),
         "impl_no": OPTIMIZER_IMPLS.index(setup.optimizer_impl),
-    }
+    }  # fmt: skip
 
 
 def kinds(models: Mapping[str, Model]) -> tuple[dict[str, dict], list[Model]]:
@@ -393,8 +361,7 @@ def batches_of(models: Sequence[Model], dropouts=(0, 1), forms=FORM_NUMBERS, **a
                 attention="eager" if eager else "flash", dropout=0.1 if dropout else 0.0, **also,
             ),
         )
-        for kind, model in enumerate(models) for form in forms
-        for eager in (0, 1) for dropout in dropouts for lone in (0, 1)
+        for (kind, model), form, eager, dropout, lone in product(enumerate(models), forms, (0, 1), dropouts, (0, 1))
     }  # fmt: skip
 
 
@@ -418,25 +385,21 @@ def updates_of(models: Sequence[Model], precisions=UPDATE_NUMBERS, optimizers=CO
 BY, UPDATE_BY = ("kind", "form", "eager", "dropout", "lone"), ("kind", "precision_no", "optimizer_no", "impl_no")
 
 
-class _Lazy:
+class _Lazy(dict):
     """Sizes at some values, each worked out when it is asked for."""
 
     def __init__(self, sizes, values):
-        self._sizes, self._values, self._found = sizes, values, {}
+        super().__init__()
+        self._sizes, self._values = sizes, values
 
-    def __getitem__(self, i):
-        if i not in self._found:
-            self._found[i] = self._sizes[i](**self._values)
-        return self._found[i]
+    def __missing__(self, i):
+        found = self[i] = self._sizes[i](**self._values)
+        return found
 
 
 def _joined(values):
     return ",".join(str(int(value)) for value in values)
 
 
-def _thawed(operations):
-    return json.loads(json.dumps(list(operations)))
-
-
-def _frozen(pairs):
-    return tuple(map(tuple, pairs))
+def _number(table, entry):
+    return table.setdefault(entry, len(table))

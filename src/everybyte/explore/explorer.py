@@ -1,12 +1,11 @@
 """An explorer: ipywidgets controls, linked in the browser to one picture that evaluates the formulas itself.
 
-The controls are jslinked to the picture's traits, so that nothing needs a kernel once the explorer is shown. The
-picture's program is picture.js with the formulas, printed as JavaScript, put in.
+The controls are jslinked to the picture's traits, so that nothing needs a kernel once the explorer is shown. The picture's program is
+one module, joined from the files of `PROGRAM`, with the formulas, printed as JavaScript, put in.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from importlib.util import find_spec
 
 import anywidget
@@ -14,20 +13,19 @@ import ipywidgets as widgets
 import traitlets
 
 from .. import checks, draw
+from .beside import read, said
 from .pictures import looks, quantity
 
+#: The files that are the picture's program, one after another.
+PROGRAM = ("picture.js", "bars.js", "curves.js", "times.js", "page.js")
 _PLACE = "{/* formulas */}"
 
 
-def _read(name):
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
 def program(quantities: Sequence) -> str:
-    """The picture's JavaScript module: picture.js with these formulas put in, by name."""
+    """The picture's JavaScript module, with these formulas put in, by name."""
     formulas = {f.name: f for f in map(quantity, quantities)}
     body = "".join(f"  {json.dumps(name)}: {f.javascript},\n" for name, f in formulas.items())
-    template = _read("picture.js")
+    template = "\n".join(map(read, PROGRAM))
     if template.count(_PLACE) != 1:
         raise ValueError(f"picture.js: {template.count(_PLACE)} places for the formulas; allowed: 1")
     return template.replace(_PLACE, f"{{\n{body}}}")
@@ -43,7 +41,7 @@ class Picture(anywidget.AnyWidget):
 
     def __init__(self, source, spec, state):
         self.add_traits(**{f"c_{name}": traitlets.Any(value).tag(sync=True) for name, value in state.items()})
-        super().__init__(_esm=source, _css=_read("picture.css"), spec=spec, preset=0)
+        super().__init__(_esm=source, _css=read("picture.css"), spec=spec, preset=0)
 
 
 class Explorer(widgets.VBox):
@@ -116,23 +114,17 @@ class Explorer(widgets.VBox):
 
     def _spec(self, quantities):
         needed = {s.name for q in quantities for s in quantity(q).symbols} | {"capacity", "capacity_label", "segment"}
-        needed |= set(getattr(self.kind, "names", ()))
+        needed |= set(self.kind.names)
         controls = [c.spec() for c in self._controls.values()]
         for c in controls:
             for option in c.get("options", ()):
                 option["values"] = {n: v for n, v in option["values"].items() if n in needed}
-        spec = {
-            "kind": self.kind.kind,
-            "title": self.title,
-            "controls": controls,
+        return {
+            "kind": self.kind.kind, "title": self.title, "controls": controls,
             "base": {n: v for n, v in self._base.items() if n in needed},
-            "derived": [[name, quantity(q).name] for name, q in self._derived],
-            "subject": self._subject,
-            "also": self._also,
-            "presets": [{"label": label, "state": state} for label, state in self.presets.items()],
-            "looks": looks(),
-        }
-        return spec | self.kind.spec()
+            "derived": [[name, quantity(q).name] for name, q in self._derived], "subject": self._subject, "also": self._also,
+            "presets": [{"label": label, "state": state} for label, state in self.presets.items()], "looks": looks(),
+        } | self.kind.spec()  # fmt: skip
 
     @property
     def state(self) -> dict:
@@ -164,11 +156,11 @@ class Explorer(widgets.VBox):
         return values
 
     def _subject_at(self, state):
-        said = {n: self._label(n, state[n]) for n in self._controls if n in self._subject}
-        said = {
-            n: s if self._controls[n].trait == "index" else f"{self._controls[n].label} {s}" for n, s in said.items()
-        }
-        said = {n: label for n, label in said.items() if not label.startswith("(")}
+        said = {}
+        for name, control in self._controls.items():
+            label = self._label(name, state[name])
+            if name in self._subject and not label.startswith("("):
+                said[name] = label if control.trait == "index" else f"{control.label} {label}"
         instead = {getattr(self._controls[n], "instead_of", "") for n in said}
         words = [label + self._apart(n, state) for n, label in said.items() if n not in instead]
         values = self.values(state) if self._also else {}
@@ -194,16 +186,15 @@ class Explorer(widgets.VBox):
     def figure(self, state: Mapping | None = None):
         """matplotlib's figure of a state, for paper; it carries `alt`."""
         state = self._at(state)
-        bars = getattr(self.kind, "bars", "")
-        subject = self._subject_at(state)
+        subject, bars = self._subject_at(state), self.kind.bars
         variants = {subject: self.values(state)}
         if bars:
-            options = list(self._controls[bars].options.items())
-            chosen = state[bars]
-            variants = {
-                ("\N{BLACK RIGHT-POINTING TRIANGLE} " if i == chosen else "") + label: self.values(state, **values)
-                for i, (label, values) in enumerate(options)
-            }
+            marks = [
+                "\N{BLACK RIGHT-POINTING TRIANGLE} " * (i == state[bars])
+                for i in range(len(self._controls[bars].options))
+            ]
+            options = zip(marks, self._controls[bars].options.items(), strict=True)
+            variants = {mark + label: self.values(state, **values) for mark, (label, values) in options}
         return self.kind.figure(self.title, subject, self.values(state), variants)
 
     def table(self, state: Mapping | None = None):
@@ -217,10 +208,18 @@ class Explorer(widgets.VBox):
         if find_spec("matplotlib"):  # without it there is no picture for paper; the live one needs none
             fig = self.figure()
             data, metadata = draw.bundle(fig, fig.alt)
-        data |= {"text/plain": self.describe()}
-        data["application/vnd.jupyter.widget-view+json"] = {
-            "version_major": 2,
-            "version_minor": 0,
-            "model_id": self.model_id,
-        }
-        return data, metadata
+        shown = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
+        return data | {"text/plain": self.describe(), "application/vnd.jupyter.widget-view+json": shown}, metadata
+
+
+def told(name: str, controls: Sequence, picture, usual: Mapping | None = None, **more) -> Explorer:
+    """The explorer whose title, presets and sentence stand in explorers.toml under this name.
+
+    Args:
+        usual: what its presets say besides. more: of `Explorer`, what stands there not or is another.
+    """
+    words = said(name)
+    usual = {**(usual or {}), **words.get("usual", {})}
+    presets = {label: usual | changes for label, changes in words.get("presets", {}).items()}
+    given = {each: words[each] for each in ("base", "subject", "also") if each in words}
+    return Explorer(words["title"], controls, picture, **{"presets": presets} | given | more)

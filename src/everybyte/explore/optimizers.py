@@ -2,8 +2,9 @@
 
 from ..catalog import Gpu, Model
 from ..setup import OPTIMIZERS, OptimizerName, Setup
-from .controls import OF_ACTIVATIONS, OF_STATES, Choice, check_setup, opens, precision_label, shared
-from .explorer import Explorer
+from .beside import said
+from .controls import OF_ACTIVATIONS, OF_STATES, Choice, asked, check_setup, opens, shared
+from .explorer import Explorer, told
 from .pictures import Stack
 
 #: Optimizer -> the switch of the formula of its states, where these are no number of tensors as large as the weights.
@@ -34,27 +35,10 @@ def optimizers(
         kinds[name] = {"states": OPTIMIZERS[name].states or 0, **{switch: int(name == o) for o, switch in OWN.items()}}
     controls = [
         shared("model", model and model.name),
-        shared("precision", setup and precision_label(setup)),
+        *asked(setup, "precision"),
         Choice("small_optimizer", "optimizer", kinds, start),
         shared("gpu", gpu and gpu.name),
     ]
-    states = n_s * s_b * P
-    for own, switch in OWN.items():
-        states += SYMBOLS[switch].symbol * formula(f"states.{own}").expr
-    parts = [
-        ("parameters", "weights", "weights"),
-        ("gradients", "gradients", "gradients"),
-        ("master", "master weights", "optimizer.master"),
-        ("optimizer", "optimizer states", states),
-    ]
-    standard = {"precision": "bf16", "small_optimizer": "adamw"}
-    presets = {
-        "Llama 3.1 8B, all in bf16, on an RTX 4090": standard | {"model": "llama-3.1-8b", "gpu": "rtx-4090"},
-        "the same in 8 bits, on an A100": standard
-        | {"model": "llama-3.1-8b", "gpu": "a100-80gb", "small_optimizer": "adamw8bit"},
-        "GPT-2 with Muon": {"precision": "fp32", "model": "gpt2", "small_optimizer": "muon"},
-    }
-    return Explorer(
-        "What each optimizer keeps, beside weights and gradients", controls, Stack(parts, bars="small_optimizer"), presets,
-        subject=("model", "precision", "small_optimizer"),
-    )  # fmt: skip
+    own = sum(SYMBOLS[switch].symbol * formula(f"states.{name}").expr for name, switch in OWN.items())
+    parts = [*said("states")["parts"][:3], ("optimizer", "optimizer states", n_s * s_b * P + own)]
+    return told("optimizers", controls, Stack(parts, bars="small_optimizer"))

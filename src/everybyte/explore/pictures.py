@@ -4,7 +4,7 @@ A quantity is the name of a registered formula, or a sympy expression in the boo
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -45,8 +45,46 @@ def _axis(unit, value):
     return next((u for u in ("TiB", "GiB", "MiB", "KiB") if value >= units.UNITS[u]), "B")
 
 
+#: The dashes of curves, in their order.
+DASHES = ("", "8 5", "2 4", "10 4 2 4")
+
+
+def against(values: Mapping, total: float, fits: Callable[[str, float], str]) -> str:
+    """Whether so many bytes fit the `capacity` that the values name, where they do. `fits`: what is said then, of it and what is left."""
+    if "capacity" not in values:
+        return ""
+    free, whole = values["capacity"] - total, f"the {units.text(values['capacity'])} of {values['capacity_label']}"
+    return f" {units.text(-free)} more than {whole}: it does not fit." if free < 0 else fits(whole, free)
+
+
+def shared_out(rows: Sequence[tuple], title: str, first=("part",), last=("total",), unit: str = "B") -> Table:
+    """A `Table` of rows that end in an amount: each with its share, and the whole below. first: columns; last: what the whole is called."""
+    total = sum(row[-1] for row in rows)
+    body = [(*row, amount(row[-1], unit), f"{row[-1] / total:.1%}" if total else "") for row in rows]
+    columns = *first, "bytes" if unit == "B" else unit, "that is", "share"
+    return Table(columns, [*body, (*last, total, amount(total, unit), "100.0%")], title)
+
+
+class Kind:
+    """A kind of picture: what the picture's program calls it is its `kind`.
+
+    `quantities` are those that it evaluates, `spec` is what the program needs to know, `compute` works out a state's values; `describe` says
+    them in a sentence, as the program does, `figure` draws them on paper (variants: {label: values} of the bars), `table` lists them.
+
+    Attributes:
+        names: of values that it needs beside those of its quantities. bars: the choice of whose options each is a bar; or "".
+    """
+
+    names: Sequence[str] = ()
+    bars = ""
+
+    def quantities(self):
+        """None, where what it shows was decided before."""
+        return []
+
+
 @dataclass(frozen=True)
-class Stack:
+class Stack(Kind):
     """Amounts stacked in a bar, against the capacity that the values name `capacity`, where they do.
 
     Attributes:
@@ -63,39 +101,32 @@ class Stack:
     kind = "stack"
 
     def quantities(self):
-        """Every quantity that it evaluates."""
         return [q for _, _, q in self.parts]
 
     def spec(self):
-        """What the picture needs to know."""
         parts = [{"part": part, "label": label, "formula": quantity(q).name} for part, label, q in self.parts]
-        return {"parts": parts, "unit": self.unit, "bars": self.bars, "shares": self.shares}
+        return self.shape() | {"parts": parts}
+
+    def shape(self):
+        """What the picture needs to know beside its parts."""
+        return {"unit": self.unit, "bars": self.bars, "shares": self.shares}
 
     def compute(self, values):
         """[(part, label, amount)] at the symbols' values."""
         return [(part, label, quantity(q)(**values)) for part, label, q in self.parts]
 
     def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
         rows = self.compute(values)
         total = sum(x for *_, x in rows)
-        said = ", ".join(
-            f"{label} {units.text(x) if self.unit == 'B' else units.number(x)}" for _, label, x in rows if x
-        )
+        text = units.text if self.unit == "B" else units.number
+        said = ", ".join(f"{label} {text(x)}" for _, label, x in rows if x)
         whole = units.text(total) if self.unit == "B" else f"{total:,} {self.unit}"
-        return f"{subject}: {said}; {whole} in all.{self._capacity(values, total)}"
+        return f"{subject}: {said}; {whole} in all.{against(values, total, lambda *room: self._left(values, total, *room))}"
 
-    def _capacity(self, values, total):
-        if "capacity" not in values:
-            return ""
-        free = values["capacity"] - total
-        whole = f"the {units.text(values['capacity'])} of {values['capacity_label']}"
-        if free < 0:
-            return f" {units.text(-free)} more than {whole}: it does not fit."
+    def _left(self, values, total, whole, free):
         return f" {100 * total / values['capacity']:.1f} % of {whole}; {units.text(free)} are left."
 
     def figure(self, title, subject, values, variants):
-        """matplotlib's figure of the same state. `variants`: {label: values} of the bars."""
         rows = {label: {} for label in variants}
         for label, row in variants.items():
             for part, _, x in self.compute(row):
@@ -103,24 +134,16 @@ class Stack:
         if self.shares:
             return draw.shares(next(iter(rows.values())), title=f"{title}, {subject}", unit=self.unit)
         unit = _axis(self.unit, max(sum(r.values()) for r in rows.values()))
-        named = (
-            {"capacity": values["capacity"], "capacity_label": values["capacity_label"]} if "capacity" in values else {}
-        )
+        named = {name: values[name] for name in ("capacity", "capacity_label") if name in values}
         return draw.stacked(rows, title=f"{title}, {subject}", unit=unit, **named)
 
     def table(self, subject, values):
         """A `Table` of the state: each part's amount and share."""
-        rows = self.compute(values)
-        total = sum(x for *_, x in rows)
-        body = [(label, x, amount(x, self.unit), f"{x / total:.1%}" if total else "") for _, label, x in rows]
-        exact = "bytes" if self.unit == "B" else self.unit
-        return Table(
-            ("part", exact, "that is", "share"), [*body, ("total", total, amount(total, self.unit), "100.0%")], subject
-        )
+        return shared_out([(label, x) for _, label, x in self.compute(values)], subject, unit=self.unit)
 
 
 @dataclass(frozen=True)
-class Lines:
+class Lines(Kind):
     """Curves over one symbol, with a mark at its value now.
 
     Attributes:
@@ -139,21 +162,17 @@ class Lines:
     kind = "lines"
 
     def quantities(self):
-        """Every quantity that it evaluates."""
         return [q for _, _, q in self.curves]
 
     def spec(self):
-        """What the picture needs to know."""
-        dashes = ("", "8 5", "2 4", "10 4 2 4")
         curves = [
-            {"part": part, "label": label, "formula": quantity(q).name, "dash": dashes[i % 4]}
+            {"part": part, "label": label, "formula": quantity(q).name, "dash": DASHES[i % 4]}
             for i, (part, label, q) in enumerate(self.curves)
         ]
         x = {"name": self.x, "label": self.label, "values": self.values and list(self.values)}
         return {"x": x, "curves": curves, "unit": self.unit, "log": self.log}
 
     def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
         said = ", ".join(f"{label} {amount(quantity(q)(**values), self.unit)}" for _, label, q in self.curves)
         return f"{subject + ': ' if subject else ''}at {self.label} {values[self.x]:,}, {said}."
 
@@ -164,7 +183,6 @@ class Lines:
         return [quantity(q)(**{**values, self.x: x}) for x in self._across(values)]
 
     def figure(self, title, subject, values, variants):
-        """matplotlib's figure of the same state."""
         curves = {label: (part, self._over(q, values)) for part, label, q in self.curves}
         now = [quantity(q)(**values) for *_, q in self.curves]
         unit = _axis(self.unit, max(now if self.log else (max(ys) for _, ys in curves.values())))
@@ -192,7 +210,7 @@ def rounded(x: float, spacing: float, largest: float) -> float:
 
 
 @dataclass(frozen=True)
-class Ranges:
+class Ranges(Kind):
     """The ranges of number formats on a logarithmic axis, with a number marked in them.
 
     Attributes:
@@ -210,11 +228,9 @@ class Ranges:
     kind = "ranges"
 
     def quantities(self):
-        """Every quantity that it evaluates."""
         return list(self.bounds.values())
 
     def spec(self):
-        """What the picture needs to know."""
         rows = [{"label": label, "values": dict(values)} for label, values in self.rows.items()]
         bounds = {name: quantity(q).name for name, q in self.bounds.items()}
         return {"rows": rows, "own": self.own, "bounds": bounds, "mark": self.mark, "thing": self.thing}
@@ -238,7 +254,6 @@ class Ranges:
         return f"rounds it, {error}", f"is rounded to {value / 2.0**exponent:.6g} × 2^{exponent}, {error}"
 
     def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
         rows = self.compute(values)
         x = 2.0 ** values[self.mark]
         own = rows.pop(self.own)
@@ -250,7 +265,6 @@ class Ranges:
         )
 
     def figure(self, title, subject, values, variants):
-        """matplotlib's figure of the same state."""
         rows = {
             label: {name: math.log2(f[name]) for name in ("smallest", "normal", "largest")}
             for label, f in self.compute(values).items()
@@ -269,15 +283,8 @@ class Ranges:
             )
             for label, f in self.compute(values).items()
         ]
-        columns = (
-            "format",
-            "smallest",
-            "smallest normal",
-            "step above 1",
-            "largest",
-            f"{self.thing} of 2^{values[self.mark]:g}",
-        )
-        return Table(columns, rows, subject)
+        number = f"{self.thing} of 2^{values[self.mark]:g}"
+        return Table(("format", "smallest", "smallest normal", "step above 1", "largest", number), rows, subject)
 
 
 def _power(x):

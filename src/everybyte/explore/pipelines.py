@@ -13,25 +13,18 @@ from ..formulas.symbols import BY_SYMBOL, H, L, all_first, divided, hop, p, v
 from ..mesh import Mesh, Schedule
 from ..setup import Setup
 from ..tables import Table
-from .controls import Choice, Slider, opens
-from .explorer import Explorer
+from .beside import said
+from .controls import Choice, Slider, counted, opens, steps
+from .explorer import Explorer, told
 from .pictures import Stack
 
 #: GPUs in a row, and stages on each, by schedule.
 PLACES = 8
 SCHEDULES: dict[Schedule, int] = {
-    "gpipe": 1,
-    "1f1b": 1,
-    "interleaved-1f1b": 2,
-    "looped-bfs": 2,
-    "interleaved-zero-bubble": 2,
-}
+    "gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "looped-bfs": 2, "interleaved-zero-bubble": 2,
+}  # fmt: skip
 #: Micro-batches of a step: rounds of all GPUs, which interleaved schedules ask for.
 BATCHES = (8, 16, 32, 64, 128)
-_PARTS = [
-    ("communication", "receive buffers", "pipeline.received"),
-    ("activations", "inputs of checkpointed blocks", "pipeline.kept"),
-]
 
 
 @cache
@@ -69,7 +62,6 @@ class Chart(Stack):
     names = ("schedule_no",)
 
     def spec(self):
-        """What the picture needs to know."""
         runs = {f"{i},{n}": packed(timed(i, n)) for i in range(len(SCHEDULES)) for n in BATCHES}
         kinds = {kind: [*look, orders.TIMES[kind]] for kind, look in ACTIONS.items()}
         return super().spec() | {"runs": runs, "kinds": kinds}
@@ -83,7 +75,6 @@ class Chart(Stack):
         return most, end / stages, waits / stages
 
     def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
         most, end, waits = self.run(values)
         counted = ", counted once a stage" if values["pipeline_stages"] > 1 else ""
         return (
@@ -92,7 +83,6 @@ class Chart(Stack):
         )
 
     def figure(self, title, subject, values, variants):
-        """matplotlib's figure of the same state."""
         peaks = {i: sum(x for *_, x in self.compute(row)) for i, row in enumerate(variants.values())}
         gpus = timed(values["schedule_no"], values["accumulation"])
         return draw.schedule(gpus, f"{title}, {subject}", peaks, values["place"])
@@ -135,25 +125,15 @@ def pipelines(model: Model | None = None, setup: Setup | None = None) -> Explore
     known = {
         m.name: bindings(m, None, dimensions) for m in models().values() if m.family and not m.layers % (2 * PLACES)
     }
+    micro = counted("micro-batch", "es")
+    batches = {micro(n): {"accumulation": n} for n in BATCHES}
     if setup is not None and setup.mesh.pipeline != PLACES:
         raise ValueError(f"Mesh.pipeline: {setup.mesh.pipeline} is not offered; allowed: {PLACES}")
-    batches = {f"{n} micro-batches": {"accumulation": n} for n in BATCHES}
-    places = {f"GPU {i}": {"place": i} for i in range(PLACES)}
     controls = [
         Choice("model", "model", known, model.name if model else "llama-3.1-70b"),
         Choice("schedule", "schedule", schedules, setup.mesh.schedule if setup else "1f1b"),
-        Choice("batches", "micro-batches", batches, f"{setup.accumulation if setup else 16} micro-batches"),
-        Choice("place", "GPU", places, kind="slider"),
+        Choice("batches", "micro-batches", batches, micro(setup.accumulation if setup else 16)),
+        steps("place", "GPU", range(PLACES), 0, said="GPU {}".format),
         Slider("sequence", "tokens of a micro-batch", 512, 65536, setup.sequence if setup else 8192, 512),
-    ]  # fmt: skip
-    usual = {"model": "llama-3.1-70b", "sequence": 8192, "batches": "16 micro-batches", "place": "GPU 0"}
-    presets = {
-        "GPipe": usual | {"schedule": "gpipe"},
-        "interleaved, two stages each": usual | {"schedule": "interleaved-1f1b"},
-        "1F1B, 128 micro-batches": usual | {"schedule": "1f1b", "batches": "128 micro-batches"},
-    }
-    return Explorer(
-        "A schedule in time, and its bytes", controls, Chart(_PARTS, bars="place"), presets,
-        base={"batch": 1, "weight_bytes": 2},
-        subject=("model", "schedule", "batches", "place"),
-    )  # fmt: skip
+    ]
+    return told("pipelines", controls, Chart(said("pipelines")["parts"], bars="place"))

@@ -1,16 +1,16 @@
 """Chapter 21's explorer: the peak of one training step, by part, in every precision side by side."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .. import checks, draw
 from ..catalog import Gpu, Model
 from ..setup import Setup
-from .controls import OF_THE_STEP, Choice, check_setup, gpts, of_the_step, opens, precision_label, shared
-from .courses import BY, LONE, UPDATE_BY, Courses, batches_of, kinds, updates_of
-from .explorer import Explorer
+from .beside import said
+from .controls import OF_THE_STEP, Choice, asked, check_setup, gpts, of_the_step, opens, shared
+from .courses import BY, LONE, UPDATE_BY, Courses, Steps, batches_of, kinds, updates_of
+from .explorer import Explorer, told
 from .pictures import Stack
-
-PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss")
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Peak(Stack):
         parts: [(part of the palette, label, the part)]. courses: the steps that the values choose from.
     """
 
-    courses: Courses | None = None
+    courses: Steps | None = None
 
     kind = "peak"
 
@@ -31,19 +31,11 @@ class Peak(Stack):
         return self.courses.names
 
     def quantities(self):
-        """Every quantity that it evaluates."""
         return self.courses.sizes
 
     def spec(self):
-        """What the picture needs to know."""
         parts = [{"part": part, "label": label, "formula": name} for part, label, name in self.parts]
-        return {
-            "parts": parts,
-            "courses": self.courses.spec(),
-            "unit": self.unit,
-            "bars": self.bars,
-            "shares": self.shares,
-        }
+        return self.shape() | {"parts": parts, "courses": self.courses.spec()}
 
     def highest(self, values):
         """(where, {part: amount}) of the operation with the most bytes, the first of equal ones."""
@@ -55,8 +47,17 @@ class Peak(Stack):
         return [(part, label, amounts.get(name, 0)) for part, label, name in self.parts]
 
     def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
         return f"{super().describe(subject, values)} The peak is in {self.highest(values)[0]}."
+
+
+def labelled(parts: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Parts of the palette, with their labels, as `Peak` takes them."""
+    return [(part, draw.part(part).label, part) for part in parts]
+
+
+def peaks(name: str, bars: str, courses: Steps) -> Peak:
+    """The picture of an explorer whose parts stand in explorers.toml."""
+    return Peak(labelled(said(name)["parts"]), bars=bars, courses=courses)
 
 
 @opens
@@ -78,22 +79,9 @@ def precision(model: Model | None = None, setup: Setup | None = None, gpu: Gpu |
     options, kinds_of = kinds(known)
     controls = [
         Choice("model", "model", options, start.name),
-        shared("precision", setup and precision_label(setup)),
+        *asked(setup, "precision"),
         *of_the_step(setup, chosen, shortest),
         shared("gpu", gpu and gpu.name),
-    ]  # fmt: skip
-    large = {"model": "gpt2-xl", "attention": "flash", "dropout": "(no dropout)", "optimizer": "adamw",
-             "optimizer_impl": "foreach", "batch": "8", "sequence": "1,024", "precision": "bf16-mixed"}  # fmt: skip
-    presets = {
-        "XL, autocast, flash": large,
-        "XL, autocast, eager": large | {"attention": "eager"},
-        "eager with dropout": large | {"attention": "eager", "dropout": "dropout"},
-        "XL, one short sequence": large | {"batch": "1", "sequence": "128"},
-    }
-    parts = [(part, draw.part(part).label, part) for part in PARTS]
+    ]
     courses = Courses("precision", BY, batches_of(kinds_of), UPDATE_BY, updates_of(kinds_of))
-    return Explorer(
-        "The peak of one training step, by precision", controls, Peak(parts, bars="precision", courses=courses), presets,
-        derived=[LONE],
-        subject=("model", "precision", "attention", "dropout", "optimizer", "optimizer_impl"), also=("batch", "sequence"),
-    )  # fmt: skip
+    return told("precision", controls, peaks("precision", "precision", courses), derived=[LONE])

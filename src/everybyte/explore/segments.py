@@ -1,26 +1,22 @@
 """Explorers of segments and their blocks, moment by moment: a reader's own requests, a snapshot, a training step played."""
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import resources
 
 from .. import checks, draw, units
 from ..allocator import Allocator, OutOfMemory, settings
 from ..tables import Table
-from .controls import Choice, Slider
-from .explorer import Explorer
+from .beside import said as words_of
+from .beside import table
+from .controls import Slider, listed
+from .explorer import Explorer, told
+from .pictures import Kind
 
 #: Most segments that are drawn: of more, the largest.
 ROWS = 24
 #: Most lines of a reader's text, and most moments of a history.
 LINES, MOMENTS = 200, 40
-#: The settings under which a reader's requests are decided.
-SETTINGS: dict[str, str] = {
-    "PyTorch's defaults": "", "expandable_segments:True": "expandable_segments:True", "max_split_size_mb:40": "max_split_size_mb:40",
-}  # fmt: skip
 #: Fragmentation by hand, as chapter 41 builds it.
 STORY = """
 step = 60 MiB
@@ -105,11 +101,8 @@ def standing(allocator: Allocator, named: Callable[[int], tuple[str, str]]) -> l
         row, block = [], first
         while block is not None:
             if block.mapped:
-                row.append(
-                    (block.size, block.requested, *named(block.address))
-                    if block.state != "free"
-                    else (block.size, 0, "", "")
-                )
+                used = block.state != "free"
+                row.append((block.size, *((block.requested, *named(block.address)) if used else (0, "", ""))))
             block = block.after
         if row:
             rows.append(row)
@@ -117,7 +110,7 @@ def standing(allocator: Allocator, named: Callable[[int], tuple[str, str]]) -> l
 
 
 @dataclass(frozen=True)
-class Map:
+class Map(Kind):
     """Segments at a moment, each a bar of blocks.
 
     Attributes:
@@ -131,17 +124,10 @@ class Map:
     kind = "map"
     names = ("moment", "setting")
 
-    def quantities(self):
-        """None: what it shows was decided before."""
-        return []
-
     def spec(self):
-        """What the picture needs to know."""
         names = [name for name, _ in self.parts]
-        return {
-            "parts": [list(p) for p in self.parts],
-            "moments": [[m.packed(names) for m in told] for told in self.moments],
-        }
+        moments = [[m.packed(names) for m in told] for told in self.moments]
+        return {"parts": [list(p) for p in self.parts], "moments": moments}
 
     def compute(self, values) -> Moment:
         """The moment that the values name; of a setting that ended earlier, its last."""
@@ -149,18 +135,15 @@ class Map:
         return told[min(values["moment"], len(told) - 1)]
 
     def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
-        now = self.compute(values)
-        requested, allocated, reserved = now.counts
-        parts = [(label, now.parts[name]) for name, label in self.parts if now.parts.get(name)]
-        inside = ", ".join(f"{label} {units.text(size)}" for label, size in parts) or "nothing"
+        now, rows = self._rows(values)
+        inside = ", ".join(f"{label} {units.text(size)}" for label, size in rows[:-3]) or "nothing"
+        rounded, free, reserved = (units.text(size) for _, size in rows[-3:])
         return (
-            f"{subject + ': ' if subject else ''}{now.label}: {inside} in use; above it {units.text(allocated - requested)} rounded up or not "
-            f"split and {units.text(reserved - allocated)} kept free; {units.text(reserved)} reserved in {now.count} segments."
+            f"{subject + ': ' if subject else ''}{now.label}: {inside} in use; above it {rounded} rounded up or not "
+            f"split and {free} kept free; {reserved} reserved in {now.count} segments."
         )
 
     def figure(self, title, subject, values, variants):
-        """matplotlib's figure of the same state."""
         now = self.compute(values)
         rows = [[(size, asked, name) for size, asked, name, _ in row] for row in now.segments]
         largest = max((sum(size for size, *_ in row) for row in rows), default=0)
@@ -168,21 +151,22 @@ class Map:
         fig.alt += f" {self.describe(subject, values)}"
         return fig
 
-    def table(self, subject, values):
-        """A `Table` of the state: the bytes of each part, and what is above them."""
+    def _rows(self, values):
+        """The moment, and the bytes of each part in use, and above them."""
         now = self.compute(values)
         requested, allocated, reserved = now.counts
-        rows = [(label, now.parts[name]) for name, label in self.parts if now.parts.get(name)]
-        rows += [
+        above = (
             ("rounded up or not split", allocated - requested),
             ("kept free", reserved - allocated),
             ("reserved", reserved),
-        ]
-        return Table(
-            ("what", "bytes", "that is"),
-            [(label, size, units.text(size)) for label, size in rows],
-            f"{subject}: {now.label}",
         )
+        return now, [*((label, now.parts[name]) for name, label in self.parts if now.parts.get(name)), *above]
+
+    def table(self, subject, values):
+        """A `Table` of the state: the bytes of each part, and what is above them."""
+        now, rows = self._rows(values)
+        body = [(label, size, units.text(size)) for label, size in rows]
+        return Table(("what", "bytes", "that is"), body, f"{subject}: {now.label}")
 
 
 # -- a reader's own requests
@@ -250,24 +234,21 @@ def allocations(
     limit = round(units.parse(memory)) if isinstance(memory, str) else memory
     if limit is not None:
         checks.whole("allocations", "memory", limit, 1, 2**50)
-    chosen = dict(SETTINGS if configurations is None else configurations)
+    chosen = dict(words_of("allocations")["settings"] if configurations is None else configurations)
     moments = [_decided(asked, configuration, limit) for configuration in chosen.values()]
     controls = [
-        Choice("setting", "setting", {label: {"setting": i} for i, label in enumerate(chosen)}),
+        listed("setting", "setting", list(chosen)),
         Slider("moment", "after request", 0, len(asked), len(asked)),
     ]
-    return Explorer("Segments and their blocks", controls, Map(moments), {"Before the first": {"moment": 0}})
+    return told("allocations", controls, Map(moments))
 
 
 def _decided(asked, configuration, memory):
     allocator, names = Allocator(settings(configuration), memory), {}
     at = [moment("before the first request", [], (0, 0, 0))]
     for number, what, name, size in asked:
-        label = (
-            f"line {number}, {name} = {units.text(size)}"
-            if what == "ask"
-            else f"line {number}, {f'free {name}' if name else what}"
-        )
+        done = f"{name} = {units.text(size)}" if what == "ask" else f"{what} {name}".rstrip()
+        label = f"line {number}, {done}"
         try:
             if what == "ask":
                 names[allocator.malloc(size)] = name
@@ -284,9 +265,9 @@ def _decided(asked, configuration, memory):
     return at
 
 
-def _now(label, allocator, names):
+def _now(label, allocator, names, merge=False):
     rows = standing(allocator, lambda address: ("requested", names.get(address, "")))
-    return moment(label, rows, (allocator.requested, allocator.allocated, allocator.reserved))
+    return moment(label, rows, (allocator.requested, allocator.allocated, allocator.reserved), merge)
 
 
 # -- a snapshot
@@ -343,7 +324,7 @@ def _row(memory, address, size, inside):
 #: The file of the moments of a step, beside this one: made by `tools/explorers.py`.
 FILE = "played.json"
 #: Label -> `PYTORCH_ALLOC_CONF`, under which the step is played.
-PLAYED = {"PyTorch's defaults": "", "expandable_segments:True": "expandable_segments:True"}
+PLAYED: dict[str, str] = words_of("played")["settings"]
 #: How many moments of the first step and of the second are kept, between their ends.
 BETWEEN = 10
 
@@ -358,37 +339,24 @@ def play_step(configuration: str) -> list[Moment]:
     asked = of(dry_run(model("gpt2"), Setup(precision="bf16-mixed")), gpu("h200").cublas_workspace)
     allocator, here, found = Allocator(configuration), {}, []
     for name, part in (("weights", asked.beginning), ("first step", asked.first), ("second step", asked.steady)):
-        places = {
-            len(part),
-            *(round(i * len(part) / (BETWEEN + 1)) for i in range(1, BETWEEN + 1) if name != "weights"),
-        }
+        between = range(1, BETWEEN + 1) if name != "weights" else ()
+        places = {len(part), *(round(i * len(part) / (BETWEEN + 1)) for i in between)}
         for number, (key, size, stream) in enumerate(part, 1):
             if size:
                 here.setdefault(key, []).append(allocator.malloc(size, stream))
             elif here.get(key):
                 allocator.free(here[key].pop(0))
             if number in places:
-                label = (
-                    f"{name}, request {number:,} of {len(part):,}" if number < len(part) else f"the end of the {name}"
+                asked_for = f"{name}, request {number:,} of {len(part):,}"
+                found.append(
+                    _now(asked_for if number < len(part) else f"the end of the {name}", allocator, {}, merge=True)
                 )
-                rows = standing(allocator, lambda address: ("requested", ""))
-                counts = allocator.requested, allocator.allocated, allocator.reserved
-                found.append(moment(label, rows, counts, merge=True))
     return found
-
-
-@cache
-def _stored():
-    return json.loads(resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8"))
 
 
 def played() -> Explorer:
     """GPT-2's first two steps, played through the allocator: the segments as they fill, under two settings."""
-    names = ["requested"]
-    moments = [[unpacked(said, names) for said in _stored()[label]] for label in PLAYED]
-    controls = [
-        Choice("setting", "setting", {label: {"setting": i} for i, label in enumerate(PLAYED)}),
-        Slider("moment", "moment", 0, len(moments[0]) - 1, len(moments[0]) - 1),
-    ]
-    presets = {"After the weights": {"moment": 0}, "The end of the first step": {"moment": BETWEEN + 1}}
-    return Explorer("GPT-2's segments, two steps", controls, Map(moments), presets)
+    moments = [[unpacked(said, ["requested"]) for said in table(FILE)[label]] for label in PLAYED]
+    last = len(moments[0]) - 1
+    controls = [listed("setting", "setting", list(PLAYED)), Slider("moment", "moment", 0, last, last)]
+    return told("played", controls, Map(moments))

@@ -2,24 +2,21 @@
 
 from sympy import Min
 
-from .. import checks, draw
+from .. import checks
 from ..catalog import Gpu, Model
 from ..formulas import bindings
 from ..formulas.symbols import G
 from ..setup import PRECISIONS, Setup
-from .controls import OF_THE_STEP, Choice, check_setup, gpts, of_the_step, opens, shared
+from .controls import OF_THE_STEP, Choice, check_setup, gpts, gpus_label, of_the_step, opens, powers, shared, steps
 from .courses import BY, LONE, UPDATE_BY, Courses, batches_of, kinds, numbers_of, updates_of
 from .courses import PRECISIONS_OF_UPDATES as UPDATED
-from .explorer import Explorer
-from .precision import Peak
+from .explorer import Explorer, told
+from .precision import peaks
 
-PARTS = ("parameters", "buffers", "gradients", "optimizer", "activations", "loss", "unsharded", "communication")
 #: What other controls say of a setup.
 _OTHERS = ("optimizer_no", "impl_no", "shards", "batch", "sequence", "eager", "dropout")
 #: The explorer's numbers of GPUs.
 MOST = 4096
-
-
 #: Whether there is anybody to gather from.
 _SEVERAL = ("several", Min(G - 1, 1))
 
@@ -37,11 +34,6 @@ def _courses(models):
 def _divided(precision):
     """Whether FSDP takes it: no loss scaling, no buffer of gradients."""
     return not PRECISIONS[precision["precision"]].loss_scaling and precision["master_gradients"] == "bf16"
-
-
-def gpus_label(count: int) -> str:
-    """The option for so many GPUs."""
-    return f"{count:,} GPU{'s' * (count > 1)}"
 
 
 @opens
@@ -71,22 +63,8 @@ def sharding(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     controls = [
         Choice("precision", "precision", precisions, chosen.precision),
         Choice("model", "model", options, start.name),
-        Choice("gpus", "number of GPUs", {gpus_label(2**i): {"shards": 2**i} for i in range(MOST.bit_length())},
-               gpus_label(chosen.gpus), kind="slider"),
+        steps("gpus", "number of GPUs", powers(0, 12), chosen.gpus, "shards", gpus_label),
         *of_the_step(setup, chosen, shortest),
         shared("gpu", gpu and gpu.name),
-    ]  # fmt: skip
-    large = {"model": "gpt2-xl", "precision": "bf16-mixed", "attention": "flash", "dropout": "(no dropout)",
-             "optimizer": "adamw", "optimizer_impl": "foreach", "batch": "8", "sequence": "1,024", "gpus": gpus_label(8)}  # fmt: skip
-    presets = {
-        "XL, one sequence on 1,024": large | {"batch": "1", "gpus": gpus_label(1024)},
-        "GPT-2 on 4,096": large | {"model": "gpt2", "gpus": gpus_label(MOST), "batch": "1"},
-        "XL, one short sequence": large | {"batch": "1", "sequence": "128", "gpus": gpus_label(64)},
-        "XL, fp32, eager": large | {"precision": "fp32", "attention": "eager"},
-    }
-    parts = [(part, draw.part(part).label, part) for part in PARTS]
-    return Explorer(
-        "The peak of one training step on one GPU, by the number of GPUs", controls,
-        Peak(parts, bars="gpus", courses=_courses(deepest)), presets, derived=[LONE, _SEVERAL],
-        subject=("model", "precision", "gpus", "attention", "dropout", "optimizer", "optimizer_impl"), also=("batch", "sequence"),
-    )  # fmt: skip
+    ]
+    return told("sharding", controls, peaks("sharding", "gpus", _courses(deepest)), derived=[LONE, _SEVERAL])

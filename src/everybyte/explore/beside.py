@@ -1,0 +1,23 @@
+"""What stands beside the explorers' code: words and tables, the picture's program, what was computed before."""
+
+import json
+import tomllib
+from functools import cache
+from importlib import resources
+
+
+@cache
+def read(name: str) -> str:
+    """The text of a file of this folder."""
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def table(name: str) -> dict:
+    """What a JSON or TOML file of this folder holds."""
+    return (json if name.endswith(".json") else tomllib).loads(read(name))
+
+
+def said(name: str) -> dict:
+    """What a reader is told of the explorer of that name, and what else stands in explorers.toml for it."""
+    return table("explorers.toml")[name]

@@ -1,0 +1,242 @@
+// ---- curves, what fits of what is served, layouts, and what holds where -----------------------------------------
+
+const lines = {
+  compute(spec, state) {
+    const base = valuesOf(spec, state);
+    const at = base[spec.x.name];
+    const run = (q, value) => {
+      const y = FORMULAS[q](valuesOf(spec, state, { [spec.x.name]: value }));
+      if (!Number.isFinite(y)) throw new Error(`${q}: ${y} at ${spec.x.label} ${value}`);
+      return y;
+    };
+    const xs = spec.x.values ?? Array.from({ length: 16 }, (_, i) => (i + 1) * Math.max(1, Math.floor(at / 8)));
+    const curves = spec.curves.map((c) => ({ ...c, ys: xs.map((value) => run(c.formula, value)), now: run(c.formula, at) }));
+    return { xs, curves, at, subject: subjectOf(spec, state) };
+  },
+  describe(spec, r) {
+    const said = r.curves.map((c) => `${c.label} ${amount(c.now, spec.unit)}`).join(", ");
+    return `${r.subject ? r.subject + ": " : ""}at ${spec.x.label} ${grouped(r.at)}, ${said}.`;
+  },
+  change(spec, a, b, what) {
+    const said = b.curves.map((c, i) => {
+      const before = a.curves[i].now;
+      const times = before > 0 && before !== c.now ? ` (\u00d7 ${fixed(c.now / before, 2)})` : "";
+      return before === c.now ? `${c.label} stays ${amount(c.now, spec.unit)}`
+        : `${c.label} ${amount(before, spec.unit)}${ARROW}${amount(c.now, spec.unit)}${times}`;
+    });
+    return `${what}: ${said.join("; ")}.`;
+  },
+  draw(spec, r, paint) {
+    const longest = Math.max(...r.curves.map((c) => paint.measure(c.label)));
+    const beside = longest < paint.width * 0.3; // a curve's name at its end, or all of them in a legend
+    const [top, bottom, right] = [12, 270, paint.width - (beside ? longest + 14 : 34)];
+    const xs = r.xs ?? spec.x.values;
+    const { low, high, marks } = lines.amounts(spec, r, paint);
+    const left = 14 + Math.max(...marks.map((value) => paint.measure(tick(value, spec.unit))));
+    const x = scale([left, right], xs[0], xs.at(-1), spec.log);
+    const up = scale([bottom, top], low, high, spec.log);
+    const y = (value) => (spec.log && value <= 0 ? bottom : up(value));
+    rungs(paint, left, right, y, marks, spec.unit);
+    for (const across of places(xs, spec.log, paint.narrow ? 2 : 4)) paint.text(x(across), bottom + 14, grouped(across), { anchor: "middle" });
+    paint.text((left + right) / 2, bottom + 32, spec.x.label, { anchor: "middle" });
+    const within = r.at >= xs[0] && r.at <= xs.at(-1);
+    if (within) paint.line(x(r.at), top, x(r.at), bottom, LIMIT);
+    const ends = r.curves.map((c) => ({ c, y: y(c.ys.at(-1)) })).sort((a, b) => a.y - b.y);
+    ends.forEach((e, k) => { if (k) e.y = Math.max(e.y, ends[k - 1].y + 16); });
+    for (const { c, y: end } of ends) {
+      const look = spec.looks[c.part];
+      paint.curve(xs.map((value, j) => [x(value), y(c.ys[j])]), look, c.dash);
+      if (within) paint.element("circle", { cx: x(r.at), cy: y(c.now), r: 5, fill: look.color, ...MARK });
+      if (beside) paint.text(right + 8, end, c.label, {});
+    }
+    return beside ? bottom + 46 : paint.legend(bottom + 48, r.curves.map((c) => [c.part, c.label, c.dash]));
+  },
+  // The ends of the upright axis and what it names. A logarithmic one runs between round numbers: 1 and 32 of KiB, MiB and so on, or
+  // powers of ten.
+  amounts(spec, r, paint) {
+    const all = r.curves.flatMap((c) => [...c.ys, c.now]).filter((y) => !spec.log || y > 0);
+    if (!spec.log) {
+      const high = paint.end("amounts", Math.max(...all) || 1, spec.unit);
+      return { low: 0, high, marks: ticks(high, spec.unit) };
+    }
+    const base = spec.unit === "B" ? 32 : 10;
+    const power = (value, way) => way(Number((Math.log(value) / Math.log(base)).toFixed(9)));
+    const [low, high] = paint.span("amounts", power(Math.min(...all), Math.floor), power(Math.max(...all), Math.ceil)).map((n) => base ** n);
+    const steps = Math.max(1, Math.round(Math.log(high / low) / Math.log(base)));
+    return { low, high, marks: Array.from({ length: steps + 1 }, (_, i) => low * base ** i) };
+  },
+};
+
+// What sequences take where a model generates, and for each context the most that fit: explore/serving.py's.
+const fitting = {
+  ...stack,
+  found: new Map(), // the curves of a model on a GPU: no other control moves them
+  most(spec, v, way, context) {
+    const base = { ...v, ...spec.ways[way], context };
+    const size = (n) => {
+      const [d, c] = [base.decode, context];
+      return sum(courses.peak(spec, { ...base, B: n, C: c, S: d ? 1 : c - 1, T: c - 1 + d, T_0: (c - 1) * d }).parts);
+    };
+    const least = size(1);
+    if (least > v.capacity) return 0;
+    let [low, high] = [1, spec.unlimited + 1];
+    const each = Math.max(1, size(2) - least);
+    while (high - low > 1) {
+      const middle = Math.min(Math.max(low + Math.floor((v.capacity - size(low)) / each), low + 1), high - 1);
+      if (size(middle) <= v.capacity) low = middle;
+      else high = middle;
+    }
+    return low;
+  },
+  compute(spec, state) {
+    const r = stack.compute(spec, state);
+    const v = valuesOf(spec, state);
+    for (const row of r.rows) row.most = fitting.most(spec, v, row.label, v.context);
+    const key = `${state.model},${state.gpu}`;
+    if (!fitting.found.has(key)) {
+      fitting.found.set(key, spec.curves.map((c) => spec.contexts.map((context) => fitting.most(spec, v, c.label, context))));
+    }
+    const curves = spec.curves.map((c, i) => ({ ...c, ys: fitting.found.get(key)[i], now: r.rows.find((row) => row.label === c.label).most }));
+    return { ...r, context: v.context, lines: { curves, at: v.context } };
+  },
+  fits(r) {
+    const rows = r.rows.map((row) => `${row.label} ${grouped(row.most)}`).join(", ");
+    return ` Sequences of ${grouped(r.context)} tokens that fit at most: ${rows}.`;
+  },
+  describe(spec, r) {
+    return stack.describe(spec, r) + (r.now.where ? ` The largest moment is in ${r.now.where}.` : "") + fitting.fits(r);
+  },
+  change(spec, a, b, what) {
+    const same = a.context === b.context && a.rows.every((row, i) => row.most === b.rows[i].most);
+    return stack.change(spec, a, b, what) + (same ? "" : fitting.fits(b));
+  },
+  draw(spec, r, paint) {
+    const rows = r.rows.map((row) => ({ ...row, label: `${row.label}: at most ${grouped(row.most)}` }));
+    const bottom = stack.draw(spec, { ...r, rows, now: rows.find((row) => row.current) }, paint) + 12;
+    if (!r.lines.curves.some((c) => c.ys.some((y) => y))) {
+      paint.text(8, bottom, "Not one sequence fits, at any context.", {});
+      return bottom + 24;
+    }
+    const lower = {
+      ...paint,
+      line: (x1, y1, x2, y2, more) => paint.line(x1, y1 + bottom, x2, y2 + bottom, more),
+      text: (x, y, words, more) => paint.text(x, y + bottom, words, more),
+      element: (name, more) => paint.element(name, { ...more, cy: more.cy + bottom }),
+      curve: (points, look, dash) => paint.curve(points.map(([x, y]) => [x, y + bottom]), look, dash),
+      legend: (y, entries) => paint.legend(y + bottom, entries) - bottom,
+    };
+    const x = { name: "context", label: "context (tokens): the most sequences that fit", values: spec.contexts };
+    return bottom + lines.draw({ ...spec, x, unit: "", log: true }, r.lines, lower);
+  },
+};
+
+// Which of several things holds where, over two letters.
+const regions = {
+  compute(spec, state) {
+    const v = valuesOf(spec, state);
+    const run = (more) => {
+      const values = valuesOf(spec, state, more);
+      const [which, bytes] = [FORMULAS[spec.which](values), FORMULAS[spec.amount](values)];
+      if (!(which in spec.regions) || !(bytes >= 0)) throw new Error(`${spec.which}: ${which}, ${bytes} B at ${JSON.stringify(more)}`);
+      return { which, bytes };
+    };
+    const rows = spec.y.values.map((y) => spec.x.values.map((x) => run({ [spec.x.name]: x, [spec.y.name]: y })));
+    return { rows, now: run({}), v, subject: subjectOf(spec, state) };
+  },
+  capacity: (r) => against(r.v, r.now.bytes, (whole) => ` It fits ${whole}.`),
+  describe(spec, r) {
+    const flat = r.rows.flat();
+    const alike = flat.filter((cell) => cell.which === r.now.which).length;
+    return `${r.subject}: the peak of ${amount(r.now.bytes)} is in ${spec.regions[r.now.which][1]}, as at ${grouped(alike)} of the `
+      + `${grouped(flat.length)} points of the map.${regions.capacity(r)}`;
+  },
+  change(spec, a, b, what) {
+    const [before, now] = [a, b].map((r) => `${amount(r.now.bytes)} in ${spec.regions[r.now.which][1]}`);
+    return `${what}: ${before === now ? `the peak stays ${now}` : `the peak ${before}${ARROW}${now}`}.${regions.capacity(b)}`;
+  },
+  draw(spec, r, paint) {
+    const [xs, ys] = [spec.x.values, spec.y.values];
+    const [top, bottom, right] = [14, 300, paint.width - 14];
+    const left = 14 + Math.max(...ys.map((value) => paint.measure(grouped(value))));
+    // A size stands in the middle of its cell; cells meet halfway, on logarithmic axes.
+    const edges = (values) => values.map((value, i) => (i ? Math.sqrt(values[i - 1] * value) : value)).concat(values.at(-1));
+    const place = (values, from, to) => (value) => from + (Math.log(value / values[0]) / Math.log(values.at(-1) / values[0] || 2)) * (to - from);
+    const [x, y] = [place(xs, left, right), place(ys, bottom, top)];
+    const [across, up] = [edges(xs).map(x), edges(ys).map(y)];
+    const seen = new Set([r.now.which]);
+    r.rows.forEach((row, j) => {
+      for (let i = 0, start = 0; i < row.length; i++) {
+        seen.add(row[i].which);
+        if (i + 1 < row.length && row[i + 1].which === row[i].which) continue;
+        const corners = [[start, j], [i + 1, j], [i + 1, j + 1], [start, j + 1]];
+        paint.area(corners.map(([a, b]) => `${across[a].toFixed(1)},${up[b].toFixed(1)}`).join(" "), ...spec.regions[row[i].which]);
+        start = i + 1;
+      }
+    });
+    const { capacity } = r.v;
+    if (capacity !== undefined) regions.border(r.rows.map((row) => row.map((cell) => cell.bytes > capacity)), across, up, paint);
+    const shown = (values, most) => values.filter((value, i) => i % Math.ceil(values.length / most) === 0);
+    for (const value of shown(xs, paint.narrow ? 5 : 9)) paint.text(x(value), bottom + 14, grouped(value), { anchor: "middle" });
+    for (const value of shown(ys, 8)) paint.text(left - 6, y(value), grouped(value), { anchor: "end" });
+    paint.text((left + right) / 2, bottom + 32, `${spec.x.label} (across), ${spec.y.label} (up)`, { anchor: "middle" });
+    const inside = (values, value) => Math.min(Math.max(value, values[0]), values.at(-1));
+    const [cx, cy] = [x(inside(xs, r.v[spec.x.name])), y(inside(ys, r.v[spec.y.name]))];
+    paint.element("circle", { cx, cy, r: 7, fill: "#FBFAF6", stroke: "#22252B", "stroke-width": 2.5 });
+    if (capacity !== undefined) paint.text(left, bottom + 52, `The line: where the peak passes the ${amount(capacity)} of ${r.v.capacity_label}`, { room: right - left });
+    return paint.legend(bottom + 68, [...seen].sort((a, b) => a - b).map((i) => spec.regions[i]));
+  },
+  // Between the cells that are over and those that are not.
+  border(over, across, up, paint) {
+    const firm = { ...LIMIT, style: "stroke-dasharray: none; stroke-width: 3" };
+    over.forEach((row, j) => row.forEach((here, i) => {
+      const differs = (other) => other !== undefined && other !== here;
+      if (differs(row[i + 1])) paint.line(across[i + 1], up[j], across[i + 1], up[j + 1], firm);
+      if (differs(over[j + 1]?.[i])) paint.line(across[i], up[j + 1], across[i + 1], up[j + 1], firm);
+    }));
+  },
+};
+
+// Layouts that were priced beforehand: explore/combining.py's.
+const front = {
+  compute(spec, state) {
+    const v = valuesOf(spec, state);
+    const key = spec.by.map((name) => v[name]).join(",");
+    const run = spec.runs[key];
+    if (!run) throw new Error(`run: ${key} is not stored`);
+    const points = run.points.map(([name, seconds, bytes]) => ({ name, seconds, bytes, fits: bytes <= run.usable }));
+    const best = points.filter((p) => !points.some((o) => o !== p && o.seconds <= p.seconds && o.bytes <= p.bytes && (o.seconds < p.seconds || o.bytes < p.bytes)));
+    return { ...run, points, best: best.sort((a, b) => a.seconds - b.seconds), first: points.find((p) => p.fits), subject: subjectOf(spec, state) };
+  },
+  said: (r) => r.first ? `the fastest that fits is ${r.first.name}: ${fixed(r.first.seconds, 2)} s a step, ${amount(r.first.bytes)} of ${amount(r.usable)}; ${r.binding}` : `none of ${r.tried} layouts fits ${amount(r.usable)}`,
+  describe: (spec, r) => `${r.subject}: ${front.said(r)}.`,
+  change: (spec, a, b, what) => `${what}: ${front.said(b)}.`,
+  draw(spec, r, paint) {
+    const [top, bottom, right] = [14, 300, paint.width - 34]; // half of the last label stands beyond
+    const lines = 5; // of layouts by name, whether there are as many or not: what is below stays
+    const end = bottom + 54 + 18 * lines + 4;
+    if (!r.points.length) {
+      paint.text(8, top + 12, "Not one layout fits.", {});
+      return end + 24;
+    }
+    const high = paint.end("bytes", 1.05 * Math.max(r.usable, ...r.points.map((p) => p.bytes)), "B");
+    const [low, long] = [Math.min(...r.points.map((p) => p.seconds)) * 0.96, Math.max(...r.points.map((p) => p.seconds)) * 1.04];
+    const left = 14 + Math.max(...ticks(high).map((value) => paint.measure(tick(value))));
+    const [x, y] = [scale([left, right], low, long), scale([bottom, top], 0, high)];
+    rungs(paint, left, right, y, ticks(high));
+    const every = ticks(long - low, "s").slice(1)[paint.narrow ? 1 : 0] ?? long - low;
+    for (let i = Math.ceil(low / every); i * every <= long; i++) paint.text(x(i * every), bottom + 14, tick(i * every, "s"), { anchor: "middle" });
+    paint.text((left + right) / 2, bottom + 32, "a step, at the data sheet's rates", { anchor: "middle" });
+    paint.line(left, y(r.usable), right, y(r.usable), LIMIT);
+    paint.near(right, y(r.usable) - 9, `usable: ${amount(r.usable)}`, { end: true });
+    paint.curve(r.best.map((p) => [x(p.seconds), y(p.bytes)]), spec.looks.activations, "");
+    for (const p of r.points) {
+      const [cx, cy] = [x(p.seconds), y(p.bytes)];
+      if (p.fits) paint.element("circle", { cx, cy, r: 5, fill: spec.looks.activations.color, ...MARK });
+      else paint.element("rect", { x: cx - 4, y: cy - 4, width: 8, height: 8, fill: spec.looks.loss.color, ...MARK });
+    }
+    r.points.filter((p) => p.fits).slice(0, lines).forEach((p, i) => {
+      paint.text(left, bottom + 54 + 18 * i, `${i + 1}. ${p.name}: ${fixed(p.seconds, 2)} s, ${amount(p.bytes)}`, { bold: i === 0, room: right - left });
+    });
+    return paint.legend(end, [["activations", "fits"], ...(r.points.some((p) => !p.fits) ? [["loss", "does not fit"]] : [])]);
+  },
+};

@@ -1,0 +1,314 @@
+// ---- the page ---------------------------------------------------------------------------------------------------
+
+const WIDTH = { least: 360, most: 1080, start: 760, narrow: 560 }; // of a picture, in CSS pixels: it is laid out for the room it has
+const SIZE = 13; // of its text
+const KEYS = "data-lm-suppress-shortcuts"; // JupyterLab leaves the keys to an element that has it
+const SVG = "http://www.w3.org/2000/svg";
+const HATCHES = {
+  "//": "M-1 1L1 -1M0 8L8 0M7 9L9 7", "\\\\": "M-1 7L1 9M0 0L8 8M7 -1L9 1", "..": "M3 4h2", "++": "M4 0V8M0 4H8",
+  xx: "M0 0L8 8M0 8L8 0", "--": "M0 4H8", "||": "M4 0V8",
+};
+
+function node(name, attributes, ...children) {
+  const element = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+// An element of the page with a class, and what stands in it.
+function made(name, called, words = "") {
+  return Object.assign(document.createElement(name), { className: `everybyte-${called}`, textContent: words });
+}
+
+let context; // of a canvas on which words are measured
+
+// How wide words are, in the font that the page uses; where there is no canvas, about.
+function ruler(element) {
+  context ??= document.createElement("canvas").getContext?.("2d");
+  if (!context) return (words) => 0.56 * SIZE * words.length;
+  // Whoever asks for a style waits for the page's styles: once for a picture, as soon as it stands in the page.
+  if (element.isConnected) element.font ??= getComputedStyle(element).fontFamily;
+  const family = element.font || "sans-serif";
+  return (words, bold = false) => {
+    context.font = `${bold ? "bold " : ""}${SIZE}px ${family}`;
+    return context.measureText(words).width;
+  };
+}
+
+// The paint of each part: its color under its hatch, made when it is first used.
+function filler(looks, id, defs) {
+  const made = {};
+  return (name) => {
+    if (!made[name]) {
+      const attributes = { id: `${id}-${name}`, width: 8, height: 8, patternUnits: "userSpaceOnUse" };
+      const pattern = defs.appendChild(node("pattern", attributes, node("rect", { width: 8, height: 8, fill: looks[name].color })));
+      if (looks[name].hatch) pattern.append(node("path", { d: HATCHES[looks[name].hatch], stroke: "#FBFAF6", "stroke-width": 1.4, fill: "none" }));
+    }
+    return (made[name] = `url(#${id}-${name})`);
+  };
+}
+
+class Paint {
+  constructor(svg, looks, id, width, measure, axes) {
+    Object.assign(this, { svg, looks, width, measure, axes, narrow: width < WIDTH.narrow });
+    this.fill = filler(looks, id, this.element("defs", {}));
+  }
+  // Its methods as fields, so that a copy with others in their place still has them.
+  element = (name, attributes, ...children) => this.svg.appendChild(node(name, attributes, ...children));
+  line = (x1, y1, x2, y2, more) => this.element("line", { x1, y1, x2, y2, ...more });
+  rect = (x, y, width, height, more) => this.element("rect", { x, y, width: Math.max(width, 0), height, ...more });
+  // The end of an axis from 0, which stays while what is drawn neither leaves it nor leaves most of it empty; of a `unit` with a round end.
+  end = (name, most, unit) => {
+    const [step] = unit === undefined ? [most] : ticks(most, unit).slice(1);
+    if (!(this.axes[name] >= most && this.axes[name] <= 4 * most)) this.axes[name] = Math.ceil(most / step - 1e-9) * step;
+    return this.axes[name];
+  };
+  // Both ends of an axis: they part, and come nearer where most of it would be empty.
+  span = (name, low, high) => {
+    const [least, most] = this.axes[name] ?? [low, high];
+    const far = [Math.min(least, low), Math.max(most, high)];
+    return (this.axes[name] = far[1] - far[0] > 2 * (high - low) ? [low, high] : far);
+  };
+  // `on`: it stands on the band of the row now. `room`: no wider than this; what is cut off, the title says.
+  text = (x, y, words, { anchor = "start", bold = false, fill, on = false, room = Infinity }) => {
+    const style = { x, y, "text-anchor": anchor, "dominant-baseline": "central", "font-weight": bold ? "bold" : "normal" };
+    let shown = words;
+    while (shown.length > 4 && this.measure(shown, bold) > room) shown = `${shown.slice(0, -2).trimEnd()}\u2026`;
+    const placed = this.element("text", { ...style, ...(fill ? { style: `fill: ${fill}` } : { class: on ? "everybyte-free everybyte-on" : "everybyte-free" }) });
+    placed.textContent = shown;
+    if (shown !== words) this.titled(placed, words);
+  };
+  // Words beside a point, on the side that has room for them; within the picture in any case.
+  near = (x, y, words, { gap = 0, end = false, ...more }) => {
+    const wide = this.measure(words, more.bold);
+    const [after, before] = [x + gap, x - gap - wide];
+    const fits = (start) => start >= 2 && start + wide <= this.width - 2;
+    const start = (end ? [before, after] : [after, before]).find(fits) ?? Math.max(2, this.width - 2 - wide);
+    this.text(start, y, words, { ...more, room: this.width - 4 });
+  };
+  // A line in its color over a darker or lighter one of the page's: seen on every background.
+  curve = (places, look, dash) => {
+    const shape = { points: places.map((place) => place.join(",")).join(" "), fill: "none" };
+    this.element("polyline", { ...shape, class: "everybyte-casing", "stroke-width": 5, "stroke-dasharray": dash || "none" });
+    this.element("polyline", { ...shape, stroke: look.color, "stroke-width": 3, "stroke-dasharray": dash || "none" });
+  };
+  titled = (element, title) => { element.appendChild(node("title", {})).textContent = title; };
+  shape = (name, attributes, part, title, style) =>
+    this.titled(this.element(name, { ...attributes, fill: this.fill(part), class: "everybyte-part", ...(style ? { style } : {}) }), title);
+  part = (x, y, width, height, name, title) => this.shape("rect", { x, y, width: Math.max(width, 0), height }, name, title);
+  // Many boxes of a part, in one path; `thin`: so narrow that a line between them would hide them.
+  boxes = (d, name, title, thin) => this.shape("path", { d }, name, title, thin && "stroke: none");
+  area = (points, name, title) => this.shape("polygon", { points }, name, title, "stroke: none");
+  pill = (x, y, words, look) => {
+    const wide = this.measure(words) + 8;
+    if (look.hatch) this.rect(x - wide / 2, y - 9, wide, 18, { fill: look.color, rx: 4 });
+    this.text(x, y, words, { anchor: "middle", fill: look.ink });
+  };
+  // Entries are [part, words] or, for curves, [part, words, dash]; "" is where nothing runs.
+  legend = (y, entries) => {
+    let [x, line] = [8, y];
+    for (const [name, words, dash] of entries) {
+      const wide = 32 + this.measure(words) + 16;
+      if (x + wide > this.width && x > 8) [x, line] = [8, line + 22];
+      if (!name) this.rect(x, line, 24, 14, { class: "everybyte-idle" });
+      else if (dash === undefined) this.part(x, line, 24, 14, name, words);
+      else this.curve([[x, line + 7], [x + 24, line + 7]], this.looks[name], dash);
+      this.text(x + 31, line + 7.5, words, {});
+      x += wide;
+    }
+    return line + 24;
+  };
+}
+
+// Names, states and keys for the controls around the picture, which ipywidgets leaves without: whether all were there.
+function dress(home, spec, model, state, enter) {
+  const keep = (element, attributes) => {
+    for (const [name, value] of Object.entries(attributes)) if (element.getAttribute(name) !== value) element.setAttribute(name, value);
+  };
+  const buttons = [...home.querySelectorAll(".widget-toggle-buttons button")];
+  buttons.forEach((button, i) => keep(button, { "aria-pressed": String(i === model.get("preset")), [KEYS]: "true" }));
+  buttons[0]?.parentElement.setAttribute("role", "group");
+  buttons[0]?.parentElement.setAttribute("aria-label", "presets");
+  const inputs = [...home.querySelectorAll(".widget-inline-hbox")];
+  inputs.forEach((input, i) => {
+    const control = spec.controls[i];
+    const [handle, readout, label] = [".noUi-handle", ".widget-readout", ".widget-label"].map((name) => input.querySelector(name));
+    input.querySelector("select")?.setAttribute(KEYS, "true");
+    if (label?.title === "null") label.removeAttribute("title");
+    if (!control || !handle) return;
+    keep(handle, { "aria-label": control.label, "aria-valuetext": labelOf(control, state[control.name]), [KEYS]: "true" });
+    if (!readout) return;
+    // Room for the longest that it says: no other words under it, and the slider stays as long as it is.
+    if (control.options) readout.style.width = `clamp(5.5em, ${Math.max(...control.options.map((option) => option.label.length)) + 1}ch, 10em)`;
+    keep(readout, { role: "textbox", "aria-label": `${control.label}, typed`, [KEYS]: "true" });
+    if (control.options && !readout.everybyte) {
+      readout.everybyte = true;
+      for (const event of ["keydown", "blur"]) readout.addEventListener(event, (e) => enter(e, control, readout), true);
+    }
+  });
+  return buttons.length && inputs.length >= spec.controls.length;
+}
+
+// The option nearest to what was typed: the one so called, or of the numbers the nearest.
+function nearest(control, typed) {
+  const number = (text) => Number.parseFloat(text.replaceAll(",", ""));
+  const labels = control.options.map((option) => option.label);
+  const said = labels.findIndex((label) => label.toLowerCase() === typed.trim().toLowerCase());
+  if (said >= 0 || Number.isNaN(number(typed))) return said;
+  const away = labels.map((label) => Math.abs(number(label) - number(typed)));
+  return away.indexOf(Math.min(...away.filter((x) => !Number.isNaN(x))));
+}
+
+// A picture in a page: it listens to the controls' traits, draws, and says what changed.
+class View {
+  before = null; // the last state drawn, and what it gave
+  result = null;
+  preset = "";
+  width = WIDTH.start;
+  axes = {}; // where they end, from picture to picture: they do not move under the reader's hand
+  tallest = 0; // a picture and a sentence leave their room to the next, so that nothing below jumps
+  longest = 0;
+  waiting = false;
+  pressing = false;
+  id = `everybyte-${Math.random().toString(36).slice(2)}`;
+
+  constructor({ model, el }) {
+    [this.model, this.el, this.spec] = [model, el, model.get("spec")];
+    this.kind = KINDS[this.spec.kind];
+    [this.root, this.title, this.place, this.said] = [made("div", "picture"), made("div", "title"), document.createElement("div"), made("p", "sentence")];
+    this.said.setAttribute("aria-live", "polite");
+    this.root.append(this.title, this.said, this.place); // the sentence where it is seen, however tall the picture
+    el.append(this.root);
+    this.traits = Object.fromEntries(this.spec.controls.map((c) => [c.name, `c_${c.name}`]));
+  }
+
+  // Listens and draws; what it returns ends that.
+  open() {
+    const heard = [...Object.values(this.traits).map((trait) => [`change:${trait}`, this.soon]), ["change:preset", this.pick]];
+    for (const [event, told] of heard) this.model.on(event, told);
+    this.redraw();
+    const watch = (element, told) => {
+      const observer = globalThis.ResizeObserver && new ResizeObserver(told);
+      observer?.observe(element);
+      return observer;
+    };
+    const observers = [watch(this.el, () => { this.resized(); this.attend(this.read()); }), watch(this.said, this.lengthened)];
+    return () => {
+      for (const observer of observers) observer?.disconnect();
+      for (const [event, told] of heard) this.model.off(event, told);
+    };
+  }
+
+  read() {
+    return Object.fromEntries(this.spec.controls.map((c) => [c.name, this.model.get(this.traits[c.name])]));
+  }
+
+  write(state) {
+    const now = this.read();
+    const moved = this.spec.controls.filter((c) => now[c.name] !== state[c.name]);
+    for (const c of moved) this.model.set(this.traits[c.name], state[c.name]);
+    if (moved.length) this.model.save_changes();
+  }
+
+  // The preset that the state is, the one pressed first; null where it is none.
+  press(state) {
+    const holds = (preset) => preset && Object.entries(preset.state).every(([name, value]) => state[name] === value);
+    const now = this.model.get("preset");
+    const index = holds(this.spec.presets[now]) ? now : this.spec.presets.findIndex(holds);
+    this.pressing = true;
+    this.model.set("preset", index < 0 ? null : index);
+    this.pressing = false;
+    if (this.model.get("preset") !== now) this.model.save_changes();
+  }
+
+  pick = () => {
+    const chosen = this.spec.presets[this.model.get("preset")];
+    if (this.pressing || !chosen) return;
+    this.preset = chosen.label;
+    this.write({ ...this.read(), ...chosen.state });
+    this.soon();
+  };
+
+  show(now) {
+    const svg = node("svg", { role: "img" });
+    const height = this.kind.draw(this.spec, now, new Paint(svg, this.spec.looks, this.id, this.width, ruler(this.root), this.axes));
+    if (height > this.tallest || (this.preset && this.tallest - height >= 80)) this.tallest = height;
+    svg.setAttribute("viewBox", `0 0 ${this.width} ${this.tallest}`);
+    svg.setAttribute("aria-label", `${this.spec.title}. ${this.kind.describe(this.spec, now)}`);
+    this.place.replaceChildren(svg);
+    this.title.textContent = this.title.title = [this.spec.title, now.subject].filter((words) => words).join(": ");
+  }
+
+  // Told after a layout, so that a key waits for one and not for two.
+  lengthened = () => {
+    if (this.said.offsetHeight > this.longest) this.said.style.minHeight = `${(this.longest = this.said.offsetHeight)}px`;
+  };
+
+  // Dresses the controls, again a little later where some are not there yet.
+  attend(state, again = 20) {
+    const home = this.el.closest?.(".everybyte-explorer");
+    const dressed = home && dress(home, this.spec, this.model, state, this.enter);
+    if (!dressed && again && this.el.isConnected) setTimeout(() => this.attend(this.read(), again - 1), 250);
+  }
+
+  enter = (event, control, readout) => {
+    if (event.type === "keydown" && event.key !== "Enter") return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    const index = nearest(control, readout.textContent);
+    if (index >= 0) this.write({ ...this.read(), [control.name]: index });
+    readout.textContent = labelOf(control, this.model.get(this.traits[control.name]));
+    if (event.type === "keydown") readout.blur();
+  };
+
+  resized() {
+    const wide = Math.round(Math.min(Math.max(this.root.clientWidth || WIDTH.start, WIDTH.least), WIDTH.most));
+    if (wide === this.width) return;
+    this.root.font = undefined;
+    [this.width, this.axes, this.tallest, this.longest] = [wide, {}, 0, 0];
+    this.said.style.minHeight = "";
+    if (this.result) this.show(this.result);
+    this.attend(this.read());
+  }
+
+  soon = () => {
+    if (!this.waiting) queueMicrotask(() => this.redraw());
+    this.waiting = true;
+  };
+
+  redraw() {
+    this.waiting = false;
+    try {
+      this.turned();
+    } catch (error) {
+      const alert = made("pre", "error", `This picture could not be drawn. ${error}`);
+      alert.setAttribute("role", "alert");
+      this.place.replaceChildren(alert);
+      this.said.textContent = "";
+      this.result = null;
+    }
+  }
+
+  turned() {
+    const { spec, kind, before, result, preset } = this;
+    const raw = this.read();
+    if (Object.values(raw).some((value) => value === null || value === undefined)) return;
+    const state = snapped(spec, preset ? raw : followed(spec, raw, before), before);
+    this.write(state);
+    this.press(state);
+    this.attend(state);
+    if (before && result && spec.controls.every((c) => before[c.name] === state[c.name])) {
+      if (preset) this.said.textContent = `${preset}: as it was. ${kind.describe(spec, result)}`;
+      this.preset = "";
+      return;
+    }
+    const now = kind.compute(spec, state);
+    if (preset) this.axes = {};
+    this.show(now);
+    this.said.textContent = result ? kind.change(spec, result, now, whatChanged(spec, before, state, preset)) : kind.describe(spec, now);
+    [this.before, this.result, this.preset] = [state, now, ""];
+  }
+}
+
+export default { render: (given) => new View(given).open() };
