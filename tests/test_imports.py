@@ -177,6 +177,40 @@ def test_the_rule_allows_no_circle():
     assert [*TopologicalSorter(below).static_order()]  # raises CycleError
 
 
+def files_below(package=PACKAGE):
+    """File -> the files that it imports, early or late; both by their paths."""
+    known = {}
+    for path in package.rglob("*.py"):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        known[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    found = {}
+    for name, path in known.items():
+        package_of = tuple(name.split(".")) if path.name == "__init__.py" else tuple(name.split(".")[:-1])
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        modules = {module for module, _ in imports(tree, package_of)}
+        for node in ast.walk(tree):  # of `from . import units` the file is meant
+            if isinstance(node, ast.ImportFrom):
+                base = package_of[: len(package_of) + 1 - node.level] if node.level else ()
+                whole = ".".join([*base, *([node.module] if node.module else [])])
+                inside = {f"{whole}.{alias.name}" for alias in node.names} & known.keys()
+                modules = (modules - {whole} if len(inside) == len(node.names) else modules) | inside
+        found[name] = (modules & known.keys()) - {name, "everybyte"}
+    return found
+
+
+def test_no_two_files_import_each_other():
+    """Nor do several in a circle, early or late."""
+    assert [*TopologicalSorter(files_below()).static_order()]  # raises CycleError
+
+
+def test_a_circle_of_files_is_found(tmp_path):
+    package = tmp_path / "everybyte"
+    package.mkdir()
+    (package / "a.py").write_text("from . import b")
+    (package / "b.py").write_text("def f():\n    from .a import x")
+    assert files_below(package) == {"everybyte.a": {"everybyte.b"}, "everybyte.b": {"everybyte.a"}}
+
+
 @pytest.mark.parametrize(
     "path, text",
     [

@@ -13,8 +13,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import NullFormatter, NullLocator
 
 from .. import units
-from .palette import CARD, GRID, INK, MUTED, ink_on, part
-from .showing import ABOVE
+from .palette import ABOVE, CARD, GRID, INK, MUTED, ink_on, part
 
 #: Inches wide; 72 CSS pixels each.
 WIDTH = 9.5

@@ -64,3 +64,7 @@ def contrast(one: str, other: str) -> float:
 def ink_on(color: str) -> str:
     """The text color, dark or white, that reads better on `color`."""
     return max(("#111111", "#FFFFFF"), key=lambda ink: contrast(ink, color))
+
+
+#: The label of a moment, above a timeline.
+ABOVE = "above"

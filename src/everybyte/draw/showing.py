@@ -9,14 +9,13 @@ import textwrap
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
-from .palette import INK
+from .figures import _keys
+from .palette import ABOVE, INK
 
 #: Pixels of the PNG for each CSS pixel: sharp on dense screens.
 DENSITY = 2
 #: A figure's picture for slides in a notebook's output: there where the variable says that slides will be made of the run.
 ON_SLIDE, SLIDES = "application/vnd.everybyte.slide+png", "EVERYBYTE_SLIDES"
-#: The label of a moment, above a timeline.
-ABOVE = "above"
 #: Inches, and the least and most points of its words: 190 pixels an inch on a slide 1,280 wide, so 9.1 points are 24 pixels.
 SLIDE, LEAST, MOST = (6.4, 3.1), 9.1, 10
 
@@ -36,8 +35,6 @@ def projected(fig: Figure) -> bytes:
 
     It is changed itself. A diagram, whose words stand in its shapes, stays as it is.
     """
-    from .figures import _keys
-
     if not all(ax.axison for ax in fig.axes):
         return png(fig)
     larger = max(1, fig.get_figheight() / 2 / SLIDE[1])  # of many rows each has its line
