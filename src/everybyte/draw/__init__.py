@@ -9,44 +9,27 @@ from typing import TYPE_CHECKING
 from .palette import PARTS, Part, contrast, ink_on, part
 
 if TYPE_CHECKING:  # what editors and type checkers see of the names that are fetched when they are first used
-    from .addresses import blocks, memory, memory_alt, segments, segments_alt
-    from .cutting import splits, splits_alt
-    from .dots import ratios, ratios_alt
-    from .fields import bit_fields, bit_fields_alt
-    from .figures import (
-        amount,
-        canvas,
-        lines,
-        lines_alt,
-        ranges,
-        ranges_alt,
-        regions,
-        regions_alt,
-        shares,
-        shares_alt,
-        stacked,
-        stacked_alt,
-        timeline,
-        timeline_alt,
-        timelines,
-        timelines_alt,
-    )
-    from .frontier import front_of, fronts, fronts_alt
-    from .labs import costs, costs_alt, learned, learned_alt, losses, losses_alt
-    from .rings import ring, ring_alt
-    from .schedules import schedule, schedule_alt
-    from .shapes import block_shapes, block_shapes_alt
+    from .addresses import blocks, memory, segments
+    from .cutting import splits
+    from .dots import ratios
+    from .fields import bit_fields
+    from .figures import amount, canvas, lines, ranges, regions, shares, stacked, timeline, timelines
+    from .frontier import front_of, fronts
+    from .labs import costs, learned, losses
+    from .rings import ring
+    from .schedules import schedule
+    from .shapes import block_shapes
     from .showing import ON_SLIDE, SLIDES, bundle, checked_alt, png, projected, show
-    from .squares import tiles, tiles_alt
+    from .squares import tiles
 
 _MODULES = (
     "addresses", "cutting", "dots", "fields", "figures", "frontier", "labs", "rings", "schedules", "shapes", "showing", "squares",
 )  # fmt: skip
 __all__ = [
-    "ON_SLIDE", "PARTS", "SLIDES", "Part", "amount", "bit_fields", "bit_fields_alt", "block_shapes", "block_shapes_alt", "blocks", "bundle", "canvas", "checked_alt", "contrast", "costs", "costs_alt", "front_of", "fronts", "fronts_alt", "ink_on", "learned",
-    "learned_alt", "lines", "lines_alt", "losses", "losses_alt", "memory", "memory_alt", "part", "png", "projected",
-    "ranges", "ranges_alt", "ratios", "ratios_alt", "regions", "regions_alt", "ring", "ring_alt", "schedule", "schedule_alt", "segments", "segments_alt", "shares", "shares_alt", "show", "splits", "splits_alt", "stacked", "stacked_alt", "tiles", "tiles_alt", "timeline",
-    "timeline_alt", "timelines", "timelines_alt",
+    "ON_SLIDE", "PARTS", "Part", "SLIDES", "amount", "bit_fields", "block_shapes", "blocks", "bundle", "canvas",
+    "checked_alt", "contrast", "costs", "front_of", "fronts", "ink_on", "learned", "lines", "losses", "memory",
+    "part", "png", "projected", "ranges", "ratios", "regions", "ring", "schedule", "segments", "shares", "show",
+    "splits", "stacked", "tiles", "timeline", "timelines",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a type checker a name that is not above is an error

@@ -48,18 +48,6 @@ def _course(memory, part_of):
     return at, {name: [live.get(name, 0) for live in course] for name in names}
 
 
-def memory_alt(memory) -> str:
-    """The text of `memory`: the peak and its parts, and how full the segments are at the end."""
-    parts = ", ".join(
-        f"{name} {units.text(size)}" for name, size in sorted(memory.parts().items(), key=lambda p: -p[1])
-    )
-    return (
-        f"GPU {memory.device}: live bytes over {len(memory.events):,} events, at most {units.text(memory.peak)} after event "
-        f"{memory.peak_event:,}: {parts}. At the end {len(memory.segments):,} segments have {units.text(memory.reserved)}, "
-        f"{units.text(memory.allocated)} of it allocated."
-    )
-
-
 def memory(memory) -> Figure:
     """Live bytes by part over the events of a snapshot, and its segments at the end, each a bar: used, rounding, free."""
     at, course = _course(memory, memory.part_of)
@@ -78,18 +66,21 @@ def memory(memory) -> Figure:
     ax.axvline(memory.peak_event, color=INK, linewidth=1)
     ax.set(xlabel="event of the history", ylabel="GiB", xlim=(0, max(at) or 1), ylim=(0, None))
     rows = sorted(memory.segments, key=lambda s: -s["total_size"])[:SEGMENTS]
-    strips = []
-    for segment in rows:
-        strips.append(
-            [
-                (b["size"], b.get("requested_size", b["size"]) if b["state"] != "inactive" else 0)
-                for b in segment["blocks"]
-            ]
-        )
-    _strips(below, strips)
+
+    def asked(b):
+        return b.get("requested_size", b["size"]) if b["state"] != "inactive" else 0
+
+    _strips(below, [[(b["size"], asked(b)) for b in segment["blocks"]] for segment in rows])
     below.set(xlabel="GiB in each segment, the largest first" if rows else "no segment", ylabel="segments")
     _legend(fig, list(course), extra=_states())
-    fig.alt = memory_alt(memory)
+    parts = ", ".join(
+        f"{name} {units.text(size)}" for name, size in sorted(memory.parts().items(), key=lambda p: -p[1])
+    )
+    fig.alt = (
+        f"GPU {memory.device}: live bytes over {len(memory.events):,} events, at most {units.text(memory.peak)} after event "
+        f"{memory.peak_event:,}: {parts}. At the end {len(memory.segments):,} segments have {units.text(memory.reserved)}, "
+        f"{units.text(memory.allocated)} of it allocated."
+    )
     return fig
 
 
@@ -107,31 +98,18 @@ def _strips(ax, strips, unit="GiB"):
     for row, inside in enumerate(strips):
         x = 0.0
         for size, asked in inside:
-            wide = size / scale
-            ax.add_patch(Rectangle((x, -row - 0.4), wide, 0.8, facecolor=CARD, edgecolor=MUTED, linewidth=0.6))
+            edged = {"edgecolor": MUTED, "linewidth": 0.6}
+            boxes = [(x, size, {"facecolor": CARD} | edged)]
             if asked:
-                ax.add_patch(
-                    Rectangle((x, -row - 0.4), asked / scale, 0.8, facecolor=USED, edgecolor=MUTED, linewidth=0.6)
-                )
+                boxes.append((x, asked, {"facecolor": USED} | edged))
             if asked and size > asked:
-                rest = (size - asked) / scale
-                ax.add_patch(Rectangle((x + asked / scale, -row - 0.4), rest, 0.8, facecolor=ROUNDING, linewidth=0))
-            x += wide
+                boxes.append((x + asked / scale, size - asked, {"facecolor": ROUNDING, "linewidth": 0}))
+            for left, wide, look in boxes:
+                ax.add_patch(Rectangle((left, -row - 0.4), wide / scale, 0.8, **look))
+            x += size / scale
         widest = max(widest, x)
     ax.set(xlim=(0, widest * 1.02 or 1), ylim=(-len(strips), 0.8), yticks=[])
     ax.grid(color=GRID, axis="x")
-
-
-def segments_alt(rows, title: str = "", unit: str = "MiB") -> str:
-    """The text of `segments`: how many, their bytes, and the bytes of each part in them."""
-    sums: dict[str, int] = {}
-    for row in rows:
-        for size, asked, name in row:
-            sums[name or "cached"] = sums.get(name or "cached", 0) + (asked if name else size)
-            if name and size > asked:
-                sums["unsplit"] = sums.get("unsplit", 0) + size - asked
-    inside = ", ".join(f"{part(name).label} {units.text(size)}" for name, size in sums.items() if size)
-    return f"{title}: {len(rows)} segments of {units.text(sum(sums.values()))}: {inside}."
 
 
 def segments(rows: Sequence[Sequence[tuple[int, int, str]]], title: str = "", unit: str = "MiB") -> Figure:
@@ -151,7 +129,14 @@ def segments(rows: Sequence[Sequence[tuple[int, int, str]]], title: str = "", un
     ax.grid(color=GRID, axis="x")
     ax.set_axisbelow(True)
     _legend(fig, sorted(seen, key=list(PARTS).index))
-    fig.alt = segments_alt(rows, title, unit)
+    sums: dict[str, int] = {}
+    for row in rows:
+        for size, asked, name in row:
+            sums[name or "cached"] = sums.get(name or "cached", 0) + (asked if name else size)
+            if name and size > asked:
+                sums["unsplit"] = sums.get("unsplit", 0) + size - asked
+    inside = ", ".join(f"{part(name).label} {units.text(size)}" for name, size in sums.items() if size)
+    fig.alt = f"{title}: {len(rows)} segments of {units.text(sum(sums.values()))}: {inside}."
     return fig
 
 

@@ -4,21 +4,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from .. import checks
-from .figures import canvas
+from .figures import canvas, words
 from .palette import CARD, INK, MUTED, ink_on
 
 #: A GPU each: no color, as colors mean parts of memory.
 _SHADES = ("#77746C", "#A09D94", "#C6C3BA", "#E9E6DD")
 _GAP = 0.5
-
-
-def splits_alt(parts: int, title: str = "") -> str:
-    """The text of `splits`."""
-    return (
-        f"Schematic, {title}: X of S rows and H columns times A, cut by columns among {parts} GPUs, gives {parts} blocks of "
-        f"columns of Y, one on each GPU; Y times B, cut by rows among the same {parts} GPUs, gives {parts} partial sums of Z, "
-        "each as large as Z, which the GPUs add up. Nothing is sent between the two products."
-    )
 
 
 def splits(parts: int = 4, title: str = "Columns, then rows") -> Figure:
@@ -38,7 +29,7 @@ def splits(parts: int = 4, title: str = "Columns, then rows") -> Figure:
         ("Y", "S × 4H, a part each", tokens, wide, "columns", "×"), ("B", "4H × H, by rows", wide, narrow, "rows", "="),
         ("Z", "S × H, to be summed", tokens, narrow, "sums", ""),
     )  # fmt: skip
-    for name, words, height, width, cut, sign in pieces:
+    for name, shape, height, width, cut, sign in pieces:
         shift = 0.12 * (parts - 1) if cut == "sums" else 0
         for i in range(parts if cut else 1):
             shade = _SHADES[i] if cut else CARD
@@ -46,16 +37,18 @@ def splits(parts: int = 4, title: str = "Columns, then rows") -> Figure:
             ax.add_patch(Rectangle(place, *size, facecolor=shade, edgecolor=INK, linewidth=1))
             if cut in ("columns", "rows"):
                 middle = place[0] + size[0] / 2, place[1] + size[1] / 2
-                ax.text(*middle, str(i), ha="center", va="center", color=ink_on(shade), fontsize=11)
-        ax.text(
-            x + (width + shift) / 2, height / 2 + shift + 0.12, name, ha="center", va="bottom", color=INK, fontsize=13
-        )
-        ax.text(x + (width + shift) / 2, -1.35, words, ha="center", va="top", color=MUTED, fontsize=9.5)
-        ax.text(x + width + shift + _GAP / 2, 0, sign, ha="center", va="center", color=INK, fontsize=15)
+                words(ax, *middle, str(i), 11, color=ink_on(shade))
+        words(ax, x + (width + shift) / 2, height / 2 + shift + 0.12, name, 13, va="bottom")
+        words(ax, x + (width + shift) / 2, -1.35, shape, va="top", color=MUTED)
+        words(ax, x + width + shift + _GAP / 2, 0, sign, 15)
         x += width + shift + _GAP + (0.25 if name in "XB" else 0)
     ax.set(xlim=(-0.3, x - _GAP + 0.1), ylim=(-1.8, 1.75), aspect="equal")
     ax.axis("off")
-    fig.alt = splits_alt(parts, title)
+    fig.alt = (
+        f"Schematic, {title}: X of S rows and H columns times A, cut by columns among {parts} GPUs, gives {parts} blocks of "
+        f"columns of Y, one on each GPU; Y times B, cut by rows among the same {parts} GPUs, gives {parts} partial sums of Z, "
+        "each as large as Z, which the GPUs add up. Nothing is sent between the two products."
+    )
     return fig
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from .figures import _keys, canvas
+from .figures import _keys, canvas, named_rows
 from .palette import CARD, INK, MUTED
 
 #: How a kind of dot looks, in the order of the kinds: full, hollow, a triangle, a cross. Parts of memory keep the colors.
@@ -19,18 +19,6 @@ _MARKERS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 _BIN = 0.055  # of a power of ten: as wide as a dot
 _STEP = 0.052  # of a row: as high as a dot
-
-
-def ratios_alt(rows: Mapping[str, Sequence[tuple[float, str, str]]], title: str = "") -> str:
-    """The text of `ratios`: of each row how many there are, how many are within a tenth, and the farthest to either side."""
-    said = []
-    for label, dots in rows.items():
-        near = sum(1 / 1.1 <= ratio <= 1.1 for ratio, _, _ in dots)
-        low, high = min(dots), max(dots)
-        said.append(
-            f"{label}, {len(dots)} numbers, {near} of them within a tenth, from {low[0]:.2g} times ({low[2]}) to {high[0]:.2g} times ({high[2]})"
-        )
-    return f"Dots on a logarithmic axis, {title}: " + "; ".join(said) + "."
 
 
 def ratios(rows: Mapping[str, Sequence[tuple[float, str, str]]], kinds: Sequence[str], title: str = "") -> Figure:
@@ -72,17 +60,24 @@ def ratios(rows: Mapping[str, Sequence[tuple[float, str, str]]], kinds: Sequence
     every = [ratio for ratio, _, _ in far]
     ends = math.floor(math.log2(min([*every, 0.5]) * 0.9)), math.ceil(math.log2(max([*every, 2]) * 1.1))
     ax.axvline(1, color=MUTED, linewidth=1, zorder=0)
-    ax.set(xscale="log", xlim=(2.0 ** ends[0], 2.0 ** ends[1]), ylim=(len(rows) - 0.5, -0.6))
+    ax.set(xscale="log", xlim=(2.0 ** ends[0], 2.0 ** ends[1]))
     ax.set_xlabel("stated over computed")
     ax.set_xticks([2.0**k for k in range(ends[0], ends[1] + 1)])
     ax.xaxis.set_major_formatter(lambda v, _: f"{v:g} ×" if v >= 1 else f"1/{1 / v:g}")
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_yticks(range(len(rows)), list(rows))
-    ax.grid(axis="y", visible=False)
+    named_rows(ax, rows)
+    ax.set_ylim(top=-0.6)  # room for the words above
     handles = [
         Line2D([], [], linestyle="", markersize=6, markeredgecolor=INK, markeredgewidth=0.8, label=kind, **look)
         for kind, look in zip(kinds, _MARKERS, strict=False)
     ]
     _keys(fig, handles)
-    fig.alt = ratios_alt(rows, title)
+    said = []
+    for label, dots in rows.items():
+        near = sum(1 / 1.1 <= ratio <= 1.1 for ratio, _, _ in dots)
+        low, high = min(dots), max(dots)
+        said.append(
+            f"{label}, {len(dots)} numbers, {near} of them within a tenth, from {low[0]:.2g} times ({low[2]}) to {high[0]:.2g} times ({high[2]})"
+        )
+    fig.alt = f"Dots on a logarithmic axis, {title}: " + "; ".join(said) + "."
     return fig

@@ -6,19 +6,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from .. import checks
-from .figures import canvas
-from .palette import BLUE, CARD, GRAY, GREEN, INK
+from .figures import canvas, named_rows, words
+from .palette import BLUE, CARD, GRAY, GREEN
 
 #: What a field of bits is called, its color, its hatch: a figure's own, since no field is a part of memory.
 FIELDS = (("sign", GRAY, "--"), ("exponent", GREEN, "//"), ("mantissa", BLUE, ""))
-
-
-def bit_fields_alt(formats: Mapping[str, tuple[int, int]], title: str = "") -> str:
-    """The text of `bit_fields`: the bits of each field of each format."""
-    said = "; ".join(
-        f"{name} 1 sign, {e} exponent, {m} mantissa bits, {1 + e + m} in all" for name, (e, m) in formats.items()
-    )
-    return f"Rows of bits, {title}: {said}."
 
 
 def bit_fields(formats: Mapping[str, tuple[int, int]], title: str = "") -> Figure:
@@ -41,19 +33,17 @@ def bit_fields(formats: Mapping[str, tuple[int, int]], title: str = "") -> Figur
         start = 0
         for (field, color, hatch), bits in zip(FIELDS, (1, e, m), strict=True):
             for bit in range(start, start + bits):
-                ax.add_patch(
-                    Rectangle((bit, row - 0.35), 1, 0.7, facecolor=color, hatch=hatch, edgecolor=CARD, linewidth=1)
-                )
+                look = {"facecolor": color, "hatch": hatch, "edgecolor": CARD, "linewidth": 1}
+                ax.add_patch(Rectangle((bit, row - 0.35), 1, 0.7, **look))
             if bits > 1:
-                ax.text(start + bits / 2, row, f"{field} {bits}" if bits > 6 else str(bits), ha="center", va="center", fontsize=10,
-                        color=INK, bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1.5})  # fmt: skip
+                box = {"facecolor": CARD, "edgecolor": "none", "pad": 1.5}
+                words(ax, start + bits / 2, row, f"{field} {bits}" if bits > 6 else str(bits), 10, bbox=box)
             start += bits
-    ax.set(
-        xlim=(-0.2, widest + 0.2),
-        ylim=(len(formats) - 0.5, -0.5),
-        xlabel="bits: sign (gray), exponent (green), mantissa (blue)",
-    )
-    ax.set_yticks(range(len(formats)), list(formats))
+    ax.set(xlim=(-0.2, widest + 0.2), xlabel="bits: sign (gray), exponent (green), mantissa (blue)")
+    named_rows(ax, formats)
     ax.grid(visible=False)
-    fig.alt = bit_fields_alt(formats, title)
+    said = "; ".join(
+        f"{name} 1 sign, {e} exponent, {m} mantissa bits, {1 + e + m} in all" for name, (e, m) in formats.items()
+    )
+    fig.alt = f"Rows of bits, {title}: {said}."
     return fig

@@ -58,6 +58,30 @@ def amount(value: float, unit: str) -> str:
     return f"{units.number(value)} {unit}".rstrip()
 
 
+def words(ax, x, y, said, size=9.5, **more):
+    """Words in the middle of a place, or as `more` has them."""
+    return ax.text(x, y, said, **{"ha": "center", "va": "center", "color": INK, "fontsize": size} | more)
+
+
+def _on(ax, x, y, said, color):
+    """Words on a part of this color, readable over its hatch."""
+    words(
+        ax,
+        x,
+        y,
+        said,
+        color=ink_on(color),
+        bbox={"boxstyle": "round,pad=0.15", "facecolor": color, "edgecolor": "none"},
+    )
+
+
+def named_rows(ax, labels):
+    """Rows from the top down, each with its name."""
+    ax.set_yticks(range(len(labels)), list(labels))
+    ax.set_ylim(len(labels) - 0.5, -0.5)
+    ax.grid(axis="y", visible=False)
+
+
 def _scaled(value, unit):
     return units.to(value, unit) if unit in units.UNITS else value
 
@@ -103,10 +127,7 @@ def _order(rows):
     return [n for n in PARTS if n in present]
 
 
-def stacked_alt(
-    rows: Mapping, capacity: float | None = None, title: str = "", unit: str = "GiB", capacity_label="capacity"
-):
-    """The text of `stacked`: every row's total and parts, and which rows pass the capacity."""
+def _stacked_said(rows, capacity, title, unit, capacity_label):
     said = []
     for label, parts in rows.items():
         inside = ", ".join(f"{part(n).label} {amount(v, unit)}" for n, v in parts.items() if v)
@@ -152,12 +173,7 @@ def stacked(
             ax.barh(y, _scaled(value, unit), left=_scaled(left, unit), height=0.62, **_look(name))
             text = amount(value, unit).removesuffix(f" {unit}")
             if value / limit > 0.014 * len(text):
-                color = part(name).color
-                box = {"boxstyle": "round,pad=0.15", "facecolor": color, "edgecolor": "none"}
-                ax.text(
-                    _scaled(left + value / 2, unit), y, text, ha="center", va="center",
-                    fontsize=9.5, color=ink_on(color), bbox=box,
-                )  # fmt: skip
+                _on(ax, _scaled(left + value / 2, unit), y, text, part(name).color)
             left += value
         ax.text(_scaled(left + 0.008 * limit, unit), y, amount(left, unit), va="center", fontsize=10, color=INK, fontweight="bold",
                 bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1}, zorder=5)  # fmt: skip
@@ -170,25 +186,11 @@ def stacked(
     elif capacity is not None:
         ax.annotate(f"{capacity_label} {amount(capacity, unit)}, beyond this scale \N{RIGHTWARDS ARROW}", (1, 1),
                     xycoords="axes fraction", ha="right", va="bottom", fontsize=9.5, color=INK)  # fmt: skip
-    ax.set_yticks(range(len(rows)), list(rows))
-    ax.set_ylim(len(rows) - 0.5, -0.5)
-    ax.set_xlim(0, _scaled(limit, unit))
-    ax.set_xlabel(unit)
-    ax.grid(axis="y", visible=False)
+    named_rows(ax, rows)
+    ax.set(xlim=(0, _scaled(limit, unit)), xlabel=unit)
     _legend(fig, names)
-    fig.alt = stacked_alt(rows, capacity, title, unit, capacity_label)
+    fig.alt = _stacked_said(rows, capacity, title, unit, capacity_label)
     return fig
-
-
-def shares_alt(parts: Mapping[str, float], title: str = "", unit: str = "parameters"):
-    """The text of `shares`: the whole, and each part's amount and share, the largest first."""
-    total = sum(parts.values())
-    said = [
-        f"{part(n).label} {amount(v, unit)} ({v / total:.1%})"
-        for n, v in sorted(parts.items(), key=lambda kv: -kv[1])
-        if v
-    ]
-    return f"One bar, {title}: {amount(total, unit)} in all; " + ", ".join(said) + "."
 
 
 def shares(parts: Mapping[str, float], title: str = "", unit: str = "parameters") -> Figure:
@@ -212,10 +214,8 @@ def shares(parts: Mapping[str, float], title: str = "", unit: str = "parameters"
         share = value / total
         ax.barh(0, share, left=left, height=0.6, **_look(name))
         label = f"{part(name).label}\n{amount(value, unit).removesuffix(unit).strip()} · {share:.1%}"
-        color = part(name).color
         if share > 0.105:
-            ax.text(left + share / 2, 0, label, ha="center", va="center", fontsize=9.5, color=ink_on(color),
-                    bbox={"boxstyle": "round,pad=0.15", "facecolor": color, "edgecolor": "none"})  # fmt: skip
+            _on(ax, left + share / 2, 0, label, part(name).color)
         left += share
     small = [n for n, v in parts.items() if v and v / total <= 0.105]
     extra = [
@@ -227,14 +227,17 @@ def shares(parts: Mapping[str, float], title: str = "", unit: str = "parameters"
     ax.set_ylim(-0.4, 0.4)
     ax.set_axis_off()
     _title(fig, f"{title}: {amount(total, unit)}")
-    fig.alt = shares_alt(parts, title, unit)
+    total = sum(parts.values())
+    said = [
+        f"{part(n).label} {amount(v, unit)} ({v / total:.1%})"
+        for n, v in sorted(parts.items(), key=lambda kv: -kv[1])
+        if v
+    ]
+    fig.alt = f"One bar, {title}: {amount(total, unit)} in all; " + ", ".join(said) + "."
     return fig
 
 
-def lines_alt(
-    x: Sequence[float], curves: Mapping[str, tuple[str, Sequence[float]]], x_label="", title="", unit="GiB", mark=None
-):
-    """The text of `lines`: each curve's first and last value, and its value at the mark."""
+def _lines_said(x, curves, x_label, title, unit, mark):
     said = [
         f"{label} from {amount(ys[0], unit)} at {x[0]:,g} to {amount(ys[-1], unit)} at {x[-1]:,g}"
         for label, (_, ys) in curves.items()
@@ -243,9 +246,7 @@ def lines_alt(
     if mark is not None:
         near = min(range(len(x)), key=lambda i: abs(x[i] - mark))
         text += (
-            f" At {x[near]:,g}: "
-            + ", ".join(f"{label} {amount(ys[near], unit)}" for label, (_, ys) in curves.items())
-            + "."
+            f" At {x[near]:,g}: " + ", ".join(f"{c} {amount(ys[near], unit)}" for c, (_, ys) in curves.items()) + "."
         )
     return text
 
@@ -278,14 +279,8 @@ def lines(
         if len(ys) != len(x):
             raise ValueError(f"curves[{label!r}]: {len(ys)} values do not go with {len(x)} of x; allowed: as many")
         color = part(name).color
-        ax.plot(
-            x,
-            [_scaled(y, unit) for y in ys],
-            styles[number % len(styles)],
-            color=color,
-            linewidth=2.5,
-            path_effects=_CASING,
-        )
+        drawn = [_scaled(y, unit) for y in ys]
+        ax.plot(x, drawn, styles[number % len(styles)], color=color, linewidth=2.5, path_effects=_CASING)
         if near is not None:
             ax.plot([x[near]], [_scaled(ys[near], unit)], "o", color=color, markersize=8, markeredgecolor=INK)
     if log:
@@ -308,7 +303,7 @@ def lines(
                 bbox={"facecolor": CARD, "edgecolor": GRID, "boxstyle": "round,pad=0.4"})  # fmt: skip
     ax.set_xlabel(x_label)
     ax.set_ylabel(unit)
-    fig.alt = lines_alt(x, curves, x_label, title, unit, mark)
+    fig.alt = _lines_said(x, curves, x_label, title, unit, mark)
     return fig
 
 
@@ -322,12 +317,6 @@ def _name_ends(ax, ends):
         ax.annotate(
             f" {label}", (1, at), xycoords="axes fraction", color=INK, fontsize=10, va="center", annotation_clip=False
         )
-
-
-def timeline_alt(trace, title: str = "") -> str:
-    """The text of `timeline`: the peak, where it is, its parts, and the live bytes at each mark."""
-    marks = ", ".join(f"{name.replace('_', ' ')} {units.text(trace.live[i])}" for name, i in trace.marks.items())
-    return f"Live bytes over the {len(trace.live):,} operations of one step, {title}: {_peak_of(trace)}. At the marks: {marks}."
 
 
 def _peak_of(trace):
@@ -351,7 +340,8 @@ def timeline(trace, title: str = "", unit: str = "GiB", capacity: float | None =
         ax.plot([at + 0.5], [0], "^", color=INK, markersize=9, clip_on=False, zorder=5)
     ax.set_xlabel("operations of the step, in order")
     _legend(fig, names)
-    fig.alt = timeline_alt(trace, title)
+    marks = ", ".join(f"{name.replace('_', ' ')} {units.text(trace.live[i])}" for name, i in trace.marks.items())
+    fig.alt = f"Live bytes over the {len(trace.live):,} operations of one step, {title}: {_peak_of(trace)}. At the marks: {marks}."
     return fig
 
 
@@ -381,12 +371,6 @@ def _course(ax, trace, unit, high):
     return names
 
 
-def timelines_alt(traces: Mapping, title: str = "") -> str:
-    """The text of `timelines`: the peak of each, where it is, and its parts."""
-    said = "; ".join(f"{label}, {len(t.live):,} operations: {_peak_of(t)}" for label, t in traces.items())
-    return f"Live bytes over the operations of one step, {title}: {said}."
-
-
 def timelines(traces: Mapping, title: str = "", unit: str = "GiB") -> Figure:
     """Timelines one below the other, on one scale.
 
@@ -407,14 +391,12 @@ def timelines(traces: Mapping, title: str = "", unit: str = "GiB") -> Figure:
         ax.set_title(label, loc="left", fontsize=10.5, color=INK)
     axes[-1].set_xlabel("operations of the step, in order")
     _legend(fig, list(dict.fromkeys(names)))
-    fig.alt = timelines_alt(traces, title)
+    said = "; ".join(f"{label}, {len(t.live):,} operations: {_peak_of(t)}" for label, t in traces.items())
+    fig.alt = f"Live bytes over the operations of one step, {title}: {said}."
     return fig
 
 
-def regions_alt(
-    x: Sequence[float], y: Sequence[float], where, regions: Sequence[tuple[str, str]], x_label="", y_label="", title=""
-) -> str:
-    """The text of `regions`: the share of the map that each has, and what stands in its corners."""
+def _regions_said(x, y, where, regions, x_label, y_label, title):
     flat = [int(i) for row in where for i in row]
     counts = [(label, flat.count(i)) for i, (_, label) in enumerate(regions)]
     said = ", ".join(f"{label} at {n:,} ({n / len(flat):.1%})" for label, n in counts if n)
@@ -483,19 +465,8 @@ def regions(
         axis.set_minor_locator(NullLocator())
         axis.set_ticks([2**k for k in range(31) if values[0] <= 2**k <= values[-1]])
     ax.grid(False)
-    fig.alt = regions_alt(x, y, where, regions, x_label, y_label, title)
+    fig.alt = _regions_said(x, y, where, regions, x_label, y_label, title)
     return fig
-
-
-def ranges_alt(formats: Mapping[str, Mapping[str, float]], mark: float | None = None, title: str = "Number formats"):
-    """The text of `ranges`: each format's span in powers of two, and where the mark falls."""
-    said = []
-    for label, f in formats.items():
-        text = f"{label} from 2^{f['smallest']:g} (normal from 2^{f['normal']:g}) to 2^{round(f['largest'], 3):g}"
-        if mark is not None:
-            text += f", {_place(f, mark)} 2^{mark:g}"
-        said.append(text)
-    return f"{title}, positive numbers that each can hold: " + "; ".join(said) + "."
 
 
 def _place(f, mark):
@@ -536,22 +507,18 @@ def ranges(
     room = 0.1 * (high - low)
     if mark is not None:
         ax.axvline(mark, color=part("gradients").color, linewidth=2.5)
-        ax.annotate(
-            f"2^{mark:g}",
-            (mark, 1),
-            xycoords=("data", "axes fraction"),
-            ha="center",
-            va="bottom",
-            fontsize=10,
-            color=INK,
-        )
+        words(ax, mark, 1, f"2^{mark:g}", 10, va="bottom", transform=ax.get_xaxis_transform())
     ax.set_xlim(low - room, high + room)
-    ax.set_yticks(range(len(formats)), list(formats))
-    ax.set_ylim(len(formats) - 0.5, -0.5)
+    named_rows(ax, formats)
     ax.xaxis.set_major_formatter(lambda v, _: f"2^{v:g}")
     ax.set_xlabel("magnitude")
-    ax.grid(axis="y", visible=False)
     handles = [Patch(label="subnormal: fewer bits", **_look("casts")), Patch(label="normal", **_look("parameters"))]
     _keys(fig, handles)
-    fig.alt = ranges_alt(formats, mark, title)
+    said = []
+    for label, f in formats.items():
+        text = f"{label} from 2^{f['smallest']:g} (normal from 2^{f['normal']:g}) to 2^{round(f['largest'], 3):g}"
+        if mark is not None:
+            text += f", {_place(f, mark)} 2^{mark:g}"
+        said.append(text)
+    fig.alt = f"{title}, positive numbers that each can hold: " + "; ".join(said) + "."
     return fig

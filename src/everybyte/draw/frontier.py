@@ -19,12 +19,6 @@ def front_of(points: Sequence[tuple[str, float, float]]) -> list[tuple[str, floa
     return kept
 
 
-def fronts_alt(points: Sequence[tuple[str, float, float]], limit: float, title: str = "") -> str:
-    """The text of `fronts`: the front, and how many points there are."""
-    said = "; ".join(f"{name} {seconds:,.3g} s, {amount(size, 'GiB')}" for name, seconds, size in front_of(points))
-    return f"Dots, {title}, peak memory over seconds a step, {len(points)} in all, {amount(limit, 'GiB')} usable. Beaten by none: {said}."
-
-
 def fronts(points: Sequence[tuple[str, float, float]], limit: float, title: str = "") -> Figure:
     """Peak memory over seconds: a dot for each way, a line through those that none beats in both, numbered, and what is usable.
 
@@ -53,7 +47,8 @@ def fronts(points: Sequence[tuple[str, float, float]], limit: float, title: str 
     ax.set_xlabel("seconds a step at the data sheet's rates")
     ax.set_ylabel("peak, GiB")
     _number(fig, ax, [(seconds, units.to(size, "GiB")) for _, seconds, size in points], best)
-    fig.alt = fronts_alt(points, limit, title)
+    said = "; ".join(f"{name} {seconds:,.3g} s, {amount(size, 'GiB')}" for name, seconds, size in front_of(points))
+    fig.alt = f"Dots, {title}, peak memory over seconds a step, {len(points)} in all, {amount(limit, 'GiB')} usable. Beaten by none: {said}."
     return fig
 
 

@@ -15,15 +15,6 @@ _LOOKS = (
 )  # fmt: skip
 
 
-def costs_alt(points: Mapping[str, tuple[float, float | None]], x_label: str, title: str = "") -> str:
-    """The text of `costs`: every switch's bytes and price."""
-    said = "; ".join(
-        f"{name} {amount(size, 'GiB')}" + ("" if price is None else f" at {price:,.4g}")
-        for name, (size, price) in points.items()
-    )
-    return f"Dots, {title}, peak memory over {x_label}: {said}."
-
-
 def costs(points: Mapping[str, tuple[float, float | None]], x_label: str, title: str = "") -> Figure:
     """Memory against what it costs: a dot for each way to run the step, lower and to the left is better.
 
@@ -52,14 +43,12 @@ def costs(points: Mapping[str, tuple[float, float | None]], x_label: str, title:
         ax.set_xticks([])
     ax.set_xlabel(x_label)
     ax.set_ylabel("peak, GiB")
-    fig.alt = costs_alt(points, x_label, title)
+    said = "; ".join(
+        f"{name} {amount(size, 'GiB')}" + ("" if price is None else f" at {price:,.4g}")
+        for name, (size, price) in points.items()
+    )
+    fig.alt = f"Dots, {title}, peak memory over {x_label}: {said}."
     return fig
-
-
-def losses_alt(curves: Mapping[str, Sequence[float | None]], title: str = "") -> str:
-    """The text of `losses`: what is drawn. It names no loss: their last digits are each machine's own."""
-    steps = max(map(len, curves.values()))
-    return f"Lines, {title}: the loss of {len(curves)} runs ({', '.join(curves)}) over {steps} steps on the same text."
 
 
 def losses(curves: Mapping[str, Sequence[float | None]], title: str = "") -> Figure:
@@ -83,15 +72,11 @@ def losses(curves: Mapping[str, Sequence[float | None]], title: str = "") -> Fig
     legend = ax.legend(frameon=False, fontsize=10)
     for text in legend.get_texts():
         text.set_color(INK)
-    fig.alt = losses_alt(curves, title)
+    steps = max(map(len, curves.values()))
+    fig.alt = (
+        f"Lines, {title}: the loss of {len(curves)} runs ({', '.join(curves)}) over {steps} steps on the same text."
+    )
     return fig
-
-
-def learned_alt(curves: Mapping[str, Sequence], x_label: str, title: str = "") -> str:
-    """The text of `learned`: what is drawn. It names no loss: their last digits are each machine's own."""
-    seeds = max(map(len, curves.values()))
-    times = "one seed" if seeds == 1 else f"{seeds} seeds at most"
-    return f"Lines, {title}, over {x_label}: the validation loss of {len(curves)} ways ({', '.join(curves)}), {times} each."
 
 
 def learned(curves: Mapping[str, Sequence[Sequence[tuple]]], x_label: str, title: str = "") -> Figure:
@@ -121,5 +106,7 @@ def learned(curves: Mapping[str, Sequence[Sequence[tuple]]], x_label: str, title
     legend = ax.legend(frameon=False, fontsize=10)
     for text in legend.get_texts():
         text.set_color(INK)
-    fig.alt = learned_alt(curves, x_label, title)
+    seeds = max(map(len, curves.values()))
+    times = "one seed" if seeds == 1 else f"{seeds} seeds at most"
+    fig.alt = f"Lines, {title}, over {x_label}: the validation loss of {len(curves)} ways ({', '.join(curves)}), {times} each."
     return fig

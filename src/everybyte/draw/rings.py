@@ -6,16 +6,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch
 
 from .. import checks
-from .figures import canvas
+from .figures import canvas, words
 from .palette import CARD, INK, MUTED
-
-
-def ring_alt(parts: int, title: str = "") -> str:
-    """The text of `ring`."""
-    return (
-        f"Schematic, {title}: {parts} GPUs in a ring. The sequence is cut into {2 * parts} pieces; GPU r has the pieces r and "
-        f"{2 * parts - 1} - r. Queries stay; keys and values go to the next GPU, {parts - 1} times."
-    )
 
 
 def ring(parts: int = 4, title: str = "Queries stay, keys and values go around") -> Figure:
@@ -32,15 +24,18 @@ def ring(parts: int = 4, title: str = "Queries stay, keys and values go around")
     places = [(1.5 * sin(2 * pi * r / parts), 1.5 * cos(2 * pi * r / parts)) for r in range(parts)]
     for r, (x, y) in enumerate(places):
         ax.add_patch(Circle((x, y), 0.46, facecolor=CARD, edgecolor=INK, linewidth=1))
-        ax.text(x, y + 0.12, f"GPU {r}", ha="center", va="center", color=INK, fontsize=10)
-        ax.text(x, y - 0.14, f"pieces {r}, {2 * parts - 1 - r}", ha="center", va="center", color=MUTED, fontsize=9)
+        words(ax, x, y + 0.12, f"GPU {r}", 10)
+        words(ax, x, y - 0.14, f"pieces {r}, {2 * parts - 1 - r}", 9, color=MUTED)
         arrow = FancyArrowPatch(
             (x, y), places[(r + 1) % parts], shrinkA=36, shrinkB=36, arrowstyle="-|>", mutation_scale=14, color=INK,
             connectionstyle="arc3,rad=-0.15",
         )  # fmt: skip
         ax.add_patch(arrow)
-    ax.text(0, 0, "K and V", ha="center", va="center", color=INK, fontsize=12)
+    words(ax, 0, 0, "K and V", 12)
     ax.set(xlim=(-2.6, 2.6), ylim=(-2.2, 2.2), aspect="equal")
     ax.axis("off")
-    fig.alt = ring_alt(parts, title)
+    fig.alt = (
+        f"Schematic, {title}: {parts} GPUs in a ring. The sequence is cut into {2 * parts} pieces; GPU r has the pieces r and "
+        f"{2 * parts - 1} - r. Queries stay; keys and values go to the next GPU, {parts - 1} times."
+    )
     return fig

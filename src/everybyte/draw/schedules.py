@@ -11,17 +11,6 @@ from .figures import canvas
 from .palette import ACTIONS, INK, MUTED, ink_on, part
 
 
-def schedule_alt(gpus: Sequence[Sequence[Turn]], title: str = "", peaks: Mapping[int, int] | None = None) -> str:
-    """The text of `schedule`: how long it takes, and the most micro-batches in flight on each GPU."""
-    end = max(turn.end for turns in gpus for turn in turns)
-    most = [max(count for _, count in flying(turns)) for turns in gpus]
-    said = ", ".join(
-        f"GPU {i} {count} in flight" + (f" and {units.text(peaks[i])} at its peak" if peaks else "")
-        for i, count in enumerate(most)
-    )
-    return f"Schedule, {title}: {len(gpus)} GPUs in time, {end:g} units long; at most: {said}."
-
-
 def schedule(
     gpus: Sequence[Sequence[Turn]], title: str = "", peaks: Mapping[int, int] | None = None, now: int | None = None
 ) -> Figure:
@@ -72,5 +61,10 @@ def schedule(
     keys.append(Patch(facecolor=MUTED, alpha=0.6, label="micro-batches in flight"))
     fig.legend(handles=keys, loc="lower right", ncols=len(keys), fontsize=9, frameon=False, handlelength=1.5,
                columnspacing=1.4)  # fmt: skip
-    fig.alt = schedule_alt(gpus, title, peaks)
+    said = ", ".join(
+        f"GPU {i} {max(count for _, count in flying(turns))} in flight"
+        + (f" and {units.text(peaks[i])} at its peak" if peaks else "")
+        for i, turns in enumerate(gpus)
+    )
+    fig.alt = f"Schedule, {title}: {len(gpus)} GPUs in time, {end:g} units long; at most: {said}."
     return fig

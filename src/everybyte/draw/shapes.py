@@ -17,19 +17,6 @@ _WIDEST, _TALL, _GAP = 7.2, 0.62, 0.42  # of a column, of an operation, between 
 _ROOM = 3.2  # of an operation that has its words inside
 
 
-def block_shapes_alt(models: Sequence[Model], title: str = "") -> str:
-    """The text of `block_shapes`."""
-    said = "; ".join(
-        f"{m.name}: "
-        + ", ".join(f"{name} ({', '.join(words)}) to {out:,}" for name, _, _, out, words in _steps(m) if name != "add")
-        for m in models
-    )
-    return (
-        f"Schematic, {title}: the operations from top to bottom, with the shapes of their weights, and how many numbers of each "
-        f"token leave; what enters a branch is added to its result. {said}."
-    )
-
-
 def block_shapes(
     models: Sequence[Model],
     title: str = "One block: each operation as wide as the numbers of a token that enter and leave",
@@ -53,7 +40,15 @@ def block_shapes(
     right = len(models) * (_WIDEST + 1.6) - 1.6
     ax.set(xlim=(-_WIDEST / 2 - 1.6, right - _WIDEST / 2 + 0.4), ylim=(-10 * (_TALL + _GAP) - 0.3, 1.3))
     ax.axis("off")
-    fig.alt = block_shapes_alt(models, title)
+    said = "; ".join(
+        f"{m.name}: "
+        + ", ".join(f"{name} ({', '.join(words)}) to {out:,}" for name, _, _, out, words in _steps(m) if name != "add")
+        for m in models
+    )
+    fig.alt = (
+        f"Schematic, {title}: the operations from top to bottom, with the shapes of their weights, and how many numbers of each "
+        f"token leave; what enters a branch is added to its result. {said}."
+    )
     return fig
 
 

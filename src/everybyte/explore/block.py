@@ -64,11 +64,9 @@ class Block(Kind):
     kind = "block"
 
     def quantities(self):
-        """Every quantity that it evaluates."""
         return [q for _, tensors, _ in self.rows for _, q in tensors] + [self.whole]
 
     def spec(self):
-        """What the picture needs to know."""
         rows = [
             {"label": name, "tensors": [{"label": t, "formula": quantity(q).name} for t, q in tensors], "note": note}
             for name, tensors, note in self.rows
@@ -84,7 +82,6 @@ class Block(Kind):
         return rows
 
     def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
         rows = self.compute(values)
         inside = ", ".join(f"{name} {units.text(x)}" for name, _, x in rows if x)
         total, every = sum(x for *_, x in rows), quantity(self.whole)(**values)
@@ -94,7 +91,6 @@ class Block(Kind):
         )
 
     def figure(self, title, subject, values, variants):
-        """matplotlib's figure of the same state."""
         rows = self.compute(values)
         longest = max(x for *_, x in rows)
         whole = units.text(sum(x for *_, x in rows))

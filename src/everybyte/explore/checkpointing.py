@@ -42,11 +42,9 @@ class Forgetting(Timeline):
     kind = "forgetting"
 
     def quantities(self):
-        """Every quantity that it evaluates."""
         return [*super().quantities(), self.done, self.again]
 
     def spec(self):
-        """What the picture needs to know."""
         return super().spec() | {
             "done": quantity(self.done).name,
             "again": quantity(self.again).name,

@@ -62,7 +62,6 @@ class Front(Kind):
     names = BY
 
     def spec(self):
-        """What the picture needs to know."""
         return {"by": list(BY), "runs": stored()}
 
     def compute(self, values: Mapping):
@@ -70,7 +69,6 @@ class Front(Kind):
         return SimpleNamespace(**stored()[",".join(str(values[name]) for name in BY)])
 
     def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
         run = self.compute(values)
         first = next((point for point in run.points if point[2] <= run.usable), None)
         if first is None:
@@ -82,7 +80,6 @@ class Front(Kind):
         )
 
     def figure(self, title, subject, values, variants):
-        """matplotlib's figure of the same state."""
         run = self.compute(values)
         points = [tuple(point) for point in run.points] or [("nothing fits", 1.0, run.usable * 2)]
         return draw.fronts(points, run.usable, f"{title}, {subject}")

@@ -1,6 +1,6 @@
 """What a reader can turn: sliders, steps and choices, and the ones that all explorers of a kernel share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import wraps
 from inspect import signature
@@ -105,7 +105,6 @@ class Slider:
         return {self.name: state}
 
     def spec(self):
-        """What the picture needs to know."""
         return {"name": self.name, "label": self.label, "divides": self.divides, "sets": dict(self.sets)}
 
 
@@ -162,7 +161,6 @@ class Choice:
         return list(self.options.values())[state]
 
     def spec(self):
-        """What the picture needs to know."""
         options = [
             {"label": label, "values": dict(values), "sets": dict(self.sets.get(label, {}))}
             for label, values in self.options.items()
@@ -329,7 +327,7 @@ def asked(setup, *names: str) -> list[Choice]:
 
 
 def listed(
-    name: str, label: str, labels: Sequence[str], start: str | None = None, symbol: str = "", kind: str = "dropdown"
+    name: str, label: str, labels: Iterable[str], start: str | None = None, symbol: str = "", kind: str = "dropdown"
 ) -> Choice:
     """A choice whose options give one symbol their number; by default the symbol that is called as the control."""
     return Choice(name, label, {each: {symbol or name: i} for i, each in enumerate(labels)}, start, kind)

@@ -102,7 +102,6 @@ class Steps:
         return self._tables
 
     def spec(self):
-        """What the picture needs to know."""
         kept = ("batches", "updates", "steps", "operations", "bodies")
         sizes = [size.name for size in self.sizes]
         more = {"named": True} if self.named else {}

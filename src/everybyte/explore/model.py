@@ -142,11 +142,9 @@ class _Map(Kind):
         return found
 
     def quantities(self):
-        """Every quantity that it evaluates."""
         return [self._which, self._peak]
 
     def spec(self):
-        """What the picture needs to know."""
         x, y = (
             {"name": name, "label": _labelled(name), "values": values}
             for name, values in ((self.across, self._x), (self.up, self._y))
@@ -165,7 +163,6 @@ class _Map(Kind):
         return SimpleNamespace(rows=rows, now=run({}), names=self._names)
 
     def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
         found = self.compute(values)
         which, peak = found.now
         count = sum(cell[0] == which for row in found.rows for cell in row)
@@ -174,7 +171,6 @@ class _Map(Kind):
         return said + against(values, peak, lambda whole, _: f" It fits {whole}.")
 
     def figure(self, title, subject, values, variants):
-        """matplotlib's figure of the same state."""
         found = self.compute(values)
         where = [[cell[0] for cell in row] for row in found.rows]
         limit = [[cell[1] for cell in row] for row in found.rows], values["capacity"]

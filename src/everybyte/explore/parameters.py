@@ -10,7 +10,8 @@ from .explorer import Explorer, told
 from .pictures import Stack
 
 
-def _slider(name, label, most, step, start):
+def _slider(name, of_it, start):
+    label, most, step = of_it
     step = math.gcd(step, start)
     low = 0 if name == "learned_positions" else step
     return Slider(name, label, low, most, start, step, divides="heads" if name == "kv_heads" else "")
@@ -51,7 +52,7 @@ def parameters(model: Model | None = None) -> Explorer:
     controls = [
         Choice("model", "start from", values, start.name, sets=sets),
         *(listed(name, label, options, options[at[name]]) for name, (label, options) in choices.items()),
-        *(_slider(name, *of_it, at[name]) for name, of_it in sliders.items()),
+        *(_slider(name, of_it, at[name]) for name, of_it in sliders.items()),
     ]
     layers, width = SYMBOLS["layers"].symbol, SYMBOLS["width"].symbol
     parts = [

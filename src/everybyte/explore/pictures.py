@@ -66,7 +66,10 @@ def shared_out(rows: Sequence[tuple], title: str, first=("part",), last=("total"
 
 
 class Kind:
-    """A kind of picture. It has a `kind`, what picture.js calls it; it computes, describes, draws and tables a state's values.
+    """A kind of picture: what the picture's program calls it is its `kind`.
+
+    `quantities` are those that it evaluates, `spec` is what the program needs to know, `compute` works out a state's values; `describe` says
+    them in a sentence, as the program does, `figure` draws them on paper (variants: {label: values} of the bars), `table` lists them.
 
     Attributes:
         names: of values that it needs beside those of its quantities. bars: the choice of whose options each is a bar; or "".
@@ -76,7 +79,7 @@ class Kind:
     bars = ""
 
     def quantities(self):
-        """Every quantity that it evaluates."""
+        """None, where what it shows was decided before."""
         return []
 
 
@@ -98,11 +101,9 @@ class Stack(Kind):
     kind = "stack"
 
     def quantities(self):
-        """Every quantity that it evaluates."""
         return [q for _, _, q in self.parts]
 
     def spec(self):
-        """What the picture needs to know."""
         parts = [{"part": part, "label": label, "formula": quantity(q).name} for part, label, q in self.parts]
         return self.shape() | {"parts": parts}
 
@@ -115,7 +116,6 @@ class Stack(Kind):
         return [(part, label, quantity(q)(**values)) for part, label, q in self.parts]
 
     def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
         rows = self.compute(values)
         total = sum(x for *_, x in rows)
         text = units.text if self.unit == "B" else units.number
@@ -127,7 +127,6 @@ class Stack(Kind):
         return f" {100 * total / values['capacity']:.1f} % of {whole}; {units.text(free)} are left."
 
     def figure(self, title, subject, values, variants):
-        """matplotlib's figure of the same state. `variants`: {label: values} of the bars."""
         rows = {label: {} for label in variants}
         for label, row in variants.items():
             for part, _, x in self.compute(row):
@@ -163,11 +162,9 @@ class Lines(Kind):
     kind = "lines"
 
     def quantities(self):
-        """Every quantity that it evaluates."""
         return [q for _, _, q in self.curves]
 
     def spec(self):
-        """What the picture needs to know."""
         curves = [
             {"part": part, "label": label, "formula": quantity(q).name, "dash": DASHES[i % 4]}
             for i, (part, label, q) in enumerate(self.curves)
@@ -176,7 +173,6 @@ class Lines(Kind):
         return {"x": x, "curves": curves, "unit": self.unit, "log": self.log}
 
     def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
         said = ", ".join(f"{label} {amount(quantity(q)(**values), self.unit)}" for _, label, q in self.curves)
         return f"{subject + ': ' if subject else ''}at {self.label} {values[self.x]:,}, {said}."
 
@@ -187,7 +183,6 @@ class Lines(Kind):
         return [quantity(q)(**{**values, self.x: x}) for x in self._across(values)]
 
     def figure(self, title, subject, values, variants):
-        """matplotlib's figure of the same state."""
         curves = {label: (part, self._over(q, values)) for part, label, q in self.curves}
         now = [quantity(q)(**values) for *_, q in self.curves]
         unit = _axis(self.unit, max(now if self.log else (max(ys) for _, ys in curves.values())))
@@ -233,11 +228,9 @@ class Ranges(Kind):
     kind = "ranges"
 
     def quantities(self):
-        """Every quantity that it evaluates."""
         return list(self.bounds.values())
 
     def spec(self):
-        """What the picture needs to know."""
         rows = [{"label": label, "values": dict(values)} for label, values in self.rows.items()]
         bounds = {name: quantity(q).name for name, q in self.bounds.items()}
         return {"rows": rows, "own": self.own, "bounds": bounds, "mark": self.mark, "thing": self.thing}
@@ -261,7 +254,6 @@ class Ranges(Kind):
         return f"rounds it, {error}", f"is rounded to {value / 2.0**exponent:.6g} × 2^{exponent}, {error}"
 
     def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
         rows = self.compute(values)
         x = 2.0 ** values[self.mark]
         own = rows.pop(self.own)
@@ -273,7 +265,6 @@ class Ranges(Kind):
         )
 
     def figure(self, title, subject, values, variants):
-        """matplotlib's figure of the same state."""
         rows = {
             label: {name: math.log2(f[name]) for name in ("smallest", "normal", "largest")}
             for label, f in self.compute(values).items()

@@ -62,7 +62,6 @@ class Chart(Stack):
     names = ("schedule_no",)
 
     def spec(self):
-        """What the picture needs to know."""
         runs = {f"{i},{n}": packed(timed(i, n)) for i in range(len(SCHEDULES)) for n in BATCHES}
         kinds = {kind: [*look, orders.TIMES[kind]] for kind, look in ACTIONS.items()}
         return super().spec() | {"runs": runs, "kinds": kinds}
@@ -76,7 +75,6 @@ class Chart(Stack):
         return most, end / stages, waits / stages
 
     def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
         most, end, waits = self.run(values)
         counted = ", counted once a stage" if values["pipeline_stages"] > 1 else ""
         return (
@@ -85,7 +83,6 @@ class Chart(Stack):
         )
 
     def figure(self, title, subject, values, variants):
-        """matplotlib's figure of the same state."""
         peaks = {i: sum(x for *_, x in self.compute(row)) for i, row in enumerate(variants.values())}
         gpus = timed(values["schedule_no"], values["accumulation"])
         return draw.schedule(gpus, f"{title}, {subject}", peaks, values["place"])

@@ -31,11 +31,9 @@ class Peak(Stack):
         return self.courses.names
 
     def quantities(self):
-        """Every quantity that it evaluates."""
         return self.courses.sizes
 
     def spec(self):
-        """What the picture needs to know."""
         parts = [{"part": part, "label": label, "formula": name} for part, label, name in self.parts]
         return self.shape() | {"parts": parts, "courses": self.courses.spec()}
 
@@ -49,7 +47,6 @@ class Peak(Stack):
         return [(part, label, amounts.get(name, 0)) for part, label, name in self.parts]
 
     def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
         return f"{super().describe(subject, values)} The peak is in {self.highest(values)[0]}."
 
 

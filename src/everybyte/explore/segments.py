@@ -125,7 +125,6 @@ class Map(Kind):
     names = ("moment", "setting")
 
     def spec(self):
-        """What the picture needs to know."""
         names = [name for name, _ in self.parts]
         moments = [[m.packed(names) for m in told] for told in self.moments]
         return {"parts": [list(p) for p in self.parts], "moments": moments}
@@ -136,7 +135,6 @@ class Map(Kind):
         return told[min(values["moment"], len(told) - 1)]
 
     def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
         now, rows = self._rows(values)
         inside = ", ".join(f"{label} {units.text(size)}" for label, size in rows[:-3]) or "nothing"
         rounded, free, reserved = (units.text(size) for _, size in rows[-3:])
@@ -146,7 +144,6 @@ class Map(Kind):
         )
 
     def figure(self, title, subject, values, variants):
-        """matplotlib's figure of the same state."""
         now = self.compute(values)
         rows = [[(size, asked, name) for size, asked, name, _ in row] for row in now.segments]
         largest = max((sum(size for size, *_ in row) for row in rows), default=0)

@@ -92,7 +92,6 @@ class Fitting(Peak):
     names = ("kind", "moment", "B", "C", "S", "T", "T_0", "decode")
 
     def spec(self):
-        """What the picture needs to know."""
         curves = [
             {"part": part, "label": label, "dash": dash}
             for (part, label), dash in zip(self.curves, DASHES, strict=True)
@@ -110,7 +109,6 @@ class Fitting(Peak):
         return largest(size, values["capacity"]) if size(1) <= values["capacity"] else 0
 
     def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
         where = self.highest(values)[0]
         bars = Stack.describe(self, subject, values) + (f" The largest moment is in {where}." if where else "")
         rows = ", ".join(f"{way} {self.most(values, way):,}" for way in self.ways)

@@ -43,11 +43,9 @@ class Timeline(Kind):
         return self.courses.names
 
     def quantities(self):
-        """Every quantity that it evaluates."""
         return list(self.courses.sizes)
 
     def spec(self):
-        """What the picture needs to know."""
         labels = [(name, draw.part(name).label) for name in self.parts]  # a list: a stored state sorts keys
         return {"courses": self.courses.spec(), "labels": labels, "places": PLACES, "sizes": self.sizes}
 
@@ -80,7 +78,6 @@ class Timeline(Kind):
         return "."
 
     def describe(self, subject, values):
-        """The sentence for a state, as picture.js says it."""
         course = self.compute(values)
         what, parts = self._instant(course, values)
         inside = ", ".join(f"{label} {units.text(x)}" for label, x in parts)
@@ -91,7 +88,6 @@ class Timeline(Kind):
         )
 
     def figure(self, title, subject, values, variants):
-        """matplotlib's figure of the same state."""
         course = self.compute(values)
         title = ", ".join(filter(None, (title, self._of(subject, values))))
         fig = draw.timeline(course, title, units.largest(course.peak), at=course.at)
