@@ -71,3 +71,12 @@ def test_what_becomes_of_a_gradient(exponent, said):
 def test_a_loss_scale_moves_the_gradient(gradient, scale, said):
     explorer = explore.formats()
     assert said in explorer.describe({**explorer.state, "magnitude": gradient, "scale": scale})
+
+
+def test_the_browser_writes_a_largest_number_as_python_does(node):
+    """With six exponent bits it is 8.59e+09."""
+    explorer = explore.formats()
+    states = [{**explorer.state, "exponent_bits": bits} for bits in range(2, 9)]
+    script = "import { pure } from './picture.mjs'; export default ({ spec, states }) => states.map((state) => pure.describe(spec, state));"
+    said = node(script, {"spec": explorer.picture.spec, "states": states}, picture=explorer.source)
+    assert said == [explorer.describe(state) for state in states] and "e+09" in said[4]

@@ -135,7 +135,7 @@ const block = {
 };
 
 const power = (x) => `2^${short(Number(Math.log2(x).toFixed(3)))}`;
-const plain = (x) => (x < 1e6 ? grouped(short(x)) : x.toExponential(2));
+const plain = (x) => (x < 1e6 ? grouped(short(x)) : x.toExponential(2).replace(/\+(\d)$/, "+0$1")); // as Python writes it
 
 // What a format makes of a number: round to nearest, ties to even (IEEE 754).
 function round(x, f) {

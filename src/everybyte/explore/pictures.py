@@ -121,10 +121,11 @@ class Stack(Kind):
         text = units.text if self.unit == "B" else units.number
         said = ", ".join(f"{label} {text(x)}" for _, label, x in rows if x)
         whole = units.text(total) if self.unit == "B" else f"{total:,} {self.unit}"
-        return f"{subject}: {said}; {whole} in all.{against(values, total, lambda *room: self._left(values, total, *room))}"
 
-    def _left(self, values, total, whole, free):
-        return f" {100 * total / values['capacity']:.1f} % of {whole}; {units.text(free)} are left."
+        def fits(room, free):
+            return f" {100 * total / values['capacity']:.1f} % of {room}; {units.text(free)} are left."
+
+        return f"{subject}: {said}; {whole} in all.{against(values, total, fits)}"
 
     def figure(self, title, subject, values, variants):
         rows = {label: {} for label in variants}
