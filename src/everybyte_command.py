@@ -9,7 +9,7 @@ import sys
 def main() -> int:
     """Run the command; return its exit status."""
     try:
-        from everybyte.cli import main as command
+        from everybyte.command import main as command
 
         return command()
     except KeyboardInterrupt:
@@ -26,3 +26,7 @@ def _all_is_said():
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

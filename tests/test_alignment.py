@@ -5,7 +5,7 @@ import json
 import pytest
 
 import everybyte as eb
-from everybyte.cli import main
+from everybyte.command import main
 from everybyte.objectives import Scorer
 
 QWEN = eb.model("qwen2.5-7b")

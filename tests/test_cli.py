@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import everybyte as eb
-from everybyte.cli import FIRST, STATUSES, main
+from everybyte.command import FIRST, STATUSES, main
 from everybyte.setup import CHOICES
 
 SMALL = ["gpt2", "--batch", "1", "--sequence", "8"]
@@ -25,7 +25,7 @@ KEYS = ["witness", "model", "setup", "parts", "phases", "peak", "peak_at"]
 WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None
-from everybyte.cli import main
+from everybyte.command import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -288,7 +288,7 @@ def test_help_is_a_word_too(capsys, asked):
 
 LOST = """
 import signal, sys, time
-import everybyte.cli as cli
+from everybyte import command
 
 class Interrupted:
     def __del__(self):
@@ -300,8 +300,8 @@ def long(*_, **__):
     while time.monotonic() < end:
         pass
 
-cli.predict = long
-sys.exit(cli.main(["budget", "gpt2"]))
+command.answers.predict = long
+sys.exit(command.main(["budget", "gpt2"]))
 """
 
 
@@ -311,7 +311,9 @@ def test_ctrl_c_while_something_is_thrown_away_is_not_forgotten():
 
 
 def test_where_nobody_reads_it_says_so_to_nobody():
-    closed = "import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, '-m', 'everybyte.cli', 'gpus'])"
+    closed = (
+        "import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, '-m', 'everybyte_command', 'gpus'])"
+    )
     done = subprocess.run([sys.executable, "-c", closed], stderr=subprocess.PIPE, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -326,7 +328,7 @@ def test_an_error_of_ours_is_said_in_a_line_and_its_traceback_is_to_be_had(monke
     def broken(*_, **__):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("everybyte.cli.predict", broken)
+    monkeypatch.setattr("everybyte.command.answers.predict", broken)
     assert main(["budget", "gpt2"]) == 70
     err = capsys.readouterr().err
     assert err.startswith("everybyte: this is a mistake of ours, ZeroDivisionError") and len(err.splitlines()) == 1
@@ -501,7 +503,7 @@ def test_where_torch_is_missing_the_formulas_run_and_the_dry_run_says_what_it_ne
 
 @pytest.mark.parametrize("json", [[], ["--json"]])
 def test_a_reader_who_has_enough_is_no_error(json):
-    command = [sys.executable, "-m", "everybyte.cli", "models", *json]
+    command = [sys.executable, "-m", "everybyte_command", "models", *json]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.close()
         assert process.stderr.read() == ""

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 import everybyte as eb
-from everybyte.cli import main
+from everybyte.command import main
 from everybyte.diagnosis import CAUSES
 from everybyte.evidence import message, reports
 

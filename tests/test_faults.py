@@ -23,7 +23,7 @@ from types import SimpleNamespace
 
 import torch
 import everybyte as eb
-from everybyte import cli
+from everybyte.command import main
 from everybyte.deriving import cache
 from everybyte.lab import ranks
 from everybyte.rehearsal.watch import _Watched
@@ -61,7 +61,7 @@ def watched(path):
 
 
 writers = {
-    "figure of a snapshot": ("x.png", lambda path: cli.main(["snapshot", example, "--figure", str(path)])),
+    "figure of a snapshot": ("x.png", lambda path: main(["snapshot", example, "--figure", str(path)])),
     "picture of the monitor": ("y.png", monitored),
     "snapshot of a rehearsal": ("z.pickle", watched),
     "derivation": ("derived.json", lambda path: cache.write((path, small), derived)),
@@ -164,15 +164,15 @@ except PermissionError:
 else:
     raise SystemExit("the home can be written")
 import everybyte as eb
-from everybyte import cli
+from everybyte.command import main
 from everybyte.teach import check
 small = eb.model("gpt2").replace(layers=2, width=64, heads=4, vocabulary=300, positions=64)
 setup = eb.Setup(batch=2, sequence=16)
 assert eb.derive(small, setup).at(batch=2, sequence=16).peak == eb.budget(small, setup).peak
 assert "was not kept" in check("13.1", 1).text
 assert eb.draw.png(eb.draw.timeline(eb.dry_run(small, setup)))[:4] == bytes([137]) + b"PNG"
-assert cli.main(["budget", "gpt2"]) == 0
-assert cli.main(["snapshot", sys.argv[1], "--figure", os.path.join(home, "x.png")]) == 2
+assert main(["budget", "gpt2"]) == 0
+assert main(["snapshot", sys.argv[1], "--figure", os.path.join(home, "x.png")]) == 2
 print("right", file=sys.stderr)
 """
 

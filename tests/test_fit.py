@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import everybyte as eb
 from everybyte import units
-from everybyte.cli import main
+from everybyte.command import main
 from everybyte.fit import _fewest, _most, fit
 from everybyte.headroom import ROUNDING, Headroom
 from everybyte.plan import plan

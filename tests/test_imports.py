@@ -51,7 +51,6 @@ EVERYTHING = (
 MAY = {
     "checks": set(),
     "children": {"interrupts"},
-    "completion": set(),
     "terminal": {"checks"},
     "files": {"checks", "terminal"},
     "interrupts": set(),
@@ -97,7 +96,7 @@ MAY = {
     "published": COUNTED | {"dryrun", "allocator"},
     "megatron": COUNTED | {"dryrun"},
     "machine": GROUND,
-    "cli": EVERYTHING | {"__init__", "completion"},
+    "command": EVERYTHING | {"__init__"},
     "__init__": EVERYTHING,
 }
 NEVER = {"torch", "matplotlib", "ipywidgets", "anywidget", "IPython"}

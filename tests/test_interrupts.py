@@ -15,7 +15,7 @@ import interrupts as harness
 import pytest
 
 import everybyte as eb
-from everybyte import cli, interrupts
+from everybyte import command, interrupts
 from everybyte.interrupts import Ended, Endings, Held
 
 TERM = signal.SIGTERM
@@ -126,7 +126,7 @@ def test_a_picture_that_is_interrupted_is_no_mistake_of_its_own(tmp_path, monkey
         return b""
 
     monkeypatch.setattr("everybyte.draw.png", png)
-    assert cli.main(["snapshot", str(harness.EXAMPLE), "--figure", str(tmp_path / "x.png")]) == 130
+    assert command.main(["snapshot", str(harness.EXAMPLE), "--figure", str(tmp_path / "x.png")]) == 130
     assert capsys.readouterr().err == "everybyte: interrupted\n" and list(tmp_path.iterdir()) == []
 
 
@@ -154,9 +154,9 @@ def test_whom_it_ends_has_the_shells_status():
 
 ENDS = """
 import signal, sys
-import everybyte.cli as cli
-cli.predict = lambda *_, **__: signal.raise_signal(int(sys.argv[1]))
-sys.exit(cli.main(["budget", "gpt2"]))
+from everybyte import command
+command.answers.predict = lambda *_, **__: signal.raise_signal(int(sys.argv[1]))
+sys.exit(command.main(["budget", "gpt2"]))
 """
 
 
@@ -208,7 +208,7 @@ def left(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["a filter", "a part", "a hook", "gc", "status", "two lines", None])
 def test_the_harness_sees_what_is_left(tmp_path, temporary, monkeypatch, kind):
-    monkeypatch.setattr(cli, "main", left(tmp_path, kind))
+    monkeypatch.setattr(command, "main", left(tmp_path, kind))
     monkeypatch.setattr(harness, "SIGNALS", (signal.SIGINT,))
     hook = sys.excepthook
     try:

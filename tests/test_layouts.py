@@ -317,7 +317,7 @@ def test_where_nothing_fits_it_says_so():
 
 
 def test_by_command(capsys):
-    from everybyte.cli import main
+    from everybyte.command import main
 
     words = ["llama-3.1-8b", "--gpus", "8", "--sequence", "4096", "--batch", "1", "--accumulation", "4"]
     words += ["--precision", "bf16-mixed", "--sharding", "zero3", "--gpu", "h100-80gb", "--most", "1"]

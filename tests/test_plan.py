@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 import everybyte as eb
 from everybyte import units
 from everybyte.budget import letters, not_derived
-from everybyte.cli import main
+from everybyte.command import main
 from everybyte.headroom import ROUNDING
 from everybyte.plan import DIGITS, Rung, Work, _cheapest, made, work
 from everybyte.reference import parallel

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 import everybyte as eb
-from everybyte import cli, draw
+from everybyte import draw
 from everybyte.alignment import Rollout
 from everybyte.allocator.settings import Settings
+from everybyte.command import main
 from everybyte.mesh import Mesh
 from everybyte.setup import Lora
 
@@ -143,7 +144,7 @@ def test_a_name_is_drawn_as_it_is(name):
     ],
 )
 def test_the_command_says_it_in_one_line(command, said, capsys):
-    assert cli.main(command.split()) == 2
+    assert main(command.split()) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and err.startswith("everybyte: ") and said[:40] in err
 
@@ -151,6 +152,10 @@ def test_the_command_says_it_in_one_line(command, said, capsys):
 def test_a_disk_that_is_full_is_said_in_one_line():
     with open("/dev/full", "w", encoding="ascii") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "everybyte.cli", "gpus"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+            [sys.executable, "-m", "everybyte_command", "gpus"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
         )
     assert (done.returncode, done.stderr) == (2, "everybyte: No space left on device\n")

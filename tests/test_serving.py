@@ -5,7 +5,7 @@ import json
 import pytest
 
 import everybyte as eb
-from everybyte.cli import main
+from everybyte.command import main
 from everybyte.headroom import ROUNDING
 from everybyte.serving import cache_bytes, serve, weight_bytes
 from everybyte.theory import inference

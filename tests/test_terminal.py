@@ -11,7 +11,7 @@ import pytest
 
 import everybyte as eb
 from everybyte import checks, terminal
-from everybyte.cli import main
+from everybyte.command import main
 from everybyte.tables import Table
 
 ODD = {
@@ -130,7 +130,7 @@ CLOSED = [("doctor -", (0,), 2), ("bugdet", (0, 2), 2), ("--help", (1,), 0), ("g
 @pytest.mark.parametrize("command, closed, status", CLOSED)
 def test_closed_streams(command, closed, status):
     """Nothing stands where it should not, and what is wrong is said in a line where it can be."""
-    program = f"import os, sys; [os.close(n) for n in {closed}]; os.execv(sys.executable, [sys.executable, '-m', 'everybyte.cli', *{command.split()}])"
+    program = f"import os, sys; [os.close(n) for n in {closed}]; os.execv(sys.executable, [sys.executable, '-m', 'everybyte_command', *{command.split()}])"
     done = subprocess.run(
         [sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
     )
@@ -167,7 +167,7 @@ def test_nobody_reads_what_is_wrong(monkeypatch):
 
 
 def test_json_has_escapes_and_no_characters_of_control(capsys, monkeypatch):
-    monkeypatch.setattr("everybyte.cli._gpus", lambda _: ({"name": "\x1b\u202e"}, "x"))
+    monkeypatch.setattr("everybyte.command.answers.gpus", lambda _: ({"name": "\x1b\u202e"}, "x", 0))
     assert main(["gpus", "--json"]) == 0
     assert json.loads(out := capsys.readouterr().out) == {"name": "\x1b\u202e"} and out.rstrip("\n").isprintable()
 

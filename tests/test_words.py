@@ -5,7 +5,7 @@ import pytest
 import everybyte as eb
 from everybyte import checks
 from everybyte.alignment import Rollout
-from everybyte.cli import main
+from everybyte.command import main
 from everybyte.mesh import Mesh
 from everybyte.setup import Lora
 

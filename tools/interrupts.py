@@ -30,7 +30,7 @@ from pathlib import Path
 
 import psutil
 
-from everybyte import cli, interrupts, terminal
+from everybyte import command, interrupts, terminal
 from everybyte.tables import Table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -145,14 +145,14 @@ def ran(words: list[str], armed=lambda: None) -> tuple[int | None, str, str]:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         armed()
         try:
-            status = cli.main(words)
+            status = command.main(words)
         except KeyboardInterrupt as error:
             mine = {"fire", interrupts._come.__name__}  # in which the signal is raised, wherever it came
             *_, (frame, line) = (
                 at for at in traceback.walk_tb(error.__traceback__) if at[0].f_code.co_name not in mine
             )
             ends = (
-                cli.main,
+                command.main,
                 terminal.hold,
                 interrupts.Endings.__init__,
                 ran,

@@ -20,7 +20,7 @@ from contents import contents
 import everybyte as eb
 from everybyte import samples
 from everybyte.catalog.claims import ARTICLES, VERDICTS, Stated, read_claims
-from everybyte.cli import main
+from everybyte.command import main
 from everybyte.dryrun import counting
 from everybyte.dryrun.modules import workload
 from everybyte.dryrun.tracker import Tracker

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from everybyte import cli
+from everybyte.command import main
 
 MODULE = """
 import torch
@@ -28,7 +28,7 @@ def own(tmp_path):
 
 
 def said(arguments, capsys):
-    assert cli.main([*arguments, "--json"]) == 0
+    assert main([*arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -77,7 +77,7 @@ def test_a_formula_beside_a_dry_run(own, capsys):
     ],
 )
 def test_bad_input(arguments, words, capsys):
-    assert cli.main(arguments) == 2
+    assert main(arguments) == 2
     assert words in capsys.readouterr().err
 
 
@@ -93,7 +93,7 @@ CONFIGS = {
 @pytest.mark.parametrize(("text", "words"), CONFIGS.values(), ids=CONFIGS)
 def test_a_hostile_configuration_is_said_in_a_line_that_can_be_read(text, words, tmp_path, capsys):
     (tmp_path / "config.json").write_text(text)
-    assert cli.main(["dry-run", "--hf", str(tmp_path / "config.json")]) == 2
+    assert main(["dry-run", "--hf", str(tmp_path / "config.json")]) == 2
     err = capsys.readouterr().err
     assert words in err and len(err) < 2000 and err.rstrip("\n").isprintable()
 
@@ -101,12 +101,12 @@ def test_a_hostile_configuration_is_said_in_a_line_that_can_be_read(text, words,
 @pytest.mark.parametrize("command", ["dry-run", "derive", "fit"])
 def test_inputs_that_are_missing_are_asked_for_by_their_option(command, own, capsys):
     card = ["--gpu", "t4"] if command == "fit" else []
-    assert cli.main([command, *own[:2], *card]) == 2
+    assert main([command, *own[:2], *card]) == 2
     assert (
         "--inputs: none with --module; allowed: the arguments of its forward, such as tokens=B,S:int64"
         in capsys.readouterr().err
     )
-    assert cli.main(["dry-run", *own[:3], "x=B,R,8:float32"]) == 2
+    assert main(["dry-run", *own[:3], "x=B,R,8:float32"]) == 2
     assert "--sizes: batch: the letter 'R' has no size; allowed: a size for each letter" in capsys.readouterr().err
 
 
@@ -141,7 +141,7 @@ def failing():
 def test_what_a_module_of_ones_own_raises_is_no_mistake_of_ours(name, words, own, tmp_path, capsys):
     (tmp_path / "theirs.py").write_text(THEIRS)
     for command in ("dry-run", "derive"):
-        assert cli.main([command, "--module", f"{tmp_path / 'theirs.py'}:{name}", *own[2:]]) == 2
+        assert main([command, "--module", f"{tmp_path / 'theirs.py'}:{name}", *own[2:]]) == 2
         said = capsys.readouterr().err
         assert said.startswith("everybyte: --module: ") and said.count("\n") == 1 and words in said, said
 
@@ -157,7 +157,7 @@ def test_what_a_module_of_ones_own_raises_is_no_mistake_of_ours(name, words, own
 )
 def test_a_file_that_does_not_run_is_named(program, words, tmp_path, capsys):
     (tmp_path / "it.py").write_text(program)
-    assert cli.main(["dry-run", "--module", f"{tmp_path / 'it.py'}:f", "--inputs", "x=B,4:float32"]) == 2
+    assert main(["dry-run", "--module", f"{tmp_path / 'it.py'}:f", "--inputs", "x=B,4:float32"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and f"it.py, when it is run: {words}" in said, said
 
@@ -185,7 +185,7 @@ LLAMA = {
 def test_junk_in_a_configuration_is_one_sentence(junk, words, tmp_path, capsys):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA | junk))
-    assert cli.main(["dry-run", "--hf", str(path), "--sequence", "4", "--batch", "1", "--attention", "eager"]) == 2
+    assert main(["dry-run", "--hf", str(path), "--sequence", "4", "--batch", "1", "--attention", "eager"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and re.search(words, said), said
 
@@ -193,7 +193,7 @@ def test_junk_in_a_configuration_is_one_sentence(junk, words, tmp_path, capsys):
 def test_a_plan_of_ones_own_and_strange_inputs(own, capsys):
     planned = said(["fit", *own, "--gpu", "rtx-4090", "--sequence", "64", "--plan"], capsys)["plan"]
     assert planned["best"]["peak"] == planned["asked"]["peak"] < planned["usable"]
-    assert cli.main(["derive", *own[:2], "--inputs", "x=B,t:int64"]) == 2
+    assert main(["derive", *own[:2], "--inputs", "x=B,t:int64"]) == 2
     assert "--inputs" in capsys.readouterr().err
 
 
@@ -202,6 +202,6 @@ def test_sizes_that_would_take_hours_are_refused_at_once(tmp_path, capsys, field
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, field: value}))
     for command in ("derive", "dry-run"):
-        assert cli.main([command, "--hf", str(path)]) == 2
+        assert main([command, "--hf", str(path)]) == 2
         said = capsys.readouterr().err
         assert field in said and f"{value:,}" in said and "allowed: 1" in said

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import everybyte as eb
-from everybyte.cli import main
+from everybyte.command import main
 from everybyte.deriving.looks import inputs
 
 FP32, MIXED = eb.Setup(precision="fp32"), eb.Setup(precision="bf16-mixed")

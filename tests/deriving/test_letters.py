@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import everybyte as eb
-from everybyte.cli import main
+from everybyte.command import main
 from everybyte.derivation.lettered import symbol
 from everybyte.formulas import bindings
 from everybyte.formulas.symbols import SYMBOLS

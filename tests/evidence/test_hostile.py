@@ -9,7 +9,7 @@ from pickled import block, event, frame, plain, segment
 from timing import ends, growth
 
 import everybyte as eb
-from everybyte.cli import main
+from everybyte.command import main
 from everybyte.evidence import Refused, pickles
 
 MANY = 50_000
@@ -116,7 +116,7 @@ def test_nor_at_the_command_line(tmp_path):
     path = tmp_path / "s.pickle"
     path.write_bytes(BYTES)
     done = subprocess.run(
-        [sys.executable, "-m", "everybyte.cli", "snapshot", str(path)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "everybyte_command", "snapshot", str(path)], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "SystemError" not in done.stderr
 

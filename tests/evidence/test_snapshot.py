@@ -11,7 +11,7 @@ from pickled import block, event, frame, plain, segment
 from timing import ends
 
 import everybyte as eb
-from everybyte.cli import main
+from everybyte.command import main
 from everybyte.evidence import Refused
 
 KIB, MIB = 2**10, 2**20

@@ -6,7 +6,7 @@ import re
 import pytest
 
 import everybyte as eb
-from everybyte import cli
+from everybyte.command import main
 from everybyte.formulas import registry, symbols, workspaces
 from everybyte.formulas.workspaces import (
     COUNTED,
@@ -35,7 +35,7 @@ def test_every_term_is_registered_with_its_source_and_its_assumption():
 def test_none_is_counted_before_it_is_measured(capsys):
     assert COUNTED == 0
     assert eb.budget(GPT2, MIXED).parts["workspace"] == COUNTED == eb.dry_run(GPT2, MIXED).parts["workspace"]
-    assert cli.main(["budget", "gpt2"]) == 0 and "not measured: 0" in capsys.readouterr().out
+    assert main(["budget", "gpt2"]) == 0 and "not measured: 0" in capsys.readouterr().out
     assert {row[2] for row in table(GPT2, MIXED).rows} == {"not measured: 0"}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import everybyte as eb
 import everybyte.lab
-from everybyte import cli
+from everybyte import command
 from everybyte.lab import Failed, Worker, measure, process, torchrun
 from everybyte.lab.measurement import model_as_dict
 
@@ -105,9 +105,9 @@ def test_without_a_gpu_one_sentence_says_what_to_do(capsys, small, tiny):
 
 
 def test_the_command_measures(capsys, small, tiny, monkeypatch):
-    monkeypatch.setattr(cli, "model", {"small": small}.get)
+    monkeypatch.setattr(command.given, "model", {"small": small}.get)
     options = "small --batch 1 --sequence 8 --optimizer sgd --attention eager --device cpu --json"
-    assert cli.main(["measure", *options.split()]) == 0
+    assert command.main(["measure", *options.split()]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["witness"] == "measure" and said["parts"] == {} and said["setup"] == tiny.as_dict()
     assert said["phases"] == eb.dry_run(small, tiny).phases
@@ -118,7 +118,7 @@ def test_the_command_says_in_one_line_that_a_worker_died(capsys, monkeypatch):
         raise Failed("the worker ended with exit status 1")
 
     monkeypatch.setattr(everybyte.lab, "measure", dies)
-    assert cli.main(["measure", "gpt2"]) == 2
+    assert command.main(["measure", "gpt2"]) == 2
     assert capsys.readouterr().err == "everybyte: measure: the worker ended with exit status 1\n"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import everybyte as eb
-from everybyte.cli import main
+from everybyte.command import main
 from everybyte.lab import Configuration, Worker, grid, read, record, recording
 from everybyte.lab.measurement import Measurement
 
@@ -216,7 +216,7 @@ def test_killed_in_the_middle_and_resumed(tmp_path, small, ends):
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc to see a process end")
 def test_ctrl_c_ends_the_worker_and_is_said_in_one_sentence(tmp_path, ends):
-    out, command = tmp_path / "out", [sys.executable, "-m", "everybyte.cli", "record", "--device", "cpu", "--out"]
+    out, command = tmp_path / "out", [sys.executable, "-m", "everybyte_command", "record", "--device", "cpu", "--out"]
     begun = subprocess.Popen([*command, str(out)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     while not out.exists():  # the worker has said what the device is, and measures now
         assert begun.poll() is None

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import everybyte as eb
-from everybyte import cli
+from everybyte import command
 from everybyte.lab import Failed, Measurement, measure, torchrun
 from everybyte.lab.grid import grid
 from everybyte.lab.ranks import group, run_as_rank
@@ -32,11 +32,11 @@ def folders(tmp_path, monkeypatch):
 
 
 def test_the_command_measures_two_ranks(capsys, small, monkeypatch):
-    monkeypatch.setattr(cli, "model", {"small": small}.get)
+    monkeypatch.setattr(command.given, "model", {"small": small}.get)
     options = (
         "--batch 2 --sequence 16 --attention eager --optimizer momentum --gpus 2 --sharding zero3 --device cpu --json"
     )
-    assert cli.main(["measure", "small", *options.split()]) == 0
+    assert command.main(["measure", "small", *options.split()]) == 0
     said = json.loads(capsys.readouterr().out)
     trace = eb.dry_run(small, SETUP)
     assert said["settings"]["collectives"] == "gloo" and said["setup"] == SETUP.as_dict()

@@ -9,7 +9,7 @@ import pytest
 
 import everybyte as eb
 from everybyte import rehearsal
-from everybyte.cli import main
+from everybyte.command import main
 from everybyte.rehearsal import devices, place, stubs
 
 METADATA = """Metadata-Version: 2.1

@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from everybyte.cli import main
+from everybyte.command import main
 from everybyte.rehearsal import rehearse_script
 
 TRAIN = """
@@ -213,7 +213,7 @@ if __name__ == "__main__":
     open("started", "w").close()
     time.sleep(300)
 """
-COMMAND = "import sys; from everybyte.rehearsal import script; script.GRACE = 1.0; from everybyte.cli import main; sys.exit(main())"
+COMMAND = "import sys; from everybyte.rehearsal import script; script.GRACE = 1.0; from everybyte.command import main; sys.exit(main())"
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_what_no_host_could_hold_is_made_on_meta(here):
 def test_who_is_ended_ends_its_script(here, tmp_path):
     code = "import os, time, torch\ntorch.ones(1, device='cuda')\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
     (tmp_path / "sleeps.py").write_text(code)
-    command = [sys.executable, "-m", "everybyte.cli", "rehearse", "--", "python", "sleeps.py"]
+    command = [sys.executable, "-m", "everybyte_command", "rehearse", "--", "python", "sleeps.py"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 60

@@ -1,6 +1,5 @@
 """The command, with any words, names and encodings; and training scripts that `rehearse` runs."""
 
-import argparse
 import contextlib
 import io
 import json
@@ -18,7 +17,8 @@ from unittest import mock
 from hypothesis import strategies as st
 
 import everybyte as eb
-from everybyte import cli
+from everybyte.command import main
+from everybyte.command.words import parsers
 from everybyte.setup import CHOICES
 
 from .drawn import LeftOut, Refused, environment, mostly, printable
@@ -125,9 +125,7 @@ def _placed(word):
 @cache
 def _actions():
     """Command -> what argparse takes after it."""
-    parser = cli._options(["models"]).parser
-    (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    return {name: [a for a in sub._actions if a.dest not in _NEVER] for name, sub in commands.choices.items()}
+    return {name: [a for a in parser._actions if a.dest not in _NEVER] for name, parser in parsers()[1].items()}
 
 
 def _words(draw):
@@ -172,7 +170,7 @@ def _said(words, encoding="utf-8", data=b""):
         environment("EVERYBYTE_CACHE", "off"),
     ):
         try:
-            status = cli.main(words)
+            status = main(words)
         except SystemExit as ended:  # --help alone
             status = ended.code
         out.flush()

@@ -13,7 +13,8 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 import everybyte as eb
-from everybyte import cli, units
+from everybyte import units
+from everybyte.command import main
 from everybyte.evidence import messages, reports
 
 from .drawn import JUNK, cut, junk_or, printable, tags
@@ -234,7 +235,7 @@ def stream(draw):
     sys.stdin = None if data is None else io.TextIOWrapper(io.BytesIO(data), encoding="utf-8")
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = cli.main(["doctor", "-"])
+            status = main(["doctor", "-"])
     finally:
         sys.stdin = before
     assert status in (0, 2), err.getvalue()

@@ -2,20 +2,21 @@
 
 import argparse
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 SHELLS = ("bash", "zsh", "fish")
 
 
-def words(parser: argparse.ArgumentParser, names: Mapping[str, tuple]) -> dict[str, dict[str, tuple]]:
+def words(
+    commands: Mapping[str, argparse.ArgumentParser], names: Mapping[str, Iterable[str]]
+) -> dict[str, dict[str, tuple]]:
     """{command: {option: the words that may follow it}}; under "" of an option what may stand alone.
 
     Args:
         names: from a placeholder's destination, "model", to the words that it takes.
     """
-    [commands] = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     found = {}
-    for name, command in commands.choices.items():
+    for name, command in commands.items():
         options = {}
         for action in command._actions:
             values = tuple(names.get(action.dest, action.choices or _listed(action.help or "")))

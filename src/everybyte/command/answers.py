@@ -1,0 +1,270 @@
+"""What each command says, in a function of its name: (as JSON, in words, the exit status)."""
+
+import json
+from contextlib import nullcontext
+from dataclasses import asdict, fields
+
+import everybyte as eb
+
+from .. import budget as predict
+from .. import checks, files, interrupts, terminal, units
+from ..alignment import MODELS
+from ..budget import not_derived
+from ..headroom import ROUNDING
+from ..setup import Setup
+from ..tables import Table
+from . import completion as shells
+from . import given, words
+
+
+def _said(found, shown=None, yes=True):
+    return found.as_dict(), found if shown is None else shown, 0 if yes else 1
+
+
+def completion(options):
+    checks.one_of("completion", "shell", options.shell, shells.SHELLS)
+    names = {"model": eb.models(), "gpu": eb.gpus(), "method": MODELS, "shell": shells.SHELLS}
+    text = shells.script(
+        options.shell,
+        shells.words(words.parsers()[1], names),
+        {name: said["help"] for name, said in words.SAID["commands"].items()},
+    )
+    return {"shell": options.shell, "script": text}, text, 0
+
+
+def models(_):
+    found = eb.models().values()
+    rows = [[m.name, m.parameters, m.layers, m.width, m.heads, m.kv_heads, m.vocabulary] for m in found]
+    columns = ["model", "parameters", "layers", "width", "heads", "kv heads", "vocabulary"]
+    return [asdict(m) | {"parameters": int(m.parameters)} for m in found], Table(columns, rows), 0
+
+
+def gpus(_):
+    found = eb.gpus().values()
+    rows = [
+        [g.name, g.title, units.gib(g.memory), f"{g.bandwidth / 1e9:,.0f} GB/s",
+         f"{g.bf16_flops / 1e12:,.0f} TFLOP/s", f"{g.fp32_flops / 1e12:,.0f} TFLOP/s"]
+        for g in found
+    ]  # fmt: skip
+    return [asdict(g) for g in found], Table(["gpu", "", "memory", "bandwidth", "dense 16-bit", "fp32"], rows), 0
+
+
+def formulas(_):
+    from ..formulas import registry
+
+    found = [
+        {
+            "name": f.name, "title": f.title, "unit": f.unit, "expression": str(f.expr),
+            "symbols": {e.name: e.meaning for e in f.symbols}, "assumptions": list(f.assumptions),
+            "source": f.source, "chapter": f.chapter,
+        }
+        for f in registry().values()
+    ]  # fmt: skip
+    rows = [[f["name"], f["title"], f["unit"], f["chapter"]] for f in found]
+    return found, Table(["formula", "", "unit", "chapter"], rows), 0
+
+
+def claims(_):
+    found = [eb.settle(claim) for claim in terminal.bar(iterable=eb.claims().values(), desc="claims")]
+    rows = [[s.claim.id, s.claim.claim, s.stated_text, s.text, s.verdict, s.claim.chapter] for s in found]
+    return [s.as_dict() for s in found], Table(["id", "claim", "stated", "computed", "verdict", "chapter"], rows), 0
+
+
+def budget(options):
+    return _witness(predict(*given.configuration(options), rounding=options.rounding, rank=options.rank))
+
+
+def dry_run(options):
+    subject, setup, batch = given.subject(options)
+    with given.torch("dry-run"):
+        count = eb.dry_run
+    batch = given.inputs(batch, setup, given.sizes(options))
+    return _witness(count(subject, setup, options.rounding, batch, options.rank))
+
+
+def _witness(witness):
+    said = witness.as_dict()
+    rows = [[name, value, units.text(value)] for group in ("parts", "phases") for name, value in said[group].items()]
+    if "workspace" in said["parts"] and said["witness"] == "predict":
+        rows[list(said["parts"]).index("workspace")][2] = "not measured: 0"
+    if "peak" in said:
+        rows.append([f"peak, at {said['peak_at']}", said["peak"], units.text(said["peak"])])
+    rows += [[f"{name}, in the CPU's memory", value, units.text(value)] for name, value in said.get("host", {}).items()]
+    return said, Table([said["witness"], "bytes", ""], rows), 0
+
+
+def derive(options):
+    sizes = given.sizes(options)
+    subject, setup, batch = given.subject(options)
+    with given.torch("derive"):
+        derived = eb.derive
+    found = derived(subject, setup, batch, keep=not options.fresh, letters=options.letters, rank=options.rank)
+    if sizes:
+        if options.letters != "BS":
+            raise ValueError(
+                f"--sizes: {next(iter(sizes))} with --letters {options.letters}; allowed: with --letters BS"
+            )
+        found = found.fixed(**sizes)
+    return found.as_dict() | {"latex": found.latex(), "peak": str(found.peak)}, found, 0
+
+
+def compare(options):
+    subject, setup, batch = given.subject(options)
+    sizes = given.sizes(options)
+    with given.torch("dry-run"):
+        compared, derived, count = eb.compare, eb.derive, eb.dry_run
+    witnesses = []
+    if isinstance(subject, eb.Model) and not (options.derive and not_derived(subject, setup)):
+        witnesses.append(predict(subject, setup, rounding=options.rounding, rank=options.rank))
+    if options.derive or not isinstance(subject, eb.Model):
+        formula = derived(subject, setup, batch)
+        witnesses.append(formula.at(setup.batch, setup.sequence, options.rounding, **sizes))
+    inputs = given.inputs(batch, setup, sizes)
+    found = compared(*witnesses, count(subject, setup, options.rounding, inputs, options.rank))
+    return _said(found, yes=found.agree)
+
+
+def fit(options):
+    card, headroom = given.card(options)
+    subject, setup, batch = given.subject(options)
+    found = eb.fit(subject, setup, card, options.vary, headroom, batch=batch, **given.sizes(options))
+    if not options.plan:
+        return _said(found, yes=found.fits)
+    switches = eb.plan(subject, setup, card, headroom, batch)
+    rungs = [switches.asked, *switches.ladder()]
+    if switches.best and switches.best not in rungs:
+        rungs.append(switches.best)  # in another precision
+    said = found.as_dict() | {"plan": switches.as_dict()}
+    return said, f"{found}\n\n{switches.show(rungs)}", 0 if switches.best else 1
+
+
+def layouts(options):
+    card, headroom = given.card(options)
+    if options.written is not None:
+        checks.one_of("layouts", "--as", options.written, ("torchtitan", "deepspeed"))
+    found = eb.layouts(*given.configuration(options), card, headroom, **given.asked(options, "most"))
+    if options.written is None:
+        return _said(found, found.report())
+    if found.best is None:
+        raise ValueError(f"layouts.--as: {checks.shown(options.written)} of no layout: none of {found.tried} fits")
+    written = getattr(found.best, options.written)()
+    if options.written == "deepspeed":
+        return written, json.dumps(written, indent=2), 0
+    return {"torchtitan": written}, written, 0
+
+
+def serve(options):
+    card, headroom = given.card(options)
+    asked = given.asked(options, "concurrency", "prompt", "cache", "weights", "cache_dtype", "page")
+    found = eb.serve(eb.model(options.model), card, options.context, headroom=headroom, **asked)
+    return _said(found, yes=found.fits)
+
+
+def align(options):
+    parts = {name: getattr(options, name) for name in ("reference", "frozen", "rollout")}
+    found = eb.align(options.method, *given.configuration(options), options.gpu, **parts)
+    return _said(found, found.table(), found.fits is not False)
+
+
+def doctor(options):
+    setup = given.setup(options) if options.model else None
+    changed = [f.name for f in fields(Setup) if getattr(options, f.name) != f.default]
+    if changed and not options.model:
+        raise ValueError(
+            f"doctor: --{changed[0].replace('_', '-')} without a model; allowed: a name from `everybyte models` after the file"
+        )
+    evidence = given.evidence(options.file)
+    said = eb.snapshot(evidence) if evidence[:1] == b"\x80" else evidence.decode(errors="replace")
+    ran = eb.model(options.model) if options.model else None
+    return _said(eb.doctor(said, ran, setup, options.gpu, options.conf))
+
+
+def snapshot(options):
+    found = eb.snapshot(options.file)
+    if options.figure:
+        with interrupts.importing():  # and matplotlib's C++ makes a ValueError of a Ctrl-C
+            from ..draw import png
+
+            drawn = png(found.main.figure())
+        with files.whole(options.figure) as file:
+            file.write(drawn)
+    return _said(found)
+
+
+def measure(options):
+    from ..lab import Failed
+
+    try:
+        found = eb.measure(*given.configuration(options), options.device, alone=options.alone)
+    except Failed as error:
+        raise ValueError(f"measure: {error}") from error
+    return _said(found, found.table())
+
+
+def rehearse(options):
+    from .. import rehearsal
+
+    again = options.recheck is not None
+    if sum(map(bool, (options.script, options.grid, again))) != 1 and not options.set_up:
+        raise ValueError(
+            "rehearse: nothing to run; allowed: everybyte rehearse -- python train.py ..., --grid, --recheck, or --set-up"
+        )
+    if options.set_up:
+        where = rehearsal.set_up(torch=options.torch, say=terminal.note)
+        if not options.grid and not options.script and not again:
+            said = where.manifest | {"folder": str(where.folder)}
+            return said, f"{where.folder.name}: PyTorch {where.manifest['torch']}, no GPU and nothing of NVIDIA's", 0
+    if rehearsal.place.real_gpu():
+        terminal.note("This machine has a GPU: `everybyte measure` says more than a rehearsal.")
+    if again or options.grid:
+        return _grid(options, again)
+    found = rehearsal.rehearse_script(
+        options.script, options.gpu, gpus=options.gpus, alone=options.alone, steps=options.steps,
+        memory=given.size("--memory", options.memory), snapshot=options.snapshot, quiet=options.json,
+    )  # fmt: skip
+    return found.as_dict(), found, 128 - found.status if found.status < 0 else found.status  # of a signal, a shell's
+
+
+def _grid(options, again):
+    """The labs' grid rehearsed, or some of what stands there once more."""
+    from .. import rehearsal
+
+    where = {"workers": options.workers, "say": terminal.note}
+    if again:
+        shelf = rehearsal.recheck(options.gpu, options.out, count=options.recheck, **where)
+        stands = f"{shelf.head['rechecked']} of {len(shelf.found)} steps ask for what stands there"
+        return shelf.head, f"{shelf.path}: {stands}", 0
+    shelf = rehearsal.rehearse_grid(options.gpu, options.out, **where)
+    steps = len(shelf.found)
+    return shelf.head | {"rehearsed": steps}, f"{shelf.path}: {steps} steps rehearsed, no GPU", 0
+
+
+def record(options):
+    from ..lab import Failed, estimate, grid
+    from ..lab import record as recorded
+    from ..lab.process import Worker
+
+    def need(model, setup):
+        return predict(model, setup, ROUNDING).peak
+
+    if options.list:
+        table = estimate(grid(options.only), eb.gpu(options.gpu), need)
+        return [dict(zip(table.columns, row, strict=True)) for row in table.rows], table, 0
+    out = options.out or ("build/rehearsed" if options.rehearse else "labs/records")
+    try:
+        with _starter(options.gpu) if options.rehearse else nullcontext(Worker) as start:
+            found = recorded(out, options.minutes, options.only, options.device, need=need, start=start)
+    except (Failed, ImportError, OSError) as error:
+        raise ValueError(f"record: {error}") from error
+    except KeyboardInterrupt as error:
+        error.args = (f"what was measured is in {out}; the same command goes on from there",)
+        raise
+    return _said(found)
+
+
+def _starter(gpu):
+    """A context within which workers of a recording are started on stubs of a GPU."""
+    from ..rehearsal import devices, place, steps
+
+    where = place.find()
+    return steps.starter(where, devices.find(gpu, where.manifest["capabilities"]))

@@ -1,0 +1,122 @@
+"""What a command is given, as the library takes it: models, setups, GPUs, sizes, files."""
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any
+
+from .. import Gpu, checks, files, interrupts, model, units
+from ..headroom import Headroom
+from ..setup import Setup
+
+
+@contextmanager
+def torch(command: str) -> Iterator[None]:
+    """A context to import what needs PyTorch. Raise ValueError where that is not installed."""
+    try:
+        with interrupts.importing():
+            yield
+    except ImportError as error:
+        raise ValueError(f"{command}: {error}; it needs PyTorch: pip install 'everybyte[dryrun]'") from error
+
+
+def setup(options: Namespace) -> Setup:
+    """The setup."""
+    return Setup(**{f.name: getattr(options, f.name) for f in fields(Setup)})
+
+
+def configuration(options: Namespace) -> tuple:
+    """(Model of the catalog, setup)."""
+    return model(options.model), setup(options)
+
+
+def subject(options: Namespace) -> tuple:
+    """(Model, setup, the arguments of its forward with letters) of a command that takes models of one's own."""
+    said = [name for name in ("model", "hf", "module") if getattr(options, name) is not None]
+    if len(said) != 1:
+        raise ValueError(
+            f"{options.command}: {len(said) or 'no'} model{'s' * (len(said) > 1)}; allowed: one, by a name from `everybyte models`, --hf, --module"
+        )
+    if said == ["model"]:
+        if options.inputs:
+            raise ValueError(
+                f"--inputs: {checks.shown(options.inputs[0])} with {options.model}, whose inputs are tokens; allowed: with --module or --hf"
+            )
+        return (*configuration(options), None)
+    asked = setup(options)
+    with torch(options.command):
+        from ..deriving import given
+    found = given.config(options.hf) if said == ["hf"] else given.function(options.module)
+    if said == ["module"] and not options.inputs:
+        raise ValueError(
+            "--inputs: none with --module; allowed: the arguments of its forward, such as tokens=B,S:int64"
+        )
+    return found, asked, given.inputs(options.inputs)
+
+
+def sizes(options: Namespace) -> dict[str, int]:
+    """The sizes of letters of one's own."""
+    if options.sizes and not options.inputs:
+        raise ValueError(f"--sizes: {checks.shown(options.sizes[0])}; allowed: with --inputs, sizes of its letters")
+    found = {}
+    for letter, said in checks.pairs("--sizes", options.sizes).items():
+        size = checks.natural(said)
+        if len(letter) != 1 or not letter.isupper() or letter in "BS" or size is None:
+            raise ValueError(
+                f"--sizes: {checks.shown(f'{letter}={said}')}; allowed: a capital letter other than B and S, and its size, such as R=224"
+            )
+        found[letter] = size
+    return found
+
+
+def inputs(batch: Any, setup: Setup, sizes: dict[str, int]) -> Any:
+    """Arguments of a forward, with the setup's numbers for letters, and `sizes` for those of one's own."""
+    if batch is None:
+        return None
+    from ..deriving import looks
+
+    try:
+        return looks.inputs(batch, setup.batch, setup.sequence, **sizes)
+    except ValueError as error:
+        raise ValueError(f"--sizes: {error}, such as R=224") from None
+
+
+def size(option: str, said: Any) -> int:
+    """Bytes, from a size in words; what is none stays so."""
+    try:
+        return round(units.parse(said)) if isinstance(said, str) else said
+    except ValueError as error:
+        raise ValueError(f"{option}: {error}") from None
+
+
+def card(options: Namespace) -> tuple[Gpu | str, Headroom]:
+    """(GPU, what is kept free of tensors) of a command that asks for one."""
+    headroom = Headroom(
+        **{f.name: size(f"--keep-{f.name}", getattr(options, f"keep_{f.name}")) for f in fields(Headroom)}
+    )
+    if (options.gpu is None) == (options.memory is None):
+        raise ValueError(
+            f"{options.command}: --gpu and --memory; allowed: one of them, a name from `everybyte gpus` or a size as 24GiB"
+        )
+    return options.gpu or Gpu(memory=size("--memory", options.memory)), headroom
+
+
+def asked(options: Namespace, *names: str) -> dict[str, Any]:
+    """Those of the options that were given, by name."""
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+def evidence(name: str) -> bytes:
+    """The bytes of a file, or of standard input."""
+    from ..evidence import pickles
+
+    owner = "doctor.file"
+    if name != "-":
+        with files.opened(owner, name, pipes=True) as file:
+            return files.some(owner, name, file, pickles.MOST)
+    stdin = getattr(sys.stdin, "buffer", None)
+    if stdin is None:
+        raise ValueError(f"{owner}: - with a closed standard input; allowed: a file, or text on standard input")
+    return files.some(owner, name, stdin, pickles.MOST)

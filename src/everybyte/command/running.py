@@ -1,0 +1,86 @@
+"""How a command runs and how it ends: what is said, where, and with which status."""
+
+import json
+import os
+import sys
+import traceback
+
+from .. import interrupts, terminal
+from . import answers, words
+
+#: What `everybyte` alone runs.
+FIRST = ("budget", "gpt2", "--batch", "8", "--sequence", "1024", "--precision", "bf16-mixed")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; return its exit status, one of `STATUSES`. What is wrong is said in one line."""
+    terminal.hold()
+    endings = interrupts.Endings(exits=False)
+    try:
+        with endings:
+            return _run(arguments)
+    except KeyboardInterrupt as error:  # at its very ends
+        endings.undo()
+        return _interrupted(error)
+
+
+def _run(arguments):
+    options = None
+    try:
+        arguments = sys.argv[1:] if arguments is None else arguments
+        if not arguments:
+            terminal.write(_first(), sys.stdout)
+            return 0
+        options = words.read(arguments)
+        said, shown, status = _answer(options)
+        terminal.write(f"{json.dumps(said) if options.json else terminal.shown(shown, sys.stdout)}\n", sys.stdout)
+        return status
+    except ValueError as error:
+        return _wrong(str(error))
+    except KeyboardInterrupt as error:
+        return _interrupted(error)
+    except BrokenPipeError:  # whoever read the output has enough
+        terminal.no_more(sys.stdout)
+        return 0
+    except OSError as error:  # a full disk, a file that cannot be written
+        terminal.no_more(sys.stdout)
+        where = f": {error.filename}" if error.filename else ""
+        return _wrong(f"{error.strerror or error}{where}")
+    except Exception as error:
+        if os.environ.get("EVERYBYTE_TRACEBACK"):
+            raise
+        place = _theirs(error, getattr(options, "module", None))
+        whose = f"--module: {place}" if place else "this is a mistake of ours"
+        said = ": ".join(filter(None, (type(error).__name__, str(error))))
+        line = f"{whose}, {said}; EVERYBYTE_TRACEBACK=1 before the same command says where"
+        return _wrong(" ".join(line.split()), 2 if place else 70)
+
+
+def _answer(options):
+    return getattr(answers, options.command.replace("-", "_"))(options)
+
+
+def _wrong(line, status=2):
+    terminal.complain(line)
+    return status
+
+
+def _interrupted(error):
+    return _wrong(*interrupts.told(error))
+
+
+def _theirs(error, module):
+    """Where in a module of the user's own an error arose; "" where it did not."""
+    if not module:
+        return ""
+    file = os.path.abspath(module.rpartition(":")[0])
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if os.path.abspath(f.filename) == file]
+    if lines:
+        return f"{os.path.basename(file)}, line {lines[-1]}"
+    notes = [note for note in getattr(error, "__notes__", []) if note.startswith("everybyte.dry_run: ")]
+    return notes[0].removeprefix("everybyte.dry_run: ").partition(". ")[0] if notes else ""
+
+
+def _first():
+    table = terminal.shown(_answer(words.read(FIRST))[1], sys.stdout)
+    return words.SAID["first"].format(words=" ".join(FIRST), table=table)

@@ -1,0 +1,161 @@
+"""What the words of a command line ask for: the parser of what `words.toml` says that the commands take."""
+
+import argparse
+import shlex
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from .. import __version__, checks, terminal
+from ..alignment import MODELS, Rollout
+from ..fit import VARY
+from ..headroom import Headroom
+from ..mesh import Mesh
+from ..objectives import REFERENCES
+from ..serving import CACHE_TYPES, CACHES, WEIGHTS
+from ..setup import CHOICES, LIMITS, Lora, Setup
+from .completion import SHELLS
+
+#: `words.toml`: commands, groups of arguments, and what else the command says.
+SAID = tomllib.loads(resources.files(__package__).joinpath("words.toml").read_text(encoding="utf-8"))
+#: What the command returns, and when.
+STATUSES = {int(status): said for status, said in SAID["statuses"].items()}
+#: In a help, what stands for names that the library allows.
+_NAMES = {
+    name: ", ".join(allowed)
+    for name, allowed in {
+        "methods": MODELS, "vary": VARY, "references": REFERENCES, "caches": CACHES, "cache_types": CACHE_TYPES,
+        "weights": WEIGHTS, "shells": SHELLS,
+    }.items()
+}  # fmt: skip
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise ValueError(f"{message}; see {self.prog} --help")
+
+    def _print_message(self, message, file=None):
+        terminal.write(message, file or sys.stdout)
+
+
+def read(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of the command that the words name. Raise ValueError for a word that it does not take."""
+    arguments, script = list(arguments), []
+    if arguments[:1] == ["rehearse"] and "--" in arguments:
+        place = arguments.index("--")
+        arguments, script = arguments[:place], arguments[place + 1 :]
+    whole, commands = parsers()
+    first = arguments[0]
+    if first == "help":
+        arguments = [*arguments[1:], "--help"]
+    elif not first.startswith("-"):
+        checks.one_of("command", "name", first, commands)
+    elif not any(option.startswith(first) for option in whole._option_string_actions):
+        raise ValueError(
+            f"{checks.shown(first)} before the command; allowed: --help, --version; a command's own options stand after it"
+        )
+    options, unknown = whole.parse_known_args(arguments)
+    if options.command == "rehearse":
+        options.script = script
+    if unknown:
+        _refuse(commands[options.command], options.command, arguments[1:], unknown[0], script)
+    return options
+
+
+def _refuse(parser, command, arguments, word, script):
+    """Raise ValueError for a word that a command does not know; `script`: what stood after `--`."""
+    if command == "rehearse" and (not word.startswith("-") or word.partition("=")[0] == "--script"):
+        place = arguments.index(word)
+        words = [word.removeprefix("--script").removeprefix("="), *arguments[place + 1 :], *script]
+        words = list(filter(None, words)) or ["train.py"]
+        python = ["python"] if words[0].endswith(".py") else []
+        right = shlex.join(["everybyte", command, *arguments[:place], "--", *python, *words])
+        raise ValueError(
+            f"rehearse: {checks.shown(word)} before the --; allowed: the script and its arguments after it, {right}"
+        )
+    if word.startswith("-"):
+        checks.one_of(command, "option", word, [o for o in parser._option_string_actions if o.startswith("--")])
+    taken = ", ".join(action.dest for action in parser._actions if not action.option_strings) or "none"
+    raise ValueError(f"{command}: {checks.shown(word)} is a word too many; allowed: {taken}; see {parser.prog} --help")
+
+
+def parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """(The parser of the whole command, that of each command by its name)."""
+    statuses = "; ".join(f"{status} {said}" for status, said in STATUSES.items())
+    whole = _Parser("everybyte", description=SAID["description"], epilog=SAID["epilog"].format(statuses=statuses))
+    whole.add_argument("--version", action="version", version=f"everybyte {__version__}")
+    commands = whole.add_subparsers(required=True, metavar="command")
+    for name, said in SAID["commands"].items():
+        parser = commands.add_parser(name, help=said["help"], description=said["help"])
+        parser.set_defaults(command=name)
+        for group in ("json", *said["takes"]):
+            for argument, row in _arguments(group).items():
+                parser.add_argument(argument, **row)
+    return whole, commands.choices
+
+
+@cache
+def _arguments(group: str) -> dict[str, dict[str, Any]]:
+    """Argument -> what argparse takes of it, of a group of `words.toml` or of a class's fields."""
+    if group == "headroom":
+        return {
+            f"--keep-{f.name}": {"default": f.default, "metavar": "SIZE", "help": f"kept free of tensors: {f.name}, as 500MiB"}
+            for f in fields(Headroom)
+        }  # fmt: skip
+    if group.startswith("setup"):
+        return {f"--{f.name.replace('_', '-')}": _field(f, switches=group == "setup") for f in fields(Setup)}
+    return {
+        argument: said | {"help": said["help"].format(**_NAMES)} | ({"type": _TYPES[said["type"]]} if "type" in said else {})
+        for argument, said in SAID["groups"][group].items()
+    }  # fmt: skip
+
+
+def _field(field, switches):
+    """A field of Setup, as argparse takes it; with `switches` what is true or false is one."""
+    if switches and isinstance(field.default, bool):
+        return {"action": "store_true", "help": "a switch, off where it is not given"}
+    usual = {"optimizer_impl": "the optimizer's first", "adapters": "none"} if switches else {}
+    return {
+        "type": _TYPES.get(field.name) or _TYPES.get(type(field.default).__name__), "default": field.default, "metavar": "VALUE",
+        "help": f"{_allowed(field.name)} (default {usual.get(field.name, field.default)})",
+    }  # fmt: skip
+
+
+def _allowed(field):
+    """In words, what a field of Setup may be."""
+    if field == "adapters":
+        return f"'{Lora()}' or part of it: fields of a Lora; or none"
+    if field == "mesh":
+        return "'pipeline=2 tensor=8': fields of a Mesh; or none"
+    if field in CHOICES:
+        return ", ".join(CHOICES[field])
+    if field in LIMITS:
+        least, most = LIMITS[field]
+        return f"{least} to {most:,}" if most > least else f"{least}"
+    return "0 or more, below 1"
+
+
+def _made(kind, allowed=""):
+    """What makes a value of a command's text, and says what is allowed where that is not as `kind` says it."""
+
+    def made(text):
+        try:
+            return kind(text)
+        except ValueError as error:
+            said = f"{checks.shown(text)}; allowed: {allowed}" if allowed else str(error)
+            raise argparse.ArgumentTypeError(said) from error
+
+    return made
+
+
+#: A type, or a field of Setup that has fields of its own -> what makes it of text.
+_TYPES: dict[str, Any] = {
+    "int": _made(int, "a whole number, such as 1024"), "float": _made(float, "a number, such as 0.1"), "bool": bool,
+    "adapters": _made(lambda text: None if text == "none" else Lora.read(text)),
+    "mesh": _made(lambda text: Mesh() if text == "none" else Mesh.read(text)),
+    "rollout": _made(lambda text: None if text == "none" else Rollout.read(text)),
+}  # fmt: skip
