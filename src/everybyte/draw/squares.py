@@ -1,5 +1,7 @@
 """A schematic of FlashAttention's tiles: which scores exist at one moment, and what is left of each row."""
 
+from typing import Any
+
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -26,7 +28,7 @@ def tiles(
         for k in range(tiles):
             now, masked = (q, k) == (row, column), k > q
             gone = not masked and (q, k) < (row, column)
-            edge = (
+            edge: dict[str, Any] = (
                 {"edgecolor": MUTED, "linewidth": 0.5, "linestyle": ":"}
                 if masked
                 else {"edgecolor": INK, "linewidth": 1}
@@ -38,7 +40,7 @@ def tiles(
             words(ax, k + 0.46, -q - 0.54, said, 8, color=INK if now else MUTED)
         for place, wide, what in ((tiles + 0.5, 1.4, "output"), (tiles + 2.1, 0.5, "lse")):
             written = q < row
-            frame = {"facecolor": CARD, "edgecolor": INK, "linestyle": "-" if written else ":"}
+            frame: dict[str, Any] = {"facecolor": CARD, "edgecolor": INK, "linestyle": "-" if written else ":"}
             ax.add_patch(Rectangle((place, -q - 1), wide, 0.92, **frame))
             words(ax, place + wide / 2, -q - 0.54, what if written else "", 8)
     words(ax, tiles / 2, 0.25, "keys", 10, va="baseline")
