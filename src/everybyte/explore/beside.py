@@ -6,7 +6,6 @@ from functools import cache
 from importlib import resources
 
 
-@cache
 def read(name: str) -> str:
     """The text of a file of this folder."""
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
@@ -18,6 +17,9 @@ def table(name: str) -> dict:
     return (json if name.endswith(".json") else tomllib).loads(read(name))
 
 
+_SAID = tomllib.loads(read("explorers.toml"))  # explorers ask as they are imported
+
+
 def said(name: str) -> dict:
     """What a reader is told of the explorer of that name, and what else stands in explorers.toml for it."""
-    return table("explorers.toml")[name]
+    return _SAID[name]
