@@ -2,7 +2,7 @@
 
 import grid
 
-from everybyte.budget import not_derived
+from everybyte.theory.budget import not_derived
 
 
 def agree(draw, seeds, third="rank", refused=False):

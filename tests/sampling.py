@@ -93,9 +93,11 @@ def concerned(test: str, paths: Iterable[str]) -> bool:
         return True
     for path in paths:
         folder, _, name = path.rpartition("/")
-        part = path.removeprefix("src/everybyte/").partition("/")[0].removesuffix(".py")
+        inside = Path(path.removeprefix("src/everybyte/"))
         beside = folder != "tests" and folder == file.rpartition("/")[0] and not name.startswith("test_")
-        tested = path.startswith("src/") and (file.startswith(f"tests/{part}/") or file == f"tests/test_{part}.py")
+        tested = path.startswith("src/") and (
+            file.startswith(f"tests/{inside.parts[0]}/") or file == f"tests/test_{inside.stem}.py"
+        )
         if path == file or beside or tested:
             return True
     return False

@@ -5,8 +5,8 @@ import json
 import pytest
 
 import everybyte as eb
+from everybyte.ask.objectives import Scorer
 from everybyte.command import main
-from everybyte.objectives import Scorer
 
 QWEN = eb.model("qwen2.5-7b")
 P = 7_615_616_512

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from everybyte import children, interrupts
-from everybyte.children import Child
+from everybyte.common import children, interrupts
+from everybyte.common.children import Child
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs a shell and groups of processes")
 GROUP = "sleep 300 & sleep 300 & "
@@ -163,7 +163,7 @@ def test_without_groups_the_tree_is_ended(monkeypatch, tmp_path):
 def test_where_a_system_has_fewer_signals():
     code = (
         "import os, signal; del signal.SIGHUP, os.killpg\n"
-        "from everybyte import children, interrupts; assert interrupts.ENDING == (signal.SIGTERM,)\n"
+        "from everybyte.common import children, interrupts; assert interrupts.ENDING == (signal.SIGTERM,)\n"
         "with interrupts.Endings(), children.Child(['sleep', '300']) as child: pass\n"
         "print(child.process.returncode)"
     )
@@ -172,7 +172,7 @@ def test_where_a_system_has_fewer_signals():
 
 
 def test_nobody_else_in_the_package_starts_a_process():
-    package = Path(children.__file__).parent
+    package = Path(children.__file__).parents[1]
     words = (
         "Popen(",
         "subprocess.run(",
@@ -187,4 +187,4 @@ def test_nobody_else_in_the_package_starts_a_process():
         for p in package.rglob("*.py")
         if any(w in p.read_text("utf-8") for w in words)
     }
-    assert there == {"children.py"}
+    assert there == {"common/children.py"}

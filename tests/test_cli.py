@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import everybyte as eb
+from everybyte.ask.setup import CHOICES
 from everybyte.command import FIRST, STATUSES, main
-from everybyte.setup import CHOICES
 
 SMALL = ["gpt2", "--batch", "1", "--sequence", "8"]
 COUNTED = {"budget": [], "dry-run": ["operations", "timeline", "owners"]}

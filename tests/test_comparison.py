@@ -6,7 +6,7 @@ import pytest
 
 import everybyte as eb
 from everybyte import units
-from everybyte.comparison import everyone
+from everybyte.answers.comparison import everyone
 from everybyte.lab import Measurement, Runs
 
 MODEL = eb.Model(name="small", layers=2, width=48, heads=3, vocabulary=101, positions=40)

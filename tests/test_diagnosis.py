@@ -5,8 +5,8 @@ import pickle
 import pytest
 
 import everybyte as eb
+from everybyte.answers.diagnosis import CAUSES
 from everybyte.command import main
-from everybyte.diagnosis import CAUSES
 from everybyte.evidence import message, reports
 
 GIB, MIB = 2**30, 2**20

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from everybyte import files
+from everybyte.common import files
 
 if sys.platform == "win32":
     pytest.skip("limits and capabilities are Unix's", allow_module_level=True)
-EXAMPLE = Path(files.__file__).parent / "evidence" / "example" / "train.pickle"
+EXAMPLE = Path(files.__file__).parents[1] / "evidence" / "example" / "train.pickle"
 
 WRITERS = """
 import json, os, resource, sys, warnings

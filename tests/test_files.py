@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from everybyte import files
+from everybyte.common import files
 
 NO_FILE = {"NUL": "a\x00b", "half a surrogate": "\ud800"}
 unix = pytest.mark.skipif(sys.platform == "win32", reason="modes and pipes of Unix")

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 import everybyte as eb
 from everybyte import units
+from everybyte.answers.fit import fit
+from everybyte.answers.headroom import ROUNDING, Headroom
+from everybyte.answers.plan import plan
+from everybyte.ask.setup import ATTENTIONS, CHECKPOINTINGS, COMMON_OPTIMIZERS, OPTIMIZER_IMPLS, PRECISIONS
 from everybyte.command import main
-from everybyte.fit import _fewest, _most, fit
-from everybyte.headroom import ROUNDING, Headroom
-from everybyte.plan import plan
-from everybyte.setup import ATTENTIONS, CHECKPOINTINGS, COMMON_OPTIMIZERS, OPTIMIZER_IMPLS, PRECISIONS
+from everybyte.common.search import fewest, most
 
 NOTHING = Headroom(driver=0, context=0, workspace=0, fragmentation=0)
 GPT2, XL = eb.model("gpt2"), eb.model("gpt2-xl")
@@ -129,9 +130,9 @@ def test_the_searches(low, more, border, slope, bend, steeper):
         return slope * (n - border) + steeper * (max(n - bend, 0) - max(border - bend, 0))
 
     right = min(border, high) if border >= low else None
-    assert _most(over, low, high) == right
+    assert most(over, low, high) == right
     assert set(asked) <= set(range(low, high + 1)) and len(asked) == len(set(asked)) <= 5 + 3 * more.bit_length()
-    assert _most(lambda n: -1 if n <= border else 1, low, high) == right
+    assert most(lambda n: -1 if n <= border else 1, low, high) == right
 
 
 @given(st.integers(1, 4), st.integers(0, 300), st.integers(1, 200), st.integers(0, 9))
@@ -143,13 +144,13 @@ def test_the_fewest(low, more, border, seed):
         return 10**6 // n - 10**6 // border + (n * seed * 7919) % 50 - 25
 
     right = next((n for n in range(low, high + 1) if over(n) <= 0), None)
-    value, enough = _fewest(over, low, high, 100)
+    value, enough = fewest(over, low, high, 100)
     if enough:
         assert value == right
     elif right is not None:  # between the last doubling and the end of the range
         assert right > max(low * 2**k for k in range(12) if low * 2**k <= high)
     # One GPU needs no buffers to talk to others: it may be enough where two are not.
-    assert _fewest(lambda n: n > low, low, high, 0) == (low, True)
+    assert fewest(lambda n: n > low, low, high, 0) == (low, True)
 
 
 def test_a_gpu_given_by_its_size_has_no_plan_and_everything_else():

@@ -11,122 +11,88 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "everybyte"
 
-GROUND = {"checks", "children", "files", "interrupts", "terminal", "units", "tables", "witness"}
-STATED = GROUND | {"catalog", "choices", "mesh", "pipelines", "rules", "setup", "objectives"}
+GROUND = {"common", "units"}
+#: What a step is, and what is asked for.
+ASKED = {"ask.choices", "ask.mesh", "ask.objectives", "ask.schedules", "ask.setup"}
+STATED = GROUND | {"step", "catalog", "rules"} | ASKED
 FORMULAS = STATED | {"theory", "formulas"}
-BUDGET = FORMULAS | {"budget", "allocator"}
-PLANNING = {"headroom", "plan", "fit", "layouts"}
+BUDGET = FORMULAS | {"theory.budget", "allocator"}
+PLANNING = {f"answers.{name}" for name in ("headroom", "work", "plan", "fit", "layouts")}
 DRAW = BUDGET | {"draw"}
-COUNTED = STATED | {"reference", "splitting"}
+COUNTED = STATED | {"reference"}
+ANSWERS = {
+    f"answers.{name}"
+    for name in ("alignment", "comparison", "diagnosis", "leaking", "machine", "monitoring", "own", "serving")
+}
 EVERYTHING = (
     DRAW
     | COUNTED
     | PLANNING
-    | {
-        "adapters",
-        "alignment",
-        "allocator",
-        "derivation",
-        "evidence",
-        "leaking",
-        "monitoring",
-        "diagnosis",
-        "deriving",
-        "dryrun",
-        "lab",
-        "rehearsal",
-        "comparison",
-        "explore",
-        "teach",
-        "machine",
-        "own",
-        "settling",
-        "samples",
-        "published",
-        "megatron",
-        "serving",
-        "splitting",
-    }
+    | ANSWERS
+    | {"derivation", "deriving", "dryrun", "evidence", "explore", "lab", "published", "rehearsal", "teach"}
 )
+#: Room, or a file of its own rule -> the rooms and files that it may import, besides its own.
 MAY = {
-    "checks": set(),
-    "children": {"interrupts"},
-    "terminal": {"checks"},
-    "files": {"checks", "terminal"},
-    "interrupts": set(),
-    "units": {"checks"},
-    "tables": {"checks", "units"},
-    "witness": {"tables", "units"},
+    "units": {"common.checks"},
+    "common": {"units"},
+    "step": GROUND,
     "catalog": GROUND,
-    "mesh": GROUND,
-    "pipelines": GROUND,
-    "choices": GROUND,
-    "rules": GROUND | {"catalog", "choices", "mesh", "pipelines"},
-    "setup": GROUND | {"catalog", "choices", "mesh", "rules"},
-    "objectives": GROUND | {"catalog", "mesh", "rules", "setup"},
+    "ask.mesh": GROUND,
+    "ask.schedules": GROUND,
+    "ask.choices": GROUND,
+    "rules": GROUND | {"catalog", "ask.choices", "ask.mesh", "ask.schedules"},
+    "ask.setup": GROUND | {"catalog", "rules", "ask.choices", "ask.mesh"},
+    "ask.objectives": GROUND | {"catalog", "rules", "ask.mesh", "ask.setup"},
+    "allocator": GROUND,
     "theory": STATED | {"allocator"},
     "formulas": STATED | {"theory"},
-    "budget": STATED | {"theory", "allocator"},
-    "alignment": STATED | {"theory", "budget", "headroom", "serving"},
-    "allocator": GROUND,
-    "leaking": GROUND,
-    "monitoring": STATED | {"leaking", "evidence", "diagnosis", "draw"},
+    "theory.budget": STATED | {"theory", "allocator"},
+    "answers.headroom": STATED,
+    "answers.work": BUDGET,
+    "answers.plan": BUDGET | {"answers.headroom", "answers.work"},
+    "answers.layouts": BUDGET | {"answers.headroom", "answers.work"},
+    "answers.serving": STATED | {"theory", "answers.headroom"},
+    "answers.fit": BUDGET | {"derivation", "answers.headroom", "answers.plan"},
+    "answers.own": STATED | PLANNING | {"theory.budget", "derivation", "deriving", "allocator"},
+    "answers.alignment": STATED | {"theory", "theory.budget", "answers.headroom", "answers.serving"},
+    "answers.leaking": GROUND,
+    "answers.machine": GROUND,
+    "answers.monitoring": STATED | {"evidence", "draw", "answers.leaking", "answers.diagnosis"},
+    "answers.diagnosis": BUDGET | PLANNING | {"evidence"},
+    "answers.comparison": DRAW | COUNTED | {"dryrun", "lab", "rehearsal"},  # where the two sides meet
     "evidence": STATED | {"allocator", "draw"},
-    "diagnosis": BUDGET | PLANNING | {"allocator", "evidence"},
-    "headroom": STATED,
-    "plan": BUDGET | {"headroom"},
-    "layouts": BUDGET | {"headroom", "plan"},
-    "serving": STATED | {"theory", "headroom"},
-    "fit": BUDGET | {"headroom", "plan", "derivation"},
     "draw": BUDGET,
-    "explore": DRAW | PLANNING | {"derivation", "allocator", "dryrun", "evidence", "serving"},
-    "teach": DRAW | PLANNING | {"derivation", "dryrun", "settling", "evidence", "serving", "diagnosis"},
-    "splitting": STATED,
-    "reference": STATED | {"splitting"},
-    "adapters": COUNTED,  # peft's, in the models that the book's own step trains
-    "dryrun": COUNTED | {"allocator", "adapters"},
-    "lab": COUNTED | {"adapters"},
+    "explore": DRAW | PLANNING | {"derivation", "dryrun", "evidence", "answers.serving"},
+    "teach": DRAW
+    | PLANNING
+    | {"derivation", "dryrun", "evidence", "published", "answers.serving", "answers.diagnosis"},
+    "reference": STATED,
+    "dryrun": COUNTED | {"allocator"},
+    "lab": COUNTED,
     "derivation": STATED | {"draw"},  # a formula, whoever derived it
     "deriving": COUNTED | {"dryrun", "derivation"},
-    "own": STATED | PLANNING | {"budget", "derivation", "deriving", "allocator"},
     "rehearsal": COUNTED | {"lab"},
-    "comparison": DRAW | COUNTED | {"dryrun", "lab", "rehearsal"},  # where the two sides meet
-    "settling": BUDGET | COUNTED | {"dryrun", "samples"},  # the articles' claims, against either side
-    "samples": set(),
-    "published": COUNTED | {"dryrun", "allocator"},
-    "megatron": COUNTED | {"dryrun"},
-    "machine": GROUND,
+    "published": BUDGET | COUNTED | {"dryrun"},  # what others say, against either side
     "command": EVERYTHING | {"__init__"},
     "__init__": EVERYTHING,
 }
+#: Rooms whose files have rules of their own: of the room itself there is a sentence.
+APART = ("ask", "answers")
 NEVER = {"torch", "matplotlib", "ipywidgets", "anywidget", "IPython"}
-WITHOUT = {
-    "checks",
-    "terminal",
-    "children",
-    "files",
-    "interrupts",
-    "choices",
-    "mesh",
-    "pipelines",
-    "rules",
-    "units",
-    "tables",
-    "witness",
-    "allocator",
-    "catalog",
-    "setup",
-    "theory",
-    "formulas",
-    "budget",
-    "alignment",
-    "derivation",
-    "objectives",
-    "own",
-    "serving",
-} | PLANNING
+#: Those that need neither torch nor what draws.
+WITHOUT = BUDGET | PLANNING | {"derivation", "answers.alignment", "answers.own", "answers.serving"}
 #: What the formulas alone need, and loading the theory does not.
 SYMBOLIC = WITHOUT - {"formulas", "derivation"}
+
+
+def unit_of(module):
+    """Whose rule it is: of a module by its parts after the package's name."""
+    return ".".join(module[:2]) if ".".join(module[:2]) in MAY else module[0] if module else ""
+
+
+def allowed(unit, target, module):
+    """Whether one of a unit may import a module of another, whose parts these are."""
+    return target == unit or target in MAY[unit] or ".".join(module[:2]) in MAY[unit]
 
 
 def imports(tree, package):
@@ -138,8 +104,8 @@ def imports(tree, package):
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) + 1 - node.level] if node.level else ()
             module = ".".join([*base, *([node.module] if node.module else [])])
-            if module == "everybyte":
-                yield from ((f"everybyte.{alias.name}", node not in late) for alias in node.names)
+            if module in ("everybyte", *(f"everybyte.{room}" for room in (*APART, "common"))):
+                yield from ((f"{module}.{alias.name}", node not in late) for alias in node.names)
             else:
                 yield module, node not in late
 
@@ -149,16 +115,18 @@ def faults(package=PACKAGE):
     found = []
     for path in sorted(package.rglob("*.py")):
         inside = path.relative_to(package)
-        unit = inside.parts[0].removesuffix(".py")
+        unit = unit_of((*inside.parent.parts, inside.stem)[:2])
         where = ("everybyte", *inside.parent.parts)
+        if unit in APART and inside.name == "__init__.py":
+            continue
         if unit not in MAY:
             found.append(f"{unit} has no place in the import rule")
             continue
         for module, early in imports(ast.parse(path.read_text(encoding="utf-8")), where):
             top, _, rest = module.partition(".")
-            target = rest.split(".")[0]
+            target = unit_of(rest.split("."))
             target = target if target in MAY else "__init__"  # a name of the package's face
-            if top == "everybyte" and target != unit and target not in MAY[unit]:
+            if top == "everybyte" and not allowed(unit, target, rest.split(".")):
                 found.append(f"{inside.as_posix()} imports {module}")
             if unit in WITHOUT and (top in NEVER or (top == "numpy" and early)):
                 found.append(f"{inside.as_posix()} imports {module}")
@@ -169,6 +137,14 @@ def faults(package=PACKAGE):
 
 def test_no_arrow_points_up():
     assert faults() == []
+
+
+def test_the_picture_of_the_house_has_every_room():
+    text = (PACKAGE.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    picture = text.partition("## The house\n")[2].split("```")[1]
+    said = {word for line in picture.splitlines() for word in line.split()[:3]}
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert rooms and rooms <= said
 
 
 def test_the_rule_allows_no_circle():
@@ -214,21 +190,21 @@ def test_a_circle_of_files_is_found(tmp_path):
     "path, text",
     [
         ("units.py", "from .catalog import Model"),
-        ("formulas/states.py", "from ..budget import budget"),
+        ("formulas/states.py", "from ..theory.budget import budget"),
         ("formulas/states.py", "from .. import budget"),
         ("reference/gpt.py", "from ..formulas import formula"),
-        ("dryrun/tracker.py", "def f():\n    from everybyte.budget import budget"),
+        ("dryrun/tracker.py", "def f():\n    from everybyte.theory.budget import budget"),
         ("dryrun/tracker.py", "import everybyte.formulas.states"),
         ("dryrun/tracker.py", "import everybyte"),
         ("draw/figures.py", "from ..dryrun import dry_run"),
         ("catalog/models.py", "from ..formulas import formula"),
         ("catalog/models.py", "def f():\n    from ..formulas import formula"),
-        ("plan.py", "def f():\n    from .fit import fit"),
-        ("fit.py", "def f():\n    from .deriving import derive"),
+        ("answers/plan.py", "def f():\n    from .fit import fit"),
+        ("answers/fit.py", "def f():\n    from ..deriving import derive"),
         ("theory/tape.py", "import sympy"),
         ("formulas/states.py", "import numpy as np"),
         ("formulas/states.py", "def f():\n    import torch"),
-        ("budget.py", "from matplotlib import pyplot"),
+        ("theory/budget.py", "from matplotlib import pyplot"),
         ("stray.py", ""),
     ],
 )
@@ -241,7 +217,7 @@ def test_a_violation_is_found(tmp_path, path, text):
 @pytest.mark.parametrize(
     "path, text",
     [
-        ("fit.py", "from .plan import plan"),
+        ("answers/fit.py", "from .plan import plan"),
         ("formulas/states.py", "from . import symbols\nfrom ..catalog import Model\nimport sympy"),
         ("formulas/states.py", "def f():\n    import numpy"),
         ("dryrun/tracker.py", "import torch\nfrom ..reference import GPT"),

@@ -15,8 +15,9 @@ import interrupts as harness
 import pytest
 
 import everybyte as eb
-from everybyte import command, interrupts
-from everybyte.interrupts import Ended, Endings, Held
+from everybyte import command
+from everybyte.common import interrupts
+from everybyte.common.interrupts import Ended, Endings, Held
 
 TERM = signal.SIGTERM
 
@@ -147,7 +148,7 @@ def test_one_that_comes_as_its_handler_does_leaves_none(monkeypatch, number):
 
 
 def test_whom_it_ends_has_the_shells_status():
-    code = "import signal\nfrom everybyte.interrupts import Endings\nwith Endings(): signal.raise_signal(15)"
+    code = "import signal\nfrom everybyte.common.interrupts import Endings\nwith Endings(): signal.raise_signal(15)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (143, "")
 

@@ -7,9 +7,9 @@ import pytest
 
 import everybyte as eb
 from everybyte import draw
-from everybyte.budget import heaviest, heavy, not_derived
-from everybyte.layouts import TERMS, Layout, _refused, at_least, candidates, priced, tokens_of
-from everybyte.plan import made, work
+from everybyte.answers.layouts import TERMS, Layout, _refused, at_least, candidates, priced, tokens_of
+from everybyte.answers.plan import made, work
+from everybyte.theory.budget import heaviest, heavy, not_derived
 
 LLAMA = eb.model("llama-3.1-8b")
 SETUP = eb.Setup(gpus=8, sequence=4096, batch=1, accumulation=4, precision="bf16-mixed", sharding="zero3")

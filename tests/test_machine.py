@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from everybyte import machine
-from everybyte.machine import Finding, Verdict, verdict
+from everybyte.answers import machine
+from everybyte.answers.machine import Finding, Verdict, verdict
 
 GREEN = "green: everything that this book needs is here"
 Memory = namedtuple("Memory", "available")
@@ -152,13 +152,13 @@ def test_html_is_escaped():
 
 
 def test_the_module_loads_nothing_heavy():
-    code = "import sys, everybyte.machine; print(*sys.modules)"
+    code = "import sys, everybyte.answers.machine; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "everybyte.machine" in loaded and "torch" not in loaded
+    assert "everybyte.answers.machine" in loaded and "torch" not in loaded
 
 
 def test_the_books_folder_is_found_from_any_other(tmp_path, monkeypatch):
-    root = Path(machine.__file__).resolve().parents[2]
+    root = Path(machine.__file__).resolve().parents[3]
     for folder in (root, root / "notebooks", root / "src" / "everybyte", tmp_path):
         monkeypatch.chdir(folder)
         assert machine.book() == root

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import everybyte as eb
-from everybyte import megatron
-from everybyte.tables import Table
+from everybyte.common.tables import Table
+from everybyte.published import megatron
 
 SMALL = megatron.MODEL.replace(
     name="small", layers=2, width=64, heads=4, kv_heads=2, head_width=16, ffn_width=256, positions=128

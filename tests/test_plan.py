@@ -12,14 +12,14 @@ from torch.utils._pytree import tree_leaves
 
 import everybyte as eb
 from everybyte import units
-from everybyte.budget import letters, not_derived
+from everybyte.answers.headroom import ROUNDING
+from everybyte.answers.plan import DIGITS, Rung, Work, _cheapest, made, work
+from everybyte.ask.setup import COMMON_OPTIMIZERS, OPTIMIZERS
 from everybyte.command import main
-from everybyte.headroom import ROUNDING
-from everybyte.plan import DIGITS, Rung, Work, _cheapest, made, work
 from everybyte.reference import parallel
 from everybyte.reference.step import make_optimizer
-from everybyte.setup import COMMON_OPTIMIZERS, OPTIMIZERS
 from everybyte.theory import trace
+from everybyte.theory.budget import letters, not_derived
 from everybyte.theory.compiled import LETTERS
 
 GPT2, XL = eb.model("gpt2"), eb.model("gpt2-xl")

@@ -23,10 +23,10 @@ REFUSED = {"preexec_fn", "pass_fds"}
 #: Where one of them stands, and what happens on Windows.
 ALLOWED = {
     "src/everybyte/evidence/pickles.py": "an ImportError is caught: no limit is set, and the caller is told",
-    "src/everybyte/children.py": "`hasattr` asks: taskkill ends the tree there",
+    "src/everybyte/common/children.py": "`hasattr` asks: taskkill ends the tree there",
     "src/everybyte/lab/meters.py": "asked for only where /proc/meminfo says what is free",
     "src/everybyte/lab/records.py": "an ImportError is caught: one recorder at a time",
-    "src/everybyte/monitoring.py": "an AttributeError is caught, and so is an ImportError: a ValueError names what is allowed",
+    "src/everybyte/answers/monitoring.py": "an AttributeError is caught, and so is an ImportError: a ValueError names what is allowed",
     "tools/fuzz.py": "a tool for whoever changes the book, on Linux and macOS",
     "tools/fuzzing/commands.py": "a subject of that tool",
     "tools/interrupts.py": "a tool for whoever changes the book, on Linux and macOS",

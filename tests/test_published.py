@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import everybyte as eb
-from everybyte import published
-from everybyte.tables import Table
+from everybyte.common.tables import Table
+from everybyte.published import torchtitan as published
 
 GIB = 2**30
 

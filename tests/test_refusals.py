@@ -12,11 +12,11 @@ from torch import nn
 
 import everybyte as eb
 from everybyte import draw
-from everybyte.alignment import Rollout
 from everybyte.allocator.settings import Settings
+from everybyte.answers.alignment import Rollout
+from everybyte.ask.mesh import Mesh
+from everybyte.ask.setup import Lora
 from everybyte.command import main
-from everybyte.mesh import Mesh
-from everybyte.setup import Lora
 
 MODEL, SETUP = (
     eb.Model(name="small", layers=1, width=8, heads=1, vocabulary=11, positions=8),

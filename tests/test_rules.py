@@ -9,8 +9,8 @@ import pytest
 
 import everybyte as eb
 from everybyte import rules
-from everybyte.choices import CHOICES, COMMON_OPTIMIZERS, OPTIMIZERS, PRECISIONS
-from everybyte.objectives import METHODS, Objective
+from everybyte.ask.choices import CHOICES, COMMON_OPTIMIZERS, OPTIMIZERS, PRECISIONS
+from everybyte.ask.objectives import METHODS, Objective
 from everybyte.rules import formulas
 
 README = Path(__file__).resolve().parents[1] / "README.md"

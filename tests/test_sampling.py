@@ -85,7 +85,7 @@ def test_long_tests_are_drawn_within_their_seconds_and_each_has_its_turn():
     ("path", "concerns"),
     [
         ("src/everybyte/theory/tape.py", "tests/theory/test_meshes.py"),
-        ("src/everybyte/layouts.py", "tests/test_layouts.py"),
+        ("src/everybyte/answers/layouts.py", "tests/test_layouts.py"),
         ("src/everybyte/dryrun/cuda.py", "tests/dryrun/test_cuda.py"),
         ("tests/dryrun/pipes.py", "tests/dryrun/test_pipelines.py"),
         ("tests/test_plan.py", "tests/test_plan.py"),

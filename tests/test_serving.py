@@ -5,9 +5,9 @@ import json
 import pytest
 
 import everybyte as eb
+from everybyte.answers.headroom import ROUNDING
+from everybyte.answers.serving import cache_bytes, serve, weight_bytes
 from everybyte.command import main
-from everybyte.headroom import ROUNDING
-from everybyte.serving import cache_bytes, serve, weight_bytes
 from everybyte.theory import inference
 
 QWEN = eb.model("qwen2.5-7b")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from everybyte.tables import Table
+from everybyte.common.tables import Table
 
 TABLE = Table(["part", "bytes"], [["parameters", 497759232], ["loss", 4]], caption="GPT-2")
 

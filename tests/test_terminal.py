@@ -10,9 +10,9 @@ import sys
 import pytest
 
 import everybyte as eb
-from everybyte import checks, terminal
 from everybyte.command import main
-from everybyte.tables import Table
+from everybyte.common import checks, terminal
+from everybyte.common.tables import Table
 
 ODD = {
     "colors": "\x1b[31mred\x1b[0m", "a cleared screen": "\x1b[2J", "C1": "\x9b31m", "a new line": "a\nb", "a bell": "\x07",
@@ -149,9 +149,7 @@ def test_closed_streams(command, closed, status):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="numbers of files are Unix's")
 def test_a_file_gets_no_number_of_a_closed_stream():
-    program = (
-        "import os; os.close(2); from everybyte import terminal; terminal.hold(); print(open(os.devnull).fileno() > 2)"
-    )
+    program = "import os; os.close(2); from everybyte.common import terminal; terminal.hold(); print(open(os.devnull).fileno() > 2)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "True\n")
 

@@ -3,11 +3,11 @@
 import pytest
 
 import everybyte as eb
-from everybyte import checks
-from everybyte.alignment import Rollout
+from everybyte.answers.alignment import Rollout
+from everybyte.ask.mesh import Mesh
+from everybyte.ask.setup import Lora
 from everybyte.command import main
-from everybyte.mesh import Mesh
-from everybyte.setup import Lora
+from everybyte.common import checks
 
 #: A reader -> a pair of its own.
 READERS = {Lora: "rank=8", Mesh: "tensor=2", Rollout: "sequences=2"}

@@ -19,9 +19,9 @@ import grid
 from tqdm.auto import tqdm
 
 import everybyte as eb
-from everybyte.budget import not_derived
-from everybyte.mesh import DIMENSIONS
-from everybyte.tables import Table
+from everybyte.ask.mesh import DIMENSIONS
+from everybyte.common.tables import Table
+from everybyte.theory.budget import not_derived
 
 
 def seconds(function, times=5):

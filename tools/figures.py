@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 import everybyte as eb
 from everybyte import draw, explore, units
+from everybyte.ask.setup import MASTER_GRADIENTS
 from everybyte.draw.palette import CARD, INK, MUTED
-from everybyte.setup import MASTER_GRADIENTS
 
 FOLDER = Path(__file__).resolve().parents[1] / "figures"
 GPT2 = eb.model("gpt2")

@@ -32,7 +32,7 @@ from fuzzing.drawn import CONTROL, LeftOut, Refused
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
-from everybyte.tables import Table
+from everybyte.common.tables import Table
 
 HERE = Path(__file__).resolve()
 #: Seconds that one input may take, where its subject says nothing else; and that a failure is made shorter.

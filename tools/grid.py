@@ -10,13 +10,9 @@ from random import Random
 from typing import get_args
 
 import everybyte as eb
-from everybyte import pipelines
-from everybyte.budget import not_derived
-from everybyte.catalog.weights import linears
-from everybyte.dryrun import PARTS, SHARED_PARTS
-from everybyte.mesh import Rotation, Schedule
-from everybyte.rules import PIPELINE, broken
-from everybyte.setup import (
+from everybyte.ask import schedules
+from everybyte.ask.mesh import Rotation, Schedule
+from everybyte.ask.setup import (
     ATTENTIONS,
     BUCKETS,
     CHECKPOINTINGS,
@@ -33,6 +29,10 @@ from everybyte.setup import (
     SHARDINGS,
     TENSOR_OPTIMIZERS,
 )
+from everybyte.catalog.weights import linears
+from everybyte.dryrun import PARTS, SHARED_PARTS
+from everybyte.rules import PIPELINE, broken
+from everybyte.theory.budget import not_derived
 
 GPT2_SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 #: (batch, sequence): a round one, and one that no power of two divides.
@@ -496,7 +496,7 @@ def outcome(seed: int) -> tuple[str, list[str]]:
 
 def _any_stages(schedule, draw):
     """How many stages a GPU has in a schedule."""
-    return 1 if schedule in pipelines.ONE_STAGE else 2 if schedule in pipelines.TWO_STAGES else draw([1, 2, 3])
+    return 1 if schedule in schedules.ONE_STAGE else 2 if schedule in schedules.TWO_STAGES else draw([1, 2, 3])
 
 
 def _any_gpt(name, draw):

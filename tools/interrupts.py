@@ -30,8 +30,9 @@ from pathlib import Path
 
 import psutil
 
-from everybyte import command, interrupts, terminal
-from everybyte.tables import Table
+from everybyte import command
+from everybyte.common import interrupts, terminal
+from everybyte.common.tables import Table
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "src/everybyte/evidence/example/train.pickle"

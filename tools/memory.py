@@ -16,7 +16,7 @@ import nbformat
 from nbclient import NotebookClient
 
 from everybyte import units
-from everybyte.tables import Table
+from everybyte.common.tables import Table
 from notebooks import ROOT
 
 

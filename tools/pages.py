@@ -11,10 +11,10 @@ import sympy
 
 import everybyte as eb
 from everybyte import draw, units
+from everybyte.ask.setup import PRECISIONS, Setup
 from everybyte.formulas import bindings, formula, registry
 from everybyte.formulas.symbols import SYMBOLS
 from everybyte.rules.formulas import refused
-from everybyte.setup import PRECISIONS, Setup
 
 #: What the formulas are shown for, beside their general form; those of a Llama, for a Llama.
 GPT2, LLAMA = eb.model("gpt2"), eb.model("llama-2-7b")

@@ -9,10 +9,10 @@ installed package; the cookbook's formula is written out here, as it stands in i
 
 from statistics import median
 
-from everybyte.budget import budget
+from everybyte.ask.setup import Setup
 from everybyte.catalog import Model, model
 from everybyte.rehearsal import shipped
-from everybyte.setup import Setup
+from everybyte.theory.budget import budget
 
 SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 #: What PyTorch asks for beside tensors on the rehearsed GPU: cuBLAS's two workspaces.

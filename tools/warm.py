@@ -31,9 +31,9 @@ from pathlib import Path
 MODULES = (
     "ipykernel.kernelapp", "ipywidgets", "anywidget", "numpy", "sympy", "matplotlib.figure", "torch", "torch._dynamo",
     "torch.distributed.fsdp", "torch.distributed.pipelining", "torch.distributed.tensor.parallel",
-    "torch.distributed.tensor.experimental", "torch.testing._internal.distributed.fake_pg", "everybyte.budget",
-    "everybyte.comparison", "everybyte.deriving", "everybyte.draw.figures", "everybyte.dryrun", "everybyte.explore", "everybyte.formulas",
-    "everybyte.lab", "everybyte.rehearsal", "everybyte.settling", "everybyte.teach",
+    "torch.distributed.tensor.experimental", "torch.testing._internal.distributed.fake_pg", "everybyte.theory.budget",
+    "everybyte.answers.comparison", "everybyte.deriving", "everybyte.draw.figures", "everybyte.dryrun", "everybyte.explore", "everybyte.formulas",
+    "everybyte.lab", "everybyte.rehearsal", "everybyte.published.settling", "everybyte.teach",
 )  # fmt: skip
 #: Read when a process starts, so that one with other values cannot come from ours.
 _AT_START = ("PYTHONPATH", "PYTHONHASHSEED", "PYTHONSTARTUP", "OMP_NUM_THREADS")

@@ -14,43 +14,48 @@ Importing this loads neither torch nor sympy: what needs them is fetched when it
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .alignment import Alignment, Rollout, align
-from .budget import Budget, budget
+from .answers.alignment import Alignment, Rollout, align
+from .answers.fit import Fit
+from .answers.headroom import Headroom
+from .answers.layouts import Layouts, layouts
+from .answers.own import fit, plan
+from .answers.plan import Plan
+from .ask.mesh import Mesh
+from .ask.objectives import Objective
+from .ask.setup import Lora, Setup
 from .catalog import Claim, Gpu, Model, claims, gpu, gpus, model, models
-from .fit import Fit
-from .headroom import Headroom
-from .layouts import Layouts, layouts
-from .mesh import Mesh
-from .objectives import Objective
-from .own import fit, plan
-from .plan import Plan
-from .setup import Lora, Setup
+from .theory.budget import Budget, budget
 
 if TYPE_CHECKING:  # what editors and type checkers see of the names that are fetched when they are first used
     from . import allocator, draw, explore, units
-    from .comparison import Comparison, compare
+    from .answers.comparison import Comparison, compare
+    from .answers.diagnosis import Diagnosis, doctor
+    from .answers.leaking import Leaks, leaks
+    from .answers.monitoring import Monitor
+    from .answers.serving import Serving, serve
     from .derivation import Derivation
     from .deriving import derive
-    from .diagnosis import Diagnosis, doctor
     from .dryrun import Trace, dry_run
     from .dryrun.inference import dry_serve
     from .evidence import Snapshot, snapshot
     from .formulas import Formula, formula
     from .lab import Measurement, measure
-    from .leaking import Leaks, leaks
-    from .monitoring import Monitor
+    from .published.settling import Settled, settle
     from .rehearsal import Rehearsal, rehearse
-    from .serving import Serving, serve
-    from .settling import Settled, settle
 
 _HOME = {"Formula": "formulas", "formula": "formulas", "Trace": "dryrun", "dry_run": "dryrun"}
-_HOME |= {"Serving": "serving", "serve": "serving", "dry_serve": "dryrun.inference"}
-_HOME |= {"Comparison": "comparison", "compare": "comparison", "Measurement": "lab", "measure": "lab"}
+_HOME |= {"Serving": "answers.serving", "serve": "answers.serving", "dry_serve": "dryrun.inference"}
+_HOME |= {"Comparison": "answers.comparison", "compare": "answers.comparison", "Measurement": "lab", "measure": "lab"}
 _HOME |= {"Derivation": "derivation", "derive": "deriving"}
 _HOME |= {"Rehearsal": "rehearsal", "rehearse": "rehearsal"}
-_HOME |= {"Diagnosis": "diagnosis", "doctor": "diagnosis", "Snapshot": "evidence", "snapshot": "evidence"}
-_HOME |= {"Leaks": "leaking", "leaks": "leaking", "Monitor": "monitoring"}
-_HOME |= {"Settled": "settling", "settle": "settling"}
+_HOME |= {
+    "Diagnosis": "answers.diagnosis",
+    "doctor": "answers.diagnosis",
+    "Snapshot": "evidence",
+    "snapshot": "evidence",
+}
+_HOME |= {"Leaks": "answers.leaking", "leaks": "answers.leaking", "Monitor": "answers.monitoring"}
+_HOME |= {"Settled": "published.settling", "settle": "published.settling"}
 #: Modules that are reached as `everybyte.draw`: they load matplotlib, ipywidgets or nothing when they are first used.
 _MODULES = ("allocator", "draw", "explore", "units")
 __all__ = sorted(
@@ -103,7 +108,7 @@ if not TYPE_CHECKING:  # to a type checker a name that is not above is an error
             return _installed()
         if name not in _MODULES and name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from .interrupts import importing
+        from .common.interrupts import importing
 
         with importing():
             module = import_module(f".{_HOME.get(name, name)}", __name__)

@@ -7,7 +7,7 @@ data sheet or an article is quoted.
 import re
 from numbers import Real
 
-from . import checks
+from .common import checks
 
 UNITS = {
     "B": 1,

@@ -18,13 +18,13 @@ import torch
 from contents import contents
 
 import everybyte as eb
-from everybyte import samples
 from everybyte.catalog.claims import ARTICLES, VERDICTS, Stated, read_claims
 from everybyte.command import main
 from everybyte.dryrun import counting
 from everybyte.dryrun.modules import workload
 from everybyte.dryrun.tracker import Tracker
-from everybyte.settling import _Reader, disagree, settle
+from everybyte.published import samples
+from everybyte.published.settling import _Reader, disagree, settle
 from everybyte.teach import articles
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,9 +15,9 @@ from everybyte.derivation.lettered import symbol
 from everybyte.formulas import bindings
 from everybyte.formulas.symbols import SYMBOLS
 from everybyte.reference import gpt
+from everybyte.step.course import Reading
 from everybyte.theory import trace
-from everybyte.theory.course import HELPERS, Reading
-from everybyte.theory.letters import text
+from everybyte.theory.letters import HELPERS, text
 
 #: Heads are of a multiple of eight, so that their halves are whole.
 EIGHTH = sympy.Symbol("d", integer=True, positive=True)

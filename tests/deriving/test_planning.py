@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import everybyte as eb
+from everybyte.answers.plan import made, work
 from everybyte.deriving.planning import Counting
-from everybyte.plan import made, work
 
 TOKENS = {"tokens": (("B", "S"), torch.int64)}
 SETUP = eb.Setup(batch=4, sequence=64)

@@ -9,8 +9,9 @@ import torch
 from matplotlib.text import Text
 
 import everybyte as eb
-from everybyte import draw, pipelines
-from everybyte.mesh import Mesh
+from everybyte import draw
+from everybyte.ask import schedules
+from everybyte.ask.mesh import Mesh
 from everybyte.reference import GPT, Llama
 
 GIB = 2**30
@@ -60,8 +61,8 @@ FIGURES = {
     "block shapes, one": lambda: draw.block_shapes([eb.model("phi-3-mini")]),
     "ring": lambda: draw.ring(4),
     "tiles": lambda: draw.tiles(5),
-    "schedule": lambda: draw.schedule(pipelines.timed(Mesh(pipeline=4), 8), "1F1B", dict.fromkeys(range(4), 9 * GIB)),
-    "schedule, a V": lambda: draw.schedule(pipelines.timed(Mesh(pipeline=4, schedule="zbv", stages=2), 24), "ZB-V"),
+    "schedule": lambda: draw.schedule(schedules.timed(Mesh(pipeline=4), 8), "1F1B", dict.fromkeys(range(4), 9 * GIB)),
+    "schedule, a V": lambda: draw.schedule(schedules.timed(Mesh(pipeline=4, schedule="zbv", stages=2), 24), "ZB-V"),
     "costs": lambda: draw.costs({"none": (8 * GIB, 1.0), "full": (GIB, 1.33)}, "arithmetic, none is 1", "GPT-2"),
     "costs, unpriced": lambda: draw.costs({"a": (GIB, None), "b": (2 * GIB, None)}, "milliseconds: not recorded"),
     "fronts": lambda: draw.fronts(
@@ -138,11 +139,11 @@ def test_dots_stand_at_their_ratios_and_do_not_cover_each_other():
 
 
 def test_a_schedule_has_a_box_for_each_action():
-    fig = draw.schedule(pipelines.timed(Mesh(pipeline=2), 3), "1F1B")
+    fig = draw.schedule(schedules.timed(Mesh(pipeline=2), 3), "1F1B")
     sizes = [path.get_extents().size.tolist() for c in fig.axes[0].collections for path in c.get_paths()]
     widths = [width for width, height in sizes if height == 0.5]
     assert sorted(widths) == [1] * 6 + [2] * 6  # a backward takes two forwards' time
-    marked = draw.schedule(pipelines.timed(Mesh(pipeline=2), 3), "1F1B", now=1)
+    marked = draw.schedule(schedules.timed(Mesh(pipeline=2), 3), "1F1B", now=1)
     assert [label.get_text() for label in marked.axes[0].get_yticklabels()] == [
         "GPU 0",
         "\N{BLACK RIGHT-POINTING TRIANGLE} GPU 1",
@@ -238,7 +239,7 @@ def test_a_block_of_another_form_is_refused(names, said):
 
 def test_a_schedules_legend_covers_no_label():
     fig = draw.schedule(
-        pipelines.timed(Mesh(pipeline=4, schedule="interleaved-zero-bubble", stages=1), 8), "Zero bubble"
+        schedules.timed(Mesh(pipeline=4, schedule="interleaved-zero-bubble", stages=1), 8), "Zero bubble"
     )
     fig.draw_without_rendering()
     assert not fig.legends[0].get_window_extent().overlaps(fig.axes[0].xaxis.label.get_window_extent())

@@ -7,11 +7,11 @@ from runpy import run_path
 import torch
 
 import everybyte as eb
+from everybyte.ask.schedules import SPLIT, TWO_STAGES
 from everybyte.dryrun.pipelines import PipelineTrainer, held, undivided
 from everybyte.lab.meters import Cpu
-from everybyte.pipelines import SPLIT, TWO_STAGES
 from everybyte.reference import FAMILIES, Trainer
-from everybyte.splitting import divided_loss
+from everybyte.reference.splitting import divided_loss
 
 on_cpus = run_path(str(Path(__file__).parents[1] / "reference" / "rings.py"))["on_cpus"]
 

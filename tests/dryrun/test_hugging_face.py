@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import everybyte as eb
+from everybyte.ask.setup import DTYPE_BYTES
 from everybyte.dryrun import Counted
-from everybyte.setup import DTYPE_BYTES
 
 transformers = pytest.importorskip("transformers")
 

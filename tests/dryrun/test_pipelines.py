@@ -8,9 +8,9 @@ import pytest
 from processes import loaded, together
 
 import everybyte as eb
-from everybyte import pipelines
-from everybyte.budget import not_derived
+from everybyte.ask import schedules
 from everybyte.dryrun.pipelines import SCHEDULES
+from everybyte.theory.budget import not_derived
 
 SCRIPT = Path(__file__).with_name("pipes.py")
 pipes = loaded(SCRIPT)
@@ -20,7 +20,7 @@ LLAMA = pipes.LLAMA.replace(layers=9)
 
 
 def pipeline(schedule, places=4, batches=8, **changes):
-    stages = 1 if schedule in pipelines.ONE_STAGE else 2
+    stages = 1 if schedule in schedules.ONE_STAGE else 2
     mesh = eb.Mesh(pipeline=places, schedule=schedule, stages=stages)
     return eb.Setup(batch=2, sequence=16, gpus=places, accumulation=batches, mesh=mesh).replace(**changes)
 
@@ -52,7 +52,7 @@ def test_what_is_gathered_for_the_next_stages_forward_is_no_backwards():
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
-@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in pipelines.SPLIT])
+@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in schedules.SPLIT])
 def test_every_place_says_the_same_operation_by_operation(model, schedule):
     """Ten blocks on four GPUs: of 2, 3, 3 and 2, or of two stages each."""
     for rank in (0, 3):
@@ -61,13 +61,13 @@ def test_every_place_says_the_same_operation_by_operation(model, schedule):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
-@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in pipelines.SPLIT])
+@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in schedules.SPLIT])
 @pytest.mark.parametrize("sharding", ["none", "zero2", "zero3"])
 def test_stages_of_divided_matrices_say_the_same(model, schedule, sharding):
     """Pipeline 2, tensor 2, and with FSDP data 2 besides: the first and the last stage."""
     model, fsdp = model.replace(vocabulary=102, positions=model.positions and 32, tied=False), sharding != "none"
     model = model.replace(learned_positions=model.positions)
-    mesh = eb.Mesh(pipeline=2, tensor=2, schedule=schedule, stages=1 if schedule in pipelines.ONE_STAGE else 2)
+    mesh = eb.Mesh(pipeline=2, tensor=2, schedule=schedule, stages=1 if schedule in schedules.ONE_STAGE else 2)
     setup = eb.Setup(batch=2, sequence=16, gpus=8 if fsdp else 4, accumulation=4, sharding=sharding, mesh=mesh)
     setup = setup.replace(precision="bf16-mixed" if fsdp else "bf16")
     for rank in (0, setup.gpus - setup.data * 2):
@@ -94,11 +94,11 @@ BESIDE = {
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("beside", BESIDE)
-@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in pipelines.SPLIT])
+@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in schedules.SPLIT])
 def test_a_pipeline_beside_another_dimension_says_the_same_operation_by_operation(schedule, beside):
     """The first and the last stage, and where GPUs of a stage differ, another of them."""
     model, mesh, data, changes = BESIDE[beside]
-    mesh = eb.Mesh(pipeline=2, schedule=schedule, stages=1 if schedule in pipelines.ONE_STAGE else 2, **mesh)
+    mesh = eb.Mesh(pipeline=2, schedule=schedule, stages=1 if schedule in schedules.ONE_STAGE else 2, **mesh)
     model = model.replace(layers=5, vocabulary=104, tied=False)
     setup = eb.Setup(batch=2, sequence=16, gpus=data * mesh.size, accumulation=4, mesh=mesh).replace(**changes)
     for rank in (0, setup.gpus // 2 + (mesh.context > 1) * mesh.tensor):
@@ -154,7 +154,7 @@ def test_what_a_gpu_has_of_the_model(schedule):
         names += [a.owner for a in trace.allocations if a.part == "parameters"]
     whole = eb.dry_run(GPT, setup.replace(gpus=1, accumulation=1, mesh=eb.Mesh()))
     expected = [a.owner for a in whole.allocations if a.part == "parameters"]
-    twice = [] if schedule in pipelines.TWO_STAGES else ["head.weight"]
+    twice = [] if schedule in schedules.TWO_STAGES else ["head.weight"]
     assert sorted(names) == sorted(expected + twice)
 
 

@@ -3,7 +3,11 @@
 import pytest
 
 import everybyte as eb
+from everybyte.dryrun.requests import requests
 from everybyte.rehearsal import shipped
+from everybyte.theory import letters
+from everybyte.theory.asking import requests as asked_for
+from everybyte.theory.budget import course_of
 
 SHELF = shipped("h200")
 CUBLAS = 2 * 33_554_432
@@ -106,3 +110,28 @@ def test_a_module_of_ones_own_has_them_too():
     trace = eb.dry_run(Net, eb.Setup(), batch={"x": ((64, 512), torch.float32)})
     said = trace.on("h200")
     assert said.requested == trace.peak + CUBLAS and said.reserved >= said.allocated
+
+
+def standing_at_workspaces(asked):
+    """Bytes that live when cuBLAS's workspaces are asked for: forward's, and backward's."""
+    live, sizes, found = 0, {}, {}
+    for request in (*asked.beginning, *asked.first):
+        if request.key < 0 and request.bytes:
+            found[request.key] = live
+        live += request.bytes - (sizes.pop(request.key, 0) if not request.bytes else 0)
+        sizes[request.key] = request.bytes
+    return found
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-3.2-1b", "gemma-2b", "mixtral-8x7b"])
+@pytest.mark.parametrize("changes", [{"precision": "bf16-mixed"}, {"attention": "eager"}, {"loss": "chunked"}], ids=str)
+def test_cublas_s_workspaces_come_with_the_same_products(name, changes):
+    """After the first product of each thread: a norm's rows and the attention's heads are none."""
+    setup = eb.Setup(batch=1, sequence=128, **changes)
+    model = eb.model(name).replace(layers=2)
+    if name == "mixtral-8x7b":
+        model = model.replace(width=256, ffn_width=512)
+    traced = requests(eb.dry_run(model, setup), CUBLAS // 2)
+    predicted = asked_for(course_of(model, setup), letters(model, setup), CUBLAS // 2)
+    found = standing_at_workspaces(predicted)
+    assert found == standing_at_workspaces(traced) and len(found) == 2

@@ -7,8 +7,8 @@ import pytest
 
 import everybyte as eb
 from everybyte import explore
+from everybyte.answers.fit import Headroom
 from everybyte.explore.planning import OPENS, SWITCHES
-from everybyte.fit import Headroom
 
 FULL = {"checkpointing": "full"}
 CHANGES = {

@@ -7,8 +7,8 @@ import pytest
 
 import everybyte as eb
 from everybyte import explore
+from everybyte.ask.setup import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS, PRECISIONS
 from everybyte.explore.controls import precision_label
-from everybyte.setup import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS, PRECISIONS
 
 PAGE = Path(__file__).with_name("page.mjs").read_text(encoding="utf-8")
 PLAY = """

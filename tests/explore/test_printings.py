@@ -98,8 +98,8 @@ def test_arrays_are_python(name):
 
 
 def test_models_and_setups_give_the_same_in_the_browser(node):
+    from everybyte.ask.setup import PRECISIONS, Setup
     from everybyte.catalog import models
-    from everybyte.setup import PRECISIONS, Setup
 
     values = [bindings(m, Setup(precision=p)) for m in models().values() for p in PRECISIONS]
     states = ("weights", "gradients", "optimizer", "phase.rest", "parameters")

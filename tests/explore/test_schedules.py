@@ -5,7 +5,8 @@ import sys
 import pytest
 
 import everybyte as eb
-from everybyte import explore, pipelines
+from everybyte import explore
+from everybyte.ask import schedules
 
 chart = sys.modules["everybyte.explore.pipelines"]
 UNPACK = """
@@ -48,7 +49,7 @@ def test_the_chart_is_as_long_and_as_full_as_the_formulas_say(explorer, schedule
         assert most == [eb.formula("pipeline.in_flight").at(None, setup, place=place) for place in range(8)]
         assert waits / (end - waits) == pytest.approx(float(eb.formula("pipeline.bubble").at(None, setup)), rel=1e-12)
         assert end - waits == 3 * batches
-        assert most == [sum(pipelines.in_flight(mesh, batches, i).values()) for i in range(8)] or stages > 1
+        assert most == [sum(schedules.in_flight(mesh, batches, i).values()) for i in range(8)] or stages > 1
 
 
 def test_the_table_has_every_gpu_and_marks_the_chosen(explorer):

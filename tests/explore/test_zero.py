@@ -4,8 +4,8 @@ import pytest
 
 import everybyte as eb
 from everybyte import explore, units
+from everybyte.ask.setup import SHARDINGS
 from everybyte.formulas import formula
-from everybyte.setup import SHARDINGS
 
 SAY = """
 import { pure } from "./picture.mjs";

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everybyte import formula
+from everybyte.ask.setup import DTYPE_BYTES
 from everybyte.formulas.formats import BLOCKS, FLOATS
-from everybyte.setup import DTYPE_BYTES
 
 TORCH = {
     "fp32": torch.float32,

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import everybyte as eb
+from everybyte.ask.setup import PRECISIONS
 from everybyte.formulas import formula
 from everybyte.reference import GPT
-from everybyte.setup import PRECISIONS
 
 SMALL = eb.Model(name="small", layers=2, width=16, heads=2, vocabulary=101, positions=13)
 SETUP = eb.Setup(batch=5, sequence=7)

@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 
 import everybyte as eb
-from everybyte import pipelines
+from everybyte.ask import schedules
+from everybyte.ask.schedules import ONE_STAGE, TWO_STAGES
 from everybyte.formulas import formula
-from everybyte.pipelines import ONE_STAGE, TWO_STAGES
 
 SCHEDULES = ("gpipe", "1f1b", "looped-bfs", "interleaved-1f1b", "interleaved-zero-bubble", "zbv")
 LLAMA = eb.Model(
@@ -29,7 +29,7 @@ def test_in_flight_is_what_the_orders_give(schedule):
     for setup in setups(schedule):
         for place in range(setup.gpus):
             live = most = 0
-            for action in pipelines.order(setup.mesh, setup.accumulation, place):
+            for action in schedules.order(setup.mesh, setup.accumulation, place):
                 live += {"F": 1, "I": 0}.get(action.kind, -1)
                 most = max(most, live)
             assert formula("pipeline.in_flight").at(None, setup, place=place) == most
@@ -38,7 +38,7 @@ def test_in_flight_is_what_the_orders_give(schedule):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_bubble_is_what_the_orders_give(schedule):
     for setup in setups(schedule):
-        turns = [turn for gpu in pipelines.timed(setup.mesh, setup.accumulation) for turn in gpu]
+        turns = [turn for gpu in schedules.timed(setup.mesh, setup.accumulation) for turn in gpu]
         busy = 3 * setup.accumulation * setup.mesh.stages
         idle = max(turn.end for turn in turns) - busy
         assert float(formula("pipeline.bubble").at(None, setup)) == pytest.approx(idle / busy)

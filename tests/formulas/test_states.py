@@ -4,8 +4,8 @@ import grid
 import pytest
 
 import everybyte as eb
+from everybyte.ask.setup import COMMON_OPTIMIZERS, PRECISIONS
 from everybyte.formulas import formula
-from everybyte.setup import COMMON_OPTIMIZERS, PRECISIONS
 
 SIZES = [eb.model(name) for name in grid.GPT2_SIZES]
 #: No width is a multiple of 64, no vocabulary of 8, and nothing but the tables fills a 512-byte block.

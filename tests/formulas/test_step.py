@@ -8,11 +8,11 @@ import pytest
 import sympy
 
 import everybyte as eb
+from everybyte.ask.setup import CHECKPOINTINGS
 from everybyte.formulas import Formula, bindings, formula, registry
 from everybyte.formulas.readings import PRECISIONS, both, expression, letter, merged, more, polynomial, reading
 from everybyte.formulas.step import instants, kept
 from everybyte.rules.formulas import GPT, refused
-from everybyte.setup import CHECKPOINTINGS
 
 PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 LLAMA = eb.Model(

@@ -1,8 +1,5 @@
 """Workspaces: what the kernels' sources say, worked by hand; none of it is in the budget before a GPU has shown it."""
 
-import inspect
-import re
-
 import pytest
 
 import everybyte as eb
@@ -20,6 +17,7 @@ from everybyte.formulas.workspaces import (
     summed,
     table,
 )
+from everybyte.step.course import KERNELS
 
 LLAMA, MIXTRAL = eb.model("llama-3.2-1b").replace(name="x", layers=1), eb.model("mixtral-8x7b")
 GPT2, MIXED = eb.model("gpt2"), eb.Setup(precision="bf16-mixed")
@@ -177,19 +175,20 @@ def test_norms_of_many_narrow_heads_are_refused():
         requested(many, eb.gpu("h200"))
 
 
-def test_every_operation_that_it_names_is_one_of_a_step_s():
-    """It knows operations by their titles: one that is called otherwise would take nothing, in silence."""
+def test_every_kernel_runs_in_some_step_and_takes_what_its_sizes_say():
     gpt, mixtral = eb.model("gpt2"), eb.model("mixtral-8x7b")
-    models = [gpt, gpt.replace(fused=False), eb.model("qwen3-8b"), mixtral]
     there = set()
-    for model in models:
+    for model in (gpt, gpt.replace(fused=False), eb.model("qwen3-8b"), mixtral):
         for changes in ({}, {"precision": "bf16"}):
-            there |= {name for name, *_ in eb.budget(model, eb.Setup(batch=2, sequence=64, **changes)).operations}
-    source = inspect.getsource(workspaces._scratch)
-    named = {
-        *re.findall(r'"([a-z\' ]+ (?:backward|gradient|attention))"', source),
-        *workspaces._PRODUCTS,
-        *workspaces._VISITS,
-    }
-    named |= {f"{layer} bias gradient" for layer in workspaces._OUTPUTS}
-    assert len(named) > 15 and {name for name in named if name[0] != " " and name != "norm backward"} <= there
+            there |= set(eb.budget(model, eb.Setup(batch=2, sequence=64, **changes)).kernels)
+    assert {kernel[0] for kernel in there if kernel} == set(KERNELS)
+    heads = 2 * 64 * eb.model("qwen3-8b").heads
+    assert {("row sum", 3 * 768, 128), ("norm backward", 128, 768, 2), ("norm backward", heads, 128, 1)} <= there
+    assert {("table backward", 64, 1024, 768), ("rows backward", 256, 128), ("rows backward", 256, 256)} <= there
+
+
+def test_positions_beyond_3072_are_sorted_as_tokens_are():
+    """The table of positions is an embedding too: its backward takes as much as that of so many tokens."""
+    model = GPT2.replace(positions=8192)
+    takes = workspaces._scratch(model, eb.Setup(batch=1, sequence=8192), eb.gpu("h200"))
+    assert takes(("table backward", 8192, 8192, 768)) > 32 * 8192 > takes(("table backward", 3072, 8192, 768)) == 0

@@ -4,8 +4,8 @@ import pytest
 import sympy
 
 import everybyte as eb
+from everybyte.ask.setup import SHARDINGS
 from everybyte.formulas import formula, symbols
-from everybyte.setup import SHARDINGS
 
 PAPER = eb.Setup(precision="bf16-master", sequence=1024, batch=1)
 #: GB on each GPU in table 1 of the ZeRO paper, by parameters and GPUs: stages 1, 2, 3.

@@ -6,10 +6,7 @@ from itertools import product
 import pytest
 
 import everybyte as eb
-from everybyte.lab import estimate, grid
-from everybyte.lab.grid import FIRST, GROUPS, LONG, PROSE, SHARDED, SIZES, SMALLER, STEPS, TIMED, WAYS, for_gpu
-from everybyte.lab.measuring import check_request
-from everybyte.setup import (
+from everybyte.ask.setup import (
     ATTENTIONS,
     CHECKPOINTINGS,
     COMMON_OPTIMIZERS,
@@ -18,6 +15,9 @@ from everybyte.setup import (
     OPTIMIZER_IMPLS,
     PRECISIONS,
 )
+from everybyte.lab import estimate, grid
+from everybyte.lab.grid import FIRST, GROUPS, LONG, PROSE, SHARDED, SIZES, SMALLER, STEPS, TIMED, WAYS, for_gpu
+from everybyte.lab.measuring import check_request
 
 GRID = grid()
 

@@ -12,7 +12,7 @@ import pytest
 
 import everybyte as eb
 from everybyte.command import main
-from everybyte.lab import Configuration, Worker, grid, read, record, recording
+from everybyte.lab import Configuration, Worker, grid, process, read, record, recording
 from everybyte.lab.measurement import Measurement
 
 # A worker in place of ours, quick, with one canned answer: what is under test is who asks it, and what becomes of it.
@@ -119,7 +119,7 @@ def test_segments_that_grow_have_a_worker_of_their_own(tmp_path, small, start, a
 
     grow = [Configuration("test", small, eb.Setup(batch=b, sequence=8), expandable=b > 1) for b in (1, 2, 3)]
     assert record(tmp_path, configurations=grow, start=started).found == {"measured": 3}
-    assert environments == [None, recording.EXPANDABLE] and len({pid for pid, _ in asked_for(asked)}) == 2
+    assert environments == [None, process.EXPANDABLE] and len({pid for pid, _ in asked_for(asked)}) == 2
 
 
 def test_a_gpu_without_bf16_is_given_fp16_and_the_rest_is_skipped_with_the_reason(tmp_path, small, said, asked):
@@ -257,9 +257,7 @@ def test_the_command_records(tmp_path, capsys, start, small, monkeypatch):
     monkeypatch.setattr(
         recording, "grid", lambda only: steps(small, 1, 2) if list(only) == ["odd"] else pytest.fail("all")
     )
-    monkeypatch.setattr(
-        recording._Recording, "_worker", lambda self, expandable=False: self.__dict__.setdefault("one", start())
-    )
+    monkeypatch.setattr(recording, "Bench", lambda _: process.Bench(start))
     arguments = ["record", "--out", str(tmp_path), "--minutes", "1", "--only", "odd", "--json"]
     assert main(arguments) == 0
     said = json.loads(capsys.readouterr().out)

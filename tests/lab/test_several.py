@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import everybyte as eb
-from everybyte import comparison
-from everybyte.lab import Measurement, Worker, runs, several
+from everybyte.answers import comparison
+from everybyte.lab import Measurement, Worker, process, runs, several
 from everybyte.lab.measurement import model_as_dict
 from everybyte.lab.records import append
 
@@ -133,7 +133,7 @@ def test_a_gpu_without_bf16_runs_fp16_in_its_place_and_says_so(small, said, monk
         old = said["device"] | {"capability": "7.5"}
         return Measurement.from_dict(said | {"setup": setup.as_dict(), "device": old}), True
 
-    monkeypatch.setattr(several, "ask", ask)
+    monkeypatch.setattr(process, "ask", ask)
     monkeypatch.setattr(several, "Worker", lambda: Worker(["sleep", "600"]))
     mixed = {name: setup.replace(precision="bf16-mixed") for name, setup in SETUPS.items()}
     found = runs(small, mixed, device="cuda")
@@ -154,7 +154,7 @@ def test_with_a_gpu_they_run_on_it(small, said, monkeypatch):
         asked.append((device, options))
         return Measurement.from_dict(said | {"setup": setup.as_dict(), "model": model_as_dict(model)}), True
 
-    monkeypatch.setattr(several, "ask", ask)
+    monkeypatch.setattr(process, "ask", ask)
     monkeypatch.setattr(several, "Worker", lambda: Worker(["sleep", "600"]))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.delenv(several.RECORD_ONLY, raising=False)
@@ -176,7 +176,7 @@ def test_one_that_dies_leaves_the_others(small, said, monkeypatch):
             raise several.Failed("the worker ended by signal SIGSEGV; its last lines:\n  …")
         return Measurement.from_dict(said | {"setup": setup.as_dict()}), True
 
-    monkeypatch.setattr(several, "ask", ask)
+    monkeypatch.setattr(process, "ask", ask)
     monkeypatch.setattr(several, "Worker", start)
     found = runs(small, SETUPS, device="cuda")
     assert list(found.measured) == ["two"] and "failed: the worker ended by signal SIGSEGV: …" in repr(found)

@@ -19,7 +19,7 @@ print(sorted({"left_behind", "torch", "eb"} & set(globals())), "torch" in sys.mo
 print(os.getpid(), os.getpgid(0), sys.executable, [p for p in sys.path if p.endswith(("tools", "tests/notebooks"))])
 left_behind = 1
 import everybyte as eb
-eb.left_behind = eb.setup.LIMITS = 1
+eb.left_behind = eb.ask.setup.LIMITS = 1
 """
 
 
@@ -51,7 +51,7 @@ def test_each_is_a_process_of_its_own_with_nothing_in_it(tmp_path, monkeypatch):
         assert gone(int(pid))
         pids.add(pid)
     assert len(pids) == 2
-    clean = "import everybyte as eb\nprint(hasattr(eb, 'left_behind'), type(eb.setup.LIMITS).__name__)"
+    clean = "import everybyte as eb\nprint(hasattr(eb, 'left_behind'), type(eb.ask.setup.LIMITS).__name__)"
     assert started(tmp_path, clean, monkeypatch) == ["False mappingproxy"]
 
 

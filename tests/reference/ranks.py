@@ -3,9 +3,9 @@
 import torch
 
 import everybyte as eb
+from everybyte.ask.setup import SHARDINGS
 from everybyte.lab.meters import Cpu
 from everybyte.reference import GPT, Trainer
-from everybyte.setup import SHARDINGS
 
 GPUS, STEPS = 2, 4
 MODEL = eb.Model(name="small", layers=3, width=20, heads=2, vocabulary=101, positions=24)

@@ -13,8 +13,8 @@ from torch.distributed.tensor.experimental._context_parallel import _attention a
 import everybyte as eb
 from everybyte.reference import FAMILIES
 from everybyte.reference.mesh.context import ContextTrainer, placed
+from everybyte.reference.splitting import divided_loss
 from everybyte.reference.step import Trainer
-from everybyte.splitting import divided_loss
 
 STEPS = 4
 MODELS = {

@@ -5,7 +5,7 @@ import torch
 import everybyte as eb
 from everybyte.lab.meters import Cpu
 from everybyte.reference import FAMILIES, Trainer
-from everybyte.splitting import divided_loss
+from everybyte.reference.splitting import divided_loss
 
 STEPS = 5
 GPT = eb.Model(name="gpt", layers=2, width=24, heads=4, vocabulary=96, positions=16)

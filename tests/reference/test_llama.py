@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import everybyte as eb
+from everybyte.ask.setup import PRECISIONS
 from everybyte.reference import Llama, mixtral
-from everybyte.setup import PRECISIONS
 
 LLAMA = eb.Model(
     name="tiny-llama", layers=2, width=64, heads=4, head_width=16, kv_heads=2, vocabulary=331, positions=64,

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import everybyte as eb
+from everybyte.ask.setup import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS
 from everybyte.reference import GPT, Trainer
 from everybyte.reference.step import random_batch
-from everybyte.setup import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS
 
 TINY = eb.Model(name="tiny", layers=2, width=32, heads=2, vocabulary=61, positions=24)
 SETUP = eb.Setup(batch=4, sequence=16)

@@ -6,8 +6,8 @@ import everybyte as eb
 from everybyte.reference import Llama
 from everybyte.reference.mesh.experts import ExpertTrainer
 from everybyte.reference.mesh.mixture import ExpertLlama
+from everybyte.reference.splitting import divided_loss
 from everybyte.reference.step import Trainer
-from everybyte.splitting import divided_loss
 
 STEPS = 4
 MODEL = eb.Model(

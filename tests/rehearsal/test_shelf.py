@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import everybyte as eb
-from everybyte.comparison import rehearsed
+from everybyte.answers.comparison import rehearsed
 from everybyte.formulas.workspaces import requested
 from everybyte.lab import Configuration, Worker, fingerprint, gpt2_for, grid
 from everybyte.rehearsal import read, shelf, shipped, steps

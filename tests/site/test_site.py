@@ -11,9 +11,9 @@ import pytest
 import slides
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from everybyte.common.tables import Table
 from everybyte.formulas import registry
 from everybyte.formulas.symbols import SYMBOLS
-from everybyte.tables import Table
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 

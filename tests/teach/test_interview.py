@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import everybyte as eb
-from everybyte.plan import work
+from everybyte.answers.plan import work
 from everybyte.teach import interview
 from everybyte.teach.interviewing import NUMBERS, PARTS, Card, cards, numbers, read_cards
 

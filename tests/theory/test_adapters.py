@@ -9,8 +9,8 @@ import pytest
 from agreeing import agree
 
 import everybyte as eb
+from everybyte.answers.plan import work
 from everybyte.formulas import formula
-from everybyte.plan import work
 
 #: One small twin of each family: its catalog's name, and what is smaller.
 SMALL = {"layers": 3, "width": 64, "heads": 4, "kv_heads": 2, "head_width": 16, "vocabulary": 101, "ffn_width": 176}
@@ -343,8 +343,8 @@ def test_the_bits_of_a_weight():
     pytest.importorskip("bitsandbytes")
     from torch import bfloat16, empty
 
-    from everybyte.adapters import package
     from everybyte.catalog.weights import quantized
+    from everybyte.reference.adapters import package
 
     functional = package("bitsandbytes", "").functional
     for shape in ((18944, 3584), (3, 21), (64, 4096)):

@@ -5,8 +5,8 @@ import pytest
 from agreeing import agree
 
 import everybyte as eb
-from everybyte.budget import not_derived
 from everybyte.catalog import models
+from everybyte.theory.budget import not_derived
 
 
 @pytest.mark.sampled(2)

@@ -12,9 +12,9 @@ from torch.distributed.tensor import DTensor, Shard, _collective_utils, debug
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import everybyte as eb
+from everybyte.ask.setup import NOT_SHARDED, OPTIMIZERS, PRECISIONS, SUMMED
 from everybyte.formulas import formula
 from everybyte.reference.step import make_optimizer
-from everybyte.setup import NOT_SHARDED, OPTIMIZERS, PRECISIONS, SUMMED
 
 GPT = eb.Model(name="a GPT", layers=4, width=80, heads=2, vocabulary=2001, positions=32, tied=False)
 LLAMA = eb.model("llama-3.1-8b").replace(

@@ -7,9 +7,10 @@ import grid
 import pytest
 
 import everybyte as eb
-from everybyte.budget import course_of, not_derived
+from everybyte.step.course import Repeat, flat
 from everybyte.theory import letters, pipelines, structure
-from everybyte.theory.schedule import Loop, Repeat, flat
+from everybyte.theory.budget import course_of, not_derived
+from everybyte.theory.schedule import Loop
 
 LLAMA = eb.model("llama-3.1-8b").replace(layers=160)
 

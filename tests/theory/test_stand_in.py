@@ -6,11 +6,13 @@ from pathlib import Path
 
 import grid
 import pytest
+from small_decoders import small
 
 import everybyte as eb
 from everybyte import reference
-from everybyte.budget import not_derived
-from everybyte.theory import programs, stand_in, structure
+from everybyte.catalog.decoders import DECODERS
+from everybyte.theory import inference, programs, stand_in, structure
+from everybyte.theory.budget import not_derived
 from everybyte.theory.stand_in import Naming
 from everybyte.theory.titles import TITLES
 
@@ -81,6 +83,13 @@ def test_every_operation_has_a_title_and_every_title_an_operation(monkeypatch):
             if (drawn := kind(seed)) and not_derived(*drawn[:2]) is None:
                 with suppress(ValueError):  # refused
                     eb.budget(*drawn[:2])
+    inference._course.cache_clear()
+    for kind in DECODERS:
+        for seed in range(12):
+            model = small(kind, seed)
+            for asked in ((8,), (64,), (1, 64), (8, 0, None, 80), (1, 64, None, 80)):
+                with suppress(ValueError):  # refused
+                    inference.course(model, inference.letters(model, 2, *asked))
     assert not untitled
     everything = {(where, operation) for where, row in TITLES.items() for operation in row}
     assert everything - seen <= {("Attention.forward", "dropout")}

@@ -5,10 +5,9 @@ from dataclasses import fields
 import pytest
 
 import everybyte as eb
-from everybyte.budget import course_of
+from everybyte.step.course import KINDS, flat
 from everybyte.theory import structure
-from everybyte.theory.schedule import flat
-from everybyte.theory.tape import KINDS
+from everybyte.theory.budget import course_of
 
 SMALL = eb.Model(name="small", layers=3, width=48, heads=3, vocabulary=101, positions=40)
 

@@ -7,8 +7,8 @@ import grid
 import pytest
 
 import everybyte as eb
-from everybyte.budget import not_derived
-from everybyte.setup import DTYPE_BYTES
+from everybyte.ask.setup import DTYPE_BYTES
+from everybyte.step.course import Repeat, flat
 from everybyte.theory import (
     PARTS,
     SHARED_PARTS,
@@ -21,6 +21,7 @@ from everybyte.theory import (
     tensors,
     trace,
 )
+from everybyte.theory.budget import not_derived
 from everybyte.theory.compiled import compiled
 from everybyte.theory.letters import Letter, factor, least, over, product, text, up
 
@@ -77,8 +78,8 @@ def test_read_and_compiled_a_course_says_the_same():
 
 def test_the_random_steps_repeat_what_is_not_traced():
     steps = [(model, setup) for _, model, setup in drawn(range(40))]
-    assert all(list(schedule.flat(trace(*step).items)) for step in steps)
-    repeats = [any(isinstance(item, schedule.Repeat) for item in trace(*step).items) for step in steps]
+    assert all(list(flat(trace(*step).items)) for step in steps)
+    repeats = [any(isinstance(item, Repeat) for item in trace(*step).items) for step in steps]
     assert sum(repeats) > 10
 
 
@@ -140,7 +141,7 @@ def test_every_size_says_in_letters_what_it_is_in_numbers():
     for _, model, setup in islice(drawn(range(200, 230), layers=(2,)), 12):
         found = trace(model, setup)
         amounts = found.at(letters(model, setup)).amounts
-        pieces = (piece for o in schedule.flat(found.items) for piece in (*o.taken, *o.freed))
+        pieces = (piece for o in flat(found.items) for piece in (*o.taken, *o.freed))
         for piece in (*found.rest, *pieces):
             if "Q" not in text(piece.numbers):
                 assert amounts.size(piece) == int(piece.numbers) * int(piece.width) * int(piece.count), piece.key

@@ -17,9 +17,9 @@ from unittest import mock
 from hypothesis import strategies as st
 
 import everybyte as eb
+from everybyte.ask.setup import CHOICES
 from everybyte.command import main
 from everybyte.command.words import parsers
-from everybyte.setup import CHOICES
 
 from .drawn import LeftOut, Refused, environment, mostly, printable
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 import everybyte as eb
-from everybyte import files
+from everybyte.common import files
 from everybyte.derivation.keeping import as_dict
 from everybyte.lab import Measurement, records
 from everybyte.teach import check, kept, progress

@@ -7,8 +7,8 @@ import traitlets
 from hypothesis import strategies as st
 
 from everybyte import explore
+from everybyte.common.tables import Table
 from everybyte.evidence import example
-from everybyte.tables import Table
 
 from .drawn import JUNK, odd, printable, tags
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import everybyte as eb
 from everybyte import draw as drawing
-from everybyte.budget import peaks
+from everybyte.theory.budget import peaks
 
 from .drawn import JUNK, SMALL, STEP, environment, junk_or, mostly, tags
 from .values import FIELDS

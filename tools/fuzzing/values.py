@@ -18,14 +18,16 @@ import numpy
 from hypothesis import strategies as st
 
 import everybyte as eb
-from everybyte import explore, formulas, mesh, settling, units
-from everybyte.alignment import Rollout
+from everybyte import explore, formulas, units
 from everybyte.allocator import Settings, settings
-from everybyte.budget import peaks
+from everybyte.answers.alignment import Rollout
+from everybyte.ask import mesh
+from everybyte.ask.mesh import Mesh
+from everybyte.ask.setup import CHOICES, LIMITS
 from everybyte.catalog.claims import read_claims
-from everybyte.mesh import Mesh
-from everybyte.setup import CHOICES, LIMITS
+from everybyte.published import settling
 from everybyte.teach import check
+from everybyte.theory.budget import peaks
 
 from .drawn import JUNK, SMALL, STEP, Refused, cut, environment, junk_or, mostly, odd, printable, tags, whole
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from ..tables import Table
+from ..common.tables import Table
 from ..units import text
 from .settings import Settings, settings
 from .simulator import Allocator, OutOfMemory

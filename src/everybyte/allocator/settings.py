@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from .. import checks
+from ..common import checks
 from ..units import UNITS
 
 MIB = UNITS["MiB"]

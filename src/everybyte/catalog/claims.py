@@ -8,7 +8,8 @@ from fractions import Fraction
 from functools import cache, cached_property
 from importlib import resources
 
-from .. import checks, units
+from .. import units
+from ..common import checks
 
 VERDICTS = (
     "holds",
@@ -114,7 +115,7 @@ def _rounding(number):
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One claim of an article, and what settles it. Expressions are read by `everybyte.settling`, never evaluated as code.
+    """One claim of an article, and what settles it. Expressions are read by `everybyte.published.settling`, never evaluated as code.
 
     Attributes:
         id: article and a name, "1.weights-7b". article: 1 to 5. section: its heading. claim: in the book's words.
@@ -129,7 +130,7 @@ class Claim:
         own: an expression, what the article itself says elsewhere. against: the id of another article's claim that
             speaks of the same quantity.
         easy: why it says nothing of how well the article estimates, such as "a definition"; such a claim is not counted.
-        sample: the name of a call in `everybyte.samples`. needs: what would settle a claim that is not settled here.
+        sample: the name of a call in `everybyte.published.samples`. needs: what would settle a claim that is not settled here.
         found, source: what a document says, in the book's words, and its address with the date of reading, where that settles it.
 
     Raises:

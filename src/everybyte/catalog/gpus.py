@@ -6,7 +6,8 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, final
 
-from .. import checks, units
+from .. import units
+from ..common import checks
 
 MEMORY_SOURCES = ("reported", "nvidia-smi", "data sheet")
 #: What a price in time needs.

@@ -6,7 +6,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal, Protocol, final
 
-from .. import checks
+from ..common import checks
 from .weights import layers, weights
 
 NORMS = ("layernorm", "rmsnorm")

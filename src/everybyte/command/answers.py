@@ -6,13 +6,14 @@ from dataclasses import asdict, fields
 
 import everybyte as eb
 
-from .. import budget as predict
-from .. import checks, files, interrupts, terminal, units
-from ..alignment import MODELS
-from ..budget import not_derived
-from ..headroom import ROUNDING
-from ..setup import Setup
-from ..tables import Table
+from .. import units
+from ..answers.alignment import MODELS
+from ..answers.headroom import ROUNDING
+from ..ask.setup import Setup
+from ..common import checks, files, interrupts, terminal
+from ..common.tables import Table
+from ..theory.budget import budget as predict
+from ..theory.budget import not_derived
 from . import completion as shells
 from . import given, words
 

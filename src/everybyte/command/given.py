@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
-from .. import Gpu, checks, files, interrupts, model, units
-from ..headroom import Headroom
-from ..setup import Setup
+from .. import Gpu, model, units
+from ..answers.headroom import Headroom
+from ..ask.setup import Setup
+from ..common import checks, files, interrupts
 
 
 @contextmanager

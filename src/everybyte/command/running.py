@@ -5,7 +5,7 @@ import os
 import sys
 import traceback
 
-from .. import interrupts, terminal
+from ..common import interrupts, terminal
 from . import answers, words
 
 #: What `everybyte` alone runs.

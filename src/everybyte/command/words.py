@@ -10,14 +10,15 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from .. import __version__, checks, terminal
-from ..alignment import MODELS, Rollout
-from ..fit import VARY
-from ..headroom import Headroom
-from ..mesh import Mesh
-from ..objectives import REFERENCES
-from ..serving import CACHE_TYPES, CACHES, WEIGHTS
-from ..setup import CHOICES, LIMITS, Lora, Setup
+from .. import __version__
+from ..answers.alignment import MODELS, Rollout
+from ..answers.fit import VARY
+from ..answers.headroom import Headroom
+from ..answers.serving import CACHE_TYPES, CACHES, WEIGHTS
+from ..ask.mesh import Mesh
+from ..ask.objectives import REFERENCES
+from ..ask.setup import CHOICES, LIMITS, Lora, Setup
+from ..common import checks, terminal
 from .completion import SHELLS
 
 #: `words.toml`: commands, groups of arguments, and what else the command says.
@@ -106,19 +107,19 @@ def _arguments(group: str) -> dict[str, dict[str, Any]]:
             f"--keep-{f.name}": {"default": f.default, "metavar": "SIZE", "help": f"kept free of tensors: {f.name}, as 500MiB"}
             for f in fields(Headroom)
         }  # fmt: skip
-    if group.startswith("setup"):
-        return {f"--{f.name.replace('_', '-')}": _field(f, switches=group == "setup") for f in fields(Setup)}
+    if group == "setup":
+        return {f"--{f.name.replace('_', '-')}": _field(f) for f in fields(Setup)}
     return {
         argument: said | {"help": said["help"].format(**_NAMES)} | ({"type": _TYPES[said["type"]]} if "type" in said else {})
         for argument, said in SAID["groups"][group].items()
     }  # fmt: skip
 
 
-def _field(field, switches):
-    """A field of Setup, as argparse takes it; with `switches` what is true or false is one."""
-    if switches and isinstance(field.default, bool):
+def _field(field):
+    """A field of Setup, as argparse takes it; what is true or false is a switch."""
+    if isinstance(field.default, bool):
         return {"action": "store_true", "help": "a switch, off where it is not given"}
-    usual = {"optimizer_impl": "the optimizer's first", "adapters": "none"} if switches else {}
+    usual = {"optimizer_impl": "the optimizer's first", "adapters": "none"}
     return {
         "type": _TYPES.get(field.name) or _TYPES.get(type(field.default).__name__), "default": field.default, "metavar": "VALUE",
         "help": f"{_allowed(field.name)} (default {usual.get(field.name, field.default)})",
@@ -154,7 +155,7 @@ def _made(kind, allowed=""):
 
 #: A type, or a field of Setup that has fields of its own -> what makes it of text.
 _TYPES: dict[str, Any] = {
-    "int": _made(int, "a whole number, such as 1024"), "float": _made(float, "a number, such as 0.1"), "bool": bool,
+    "int": _made(int, "a whole number, such as 1024"), "float": _made(float, "a number, such as 0.1"),
     "adapters": _made(lambda text: None if text == "none" else Lora.read(text)),
     "mesh": _made(lambda text: Mesh() if text == "none" else Mesh.read(text)),
     "rollout": _made(lambda text: None if text == "none" else Rollout.read(text)),

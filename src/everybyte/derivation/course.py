@@ -1,94 +1,201 @@
-"""Every operation of a derived step, and what lives while it runs."""
+"""The course of a derived step: what its operations take and free are tensors, counted by column."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from typing import NamedTuple
 
-from ..witness import NUMBER
+from ..step.course import Course, Operation, Reading, Repeat, place_of
+from ..step.witness import NUMBER
+from .ranges import Range
+
+#: What repeats in a derived step.
+LAYER = "layer"
+#: Where all its operations are.
+IN_LAYER = ((LAYER, 0),)
 
 
 @dataclass(frozen=True)
-class Course:
-    """The operations of a step in their order; of layers that are all alike the first and the last.
+class Column:
+    """Tensors of one kind: their `part`, their `owner` with * for its numbers, whether on the `host`, their `form`'s number."""
+
+    part: str
+    owner: str
+    host: bool
+    form: int
+
+
+class Tensors(NamedTuple):
+    """So `many` tensors of a column, which has that part."""
+
+    part: str
+    column: int
+    many: int
+
+
+@dataclass(slots=True)
+class Layered(Operation):
+    """An operation of a derived step. moves: within a `Repeat`, how much each number of the owner grows from turn to turn."""
+
+    moves: tuple[int, ...] = ()
+
+    def owner_at(self, turn: int) -> str:
+        """Its owner in a turn."""
+        moves = iter(self.moves)
+        return NUMBER.sub(lambda found: str(int(found[0]) + turn * next(moves)), self.owner) if turn else self.owner
+
+
+class Tally(dict):
+    """How many of each: it adds up, and is taken several times, as a size does."""
+
+    def __add__(self, other):
+        found = Tally(self)
+        for key, n in (other or {}).items():
+            found[key] = found.get(key, 0) + n
+            if not found[key]:
+                del found[key]
+        return found
+
+    def __radd__(self, _):
+        return self  # of nothing
+
+    def __sub__(self, other):
+        return self + (other or Tally()) * -1
+
+    def __mul__(self, times):
+        return Tally({key: n * times for key, n in self.items()} if times else {})
+
+    __rmul__ = __mul__
+
+
+class _Amounts:
+    """What a `Reading` asks of tensors: by default how many there are of each column, or bytes, where `sizes` has each column's."""
+
+    def __init__(self, sizes: Sequence[int] | None = None):
+        self._sizes = sizes
+
+    def size(self, piece):
+        return Tally({piece.column: piece.many}) if self._sizes is None else piece.many * self._sizes[piece.column]
+
+    def times(self, repeat):
+        return repeat.times
+
+
+def rows(course: Course) -> Iterator[tuple[Operation, str, int, Tally]]:
+    """(operation, its owner, its number in the step, what lives while it runs) of each operation; of what repeats in the first and the last turn."""
+    ends = Reading(course, _Amounts()).ends()
+    place = 0
+    for item in course.items:
+        inside, times = (item.items, item.times) if isinstance(item, Repeat) else ([item], 1)
+        for turn in sorted({0, times - 1}):
+            for number, operation in enumerate(inside, place + turn * len(inside)):
+                yield operation, operation.owner_at(turn), number, sum(next(ends)[1], Tally())
+        place += times * len(inside)
+
+
+def changes(course: Course) -> Iterator[tuple[Operation, Tally]]:
+    """(operation, what lives more while it runs than while the one before did) of each operation of the whole step."""
+    before = Tally()
+    for operation, parts, _ in Reading(course, _Amounts()).unrolled():
+        now = sum(parts.values(), Tally())
+        if operation is not None:
+            yield operation, now - before
+        before = now
+
+
+def unrolled(course: Course, sizes: Sequence[int]) -> tuple[list[Operation], list[str], dict[str, list[int]]]:
+    """(operations, their owners, part -> live bytes while each runs) of the whole step; `sizes`: bytes of a tensor of each column."""
+    _, *found = Reading(course, _Amounts(sizes)).unrolled()
+    owners = [operation.owner_at(turns.get(LAYER, 0)) for operation, _, turns in found]
+    lines = {part: [parts[part] for _, parts, _ in found] for part in course.parts}
+    return [operation for operation, _, _ in found], owners, lines
+
+
+def differing(rows: Sequence[tuple], repeats: Iterable[tuple[int, int, int]], columns, parts) -> Course:
+    """The course of rows as `rows` has them.
+
+    Args:
+        rows: (name, where in the step, phase, owner, what lives more than at the row before) each. repeats: (number of the
+            first row of a turn, how many a turn has, how often it comes).
+
+    Only differences are known: an operation takes them, whichever sign they have. So that the next turn finds what the first
+    one found, a turn's last operation gives back what its first one took more than those of the other turns.
+    """
+    taken, freed, moves, items, done = [more for *_, more in rows], {}, {}, [], 0
+    for start, length, times in repeats:
+        if times > 1:
+            last, following = start + length, start + 2 * length
+            within = sum(taken[start + 1 : last], Tally())
+            turns = taken[last] + within  # of all but the first
+            freed[last - 1] = taken[start] + within - Tally({c: n // (times - 1) for c, n in turns.items()})
+            if following < len(rows):
+                taken[following] = taken[following] + freed[last - 1]
+            for i, j in zip(range(start, last), range(last, following), strict=True):
+                ends = zip(NUMBER.findall(rows[i][3]), NUMBER.findall(rows[j][3]), strict=True)
+                moves[i] = tuple((int(b) - int(a)) // (times - 1) for a, b in ends)
+
+    def pieces(tally):
+        return [Tensors(columns[c].part, c, n) for c, n in tally.items()]
+
+    def made(i, place=()):
+        name, where, phase, owner, _ = rows[i]
+        found = Layered(name, phase, owner, where != phase, place, pieces(taken[i]), pieces(freed.get(i, {})))
+        found.moves = moves.get(i, ())
+        return found
+
+    for start, length, times in repeats:
+        items += map(made, range(done, start))
+        items.append(Repeat(times, LAYER, [made(i, IN_LAYER) for i in range(start, start + length)]))
+        done = start + (1 + (times > 1)) * length
+    return Course([*items, *map(made, range(done, len(rows)))], parts)
+
+
+@dataclass(frozen=True)
+class Instant:
+    """One operation of the step.
 
     Attributes:
-        operations: (name, phase, owner) each. places: of each where in the step it is, in words. changes: of each what lives more, or less, than at the one before: (number of the
-            column, how many tensors).
-        repeats: (number of the first operation of a turn, how many a turn has, how often it comes). Of several turns the last
-            one stands behind the first.
+        operation, phase, owner: its name, the phase, and the module that it belongs to. at: where in the step, in words.
+        place: its number in the step. counts: what lives while it runs, as (column's number, how many).
     """
 
-    operations: tuple[tuple[str, str, str], ...]
-    places: tuple[str, ...]
-    changes: tuple[tuple[tuple[int, int], ...], ...]
-    repeats: tuple[tuple[int, int, int], ...]
+    operation: str
+    phase: str
+    owner: str
+    at: str
+    place: int
+    counts: tuple[tuple[int, int], ...]
 
-    def unrolled(
-        self, sizes: Sequence[tuple[str, int] | None]
-    ) -> tuple[list[tuple[str, str, str]], dict[str, list[int]]]:
-        """(operations, {part: live bytes at each}), layer after layer.
-
-        Args:
-            sizes: of each column its part and its bytes; None for what is in no part of the GPU.
-        """
-        steps: dict[str, list[int]] = {found[0]: [0] * len(self.changes) for found in sizes if found}
-        for i, changed in enumerate(self.changes):
-            for column, n in changed:
-                if found := sizes[column]:
-                    steps[found[0]][i] += n * found[1]
-        lines = {part: list(accumulate(line)) for part, line in steps.items()}
-        operations = self._unrolled(list(self.operations), _between)
-        return operations, {part: self._unrolled(line, _on_the_line) for part, line in lines.items()}
-
-    def every_change(self) -> tuple[list[int], list[dict[int, int]]]:
-        """Layer after layer, of each operation its number in `operations` and what lives more at it than at the one before."""
-        turns = {start: (length, times) for start, length, times in self.repeats}
-        numbers, changes, i = [], [], 0
-        while i < len(self.changes):
-            if i not in turns:
-                numbers.append(i)
-                changes.append(dict(self.changes[i]))
-                i += 1
-                continue
-            length, times = turns[i]
-            once = list(range(i, i + length))
-            inside = [dict(self.changes[k]) for k in once]
-            jump: dict[int, int] = {}  # from a turn's last operation to the next turn's first
-            if times > 1:  # the last turn begins so many whole turns after the first
-                within = _sum(inside[1:])
-                jump = _sum([dict(self.changes[i + length]), within])
-                jump = {c: jump.get(c, 0) // (times - 1) - within.get(c, 0) for c in {*jump, *within}}
-            for turn in range(times):
-                numbers += once
-                changes += inside if turn == 0 else [{c: n for c, n in jump.items() if n}, *inside[1:]]
-            i += (1 + (times > 1)) * length
-        return numbers, changes
-
-    def _unrolled(self, line, between):
-        found, done = [], 0
-        for start, length, times in self.repeats:
-            found += line[done:start]
-            first, last = line[start : start + length], line[start + (times > 1) * length :][:length]
-            for turn in range(times):
-                found += [between(a, b, turn, times - 1) for a, b in zip(first, last, strict=True)]
-            done = start + (1 + (times > 1)) * length
-        return found + line[done:]
+    @classmethod
+    def of(cls, operation: Operation, owner: str, place: int, live: Tally) -> "Instant":
+        """Of a row of a course."""
+        return cls(operation.name, operation.phase, owner, place_of(operation), place, tuple(sorted(live.items())))
 
 
-def _sum(changes):
-    found: dict[int, int] = {}
-    for changed in changes:
-        for column, n in changed.items():
-            found[column] = found.get(column, 0) + n
-    return found
+@dataclass(frozen=True)
+class Case:
+    """Where one course of operations holds, and its instants.
 
+    Attributes:
+        batch, sequence, further: the ranges; of the reader's own letters (letter, range) each. instants: in the step's order.
+        peak: numbers of those of which one is the highest; rounded: with those that may be once tensors are rounded up.
+        step: the same of the optimizer's step alone. moments: the end of a phase, or rest -> the number of its instant.
+        course: all operations.
+    """
 
-def _on_the_line(first, last, turn, turns):
-    return first + (last - first) * turn // (turns or 1)
+    batch: Range
+    sequence: Range
+    instants: tuple[Instant, ...]
+    peak: tuple[int, ...]
+    rounded: tuple[int, ...]
+    step: tuple[int, ...]
+    moments: dict[str, int]
+    course: Course
+    further: tuple[tuple[str, Range], ...] = ()
 
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """Letter -> range."""
+        return {"B": self.batch, "S": self.sequence, **dict(self.further)}
 
-def _between(first, last, turn, turns):
-    """An operation of a turn: its owner's numbers lie between the first turn's and the last one's."""
-    numbers = zip(NUMBER.findall(first[2]), NUMBER.findall(last[2]), strict=True)
-    found = iter([str(_on_the_line(int(a), int(b), turn, turns)) for a, b in numbers])
-    return first[0], first[1], NUMBER.sub(lambda _: next(found), first[2])
+    def __contains__(self, point: tuple[int, ...]) -> bool:
+        return all(value in r for value, r in zip(point, self.ranges.values(), strict=True))

@@ -4,7 +4,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 
-from .. import checks
+from ..common import checks
 from .forms import USUAL, Form, Monomial, Quotient
 
 

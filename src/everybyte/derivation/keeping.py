@@ -1,9 +1,9 @@
 """A derivation as JSON, and back."""
 
-from ..setup import Setup
-from .course import Course
+from ..ask.setup import Setup
+from ..step.course import Repeat, place_of
+from .course import Case, Column, Instant, Tally, differing, rows
 from .forms import Form
-from .instants import Case, Column, Instant
 from .ranges import Range
 
 
@@ -41,30 +41,46 @@ def _case(c):
         "rounded": list(c.rounded),
         "step": list(c.step),
         "moments": c.moments,
-        "course": {
-            "operations": [list(o) for o in c.course.operations],
-            "places": list(c.course.places),
-            "changes": [[list(pair) for pair in changed] for changed in c.course.changes],
-            "repeats": [list(r) for r in c.course.repeats],
-        },
+        "course": _operations(c.course),
     } | ({"further": {letter: _range(r) for letter, r in c.further}} if c.further else {})
 
 
-def _course(said, columns):
+def _operations(course):
+    """Every operation, of what repeats in the first and the last turn, by what lives more than at the one before."""
+    operations, places, changes, before = [], [], [], Tally()
+    for operation, owner, _, live in rows(course):
+        operations.append([operation.name, operation.phase, owner])
+        places.append(place_of(operation))
+        changes.append([list(pair) for pair in sorted((live - before).items())])
+        before = live
+    repeats, start = [], 0
+    for item in course.items:
+        if isinstance(item, Repeat):
+            repeats.append([start, len(item.items), item.times])
+            start += (1 + (item.times > 1)) * len(item.items)
+        else:
+            start += 1
+    return {"operations": operations, "places": places, "changes": changes, "repeats": repeats}
+
+
+def _course(said, columns, parts):
     """The operations that were written; ValueError where they are none."""
-    operations = tuple((str(name), str(phase), str(owner)) for name, phase, owner in said["operations"])
-    changes = tuple(tuple((c, n) for c, n in changed) for changed in said["changes"])
-    places = tuple(map(str, said["places"]))
-    if not len(changes) == len(operations) == len(places) or any(
-        type(c) is not int or type(n) is not int or not 0 <= c < columns for changed in changes for c, n in changed
+    changes = [Tally((c, n) for c, n in changed) for changed in said["changes"]]
+    if any(
+        type(c) is not int or type(n) is not int or not 0 <= c < len(columns) for t in changes for c, n in t.items()
     ):
-        raise ValueError("derive: changes of other operations or columns")
-    repeats, done = tuple((start, length, times) for start, length, times in said["repeats"]), 0
+        raise ValueError("derive: changes of other columns")
+    found = [
+        (str(name), str(place), str(phase), str(owner), more)
+        for (name, phase, owner), place, more in zip(said["operations"], said["places"], changes, strict=True)
+    ]
+    repeats, done = [(start, length, times) for start, length, times in said["repeats"]], 0
     for start, length, times in repeats:
-        if not done <= start <= start + (1 + (times > 1)) * length <= len(operations) or times < 1:
+        following = start + (1 + (times > 1)) * length
+        if not done <= start < following <= len(found) or times < 1:
             raise ValueError("derive: what repeats is no part of the step")
-        done = start + (1 + (times > 1)) * length
-    return Course(operations, places, changes, repeats)
+        done = following
+    return differing(found, repeats, columns, parts)
 
 
 def read(said: dict) -> tuple:
@@ -107,7 +123,7 @@ def read(said: dict) -> tuple:
         cases.append(
             Case(
                 ranged(c["batch"]), ranged(c["sequence"]), tuple(found), numbers(c["peak"], size),
-                numbers(c["rounded"], size), numbers(c["step"], size), moments, _course(c["course"], len(columns)),
+                numbers(c["rounded"], size), numbers(c["step"], size), moments, _course(c["course"], columns, said["parts"]),
                 tuple((str(letter), ranged(r)) for letter, r in c.get("further", {}).items()),
             )
         )  # fmt: skip

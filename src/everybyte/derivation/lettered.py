@@ -7,9 +7,9 @@ from html import escape
 from typing import Any
 
 from .. import units
+from ..ask.setup import Setup
 from ..catalog import Model
-from ..setup import Setup
-from ..tables import Table
+from ..common.tables import Table
 
 #: Letter -> (what it counts, field of `Model` or `Setup`), as the book's notation has them.
 LETTERS = {

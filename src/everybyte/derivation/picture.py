@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from .. import checks, units
+from .. import units
+from ..common import checks
 from .printing import NAMES
 
 _POINTS = 90

@@ -5,7 +5,7 @@ from functools import lru_cache
 from math import lcm
 from weakref import WeakKeyDictionary
 
-from .. import checks
+from ..common import checks
 from .forms import ONE, USUAL, Monomial, sum_text
 
 _SAFE = 2**62

@@ -7,14 +7,16 @@ from html import escape
 from math import log2, prod
 from typing import Any
 
-from .. import checks, units
+from .. import units
+from ..ask.setup import LIMITS, Setup
 from ..catalog import Described
-from ..setup import LIMITS, Setup
-from ..tables import Table
-from ..witness import Counted, Followed
+from ..common import checks
+from ..common.tables import Table
+from ..step.course import place_of
+from ..step.witness import Counted, Followed
 from . import keeping, printing
+from .course import Case, Column, Instant, unrolled
 from .forms import USUAL, Form, combine
-from .instants import Case, Column, Instant
 from .printing import NAMES
 from .ranges import LONGEST, Range
 
@@ -251,8 +253,8 @@ class Derivation:
 
     def _unrolled(self, case, sizes):
         """(operations, {part: live bytes at each}) of a whole step."""
-        operations, lines = case.course.unrolled([None if c.host else (c.part, sizes[c.form]) for c in self.columns])
-        return operations, {part: lines.get(part, [0] * len(operations)) for part in self.part_names}
+        operations, owners, lines = unrolled(case.course, [0 if c.host else sizes[c.form] for c in self.columns])
+        return [(o.name, o.phase, owner) for o, owner in zip(operations, owners, strict=True)], lines
 
     def _check_rounding(self, rounding):
         if rounding not in ROUNDINGS:
@@ -393,8 +395,8 @@ class Derivation:
 
     def places(self, batch: int, sequence: int, **sizes: int) -> list[str]:
         """Of each operation of a step where in the step it is, in words."""
-        course = self.case(batch, sequence, **sizes).course
-        return [course.places[n] for n in course.every_change()[0]]
+        operations, *_ = unrolled(self.case(batch, sequence, **sizes).course, [0] * len(self.columns))
+        return [place_of(operation) for operation in operations]
 
     @cached_property
     def phases(self) -> dict:

@@ -8,10 +8,10 @@ runs give it exactly, in fractions, and further ones check it.
 from dataclasses import replace
 from typing import Literal, overload
 
-from .. import checks
+from ..ask.setup import Setup
+from ..common import checks
 from ..derivation import Derivation, Lettered
 from ..rules import DERIVED, check
-from ..setup import Setup
 from . import cache
 from .looks import inputs, subject
 from .solving import solve

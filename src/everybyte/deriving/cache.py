@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-from .. import files
+from ..ask.setup import Setup
 from ..catalog import Model
+from ..common import files
 from ..derivation import Derivation
 from ..derivation.keeping import as_dict
 from ..derivation.keeping import read as read_dict
-from ..setup import Setup
-from ..witness import Counted
+from ..step.witness import Counted
 
 #: Where they are kept, and "off" for nowhere.
 VARIABLE = "EVERYBYTE_CACHE"

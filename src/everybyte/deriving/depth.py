@@ -7,118 +7,93 @@ depth and in the number of the layer. So of each stretch the first and the last 
 between is highest there.
 """
 
-from collections import Counter
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+
+from ..derivation.course import IN_LAYER, LAYER, Layered, Tally, Tensors
+from ..step.course import Course, Repeat
 
 
 class Uneven(Exception):
     """The depths looked at do not go on in a straight line."""
 
 
-@dataclass
-class Course:
-    """A step as changes: what each operation makes, and what is freed after it, counted by column.
+class Depth:
+    """The step of one depth, by what its operations make and free.
+
+    Args:
+        look: the `Look` at it. columns: of each of its allocations.
 
     Attributes:
-        operations: (name, phase). owners: (path with *, its numbers). born, gone: Counters of columns. marks: as in a trace.
+        operations, owners, marks: as the look has them. born, gone: of each operation how many tensors of each column it
+            makes, and how many are freed after it.
     """
 
-    operations: list[tuple[str, str]]
-    owners: list[tuple[str, tuple[int, ...]]]
-    born: list[Counter]
-    gone: list[Counter]
-    marks: dict[str, int]
-
-    @classmethod
-    def of(cls, look, columns) -> "Course":
-        """Of a `Look`; `columns`: of each of its allocations."""
+    def __init__(self, look, columns):
         size = len(look.operations)
-        born, gone = [Counter() for _ in range(size)], [Counter() for _ in range(size)]
+        self.operations, self.owners, self.marks = look.operations, look.owners, look.trace.marks
+        self.born, self.gone = [Tally() for _ in range(size)], [Tally() for _ in range(size)]
         for birth, death, column in zip(look.births, look.deaths, columns, strict=True):
-            born[birth][column] += 1
-            if death < size:
-                gone[death][column] += 1
-        return cls(look.operations, look.owners, born, gone, look.trace.marks)
+            for where, i in ((self.born, birth), (self.gone, death)):
+                if i < size:
+                    where[i][column] = where[i].get(column, 0) + 1
+        self._losses = look.losses
+        self._parts = dict(zip(columns, (part for part, *_ in look.kinds), strict=True))
 
+    @property
     def keys(self):
-        return [
-            (*operation, owner[0], frozenset(b.items()), frozenset(g.items()))
-            for operation, owner, b, g in zip(self.operations, self.owners, self.born, self.gone, strict=True)
-        ]
+        """Of each operation what the same one of another depth has, too."""
+        rows = zip(self.operations, self.owners, self.born, self.gone, strict=True)
+        return [(*operation, path, frozenset(b.items()), frozenset(g.items())) for operation, (path, _), b, g in rows]
+
+    def operation(self, i, born=None, gone=None, numbers=None, place=(), moves=()) -> Layered:
+        """An operation of a course: the i-th, or the same with other tensors and other numbers in its owner."""
+        taken, freed = (
+            [Tensors(self._parts[c], c, n) for c, n in tally.items()]
+            for tally in (self.born[i] if born is None else born, self.gone[i] if gone is None else gone)
+        )
+        (name, phase), (owner, own) = self.operations[i], self.owners[i]
+        for n in own if numbers is None else numbers:
+            owner = owner.replace("*", str(n), 1)
+        found = Layered(name, phase, owner, self._losses[i], place, taken, freed)
+        found.moves = moves
+        return found
+
+    def course(self, parts) -> Course:
+        """Its course."""
+        return Course([self.operation(i) for i in range(len(self.operations))], parts)
 
 
-@dataclass
-class Instant:
-    """One operation of the step: what lives while it runs, counted by column, its place in the step, and whose it is."""
-
-    operation: str
-    phase: str
-    owner: str
-    place: int
-    counts: Counter
-
-
-def instants(course: Course) -> tuple[list[Instant], dict[str, int], list]:
-    """(every instant of a step, marks by name, nothing that repeats)."""
-    found, live = [], Counter()
-    for i, (name, phase) in enumerate(course.operations):
-        live = _plus(live, course.born[i])
-        found.append(Instant(name, phase, _path(course.owners[i][0], course.owners[i][1]), i, live))
-        live = _plus(live, course.gone[i], -1)
-    return found, dict(course.marks), []
-
-
-def further(courses: list[Course], times: int) -> tuple[list[Instant], dict[str, int], list[tuple[int, int, int]]]:
-    """(instants, marks, repeats) of a step `times` periods deeper than the first of three courses, a period apart each.
-
-    Of a stretch that comes `times` times, the first and the last are there; repeats: (number of its first instant, how
-    many instants it has, how often it comes).
+def further(depths: list[Depth], times: int, parts) -> Course:
+    """The course of a step `times` periods deeper than the first of three depths, a period apart each.
 
     Raises:
         Uneven: where the three do not lie on a straight line.
     """
-    stretches = _stretches(*courses)
-    first, second, third = courses
-    live, found, repeats, place, moved = Counter(), [], [], 0, {}
+    first, second, third = depths
+    stretches = {stretch.start: stretch.length for stretch in _stretches(first, second, third)}
+    items: list = []
+    before = 0
     for i in range(len(first.operations) + 1):
-        for j, s in enumerate(stretches):
-            if s.start == i:
-                before = sum(t.length for t in stretches[:j])
-                one = range(i + before, i + before + s.length)
-                last = range(i + 2 * before, i + 2 * before + 2 * s.length)
-                net = Counter()
-                for k in one:
-                    net = _plus(_plus(net, second.born[k]), second.gone[k], -1)
-                repeats.append((len(found), s.length, times))
-                for t in sorted({0, times - 1}):
-                    now = _plus(live, net, t)
-                    for o, k in enumerate(one):
-                        now = _plus(now, second.born[k])
-                        numbers = _line(
-                            second.owners[k][1],
-                            third.owners[last[o]][1],
-                            third.owners[last[o + s.length]][1],
-                            t,
-                            times,
-                        )
-                        name, phase = second.operations[k]
-                        owner = _path(second.owners[k][0], numbers)
-                        found.append(Instant(name, phase, owner, place + t * s.length + o, now))
-                        now = _plus(now, second.gone[k], -1)
-                live = _plus(live, net, times)
-                place += times * s.length
-        if i == len(first.operations):
-            break
-        k = i + sum(s.length for s in stretches if s.start <= i)
-        live = _plus(live, _plus(first.born[i], _less(second.born[k], first.born[i]), times))
-        numbers = tuple(a + times * (b - a) for a, b in zip(first.owners[i][1], second.owners[k][1], strict=True))
-        name, phase = first.operations[i]
-        moved[i] = place
-        found.append(Instant(name, phase, _path(first.owners[i][0], numbers), place, live))
-        live = _plus(live, _plus(first.gone[i], _less(second.gone[k], first.gone[i]), times), -1)
-        place += 1
-    return found, {phase: moved[i] for phase, i in first.marks.items()}, repeats
+        if length := stretches.get(i, 0):
+            inside = []
+            for k in range(i + before, i + before + length):
+                ends = (third.owners[place][1] for place in (k + before, k + before + length))
+                lines = list(zip(second.owners[k][1], *ends, strict=True))
+                numbers = [one + (times - 1) * (start - one) for one, start, _ in lines]
+                moves = tuple(end - start for _, start, end in lines)
+                inside.append(second.operation(k, numbers=numbers, place=IN_LAYER, moves=moves))
+            items.append(Repeat(times, LAYER, inside))
+            before += length
+        if i < len(first.operations):
+            k = i + before
+            born, gone = (
+                one[i] + (two[k] - one[i]) * times
+                for one, two in ((first.born, second.born), (first.gone, second.gone))
+            )
+            numbers = [a + times * (b - a) for a, b in zip(first.owners[i][1], second.owners[k][1], strict=True)]
+            items.append(second.operation(k, born, gone, numbers))
+    return Course(items, parts)
 
 
 @dataclass
@@ -129,7 +104,7 @@ class _Stretch:
 
 def _stretches(first, second, third):
     """Where the second course has one stretch more than the first, checked against the third."""
-    keys = [c.keys() for c in (first, second, third)]
+    keys = [depth.keys for depth in (first, second, third)]
     one, two = _insertions(keys[0], keys[1]), _insertions(keys[1], keys[2])
     if len(one) != len(two):
         raise Uneven("one more layer adds stretches at other places")
@@ -153,7 +128,7 @@ def _check_base(first, second, third, stretches):
         more = sum(s.length for s in stretches if s.start <= i)
         for field in ("born", "gone"):
             a, b, c = (getattr(x, field)[i + n * more] for n, x in enumerate((first, second, third)))
-            if _less(b, a) != _less(c, b):
+            if b - a != c - b:
                 raise Uneven("the counts of tensors are not on a straight line")
     for phase, i in first.marks.items():
         more = sum(s.length for s in stretches if s.start <= i)
@@ -194,30 +169,3 @@ def _added(short, long):
                     yield i1 + a1, j1 + b1, j1 + b2
                 elif within != "equal" or a2 - a1 != b2 - b1:
                     raise Uneven("the shallower model's step is no part of the deeper one's")
-
-
-def _less(one, other):
-    return {c: n for c in one.keys() | other.keys() if (n := one[c] - other[c])}
-
-
-def _plus(one, other, times=1):
-    if not other or not times:
-        return one  # nobody changes a count that is there
-    found = Counter(one)
-    for column, count in other.items():
-        if total := found[column] + times * count:
-            found[column] = total
-        else:
-            del found[column]
-    return found
-
-
-def _line(one, first, last, t, times):
-    """A number of the t-th of `times`, from that of one of one, and those of two of two."""
-    return tuple(a + t * (c - b) + (times - 1) * (b - a) for a, b, c in zip(one, first, last, strict=True))
-
-
-def _path(owner, numbers):
-    for n in numbers:
-        owner = owner.replace("*", str(n), 1)
-    return owner

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from .. import checks, files
+from ..common import checks, files
 from ..derivation.forms import LETTERS
 
 #: A config.json has so many bytes at most; and of somebody else's error so many characters are repeated.

@@ -21,7 +21,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ..ask.setup import Setup
 from ..catalog import Model
+from ..derivation.course import rows
 from ..derivation.lettered import Lettered, LetteredInstant, symbol
 from ..derivation.result import PHASES
 from ..dryrun import Trace, Workload, count
@@ -30,8 +32,8 @@ from ..dryrun.tracker import Tracker, sole_holder
 from ..reference import FAMILIES, gpt, llama
 from ..reference.step import DTYPES, random_batch
 from ..rules import LETTERS, check
-from ..setup import Setup
-from .depth import Course, further
+from ..step.course import MARKS, place_of
+from .depth import Depth, further
 from .looks import Look
 
 #: Numbers that stand for the letters while the step runs: none is another's multiple, nor a product of others.
@@ -243,30 +245,28 @@ def _of_tuple(init):
 
 
 def _solved(model, setup, traces, guards):
-    columns = {}
-    courses = []
+    columns, depths, parts = {}, [], tuple(traces[0].timeline())
     for look in map(Look, traces):
         keys = [(*kind, size) for kind, size in zip(look.kinds, look.bytes, strict=True)]
-        courses.append(Course.of(look, [columns.setdefault(key, len(columns)) for key in keys]))
+        depths.append(Depth(look, [columns.setdefault(key, len(columns)) for key in keys]))
     keys = list(columns)
-    one, two, three = (further(courses, times)[:2] for times in (3, 4, 5))
-    marks = {phase: next(i for i, row in enumerate(one[0]) if row.place == place) for phase, place in one[1].items()}
+    one, two, three = (list(rows(further(depths, times, parts))) for times in (3, 4, 5))
+    marks = {"rest": 0} | {o.name: i for i, (o, *_) in enumerate(one) if o.name in MARKS}
     deeper = symbol("L") - _DEPTHS[0] - 3
     instants = []
-    for a, b, c in zip(one[0], two[0], three[0], strict=True):
-        parts = dict.fromkeys(traces[0].timeline(), sympy.Integer(0))
-        for column in a.counts.keys() | b.counts.keys():
+    for (o, owner, _, a), (*_, b), (*_, c) in zip(one, two, three, strict=True):
+        live = dict.fromkeys(parts, sympy.Integer(0))
+        more = b - a
+        if uneven := c - b - more:
+            part, *_ = keys[next(iter(uneven))]
+            raise ValueError(f"derive.letters: the tensors of {part} are on no straight line in the layers")
+        for column in a.keys() | b.keys():
             part, _, host, size = keys[column]
-            n, m = a.counts[column], b.counts[column]
-            if c.counts[column] != 2 * m - n:
-                raise ValueError(f"derive.letters: the tensors of {part} are on no straight line in the layers")
             if not host:
-                parts[part] += (n + (m - n) * deeper) * size
-        parts = {part: sympy.expand(said) for part, said in parts.items()}
-        place = Trace(None, setup, [(a.operation, a.phase, a.owner)], [], {})
-        place.__dict__["peak_operation"] = 0
-        total = sympy.expand(sympy.Add(*parts.values()))
-        instants.append(LetteredInstant(a.operation, a.phase, a.owner, place.peak_at, parts, total))
+                live[part] += (a.get(column, 0) + more.get(column, 0) * deeper) * size
+        live = {part: sympy.expand(said) for part, said in live.items()}
+        total = sympy.expand(sympy.Add(*live.values()))
+        instants.append(LetteredInstant(o.name, o.phase, owner, place_of(o), live, total))
     conditions = _conditions(guards, model, setup)
     step = range(marks["after_backward"], marks["after_step"] + 1)
     how = (

@@ -8,13 +8,14 @@ from importlib import import_module
 
 import torch
 
-from .. import terminal
+from ..ask.setup import LIMITS, Setup
 from ..catalog import Model
+from ..common import terminal
 from ..derivation.forms import LETTERS, USUAL
 from ..dryrun import Trace, dry_run
 from ..dryrun.hugging_face import DEPTHS
-from ..setup import LIMITS, Setup
-from ..witness import NUMBER, starred
+from ..dryrun.tracker import is_loss
+from ..step.witness import NUMBER, starred
 
 #: The longest sequence that is looked at where the model itself names none.
 LONGEST = 2**17
@@ -215,6 +216,12 @@ class Look:
     def kinds(self) -> list[tuple]:
         """(part, owner with * for its numbers, whether on the host) of each allocation."""
         return [(a.part, _numbers(a.owner)[0], a.host) for a in self.trace.allocations]
+
+    @cached_property
+    def losses(self) -> list[bool]:
+        """Whether each operation belongs to head or loss."""
+        heads = self.trace.heads
+        return [is_loss(owner) or owner in heads for _, _, owner in self.trace.operations]
 
     @cached_property
     def course(self) -> tuple:

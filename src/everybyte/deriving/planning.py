@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from .. import terminal
+from ..ask.setup import DTYPE_BYTES, Setup
+from ..common import terminal
 from ..dryrun import Trace
 from ..dryrun.modules import workload
-from ..setup import DTYPE_BYTES, Setup
 from .looks import inputs, subject
 
 #: As CUDA's allocator does.

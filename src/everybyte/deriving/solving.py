@@ -5,18 +5,17 @@ from dataclasses import replace as changed
 from itertools import product
 from math import prod
 
+from ..ask.setup import LIMITS, Setup
 from ..catalog import Model
 from ..derivation import Case, Derivation, Form, Instant, Irregular, Range, Solver, partition
-from ..derivation.course import Course
+from ..derivation.course import Column, Tally, rows
 from ..derivation.forms import ONE
 from ..derivation.printing import NAMES
 from ..derivation.ranges import BATCHES, FURTHER_MULTIPLES, LONGEST, MORE_SIZES, SEQUENCES, SIZES
-from ..derivation.result import ROUNDINGS, Column
-from ..dryrun import Trace
-from ..setup import LIMITS, Setup
+from ..derivation.result import ROUNDINGS
+from ..step.course import MARKS, Course
 from .along import Along
-from .depth import Course as Changes
-from .depth import Uneven, further, instants
+from .depth import Depth, Uneven, further
 from .looks import SKETCH, Look, Looks, Subject
 from .proofs import Order
 
@@ -355,11 +354,11 @@ class _Solving:
             found.append(self.columns.setdefault(column, len(self.columns)))
         return found
 
-    def _course(self, patch, depth):
-        """The course at a depth, from as few points as tell the forms apart."""
+    def _depth(self, patch, depth):
+        """The step of a depth, from as few points as tell the forms apart."""
         if depth == self.shallow:
             looks = [self._look(*p) for p in patch.points]
-            return Changes.of(looks[0], self._columns(patch, looks, patch.points))
+            return Depth(looks[0], self._columns(patch, looks, patch.points))
         points, looks = self._telling(patch, (depth or 0) // self.period), []
         for n, point in enumerate(points, 1):
             looks.append(self._look(*point, depth=depth))
@@ -367,7 +366,7 @@ class _Solving:
                 raise Uneven("the course of a deeper model differs between batches and sequences")
             columns = self._columns(patch, looks, points[:n])
             if columns is not None:
-                return Changes.of(looks[0], columns)
+                return Depth(looks[0], columns)
         raise Uneven("two tensors of a deeper model cannot be told apart")
 
     def _telling(self, patch, turn):
@@ -386,29 +385,22 @@ class _Solving:
         return [first, *(p for p in points if p != first)]
 
     def _further(self, patch, depths):
-        courses = [self._course(patch, d) for d in depths]
-        return further(courses, (self.subject.layers - depths[0]) // self.period)
+        found = [self._depth(patch, d) for d in depths]
+        return further(found, (self.subject.layers - depths[0]) // self.period, self._parts)
 
     def _direct(self, patch):
-        return instants(self._course(patch, self.subject.layers))
+        return self._depth(patch, self.subject.layers).course(self._parts)
+
+    @property
+    def _parts(self):
+        return tuple(self.first.trace.timeline())
 
     # The formula.
 
-    def _case(self, patch, found):
-        """A case from (its instants, its marks by place, what repeats)."""
-        rows, marks, repeats = found
-        at = {row.place: i for i, row in enumerate(rows)}
-        marks = {phase: at[place] for phase, place in marks.items()}
-        forms = list(self.forms)
-        where = {index: key for key, index in self.columns.items()}
-        changes, counts, line = _changes(rows), [], [0] * len(forms)
-        for changed_ in changes:  # each from the one before: of thousands of columns few change
-            line = list(line)
-            for column, n in changed_:
-                _, _, host, form = where[column]
-                if not host:
-                    line[form] += n
-            counts.append(line)
+    def _case(self, patch, course: Course) -> Case:
+        found = list(rows(course))
+        marks = {"rest": 0} | {o.name: i for i, (o, *_) in enumerate(found) if o.name in MARKS}
+        forms, counts = list(self.forms), self._counts(found)
         ends = {letter: (r.low, r.high) for letter, r in zip(self.letters, patch.ranges, strict=True)}
         sizes = {letter: ends[letter] for letter in self.letters[2:]}
 
@@ -416,13 +408,11 @@ class _Solving:
             order = Order(forms, [counts[i] for i in among], ends["B"], ends["S"], rounding, sizes)
             return [among[i] for i in order.highest()]
 
-        every = list(range(len(rows)))
-        first, last = rows[marks["after_backward"]].place, rows[marks["after_step"]].place
-        within = [i for i in every if first <= rows[i].place <= last]
-        by_rounding = {rounding: highest(every, rounding) for rounding in ROUNDINGS}
+        within = range(marks["after_backward"], marks["after_step"] + 1)
+        by_rounding = {rounding: highest(range(len(found)), rounding) for rounding in ROUNDINGS}
         peak, rounded = by_rounding[1], sorted({i for chosen in by_rounding.values() for i in chosen})
         step = sorted({i for rounding in ROUNDINGS for i in highest(within, rounding)})
-        kept = sorted({*rounded, *step, *marks.values()}, key=lambda i: rows[i].place)
+        kept = sorted({*rounded, *step, *marks.values()})
         number = {i: n for n, i in enumerate(kept)}
         batch, sequence = (
             r
@@ -431,26 +421,23 @@ class _Solving:
             for r, letter, name in zip(patch.ranges, "BS", ("batch", "sequence"), strict=False)
         )
         return Case(
-            batch, sequence, tuple(self._instant(rows[i]) for i in kept), _numbers(peak, number),
+            batch, sequence, tuple(Instant.of(*found[i]) for i in kept), _numbers(peak, number),
             _numbers(rounded, number), _numbers(step, number), {m: number[i] for m, i in marks.items()},
-            self._every(rows, changes, repeats), tuple(zip(self.letters[2:], patch.ranges[2:], strict=True)),
+            course, tuple(zip(self.letters[2:], patch.ranges[2:], strict=True)),
         )  # fmt: skip
 
-    def _every(self, rows, changes, repeats):
-        """All instants as changes from one to the next."""
-        operations = tuple((row.operation, row.phase, row.owner) for row in rows)
-        return Course(operations, tuple(map(self._place, rows)), changes, tuple(repeats))
-
-    def _place(self, row):
-        """Where in the step, in words."""
-        operations = [(row.operation, row.phase, row.owner)]
-        place = Trace(None, self.setup, operations, [], {}, heads=self.first.trace.heads)
-        place.__dict__["peak_operation"] = 0
-        return place.peak_at
-
-    def _instant(self, row):
-        counts = tuple(sorted(row.counts.items()))
-        return Instant(row.operation, row.phase, row.owner, self._place(row), row.place, counts)
+    def _counts(self, found):
+        """Of each row how many tensors of each form live on the GPU."""
+        forms = [None if host else form for _, _, host, form in self.columns]
+        counts, line, before = [], [0] * len(self.forms), Tally()
+        for *_, live in found:  # each from the one before: of thousands of columns few change
+            line = list(line)
+            for column, n in (live - before).items():
+                if forms[column] is not None:
+                    line[forms[column]] += n
+            counts.append(line)
+            before = live
+        return counts
 
     def _derivation(self, cases, refused, how):
         columns = tuple(Column(*key) for key in self.columns)
@@ -461,7 +448,7 @@ class _Solving:
         elif self.subject.layers not in (None, self.shallow):
             model = self._whole().model
         return Derivation(
-            model, self.setup, self.subject.layers, tuple(self.forms), columns, tuple(cases), tuple(trace.timeline()),
+            model, self.setup, self.subject.layers, tuple(self.forms), columns, tuple(cases), self._parts,
             tuple(refused), how, tuple(self.checked), self.subject.letters, self.rank,
         )  # fmt: skip
 
@@ -544,17 +531,6 @@ def _singles(r, said):
 
 def _first_line(error):
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _changes(rows):
-    """Of each instant what lives more at it than at the one before: (column, how many)."""
-    found, before = [], {}
-    for row in rows:
-        mine = row.counts
-        changed_ = {c for c, _ in mine.items() ^ before.items()}
-        found.append(tuple((c, mine.get(c, 0) - before.get(c, 0)) for c in sorted(changed_)))
-        before = mine
-    return tuple(found)
 
 
 def _numbers(found, number):

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .. import checks
+from ..common import checks
 from .figures import canvas, words
 from .palette import CARD, INK, MUTED, ink_on
 

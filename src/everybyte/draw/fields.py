@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .. import checks
+from ..common import checks
 from .figures import canvas, named_rows, words
 from .palette import BLUE, CARD, GRAY, GREEN
 

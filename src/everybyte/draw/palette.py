@@ -7,7 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from importlib import resources
 
-from .. import checks
+from ..common import checks
 
 #: The background of every figure, and the inks on it: readable on a light page and on a dark one.
 CARD, INK, MUTED, GRID = "#FBFAF6", "#1B1B1B", "#55534E", "#DEDBD2"

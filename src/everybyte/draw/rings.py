@@ -5,7 +5,7 @@ from math import cos, pi, sin
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch
 
-from .. import checks
+from ..common import checks
 from .figures import canvas, words
 from .palette import CARD, INK, MUTED
 

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from .. import units
-from ..pipelines import Turn, flying
+from ..ask.schedules import Turn, flying
 from .figures import canvas
 from .palette import ACTIONS, INK, MUTED, ink_on, part
 

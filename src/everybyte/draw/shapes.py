@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon
 
-from .. import checks
 from ..catalog import Model
 from ..catalog.weights import weights
+from ..common import checks
 from .figures import canvas
 from .palette import CARD, INK, MUTED, part
 

@@ -5,7 +5,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .. import checks
+from ..common import checks
 from .figures import canvas, words
 from .palette import CARD, INK, MUTED, PARTS
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from .. import checks
+from ..ask.objectives import Objective
+from ..ask.setup import Setup
 from ..catalog import Model
-from ..objectives import Objective
+from ..common import checks
 from ..rules import PIPELINE, check
-from ..setup import Setup
-from ..witness import Counted
+from ..step.witness import Counted
 from .counting import count
 from .hugging_face import check_depth
 from .interrupts import BetweenOperations

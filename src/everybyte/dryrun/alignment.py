@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..ask.objectives import Objective, Scorer
+from ..ask.setup import Setup
 from ..catalog import Model
-from ..objectives import Objective, Scorer
 from ..reference import FAMILIES
 from ..reference.step import DTYPES
-from ..setup import Setup
 from .autocast import autocast_as_on_cuda
 from .cuda import Kernels
 from .inference import Counted, counted, lived

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .. import checks
-from ..setup import Setup
+from ..ask.setup import Setup
+from ..common import checks
 from .modules import workload
 from .tracker import Tracker
 from .workload import Workload

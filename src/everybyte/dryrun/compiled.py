@@ -9,10 +9,10 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry
 
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..reference import GPT
 from ..rules import CUT, check
-from ..setup import Setup
 
 aten = torch.ops.aten
 _VIEWS = {

@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from ..adapters import package
-from ..setup import OPTIMIZERS
+from ..ask.setup import OPTIMIZERS
+from ..reference.adapters import package
 
 aten = torch.ops.aten
 #: Bytes that CUDA's kernel takes while it runs, and the one for tensors without data does not, from the operation's arguments: of

@@ -3,13 +3,13 @@
 import math
 from typing import cast
 
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..reference import FAMILIES
 from ..reference.mesh.context import ContextExpertTrainer, ContextTrainer, placed
 from ..reference.mesh.experts import ExpertTrainer
 from ..reference.mesh.mixture import ExpertLlama, ParallelExperts
 from ..reference.step import random_batch
-from ..setup import Setup
 from .workload import Workload, of_reference
 
 

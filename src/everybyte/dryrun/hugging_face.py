@@ -12,10 +12,10 @@ from unittest import mock
 
 from torch import nn
 
-from ..adapters import base_parameters
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..catalog import model as catalog_model
-from ..setup import Setup
+from ..reference.adapters import base_parameters
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "silu": "silu"}
 #: Field -> what a config of nearly every architecture calls it.

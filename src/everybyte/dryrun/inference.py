@@ -7,10 +7,10 @@ from itertools import accumulate
 
 import torch
 
-from .. import checks
-from ..adapters import base_parameters, package
 from ..catalog import Model
 from ..catalog.decoders import decoder
+from ..common import checks
+from ..reference.adapters import base_parameters, package
 from .cuda import Kernels
 from .hugging_face import GROUPED, NAMES, NARROW, Recipe, as_on_cuda, config_of, named_difference
 from .tracker import Tracker

@@ -8,7 +8,7 @@ where they belong there.
 
 import torch.utils._python_dispatch
 
-from ..interrupts import PATIENCE, Held, error_of
+from ..common.interrupts import PATIENCE, Held, error_of
 
 
 class BetweenOperations(Held):

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from ..ask.setup import LIMITS, Setup
 from ..catalog import Model
+from ..common.checks import shown
 from ..reference import FAMILIES
 from ..reference.step import random_batch
-from ..setup import LIMITS, Setup
 from . import hugging_face
 from .divided import workload as divided
 from .workload import Workload, kind_of, of_reference
@@ -41,7 +42,9 @@ def workload(model, setup: Setup, batch=None) -> Workload:
             f"dry_run.model: {kind_of(model)}, made already; allowed: a function that makes it, such as a lambda"
         )
     if not callable(model):
-        named, instead = (repr(model), f"; eb.model({model!r})") if isinstance(model, str) else (kind_of(model), "")
+        named, instead = (
+            (shown(model), f"; eb.model({shown(model)})") if isinstance(model, str) else (kind_of(model), "")
+        )
         raise ValueError(
             f"dry_run.model: {named}; allowed: an everybyte Model, a Hugging Face config, or a function that makes a "
             f"torch.nn.Module{instead}"

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .. import checks
-from ..setup import Setup
+from ..ask.setup import Setup
+from ..common import checks
 from .mesh import Device, on_meta
 from .tracker import Tracker
 
@@ -42,7 +42,7 @@ def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
         )
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from ..splitting import divided_loss
+    from ..reference.splitting import divided_loss
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(sys, "excepthook", sys.excepthook))  # PyTorch puts its own in place

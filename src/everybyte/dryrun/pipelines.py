@@ -23,18 +23,18 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .. import pipelines
+from ..ask.mesh import Mesh
+from ..ask.schedules import ONE_STAGE, TWO_STAGES, blocks_of, stages_of
+from ..ask.setup import Setup
 from ..catalog import Model
-from ..mesh import Mesh
 from ..reference import FAMILIES, Trainer
 from ..reference.mesh.context import going_around
 from ..reference.mesh.experts import average, divide_experts, left_alone
 from ..reference.mesh.mixture import ParallelExperts
 from ..reference.mesh.stages import STAGES, Blocks, Share
 from ..reference.parallel import at_once, device_mesh, shard, sharers
+from ..reference.splitting import split
 from ..reference.step import DTYPES
-from ..setup import Setup
-from ..splitting import split
 from .divided import told_mixture
 from .workload import Workload
 
@@ -57,8 +57,8 @@ def held(model: Model, setup: Setup, place: int, mixture: type[ParallelExperts] 
     Args:
         mixture: what stands for the experts of a block where several GPUs divide them.
     """
-    mine, last = pipelines.stages_of(setup.mesh, place), setup.mesh.pipeline * setup.mesh.stages - 1
-    numbers = [i for blocks in pipelines.blocks_of(model.layers, setup.mesh, place) for i in blocks]
+    mine, last = stages_of(setup.mesh, place), setup.mesh.pipeline * setup.mesh.stages - 1
+    numbers = [i for blocks in blocks_of(model.layers, setup.mesh, place) for i in blocks]
     make: Callable[[Model, Setup], Any] = FAMILIES[str(model.family)]
     module = make(model.replace(layers=len(numbers)), undivided(setup))
     for block in module.blocks if setup.mesh.expert > 1 else ():
@@ -111,13 +111,13 @@ class PipelineTrainer(Trainer):
         module = module.to(DTYPES[setup.dtypes.weights])
         self.device = next(module.parameters()).device
         ways, everybody = setup.mesh, device_mesh(setup, self.device.type)
-        mine, count = pipelines.stages_of(ways, place), ways.pipeline * ways.stages
+        mine, count = stages_of(ways, place), ways.pipeline * ways.stages
         self.first, self.last = 0 in mine, count - 1 in mine
         self.averaged = divide_experts(module, setup) if ways.expert > 1 else None
         if ways.tensor > 1:
             split(module, everybody["tensor"], ways)
         self.stages, self.parts, self.tell = [], [], lambda kind: None
-        for number, blocks in zip(mine, pipelines.blocks_of(model.layers, ways, place), strict=True):
+        for number, blocks in zip(mine, blocks_of(model.layers, ways, place), strict=True):
             stage = STAGES[str(model.family)](module, blocks, number == 0, number == count - 1)
             self.parts.append(stage)
             if setup.fsdp:
@@ -133,13 +133,13 @@ class PipelineTrainer(Trainer):
             )  # fmt: skip
         self.sharded, self.sharers = setup.fsdp, setup.sharers
         super().__init__(module, undivided(setup), **options)
-        of = self.stages if ways.schedule not in pipelines.ONE_STAGE else self.stages[0]
+        of = self.stages if ways.schedule not in ONE_STAGE else self.stages[0]
         self.schedule = SCHEDULES[ways.schedule](
             of, setup.accumulation, loss_fn=module.loss if self.last else _no_loss, scale_grads=False
         )
         self.ring = partial(going_around, everybody["context"], ways.rotation) if ways.context > 1 else None
         self.tied = self.ends = None
-        if model.tied and ways.schedule not in pipelines.TWO_STAGES:
+        if model.tied and ways.schedule not in TWO_STAGES:
             if self.first or self.last:
                 self.tied = (module.token if self.first else module.head).weight
             for pipeline in everybody.mesh.flatten(1).T.tolist():  # everybody makes every group
@@ -288,7 +288,7 @@ class PipelineWorkload(Workload):
 def workload(model: Model, setup: Setup, rank: int) -> PipelineWorkload:
     """The step of one rank of a pipeline, made ready."""
     place = setup.mesh.rank(rank, setup.data)["pipeline"]
-    mine, last = pipelines.stages_of(setup.mesh, place), setup.mesh.pipeline * setup.mesh.stages - 1
+    mine, last = stages_of(setup.mesh, place), setup.mesh.pipeline * setup.mesh.stages - 1
     shape = setup.accumulation * setup.batch, setup.sequence
     first = model.learned_positions - model.positions if model.family == "gpt" else 0
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
-from .. import checks
 from ..allocator import STEPS, Reserved, Settings, play
+from ..ask.setup import Setup
 from ..catalog import Described, Gpu
 from ..catalog import gpu as find_gpu
-from ..setup import Setup
-from ..witness import Followed
+from ..common import checks
+from ..step.witness import Followed
 from .requests import requests
 from .tracker import Allocation, Change, is_loss
 

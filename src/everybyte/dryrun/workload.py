@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ..adapters import adapted, as_it_is, base_parameters
+from ..ask.setup import OWN, Setup
 from ..catalog import Model
 from ..reference import Trainer
+from ..reference.adapters import adapted, as_it_is, base_parameters
 from ..reference.step import DTYPES
-from ..setup import OWN, Setup
-from ..witness import Counted
+from ..step.witness import Counted
 from . import hugging_face
 from .tracker import is_opaque
 

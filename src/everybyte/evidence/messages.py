@@ -6,7 +6,7 @@ Sources: `c10/cuda/CUDACachingAllocator.cpp` of PyTorch 1.4 to 2.13 for the firs
 import re
 from dataclasses import dataclass, field
 
-from .. import checks, terminal
+from ..common import checks, terminal
 from ..units import UNITS
 
 _SIZE = r"(?<![0-9.])([0-9]+(?:\.[0-9]+)?) (bytes|[KMGT]i?B)"

@@ -10,7 +10,7 @@ import pickle
 from contextlib import contextmanager
 from pathlib import Path
 
-from .. import checks, files, terminal
+from ..common import checks, files, terminal
 
 #: The largest file that is read, in bytes; and how many bytes of memory its objects may take for each of its own.
 MOST, FACTOR = 500 * 10**6, 60

@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .. import checks
 from ..allocator import Replayed, before, replay
-from ..tables import Table
+from ..common import checks
+from ..common.tables import Table
 from ..units import text
 from .pickles import Refused, read
 

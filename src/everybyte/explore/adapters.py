@@ -2,10 +2,10 @@
 
 from itertools import product
 
-from .. import checks
+from ..ask.setup import Checkpointing, Lora, Setup
 from ..catalog import Gpu, Model
 from ..catalog import model as catalog_model
-from ..setup import Checkpointing, Lora, Setup
+from ..common import checks
 from .beside import said
 from .controls import Choice, asked, check_setup, listed, opens, powers, shared, steps
 from .courses import Courses, kinds

@@ -18,9 +18,9 @@ RUNS, SETTINGS = said("allocator")["runs"], said("allocator")["settings"]
 
 def simulate(run: Mapping, configurations: Mapping[str, str]) -> list[list[int]]:
     """[requested, rounded up and not split, kept free] of a step of GPT-2 under each setting, from a dry run."""
+    from ..ask.setup import Setup
     from ..catalog import model
     from ..dryrun import dry_run
-    from ..setup import Setup
 
     trace, found = dry_run(model("gpt2"), Setup(**run)), []
     for configuration in configurations.values():

@@ -1,8 +1,8 @@
 """Chapter 15's explorer: what one block keeps with eager and with flash attention, as the sequence grows."""
 
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..formulas import SYMBOLS, bindings, formula
-from ..setup import Setup
 from .controls import Choice, Slider, asked, dropout_of, opens
 from .explorer import Explorer, told
 from .pictures import Lines

@@ -2,9 +2,9 @@
 
 from itertools import product
 
-from .. import checks
+from ..ask.setup import Setup
 from ..catalog import Gpu, Model
-from ..setup import Setup
+from ..common import checks
 from .controls import (
     Choice,
     attention_of,

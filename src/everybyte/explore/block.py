@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from sympy import Add
 
 from .. import draw, units
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..draw.palette import CARD, INK
 from ..formulas.readings import both, expression, merged, more, reading
 from ..formulas.symbols import L
-from ..setup import Setup
-from ..theory.course import standing
-from ..theory.schedule import flat
+from ..step.course import flat, standing
 from .beside import said
 from .controls import OF_THE_STEP, a_gpt, asked, attention_of, check_setup, dropout_of, gpts, model_of, opens, with_own
 from .explorer import Explorer, told

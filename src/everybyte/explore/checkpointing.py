@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from sympy import Min, ceiling
 
 from .. import units
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..formulas.compute import BACKWARD, FORWARD
 from ..formulas.symbols import K, L, segmented
-from ..setup import Setup
 from .controls import Choice, opens
 from .courses import BY, LONE, UPDATE_BY, Courses, batches_of, updates_of
 from .explorer import Explorer, told

@@ -6,11 +6,11 @@ from itertools import product
 from types import SimpleNamespace
 
 from .. import draw, units
+from ..answers.layouts import layouts
+from ..ask.mesh import Mesh
+from ..ask.setup import Setup
 from ..catalog import model
-from ..layouts import layouts
-from ..mesh import Mesh
-from ..setup import Setup
-from ..tables import Table
+from ..common.tables import Table
 from .beside import said, table
 from .controls import counted, listed
 from .explorer import Explorer, told

@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 import ipywidgets as widgets
 import traitlets
 
-from .. import checks
+from ..common import checks
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -210,8 +210,8 @@ def opens(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @wraps(function)
     def opened(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        from ..ask.setup import Setup
         from ..catalog import Gpu, Model
-        from ..setup import Setup
 
         kinds = {"model": Model, "setup": Setup, "gpu": Gpu}
         for name, value in parameters.bind(*args, **kwargs).arguments.items():
@@ -228,7 +228,7 @@ def check_setup(owner: str, setup, *known: str) -> None:
     Args:
         known: fields that its controls show, check themselves, or that change nothing there.
     """
-    from ..setup import Setup
+    from ..ask.setup import Setup
 
     if setup is None:
         return
@@ -278,7 +278,7 @@ def model_of(known: Mapping, start) -> "Choice":
 
 def usable(cards: Mapping) -> dict[str, dict]:
     """GPU's name -> what a process has of its memory, as the options of a choice."""
-    from ..headroom import Headroom
+    from ..answers.headroom import Headroom
 
     return {name: {"capacity": Headroom().usable(g), "capacity_label": f"{name}, usable"} for name, g in cards.items()}
 
@@ -290,7 +290,7 @@ def of_the_step(setup, chosen, longest: int, dropouts=(0, 1)) -> list[Choice]:
         setup: what was asked for; None leaves the shared ones as they are. chosen: what the others start with.
         longest: the most tokens in a sequence; two are the least. dropouts: whether there may be dropout: 0, 1.
     """
-    from ..setup import OPTIMIZER_IMPLS
+    from ..ask.setup import OPTIMIZER_IMPLS
 
     impls = {
         name: {"foreach": int(name == "foreach"), "loop": int(name == "loop"), "impl_no": i}
@@ -376,14 +376,14 @@ def precision_label(setup) -> str:
 
 
 def _precisions():
-    from ..setup import Setup
+    from ..ask.setup import Setup
     from .courses import PRECISIONS_OF_UPDATES
 
     return _decided_by(precision_label, [Setup(**fields) for fields in PRECISIONS_OF_UPDATES])
 
 
 def _optimizers():
-    from ..setup import COMMON_OPTIMIZERS, Setup
+    from ..ask.setup import COMMON_OPTIMIZERS, Setup
 
     return _decided_by(lambda setup: setup.optimizer, [Setup(optimizer=name) for name in COMMON_OPTIMIZERS])
 

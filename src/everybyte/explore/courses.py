@@ -14,12 +14,13 @@ from typing import Any
 
 from sympy import Min
 
+from ..ask.setup import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS, PRECISIONS, Setup
 from ..catalog import Model
 from ..formulas import bindings, symbols
-from ..setup import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS, PRECISIONS, Setup
-from ..theory import MARKS, Repeat, place_of, trace
+from ..step.course import MARKS, Repeat, backwards, middles, place_of
+from ..theory import trace
 from ..theory.letters import factor, text
-from ..theory.schedule import backwards, middles, nested, stretched
+from ..theory.schedule import nested, stretched
 from ..theory.structure import Plan, structure
 from ..theory.training import Step
 from .sizes import Size
@@ -45,7 +46,8 @@ def _update(model, setup):
 FILE = "courses.json"
 #: What a course follows from, by folder of the package: where any of it has changed, the file is not read.
 SOURCES = {
-    ".": ("choices.py", "setup.py"), "theory": None, "catalog": ("models.py", "weights.py"), "explore": ("courses.py",),
+    "step": None, "ask": ("choices.py", "setup.py"), "theory": None, "reference": None, "catalog": ("models.py", "weights.py"),
+    "explore": ("courses.py",),
 }  # fmt: skip
 
 

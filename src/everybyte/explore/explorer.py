@@ -12,7 +12,8 @@ import anywidget
 import ipywidgets as widgets
 import traitlets
 
-from .. import checks, draw
+from .. import draw
+from ..common import checks
 from .beside import read, said
 from .pictures import looks, quantity
 

@@ -1,9 +1,9 @@
 """Chapter 16's explorer: the loss's logits-sized tensors against all blocks' activations, as the vocabulary grows."""
 
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..formulas import formula
 from ..formulas.symbols import L
-from ..setup import Setup
 from .controls import OF_STATES, Choice, a_gpt, asked, attention_of, check_setup, gpts, model_of, opens
 from .explorer import Explorer, told
 from .pictures import Lines

@@ -2,11 +2,14 @@
 
 from types import SimpleNamespace
 
-from .. import checks, draw, units
+from .. import draw, units
 from ..catalog import Gpu, gpus
+from ..common import checks
+from ..common.tables import Table
 from ..derivation import Derivation
-from ..tables import Table
-from ..witness import starred
+from ..derivation.course import changes
+from ..step.course import place_of
+from ..step.witness import starred
 from .controls import opens, shared, steps
 from .courses import Printer, Steps
 from .explorer import Explorer
@@ -239,15 +242,12 @@ class _Cases(Printer):
         self.updates[""] = self.put([], [])
 
     def _case(self, case):
-        numbers, changes = case.course.every_change()
-        rest, items = self._changed(changes[0], 1), []
-        for k in range(1, len(numbers) - 1):  # the first and the last stand between steps
-            name, _, owner = case.course.operations[numbers[k]]
-            freed = self._changed(changes[k + 1], -1) if k + 2 < len(numbers) else ()
-            taken = self._changed(changes[k], 1) or self._nothing
-            items.append(
-                self.body([self.operation(name, case.course.places[numbers[k]], starred(owner), taken, freed)])
-            )
+        (_, first), *inner, (_, last) = changes(case.course)  # the first and the last stand between steps
+        rest, items = self._changed(first, 1), []
+        following = [more for _, more in inner[1:]]
+        for (o, more), then in zip(inner, [*following, {}], strict=True):
+            freed, taken = self._changed(then, -1), self._changed(more, 1) or self._nothing
+            items.append(self.body([self.operation(o.name, place_of(o), starred(o.owner), taken, freed)]))
         return self.put(rest, items)
 
     def _changed(self, changed, sign):

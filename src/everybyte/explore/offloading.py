@@ -2,10 +2,10 @@
 
 from sympy import ceiling
 
-from .. import checks
+from ..ask.setup import PRECISIONS, Setup, Sharding
 from ..catalog import Gpu, Model
+from ..common import checks
 from ..formulas import SYMBOLS, Formula, bindings, formula
-from ..setup import PRECISIONS, Setup, Sharding
 from .beside import said
 from .controls import Choice, a_gpt, asked, check_setup, gpts, gpus_label, model_of, opens, powers, shared, steps
 from .explorer import Explorer, told

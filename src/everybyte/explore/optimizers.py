@@ -1,7 +1,7 @@
 """Chapter 24's explorer: what each optimizer keeps, beside weights and gradients."""
 
+from ..ask.setup import OPTIMIZERS, OptimizerName, Setup
 from ..catalog import Gpu, Model
-from ..setup import OPTIMIZERS, OptimizerName, Setup
 from .beside import said
 from .controls import OF_ACTIVATIONS, OF_STATES, Choice, asked, check_setup, opens, shared
 from .explorer import Explorer, told

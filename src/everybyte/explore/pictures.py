@@ -11,9 +11,9 @@ from functools import lru_cache
 from sympy import Basic
 
 from .. import draw, units
+from ..common.tables import Table
 from ..draw.palette import PARTS, ink_on
 from ..formulas import Formula, formula
-from ..tables import Table
 
 
 def quantity(q):

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from functools import cache
 
 from .. import draw, units
-from .. import pipelines as orders
+from ..ask import schedules
+from ..ask.mesh import Mesh, Schedule
+from ..ask.setup import Setup
 from ..catalog import Model
+from ..common.tables import Table
 from ..draw.palette import ACTIONS
 from ..formulas import bindings
 from ..formulas.symbols import BY_SYMBOL, H, L, all_first, divided, hop, p, v
-from ..mesh import Mesh, Schedule
-from ..setup import Setup
-from ..tables import Table
 from .beside import said
 from .controls import Choice, Slider, counted, opens, steps
 from .explorer import Explorer, told
@@ -28,13 +28,13 @@ BATCHES = (8, 16, 32, 64, 128)
 
 
 @cache
-def timed(number: int, batches: int) -> list[list[orders.Turn]]:
+def timed(number: int, batches: int) -> list[list[schedules.Turn]]:
     """What each GPU runs when, under the schedule of that number, in forwards of a stage."""
     name, stages = list(SCHEDULES.items())[number]
-    return orders.timed(Mesh(pipeline=PLACES, schedule=name, stages=stages), batches)
+    return schedules.timed(Mesh(pipeline=PLACES, schedule=name, stages=stages), batches)
 
 
-def packed(gpus: list[list[orders.Turn]]) -> dict:
+def packed(gpus: list[list[schedules.Turn]]) -> dict:
     """A schedule as the picture takes it: for each GPU a letter an action, after how long it waits; small on its second stage.
 
     Of a stage and kind the micro-batches come in order; `back`: in backwards the last one first.
@@ -63,13 +63,13 @@ class Chart(Stack):
 
     def spec(self):
         runs = {f"{i},{n}": packed(timed(i, n)) for i in range(len(SCHEDULES)) for n in BATCHES}
-        kinds = {kind: [*look, orders.TIMES[kind]] for kind, look in ACTIONS.items()}
+        kinds = {kind: [*look, schedules.TIMES[kind]] for kind, look in ACTIONS.items()}
         return super().spec() | {"runs": runs, "kinds": kinds}
 
     def run(self, values: Mapping) -> tuple[list[int], float, float]:
         """(the most in flight on each GPU, how long the step lasts, how much of it each GPU waits), in forwards of a GPU's blocks."""
         gpus, stages = timed(values["schedule_no"], values["accumulation"]), values["pipeline_stages"]
-        most = [max(count for _, count in orders.flying(turns)) for turns in gpus]
+        most = [max(count for _, count in schedules.flying(turns)) for turns in gpus]
         end = max(turn.end for turns in gpus for turn in turns)
         waits = end - sum(turn.end - turn.start for turn in gpus[0])
         return most, end / stages, waits / stages
@@ -116,7 +116,7 @@ def pipelines(model: Model | None = None, setup: Setup | None = None) -> Explore
     from ..catalog import models
 
     symbols = [BY_SYMBOL[z] for z in (p, v, hop, all_first, divided)]
-    schedules = {
+    named = {
         str(name): bindings(None, Setup(gpus=PLACES, accumulation=PLACES, mesh=Mesh(pipeline=PLACES, schedule=name, stages=count)), symbols)
         | {"schedule_no": i}
         for i, (name, count) in enumerate(SCHEDULES.items())
@@ -131,7 +131,7 @@ def pipelines(model: Model | None = None, setup: Setup | None = None) -> Explore
         raise ValueError(f"Mesh.pipeline: {setup.mesh.pipeline} is not offered; allowed: {PLACES}")
     controls = [
         Choice("model", "model", known, model.name if model else "llama-3.1-70b"),
-        Choice("schedule", "schedule", schedules, setup.mesh.schedule if setup else "1f1b"),
+        Choice("schedule", "schedule", named, setup.mesh.schedule if setup else "1f1b"),
         Choice("batches", "micro-batches", batches, micro(setup.accumulation if setup else 16)),
         steps("place", "GPU", range(PLACES), 0, said="GPU {}".format),
         Slider("sequence", "tokens of a micro-batch", 512, 65536, setup.sequence if setup else 8192, 512),

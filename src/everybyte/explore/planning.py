@@ -5,11 +5,11 @@ from typing import Any
 
 from sympy import Min, ceiling
 
-from .. import checks
+from ..ask.setup import PRECISIONS, Setup
 from ..catalog import Gpu, Model, gpus, models
+from ..common import checks
 from ..formulas import bindings
 from ..formulas.symbols import B, G, autocast, n_a, w
-from ..setup import PRECISIONS, Setup
 from .beside import said
 from .controls import Choice, check_setup, gpus_label, opens, powers, steps, usable
 from .courses import FORMS, LONE, UPDATE_BY, Courses, kinds, numbers_of, updates_of

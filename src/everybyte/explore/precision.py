@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .. import checks, draw
+from .. import draw
+from ..ask.setup import Setup
 from ..catalog import Gpu, Model
-from ..setup import Setup
+from ..common import checks
 from .beside import said
 from .controls import OF_THE_STEP, Choice, asked, check_setup, gpts, of_the_step, opens, shared
 from .courses import BY, LONE, UPDATE_BY, Courses, Steps, batches_of, kinds, updates_of

@@ -1,7 +1,7 @@
 """Chapter 35's explorer: what ring attention keeps and takes on each of the GPUs that share a sequence."""
 
-from ..mesh import Mesh
-from ..setup import Setup
+from ..ask.mesh import Mesh
+from ..ask.setup import Setup
 from .beside import said
 from .controls import Choice, gpus_label, opens, powers, steps
 from .explorer import Explorer, told
@@ -23,7 +23,7 @@ def ring(size: str = "Llama-3.1-8B", setup: Setup | None = None) -> Explorer:
     """
     from sympy import floor
 
-    from .. import checks
+    from ..common import checks
     from ..formulas.context import BACKWARD, KEPT
 
     sizes = said("ring")["sizes"]

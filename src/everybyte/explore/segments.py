@@ -4,9 +4,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .. import checks, draw, units
+from .. import draw, units
 from ..allocator import Allocator, OutOfMemory, settings
-from ..tables import Table
+from ..common import checks
+from ..common.tables import Table
 from .beside import said as words_of
 from .beside import table
 from .controls import Slider, listed
@@ -331,10 +332,10 @@ BETWEEN = 10
 
 def play_step(configuration: str) -> list[Moment]:
     """The segments of GPT-2's first two steps, bf16 autocast, 8 × 1,024 tokens, on an H200: from a dry run."""
+    from ..ask.setup import Setup
     from ..catalog import gpu, model
     from ..dryrun import dry_run
     from ..dryrun.requests import requests as of
-    from ..setup import Setup
 
     asked = of(dry_run(model("gpt2"), Setup(precision="bf16-mixed")), gpu("h200").cublas_workspace)
     allocator, here, found = Allocator(configuration), {}, []

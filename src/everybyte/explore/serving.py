@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import checks
+from ..answers.headroom import ROUNDING
+from ..answers.serving import MOST, cache_bytes, largest, weight_bytes
 from ..catalog import Gpu, Model, gpus
 from ..catalog import model as catalog_model
-from ..headroom import ROUNDING
-from ..serving import MOST, cache_bytes, largest, weight_bytes
-from ..tables import Table
+from ..common import checks
+from ..common.tables import Table
 from ..theory import inference
 from ..theory.letters import factor, text
 from .beside import said
@@ -149,7 +149,7 @@ def serving(model: Model | None = None, gpu: Gpu | None = None, context: int = 8
             that is none of `CONTEXTS`, a concurrency beyond the slider, a GPU that is not in the catalog.
     """
     start, card = model or catalog_model("qwen2.5-7b"), gpu.name if gpu else "h100-80gb"
-    inference.program(start)
+    inference.check(start)
     if start.window:
         raise ValueError(f"serving.model.window: {start.window:,} of {start.name}; allowed: 0, or ask eb.serve")
     if start.positions and start.positions < CONTEXTS[-1]:

@@ -2,11 +2,11 @@
 
 from sympy import Min
 
-from .. import checks
+from ..ask.setup import PRECISIONS, Setup
 from ..catalog import Gpu, Model
+from ..common import checks
 from ..formulas import bindings
 from ..formulas.symbols import G
-from ..setup import PRECISIONS, Setup
 from .controls import OF_THE_STEP, Choice, check_setup, gpts, gpus_label, of_the_step, opens, powers, shared, steps
 from .courses import BY, LONE, UPDATE_BY, Courses, batches_of, kinds, numbers_of, updates_of
 from .courses import PRECISIONS_OF_UPDATES as UPDATED

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from ..formulas import symbols
 from ..formulas.symbols import BY_SYMBOL
-from ..theory.course import HELPERS
+from ..theory.letters import HELPERS
 
 _LETTER, _CALL = re.compile(r"\b[A-Za-z]\w*\b(?!\()"), re.compile(r"\b([a-z]+\()")
 _HELPERS = HELPERS | {"down": HELPERS["whole"]}

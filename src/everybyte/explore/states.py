@@ -1,7 +1,7 @@
 """Chapter 13's explorer: what each parameter costs before any activation."""
 
+from ..ask.setup import Setup
 from ..catalog import Gpu, Model
-from ..setup import Setup
 from .beside import said
 from .controls import OF_ACTIVATIONS, OF_STATES, Choice, asked, check_setup, opens, shared
 from .explorer import Explorer, told

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 from .. import draw, units
-from ..budget import not_derived
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..rules.formulas import GPT, refused
-from ..setup import Setup
 from ..theory import MARKS, PARTS
+from ..theory.budget import not_derived
 from .beside import said
 from .controls import OF_THE_STEP, Choice, Slider, asked, check_setup, gpts, listed, of_the_step, opens
 from .courses import BY, LONE, UPDATE_BY, Courses, Steps, batches_of, kinds, updates_of

@@ -1,7 +1,7 @@
 """Chapter 33's explorer: what one block keeps on each of the GPUs that divide its matrices."""
 
-from ..mesh import Mesh
-from ..setup import Setup
+from ..ask.mesh import Mesh
+from ..ask.setup import Setup
 from .beside import said
 from .controls import Choice, asked, dropout_of, gpus_label, opens, powers, steps
 from .explorer import Explorer, told
@@ -22,7 +22,7 @@ def tensor(size: str = "22B", setup: Setup | None = None) -> Explorer:
     """
     from sympy import floor
 
-    from .. import checks
+    from ..common import checks
     from ..formulas.tensor_parallel import KEPT
 
     sizes, plans = said("tensor")["sizes"], said("tensor")["plans"]

@@ -1,8 +1,8 @@
 """Chapter 31's explorer: what ZeRO's stages leave of a model's states on each of many GPUs, and what each sends."""
 
+from ..ask.setup import Setup, Sharding
 from ..catalog import Model
 from ..formulas.symbols import sharded_gradients, sharded_optimizer, sharded_weights
-from ..setup import Setup, Sharding
 from .beside import said
 from .controls import OF_ACTIVATIONS, OF_STATES, Choice, asked, check_setup, gpus_label, opens, powers, shared, steps
 from .explorer import Explorer, told

@@ -1,6 +1,6 @@
 """Pipelines: how many micro-batches are in flight, what they keep, what stands to receive, how long GPUs wait.
 
-`everybyte.pipelines` has the orders themselves, which these are held to.
+`everybyte.ask.schedules` has the orders themselves, which these are held to.
 """
 
 from sympy import Integer, Min

@@ -13,10 +13,10 @@ import sympy
 from sympy import QQ
 from sympy.polys.rings import ring
 
+from ..ask.setup import Setup
 from ..catalog import Model
-from ..setup import Setup
+from ..step.course import Reading
 from ..theory import trace
-from ..theory.course import Reading
 from ..theory.letters import text
 from . import symbols
 

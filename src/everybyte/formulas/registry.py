@@ -9,12 +9,12 @@ from types import FunctionType
 
 import sympy
 
-from .. import checks
+from ..ask.mesh import OF
+from ..ask.setup import Setup
 from ..catalog import Model
-from ..mesh import OF
+from ..common import checks
 from ..rules import Rule
 from ..rules.formulas import SPOKEN, UNADAPTED, refused
-from ..setup import Setup
 from .printing import compile_python, javascript, magnitude
 from .symbols import BY_SYMBOL, SYMBOLS
 

@@ -6,9 +6,7 @@ from functools import cache
 from sympy import Add, Max, Min, ceiling
 
 from ..rules import formulas as rows
-from ..theory import place_of
-from ..theory.course import standing
-from ..theory.schedule import flat
+from ..step.course import flat, place_of, standing
 from .parameters import of_reference
 from .readings import both, expression, letter, merged, more, reading
 from .registry import register

@@ -8,9 +8,9 @@ from functools import cache
 
 from sympy import Integer, Max, Min, Piecewise, ceiling, floor
 
+from ..ask.setup import Setup
 from ..catalog import Gpu, Model
-from ..setup import Setup
-from ..tables import Table
+from ..common.tables import Table
 from .registry import Formula, register
 from .symbols import (
     A,
@@ -281,10 +281,6 @@ def _machine(model, setup, gpu):
     }  # fmt: skip
 
 
-#: What each linear layer of a block gives, in numbers a token, where it has a bias.
-_OUTPUTS = {"qkv": 3 * H, "q": A * D, "k": A_kv * D, "v": A_kv * D, "out": H, "up": F, "down": H}
-
-
 def requested(found, gpu: Gpu) -> tuple[int, str]:
     """The most bytes that PyTorch's CUDA code asks for in a step, and the operation that runs then.
 
@@ -310,71 +306,41 @@ def requested(found, gpu: Gpu) -> tuple[int, str]:
         if width % 4 or width < 128:
             raise ValueError(f"{name}: {width}, and sums over rows are known for multiples of 4, from 128 on")
     takes = _scratch(model, setup, gpu)
-    most = max(range(len(found.live)), key=lambda i: (found.live[i] + takes(found.operations[i][0]), -i))
+    most = max(range(len(found.live)), key=lambda i: (found.live[i] + takes(found.kernels[i]), -i))
     name, _, owner = found.operations[most]
-    return 2 * cublas(gpu) + found.live[most] + takes(name), f"{name} ({owner})"
+    return 2 * cublas(gpu) + found.live[most] + takes(found.kernels[most]), f"{name} ({owner})"
 
 
-#: Products of all experts, by the beginning of their operations' names; operations on visits, and their terms.
-_PRODUCTS = ("experts' gate and up", "experts' down")
-_VISITS = {"visits sorted": "experts_sort", "experts' ends": "experts_ends"}
-
-
-def _normed(rows, model, setup, machine):
-    """What the backward of a norm of each head takes, of so many rows: as a norm's of the whole width."""
-    values = {S: rows, B: 1, H: model.head_width}
-    values |= {multiprocessors: machine["multiprocessors"], threads: machine["threads"], norm_bias: 0}
-    values[w] = 4 if setup.dtypes.weights == "fp32" else 2
-    return sum(int(term.expr.subs(values)) for term in (NORM, NORM_SUMS))
+#: Kernels -> the terms that say together what one takes.
+_TERMS = {
+    "attention": ("flash_split", "flash_dropout"), "attention backward": ("flash_backward", "flash_heads", "efficient_backward"),
+    "sort": ("experts_sort",), "scan": ("experts_ends",), "grouped product": ("experts_products",),
+}  # fmt: skip
 
 
 def _scratch(model, setup, gpu):
-    """What kernels take for themselves while an operation of that name runs, in bytes."""
+    """What each of `course.KERNELS` takes for itself while it runs, in bytes."""
     terms, machine = said(model, setup, gpu), _machine(model, setup, gpu)
-    tokens = setup.batch * setup.sequence
+    of_gpu = {multiprocessors: machine["multiprocessors"], threads: machine["threads"], tile: machine["tile"]}
+    width = 2 if setup.dtypes.weights != "fp32" else 4
 
     @cache
-    def takes(name):
-        if name == "token gradient":
-            sorting = 24 * tokens + terms["embedding_sort"] - gradient if terms["embedding_sort"] else 0
-            return max(terms["embedding_backward"], terms["embedding_unique"], sorting)
-        if name == "flash attention":
-            return terms["flash_split"] + terms["flash_dropout"]
-        if name == "flash attention backward":
-            return terms["flash_backward"] + terms["flash_heads"] + terms["efficient_backward"]
-        if name in rows:
-            return int(indexed(visits, Integer(rows[name])).subs({tile: machine["tile"]}))
-        if (
-            name.startswith("experts' ")
-            and name.removesuffix(" input gradient").removesuffix(" weight gradient") in _PRODUCTS
-        ):
-            return terms["experts_products"]
-        if name in _VISITS:
-            return terms[_VISITS[name]]
-        if name in ("q norm backward", "k norm backward"):
-            heads = model.heads if name[0] == "q" else model.kv_heads
-            return _normed(tokens * heads, model, setup, machine)
-        if name.endswith("norm backward") or (name.startswith("norm") and name.endswith("backward")):
-            return terms["norm_backward"] + terms["norm_sums"]
-        if name.endswith(" bias gradient"):
-            layer = name.removesuffix(" bias gradient")
-            if (
-                layer not in _OUTPUTS
-            ):  # a sum over the other side of a product, as of experts' weights: no rows to add up
-                return 0
-            sizes = {H: model.width, F: model.ffn_width, A: model.heads, A_kv: model.kv_heads, D: model.head_width}
-            outputs = _OUTPUTS[layer].subs(sizes)
-            values = {multiprocessors: machine["multiprocessors"], threads: machine["threads"]}
-            return int(summed(outputs, Integer(tokens)).subs(values))
-        return 0
+    def takes(kernel):
+        match kernel:
+            case ("table backward", tokens, rows, numbers):
+                values = of_gpu | {S: tokens, B: 1, V: rows, H: numbers}
+                backward, unique, sort = (int(term.expr.subs(values)) for term in (EMBEDDING, UNIQUE, SORT))
+                sorting = 24 * tokens + sort - rows * numbers * width if sort else 0
+                return max(backward, unique, sorting)
+            case ("norm backward", rows, numbers, gains):
+                values = of_gpu | {S: rows, B: 1, H: numbers, norm_bias: gains - 1, w: width}
+                return sum(int(term.expr.subs(values)) for term in (NORM, NORM_SUMS))
+            case ("row sum", numbers, rows):
+                return int(summed(numbers, Integer(rows)).subs(of_gpu))
+            case ("rows backward", taken, rows):
+                return int(indexed(Integer(taken), Integer(rows)).subs(of_gpu))
+        return sum(terms[name] for name in _TERMS.get(kernel[0] if kernel else "", ()))
 
-    visits = Integer(tokens * model.experts_per_token)
-    rows = {
-        "visits back in order backward": visits,
-        "visits' weights sorted backward": visits,
-        "visits' rows backward": tokens,
-    }
-    gradient = model.vocabulary * model.width * (2 if setup.dtypes.weights != "fp32" else 4)
     return takes
 
 

@@ -19,7 +19,7 @@ from torch.distributed import checkpoint
 from torch.distributed.checkpoint import metadata as described
 from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 
-from .. import files
+from ..common import files
 from ..reference import Trainer
 from ..reference.parallel import ShardedOptimizer
 

@@ -5,9 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import product, zip_longest
 from typing import Any
 
-from .. import checks
-from ..catalog import Model, model
-from ..setup import (
+from ..ask.setup import (
     ATTENTIONS,
     COMMON_OPTIMIZERS,
     LIBRARIES,
@@ -18,6 +16,8 @@ from ..setup import (
     Lora,
     Setup,
 )
+from ..catalog import Model, model
+from ..common import checks
 from .recipe import Recipe
 
 SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
@@ -366,12 +366,17 @@ def _made(group):
         yield Configuration(group, shape, Setup(**choice), steps, **switches)
 
 
+def in_fp16(setup: Setup) -> Setup:
+    """The setup as a GPU without bf16 runs it: fp16-mixed in place of bf16-mixed over fp32 weights; any other as it is."""
+    mixed = setup.precision == "bf16-mixed" and setup.sharding == "none" and setup.base_dtype == "fp32"
+    return setup.replace(precision="fp16-mixed") if mixed else setup
+
+
 def for_gpu(configurations: Iterable[Configuration], bf16: bool) -> list[Configuration]:
     """What of it to measure on a GPU: where it has no units for bf16, fp16-mixed in place of bf16-mixed, once."""
     found = {}
     for configuration in configurations:
-        setup = configuration.setup
-        if not bf16 and setup.precision == "bf16-mixed" and setup.sharding == "none" and setup.base_dtype == "fp32":
-            configuration = replace(configuration, setup=setup.replace(precision="fp16-mixed"))
+        if not bf16:
+            configuration = replace(configuration, setup=in_fp16(configuration.setup))
         found.setdefault((configuration.model, configuration.setup, *configuration.asked.values()), configuration)
     return list(found.values())

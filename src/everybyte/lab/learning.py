@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..ask.setup import Setup
 from ..reference import Trainer
 from ..reference.text import text_batch
-from ..setup import Setup
 from .recipe import Recipe
 
 #: Two novels; `prose/TEXT.md` says which.

@@ -1,14 +1,17 @@
 """The third witness: what one device said of one training step, in whole bytes."""
 
-import math
+import re
 from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
+from typing import Annotated
 
-from .. import checks, units
+from .. import units
+from ..ask.setup import Setup
 from ..catalog import Model, models
-from ..setup import Setup
-from ..tables import Table
+from ..common import checks
+from ..common.tables import Table
 from .recipe import Recipe
+from .shapes import Kind, fits, kinds, number, whole
 
 #: The version of the JSON. A reader refuses any other.
 SCHEMA = 1
@@ -18,6 +21,51 @@ STATUSES = ("measured", "oom", "skipped", "failed")
 PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 #: The phases within which the most bytes are counted.
 WITHIN = ("forward", "backward", "step")
+
+
+def _some(shape):
+    """A list of one at least."""
+    return lambda value: fits(value, [shape, ...]) and len(value) > 0
+
+
+def _so(question):
+    """What answers a question, with no where asking it fails."""
+
+    def answer(value):
+        try:
+            return bool(question(value))
+        except (TypeError, ValueError):
+            return False
+
+    return answer
+
+
+def _history(value):
+    said = {"allocations": whole, "marks": dict, "at": _some(whole), "live": _some(whole)}
+    return fits(value, said) and len(value["at"]) == len(value["live"])
+
+
+_OUT = {"requested": (whole, None), "free": (whole, None), "at": str, "of?": str}
+_LEARNING = {"recipe": _so(lambda v: Recipe(**v)), "asked": whole, "validation": _some([whole, (number, None), number])}
+_DEVICE = {"name": str, "type": object, "gpu": object, "memory": object, ...: object}
+#: The types of fields, with what a record may say there.
+Whole = Annotated[int, Kind(whole, "a whole number, 0 or more")]
+Number = Annotated[float, Kind(number, "a number, 0 or more")]
+Text = Annotated[str, Kind(str, "text")]
+Object = Annotated[dict, Kind(dict, "an object")]
+Phases = Annotated[dict[str, int], Kind(dict.fromkeys(PHASES, whole), f"whole bytes for each of {', '.join(PHASES)}")]
+Peaks = Annotated[dict[str, int], Kind(dict.fromkeys(WITHIN, whole), f"whole bytes for each of {', '.join(WITHIN)}")]
+Quartiles = Annotated[list, Kind([number, ...], "a list of numbers")]
+Clocks = Annotated[dict, Kind({...: number}, "an object of numbers")]
+Used = Annotated[dict, Kind(dict.fromkeys(("cuda", "nvml"), (whole, None)), "bytes for cuda and nvml, or null")]
+OutOfMemory = Annotated[dict, Kind(_OUT, "bytes requested and free, or null, and at what stage")]
+Losses = Annotated[list, Kind(_some((number, None)), "a list of numbers, null where not finite")]
+History = Annotated[dict, Kind(_history, "allocations, marks, and as many places at as live bytes")]
+Learning = Annotated[dict, Kind(_LEARNING, "a recipe, the steps asked for, and rows of step, loss and seconds")]
+Ranks = Annotated[list, Kind([{"rank": whole, ...: object}, ...], "a list of objects, each with its rank")]
+Device = Annotated[dict, Kind(_DEVICE, "an object with at least name, type, gpu and memory")]
+Date = Annotated[str, Kind(_so(lambda v: datetime.fromisoformat(v).tzinfo), "a date and time with its zone, ISO 8601")]
+Digest = Annotated[str, Kind(_so(lambda v: re.fullmatch("[0-9a-f]{64}", v)), "64 hexadecimal digits")]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -55,46 +103,46 @@ class Measurement:
         device, versions, settings: what it ran on and with. date: UTC. fingerprint: of the reference step's source.
     """
 
-    model: Model
-    setup: Setup
-    status: str
-    device: dict
-    date: str
-    fingerprint: str
-    reason: str | None = None
-    rounding: int = 512
-    phases: dict[str, int] | None = None
-    requested: dict[str, int] | None = None
-    peaks: dict[str, int] | None = None
-    peak: int | None = None
-    peak_at: str | None = None
-    baseline: int | None = None
-    workspace: int | None = None
-    allocated_peak: int | None = None
-    requested_peak: int | None = None
-    active_peak: int | None = None
-    reserved_peak: int | None = None
-    retries: int | None = None
-    segments: int | None = None
-    driver_before: dict | None = None
-    driver_used: dict | None = None
-    out_of_memory: dict | None = None
-    steps: int | None = None
-    reserved_at_end: int | None = None
-    step_ms: float | None = None
-    step_ms_quartiles: list | None = None
-    clocks: dict | None = None
-    tokens_per_s: float | None = None
-    flops: int | None = None
-    mfu: float | None = None
-    loss: list | None = None
-    skipped_steps: int | None = None
-    history: dict | None = None
-    learning: dict | None = None
-    ranks: list | None = None
-    versions: dict | None = None
-    settings: dict | None = None
-    witness: str = "measure"
+    model: Annotated[Model, Kind(dict, "an object")]
+    setup: Annotated[Setup, Kind(dict, "an object")]
+    status: Text
+    device: Device
+    date: Date
+    fingerprint: Digest
+    reason: Text | None = None
+    rounding: Whole = 512
+    phases: Phases | None = None
+    requested: Phases | None = None
+    peaks: Peaks | None = None
+    peak: Whole | None = None
+    peak_at: Text | None = None
+    baseline: Whole | None = None
+    workspace: Whole | None = None
+    allocated_peak: Whole | None = None
+    requested_peak: Whole | None = None
+    active_peak: Whole | None = None
+    reserved_peak: Whole | None = None
+    retries: Whole | None = None
+    segments: Whole | None = None
+    driver_before: Used | None = None
+    driver_used: Used | None = None
+    out_of_memory: OutOfMemory | None = None
+    steps: Whole | None = None
+    reserved_at_end: Whole | None = None
+    step_ms: Number | None = None
+    step_ms_quartiles: Quartiles | None = None
+    clocks: Clocks | None = None
+    tokens_per_s: Number | None = None
+    flops: Whole | None = None
+    mfu: Number | None = None
+    loss: Losses | None = None
+    skipped_steps: Whole | None = None
+    history: History | None = None
+    learning: Learning | None = None
+    ranks: Ranks | None = None
+    versions: Object | None = None
+    settings: Object | None = None
+    witness: Text = "measure"
 
     @property
     def oom(self) -> bool:
@@ -136,9 +184,8 @@ class Measurement:
         if not values.get("phases"):
             values.pop("phases", None)
         for name in sorted(_NEEDED[said["status"]] | values.keys()):
-            check, allowed = _KINDS[name]
-            if not check(values.get(name)):
-                raise _wrong(name, values.get(name), allowed)
+            if not fits(values.get(name), _KINDS[name].shape):
+                raise _wrong(name, values.get(name), _KINDS[name].allowed)
         for name in values["setup"].keys() - {f.name for f in fields(Setup)}:
             raise _wrong("setup", name, "the fields of Setup")
         values |= {"model": model_from_dict(values["model"]), "setup": Setup(**values["setup"])}
@@ -211,133 +258,7 @@ def model_from_dict(said: dict) -> Model:
     return known if known and known.replace(source="") == model else model
 
 
-def _whole(value):
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _number(value):
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
-
-
-def _text(value):
-    return isinstance(value, str)
-
-
-def _object(value):
-    return isinstance(value, dict)
-
-
-def _object_of(names, check):
-    return lambda value: _object(value) and set(value) == set(names) and all(map(check, value.values()))
-
-
-def _whole_or_none(value):
-    return value is None or _whole(value)
-
-
-def _out_of_memory(value):
-    sizes = _object_of(("requested", "free"), _whole_or_none)
-    said = _object(value) and _text(value.get("at")) and _text(value.get("of", ""))
-    return said and sizes({k: v for k, v in value.items() if k not in ("at", "of")})
-
-
-def _losses(value):
-    return isinstance(value, list) and len(value) > 0 and all(v is None or _number(v) for v in value)
-
-
-def _history(value):
-    if not _object(value) or set(value) != {"allocations", "marks", "at", "live"}:
-        return False
-    at, live = value["at"], value["live"]
-    lists = all(isinstance(v, list) and all(map(_whole, v)) for v in (at, live))
-    return lists and len(at) == len(live) > 0 and _whole(value["allocations"]) and _object(value["marks"])
-
-
-def _learning(value):
-    if not _object(value) or set(value) != {"recipe", "asked", "validation"}:
-        return False
-    rows = value["validation"]
-    return (
-        _recipe(value["recipe"])
-        and _whole(value["asked"])
-        and isinstance(rows, list)
-        and bool(rows)
-        and all(map(_validated, rows))
-    )
-
-
-def _recipe(value):
-    if not _object(value) or value.keys() - {f.name for f in fields(Recipe)}:
-        return False
-    try:
-        Recipe(**value)
-    except ValueError:
-        return False
-    return True
-
-
-def _validated(row):
-    if not isinstance(row, list) or len(row) != 3:
-        return False
-    return _whole(row[0]) and (row[1] is None or _number(row[1])) and _number(row[2])
-
-
-def _device(value):
-    return _object(value) and {"name", "type", "gpu", "memory"} <= set(value) and _text(value["name"])
-
-
-def _ranks(value):
-    return isinstance(value, list) and all(_object(one) and _whole(one.get("rank")) for one in value)
-
-
-def _date(value):
-    try:
-        return datetime.fromisoformat(value).tzinfo is not None
-    except (TypeError, ValueError):
-        return False
-
-
-def _fingerprint(value):
-    return _text(value) and len(value) == 64 and not set(value) - set("0123456789abcdef")
-
-
-def _kinds():
-    """Field -> (check of a value, what is allowed in words)."""
-    peaks = [f"{count}_peak" for count in ("allocated", "requested", "active", "reserved")]
-    whole = [
-        "rounding",
-        "peak",
-        "baseline",
-        "workspace",
-        *peaks,
-        "retries",
-        "segments",
-        "reserved_at_end",
-        "steps",
-        "flops",
-        "skipped_steps",
-    ]
-    yield from dict.fromkeys(whole, (_whole, "a whole number, 0 or more")).items()
-    yield from dict.fromkeys(("step_ms", "tokens_per_s", "mfu"), (_number, "a number, 0 or more")).items()
-    yield from dict.fromkeys(("model", "setup", "versions", "settings"), (_object, "an object")).items()
-    for field, names in {"phases": PHASES, "requested": PHASES, "peaks": WITHIN}.items():
-        yield field, (_object_of(names, _whole), f"whole bytes for each of {', '.join(names)}")
-    yield "step_ms_quartiles", (lambda v: isinstance(v, list) and all(map(_number, v)), "a list of numbers")
-    yield "clocks", (lambda v: _object(v) and all(map(_number, v.values())), "an object of numbers")
-    for field in ("driver_before", "driver_used"):
-        yield field, (_object_of(("cuda", "nvml"), _whole_or_none), "bytes for cuda and nvml, or null")
-    yield "out_of_memory", (_out_of_memory, "bytes requested and free, or null, and at what stage")
-    yield "loss", (_losses, "a list of numbers, null where not finite")
-    yield "history", (_history, "allocations, marks, and as many places at as live bytes")
-    yield "learning", (_learning, "a recipe, the steps asked for, and rows of step, loss and seconds")
-    yield "ranks", (_ranks, "a list of objects, each with its rank")
-    yield "device", (_device, "an object with at least name, type, gpu and memory")
-    yield "date", (_date, "a date and time with its zone, ISO 8601")
-    yield "fingerprint", (_fingerprint, "64 hexadecimal digits")
-    yield from dict.fromkeys(("status", "witness", "reason", "peak_at"), (_text, "text")).items()
-
-
-_KINDS = dict(_kinds())
+_KINDS = kinds(Measurement)
 _ALWAYS = {f.name for f in fields(Measurement) if f.default is MISSING}
 _SOMETIMES = {
     "out_of_memory", "reason", "peak_at", "history", "learning", "ranks", "witness", "segments", "reserved_at_end", "clocks",

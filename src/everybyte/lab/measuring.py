@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from .. import checks
+from ..ask.setup import Setup
 from ..catalog import Model
-from ..setup import Setup
+from ..common import checks
 from .devices import check as check_device
 from .measurement import Measurement
 from .process import EXPANDABLE, Worker, ask

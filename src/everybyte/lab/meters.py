@@ -6,6 +6,7 @@ import shutil
 import time
 import weakref
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import pairwise
 from pathlib import Path
 from subprocess import PIPE, SubprocessError
 from unittest import mock
@@ -15,7 +16,7 @@ from torch._subclasses import FakeTensor  # DTensor's, which asks by them for th
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .. import children
+from ..common import children
 from .timeline import live_at_allocations
 
 #: What each meter counts, in bytes: what tensors asked for; the blocks they got; with blocks freed but still waited for;
@@ -106,14 +107,13 @@ class Cuda:
         """CUDA refuses by itself what it has not."""
         return nullcontext()
 
-    @contextmanager
     def watching(self):
-        """The allocator watches always."""
-        yield
+        """Within it, memory is counted: CUDA's allocator counts always."""
+        return nullcontext()
 
     @contextmanager
     def history(self):
-        """Within it, allocations are noted: the list that it gives is filled at its end, as `live_at_allocations` says."""
+        """Within it, allocations are noted: the list that it gives has at its end the live bytes before them, and after each."""
         live = []
         torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python")
         start = self.allocations()
@@ -123,16 +123,6 @@ class Cuda:
             live += live_at_allocations(snapshot, self.device.index, self.allocations() - start, self.rounding)
         finally:
             torch.cuda.memory._record_memory_history(enabled=None)
-
-    @contextmanager
-    def clock(self):
-        """Within it, time is taken by CUDA events: the list that it gives holds milliseconds at its end."""
-        elapsed, start, end = [], torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        yield elapsed
-        end.record()
-        end.synchronize()
-        elapsed.append(start.elapsed_time(end))
 
     def stamp(self) -> torch.cuda.Event:
         """A moment in the GPU's queue: nothing is waited for."""
@@ -144,7 +134,7 @@ class Cuda:
         """Milliseconds from each stamp to the next."""
         for stamp in stamps:
             stamp.synchronize()
-        return [start.elapsed_time(end) for start, end in zip(stamps, stamps[1:], strict=False)]
+        return [start.elapsed_time(end) for start, end in pairwise(stamps)]
 
     def clocks(self) -> dict[str, float] | None:
         """What the GPU's clock, power and temperature are now, as its driver's tool says; None where there is no such tool."""
@@ -155,11 +145,7 @@ class Cuda:
             done = children.run([*command, f"--id={self.device.index or 0}"], 10.0, stdout=PIPE, stderr=PIPE, text=True)
             done.check_returncode()
             return {name: float(value) for name, value in zip(CLOCKS, done.stdout.split(","), strict=True)}
-        except (
-            OSError,
-            SubprocessError,
-            ValueError,
-        ):  # a tool of another driver's, or fields that it has not
+        except (OSError, SubprocessError, ValueError):  # a tool of another driver's, or fields that it has not
             return None
 
 
@@ -185,10 +171,10 @@ def available() -> int | None:
 
 
 class Cpu:
-    """The storages of CPU tensors, followed from birth to death while `watching`.
+    """The storages of CPU tensors, followed from birth to death while `watching`. It answers what `Cuda` does.
 
     What a kernel takes for itself is not seen. Where two gradients of one tensor meet in backward, a third tensor is
-    counted that would not be there unwatched.
+    counted that would not be there unwatched. Nothing is kept for later, and no driver counts.
 
     Args:
         limit: bytes; one more is out of memory.
@@ -202,48 +188,37 @@ class Cpu:
         self._counter = _Counter(limit)
 
     def empty(self) -> int:
-        """Collect what nothing uses; there are no workspaces to give back."""
         gc.collect()
         self.restart()
         return 0
 
     def now(self) -> dict[str, int]:
-        """Bytes of each of `COUNTS`: all the same here."""
         return dict.fromkeys(COUNTS, self._counter.live)
 
     def most(self) -> dict[str, int]:
-        """The most of each of `COUNTS` since `restart`."""
         return dict.fromkeys(COUNTS, self._counter.most)
 
     def restart(self) -> None:
-        """Count the most from here on."""
         self._counter.most = self._counter.live
 
     def allocations(self) -> int:
-        """How many storages there have been."""
         return self._counter.allocations
 
     def retries(self) -> int:
-        """Nothing is kept for later, so nothing is tried again."""
         return 0
 
     def segments(self) -> int:
-        """There are none here."""
         return 0
 
     def driver(self) -> dict[str, int | None]:
-        """No driver counts here."""
         return {"cuda": None, "nvml": None}
 
     def free(self) -> int | None:
         """Bytes that the limit has left; None where there is none."""
         return self._limit and self._limit - self._counter.refused
 
-    @contextmanager
     def watching(self):
-        """Within it, storages are followed."""
-        with self._counter:
-            yield
+        return self._counter
 
     @contextmanager
     def bounded(self):
@@ -268,30 +243,19 @@ class Cpu:
 
     @contextmanager
     def history(self):
-        """Within it, allocations are noted: the list that it gives starts with the live bytes and has them after each."""
         self._counter.history = live = [self._counter.live]
         try:
             yield live
         finally:
             self._counter.history = None
 
-    @contextmanager
-    def clock(self):
-        """Within it, time is taken by the wall: the list that it gives holds milliseconds at its end."""
-        elapsed, start = [], time.perf_counter()
-        yield elapsed
-        elapsed.append((time.perf_counter() - start) * 1e3)
-
     def stamp(self) -> float:
-        """A moment, in milliseconds."""
         return time.perf_counter() * 1e3
 
     def between(self, stamps) -> list[float]:
-        """Milliseconds from each stamp to the next."""
-        return [end - start for start, end in zip(stamps, stamps[1:], strict=False)]
+        return [end - start for start, end in pairwise(stamps)]
 
     def clocks(self) -> None:
-        """A CPU's clocks say nothing of a GPU's."""
         return None
 
 

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, cast
 
-from .. import children, files
+from ..ask.setup import Setup
 from ..catalog import Model
-from ..setup import Setup
+from ..common import children, files
 from .measurement import Measurement, model_as_dict
 
 SOURCES = str(Path(__file__).resolve().parents[2])
@@ -46,12 +47,10 @@ class Worker:
         command: Sequence[str] = (sys.executable, "-u", "-m", "everybyte.lab.worker"),
         environment: Mapping[str, str] | None = None,
     ):
-        paths = [SOURCES, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._errors = tempfile.TemporaryFile()
         self._child = children.Child(
-            command,
-            os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | dict(environment or {}) | APART | {PARENT: str(os.getpid())},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, encoding="utf-8", errors="replace",
+            command, surroundings(environment or {}) | {PARENT: str(os.getpid())}, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=self._errors, encoding="utf-8", errors="replace",
         )  # fmt: skip
         self.process = self._child.process
         self._requests = cast(IO[str], self.process.stdin)  # a pipe, as asked for
@@ -101,9 +100,8 @@ class Worker:
         return answer
 
     def _last_words(self):
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()[-LAST_LINES:]
-        return "".join(f"\n  {line}" for line in ["; its last lines:", *lines]).replace("\n  ;", ";") if lines else ""
+        lines = written(self._errors)[-LAST_LINES:]
+        return "; its last lines:" + "".join(f"\n  {line}" for line in lines) if lines else ""
 
     def end(self) -> None:
         """End the process and its children, now; once more does nothing."""
@@ -118,9 +116,88 @@ class Worker:
         self.end()
 
 
+class Bench:
+    """A place for one worker at a time. Who failed, or kept something of a step, is ended; the next request gets a fresh one.
+
+    Args:
+        start: starts a worker, given an `environment` where it needs one.
+    """
+
+    def __init__(self, start: Callable[..., Worker] = Worker):
+        self._start, self._expandable = start, False
+        self._worker: Worker | None = None
+
+    def worker(self, expandable: bool = False) -> Worker:
+        """The worker that is there, or a fresh one. `expandable`: one whose allocator's segments grow."""
+        if expandable != self._expandable:
+            self.end()
+        if self._worker is None:
+            self._worker = self._start(environment=EXPANDABLE) if expandable else self._start()
+            self._expandable = expandable
+        return self._worker
+
+    def measure(self, *what, expandable: bool = False, **options) -> Measurement:
+        """What `ask` asks of a worker."""
+        clean = False
+        try:
+            measurement, clean = ask(self.worker(expandable), *what, **options)
+        finally:  # Ctrl-C too: the process ends and its memory is free
+            if not clean:
+                self.end()
+        return measurement
+
+    def end(self) -> None:
+        """End the worker, if there is one."""
+        if self._worker is not None:
+            self._worker.end()
+        self._worker = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.end()
+
+
 def ask(worker: Worker, model: Model, setup: Setup, device: str | None, timeout: float, **options):
     """The measurement that a worker makes, and whether the worker is fit for another."""
-    answer = worker.ask(
-        timeout, ask="measure", device=device, model=model_as_dict(model), setup=setup.as_dict(), options=options
-    )
+    answer = worker.ask(timeout, ask="measure", **request(model, setup, device, options))
     return Measurement.from_dict(answer["found"]), answer["clean"]
+
+
+def request(model: Model, setup: Setup, device: str | None, options: dict) -> dict:
+    """A request for a measurement, as JSON holds it."""
+    return {"device": device, "model": model_as_dict(model), "setup": setup.as_dict(), "options": options}
+
+
+def surroundings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a process of ours: these, this process's, and where it finds this package."""
+    paths = [SOURCES, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | dict(environment) | APART
+
+
+def written(errors: IO[bytes]) -> list[str]:
+    """The lines that a process has written to a file of ours."""
+    errors.seek(0)
+    return errors.read().decode(errors="replace").strip().splitlines()
+
+
+def end_with(parent: int, launcher: int | None = None) -> None:
+    """End this process once its parent has ended, or who launched that: killed, they tell nobody, and nobody waits for the step."""
+
+    def watch():
+        while os.getppid() == parent and (launcher is None or _lives(launcher)):
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _lives(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -6,8 +6,6 @@ Each rank reads `FOLDER/request.json` and writes what it found to `FOLDER/RANK.j
 import json
 import os
 import sys
-import threading
-import time
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -15,14 +13,17 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from .. import files
-from ..setup import Setup
+from ..ask.setup import Setup
+from ..common import files
 from .measurement import model_from_dict
-from .run import find, run
+from .process import end_with
+from .run import describe, find, run
 
 #: Seconds that a rank waits for the others in one collective: who is dead by then is not waited for any longer. NCCL's first
 #: one makes its connections.
 PATIENCE, FIRST = 40, 180
+#: Ranks that a CPU may be given at once.
+PROCESSES = 8
 
 
 @contextmanager
@@ -76,43 +77,34 @@ def run_as_rank(model, setup: Setup, device: torch.device, **options) -> tuple[d
     return found, clean
 
 
+def answer(request: dict) -> dict:
+    """What a request is answered with: what was `found` and whether this process is as `clean` as before; or the `error` of bad input."""
+    try:
+        device = find(request["device"])
+        if request["ask"] == "device":
+            return {"found": describe(device)}
+        if request["ask"] == "gpus":
+            return {"found": torch.cuda.device_count() if device.type == "cuda" else PROCESSES}
+        model, setup = model_from_dict(request["model"]), Setup(**request["setup"])
+        found, clean = run_as_rank(model, setup, device, **request["options"])
+    except ValueError as error:
+        return {"error": str(error)}
+    return {"found": found | {"model": request["model"], "setup": request["setup"]}, "clean": clean}
+
+
 def main(folder: Path) -> int:
     """Measure as one rank; the exit status. A rank that ran out of memory ends with 3: the others wait for it in vain."""
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
-    threading.Thread(target=_end_with, args=(os.getppid(), request["launcher"]), daemon=True).start()
-    rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    try:
-        device = find("cpu" if request["device"] == "cpu" else f"cuda:{local}")
-        model, setup = model_from_dict(request["model"]), Setup(**request["setup"])
-        found, _ = run_as_rank(model, setup, device, **request["options"])
-    except ValueError as error:
-        _write(folder / f"{rank}.json", {"error": str(error)})
-        return 2
-    found = found | {"model": request["model"], "setup": request["setup"]}
-    _write(folder / f"{rank}.json", {"found": found})
-    return 3 if found["status"] == "oom" else 0
+    end_with(os.getppid(), request["launcher"])
+    device = "cpu" if request["device"] == "cpu" else f"cuda:{os.environ['LOCAL_RANK']}"
+    said = answer(request | {"ask": "measure", "device": device})
+    _write(folder / f"{os.environ['RANK']}.json", said)
+    return 2 if "error" in said else 3 if said["found"]["status"] == "oom" else 0
 
 
 def _write(path, said):
     with files.whole(path) as file:
         file.write(json.dumps(said, allow_nan=False).encode())
-
-
-def _end_with(parent, launcher):
-    """Torchrun that was killed can tell nobody, nor can who started it; memory must not wait for a step that nobody waits for."""
-    while os.getppid() == parent and _lives(launcher):
-        time.sleep(0.5)
-    os._exit(1)
-
-
-def _lives(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable
 
+from ..ask.setup import DTYPE_BYTES, Setup
 from ..catalog import Gpu, Model
-from ..setup import DTYPE_BYTES, Setup
-from ..tables import Table
+from ..common.tables import Table
 from .grid import TIMED, WARM_UP, Configuration
 
 #: What a recording asks of each measurement: steps before, places of the timeline.

@@ -3,9 +3,9 @@
 from dataclasses import asdict, dataclass
 from math import cos, pi
 
-from .. import checks
+from ..ask.setup import Setup
+from ..common import checks
 from ..rules import CLIPPED, check
-from ..setup import Setup
 
 
 @dataclass(frozen=True)

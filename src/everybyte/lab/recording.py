@@ -3,19 +3,19 @@
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import units
+from ..ask.setup import Setup
 from ..catalog import Model
-from ..setup import Setup
 from .devices import REHEARSED, slug
 from .devices import check as check_device
 from .grid import Configuration, for_gpu, grid
 from .measurement import Measurement
 from .measuring import check_request
-from .process import EXPANDABLE, Failed, Worker, ask
+from .process import Bench, Failed, Worker
 from .rates import options
 from .recipe import Recipe
 from .records import append, fingerprint, read, repair
@@ -41,13 +41,7 @@ class Progress:
 
     def as_dict(self) -> dict:
         """As JSON holds it."""
-        return {
-            "path": str(self.path),
-            "there": self.there,
-            "left": self.left,
-            "found": self.found,
-            "faults": self.faults,
-        }
+        return asdict(self) | {"path": str(self.path)}
 
     def __str__(self):
         found = ", ".join(f"{count} {status}" for status, count in self.found.items()) or "nothing new"
@@ -93,40 +87,34 @@ def record(
 
 class _Recording:
     def __init__(self, folder, deadline, device, need, start):
-        self.folder, self.deadline, self.device, self.need, self.start = folder, deadline, device, need, start
-        self.worker, self.expandable = None, False
+        self.folder, self.deadline, self.device, self.need = folder, deadline, device, need
+        self.bench = Bench(start)
 
     def run(self, wanted):
         from tqdm import tqdm
 
-        try:
-            found = self._worker().ask(START, ask="device", device=self.device)["found"]
+        with self.bench as bench:
+            found = bench.worker().ask(START, ask="device", device=self.device)["found"]
             wanted = for_gpu(wanted, bf16=has_bf16(found))
             self.folder.mkdir(parents=True, exist_ok=True)
             progress = Progress(self.folder / f"{found['gpu'] or slug(found['name'])}.jsonl")
             progress.faults = repair(progress.path)
             there = self._there(progress.path)
             todo = [c for c in wanted if (c.model, c.setup, *c.asked.values()) not in there]
-            progress.there = len(wanted) - len(todo)
-            progress.left = len(todo)
+            progress.there, progress.left = len(wanted) - len(todo), len(todo)
             with tqdm(todo, unit="step", smoothing=0.1) as bar:
                 for configuration in bar:
-                    bar.set_postfix_str(
-                        f"{configuration.group}: {configuration.model.name}, {configuration.setup.precision}"
-                    )
+                    model, setup = configuration.model, configuration.setup
+                    bar.set_postfix_str(f"{configuration.group}: {model.name}, {setup.precision}")
                     measurement = self._measurement(configuration, found)
                     if measurement is None:
                         break
                     said = (measurement.settings or {}) | {"asked": configuration.asked}
                     append(progress.path, replace(measurement, settings=said))
                     if measurement.status == "failed":
-                        bar.write(
-                            f"{configuration.model.name}, {configuration.setup}: {measurement.reason}", file=sys.stderr
-                        )
+                        bar.write(f"{model.name}, {setup}: {measurement.reason}", file=sys.stderr)
                     progress.found[measurement.status] = progress.found.get(measurement.status, 0) + 1
                     progress.left -= 1
-        finally:
-            self._end()
         return progress
 
     def _there(self, path):
@@ -134,19 +122,6 @@ class _Recording:
             return set()
         measured = (m for m in read(path).measurements if m.fingerprint == fingerprint() and m.status != "failed")
         return {(m.model, m.setup, *asked(m).values()) for m in measured}
-
-    def _worker(self, expandable=False):
-        if self.worker is not None and expandable != self.expandable:
-            self._end()
-        if self.worker is None:
-            self.worker = self.start(environment=EXPANDABLE) if expandable else self.start()
-            self.expandable = expandable
-        return self.worker
-
-    def _end(self):
-        if self.worker is not None:
-            self.worker.end()
-        self.worker = None
 
     def _measurement(self, configuration, device):
         """The measurement of a configuration; None where there is no time for it."""
@@ -168,22 +143,12 @@ class _Recording:
         if left <= 0:
             return None
         try:
-            measurement, clean = ask(
-                self._worker(configuration.expandable),
-                model,
-                setup,
-                self.device,
-                min(EACH, left),
-                **options(configuration),
-            )
+            how = options(configuration) | {"expandable": configuration.expandable}
+            return self.bench.measure(model, setup, self.device, min(EACH, left), **how)
         except (Failed, ValueError) as error:
-            self._end()
             if time.monotonic() >= self.deadline:
                 return None
             return Measurement(status="failed", reason=str(error), **without)
-        if not clean:
-            self._end()
-        return measurement
 
 
 def asked(measurement: Measurement) -> dict:

@@ -20,17 +20,17 @@ import torch
 import torch.distributed as dist
 
 from .. import units
-from ..adapters import adapted, as_it_is, package
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..reference import FAMILIES, GPT, Trainer
+from ..reference.adapters import adapted, as_it_is, package
 from ..reference.mesh import context
+from ..reference.splitting import divided_loss
 from ..reference.step import DTYPES
 from ..reference.text import text_batch
-from ..setup import Setup
-from ..splitting import divided_loss
 from .devices import REHEARSED, check, recognize
 from .learning import Learner, pretrain, training_batches, validation_batches
-from .measurement import SCHEMA
+from .measurement import PHASES, SCHEMA, WITHIN
 from .meters import Cpu, Cuda
 from .rates import flops_of_step, tokens_of_step, utilization
 from .recipe import Recipe
@@ -210,25 +210,8 @@ def run(
     Returns:
         What `Measurement.from_dict` takes, and whether the process is as before: nothing of the step lives.
     """
-    found: dict[str, Any] = {
-        "schema": SCHEMA,
-        "witness": "rehearse" if rehearsed(device) else "measure",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "fingerprint": fingerprint(),
-        "device": describe(device),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "cuda": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version() if device.type == "cuda" else None,
-        },
-        "settings": settings(device, tf32)
-        | {"limit": limit, "tokens": "text" if model.vocabulary >= BYTES else "random"},
-    }
     recipe = recipe and Recipe(**recipe)
-    if recipe:
-        found["settings"]["tokens"] = "prose"
-    found["settings"]["attention_kernel"] = attention_kernel(model, setup, device)
+    found = _told(model, setup, device, tf32, limit, recipe)
     if setup.adapters:
         package("peft", f"Setup.adapters: {setup.adapters}")  # its own constants are no part of the step
     meter = (Cpu if device.type == "cpu" else Cuda)(device, limit)
@@ -259,6 +242,26 @@ def run(
     return found, meter.now()["allocated"] == found["baseline"]
 
 
+def _told(model, setup, device, tf32, limit, recipe) -> dict[str, Any]:
+    """What is known before the step: what it runs on, and with which settings, which are made here."""
+    tokens = "prose" if recipe else "text" if model.vocabulary >= BYTES else "random"
+    made = settings(device, tf32) | {"limit": limit, "tokens": tokens}
+    return {
+        "schema": SCHEMA,
+        "witness": "rehearse" if rehearsed(device) else "measure",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "fingerprint": fingerprint(),
+        "device": describe(device),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version() if device.type == "cuda" else None,
+        },
+        "settings": made | {"attention_kernel": attention_kernel(model, setup, device)},
+    }
+
+
 class _Session:
     """A trainer on a device, and what was seen of its steps."""
 
@@ -279,16 +282,8 @@ class _Session:
         """What another copy of the model has learned before, in the host's memory: no part of what is measured."""
         if not (self.recipe and self.recipe.pretrained):
             return {}
-        setup = self.setup
-        key = (
-            self.model,
-            setup.batch,
-            setup.sequence,
-            setup.attention,
-            self.recipe.pretrained,
-            self.recipe.clip,
-            self.recipe.seed,
-        )
+        setup, recipe = self.setup, self.recipe
+        key = self.model, setup.batch, setup.sequence, setup.attention, recipe.pretrained, recipe.clip, recipe.seed
         if key not in LEARNED:
             module = self.module()
             pretrain(module, self.model.vocabulary, setup, self.recipe)
@@ -317,26 +312,24 @@ class _Session:
         if self.model.vocabulary < BYTES:
             self.windows = None
             return same_batch(self.model.vocabulary, self.setup, self.meter.device)
-        device = self.meter.device
-        windows = (
-            training_batches(self.setup, self.recipe.seed)
-            if self.recipe
-            else text_batch(self.model.vocabulary, self.setup, "cpu")
-        )
-        self.windows = windows
-        return lambda: tuple(tokens.to(device) for tokens in windows())
+        if self.recipe:
+            windows = training_batches(self.setup, self.recipe.seed)
+        else:
+            windows = text_batch(self.model.vocabulary, self.setup, "cpu")
+        self.windows, device = windows, self.meter.device
+        return lambda: tuple(tokens.to(device) for tokens in windows())  # without `self`, which would hold itself so
 
     def step(self, at=lambda moment: None):
         """One step; (milliseconds, whether the weights changed: loss scaling skips a step whose gradients are infinite)."""
         scaler = self.trainer.scaler
         scale = scaler.get_scale() if scaler else 0
-        with self.meter.clock() as elapsed:
-            loss = self.trainer.step(self.batch, self._telling(at))
+        start = self.meter.stamp()
+        loss = self.trainer.step(self.batch, self._telling(at))
+        (self.last_ms,) = self.meter.between([start, self.meter.stamp()])
         self._note(loss.item())
         taken = not scaler or scaler.get_scale() >= scale
         self.skipped += not taken
-        self.last_ms = elapsed[0]
-        return elapsed[0], taken
+        return self.last_ms, taken
 
     def _telling(self, at):
         """What a step tells of its moments, and which stage each begins: running out of memory is said with it."""
@@ -372,6 +365,15 @@ class _Session:
         self.most = {count: max(self.most[count], value) for count, value in most.items()}
         self.meter.restart()
         return most
+
+    def peaks(self):
+        """The most bytes of each of the meter's counts, of all steps so far."""
+        self._see_most()
+        return {f"{count}_peak": value for count, value in self.most.items()}
+
+    def _peak(self):
+        peaks = self.peaks()
+        return {"peak": peaks["allocated_peak"] - self.baseline} | peaks
 
     def count(self, points):
         """The live bytes at each moment of a step, with several batches at the last one's, and the most in each phase.
@@ -409,11 +411,10 @@ class _Session:
         def said(count, names):
             return {name: seen[name][count] - self.baseline for name in names}
 
-        moments = ("rest", "after_forward", "after_backward", "step", "after_step")
         found = {
-            "phases": said("allocated", moments),
-            "requested": said("requested", moments),
-            "peaks": said("allocated", ("forward", "backward", "step")),
+            "phases": said("allocated", PHASES),
+            "requested": said("requested", PHASES),
+            "peaks": said("allocated", WITHIN),
         }
         return found | (self._course(live, marks, points) if points else {})
 
@@ -437,9 +438,7 @@ class _Session:
                 self.step_ms.append(self.taken_step())
         elif steps:
             self._back_to_back(steps)
-        self._see_most()
-        peaks = {f"{count}_peak": value for count, value in self.most.items()}
-        return {"peak": peaks["allocated_peak"] - self.baseline} | peaks
+        return self._peak()
 
     def learn(self, seconds):
         """The rest of a recipe's steps, with the loss on unseen prose now and then; fewer in all where they would take too long."""
@@ -460,10 +459,8 @@ class _Session:
             each = sum(self.step_ms) / 1e3 / timed
             loss = trainer.evaluate(unseen)
             validation.append([trainer.taken, loss if math.isfinite(loss) else None, round(each * trainer.taken, 4)])
-        self._see_most()
-        peaks = {f"{count}_peak": value for count, value in self.most.items()}
         learning = {"recipe": recipe.as_dict(), "asked": asked.steps, "validation": validation}
-        return {"peak": peaks["allocated_peak"] - self.baseline, "learning": learning} | peaks
+        return self._peak() | {"learning": learning}
 
     def _back_to_back(self, steps):
         """Steps with nothing waited for in between: their tokens are on the host, pinned, and their losses go there."""
@@ -533,7 +530,5 @@ def _out_of_memory(error, session, meter, whose="PyTorch"):
     """Running out is a result: whose memory, what was asked for, what was free, when, and how far it had come."""
     asked = re.search(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)", str(error))
     asked = round(units.parse(f"{asked[1]} {asked[2].replace('bytes', 'B')}")) if asked else None
-    session._see_most()
-    peaks = {f"{count}_peak": value for count, value in session.most.items()}
     out = {"requested": asked, "free": meter.free(), "at": session.stage, "of": whose}
-    return {"status": "oom", "out_of_memory": out, "retries": meter.retries()} | peaks
+    return {"status": "oom", "out_of_memory": out, "retries": meter.retries()} | session.peaks()

@@ -5,16 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .. import checks, units
+from .. import units
+from ..ask.setup import Setup
 from ..catalog import Model
-from ..setup import Setup
-from ..tables import Table
+from ..common import checks
+from ..common.tables import Table
+from .grid import in_fp16
 from .measurement import Measurement
 from .measuring import check_request
-from .process import EXPANDABLE, Failed, Worker, ask
+from .process import Bench, Failed, Worker
 from .recipe import Recipe
 from .recording import asked, has_bf16
 from .records import fingerprint, read
+from .torchrun import measure_ranks
 
 #: Set, to anything: no GPU is asked. So the book's stored outputs are those of the record on every machine.
 RECORD_ONLY = "EVERYBYTE_RECORD_ONLY"
@@ -211,42 +214,25 @@ def _gpu():
 
 def _measured(steps, device, timeout, options, each=None):
     """`each`: name -> further options of that step alone."""
-    found, worker, bf16 = {}, None, True
-    common = dict(options)
-    how = {"environment": EXPANDABLE} if common.pop("expandable", False) else {}
-    try:
+    found, bf16 = {}, True
+    with Bench(Worker) as bench:
         for name, (model, setup) in steps.items():
-            options = common | (each or {}).get(name, {})
-            if _as_many_gpus(setup, device, "recipe" in options):
-                found[name] = _by_all(model, setup, device, timeout, options)
-                continue
-            worker = worker or Worker(**how)
+            how = options | (each or {}).get(name, {})
             try:
-                found[name], clean = ask(worker, model, setup if bf16 else in_fp16(setup), device, timeout, **options)
+                if _as_many_gpus(setup, device, "recipe" in how):
+                    alike = {option: value for option, value in how.items() if option != "expandable"}
+                    found[name] = measure_ranks(model, setup, device, timeout, **({"points": 400} | alike))
+                    continue
+                found[name] = bench.measure(model, setup if bf16 else in_fp16(setup), device, timeout, **how)
                 if bf16 and not has_bf16(found[name].device) and setup != in_fp16(setup):
                     bf16 = False
-                    if not clean:
-                        worker.end()
-                        worker = Worker(**how)
-                    found[name], clean = ask(worker, model, in_fp16(setup), device, timeout, **options)
+                    found[name] = bench.measure(model, in_fp16(setup), device, timeout, **how)
             except Failed as error:
-                found[name], clean = _failed(model, setup, error), False
-            if not clean:
-                worker.end()
-                worker = None
-    finally:  # Ctrl-C too: the process ends and its memory is free
-        if worker:
-            worker.end()
+                found[name] = _failed(model, setup, error)
     first = next((m for m in found.values() if m.status != "failed"), None)
     where = f"on {first.device['name']}" if first and first.device["type"] != "cpu" else "on the CPU"
     instead = "" if bf16 else "; it has no units for bf16: fp16-mixed in place of bf16-mixed"
     return Runs(f"Measured here, {where}{instead}", found, live=True)
-
-
-def in_fp16(setup: Setup) -> Setup:
-    """The setup as a GPU without bf16 runs it: fp16-mixed in place of bf16-mixed over fp32 weights; any other as it is."""
-    mixed = setup.precision == "bf16-mixed" and setup.sharding == "none" and setup.base_dtype == "fp32"
-    return setup.replace(precision="fp16-mixed") if mixed else setup
 
 
 def _as_many_gpus(setup, device, learns):
@@ -256,15 +242,6 @@ def _as_many_gpus(setup, device, learns):
     if learns:
         return setup.gpus > 1
     return setup.gpus > 1 and device is None and torch.cuda.is_available() and torch.cuda.device_count() >= setup.gpus
-
-
-def _by_all(model, setup, device, timeout, options):
-    from .torchrun import measure_ranks
-
-    try:
-        return measure_ranks(model, setup, device, timeout, **({"points": 400} | options))
-    except Failed as error:
-        return _failed(model, setup, error)
 
 
 def _failed(model, setup, error):

@@ -7,27 +7,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .. import children
+from ..ask.setup import Setup
 from ..catalog import Model
-from ..setup import Setup
-from .measurement import Measurement, model_as_dict
-from .process import APART, LAST_LINES, SOURCES, Failed, Worker
+from ..common import children
+from .measurement import Measurement
+from .process import LAST_LINES, Failed, Worker, request, surroundings, written
 
 #: Seconds that torchrun may take to end its processes, and that a worker may take to say how many GPUs there are.
 GRACE, START = 35.0, 120.0
 #: What a measurement keeps of every rank.
 KEPT = (
-    "phases",
-    "requested",
-    "peaks",
-    "peak",
-    "peak_at",
-    "allocated_peak",
-    "active_peak",
-    "reserved_peak",
-    "step_ms",
-    "loss",
-)
+    "phases", "requested", "peaks", "peak", "peak_at", "allocated_peak", "active_peak", "reserved_peak", "step_ms", "loss",
+)  # fmt: skip
 
 
 def measure_ranks(
@@ -49,9 +40,8 @@ def measure_ranks(
             "any number alone (`alone=True`, --alone), over collectives that move nothing"
         )
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as errors:
-        request = {"device": device, "model": model_as_dict(model), "setup": setup.as_dict(), "options": options}
-        path = Path(folder) / "request.json"
-        path.write_text(json.dumps(request | {"launcher": os.getpid()}), encoding="utf-8")
+        asked = request(model, setup, device, options) | {"launcher": os.getpid()}
+        (Path(folder) / "request.json").write_text(json.dumps(asked), encoding="utf-8")
         _torchrun([f"--nproc-per-node={setup.gpus}", *command, folder], timeout, errors, {"TMPDIR": folder})
         said = {rank: _read(Path(folder) / f"{rank}.json") for rank in range(setup.gpus)}
         for answer in said.values():
@@ -73,8 +63,7 @@ def _torchrun(arguments, timeout, errors, variables):
 
     `variables`: of the environment, where it puts files that it leaves when it is ended among them.
     """
-    paths = [SOURCES, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | APART | variables
+    environment = {"OMP_NUM_THREADS": "1"} | surroundings(variables)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0", *arguments]
     child = children.Child(command, environment, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
     try:
@@ -88,7 +77,6 @@ def _read(path):
 
 
 def _last_words(errors):
-    errors.seek(0)
-    lines = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
+    lines = [line for line in written(errors) if line.strip()]
     told = [line for line in lines if "Error" in line or "Signal" in line or "exitcode" in line] or lines
     return "".join(f"\n  {line.strip()}" for line in told[-LAST_LINES:])

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils import checkpoint
 
+from ..ask.setup import Setup
 from ..catalog import Model
-from ..setup import Setup
 
 ACTIVATIONS = {"gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "relu": F.relu, "silu": F.silu}
 aten = torch.ops.aten

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils import checkpoint
 
+from ..ask.setup import Setup
 from ..catalog import Model
-from ..setup import Setup
 from .gpt import ACTIVATIONS, loss_of, through
 from .mixtral import Experts
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..setup import Setup
+from ..ask.setup import Setup
 
 #: As PyTorch has called them since 2.13; before, by the names that it keeps for now.
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -81,7 +81,7 @@ def distribute(module: nn.Module, setup: Setup) -> nn.Module:
     if not setup.mesh.alone:
         mesh = device_mesh(setup, next(module.parameters()).device.type)
     if setup.mesh.tensor > 1:
-        from ..splitting import split
+        from .splitting import split
 
         split(module, mesh["tensor"], setup.mesh)
     if setup.fsdp:

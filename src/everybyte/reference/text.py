@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ..setup import Setup
+from ..ask.setup import Setup
 
 #: What the labs train on; `TEXT.md` says what it is.
 TEXT = Path(__file__).with_name("alice.txt")

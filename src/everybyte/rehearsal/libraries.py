@@ -6,7 +6,7 @@ import subprocess
 from collections import defaultdict
 from pathlib import Path
 
-from .. import children
+from ..common import children
 
 #: Libraries of NVIDIA's that PyTorch links with or opens by name.
 NVIDIA = re.compile(

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import children
+from ..common import children
 from . import libraries, stubs
 
 #: The environment: its name, in the folder of the project; and the variable that names another.

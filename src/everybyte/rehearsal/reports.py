@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from .. import children, files
+from ..common import children, files
 
 _WHOLE = ("pid", "rank", "steps", "reads", "bytes_read")
 #: What each report holds, and what it holds of a device.

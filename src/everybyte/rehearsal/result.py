@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from .. import units
+from ..ask.setup import Setup
 from ..catalog import Gpu, Model
-from ..setup import Setup
-from ..tables import Table
+from ..common.tables import Table
 from . import reports
 
 #: What no rehearsal can know, said beside its numbers.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from .. import checks, children
+from ..common import checks, children
 from . import devices, place, reports, watch
 from .result import ScriptRehearsal
 

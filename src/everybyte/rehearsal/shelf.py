@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from .. import checks, files
+from ..ask.setup import Setup
 from ..catalog import Model, gpu
+from ..common import checks, files
 from ..lab.grid import Configuration, grid
 from ..lab.measurement import PHASES, model_as_dict, model_from_dict
 from ..lab.process import Failed
 from ..lab.records import fingerprint
-from ..setup import Setup
 from . import devices, place, steps
 from .result import Rehearsal
 

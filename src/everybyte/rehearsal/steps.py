@@ -4,12 +4,12 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from .. import checks
+from ..ask.setup import Setup
 from ..catalog import Gpu, Model
+from ..common import checks
 from ..lab.measurement import Measurement
 from ..lab.measuring import check_request
 from ..lab.process import EXPANDABLE, Failed, Worker, ask
-from ..setup import Setup
 from . import devices, place
 from .result import Rehearsal
 from .script import surroundings

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 
-from .. import files
+from ..common import files
 from . import history, reports
 
 #: Where reports go; after how many steps of an optimizer a process ends (0: never); where snapshots go; ranks to pretend.

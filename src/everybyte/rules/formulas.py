@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..choices import LIBRARIES
+from ..ask.choices import LIBRARIES
 from .row import Rule, only, unlike
 
 BUDGET, DRY_RUN = "eb.budget answers", "eb.dry_run answers"
@@ -133,7 +133,7 @@ SHARDED = (Rule("sharding", lambda s, m: s.fsdp, "divides experts' weights once 
 #: Of pipelines; with stages of equally many blocks; with buffers between GPUs.
 ORDERED = (
     Rule("Mesh.schedule", lambda s, m: s.mesh.schedule == "dualpipev", ", whose halves overlap", "others",
-         "everybyte.pipelines.in_flight answers"),
+         "everybyte.ask.schedules.in_flight answers"),
 )  # fmt: skip
 EVEN = (
     Rule("Mesh.pipeline", lambda s, m: m is not None and m.layers % (s.mesh.pipeline * s.mesh.stages),

@@ -1,9 +1,9 @@
 """What of a setup does not go with a model: tried by whatever is given both."""
 
+from ..ask.choices import LIBRARIES, OWN, PRECISIONS, TENSOR_OPTIMIZERS
+from ..ask.mesh import Part, divided
+from ..ask.schedules import TWO_STAGES
 from ..catalog.weights import linears
-from ..choices import LIBRARIES, OWN, PRECISIONS, TENSOR_OPTIMIZERS
-from ..mesh import Part, divided
-from ..pipelines import TWO_STAGES
 from .row import Rule, only, table
 from .setups import FSDP, beside_mesh
 

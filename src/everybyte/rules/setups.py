@@ -1,7 +1,7 @@
 """What does not go together in a setup, whatever the model: tried when one is made."""
 
-from ..choices import LIBRARIES, LIBRARY_OPTIMIZERS, NOT_SHARDED, OPTIMIZERS, OWN, PRECISIONS
-from ..pipelines import ONE_STAGE, TWO_STAGES
+from ..ask.choices import LIBRARIES, LIBRARY_OPTIMIZERS, NOT_SHARDED, OPTIMIZERS, OWN, PRECISIONS
+from ..ask.schedules import ONE_STAGE, TWO_STAGES
 from .row import Rule, multiples, needs, only, table
 
 #: Micro-batches for each GPU in a row that a schedule has at least.

@@ -1,7 +1,7 @@
 """What of a setup no witness runs, or formulas alone do not derive: tried where the step is asked for."""
 
-from ..choices import LIBRARIES, PRECISIONS
-from ..pipelines import SPLIT
+from ..ask.choices import LIBRARIES, PRECISIONS
+from ..ask.schedules import SPLIT
 from .row import Rule, only, table, unlike
 from .setups import FSDP, beside_mesh
 

@@ -1,9 +1,9 @@
 """What exercises ask of the library about a model of the catalog, by its name; a setup where it is not the default, and changes of it."""
 
-from ..budget import budget
+from ..ask.setup import Setup
 from ..catalog import model
 from ..formulas import formula
-from ..setup import Setup
+from ..theory.budget import budget
 
 _PLAIN = Setup()
 

@@ -11,8 +11,9 @@ from importlib import import_module
 from pkgutil import iter_modules
 from textwrap import shorten
 
-from .. import checks, units
-from ..tables import Table
+from .. import units
+from ..common import checks
+from ..common.tables import Table
 from . import kept, texts
 from .callout import Callout
 from .quantities import missing, read, show

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from .. import files
+from ..common import files
 
 VARIABLE = "EVERYBYTE_PROGRESS"
 OFF = "off"

@@ -8,9 +8,9 @@ from random import Random
 from textwrap import shorten
 from typing import Any, cast
 
-from .. import checks
 from ..catalog import Model
 from ..catalog.weights import layers, weights
+from ..common import checks
 from . import texts
 from .callout import Callout
 from .exercise import Exercise

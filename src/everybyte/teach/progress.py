@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..tables import Table
+from ..common.tables import Table
 from .callout import Callout
 from .exercise import DIFFICULTIES, Exercise, bank, chapters
 from .kept import PREDICTED, SOLVED, TRIED, load

@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Iterable
 from importlib import resources
 
-from .. import checks
+from ..common import checks
 
 
 def read(package: str, file: str) -> dict[str, dict]:

@@ -1,10 +1,10 @@
 """The table of the beat "What the articles say": a chapter's claims, each with its number, the computed one and the verdict."""
 
-from .. import checks
 from ..catalog import claims
 from ..catalog.claims import ARTICLES
-from ..settling import settle
-from ..tables import Table
+from ..common import checks
+from ..common.tables import Table
+from ..published.settling import settle
 
 ALL = "all"
 #: How the verdict of a claim begins that no condition saves.

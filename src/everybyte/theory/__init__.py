@@ -4,13 +4,13 @@ Three layers, each with one reason to change. `operations`: what each of PyTorch
 backward. `stand_in`: PyTorch's names for them, with which the source of `reference/` runs as it is (`programs`). Passes over any
 model: checkpointing (`autograd`), sharding (`sharding`), batches and the optimizer (`training`). Nobody writes what is freed when:
 a tensor is freed when the program no longer refers to it, as in PyTorch, which counts references too (`tape`). The program runs on whole numbers that remember
-how they were made (`letters`), once for each structure (`structure`); `course` reads budgets, maps and formulas off what it saw.
+how they were made (`letters`), once for each structure (`structure`). What it saw is a `Course`, off which budgets, maps and
+formulas are read.
 """
 
+from ..step.course import MARKS, PEAKS, Repeat, place_of
 from .course import PARTS, SHARED_PARTS, Course
-from .schedule import Repeat
 from .structure import letters, trace
-from .tape import MARKS, PEAKS, place_of
 
 __all__ = [
     "MARKS",

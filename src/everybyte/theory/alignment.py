@@ -7,7 +7,7 @@ autocast all are in fp32, and that DPO has them for both sequences of a pair at 
 
 from functools import partial
 
-from ..setup import DTYPE_BYTES
+from ..ask.setup import DTYPE_BYTES
 from . import operations as op
 from .autograd import record, save, unpacked
 from .course import Course

@@ -7,8 +7,8 @@ that an allocator finds for them are nearly those of a real step: a dry run, whi
 
 from ..allocator import Request, Requests
 
-#: Of an operation of backward that is a product of matrices; and what its name in forward is then.
-_INPUT, _WEIGHT = " input gradient", " weight gradient"
+#: Phases whose first product takes cuBLAS's workspace: those of the two threads. The optimizer runs on forward's.
+THREADS = ("forward", "backward")
 
 
 def requests(course, values, workspace: int) -> Requests:
@@ -36,7 +36,6 @@ class _Asking:
         self.operations = [operation for operation, *_ in self.reading.unrolled() if operation is not None]
         self._held: dict[int, list[int]] = {}  # by bytes of one tensor: keys, the last taken at the end
         self._count = 0
-        self._products = {o.name.removesuffix(_WEIGHT) for o in self.operations if o.name.endswith(_WEIGHT)}
 
     def take(self, piece, out):
         size, count = self.reading.amounts.each(piece)
@@ -57,8 +56,7 @@ class _Asking:
         for operation in self.operations:
             for piece in operation.taken:
                 self.take(piece, out)
-            product = operation.name in self._products or operation.name.endswith(_INPUT)
-            if operation.taken and product:
+            if operation.kernel[:1] == ("product",) and operation.phase in THREADS:
                 places.setdefault(operation.phase, len(out))
             if operation.name == "after_backward":
                 places["after_backward"] = len(out)

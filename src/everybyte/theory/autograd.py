@@ -151,7 +151,10 @@ def _evaluate(tape, node, grads):
         if edge is not None and grad is not None:
             unlike = len(grad.shape) != len(edge[2]) or any(a != b for a, b in zip(grad.shape, edge[2], strict=True))
             if unlike and not node.spread:
+                rows = product(grad.shape[:-1])
                 grad = results[i] = new(tape, _bias(node.title), edge[2], grad.type)
+                if len(edge[2]) == 1:
+                    tape.by("row sum", edge[2][0], rows)
             if grad.type.name != edge[3].name:
                 grad = results[i] = new(tape, f"{node.title} gradient cast", grad.shape, edge[3], grad.strides)
         del grad

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import lru_cache
 
-from ..setup import Lora, Setup
+from ..ask.setup import Lora, Setup
 from .training import Step
 
 #: Bytes at which DDP closes its first bucket, and each other one.

@@ -1,8 +1,7 @@
 """A course printed as one Python function: a few hundred additions, for what is asked often."""
 
+from ..step.course import MARKS, PEAKS, Repeat, place_of
 from .letters import HELPERS, factor, text
-from .schedule import Repeat
-from .tape import MARKS, PEAKS, place_of
 
 #: Every letter that a course may use.
 LETTERS = (

@@ -8,7 +8,7 @@ The functions are those of `torch/distributed/tensor/experimental/_context_paral
 line, as what a variable still names lives. What is sent lives until what comes is waited for: NCCL's process group keeps it.
 """
 
-from ..setup import Setup
+from ..ask.setup import Setup
 from . import operations as op
 from .autograd import record, save, unpacked
 from .letters import Letter, over, product, up
@@ -257,7 +257,7 @@ class _Flash:
         made = several(
             self.tape, "flash attention", (q.shape, q.type, strides_like(q)), (q.shape[:3], FP32), ((2,), INT64), ((), INT64)
         )  # fmt: skip
-        self.tape.multiplied(2, *q.shape[:3], k.shape[2], q.shape[3])
+        self.tape.multiplied(2, *q.shape[:3], k.shape[2], q.shape[3], by="attention")
         return made
 
     def backward(self, q, k, v, out, dout):
@@ -265,7 +265,7 @@ class _Flash:
         made = several(
             self.tape, "flash attention backward", *((x.shape, x.type, strides_like(x)) for x in (q, k, v)), *copies
         )
-        self.tape.multiplied(5, *q.shape[:3], k.shape[2], q.shape[3])
+        self.tape.multiplied(5, *q.shape[:3], k.shape[2], q.shape[3], by="attention backward")
         return made[:3]
 
 
@@ -277,13 +277,15 @@ class _Efficient:
 
     def forward(self, q, k, v):
         rows = (*q.shape[:2], 32 * up(q.shape[2], 32))
-        made = several(self.tape, "flash attention", (q.shape, q.type, op.permuted(q)), (rows, FP32))
-        self.tape.multiplied(2, *q.shape[:3], k.shape[2], q.shape[3])
+        made = several(self.tape, "flash attention", (q.shape, q.type, op.permuted(q.shape)), (rows, FP32))
+        self.tape.multiplied(2, *q.shape[:3], k.shape[2], q.shape[3], by="attention")
         return made
 
     def backward(self, q, k, v, out, dout):
-        made = several(self.tape, "flash attention backward", *((x.shape, x.type, op.permuted(x)) for x in (q, k, v)))
-        self.tape.multiplied(5, *q.shape[:3], k.shape[2], q.shape[3])
+        made = several(
+            self.tape, "flash attention backward", *((x.shape, x.type, op.permuted(x.shape)) for x in (q, k, v))
+        )
+        self.tape.multiplied(5, *q.shape[:3], k.shape[2], q.shape[3], by="attention backward")
         return made
 
 

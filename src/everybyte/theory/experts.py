@@ -18,17 +18,17 @@ def largest(scores, count):
     return values, indices
 
 
-def summed(x, axis, title):
-    """A sum over one dimension, kept with size 1 where it is the last; its gradient is repeated by a view."""
+def summed(x, axis, keeps, title):
+    """A sum over one dimension, of which size 1 is kept or nothing; its gradient is repeated by a view."""
     axis %= len(x.shape)
-    before, last = x.shape, axis == len(x.shape) - 1
-    shape = (*before[:axis], *((1,) if last else ()), *before[axis + 1 :])
+    before = x.shape
+    shape = (*before[:axis], *[1] * keeps, *before[axis + 1 :])
     out = new(x.tape, title, shape, INT64 if x.type is INT32 else x.type)
 
     def run(node, grads):
         grad = grads[0]
         strides = list(grad.strides)
-        strides[axis : axis + last] = [0]
+        strides[axis : axis + keeps] = [0]
         return [view(grad, before, tuple(strides))]
 
     record(out, title, run, [x])
@@ -64,13 +64,15 @@ def divided(weights, total):
 
 def indexed(x, index, title):
     """Rows of a tensor by their numbers; backward adds gradients to zeros, in place."""
-    before = x.shape
+    before, count = x.shape, index.shape[0]  # `run` must not hold the index itself
     saved = save(x.tape, [x], index)
     out = new(x.tape, title, (*index.shape, *before[1:]), x.type)
 
     def run(node, grads):
         read = unpacked(node)  # noqa: F841
-        return [new(grads[0].tape, f"{title} backward", before, grads[0].type)]  # zeros, filled in place
+        made = new(grads[0].tape, f"{title} backward", before, grads[0].type)  # zeros, filled in place
+        made.tape.by("rows backward", count, before[0])
+        return [made]
 
     record(out, title, run, [x], saved)
     return out
@@ -84,7 +86,7 @@ def grouped(rows, turned, ends, title):
 
     def multiplied(title, shape):
         out = new(tape, title, shape, kind)
-        tape.multiplied(count, inputs, outputs)
+        tape.multiplied(count, inputs, outputs, by="grouped product")
         return out
 
     out = tape.kernel("matmul", lambda: multiplied(title, (count, outputs)))

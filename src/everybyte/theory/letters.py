@@ -39,6 +39,12 @@ class Letter(int):
             return Letter(int(self) - int(other), found.removeprefix(before))
         return Letter(int(self) - int(other), f"{text(self)}-{factor(other)}") if other else self
 
+    def __rsub__(self, other):
+        return Letter(int(other) - int(self), f"{text(other)}-{factor(self)}")
+
+    def __neg__(self):
+        return 0 - self
+
     def __floordiv__(self, other):
         return over(self, other)
 

@@ -6,9 +6,11 @@ its inputs; what it reads it saved (`tools/autograd/derivatives.yaml` says which
 and GCC, which PyTorch's wheels for Linux are built with, evaluates those from the right. Its list is named where it applies.
 """
 
+from itertools import zip_longest
+
 from ..catalog.weights import NF4_BLOCK
 from .autograd import Parameter, record, save, unpacked, wants_gradient
-from .letters import over, product, up
+from .letters import least, over, product, up
 from .tape import BITS16, BOOL, FP32, INT64
 from .tensors import (
     is_contiguous,
@@ -22,18 +24,21 @@ from .tensors import (
     view,
 )  # fmt: skip
 
+#: The memory-efficient kernel takes masks whose rows are multiples of so many numbers.
+MASK_MULTIPLE = 16
+
 
 def like(name, x, type=None, part=None):
     """A tensor laid out as `x`."""
     return new(x.tape, name, x.shape, type or x.type, strides_like(x), part)
 
 
-def _through(name, x, *others, type=None):
+def through(name, x, *others, type=None):
     """What an operation makes that goes through `x` and others number by number, each of which may be repeated."""
     shape = x.shape
     for other in others:
-        missing = len(shape) - len(other.shape)
-        shape = tuple(b if a == 1 else a for a, b in zip(shape, (1,) * missing + other.shape, strict=True))
+        pairs = zip_longest(reversed(shape), reversed(other.shape), fillvalue=1)
+        shape = tuple(b if a == 1 else a for a, b in pairs)[::-1]
     return new(x.tape, name, shape, type or x.type, strides_through(shape, x, *others))
 
 
@@ -88,6 +93,41 @@ def cut(x, size, title):
     before = x.shape
     out = view(x, (*x.shape[:-1], size), x.strides)
     record(out, title, lambda node, grads: [new(grads[0].tape, f"{title} backward", before, grads[0].type)], [x])
+    return out
+
+
+def indexed(x, index):
+    """What `x[index]` is of slices, numbers, None and dots: one view after another."""
+    if ... in index:
+        place = index.index(...)
+        named = sum(i is not None for i in index) - 1
+        index = index[:place] + (slice(None),) * (len(x.shape) - named) + index[place + 1 :]
+    axis = 0
+    for place in index:
+        if isinstance(place, slice):
+            if place != slice(None):
+                x = sliced(x, axis, place)
+            axis += 1
+        elif place is not None:  # one of them: a slice of one, whose dimension goes
+            x = sliced(x, axis, slice(place, None if place == -1 else place + 1))
+            x = view(x, (*x.shape[:axis], *x.shape[axis + 1 :]), (*x.strides[:axis], *x.strides[axis + 1 :]))
+    kept = tuple(i for i in index if i is None or isinstance(i, slice))
+    return unsqueezed(x, tuple(None if i is None else slice(None) for i in kept)) if None in kept else x
+
+
+def sliced(x, axis, place):
+    """A view of some of a dimension; its gradient is put into zeros."""
+    size, strides, before = x.shape[axis], list(x.strides), x.shape
+    if place.step:  # of as many alike, each its first, or its second
+        size, strides[axis] = over(size, place.step), strides[axis] * place.step
+    elif place.start is not None and place.start < 0:
+        size = 1 if place.start == -1 else least(size, -place.start)
+    elif place.stop is not None:
+        size = place.stop - (place.start or 0)
+    elif place.start:
+        size = size - place.start
+    out = view(x, (*x.shape[:axis], size, *x.shape[axis + 1 :]), tuple(strides))
+    record(out, "sliced", lambda node, grads: [new(grads[0].tape, "slice backward", before, grads[0].type)], [x])
     return out
 
 
@@ -156,15 +196,15 @@ def raised(x, title):
 def add(x, y, title):
     """A sum; of the wider type."""
     wide = y if x.type.name in BITS16 and y.type.name == "fp32" else x
-    out = _through(title, x, y, type=wide.type)
+    out = through(title, x, y, type=wide.type)
     record(out, title, lambda node, grads: [grads[0], grads[0]], [x, y])
     return out
 
 
 def subtract(x, y, title):
     """A difference; the second's gradient is negated."""
-    out = _through(title, x, y)
-    record(out, title, lambda node, grads: [grads[0], _through(f"{title}: negated", grads[0])], [x, y])
+    out = through(title, x, y)
+    record(out, title, lambda node, grads: [grads[0], through(f"{title}: negated", grads[0])], [x, y])
     return out
 
 
@@ -173,12 +213,12 @@ def multiply(x, y, title, names=("", "")):
     wide = y if x.type.name in BITS16 and y.type.name == "fp32" else x
     to_x, to_y = wants_gradient(x.tape, x), wants_gradient(x.tape, y)
     saved = save(x.tape, [x, y], *[y] * to_x, *[x] * to_y)
-    out = _through(title, x, y, type=wide.type)
+    out = through(title, x, y, type=wide.type)
 
     def run(node, grads):
         read = unpacked(node)
-        first = _through(names[0] or f"{title} backward", grads[0], read[0]) if to_x else None
-        return [first, _through(names[1] or f"{title} backward", grads[0], read[-1]) if to_y else None]
+        first = through(names[0] or f"{title} backward", grads[0], read[0]) if to_x else None
+        return [first, through(names[1] or f"{title} backward", grads[0], read[-1]) if to_y else None]
 
     record(out, title, run, [x, y], saved)
     return out
@@ -186,23 +226,22 @@ def multiply(x, y, title, names=("", "")):
 
 def scale(x, title, type=None):
     """A product with a number, which wants no gradient."""
-    out = _through(title, x, type=type)
-    record(out, title, lambda node, grads: [_through(f"{title} backward", grads[0])], [x])
+    out = through(title, x, type=type)
+    record(out, title, lambda node, grads: [through(f"{title} backward", grads[0])], [x])
     return out
 
 
 def shift(x, title):
     """A sum with a Python number; nothing is saved."""
-    out = _through(title, x)
+    out = through(title, x)
     record(out, title, lambda node, grads: [grads[0]], [x])
     return out
 
 
-def join(parts, title):
-    """Tensors side by side in the last dimension; their gradients are views of its gradient. Source: `at::cat`."""
-    first = parts[0]
-    width = sum(part.shape[-1] for part in parts)
-    shape = *first.shape[:-1], width
+def join(parts, axis, title):
+    """Tensors side by side in one dimension; their gradients are views of its gradient. Source: `at::cat`."""
+    first, axis = parts[0], axis % len(parts[0].shape)
+    shape = *first.shape[:axis], sum(part.shape[axis] for part in parts), *first.shape[axis + 1 :]
     out = new(first.tape, title, shape, first.type, strides_of_joined(parts, shape))
     shapes = [part.shape for part in parts]
     record(out, title, lambda node, grads: [view(grads[0], shape, grads[0].strides) for shape in shapes], parts)
@@ -212,11 +251,11 @@ def join(parts, title):
 def activation(x, title, saves="input"):
     """GELU, SiLU, and others that save their input; ReLU saves its result."""
     saved = save(x.tape, [x], x) if saves == "input" else ()
-    out = _through(title, x)
+    out = through(title, x)
 
     def run(node, grads):
         (read,) = unpacked(node)
-        return [_through(f"{title} backward", grads[0], read)]
+        return [through(f"{title} backward", grads[0], read)]
 
     record(out, title, run, [x], saved, [] if saved else [out])
     return out
@@ -266,6 +305,7 @@ def layer_norm(x, weight, bias, title):
         x, *_ = unpacked(node)
         wanted = [form for edge, form in zip(node.edges, ((x.shape, x.type), *gains), strict=False) if edge is not None]
         made = iter(several(x.tape, f"{title} backward", *wanted))
+        x.tape.by("norm backward", product(rows), gains[0][0][0], len(gains))
         return [next(made) if edge is not None else None for edge in node.edges]
 
     record(out, title, run, inputs, saved, [mean, deviation])
@@ -284,6 +324,8 @@ def rms_norm(x, weight, title):
     def run(node, grads):
         x, *_ = unpacked(node)
         to_x = like(f"{title} backward", x) if node.edges[0] else None
+        if to_x:
+            x.tape.by("norm backward", product(x.shape[:-1]), gain[0][0], 1)
         return [to_x, new(x.tape, f"{title} weight gradient", *gain) if node.edges[1] else None]
 
     record(out, title, run, [wide, weight], saved)
@@ -294,11 +336,13 @@ def embedding(tokens, table, title):
     """A table's rows; its gradient is a whole table."""
     saved = save(table.tape, [table], tokens)
     out = new(table.tape, f"{title} rows", (*tokens.shape, table.shape[1]), table.type)
-    shape = table.shape
+    shape, count = table.shape, product(tokens.shape)
 
     def run(node, grads):
         read = unpacked(node)  # noqa: F841
-        return [new(grads[0].tape, f"{title} gradient", shape, grads[0].type)]
+        made = new(grads[0].tape, f"{title} gradient", shape, grads[0].type)
+        made.tape.by("table backward", count, *shape)
+        return [made]
 
     record(out, f"{title} rows", run, [table], saved)
     return out
@@ -487,19 +531,32 @@ def repeat_heads(x, groups, title):
     return out
 
 
-def scaled_dot_product_attention(q, k, v, probability=0.0):
-    """Causal attention by the kernel that CUDA takes: (B, A, S, D) by (B, K, S, D), K key and value heads.
+def scaled_dot_product_attention(q, k, v, probability=0.0, mask=None):
+    """Attention by the kernel that CUDA takes: (B, A, S, D) by (B, K, T, D), K key and value heads; causal, or as a mask says.
 
-    16 bits: flash attention, heads padded to a multiple of eight. fp32: the memory-efficient kernel; where it does not fit,
-    the scores in fp32. Source: `native/transformers/cuda/sdp_utils.cpp`, `native/transformers/attention.cpp`.
+    16 bits: flash attention, heads padded to a multiple of eight. With a mask, with values of another width, in fp32: the
+    memory-efficient kernel; where it does not fit, the scores in fp32. Source: `native/transformers/cuda/sdp_utils.cpp`,
+    `native/transformers/attention.cpp`.
     """
     tape = q.tape
     v, k, q = (lowered(x, f"{n} cast") for n, x in zip("vkq", (v, k, q), strict=True))
-    if q.type.name in BITS16:
+    if q.type.name in BITS16 and mask is None and q.shape[-1] == v.shape[-1]:
         return _flash(tape, q, k, v)
+    bias = None if mask is None else _bias(q, mask)  # noqa: F841  lives while the kernel runs
     if q.shape[-1] % 4 or q.shape[1] != k.shape[1]:
         return _math(tape, q, k, v)
     return _efficient(tape, q, k, v)
+
+
+def _bias(q, mask):
+    """A mask as numbers to add, in rows that the kernel reads. Source: `pad_bias`."""
+    tape, rows = q.tape, mask.shape[-1]
+    infinity, zero = new(tape, "minus infinity", (), q.type), new(tape, "zero", (), q.type)
+    bias = new(tape, "mask as numbers", mask.shape, q.type)
+    del infinity, zero
+    if rows % MASK_MULTIPLE:
+        bias = new(tape, "mask padded", (*q.shape[:3], MASK_MULTIPLE * up(rows, MASK_MULTIPLE)), q.type)
+    return bias
 
 
 def _attention(tape, q, k, v, make, backward):
@@ -508,7 +565,7 @@ def _attention(tape, q, k, v, make, backward):
 
     def forward():
         made = make()
-        tape.multiplied(2, *square)
+        tape.multiplied(2, *square, by="attention")
         return made
 
     out, *kept = tape.kernel("attention", forward)
@@ -516,7 +573,7 @@ def _attention(tape, q, k, v, make, backward):
     def run(node, grads):
         q, k, v, *_ = unpacked(node)
         made = several(tape, "flash attention backward", *((x.shape, x.type, backward(x)) for x in (q, k, v)))
-        tape.multiplied(5, *square)  # the scores again, and two products for each of their two
+        tape.multiplied(5, *square, by="attention backward")  # the scores again, and two products for each of their two
         return made
 
     record(out, "flash attention", run, [q, k, v], saved, [out, *kept])
@@ -538,9 +595,9 @@ def _flash(tape, q, k, v):
     return cut(out, width, "padding") if width % 8 else out
 
 
-def permuted(x):
+def permuted(shape):
     """Strides of (B, A, S, D) where a token's heads lie side by side."""
-    b, a, s, d = map(int, x.shape)
+    b, a, s, d = map(int, shape)
     return s * a * d, d, a * d, 1
 
 
@@ -549,9 +606,10 @@ def _efficient(tape, q, k, v):
 
     def make():  # the random state stands on the CPU; without gradients the sums' logarithms are not made
         kept = [(rows, FP32)] if wants_gradient(tape, q, k, v) else []
-        return several(tape, "flash attention", (q.shape, q.type, permuted(q)), *kept)
+        shape = *q.shape[:3], v.shape[-1]
+        return several(tape, "flash attention", (shape, q.type, permuted(shape)), *kept)
 
-    return _attention(tape, q, k, v, make, permuted)
+    return _attention(tape, q, k, v, make, lambda x: permuted(x.shape))
 
 
 def _math(tape, q, k, v):

@@ -7,8 +7,8 @@ Source: PyTorch, `torch/optim/adam.py`, `_adafactor.py`, `_muon.py`, `torch/amp/
 from functools import partial
 from math import prod
 
+from ..ask.setup import DTYPE_BYTES, OPTIMIZERS
 from ..catalog.weights import ENDS, Weight
-from ..setup import DTYPE_BYTES, OPTIMIZERS
 from .letters import Letter, least, up
 from .tape import Piece
 

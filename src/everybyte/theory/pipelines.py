@@ -8,7 +8,7 @@ arrived at once; where a send takes longer, NCCL holds its tensor until then.
 from contextlib import contextmanager
 from dataclasses import replace
 
-from .. import pipelines
+from ..ask import schedules
 from ..catalog.weights import ENDS
 from . import operations as op
 from .autograd import Accumulate, backward
@@ -28,8 +28,8 @@ def part_of(model, setup, rank):
     Where embedding and head are one weight, the first and the last stage have a copy each.
     """
     place = place_of(setup, rank)
-    mine, last = pipelines.stages_of(setup.mesh, place), setup.mesh.pipeline * setup.mesh.stages - 1
-    layers = sum(map(len, pipelines.blocks_of(model.layers, setup.mesh, place)))
+    mine, last = schedules.stages_of(setup.mesh, place), setup.mesh.pipeline * setup.mesh.stages - 1
+    layers = sum(map(len, schedules.blocks_of(model.layers, setup.mesh, place)))
     ends = 0 in mine, last in mine
     return model.replace(layers=layers, tied=bool(model.tied and all(ends))), *ends
 
@@ -43,7 +43,7 @@ def modules_of(model, setup, rank):
     if mesh.pipeline == 1:
         return [(model, (True, True))]
     place, last = place_of(setup, rank), mesh.pipeline * mesh.stages - 1
-    pairs = zip(pipelines.stages_of(mesh, place), pipelines.blocks_of(model.layers, mesh, place), strict=True)
+    pairs = zip(schedules.stages_of(mesh, place), schedules.blocks_of(model.layers, mesh, place), strict=True)
     return [(model.replace(layers=len(blocks), tied=False), (i == 0, i == last)) for i, blocks in pairs]
 
 
@@ -204,7 +204,7 @@ class PipelineStep(Step):
         self.place, self.plan = place_of(setup, rank), plan
         own, self.first, self.last = part_of(model, setup, rank)
         self.numbers, self.count = (
-            pipelines.stages_of(setup.mesh, self.place), setup.mesh.pipeline * setup.mesh.stages
+            schedules.stages_of(setup.mesh, self.place), setup.mesh.pipeline * setup.mesh.stages
         )  # fmt: skip
         place = setup.mesh.rank(rank, setup.data)["context"]
         super().__init__(own, setup, None, plan.chunks, plan.batches, plan.loops["layer"].turns, place)
@@ -279,7 +279,7 @@ class PipelineStep(Step):
         for stage in self.stages:
             stage.clear()
         self.losses = []
-        order = pipelines.turns(self.plan.mesh, self.batches, self.place)
+        order = schedules.turns(self.plan.mesh, self.batches, self.place)
         {"gpipe": self._gpipe, "1f1b": self._one_forward_one_backward}.get(self.setup.mesh.schedule, self._runtime)(
             order
         )
@@ -357,7 +357,7 @@ class PipelineStep(Step):
     def _runtime(self, order):
         stages = {stage.number: stage for stage in self.stages}
         if self.setup.fsdp:
-            order = pipelines.gathering(order, self.batches)
+            order = schedules.gathering(order, self.batches)
         self.waiting = set()
         for self.turn, (kind, number, i) in order:
             self._perform(kind, stages[number], i)
@@ -393,7 +393,7 @@ class StagePlan:
 
     def __init__(self, model, setup, rank, blocks, chunked):
         place = place_of(setup, rank)
-        counts = [len(found) for found in pipelines.blocks_of(model.layers, setup.mesh, place)]
+        counts = [len(found) for found in schedules.blocks_of(model.layers, setup.mesh, place)]
         layers = Letter(sum(counts), "L")
         self.counts, self.blocks = counts, [blocks(layers if len(counts) == 1 else count, setup) for count in counts]
         self.mesh, self.batches, turns = _some(setup, place)
@@ -405,7 +405,7 @@ class StagePlan:
         }
         self.chunks, stretch = chunked(setup, self.loops, [found.stretched for found in self.blocks])
         # Of GPUs with a stage each it makes no difference where one is that has neither end.
-        where = (place == 0, place == setup.mesh.pipeline - 1) if setup.mesh.schedule in pipelines.ONE_STAGE else place
+        where = (place == 0, place == setup.mesh.pipeline - 1) if setup.mesh.schedule in schedules.ONE_STAGE else place
         self.key = (
             where, setup.mesh.rank(rank, setup.data)["context"], self.batches, tuple((loop.turns, loop.middle, text(loop.times)) for loop in turns), tuple(counts) if len(counts) > 1 else (),
             tuple(found.segments for found in self.blocks), len(self.chunks), repr(stretch), self.loops["layer"].turns,
@@ -428,7 +428,7 @@ def _some(setup, place):
             replace(Loop.of(batches - before, 2, 1), together=False),
         )
         return replace(mesh, pipeline=place + alone.turns), alone.turns + pairs.turns, [alone, pairs, alone]
-    pairs, _, whole = pipelines.rounds(mesh, batches, place)
+    pairs, _, whole = schedules.rounds(mesh, batches, place)
     if whole <= 4:
         return mesh, int(batches), [Loop(int(batches), 1, -1)]
     each = pairs // mesh.stages

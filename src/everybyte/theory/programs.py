@@ -78,6 +78,9 @@ class Network:
             several GPUs divide these, `Experts`.
     """
 
+    #: Modules that belong to the loss.
+    losses: tuple[str, ...] = ("head", "loss")
+
     def __init__(self, tape, model, setup, blocks, chunks, type, beside=None, split=None, experts=None):
         self.split, self.experts = split or Undivided(), experts
         self.tape, self.model, self.setup, self.type = tape, model, setup, type
@@ -88,12 +91,11 @@ class Network:
         self.enter, self.leave = (lambda path, args: args), (lambda path, out: out)
         self.flash = op.scaled_dot_product_attention
         of = {group: [w for w in weights(model) if w.group == group and w.count] for group in layers(model)}
-        per_block = of["block"] + (of["mixture"] if model.experts else of["dense"])
         trained = adapters(model, beside[0], setup.adapters.takes) if beside else []
         for weight in of["embeddings"]:
             self._add(weight.name, weight.shape)
         for i in range(sum(blocks)):
-            for weight in per_block:
+            for weight in self.weights_of(of, i):
                 self._add(f"blocks.{i}.{weight.name}", weight.shape, self._place(i))
             for weight in trained:
                 self._add(f"blocks.{i}.{weight.name}", weight.shape, self._place(i), beside[1])
@@ -116,6 +118,10 @@ class Network:
             self.experts.into(module, model)
         module.on(self)
         return module
+
+    def weights_of(self, of, number):
+        """A block's, of the weights of each group."""
+        return of["block"] + (of["mixture"] if self.model.experts else of["dense"])
 
     def _place(self, number):
         """A block's: its segment, if there are any, and its turn there."""
@@ -148,7 +154,7 @@ class Network:
         try:
             with tape.turns(self.turns.get(path)):
                 args = self.split.entering(path, args)
-                return self.call(path, module.forward, *args, loss=path in ("head", "loss") or None)
+                return self.call(path, module.forward, *args, loss=path in self.losses or None)
         finally:
             tape.naming, tape.network = before
 

@@ -8,6 +8,7 @@ last of them. `tests/theory` holds short traces against whole ones.
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from ..step.course import Repeat
 from .tape import LOOPS, Piece
 
 
@@ -29,15 +30,6 @@ class Loop:
         if number <= most:
             return cls(int(number), 1, -1)
         return cls(most, number - (most - 1), middle)
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """Operations that run `times` times, a letter. loop: which."""
-
-    times: object
-    loop: str
-    items: list
 
 
 def one_after_another(name, loops):
@@ -74,32 +66,6 @@ def nested(operations, loops, names=LOOPS):
 def _loop(loops, name, place):
     loop = loops.get(name)
     return loop(place) if callable(loop) else loop
-
-
-def flat(items):
-    """Every operation that is traced, one after another."""
-    for item in items:
-        if isinstance(item, Repeat):
-            yield from flat(item.items)
-        else:
-            yield item
-
-
-def middles(items):
-    """(where, number of the turn, repeat) of each loop's stand-in; where: in which turns of the outer loops, and the loop."""
-    for item in items:
-        if isinstance(item, Repeat):
-            place = next(flat(item.items)).place
-            i = [loop for loop, _ in place].index(item.loop)
-            yield (*place[:i], item.loop), place[i][1], item
-            yield from middles(item.items)
-
-
-def backwards(repeat, following):
-    """Whether the turns go down: by the turn that follows."""
-    mine = dict(next(flat(repeat.items)).place)[repeat.loop]
-    found = (dict(operation.place).get(repeat.loop) for operation in flat(following))
-    return next((index < mine for index in found if index is not None), False)
 
 
 def stretched(operations, loops):

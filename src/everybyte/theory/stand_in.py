@@ -12,8 +12,8 @@ from types import ModuleType
 from . import autograd, experts, losses
 from . import operations as op
 from .letters import over, product
-from .tape import BOOL, FP32, INT32, INT64
-from .tensors import Tensor, new, several
+from .tape import BOOL, FP32, INT32, INT64, Storage
+from .tensors import Tensor, contiguous_strides, new, several, view
 from .titles import TITLES
 
 
@@ -40,9 +40,9 @@ class Naming:
         return Naming(self.whose, self.counts)
 
 
-def _title(tape, operation):
-    """The title of an operation that the reference's source has just called."""
-    return tape.naming(operation, sys._getframe(2).f_code)
+def _title(tape, operation, depth=2):
+    """The title of an operation that the reference's source has just called, so many frames above."""
+    return tape.naming(operation, sys._getframe(depth).f_code)
 
 
 def _waited(x):
@@ -118,6 +118,12 @@ class Methods:
     def float(x):
         return op.cast(x, FP32, _title(x.tape, "float"))
 
+    def long(x):
+        return op.cast(x, INT64, _title(x.tape, "long"))
+
+    def bool(x):
+        return op.cast(x, BOOL, _title(x.tape, "bool"))
+
     def int(x):
         return op.cast(x, INT32, _title(x.tape, "int"))
 
@@ -134,7 +140,53 @@ class Methods:
         return op.masked(x, mask, _title(x.tape, "masked_fill"))
 
     def sum(x, dim, keepdim=False):
-        return experts.summed(x, dim, _title(x.tape, "sum"))
+        return experts.summed(x, dim, keepdim, _title(x.tape, "sum"))
+
+    def mean(x, dim, keepdim):
+        return _without_gradient(x, "mean", (*x.shape[:-1], 1))
+
+    def pow(x, exponent):
+        return _without_gradient(x, "pow")
+
+    def sigmoid(x):
+        return _without_gradient(x, "sigmoid")
+
+    def topk(x, number, dim):
+        return experts.largest(x, number)
+
+    def argmax(x, dim):
+        return _without_gradient(x, "argmax", x.shape[:-1], INT64)
+
+    def gather(x, dim, index):
+        return _without_gradient(x, "gather", index.shape)
+
+    def expand(x, *sizes):
+        """Repeated without a copy: where a size is -1 it stays."""
+        shape = tuple(own if type(n) is int and n == -1 else n for own, n in zip(x.shape, sizes, strict=True))
+        strides = (0 if own == 1 and n != 1 else s for own, n, s in zip(x.shape, shape, x.strides, strict=True))
+        if autograd.wants_gradient(x.tape, x):
+            raise NotImplementedError("expand: its backward is not on the tape")
+        return view(x, shape, tuple(strides))
+
+    def new_empty(x, *sizes):
+        if sizes == (0,):
+            return stored(x.tape, sizes, x.type)
+        return new(x.tape, _title(x.tape, "new_empty"), sizes, x.type)
+
+    def new_ones(x, sizes, dtype):
+        return new(x.tape, _title(x.tape, "new_ones"), sizes, dtype)
+
+    def __gt__(x, y):
+        return _through(x, y, "gt")
+
+    def __le__(x, y):
+        return _through(x, y, "le")
+
+    def __and__(x, y):
+        return _through(x, y, "and")
+
+    def __invert__(x):
+        return _without_gradient(x, "not")
 
     def triu(x, diagonal):
         return new(x.tape, _title(x.tape, "triu"), x.shape, x.type)
@@ -161,15 +213,22 @@ class Methods:
         return experts.divided(x, total)
 
     def __add__(x, y):
+        title = _title(x.tape, "add")
+        if not isinstance(y, Tensor):
+            return op.shift(x, title)
         with x.tape.turns(y.turn):
-            return op.add(x, y, _title(x.tape, "add"))
+            return op.add(x, y, title)
 
     def __radd__(x, number):
         with x.tape.turns(x.turn):
             return op.shift(x, _title(x.tape, "add"))
 
     def __sub__(x, y):
-        return op.subtract(x, y, _title(x.tape, "sub"))
+        title = _title(x.tape, "sub")
+        return op.subtract(x, y, title) if isinstance(y, Tensor) else op.shift(x, title)
+
+    def __rmul__(x, number):
+        return op.scale(x, _title(x.tape, "mul"))
 
     def __mul__(x, y):
         _waited(x)
@@ -188,10 +247,12 @@ class Methods:
         if isinstance(index, Tensor):
             _waited(x)
             return experts.indexed(x, index, _title(x.tape, "index"))
-        return op.unsqueezed(x, index)
+        return op.indexed(x, index if isinstance(index, tuple) else (index,))
 
     def __setitem__(x, index, values):
         """In place: nothing is taken."""
+
+    add_ = index_copy_ = scatter_ = lambda x, *given: x  # these too
 
 
 for _name, _method in vars(Methods).items():
@@ -199,14 +260,36 @@ for _name, _method in vars(Methods).items():
         setattr(Tensor, _name, _method)
 
 
+def _without_gradient(x, name, shape=None, type=None):
+    """What an operation makes whose backward is not on the tape."""
+    if autograd.wants_gradient(x.tape, x):
+        raise NotImplementedError(f"{name}: its backward is not on the tape")
+    title = _title(x.tape, name, 3)
+    return op.like(title, x, type) if shape is None else new(x.tape, title, shape, type or x.type)
+
+
+def _through(x, y, name):
+    """What a comparison makes."""
+    return op.through(_title(x.tape, name, 3), x, *[y] * isinstance(y, Tensor), type=BOOL)
+
+
 class Later:
-    """What is made before there is a tape: a parameter, or a buffer of the module."""
+    """What is made before there is a tape: a parameter, or a buffer of the module, of so many numbers."""
+
+    def __init__(self, *sizes):
+        self.sizes = sizes
 
     def view(self, *shape):
         return self
 
     def size(self, axis):
         return 1
+
+    def __truediv__(self, other):
+        return self
+
+    float = clone = lambda self: self
+    __rtruediv__ = __rpow__ = __truediv__
 
 
 class Mask(Later):
@@ -236,10 +319,18 @@ class Module:
         network: whose it is. path: where it stands there.
     """
 
-    network, path, title = None, "", ""
+    network, path = None, ""
 
     def __init__(self):
         self.training = True
+
+    @property
+    def title(self):
+        """Its name in words."""
+        name = self.path.rpartition(".")[2]
+        return {"norm": "last norm", "norm1": "norm 1", "norm2": "norm 2", "gate_up": "gate and up"}.get(
+            name, name.replace("_", " ")
+        )
 
     def register_buffer(self, name, buffer, persistent=True):
         setattr(self, name, buffer)
@@ -257,7 +348,8 @@ class Module:
             elif isinstance(value, Mask):
                 value.tape = network.tape
             elif isinstance(value, Later):
-                setattr(self, name, network.parameters[here.replace(".own.", ".")])
+                found = network.parameters.get(here.replace(".own.", "."))
+                setattr(self, name, found or stored(network.tape, value.sizes))
 
     def __call__(self, *args):
         return self.network.run(self, *args)
@@ -298,13 +390,10 @@ class Leaf(Module):
     def bias(self):
         return self.network.parameters.get(f"{self.path}.bias")
 
-    @property
-    def title(self):
-        """Its name in words."""
-        name = self.path.rpartition(".")[2]
-        return {"norm": "last norm", "norm1": "norm 1", "norm2": "norm 2", "gate_up": "gate and up"}.get(
-            name, name.replace("_norm", " norm")
-        )
+
+def stored(tape, shape, type=FP32, pieces=()):
+    """A tensor that stands before the step."""
+    return Tensor(shape, contiguous_strides(shape), Storage(tape, pieces), type)
 
 
 class Linear(Leaf):
@@ -336,6 +425,8 @@ class Identity(Module):
 
 
 def arange(start, end=None, step=1, dtype=INT64, device=None):
+    if device is None:
+        return Later(over(end, step))
     if end is None:
         count = start
     elif type(start) is int and step > 1:
@@ -346,24 +437,28 @@ def arange(start, end=None, step=1, dtype=INT64, device=None):
 
 
 def ones(*sizes, dtype=FP32, device=None):
-    return Mask() if device is None else new(device, _title(device, "ones"), sizes, dtype)
+    return Later(*sizes) if device is None else new(device, _title(device, "ones"), sizes, dtype)
 
 
-def topk(x, number, dim):
+def topk(x, number, dim, sorted=True):
     return experts.largest(x, number)
 
 
 def sort(x):
     _waited(x)
-    return several(x.tape, _title(x.tape, "sort"), (x.shape, INT64), (x.shape, INT64))
+    made = several(x.tape, _title(x.tape, "sort"), (x.shape, INT64), (x.shape, INT64))
+    x.tape.by("sort")
+    return made
 
 
 def histc(x, bins, min, max):
     return new(x.tape, _title(x.tape, "histc"), (bins,), x.type)
 
 
-def cumsum(x, dim, dtype):
-    return new(x.tape, _title(x.tape, "cumsum"), x.shape, dtype)
+def cumsum(x, dim, dtype=None):
+    made = new(x.tape, _title(x.tape, "cumsum"), x.shape, dtype or x.type)
+    x.tape.by("scan")
+    return made
 
 
 def empty_like(x):
@@ -371,7 +466,19 @@ def empty_like(x):
 
 
 def cat(parts, dim):
-    return op.join(parts, _title(parts[0].tape, "cat"))
+    return op.join([x for x in parts if len(x.shape) > 1], dim, _title(parts[0].tape, "cat"))
+
+
+def zeros(*sizes, dtype=FP32, device=None):
+    return Later(*sizes) if device is None else new(device, _title(device, "zeros"), sizes, dtype)
+
+
+def tensor(number, dtype=None, device=None):
+    return number if device is None else new(device, _title(device, "tensor"), (), INT64)
+
+
+def linear(x, weight):
+    return op.linear(x, weight, None, _title(x.tape, "linear"))
 
 
 def dropout(x, probability, training):
@@ -402,8 +509,8 @@ def linear_cross_entropy(x, weight, targets, options):
     return losses.linear_cross_entropy(x, weight, x.tape.network.chunks)
 
 
-def scaled_dot_product_attention(q, k, v, dropout_p=0.0, is_causal=True, enable_gqa=False):
-    return q.tape.network.flash(q, k, v, dropout_p)
+def scaled_dot_product_attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=True, scale=None, enable_gqa=False):
+    return q.tape.network.flash(q, k, v, dropout_p, *[attn_mask] * (attn_mask is not None))
 
 
 def checkpoint(function, *args, use_reentrant=False, context_fn=None):
@@ -458,6 +565,10 @@ class _Module(ModuleType):
         return Unknown(f"{self.__name__}.{name}")
 
 
+def _named(name):
+    return lambda x: _without_gradient(x, name)
+
+
 def _module(name, **names):
     found = _Module(name)
     vars(found).update(names)
@@ -466,7 +577,7 @@ def _module(name, **names):
 
 functional = _module(
     "torch.nn.functional", dropout=dropout, gelu=_activation("gelu"), silu=_activation("silu"),
-    relu=_activation("relu", "result"), softmax=softmax, rms_norm=rms_norm, grouped_mm=grouped_mm, cross_entropy=cross_entropy,
+    relu=_activation("relu", "result"), linear=linear, softmax=softmax, rms_norm=rms_norm, grouped_mm=grouped_mm, cross_entropy=cross_entropy,
     linear_cross_entropy=linear_cross_entropy, scaled_dot_product_attention=scaled_dot_product_attention,
 )  # fmt: skip
 nn = _module(
@@ -474,9 +585,9 @@ nn = _module(
     LayerNorm=LayerNorm, RMSNorm=RMSNorm, Identity=Identity, Parameter=lambda later: later,
 )  # fmt: skip
 torch = _module(
-    "torch", nn=nn, float32=FP32, int32=INT32, bool=BOOL, arange=arange, ones=ones, tril=lambda x: x,
-    tensor=lambda number, dtype: number, empty=lambda *sizes: Later(), cat=cat, topk=topk, sort=sort, histc=histc, cumsum=cumsum,
-    empty_like=empty_like, no_grad=lambda: lambda function: function,
+    "torch", nn=nn, float32=FP32, int32=INT32, bool=BOOL, arange=arange, ones=ones, tril=lambda x: Mask(),
+    tensor=tensor, empty=Later, zeros=zeros, rsqrt=_named("rsqrt"), tanh=_named("tanh"), pow=Methods.pow, cat=cat, topk=topk, sort=sort, histc=histc, cumsum=cumsum,
+    empty_like=empty_like, zeros_like=_named("zeros_like"), no_grad=lambda: lambda function: function,
 )  # fmt: skip
 #: What stands for each of PyTorch's modules.
 MODULES = {

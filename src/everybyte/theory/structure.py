@@ -11,10 +11,10 @@ from dataclasses import fields, replace
 from functools import lru_cache
 from operator import attrgetter
 
+from ..ask.schedules import ONE_STAGE
+from ..ask.setup import COMMON_OPTIMIZERS, DTYPE_BYTES, LIBRARIES, OPTIMIZERS, Setup
 from ..catalog import Model
 from ..catalog.weights import adapters, numbers_of, weights
-from ..pipelines import ONE_STAGE
-from ..setup import COMMON_OPTIMIZERS, DTYPE_BYTES, LIBRARIES, OPTIMIZERS, Setup
 from .buckets import buckets
 from .context import own_sequence
 from .course import PARTS, SHARED_PARTS, Course

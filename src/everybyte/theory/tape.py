@@ -7,9 +7,9 @@ So releases are Python's own, by reference counting, as they are in PyTorch.
 """
 
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..step.course import Operation
 from .letters import product, text
 
 
@@ -38,42 +38,6 @@ class Piece:
         if self._key is None:  # it is asked for at every turn of what repeats
             self._key = text(self.numbers), text(self.width), text(self.count)
         return self._key
-
-
-#: What an operation that communicates makes: a unit's weights gathered, its gradients to be reduced, and this GPU's share of their sum;
-#: a share of the weights copied from the memory of the CPU; a share of gradients in the type in which it goes there.
-KINDS = ("gathered", "sent", "received", "from the host", "stored")
-
-
-@dataclass(slots=True)
-class Operation:
-    """One operation, or a named moment.
-
-    Attributes:
-        name: in words, for people. kind: one of `KINDS`, for programs; "" where none asks. phase: `forward`, `backward` or `optimizer step`, or the name of a moment. owner: the module.
-        loss: whether it belongs to head or loss. place: which batch, segment, block and chunk it is in.
-        taken, freed: pieces. products: of matrices, each the numbers whose product is how many multiplications it takes.
-    """
-
-    name: str
-    phase: str
-    owner: str
-    loss: bool
-    place: tuple
-    taken: list = field(default_factory=list)
-    freed: list = field(default_factory=list)
-    products: list = field(default_factory=list)
-    kind: str = ""
-
-
-MARKS = ("after_forward", "after_backward", "after_step")
-#: Where a peak may be, in the order of the step.
-PEAKS = ("forward", "loss forward", "loss backward", "backward", "optimizer step")
-
-
-def place_of(operation: Operation) -> str:
-    """Where a peak at this operation is, one of `PEAKS`."""
-    return f"loss {operation.phase}" if operation.loss and operation.phase != "optimizer step" else operation.phase
 
 
 class Storage:
@@ -162,9 +126,14 @@ class Tape:
         made = Operation(name, self.phase, self.owner, self.loss, self.place, list(pieces), kind=kind)
         self.operations.append(made)
 
-    def multiplied(self, *sizes):
+    def by(self, kernel, *numbers):
+        """The operation that has just been noted is run by a kernel of `KERNELS`, with these numbers."""
+        self.operations[-1].kernel = kernel, *numbers
+
+    def multiplied(self, *sizes, by="product"):
         """The operation that has just been noted takes so many multiplications: the product of these."""
         self.operations[-1].products.append(sizes)
+        self.by(by)
 
     def mark(self, name):
         """A named moment between operations."""

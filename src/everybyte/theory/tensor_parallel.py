@@ -1,6 +1,6 @@
 """Tensor parallelism as a pass: what one of `parts` GPUs holds of each matrix, and what collectives take for themselves.
 
-Weights are split as `everybyte/splitting.py` has PyTorch split them: by columns before attention's heads and the MLP's units, by
+Weights are split as `everybyte/reference/splitting.py` has PyTorch split them: by columns before attention's heads and the MLP's units, by
 rows after them, tables and head by the vocabulary. So heads, units and vocabulary of a network are those of one GPU, and
 what is added here is what stands at the borders: where tokens are gathered, where sums over GPUs are made.
 

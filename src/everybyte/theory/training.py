@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from ..ask.mesh import DIVIDED
+from ..ask.setup import DTYPE_BYTES, LIBRARIES
 from ..catalog.weights import ENDS, adapters, layers, linears, numbers_of, quantized, weights
-from ..mesh import DIVIDED
-from ..setup import DTYPE_BYTES, LIBRARIES
 from .autograd import backward
 from .context import Ring, cut, own, own_sequence
 from .expert_parallel import Experts

@@ -14,7 +14,7 @@ import torch
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.experimental._attention import set_rotate_method
 
-from ...setup import Setup
+from ...ask.setup import Setup
 from ..parallel import device_mesh
 from ..step import Trainer
 from .experts import ExpertTrainer

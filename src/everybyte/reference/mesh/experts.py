@@ -21,8 +21,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from torch.distributed.tensor import Shard
 from torch.nn.parallel import DistributedDataParallel
 
-from ...setup import Setup
-from ...splitting import split_experts
+from ...ask.setup import Setup
+from ..splitting import split_experts
 from ..step import DTYPES, Trainer
 
 

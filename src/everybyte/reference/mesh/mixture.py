@@ -4,8 +4,8 @@ import torch
 from torch import nn
 from torch.distributed._functional_collectives import all_to_all_single, all_to_all_single_autograd
 
+from ...ask.setup import Setup
 from ...catalog import Model
-from ...setup import Setup
 from ..gpt import ACTIVATIONS
 from ..llama import Llama
 from ..mixtral import Experts, grouped_linear

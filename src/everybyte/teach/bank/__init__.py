@@ -9,7 +9,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from ... import checks
+from ...common import checks
 from .. import texts
 from ..exercise import Exercise
 from ..program import Case, Program

@@ -1,6 +1,6 @@
 """Exercises of lab 1: mixed precision."""
 
-from ...setup import Setup
+from ...ask.setup import Setup
 from ..asking import at, parameters, peak, step
 from . import answers
 

@@ -1,6 +1,6 @@
 """Exercises of lab 2: checkpointing."""
 
-from ...setup import Setup
+from ...ask.setup import Setup
 from ..asking import at, peak
 from . import answers
 

@@ -1,8 +1,8 @@
 """Exercises of lab 3: flash attention."""
 
-from ...budget import budget
+from ...ask.setup import Setup
 from ...catalog import model
-from ...setup import Setup
+from ...theory.budget import budget
 from . import answers
 
 _GIB = 2**30

@@ -1,6 +1,6 @@
 """Exercises of lab 4: FSDP."""
 
-from ...setup import Setup
+from ...ask.setup import Setup
 from ..asking import parameters, peak, step
 from . import answers
 

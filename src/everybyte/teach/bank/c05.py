@@ -1,6 +1,6 @@
 """Exercises of lab 5: optimizers and adapters."""
 
-from ...setup import Lora, Setup
+from ...ask.setup import Lora, Setup
 from ..asking import peak, step
 from . import answers
 

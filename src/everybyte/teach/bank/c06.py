@@ -3,8 +3,8 @@
 from functools import cache
 
 from ...allocator import settings
+from ...ask.setup import Setup
 from ...catalog import model
-from ...setup import Setup
 from . import answers
 
 _MIB = 2**20

@@ -4,11 +4,11 @@ from functools import partial
 from itertools import product
 from math import prod
 
-from ...budget import budget
+from ...ask.setup import DTYPE_BYTES, Setup
 from ...catalog.weights import weights
 from ...formulas import formula
 from ...formulas.symbols import g_m, m_w
-from ...setup import DTYPE_BYTES, Setup
+from ...theory.budget import budget
 from ..asking import at
 from ..program import Case, small_gpts, small_llamas
 from . import answers, program

@@ -4,10 +4,10 @@ from functools import partial
 
 from sympy import Rational
 
+from ...ask.setup import Setup
 from ...catalog import model
 from ...formulas import formula
 from ...formulas.symbols import A, B, F, H, L, S, c, w
-from ...setup import Setup
 from ..asking import at
 from ..program import Case, small_llamas
 from . import answers, program

@@ -3,9 +3,9 @@
 import math
 from random import Random
 
+from ...ask.setup import Setup
 from ...catalog import model
 from ...formulas.symbols import D
-from ...setup import Setup
 from ..asking import at, peak
 from ..program import Case
 from . import answers, program

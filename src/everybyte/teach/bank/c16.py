@@ -1,9 +1,9 @@
 """Exercises of chapter 16: why can the last layer cost more than all the others?"""
 
+from ...ask.setup import DTYPE_BYTES, Setup
 from ...catalog import model
 from ...formulas import formula
 from ...formulas.symbols import B, S, V
-from ...setup import DTYPE_BYTES, Setup
 from ..asking import at, peak
 from ..program import Case
 from . import answers, program

@@ -2,10 +2,10 @@
 
 from functools import cache
 
+from ...ask.setup import Setup
 from ...catalog import model
 from ...formulas import formula
 from ...formulas.symbols import H
-from ...setup import Setup
 from ..asking import at
 from ..program import Case, small_gpts, small_llamas
 from . import answers, program

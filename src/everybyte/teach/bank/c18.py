@@ -1,7 +1,7 @@
 """Exercises of chapter 18: what would your own model take?"""
 
+from ...ask.setup import Setup
 from ...formulas.symbols import B, S
-from ...setup import Setup
 from ..asking import peak
 from . import answers
 

@@ -2,11 +2,11 @@
 
 import math
 
-from ...budget import budget
+from ...ask.setup import Setup
 from ...catalog import model
 from ...formulas import formula
 from ...formulas.symbols import A, B, H, S
-from ...setup import Setup
+from ...theory.budget import budget
 from ..asking import parameters, peak, step
 from ..program import Case, named_shapes, small_gpts, small_llamas
 from . import answers, program

@@ -2,9 +2,9 @@
 
 from contextlib import ExitStack
 
+from ...ask.setup import Setup
 from ...catalog import gpu
 from ...formulas.symbols import A, H, K, S
-from ...setup import Setup
 from ..asking import at, peak, step
 from ..program import Case, close
 from . import answers, program

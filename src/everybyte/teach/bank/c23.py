@@ -2,9 +2,9 @@
 
 from functools import partial
 
+from ...ask.setup import Setup
 from ...catalog import model
 from ...formulas.symbols import H
-from ...setup import Setup
 from ..asking import peak
 from ..program import Case, close
 from . import answers, program

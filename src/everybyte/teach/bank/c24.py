@@ -2,11 +2,11 @@
 
 from math import ceil, prod
 
+from ...ask.setup import Setup
 from ...catalog import model
 from ...catalog.weights import layers, weights
 from ...formulas import formula
 from ...formulas.optimizers import BLOCK, QUANTIZED, blocks
-from ...setup import Setup
 from ...theory.optimizers import factors
 from ..asking import step
 from ..program import Case, named_shapes, small_gpts, small_llamas

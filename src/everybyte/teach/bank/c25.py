@@ -2,10 +2,10 @@
 
 from functools import cache, partial
 
-from ...budget import budget
+from ...ask.setup import Lora, Setup
 from ...catalog import model
 from ...formulas import formula
-from ...setup import Lora, Setup
+from ...theory.budget import budget
 from ..asking import parameters, peak, step
 from ..program import Case, small_llamas
 from . import answers, program

@@ -2,11 +2,11 @@
 
 import math
 
+from ...ask.setup import Setup
 from ...catalog import gpu, model
 from ...catalog.weights import layers, weights
 from ...formulas import formula
 from ...formulas.symbols import P
-from ...setup import Setup
 from ..asking import parameters, step
 from ..program import Case, named_shapes, small_gpts, small_llamas
 from . import answers, program

@@ -3,10 +3,10 @@
 import math
 from random import Random
 
+from ...ask.setup import Setup
 from ...catalog import gpu
 from ...formulas import formula
 from ...formulas.symbols import G, P
-from ...setup import Setup
 from ..asking import parameters, step
 from ..program import Case
 from . import answers, program

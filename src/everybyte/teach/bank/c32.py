@@ -1,7 +1,7 @@
 """Exercises of chapter 32: when are the sharded weights whole?"""
 
+from ...ask.setup import Setup
 from ...formulas.symbols import H
-from ...setup import Setup
 from ..asking import parameters, peak, step
 from ..program import Case
 from . import answers, program

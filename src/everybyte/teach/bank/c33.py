@@ -3,10 +3,10 @@
 from functools import cache
 from math import prod
 
+from ...ask.mesh import Mesh
+from ...ask.setup import Setup
 from ...formulas import formula
 from ...formulas.symbols import B, H, S, t
-from ...mesh import Mesh
-from ...setup import Setup
 from ..asking import at, step
 from ..program import Case, named_shapes, small_gpts, small_llamas
 from . import answers, program

@@ -2,13 +2,13 @@
 
 from fractions import Fraction
 
-from ...budget import budget
+from ...ask.mesh import Mesh
+from ...ask.schedules import order
+from ...ask.setup import Setup
 from ...catalog import model
 from ...formulas import formula
 from ...formulas.symbols import B, H, S, n_a, v, w
-from ...mesh import Mesh
-from ...pipelines import order
-from ...setup import Setup
+from ...theory.budget import budget
 from ..asking import step
 from ..program import Case
 from . import answers, program

@@ -3,9 +3,9 @@
 from functools import cache
 from random import Random
 
+from ...ask.mesh import Mesh
+from ...ask.setup import Setup
 from ...formulas.symbols import A, A_kv, B, C, D, S
-from ...mesh import Mesh
-from ...setup import Setup
 from ..asking import at
 from ..program import Case
 from . import answers, program

@@ -3,12 +3,12 @@
 from functools import cache
 from math import prod
 
+from ...answers.headroom import find_gpu
+from ...answers.layouts import layouts, priced
+from ...ask.mesh import Mesh
+from ...ask.setup import Setup
 from ...catalog import model
 from ...formulas.symbols import B, C, H, L, S, t
-from ...headroom import find_gpu
-from ...layouts import layouts, priced
-from ...mesh import Mesh
-from ...setup import Setup
 from ..asking import parameters
 from ..program import Case
 from . import answers, program

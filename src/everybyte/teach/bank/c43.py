@@ -4,7 +4,7 @@ from collections import Counter
 from functools import partial
 from random import Random
 
-from ...diagnosis import doctor
+from ...answers.diagnosis import doctor
 from ...evidence import Message, message, reports
 from ..program import Case
 from . import answers, program

@@ -2,9 +2,9 @@
 
 from functools import cache, partial
 
+from ...answers.serving import cache_bytes, serve, weight_bytes
+from ...ask.setup import Setup
 from ...catalog import gpu, model
-from ...serving import cache_bytes, serve, weight_bytes
-from ...setup import Setup
 from ..asking import peak
 from ..program import Case, small_llamas
 from . import answers, program

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from ...budget import budget
+from ...answers.fit import Headroom, fit
+from ...answers.plan import work
+from ...ask.setup import Setup
 from ...catalog import gpu, model
-from ...fit import Headroom, fit
 from ...formulas.symbols import B, F, H, S
-from ...plan import work
-from ...setup import Setup
+from ...theory.budget import budget
 from ..asking import parameters
 from ..program import Case, small_gpts
 from . import answers, program

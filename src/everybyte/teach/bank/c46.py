@@ -2,10 +2,10 @@
 
 from math import sqrt
 
+from ...ask.setup import Setup
 from ...catalog import model
 from ...formulas import formula
 from ...formulas.formats import FLOATS
-from ...setup import Setup
 from ..asking import at
 from . import answers
 

@@ -2,11 +2,11 @@
 
 from fractions import Fraction
 
+from ...ask.setup import Setup
 from ...catalog import claims
 from ...catalog.claims import Stated
 from ...formulas import formula
 from ...formulas.symbols import A, H
-from ...setup import Setup
 from ..program import Case
 from . import answers, program
 

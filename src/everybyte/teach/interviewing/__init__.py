@@ -5,11 +5,11 @@ The text stands in `cards.toml`; a number stands there as its name in braces, an
 
 from typing import Any
 
-from ... import checks
+from ...answers.headroom import find_gpu
+from ...ask.setup import Setup
 from ...catalog import Gpu, Model, model
+from ...common import checks
 from ...derivation import Derivation
-from ...headroom import find_gpu
-from ...setup import Setup
 from .cards import PARTS, Answered, Card, cards, read_cards
 from .case import GPUS, RANK, Case, Derived
 from .deck import Deck, Folded

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from html import escape
 
-from ... import checks
+from ...common import checks
 from .. import texts
 from .numbers import NUMBERS
 

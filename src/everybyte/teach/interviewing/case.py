@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from functools import cache
 from math import ceil, sqrt
 
-from ...budget import budget
+from ...answers.fit import fit
+from ...answers.headroom import ROUNDING, Headroom
+from ...answers.plan import work
+from ...ask.setup import DTYPE_BYTES, Lora, Setup
 from ...catalog import Gpu, Model
 from ...catalog.weights import layers, weights
-from ...fit import fit
 from ...formulas import formula
-from ...headroom import ROUNDING, Headroom
-from ...plan import work
-from ...setup import DTYPE_BYTES, Lora, Setup
+from ...theory.budget import budget
 
 #: Where nothing else is chosen: the GPUs of part 3, adapters' rank.
 GPUS, RANK = 8, 16

@@ -11,8 +11,8 @@ from functools import cached_property
 from html import escape
 from pathlib import Path
 
-from ... import checks, files
-from ...tables import Table
+from ...common import checks, files
+from ...common.tables import Table
 from .cards import NAME, PARTS, TEXTS, Answered, Card, plain
 from .case import Case
 from .drill import Drill

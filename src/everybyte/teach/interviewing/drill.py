@@ -2,7 +2,7 @@
 
 from html import escape
 
-from ...tables import Table
+from ...common.tables import Table
 from .cards import Answered
 
 _BACK = 3  # cards that come before one that was missed comes back

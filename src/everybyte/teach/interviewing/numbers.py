@@ -5,14 +5,14 @@ from math import sqrt
 from typing import Any
 
 from ... import units
+from ...answers.headroom import ROUNDING, Headroom, find_gpu
+from ...answers.serving import cache_bytes, weight_bytes
+from ...answers.work import matrix_flops
+from ...ask.mesh import Mesh
+from ...ask.setup import Setup
 from ...catalog import Gpu, model
 from ...formulas import formula
 from ...formulas.formats import BLOCKS, FLOATS
-from ...headroom import ROUNDING, Headroom, find_gpu
-from ...mesh import Mesh
-from ...plan import matrix_flops
-from ...serving import cache_bytes, weight_bytes
-from ...setup import Setup
 from ...theory.inference import course, letters
 from .case import EAGER, FLASH, GPUS, RANK
 

@@ -1,0 +1,374 @@
+"""Aligning a model: which models stand on each GPU, what each of them holds, and the peak of the step that trains the policy."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Literal, final, get_args
+
+from .. import units
+from ..ask.objectives import Objective, Reference, Scorer
+from ..ask.setup import DTYPE_BYTES, OPTIMIZERS, Setup
+from ..catalog import Gpu, Model
+from ..catalog.weights import layers, weights
+from ..common import checks
+from ..common.tables import Table
+from ..rules import ALIGNED, check
+from ..theory import alignment as passes
+from ..theory import letters
+from ..theory.budget import Budget, budget
+from ..theory.sharding import share
+from .headroom import Headroom, check_headroom, check_precision, find_gpu
+from .serving import cache_bytes
+
+Method = Literal["dpo", "ppo", "grpo"]
+#: The models of each method, in the order in which they are shown.
+MODELS: Mapping[Method, tuple[str, ...]] = {
+    "dpo": ("policy", "reference"),
+    "ppo": ("policy", "value model", "reference", "reward model"),
+    "grpo": ("policy", "reference"),
+}
+#: How models that do not train stand beside the policy: a whole copy on each GPU, divided as FSDP divides weights, or not at all.
+Frozen = Literal["whole", "sharded", "none"]
+#: What generates with: a copy of the policy's weights in 16 bits, or the trainer's own.
+Weights = Literal["copy", "shared"]
+ENGINE = "rollout engine"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """What generates the samples that PPO and GRPO learn from, beside the trainer on each GPU.
+
+    Attributes:
+        sequences: how many are in its cache at once: prompts times samples of each. context: tokens of each, prompt and answer.
+        weights: a `copy` of the policy's, as of an inference engine, or the trainer's own, `shared`.
+        tensor_parallel: GPUs that one copy is divided among: matrices and tables by their rows or columns, and the cache by heads;
+            norms stand on each.
+        asleep: whether weights and cache are given back while the policy learns; False keeps both.
+
+    Raises:
+        ValueError: naming the field, the value and what is allowed.
+    """
+
+    sequences: int
+    context: int
+    weights: Weights = "copy"
+    tensor_parallel: int = 1
+    asleep: bool = False
+
+    def __post_init__(self):
+        for field in ("sequences", "context", "tensor_parallel"):
+            checks.whole("Rollout", field, getattr(self, field), 1, 2**27)
+        checks.one_of("Rollout", "weights", self.weights, get_args(Weights))
+        checks.flag("Rollout", "asleep", self.asleep)
+        if self.weights == "shared" and self.tensor_parallel > 1:
+            raise ValueError(
+                f"Rollout.tensor_parallel: {self.tensor_parallel} with the trainer's own weights, which are not divided so; allowed: 1, "
+                "or weights 'copy'"
+            )
+
+    @classmethod
+    def read(cls, text: str) -> "Rollout":
+        """From a command's text: `sequences=64 context=4096 asleep=true`, each left out at its default."""
+        said = checks.words("Rollout", text, [f.name for f in fields(cls)])
+        said = {name: {"true": True, "false": False}.get(value, value) for name, value in said.items()}
+        for name in ("sequences", "context"):
+            if name not in said:
+                raise ValueError(f"Rollout.{name}: missing in {text!r}; allowed: {name}=N")
+        return cls(**said)
+
+    def token(self, model: Model) -> int:
+        """Bytes of keys and values of one token in 16 bits, on one GPU. Raises ValueError where heads do not divide so."""
+        self._check(model)
+        return cache_bytes(model, 1) // self.tensor_parallel
+
+    def held(self, model: Model) -> dict[str, int]:
+        """Part -> bytes on one GPU while it generates, without what its kernels take for a moment."""
+        cache = self.sequences * self.context * self.token(model)
+        return {"parameters": self._weights(model) if self.weights == "copy" else 0, "cache": cache}
+
+    def _weights(self, model):
+        def numbers(weight):
+            whole = "norm" in weight.name or weight.name.endswith(("out.bias", "down.bias"))
+            return weight.numbers if whole else weight.numbers // self.tensor_parallel
+
+        return 2 * _numbers(model, numbers)
+
+    def _check(self, model):
+        if model.latent or model.window:
+            what = "keeps compressed keys" if model.latent else f"has a window of {model.window} tokens"
+            raise ValueError(
+                f"Rollout.model: {model.name} {what}, and the cache is counted for whole ones; allowed: no Rollout, or another model"
+            )
+        if model.positions and self.context > model.positions:
+            raise ValueError(
+                f"Rollout.context: {self.context} is more than the {model.positions} positions of {model.name}; allowed: 1 to "
+                f"{model.positions}"
+            )
+        if self.tensor_parallel > 1 and (model.experts or model.learned_positions and model.has_positions):
+            raise ValueError(
+                f"Rollout.tensor_parallel: {self.tensor_parallel} with {model.name} is not derived; allowed: 1, or a Llama without experts"
+            )
+        for field in ("kv_heads", "heads", "ffn_width", "vocabulary"):
+            if getattr(model, field) % self.tensor_parallel:
+                raise ValueError(
+                    f"Rollout.tensor_parallel: {self.tensor_parallel} does not divide {field} {getattr(model, field)} of {model.name}; "
+                    "allowed: a divisor"
+                )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Alignment:
+    """What aligning a model takes on each GPU.
+
+    Attributes:
+        objective, setup: what the policy's step is. gpu: or None. rollout: or None. headroom: what is kept free of tensors on the GPU.
+        held: model -> part -> bytes that it keeps from step to step; of a model that trains with all gradients, as they are at the
+            end of its backward.
+        steps: model -> the budget of one optimizer step of it on `setup`'s batches, as if it were alone; DPO's reference, where it runs
+            in the step, is within.
+        parts: model -> part -> bytes at the peak of the step that takes most; they sum to `peak`. Models learn one after another: while
+            one does, another's gradients are not there.
+        learning: the model whose step that is.
+        generating: what is held while samples are generated: the models between steps, and the engine. Its kernels take more for a
+            moment, which is not counted here. None without a `Rollout`.
+        scoring: frozen model that stands whole -> what is held while it scores a batch of the policy's step, without gradients: all
+            models between steps, and the largest moment of its pass, as on one GPU.
+    """
+
+    objective: Objective
+    setup: Setup
+    gpu: Gpu | None
+    rollout: Rollout | None
+    headroom: Headroom
+    held: dict[str, dict[str, int]]
+    steps: dict[str, Budget]
+    parts: dict[str, dict[str, int]]
+    learning: str
+    generating: int | None
+    scoring: dict[str, int]
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that live on a GPU while a model learns."""
+        return sum(sum(parts.values()) for parts in self.parts.values())
+
+    @property
+    def peak_at(self) -> str:
+        """Where in that model's step."""
+        return self.steps[self.learning].peak_at
+
+    @property
+    def bytes_per_parameter(self) -> dict[str, int]:
+        """Model -> bytes a parameter by the usual rule: 16 for one that trains with Adam in 16 bits with fp32 copies, 2 for a frozen one.
+
+        Raises:
+            ValueError: with adapters, or an optimizer whose states are not as large as the weights.
+        """
+        setup, kind, dtypes = self.setup, OPTIMIZERS[self.setup.optimizer], self.setup.dtypes
+        if setup.adapters is not None or kind.states is None:
+            field, said = ("adapters", setup.adapters) if setup.adapters else ("optimizer", setup.optimizer)
+            raise ValueError(
+                f"Setup.{field}: {said} has not so many bytes for each parameter; allowed: full fine-tuning with sgd, momentum, adam, adamw, lion"
+            )
+        width = DTYPE_BYTES[dtypes.weights]
+        gradients = {"bf16": width, "fp32": 4, "both": width + 4}[setup.kept_gradients]
+        trained = width + gradients + kind.states * DTYPE_BYTES[setup.state_dtype]
+        trained += DTYPE_BYTES[dtypes.master] if dtypes.master else 0
+        return {
+            name: trained if name in ("policy", "value model") else DTYPE_BYTES[dtypes.compute]
+            for name in self.held
+            if name != ENGINE
+        }
+
+    @property
+    def rule(self) -> int:
+        """The usual rule's bytes on all GPUs together: so many for each parameter of the policy and of each other model.
+
+        It takes value and reward model for as large as the policy; `held` knows that they have no output head.
+        """
+        return sum(self.bytes_per_parameter.values()) * self.objective.model.parameters
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak, and what is held while generating, are within what the GPU has for tensors; None without a GPU."""
+        if self.gpu is None:
+            return None
+        return max(self.peak, self.generating or 0, *self.scoring.values()) <= self.headroom.usable(self.gpu)
+
+    def table(self) -> Table:
+        """Each model at the peak, part by part, in bytes."""
+        return self._table(self.parts, f"{self!r}")
+
+    def states(self) -> Table:
+        """Each model as it is held, part by part, in bytes: with all gradients, without activations."""
+        return self._table(self.held, "")
+
+    def _table(self, said, caption):
+        names = list(dict.fromkeys(part for parts in said.values() for part in parts))
+        names = [name for name in names if any(parts.get(name) for parts in said.values())]
+        rows = [[model, *(parts.get(n, 0) for n in names), sum(parts.values())] for model, parts in said.items()]
+        last = [sum(parts.get(n, 0) for parts in said.values()) for n in names]
+        return Table(["model (B)", *names, "in all"], [*rows, ["in all", *last, sum(last)]], caption)
+
+    def __repr__(self):
+        where = "" if self.gpu is None else f"; {'fits' if self.fits else 'does not fit'} {self.gpu.name}"
+        gpus = f" on each of {self.setup.gpus} GPUs" if self.setup.gpus > 1 else ""
+        return f"Alignment({self.objective.name}{gpus}: peak {units.text(self.peak)}, {self.peak:,} B, in the {self.learning}'s {self.peak_at}{where})"
+
+    def _repr_html_(self):
+        return self.table()._repr_html_()
+
+    def as_dict(self) -> dict:
+        """As JSON holds it: whole bytes."""
+        return {
+            "method": self.objective.method,
+            "model": {"name": self.objective.model.name, "parameters": int(self.objective.model.parameters)},
+            "reference": self.objective.reference,
+            "setup": self.setup.as_dict(),
+            "gpu": self.gpu.name if self.gpu else None,
+            "rollout": asdict(self.rollout) if self.rollout else None,
+            "held": self.held,
+            "parts": self.parts,
+            "peak": self.peak,
+            "peak_at": self.peak_at,
+            "learning": self.learning,
+            "generating": self.generating,
+            "scoring": self.scoring,
+            "fits": self.fits,
+        }
+
+
+def align(
+    method: Method,
+    model: Model,
+    setup: Setup,
+    gpu: Gpu | str | None = None,
+    *,
+    reference: Reference | None = None,
+    frozen: Frozen | None = None,
+    rollout: Rollout | None = None,
+    headroom: Headroom | None = None,
+) -> Alignment:
+    """What aligning a model takes on each GPU: policy, reference, value and reward model, and what generates.
+
+    Exact, as a budget: weights, gradients and states of every model, and each trained model's step with the method's own loss. Value
+    and reward models have the policy's body and one row for an output head. A frozen model has the data type of matrix products.
+    A frozen model that stands whole scores batches of the step's size; of one that is divided, and of a policy with its adapters switched
+    off, scoring is not derived.
+
+    Args:
+        method: `dpo`, `ppo` or `grpo`. model: the policy. setup: of its step; with adapters, the reference of `dpo` and `grpo` is the
+            policy without them, and adds nothing.
+        gpu: to say whether it fits: a name, a size, or a `Gpu`.
+        reference: of `dpo`, as of an `Objective`.
+        frozen: reference and reward model: a `whole` copy on each GPU; with sharding `zero2` or `zero3` also `sharded`; or `none`, where
+            they are done with, or stand on other GPUs. By default `whole`, and `none` for `dpo` with reference `before`.
+        rollout: what generates beside the trainer, for `ppo` and `grpo`; None for somewhere else.
+        headroom: what is kept free of tensors on the GPU.
+
+    Raises:
+        ValueError: naming the field, the value and what is allowed; where a step is not derived, what answers instead.
+    """
+    checks.one_of("align", "method", method, MODELS)
+    objective = Objective(model, method) if reference is None else Objective(model, method, reference)
+    checks.kind("align", "setup", setup, Setup)
+    if frozen is None:
+        frozen = "none" if method == "dpo" and objective.reference == "before" else "whole"
+    checks.one_of("align", "frozen", frozen, get_args(Frozen))
+    check_headroom("align", headroom)
+    _check(objective, setup, frozen, rollout)
+    card = None if gpu is None else find_gpu(gpu)
+    if card is not None:
+        check_precision(setup, card)
+    steps = {"policy": budget(objective, setup)}
+    alone = {
+        "policy": steps["policy"]
+        if objective.reference == "before"
+        else budget(replace(objective, reference="before"), setup)
+    }
+    if "value model" in MODELS[method]:
+        steps["value model"] = alone["value model"] = budget(Objective(model, "value"), setup)
+    held = {
+        name: _trained(alone[name]) if name in alone else {"parameters": _frozen(objective, setup, name, frozen)}
+        for name in MODELS[method]
+    }
+    between = {name: _at_rest(alone[name]) if name in alone else held[name] for name in MODELS[method]}
+    if rollout is not None:
+        held[ENGINE] = between[ENGINE] = rollout.held(model)
+    generating = None if rollout is None else sum(sum(parts.values()) for parts in between.values())
+    if rollout is not None and rollout.asleep:
+        del between[ENGINE]
+    most = {name: _learning(name, step, between, objective) for name, step in steps.items()}
+    learning = max(most, key=lambda name: sum(sum(parts.values()) for parts in most[name].values()))
+    rest = sum(sum(parts.values()) for parts in between.values())
+    scores = frozen == "whole" and objective.reference == "before"
+    scoring = {
+        name: rest + _scored(objective, setup, name)
+        for name in MODELS[method]
+        if scores and name not in steps and sum(held[name].values())
+    }
+    return Alignment(
+        objective, setup, card, rollout, headroom or Headroom(), held, steps, most[learning], learning, generating, scoring
+    )  # fmt: skip
+
+
+def _scored(objective, setup, name):
+    """Bytes that a frozen model's pass takes at its largest moment, beside what stands."""
+    model = Scorer(objective.model) if name == "reward model" else objective.model
+    alone = Setup(
+        batch=objective.sequences * setup.batch, sequence=setup.sequence, precision=setup.precision, attention=setup.attention
+    )  # fmt: skip
+    reading = passes.scoring(model, alone).at(letters(model, alone))
+    return reading.budget().peak - sum(reading.rest.values())
+
+
+def _check(objective, setup, frozen, rollout):
+    """Raise ValueError where something is not derived."""
+    method = objective.method
+    if frozen != "whole" and objective.reference != "before":
+        raise ValueError(
+            f"align.frozen: {frozen!r} with a reference in the step; allowed: 'whole', or reference 'before', which scores pairs first"
+        )
+    if frozen == "sharded" and not setup.fsdp:
+        raise ValueError(
+            f"align.frozen: {frozen!r} needs sharding 'zero2' or 'zero3', not {setup.sharding!r}; allowed: 'whole'"
+        )
+    if rollout is not None:
+        checks.kind("align", "rollout", rollout, Rollout)
+        if method == "dpo":
+            raise ValueError(
+                "align.rollout: dpo learns from pairs that are there, and generates nothing; allowed: None"
+            )
+    check(ALIGNED, setup, objective)
+
+
+def _learning(name, step, between, objective):
+    """Model -> part -> bytes at the peak of one model's step."""
+    mine = {part: size for part, size in step.parts.items() if size}
+    if name == "policy" and objective.reference != "before":  # the step's own
+        mine["parameters"] -= between["reference"]["parameters"]
+    return {other: mine if other == name else parts for other, parts in between.items()}
+
+
+def _at_rest(step):
+    return {part: size for part, size in step.parts_at("rest").items() if size}
+
+
+def _trained(step):
+    """What a model that trains keeps, with all its gradients."""
+    return _at_rest(step) | {"gradients": step.parts_at("after_backward")["gradients"]}
+
+
+def _frozen(objective, setup, name, frozen):
+    """Bytes of a frozen model's weights on one GPU."""
+    if frozen == "none" or (name == "reference" and setup.adapters is not None):  # then it is the policy's own
+        return 0
+    model = Scorer(objective.model) if name == "reward model" else objective.model
+    shards = setup.shards if frozen == "sharded" else 1
+    return DTYPE_BYTES[setup.dtypes.compute] * _numbers(model, lambda w: share(w.shape, shards))
+
+
+def _numbers(model, each):
+    """The sum over a model's weights of what one tensor counts for."""
+    times = layers(model)
+    return sum(int(w.count) * times[w.group] * each(w) for w in weights(model) if w.count and times[w.group])

@@ -1,0 +1,244 @@
+"""The witnesses side by side: predicted, counted, measured."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from .. import units
+from ..ask.setup import Setup
+from ..catalog import Model
+from ..catalog import gpu as catalog_gpu
+from ..common import checks
+from ..common.tables import Shown, Table
+
+
+class Witness(Protocol):
+    """What says the bytes of a step: a budget, a dry run's trace, a rehearsal, a measurement."""
+
+    def as_dict(self) -> dict: ...
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Shown):
+    """Two or more witnesses of the same step.
+
+    Attributes:
+        witnesses: name -> what it says, each with `parts`, `phases`, `peak` and `peak_at`.
+        rows: (what, [bytes of each witness, None where it does not say]) in the order of parts, phases, peak; beside a
+            rehearsal, reserved bytes too.
+    """
+
+    witnesses: dict[str, Witness]
+    rows: list[tuple[str, list[int | None]]]
+
+    @property
+    def differences(self) -> dict[str, int]:
+        """What -> the widest difference in bytes, where at least two witnesses say something."""
+        said = {what: [v for v in values if v is not None] for what, values in self.rows}
+        return {what: max(v) - min(v) for what, v in said.items() if len(v) > 1}
+
+    @property
+    def agree(self) -> bool:
+        """Whether all witnesses say the same of all that at least two of them speak of."""
+        return not any(self.differences.values())
+
+    def table(self) -> Table:
+        """A row for each part, phase and the peak that two witnesses speak of: bytes, difference in bytes and in percent."""
+        rows = []
+        for what, values in self.rows:
+            if what in self.differences and any(values):
+                difference = self.differences[what]
+                percent = f"{difference / max(v for v in values if v is not None):.2%}"
+                cells = ["–" if v is None else v for v in values]
+                size = units.text(max(v for v in values if v is not None))
+                rows.append([what, *cells, size, difference, percent])
+        return Table(["", *(f"{name} (B)" for name in self.witnesses), "size", "difference (B)", "%"], rows)
+
+    def figure(self):
+        """The witnesses' timelines, one below the other on one scale: matplotlib's figure, with its text as `alt`."""
+        from .. import draw
+
+        first = next(iter(self.witnesses.values()))
+        setup = first.setup
+        title = f"{first.model.name}, {setup.precision}, batch {setup.batch}, sequence {setup.sequence}"
+        return draw.timelines(self.witnesses, title)
+
+    def as_dict(self) -> dict:
+        """As JSON holds it."""
+        said = [witness.as_dict() for witness in self.witnesses.values()]
+        return {"witnesses": said, "differences": self.differences, "agree": self.agree}
+
+
+def compare(*witnesses) -> Comparison:
+    """Lay predictions, dry runs and measurements of one step side by side.
+
+    Raises:
+        ValueError: for fewer than two, for what is no witness, or where their models, setups or roundings differ.
+    """
+    if len(witnesses) < 2:
+        raise ValueError(f"compare.witnesses: {len(witnesses)} given; allowed: two or more")
+    for witness in witnesses:
+        if not hasattr(witness, "as_dict") or not hasattr(witness, "rounding"):
+            raise ValueError(
+                f"compare.witnesses: a {type(witness).__name__} is no witness; allowed: what budget or dry_run returns, or a "
+                "derivation's .at(batch, sequence)"
+            )
+    first = witnesses[0]
+    unsaid = {name: getattr(first.setup, name) for w in witnesses for name in getattr(w, "unsaid", ())}
+    for field, usual in (("model", None), ("setup", None), ("rounding", None), ("rank", 0)):
+        for other in witnesses[1:]:
+            theirs = other.setup.replace(**unsaid) if field == "setup" else getattr(other, field, usual)
+            if theirs != getattr(first, field, usual):
+                raise ValueError(
+                    f"compare.{field}: {getattr(other, field, usual)!r} is not the first witness's {getattr(first, field, usual)!r}; "
+                    "allowed: witnesses of one and the same step"
+                )
+    said = [w.as_dict() for w in witnesses]
+    rows = []
+    for group in ("parts", "phases"):
+        for name in dict.fromkeys(name for s in said for name in s[group]):
+            rows.append((name, [s[group].get(name) for s in said]))
+    rows.append(("peak", [s.get("peak") for s in said]))
+    if any(
+        s["witness"] == "rehearse" for s in said
+    ):  # an allocator ran: beside what it reserved, what the others simulate
+        rows.append(("reserved", [getattr(w, "reserved", None) for w in witnesses]))
+    names = [s["witness"] for s in said]
+    if len(set(names)) < len(names):
+        names = [f"{name} {i}" for i, name in enumerate(names, 1)]
+    return Comparison(dict(zip(names, witnesses, strict=True)), rows)
+
+
+def side_by_side(
+    model: Model | Callable[[Setup], Model], setups: Mapping[str, Setup], runs=None, rounding: int = 512
+) -> Table:
+    """The peaks of several steps: predicted, counted by the dry run, measured, and what is left between the last two.
+
+    Args:
+        model: of all of them, or what gives it for a setup. setups: name -> setup. runs: `lab.runs` of the same, or None.
+        rounding: as CUDA's allocator; 1 beside a CPU.
+    """
+    from ..dryrun import dry_run
+    from ..theory.budget import budget
+
+    rows = []
+    for name, setup in setups.items():
+        shape = model(setup) if callable(model) else model
+        said = [budget(shape, setup, rounding).peak, dry_run(shape, setup, rounding).peak]
+        measured = runs.measured.get(name) if runs else None
+        if measured and measured.rounding != rounding:
+            raise ValueError(f"side_by_side.rounding: {rounding} is not the measurement's {measured.rounding}")
+        left = [measured.peak, measured.peak - said[1]] if measured else ["not yet recorded", "–"]
+        rows.append([name, *said, *left])
+    return Table(["peak (B)", "predicted", "dry run", "measured", "left over"], rows)
+
+
+def rehearsed(
+    model: Model | Callable[[Setup], Model],
+    setups: Mapping[str, Setup],
+    gpu: str = "h200",
+    folder=None,
+    phase: str | None = None,
+) -> Table:
+    """Several steps predicted, counted, and as PyTorch's CUDA code asked for them on a GPU that does nothing.
+
+    Args:
+        model, setups: as `side_by_side`'s. gpu: whose shipped rehearsals. folder: where they are, by default the book's.
+        phase: whose bytes, one of `phases`; by default the peak's, with what was allocated and reserved for it.
+
+    Raises:
+        ValueError: for another phase.
+    """
+    from ..dryrun import dry_run
+    from ..rehearsal import shipped
+    from ..theory.budget import PHASES, budget
+
+    if phase is not None:
+        checks.one_of("rehearsed", "phase", phase, PHASES)
+    shelf, rows = shipped(gpu, folder), []
+    columns = ["predicted", "dry run", "rehearsed: tensors", "cuBLAS", *([] if phase else ["allocated", "reserved"])]
+    for name, setup in setups.items():
+        shape = model(setup) if callable(model) else model
+        said = [_bytes(witness(shape, setup), phase) for witness in (budget, dry_run)]
+        found = shelf.found.get((shape, setup)) if shelf and not shelf.stale else None
+        if found is None or found.oom:
+            rest: list[object] = ["out of memory" if found else "not rehearsed", *["–"] * (len(columns) - 3)]
+        else:
+            rest = [_bytes(found, phase) - found.workspace, found.workspace]
+            rest += [] if phase else [found.allocated, found.reserved]
+        rows.append([name, *said, *rest])
+    versions = f" as on {catalog_gpu(gpu).title}, PyTorch {shelf.head['torch']}: no GPU" if shelf else ""
+    what = f"{phase or 'peak'} (B)".replace("_", " ")
+    return Table([what, *columns], rows, f"Rehearsed{versions}, and nothing is measured")
+
+
+def _bytes(witness, phase):
+    return witness.phases[phase] if phase else witness.peak
+
+
+def everyone(said: Mapping[str, int], model: Model, setup: Setup, runs=None) -> Table:
+    """What everyone says of the peak of one step: others, the formula, the dry run, a GPU; each over the dry run's.
+
+    Args:
+        said: who -> bytes, what others say. runs: `lab.runs` of this step alone, or None.
+
+    Raises:
+        ValueError: where `runs` has not one step, or another one than this.
+    """
+    from ..dryrun import dry_run
+    from ..theory.budget import budget
+
+    counted = dry_run(model, setup).peak
+    who = {**said, "this book, by formula": budget(model, setup).peak, "this book, by dry run": counted}
+    rows = [(name, *_beside(peak, counted)) for name, peak in who.items()]
+    found = list(runs.found.values()) if runs else [None]
+    if len(found) != 1 or (found[0] and (found[0].model, found[0].setup) != (model, setup)):
+        raise ValueError("everyone.runs: not of this step; allowed: lab.runs of this step alone, or None")
+    (m,) = found
+    if m is None or m.device["type"] == "cpu":
+        rows.append(("a GPU", "not yet recorded on a GPU", "–"))
+    else:
+        measured = _beside(m.peak, counted) if m.status == "measured" else ("out of memory" if m.oom else m.status, "–")
+        rows.append((m.device["name"], *measured))
+    return Table(["who", "peak", "over the dry run"], rows)
+
+
+def _beside(peak, counted):
+    return units.text(peak, decimal=True, digits=1), f"{peak / counted:.2f} times"
+
+
+def gaps(measurement) -> Table:
+    """From the prediction to what a GPU says of the same step, each gap by its name; what no name explains stands alone.
+
+    Raises:
+        ValueError: where the step was not measured to its end, or not on a GPU.
+    """
+    from ..formulas.workspaces import COUNTED, WHY
+    from ..theory.budget import budget
+
+    m = measurement
+    if m.status != "measured" or m.rounding == 1:
+        raise ValueError(f"gaps.measurement: {m.status} on {m.device['type']}; allowed: one measured on a GPU")
+    exact, rounded = (budget(m.model, m.setup, rounding).peak for rounding in (1, m.rounding))
+    blocks = m.allocated_peak - m.requested_peak
+    unnamed = m.peak - exact - blocks - m.workspace - COUNTED
+    used = m.driver_used["cuda"] - (m.reserved_peak if m.reserved_at_end is None else m.reserved_at_end)
+    steps = [
+        ("predicted: the tensors, as asked for", exact, "the budget"),
+        (f"each rounded up to a multiple of {m.rounding} B", rounded - exact, "the budget, rounded"),
+        (
+            "blocks that were not split",
+            blocks - (rounded - exact),
+            "allocated above requested: a rest up to 1 MiB stays with its block",
+        ),
+        ("cuBLAS's workspaces", m.workspace, "measured: what clearing them gave back"),
+        ("kernels' own memory", COUNTED, WHY),
+        ("without a name", unnamed, "what is left: to be explained, never fitted"),
+        ("measured: allocated at the peak", m.peak, "torch.cuda.max_memory_allocated, above the baseline"),
+        ("kept by the allocator for later", m.reserved_peak - m.allocated_peak, "reserved above allocated"),
+        ("context, libraries, other processes", used, "the driver's count above what was reserved when it was asked"),
+    ]
+    rows = [
+        [what, size, units.text(abs(size)) if size >= 0 else f"-{units.text(-size)}", why] for what, size, why in steps
+    ]
+    return Table(["", "bytes", "size", "from"], rows, f"{m.device['name']}, {m.date[:10]}")

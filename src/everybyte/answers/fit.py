@@ -1,0 +1,414 @@
+"""What fits a GPU: the largest batch or sequence, or the fewest GPUs, by the budget that predicts the step."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from math import lcm
+
+from .. import units
+from ..allocator import Reserved, Settings, settings
+from ..ask.objectives import Objective
+from ..ask.setup import LIMITS, OPTIMIZERS, Setup
+from ..catalog import Described, Gpu, Model, gpus
+from ..common import checks
+from ..common.search import beyond, fewest, largest_below, most
+from ..common.tables import Shown, Table, sized
+from ..derivation import Derivation
+from ..theory.budget import Budget, budget, heaviest, not_derived
+from .headroom import CONFIGURATION, ROUNDING, Headroom, check_headroom, check_precision, find_gpu, left, takes
+from .plan import Rung, plan
+
+#: What `fit` may vary, beside the reader's own letters of a derivation; of gpus it wants the fewest, of the others the most.
+VARY = ("batch", "sequence", "gpus")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Fit(Shown):
+    """The most (of gpus the fewest) with which a step fits a GPU, and what keeps it from more.
+
+    Attributes:
+        model, gpu, vary: as asked. setup: as asked, with `vary` at the value found, or where nothing fits at the least
+            (of gpus, where the least is missing). headroom: what is kept free of tensors; usable: bytes that are left for them.
+        value: what was found; None where nothing fits.
+        witness: what the step with `setup` takes, each tensor rounded up as CUDA's allocator does.
+        next: the same for the next value, which does not fit; None where there is no next value.
+        configuration: `PYTORCH_ALLOC_CONF`, with which the allocator is simulated. reserved: what it makes of the step with `setup`
+            in the memory that context and others leave; None where it is not simulated: on several GPUs by formula alone, of a
+            derivation, and where `headroom` says what fragmentation takes.
+        failed: the same of `next`, where its peak fits and the allocator runs out.
+    """
+
+    model: Described
+    setup: Setup
+    gpu: Gpu
+    vary: str
+    headroom: Headroom
+    usable: int
+    value: int | None
+    witness: Budget
+    next: Budget | None
+    configuration: str = ""
+    reserved: Reserved | None = None
+    failed: Reserved | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether anything fits."""
+        return self.value is not None
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the peak of the step with `setup`."""
+        return self.witness.peak
+
+    @property
+    def free(self) -> int:
+        """Bytes between the peak and what is usable; negative where nothing fits."""
+        return self.usable - self.peak
+
+    @property
+    def limit(self) -> dict:
+        """What keeps it from more: the bytes that the next value, or the step itself, has too many, `at` where, and the
+        largest `part` there. Of a value that ends the range, the `bound`."""
+        if self.fits and self.next is None:
+            return {"bound": self._bound()}
+        wanted = self.next if self.fits and self.next else self.witness
+        parts = {name: size for name, size in wanted.parts.items() if size}
+        largest = max(parts, key=parts.__getitem__)
+        over = self._missing(self._ended) if self._ended else wanted.peak - self.usable
+        return {"over": over, "at": wanted.peak_at, "part": largest, "parts": parts}
+
+    @property
+    def _reserves(self):
+        """What the allocator reserves; None where it was not simulated, or ran out."""
+        return self.reserved.reserved if self.reserved and not self.reserved.failed else None
+
+    @property
+    def _ended(self):
+        """The out-of-memory error that keeps it from more, where it is the allocator's, and not the peak's."""
+        played = self.failed if self.fits else self.reserved
+        return played and played.failed
+
+    def _missing(self, error):
+        """Bytes that the driver had too few of."""
+        return max(0, error.segment - (self.headroom.room(self.gpu) - error.reserved))
+
+    @property
+    def _after(self):
+        """The next value."""
+        sizes = getattr(self.next, "sizes", {})
+        return sizes.get(self.vary, self.value and self.value + _step(self.setup, self.vary))
+
+    def _bound(self):
+        if self.vary == "gpus":
+            return "no fewer are possible"
+        if not isinstance(self.model, Model | Objective):
+            return f"{self.model.name} was derived up to {self.vary} {self.value:,}"
+        if self.vary == "sequence" and self.value == _dimensions(self.model).positions:
+            return f"{self.model.name} ends at {self.value:,} positions"
+        return f"Setup.{self.vary} ends at {self.value:,}"
+
+    @cached_property
+    def nearest_gpu(self) -> Gpu | None:
+        """The GPU of the catalog with the least memory that `setup` fits; None where there is none."""
+        known = (g for g in sorted(gpus().values(), key=lambda g: g.memory) if takes(g, self.setup.precision))
+        return next((g for g in known if self.headroom.usable(g) >= self.peak), None)
+
+    @cached_property
+    def nearest_setup(self) -> Rung | None:
+        """The cheapest `Rung` of `plan` that fits this GPU; None where there is none, or no such step is derived."""
+        if not isinstance(self.model, Model) or not self._planned:
+            return None
+        return plan(self.model, self.setup, self.gpu, self.headroom).best
+
+    @property
+    def _planned(self):
+        priced = OPTIMIZERS[self.setup.optimizer].passes is not None
+        known = self.gpu.rated and (self.gpu.network or self.setup.gpus <= self.gpu.node)
+        divided = not self.setup.mesh.alone  # `layouts` prices meshes
+        return (
+            isinstance(self.model, Model)
+            and priced
+            and known
+            and not divided
+            and not not_derived(self.model, self.setup)
+        )
+
+    @cached_property
+    def nearest_gpus(self) -> int | None:
+        """The fewest GPUs of this kind that `setup` fits with all states and weights divided; None where none do, or where
+        it is divided already or such a step is not derived."""
+        if self.setup.sharding != "none" or not isinstance(self.model, Model):
+            return None
+        try:
+            return fit(self.model, self.setup.replace(sharding="zero3"), self.gpu, "gpus", self.headroom).value
+        except ValueError:
+            return None
+
+    def why(self) -> str:
+        """In words: what limits it; where nothing fits, what is too large, and what would do."""
+        said = self.limit
+        if "bound" in said:
+            return f"{said['bound']}; {units.text(self.free)} are left"
+        if self._ended:
+            return self._pieces()
+        at, over, parts = said["at"], units.text(said["over"]), said["parts"]
+        share = f"{parts[said['part']] / sum(parts.values()):.0%}"
+        largest = f"the largest part is {said['part']}, {units.text(parts[said['part']])} ({share})"
+        if self.value is not None:
+            step = f"{self.vary} {self._after:,} is"
+            if self.vary == "gpus":
+                less = self.value - _step(self.setup, self.vary)
+                step = f"{less:,} GPUs are" if less > 1 else "1 GPU is"
+            return f"{step} {over} too much, in {at}: {largest}"
+        alone = [p for p, size in parts.items() if size > self.usable]
+        what = f"{alone[0]} alone take {units.text(parts[alone[0]])}" if alone else largest
+        return f"{self._least()} is {over} more than the {units.text(self.usable)} usable, in {at}: {what}"
+
+    def _pieces(self):
+        error = self._ended
+        step = f"{self.vary} {getattr(self.setup, self.vary) + self.fits:,}"
+        free = self.headroom.room(self.gpu) - error.reserved
+        return (
+            f"{step} fits by its peak, and the allocator runs out: {units.text(error.segment)} asked of the driver, which has "
+            f"{units.text(free)}; {units.text(error.reserved - error.allocated)} is kept free in pieces"
+        )
+
+    def _least(self):
+        if self.vary == "gpus" and self.setup.gpus > 1:
+            return f"the least that {self.setup.gpus:,} GPUs have each"
+        sizes = getattr(self.witness, "sizes", {})
+        return f"{self.vary} {sizes[self.vary] if self.vary in sizes else getattr(self.setup, self.vary):,}"
+
+    def instead(self) -> list[str]:
+        """In words, where nothing fits: the nearest GPU and the nearest setup that would."""
+        card, rung = self.nearest_gpu, self.nearest_setup
+        named = f"{card.name} ({units.text(card.memory)})" if card else "no single GPU of the catalog"
+        said = [f"nearest GPU that the step would fit: {named}"]
+        if self._planned:
+            switches = rung.text() if rung else "none of the switches is enough"
+            host = f", {units.text(rung.host)} in the host's memory" if rung and rung.host else ""
+            said.append(f"nearest setup on {self.gpu.name}: {switches}{host}")
+        return said
+
+    def table(self) -> Table:
+        """What was found, and why it is no more."""
+        title = f"{self.model.name} on {self.gpu.name}: "
+        title += f"{self.vary} {self.value:,} fits" if self.fits else "does not fit"
+        rows = [("memory", self.gpu.memory), *((f"− {t.name}", t.bytes) for t in self.headroom.terms(self.gpu))]
+        rows += [("usable", self.usable), (f"peak, in {self.witness.peak_at}", self.peak), left(self.free)]
+        if self._reserves is not None:
+            rows.append(("reserved, simulated", self._reserves))
+        return Table((title, "bytes", ""), [sized(*row) for row in rows])
+
+    def said(self) -> list[str]:
+        """The lines under the table: why it is no more and, where nothing fits, what would do."""
+        return [self.why(), *([] if self.fits else self.instead()), *self._simulated()]
+
+    def _simulated(self):
+        if self.reserved is None and self.witness.witness == "derive":
+            return [
+                "The allocator is not simulated: a formula does not keep the order of requests; .at(batch, sequence).on(gpu) does"
+            ]
+        if self.reserved is None:
+            return []
+        chosen = self.configuration or "PyTorch's defaults"
+        said = f"Simulated with {chosen}; not in it: what kernels take for themselves"
+        formula = isinstance(self.witness, Budget)
+        return [said + ", and which of several equal tensors goes first" * formula]
+
+    def as_dict(self) -> dict:
+        """As JSON holds it: whole bytes."""
+        said = {
+            "model": {"name": self.model.name, "parameters": int(self.model.parameters)},
+            "setup": self.setup.as_dict(),
+            "gpu": {"name": self.gpu.name, "memory": self.gpu.memory},
+            "vary": self.vary,
+            "fits": self.fits,
+            "value": self.value,
+            "headroom": {t.name: t.bytes for t in self.headroom.terms(self.gpu)},
+            "usable": self.usable,
+            "peak": self.peak,
+            "peak_at": self.witness.peak_at,
+            "reserved": self._reserves,
+            "free": self.free,
+            "limit": self.limit,
+            "why": self.why(),
+        }
+        if sizes := getattr(self.witness, "sizes", {}):
+            said["sizes"] = sizes
+        if not self.fits:
+            card, rung = self.nearest_gpu, self.nearest_setup
+            said["nearest"] = {
+                "gpu": card.name if card else None, "setup": rung.setup.as_dict() if rung else None,
+                "gpus": self.nearest_gpus,
+            }  # fmt: skip
+        return said
+
+
+def fit(
+    model,
+    setup: Setup,
+    gpu: Gpu | str,
+    vary: str = "batch",
+    headroom: Headroom | None = None,
+    witness: Callable = budget,
+    configuration: Settings | str = CONFIGURATION,
+) -> Fit:
+    """As `own.fit`, of a `Model`, an `Objective` or a `Derivation`."""
+    checks.kind("fit", "setup", setup, Setup)
+    check_headroom("fit", headroom)
+    if not isinstance(configuration, str):
+        checks.kind("fit", "configuration", configuration, Settings)
+    configuration = settings(configuration) if isinstance(configuration, str) else configuration
+    checks.one_of("fit", "vary", vary, [*VARY, *getattr(model, "further", "")])
+    if isinstance(model, Derivation):
+        _check_derived(model, setup)
+        witness = _at
+    gpu = find_gpu(gpu)
+    check_precision(setup, gpu)
+    headroom = headroom or Headroom()
+    steps = _Steps(model, setup, gpu, vary, headroom, witness, configuration)
+    shown, value, after = steps.by_peak()
+    reserved = failed = None
+    if value is not None and headroom.fragmentation is None:
+        if vary != "gpus" and steps.ends(value):
+            value = largest_below(steps.ends, steps.low, value)  # on one GPU, where `each` is 1
+            shown, after = (steps.low, None) if value is None else (value, value + 1)
+            failed = after and steps.played(after)
+        reserved = steps.played(shown)
+    return Fit(
+        getattr(model, "described", model), setup if steps.lettered else setup.replace(**{vary: shown}), gpu, vary, headroom,
+        steps.usable, value, steps.at(shown), None if after is None else steps.at(after), configuration.text(), reserved, failed,
+    )  # fmt: skip
+
+
+class _Steps:
+    """The steps with each value of what varies, counted and played once.
+
+    Attributes:
+        lettered: whether what varies is a letter of a derivation's own. usable: bytes for tensors.
+        each: what values are multiples of; low and high: the least and the most of these.
+    """
+
+    def __init__(self, model, setup, gpu, vary, headroom, witness, configuration):
+        self.model, self.setup, self.gpu, self.vary, self.witness = model, setup, gpu, vary, witness
+        self.configuration, self.usable, self.room = configuration, headroom.usable(gpu), headroom.room(gpu)
+        self.lettered = vary in getattr(model, "further", "")
+        self.each = _step(setup, vary)
+        low, high = _range(model, setup, vary)
+        self.low = -(-low // self.each)
+        self.high = max(high // self.each, self.low)
+        self._counted, self._played = {}, {}
+
+    def at(self, value):
+        """What the step takes."""
+        if value not in self._counted:
+            if self.lettered:
+                sizes = {self.vary: value}
+                found = self.model.at(self.setup.batch, self.setup.sequence, ROUNDING, **sizes)
+            else:
+                found = heaviest(self.model, self.setup.replace(**{self.vary: value}), ROUNDING, self.witness)
+            self._counted[value] = found
+        return self._counted[value]
+
+    def over(self, number):
+        """Bytes that are missing where `each` is taken that often."""
+        return self.at(number * self.each).peak - self.usable
+
+    def by_peak(self):
+        """(the value to show, the one that fits or None, the next or None), as far as peaks say."""
+        if self.lettered:
+            value, after, least = self.model.largest_size(self.setup, self.vary, self.over)
+            found = least if value is None else value, value, after
+        elif self.vary == "gpus":
+            shown, enough = fewest(self.over, self.low, self.high, self.usable // 64)
+            found = (shown, shown, None if shown == self.low else shown - 1) if enough else (shown, None, None)
+        else:
+            value = self._most()
+            found = self.low if value is None else value, value, None if value in (None, self.high) else value + 1
+        return tuple(n and n * self.each for n in found)
+
+    def _most(self):
+        """The most of a batch or a sequence."""
+        over, low, high, setup = self.over, self.low, self.high, self.setup
+        value = most(over, low, high)
+        if setup.loss == "chunked":
+            return beyond(over, value, low, high, 1024 * setup.loss_chunks)
+        if self.vary == "sequence" and isinstance(self.model, Derivation):  # a longer one may have less to pad
+            ahead = range(high if value is None else value + 1, min(high, (value or low) + _PADDED) + 1)
+            return max((v for v in ahead if over(v) <= 0), default=value)
+        return value
+
+    def played(self, value):
+        """What the allocator makes of a step; None where it is not simulated."""
+        if value not in self._played:
+            step = self.at(value)
+            derived = step.witness == "derive"  # whose step a dry run has to count first, in seconds
+            if derived or not hasattr(step, "on") or (isinstance(step, Budget) and step.setup.distributed):
+                self._played[value] = None
+            else:  # a third step finds the second's blocks again
+                self._played[value] = step.on(self.gpu, self.configuration, self.room, steps=2)
+        return self._played[value]
+
+    def ends(self, value):
+        """Whether the allocator runs out."""
+        played = self.played(value)
+        return played is not None and played.failed
+
+
+#: Kernels pad sequences to multiples of less than so many.
+_PADDED = 64
+
+
+def _check_derived(derivation, setup):
+    """A derivation is of one setup."""
+    same = derivation.setup.replace(batch=setup.batch, sequence=setup.sequence)
+    for field, value in vars(same).items():
+        if value != getattr(setup, field):
+            raise ValueError(
+                f"fit.setup: {field} {getattr(setup, field)!r}, but {derivation.name} was derived with {value!r}; allowed: the "
+                "setup that it was derived with, or another derivation"
+            )
+
+
+def _at(derivation, setup, rounding):
+    """What a derivation says, as a witness is asked."""
+    return derivation.at(setup.batch, setup.sequence, rounding)
+
+
+def _dimensions(model):
+    """The model that an objective trains; a model itself."""
+    return model.model if isinstance(model, Objective) else model
+
+
+def _step(setup, vary):
+    """What the values of `vary` are multiples of: of GPUs those of a mesh and of replicas, of tokens what a mesh divides."""
+    mesh = setup.mesh
+    if vary == "gpus":
+        return setup.replicas * mesh.size
+    if vary == "sequence":
+        return lcm(mesh.tensor if mesh.sequence_parallel else 1, 2 * mesh.context if mesh.context > 1 else 1)
+    return 1
+
+
+def _range(model, setup, vary):
+    """The least and the most value of `vary` that the setup and the model allow."""
+    if isinstance(model, Derivation):
+        if vary == "gpus":
+            raise ValueError(
+                f"fit.vary: 'gpus' of a derivation of {model.name}, which is of {setup.gpus:,}; allowed: what it was derived from, a "
+                "config or a function that makes a module, of which each number is counted"
+            )
+        return model.range(vary)
+    model = _dimensions(model)
+    low, high = LIMITS[vary]
+    if vary == "gpus" and setup.sharding == "none":
+        return low, low  # each of them would hold everything
+    if vary == "sequence" and isinstance(model, Model) and model.positions:
+        high = min(high, model.positions)
+    if setup.loss == "chunked" and vary != "gpus":  # no more chunks than tokens
+        low = -(-setup.loss_chunks // (setup.sequence if vary == "batch" else setup.batch))
+        if low > high:
+            setup.replace(**{vary: high}).check_model(model)  # says what is wrong
+    return low, high

@@ -1,0 +1,145 @@
+"""What of a GPU's memory no tensor of a step can have, in named bytes; and whether the GPU computes in a setup's precision."""
+
+from dataclasses import dataclass
+
+from .. import units
+from ..ask.setup import EVERY_PRECISION, PrecisionName, Setup
+from ..catalog import Gpu, gpu
+from ..catalog.gpus import RATES
+from ..common import checks
+from ..common.tables import Table
+from ..rules import GPU, check
+
+#: CUDA's allocator rounds each tensor up to a multiple of so many bytes.
+ROUNDING = 512
+#: How the allocator is simulated, where nothing else is said: as whoever fills a GPU to its end should set it.
+CONFIGURATION = "expandable_segments:True"
+
+
+@dataclass(frozen=True)
+class Term:
+    """Bytes of a GPU that no tensor of the step can have: `name`, the `reason`, and the `source` of the default."""
+
+    name: str
+    bytes: int
+    reason: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headroom:
+    """What is kept free of tensors on a GPU, in named bytes. None: the default for the GPU, as `terms` says with its source.
+
+    Attributes:
+        driver: what the driver keeps from every process; 0 where the catalog's memory is what a process is told.
+        context: the process's CUDA context: the driver's structures and the loaded kernels.
+        workspace: scratch of cuBLAS, one for the thread of forward and one for that of backward.
+        fragmentation: what the allocator has and no tensor can use: the least of it; where it is not set, `fit` simulates the rest.
+        other: other processes, a display, a communicator; 0 by default.
+    """
+
+    driver: int | None = None
+    context: int | None = None
+    workspace: int | None = None
+    fragmentation: int | None = None
+    other: int | None = None
+
+    def __post_init__(self):
+        for name, value in vars(self).items():
+            if value is not None:
+                checks.whole("Headroom", name, value, 0, 2**50)
+
+    def terms(self, gpu: Gpu) -> list[Term]:
+        """The terms on that GPU, in the order in which they are taken."""
+        return [
+            term if getattr(self, name) is None else Term(name, getattr(self, name), term.reason, "set by the reader")
+            for name, term in _defaults(gpu).items()
+        ]
+
+    def usable(self, gpu: Gpu) -> int:
+        """Bytes that are left for tensors."""
+        return gpu.memory - sum(term.bytes for term in self.terms(gpu))
+
+    def room(self, gpu: Gpu) -> int:
+        """Bytes that are left for PyTorch's allocator: workspaces and what fragments are its own."""
+        return gpu.memory - sum(t.bytes for t in self.terms(gpu) if t.name not in ("workspace", "fragmentation"))
+
+    def table(self, gpu: Gpu) -> Table:
+        """From the GPU's memory to what is usable."""
+        rows = [(f"memory ({gpu.memory_source})", units.text(gpu.memory), gpu.title, gpu.source)]
+        rows += [(f"− {t.name}", units.text(t.bytes), t.reason, t.source) for t in self.terms(gpu)]
+        return Table(("", "bytes", "what it is", "source"), [*rows, ("usable", units.text(self.usable(gpu)), "", "")])
+
+
+_MIB = units.UNITS["MiB"]
+
+
+def _defaults(gpu):
+    terms = [
+        Term(
+            "driver", 0 if gpu.memory_source == "reported" else 441 * _MIB, "kept by the driver from every process",
+            "the same chip and memory, read both ways: A10 23,028 MiB by nvidia-smi, A10G 22,587 MiB by CUDA",
+        ),
+        Term(
+            "context", 616 * _MIB, "the process's CUDA context: driver structures, loaded kernels",
+            "the largest of three readings of a bare one: 256 MiB (invoke-ai/InvokeAI#9413), 426 MiB "
+            "(unslothai/unsloth-zoo#1053), 616 MiB (LMCache/LMCache#4019)",
+        ),
+        Term(
+            "workspace", 2 * gpu.cublas_workspace, "cuBLAS scratch, for forward's thread and for backward's",
+            "PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize",
+        ),
+        Term(
+            "fragmentation", 22 * _MIB, "the part-filled last page of each of the allocator's two pools",
+            "PyTorch, c10/cuda/CUDACachingAllocator.cpp: pages of 20 and of 2 MiB under expandable_segments:True, and "
+            "steps that repeat: the least that it takes. eb.fit simulates the allocator, unless the reader sets it",
+        ),
+        Term("other", 0, "other processes, a display, communicators", "none assumed"),
+    ]  # fmt: skip
+    return {term.name: term for term in terms}
+
+
+def left(free: int) -> tuple[str, int]:
+    """What is free, or missing where it is negative: a row of a table."""
+    return ("free", free) if free >= 0 else ("missing", -free)
+
+
+def find_gpu(wanted: Gpu | str) -> Gpu:
+    """The GPU, by name or size too ("24 GiB"). Raises ValueError where the catalog has none of that name."""
+    if isinstance(wanted, Gpu):
+        return wanted
+    if isinstance(wanted, str) and wanted[:1].isdigit() and not wanted.isdigit():
+        return Gpu(memory=wanted)
+    if isinstance(wanted, int) and not isinstance(wanted, bool):
+        size = units.text(wanted) if 0 < wanted < 2**63 else "24 GiB"
+        raise ValueError(
+            f"gpu: {checks.shown(wanted)}; allowed: a name from eb.gpus(), or a size with its unit: {size!r}"
+        )
+    return gpu(wanted)
+
+
+def check_headroom(owner: str, headroom: object) -> None:
+    """Raise ValueError unless it is a `Headroom`, or None for the GPU's own."""
+    if headroom is not None:
+        checks.kind(owner, "headroom", headroom, Headroom)
+
+
+def check_precision(setup: Setup, gpu: Gpu) -> None:
+    """Raise ValueError where the GPU has no bf16 and the setup computes or stores in it."""
+    check(GPU, setup, gpu)
+
+
+def check_rates(gpu: Gpu, gpus: int = 1) -> None:
+    """Raise ValueError where nothing says how fast the GPU is, or of so many the network between their nodes."""
+    if not gpu.rated:
+        field = next(f for f in RATES if not getattr(gpu, f))
+        raise ValueError(
+            f"Gpu.{field}: 0 of the {gpu.name}, so that nothing says what a switch costs in time; allowed: a GPU of the catalog, or "
+            f"Gpu(memory=..., {', '.join(f'{f}=...' for f in RATES)}); eb.fit asks for the memory alone"
+        )
+    gpu.ring(gpus)
+
+
+def takes(gpu: Gpu, precision: PrecisionName) -> bool:
+    """Whether the GPU computes in that precision."""
+    return gpu.bf16 or not EVERY_PRECISION[precision].needs_bf16

@@ -1,0 +1,430 @@
+"""Which meshes of GPUs a model can train on: what each holds, what it sends, and what its step waits for."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+
+from .. import units
+from ..ask.mesh import Mesh, divided
+from ..ask.schedules import cut
+from ..ask.setup import DTYPE_BYTES, Setup
+from ..catalog import Gpu, Model
+from ..catalog.weights import ENDS, weights
+from ..common import checks
+from ..common.tables import Table
+from ..rules import LAYOUT, check
+from ..theory.budget import Budget, budget, heaviest, heavy, not_derived
+from .headroom import ROUNDING, Headroom, check_headroom, check_precision, check_rates, find_gpu
+from .work import held, matrix_flops, standing
+from .work import made as made_by
+
+#: What a step does, one after another, in the order of the table; where there are experts, `expert` too.
+TERMS = ("arithmetic", "memory", "tensor", "context", "pipeline", "data", "idle")
+#: Sequences of one micro-batch, what is recomputed, and how far each dimension goes.
+BATCHES, CHECKPOINTINGS = (1, 2, 4, 8, 16), ("none", "operations", "full")
+MOST_PIPELINE, MOST_CONTEXT = 16, 16
+#: Tokens that a part of a sequence has at least: with fewer a GPU waits for keys and values longer than it computes.
+LEAST = 4096
+#: Layouts that are shown where nobody says how many.
+SHOWN = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """One way to train on all GPUs.
+
+    Attributes:
+        model, gpu: the run. setup: with its mesh, micro-batch and checkpointing. usable: bytes for tensors.
+        terms: part of `TERMS`, of mixtures `expert` too -> seconds of one optimizer step at the data sheet's rates.
+    """
+
+    model: Model
+    setup: Setup
+    gpu: Gpu
+    usable: int
+    terms: dict[str, float]
+
+    @property
+    def name(self) -> str:
+        """In few words: what divides, the micro-batch, what is recomputed."""
+        setup, mesh = self.setup, self.setup.mesh
+        sizes = (("PP", mesh.pipeline), ("CP", mesh.context), ("TP", mesh.tensor), ("EP", mesh.expert))
+        said = [f"{short} {size}" for short, size in sizes if size > 1] or ["FSDP alone"]
+        again = {"none": "", "operations": ", operations", "full": ", full"}[setup.checkpointing]
+        return f"{' '.join(said)}, batch {setup.batch}{again}"
+
+    @property
+    def seconds(self) -> float:
+        """Of one step, its parts one after another: what overlaps takes less."""
+        return sum(self.terms.values())
+
+    @property
+    def waits_for(self) -> str:
+        """The longest part but the arithmetic."""
+        return max((name for name in self.terms if name != "arithmetic"), key=lambda name: self.terms[name])
+
+    @cached_property
+    def heaviest(self) -> Budget:
+        """Of the GPU that needs the most, in blocks of 512 bytes."""
+        return heaviest(self.model, self.setup, ROUNDING, _counted)
+
+    @property
+    def peak(self) -> int:
+        """The most that one GPU needs, bytes."""
+        return self.heaviest.peak
+
+    @property
+    def fits(self) -> bool:
+        """Whether every GPU holds its part: to say no, one that does not is enough."""
+        ranks = heavy(self.model, self.setup)
+        return all(_counted(self.model, self.setup, rounding=ROUNDING, rank=rank).peak <= self.usable for rank in ranks)
+
+    @property
+    def tokens(self) -> float:
+        """Tokens a second and GPU, at most: at the data sheet's rates."""
+        return tokens_of(self.setup) / self.setup.gpus / self.seconds
+
+    def torchtitan(self) -> str:
+        """The layout as torchtitan's configuration has it: names of its `Parallelism`, `Training` and `ActivationCheckpoint`."""
+        setup, mesh = self.setup, self.setup.mesh
+        mode = {"none": "none", "full": "full", "operations": "selective"}[setup.checkpointing]
+        batch = setup.batch * (setup.accumulation if mesh.pipeline > 1 else 1)
+        lines = [
+            "[training]",
+            f"local_batch_size = {batch}",
+            f"global_batch_size = {setup.batch * setup.accumulation * setup.data}",
+            f"seq_len = {setup.sequence}",
+            "",
+            "[parallelism]",
+            f"data_parallel_replicate_degree = {setup.replicas}",
+            f"data_parallel_shard_degree = {setup.data // setup.replicas}",
+            f"context_parallel_degree = {mesh.context}",
+            f"tensor_parallel_degree = {mesh.tensor}",
+            f"pipeline_parallel_degree = {mesh.pipeline}",
+        ]
+        if self.model.experts:
+            lines.append(f"expert_parallel_degree = {mesh.expert}")
+        if mesh.expert > 1 and mesh.tensor > 1:
+            lines.append(f"expert_tensor_parallel_degree = {mesh.tensor}")
+        if mesh.pipeline > 1:
+            lines += [
+                f'pipeline_parallel_schedule = "{_TITAN[mesh.schedule]}"',
+                f"pipeline_parallel_microbatch_size = {setup.batch}",
+            ]
+        return "\n".join([*lines, "", "[activation_checkpoint]", f'mode = "{mode}"'])
+
+    def deepspeed(self) -> dict:
+        """The layout as DeepSpeed's configuration has it; ValueError for a dimension that its file does not name."""
+        setup, mesh = self.setup, self.setup.mesh
+        for name in ("pipeline", "context", "expert"):
+            if (size := getattr(mesh, name)) > 1:
+                raise ValueError(
+                    f"Layout.deepspeed: {name} {size} is set in DeepSpeed's code, not in its file; allowed: {name} 1, or "
+                    "Layout.torchtitan"
+                )
+        said = {
+            "train_micro_batch_size_per_gpu": setup.batch,
+            "gradient_accumulation_steps": setup.accumulation,
+            "zero_optimization": {"stage": {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}[setup.sharding]},
+            "bf16": {"enabled": setup.dtypes.compute == "bf16"},
+        }
+        return said | ({"tensor_parallel": {"autotp_size": mesh.tensor}} if mesh.tensor > 1 else {})
+
+    def as_dict(self) -> dict:
+        """As JSON holds it: bytes and seconds."""
+        terms = {name: round(value, 6) for name, value in self.terms.items()}
+        return {"setup": self.setup.as_dict(), "peak": self.peak, "seconds": round(self.seconds, 6), "terms": terms}
+
+    def row(self) -> list:
+        """Of the table."""
+        setup, mesh = self.setup, self.setup.mesh
+        return [
+            mesh.pipeline, setup.data, mesh.context, mesh.tensor, *[mesh.expert] * bool(self.model.experts), setup.batch, setup.accumulation, setup.checkpointing,
+            units.text(self.peak), f"{self.seconds:.2f} s", f"{self.terms['arithmetic'] / self.seconds:.0%}", self.waits_for,
+        ]  # fmt: skip
+
+
+_TITAN = {
+    "gpipe": "GPipe", "1f1b": "1F1B", "interleaved-1f1b": "Interleaved1F1B", "looped-bfs": "LoopedBFS",
+    "interleaved-zero-bubble": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV",
+}  # fmt: skip
+COLUMNS = (
+    "pipeline", "data", "context", "tensor", "expert", "micro-batch", "of them", "checkpointing", "peak", "step", "arithmetic",
+    "then waits for",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Layouts:
+    """Layouts of one run, in order of their time.
+
+    Attributes:
+        model, setup, gpu: as asked. usable: bytes for tensors. found: those that fit, the fastest first.
+        tried: how many were priced. small: those looked at that do not fit; hopeless: those whose weights and kept activations alone
+            do not. refused: why -> how many are not derived: the first of them, and others that differ in its numbers.
+    """
+
+    model: Model
+    setup: Setup
+    gpu: Gpu
+    usable: int
+    found: list[Layout]
+    tried: int
+    small: list[Layout]
+    hopeless: list[Layout]
+    refused: dict[str, int]
+
+    @property
+    def best(self) -> Layout | None:
+        """The fastest that fits; None for none."""
+        return self.found[0] if self.found else None
+
+    @property
+    def binding(self) -> str:
+        """What keeps the best from being faster: `memory`, where a faster layout does not fit, or what it waits for."""
+        if not self.best:
+            return "memory"
+        if any(layout.seconds < self.best.seconds for layout in self.small + self.hopeless):
+            return "memory"
+        return self.best.waits_for
+
+    def points(self) -> list[tuple[str, float, int]]:
+        """(name, seconds, bytes) of all that were looked at, as `draw.fronts` takes them."""
+        looked = sorted(self.found + self.small, key=lambda one: one.seconds)
+        return [(one.name, one.seconds, one.peak) for one in looked]
+
+    def table(self) -> Table:
+        """The fastest that fit."""
+        tokens = f"{tokens_of(self.setup):,} tokens a step"
+        title = (
+            f"{self.model.name} on {self.setup.gpus:,} × {self.gpu.name}, {tokens}, {units.text(self.usable)} usable"
+        )
+        columns = [name for name in COLUMNS if self.model.experts or name != "expert"]
+        return Table(columns, [layout.row() for layout in self.found], title)
+
+    def report(self) -> str:
+        """The table, and under it what binds and what was left out."""
+        lines = [repr(self.table()) if self.found else f"none of {self.tried} layouts fits {units.text(self.usable)}"]
+        if self.best:
+            lines.append(f"what keeps the first from being faster: {self.binding}")
+        lines += [f"not derived, {count} layouts: {why}" for why, count in self.refused.items()]
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict:
+        """As JSON holds it."""
+        return {
+            "usable": self.usable, "tried": self.tried, "binding": self.binding, "refused": self.refused,
+            "found": [layout.as_dict() for layout in self.found],
+        }  # fmt: skip
+
+    def __repr__(self):
+        return self.report()
+
+    def _repr_html_(self):
+        return self.table()._repr_html_() if self.found else None
+
+
+def tokens_of(setup: Setup) -> int:
+    """Tokens that one optimizer step sees on all GPUs."""
+    return setup.batch * setup.accumulation * setup.data * setup.sequence
+
+
+def layouts(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, most: int = SHOWN) -> Layouts:
+    """The meshes, micro-batches and checkpointings with which a model trains on `setup.gpus`, the fastest first.
+
+    A step sees as many tokens as the setup's does. Data parallelism is FSDP: weights are gathered for each micro-batch, or in a
+    pipeline once for all. Time is the data sheet's: arithmetic, bytes through the GPU's memory, and what each dimension sends
+    by the slowest link that it crosses (`Gpu.ring`), one after another; a pipeline is idle for (P − 1) / m of it. Tensor
+    parallelism stays within a node, and a part of a sequence has `LEAST` tokens. Of mixtures routers are balanced. Memory is
+    `budget`'s, of each stage and place of a ring.
+
+    Args:
+        setup: its mesh, batch, accumulation, checkpointing and sharding say no more than how many tokens a step sees.
+        most: how many to find.
+
+    Raises:
+        ValueError: for bad input, an unknown network, and where no layout of the model's is derived.
+    """
+    checks.kind("layouts", "model", model, Model)
+    checks.kind("layouts", "setup", setup, Setup)
+    checks.whole("layouts", "most", most, 1, 1000)
+    check(LAYOUT, setup)
+    check_headroom("layouts", headroom)
+    gpu = find_gpu(gpu)
+    check_precision(setup, gpu)
+    check_rates(gpu, setup.gpus)
+    usable, alike, waiting = (headroom or Headroom()).usable(gpu), {}, []
+    for changed in candidates(model, setup, gpu):
+        if why := _refused(model, changed):
+            alike.setdefault(re.sub(r"\d+", "", why), []).append(why)
+            continue
+        waiting.append(Layout(model, changed, gpu, usable, priced(model, changed, gpu)))
+    refused = {first: 1 + len(others) for first, *others in alike.values()}
+    if not waiting:
+        first = next(iter(refused), f"no mesh divides {model.name} and {setup.gpus} gpus")
+        raise ValueError(f"layouts.setup: {first}")
+    found: list[Layout] = []
+    small: list[Layout] = []
+    hopeless: list[Layout] = []
+    for layout in sorted(waiting, key=lambda one: (one.seconds, one.setup.mesh.size)):
+        if at_least(model, layout.setup) > usable:
+            hopeless.append(layout)
+            continue
+        (found if layout.fits else small).append(layout)
+        if len(found) == most:
+            break
+    return Layouts(model, setup, gpu, usable, found, len(waiting), small, hopeless, refused)
+
+
+def _refused(model, setup):
+    """Why there is no budget, in words; None where there is one."""
+    try:
+        setup.check_model(model)
+    except ValueError as error:
+        return str(error)
+    return not_derived(model, setup)
+
+
+def candidates(model: Model, setup: Setup, gpu: Gpu) -> Iterator[Setup]:
+    """Every layout whose dimensions divide the model, the sequence, the GPUs and the tokens of a step."""
+    sequences = setup.batch * setup.accumulation * setup.data
+    for pipeline, context, tensor in product(
+        _divisors(setup.gpus, MOST_PIPELINE), _divisors(setup.gpus, MOST_CONTEXT), _divisors(setup.gpus, gpu.node)
+    ):
+        size = pipeline * context * tensor
+        if setup.gpus % size or model.layers < pipeline:
+            continue
+        if context > 1 and (setup.sequence % (2 * context) or setup.sequence < LEAST * context):
+            continue
+        if any(number % tensor for number in divided(model).values()):
+            continue
+        data = setup.gpus // size
+        experts = [
+            n for n in _divisors(data * context, data * context) if n == 1 or (model.experts and model.experts % n == 0)
+        ]
+        for expert, batch, checkpointing in product(experts, BATCHES, CHECKPOINTINGS):
+            if sequences % (data * batch):
+                continue
+            accumulation = sequences // (data * batch)
+            if accumulation < pipeline:
+                continue
+            shared, mesh = data * context > 1, Mesh(pipeline=pipeline, context=context, tensor=tensor, expert=expert)
+            sharding = ("zero2" if pipeline > 1 else "zero3") if shared else "none"
+            yield setup.replace(
+                mesh=mesh, batch=batch, accumulation=accumulation, checkpointing=checkpointing, sharding=sharding, checkpoint_every=2,
+            )  # fmt: skip
+
+
+def _divisors(number, most):
+    return [n for n in range(1, min(number, most) + 1) if number % n == 0]
+
+
+def priced(model: Model, setup: Setup, gpu: Gpu) -> dict[str, float]:
+    """Part of `TERMS`, of mixtures `expert` too -> seconds of one step of a GPU, at the data sheet's rates.
+
+    Sources: bytes that sequence parallelism sends, Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2; the share of a
+    pipeline's time that it is idle, Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1.
+    """
+    mesh, one = setup.mesh, _alone(setup, narrowed=bool(model.experts))  # autocast leaves experts in fp32
+    layers = max(map(len, cut(model.layers, mesh.pipeline)))  # of the longest stage, which the others wait for
+    stage = layers / model.layers
+    wide, numbers = DTYPE_BYTES[setup.dtypes.compute], held(model, 1) * stage / mesh.tensor
+    stream = setup.batch * setup.sequence // mesh.context * model.width * wide
+    again = 1 + (setup.checkpointing == "full")  # forward's sends are repeated
+    passes = 2 * again + 2  # for attention and the MLP, each an all-gather and a reduce-scatter
+    keys = setup.batch * setup.sequence * 2 * model.kv_heads * model.head_width / mesh.tensor * wide
+    many = setup.accumulation
+
+    def ring(size, gpus, apart):
+        return size * (gpus - 1) / gpus / gpu.ring(gpus, apart) if gpus > 1 else 0.0
+
+    def sends(size):
+        return size / gpu.ring(2, setup.gpus // mesh.pipeline) if mesh.pipeline > 1 else 0.0
+
+    ends = sum(w.numbers * w.count for w in weights(model) if w.group in ENDS) / mesh.tensor
+    times = 1 if mesh.pipeline > 1 else many  # the root, embedding and head, stays from forward to backward
+    apart = _experts(model) * stage / mesh.tensor if mesh.expert > 1 else 0  # of which others are gathered
+    numbers -= apart
+    gathers = wide * times * (numbers if mesh.pipeline > 1 else 2 * numbers - ends)
+    reduces = DTYPE_BYTES[setup.dtypes.weights] * times * numbers
+    own = times * apart / mesh.expert * (wide * (1 if mesh.pipeline > 1 else 2) + DTYPE_BYTES[setup.dtypes.weights])
+    found = {
+        "arithmetic": many
+        * _flops(model, one)
+        * stage
+        / (mesh.context * mesh.tensor)
+        / gpu.flops(setup.dtypes.compute),
+        "memory": (
+            many * 2 * setup.batch * _made(model, one.replace(batch=1)) * stage / (mesh.context * mesh.tensor)
+            + setup.update_bytes * (numbers + apart) / setup.shards
+        )
+        / gpu.bandwidth,
+        "tensor": many * layers * passes * ring(2 * stream, mesh.tensor, 1),
+        "context": many * layers * (again + 2) * ring(keys, mesh.context, mesh.tensor),
+        "pipeline": many * 2 * sends(stream / mesh.tensor),
+        "data": ring(gathers + reduces, setup.shards, mesh.tensor)
+        + ring(own, setup.expert_shards, mesh.tensor * mesh.expert),
+    }
+    if model.experts:
+        found["expert"] = 0.0
+    if mesh.expert > 1:
+        rows, row = setup.batch * setup.sequence // mesh.context * model.experts_per_token, model.width * wide
+        forwards = 1 + (setup.checkpointing != "none")  # rows that come are no product's: they come again
+        travels = rows * ((2 * row + 8) * forwards + 2 * row)  # with each row, whom it visits
+        found["expert"] = many * layers * _exchanged(travels, mesh.expert, mesh.tensor, gpu)
+        # Each way rows come, and are put in another order; of weights' gradients those of its own experts are made.
+        copies, spared = layers * 4 * rows * row * (forwards + 1), apart * (1 - 1 / mesh.expert) * wide
+        found["memory"] += many * 2 * (copies - spared) / gpu.bandwidth
+    found["idle"] = sum(found.values()) * (mesh.pipeline - 1) / (many * mesh.stages)
+    return found
+
+
+def _experts(model):
+    """Numbers of all experts' matrices."""
+    own = (w.numbers * w.count for w in weights(model) if w.name in ("mlp.gate_up", "mlp.down"))
+    return model.mixture_layers * sum(own)
+
+
+def _exchanged(size, gpus, apart, gpu):
+    """Seconds in which each of so many GPUs sends every other its part of so many bytes: to other nodes by its own network card."""
+    if gpus == 1:
+        return 0.0
+    here = min(gpus, max(1, gpu.node // apart))
+    outside = size * (gpus - here) / gpus / gpu.network if gpus > here else 0.0
+    return max(size * (here - 1) / gpus / gpu.ring(here, apart), outside)
+
+
+def _alone(setup, narrowed):
+    """One micro-batch, on one GPU; `narrowed`: where FSDP casts, in its type, in which less is kept than under autocast."""
+    precision = "bf16" if narrowed and setup.fsdp and setup.dtypes.autocast else setup.precision
+    return setup.replace(gpus=1, mesh=Mesh(), sharding="none", accumulation=1, precision=precision)
+
+
+_counted = lru_cache(256)(budget)
+
+
+@lru_cache(4096)
+def _flops(model, setup):
+    return matrix_flops(model, setup)
+
+
+@lru_cache(4096)
+def _made(model, setup):
+    return made_by(model, setup)
+
+
+@lru_cache(4096)
+def _kept(model, setup):
+    """Bytes of activations that one sequence's forward leaves, blocks and loss."""
+    return budget(model, setup.replace(batch=1)).moments["after_forward"]["activations"]
+
+
+def at_least(model: Model, setup: Setup) -> int:
+    """Bytes that the first stage cannot do without: its weights, gradients and states, and nine tenths of what forwards leave."""
+    mesh = setup.mesh
+    numbers = held(model, 1) / (mesh.pipeline * mesh.tensor) / setup.shards
+    states = numbers * sum(standing(setup))
+    kept = setup.batch * _kept(model, _alone(setup, narrowed=True)) / mesh.size
+    return int(0.9 * (states + kept * min(setup.accumulation, mesh.pipeline)))

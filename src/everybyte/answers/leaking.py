@@ -1,0 +1,261 @@
+"""What grows from step to step, which line made it, and who holds it."""
+
+import gc
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from .. import units
+from ..common import checks
+from ..common.tables import Shown, Table
+
+#: Files whose lines are nobody's script.
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/everybyte/answers/leaking.py", "/lib/python3", "<frozen")
+#: How many tensors of a line are looked at, the last first, until one is held by somebody.
+_LOOKED = 8
+#: How far from a tensor a name is looked for.
+_FAR = 4
+
+
+@dataclass(frozen=True)
+class Grown:
+    """What one line makes in each step, and does not lose: `where`, file:line function; `tensors` and `bytes` a step; `holders`, in
+    words, who refers to them, the nearest first, as far as Python knows; `graph`: whether Python knows of
+    nobody, so that autograd's graph alone holds them."""
+
+    where: str
+    tensors: float
+    bytes: float
+    holders: tuple[str, ...]
+    graph: bool
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Leaks(Shown):
+    """What grew.
+
+    Attributes:
+        steps: how many were looked at. alive: bytes of tensors that they made and that lived, after each. rows: the most bytes first.
+    """
+
+    steps: int
+    alive: list[int]
+    rows: list[Grown]
+
+    @property
+    def leaking(self) -> bool:
+        """Whether something grows with every step."""
+        return bool(self.rows)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes that a step leaves behind."""
+        return sum(row.bytes for row in self.rows)
+
+    def table(self) -> Table:
+        """Line by line."""
+        cells = [
+            [
+                row.where,
+                f"{row.tensors:g}",
+                units.text(row.bytes),
+                "; ".join(row.holders) or "autograd's graph, as Python knows of nobody",
+            ]
+            for row in self.rows
+        ]
+        said = f"{units.text(self.bytes)} a step stay behind" if cells else "nothing grows"
+        return Table(["made in", "tensors a step", "bytes a step", "held by"], cells, f"{self.steps} steps: {said}")
+
+
+def leaks(step: Callable[[], object], steps: int = 4, warm_up: int = 2) -> Leaks:
+    """Run a step some times, and find what each leaves behind. On any device.
+
+    What a step replaces, such as the gradients or the last loss, does not count: only what is there in a step's name two steps
+    later. What it takes at first and keeps, such as an optimizer's states, belongs to the `warm_up`.
+
+    Args:
+        step: takes no arguments; what it returns is dropped. steps: how many are looked at. warm_up: how many run before.
+
+    Raises:
+        ValueError: for fewer than three steps, which tell no growth from a tensor that is replaced.
+    """
+    if not callable(step):
+        raise ValueError(
+            f"leaks.step: {step!r} cannot be called; allowed: a function without arguments that runs a step"
+        )
+    checks.whole("leaks", "steps", steps, 3, 10_000)
+    checks.whole("leaks", "warm_up", warm_up, 0, 10_000)
+    for _ in range(warm_up):
+        step()
+    follower, alive = _Follower(), []
+    for number in range(steps):
+        follower.step = number
+        with follower:
+            step()
+        gc.collect()
+        alive.append(sum(size for _, size, _, _ in follower.living()))
+    old = [found for found in follower.living() if found[3] < steps - 2]
+    return Leaks(steps, alive, _rows(old, steps - 2))
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Tensors of one shape and type: how many, their bytes, and who holds one of them, the nearest first."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    tensors: int
+    bytes: int
+    holders: tuple[str, ...]
+
+
+def crowds(least: int, device: torch.device | str) -> list[Crowd]:
+    """Tensors of which there are at least so many of one shape and type on a device, parameters aside: the most bytes first.
+
+    What autograd's graph alone holds, Python does not know.
+    """
+    wanted, found = torch.device(device).type, {}
+    for thing in gc.get_objects():
+        if _is_tensor(thing) and not isinstance(thing, torch.nn.Parameter) and thing.device.type == wanted:
+            found.setdefault((tuple(thing.shape), str(thing.dtype)), {})[_storage(thing)._cdata] = thing
+    large = {key: list(things.values()) for key, things in found.items() if len(things) >= max(2, least)}
+    rows, ours = [], [found, large, *found.values(), *large.values()]
+    for (shape, dtype), things in large.items():
+        holders = tuple(dict.fromkeys(_holders(things[-1], ours)))
+        size = sum(_storage(thing).nbytes() for thing in things)
+        rows.append(Crowd(shape, dtype.removeprefix("torch."), len(things), size, holders[:3]))
+    return sorted(rows, key=lambda row: -row.bytes)
+
+
+def _rows(old, count):
+    """By the line that made it; a line counts where more than one of its steps left something."""
+    lines: dict[str, list] = {}
+    for storage, size, where, number in old:
+        lines.setdefault(where, []).append((storage, size, number))
+    tensors = _tensors({storage._cdata for storage, *_ in old})
+    rows = []
+    for where, found in lines.items():
+        if len({number for *_, number in found}) < min(2, count):
+            continue
+        seen = [tensor for storage, *_ in found for tensor in tensors.get(storage._cdata, ())]
+        ours = [old, found, seen, tensors]  # some of a graph's tensors Python knows, and nobody of theirs
+        held = (names for tensor in seen[: -_LOOKED - 1 : -1] if (names := list(_holders(tensor, ours))))
+        holders = tuple(dict.fromkeys(next(held, ())))
+        rows.append(
+            Grown(where, len(found) / count, sum(size for _, size, _ in found) / count, holders[:3], not holders)
+        )
+    return sorted(rows, key=lambda row: -row.bytes)
+
+
+class _Follower(TorchDispatchMode):
+    """Follows the storages that operations make."""
+
+    def __init__(self):
+        super().__init__()
+        self.step = 0
+        self._made: dict[int, tuple] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        given = {_storage(leaf)._cdata for leaf in tree_leaves((args, kwargs)) if _is_tensor(leaf)}
+        for leaf in tree_leaves(out):
+            if _is_tensor(leaf) and _storage(leaf)._cdata not in given:  # a view makes nothing
+                self._follow(_storage(leaf))
+        return out
+
+    def _follow(self, storage):
+        known = self._made.get(storage._cdata)
+        if known is None or known[0]() is None:
+            self._made[storage._cdata] = weakref.ref(storage), storage.nbytes(), _line(), self.step
+
+    def living(self) -> list[tuple]:
+        """(storage, bytes, line, step) of each that lives."""
+        found = ((ref(), size, where, number) for ref, size, where, number in self._made.values())
+        return [one for one in found if one[0] is not None]
+
+
+def _is_tensor(thing):
+    return issubclass(type(thing), torch.Tensor) and thing.layout is torch.strided
+
+
+def _storage(tensor):
+    return tensor.untyped_storage()
+
+
+def _line():
+    """The innermost line of the script's own."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not any(part in file for part in _LIBRARIES):
+            name = "a cell" if "ipykernel" in file else file.rsplit("/", 1)[-1]
+            return f"{name}:{frame.f_lineno} {frame.f_code.co_name}"
+        frame = frame.f_back
+    return "backward, or a library"
+
+
+def _tensors(wanted):
+    """Storage -> the tensors that Python knows of it."""
+    found: dict[int, list] = {}
+    for thing in gc.get_objects():
+        if _is_tensor(thing) and not thing.is_meta:
+            address = thing.untyped_storage()._cdata
+            if address in wanted:
+                found.setdefault(address, []).append(thing)
+    return found
+
+
+def _holders(tensor, ours) -> Iterator[str]:
+    """Who refers to a tensor, in words: up to a name that somebody gave."""
+    passed = {id(tensor), *map(id, ours), *(id(v) for known in ours if isinstance(known, dict) for v in known.values())}
+    passed |= {id(one) for known in ours if isinstance(known, list) for one in known}
+    near: list[tuple[object, str]] = [(tensor, "")]
+    for _ in range(_FAR):
+        following = []
+        for thing, path in near:
+            for holder in gc.get_referrers(thing):
+                if id(holder) in passed or holder is near or isinstance(holder, types.FrameType) and _own(holder):
+                    continue
+                passed.add(id(holder))
+                if name := _name(holder, thing):
+                    yield f"{name}{path}"
+                elif isinstance(
+                    holder,
+                    list
+                    | tuple
+                    | dict
+                    | set
+                    | types.CellType
+                    | types.FunctionType
+                    | types.MethodType
+                    | BaseException
+                    | types.TracebackType,
+                ) or hasattr(holder, "__dict__"):
+                    following.append((holder, f", in a {type(holder).__name__}{path}"))
+        near = following
+        if not near:
+            return
+
+
+def _own(frame):
+    return frame.f_code.co_filename == __file__
+
+
+def _name(holder, thing):
+    """What a holder calls what it holds, where it has a name for it."""
+    if isinstance(holder, types.FrameType):
+        names = [name for name, value in holder.f_locals.items() if value is thing]
+        return f"{names[0]!r}, in {holder.f_code.co_name}'s frame" if names else f"the frame of {holder.f_code.co_name}"
+    if isinstance(holder, dict):
+        names = [name for name, value in holder.items() if value is thing and isinstance(name, str)]
+        if names and "__name__" in holder and "__builtins__" in holder:
+            return f"the name {names[0]!r} of {holder['__name__']}"
+    if isinstance(holder, types.FunctionType):
+        return f"the function {holder.__qualname__!r}"
+    return None

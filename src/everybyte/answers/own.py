@@ -1,0 +1,105 @@
+"""`fit` and `plan` for any model: one that the theory does not derive is derived, or counted by dry runs, first."""
+
+from collections.abc import Callable
+
+from ..allocator import Settings
+from ..ask.objectives import Objective
+from ..ask.setup import Setup
+from ..catalog import Gpu, Model
+from ..common import checks
+from ..derivation import Derivation
+from ..rules import PLANNED, check
+from ..theory.budget import budget
+from .fit import Fit
+from .fit import fit as fit_derived
+from .headroom import CONFIGURATION, Headroom
+from .plan import Plan, counted
+from .plan import plan as plan_derived
+
+
+def fit(
+    model,
+    setup: Setup,
+    gpu: Gpu | str,
+    vary: str = "batch",
+    headroom: Headroom | None = None,
+    witness: Callable = budget,
+    batch=None,
+    configuration: Settings | str = CONFIGURATION,
+    **sizes: int,
+) -> Fit:
+    """The largest batch or sequence, or the fewest gpus, with which a step fits a GPU.
+
+    The value found fits, and the next does not, by the same budget with tensors rounded up to 512 bytes; and no value
+    beyond it fits either (of gpus, none below it that was looked at). Of `setup`, the field `vary` is not read.
+
+    On one GPU PyTorch's allocator is simulated at the value found, from the first weight on, in the memory that context and others
+    leave: where it runs out, the value is the largest below at which it does not, and the next is one at which it does.
+
+    Args:
+        model: a `Model`, or an `Objective`; or a `Derivation`, or what `derive` takes: a Hugging Face config, a function that makes a
+            module.
+        gpu: of the catalog, by name too; or its size, as "24 GiB". vary: a name in `VARY`, or a letter of a derivation's own: of
+            that the largest size, by a proof that the peak grows with it. The gpus of a model of one's own are counted, by a dry
+            run for each number that is tried, in seconds. headroom: what is kept free; by
+            default the GPU's own.
+        batch: for `derive`, the arguments of a module of one's own. sizes: of its own letters, as R=224, those that do not vary.
+        witness: what counts the bytes of a `Model`: called with model, setup and rounding. `eb.dry_run` takes models whose
+            step is not derived, at seconds a value.
+        configuration: `PYTORCH_ALLOC_CONF`; "" for PyTorch's defaults, which need more.
+
+    Raises:
+        ValueError: an unknown GPU, setting or `vary`; a setup that does not fit the model, or a GPU without its data types; a model
+            whose step the witness does not know.
+    """
+    if sizes and isinstance(model, Model | Objective):
+        raise ValueError(f"fit: {next(iter(sizes))!r} with a Model; allowed: letters of a model of one's own")
+    if not isinstance(model, Model | Objective | Derivation):
+        from ..deriving import derive
+        from ..deriving.planning import Counting
+
+        if vary == "gpus":
+            model, witness, sizes = Counting(model, batch, sizes), Counting.at, {}
+        else:
+            model = derive(model, setup, batch)
+    if sizes:
+        model = model.fixed(**sizes)
+    return fit_derived(model, setup, gpu, vary, headroom, witness, configuration)
+
+
+def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, batch=None) -> Plan:
+    """Every set of switches for a run, with what it needs and what it costs in time, tokens in a step unchanged.
+
+    The switches: the optimizer's implementation, attention, the loss in chunks, checkpointing, smaller batches with
+    accumulation, and a lower precision. Those that the setup has thrown already stay thrown. Where no set of them
+    fits, the last resorts: weights divided by FSDP, where there are several GPUs; then weights, gradients and states in the
+    memory of the CPU. Of each, no more than the precision with most digits that then fits.
+
+    Args:
+        model: a `Model`, of which the theory says what each switch does; or a Hugging Face config, or a function that makes a
+            module: on one GPU, of the switches those that it can take, each set counted by a dry run when it is asked for.
+        gpu: of the catalog, by name too: its rates say what a switch costs. headroom: what is kept free; by default the
+            GPU's own.
+        batch: for a module of your own, its arguments as `derive` takes them.
+
+    Raises:
+        ValueError: an unknown GPU, or one given by its size alone; a setup that does not fit the model, or the GPU; a `Model`
+            whose step is not derived; a `Derivation`, which is of one setup; of a model of one's own, several GPUs.
+    """
+    if isinstance(model, Model):
+        return plan_derived(model, setup, gpu, headroom)
+    if isinstance(model, Objective):
+        raise ValueError(
+            f"plan.model: {model.name}: what a switch costs is derived for the next token's loss alone; allowed: its model; eb.fit and "
+            "eb.align take an Objective"
+        )
+    if isinstance(model, Derivation):
+        raise ValueError(
+            f"plan.model: a derivation of {model.name} says what one setup takes; allowed: what it was derived from, a config or "
+            "a function that makes a module"
+        )
+    checks.kind("plan", "setup", setup, Setup)
+    check(PLANNED, setup, type(model).__name__)
+    from ..deriving.planning import Counting
+
+    return counted(Counting(model, batch), setup, gpu, headroom)

@@ -1,0 +1,300 @@
+"""What a model takes where it generates: weights, cache, the largest moment of each pass; and how many sequences a GPU holds."""
+
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Literal
+
+from ..ask.setup import DTYPE_BYTES
+from ..catalog import Gpu, Model
+from ..catalog.weights import layers, linears, quantized, weights
+from ..common import checks
+from ..common.search import most
+from ..common.tables import Shown, Table, sized
+from ..theory import inference
+from .headroom import ROUNDING, Headroom, check_headroom, find_gpu, left
+
+#: How keys and values are kept: tensors that grow by a copy, as `transformers` does by default; tensors with room for the whole context
+#: from the prefill on; pages, as vLLM's.
+CACHES = ("dynamic", "static", "paged")
+PAGE = 16  # tokens in a page, as vLLM's
+#: Bytes of a number in a cache, by data type.
+CACHE_TYPES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+#: How weights are kept; nf4: the linear layers of the blocks, as bitsandbytes does with double quantization.
+WEIGHTS = ("bf16", "fp16", "int8", "nf4")
+#: Compute capabilities without PyTorch's flash attention. Source: `sdp_utils.cpp`, `check_flash_attention_hardware_support`.
+_NO_FLASH = ("6.0", "7.0", "7.5")
+#: Sequences at once, at most.
+MOST = 2**20
+
+
+def cache_bytes(model: Model, tokens: int, dtype: str = "bf16", page: int = 1) -> int:
+    """Bytes of one sequence's keys and values: layers x 2 x heads x width x tokens, these in whole pages.
+
+    With latent attention the compressed latent and the shared rotary key. A window keeps its last tokens alone.
+    Source: Kwon et al. 2023, arXiv:2309.06180 (pages); DeepSeek-AI 2024, arXiv:2405.04434, equations 9 to 13 (latent).
+    """
+    checks.one_of("serve", "cache_dtype", dtype, CACHE_TYPES)
+    checks.whole("serve", "page", page, 1, 2**16)
+    kept = min(tokens, model.window - 1) if model.window else tokens
+    numbers = sum(heads * width for heads, width in inference.cached(model))
+    return model.layers * numbers * -(-kept // page) * page * CACHE_TYPES[dtype]
+
+
+def weight_bytes(model: Model, dtype: str = "bf16") -> int:
+    """Bytes of a model's weights as they are served. int8: a byte a number and a 4-byte scale for each row of a linear layer."""
+    checks.one_of("serve", "weights", dtype, WEIGHTS)
+    if dtype in DTYPE_BYTES:
+        return model.parameters * DTYPE_BYTES[dtype]
+    times, found = layers(model), 0
+    smaller = {path for path, _ in linears(model)}
+    for weight in weights(model):
+        size = weight.numbers * 2
+        if weight.name.removesuffix(".weight") in smaller and weight.name.endswith(".weight"):
+            if dtype == "nf4":
+                size = sum(n * width for n, width in quantized(weight.numbers, lambda a, b: -(-a // b)))
+            else:
+                size = weight.numbers + 4 * weight.shape[0]
+        found += size * weight.count * times[weight.group]
+    return found
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The largest moment of a pass: `name`, `bytes`, and by part."""
+
+    name: str
+    bytes: int
+    parts: dict[str, int] = field(compare=False)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Serving(Shown):
+    """What so many sequences take on a GPU, and whether they fit.
+
+    Attributes:
+        model, gpu: as asked. context: tokens of a sequence when it ends, prompt: at its beginning. concurrency: sequences at
+            once, as asked or the most that fit; None where not one does. weights, cache, cache_dtype, page: as asked.
+        headroom: what is kept free; usable: what is left for tensors.
+        moments: the largest of each kind of pass, of a growing cache; of pages what stands, since an engine's passes are its own.
+        next: the bytes that one sequence more would take; None where the concurrency was asked for.
+    """
+
+    model: Model
+    gpu: Gpu
+    context: int
+    prompt: int
+    concurrency: int | None
+    weights: str
+    cache: str
+    cache_dtype: str
+    page: int
+    headroom: Headroom
+    usable: int
+    moments: tuple[Moment, ...]
+    next: int | None = None
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the largest moment; where nothing fits, of one sequence."""
+        return max(moment.bytes for moment in self.moments)
+
+    @property
+    def fits(self) -> bool:
+        """Whether that fits."""
+        return self.concurrency is not None and self.peak <= self.usable
+
+    @property
+    def free(self) -> int:
+        """Bytes that are left; negative where it does not fit."""
+        return self.usable - self.peak
+
+    @cached_property
+    def per_token(self) -> int:
+        """Bytes of the cache for one token of one sequence."""
+        return cache_bytes(self.model.replace(window=0), 1, self.cache_dtype)
+
+    @property
+    def held(self) -> int:
+        """Bytes of the whole cache at the full context."""
+        return (self.concurrency or 1) * cache_bytes(self.model, self.context, self.cache_dtype, self.page)
+
+    def table(self) -> Table:
+        """Weights, cache and the largest moments, beside what is usable."""
+        many = (
+            "not one sequence"
+            if self.concurrency is None
+            else f"{self.concurrency:,} sequence{'s' * (self.concurrency > 1)}"
+        )
+        title = f"{self.model.name} on {self.gpu.name}: {many} of {self.context:,} tokens"
+        title += "" if self.fits or self.concurrency is None else " do not fit"
+        rows = [(f"weights, {self.weights}", weight_bytes(self.model, self.weights))]
+        rows.append((f"cache, {self.per_token:,} B a token", self.held))
+        rows += [(moment.name, moment.bytes) for moment in self.moments]
+        rows += [("usable", self.usable), left(self.free)]
+        return Table((title, "bytes", ""), [sized(*row) for row in rows])
+
+    def said(self) -> list[str]:
+        """What the table does not say."""
+        if self.cache == "paged":
+            waste = self.page * self.per_token - self.per_token
+            return [
+                f"Pages of {self.page} tokens, {self.page * self.per_token:,} B each; of the last at most {waste:,} B a sequence are "
+                "not used. An engine's own passes and buffers are not counted: the number is the most that the cache allows."
+            ]
+        grows = (
+            "grows by a copy"
+            if self.cache == "dynamic"
+            else "has room for the whole context from the prefill on, and passes are not compiled"
+        )
+        return [
+            f"Counted as transformers generates, all prompts in one batch: the cache {grows}. Not in it: cuBLAS's workspace, which each "
+            f"rehearsed pass takes besides, {self.gpu.cublas_workspace:,} B, and which the headroom keeps free; other scratch of kernels, "
+            "of which a rehearsal shows none."
+        ]
+
+    def as_dict(self) -> dict:
+        """As JSON holds it: whole bytes."""
+        return {
+            "model": {"name": self.model.name, "parameters": int(self.model.parameters)},
+            "gpu": {"name": self.gpu.name, "memory": self.gpu.memory},
+            "context": self.context, "prompt": self.prompt, "concurrency": self.concurrency, "fits": self.fits,
+            "weights": {"dtype": self.weights, "bytes": weight_bytes(self.model, self.weights)},
+            "cache": {
+                "kind": self.cache, "dtype": self.cache_dtype, "page": self.page, "per_token": self.per_token, "bytes": self.held,
+            },
+            "headroom": {t.name: t.bytes for t in self.headroom.terms(self.gpu)},
+            "usable": self.usable, "peak": self.peak, "free": self.free, "next": self.next,
+            "moments": [{"name": m.name, "bytes": m.bytes, "parts": m.parts} for m in self.moments],
+            "said": self.said(),
+        }  # fmt: skip
+
+
+def serve(
+    model: Model,
+    gpu: Gpu | str,
+    context: int,
+    concurrency: int | None = None,
+    *,
+    prompt: int | None = None,
+    cache: Literal["dynamic", "static", "paged"] = "dynamic",
+    weights: str = "bf16",
+    cache_dtype: str = "bf16",
+    page: int = PAGE,
+    headroom: Headroom | None = None,
+) -> Serving:
+    """How many sequences of so many tokens a GPU generates at once; or what `concurrency` of them take.
+
+    Args:
+        model: a `Model` that generates. gpu: a `Gpu`, a name of the catalog, or a size as "24 GiB". context: tokens of a sequence
+            when it ends. prompt: of these the prompt's; by default all but the last, the largest prefill.
+        cache: `dynamic`, as transformers' `DynamicCache`: prefill and decode step are derived to the byte, for weights and cache in
+            16 bits; `static`, as its `StaticCache`, with room for `context` tokens, so derived too (without `torch.compile`, which
+            `generate` asks for with it on CUDA); `paged`: what stands, weights and whole pages, for any data types.
+        weights: one of `WEIGHTS`. cache_dtype: one of `CACHE_TYPES`. page: tokens in each. headroom: what is kept free of tensors.
+
+    Raises:
+        ValueError: naming the field, the value and what is allowed: a context beyond the model's positions, a prompt that leaves
+            nothing to generate, data types that the kind of cache does not take, a model whose passes are not derived.
+    """
+    checks.kind("serve", "model", model, Model)
+    checks.one_of("serve", "cache", cache, CACHES)
+    prompt = _check_tokens(model, context, prompt)
+    if concurrency is not None:
+        checks.whole("serve", "concurrency", concurrency, 1, MOST)
+    page = _check_kept(model, cache, weights, cache_dtype, page)
+    check_headroom("serve", headroom)
+    gpu, headroom = find_gpu(gpu), headroom or Headroom()
+    _check_gpu(gpu, cache, weights=weights, cache_dtype=cache_dtype)
+    usable = headroom.usable(gpu)
+
+    @lru_cache(None)
+    def moments(number):
+        return _moments(model, number, context, prompt, cache, weights, cache_dtype, page)
+
+    def size(number):
+        return max(moment.bytes for moment in moments(number))
+
+    found = concurrency or most(lambda number: size(number) - usable, 1, MOST)
+    return Serving(
+        model, gpu, context, prompt, found, weights, cache, cache_dtype, page, headroom, usable, tuple(moments(found or 1)),
+        size(found + 1) if found and not concurrency and found < MOST else None,
+    )  # fmt: skip
+
+
+def _check_tokens(model, context, prompt):
+    """The tokens of a prompt. Raise ValueError where the context or the prompt is none that the model takes."""
+    longest = model.positions or 2**27
+    if isinstance(context, int) and not isinstance(context, bool) and context > longest:
+        raise ValueError(
+            f"serve.context: {context:,} is beyond the {longest:,} positions of {model.name}; allowed: 2 to {longest:,}"
+        )
+    checks.whole("serve", "context", context, 2, longest)
+    prompt = context - 1 if prompt is None else prompt
+    checks.whole("serve", "prompt", prompt, 1, context - 1)
+    return prompt
+
+
+def _check_kept(model, cache, weights, cache_dtype, page):
+    """Tokens in a page. Raise ValueError for what no cache is kept in, or a model whose passes are not derived."""
+    checks.one_of("serve", "weights", weights, WEIGHTS)
+    checks.one_of("serve", "cache_dtype", cache_dtype, CACHE_TYPES)
+    checks.whole("serve", "page", page, 1, 2**16)
+    if cache == "paged":
+        if not model.causal:
+            raise ValueError(f"Model.causal: False of {model.name}, which does not generate; allowed: True")
+        return page
+    for name, value in (("weights", weights), ("cache_dtype", cache_dtype)):
+        if value not in ("bf16", "fp16"):
+            raise ValueError(
+                f"serve.{name}: {value!r} with cache {cache!r}; allowed: 'bf16' or 'fp16', or cache 'paged'"
+            )
+    if page != PAGE:
+        raise ValueError(f"serve.page: {page!r} with cache {cache!r}; allowed: with cache 'paged'")
+    inference.check(model, cache == "static")
+    return 1
+
+
+def _check_gpu(gpu, cache, **types):
+    """Raise ValueError where the GPU has no bf16, or none of the kernels that a growing cache's passes are derived with."""
+    for name, value in types.items():
+        if value == "bf16" and not gpu.bf16:
+            raise ValueError(f"serve.{name}: 'bf16' on {gpu.name}, which has no bf16; allowed: 'fp16'")
+    if cache != "paged" and gpu.capability in _NO_FLASH:
+        raise ValueError(
+            f"serve.cache: {cache!r} on {gpu.name}, whose capability {gpu.capability} has no flash attention, with which the passes "
+            "are derived; allowed: 'paged', which counts what stands, or a GPU of capability 8.0 or more"
+        )
+
+
+def largest(size, usable):
+    """The largest number whose size is usable, where 1 is.
+
+    Args:
+        size: number -> bytes, ascending. usable: bytes.
+    """
+    return most(lambda number: size(number) - usable, 1, MOST)
+
+
+def _moments(model, number, context, prompt, cache, weights, cache_dtype, page):
+    """The largest moment of each kind of pass; of pages what stands."""
+    if cache == "paged":
+        held = number * cache_bytes(model, context, cache_dtype, page)
+        parts = {"parameters": weight_bytes(model, weights), "cache": held}
+        return [Moment("weights and pages", sum(parts.values()), parts)]
+    last, long = context - 1, model.window and context - 1 > prompt
+    if cache == "static":
+        prefill = inference.letters(model, number, prompt, room=context)
+        decodes = [inference.letters(model, number, 1, last, room=context)]
+    else:
+        prefill = inference.letters(model, number, prompt)
+        decodes = [inference.letters(model, number, 1, last, min(last, model.window) if long else last)]
+        if long:  # the whole prompt's keys stand until the first step has joined its own
+            decodes.append(inference.letters(model, number, 1, prompt, prompt))
+    steps = [_moment("decode, its largest moment", model, values) for values in decodes]
+    return [_moment("prefill, its largest moment", model, prefill), max(steps, key=lambda moment: moment.bytes)]
+
+
+def _moment(name, model, values):
+    """The largest of a pass for the values of its letters."""
+    found = inference.course(model, values).at(values, ROUNDING).budget()
+    return Moment(name, found.peak, found.parts)

@@ -1,0 +1,180 @@
+"""What a step does on each GPU: its operations, the bytes that it moves, those that it sends and copies; and how long that takes."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ..ask.setup import DTYPE_BYTES, OPTIMIZERS, Lora, Setup
+from ..catalog import Gpu, Model
+from ..catalog.weights import layers, trained, weights
+from ..theory.budget import course_of, letters
+
+
+def standing(setup: Setup) -> tuple[int, int]:
+    """Bytes a number that stand after backward at least: the optimizer's states, weights and gradients."""
+    dtypes, wide = setup.dtypes, DTYPE_BYTES[setup.dtypes.weights]
+    states = (OPTIMIZERS[setup.optimizer].states or 0) * DTYPE_BYTES[dtypes.states]
+    states += DTYPE_BYTES[dtypes.master] if dtypes.master else 0
+    return states, wide + wide * (setup.kept_gradients != "fp32") + 4 * (setup.kept_gradients != "bf16")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a step does on each GPU.
+
+    Every tensor that the step makes is written once and read once; the optimizer reads and writes its numbers as often as
+    its implementation does; each batch after the first adds its gradients to those that are there.
+
+    Attributes:
+        flops: of its matrix products, and compute: in which data type. moved: bytes to and from the GPU's memory.
+        rings: collectives that go round a ring, together: (bytes to the other GPUs, how many GPUs, how far apart they stand) each.
+        copied: bytes over the bus, from the host and to it.
+        hosted: bytes to and from the host's memory, where gradients add up and the optimizer works there.
+    """
+
+    flops: int
+    moved: int
+    rings: tuple[tuple[int, int, int], ...] = ()
+    copied: int = 0
+    hosted: int = 0
+    compute: str = "bf16"
+
+    @property
+    def sent(self) -> int:
+        """Bytes to the other GPUs."""
+        return sum(size for size, *_ in self.rings)
+
+    def seconds(self, gpu: Gpu) -> float:
+        """At the data sheet's rates, one after the other: with whatever overlaps, a step that reached them would take less.
+
+        What is sent takes the slowest link that it crosses (`Gpu.ring`), GPUs numbered node by node. What the host does is not in
+        it, as no GPU's data sheet says how fast that is.
+
+        Raises:
+            ValueError: where GPUs of several nodes send, and it is not known how fast the network is.
+        """
+        links = sum(size / gpu.ring(*who) for size, *who in self.rings) + self.copied / gpu.host_link
+        return self.flops / gpu.flops(self.compute) + self.moved / gpu.bandwidth + links
+
+
+def made(model: Model, setup: Setup) -> int:
+    """Bytes of all tensors that forward and backward make on a GPU, one after another.
+
+    Raises:
+        ValueError: as `work`.
+    """
+    return sum(_taken(model, setup).values())
+
+
+def work(model: Model, setup: Setup) -> Work:
+    """What one step does.
+
+    Raises:
+        ValueError: where the setup does not fit the model, or its step is not derived.
+    """
+    setup.check_undivided("work")
+    taken = _taken(model, setup)
+    rings, copied = sent_by(model, setup)
+    here, there = updated(model, setup)
+    return Work(matrix_flops(model, setup), 2 * sum(taken.values()) + here, rings, copied, there, setup.dtypes.compute)
+
+
+@lru_cache(4096)
+def _taken(model, setup, rounding=1):
+    """Kind of operation -> bytes that forward and backward of all batches take by operations of that kind."""
+    short = short_of(setup)
+    batches, found = short.accumulation, {}
+    for (batch, kind), size in course_of(model, short).at(letters(model, short), rounding).taken().items():
+        times = setup.accumulation - batches + 1 if batch == (1 if batches > 1 else 0) else 1
+        found[kind] = found.get(kind, 0) + times * size
+    return found
+
+
+def short_of(setup):
+    """The step with as few batches as tell it: the first, the later, and where that is another one the last."""
+    few = 3 if setup.no_sync or setup.ddp else 2
+    return setup.replace(accumulation=few) if setup.accumulation > few else setup
+
+
+def sent_by(model, setup):
+    """(the rings of `Work`, bytes copied from the host and to it)."""
+    shards, replicas = setup.shards, setup.replicas
+    if not setup.distributed:
+        return (), 0
+    numbers, wide = held(model, 1, setup.adapters), DTYPE_BYTES[setup.trained_dtype]
+    if not setup.fsdp:  # gradients are averaged once, after the last batch
+        if not setup.ddp and setup.sharding != "zero1":
+            return (), 0
+        return ((2 * (shards - 1) * -(-numbers // shards) * wide, shards, 1),), 0
+
+    def of(*kinds, rounding=1):
+        return sum(_taken(model, setup, rounding).get(kind, 0) for kind in kinds)
+
+    rings = (((shards - 1) * of("gathered", "sent") // shards, shards, 1),)
+    if replicas > 1:  # what was received is averaged among them, cut into as many equal pieces
+        averaged = 2 * (replicas - 1) * of("received", rounding=replicas * wide) // replicas
+        rings += ((averaged, replicas, shards),)
+    narrowed = setup.adapters and setup.reduced_dtype != setup.trained_dtype  # before they are sent
+    return rings, of("from the host", "stored" if narrowed else "received") if setup.offload == "cpu" else 0
+
+
+def held(model: Model, shards: int, lora: Lora | None = None) -> int:
+    """Numbers that one GPU holds of the weights, or of adapters: each tensor cut by rows, their last share filled up."""
+    times, found = layers(model), 0
+    for weight in trained(model, lora):
+        rows, *others = weight.shape
+        share = -(-rows // shards)
+        for size in others:
+            share *= size
+        found += weight.count * times[weight.group] * share
+    return int(found)
+
+
+def updated(model, setup):
+    """Bytes that the optimizer's step and the sum of the gradients read and write: on the GPU, in the host's memory."""
+    moved = added = held(model, setup.shards if setup.fsdp else 1, setup.adapters)
+    if setup.sharding == "zero1":
+        moved = -(-moved // setup.gpus)
+    adding = setup.accumulation - (setup.sharding != "zero1")  # there the first batch, too, finds a buffer
+    # Beside the new gradient, the sum is read and written.
+    states = setup.update_bytes * moved + 2 * DTYPE_BYTES[setup.trained_dtype] * adding * added
+    return (0, states) if setup.offload == "cpu" else (states, 0)
+
+
+def matrix_flops(model: Model, setup: Setup) -> int:
+    """Floating-point operations of a step's matrix products: `flops.*` and `checkpoint.flops` of the registry, in whole numbers.
+
+    Of adapters' the course's: where nothing trains before a layer, backward has no product for its input.
+    """
+    if setup.adapters:
+        return _course_flops(model, setup)
+    tokens, eager = setup.batch * setup.sequence, setup.attention == "eager"
+    square = 2 * setup.batch * model.heads * setup.sequence**2 * model.head_width
+    head = 2 * tokens * model.vocabulary * model.embedding_width
+    times = layers(model)
+    used = (_used(w, model) * times[w.group] for w in weights(model) if len(w.shape) > 1 and _in_block(w))
+    blocks = 2 * tokens * int(sum(used)) + model.layers * 2 * square
+    forward = blocks + head
+    backward = 2 * forward + (not eager) * model.layers * square  # flash attention makes the scores again
+    again = head * (setup.loss == "chunked")
+    if setup.segment:  # recomputation stops at the last tensor that backward reads
+        spared = 0 if setup.dropout or model.experts else 2 * tokens * model.ffn_width * model.width
+        again += blocks - -(-model.layers // setup.segment) * spared
+    elif setup.checkpointing == "selective":
+        again += model.layers * (2 - eager) * square
+    return setup.accumulation * (forward + backward + again)
+
+
+@lru_cache(4096)
+def _course_flops(model, setup):
+    one = setup.replace(accumulation=1)
+    return setup.accumulation * course_of(model, one).at(letters(model, one)).flops()
+
+
+def _in_block(weight):
+    return weight.group not in ("embeddings", "last")
+
+
+def _used(weight, model):
+    """Numbers of a weight that one token is multiplied with; of experts, those that it visits."""
+    numbers = weight.numbers * weight.count
+    return numbers * model.experts_per_token // model.experts if model.experts and len(weight.shape) == 3 else numbers

@@ -1,0 +1,163 @@
+"""What a setup's fields may be: precisions, optimizers, switches, and the bounds of numbers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from ..common import checks
+
+PrecisionName = Literal[
+    "fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16", "bf16-megatron", "bf16-deepspeed", "own"
+]  # fmt: skip
+OptimizerName = Literal[
+    "sgd", "momentum", "adam", "adamw", "lion", "adafactor", "muon", "adamw8bit", "paged-adamw8bit"
+]  # fmt: skip
+#: Bytes of one number of each data type that a training step stores.
+DTYPE_BYTES = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2})
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Which data type each role has. `master` is the optimizer's own copy of the weights, if any."""
+
+    weights: str
+    compute: str
+    states: str
+    autocast: bool = False
+    master: str | None = None
+    loss_scaling: bool = False
+
+    @property
+    def needs_bf16(self) -> bool:
+        """Whether it computes or stores in bf16."""
+        return "bf16" in (self.weights, self.compute)
+
+
+PRECISIONS: Mapping[PrecisionName, Precision] = MappingProxyType(
+    {
+        "fp32": Precision("fp32", "fp32", "fp32"),
+        "bf16-mixed": Precision("fp32", "bf16", "fp32", autocast=True),
+        "fp16-mixed": Precision("fp32", "fp16", "fp32", autocast=True, loss_scaling=True),
+        "bf16-master": Precision("bf16", "bf16", "fp32", master="fp32"),
+        "bf16": Precision("bf16", "bf16", "bf16"),
+    }
+)
+
+#: `bf16-master` as two libraries have it, gradients in fp32 included: their own loops, on one GPU, with Adam in one kernel.
+LIBRARIES: Mapping[PrecisionName, Precision] = MappingProxyType(
+    dict.fromkeys(("bf16-megatron", "bf16-deepspeed"), PRECISIONS["bf16-master"])
+)
+#: Of a module of one's own, or a Hugging Face config: each tensor in the data type that it is made in, and nothing cast.
+OWN: Mapping[PrecisionName, Precision] = MappingProxyType({"own": Precision("own", "own", "own")})
+EVERY_PRECISION = {**PRECISIONS, **LIBRARIES, **OWN}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """One optimizer: a row of `OPTIMIZERS`.
+
+    Attributes:
+        algorithm: whose states it keeps and whose temporaries its step makes.
+        states: tensors as large as the weights that it keeps from step to step; None where its states have other sizes.
+        impls: its implementations, the usual one first.
+        passes: numbers that the step of each of `impls` reads and writes for each parameter, operation by operation; None
+            where its time is that of matrix products.
+        quantized: bytes of 8-bit state that the step reads and writes for each parameter besides.
+        paged: whether states of large tensors stand in memory that the driver moves between GPU and CPU.
+        package: what its code comes in, where that is not PyTorch.
+    """
+
+    algorithm: Literal["sgd", "momentum", "adam", "lion", "adafactor", "muon", "adam8bit"]
+    states: int | None
+    impls: tuple[str, ...] = ("foreach", "loop", "fused")
+    passes: tuple[int, ...] | None
+    quantized: int = 0
+    paged: bool = False
+    package: str | None = None
+
+    @property
+    def common(self) -> bool:
+        """Whether PyTorch has it in every implementation, and in any precision, sharding and mesh."""
+        return self.package is None and self.states is not None
+
+
+_ADAM8BIT = Optimizer(
+    algorithm="adam8bit", states=None, impls=("fused",), passes=(3,), quantized=4, package="bitsandbytes"
+)
+#: Sources: PyTorch, torch/optim/adam.py, adamw.py, sgd.py, _adafactor.py, _muon.py; aten/src/ATen/native/cuda/
+#: fused_adam_utils.cuh; lion_pytorch/lion_pytorch.py; bitsandbytes/optim/optimizer.py.
+OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
+    {
+        "sgd": Optimizer(algorithm="sgd", states=0, passes=(3, 3, 3)),
+        "momentum": Optimizer(algorithm="momentum", states=1, passes=(8, 8, 5)),
+        "adam": Optimizer(algorithm="adam", states=2, passes=(18, 18, 7)),
+        "adamw": Optimizer(algorithm="adam", states=2, passes=(20, 20, 7)),
+        "lion": Optimizer(algorithm="lion", states=1, impls=("loop",), passes=(21,), package="lion-pytorch"),
+        "adafactor": Optimizer(algorithm="adafactor", states=None, impls=("loop", "foreach"), passes=(17, 19)),
+        "muon": Optimizer(algorithm="muon", states=None, passes=None),
+        "adamw8bit": _ADAM8BIT,
+        "paged-adamw8bit": replace(_ADAM8BIT, paged=True),
+    }
+)
+#: (algorithm, whether under FSDP, whose shares are `DTensor`s; otherwise under ZeRO-1, whose share is a row of numbers) -> why it is
+#: not derived there, and what its code raises, of PyTorch 2.13 and bitsandbytes 0.50.
+NOT_SHARDED: Mapping[tuple[str, bool], tuple[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        ("adafactor", True): ("its mean of each column is over rows that other GPUs have, and PyTorch raises",
+                              ("in-place operations that require placement changes are not supported",)),
+        ("adam8bit", True): ("bitsandbytes raises",
+                             ("got mixed torch.Tensor and DTensor", "does not have a sharding strategy registered")),
+        ("muon", False): ("the share is a row of many weights' numbers, and PyTorch raises", ("Muon only supports 2D parameters",)),
+        ("muon", True): ("which shares PyTorch gathers for its products depends on sizes and on the GPUs of a machine, and is not derived", ()),
+    }
+)  # fmt: skip
+#: Those that PyTorch has in every implementation, and whose states are as large as the weights.
+COMMON_OPTIMIZERS = tuple(name for name, row in OPTIMIZERS.items() if row.common)
+OptimizerImpl = Literal["foreach", "loop", "fused"]
+Attention = Literal["eager", "flash"]
+#: How head and cross-entropy run: on all tokens at once; chunk by chunk; or so in one function, which makes gradients in forward.
+Loss = Literal["plain", "chunked", "linear-cross-entropy"]
+#: Which activations backward recomputes: none; every block's, one or several blocks at a time; those of attention alone; or,
+#: in every block, those of all operations but matrix products and attention kernels.
+Checkpointing = Literal["none", "full", "every-k", "selective", "operations"]
+#: What the GPUs divide among them: nothing (DDP), the optimizer's states, gradients too, weights too (FSDP).
+Sharding = Literal["none", "zero1", "zero2", "zero3"]
+#: What FSDP gathers at a time: each block, and the rest with the root; each block, the token embedding, and the last norm with
+#: the head; or the whole model.
+ShardingUnits = Literal["block", "block+ends", "model"]
+#: What FSDP keeps in the memory of the CPU: nothing; or weights, gradients and states, with the optimizer run there.
+Offload = Literal["none", "cpu"]
+#: How DDP's buckets stand to the gradients: copies beside them, or the gradients are views of the buckets.
+Buckets = Literal["copies", "views"]
+#: Where `bf16-master` keeps gradients: as backward makes them, in a persistent fp32 buffer, or both.
+MasterGradients = Literal["bf16", "fp32", "both"]
+#: What the linear layers of blocks are stored in, where they do not train: the precision's data type, or NF4, 4 bits a number with
+#: a scale for each 64 of them, itself in 8 bits.
+Quantization = Literal["none", "nf4"]
+#: A field -> the values that it may have; the least and the most of one that is a whole number.
+CHOICES = MappingProxyType(
+    {
+        "precision": get_args(PrecisionName), "optimizer": get_args(OptimizerName), "optimizer_impl": get_args(OptimizerImpl),
+        "attention": get_args(Attention), "loss": get_args(Loss), "master_gradients": get_args(MasterGradients),
+        "checkpointing": get_args(Checkpointing), "sharding": get_args(Sharding), "sharding_units": get_args(ShardingUnits),
+        "offload": get_args(Offload), "buckets": get_args(Buckets), "quantization": get_args(Quantization),
+    }
+)  # fmt: skip
+OPTIMIZER_IMPLS, ATTENTIONS, LOSSES = CHOICES["optimizer_impl"], CHOICES["attention"], CHOICES["loss"]
+CHECKPOINTINGS, SHARDINGS, SHARDING_UNITS = CHOICES["checkpointing"], CHOICES["sharding"], CHOICES["sharding_units"]
+OFFLOADS, BUCKETS, MASTER_GRADIENTS = CHOICES["offload"], CHOICES["buckets"], CHOICES["master_gradients"]
+#: The largest rank that is taken for one.
+MOST_RANK = 2**14
+#: Optimizers of torchao and GaLore whose states chapter 24 adds up, and whose steps nothing here runs.
+SUMMED = ("adamw4bit", "adamwfp8", "galore")
+#: Optimizers of the libraries in `LIBRARIES`.
+LIBRARY_OPTIMIZERS = ("adamw", "adam")
+#: Optimizers whose step over divided weights, without FSDP, is counted, and in which forms.
+TENSOR_OPTIMIZERS = MappingProxyType({"adamw": ("foreach", "fused"), "adam": ("foreach", "fused"), "sgd": ("foreach",)})
+LIMITS = MappingProxyType(
+    {
+        "batch": (1, 2**24), "sequence": (1, 2**27), "accumulation": (1, 2**20), "loss_chunks": (1, checks.ABSURD),
+        "checkpoint_every": (1, 2**20), "gpus": (1, 2**20), "replicas": (1, 2**20),
+    }
+)  # fmt: skip

@@ -1,0 +1,403 @@
+"""One training configuration, checked when it is made."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Literal, final
+
+from .. import rules
+from ..catalog import Model
+from ..catalog.weights import layers, linears, weights
+from ..common import checks
+from .choices import (  # noqa: F401  whoever has a setup finds here what its fields may be
+    ATTENTIONS,
+    BUCKETS,
+    CHECKPOINTINGS,
+    CHOICES,
+    COMMON_OPTIMIZERS,
+    DTYPE_BYTES,
+    EVERY_PRECISION,
+    LIBRARIES,
+    LIBRARY_OPTIMIZERS,
+    LIMITS,
+    LOSSES,
+    MASTER_GRADIENTS,
+    MOST_RANK,
+    NOT_SHARDED,
+    OFFLOADS,
+    OPTIMIZER_IMPLS,
+    OPTIMIZERS,
+    OWN,
+    PRECISIONS,
+    SHARDING_UNITS,
+    SHARDINGS,
+    SUMMED,
+    TENSOR_OPTIMIZERS,
+    Attention,
+    Buckets,
+    Checkpointing,
+    Loss,
+    MasterGradients,
+    Offload,
+    Optimizer,
+    OptimizerImpl,
+    OptimizerName,
+    Precision,
+    PrecisionName,
+    Quantization,
+    Sharding,
+    ShardingUnits,
+)  # fmt: skip
+from .mesh import Mesh, Part
+
+
+@final
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters: beside each targeted linear layer W two small matrices, so that it gives W x + B A x; they alone train.
+
+    Source: Hu et al. 2021, arXiv:2106.09685; peft, tuners/lora/layer.py, `Linear.forward`.
+
+    Attributes:
+        rank: rows of each A and columns of each B.
+        targets: names of linear layers, each matched at the end of a module's path, as peft does; or `all-linear`, every linear
+            layer but the output head. Of a `Model`: the blocks' `q`, `k`, `v`, `qkv`, `out`, `gate`, `up`, `down`, `router`, those
+            that it has.
+        dtype: of the adapters: `fp32`, as peft makes them by default, or `bf16` over 16-bit weights, as with
+            `autocast_adapter_dtype=False`.
+        base: the data type of the frozen weights; by default the precision's. `bf16` with `bf16-mixed`: the model is loaded in 16
+            bits, and trained under autocast.
+        dropout: peft's `lora_dropout`, probability in [0, 1) with which a number of what A is given becomes 0.
+
+    Raises:
+        ValueError: naming the field, the value and what is allowed.
+    """
+
+    rank: int = 16
+    targets: tuple[str, ...] | str = "all-linear"
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    base: Literal["fp32", "bf16"] | None = None
+    dropout: float = 0.0
+
+    def __post_init__(self):
+        checks.whole("Lora", "rank", self.rank, 1, MOST_RANK)
+        if not isinstance(self.targets, str) or self.targets != "all-linear":
+            given = [self.targets] if isinstance(self.targets, str) else self.targets
+            names = tuple(dict.fromkeys(given)) if isinstance(given, list | tuple) else ()
+            if not names or not all(isinstance(name, str) and name for name in names):
+                raise ValueError(
+                    f"Lora.targets: {checks.shown(self.targets)} is no list of linear layers' names; allowed: names, or 'all-linear'"
+                )
+            object.__setattr__(self, "targets", names)
+        checks.one_of("Lora", "dtype", self.dtype, ("fp32", "bf16"))
+        if self.base is not None:
+            checks.one_of("Lora", "base", self.base, ("fp32", "bf16"))
+        checks.probability("Lora", "dropout", self.dropout)
+
+    @classmethod
+    def read(cls, text: str) -> "Lora":
+        """From a command's text: `rank=16 targets=q,v dtype=bf16`, each left out at its default."""
+        said = checks.words("Lora", text, [f.name for f in fields(cls)])
+        if isinstance(said.get("targets"), str) and said["targets"] != "all-linear":
+            said["targets"] = tuple(said["targets"].split(","))
+        return cls(**said)
+
+    def __str__(self):
+        targets = self.targets if isinstance(self.targets, str) else ",".join(self.targets)
+        rest = [f"{name}={value}" for name, value in (("base", self.base), ("dropout", self.dropout)) if value]
+        return " ".join([f"rank={self.rank} targets={targets} dtype={self.dtype}", *rest])
+
+    def takes(self, path: str) -> bool:
+        """Whether it stands beside the linear layer of that path, in a block."""
+        if self.targets == "all-linear":
+            return True
+        return any(_ends(path, target) for target in self.targets)
+
+    def check_model(self, model: Model) -> None:
+        """Raise ValueError where a target matches no linear layer of the model's blocks, or the rank is over a target's width."""
+        self.chosen(
+            {path: weight.shape[1] for path, weight in linears(model)},
+            f"in the blocks of {model.name}",
+            f" in {model.name}",
+        )
+
+    def chosen(self, widths: Mapping[str, int], among: str, inside: str = "") -> list[str]:
+        """The paths, of linear layers with their inputs' widths, that it stands beside.
+
+        Args:
+            among, inside: where the layers are, in the words of an error.
+
+        Raises:
+            ValueError: where a target matches none of them, or the rank is over a target's width.
+        """
+        for target in () if isinstance(self.targets, str) else self.targets:
+            if not any(_ends(path, target) for path in widths):
+                short = ", ".join(dict.fromkeys(path.rpartition(".")[2] for path in widths))
+                raise ValueError(f"Lora.targets: {target!r} matches no linear layer {among}; allowed: {short}")
+        found = [path for path in widths if self.takes(path)]
+        width, path = min((widths[path], path) for path in found)
+        if self.rank > width:
+            raise ValueError(
+                f"Lora.rank: {self.rank} is more than the width {width} of {path}{inside}; allowed: 1 to {width}"
+            )
+        return found
+
+
+#: Choices that decide nothing of what is checked first.
+_OTHERS = [(field, allowed) for field, allowed in CHOICES.items() if field not in ("precision", "optimizer")]
+
+
+def _ends(path, target):
+    """Whether a target names that path, as peft matches them."""
+    return f".{path}".endswith(f".{target}")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A training configuration: what runs, in which data types, with which switches.
+
+    Attributes:
+        batch: sequences in one forward on one GPU.
+        sequence: tokens in one sequence.
+        accumulation: forwards and backwards, on a batch each, whose gradients add up before the optimizer's step.
+        precision: a key of `PRECISIONS`, `LIBRARIES` or `OWN`. `*-mixed` is autocast over fp32 weights; `bf16-master` keeps bf16
+            weights and an fp32 copy in the optimizer. On one GPU that is also done as two libraries do it: `bf16-megatron` adds
+            gradients up in one fp32 buffer, and drops the 16-bit ones as they come; `bf16-deepspeed` has both until the step ends.
+            `own` leaves a module of your own, or what a Hugging Face config makes, in the data types that it is made in.
+        optimizer: a key of `OPTIMIZERS`.
+        optimizer_impl: the optimizer's implementation: all tensors at once operation by operation (`foreach`, PyTorch's
+            default on CUDA), one after another (`loop`), or in one kernel (`fused`); by default the first of its `impls`. Of
+            `muon`, whose own step is a loop, that of the AdamW for what is no matrix of a block. Under `zero1` an optimizer has one
+            vector, its share of all numbers: `adafactor` factors nothing there, and 8-bit states are in blocks of it.
+        attention: `eager` (the scores exist) or `flash` (they never do).
+        dropout: probability, in [0, 1).
+        loss: `plain` (all tokens' logits exist), `chunked` (one chunk's, recomputed in backward), or `linear-cross-entropy`
+            (one chunk's, which become gradients in forward: `torch.nn.functional.linear_cross_entropy` with its default options).
+        loss_chunks: for `chunked` only: into how many chunks of tokens, of equal size but for a smaller last one. Where
+            the tokens do not divide so, `torch.chunk` makes fewer.
+        master_gradients: for `bf16-master` only: `bf16`, `fp32` or `both`.
+        checkpointing: what forward does not save and backward recomputes: `none`; `full` (each block keeps its input alone);
+            `every-k` (so does each segment of `checkpoint_every` blocks); `selective` (attention, between the projections);
+            `operations` (in each block, the results of matrix products and of attention kernels are kept, and the rest is made
+            again).
+        checkpoint_every: for `every-k` only: blocks in a segment; the last one may be shorter.
+        gpus: how many train one model, each on a batch of its own.
+        sharding: what they divide among them: `none`, so that each holds all of it (DDP, from two GPUs on); `zero1`, the
+            optimizer's states; `zero2` and `zero3`, gradients and weights too (FSDP), where weights once gathered stay
+            through backward (`zero2`), or are freed after forward and gathered again (`zero3`).
+        sharding_units: for `zero2` and `zero3` only: what is gathered at a time: each `block`, and the rest with the root;
+            `block+ends`, each block, the token embedding, the last norm with the head, and the rest with the root; or the
+            whole `model`.
+        replicas: for `zero2` and `zero3` only: how many groups of GPUs hold all of it, each dividing it (HSDP); a divisor
+            of `gpus`.
+        offload: for `zero2` and `zero3` only: `cpu` keeps each GPU's share of weights, gradients and states in the memory of the
+            CPU, which runs the optimizer; weights are copied to the GPU to be gathered, gradients back as they come.
+        no_sync: for `zero2` and `zero3` with several batches (`accumulation`) only: whole gradients add up on each GPU, and only
+            the last batch's backward divides them; otherwise each one does.
+        buckets: for DDP only: beside the gradients stand `copies` of them to be averaged, or they are `views` of these.
+        adapters: a `Lora`, which trains in place of the model's weights; None for full fine-tuning. On one GPU, or under DDP, ZeRO and FSDP.
+        quantization: with adapters only: `nf4` keeps the linear layers of blocks in 4 bits, quantized from the data type of matrix
+            products, as bitsandbytes does with double quantization (QLoRA); or `none`.
+        mesh: a `Mesh`, what is divided beside the batch; `gpus` are all of its GPUs, and `accumulation` the micro-batches of a
+            pipeline. By default nothing is.
+
+    Raises:
+        ValueError: naming the field, the value and what is allowed.
+    """
+
+    batch: int = 8
+    sequence: int = 1024
+    accumulation: int = 1
+    precision: PrecisionName = "fp32"
+    optimizer: OptimizerName = "adamw"
+    optimizer_impl: OptimizerImpl = None  # type: ignore[assignment]  # the optimizer's usual one
+    attention: Attention = "flash"
+    dropout: float = 0.0
+    loss: Loss = "plain"
+    loss_chunks: int = 8
+    master_gradients: MasterGradients = "bf16"
+    checkpointing: Checkpointing = "none"
+    checkpoint_every: int = 2
+    sharding: Sharding = "none"
+    gpus: int = 1
+    sharding_units: ShardingUnits = "block"
+    replicas: int = 1
+    offload: Offload = "none"
+    no_sync: bool = False
+    buckets: Buckets = "copies"
+    adapters: Lora | None = None
+    quantization: Quantization = "none"
+    mesh: Mesh = Mesh()
+
+    def __post_init__(self):
+        if isinstance(self.adapters, Mapping):  # as JSON holds it
+            object.__setattr__(self, "adapters", _lora_of(self.adapters))
+        if isinstance(self.mesh, Mapping):
+            object.__setattr__(self, "mesh", Mesh.of(self.mesh))
+        checks.one_of("Setup", "precision", self.precision, CHOICES["precision"])
+        if isinstance(self.optimizer, str) and self.optimizer in SUMMED:
+            raise ValueError(
+                f"Setup.optimizer: {self.optimizer!r} is not derived: chapter 24 sums its states; allowed: {', '.join(OPTIMIZERS)}"
+            )
+        checks.one_of("Setup", "optimizer", self.optimizer, CHOICES["optimizer"])
+        if self.optimizer_impl is None:
+            usual = "fused" if self.precision in LIBRARIES else OPTIMIZERS[self.optimizer].impls[0]
+            object.__setattr__(self, "optimizer_impl", usual)
+        for field, (least, most) in LIMITS.items():
+            checks.whole("Setup", field, getattr(self, field), least, most)
+        for field, allowed in _OTHERS:
+            checks.one_of("Setup", field, getattr(self, field), allowed)
+        checks.probability("Setup", "dropout", self.dropout)
+        if self.loss == "chunked":
+            checks.whole("Setup", "loss_chunks", self.loss_chunks, 1, self.batch * self.sequence)
+        checks.flag("Setup", "no_sync", self.no_sync)
+        if not isinstance(self.mesh, Mesh):
+            raise ValueError(f"Setup.mesh: {checks.shown(self.mesh)} is no Mesh; allowed: a Mesh")
+        if self.adapters is not None and not isinstance(self.adapters, Lora):
+            raise ValueError(f"Setup.adapters: {checks.shown(self.adapters)} is no Lora; allowed: a Lora, or None")
+        rules.check(rules.SETUP, self)
+
+    @property
+    def fsdp(self) -> bool:
+        """Whether weights are divided too, and gathered to be used."""
+        return self.sharding in ("zero2", "zero3")
+
+    @property
+    def data(self) -> int:
+        """Groups of GPUs that each train on a batch of their own."""
+        return self.gpus // self.mesh.size
+
+    @property
+    def sharers(self) -> int:
+        """GPUs with the same part of the model, which divide it, or average its gradients: those of data and context."""
+        return self.data * self.mesh.context
+
+    def sharer(self, rank: int) -> int:
+        """Which of `sharers` a GPU is."""
+        place = self.mesh.rank(rank, self.data)
+        return place["data"] * self.mesh.context + place["context"]
+
+    @property
+    def shards(self) -> int:
+        """Parts into which sharding cuts."""
+        return self.sharers // self.replicas
+
+    @property
+    def own_sequence(self) -> int:
+        """Tokens of each sequence that one GPU has."""
+        return self.sequence // self.mesh.context
+
+    @property
+    def expert_shards(self) -> int:
+        """GPUs of a group that have the same experts, among which FSDP divides them."""
+        return self.shards // self.mesh.expert
+
+    @property
+    def ddp(self) -> bool:
+        """Whether every one of several GPUs holds everything."""
+        return self.sharers > 1 and self.sharding == "none"
+
+    @property
+    def distributed(self) -> bool:
+        """Whether the step communicates."""
+        return self.gpus > 1 or self.sharding != "none"
+
+    @property
+    def segment(self) -> int:
+        """Blocks that are checkpointed together, and that backward recomputes together; 0 for none."""
+        return {"full": 1, "every-k": self.checkpoint_every}.get(self.checkpointing, 0)
+
+    @property
+    def dtypes(self) -> Precision:
+        """The data type of each role under this setup's `precision`."""
+        return EVERY_PRECISION[self.precision]
+
+    @property
+    def kept_gradients(self) -> MasterGradients:
+        """Where gradients are kept over 16-bit weights: as `master_gradients` says, or a library's own loop."""
+        loops: dict[str, MasterGradients] = {"bf16-megatron": "fp32", "bf16-deepspeed": "both"}
+        return loops.get(self.precision, self.master_gradients)
+
+    @property
+    def base_dtype(self) -> str:
+        """The data type of the model's own weights between steps."""
+        return (self.adapters and self.adapters.base) or self.dtypes.weights
+
+    @property
+    def trained_dtype(self) -> str:
+        """The data type of what trains: the weights, or their adapters."""
+        return self.adapters.dtype if self.adapters else self.dtypes.weights
+
+    @property
+    def state_dtype(self) -> str:
+        """The data type of the optimizer's states: of adapters their own, unless the optimizer has copies of them."""
+        return self.dtypes.states if self.dtypes.master or not self.adapters else self.adapters.dtype
+
+    @property
+    def reduced_dtype(self) -> str:
+        """The data type in which GPUs add gradients up."""
+        return self.dtypes.weights if self.fsdp and self.dtypes.autocast else self.trained_dtype
+
+    @property
+    def update_bytes(self) -> int:
+        """Bytes that the optimizer's step reads and writes for each parameter; ValueError where its time is not theirs."""
+        row = OPTIMIZERS[self.optimizer]
+        if row.passes is None:
+            raise ValueError(
+                f"plan.setup: the step of optimizer {self.optimizer!r} is matrix products, whose time is not derived; allowed: "
+                f"{', '.join(name for name, other in OPTIMIZERS.items() if other.passes)}; eb.fit and eb.budget answer for its "
+                "memory"
+            )
+        own = DTYPE_BYTES[self.dtypes.master or self.trained_dtype]
+        return own * row.passes[row.impls.index(self.optimizer_impl)] + row.quantized
+
+    def replace(self, **changes) -> "Setup":
+        """A copy with some fields changed, checked again. The optimizer's usual implementation becomes the other's usual one."""
+        usual = self.optimizer_impl == OPTIMIZERS[self.optimizer].impls[0]
+        if usual and (changes.get("optimizer") in list(OPTIMIZERS) or changes.get("precision") in list(LIBRARIES)):
+            changes = {"optimizer_impl": None} | changes
+        return replace(self, **changes)
+
+    def check_rank(self, owner: str, model: Model, rank: int, without: tuple[str, ...] = ()) -> None:
+        """Raise ValueError where there is no such GPU, or FSDP gives it less than the first of `model`.
+
+        Args:
+            without: groups of weights that none of those that divide the weights with it has.
+        """
+        checks.whole(owner, "rank", rank, 0, self.gpus - 1)
+        place, parts = self.sharer(rank) % self.shards, self.mesh.expert
+        for weight in weights(Part(model, self.mesh.tensor)) if self.fsdp and place else ():
+            rows, shards, mine = int(weight.shape[0]), self.shards, place
+            if parts > 1 and weight.name in ("mlp.gate_up", "mlp.down"):
+                rows, shards, mine = rows // parts, self.expert_shards, place // parts
+                if shards * parts > model.experts:
+                    continue  # cut along another dimension, evenly
+            each = -(-rows // shards)
+            there = weight.count and layers(model)[weight.group] and weight.group not in without
+            if there and (mine + 1) * each > rows:
+                raise ValueError(
+                    f"{owner}.rank: {rank} has less than {each} of the {rows} rows of {weight.name} in {model.name}, which its "
+                    f"{shards} GPUs divide; allowed: 0, and others whose shares are as large; eb.dry_run takes it"
+                )
+
+    def check_undivided(self, owner: str, instead: str = "") -> None:
+        """Raise ValueError where there is a mesh, which `owner` does not know."""
+        if not self.mesh.alone:
+            raise ValueError(f"{owner}.setup: mesh {self.mesh} is not derived; allowed: none{instead}")
+
+    def as_dict(self) -> dict:
+        """The fields as JSON holds them."""
+        return asdict(self)
+
+    def check_model(self, model: Model) -> None:
+        """Raise ValueError where this setup does not fit `model`: its positions, blocks, tied ends, or heads no flash kernel takes."""
+        if self.adapters:
+            self.adapters.check_model(model)
+        rules.check(rules.MODEL, self, model)
+
+
+def _lora_of(said):
+    """A `Lora` from what JSON holds of it."""
+    for name in said:
+        checks.one_of("Lora", "field", name, [f.name for f in fields(Lora)])
+    return Lora(**said)

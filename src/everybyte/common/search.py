@@ -1,0 +1,76 @@
+"""The largest whole number that fits, or the smallest: searches that ask as seldom as they can, for each answer takes time."""
+
+
+def most(over, low, high):
+    """The largest value that is not over, of a measure that grows; None for none.
+
+    Peaks are nearly straight lines, or two with a bend: a line through two values guesses the border, and every third
+    guess halves what is left, for those that are not.
+    """
+    below = over(low)
+    if below > 0:
+        return None
+    slope, bracketed, guess, guesses = 0, False, low + 1, 0
+    while low + bracketed < high:
+        guess = max(low + 1, min(guess, high - bracketed))
+        found, guesses = over(guess), guesses + 1
+        if found <= 0:
+            slope, low, below = (found - below) / (guess - low), guess, found
+        else:
+            slope, high, bracketed = (found - below) / (guess - low), guess, True
+        guess = low + (int(-below / slope) if slope > 0 else 3 * low)
+        if bracketed and guesses % 3 == 0:
+            guess = (low + high) // 2
+    return low
+
+
+def fewest(over, low, high, slack):
+    """The smallest value that is not over, and whether there is one; else the value that is the least over.
+
+    More GPUs have less each, but for two things: a single one needs no buffers to talk to others, and each tensor is
+    filled up to a multiple of the GPUs. So it doubles the value until it is enough, halves what is between, and looks
+    further down until a value is over by more than `slack`.
+    """
+    seen, value = {}, low
+    while value <= high:
+        seen[value] = over(value)
+        if seen[value] <= 0:
+            break
+        value *= 2
+    else:
+        return min(seen, key=seen.get), False
+    below = value // 2 if value > low else low - 1
+    while value - below > 1:
+        middle = (below + value) // 2
+        below, value = (below, middle) if over(middle) <= 0 else (middle, value)
+    ahead = value - 1
+    while ahead >= low and (more := over(ahead)) <= slack:
+        value, ahead = (ahead if more <= 0 else value), ahead - 1
+    return value, True
+
+
+def beyond(over, value, low, high, slack):
+    """The largest value that is not over, from `value` or the `low` one on, of a peak that may fall by `slack` bytes.
+
+    With the tokens, the number of chunks of the loss goes up and down, and with it what rounding adds: less than two
+    blocks a chunk, for its share of the loss and of the input's gradient. Everything else only grows.
+    """
+    ahead = value or low
+    while ahead < high and over(ahead) <= slack:
+        ahead += 1
+        if over(ahead) <= 0:
+            value = ahead
+    return value
+
+
+def largest_below(ends, low, high):
+    """The largest value below `high` that does not end, of those that end from some value on; None where all do."""
+    step, bad = 1, high
+    while ends(value := max(low, bad - step)):
+        if value == low:
+            return None
+        bad, step = value, 2 * step
+    while bad - value > 1:
+        middle = (value + bad) // 2
+        value, bad = (value, middle) if ends(middle) else (middle, bad)
+    return value

@@ -1,0 +1,80 @@
+"""A small table that reads well in a notebook, on a code host and in a terminal."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from .. import units
+from . import checks
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns. Cells are text or whole numbers; numbers stand to the right, with thousands apart."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    caption: str = ""
+
+    def __post_init__(self):
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(
+                    f"rows: {checks.shown(row)} has {len(row)} cells; allowed: {len(self.columns)}, one a column"
+                )
+
+    def __repr__(self):
+        cells = [[checks.printable(str(c)) for c in self.columns], *[[_text(c) for c in row] for row in self.rows]]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        right = [self._right(i) for i in range(len(self.columns))]
+        lines = [
+            "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)).rstrip()
+            for row in cells
+        ]
+        return "\n".join(
+            [*([checks.printable(self.caption)] if self.caption else []), lines[0], "-" * len(lines[0]), *lines[1:]]
+        )
+
+    def _repr_html_(self):
+        align = ["right" if self._right(i) else "left" for i in range(len(self.columns))]
+
+        def row(tag, cells):
+            pairs = zip(cells, align, strict=True)
+            return (
+                "<tr>"
+                + "".join(f'<{tag} style="text-align:{a}">{escape(_text(c))}</{tag}>' for c, a in pairs)
+                + "</tr>"
+            )
+
+        caption = f"<caption>{escape(checks.printable(self.caption))}</caption>" if self.caption else ""
+        body = "".join(row("td", cells) for cells in self.rows)
+        return f"<table>{caption}<thead>{row('th', self.columns)}</thead><tbody>{body}</tbody></table>"
+
+    def _right(self, column):
+        return bool(self.rows) and all(
+            _text(row[column])[:1] in "0123456789+-−–" and _text(row[column]) for row in self.rows
+        )
+
+
+class Shown:
+    """What shows itself as its `table()`, and under it what it has `said()`."""
+
+    def said(self) -> list[str]:
+        """The lines under the table."""
+        return []
+
+    def __repr__(self: Any):
+        return "\n".join([repr(self.table()), *self.said()])
+
+    def _repr_html_(self: Any):
+        return self.table()._repr_html_() + "".join(f"<p>{escape(line)}</p>" for line in self.said())
+
+
+def sized(name: str, size: int) -> tuple[str, int, str]:
+    """A row of an amount: its name, its bytes, and these in words."""
+    return name, size, units.text(size)
+
+
+def _text(cell):
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else checks.printable(str(cell))

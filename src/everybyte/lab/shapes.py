@@ -1,0 +1,60 @@
+"""What JSON may be, said as data, and whether a value is that."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, get_args, get_type_hints
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """What a field may be: its `shape`, and in words what is `allowed`. It stands in the field's type: `Annotated[int, Kind(...)]`."""
+
+    shape: Any
+    allowed: str
+
+
+def kinds(of: type) -> dict[str, Kind]:
+    """Field -> its kind, read off the types of a class."""
+    hints = (
+        (name, part)
+        for name, hint in get_type_hints(of, include_extras=True).items()
+        for part in (hint, *get_args(hint))
+    )
+    return {name: part.__metadata__[0] for name, part in hints if hasattr(part, "__metadata__")}
+
+
+def fits(value: object, shape: Any) -> bool:
+    """Whether a value that JSON holds has a shape.
+
+    Args:
+        shape: a type; None; a function that answers the question; a tuple of shapes, of which one must fit; `[shape, ...]`: a
+            list, however long; `[shape, shape]`: a list of just these; `{name: shape}`: an object with just these names, but
+            that `name?` may lack, and `...` stands for all further names.
+    """
+    if isinstance(shape, tuple):
+        return any(fits(value, one) for one in shape)
+    if isinstance(shape, list):
+        each = shape[:1] * len(value) if isinstance(value, list) and shape[-1] is ... else shape
+        return isinstance(value, list) and len(value) == len(each) and all(map(fits, value, each))
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and _named(value, shape)
+    if isinstance(shape, type):
+        return isinstance(value, shape)
+    return value is None if shape is None else shape(value)
+
+
+def _named(value, shape):
+    known = {name.removesuffix("?"): one for name, one in shape.items() if name is not ...}
+    if not shape.keys() & known.keys() <= value.keys() or (... not in shape and value.keys() - known.keys()):
+        return False
+    return all(fits(each, known.get(name, shape.get(...))) for name, each in value.items())
+
+
+def whole(value: object) -> bool:
+    """Whether it is a whole number, 0 or more."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def number(value: object) -> bool:
+    """Whether it is a number, 0 or more."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf

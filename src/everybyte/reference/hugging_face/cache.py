@@ -1,0 +1,96 @@
+"""Keys and values of the tokens that have been read, layer by layer, and which of them a new token attends to."""
+
+import torch
+
+
+class Growing:
+    """What a layer keeps in tensors that grow by a copy: `DynamicLayer`.
+
+    Attributes:
+        keys, values: (B, K, T, D) each; None before the first pass. seen: tokens that have been read.
+    """
+
+    def __init__(self):
+        self.keys = self.values = None
+        self.seen = 0
+
+    def update(self, keys, values):  # (B, K, S, D) each -> (B, K, T + S, D) each
+        if self.keys is None:
+            self.begin(keys)
+        self.seen = self.seen + keys.size(2)
+        return self.put(keys, values)
+
+    def begin(self, keys):
+        self.keys = self.values = keys.new_empty(0)
+
+    def put(self, keys, values):
+        self.keys = torch.cat((self.keys, keys), dim=-2)
+        self.values = torch.cat((self.values, values), dim=-2)
+        return self.keys, self.values
+
+    def mask(self, x):  # (B, S, H): None where the kernel needs none
+        return None
+
+
+class Window(Growing):
+    """What a layer keeps whose tokens attend to the last W alone: `DynamicSlidingWindowLayer`."""
+
+    def __init__(self, window):
+        super().__init__()
+        self.window, self.width = window, None
+
+    def begin(self, keys):
+        super().begin(keys)
+        self.width = torch.tensor(self.window, device=keys.device)
+
+    def put(self, keys, values):
+        keys, values = torch.cat((self.keys, keys), dim=-2), torch.cat((self.values, values), dim=-2)
+        self.keys, self.values = keys[:, :, 1 - self.window :], values[:, :, 1 - self.window :]
+        return keys, values
+
+    def mask(self, x):
+        kept = 0 if self.keys is None else self.keys.size(2)
+        count = kept + x.size(1)
+        return None if count < self.window else mask(x, self.seen, self.seen - kept, count, self.within)
+
+    def within(self, queries, keys):
+        found = queries.new_ones((), dtype=torch.bool)
+        found = found & (keys > queries - self.window)
+        return found & (keys <= queries)
+
+
+class Room(Growing):
+    """What a layer keeps in tensors with room for N tokens from the first pass on: `StaticLayer`."""
+
+    def __init__(self, room):
+        super().__init__()
+        self.room, self.counted = room, None
+
+    def update(self, keys, values):
+        if self.keys is None:
+            self.begin(keys, values)
+        places = torch.arange(keys.size(2), device=keys.device) + self.counted
+        self.counted.add_(keys.size(2))
+        self.keys.index_copy_(2, places, keys)
+        self.values.index_copy_(2, places, values)
+        return self.keys, self.values
+
+    def begin(self, keys, values):
+        B, K, _, D = keys.shape
+        self.keys = torch.zeros(B, K, self.room, D, dtype=keys.dtype, device=keys.device)
+        self.values = torch.zeros(B, K, self.room, values.size(-1), dtype=keys.dtype, device=keys.device)
+        self.counted = self.seen = torch.tensor(0, device=keys.device)
+
+    def mask(self, x):  # a prompt is alone in its room, and its keys are cut out of it
+        return mask(x, self.seen, 0, self.room, lambda queries, keys: keys <= queries) if x.size(1) == 1 else None
+
+
+def mask(x, seen, first, count, attends):
+    """Which of so many keys, from the first on, each new token attends to: (B, 1, S, T). Source: `sdpa_mask`."""
+    B, S, _ = x.shape
+    sequences, heads = torch.arange(B, device=x.device), torch.arange(1, device=x.device)  # which nobody asks
+    queries = torch.arange(S, device=x.device) + seen
+    keys = torch.arange(count, device=x.device) + first
+    found = attends(queries[None, None, :, None], keys[None, None, None, :])
+    del sequences, heads
+    return found.expand(B, -1, S, count)

@@ -1,0 +1,348 @@
+"""GPT-2, OPT, Llama and its like, GPT-NeoX, DeepSeek-V3. B sequences of S new tokens, with a cache of older ones."""
+
+import torch
+from torch import nn
+
+from ..gpt import ACTIVATIONS
+from ..llama import GatedMLP
+from .mixtures import Experts, SharedExperts
+from .parts import OffsetNorm, RMSNorm, Rotary, attend, gelu_tanh, turn, turn_and_join, turn_pairs, turn_then_join
+
+
+class Attention(nn.Module):
+    """Causal self-attention: what `heads` gives, over the new tokens and the cache."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.heads, self.kv_heads, self.head = model.heads, model.kv_heads, model.head_width
+        queries, keys = model.heads * model.head_width, model.kv_heads * model.head_width
+        self.widths = queries, keys, keys
+        if model.fused:
+            self.qkv = nn.Linear(model.width, sum(self.widths), bias=model.qkv_bias)
+        else:
+            self.q, self.k, self.v = (nn.Linear(model.width, width, bias=model.qkv_bias) for width in self.widths)
+        self.out = nn.Linear(queries, model.width, bias=model.out_bias)
+
+    def apart(self, x, heads):  # (B, S, A D) -> (B, A, S, D)
+        return x.view(*x.shape[:-1], heads, self.head).transpose(1, 2)
+
+    def merged(self, y):  # (B, S, A, D) -> (B, S, H)
+        return self.out(y.reshape(*y.shape[:-2], -1))
+
+
+class MLP(nn.Module):
+    """Two matrices with a function between them."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.activation = gelu_tanh if model.activation == "gelu_tanh" else ACTIVATIONS[model.activation]
+        self.up = nn.Linear(model.width, model.ffn_width, bias=model.ffn_bias)
+        self.down = nn.Linear(model.ffn_width, model.width, bias=model.ffn_bias)
+
+    def forward(self, x):
+        return self.down(self.activation(self.up(x)))
+
+
+def layer_norm(model, width):
+    return nn.LayerNorm(width, bias=model.norm_bias)
+
+
+def rms_norm(model, width):
+    return (OffsetNorm if model.norm_offset else RMSNorm)(width)
+
+
+class Decoder(nn.Module):
+    """Tokens in, the last one's logits out."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.token = nn.Embedding(model.vocabulary, model.width)
+        if model.has_positions:
+            self.position = nn.Embedding(model.learned_positions, model.width)
+        self.blocks = nn.ModuleList(self.block(model, i) for i in range(model.layers))
+        self.norm = self.norm_of(model, model.width)
+        self.head = nn.Linear(model.width, model.vocabulary, bias=False)
+        if model.tied:
+            self.head.weight = self.token.weight
+
+    def forward(self, tokens, cache):  # (B, S), a layer's each -> (B, 1, V)
+        x = self.hidden(tokens, cache)
+        return self.head(x[:, -1:])
+
+    def places(self, x, cache):  # (1, S): where the new tokens stand
+        places = torch.arange(x.size(1), device=x.device) + cache[0].seen
+        return places.unsqueeze(0)
+
+
+def extended(decoder, tokens, new, cache):
+    """A pass, and what generation makes of it: the tokens with one more, of the largest logit. (B, T), (B, S) -> (B, T + 1)."""
+    wide = decoder(new, cache)[:, -1].float()
+    token = wide.argmax(dim=-1)
+    del wide
+    return torch.cat((tokens, token[:, None]), dim=-1)
+
+
+# GPT-2.
+
+
+class GPT2Attention(Attention):
+    def forward(self, x, mask, layer):
+        q, k, v = self.qkv(x).chunk(3, dim=2)
+        k, v = self.apart(k, self.heads), self.apart(v, self.heads)
+        q = self.apart(q, self.heads)
+        k, v = layer.update(k, v)
+        return self.merged(attend(q, k, v, mask))
+
+
+class GPT2Block(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.norm1, self.attention = layer_norm(model, model.width), GPT2Attention(model)
+        self.norm2, self.mlp = layer_norm(model, model.width), MLP(model)
+
+    def forward(self, x, mask, layer):
+        residual = x
+        x = self.norm1(x)
+        attended = self.attention(x, mask, layer)
+        x = attended + residual
+        residual = x
+        x = self.norm2(x)
+        inner = self.mlp(x)
+        return residual + inner
+
+
+class GPT2(Decoder):
+    norm_of = staticmethod(layer_norm)
+
+    def block(self, model, i):
+        return GPT2Block(model)
+
+    def hidden(self, tokens, cache):
+        rows = self.token(tokens)
+        places = self.places(rows, cache)
+        learned = self.position(places)
+        x = rows + learned
+        mask = cache[0].mask(x)
+        for block, layer in zip(self.blocks, cache, strict=True):
+            x = block(x, mask, layer)
+        return self.norm(x)
+
+
+# OPT.
+
+
+class OPTAttention(Attention):
+    def forward(self, x, mask, layer):
+        q = self.q(x) * self.head**-0.5
+        q = self.apart(q, self.heads)
+        k, v = self.k(x), self.v(x)
+        k, v = self.apart(k, self.heads), self.apart(v, self.heads)
+        k, v = layer.update(k, v)
+        return self.merged(attend(q, k, v, mask, scale=1.0))
+
+
+class OPTBlock(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.norm1, self.attention = layer_norm(model, model.width), OPTAttention(model)
+        self.norm2, self.mlp = layer_norm(model, model.width), MLP(model)
+
+    def forward(self, x, mask, layer):
+        residual = x
+        x = self.norm1(x)
+        x = self.attention(x, mask, layer)
+        x = residual + x
+        residual = x
+        x = self.norm2(x)
+        x = self.mlp.up(x)  # in the open: what is normed goes as soon as it has been used
+        x = self.mlp.activation(x)
+        x = self.mlp.down(x)
+        return residual + x
+
+
+class OPT(Decoder):
+    norm_of = staticmethod(layer_norm)
+
+    def block(self, model, i):
+        return OPTBlock(model)
+
+    def hidden(self, tokens, cache):
+        rows = self.token(tokens)
+        seen = cache[0].seen
+        ones = torch.ones(rows.size(0), seen + rows.size(1), device=rows.device)  # a place is how many stand before
+        places = torch.cumsum(ones, dim=1)
+        places = (places * ones - 1).long()
+        places = places[:, seen:]
+        mask = cache[0].mask(rows)
+        learned = self.position(places + 2)
+        x = rows + learned
+        for block, layer in zip(self.blocks, cache, strict=True):
+            x = block(x, mask, layer)
+        return self.norm(x)
+
+
+# Llama, Mistral, Qwen 2.5 and 3, Gemma, Phi-3, Mixtral.
+
+
+class LlamaAttention(Attention):
+    def __init__(self, model):
+        super().__init__(model)
+        self.fused = model.fused
+        self.q_norm, self.k_norm = (RMSNorm(self.head) if model.qk_norm else nn.Identity() for _ in "qk")
+
+    def forward(self, x, turns, mask, layer):
+        if self.fused:
+            made = self.qkv(x)
+            q, k, v = (self.apart(t, n) for t, n in zip(made.split(self.widths, dim=-1), self.numbers, strict=True))
+            q, k = turn_and_join(q, k, *turns)
+        else:
+            q = self.normed(self.q_norm, self.q(x), self.heads)
+            k = self.normed(self.k_norm, self.k(x), self.kv_heads)
+            v = self.apart(self.v(x), self.kv_heads)
+            q, k = turn(q, k, *turns)
+        k, v = layer.update(k, v)
+        return self.merged(attend(q, k, v, mask))
+
+    @property
+    def numbers(self):
+        return self.heads, self.kv_heads, self.kv_heads
+
+    def normed(self, norm, x, heads):
+        return norm(x.view(*x.shape[:-1], heads, self.head)).transpose(1, 2)
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self, model, attention, mlp):
+        super().__init__()
+        self.norm1, self.attention = rms_norm(model, model.width), attention
+        self.norm2, self.mlp = rms_norm(model, model.width), mlp
+
+    def forward(self, x, turns, mask, layer):
+        residual = x
+        x = self.norm1(x)
+        x = self.attention(x, turns, mask, layer)
+        x = residual + x
+        residual = x
+        x = self.norm2(x)
+        x = self.mlp(x)
+        return residual + x
+
+
+class Llama(Decoder):
+    norm_of = staticmethod(rms_norm)
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.rotary = Rotary(model.rope_width or model.turning)
+        self.scale = torch.tensor(model.width**0.5) if model.scaled_embedding else None
+
+    def block(self, model, i):
+        return LlamaBlock(model, LlamaAttention(model), Experts(model) if model.experts else GatedMLP(model))
+
+    def embed(self, tokens):
+        return self.token(tokens) if self.scale is None else self.token(tokens) * self.scale
+
+    def hidden(self, tokens, cache):
+        rows = self.embed(tokens)
+        places = self.places(rows, cache)
+        mask = cache[0].mask(rows)
+        x = rows
+        turns = self.rotary(x, places)
+        for block, layer in zip(self.blocks, cache, strict=True):
+            x = block(x, turns, mask, layer)
+        return self.norm(x)
+
+
+# GPT-NeoX.
+
+
+class NeoXAttention(Attention):
+    def forward(self, x, turns, mask, layer):
+        made = self.qkv(x)
+        made = made.view(*x.shape[:-1], self.heads, 3 * self.head).transpose(1, 2)
+        q, k, v = made.chunk(3, dim=-1)
+        q, k = turn_then_join(q, k, *turns)
+        k, v = layer.update(k, v)
+        return self.merged(attend(q, k, v, mask))
+
+
+class NeoXBlock(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.norm1, self.attention = layer_norm(model, model.width), NeoXAttention(model)
+        self.norm2, self.mlp = layer_norm(model, model.width), MLP(model)
+
+    def forward(self, x, turns, mask, layer):  # attention and MLP beside one another
+        attended = self.attention(self.norm1(x), turns, mask, layer)
+        inner = self.mlp(self.norm2(x))
+        return inner + attended + x
+
+
+class NeoX(Llama):
+    """Pythia."""
+
+    norm_of = staticmethod(layer_norm)
+
+    def block(self, model, i):
+        return NeoXBlock(model)
+
+
+# DeepSeek-V3.
+
+
+class LatentAttention(nn.Module):
+    """Keys and values are compressed to R numbers a token, which are cached, and expanded for every pass.
+
+    Source: DeepSeek-AI 2024, arXiv:2405.04434, equations 9 to 13.
+    """
+
+    def __init__(self, model):
+        super().__init__()
+        self.head, self.turned, self.value = model.head_width, model.rope_width, model.value_width
+        self.rank, straight = model.latent_rank, model.head_width - model.rope_width
+        self.straight = straight
+        self.query_down = nn.Linear(model.width, model.query_rank, bias=False)
+        self.query_norm = RMSNorm(model.query_rank)
+        self.query_up = nn.Linear(model.query_rank, model.heads * model.head_width, bias=False)
+        self.latent_down = nn.Linear(model.width, model.latent_rank + model.rope_width, bias=False)
+        self.latent_norm = RMSNorm(model.latent_rank)
+        self.latent_up = nn.Linear(model.latent_rank, model.heads * (straight + model.value_width), bias=False)
+        self.latent_out = nn.Linear(model.heads * model.value_width, model.width, bias=False)
+
+    def forward(self, x, turns, mask, layer):
+        B, S, _ = x.shape
+        q = self.query_up(self.query_norm(self.query_down(x)))
+        q = q.view(B, S, -1, self.head).transpose(1, 2)
+        straight, q_turned = q.split((self.straight, self.turned), dim=-1)
+        compressed = self.latent_down(x)
+        latent, k_turned = compressed.split((self.rank, self.turned), dim=-1)
+        latent = self.latent_norm(latent)
+        latent, k_turned = latent.view(B, 1, S, self.rank), k_turned.view(B, 1, S, self.turned)
+        q_turned, k_turned = turn_pairs(q_turned, k_turned, *turns)
+        latent, k_turned = layer.update(latent, k_turned)
+        q = torch.cat((straight, q_turned), dim=-1)
+        k, v = self.expanded(latent, k_turned)
+        y = attend(q, k, v, mask)
+        return self.latent_out(y.reshape(B, S, -1))
+
+    def expanded(self, latent, turned):  # (B, 1, T, R) and (B, 1, T, D_r) -> (B, A, T, D), (B, A, T, D_v)
+        B, _, T, _ = latent.shape
+        made = self.latent_up(latent).view(B, T, -1, self.straight + self.value).transpose(1, 2)
+        straight, v = made.split((self.straight, self.value), dim=-1)
+        k = made.new_empty(*made.shape[:-1], self.head)
+        k[..., : self.straight] = straight
+        k[..., self.straight :] = turned
+        return k, v
+
+
+class DeepSeek(Llama):
+    def block(self, model, i):
+        mlp = GatedMLP(model) if i < model.dense_layers else SharedExperts(model)
+        return LlamaBlock(model, LatentAttention(model), mlp)
+
+
+#: transformers' `model_type` -> the class of its decoders.
+DECODERS: dict[str, type] = {
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma", "phi3", "mixtral"), Llama),
+    "gpt2": GPT2, "opt": OPT, "gpt_neox": NeoX, "deepseek_v3": DeepSeek,
+}  # fmt: skip

@@ -1,0 +1,76 @@
+"""Experts as Hugging Face's mixtures have them: Mixtral's, and DeepSeek-V3's with experts that every token visits."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ..llama import GatedMLP
+from ..mixtral import Experts as Mixture
+from ..mixtral import grouped_linear
+
+
+class Experts(Mixture):
+    """The book's, which keep no more than Hugging Face's where no gradient is wanted: `grouped_mm_experts_forward`."""
+
+    def visit(self, tokens, weights, chosen):
+        weights, chosen = weights.reshape(-1), chosen.reshape(-1)
+        expert, order = torch.sort(chosen)
+        rows = tokens[order // self.visits]
+        own = weights[order]
+        counted = expert.float() if expert.is_cpu else expert.int()
+        visitors = torch.histc(counted, bins=self.experts, min=0, max=self.experts - 1)
+        ends = torch.cumsum(visitors, dim=0, dtype=torch.int32)
+        made = grouped_linear(rows, self.gate_up, ends)
+        made = self.gated(made)
+        made = grouped_linear(made, self.down, ends)
+        outer = made * own.unsqueeze(-1)
+        back = torch.empty_like(order)
+        back[order] = torch.arange(order.size(0), device=order.device)
+        outer = outer[back]
+        total = outer.view(tokens.size(0), self.visits, -1).sum(dim=1)
+        return total.to(tokens.dtype)
+
+    def gated(self, made):
+        gate, up = made.chunk(2, dim=-1)
+        return self.activation(gate) * up
+
+
+class Router(nn.Module):
+    """DeepSeek-V3's: a score for each expert, and a bias by which it is chosen."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(model.experts, model.width))
+        self.register_buffer("bias", torch.zeros(model.experts))
+
+
+class SharedExperts(Experts):
+    """Groups of experts are chosen before experts, and beside them each token visits one that all share."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.router = Router(model)
+        self.shared = GatedMLP(model.replace(ffn_width=model.expert_width * model.shared_experts))
+        self.groups, self.best = (8, 4) if model.experts % 8 == 0 and model.experts >= 16 else (1, 1)
+
+    def forward(self, x):
+        _logits, weights, chosen = self.route(x.view(-1, x.size(-1)))
+        out = self.visit(x.view(-1, x.size(-1)), weights, chosen).view(x.shape)
+        return out + self.shared(x)
+
+    def route(self, tokens):
+        each = self.experts // self.groups
+        logits = F.linear(tokens.float(), self.router.weight.float())
+        scores = logits.sigmoid()
+        choice = scores + self.router.bias
+        best = choice.view(tokens.size(0), self.groups, each).topk(2, dim=-1)[0].sum(dim=-1)
+        groups = torch.topk(best, self.best, dim=-1, sorted=False)[1]
+        mask = torch.zeros_like(best)
+        mask.scatter_(1, groups, 1)
+        spread = mask.unsqueeze(-1).expand(-1, self.groups, each).reshape(*choice.shape)
+        choice = choice.masked_fill(~spread.bool(), float("-inf"))
+        chosen = torch.topk(choice, self.visits, dim=-1, sorted=False)[1]
+        weights = scores.gather(1, chosen)
+        total = weights.sum(dim=-1, keepdim=True) + 1e-20
+        weights /= total
+        return logits, weights * 2.5, chosen

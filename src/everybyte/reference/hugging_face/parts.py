@@ -1,0 +1,122 @@
+"""What the decoders share: norms, positions that turn, the function of GPT-2's MLP, and attention."""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class RMSNorm(nn.Module):
+    """A norm in fp32, operation by operation."""
+
+    def __init__(self, width, eps=1e-6):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
+
+    def forward(self, x):
+        wide = x.float()
+        mean = wide.pow(2).mean(-1, keepdim=True)
+        wide = wide * torch.rsqrt(mean + self.eps)
+        return self.weight * wide.to(x.dtype)
+
+
+class OffsetNorm(RMSNorm):
+    """Gemma's, which multiplies by 1 + weight, in fp32 too."""
+
+    def forward(self, x):
+        wide = self.normed(x.float())
+        wide = wide * (1.0 + self.weight.float())
+        return wide.type_as(x)
+
+    def normed(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+
+def gelu_tanh(x):
+    """GELU's approximation, operation by operation: `NewGELUActivation`."""
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+class Rotary(nn.Module):
+    """Cosines and sines by which a token turns R numbers of each head where it stands."""
+
+    def __init__(self, turned, base=10_000.0):
+        super().__init__()
+        speeds = 1.0 / base ** (torch.arange(0, turned, 2).float() / turned)
+        self.register_buffer("speeds", speeds, persistent=False)
+        self.register_buffer("first_speeds", speeds.clone(), persistent=False)  # for those that change with the length
+
+    @torch.no_grad()
+    def forward(self, x, places):  # (B, S, H), (1, S) -> (1, S, R) each
+        angles = places[..., None].float() * self.speeds
+        twice = torch.cat((angles, angles), dim=-1)
+        cos, sin = twice.cos() * 1.0, twice.sin() * 1.0
+        return cos.to(x.dtype), sin.to(x.dtype)
+
+
+def turn(q, k, cos, sin):  # (B, A, S, R), (B, K, S, R), (1, S, R) each
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    return rotated(q, cos, sin), rotated(k, cos, sin)
+
+
+def turn_and_join(q, k, cos, sin):
+    """Phi-3: the first numbers of each head turn, and are joined with the rest."""
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    R = cos.size(-1)
+    q = torch.cat((rotated(q[..., :R], cos, sin), q[..., R:]), dim=-1)
+    k = torch.cat((rotated(k[..., :R], cos, sin), k[..., R:]), dim=-1)
+    return q, k
+
+
+def turn_then_join(q, k, cos, sin):
+    """GPT-NeoX: the same, joined when both have turned."""
+    R = cos.size(-1)
+    first, second = turn(q[..., :R], k[..., :R], cos, sin)
+    first = torch.cat((first, q[..., R:]), dim=-1)
+    second = torch.cat((second, k[..., R:]), dim=-1)
+    return first, second
+
+
+def turn_pairs(q, k, cos, sin):
+    """DeepSeek: neighbors turn together."""
+    R = cos.size(-1)
+    cos, sin = cos[..., : R // 2].unsqueeze(1), sin[..., : R // 2].unsqueeze(1)
+    return paired(q, cos, sin), paired(k, cos, sin)
+
+
+def rotated(x, cos, sin):
+    return x * cos + swapped(x) * sin
+
+
+def swapped(x):
+    R = x.size(-1)
+    return torch.cat((-x[..., R // 2 :], x[..., : R // 2]), dim=-1)
+
+
+def paired(x, cos, sin):
+    a, b = x[..., 0::2], x[..., 1::2]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def attend(q, k, v, mask=None, scale=None):
+    """Heads side by side: (B, A, S, D) by (B, K, T, D) -> (B, S, A, D). Source: `sdpa_attention_forward`."""
+    S, groups, together = q.size(2), q.size(1) // k.size(1), False
+    if groups > 1:
+        if mask is None and k.size(-1) == v.size(-1):
+            together = True
+        elif S == 1:  # the query heads of one key head, as if they were tokens
+            q = q.reshape(q.size(0), -1, groups, q.size(-1))
+        else:
+            k, v = repeated(k, groups), repeated(v, groups)
+    causal = S > 1 and mask is None
+    if causal and k.size(2) > S:
+        k, v = k[:, :, :S], v[:, :, :S]
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=together)
+    y = y.reshape(y.size(0), -1, S, v.size(-1))
+    return y.transpose(1, 2).contiguous()
+
+
+def repeated(x, groups):  # (B, K, T, D) -> (B, A, T, D)
+    B, K, T, D = x.shape
+    return x[:, :, None].expand(B, K, groups, T, D).reshape(B, K * groups, T, D)

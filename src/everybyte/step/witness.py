@@ -1,0 +1,79 @@
+"""How a witness's bytes are shown, whoever counted them: as a table, in a line, as JSON."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..common.tables import Table
+from ..units import text
+
+#: What a row of `by_owner` has.
+OWNED = ("owner", "part", "tensors", "bytes")
+
+
+#: A number in the path of a module, such as that of a layer.
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+
+
+def starred(path: str) -> str:
+    """The path of a module with * for each number: the same for all layers."""
+    return NUMBER.sub("*", path)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What stands for a module of your own as a witness's `model`. `parameters`: how many, shared ones once."""
+
+    name: str
+    parameters: int
+
+
+class Witness:
+    """A step's bytes. Who is one has `model`, `setup`, `parts` at the peak, `phases`, `peak`, `peak_at`, `host`, and `parts_at(phase)`, as fields or properties."""
+
+    #: Its name in JSON.
+    witness: ClassVar[str]
+
+    def table(self: Any) -> Table:
+        """Each part at the peak and at the ends of the phases, in bytes."""
+        ends = [phase for phase in self.phases if phase != "step"]
+        columns = {"at the peak": self.parts} | {name.replace("_", " "): self.parts_at(name) for name in ends}
+        names = [part for part in self.parts if any(live.get(part) for live in columns.values())]
+        rows = [[part, *(live.get(part, 0) for live in columns.values())] for part in names]
+        return Table(["part (B)", *columns], [*rows, ["total", *(sum(live.values()) for live in columns.values())]])
+
+    def __repr__(self: Any):
+        return (
+            f"{type(self).__name__}({self.model.name}: peak {text(self.peak)}, {self.peak:,} B, in the {self.peak_at})"
+        )
+
+    def _repr_html_(self):
+        return self.table()._repr_html_()
+
+    def as_dict(self: Any) -> dict:
+        """As JSON holds it: whole bytes."""
+        return {
+            "witness": self.witness,
+            "model": {"name": self.model.name, "parameters": int(self.model.parameters)},
+            "setup": self.setup.as_dict(),
+            "parts": self.parts,
+            "phases": self.phases,
+            "peak": self.peak,
+            "peak_at": self.peak_at,
+        } | ({"host": self.host} if self.host else {})
+
+
+class Followed(Witness):
+    """A witness that knows every operation: `operations`, (name, phase, owner) each, `timeline()`, `by_owner()`, `rank`."""
+
+    def as_dict(self: Any) -> dict:
+        """As JSON holds it: whole bytes; with each operation, what lives while it runs, by part, and what lives at the peak, by owner."""
+        return (
+            super().as_dict()
+            | ({"rank": self.rank} if self.rank else {})
+            | {
+                "operations": [list(operation) for operation in self.operations],
+                "timeline": {part: line for part, line in self.timeline().items() if any(line)},
+                "owners": [dict(zip(OWNED, row, strict=True)) for row in self.by_owner()],
+            }
+        )

@@ -1,0 +1,105 @@
+"""The readable decoders beside Hugging Face's own: with the same weights they say the same, pass by pass, in every kind of cache."""
+
+import re
+
+import pytest
+import torch
+from small_decoders import small
+
+from everybyte.catalog.decoders import DECODERS
+from everybyte.dryrun.inference import _config
+from everybyte.reference.hugging_face import cache, decoders
+
+transformers = pytest.importorskip("transformers")
+#: Of a path in Hugging Face's modules, what it is in the book's; in this order.
+NAMES = [
+    (r"^(model|transformer|gpt_neox)\.", ""), (r"^decoder\.", ""), (r"^(layers|h)\.", "blocks."),
+    ("^(embed_tokens|wte|embed_in)", "token"), ("^(wpe|embed_positions)", "position"), ("^(lm_head|embed_out)", "head"),
+    (r"^(ln_f|norm|final_layer_norm)\b", "norm"), ("input_layernorm|ln_1|self_attn_layer_norm", "norm1"),
+    ("post_attention_layernorm|ln_2|final_layer_norm", "norm2"), (r"self_attn|\battn\b", "attention"),
+    ("query_key_value|qkv_proj|c_attn", "qkv"), (r"attention\.(dense|c_proj|out_proj)", "attention.out"),
+    ("q_a_proj", "query_down"), ("q_a_layernorm", "query_norm"), ("q_b_proj", "query_up"), ("kv_a_proj_with_mqa", "latent_down"),
+    ("kv_a_layernorm", "latent_norm"), ("kv_b_proj", "latent_up"), (r"\bo_proj", "out"), (r"\b([qkv])_proj", r"\1"),
+    (r"mlp\.gate\.e_score_correction_bias", "mlp.router.bias"), (r"mlp\.gate\.weight", "mlp.router.weight"),
+    (r"mlp\.experts", "mlp"), ("shared_experts", "shared"), ("gate_up_proj", "gate_up"), ("(gate|up|down)_proj", r"\1"),
+    (r"(?<=\d\.)fc1|mlp\.(c_fc|dense_h_to_4h)", "mlp.up"), (r"(?<=\d\.)fc2|mlp\.(c_proj|dense_4h_to_h)", "mlp.down"),
+]  # fmt: skip
+
+
+def same_weights(kind, theirs, ours):
+    """Put Hugging Face's weights into the book's decoder."""
+    found = {}
+    for name, tensor in theirs.state_dict().items():
+        if kind == "gpt2" and re.search(r"(c_attn|c_proj|c_fc)\.weight", name):  # which multiplies from the other side
+            tensor = tensor.T
+        for theirs_is, ours_is in NAMES:
+            name = re.sub(theirs_is, ours_is, name)
+        if kind == "deepseek_v3":
+            name = name.replace("attention.out", "attention.latent_out")
+        found[name] = tensor
+    assert found.keys() == ours.state_dict().keys()
+    ours.load_state_dict(found)
+
+
+def both(kind, seed, **changes):
+    """(the book's decoder, Hugging Face's, the model), with random weights in fp32."""
+    torch.manual_seed(seed)
+    model = small(kind, seed).replace(**changes)
+    config = _config(model)
+    config._attn_implementation = "sdpa"
+    if getattr(config, "rope_parameters", None):
+        config.rope_parameters["rope_theta"] = 10_000.0
+    if hasattr(config, "rms_norm_eps"):
+        config.rms_norm_eps = 1e-6
+    theirs = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    for p in theirs.parameters():
+        torch.nn.init.normal_(p, std=0.3 if p.dim() > 1 else 1.0)
+    ours = decoders.DECODERS[kind](model).eval()
+    same_weights(kind, theirs, ours)
+    return ours, theirs, config, model
+
+
+def same_passes(ours, theirs, layers, kept, vocabulary):
+    tokens = torch.randint(vocabulary, (2, 37))
+    with torch.no_grad():
+        for new in (tokens, tokens[:, :1], tokens[:, 1:2]):
+            found = ours(new, layers)
+            wanted = theirs(new, past_key_values=kept, use_cache=True, logits_to_keep=1).logits
+            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_the_same_logits_over_a_cache_that_grows(kind):
+    ours, theirs, config, model = both(kind, 5, window=0)
+    same_passes(
+        ours, theirs, [cache.Growing() for _ in ours.blocks], transformers.DynamicCache(config=config), model.vocabulary
+    )
+
+
+@pytest.mark.parametrize("kind", ["mistral", "phi3"])
+@pytest.mark.parametrize("window", [16, 37, 38, 60])
+def test_the_same_logits_over_a_window(kind, window):
+    ours, theirs, config, model = both(kind, 6, window=window)
+    same_passes(
+        ours,
+        theirs,
+        [cache.Window(window) for _ in ours.blocks],
+        transformers.DynamicCache(config=config),
+        model.vocabulary,
+    )
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen3", "deepseek_v3", "mixtral"])
+def test_the_same_logits_in_a_room(kind):
+    ours, theirs, config, model = both(kind, 7, window=0)
+    kept = transformers.StaticCache(config=config, max_cache_len=50)
+    same_passes(ours, theirs, [cache.Room(50) for _ in ours.blocks], kept, model.vocabulary)
+
+
+def test_a_pass_ends_with_the_next_token():
+    ours, theirs, config, model = both("llama", 8)
+    tokens = torch.randint(model.vocabulary, (2, 9))
+    with torch.no_grad():
+        longer = decoders.extended(ours, tokens, tokens, [cache.Growing() for _ in ours.blocks])
+        wanted = theirs(tokens).logits[:, -1].argmax(-1)
+    assert longer.shape == (2, 10) and longer[:, :-1].equal(tokens) and longer[:, -1].equal(wanted)

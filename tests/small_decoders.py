@@ -1,0 +1,36 @@
+"""Random small models of the kinds that Hugging Face's decoders are."""
+
+import random
+
+import everybyte as eb
+
+#: transformers' `model_type` -> a model of the catalog.
+LIKE = {
+    "llama": "llama-3.1-8b", "mistral": "mistral-7b", "qwen2": "qwen2.5-7b", "qwen3": "qwen3-8b", "gemma": "gemma-2b",
+    "phi3": "phi-3-mini", "mixtral": "mixtral-8x7b", "deepseek_v3": "deepseek-v3", "gpt2": "gpt2", "opt": "opt-125m",
+    "gpt_neox": "pythia-160m",
+}  # fmt: skip
+
+
+def small(kind, seed):
+    """A random small model of a decoder's kind."""
+    draw, like = random.Random(f"{kind} {seed}"), eb.model(LIKE[kind])
+    heads, head = draw.choice([2, 4, 6]), 8 * draw.randint(1, 4)
+    grouped = heads // draw.choice([1, 2]) if like.kv_heads < like.heads else heads
+    sizes = {
+        "layers": draw.randint(1, 9), "heads": heads, "kv_heads": grouped, "width": heads * head, "head_width": head,
+        "vocabulary": draw.randint(50, 3000), "positions": 400, "ffn_width": 8 * draw.randint(2, 40), "embedding_width": heads * head,
+        "window": draw.choice([0, 30, 32, 60]) if like.window else 0,
+    }  # fmt: skip
+    if like.has_positions:
+        sizes["learned_positions"] = 402 if kind == "opt" else 400
+    if like.experts:
+        sizes |= {
+            "experts": draw.choice([4, 8, 16]),
+            "experts_per_token": draw.randint(1, 3),
+            "expert_width": 8 * draw.randint(1, 9),
+        }
+    if like.latent:
+        sizes |= {"experts": draw.choice([16, 24, 32]), "dense_layers": draw.randint(0, sizes["layers"] - 1), "rope_width": 8,
+                  "head_width": 8 + head, "value_width": 8 * draw.randint(1, 4), "query_rank": 16, "latent_rank": 24, "kv_heads": heads}  # fmt: skip
+    return like.replace(**sizes)
