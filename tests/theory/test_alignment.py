@@ -7,8 +7,8 @@ import torch
 
 import everybyte as eb
 from everybyte.ask.objectives import Scorer
-from everybyte.dryrun import alignment as losses
 from everybyte.dryrun.alignment import dry_score
+from everybyte.reference.objectives import losses
 from everybyte.theory import alignment as passes
 from everybyte.theory import letters
 

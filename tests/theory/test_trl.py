@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from everybyte.dryrun import alignment as losses
+from everybyte.reference.objectives import losses
 
 pytest.importorskip("transformers")
 trl = pytest.importorskip("trl")

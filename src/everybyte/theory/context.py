@@ -9,6 +9,7 @@ line, as what a variable still names lives. What is sent lives until what comes 
 """
 
 from ..ask.setup import Setup
+from . import attention
 from . import operations as op
 from .autograd import record, save, unpacked
 from .letters import Letter, over, product, up
@@ -91,7 +92,7 @@ class Ring:
     def _padded(self, q, k, v):
         width = q.shape[-1]
         if width % 8:
-            q, k, v = (op.pad(x, 8, name) for name, x in zip("qkv", (q, k, v), strict=True))
+            q, k, v = (attention.pad(x, 8, name) for name, x in zip("qkv", (q, k, v), strict=True))
         out = self._attention(_Flash(q.tape), q, k, v)
         return op.cut(out, width, "padding") if width % 8 else out
 
@@ -277,13 +278,13 @@ class _Efficient:
 
     def forward(self, q, k, v):
         rows = (*q.shape[:2], 32 * up(q.shape[2], 32))
-        made = several(self.tape, "flash attention", (q.shape, q.type, op.permuted(q.shape)), (rows, FP32))
+        made = several(self.tape, "flash attention", (q.shape, q.type, attention.permuted(q.shape)), (rows, FP32))
         self.tape.multiplied(2, *q.shape[:3], k.shape[2], q.shape[3], by="attention")
         return made
 
     def backward(self, q, k, v, out, dout):
         made = several(
-            self.tape, "flash attention backward", *((x.shape, x.type, op.permuted(x.shape)) for x in (q, k, v))
+            self.tape, "flash attention backward", *((x.shape, x.type, attention.permuted(x.shape)) for x in (q, k, v))
         )
         self.tape.multiplied(5, *q.shape[:3], k.shape[2], q.shape[3], by="attention backward")
         return made

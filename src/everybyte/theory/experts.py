@@ -1,7 +1,7 @@
 """What a mixture's operations make, save and free: rows that are chosen, gathered, multiplied in groups, and sent."""
 
 from .autograd import record, save, unpacked, wants_gradient
-from .tape import INT32, INT64
+from .tape import INT64
 from .tensors import new, several, transposed, view
 
 
@@ -19,14 +19,19 @@ def largest(scores, count):
 
 
 def summed(x, axis, keeps, title):
-    """A sum over one dimension, of which size 1 is kept or nothing; its gradient is repeated by a view."""
-    axis %= len(x.shape)
-    before = x.shape
-    shape = (*before[:axis], *[1] * keeps, *before[axis + 1 :])
-    out = new(x.tape, title, shape, INT64 if x.type is INT32 else x.type)
+    """A sum over one dimension, of which size 1 is kept or nothing, or with None over all; its gradient is repeated by a view."""
+    before, whole = x.shape, x.type.name in ("bool", "int32")
+    if axis is None:
+        shape = ()
+    else:
+        axis %= len(before)
+        shape = (*before[:axis], *[1] * keeps, *before[axis + 1 :])
+    out = new(x.tape, title, shape, INT64 if whole else x.type)
 
     def run(node, grads):
         grad = grads[0]
+        if axis is None:
+            return [view(grad, before, (0,) * len(before))]
         strides = list(grad.strides)
         strides[axis : axis + keeps] = [0]
         return [view(grad, before, tuple(strides))]

@@ -12,9 +12,9 @@ from functools import lru_cache
 from ..ask.setup import Setup
 from ..catalog.decoders import decoder
 from ..catalog.weights import layers, weights
+from .attention import MASK_MULTIPLE
 from .course import Course
 from .letters import Letter, over, product
-from .operations import MASK_MULTIPLE
 from .programs import Network, source
 from .schedule import Loop, nested, one_after_another, stretched
 from .stand_in import Naming, stored

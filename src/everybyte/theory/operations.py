@@ -11,7 +11,7 @@ from itertools import zip_longest
 from ..catalog.weights import NF4_BLOCK
 from .autograd import Parameter, record, save, unpacked, wants_gradient
 from .letters import least, over, product, up
-from .tape import BITS16, BOOL, FP32, INT64
+from .tape import BITS16, BOOL, FP32
 from .tensors import (
     is_contiguous,
     new,
@@ -23,9 +23,6 @@ from .tensors import (
     transposed,
     view,
 )  # fmt: skip
-
-#: The memory-efficient kernel takes masks whose rows are multiples of so many numbers.
-MASK_MULTIPLE = 16
 
 
 def like(name, x, type=None, part=None):
@@ -148,6 +145,14 @@ def unsqueezed(x, index):
     return out
 
 
+def squeezed(x):
+    """A view without the last dimension, which is 1."""
+    before = x.shape
+    out = view(x, x.shape[:-1], x.strides[:-1])
+    record(out, "squeezed", lambda node, grads: [view(grads[0], before, (*grads[0].strides, 1))], [x])
+    return out
+
+
 # Number by number.
 
 
@@ -193,32 +198,72 @@ def raised(x, title):
     return cast(x, FP32, title, part) if x.tape.autocast and x.type.name in BITS16 else x
 
 
+def _wider(x, y):
+    """The type of a result of two: PyTorch promotes flags to whole numbers, these to 16 bits, and those to fp32."""
+    ranks = {"bool": 0, "int32": 1, "int64": 2, "fp32": 4}
+    return max(x.type, y.type, key=lambda type: ranks.get(type.name, 3))
+
+
 def add(x, y, title):
     """A sum; of the wider type."""
-    wide = y if x.type.name in BITS16 and y.type.name == "fp32" else x
-    out = through(title, x, y, type=wide.type)
+    out = through(title, x, y, type=_wider(x, y))
     record(out, title, lambda node, grads: [grads[0], grads[0]], [x, y])
     return out
 
 
 def subtract(x, y, title):
-    """A difference; the second's gradient is negated."""
-    out = through(title, x, y)
-    record(out, title, lambda node, grads: [grads[0], through(f"{title}: negated", grads[0])], [x, y])
+    """A difference, of the wider type; the second's gradient is negated."""
+    out = through(title, x, y, type=_wider(x, y))
+
+    def run(node, grads):
+        return [grads[0], through(f"{title}: negated", grads[0]) if node.edges[1] else None]
+
+    record(out, title, run, [x, y])
     return out
 
 
 def multiply(x, y, title, names=("", "")):
     """A product, number by number, perhaps broadcast: each factor is saved where the other wants a gradient."""
-    wide = y if x.type.name in BITS16 and y.type.name == "fp32" else x
     to_x, to_y = wants_gradient(x.tape, x), wants_gradient(x.tape, y)
     saved = save(x.tape, [x, y], *[y] * to_x, *[x] * to_y)
-    out = through(title, x, y, type=wide.type)
+    out = through(title, x, y, type=_wider(x, y))
 
     def run(node, grads):
         read = unpacked(node)
         first = through(names[0] or f"{title} backward", grads[0], read[0]) if to_x else None
         return [first, through(names[1] or f"{title} backward", grads[0], read[-1]) if to_y else None]
+
+    record(out, title, run, [x, y], saved)
+    return out
+
+
+def divide(x, y, title):
+    """A quotient by what wants no gradient, and is saved."""
+    if wants_gradient(x.tape, y):
+        raise NotImplementedError("div: the gradient of its divisor is not on the tape")
+    saved = save(x.tape, [x], y)
+    out = through(title, x, y, type=_wider(x, y))
+    record(out, title, lambda node, grads: [through(f"{title} backward", grads[0], *unpacked(node))], [x], saved)
+    return out
+
+
+def extreme(x, y, title):
+    """The smaller or the larger of each two. Saves both. Source: `minimum` and `maximum` in derivatives.yaml."""
+    saved = save(x.tape, [x, y], x, y)
+    out = through(title, x, y)
+
+    def run(node, grads):
+        x, y = unpacked(node)
+
+        def share(name):
+            half = through(f"{title}: half, {name}", grads[0])  # noqa: F841
+            equal = through(f"{title}: equal, {name}", x, y, type=BOOL)  # noqa: F841
+            made = through(f"{title} backward, {name}", grads[0])
+            other = through(f"{title}: other, {name}", x, y, type=BOOL)  # noqa: F841
+            return made
+
+        second = share("second")
+        return [share("first"), second]
 
     record(out, title, run, [x, y], saved)
     return out
@@ -248,16 +293,47 @@ def join(parts, axis, title):
     return out
 
 
-def activation(x, title, saves="input"):
-    """GELU, SiLU, and others that save their input; ReLU saves its result."""
+def pointwise(x, title, saves="input", scratch=()):
+    """A function of each number that saves its `input`, as GELU and SiLU do, or its `result`, as ReLU does.
+
+    scratch: what its backward makes first and holds until it ends: (name, type or None for the gradient's, whether one number).
+    """
     saved = save(x.tape, [x], x) if saves == "input" else ()
     out = through(title, x)
 
     def run(node, grads):
         (read,) = unpacked(node)
-        return [through(f"{title} backward", grads[0], read)]
+        held = [
+            new(read.tape, f"{title}: {name}", () if alone else read.shape, type or grads[0].type)
+            for name, type, alone in scratch
+        ]
+        made = through(f"{title} backward", grads[0], read)
+        del held
+        return [made]
 
     record(out, title, run, [x], saved, [] if saved else [out])
+    return out
+
+
+def exponential(x, title):
+    """Saves its result. On autocast's fp32 list."""
+    return pointwise(raised(x, f"{title} input cast"), title, "result")
+
+
+def clamp(x, title):
+    """Saves its input. Source: `clamp_backward` in `FunctionsManual.cpp`."""
+    return pointwise(x, title, scratch=(("zero", None, True), ("above", BOOL, False), ("below", BOOL, False)))
+
+
+def square(x, title):
+    """Saves its input. Source: `pow_backward` in `FunctionsManual.cpp`."""
+    return pointwise(x, title, scratch=(("power", None, False), ("doubled", None, False)))
+
+
+def mean(x, title):
+    """The mean of all numbers; its gradient is spread, then divided."""
+    shape, out = x.shape, new(x.tape, title, (), x.type)
+    record(out, title, lambda node, grads: [new(grads[0].tape, f"{title} backward", shape, grads[0].type)], [x])
     return out
 
 
@@ -288,7 +364,7 @@ def masked(x, mask, title):
     return out
 
 
-# Norms, tables.
+# Norms, tables, softmax.
 
 
 def layer_norm(x, weight, bias, title):
@@ -346,6 +422,54 @@ def embedding(tokens, table, title):
 
     record(out, f"{title} rows", run, [table], saved)
     return out
+
+
+def gather(x, index, title):
+    """One number of each row. Saves table and index; its backward fills a new table of zeros in place.
+
+    Source: `gather_backward` in `native/TensorAdvancedIndexing.cpp`.
+    """
+    saved, shape = save(x.tape, [x], x, index), x.shape
+    out = new(x.tape, title, index.shape, x.type)
+
+    def run(node, grads):
+        read = unpacked(node)  # noqa: F841
+        return [new(grads[0].tape, f"{title} backward", shape, grads[0].type)]
+
+    record(out, title, run, [x], saved)
+    return out
+
+
+def _over_scores(x, title, cast_title, spare):
+    """A softmax or its logarithm, of the last dimension. Saves its result. Under autocast in fp32, which fp16 alone is read into
+    without a cast.
+
+    spare: tensors that its backward makes besides.
+    """
+    direct = x.tape.autocast and x.type.name == "fp16"
+    before = x.type
+    wide = x if direct else raised(x, cast_title)
+    out = like(title, wide, FP32 if direct else None)
+
+    def run(node, grads):
+        read = unpacked(node)  # noqa: F841
+        grad = grads[0]
+        kind = before if direct else grad.type
+        first = grad.shape, kind, strides_like(grad)
+        return several(grad.tape, f"{title} backward", first, *[(grad.shape, grad.type)] * spare)[:1]
+
+    record(out, title, run, [wide], results=[out])
+    return out
+
+
+def softmax(x, title, scores="scores"):
+    """Its backward on CUDA makes one more tensor, the product of gradient and result. Source: `native/cuda/SoftMax.cu`."""
+    return _over_scores(x, title, f"{scores} in fp32", 1)
+
+
+def log_softmax(x, title):
+    """Source: `native/SoftMax.cpp`."""
+    return _over_scores(x, title, "logits in fp32", 0)
 
 
 # Matrix products.
@@ -474,159 +598,3 @@ def matmul(x, y, title, names, dtype=None):
 
     record(out, title, run, [x3, y3], saved)
     return reshape(out, shape, title)
-
-
-# Attention.
-
-
-def softmax(x, title, scores="scores"):
-    """Saves its result. Under autocast in fp32, which fp16 alone is read into without a cast.
-
-    Its backward on CUDA makes one more tensor, the product of gradient and result (`native/cuda/SoftMax.cu`).
-    """
-    direct = x.tape.autocast and x.type.name == "fp16"
-    before = x.type
-    wide = x if direct else raised(x, f"{scores} in fp32")
-    out = like(title, wide, FP32 if direct else None)
-
-    def run(node, grads):
-        read = unpacked(node)  # noqa: F841
-        grad = grads[0]
-        kind = before if direct else grad.type
-        made, _product = several(
-            grad.tape, f"{title} backward", (grad.shape, kind, strides_like(grad)), (grad.shape, grad.type)
-        )
-        return [made]
-
-    record(out, title, run, [wide], results=[out])
-    return out
-
-
-def pad(x, multiple, title):
-    """The last dimension filled up to a multiple; its gradient is cut and copied."""
-    width = x.shape[-1]
-    out = new(x.tape, f"{title} padded", (*x.shape[:-1], multiple * up(width, multiple)), x.type)
-
-    def run(node, grads):
-        grad = grads[0]
-        return [new(grad.tape, f"{title} padding backward", (*grad.shape[:-1], width), grad.type)]
-
-    record(out, f"{title} padded", run, [x])
-    return out
-
-
-def repeat_heads(x, groups, title):
-    """Each head repeated in a row, always a copy. Source: `repeat_interleave` of a number: expand, clone, flatten."""
-    before = x.shape
-    shape = (x.shape[0], x.shape[1] * groups, *x.shape[2:])
-    out = new(x.tape, f"{title} repeated", shape, x.type)
-
-    def run(node, grads):
-        grad = grads[0]
-        if groups == 1:
-            return [reshaped(grad, before, f"{title} gradient copied")]
-        return [new(grad.tape, f"{title} gradients added", before, grad.type)]
-
-    record(out, f"{title} repeated", run, [x])
-    return out
-
-
-def scaled_dot_product_attention(q, k, v, probability=0.0, mask=None):
-    """Attention by the kernel that CUDA takes: (B, A, S, D) by (B, K, T, D), K key and value heads; causal, or as a mask says.
-
-    16 bits: flash attention, heads padded to a multiple of eight. With a mask, with values of another width, in fp32: the
-    memory-efficient kernel; where it does not fit, the scores in fp32. Source: `native/transformers/cuda/sdp_utils.cpp`,
-    `native/transformers/attention.cpp`.
-    """
-    tape = q.tape
-    v, k, q = (lowered(x, f"{n} cast") for n, x in zip("vkq", (v, k, q), strict=True))
-    if q.type.name in BITS16 and mask is None and q.shape[-1] == v.shape[-1]:
-        return _flash(tape, q, k, v)
-    bias = None if mask is None else _bias(q, mask)  # noqa: F841  lives while the kernel runs
-    if q.shape[-1] % 4 or q.shape[1] != k.shape[1]:
-        return _math(tape, q, k, v)
-    return _efficient(tape, q, k, v)
-
-
-def _bias(q, mask):
-    """A mask as numbers to add, in rows that the kernel reads. Source: `pad_bias`."""
-    tape, rows = q.tape, mask.shape[-1]
-    infinity, zero = new(tape, "minus infinity", (), q.type), new(tape, "zero", (), q.type)
-    bias = new(tape, "mask as numbers", mask.shape, q.type)
-    del infinity, zero
-    if rows % MASK_MULTIPLE:
-        bias = new(tape, "mask padded", (*q.shape[:3], MASK_MULTIPLE * up(rows, MASK_MULTIPLE)), q.type)
-    return bias
-
-
-def _attention(tape, q, k, v, make, backward):
-    """A kernel: its result and what it saves besides, as one operation."""
-    saved, square = save(tape, [q, k, v], q, k, v), (*q.shape[:3], k.shape[2], q.shape[3])
-
-    def forward():
-        made = make()
-        tape.multiplied(2, *square, by="attention")
-        return made
-
-    out, *kept = tape.kernel("attention", forward)
-
-    def run(node, grads):
-        q, k, v, *_ = unpacked(node)
-        made = several(tape, "flash attention backward", *((x.shape, x.type, backward(x)) for x in (q, k, v)))
-        tape.multiplied(5, *square, by="attention backward")  # the scores again, and two products for each of their two
-        return made
-
-    record(out, "flash attention", run, [q, k, v], saved, [out, *kept])
-    return out
-
-
-def _flash(tape, q, k, v):
-    width = q.shape[-1]
-    if width % 8:
-        q, k, v = (pad(x, 8, name) for name, x in zip("qkv", (q, k, v), strict=True))
-    rows = q.shape[:3]
-
-    def make():  # beside the result: of the scores, the logarithm of each row's sum; the dropout's random state
-        return several(
-            tape, "flash attention", (q.shape, q.type, strides_like(q)), (rows, FP32), ((2,), INT64), ((), INT64)
-        )
-
-    out = _attention(tape, q, k, v, make, strides_like)
-    return cut(out, width, "padding") if width % 8 else out
-
-
-def permuted(shape):
-    """Strides of (B, A, S, D) where a token's heads lie side by side."""
-    b, a, s, d = map(int, shape)
-    return s * a * d, d, a * d, 1
-
-
-def _efficient(tape, q, k, v):
-    rows = (*q.shape[:2], 32 * up(q.shape[2], 32))
-
-    def make():  # the random state stands on the CPU; without gradients the sums' logarithms are not made
-        kept = [(rows, FP32)] if wants_gradient(tape, q, k, v) else []
-        shape = *q.shape[:3], v.shape[-1]
-        return several(tape, "flash attention", (shape, q.type, permuted(shape)), *kept)
-
-    return _attention(tape, q, k, v, make, lambda x: permuted(x.shape))
-
-
-def _math(tape, q, k, v):
-    """What is left where no kernel fits: the scores exist, in fp32. Source: `_scaled_dot_product_attention_math`."""
-    sequence, groups = q.shape[2], over(q.shape[1], k.shape[1])
-    q = scale(q, "q scaled")
-    ones = new(tape, "ones", (sequence, sequence), BOOL)
-    past = new(tape, "past", (sequence, sequence), BOOL)
-    del ones
-    infinity = new(tape, "minus infinity", (), q.type)
-    zero = new(tape, "zero", (), q.type)
-    mask = new(tape, "mask", (sequence, sequence), q.type)
-    del infinity, zero
-    if groups > 1:
-        k, v = repeat_heads(k, groups, "k"), repeat_heads(v, groups, "v")
-    scores = matmul(q, transpose(scale(k, "k scaled"), 2, 3), "scores", ("q", "k"))
-    weights = softmax(scores, "softmax")
-    out = matmul(weights, v, "heads", ("weights", "v"))
-    del past, mask
-    return out

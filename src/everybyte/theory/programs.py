@@ -10,6 +10,7 @@ from types import CodeType, ModuleType
 from ..catalog.weights import adapters, layers, weights
 from . import operations as op
 from . import stand_in
+from .attention import scaled_dot_product_attention
 from .autograd import Parameter
 from .tape import Storage
 from .tensor_parallel import Undivided
@@ -80,6 +81,8 @@ class Network:
 
     #: Modules that belong to the loss.
     losses: tuple[str, ...] = ("head", "loss")
+    #: Whether adapters are switched on.
+    adapted = True
 
     def __init__(self, tape, model, setup, blocks, chunks, type, beside=None, split=None, experts=None):
         self.split, self.experts = split or Undivided(), experts
@@ -89,7 +92,7 @@ class Network:
         self.turns = {f"blocks.{i}": self._place(i)[-1] for i in range(sum(blocks))}
         self.parameters, self.frozen, self.quantized = {}, setup.adapters is not None, setup.quantization != "none"
         self.enter, self.leave = (lambda path, args: args), (lambda path, out: out)
-        self.flash = op.scaled_dot_product_attention
+        self.flash = scaled_dot_product_attention
         of = {group: [w for w in weights(model) if w.group == group and w.count] for group in layers(model)}
         trained = adapters(model, beside[0], setup.adapters.takes) if beside else []
         for weight in of["embeddings"]:
@@ -167,7 +170,8 @@ class Network:
 
     def linear(self, path, x, title):
         """A linear layer's product, with an adapter where there is one beside it."""
-        return (self._adapted if f"{path}.lora_A.weight" in self.parameters else self._linear)(path, x, title)
+        adapted = self.adapted and f"{path}.lora_A.weight" in self.parameters
+        return (self._adapted if adapted else self._linear)(path, x, title)
 
     def _linear(self, path, x, title):
         weight, bias = self.parameters[f"{path}.weight"], self.parameters.get(f"{path}.bias")

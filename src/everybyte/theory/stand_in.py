@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from types import ModuleType
 
-from . import autograd, experts, losses
+from . import attention, autograd, experts, losses
 from . import operations as op
 from .letters import over, product
 from .tape import BOOL, FP32, INT32, INT64, Storage
@@ -67,12 +67,134 @@ def _shape(x, shape):
     return tuple(over(product(x.shape), given) if type(n) is int and n == -1 else n for n in shape)
 
 
+def _titled(name, operation):
+    """A method that gives the operation its title last."""
+
+    def method(x, *given, **options):
+        return operation(x, *given, _title(x.tape, name), **options)
+
+    return method
+
+
+def _cast(name, *type):
+    return _titled(name, lambda x, *given: op.cast(x, *type, *given))
+
+
+def _gradless(name, shape=lambda x, *given: None, type=None):
+    """A method whose backward is not on the tape. shape: of what it makes; None for the tensor's own."""
+
+    def method(x, *given, **options):
+        return _alone(x, name, _title(x.tape, name), shape(x, *given, **options), type)
+
+    return method
+
+
+def _activation(name, saves="input"):
+    """A method whose operation has its own name for a title."""
+    return lambda x, approximate="none": op.pointwise(x, name, saves)
+
+
+def _alone(x, name, title, shape=None, type=None):
+    """What an operation makes whose backward is not on the tape."""
+    if autograd.wants_gradient(x.tape, x):
+        raise NotImplementedError(f"{name}: its backward is not on the tape")
+    return op.like(title, x, type) if shape is None else new(x.tape, title, shape, type or x.type)
+
+
+def _compared(name):
+    """A method that compares with a tensor or a number."""
+
+    def method(x, y):
+        return op.through(_title(x.tape, name), x, *[y] * isinstance(y, Tensor), type=BOOL)
+
+    return method
+
+
+def _add(x, y, title):
+    if not isinstance(y, Tensor):
+        return op.shift(x, title)
+    with x.tape.turns(y.turn):
+        return op.add(x, y, title)
+
+
+def _sub(x, y, title):
+    return op.subtract(x, y, title) if isinstance(y, Tensor) else op.shift(x, title)
+
+
+def _mul(x, y, title):
+    _waited(x)
+    if not isinstance(y, Tensor):
+        return op.scale(x, title)
+    title, *names = title if isinstance(title, tuple) else (title, "", "")
+    return op.multiply(x, y, title, names)
+
+
+def _div(x, y, title):
+    return op.divide(x, y, title) if isinstance(y, Tensor) else op.scale(x, title)
+
+
+def _matmul(x, y, title):
+    title, *names = title if isinstance(title, tuple) else (title, "left", "right")
+    return op.matmul(x, y, title, names)
+
+
+def _reshape(x, *shape_and_title):
+    *shape, title = shape_and_title
+    _waited(x)
+    return op.reshape(x, _shape(x, shape[0] if isinstance(shape[0], tuple) else shape), title)
+
+
+def _radd(x, number, title):
+    with x.tape.turns(x.turn):
+        return op.shift(x, title)
+
+
 class Methods:
-    """What PyTorch's tensors do."""
+    """What PyTorch's tensors do, and its functions of one name with a method, or of a tensor first."""
 
     device = property(lambda x: x.tape)
     dtype = property(lambda x: x.type)
     is_cpu = False
+
+    # Views, copies.
+    view, reshape = _titled("view", _reshape), _titled("reshape", _reshape)
+    contiguous = _titled("contiguous", op.contiguous)
+    repeat_interleave = _titled(
+        "repeat_interleave", lambda x, groups, title, dim: attention.repeat_heads(x, groups, title)
+    )
+    float, long, bool, int = _cast("float", FP32), _cast("long", INT64), _cast("bool", BOOL), _cast("int", INT32)
+    to = _cast("to")
+    type_as = _titled("type_as", lambda x, other, title: op.cast(x, other.type, title))
+
+    # Number by number.
+    __add__, __radd__, __sub__ = _titled("add", _add), _titled("add", _radd), _titled("sub", _sub)
+    __mul__, __truediv__ = _titled("mul", _mul), _titled("div", _div)
+    __matmul__ = _titled("matmul", _matmul)
+    __rmul__ = _titled("mul", lambda x, number, title: op.scale(x, title))
+    __neg__ = _titled("neg", op.scale)
+    exp, square = _titled("exp", op.exponential), _titled("square", op.square)
+    clamp = _titled("clamp", lambda x, least, most, title: op.clamp(x, title))
+    masked_fill = _titled("masked_fill", lambda x, mask, value, title: op.masked(x, mask, title))
+    __gt__, __le__, __and__ = _compared("gt"), _compared("le"), _compared("and")
+    cos, sin, sigmoid, pow = _gradless("cos"), _gradless("sin"), _gradless("sigmoid"), _gradless("pow")
+    __invert__, __rpow__, __floordiv__ = _gradless("not"), _gradless("pow"), _gradless("floor_divide")
+    triu = _gradless("triu", lambda x, diagonal: x.shape)
+    argmax = _gradless("argmax", lambda x, dim: x.shape[:-1], INT64)
+
+    logsigmoid = _titled("logsigmoid", op.pointwise)  # on CUDA its buffer is empty: `log_sigmoid_forward_cuda`
+    minimum, maximum = _titled("minimum", op.extreme), _titled("maximum", op.extreme)
+    tanh, rsqrt, zeros_like = _gradless("tanh"), _gradless("rsqrt"), _gradless("zeros_like")
+    empty_like = _gradless("empty_like", lambda x: x.shape)
+    dropout = _titled("dropout", lambda x, p, training, title: op.dropout(x, p, title))
+    gelu, silu, relu = _activation("gelu"), _activation("silu"), _activation("relu", "result")
+
+    # Sums, rows, products.
+    softmax = _titled("softmax", lambda x, title, dim: op.softmax(x, title))
+    rms_norm = _titled("rms_norm", lambda x, shape, weight, eps, title: op.rms_norm(x, weight, title))
+    linear = _titled("linear", lambda x, weight, title: op.linear(x, weight, None, title))
+    grouped_mm = _titled("grouped_mm", lambda x, weight, title, offs: experts.grouped(x, weight, offs, title))
+    log_softmax = _titled("log_softmax", lambda x, dim, title: op.log_softmax(x, title))
+    gather = _titled("gather", lambda x, dim, index, title: op.gather(x, index, title))
 
     def size(x, axis=None):
         return x.shape if axis is None else x.shape[axis]
@@ -83,13 +205,12 @@ class Methods:
     def numel(x):
         return product(x.shape)
 
-    def view(x, *shape):
-        _waited(x)
-        shape = shape[0] if isinstance(shape[0], tuple) else shape
-        return op.reshape(x, _shape(x, shape), _title(x.tape, "view"))
+    def sum(x, dim=None, keepdim=False):
+        return experts.summed(x, dim, keepdim, _title(x.tape, "sum"))
 
-    def reshape(x, *shape):
-        return op.reshape(x, _shape(x, shape), _title(x.tape, "reshape"))
+    def mean(x, dim=None, keepdim=False):
+        title = _title(x.tape, "mean")
+        return op.mean(x, title) if dim is None else _alone(x, "mean", title, (*x.shape[:-1], 1))
 
     def transpose(x, a, b):
         return op.transpose(x, a % len(x.shape), b % len(x.shape))
@@ -97,8 +218,8 @@ class Methods:
     def unsqueeze(x, axis):
         return op.unsqueezed(x, (slice(None),) * (axis % (len(x.shape) + 1)) + (None,))
 
-    def contiguous(x):
-        return op.contiguous(x, _title(x.tape, "contiguous"))
+    def squeeze(x, axis):
+        return op.squeezed(x)
 
     def split(x, sizes, dim):
         return op.split(x, tuple(sizes), dim, _title(x.tape, "split"))
@@ -115,50 +236,22 @@ class Methods:
             part.turn = "chunk", i
         return parts
 
-    def float(x):
-        return op.cast(x, FP32, _title(x.tape, "float"))
-
-    def long(x):
-        return op.cast(x, INT64, _title(x.tape, "long"))
-
-    def bool(x):
-        return op.cast(x, BOOL, _title(x.tape, "bool"))
-
-    def int(x):
-        return op.cast(x, INT32, _title(x.tape, "int"))
-
-    def type_as(x, other):
-        return op.cast(x, other.type, _title(x.tape, "type_as"))
-
-    def to(x, type):
-        return op.cast(x, type, _title(x.tape, "to"))
-
-    def repeat_interleave(x, groups, dim):
-        return op.repeat_heads(x, groups, _title(x.tape, "repeat_interleave"))
-
-    def masked_fill(x, mask, value):
-        return op.masked(x, mask, _title(x.tape, "masked_fill"))
-
-    def sum(x, dim, keepdim=False):
-        return experts.summed(x, dim, keepdim, _title(x.tape, "sum"))
-
-    def mean(x, dim, keepdim):
-        return _without_gradient(x, "mean", (*x.shape[:-1], 1))
-
-    def pow(x, exponent):
-        return _without_gradient(x, "pow")
-
-    def sigmoid(x):
-        return _without_gradient(x, "sigmoid")
-
-    def topk(x, number, dim):
+    def topk(x, number, dim, sorted=True):
         return experts.largest(x, number)
 
-    def argmax(x, dim):
-        return _without_gradient(x, "argmax", x.shape[:-1], INT64)
+    def sort(x):
+        _waited(x)
+        made = several(x.tape, _title(x.tape, "sort"), (x.shape, INT64), (x.shape, INT64))
+        x.tape.by("sort")
+        return made
 
-    def gather(x, dim, index):
-        return _without_gradient(x, "gather", index.shape)
+    def histc(x, bins, min, max):
+        return new(x.tape, _title(x.tape, "histc"), (bins,), x.type)
+
+    def cumsum(x, dim, dtype=None):
+        made = new(x.tape, _title(x.tape, "cumsum"), x.shape, dtype or x.type)
+        x.tape.by("scan")
+        return made
 
     def expand(x, *sizes):
         """Repeated without a copy: where a size is -1 it stays."""
@@ -176,72 +269,8 @@ class Methods:
     def new_ones(x, sizes, dtype):
         return new(x.tape, _title(x.tape, "new_ones"), sizes, dtype)
 
-    def __gt__(x, y):
-        return _through(x, y, "gt")
-
-    def __le__(x, y):
-        return _through(x, y, "le")
-
-    def __and__(x, y):
-        return _through(x, y, "and")
-
-    def __invert__(x):
-        return _without_gradient(x, "not")
-
-    def triu(x, diagonal):
-        return new(x.tape, _title(x.tape, "triu"), x.shape, x.type)
-
-    def cos(x):
-        return op.scale(x, _title(x.tape, "cos"))
-
-    def sin(x):
-        return op.scale(x, _title(x.tape, "sin"))
-
-    def __neg__(x):
-        return op.scale(x, _title(x.tape, "neg"))
-
-    def __rpow__(x, base):
-        return op.scale(x, _title(x.tape, "pow"))
-
-    def __truediv__(x, divisor):
-        return op.scale(x, _title(x.tape, "div"))
-
-    def __floordiv__(x, divisor):
-        return op.scale(x, _title(x.tape, "floor_divide"))
-
     def __itruediv__(x, total):
         return experts.divided(x, total)
-
-    def __add__(x, y):
-        title = _title(x.tape, "add")
-        if not isinstance(y, Tensor):
-            return op.shift(x, title)
-        with x.tape.turns(y.turn):
-            return op.add(x, y, title)
-
-    def __radd__(x, number):
-        with x.tape.turns(x.turn):
-            return op.shift(x, _title(x.tape, "add"))
-
-    def __sub__(x, y):
-        title = _title(x.tape, "sub")
-        return op.subtract(x, y, title) if isinstance(y, Tensor) else op.shift(x, title)
-
-    def __rmul__(x, number):
-        return op.scale(x, _title(x.tape, "mul"))
-
-    def __mul__(x, y):
-        _waited(x)
-        title = _title(x.tape, "mul")
-        if not isinstance(y, Tensor):
-            return op.scale(x, title)
-        title, *names = title if isinstance(title, tuple) else (title, "", "")
-        return op.multiply(x, y, title, names)
-
-    def __matmul__(x, y):
-        title = _title(x.tape, "matmul")
-        title, *names = title if isinstance(title, tuple) else (title, "left", "right")
-        return op.matmul(x, y, title, names)
 
     def __getitem__(x, index):
         if isinstance(index, Tensor):
@@ -258,19 +287,6 @@ class Methods:
 for _name, _method in vars(Methods).items():
     if _name not in ("__module__", "__doc__", "__dict__", "__weakref__"):
         setattr(Tensor, _name, _method)
-
-
-def _without_gradient(x, name, shape=None, type=None):
-    """What an operation makes whose backward is not on the tape."""
-    if autograd.wants_gradient(x.tape, x):
-        raise NotImplementedError(f"{name}: its backward is not on the tape")
-    title = _title(x.tape, name, 3)
-    return op.like(title, x, type) if shape is None else new(x.tape, title, shape, type or x.type)
-
-
-def _through(x, y, name):
-    """What a comparison makes."""
-    return op.through(_title(x.tape, name, 3), x, *[y] * isinstance(y, Tensor), type=BOOL)
 
 
 class Later:
@@ -351,6 +367,12 @@ class Module:
                 found = network.parameters.get(here.replace(".own.", "."))
                 setattr(self, name, found or stored(network.tape, value.sizes))
 
+    def modules(self):
+        yield self
+        for value in vars(self).values():
+            if isinstance(value, Module):
+                yield from value.modules()
+
     def __call__(self, *args):
         return self.network.run(self, *args)
 
@@ -397,6 +419,9 @@ def stored(tape, shape, type=FP32, pieces=()):
 
 
 class Linear(Leaf):
+    def enable_adapters(self, enabled):
+        self.network.adapted = enabled
+
     def forward(self, x):
         return self.network.linear(self.path, x, self.title)
 
@@ -436,69 +461,21 @@ def arange(start, end=None, step=1, dtype=INT64, device=None):
     return new(device, _title(device, "arange"), (count,), dtype)
 
 
-def ones(*sizes, dtype=FP32, device=None):
-    return Later(*sizes) if device is None else new(device, _title(device, "ones"), sizes, dtype)
+def _filled(name):
+    """A tensor of one number; where no device is named it is made before there is a tape."""
 
+    def make(*sizes, dtype=FP32, device=None):
+        return Later(*sizes) if device is None else new(device, _title(device, name), sizes, dtype)
 
-def topk(x, number, dim, sorted=True):
-    return experts.largest(x, number)
-
-
-def sort(x):
-    _waited(x)
-    made = several(x.tape, _title(x.tape, "sort"), (x.shape, INT64), (x.shape, INT64))
-    x.tape.by("sort")
-    return made
-
-
-def histc(x, bins, min, max):
-    return new(x.tape, _title(x.tape, "histc"), (bins,), x.type)
-
-
-def cumsum(x, dim, dtype=None):
-    made = new(x.tape, _title(x.tape, "cumsum"), x.shape, dtype or x.type)
-    x.tape.by("scan")
-    return made
-
-
-def empty_like(x):
-    return new(x.tape, _title(x.tape, "empty_like"), x.shape, x.type)
+    return make
 
 
 def cat(parts, dim):
     return op.join([x for x in parts if len(x.shape) > 1], dim, _title(parts[0].tape, "cat"))
 
 
-def zeros(*sizes, dtype=FP32, device=None):
-    return Later(*sizes) if device is None else new(device, _title(device, "zeros"), sizes, dtype)
-
-
 def tensor(number, dtype=None, device=None):
     return number if device is None else new(device, _title(device, "tensor"), (), INT64)
-
-
-def linear(x, weight):
-    return op.linear(x, weight, None, _title(x.tape, "linear"))
-
-
-def dropout(x, probability, training):
-    return op.dropout(x, probability, _title(x.tape, "dropout"))
-
-
-def _activation(name, saves="input"):
-    return lambda x, approximate="none": op.activation(x, name, saves)
-
-
-def softmax(x, dim):
-    return op.softmax(x, _title(x.tape, "softmax"))
-
-
-def rms_norm(x, shape, weight, eps):
-    return op.rms_norm(x, weight, _title(x.tape, "rms_norm"))
-
-
-def grouped_mm(rows, weight, offs):
-    return experts.grouped(rows, weight, offs, _title(rows.tape, "grouped_mm"))
 
 
 def cross_entropy(logits, targets, reduction="mean"):
@@ -559,14 +536,26 @@ class Unknown:
 
 
 class _Module(ModuleType):
+    """A module of PyTorch's: what is not given by name is a tensor's method, as `torch.pow(x)` is `x.pow()`."""
+
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        return Unknown(f"{self.__name__}.{name}")
+        return vars(Methods).get(name) or Unknown(f"{self.__name__}.{name}")
 
 
-def _named(name):
-    return lambda x: _without_gradient(x, name)
+def no_grad():
+    """A decorator: autograd does not record what the function does."""
+
+    def decorated(function):
+        def run(*args):
+            tape = next(x.tape for x in args if isinstance(x, Tensor))
+            with tape.within(grad=False):
+                return function(*args)
+
+        return run
+
+    return decorated
 
 
 def _module(name, **names):
@@ -576,18 +565,16 @@ def _module(name, **names):
 
 
 functional = _module(
-    "torch.nn.functional", dropout=dropout, gelu=_activation("gelu"), silu=_activation("silu"),
-    relu=_activation("relu", "result"), linear=linear, softmax=softmax, rms_norm=rms_norm, grouped_mm=grouped_mm, cross_entropy=cross_entropy,
-    linear_cross_entropy=linear_cross_entropy, scaled_dot_product_attention=scaled_dot_product_attention,
+    "torch.nn.functional", cross_entropy=cross_entropy, linear_cross_entropy=linear_cross_entropy,
+    scaled_dot_product_attention=scaled_dot_product_attention,
 )  # fmt: skip
 nn = _module(
     "torch.nn", functional=functional, Module=Module, ModuleList=ModuleList, Linear=Linear, Embedding=Embedding,
     LayerNorm=LayerNorm, RMSNorm=RMSNorm, Identity=Identity, Parameter=lambda later: later,
 )  # fmt: skip
 torch = _module(
-    "torch", nn=nn, float32=FP32, int32=INT32, bool=BOOL, arange=arange, ones=ones, tril=lambda x: Mask(),
-    tensor=tensor, empty=Later, zeros=zeros, rsqrt=_named("rsqrt"), tanh=_named("tanh"), pow=Methods.pow, cat=cat, topk=topk, sort=sort, histc=histc, cumsum=cumsum,
-    empty_like=empty_like, zeros_like=_named("zeros_like"), no_grad=lambda: lambda function: function,
+    "torch", nn=nn, float32=FP32, int32=INT32, bool=BOOL, arange=arange, cat=cat, empty=Later, no_grad=no_grad,
+    ones=_filled("ones"), zeros=_filled("zeros"), tensor=tensor, tril=lambda x: Mask(),
 )  # fmt: skip
 #: What stands for each of PyTorch's modules.
 MODULES = {

@@ -49,6 +49,22 @@ TITLES: dict[str, dict[str, tuple]] = {
         "div": ("loss",),
     },
     "LinearCrossEntropy.forward": {"view": ("rows", "targets")},
+    "log_probabilities": {"log_softmax": ("log-softmax",), "gather": ("gathered",)},
+    "of_sequences": {"mul": ("answers alone",) * 2, "sum": ("sequences' log-probabilities",) * 2},
+    "preference": {
+        "sub": ("ahead of the reference", "margin"), "chunk": ("pair",), "mul": ("scaled margin",), "logsigmoid": ("log-sigmoid",),
+        "mean": ("mean",), "neg": ("loss",),
+    },
+    "surrogate": {
+        "sub": ("ahead of the old", "reference ahead", "divergence and 1", "divergence", "gain less divergence"),
+        "exp": ("ratio", "inverse ratio"), "clamp": ("clipped ratio",), "minimum": ("smaller gain",),
+        "mul": ("gain", "clipped gain", "scaled divergence"),
+    },
+    "clipped_square": {
+        "sub": ("ahead of the old", "error", "clipped error"), "clamp": ("clipped",), "add": ("clipped values",),
+        "square": ("squared error", "squared clipped error"), "maximum": ("larger error",),
+    },
+    "over_answers": {"mul": ("answers alone", "scaled sum"), "sum": ("sum", "tokens"), "div": ("loss",)},
     "Experts.forward": {"view": ("experts' tokens", "experts")},
     "Experts.route": {
         "float": ("router's logits in fp32",), "softmax": ("router's softmax",), "sum": ("sum of a token's weights",),

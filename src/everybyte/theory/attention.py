@@ -1,0 +1,140 @@
+"""Attention on the tape: the scores one by one, and the kernels that CUDA takes, each with what it makes, saves and pads."""
+
+from .autograd import record, save, unpacked, wants_gradient
+from .letters import over, up
+from .operations import cut, lowered, matmul, scale, softmax, transpose
+from .tape import BITS16, BOOL, FP32, INT64
+from .tensors import new, reshaped, several, strides_like
+
+#: The memory-efficient kernel takes masks whose rows are multiples of so many numbers.
+MASK_MULTIPLE = 16
+
+
+def pad(x, multiple, title):
+    """The last dimension filled up to a multiple; its gradient is cut and copied."""
+    width = x.shape[-1]
+    out = new(x.tape, f"{title} padded", (*x.shape[:-1], multiple * up(width, multiple)), x.type)
+
+    def run(node, grads):
+        grad = grads[0]
+        return [new(grad.tape, f"{title} padding backward", (*grad.shape[:-1], width), grad.type)]
+
+    record(out, f"{title} padded", run, [x])
+    return out
+
+
+def repeat_heads(x, groups, title):
+    """Each head repeated in a row, always a copy. Source: `repeat_interleave` of a number: expand, clone, flatten."""
+    before = x.shape
+    shape = (x.shape[0], x.shape[1] * groups, *x.shape[2:])
+    out = new(x.tape, f"{title} repeated", shape, x.type)
+
+    def run(node, grads):
+        grad = grads[0]
+        if groups == 1:
+            return [reshaped(grad, before, f"{title} gradient copied")]
+        return [new(grad.tape, f"{title} gradients added", before, grad.type)]
+
+    record(out, f"{title} repeated", run, [x])
+    return out
+
+
+def scaled_dot_product_attention(q, k, v, probability=0.0, mask=None):
+    """Attention by the kernel that CUDA takes: (B, A, S, D) by (B, K, T, D), K key and value heads; causal, or as a mask says.
+
+    16 bits: flash attention, heads padded to a multiple of eight. With a mask, with values of another width, in fp32: the
+    memory-efficient kernel; where it does not fit, the scores in fp32. Source: `native/transformers/cuda/sdp_utils.cpp`,
+    `native/transformers/attention.cpp`.
+    """
+    tape = q.tape
+    v, k, q = (lowered(x, f"{n} cast") for n, x in zip("vkq", (v, k, q), strict=True))
+    if q.type.name in BITS16 and mask is None and q.shape[-1] == v.shape[-1]:
+        return _flash(tape, q, k, v)
+    bias = None if mask is None else _bias(q, mask)  # noqa: F841  lives while the kernel runs
+    if q.shape[-1] % 4 or q.shape[1] != k.shape[1]:
+        return _math(tape, q, k, v)
+    return _efficient(tape, q, k, v)
+
+
+def _bias(q, mask):
+    """A mask as numbers to add, in rows that the kernel reads. Source: `pad_bias`."""
+    tape, rows = q.tape, mask.shape[-1]
+    infinity, zero = new(tape, "minus infinity", (), q.type), new(tape, "zero", (), q.type)
+    bias = new(tape, "mask as numbers", mask.shape, q.type)
+    del infinity, zero
+    if rows % MASK_MULTIPLE:
+        bias = new(tape, "mask padded", (*q.shape[:3], MASK_MULTIPLE * up(rows, MASK_MULTIPLE)), q.type)
+    return bias
+
+
+def _attention(tape, q, k, v, make, backward):
+    """A kernel: its result and what it saves besides, as one operation."""
+    saved, square = save(tape, [q, k, v], q, k, v), (*q.shape[:3], k.shape[2], q.shape[3])
+
+    def forward():
+        made = make()
+        tape.multiplied(2, *square, by="attention")
+        return made
+
+    out, *kept = tape.kernel("attention", forward)
+
+    def run(node, grads):
+        q, k, v, *_ = unpacked(node)
+        made = several(tape, "flash attention backward", *((x.shape, x.type, backward(x)) for x in (q, k, v)))
+        tape.multiplied(5, *square, by="attention backward")  # the scores again, and two products for each of their two
+        return made
+
+    record(out, "flash attention", run, [q, k, v], saved, [out, *kept])
+    return out
+
+
+def _flash(tape, q, k, v):
+    width = q.shape[-1]
+    if width % 8:
+        q, k, v = (pad(x, 8, name) for name, x in zip("qkv", (q, k, v), strict=True))
+    rows = q.shape[:3]
+
+    def make():  # beside the result: of the scores, the logarithm of each row's sum; the dropout's random state
+        return several(
+            tape, "flash attention", (q.shape, q.type, strides_like(q)), (rows, FP32), ((2,), INT64), ((), INT64)
+        )
+
+    out = _attention(tape, q, k, v, make, strides_like)
+    return cut(out, width, "padding") if width % 8 else out
+
+
+def permuted(shape):
+    """Strides of (B, A, S, D) where a token's heads lie side by side."""
+    b, a, s, d = map(int, shape)
+    return s * a * d, d, a * d, 1
+
+
+def _efficient(tape, q, k, v):
+    rows = (*q.shape[:2], 32 * up(q.shape[2], 32))
+
+    def make():  # the random state stands on the CPU; without gradients the sums' logarithms are not made
+        kept = [(rows, FP32)] if wants_gradient(tape, q, k, v) else []
+        shape = *q.shape[:3], v.shape[-1]
+        return several(tape, "flash attention", (shape, q.type, permuted(shape)), *kept)
+
+    return _attention(tape, q, k, v, make, lambda x: permuted(x.shape))
+
+
+def _math(tape, q, k, v):
+    """What is left where no kernel fits: the scores exist, in fp32. Source: `_scaled_dot_product_attention_math`."""
+    sequence, groups = q.shape[2], over(q.shape[1], k.shape[1])
+    q = scale(q, "q scaled")
+    ones = new(tape, "ones", (sequence, sequence), BOOL)
+    past = new(tape, "past", (sequence, sequence), BOOL)
+    del ones
+    infinity = new(tape, "minus infinity", (), q.type)
+    zero = new(tape, "zero", (), q.type)
+    mask = new(tape, "mask", (sequence, sequence), q.type)
+    del infinity, zero
+    if groups > 1:
+        k, v = repeat_heads(k, groups, "k"), repeat_heads(v, groups, "v")
+    scores = matmul(q, transpose(scale(k, "k scaled"), 2, 3), "scores", ("q", "k"))
+    weights = softmax(scores, "softmax")
+    out = matmul(weights, v, "heads", ("weights", "v"))
+    del past, mask
+    return out
