@@ -1,6 +1,6 @@
 """Attention on the tape: the scores one by one, and the kernels that CUDA takes, each with what it makes, saves and pads."""
 
-from .autograd import record, save, unpacked, wants_gradient
+from .autograd import record, save, wants_gradient
 from .letters import over, up
 from .operations import cut, lowered, matmul, scale, softmax, transpose
 from .tape import BITS16, BOOL, FP32, INT64
@@ -78,8 +78,7 @@ def _attention(tape, q, k, v, make, backward):
 
     out, *kept = tape.kernel("attention", forward)
 
-    def run(node, grads):
-        q, k, v, *_ = unpacked(node)
+    def run(node, grads, q, k, v, *_):
         made = several(tape, "flash attention backward", *((x.shape, x.type, backward(x)) for x in (q, k, v)))
         tape.multiplied(5, *square, by="attention backward")  # the scores again, and two products for each of their two
         return made

@@ -23,7 +23,7 @@ class Node:
     """One operation's backward.
 
     Attributes:
-        run: (saved tensors, gradients of its results) -> gradients of its inputs; None for one that is not wanted.
+        run: (node, gradients of its results, saved tensors ...) -> gradients of its inputs; None for one that is not wanted.
         edges: for each input (node, slot, shape, type), or None. saved: what forward saved, packed. hooks: called before it
             runs. spread: whether its tensors are spread over GPUs (`DTensor`s), whose shapes are those of the whole and whose
             gradients are never added in place.
@@ -93,7 +93,7 @@ def record(out, title, run, inputs, saved=(), results=(), slot=0, node=None):
     return node
 
 
-def unpacked(node):
+def _unpacked(node):
     """What forward saved, as backward reads it."""
     return [x if isinstance(x, Tensor) else x[0].unpack(x[1]) for x in node.saved]
 
@@ -145,7 +145,7 @@ def _evaluate(tape, node, grads):
     tape.owner, tape.loss, tape.place = node.owner, node.loss, (*tape.at(*AROUND), *node.place)
     for hook in node.hooks:
         hook()
-    results = node.run(node, grads)
+    results = node.run(node, grads, *_unpacked(node))
     for i, edge in enumerate(node.edges):
         grad = results[i]
         if edge is not None and grad is not None:

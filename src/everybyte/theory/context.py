@@ -11,7 +11,7 @@ line, as what a variable still names lives. What is sent lives until what comes 
 from ..ask.setup import Setup
 from . import attention
 from . import operations as op
-from .autograd import record, save, unpacked
+from .autograd import record, save
 from .letters import Letter, over, product, up
 from .tape import BITS16, FP32, INT32, INT64
 from .tensors import (
@@ -101,8 +101,8 @@ class Ring:
         saved = save(tape, [q, k, v], q, k, v)
         out, *kept = tape.kernel("attention", lambda: self._forward(tape, kernel, q, k, v))
 
-        def run(node, grads):
-            return self._backward(tape, kernel, grads[0], *unpacked(node))
+        def run(node, grads, *read):
+            return self._backward(tape, kernel, grads[0], *read)
 
         record(out, "ring attention", run, [q, k, v], saved, [out, *kept])
         return out

@@ -1,6 +1,6 @@
 """What a mixture's operations make, save and free: rows that are chosen, gathered, multiplied in groups, and sent."""
 
-from .autograd import record, save, unpacked, wants_gradient
+from .autograd import record, save, wants_gradient
 from .tape import INT64
 from .tensors import new, several, transposed, view
 
@@ -10,8 +10,7 @@ def largest(scores, count):
     shape, found = scores.shape, (*scores.shape[:-1], count)
     values, indices = several(scores.tape, "largest", (found, scores.type), (found, INT64))
 
-    def run(node, grads):
-        read = unpacked(node)  # noqa: F841
+    def run(node, grads, *_):
         return [new(grads[0].tape, "largest backward", shape, grads[0].type)]  # zeros, filled in place
 
     record(values, "largest", run, [scores], results=[indices])
@@ -49,9 +48,8 @@ def divided(weights, total):
         saved = save(tape, [weights], copy, total)
     out = view(weights, weights.shape, weights.strides)
 
-    def run(node, grads):
+    def run(node, grads, *_):
         grad = grads[0]
-        read = unpacked(node)  # noqa: F841
 
         def like(name):
             return new(grad.tape, name, grad.shape, grad.type)
@@ -73,8 +71,7 @@ def indexed(x, index, title):
     saved = save(x.tape, [x], index)
     out = new(x.tape, title, (*index.shape, *before[1:]), x.type)
 
-    def run(node, grads):
-        read = unpacked(node)  # noqa: F841
+    def run(node, grads, *_):
         made = new(grads[0].tape, f"{title} backward", before, grads[0].type)  # zeros, filled in place
         made.tape.by("rows backward", count, before[0])
         return [made]
@@ -96,8 +93,7 @@ def grouped(rows, turned, ends, title):
 
     out = tape.kernel("matmul", lambda: multiplied(title, (count, outputs)))
 
-    def run(node, grads):
-        read = unpacked(node)  # noqa: F841
+    def run(node, grads, *_):
         second = None
         if node.edges[1]:
             second = transposed(multiplied(f"{title} weight gradient", (experts, outputs, inputs)), 1, 2)

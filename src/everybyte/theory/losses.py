@@ -1,7 +1,7 @@
 """What the losses of PyTorch make, save and free: cross-entropy, and head and cross-entropy in one function."""
 
 from . import operations as op
-from .autograd import record, save, unpacked, wants_gradient
+from .autograd import record, save, wants_gradient
 from .tape import BITS16, BOOL, FP32, INT64
 from .tensors import new, several
 
@@ -10,8 +10,7 @@ def cross_entropy(logits, targets, reduction="mean"):
     """The mean of the next tokens' negative log-likelihoods: log-softmax saves its result, the loss that and the targets."""
     out = op.like("log-softmax", logits)
 
-    def softmax_backward(node, grads):
-        read = unpacked(node)  # noqa: F841
+    def softmax_backward(node, grads, *_):
         return [op.like("log-softmax backward", grads[0])]
 
     record(out, "log-softmax", softmax_backward, [logits], results=[out])
@@ -22,8 +21,7 @@ def _negative_log_likelihood(log_p, targets):
     saved = save(log_p.tape, [log_p], log_p, targets)
     loss, weight = several(log_p.tape, "loss", ((), log_p.type), ((), log_p.type))
 
-    def run(node, grads):
-        log_p, *_ = unpacked(node)
+    def run(node, grads, log_p, *_):
         return [new(log_p.tape, "negative log-likelihood backward", log_p.shape, log_p.type)]
 
     record(loss, "negative log-likelihood", run, [log_p], saved, [weight])
@@ -79,8 +77,7 @@ def linear_cross_entropy(x, weight, chunks):
             if trained and is_thin(width, vocabulary, kind):
                 scaled = new(tape, "inputs scaled", (count, width), kind)  # noqa: F841
 
-    def run(node, grads):
-        found = unpacked(node)
+    def run(node, grads, *found):
         zeros = [
             op.like(f"zeros for the {name}'s gradient", x) for name, x in zip(("input", "weight"), found, strict=False)
         ]

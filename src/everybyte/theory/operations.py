@@ -9,7 +9,7 @@ and GCC, which PyTorch's wheels for Linux are built with, evaluates those from t
 from itertools import zip_longest
 
 from ..catalog.weights import NF4_BLOCK
-from .autograd import Parameter, record, save, unpacked, wants_gradient
+from .autograd import Parameter, record, save, wants_gradient
 from .letters import least, over, product, up
 from .tape import BITS16, BOOL, FP32
 from .tensors import (
@@ -228,8 +228,7 @@ def multiply(x, y, title, names=("", "")):
     saved = save(x.tape, [x, y], *[y] * to_x, *[x] * to_y)
     out = through(title, x, y, type=_wider(x, y))
 
-    def run(node, grads):
-        read = unpacked(node)
+    def run(node, grads, *read):
         first = through(names[0] or f"{title} backward", grads[0], read[0]) if to_x else None
         return [first, through(names[1] or f"{title} backward", grads[0], read[-1]) if to_y else None]
 
@@ -243,7 +242,7 @@ def divide(x, y, title):
         raise NotImplementedError("div: the gradient of its divisor is not on the tape")
     saved = save(x.tape, [x], y)
     out = through(title, x, y, type=_wider(x, y))
-    record(out, title, lambda node, grads: [through(f"{title} backward", grads[0], *unpacked(node))], [x], saved)
+    record(out, title, lambda node, grads, y: [through(f"{title} backward", grads[0], y)], [x], saved)
     return out
 
 
@@ -252,8 +251,7 @@ def extreme(x, y, title):
     saved = save(x.tape, [x, y], x, y)
     out = through(title, x, y)
 
-    def run(node, grads):
-        x, y = unpacked(node)
+    def run(node, grads, x, y):
 
         def share(name):
             half = through(f"{title}: half, {name}", grads[0])  # noqa: F841
@@ -301,8 +299,7 @@ def pointwise(x, title, saves="input", scratch=()):
     saved = save(x.tape, [x], x) if saves == "input" else ()
     out = through(title, x)
 
-    def run(node, grads):
-        (read,) = unpacked(node)
+    def run(node, grads, read):
         held = [
             new(read.tape, f"{title}: {name}", () if alone else read.shape, type or grads[0].type)
             for name, type, alone in scratch
@@ -343,8 +340,7 @@ def dropout(x, probability, title):
         return x
     out, mask = several(x.tape, f"{title} dropout", (x.shape, x.type, strides_like(x)), (x.shape, BOOL))
 
-    def run(node, grads):
-        read = unpacked(node)  # noqa: F841
+    def run(node, grads, *_):
         return [like(f"{title} dropout backward", grads[0])]
 
     record(out, f"{title} dropout", run, [x], results=[mask])
@@ -356,8 +352,7 @@ def masked(x, mask, title):
     saved = save(x.tape, [x], mask)
     out = like(title, x)
 
-    def run(node, grads):
-        read = unpacked(node)  # noqa: F841
+    def run(node, grads, *_):
         return [like("mask backward", grads[0])]
 
     record(out, title, run, [x], saved)
@@ -377,8 +372,7 @@ def layer_norm(x, weight, bias, title):
     out, mean, deviation = several(x.tape, title, (x.shape, wide.type), (rows, FP32), (rows, FP32))
     gains = [(w.shape, w.type) for w in (weight, bias) if w is not None]
 
-    def run(node, grads):
-        x, *_ = unpacked(node)
+    def run(node, grads, x, *_):
         wanted = [form for edge, form in zip(node.edges, ((x.shape, x.type), *gains), strict=False) if edge is not None]
         made = iter(several(x.tape, f"{title} backward", *wanted))
         x.tape.by("norm backward", product(rows), gains[0][0][0], len(gains))
@@ -397,8 +391,7 @@ def rms_norm(x, weight, title):
     out = like(title, wide)
     gain = weight.shape, weight.type
 
-    def run(node, grads):
-        x, *_ = unpacked(node)
+    def run(node, grads, x, *_):
         to_x = like(f"{title} backward", x) if node.edges[0] else None
         if to_x:
             x.tape.by("norm backward", product(x.shape[:-1]), gain[0][0], 1)
@@ -414,8 +407,7 @@ def embedding(tokens, table, title):
     out = new(table.tape, f"{title} rows", (*tokens.shape, table.shape[1]), table.type)
     shape, count = table.shape, product(tokens.shape)
 
-    def run(node, grads):
-        read = unpacked(node)  # noqa: F841
+    def run(node, grads, *_):
         made = new(grads[0].tape, f"{title} gradient", shape, grads[0].type)
         made.tape.by("table backward", count, *shape)
         return [made]
@@ -432,8 +424,7 @@ def gather(x, index, title):
     saved, shape = save(x.tape, [x], x, index), x.shape
     out = new(x.tape, title, index.shape, x.type)
 
-    def run(node, grads):
-        read = unpacked(node)  # noqa: F841
+    def run(node, grads, *_):
         return [new(grads[0].tape, f"{title} backward", shape, grads[0].type)]
 
     record(out, title, run, [x], saved)
@@ -451,8 +442,7 @@ def _over_scores(x, title, cast_title, spare):
     wide = x if direct else raised(x, cast_title)
     out = like(title, wide, FP32 if direct else None)
 
-    def run(node, grads):
-        read = unpacked(node)  # noqa: F841
+    def run(node, grads, *_):
         grad = grads[0]
         kind = before if direct else grad.type
         first = grad.shape, kind, strides_like(grad)
@@ -511,8 +501,7 @@ def linear(x, weight, bias, title, shared=False):
 
     out = tape.kernel("matmul", forward)
 
-    def run(node, grads):
-        read = unpacked(node)  # noqa: F841
+    def run(node, grads, *_):
 
         def to_input():
             return multiplied(f"{title} input gradient", (rows, inputs)) if node.edges[-2] else None
@@ -591,8 +580,7 @@ def matmul(x, y, title, names, dtype=None):
 
     out = tape.kernel("matmul", lambda: multiplied(title, (batch, *shape[2:]), kinds[0]))
 
-    def run(node, grads):
-        read = unpacked(node)  # noqa: F841
+    def run(node, grads, *_):
         second = multiplied(f"{names[1]} gradient", sizes[1], kinds[1]) if node.edges[1] else None
         return [multiplied(f"{names[0]} gradient", sizes[0], kinds[0]) if node.edges[0] else None, second]
 

@@ -10,7 +10,7 @@ Sources, in PyTorch's `torch/distributed/tensor`: `placement_types.py` (`Shard._
 
 from . import losses
 from . import operations as op
-from .autograd import record, save, unpacked
+from .autograd import record, save
 from .letters import over, product
 from .tape import BOOL, FP32, INT64
 from .tensors import new, view
@@ -119,12 +119,12 @@ class TensorParallel:
         if self.by_tokens:
             out = self._gather(x, 1, self.sequence, title)
 
-            def run(node, grads):
+            def run(node, grads, *_):
                 return [self._scatter(grads[0], 1, f"{title} gradient")]
         else:
             out = view(x, x.shape, x.strides)
 
-            def run(node, grads):
+            def run(node, grads, *_):
                 return [self._sum(grads[0], f"{title} gradient")]
 
         node = record(out, f"{title} whole", run, [x])
@@ -138,12 +138,12 @@ class TensorParallel:
         if self.by_tokens:
             out = self._scatter(x, axis, title)
 
-            def run(node, grads):
+            def run(node, grads, *_):
                 return [self._gather(grads[0], axis, whole, f"{title} gradient")]
         else:
             out = self._sum(x, title)
 
-            def run(node, grads):
+            def run(node, grads, *_):
                 return [grads[0]]
 
         record(out, f"{title} summed", run, [x])
@@ -162,7 +162,7 @@ class TensorParallel:
         del mask, index
         shape = self.rows[path], table.shape[1]
 
-        def run(node, grads):
+        def run(node, grads, *_):
             return [new(grads[0].tape, f"{path} gradient", shape, grads[0].type)]
 
         node = record(out, f"{path} rows", run, [table], saved)
@@ -192,7 +192,7 @@ class TensorParallel:
         before = x.shape
         out = self._gather(x, axis, self.rows["token"], "logits")
 
-        def run(node, grads):
+        def run(node, grads, *_):
             return [new(grads[0].tape, "logits gradient, own part", before, grads[0].type)]
 
         record(out, "logits gathered", run, [x])
@@ -203,7 +203,7 @@ class TensorParallel:
         if not self.by_words:
             return losses.cross_entropy(logits, targets)
         out = self._log_softmax(logits)
-        record(out, "log-softmax", lambda node, grads: [grads[0]], [logits], results=[out])
+        record(out, "log-softmax", lambda node, grads, *_: [grads[0]], [logits], results=[out])
         return self._negative_log_likelihood(out, targets)
 
     def _log_softmax(self, x):
@@ -249,9 +249,8 @@ class TensorParallel:
         record(loss, "negative log-likelihood", self._backward, [log_p], saved, [weight])
         return loss
 
-    def _backward(self, node, grads):
+    def _backward(self, node, grads, log_p, targets, *_):
         """Of the likelihood and the log-softmax at once. Source: `_nll_loss_and_log_softmax_backward`."""
-        log_p, targets, _ = unpacked(node)
         tape, kind = log_p.tape, log_p.type
         rows, column = targets.shape, (targets.shape[0], 1)
         grad = new(tape, "gradient of one token", (), kind)
