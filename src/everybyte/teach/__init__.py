@@ -3,9 +3,10 @@
 from .exercise import Exercise, check, exercises, hint
 from .predictions import predict, reveal
 from .progress import progress
+from .source import source
 from .verdicts import articles
 
-__all__ = ["Exercise", "articles", "check", "exercises", "hint", "interview", "predict", "progress", "reveal"]
+__all__ = ["Exercise", "articles", "check", "exercises", "hint", "interview", "predict", "progress", "reveal", "source"]
 
 
 def __getattr__(name):
