@@ -11,7 +11,7 @@ MASK_MULTIPLE = 16
 
 
 def pad(x, multiple, title):
-    """The last dimension filled up to a multiple; its gradient is cut and copied."""
+    """The last dimension padded to a multiple. Backward copies the unpadded part of the gradient."""
     width = x.shape[-1]
     out = new(x.tape, f"{title} padded", (*x.shape[:-1], multiple * up(width, multiple)), x.type)
 
@@ -24,7 +24,7 @@ def pad(x, multiple, title):
 
 
 def repeat_heads(x, groups, title):
-    """Each head repeated in a row, always a copy. Source: `repeat_interleave` of a number: expand, clone, flatten."""
+    """Each key or value head repeated, always a copy. Source: `repeat_interleave` of a number: expand, clone, flatten."""
     before = x.shape
     shape = (x.shape[0], x.shape[1] * groups, *x.shape[2:])
     out = new(x.tape, f"{title} repeated", shape, x.type)
@@ -40,10 +40,10 @@ def repeat_heads(x, groups, title):
 
 
 def scaled_dot_product_attention(q, k, v, probability=0.0, mask=None):
-    """Attention by the kernel that CUDA takes: (B, A, S, D) by (B, K, T, D), K key and value heads; causal, or as a mask says.
+    """Attention of queries (B, A, S, D) to K key and value heads (B, K, T, D), by the kernel that PyTorch chooses on CUDA.
 
-    16 bits: flash attention, heads padded to a multiple of eight. With a mask, with values of another width, in fp32: the
-    memory-efficient kernel; where it does not fit, the scores in fp32. Source: `native/transformers/cuda/sdp_utils.cpp`,
+    In 16 bits it is flash attention, with heads padded to a multiple of eight. With a mask, with values of another width, or in
+    fp32 it is the memory-efficient kernel. What fits neither computes the scores in fp32. Source: `native/transformers/cuda/sdp_utils.cpp`,
     `native/transformers/attention.cpp`.
     """
     tape = q.tape
@@ -57,7 +57,7 @@ def scaled_dot_product_attention(q, k, v, probability=0.0, mask=None):
 
 
 def _bias(q, mask):
-    """A mask as numbers to add, in rows that the kernel reads. Source: `pad_bias`."""
+    """A boolean mask as numbers to add, its rows padded as the kernel needs them. Source: `pad_bias`."""
     tape, rows = q.tape, mask.shape[-1]
     infinity, zero = new(tape, "minus infinity", (), q.type), new(tape, "zero", (), q.type)
     bias = new(tape, "mask as numbers", mask.shape, q.type)
@@ -68,7 +68,7 @@ def _bias(q, mask):
 
 
 def _attention(tape, q, k, v, make, backward):
-    """A kernel: its result and what it saves besides, as one operation."""
+    """One attention kernel: its result, and what it saves besides."""
     saved, square = save(tape, [q, k, v], q, k, v), (*q.shape[:3], k.shape[2], q.shape[3])
 
     def forward():
@@ -103,7 +103,7 @@ def _flash(tape, q, k, v):
 
 
 def permuted(shape):
-    """Strides of (B, A, S, D) where a token's heads lie side by side."""
+    """Strides of (B, A, S, D) for data laid out as (B, S, A, D)."""
     b, a, s, d = map(int, shape)
     return s * a * d, d, a * d, 1
 
@@ -120,7 +120,7 @@ def _efficient(tape, q, k, v):
 
 
 def _math(tape, q, k, v):
-    """What is left where no kernel fits: the scores exist, in fp32. Source: `_scaled_dot_product_attention_math`."""
+    """The fallback where no kernel fits: the scores are stored. Source: `_scaled_dot_product_attention_math`."""
     sequence, groups = q.shape[2], over(q.shape[1], k.shape[1])
     q = scale(q, "q scaled")
     ones = new(tape, "ones", (sequence, sequence), BOOL)

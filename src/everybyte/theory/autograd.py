@@ -39,7 +39,7 @@ class Node:
 
 
 class Accumulate:
-    """A parameter's own node: its gradient arrives here."""
+    """A parameter's own node, which accumulates its gradient."""
 
     def __init__(self, parameter, spread=False):
         self.parameter, self.spread = parameter, spread
@@ -51,7 +51,7 @@ class Accumulate:
 
 
 class Parameter(Tensor):
-    """A leaf whose gradient is wanted, unless it is frozen.
+    """A leaf that requires a gradient, unless it is frozen.
 
     Attributes:
         grad: the gradient, once there is one. name: its path. hooks: called with it once its gradient has been added.
@@ -68,17 +68,17 @@ class Parameter(Tensor):
 
 
 def wants_gradient(tape, *inputs):
-    """Whether an operation on these is recorded for backward."""
+    """Whether autograd records an operation on these inputs."""
     return tape.grad and any(x is not None and x.node is not None for x in inputs)
 
 
 def save(tape, inputs, *tensors):
-    """What an operation saves of its inputs, before its kernel runs; nothing where no input wants a gradient."""
+    """Save tensors for backward before the kernel runs; nothing where no input requires a gradient."""
     return [tape.pack(x) for x in tensors] if wants_gradient(tape, *inputs) else []
 
 
 def record(out, title, run, inputs, saved=(), results=(), slot=0, node=None):
-    """Have autograd remember the operation that made `out`; returns its node, or None without gradient.
+    """Record the operation that made `out`. Returns its node, or None where no input requires a gradient.
 
     Args:
         run: its backward. saved: what `save` gave. results: what it saves of its results.
@@ -94,7 +94,7 @@ def record(out, title, run, inputs, saved=(), results=(), slot=0, node=None):
 
 
 def _unpacked(node):
-    """What forward saved, as backward reads it."""
+    """The tensors saved in forward; a checkpointed block is recomputed here."""
     return [x if isinstance(x, Tensor) else x[0].unpack(x[1]) for x in node.saved]
 
 
@@ -169,7 +169,7 @@ def _bias(title):
 
 
 def _holders(buffer, slot):
-    """How many hold a buffer's tensor, and its storage, as this Python counts them: from 3.14 on an argument is not counted."""
+    """Reference counts of a buffer's tensor and of its storage. From Python 3.14 on an argument is not counted."""
     before = buffer[slot]
     return sys.getrefcount(before), sys.getrefcount(before.storage)
 
@@ -179,9 +179,9 @@ _ALONE = _holders([SimpleNamespace(storage=object())], 0)
 
 
 def _meet(tape, node, target, buffer, slot, grad):
-    """Two gradients of one tensor are added: in place, where nobody else holds the first.
+    """Add two gradients of one tensor, in place where nobody else holds the first.
 
-    Of spread tensors the second, where it has all rows, is cut first.
+    Where the first is a shard of a `DTensor` and the second is whole, the second is sharded first.
     """
     if buffer[slot] is None:
         buffer[slot] = grad
@@ -213,13 +213,13 @@ class _Enough(Exception):
 
 
 class _End:
-    """Where a recomputed graph ends: nobody runs it."""
+    """The end of a recomputed graph. It never runs."""
 
     sequence, edges, slots, saved = 0, (), 1, ()
 
 
 class _Frame:
-    """One checkpointed call: how to run it again, and what that made. It lives as long as a node may ask for a tensor."""
+    """One checkpointed call: the function, its inputs, and what recomputing it made."""
 
     def __init__(self, tape, function, inputs, keeps):
         self.tape, self.function, self.keeps = tape, function, keeps
@@ -227,12 +227,12 @@ class _Frame:
         self.count, self.recomputed, self.kept = 0, None, []
 
     def pack(self, x):
-        """In forward: a place for the tensor, and nothing of it."""
+        """In forward: a number in place of the tensor."""
         self.count += 1
         return self, self.count - 1
 
     def unpack(self, index):
-        """In backward: the tensor, recomputed with all others at the first that is asked for."""
+        """In backward: the tensor. The first request recomputes all of them."""
         if self.recomputed is None:
             self.recomputed = {}
             self._again()
@@ -259,7 +259,7 @@ class _Frame:
             self.function(*arguments)
 
     def keep(self, kind, make):
-        """In forward: a kernel's results, kept where they are of the kinds that are."""
+        """In forward: a kernel's results, saved where its kind is in `keeps`."""
         made = make()
         if kind in self.keeps:
             self.kept.append([x.alias() for x in made] if isinstance(made, list) else made.alias())
@@ -271,7 +271,7 @@ class _Frame:
 
 
 def checkpoint(tape, function, *inputs, keeps=()):
-    """Run a function of tensors and keep nothing that its operations save: backward runs it again.
+    """Run a function of tensors and save its inputs alone; backward recomputes the rest.
 
     Args:
         keeps: kinds of kernels, `matmul` and `attention`, whose results are saved and not recomputed.

@@ -41,10 +41,10 @@ class _Fields(Fields):
 
 
 def letters(model, batch, tokens, before=0, stored=None, room=0) -> dict[str, int]:
-    """The value of each letter: `tokens` new ones in each of `batch` sequences, and `before` older ones.
+    """The value of each letter, for `tokens` new tokens in each of `batch` sequences and `before` older ones.
 
-    stored: for how many of these the cache's tensors have room; by default for all. Of a window shorter than a prompt they have the
-    whole prompt until the next step. room: tokens that a static cache has room for; 0 for one that grows.
+    stored: older tokens in the cache's tensors; by default all. With a window shorter than the prompt they hold the whole prompt
+    until the next step. room: tokens that a static cache has room for; 0 for a cache that grows.
     """
     fields = {letter: getattr(model, field) for field, letter in _Fields.LETTERS.items()}
     return fields | {
@@ -57,9 +57,9 @@ def letters(model, batch, tokens, before=0, stored=None, room=0) -> dict[str, in
 
 
 def cached(model) -> list[tuple]:
-    """(heads, width) of each of the two tensors that a layer of a model keeps for each token.
+    """(heads, width) of the two tensors that a layer caches for each token.
 
-    Keys and values of the key and value heads; with latent attention (DeepSeek-AI 2024, arXiv:2405.04434, equations 9 to 13) the
+    They are keys and values; with latent attention (DeepSeek-AI 2024, arXiv:2405.04434, equations 9 to 13) the
     compressed latent, and the rotary part of the key, which all heads share.
     """
     if model.latent:
@@ -106,7 +106,7 @@ def course(model, values) -> Course:
 
 @lru_cache(128)
 def _course(model, decode, alone, masked, padded, static):
-    """Run a pass of as many layers as tell all apart, on numbers of tokens by which it takes the same way."""
+    """Trace a pass of few layers, with token counts that take the same branches."""
     tape, fields = Tape(), _Fields(model)
     tape.grad, tape.phase = False, "decode" if decode else "prefill"
     rows = MASK_MULTIPLE // 2 if padded else MASK_MULTIPLE
@@ -142,7 +142,7 @@ def _course(model, decode, alone, masked, padded, static):
 
 
 def _held(layer, fields, batch, tokens, tape):
-    """Put into a layer's cache what stands there before the pass; returns its pieces."""
+    """Fill a layer's cache with what it holds before the pass. Returns its pieces."""
     tensors = {
         name: ((batch, heads, tokens, width), HALF)
         for name, (heads, width) in zip(("keys", "values"), cached(fields), strict=True)
@@ -175,7 +175,7 @@ class Decoder(Network):
         super().__init__(tape, model, Setup(batch=1, sequence=8), [sum(loop.turns for loop in loops)], (), HALF)
 
     def weights_of(self, of, number):
-        """A block's: those of all, and those of a mixture or a dense MLP."""
+        """The weights of one block: those of every block, and those of its experts or dense MLP."""
         return of["block"] + of["mixture" if self.model.experts and number >= self.first else "dense"]
 
     def _add(self, name, shape, *place):
@@ -201,7 +201,7 @@ def _weights(model, fields, number):
 
 
 def _buffers(model, number):
-    """What stands beside the weights: Gemma's factor of the embeddings; the frequencies, twice; a router's biases.
+    """The buffers beside the weights: Gemma's embedding scale, the rotary frequencies twice, a router's biases.
 
     These are in 16 bits, as the module is made; in fp32 where a checkpoint is loaded.
     """

@@ -31,7 +31,7 @@ def like(name, x, type=None, part=None):
 
 
 def through(name, x, *others, type=None):
-    """What an operation makes that goes through `x` and others number by number, each of which may be repeated."""
+    """The result of an elementwise operation on `x` and `others`, which are broadcast."""
     shape = x.shape
     for other in others:
         pairs = zip_longest(reversed(shape), reversed(other.shape), fillvalue=1)
@@ -43,7 +43,7 @@ def through(name, x, *others, type=None):
 
 
 def reshape(x, shape, title):
-    """The same numbers in another shape: a view, or a copy where there is none. Source: `at::reshape`."""
+    """The same elements in another shape: a view where one exists, else a copy. Source: `at::reshape`."""
     before, name = x.shape, f"{title} copied"
     out = reshaped(x, shape, name)
     record(out, title, lambda node, grads: [reshaped(grads[0], before, f"{title} gradient copied")], [x])
@@ -51,14 +51,14 @@ def reshape(x, shape, title):
 
 
 def transpose(x, a, b, title=""):
-    """A view with two dimensions exchanged."""
+    """A view with two dimensions swapped."""
     out = transposed(x, a, b)
     record(out, title, lambda node, grads: [transposed(grads[0], a, b)], [x])
     return out
 
 
 def contiguous(x, title):
-    """A copy, unless the numbers lie in order already."""
+    """A contiguous copy, or the tensor itself where it is contiguous."""
     if is_contiguous(x):
         return x
     out = new(x.tape, title, x.shape, x.type)
@@ -67,7 +67,7 @@ def contiguous(x, title):
 
 
 def split(x, sizes, axis, title):
-    """Views that share `x` among them; their gradients are joined again by one copy."""
+    """Views that divide `x` along one dimension. Backward concatenates their gradients, a copy."""
     axis %= len(x.shape)
 
     def run(node, grads):
@@ -86,7 +86,7 @@ def split(x, sizes, axis, title):
 
 
 def cut(x, size, title):
-    """A view of the first numbers of the last dimension; its gradient is padded with zeros."""
+    """A view of the first `size` elements of the last dimension. Backward pads its gradient with zeros."""
     before = x.shape
     out = view(x, (*x.shape[:-1], size), x.strides)
     record(out, title, lambda node, grads: [new(grads[0].tape, f"{title} backward", before, grads[0].type)], [x])
@@ -94,7 +94,7 @@ def cut(x, size, title):
 
 
 def indexed(x, index):
-    """What `x[index]` is of slices, numbers, None and dots: one view after another."""
+    """`x[index]` for slices, integers, None and an ellipsis: one view after another."""
     if ... in index:
         place = index.index(...)
         named = sum(i is not None for i in index) - 1
@@ -113,7 +113,7 @@ def indexed(x, index):
 
 
 def sliced(x, axis, place):
-    """A view of some of a dimension; its gradient is put into zeros."""
+    """A slice of one dimension, a view. Backward writes its gradient into zeros."""
     size, strides, before = x.shape[axis], list(x.strides), x.shape
     if place.step:  # of as many alike, each its first, or its second
         size, strides[axis] = over(size, place.step), strides[axis] * place.step
@@ -129,7 +129,7 @@ def sliced(x, axis, place):
 
 
 def unsqueezed(x, index):
-    """A view with a dimension of 1 where the index has None; of all others it has everything."""
+    """A view with a dimension of size 1 wherever `index` has None."""
     before, places = x.shape, [i for i, place in enumerate(index) if place is None]
     shape, strides = list(x.shape), list(x.strides)
     for i in places:
@@ -146,7 +146,7 @@ def unsqueezed(x, index):
 
 
 def squeezed(x):
-    """A view without the last dimension, which is 1."""
+    """A view without the last dimension, whose size is 1."""
     before = x.shape
     out = view(x, x.shape[:-1], x.strides[:-1])
     record(out, "squeezed", lambda node, grads: [view(grads[0], before, (*grads[0].strides, 1))], [x])
@@ -157,7 +157,7 @@ def squeezed(x):
 
 
 def cast(x, type, title, part=None):
-    """A copy in another data type; the tensor itself where it has that type."""
+    """A copy in another data type, or the tensor itself where it has that type."""
     if x.type.name == type.name:
         return x
     before = x.type
@@ -172,15 +172,15 @@ def _back(title):
 
 
 def lowered(x, title):
-    """Autocast, for a matrix product: 16 bits of an activation."""
+    """The activation in 16 bits, as autocast gives it to a matrix product."""
     tape = x.tape
     return cast(x, tape.autocast, title) if tape.autocast and x.type.name == "fp32" else x
 
 
 def lowered_weight(x, title):
-    """Autocast, for a matrix product: a weight's copy in 16 bits, made once and kept until autocast is left.
+    """The weight in 16 bits, as autocast gives it to a matrix product: cast once, and cached until autocast ends.
 
-    Of a frozen weight it is made for each product: the cache takes none without gradient (`autocast_mode.cpp`, `cached_cast`).
+    A frozen weight is cast for each product: the cache takes only weights that require a gradient (`autocast_mode.cpp`, `cached_cast`).
     """
     tape = x.tape
     if not tape.autocast or x.type.name != "fp32":
@@ -193,26 +193,26 @@ def lowered_weight(x, title):
 
 
 def raised(x, title):
-    """Autocast, for an operation on its fp32 list: fp32 of what has 16 bits."""
+    """The tensor in fp32, as autocast gives it to an operation on its fp32 list."""
     part = "casts" if isinstance(x, Parameter) else None
     return cast(x, FP32, title, part) if x.tape.autocast and x.type.name in BITS16 else x
 
 
 def _wider(x, y):
-    """The type of a result of two: PyTorch promotes flags to whole numbers, these to 16 bits, and those to fp32."""
+    """The data type of a result of two tensors. PyTorch promotes bool to integers, integers to 16 bits, 16 bits to fp32."""
     ranks = {"bool": 0, "int32": 1, "int64": 2, "fp32": 4}
     return max(x.type, y.type, key=lambda type: ranks.get(type.name, 3))
 
 
 def add(x, y, title):
-    """A sum; of the wider type."""
+    """A sum, in the wider of the two types."""
     out = through(title, x, y, type=_wider(x, y))
     record(out, title, lambda node, grads: [grads[0], grads[0]], [x, y])
     return out
 
 
 def subtract(x, y, title):
-    """A difference, of the wider type; the second's gradient is negated."""
+    """A difference, in the wider of the two types. Backward negates the gradient for the second."""
     out = through(title, x, y, type=_wider(x, y))
 
     def run(node, grads):
@@ -223,7 +223,7 @@ def subtract(x, y, title):
 
 
 def multiply(x, y, title, names=("", "")):
-    """A product, number by number, perhaps broadcast: each factor is saved where the other wants a gradient."""
+    """An elementwise product, broadcast. Each factor is saved where the other requires a gradient."""
     to_x, to_y = wants_gradient(x.tape, x), wants_gradient(x.tape, y)
     saved = save(x.tape, [x, y], *[y] * to_x, *[x] * to_y)
     out = through(title, x, y, type=_wider(x, y))
@@ -237,7 +237,7 @@ def multiply(x, y, title, names=("", "")):
 
 
 def divide(x, y, title):
-    """A quotient by what wants no gradient, and is saved."""
+    """A quotient. The divisor requires no gradient and is saved."""
     if wants_gradient(x.tape, y):
         raise NotImplementedError("div: the gradient of its divisor is not on the tape")
     saved = save(x.tape, [x], y)
@@ -247,7 +247,7 @@ def divide(x, y, title):
 
 
 def extreme(x, y, title):
-    """The smaller or the larger of each two. Saves both. Source: `minimum` and `maximum` in derivatives.yaml."""
+    """The elementwise minimum or maximum. Saves both. Source: `minimum` and `maximum` in derivatives.yaml."""
     saved = save(x.tape, [x, y], x, y)
     out = through(title, x, y)
 
@@ -268,21 +268,21 @@ def extreme(x, y, title):
 
 
 def scale(x, title, type=None):
-    """A product with a number, which wants no gradient."""
+    """A product with a Python number. Nothing is saved."""
     out = through(title, x, type=type)
     record(out, title, lambda node, grads: [through(f"{title} backward", grads[0])], [x])
     return out
 
 
 def shift(x, title):
-    """A sum with a Python number; nothing is saved."""
+    """A sum with a Python number. Nothing is saved."""
     out = through(title, x)
     record(out, title, lambda node, grads: [grads[0]], [x])
     return out
 
 
 def join(parts, axis, title):
-    """Tensors side by side in one dimension; their gradients are views of its gradient. Source: `at::cat`."""
+    """Tensors concatenated along one dimension. Their gradients are views of its gradient. Source: `at::cat`."""
     first, axis = parts[0], axis % len(parts[0].shape)
     shape = *first.shape[:axis], sum(part.shape[axis] for part in parts), *first.shape[axis + 1 :]
     out = new(first.tape, title, shape, first.type, strides_of_joined(parts, shape))
@@ -292,9 +292,9 @@ def join(parts, axis, title):
 
 
 def pointwise(x, title, saves="input", scratch=()):
-    """A function of each number that saves its `input`, as GELU and SiLU do, or its `result`, as ReLU does.
+    """An elementwise function that saves its `input`, as GELU and SiLU do, or its `result`, as ReLU does.
 
-    scratch: what its backward makes first and holds until it ends: (name, type or None for the gradient's, whether one number).
+    scratch: tensors that live while its backward runs: (name, type or None for the gradient's, whether it is one number).
     """
     saved = save(x.tape, [x], x) if saves == "input" else ()
     out = through(title, x)
@@ -328,14 +328,14 @@ def square(x, title):
 
 
 def mean(x, title):
-    """The mean of all numbers; its gradient is spread, then divided."""
+    """The mean of all elements. Backward makes one tensor of the input's shape."""
     shape, out = x.shape, new(x.tape, title, (), x.type)
     record(out, title, lambda node, grads: [new(grads[0].tape, f"{title} backward", shape, grads[0].type)], [x])
     return out
 
 
 def dropout(x, probability, title):
-    """Saves a mask of one byte a number. Source: `native/Dropout.cpp`, `native_dropout`."""
+    """Saves a mask of one byte an element. Source: `native/Dropout.cpp`, `native_dropout`."""
     if not probability:
         return x
     out, mask = several(x.tape, f"{title} dropout", (x.shape, x.type, strides_like(x)), (x.shape, BOOL))
@@ -348,7 +348,7 @@ def dropout(x, probability, title):
 
 
 def masked(x, mask, title):
-    """Minus infinity where the mask says so; saves the mask."""
+    """Minus infinity where the mask is true. Saves the mask."""
     saved = save(x.tape, [x], mask)
     out = like(title, x)
 
@@ -363,7 +363,7 @@ def masked(x, mask, title):
 
 
 def layer_norm(x, weight, bias, title):
-    """Saves its input, and each token's mean and inverse deviation in fp32."""
+    """Saves its input (B, S, H), and the mean and inverse standard deviation of each token, in fp32."""
     bias = None if bias is None else raised(bias, f"{title} bias cast")
     weight = raised(weight, f"{title} weight cast")
     wide = raised(x, f"{title} input cast")
@@ -383,7 +383,7 @@ def layer_norm(x, weight, bias, title):
 
 
 def rms_norm(x, weight, title):
-    """Saves its input, and the inverse root of each token's mean square in fp32."""
+    """Saves its input (B, S, H), and the inverse root mean square of each token, in fp32."""
     weight = raised(weight, f"{title} weight cast")
     wide = raised(x, f"{title} input cast")
     deviation = new(x.tape, f"{title} statistics", (*x.shape[:-1], 1), FP32)
@@ -402,7 +402,7 @@ def rms_norm(x, weight, title):
 
 
 def embedding(tokens, table, title):
-    """A table's rows; its gradient is a whole table."""
+    """Rows of a table (V, H). Its gradient is a whole table."""
     saved = save(table.tape, [table], tokens)
     out = new(table.tape, f"{title} rows", (*tokens.shape, table.shape[1]), table.type)
     shape, count = table.shape, product(tokens.shape)
@@ -417,7 +417,7 @@ def embedding(tokens, table, title):
 
 
 def gather(x, index, title):
-    """One number of each row. Saves table and index; its backward fills a new table of zeros in place.
+    """One element of each row. Saves table and index. Backward writes into a new table of zeros.
 
     Source: `gather_backward` in `native/TensorAdvancedIndexing.cpp`.
     """
@@ -432,10 +432,9 @@ def gather(x, index, title):
 
 
 def _over_scores(x, title, cast_title, spare):
-    """A softmax or its logarithm, of the last dimension. Saves its result. Under autocast in fp32, which fp16 alone is read into
-    without a cast.
+    """A softmax of the last dimension, or its logarithm. Saves its result. Under autocast that is fp32; bf16 is cast first, and fp16 is not.
 
-    spare: tensors that its backward makes besides.
+    spare: further tensors that its backward makes.
     """
     direct = x.tape.autocast and x.type.name == "fp16"
     before = x.type
@@ -465,15 +464,12 @@ def log_softmax(x, title):
 # Matrix products.
 
 
-def _flat(x):
-    """(rows, last dimension)."""
-    return product(x.shape[:-1]), x.shape[-1]
-
-
 def linear(x, weight, bias, title, shared=False):
-    """x W^T + b. Saves its input where the weight wants a gradient, and the weight where the input does. With a bias one kernel adds it; its gradient is a sum over rows.
+    """x W^T + b. Saves the input where the weight requires a gradient, and the weight where the input does.
 
-    shared: whether the result is one of several to be summed, each with a part of the bias.
+    The kernel of the product adds the bias, whose gradient is a sum over rows.
+
+    shared: whether several GPUs' results are summed, so that each adds a part of the bias.
 
     Source: `native/Linear.cpp`; `addmm` and `mm` in derivatives.yaml, whose gradients run in the order of their names.
     """
@@ -521,10 +517,10 @@ def linear(x, weight, bias, title, shared=False):
 
 
 def linear_4bit(x, outputs, compute, title):
-    """x W^T + b with W in NF4, frozen: W is dequantized within the operation, in forward and again in backward; nothing is saved.
+    """x W^T + b, with W frozen in NF4. W is dequantized in forward and again in backward; nothing is saved.
 
-    Up to 1,536 rows a GPU may have a kernel that needs no whole W: which GPU for which sizes is in bitsandbytes'
-    `_gemm_4bit_use_custom_cuda`. Here it is dequantized for any number.
+    For up to 1,536 rows some GPUs have a kernel that needs no whole W (bitsandbytes, `_gemm_4bit_use_custom_cuda`). Here W is
+    dequantized for any number of rows.
 
     Source: bitsandbytes, nn/modules.py, `Linear4bit.forward`; autograd/_functions.py, `MatMul4Bit`; backends/cuda/ops.py,
     `_dequant_linear_fallback`.
@@ -560,9 +556,9 @@ def copied(x, title):
 
 
 def matmul(x, y, title, names, dtype=None):
-    """A product of matrices for each sequence and head: (B, A, S, K) by (B, A, K, N). Saves both.
+    """A batched matrix product, (B, A, S, K) by (B, A, K, N). Saves both.
 
-    Where they do not lie one after another, it copies them first. Source: `native/LinearAlgebra.cpp`, `_matmul_impl`;
+    Operands that are not contiguous are copied first. Source: `native/LinearAlgebra.cpp`, `_matmul_impl`;
     `names`: of the operands, for what is copied and for their gradients.
     """
     tape, batch = x.tape, product(x.shape[:2])

@@ -23,7 +23,7 @@ ROWS = ("out", "down")
 
 
 def _import(name, globals=None, locals=None, fromlist=(), level=0):
-    """Python's import, for the reference's source: PyTorch is its stand-in, and its own modules are those that run on it."""
+    """Python's import for the reference's source: `torch` is the stand-in, and the reference's own modules run on it too."""
     whole = resolve_name("." * level + name, globals["__package__"]) if level else name
     if whole.startswith(_REFERENCE):
         return source(whole.removeprefix(_REFERENCE))
@@ -58,7 +58,7 @@ def family(name: str):
 
 
 class _Traced:
-    """Fields of a model or a setup, some of them others."""
+    """A model or a setup with some fields replaced, unchecked."""
 
     def __init__(self, of, **instead):
         self._of = of
@@ -115,7 +115,7 @@ class Network:
         )  # fmt: skip
 
     def _built(self, model, setup):
-        """The reference's module, on this network."""
+        """The reference's module, bound to this network."""
         module = family(model.family)(model, setup)
         if self.experts:
             self.experts.into(module, model)
@@ -123,11 +123,11 @@ class Network:
         return module
 
     def weights_of(self, of, number):
-        """A block's, of the weights of each group."""
+        """The weights of one block, out of each group's."""
         return of["block"] + (of["mixture"] if self.model.experts else of["dense"])
 
     def _place(self, number):
-        """A block's: its segment, if there are any, and its turn there."""
+        """The place of a block: its segment, if there are any, and its turn there."""
         segment = max(i for i, start in enumerate(self.starts) if start <= number)
         return (("segment", segment),) * bool(self.setup.segment) + (("block", number - self.starts[segment]),)
 
@@ -146,11 +146,11 @@ class Network:
     # Calls of modules.
 
     def forward(self, *inputs):
-        """Tokens and targets in, loss out; perhaps where each token stands."""
+        """Tokens and targets (B, S) in, loss out; optionally the position of each token (S,)."""
         return self.module(*inputs)
 
     def run(self, module, *args):
-        """Call a module of the reference: its arguments live until it returns, whatever it does with them."""
+        """Call a module of the reference. Its arguments live until it returns."""
         path, tape = module.path, self.tape
         before = tape.naming, tape.network
         tape.naming, tape.network = stand_in.Naming(module.title), self
@@ -162,7 +162,7 @@ class Network:
             tape.naming, tape.network = before
 
     def call(self, path, function, *args, loss=None):
-        """Call what stands at a path."""
+        """Call a function as the module at a path."""
         with self.tape.module(path, loss):
             args = self.enter(path, args)
             out = self.split.leaving(path, function(*args))
@@ -217,5 +217,5 @@ class Network:
         return op.add(result, output, f"{title}: sum")
 
     def _dropped(self, x, title):
-        """What A is given. Source: peft, `LoraLayer.update_layer`: an `nn.Dropout`, or without dropout an `nn.Identity`."""
+        """The input of A. Source: peft, `LoraLayer.update_layer`: an `nn.Dropout`, or without dropout an `nn.Identity`."""
         return op.dropout(x, self.setup.adapters.dropout, f"{title}: input for A")

@@ -18,7 +18,7 @@ from .titles import TITLES
 
 
 class Naming:
-    """What the operations in one call of a module are called, for people: by function and turn, as `TITLES` has them.
+    """Titles of the operations in one call of a module, by function and turn, from `TITLES`.
 
     Args:
         whose: the module's title, of those that have one.
@@ -36,22 +36,22 @@ class Naming:
         return title.format(self.whose) if isinstance(title, str) else title
 
     def again(self):
-        """As it stands now, for what is run twice."""
+        """A copy at the current turn, for what is recomputed."""
         return Naming(self.whose, self.counts)
 
 
 def _title(tape, operation, depth=2):
-    """The title of an operation that the reference's source has just called, so many frames above."""
+    """The title of an operation; the code that called it is `depth` frames above."""
     return tape.naming(operation, sys._getframe(depth).f_code)
 
 
 def _waited(x):
-    """What other GPUs send has come: what was sent for it is freed."""
+    """What other GPUs sent has come, so the tensor that was sent is freed."""
     x.sent = None
 
 
 class Sizes(int):
-    """A number of chunks that says how large each is."""
+    """A number of chunks that knows the size of each."""
 
     def __new__(cls, sizes):
         self = super().__new__(cls, len(sizes))
@@ -68,7 +68,7 @@ def _shape(x, shape):
 
 
 def _titled(name, operation):
-    """A method that gives the operation its title last."""
+    """A method that calls an operation with its title as the last argument."""
 
     def method(x, *given, **options):
         return operation(x, *given, _title(x.tape, name), **options)
@@ -81,7 +81,7 @@ def _cast(name, *type):
 
 
 def _gradless(name, shape=lambda x, *given: None, type=None):
-    """A method whose backward is not on the tape. shape: of what it makes; None for the tensor's own."""
+    """A method whose backward is not on the tape. shape: of the result; None for the tensor's own."""
 
     def method(x, *given, **options):
         return _alone(x, name, _title(x.tape, name), shape(x, *given, **options), type)
@@ -95,7 +95,7 @@ def _activation(name, saves="input"):
 
 
 def _alone(x, name, title, shape=None, type=None):
-    """What an operation makes whose backward is not on the tape."""
+    """The result of an operation whose backward is not on the tape."""
     if autograd.wants_gradient(x.tape, x):
         raise NotImplementedError(f"{name}: its backward is not on the tape")
     return op.like(title, x, type) if shape is None else new(x.tape, title, shape, type or x.type)
@@ -150,7 +150,7 @@ def _radd(x, number, title):
 
 
 class Methods:
-    """What PyTorch's tensors do, and its functions of one name with a method, or of a tensor first."""
+    """The methods of PyTorch's tensors, and its functions whose first argument is a tensor."""
 
     device = property(lambda x: x.tape)
     dtype = property(lambda x: x.type)
@@ -254,7 +254,7 @@ class Methods:
         return made
 
     def expand(x, *sizes):
-        """Repeated without a copy: where a size is -1 it stays."""
+        """A broadcast view; -1 keeps a size."""
         shape = tuple(own if type(n) is int and n == -1 else n for own, n in zip(x.shape, sizes, strict=True))
         strides = (0 if own == 1 and n != 1 else s for own, n, s in zip(x.shape, shape, x.strides, strict=True))
         if autograd.wants_gradient(x.tape, x):
@@ -290,7 +290,7 @@ for _name, _method in vars(Methods).items():
 
 
 class Later:
-    """What is made before there is a tape: a parameter, or a buffer of the module, of so many numbers."""
+    """A parameter or a buffer that is made before there is a tape."""
 
     def __init__(self, *sizes):
         self.sizes = sizes
@@ -309,7 +309,7 @@ class Later:
 
 
 class Mask(Later):
-    """Eager attention's triangle, of which a part is compared with 0."""
+    """Eager attention's causal mask, a part of which is compared with 0."""
 
     def __init__(self, sizes=()):
         self.sizes, self.tape = sizes, None
@@ -329,7 +329,7 @@ class Mask(Later):
 
 
 class Module:
-    """PyTorch's `nn.Module`, whose calls a network runs.
+    """PyTorch's `nn.Module`; its network runs each call.
 
     Attributes:
         network: whose it is. path: where it stands there.
@@ -355,7 +355,7 @@ class Module:
         setattr(self, name, module)
 
     def on(self, network, path=""):
-        """Have it, and all that is in it, run on a network."""
+        """Bind the module, and all modules in it, to a network."""
         self.network, self.path = network, path
         for name, value in list(vars(self).items()):
             here = f"{path}.{name}" if path else name
@@ -394,7 +394,7 @@ class ModuleList(Module):
 
 
 class Leaf(Module):
-    """A module of PyTorch's own, with a weight and perhaps a bias."""
+    """One of PyTorch's own modules with a weight and perhaps a bias."""
 
     def __init__(self, *sizes, **options):
         super().__init__()
@@ -462,7 +462,7 @@ def arange(start, end=None, step=1, dtype=INT64, device=None):
 
 
 def _filled(name):
-    """A tensor of one number; where no device is named it is made before there is a tape."""
+    """A function that fills a tensor. Without a device it is made before there is a tape."""
 
     def make(*sizes, dtype=FP32, device=None):
         return Later(*sizes) if device is None else new(device, _title(device, name), sizes, dtype)
@@ -491,9 +491,9 @@ def scaled_dot_product_attention(q, k, v, attn_mask=None, dropout_p=0.0, is_caus
 
 
 def checkpoint(function, *args, use_reentrant=False, context_fn=None):
-    """Run a function and keep nothing that its operations save but where `context_fn` says so.
+    """Checkpoint a function. With `context_fn`, matrix products and attention are saved and not recomputed.
 
-    A list of blocks is a segment; what stands for a chunk has its turn.
+    A list of blocks is a segment. A tensor that stands for a chunk has the chunk's turn.
     """
     tensors = [x for x in args if isinstance(x, Tensor)]
     tape, network = tensors[0].tape, tensors[0].tape.network
@@ -517,7 +517,7 @@ def all_to_all_single(x, received, sent, group):
 
 
 class Unknown:
-    """A name of PyTorch's that is not here: a file may mention it, and a program that gives it a tensor is refused."""
+    """A name of PyTorch's that the tape lacks. A file may mention it; calling it with a tensor is refused."""
 
     def __init__(self, name):
         self._name = name
@@ -536,7 +536,7 @@ class Unknown:
 
 
 class _Module(ModuleType):
-    """A module of PyTorch's: what is not given by name is a tensor's method, as `torch.pow(x)` is `x.pow()`."""
+    """A module of PyTorch's. What it is not given by name is a tensor's method: `torch.pow(x)` is `x.pow()`."""
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -545,7 +545,7 @@ class _Module(ModuleType):
 
 
 def no_grad():
-    """A decorator: autograd does not record what the function does."""
+    """A decorator: autograd does not record the function."""
 
     def decorated(function):
         def run(*args):

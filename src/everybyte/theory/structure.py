@@ -56,7 +56,7 @@ def _bucketed(model, setup, rounding, rank):
 
 
 class Blocks:
-    """How many of some blocks in a row are traced, in how many segments, and which of them stands for how many.
+    """How many blocks are traced, in how many segments, and which of them stands for how many.
 
     Attributes:
         segments: blocks that are traced in each segment. segment: the loop of segments, if any; block: place -> its loop.
@@ -106,7 +106,7 @@ class Plan:
 
 
 def rows_at_once(model, setup):
-    """Tokens in a chunk of `linear_cross_entropy`: whose logits take about half of what all inputs of the head do, a power of two.
+    """Tokens in a chunk of `linear_cross_entropy`: a power of two, with about half as many logits as the head has inputs in all.
 
     Source: `torch/nn/modules/linear_cross_entropy_options.py`, `_compute_batch_chunk_size`, of "aspect_ratio:2".
     """
@@ -116,7 +116,7 @@ def rows_at_once(model, setup):
 
 
 def chunked(setup, loops, stretched, model=None):
-    """(tokens of each chunk of the loss that is traced, what decides the form besides); the loop of chunks goes to `loops`."""
+    """(tokens of each traced chunk of the loss, what else decides the form). Adds the loop of chunks to `loops`."""
     if setup.loss == "plain":
         return (), stretched
     tokens = Letter(setup.batch, "B") * own_sequence(setup)
@@ -133,8 +133,8 @@ def chunked(setup, loops, stretched, model=None):
 
 @lru_cache(4096)
 def _form(mesh, alike):
-    """What of a mesh decides the form of a step: how many GPUs divide matrices or experts, only letters say, and how deep a pipeline is
-    whose GPUs have a stage each.
+    """The part of a mesh that decides the form of a step. Three sizes are letters only: how many GPUs divide matrices, how many divide
+    experts, and the depth of a pipeline with one stage a GPU.
 
     Args:
         alike: whether the optimizer treats all matrices alike, whatever their shape.
@@ -157,7 +157,7 @@ _switches = attrgetter(*(f.name for f in fields(Setup) if f.name not in LETTERED
 
 
 def structure(model, setup):
-    """What decides the form of a step; models and setups that agree in it differ in the values of letters alone."""
+    """The key of a step's form. Steps with equal keys differ only in the values of their letters."""
     sizes = setup.batch, setup.sequence, model.width, model.heads, model.kv_heads, model.ffn_width, model.vocabulary
     trivial = tuple(size == 1 for size in (*sizes, model.experts, model.experts_per_token, model.expert_width))
     if (parts := setup.mesh.tensor) > 1:
@@ -180,7 +180,7 @@ def structure(model, setup):
 
 
 def _beside(model, setup):
-    """Of adapters: which there are, in which data type over which, and whether the rank is 1 and their inputs are dropped."""
+    """What adapters decide: their names and data types, whether the rank is 1, whether there is dropout."""
     lora = setup.adapters
     if lora is None:
         return ()
@@ -189,7 +189,7 @@ def _beside(model, setup):
 
 
 def _thresholds(model, setup):
-    """Which of an 8-bit optimizer's states are quantized, and which are paged: by the weights' sizes."""
+    """Which states of an 8-bit optimizer are quantized and which are paged, by the sizes of the weights."""
     if OPTIMIZERS[setup.optimizer].algorithm != "adam8bit":
         return ()
     lora = setup.adapters
@@ -206,7 +206,7 @@ _MOST = 512
 
 
 def trace(model, setup, rank=0, make=Step, beside=()) -> Course:
-    """The course of the step of a GPU, for the values of `letters(model, setup, rank=rank)`; equal structures share it.
+    """The course of one GPU's step, to be read with `letters(model, setup, rank=rank)`. Equal structures share one.
 
     Args:
         make: makes the step. beside: what decides its form besides.
@@ -226,7 +226,7 @@ def trace(model, setup, rank=0, make=Step, beside=()) -> Course:
 
 
 def _divided(model, setup):
-    """What decides the form of a step besides, where GPUs share sequences, stages or experts: which pieces are trivial."""
+    """What else decides the form where GPUs share sequences, stages or experts: which pieces have one element."""
     mesh, found = setup.mesh, ()
     if mesh.context * mesh.pipeline > 1:
         found = setup.sequence == 2 * mesh.context, setup.own_sequence == mesh.tensor
@@ -238,7 +238,7 @@ def _divided(model, setup):
 
 @contextmanager
 def _uncollected():
-    """Within it Python does not look for circles to free: a trace makes few, and looking goes through all courses there are."""
+    """Switch off Python's cycle collector: a trace makes few cycles, and each search goes through all courses."""
     before = gc.isenabled()
     gc.disable()
     try:

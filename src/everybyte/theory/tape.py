@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 from ..step.course import Operation
-from .letters import product, text
+from .letters import text
 
 
 class Type(NamedTuple):
@@ -25,7 +25,7 @@ BITS16 = ("bf16", "fp16")
 
 
 class Piece:
-    """So many tensors of so many numbers, taken at once. `part` may still change: a tensor becomes a gradient."""
+    """`count` tensors of so many elements, allocated at once. `part` may still change: a tensor becomes a gradient."""
 
     __slots__ = ("_key", "count", "numbers", "part", "width")
 
@@ -49,7 +49,7 @@ class Storage:
         self.tape, self.pieces = tape, pieces
 
     def free(self):
-        """Give the bytes back now, though tensors still refer to the storage: FSDP does."""
+        """Free the bytes now, though tensors still refer to the storage, as FSDP does."""
         if self.pieces and self.tape.running:
             self.tape.operations[-1].freed.extend(self.pieces)
         self.pieces = ()
@@ -57,7 +57,7 @@ class Storage:
     __del__ = free
 
     def assign(self, part):
-        """Say what part the bytes belong to, from their beginning."""
+        """Say which part the bytes belong to, from their allocation on."""
         for piece in self.pieces:
             piece.part = part
 
@@ -102,7 +102,7 @@ class Tape:
 
     @contextmanager
     def casting(self):
-        """Within it, as within `torch.autocast`, each weight is cast once; at its end the copies are freed."""
+        """As `torch.autocast`: each weight is cast once, and the copies are freed at the end."""
         before, self.casts = self.casts, {}
         try:
             yield
@@ -110,28 +110,28 @@ class Tape:
             self.casts = before
 
     def take(self, name, *tensors, part=None, count=1, kind=""):
-        """An operation that makes tensors: (numbers, width) each. Returns their storages."""
+        """Record an operation that allocates tensors of (elements, width) each. Returns their storages."""
         part = self.part or part or ("loss" if self.loss else "activations")
         storages = [Storage(self, [Piece(numbers, width, part, count)]) for numbers, width in tensors]
         self.note(name, [s.pieces[0] for s in storages], kind)
         return storages
 
     def hold(self, name, pieces):
-        """An operation that makes all these at once. Returns what holds them."""
+        """Record an operation that allocates all these pieces. Returns the storage that holds them."""
         self.note(name, pieces)
         return Storage(self, pieces)
 
     def note(self, name, pieces, kind=""):
-        """An operation that takes these pieces."""
+        """Record an operation that allocates these pieces."""
         made = Operation(name, self.phase, self.owner, self.loss, self.place, list(pieces), kind=kind)
         self.operations.append(made)
 
     def by(self, kernel, *numbers):
-        """The operation that has just been noted is run by a kernel of `KERNELS`, with these numbers."""
+        """The last operation runs a kernel of `KERNELS`, with these numbers."""
         self.operations[-1].kernel = kernel, *numbers
 
     def multiplied(self, *sizes, by="product"):
-        """The operation that has just been noted takes so many multiplications: the product of these."""
+        """The last operation takes so many multiplications: the product of `sizes`."""
         self.operations[-1].products.append(sizes)
         self.by(by)
 
@@ -140,12 +140,12 @@ class Tape:
         self.operations.append(Operation(name, name, "", False, self.at("batch")))
 
     def at(self, *loops):
-        """The present place, in these loops alone."""
+        """The current place, in these loops alone."""
         return tuple(p for p in self.place if p[0] in loops)
 
     @contextmanager
     def turn(self, loop, index):
-        """Within it, `loop` is at its turn `index`."""
+        """Set the turn of `loop` to `index` within the block."""
         before = self.place
         keep = LOOPS[: LOOPS.index(loop)]
         self.place = (*(p for p in before if p[0] in keep), (loop, index))
@@ -155,12 +155,12 @@ class Tape:
             self.place = before
 
     def turns(self, turn):
-        """`turn`, of (loop, index); of None where it stands."""
+        """`turn` for (loop, index); nothing for None."""
         return nullcontext() if turn is None else self.turn(*turn)
 
     @contextmanager
     def module(self, path, loss=None):
-        """Within it, operations belong to that module, and where `loss` is true to head and loss."""
+        """Operations within the block belong to that module, and to head and loss where `loss` is true."""
         before = self.owner, self.loss
         self.owner, self.loss = path, self.loss if loss is None else loss
         try:
@@ -170,7 +170,7 @@ class Tape:
 
     @contextmanager
     def within(self, **changes):
-        """Within it, some attributes are others."""
+        """Set some attributes within the block."""
         before = {name: getattr(self, name) for name in changes}
         for name, value in changes.items():
             setattr(self, name, value)
@@ -179,8 +179,3 @@ class Tape:
         finally:
             for name, value in before.items():
                 setattr(self, name, value)
-
-
-def numel(shape):
-    """The numbers in a tensor of that shape."""
-    return product(shape)

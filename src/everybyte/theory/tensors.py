@@ -15,7 +15,7 @@ class Tensor:
         shape: dimensions, letters or numbers. strides: numbers. storage: its bytes. type: of its numbers.
         node, slot: the operation that made it, for autograd, and which of its results it is; None without gradient.
         base: the tensor that it is a view of, which it keeps alive. turn: (loop, number) of the turn that it stands for, if any.
-        sent: of what other GPUs send, what was sent for it.
+        sent: the tensor sent in exchange for what other GPUs sent, until that has come.
     """
 
     __slots__ = ("base", "node", "sent", "shape", "slot", "storage", "strides", "turn", "type")
@@ -44,7 +44,7 @@ def contiguous_strides(shape):
 
 
 def is_contiguous(x):
-    """Whether its numbers lie side by side in the order of its dimensions."""
+    """Whether its elements are contiguous in the order of its dimensions."""
     step = 1
     for size, stride in zip(reversed(x.shape), reversed(x.strides), strict=True):
         if size != 1:
@@ -55,7 +55,7 @@ def is_contiguous(x):
 
 
 def is_dense(x):
-    """Whether its numbers lie side by side in some order of its dimensions."""
+    """Whether its elements are contiguous in some order of its dimensions."""
     step = 1
     for stride, size in sorted((t, int(s)) for t, s in zip(x.strides, x.shape, strict=True) if s != 1):
         if stride != step:
@@ -77,7 +77,7 @@ def strides_like(x):
 
 
 def _channels_last(x):
-    """Whether four dimensions lie as pictures' channels do. Source: `c10/core/MemoryFormat.h`."""
+    """Whether four dimensions are laid out in channels-last order. Source: `c10/core/MemoryFormat.h`."""
     if len(x.shape) != 4 or x.strides[1] == 0:
         return False
     least = 0
@@ -89,7 +89,7 @@ def _channels_last(x):
 
 
 def strides_through(shape, *operands):
-    """Strides of what an operation lays out that goes through its operands number by number.
+    """Strides of the result of an elementwise operation on these operands.
 
     Source: `aten/src/ATen/TensorIterator.cpp`, `compute_fast_setup_type` and `reorder_dimensions`.
     """
@@ -128,7 +128,7 @@ def _broadcast(x, shape):
 
 
 def _compared(shape, rows, a, b):
-    """1 where dimension `a` runs slower than `b`, -1 where faster, 0 where nobody can say."""
+    """1 where dimension `a` is slower than `b`, -1 where it is faster, 0 where the operands do not say."""
     for row in rows:
         if row[a] and row[b]:
             if row[a] != row[b]:
@@ -139,7 +139,7 @@ def _compared(shape, rows, a, b):
 
 
 def strides_of_joined(parts, shape):
-    """Strides of `torch.cat`: in order, unless all parts lie as channels do. Source: `native/TensorShape.cpp`."""
+    """Strides of `torch.cat`: contiguous, unless all parts are channels-last. Source: `native/TensorShape.cpp`."""
     if not all(part is not None and _channels_last(part) for part in parts):
         return contiguous_strides(shape)
     _, c, h, w = map(int, shape)
@@ -147,7 +147,7 @@ def strides_of_joined(parts, shape):
 
 
 def viewed(shape, strides, new):
-    """Strides by which the same numbers are read in shape `new`; None where they must be copied first."""
+    """Strides of a view in shape `new`; None where the elements must be copied."""
     found, d, chunk, base = [0] * len(new), len(new) - 1, 1, strides[-1] if strides else 1
     for i in range(len(shape) - 1, -1, -1):
         chunk *= int(shape[i])
@@ -165,13 +165,13 @@ def viewed(shape, strides, new):
 
 
 def new(tape, name, shape, type, strides=None, part=None) -> Tensor:
-    """A fresh tensor, taken by an operation of that name."""
+    """A new tensor, allocated by an operation of that name."""
     (storage,) = tape.take(name, (product(shape), type.width), part=part)
     return Tensor(shape, strides or contiguous_strides(shape), storage, type)
 
 
 def several(tape, name, *tensors, part=None):
-    """Fresh tensors, (shape, type) each, taken by one operation."""
+    """New tensors of (shape, type) each, allocated by one operation."""
     storages = tape.take(name, *((product(shape), type.width) for shape, type, *_ in tensors), part=part)
     return [
         Tensor(shape, strides[0] if strides else contiguous_strides(shape), storage, type)
@@ -180,7 +180,7 @@ def several(tape, name, *tensors, part=None):
 
 
 def view(x, shape, strides) -> Tensor:
-    """Another reading of the same bytes."""
+    """A view of the same bytes."""
     return Tensor(shape, strides, x.storage, x.type, x.base or x)
 
 

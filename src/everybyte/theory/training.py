@@ -19,7 +19,7 @@ from .tensors import new
 
 
 class Fields:
-    """A model's fields with dimensions as letters, and conditions as 0 or 1: of `parts` GPUs that divide it, those of one."""
+    """A model's fields with dimensions as letters; with `parts`, those of one of so many GPUs that divide it."""
 
     #: Field -> its letter.
     LETTERS = {
@@ -145,7 +145,7 @@ class Step:
         return share(weight.shape, self.shards)
 
     def _into_bucket(self, parameter):
-        """DDP whose buckets are the gradients: the last batch's go there."""
+        """The last batch's gradient is a view of DDP's bucket."""
         if self.final:
             parameter.grad = None
 
@@ -153,7 +153,7 @@ class Step:
         return list(dict.fromkeys(self.network.parameters.values()))
 
     def rest(self):
-        """Between steps: pieces, which every step finds."""
+        """The pieces that live between steps."""
         precision, setup = self.setup.dtypes, self.setup
         if setup.offload == "cpu":
             return [*self._buffers()]
@@ -201,7 +201,7 @@ class Step:
             yield Piece(square, self.stored.width, "buffers", Letter(self.model.layers, "L"))
 
     def host(self):
-        """In the memory of the CPU, where FSDP's shares and the optimizer are offloaded: pieces."""
+        """The pieces in the memory of the CPU, where shards and optimizer are offloaded."""
         setup = self.setup
         if setup.offload != "cpu":
             return self.optimizer.host()
@@ -247,7 +247,7 @@ class Step:
         return (tokens, targets, new(self.tape, "positions", self.batch[1:], INT64)) if self.ring else (tokens, targets)
 
     def forward(self, *inputs):
-        """Inputs in, loss out; of GPUs that share sequences their own tokens in, until backward has ended."""
+        """Inputs in, loss out. GPUs that share sequences hold their own tokens until backward has ended."""
         if self.ring:
             batch, sequence = self.batch
             self.held = cut(self.tape, [(batch,), (batch,), ()], sequence, self.ring.parts)
@@ -270,5 +270,5 @@ class Step:
 
 
 def _moved(parameter):
-    """A gradient that has been added to a lasting fp32 buffer is dropped."""
+    """Drop a gradient that has been added to its fp32 buffer."""
     parameter.grad = None
