@@ -322,15 +322,22 @@ def clamp(x, title):
     return pointwise(x, title, scratch=(("zero", None, True), ("above", BOOL, False), ("below", BOOL, False)))
 
 
-def square(x, title):
-    """Saves its input. Source: `pow_backward` in `FunctionsManual.cpp`."""
-    return pointwise(x, title, scratch=(("power", None, False), ("doubled", None, False)))
+def power(x, title):
+    """A power. Saves its input. On autocast's fp32 list. Source: `pow_backward` in `FunctionsManual.cpp`."""
+    wide = raised(x, f"{title} input cast")
+    return pointwise(wide, title, scratch=(("power", None, False), ("times the exponent", None, False)))
 
 
-def mean(x, title):
-    """The mean of all elements. Backward makes one tensor of the input's shape."""
-    shape, out = x.shape, new(x.tape, title, (), x.type)
-    record(out, title, lambda node, grads: [new(grads[0].tape, f"{title} backward", shape, grads[0].type)], [x])
+def inverse_root(x, title):
+    """Saves its result. On autocast's fp32 list. Source: `rsqrt` in derivatives.yaml."""
+    wide = raised(x, f"{title} input cast")
+    return pointwise(wide, title, "result", (("gradient scaled", None, False), ("cube", None, False)))
+
+
+def mean(x, title, shape=()):
+    """The mean of all elements, or of each row. Backward makes one tensor of the input's shape."""
+    before, out = x.shape, new(x.tape, title, shape, x.type)
+    record(out, title, lambda node, grads: [new(grads[0].tape, f"{title} backward", before, grads[0].type)], [x])
     return out
 
 

@@ -166,8 +166,9 @@ class Unit:
             self.indices.append(len(sharding.order))
             sharding.order.append(self)
         self.training = "idle"
-        if out.node is not None:
-            out.node.hooks = (*out.node.hooks, self.pre_backward)
+        for made in out if isinstance(out, tuple) else (out,):
+            if made.node is not None:
+                made.node.hooks = (*made.node.hooks, self.pre_backward)
         self.state = "idle"
         if sharding.root is self:
             sharding.last_gathered = sharding.root = None

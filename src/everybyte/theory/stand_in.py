@@ -133,6 +133,10 @@ def _div(x, y, title):
     return op.divide(x, y, title) if isinstance(y, Tensor) else op.scale(x, title)
 
 
+def _pow(x, exponent, title):
+    return op.power(x, title)
+
+
 def _matmul(x, y, title):
     title, *names = title if isinstance(title, tuple) else (title, "left", "right")
     return op.matmul(x, y, title, names)
@@ -172,18 +176,19 @@ class Methods:
     __matmul__ = _titled("matmul", _matmul)
     __rmul__ = _titled("mul", lambda x, number, title: op.scale(x, title))
     __neg__ = _titled("neg", op.scale)
-    exp, square = _titled("exp", op.exponential), _titled("square", op.square)
+    exp, square = _titled("exp", op.exponential), _titled("square", op.power)
     clamp = _titled("clamp", lambda x, least, most, title: op.clamp(x, title))
     masked_fill = _titled("masked_fill", lambda x, mask, value, title: op.masked(x, mask, title))
     __gt__, __le__, __and__ = _compared("gt"), _compared("le"), _compared("and")
-    cos, sin, sigmoid, pow = _gradless("cos"), _gradless("sin"), _gradless("sigmoid"), _gradless("pow")
+    cos, sin, sigmoid, pow = _gradless("cos"), _gradless("sin"), _gradless("sigmoid"), _titled("pow", _pow)
     __invert__, __rpow__, __floordiv__ = _gradless("not"), _gradless("pow"), _gradless("floor_divide")
     triu = _gradless("triu", lambda x, diagonal: x.shape)
     argmax = _gradless("argmax", lambda x, dim: x.shape[:-1], INT64)
 
     logsigmoid = _titled("logsigmoid", op.pointwise)  # on CUDA its buffer is empty: `log_sigmoid_forward_cuda`
     minimum, maximum = _titled("minimum", op.extreme), _titled("maximum", op.extreme)
-    tanh, rsqrt, zeros_like = _gradless("tanh"), _gradless("rsqrt"), _gradless("zeros_like")
+    tanh = _titled("tanh", lambda x, title: op.pointwise(x, title, "result"))
+    rsqrt, zeros_like = _titled("rsqrt", op.inverse_root), _gradless("zeros_like")
     empty_like = _gradless("empty_like", lambda x: x.shape)
     dropout = _titled("dropout", lambda x, p, training, title: op.dropout(x, p, title))
     gelu, silu, relu = _activation("gelu"), _activation("silu"), _activation("relu", "result")
@@ -210,7 +215,7 @@ class Methods:
 
     def mean(x, dim=None, keepdim=False):
         title = _title(x.tape, "mean")
-        return op.mean(x, title) if dim is None else _alone(x, "mean", title, (*x.shape[:-1], 1))
+        return op.mean(x, title, () if dim is None else (*x.shape[:-1], 1))
 
     def transpose(x, a, b):
         return op.transpose(x, a % len(x.shape), b % len(x.shape))
@@ -478,6 +483,11 @@ def tensor(number, dtype=None, device=None):
     return number if device is None else new(device, _title(device, "tensor"), (), INT64)
 
 
+def pad(x, sizes, value):
+    """So many more numbers before and after those of the last dimension."""
+    return new(x.tape, _title(x.tape, "pad"), (*x.shape[:-1], x.shape[-1] + sum(sizes)), x.type)
+
+
 def cross_entropy(logits, targets, reduction="mean"):
     return logits.tape.network.split.cross_entropy(logits, targets)
 
@@ -565,7 +575,7 @@ def _module(name, **names):
 
 
 functional = _module(
-    "torch.nn.functional", cross_entropy=cross_entropy, linear_cross_entropy=linear_cross_entropy,
+    "torch.nn.functional", cross_entropy=cross_entropy, linear_cross_entropy=linear_cross_entropy, pad=pad,
     scaled_dot_product_attention=scaled_dot_product_attention,
 )  # fmt: skip
 nn = _module(

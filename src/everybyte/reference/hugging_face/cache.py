@@ -3,6 +3,18 @@
 import torch
 
 
+class Nothing:
+    """No cache, as in training: keys and values pass through."""
+
+    seen = 0
+
+    def update(self, keys, values):  # (B, K, S, D) each
+        return keys, values
+
+    def mask(self, x):
+        return None
+
+
 class Growing:
     """What a layer keeps in tensors that grow by a copy: `DynamicLayer`.
 

@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.utils import checkpoint
 
 from ..gpt import ACTIVATIONS
 from ..llama import GatedMLP
@@ -52,7 +53,9 @@ def rms_norm(model, width):
 
 
 class Decoder(nn.Module):
-    """Tokens in, the last one's logits out."""
+    """Tokens in, the last one's logits out; with labels loss and all logits, as `...ForCausalLM`."""
+
+    recomputes = False
 
     def __init__(self, model):
         super().__init__()
@@ -65,13 +68,34 @@ class Decoder(nn.Module):
         if model.tied:
             self.head.weight = self.token.weight
 
-    def forward(self, tokens, cache):  # (B, S), a layer's each -> (B, 1, V)
+    def forward(self, tokens, cache, labels=None):  # (B, S), a layer's each, (B, S) -> (B, 1, V), or (), (B, S, V)
         x = self.hidden(tokens, cache)
-        return self.head(x[:, -1:])
+        if labels is None:
+            return self.head(x[:, -1:])
+        logits = self.head(x)
+        loss = self.loss(logits, labels)
+        return loss, logits
+
+    def layers(self, cache, places):
+        """Each block with its layer of the cache; a block that backward recomputes is called by `checkpoint`."""
+        for block, layer in zip(self.blocks, cache, strict=True):
+            yield (recomputed(block, places) if self.recomputes else block), layer
 
     def places(self, x, cache):  # (1, S): where the new tokens stand
         places = torch.arange(x.size(1), device=x.device) + cache[0].seen
         return places.unsqueeze(0)
+
+
+def recomputed(block, places):
+    """A block under `GradientCheckpointingLayer`, which saves its input and holds all that stands beside it: the places too."""
+
+    def call(x, *others):
+        def run(blocks, x, places=places):
+            return blocks[0](x, *others)
+
+        return checkpoint.checkpoint(run, [block], x, use_reentrant=False)
+
+    return call
 
 
 def extended(decoder, tokens, new, cache):
@@ -123,7 +147,7 @@ class GPT2(Decoder):
         learned = self.position(places)
         x = rows + learned
         mask = cache[0].mask(x)
-        for block, layer in zip(self.blocks, cache, strict=True):
+        for block, layer in self.layers(cache, places):
             x = block(x, mask, layer)
         return self.norm(x)
 
@@ -176,7 +200,7 @@ class OPT(Decoder):
         mask = cache[0].mask(rows)
         learned = self.position(places + 2)
         x = rows + learned
-        for block, layer in zip(self.blocks, cache, strict=True):
+        for block, layer in self.layers(cache, places):
             x = block(x, mask, layer)
         return self.norm(x)
 
@@ -248,7 +272,7 @@ class Llama(Decoder):
         mask = cache[0].mask(rows)
         x = rows
         turns = self.rotary(x, places)
-        for block, layer in zip(self.blocks, cache, strict=True):
+        for block, layer in self.layers(cache, places):
             x = block(x, turns, mask, layer)
         return self.norm(x)
 

@@ -1,0 +1,24 @@
+"""A training step's forward as transformers runs it: `...ForCausalLM` with labels, and what a loop makes of its outputs."""
+
+from torch import nn
+from torch.nn import functional as F
+
+from .cache import Nothing
+
+
+class CausalLoss(nn.Module):
+    """Cross-entropy of the next token, in fp32. Source: `loss/loss_utils.py`, `ForCausalLMLoss`."""
+
+    def forward(self, logits, labels):  # (B, S, V), (B, S)
+        logits = logits.float()
+        labels = F.pad(labels, (0, 1), value=-100)
+        shifted = labels[..., 1:].contiguous()  # tokens up to n predict token n
+        logits = logits.view(-1, logits.size(-1))
+        shifted = shifted.view(-1)
+        return F.cross_entropy(logits, shifted)
+
+
+def loss_of(decoder, tokens, labels):  # (B, S) each
+    """The loss of a batch. The logits live as long as the outputs, which end with this call."""
+    outputs = decoder(tokens, [Nothing()] * len(decoder.blocks), labels)
+    return outputs[0]
