@@ -1,12 +1,12 @@
 """The book's reference models with the losses of alignment: DPO's, PPO's two, GRPO's, as their papers and trainers write them."""
 
-import warnings
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
+from functools import partial
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from ..ask.objectives import Objective, Scorer
@@ -14,11 +14,9 @@ from ..ask.setup import Setup
 from ..catalog import Model
 from ..reference import FAMILIES
 from ..reference.step import DTYPES
-from .autocast import autocast_as_on_cuda
-from .cuda import Kernels
-from .inference import Counted, counted, lived
+from .inference import Counted, counted, without_gradients
 from .tracker import Tracker
-from .workload import Workload
+from .workload import Workload, of_reference
 
 BETA, CLIP = 0.1, 0.2
 
@@ -40,7 +38,10 @@ def preference(policy, reference):  # (2B,), (2B,), the chosen first
 
 
 def surrogate(log_p, mask, old, advantages, reference=None):  # (B, S) each; GRPO's advantages (B, 1)
-    """The clipped surrogate; with a reference less a divergence from it. Sources: Schulman et al. 2017, equation 7; Shao et al. 2024, equation 4."""
+    """The clipped surrogate; with a reference, less a divergence from it.
+
+    Sources: Schulman et al. 2017, equation 7; Shao et al. 2024, equation 4.
+    """
     ratio = (log_p - old).exp()
     gain = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
     if reference is not None:
@@ -56,49 +57,50 @@ def clipped_square(values, mask, old, returns):  # (B, S) each
     return 0.5 * (worse * mask).sum() / mask.sum()
 
 
-class TokenLogProbabilities(nn.Module):
-    """In the place of a model's loss."""
-
-    def forward(self, logits, targets):
-        return log_probabilities(logits, targets)
+# In the place of a model's loss: given logits (B, S, V), or scores (B, S, 1), and the targets (B, S) with what is known from before.
 
 
-class Preference(nn.Module):
-    """DPO's, with the reference's log-probabilities given: in the place of a model's loss."""
-
-    def forward(self, logits, known):
-        targets, mask, reference = known
-        return preference(of_sequences(log_probabilities(logits, targets), mask), reference)
+def known_preference(logits, known):
+    targets, mask, reference = known
+    return preference(of_sequences(log_probabilities(logits, targets), mask), reference)
 
 
-class Surrogate(nn.Module):
-    """PPO's and GRPO's: in the place of a model's loss."""
-
-    def forward(self, logits, known):
-        targets, *others = known
-        return surrogate(log_probabilities(logits, targets), *others)
+def known_surrogate(logits, known):
+    targets, *others = known
+    return surrogate(log_probabilities(logits, targets), *others)
 
 
-class Values(nn.Module):
-    """The value model's: in the place of a model's loss."""
-
-    def forward(self, scores, known):  # (B, S, 1)
-        _, *others = known
-        return clipped_square(scores.squeeze(-1), *others)
+def known_values(scores, known):
+    _, *others = known
+    return clipped_square(scores.squeeze(-1), *others)
 
 
-class BothPreferences(nn.Module):
-    """DPO's, from the token's log-probabilities by both models."""
-
-    def forward(self, log_p, reference, mask):
-        return preference(of_sequences(log_p, mask), of_sequences(reference, mask))
+def both_preferences(log_p, reference, mask):  # the tokens' log-probabilities by both models
+    return preference(of_sequences(log_p, mask), of_sequences(reference, mask))
 
 
-class Scores(nn.Module):
-    """A value or a reward model's: in the place of a model's loss."""
+LOSSES = {"dpo": known_preference, "ppo": known_surrogate, "grpo": known_surrogate, "value": known_values}
 
-    def forward(self, scores, targets):  # (B, S, 1)
-        return scores.squeeze(-1)
+
+class Loss(nn.Module):
+    """A function as a module, by whose name an operation is known to belong to the loss."""
+
+    def __init__(self, function: Callable):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *given):
+        return self.function(*given)
+
+
+def built(model: Model, setup: Setup, loss: Callable, scores: bool = False) -> nn.Module:
+    """The book's reference model with another loss. scores: with a head of one number a token, as value and reward models have."""
+    family: Callable = FAMILIES[cast(str, model.family)]
+    module = family(model.replace(tied=False) if scores else model, setup)
+    if scores:
+        module.head = nn.Linear(model.width, 1, bias=False)
+    module.loss = Loss(loss)
+    return module
 
 
 class WithReference(nn.Module):
@@ -106,16 +108,16 @@ class WithReference(nn.Module):
 
     def __init__(self, objective: Objective, setup: Setup):
         super().__init__()
-        build: Callable = FAMILIES[cast(str, objective.model.family)]
+        model = cast(Model, objective.model)
         self.first, self.reference = objective.reference == "first", None
-        self.policy = build(objective.model, setup)
-        self.policy.loss = TokenLogProbabilities()
+        self.policy = built(model, setup, log_probabilities)
         if setup.adapters is None:
-            self.reference = build(objective.model, setup).to(DTYPES[setup.dtypes.compute]).requires_grad_(False)
-            self.reference.loss = TokenLogProbabilities()
-        self.loss = BothPreferences()
+            # A frozen model keeps the data type in which it was loaded.
+            reference = built(model, setup, log_probabilities).to(DTYPES[setup.dtypes.compute])
+            self.reference = reference.requires_grad_(False)
+        self.loss = Loss(both_preferences)
 
-    def to(self, *args):  # a frozen model keeps the data type that it was loaded in
+    def to(self, *args):
         if self.reference is None:
             return super().to(*args)
         self.policy.to(*args)
@@ -148,55 +150,29 @@ class WithReference(nn.Module):
 def workload(objective: Objective, setup: Setup) -> Workload:
     """The step of an objective, made ready."""
     objective.check(setup)
-    in_step = objective.reference != "before"
-
-    def make():
-        if in_step:
-            return WithReference(objective, setup)
-        model, value = objective.model, objective.method == "value"
-        build: Callable = FAMILIES[cast(str, model.family)]
-        module = build(model.replace(tied=False) if value else model, setup)
-        if value:
-            module.head = nn.Linear(model.width, 1, bias=False)
-        module.loss = {"dpo": Preference, "value": Values}.get(objective.method, Surrogate)()
-        return module
-
-    return Workload(
-        make,
-        lambda: _batch(objective, setup, in_step),
-        lambda batch: [_targets(batch)],
-        _call,
-        setup,
-        cast(Model, objective),
-    )
+    return of_reference(_module, partial(_batch, objective, setup), setup, cast(Model, objective))
 
 
-def _batch(objective, setup, in_step):
+def _module(objective, setup):
+    if objective.reference != "before":
+        return WithReference(objective, setup)
+    return built(objective.model, setup, LOSSES[objective.method], objective.method == "value")
+
+
+def _batch(objective, setup):
     """(tokens, targets, mask) with a reference in the step; else (tokens, (targets, mask, what is known from before))."""
     sequences, length = objective.sequences * setup.batch, setup.sequence
-
-    def known(*shape):
-        return torch.empty(shape, dtype=torch.float32, device="meta")
-
-    tokens, targets = (torch.empty(sequences, length, dtype=torch.int64, device="meta") for _ in range(2))
-    mask = torch.empty(sequences, length, dtype=torch.bool, device="meta")
-    if in_step:
+    tokens, targets = (_empty(torch.int64, sequences, length) for _ in range(2))
+    mask = _empty(torch.bool, sequences, length)
+    if objective.reference != "before":
         return tokens, targets, mask
-    given = {
-        "dpo": lambda: (known(sequences),),
-        "ppo": lambda: (known(sequences, length), known(sequences, length)),
-        "value": lambda: (known(sequences, length), known(sequences, length)),
-        "grpo": lambda: (known(sequences, length), known(sequences, 1), known(sequences, length)),
-    }[objective.method]()
-    return tokens, (targets, mask, *given)
+    each, token = (sequences, 1), (sequences, length)
+    shapes = {"dpo": [(sequences,)], "ppo": [token, token], "value": [token, token], "grpo": [token, each, token]}
+    return tokens, (targets, mask, *(_empty(torch.float32, *shape) for shape in shapes[objective.method]))
 
 
-def _targets(batch):
-    return batch[1] if isinstance(batch[1], Tensor) else batch[1][0]
-
-
-def _call(module, batch):
-    return module(*batch)
+def _empty(dtype, *shape):
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def dry_score(model: Model | Scorer, setup: Setup) -> Counted:
@@ -204,27 +180,15 @@ def dry_score(model: Model | Scorer, setup: Setup) -> Counted:
 
     model: its weights have the data type of matrix products. setup: of one GPU; its batch, sequence, precision and attention count.
     """
-    tracker, value = Tracker(), isinstance(model, Scorer)
-    body = model.model if isinstance(model, Scorer) else model
-    with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(Kernels(tracker.loss_of))
-        stack.enter_context(autocast_as_on_cuda())
-        stack.enter_context(tracker)
+    tracker, scores, compute = Tracker(), isinstance(model, Scorer), DTYPES[setup.dtypes.compute]
+    body, loss = (model.model, lambda scores, _: scores.squeeze(-1)) if scores else (model, log_probabilities)
+    with without_gradients(tracker):
         with torch.device("meta"):
-            build: Callable = FAMILIES[cast(str, body.family)]
-            module = build(body.replace(tied=False) if value else body, setup)
-            if value:
-                module.head = nn.Linear(body.width, 1, bias=False)
-            module.loss = Scores() if value else TokenLogProbabilities()
-            module = module.to(DTYPES[setup.dtypes.compute]).requires_grad_(False)
+            module = built(body, setup, loss, scores).to(compute).requires_grad_(False)
         tracker.restart()
-        stack.enter_context(tracker.watching(module))
-        tracker.phase, start = "forward", tracker.now
-        shape = setup.batch, setup.sequence
-        tokens, targets = (torch.empty(shape, dtype=torch.int64, device="meta") for _ in range(2))
-        with torch.autocast("cuda", DTYPES[setup.dtypes.compute]) if setup.dtypes.autocast else nullcontext():
+        with tracker.watching(module), torch.autocast("cuda", compute) if setup.dtypes.autocast else nullcontext():
+            tracker.phase = "forward"
+            tokens, targets = (_empty(torch.int64, setup.batch, setup.sequence) for _ in range(2))
             found = module(tokens, targets)  # noqa: F841  lives to the end
-        tracker.mark("end")
-    return counted(tracker, lived(tracker), "scoring", start, tracker.now)
+            end = tracker.mark("end")
+    return counted(tracker, [("rest", 0), ("scoring", end)])[0]

@@ -153,11 +153,16 @@ def _floats_alone(module):
 def of_reference(
     family: Callable[[Model, Setup], nn.Module], tokens, setup: Setup, model: Model, **options
 ) -> Workload:
-    """A reference model of the book's, whose forward takes the batch and gives the loss; the second of the batch are the targets."""
+    """A reference model of the book's, whose forward takes the batch and gives the loss; the second of the batch are the targets.
+
+    Or that is a tuple, of which the first are.
+    """
+
+    def targets(batch):
+        return [batch[1] if isinstance(batch[1], Tensor) else batch[1][0]]
+
     make = partial(family, model, setup)
-    return Workload(
-        make, tokens, lambda batch: [batch[1]], lambda module, batch: module(*batch), setup, model, **options
-    )
+    return Workload(make, tokens, targets, lambda module, batch: module(*batch), setup, model, **options)
 
 
 def kind_of(value):
