@@ -3,7 +3,6 @@
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import torch
 
@@ -103,7 +102,7 @@ def without_gradients(tracker: Tracker):
 
 def counted(tracker: Tracker, ends: list[tuple[str, int]]) -> list[Counted]:
     """What was counted of each pass. ends: (name, the number of the mark at its end), the beginning of the first before them."""
-    moments = reading(tracker.operations, tracker.allocations, SimpleNamespace(size=lambda a: a.bytes)).moments
+    moments = reading(tracker.operations, tracker.allocations).moments
     live = [sum(moment.live.values()) for moment in moments]
     found = []
     for (_, start), (name, end) in zip(ends, ends[1:], strict=False):

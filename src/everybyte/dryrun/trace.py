@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
+from types import SimpleNamespace
 
 from ..allocator import STEPS, Reserved, Settings, play
 from ..ask.setup import Setup
@@ -19,7 +21,11 @@ SHARED_PARTS = ("unsharded", "communication")
 PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 
 
-def reading(operations, allocations, amounts, parts=PARTS, heads=()) -> Reading:
+#: Of an allocation its `size`: its bytes, not rounded.
+BYTES = SimpleNamespace(size=attrgetter("bytes"))
+
+
+def reading(operations, allocations, amounts=BYTES, parts=PARTS, heads=()) -> Reading:
     """What was counted on the GPU, read as any step is: the moments are the operations.
 
     Args:
