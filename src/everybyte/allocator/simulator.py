@@ -224,32 +224,32 @@ class Allocator:
 
     def _from_driver(self, pool, wanted, size):
         """A block of new memory; if need be, after what is kept has been given back. Source: `malloc`."""
-        block, rejected = self._new(pool, wanted)
-        if block is None and not rejected:
-            if self._release_available(pool, wanted):
-                block, rejected = self._new(pool, wanted)
-            if block is None and not rejected:
-                self.empty_cache()
-                self.retries += 1
-                block, rejected = self._new(pool, wanted)
+        block = self._new(pool, wanted, size)
+        if block is None and self._release_available(pool, wanted):
+            block = self._new(pool, wanted, size)
         if block is None:
-            raise OutOfMemory(size, self.settings.segment(wanted), self.allocated, self.reserved, rejected)
+            self.empty_cache()
+            self.retries += 1
+            block = self._new(pool, wanted, size)
+        if block is None:
+            raise OutOfMemory(size, self.settings.segment(wanted), self.allocated, self.reserved)
         return block
 
-    def _new(self, pool, wanted):
-        """(A block of new memory or None, whether it was refused before the driver was asked). Source: `alloc_block`."""
-        size = self.settings.segment(wanted)
-        if self.allowed is not None and self.reserved + size > self.allowed:
-            return None, False
-        if self.settings.throw_on_cudamalloc_oom and self.total is not None and self.reserved + size > self.total:
-            return None, True
+    def _new(self, pool, wanted, size):
+        """A block of new memory; None where there is none. Source: `alloc_block`."""
+        segment = self.settings.segment(wanted)
+        after = self.reserved + segment
+        if self.allowed is not None and after > self.allowed:
+            return None
+        if self.settings.throw_on_cudamalloc_oom and self.total is not None and after > self.total:
+            raise OutOfMemory(size, segment, self.allocated, self.reserved, rejected=True)
         if pool.expandable:
-            return self._grow(pool, wanted), False
-        address = self.driver.take(size)
+            return self._grow(pool, wanted)
+        address = self.driver.take(segment)
         if address is None:
-            return None, False
-        self._asked("segment_alloc", address, size)
-        return self.segment(address, size, pool), False
+            return None
+        self._asked("segment_alloc", address, segment)
+        return self.segment(address, segment, pool)
 
     def segment(self, address: int, size: int, pool: Pool, mapped: bool = True) -> Block:
         """A segment that the driver gave, as one block."""
