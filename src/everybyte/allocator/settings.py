@@ -1,7 +1,6 @@
 """What `PYTORCH_ALLOC_CONF` says, as far as it changes how many bytes the allocator takes or whether a request is refused."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from ..common import checks
@@ -40,7 +39,7 @@ class Settings:
         max_split_size: bytes; larger blocks are not split, and serve only requests of about their size. None: all are split.
         max_non_split_rounding: bytes that such a block may be larger than a request that it serves; by default a large segment.
         large_segment: bytes of a segment for requests of 1 to 10 MiB, and of an expandable large segment's pages.
-        roundup_power2_divisions: into how many steps each interval between powers of two is cut, from 1 MiB to 32 GiB on; 0: none.
+        roundup_power2_divisions: steps in each interval between powers of two, from 1 MiB to 32 GiB on; 0: none.
         garbage_collection_threshold: share of the allowed memory from which on unused blocks are given back first; 0: never.
         per_process_memory_fraction: share of the GPU that the process may reserve.
         throw_on_cudamalloc_oom: whether a request beyond that share is refused at once, with nothing given back before.
@@ -73,11 +72,9 @@ class Settings:
 
     def rounded(self, size: int) -> int:
         """Bytes of the block that a request of `size` bytes is for. Source: `round_size`."""
-        step = ROUNDING
-        if self._stepped:
-            steps = self.roundup_power2_divisions[min(max(size.bit_length() - 21, 0), INTERVALS - 1)]
-            if steps > 1 and size > ROUNDING * steps:
-                step = (1 << size.bit_length() - 1) // steps
+        steps, step = self.roundup_power2_divisions[min(max(size.bit_length() - 21, 0), INTERVALS - 1)], ROUNDING
+        if steps > 1 and size > ROUNDING * steps:
+            step = (1 << size.bit_length() - 1) // steps
         return max(-(-size // step), 1) * step
 
     def segment(self, size: int) -> int:
@@ -86,10 +83,6 @@ class Settings:
             return SMALL_SEGMENT
         return self.large_segment if size < LARGE else -(-size // LARGE_ROUNDING) * LARGE_ROUNDING
 
-    @cached_property
-    def _stepped(self):
-        return any(steps > 1 for steps in self.roundup_power2_divisions)
-
     @property
     def unsplit_from(self) -> int | float:
         """Bytes from which on a block is not split."""
@@ -97,7 +90,7 @@ class Settings:
 
     @property
     def non_split_rounding(self) -> int:
-        """Bytes that a block which is not split may be too large, and one more."""
+        """By so many bytes a block that is not split is too large for a request."""
         return self.large_segment if self.max_non_split_rounding is None else self.max_non_split_rounding
 
     def text(self) -> str:

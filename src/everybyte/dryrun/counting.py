@@ -134,14 +134,15 @@ class _Step:
         Raises:
             ValueError: where it asks for a GPU, or for a gradient that a parameter does not get.
         """
-        tracker, marks = self.tracker, {}
+        tracker, setup, marks = self.tracker, self.work.setup, {}
         following = {"after_forward": "backward", "after_backward": "optimizer step", "after_step": "rest"}
         if self.pipelined:  # another forward may follow, and says so
             following["after_forward"] = "forward"
 
         def at(moment):
-            if moment == "after_backward":
-                self.idle = self._without_gradients()
+            if moment == "after_backward" and not (setup.distributed or setup.kept_gradients == "fp32"):
+                # Those drop gradients themselves.
+                self.idle = [name for name, p in self.module.named_parameters() if p.requires_grad and p.grad is None]
             marks[moment] = tracker.mark(moment)
             tracker.phase = following[moment]
 
@@ -155,21 +156,15 @@ class _Step:
         try:
             self.trainer.step(batch, at)
         except Exception as error:
-            precision = self.work.setup.precision
-            if self.idle and self.work.setup.dtypes.master and isinstance(error, AttributeError | TypeError):
+            if self.idle and setup.dtypes.master and isinstance(error, AttributeError | TypeError):
                 raise ValueError(
                     f"dry_run.model: parameter {self.idle[0]!r} of {type(self.module).__name__} gets no gradient, and precision "
-                    f"{precision!r} copies every gradient; allowed: requires_grad=False for it, or another precision"
+                    f"{setup.precision!r} copies every gradient; allowed: requires_grad=False for it, or another precision"
                 ) from error
             error.add_note(_where(error, tracker, self.module))
             raise_of_gpu("a step of it", error)
             raise
         return marks
-
-    def _without_gradients(self):
-        if self.work.setup.distributed or self.work.setup.kept_gradients == "fp32":  # each drops its own
-            return []
-        return [name for name, p in self.module.named_parameters() if p.requires_grad and p.grad is None]
 
 
 def _trained(module):

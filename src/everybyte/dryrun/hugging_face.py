@@ -57,15 +57,12 @@ class Recipe:
     def of(self, model: Model, **others):
         """The configuration of the dimensions of `model`. others: what it is told besides."""
         usual = {theirs: ours for theirs, ours in NAMES.items() if ours not in self.names.values()}
-        sizes = {theirs: self._value(model, ours) for theirs, ours in (usual | self.names).items()}
+        values = {ours: getattr(model, ours) for ours in (*usual.values(), *self.names.values())}
+        values |= {"window": model.window or None}
+        values |= {"activation": self.gelu_tanh if model.activation == "gelu_tanh" else model.activation}
+        sizes = {theirs: values[ours] for theirs, ours in (usual | self.names).items()}
         more = _MORE[self.config](model) if self.config in _MORE else {}
         return getattr(import_module("transformers"), self.config)(**others | sizes | self.fixed | more)
-
-    def _value(self, model, name):
-        if name == "window":
-            return model.window or None
-        value = getattr(model, name)
-        return self.gelu_tanh if name == "activation" and value == "gelu_tanh" else value
 
 
 def _partly_rotary(model):
@@ -203,18 +200,15 @@ def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Modul
     def make():
         module = auto.from_config(config, attn_implementation=attention).train()
         if setup.checkpointing == "full":
-            _checkpoint(module)
+            if not module.supports_gradient_checkpointing:
+                name = type(module).__name__
+                raise ValueError(f"Setup.checkpointing: 'full' is not what {name} has; allowed: 'none'")
+            # The first is what version 6 calls it.
+            enable = getattr(module, "activation_checkpointing_enable", module.gradient_checkpointing_enable)
+            enable({"use_reentrant": False})
         return module
 
     return make
-
-
-def _checkpoint(module):
-    if not module.supports_gradient_checkpointing:
-        raise ValueError(f"Setup.checkpointing: 'full' is not what {type(module).__name__} has; allowed: 'none'")
-    # The first is what version 6 calls it.
-    enable = getattr(module, "activation_checkpointing_enable", module.gradient_checkpointing_enable)
-    enable({"use_reentrant": False})
 
 
 def _dropouts(config, setup, made_here):
@@ -229,7 +223,9 @@ def _dropouts(config, setup, made_here):
             raise ValueError(
                 f"{kind}.{name}: {value} leaves layers out by chance, so that no two steps take the same; allowed: 0.0"
             )
-    dropouts = {name: value for name, value in said.items() if isinstance(value, float) and _is_dropout(name)}
+    named = (name for name in said if "dropout" in name or name.endswith("_pdrop"))
+    others = ("summary_", "classifier")  # of heads for other tasks
+    dropouts = {name: said[name] for name in named if isinstance(said[name], float) and not name.startswith(others)}
     own = {name: value for name, value in dropouts.items() if value}
     if made_here or not own:
         return list(dropouts)
@@ -240,11 +236,6 @@ def _dropouts(config, setup, made_here):
             "config as it is, or a config whose dropouts are 0.0"
         )
     return []
-
-
-def _is_dropout(name):
-    """Whether it is the language model's: others are of heads for other tasks."""
-    return ("dropout" in name or name.endswith("_pdrop")) and not name.startswith(("summary_", "classifier"))
 
 
 def refuse(setup: Setup, what: str, meaningless: set) -> None:

@@ -35,6 +35,43 @@ _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3[.\d]*/|^<|^
 NO_FRAME = "no line of Python: backward, or before the history"
 
 
+def where(frames: Frames | None) -> str:
+    """The innermost line of the script's own, as file:line function; else of a library; else that there is none."""
+    last = None
+    for frame in frames or ():
+        file = str(frame.get("filename", ""))
+        found = checks.printable(f"{Path(file).name}:{frame.get('line', 0)} {frame.get('name', '')}", checks.SHOWN)
+        if not _LIBRARY.search(file):
+            return found
+        if last is None and file.endswith(".py"):
+            last = found
+    return last or NO_FRAME
+
+
+def part(frames: Frames | None) -> str:
+    """Which part of a step's memory a block is, as far as the frames tell: backward's have none, as it runs no Python."""
+    if not frames:
+        return "gradients"
+    for name, pattern in _PARTS:
+        for frame in frames:
+            if pattern.search(str(frame.get("filename", ""))) or pattern.match(str(frame.get("name", ""))):
+                return name
+    return "loss" if _in_loss(frames) else "activations"
+
+
+def _in_loss(frames):
+    """Whether a loss asked for it: what is innermost decides, so that a model called within `compute_loss` is none."""
+    for frame in frames:
+        file, name = str(frame.get("filename", "")), str(frame.get("name", ""))
+        if _LOSS.match(name) or file.endswith("/torch/nn/modules/loss.py"):
+            return True
+        if _MODULES.search(file):
+            return False
+        if not _LIBRARY.search(file):
+            return bool(_NAMED_LOSS.search(name))
+    return False
+
+
 @dataclass(frozen=True)
 class Held:
     """What lives at a moment and was asked for at one place: `where`, `part` of memory (read off the frames), `blocks`, `bytes`."""
@@ -179,10 +216,7 @@ class Memory:
                 _add(ranges, address, size, action == "segment_unmap")
         return ranges
 
-    @staticmethod
-    def part_of(frames: Frames | None) -> str:
-        """Which part of a step's memory was asked for with these frames."""
-        return part(frames)
+    part_of = staticmethod(part)
 
     def parts(self, event: int | None = None) -> dict[str, int]:
         """Bytes of each part after so many events, by default at the peak: as far as the frames tell."""
@@ -408,40 +442,3 @@ def _remove(ranges, address, size):
             if at + n > address + size:
                 ranges[address + size] = at + n - address - size, grows
             return
-
-
-def where(frames: Frames | None) -> str:
-    """The innermost line of the script's own, as file:line function; else of a library; else that there is none."""
-    last = None
-    for frame in frames or ():
-        file = str(frame.get("filename", ""))
-        found = checks.printable(f"{Path(file).name}:{frame.get('line', 0)} {frame.get('name', '')}", checks.SHOWN)
-        if not _LIBRARY.search(file):
-            return found
-        if last is None and file.endswith(".py"):
-            last = found
-    return last or NO_FRAME
-
-
-def part(frames: Frames | None) -> str:
-    """Which part of a step's memory a block is, as far as the frames tell: backward's have none, as it runs no Python."""
-    if not frames:
-        return "gradients"
-    for name, pattern in _PARTS:
-        for frame in frames:
-            if pattern.search(str(frame.get("filename", ""))) or pattern.match(str(frame.get("name", ""))):
-                return name
-    return "loss" if _in_loss(frames) else "activations"
-
-
-def _in_loss(frames):
-    """Whether a loss asked for it: what is innermost decides, so that a model called within `compute_loss` is none."""
-    for frame in frames:
-        file, name = str(frame.get("filename", "")), str(frame.get("name", ""))
-        if _LOSS.match(name) or file.endswith("/torch/nn/modules/loss.py"):
-            return True
-        if _MODULES.search(file):
-            return False
-        if not _LIBRARY.search(file):
-            return bool(_NAMED_LOSS.search(name))
-    return False
