@@ -5,7 +5,7 @@ step, and at most. Configuration and record of each test stand beside each other
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from ..ask.setup import Setup
 from ..catalog import Model
@@ -73,66 +73,9 @@ def gpt(model: Model, layers: int, tensor: int, vocabulary: int, embeds: bool):
         layers: blocks that it has. embeds: whether it begins with the embedding; else it takes `stream`, a float tensor
             (batch, sequence, width).
     """
-    import torch
-    from torch import nn
-    from torch.nn import functional as F
+    from .models import GPTPart
 
-    width, head, rate = model.width, model.head_width, 0.1
-    heads, groups, wide = model.heads // tensor, model.kv_heads // tensor, model.ffn_width // tensor
-
-    class Loss(torch.autograd.Function):
-        """Of a share of the vocabulary: one fp32 copy of the logits, which turns into the softmax and into its gradient."""
-
-        @staticmethod
-        def forward(ctx, logits, labels):
-            scores = logits.float()
-            scores -= scores.amax(-1, keepdim=True)
-            picked = scores.gather(-1, labels[..., None])[..., 0]
-            total = scores.exp_().sum(-1)
-            scores /= total[..., None]
-            ctx.save_for_backward(scores, labels)
-            return total.log() - picked
-
-        @staticmethod
-        def backward(ctx, gradient):
-            scores, labels = ctx.saved_tensors
-            one = torch.full_like(labels, -1, dtype=scores.dtype)
-            scores.scatter_add_(-1, labels[..., None], one[..., None])
-            return scores.mul_(gradient[..., None]), None
-
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.qkv, self.out = nn.Linear(width, (heads + 2 * groups) * head), nn.Linear(heads * head, width)
-            self.up, self.down = nn.Linear(width, wide), nn.Linear(wide, width)
-
-        def forward(self, x):
-            batch, length, _ = x.shape
-            parts = self.qkv(self.attention_norm(x)).split([n * head for n in (heads, groups, groups)], -1)
-            q, k, v = (part.reshape(batch, length, -1, head).transpose(1, 2) for part in parts)
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=rate, enable_gqa=True)
-            x = x + F.dropout(self.out(y.transpose(1, 2).reshape(batch, length, -1)), rate)
-            return x + F.dropout(self.down(F.gelu(self.up(self.mlp_norm(x)), approximate="tanh")), rate)
-
-    class Part(nn.Module):
-        def __init__(self):
-            super().__init__()
-            if embeds:
-                self.words = nn.Embedding(vocabulary // tensor, width)
-                self.places = nn.Embedding(model.positions, width)
-            self.blocks = nn.ModuleList(Block() for _ in range(layers))
-            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary // tensor, bias=False)
-
-        def forward(self, labels, tokens=None, stream=None):
-            if embeds:
-                at = torch.arange(tokens.shape[1], device=tokens.device)
-                stream = F.dropout(self.words(tokens) + self.places(at), rate)
-            for block in self.blocks:
-                stream = block(stream)
-            return Loss.apply(self.head(self.norm(stream)), labels).mean()
-
-    return Part
+    return partial(GPTPart, model, layers, tensor, vocabulary, embeds)
 
 
 @lru_cache
