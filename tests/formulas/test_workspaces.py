@@ -138,6 +138,8 @@ def test_what_a_gpu_of_other_size_takes():
     # 118 blocks of threads on an H200, 86 on an RTX 4090, whose multiprocessors hold 1,536 threads; 64 and then 16 bits.
     assert said(GPT2, MIXED, eb.gpu("rtx-4090"))["bias_gradient"] == 86 * 4 * 2304 * 128 + 72
     assert said(GPT2, MIXED, eb.gpu("h200")) == said(GPT2, MIXED)
+    unknown = eb.Gpu(memory="24 GiB", multiprocessors=132)  # of no capability that anybody said
+    assert said(GPT2, MIXED, unknown) == said(GPT2, MIXED)
 
 
 def test_a_kernel_s_own_memory_moves_the_peak_where_it_outweighs_what_is_live():

@@ -74,7 +74,10 @@ class Gpu:
 
     def __post_init__(self):
         if isinstance(self.memory, str):
-            object.__setattr__(self, "memory", _size(self.memory))
+            try:
+                object.__setattr__(self, "memory", round(units.parse(self.memory)))
+            except ValueError as error:
+                raise ValueError(f"Gpu.memory: {error}") from None
         checks.whole("Gpu", "memory", self.memory, 1, 2**60)
         for field in ("name", "title", "capability"):
             checks.line("Gpu", field, getattr(self, field))
@@ -98,7 +101,7 @@ class Gpu:
 
     @property
     def _architecture(self) -> dict[str, Any]:
-        """What the capability decides; of a GPU whose capability is unknown as of Hopper, but for shared memory."""
+        """What the capability decides; where it is unknown as for Hopper, but for shared memory."""
         name = f"{self.capability or 9}."
         found = next(row for prefix, row in _ARCHITECTURES.items() if name.startswith(prefix))
         return _ARCHITECTURES[""] | found
@@ -120,7 +123,7 @@ class Gpu:
 
     @property
     def cublas_workspace(self) -> int:
-        """Bytes of one cuBLAS or hipBLAS workspace by default; of a GPU whose capability is unknown, the larger of NVIDIA's."""
+        """Bytes of one cuBLAS or hipBLAS workspace by default; the larger of NVIDIA's where the capability is unknown."""
         return self._architecture["cublas"]
 
     def flops(self, compute: str) -> int:
@@ -157,13 +160,6 @@ class Gpu:
 def gpus() -> dict[str, Gpu]:
     """Every GPU of the catalog, by name, in the catalog's order."""
     return {name: Gpu(name=name, **_in_bytes(entry)) for name, entry in files.entries(__package__, "gpus.toml").items()}
-
-
-def _size(text):
-    try:
-        return round(units.parse(text))
-    except ValueError as error:
-        raise ValueError(f"Gpu.memory: {error}") from None
 
 
 def gpu(name: str) -> Gpu:

@@ -263,7 +263,7 @@ class Model:
         return next((family for family in FAMILIES if self.unlike_reference(family) is None), None)
 
     def unlike_reference(self, family: str | None = None) -> str | None:
-        """What keeps the book's references, or that of one `family`, from building the model, in words; None where nothing does."""
+        """What keeps the book's references, or that of one `family`, from building the model, in words; None where nothing."""
         if family is None:
             if self.family:
                 return None
@@ -276,7 +276,7 @@ class Model:
         return None
 
     def _by_other_fields(self, family):
-        """Field -> what it may be in a reference, by what else the model is."""
+        """Field -> what it may be in a reference, where that follows from other fields."""
         turns = self.turning and self.turning % 2 == 0
         own: dict[str, Sequence] = {"embedding_width": (self.width,)}
         if family == "llama":

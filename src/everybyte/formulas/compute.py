@@ -1,4 +1,4 @@
-"""Arithmetic of a training step: floating-point operations of its matrix products, a multiplication and an addition each.
+"""Arithmetic of a training step: floating-point operations of its matrix products, two for each multiplication.
 
 Norms, activation functions, softmax and the optimizer are left out: they are limited by memory's bandwidth, not by
 arithmetic. The causal mask's half of attention counts as done, as it does in the counters that are used for comparison.

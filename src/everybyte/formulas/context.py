@@ -1,7 +1,7 @@
 """Context parallelism: what attention keeps, takes and sends where C GPUs share every sequence.
 
-In 16 bits, of one layer and one GPU; a shard is what one GPU has of the sequence. What PyTorch's ring takes beside what it is
-given was read off `theory.context`: at one instant so many shards of q (A heads) and of k or v (A_kv heads) live.
+In 16 bits, of one layer and one GPU; a shard is what one GPU has of the sequence. What PyTorch's ring takes beside its
+arguments was read off `theory.context`: how many shards of q (A heads) and of k or v (A_kv heads) live at one instant.
 """
 
 from .registry import register

@@ -9,7 +9,7 @@ from .symbols import P, e_bits, m_bits, mu, nan, q_bits, q_block, q_outer, q_out
 
 
 def _formats(names, rows):
-    """Name -> the symbols' values by name in code, of rows of values."""
+    """Name -> the values of these symbols, by name in code."""
     formats = {name: MappingProxyType(dict(zip(names, row, strict=True))) for name, row in rows.items()}
     return MappingProxyType(formats)
 
@@ -27,7 +27,7 @@ FLOATS = _formats(
         "fp4 e2m1": (2, 1, 0, 0),
     },
 )
-#: Block formats: numbers of a few bits that share scales. Beside them a tensor may keep a constant (a table, one fp32 scale).
+#: Block formats: numbers of a few bits that share scales. A tensor may keep a constant too (a table, one fp32 scale).
 BLOCKS = _formats(
     ("quantized_bits", "quantization_block", "scale_bits", "outer_block", "outer_scale_bits"),
     {

@@ -11,7 +11,7 @@ from .symbols import s_b
 
 
 def blocks(numbers):
-    """(exact, rounded) bytes of one 8-bit state: a code a number and a scale a block; in fp32 below `QUANTIZED` numbers."""
+    """(exact, rounded) bytes of an 8-bit state: a code a number, a scale a block; fp32 below `QUANTIZED` numbers."""
     codes, scales, small = vector(numbers, 1), vector(ceiling(numbers / BLOCK), 4), vector(numbers, 4)
     return tuple(
         Piecewise((plain, numbers < QUANTIZED), (code + scale, True))
@@ -20,7 +20,7 @@ def blocks(numbers):
 
 
 def _states(name, each, *shared):
-    """The sum of (exact, rounded) bytes of a tensor's states over all weights, and of what they share."""
+    """The states of all weights, each (exact, rounded) bytes by tensor, and what they share."""
     times = [(TIMES[t.group] * t.count, state) for t in TENSORS for state in each(t)] + [(1, pair) for pair in shared]
     return register(f"states.{name}", *(Add(*(many * state[i] for many, state in times)) for i in (0, 1)))
 

@@ -10,7 +10,7 @@ from .symbols import SYMBOLS, E, E_t, H, L, L_m, N, T, latent, norm_bias
 
 
 def lettered(**fixed):
-    """A model's fields as the notation's letters: what `catalog.weights` reads. `fixed`: fields that are numbers instead."""
+    """A model whose fields are letters, for `catalog.weights`. `fixed`: fields that are numbers instead."""
     fields = {name: entry.symbol for name, entry in SYMBOLS.items() if entry.needs == "model"}
     fields |= {"has_positions": Min(N, 1), "has_types": Min(T, 1), "has_experts": Integer(1)}
     return SimpleNamespace(**fields | fixed)
@@ -24,7 +24,7 @@ _PLAIN = dict.fromkeys(
 
 
 def of_reference(*groups, **fixed):
-    """The weight tensors of some groups, of what the book's references build; those that no such model has are left out."""
+    """The weight tensors of some groups that models of the book's references can have."""
     return [w for w in weights(lettered(**_PLAIN | fixed)) if w.group in groups and w.count != 0]
 
 

@@ -12,18 +12,18 @@ import sympy
 from sympy.printing.jscode import JavascriptCodePrinter
 from sympy.printing.pycode import PythonCodePrinter
 
-#: Stand-ins that no pass of sympy's takes apart, compares or reorders: a quotient of two whole numbers, rounded up or down,
-#: stays two whole numbers, and a maximum of many long sums costs nothing to rebuild.
+#: Stand-ins, which sympy does not take apart, compare or reorder: a rounded quotient stays two whole numbers, and a
+#: maximum of many long sums costs nothing to rebuild.
 _STAND_INS = {f: sympy.Function(f"_{f.__name__}") for f in (sympy.ceiling, sympy.floor, sympy.Max, sympy.Min)}
 
 
 def _functions(**forms):
-    """What prints calls: a name, or what makes text of the arguments' texts."""
+    """How each stand-in is printed: by a function's name, or by what makes text of its arguments' texts."""
     return {f"_{name}": form if isinstance(form, str) else [(lambda *_: True, form)] for name, form in forms.items()}
 
 
 def _folded(function):
-    """A function of two arguments as one of many."""
+    """Prints calls of a function of two arguments, within one another, for many."""
 
     def text(first, *rest):
         for arg in rest:
@@ -34,7 +34,7 @@ def _folded(function):
 
 
 def _cases(printer, expr, form, otherwise):
-    """A piecewise expression as conditions within one another."""
+    """A piecewise expression as nested conditions."""
     text = otherwise
     for value, condition in reversed(expr.args):
         value = printer._print(value)
@@ -122,7 +122,7 @@ def compile_python(exprs, names, arrays=False):
 
 
 def magnitude(expr, names, most) -> int:
-    """What no whole number on the numpy program's way exceeds in size, where the values of the names do not exceed `most`."""
+    """A bound on the size of every whole number that the numpy program meets where no name's value exceeds `most`."""
     shared, (result,) = _shared((expr,), tuple(names.items()))
     known = {sympy.Symbol(name): abs(value) for name, value in most.items()}
     for name, part in shared:

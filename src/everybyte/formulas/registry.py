@@ -60,11 +60,11 @@ class Formula:
     """A named formula.
 
     Attributes:
-        name: `topic.item`. title: in words. made: sympy's expression, or a function that makes it when it is first asked for.
+        name: `topic.item`. title: in words. made: the expression, or a function that makes it when first asked.
         unit: `parameters`, `B`, `bit` or `` for a pure number.
         source: paper and equation, or the code that it describes. chapter: the notebook that derives it.
-        assumptions: what it holds under. rounded: the same with each tensor rounded up, as `made`; None without.
-        refuses: rules of models and setups for which it does not hold. when: of a kernel's own memory, while what it lives.
+        assumptions: what it holds under. rounded: as `made`, with each tensor rounded up; None without.
+        refuses: rules of models and setups for which it does not hold. when: while what a kernel's own memory lives.
     """
 
     name: str
@@ -163,8 +163,8 @@ class Formula:
             An `Amount` where the value is whole, else a number.
 
         Raises:
-            ValueError: where a symbol has no value, a name is not in the notation, or the formula does not hold for the model
-                or the setup: the message names the field.
+            ValueError: where a symbol has no value, a name is not in the notation, or the formula does not hold for the
+                model or the setup: the message names the field.
         """
         self.check(model, setup)
         for name in values:
@@ -184,8 +184,8 @@ class Formula:
         spoken = ruled | {OF.get(name) for name in ruled} | {self.name.partition(".")[0]}
         if setup is not None and ruled and (unknown := [name for name in setup.mesh.divided if name not in spoken]):
             raise ValueError(
-                f"formula {self.name}: Setup.mesh: {setup.mesh}; allowed: none, or one without {' and '.join(unknown)}, of which the "
-                "formula does not speak; eb.budget answers"
+                f"formula {self.name}: Setup.mesh: {setup.mesh}; allowed: none, or one without "
+                f"{' and '.join(unknown)}, of which the formula does not speak; eb.budget answers"
             )
         if why := rows.refused(self.refuses, model, setup):
             raise ValueError(f"formula {self.name}: {why}")
@@ -197,7 +197,7 @@ class Formula:
         return self.expr.subs({SYMBOLS[name].symbol: value for name, value in values.items()})
 
     def for_model(self, model: Model, setup: Setup | None = None):
-        """The expression for a model's architecture, and a setup's switches and data types; other dimensions stay letters.
+        """The expression for a model's architecture and a setup's switches and data types; dimensions stay letters.
 
         Conditions and absent parts are put in. `Min(B - 1, 1)` and the like, which tell a trivial dimension from
         others, become 1 where the model and the setup make them so. Raises as `at`.
@@ -238,7 +238,7 @@ def register(name: str, made, rounded=None, said: str = "", of: str = "", refuse
     """Add a formula to the registry. A name is given once.
 
     Args:
-        said: the entry of `formulas.toml` that speaks of it, by default that of its name; of: what its title has for {}.
+        said: its entry in `formulas.toml`, by default that of its name. of: what stands for {} in the entry's title.
         refuses: the rules, where the entry names none.
     """
     if name in _REGISTRY:

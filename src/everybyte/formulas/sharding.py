@@ -1,8 +1,8 @@
 """Many GPUs: what FSDP holds, gathers and sends of any model that the book's references build, in letters.
 
-FSDP cuts each tensor by rows, so that of G GPUs each holds the G-th part of the rows, rounded up. A unit (a block; the root,
-which has the rest) is gathered into a flat buffer, copied out into whole tensors, used, and freed; its gradients are
-copied into a flat buffer, and one G-th of their sum comes out. Source: PyTorch, `torch/distributed/fsdp/_fully_shard`
+FSDP cuts each tensor by rows: each of G GPUs holds the G-th part of the rows, rounded up. A unit (a block, or the root
+with the rest) is gathered into a flat buffer, copied out into whole tensors, used, and freed. Its gradients are copied
+into a flat buffer, and one G-th of their sum comes out. Source: PyTorch, `torch/distributed/fsdp/_fully_shard`
 (`_fsdp_param_group.py` says what lives until when, `_fsdp_collectives.py` what is allocated).
 """
 
@@ -20,13 +20,13 @@ from .symbols import ends_apart as apart
 __all__ = ["BUCKET", "FIRST_BUCKET", "buckets"]
 
 
-#: How many times a group stands where the unit that has it stands: blocks have a mixture of experts or one MLP.
+#: How many times a unit has the tensors of a group: a block has a mixture of experts or an MLP.
 _mixture = Min(E, 1)
 _TIMES = {"embeddings": 1, "block": 1, "dense": 1 - _mixture, "mixture": _mixture, "last": 1}
 
 
 def _share(weights):
-    """Numbers that one GPU holds of some tensors: of each the G-th part of its rows."""
+    """Numbers that one GPU holds of some tensors: the G-th part of the rows of each."""
     return Add(*(_TIMES[w.group] * w.count * ceiling(w.shape[0] / G) * prod(w.shape[1:]) for w in weights))
 
 
@@ -48,8 +48,8 @@ for _unit, _what, _numbers, _refuses in (
     for _item, _held in (("share", 1), ("flat", G * w), ("sent", G * r), ("received", r)):
         register(f"fsdp.{_unit}.{_item}", _held * _numbers, said=f"fsdp.unit.{_item}", of=_what, refuses=_refuses)
 
-#: Numbers of a GPU's shares, each time a unit is gathered for a batch: the root once, a block again in backward. Of the ends,
-#: the last norm and the head stay, as backward needs them first.
+#: Numbers of a GPU's shares, each time a unit is gathered for a batch: the root once, a block again in backward. The
+#: last norm and the head stay gathered, as backward needs them first.
 _GATHERED = _ROOT + L * _BLOCK + sharded_weights * (1 - one_unit) * (L * _BLOCK + apart * _TOKEN)
 #: The batches whose gradients are sent.
 _reduced = n_a - no_sync * (n_a - 1)

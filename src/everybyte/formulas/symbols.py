@@ -1,6 +1,6 @@
 """The book's notation: each symbol with its meaning, its unit, and where its value comes from.
 
-Letters are the papers'. A condition in square brackets is Iverson's: 1 where it holds, else 0. `notation.toml` has the words.
+Letters are the papers'. A condition in square brackets is 1 where it holds, else 0. The words stand in `notation.toml`.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ SYMBOLS: dict[str, Symbol] = {}
 
 
 def _symbol(needs, name, value=None):
-    """A symbol whose value `needs` gives: by a function, or by the path of a field, by default the one of its name."""
+    """A symbol whose value `needs` has: `value` is a function of it, or the path of a field, by default the name's."""
     switch = _SAID["switches"].get(name)
     said = {"letter": rf"[\text{{{name.replace('_', ' ')}}}]", "meaning": switch, "unit": "0 or 1"}
     said = said if switch else {"unit": "", **_SAID["letters"][name]}
@@ -55,7 +55,7 @@ _model, _setup, _free = (partial(_symbol, needs) for needs in ("model", "setup",
 
 
 def _width(name, dtype):
-    """Bytes of one number in a type, which a function of a setup gives, or the path of a field; 0 where it gives none."""
+    """Bytes of one number of a data type, by a function of the setup or the path of a field; 0 for none."""
     read = dtype if callable(dtype) else attrgetter(dtype)
     return _setup(name, lambda s: DTYPE_BYTES[read(s)] if read(s) else 0)
 
@@ -65,8 +65,8 @@ def _common(setup):
     row = OPTIMIZERS[setup.optimizer]
     if not row.common:
         raise ValueError(
-            f"Setup.optimizer: the formulas speak of {', '.join(COMMON_OPTIMIZERS)}, not of {setup.optimizer!r}, whose states or "
-            "temporaries have other sizes; eb.budget answers"
+            f"Setup.optimizer: the formulas speak of {', '.join(COMMON_OPTIMIZERS)}, not of {setup.optimizer!r}, whose "
+            "states or temporaries have other sizes; eb.budget answers"
         )
     return row
 

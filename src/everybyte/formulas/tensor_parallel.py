@@ -1,4 +1,4 @@
-"""Tensor and sequence parallelism in closed form: what a GPT's block keeps, what stays whole, what goes from GPU to GPU.
+"""Tensor and sequence parallelism in closed form: what a GPT's block keeps, what stays whole, what is sent.
 
 What PyTorch's `DTensor` makes of it, operation by operation, is `theory/tensor_parallel.py`; these are its sums.
 """
@@ -13,7 +13,7 @@ from .symbols import sequence_parallel as by_tokens
 #: The part of the tokens that a GPU has between the divided matrices.
 TOKENS = by_tokens / t + (1 - by_tokens)
 
-#: In a block, a token's numbers that stand between heads or in the MLP: query, key, value, what attention gives; up, activation.
+#: A token's numbers in a block, within heads and the MLP: query, key, value, what attention gives; up, activation.
 WITHIN = 4 * H + 2 * F
 #: Between them: what both norms are given.
 BETWEEN = 2 * H

@@ -46,7 +46,7 @@ FLASH = _register("flash_backward", 4 * _flash * B * A * _up(S, 128) * (_head + 
 #: Whether some query heads share a key head: 1 or 0.
 _shared = Min(A - A_kv, 1)
 GROUPED_HEADS = _register("flash_heads", 2 * 2 * _flash * _shared * B * S * A * D)
-#: Memory-efficient attention's row sums: in the layout of the output, and again in the one that the kernel reads, where these differ.
+#: Memory-efficient attention's row sums: in the output's layout, and again in the kernel's where that differs.
 _deltas = 4 * B * A * S
 _product = 4 * B * A * S * D + _deltas * (1 + Min(A - 1, 1))
 _tiles = B * A * ceiling(S / queries) * ceiling(D / 64) * (4 * 64 * queries + 16)
@@ -107,7 +107,7 @@ ENDS = _register("experts_ends", Integer(1023))
 
 
 def indexed(numbers, rows):
-    """Bytes that adding so many gradients to rows by their numbers takes: places, sorted, and what CUB sorts pairs with."""
+    """Bytes that adding so many gradients to rows by number takes: places, sorted, and what CUB sorts pairs with."""
     passes = Piecewise((1, rows <= 2**8), (2, rows <= 2**16), (3, True))
     copies = Piecewise((0, rows <= 2**8), (2, True))
     return 32 * numbers + Piecewise((1, numbers <= _ONE_BLOCK_OF_PAIRS), (_radix(numbers, copies, passes), True))
@@ -120,17 +120,18 @@ GROUPED = _register("experts_products", _where(_sixteen, 60 * E + symbols.groupe
 #: Of mixture layers alone.
 MIXTURE: tuple[Formula, ...] = (VISITS, ENDS, INDEXED, GROUPED)
 TERMS: tuple[Formula, ...] = (
-    CUBLAS, CUBLASLT, FLASH, GROUPED_HEADS, SPLIT, RANDOM, EFFICIENT, BIAS, NORM, NORM_SUMS, SORT, UNIQUE, EMBEDDING, *MIXTURE,
+    CUBLAS, CUBLASLT, FLASH, GROUPED_HEADS, SPLIT, RANDOM, EFFICIENT, BIAS, NORM, NORM_SUMS, SORT, UNIQUE, EMBEDDING,
+    *MIXTURE,
 )  # fmt: skip
 #: An H200's.
 MULTIPROCESSORS = 132
-#: Numbers of 8 bytes, with others beside them, that CUB's radix sort gives a block, by compute capability from which on.
+#: Pairs with an 8-byte number that CUB's radix sort gives a block of threads, from which compute capability on.
 #: As rehearsals of PyTorch 2.13 show: the states of its tiles grow by one at the next number.
 TILES = {9: 4608, 8: 3840, 7: 2816}
 
 
 def flash_splits(model: Model, setup: Setup, multiprocessors: int = MULTIPROCESSORS) -> int:
-    """Into how many parts flash attention cuts the keys, so that few heads and sequences keep all multiprocessors at work.
+    """Into how many parts flash attention cuts the keys, so that few heads keep all multiprocessors at work.
 
     Source: PyTorch, flash_api.cpp, `num_splits_heuristic`.
     """
@@ -157,7 +158,7 @@ def _of(model):
 
 
 def _machine(model, setup, gpu):
-    """What of a GPU decides how much its kernels take: an H200's where none is given, or the catalog knows no more of it."""
+    """What decides how much a GPU's kernels take: an H200's where none is given, or its multiprocessors are unknown."""
     if gpu is None or not gpu.multiprocessors:
         gpu = find_gpu("h200")
     number, major = gpu.multiprocessors, gpu.capability.partition(".")[0]
@@ -172,14 +173,14 @@ def _machine(model, setup, gpu):
 def requested(found, gpu: Gpu) -> tuple[int, str]:
     """The most bytes that PyTorch's CUDA code asks for in a step, and the operation that runs then.
 
-    The live bytes of the prediction at each operation, with what that operation's kernel takes for itself, and cuBLAS's.
+    It adds what each operation's kernel takes for itself, and cuBLAS's workspaces, to the predicted live bytes.
 
     Args:
-        found: a budget, each tensor as asked for (`rounding` 1): its `operations` and `live` bytes are read. gpu: the catalog's.
+        found: a budget whose tensors are not rounded (`rounding` 1). gpu: the catalog's.
 
     Raises:
-        ValueError: for what the terms do not cover: other models than the book's references, sums over rows of widths that are
-            under 128 or no multiples of four, tensors rounded up.
+        ValueError: for what the terms do not cover: other models than the book's references, tensors rounded up, sums
+            over rows of widths that are under 128 or no multiples of four.
     """
     model, setup = found.model, found.setup
     if found.rounding != 1:
@@ -202,9 +203,12 @@ def requested(found, gpu: Gpu) -> tuple[int, str]:
 
 #: Kernels -> the terms that say together what one takes.
 _TERMS = {
-    "attention": ("flash_split", "flash_dropout"), "attention backward": ("flash_backward", "flash_heads", "efficient_backward"),
-    "sort": ("experts_sort",), "scan": ("experts_ends",), "grouped product": ("experts_products",),
-}  # fmt: skip
+    "attention": ("flash_split", "flash_dropout"),
+    "attention backward": ("flash_backward", "flash_heads", "efficient_backward"),
+    "sort": ("experts_sort",),
+    "scan": ("experts_ends",),
+    "grouped product": ("experts_products",),
+}
 
 
 def _scratch(model, setup, gpu):

@@ -27,7 +27,7 @@ def _grid():
 
 
 def _share_of_grid(place):
-    """Of chapter 17's steps, how many in a hundred have their peak there."""
+    """Per cent of chapter 17's steps whose peak is there."""
     return Fraction(100 * sum(step.peak_at == place for step in _grid()), len(_grid()))
 
 
@@ -37,7 +37,7 @@ def _over_forward():
 
 
 def _bf16_from_ampere(vendor):
-    """Of the catalog's GPUs of a vendor, how many in a hundred take bf16 exactly where their capability is 8 or more."""
+    """Per cent of a vendor's GPUs in the catalog that take bf16 exactly where their capability is 8 or more."""
     found = [card for card in gpus().values() if card.title.startswith(vendor)]
 
     def as_said(card):
@@ -55,7 +55,7 @@ def _simulated(what):
 
 
 def _fragmented(largest):
-    """The largest free piece, or all that is free, over a request that fails: 2 MiB in use on a GPU of 100 keep 60 out."""
+    """The largest free piece, or all free memory, over a request that fails: 2 MiB in use keep 60 out of 100."""
     allocator = Allocator(memory=100 * _MIB)
     allocator.free(allocator.malloc(60 * _MIB))
     allocator.malloc(2 * _MIB)

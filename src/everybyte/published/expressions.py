@@ -1,7 +1,8 @@
 """The expressions of claims: read exactly, never evaluated as code.
 
-An expression is in bytes, or bytes a second. Its names are letters of the notation, spelled out; formulas; `budget.peak` and the
-like, or `heaviest.peak`, of the GPU that needs the most; `gpu.memory`. A name of the claim's runs may stand before each.
+An expression is in bytes, or bytes a second. Its names are letters of the notation, spelled out; formulas;
+`budget.peak` and the like, or `heaviest.peak` of the GPU that needs the most; `gpu.memory`. The name of one of the
+claim's runs may stand before each.
 """
 
 import ast

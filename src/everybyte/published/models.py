@@ -16,10 +16,10 @@ _ATTENTION = (aten._scaled_dot_product_flash_attention.default, aten._scaled_dot
 
 
 class ComplexAttention(llama.GroupedAttention):
-    """torchtitan's: pairs turn as complex numbers in fp32, and each key and value head is repeated for its query heads."""
+    """torchtitan's: pairs turn as complex numbers in fp32; key and value heads are repeated for their query heads."""
 
     def forward(self, x, turns, _):  # (B, S, H), (S, D/2)
-        B, S, D = *x.shape[:2], 2 * turns.size(1)
+        B, S, D = x.size(0), x.size(1), 2 * turns.size(1)
         q, k, v = (layer(x).view(B, S, -1, D) for layer in (self.q, self.k, self.v))  # (B, S, A or K, D)
         q, k = self.turned(q, turns), self.turned(k, turns)
         heads = [t.transpose(1, 2) for t in (q, self.repeated(k), self.repeated(v))]  # (B, A, S, D) each
@@ -83,7 +83,7 @@ class Llama(llama.Llama):
 
 
 class InPlaceLoss(torch.autograd.Function):
-    """Megatron's, of a share of the vocabulary: one fp32 copy of the logits, which turns into the softmax and into its gradient."""
+    """Megatron's: one fp32 copy of the logits becomes the softmax, and then the gradient, in place."""
 
     @staticmethod
     def forward(ctx, logits, labels):  # (B, S, V / t), (B, S)
@@ -112,7 +112,7 @@ class DividedAttention(gpt.Attention):
         self.qkv, self.out = nn.Linear(model.width, sum(self.widths)), nn.Linear(self.widths[0], model.width)
 
     def forward(self, x):  # (B, S, H)
-        B, S, D = *x.shape[:2], x.size(2) // self.heads
+        B, S, D = x.size(0), x.size(1), x.size(2) // self.heads
         q, k, v = (part.reshape(B, S, -1, D).transpose(1, 2) for part in self.qkv(x).split(self.widths, -1))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.dropout, enable_gqa=True)
         return F.dropout(self.out(y.transpose(1, 2).reshape(B, S, -1)), self.dropout)  # (B, S, H)

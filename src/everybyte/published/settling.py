@@ -3,15 +3,15 @@
 The rule, first match:
 
 1. a call of PyTorch's that runs without complaint holds; one that is refused, warned of or gone is an outdated API;
-   of hardware and of other packages a document is quoted, with its address and date, and the verdict is written beside it;
+   for hardware and other packages a document is quoted, with address and date, and the verdict is written beside it;
 2. a claim with nothing to set beside it is not settled here;
 3. what was stated holds where the value, rounded as the article rounds, is what it says; or it holds if the condition
    is met, where it is so with the condition and not without;
 4. it contradicts the article's own figures, or another article's, where the two have no number in common;
 5. else it is off by the factor between the value and the nearest number stated.
 
-A stated number is right to half of its last digit other than zero, and never to more than a tenth: "28 GB" is 27.5 to 28.5,
-"30 GB" is 27 to 33. A rule is right to one part in a hundred, which is what the smallest tensors of a block may add.
+A stated number is right to half of its last digit other than zero, and never to more than a tenth: "28 GB" is 27.5 to
+28.5, "30 GB" is 27 to 33. A rule is right to one part in a hundred, which the smallest tensors of a block may add.
 """
 
 import math
@@ -30,7 +30,7 @@ class Settled:
 
     Attributes:
         stated: the span that the article states or implies, in `claim.unit`; None where there is none.
-        computed: the value in the same unit; what PyTorch says of a call, "" for nothing, or a document; None where nothing settles it.
+        computed: the value in the same unit; what PyTorch says of a call, "" for nothing, or a document says; or None.
         under: the value with the condition met, for what holds if.
         verdict: in full, with the condition or the factor.
         ratio: the nearest stated number over the value; None where one of them is missing or zero, or where only a
@@ -63,7 +63,7 @@ class Settled:
         return self.claim.stated or self.claim.expects or "–"
 
     def as_dict(self) -> dict:
-        """As JSON holds it: `stated` a number or [least, most], null for an open end; `computed` a number, text or null."""
+        """As JSON: `stated` a number or [least, most], null for an open end; `computed` a number, text or null."""
         span = None if self.stated is None else [_plain(self.stated.low), _plain(self.stated.high)]
         computed = _plain(self.computed) if isinstance(self.computed, Fraction) else self.computed
         return {
@@ -94,14 +94,15 @@ def settle(claim: Claim) -> Settled:
         raise ValueError(f"claim {claim.id}.verdict: {claim.verdict!r}, but the numbers say {verdict!r}")
     if verdict == "contradicts itself":
         computed = own
-    comparable = stated is not None and isinstance(computed, Fraction) and computed > 0 and not claim.expects
-    nearest = stated.nearest(computed) if comparable else 0
+    ratio = None
+    if stated is not None and isinstance(computed, Fraction) and computed > 0 and not claim.expects:
+        ratio = float(stated.nearest(computed) / computed) or None
     if verdict == "off by a factor of":
         low, high = sorted((computed, stated.nearest(computed)))
         verdict += f" {_digits(float(high / low))}"
     elif verdict == "holds if":
         verdict += f" {claim.condition}"
-    return Settled(claim, stated, computed, under, verdict, float(nearest / computed) if nearest else None)
+    return Settled(claim, stated, computed, under, verdict, ratio)
 
 
 def disagree(one: Claim, other: Claim) -> bool:

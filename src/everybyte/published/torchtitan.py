@@ -1,4 +1,4 @@
-"""Runs whose makers published the memory that they took, in their own model code and switches: what a dry run says of them."""
+"""Runs of torchtitan whose makers published the memory that they took, and what a dry run of their code says."""
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -22,8 +22,9 @@ class Run:
     """A published run.
 
     Attributes:
-        table: its number there. model: by name. setup: with FSDP as torchtitan's. recompute: `every second product` or `blocks`.
-        gib: reserved at most, as published. compiled: whether blocks ran through torch.compile, and products in fp8.
+        table: its number there. model: by name. setup: with FSDP as torchtitan's.
+        recompute: `every second product` or `blocks`. gib: reserved at most, as published.
+        compiled: whether blocks ran through torch.compile, and products in fp8.
         own: whether its makers' model code is run; else, where matrices are divided, the book's Llama.
     """
 
@@ -41,7 +42,8 @@ class Run:
         setup = self.setup
         how = ", compiled, fp8" if self.compiled else ""
         tensor = f", tensor {setup.mesh.tensor}" if setup.mesh.tensor > 1 else ""
-        return f"{self.model}, {setup.gpus} GPUs{tensor}, {setup.batch} × {setup.sequence:,}, recomputes {self.recompute}{how}"
+        shape = f"{setup.gpus} GPUs{tensor}, {setup.batch} × {setup.sequence:,}"
+        return f"{self.model}, {shape}, recomputes {self.recompute}{how}"
 
 
 _FSDP = Setup(batch=2, sequence=8192, precision="bf16-mixed", sharding="zero3", gpus=8)
@@ -57,9 +59,9 @@ RUNS = (
 
 
 def llama(name: str, recompute: str, sequence: int):
-    """A Llama of the catalog as torchtitan writes it, for `dry_run` and `derive`: a module of tokens and labels that gives the loss.
+    """What makes a Llama of the catalog as torchtitan writes it, for `dry_run` and `derive`: of tokens and labels.
 
-    What differs from the book's own: rotary embeddings by complex numbers in fp32, key and value heads repeated, the logits
+    It differs from the book's own: rotary embeddings by complex numbers in fp32, key and value heads repeated, logits
     cast to fp32 for the loss, the head never tied, and checkpoints that keep every second matrix product.
 
     Args:
@@ -73,7 +75,7 @@ def llama(name: str, recompute: str, sequence: int):
 
 @lru_cache
 def reserved(run: Run) -> tuple[int, int]:
-    """(bytes live, bytes reserved) at most by a dry run of a published run's own code, in segments that grow, on an H100's allocator."""
+    """(bytes live, bytes reserved) at most: a dry run of the run's own code, played through an H100's allocator."""
     import torch
 
     from ..dryrun import dry_run
