@@ -21,8 +21,6 @@ PAGE = 16  # tokens in a page, as vLLM's
 CACHE_TYPES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 #: How weights are kept; nf4: the linear layers of the blocks, as bitsandbytes does with double quantization.
 WEIGHTS = ("bf16", "fp16", "int8", "nf4")
-#: Compute capabilities without PyTorch's flash attention. Source: `sdp_utils.cpp`, `check_flash_attention_hardware_support`.
-_NO_FLASH = ("6.0", "7.0", "7.5")
 #: Sequences at once, at most.
 MOST = 2**20
 
@@ -259,7 +257,7 @@ def _check_gpu(gpu, cache, **types):
     for name, value in types.items():
         if value == "bf16" and not gpu.bf16:
             raise ValueError(f"serve.{name}: 'bf16' on {gpu.name}, which has no bf16; allowed: 'fp16'")
-    if cache != "paged" and gpu.capability in _NO_FLASH:
+    if cache != "paged" and not gpu.flash:
         raise ValueError(
             f"serve.cache: {cache!r} on {gpu.name}, whose capability {gpu.capability} has no flash attention, with which the passes "
             "are derived; allowed: 'paged', which counts what stands, or a GPU of capability 8.0 or more"

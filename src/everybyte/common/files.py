@@ -4,8 +4,10 @@ import json
 import os
 import secrets
 import stat
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -119,4 +121,12 @@ def parsed(text: str | bytes, **said) -> Any:
         ]
     if level:
         raise deep
+    return found
+
+
+def entries(package: str, name: str) -> dict[str, dict[str, Any]]:
+    """The tables of a package's own TOML file, in its order; one that names another by `like` has all that it does not state from there."""
+    found: dict[str, dict[str, Any]] = {}
+    for title, entry in tomllib.loads(resources.files(package).joinpath(name).read_text(encoding="utf-8")).items():
+        found[title] = (found[entry.pop("like")] if "like" in entry else {}) | entry
     return found
