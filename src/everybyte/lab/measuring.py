@@ -1,5 +1,12 @@
 """One step measured on this machine: by a worker, or of many GPUs by as many."""
 
+import os
+import socket
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import replace
+from threading import TIMEOUT_MAX
 from typing import Any
 
 from ..ask.setup import Setup
@@ -7,9 +14,15 @@ from ..catalog import Model
 from ..common import checks
 from .devices import check as check_device
 from .measurement import Measurement
-from .process import EXPANDABLE, Worker, ask
+from .process import COMMAND, EXPANDABLE, Failed, Worker, ask
 from .recipe import Recipe
-from .torchrun import measure_ranks
+
+#: Seconds that a worker may take to say how many GPUs there are; and that ranks have to end once one of them has failed.
+START, GRACE = 120.0, 1.0
+#: What a measurement keeps of every rank.
+KEPT = (
+    "phases", "requested", "peaks", "peak", "peak_at", "allocated_peak", "active_peak", "reserved_peak", "step_ms", "loss",
+)  # fmt: skip
 
 
 def measure(
@@ -65,6 +78,74 @@ def measure(
         return measure_ranks(model, setup, device, timeout, **options)
     with Worker(environment=EXPANDABLE if expandable else None) as worker:
         return ask(worker, model, setup, device, timeout, **options)[0]
+
+
+class _RanOut(Exception):
+    """A rank ran out of memory: the others wait for it in vain. Its argument is that rank's measurement."""
+
+
+def measure_ranks(
+    model: Model, setup: Setup, device: str | None, timeout: float, command: Sequence[str] = COMMAND, **options
+) -> Measurement:
+    """Measure on all of the setup's GPUs at once, by a worker each: rank 0's measurement, with what each found in its `ranks`.
+
+    Where a rank runs out of memory the measurement is that rank's.
+
+    Raises:
+        ValueError: where there are fewer GPUs, or a rank refuses.
+        Failed: where a rank dies; the others are ended.
+    """
+    with Worker() as worker:
+        there = worker.ask(START, ask="gpus", device=device)["found"]
+    if setup.gpus > there:
+        raise ValueError(
+            f"Setup.gpus: {setup.gpus}, and this machine has room for {there}; allowed: at most as many, or the first of "
+            "any number alone (`alone=True`, --alone), over collectives that move nothing"
+        )
+
+    def measured(rank, worker):
+        where = device if device == "cpu" else f"cuda:{rank}"
+        found = ask(worker, model, setup, where, TIMEOUT_MAX, **options)[0]
+        if found.oom:
+            raise _RanOut(replace(found, ranks=[{"rank": rank, "status": "oom"}]))
+        return found
+
+    with ThreadPoolExecutor(setup.gpus) as pool, ExitStack() as ending:  # the pool ends once its workers have
+        workers = [ending.enter_context(Worker(command, variables)) for variables in _ranks(setup.gpus)]
+        asked = [pool.submit(measured, rank, worker) for rank, worker in enumerate(workers)]
+        done, left = wait(asked, min(timeout, TIMEOUT_MAX), FIRST_EXCEPTION)
+        if left and not any(one.exception() for one in done):
+            raise Failed(f"the ranks gave no answer within {timeout:g} s and were ended")
+        wait(asked, GRACE)
+        errors = {rank: one.exception() if one.done() else Failed("was ended") for rank, one in enumerate(asked)}
+    for error in errors.values():
+        if isinstance(error, ValueError):
+            raise error
+    for error in errors.values():
+        if isinstance(error, _RanOut):
+            return error.args[0]
+    if missing := {rank: error for rank, error in errors.items() if error}:
+        how = "".join(f"\n  rank {rank}: {error}" for rank, error in missing.items())
+        raise Failed(f"of {setup.gpus} ranks these died or were ended: {', '.join(map(str, missing))}{how}")
+    found = [one.result() for one in asked]
+    ranks = [{"rank": rank} | {name: getattr(one, name) for name in KEPT} for rank, one in enumerate(found)]
+    return replace(found[0], ranks=[{n: v for n, v in one.items() if v is not None} for one in ranks])
+
+
+def _ranks(gpus):
+    """Variables for each of so many processes, by which PyTorch finds the others: torchrun's."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(gpus),
+        "LOCAL_WORLD_SIZE": str(gpus),
+    }
+    shared |= {"TORCHELASTIC_RUN_ID": "everybyte", "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    shared |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(gpus)]
 
 
 def check_request(

@@ -12,12 +12,11 @@ from ..common import checks
 from ..common.tables import Table
 from .grid import in_fp16
 from .measurement import Measurement
-from .measuring import check_request
+from .measuring import check_request, measure_ranks
 from .process import Bench, Failed, Worker
 from .recipe import Recipe
 from .recording import asked, has_bf16
 from .records import fingerprint, read
-from .torchrun import measure_ranks
 
 #: Set, to anything: no GPU is asked. So the book's stored outputs are those of the record on every machine.
 RECORD_ONLY = "EVERYBYTE_RECORD_ONLY"
