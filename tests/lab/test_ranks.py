@@ -84,9 +84,7 @@ def test_without_gloo(monkeypatch):
 def test_a_rank_that_dies_takes_the_others_along(small, folders, ends):
     start = time.monotonic()
     with pytest.raises(Failed, match=r"^of 2 ranks these died or were ended: 0, 1\n") as error:
-        measuring.measure_ranks(
-            small, SETUP, "cpu", 120, [*DYING, "dies", str(folders)], warm_up=2, steps=1, points=0
-        )
+        measuring.measure_ranks(small, SETUP, "cpu", 120, [*DYING, "dies", str(folders)], warm_up=2, steps=1, points=0)
     assert time.monotonic() - start < 60
     assert "SIGKILL" in str(error.value) or "-9" in str(error.value)
     pids = [int(path.read_text()) for path in (folders / "pids").iterdir()]

@@ -64,78 +64,63 @@ Digest = Annotated[str, Kind(_so(lambda v: re.fullmatch("[0-9a-f]{64}", v)), "64
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Measurement:
-    """One training step on a device. Bytes are whole; `phases`, `requested`, `peaks` and `peak` are above `baseline`.
-
-    Attributes:
-        model, setup: what ran. rounding: each tensor takes a multiple of so many bytes in the device's allocator; 1 for none.
-        status: `measured`; `oom`, where the device's memory did not suffice, a result as well; `skipped`, where it was not
-            tried; or `failed`, where the process died or hung. reason: why, for the last two.
-        phases: live bytes at moments of one steady step, and the most in the optimizer's step (`step`).
-        requested: the same, of each tensor as asked for, not of the block that it got.
-        peaks: the most live bytes in forward, backward and the optimizer's step.
-        peak: the most of all. peak_at: where it is in the order of allocations, in a dry run's words; None if not asked for.
-        baseline: bytes that lived before the model. workspace: bytes of cuBLAS's workspaces, which stay after its first product.
-        allocated_peak, requested_peak, active_peak, reserved_peak: the most of each of the allocator's counts, with the
-            baseline. retries: how often it gave memory back before it could serve a request. segments: how many it had from
-            the driver after the steps. reserved_at_end: what it kept when `driver_used` was asked for.
-        driver_before, driver_used: bytes in use on the whole device before the model and after the steps, by CUDA (`cuda`) and
-            by NVML (`nvml`, None without its Python binding): contexts and other processes too.
-        out_of_memory: for `oom`: whose memory (`of`: PyTorch's allocator, or a library), bytes `requested` (as precise as
-            PyTorch's message) and `free`, and `at` what stage.
-        steps: how many were timed; 0 for a step that was counted alone. step_ms: their median; step_ms_quartiles: the first
-            and the third; clocks: the GPU's clock, power, its limit and temperature after them. tokens_per_s; flops, the
-            model's, of a step; mfu: their share of the catalog's dense 16-bit peak, None for fp32 and unknown devices.
-        loss: of every step, on the next windows of the book's text, the same for every configuration of one shape; None
-            where not finite. skipped_steps: by loss scaling. A vocabulary under 256 has random tokens, always the same.
-        history: `allocations` of one step, the places `at` which `live` bytes are given (the extremes are among them), and
-            `marks`: how many allocations there were when a moment last came.
-        learning: of a training run: its `recipe`, with as many steps as there was time for of those `asked`; and `validation`:
-            steps taken, the loss on prose that is not trained on, and seconds of training until then.
-        ranks: of many GPUs measured at once: each one's `rank`, and some of the fields here, which are rank 0's.
-        witness: `measure`; `rehearse` on a rehearsal's device, where no time means anything.
-        device, versions, settings: what it ran on and with. date: UTC. fingerprint: of the reference step's source.
-    """
+    """One training step on a device. Bytes are whole; `phases`, `requested`, `peaks` and `peak` are above `baseline`."""
 
     model: Annotated[Model, Kind(dict, "an object")]
     setup: Annotated[Setup, Kind(dict, "an object")]
-    status: Text
+    status: (
+        Text  # `measured`; `oom`, a result as well; `skipped`, where it was not tried; `failed`, where it died or hung
+    )
     device: Device
-    date: Date
-    fingerprint: Digest
-    reason: Text | None = None
-    rounding: Whole = 512
-    phases: Phases | None = None
-    requested: Phases | None = None
-    peaks: Peaks | None = None
-    peak: Whole | None = None
-    peak_at: Text | None = None
-    baseline: Whole | None = None
-    workspace: Whole | None = None
+    date: Date  # UTC
+    fingerprint: Digest  # of the reference step's source
+    reason: Text | None = None  # why it was skipped or failed
+    rounding: Whole = 512  # of each tensor in the device's allocator, to a multiple of so many bytes; 1 for none
+    phases: Phases | None = (
+        None  # live bytes at moments of one steady step, and the most in the optimizer's step (`step`)
+    )
+    requested: Phases | None = None  # the same, of each tensor as asked for, not of the block that it got
+    peaks: Peaks | None = None  # the most live bytes in forward, backward and the optimizer's step
+    peak: Whole | None = None  # the most of all
+    peak_at: Text | None = None  # where it is in the order of allocations, in a dry run's words; None if not asked for
+    baseline: Whole | None = None  # bytes that lived before the model
+    workspace: Whole | None = None  # bytes of cuBLAS's workspaces, which stay after its first product
+    # The most bytes of each of the allocator's counts, with the baseline.
     allocated_peak: Whole | None = None
     requested_peak: Whole | None = None
     active_peak: Whole | None = None
     reserved_peak: Whole | None = None
-    retries: Whole | None = None
-    segments: Whole | None = None
-    driver_before: Used | None = None
-    driver_used: Used | None = None
+    retries: Whole | None = None  # how often the allocator gave memory back before it could serve a request
+    segments: Whole | None = None  # how many it had from the driver after the steps
+    # Bytes in use on the whole device, by CUDA and by NVML (None without its Python binding): other processes' too.
+    driver_before: Used | None = None  # before the model
+    driver_used: Used | None = None  # after the steps
+    # Whose memory ran out (`of`), bytes `requested`, as precise as PyTorch's message, and `free`, and `at` what stage.
     out_of_memory: OutOfMemory | None = None
-    steps: Whole | None = None
-    reserved_at_end: Whole | None = None
-    step_ms: Number | None = None
-    step_ms_quartiles: Quartiles | None = None
-    clocks: Clocks | None = None
+    steps: Whole | None = None  # how many were timed; 0 for a step that was counted alone
+    reserved_at_end: Whole | None = None  # bytes that the allocator had when `driver_used` was asked for
+    step_ms: Number | None = None  # the timed steps' median
+    step_ms_quartiles: Quartiles | None = None  # the first and the third
+    clocks: Clocks | None = None  # the GPU's clock, power, its limit, and temperature after the timed steps
     tokens_per_s: Number | None = None
-    flops: Whole | None = None
-    mfu: Number | None = None
+    flops: Whole | None = None  # of a step, the model's
+    mfu: Number | None = None  # their share of the catalog's dense 16-bit peak; None for fp32 and unknown devices
+    # Of every step, None where not finite, on the next windows of the book's text, the same for every configuration of one
+    # shape; a vocabulary under 256 has random tokens, always the same.
     loss: Losses | None = None
-    skipped_steps: Whole | None = None
+    skipped_steps: Whole | None = None  # by loss scaling
+    # `allocations` of one step, the places `at` which `live` bytes are given, the extremes among them, and `marks`: how many
+    # allocations there were when a moment last came.
     history: History | None = None
+    # Of a training run: its `recipe`, with as many steps as there was time for of those `asked`; and `validation`: steps
+    # taken, the loss on prose that is not trained on, and seconds of training until then.
     learning: Learning | None = None
-    ranks: Ranks | None = None
+    ranks: Ranks | None = (
+        None  # of many GPUs measured at once: each one's `rank`, and some of the fields here, rank 0's
+    )
     versions: Object | None = None
     settings: Object | None = None
-    witness: Text = "measure"
+    witness: Text = "measure"  # or `rehearse`, on a rehearsal's device, where no time means anything
 
     @property
     def oom(self) -> bool:

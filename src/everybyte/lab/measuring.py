@@ -52,9 +52,9 @@ def measure(
         points: the most places of the timeline to keep; 0 for no timeline, and no `peak_at`.
         tf32: whether fp32 matrix products may round their factors to TF32.
         limit: bytes that the step may take, to run out on purpose.
-        expandable: whether the allocator maps memory into segments that grow (`expandable_segments:True`), in a process of its own.
-        recipe: of a training run on prose, in place of `steps`: each step is one of its steps.
-        alone: of many GPUs measure the first, on one device: its collectives move nothing, and all its tensors are there.
+        expandable: whether the allocator maps memory into segments that grow (`expandable_segments:True`).
+        recipe: of a training run on prose, whose steps are measured in place of `steps`.
+        alone: measure the first of many GPUs, on one device: its collectives move nothing, and all its tensors are there.
         timeout: seconds until the process is ended.
 
     Raises:
@@ -87,7 +87,7 @@ class _RanOut(Exception):
 def measure_ranks(
     model: Model, setup: Setup, device: str | None, timeout: float, command: Sequence[str] = COMMAND, **options
 ) -> Measurement:
-    """Measure on all of the setup's GPUs at once, by a worker each: rank 0's measurement, with what each found in its `ranks`.
+    """Measure on all of the setup's GPUs at once, by a worker each: rank 0's measurement, with what each rank found.
 
     Where a rank runs out of memory the measurement is that rank's.
 
@@ -117,50 +117,44 @@ def measure_ranks(
         if left and not any(one.exception() for one in done):
             raise Failed(f"the ranks gave no answer within {timeout:g} s and were ended")
         wait(asked, GRACE)
-        errors = {rank: one.exception() if one.done() else Failed("was ended") for rank, one in enumerate(asked)}
-    for error in errors.values():
+        errors = [one.exception() if one.done() else Failed("was ended") for one in asked]
+    for error in errors:
         if isinstance(error, ValueError):
             raise error
-    for error in errors.values():
+    for error in errors:
         if isinstance(error, _RanOut):
             return error.args[0]
-    if missing := {rank: error for rank, error in errors.items() if error}:
+    if missing := {rank: error for rank, error in enumerate(errors) if error}:
         how = "".join(f"\n  rank {rank}: {error}" for rank, error in missing.items())
         raise Failed(f"of {setup.gpus} ranks these died or were ended: {', '.join(map(str, missing))}{how}")
     found = [one.result() for one in asked]
-    ranks = [{"rank": rank} | {name: getattr(one, name) for name in KEPT} for rank, one in enumerate(found)]
-    return replace(found[0], ranks=[{n: v for n, v in one.items() if v is not None} for one in ranks])
+    kept = [{name: value for name in KEPT if (value := getattr(one, name)) is not None} for one in found]
+    return replace(found[0], ranks=[{"rank": rank} | one for rank, one in enumerate(kept)])
 
 
 def _ranks(gpus):
-    """Variables for each of so many processes, by which PyTorch finds the others: torchrun's."""
+    """For each of so many processes the variables by which PyTorch finds the others: torchrun's."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(gpus),
-        "LOCAL_WORLD_SIZE": str(gpus),
-    }
-    shared |= {"TORCHELASTIC_RUN_ID": "everybyte", "TORCHELASTIC_USE_AGENT_STORE": "False"}
-    shared |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(gpus)]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": gpus, "LOCAL_WORLD_SIZE": gpus}
+    shared |= {"TORCHELASTIC_RUN_ID": "everybyte", "TORCHELASTIC_USE_AGENT_STORE": False}
+    shared |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", 1)}
+    each = [shared | {"RANK": rank, "LOCAL_RANK": rank} for rank in range(gpus)]
+    return [{name: str(value) for name, value in one.items()} for one in each]
 
 
-def check_request(
-    model, setup, *, warm_up=2, steps=5, points=0, tf32=False, limit=None, recipe=None, alone=False
-) -> None:
+def check_request(model, setup, *, warm_up=2, steps=5, points=0, tf32=False, limit=None, recipe=None, alone=False):
     """Raise ValueError where a worker could only fail, before one is started.
 
     `alone`: it is the first of all GPUs, and collectives move nothing.
     """
-    if not isinstance(model, Model):
-        raise ValueError(
-            f"measure.model: {model!r} is not a Model; allowed: everybyte.model(name) or everybyte.Model(...)"
-        )
-    if not isinstance(setup, Setup):
-        raise ValueError(f"measure.setup: {setup!r} is not a Setup; allowed: everybyte.Setup(...)")
+    for field, value, kind, allowed in (
+        ("model", model, Model, "everybyte.model(name) or everybyte.Model(...)"),
+        ("setup", setup, Setup, "everybyte.Setup(...)"),
+    ):
+        if not isinstance(value, kind):
+            raise ValueError(f"measure.{field}: {value!r} is not a {kind.__name__}; allowed: {allowed}")
     if unlike := model.unlike_reference():
         raise ValueError(unlike)
     if not alone:
