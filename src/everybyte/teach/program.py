@@ -163,3 +163,8 @@ def small_llamas(seed: int, number: int) -> list[Model]:
               tied=draw.random() < 0.5, qkv_bias=False, out_bias=False, ffn_bias=False, norm="rmsnorm")
         for i in range(1, number + 1)
     ]  # fmt: skip
+
+
+def small_models(seed: int, number: int) -> list[Model]:
+    """So many small models of each of the two."""
+    return small_gpts(seed, number) + small_llamas(seed, number)

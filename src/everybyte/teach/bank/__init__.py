@@ -1,18 +1,24 @@
 """The exercises of each chapter: what is said of them in `cNN.toml`, what is computed in `ANSWERS` of `cNN.py`.
 
-An exercise has the same id in both. A mistake has one name in both, a sentence there and a wrong answer here.
+An exercise has the same id in both. A mistake has one name in both, a sentence there and a wrong answer here. What the
+files of answers need stands here once: `run` and `Run` ask about a step, `answers` and `program` say what is right and wrong.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
+from ...ask.setup import Setup
+from ...catalog import gpu, model
 from ...common import checks
+from ...formulas import formula
 from .. import texts
+from ..asking import Run, run
 from ..exercise import Exercise
-from ..program import Case, Program
+from ..program import Case, Program, close, named_shapes, small_gpts, small_llamas, small_models
 
 #: What an exercise has from Python; all else it has from TOML.
 _COMPUTED = ("id", "answer", "cases", "agree")
@@ -27,9 +33,23 @@ class Answers:
     more: Mapping[str, Callable] = field(default_factory=dict)
 
 
-def answers(right: object, /, **wrong: object) -> Answers:
-    """An amount's or an expression's: each a value, or a function that computes it when it is asked for."""
-    return Answers(right if callable(right) else _giving(right), wrong)
+def answers(right: Any, /, **wrong: Any) -> Answers:
+    """An amount's or an expression's: a value, or a function that computes it when it is asked for.
+
+    A wrong one is a value or a function too. Where the right one is a function with an argument of that name, it is what the
+    function gives with the argument changed; a dict changes several.
+    """
+    if not callable(right):
+        return Answers(_giving(right), wrong)
+    known = signature(right).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+
+    def other(name, how):
+        if isinstance(how, dict):
+            return partial(right, **how)
+        return partial(right, **{name: how}) if not callable(how) and (takes_any or name in known) else how
+
+    return Answers(right, {name: other(name, how) for name, how in wrong.items()})
 
 
 def program(

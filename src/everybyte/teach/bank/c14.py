@@ -4,49 +4,50 @@ from functools import partial
 
 from sympy import Rational
 
-from ...ask.setup import Setup
-from ...catalog import model
-from ...formulas import formula
 from ...formulas.symbols import A, B, F, H, L, S, c, w
-from ..asking import at
-from ..program import Case, small_llamas
-from . import answers, program
+from . import Case, Run, Setup, answers, formula, model, program, run, small_llamas
 
-_TOKENS = B * S
-_SQUARE = A * B * S**2
+TOKENS, SQUARE = B * S, A * B * S**2
+STREAM = TOKENS * H
 
 
-def _xl(**setup):
-    return at("activations.block", "gpt2-xl", batch=8, sequence=1024, **setup)
+def xl(precision="bf16-mixed", **setup):
+    return run("gpt2-xl", precision=precision, **setup).at("activations.block")
 
 
-def _leading(**setup):
+def leading(**setup):
     """The terms in B S H and A B S^2 of what one block keeps, its MLP four times as wide as the stream."""
     block = formula("activations.block").for_model(model("gpt2"), Setup(**setup))
-    return block.coeff(_TOKENS * H) * _TOKENS * H + block.coeff(_SQUARE) * _SQUARE
+    return block.coeff(STREAM) * STREAM + block.coeff(SQUARE) * SQUARE
 
 
-def _tokens(**setup):
+def eager(precision="bf16-mixed", **setup):
+    return leading(precision=precision, attention="eager", **setup)
+
+
+def tokens(**setup):
     """Tokens at which a 16-bit GPT's blocks keep 1.5 times the bytes of their 12 H^2 weights."""
-    return Rational(3, 2) * 2 * 12 * H**2 / (_leading(**setup) / _TOKENS)
+    return Rational(3, 2) * 2 * 12 * H**2 / (leading(**setup) / TOKENS)
 
 
-def _mlp(numbers):
+def mlp(numbers):
     """What a block keeps, by data type, where its MLP keeps so many numbers a token beside its input."""
-    return _TOKENS * (H * (2 * w + 6 * c) + numbers * c)
+    return TOKENS * (H * (2 * w + 6 * c) + numbers * c)
 
 
-def _llamas():
+BF16 = leading(precision="bf16")
+REACHED = tokens(precision="bf16")
+
+
+def llamas():
     """What one block saves for each token, of small Llamas, less attention's rows and its 24 bytes of random state."""
-    batch, sequence = 2, 32
     for m in small_llamas(14, 8):
         for precision in ("bf16", "bf16-mixed"):
-            setup = Setup(batch=batch, sequence=sequence, precision=precision)
-            saved = formula("activations.llama").at(m, setup) - 24
-            yield Case(f"{m.name}, {precision}", (m, precision), saved // (batch * sequence) - 4 * m.heads)
+            saved = Run(m, Setup(batch=2, sequence=32, precision=precision)).at("activations.llama") - 24
+            yield Case(f"{m.name}, {precision}", (m, precision), saved // (2 * 32) - 4 * m.heads)
 
 
-def _per_token(m, precision, *, mlp=4, casts=5, grouped=True, stream=4, statistics=2):
+def per_token(m, precision, *, mlp=4, casts=5, grouped=True, stream=4, statistics=2):
     """The answer, or what it would be with so many tensors in the MLP, so many casts of the norms' results, a stream of so many bytes."""
     mixed = precision == "bf16-mixed"
     numbers = (casts if mixed else 2) * m.width + 2 * m.head_width * (m.heads + (m.kv_heads if grouped else m.heads))
@@ -55,62 +56,56 @@ def _per_token(m, precision, *, mlp=4, casts=5, grouped=True, stream=4, statisti
 
 ANSWERS = {
     "14.1": answers(
-        lambda: _xl(precision="bf16-mixed"),
-        fp32=_xl,
-        bf16=lambda: _xl(precision="bf16"),
-        eager=lambda: _xl(precision="bf16-mixed", attention="eager"),
-        dropout=lambda: _xl(precision="bf16-mixed", dropout=0.1),
-        all_blocks=lambda: 48 * _xl(precision="bf16-mixed"),
+        xl(),
+        fp32=xl("fp32"),
+        bf16=xl("bf16"),
+        eager=xl(attention="eager"),
+        dropout=xl(dropout=0.1),
+        all_blocks=48 * xl(),
     ),
     "14.2": answers(
-        lambda: _leading(precision="bf16-mixed", attention="eager") + 2 * _TOKENS * H,
-        masks=lambda: _leading(precision="bf16-mixed", attention="eager"),
-        article_1=34 * _TOKENS * H + 5 * _SQUARE,
-        article_3=8 * _TOKENS * H + 2 * _SQUARE,
-        article_5=2 * _TOKENS * H + 2 * _SQUARE,
-        dropout=lambda: _leading(precision="bf16-mixed", attention="eager", dropout=0.1),
-        bf16=lambda: _leading(precision="bf16", attention="eager") + 2 * _TOKENS * H,
-        softmax=38 * _TOKENS * H + 2 * _SQUARE,
-        copy=38 * _TOKENS * H + 4 * _SQUARE,
-        fp32=lambda: _leading(attention="eager") + 2 * _TOKENS * H,
+        eager() + 2 * STREAM,
+        masks=eager(),
+        article_1=34 * STREAM + 5 * SQUARE,
+        article_3=8 * STREAM + 2 * SQUARE,
+        article_5=2 * STREAM + 2 * SQUARE,
+        dropout=eager(dropout=0.1),
+        bf16=eager("bf16") + 2 * STREAM,
+        softmax=38 * STREAM + 2 * SQUARE,
+        copy=38 * STREAM + 4 * SQUARE,
+        fp32=eager("fp32") + 2 * STREAM,
     ),
-    "14.3": answers(
-        lambda: _mlp(F),
-        gelu=lambda: _mlp(2 * F),
-        result=lambda: _mlp(0),
-        bit=lambda: _mlp(F) + _TOKENS * F / 8,
-        byte=lambda: _mlp(F) + _TOKENS * F,
-    ),
+    "14.3": answers(mlp(F), gelu=mlp(2 * F), result=mlp(0), bit=mlp(F) + TOKENS * F / 8, byte=mlp(F) + TOKENS * F),
     "14.4": answers(
-        lambda: L * _leading(precision="bf16"),
-        article_2=4 * _TOKENS * H * L,
-        article_5=2 * _TOKENS * H * L,
-        article_4=20 * _TOKENS * H * L,
-        article_1=L * (34 * _TOKENS * H + 5 * _SQUARE),
-        article_3=L * (8 * _TOKENS * H + 2 * _SQUARE),
-        dropout=lambda: L * _leading(precision="bf16", dropout=0.1),
-        autocast=lambda: L * _leading(precision="bf16-mixed"),
-        fp32=lambda: L * _leading(),
-        numbers=lambda: L * _leading(precision="bf16") / 2,
-        layers=lambda: _leading(precision="bf16"),
+        L * BF16,
+        article_2=4 * STREAM * L,
+        article_5=2 * STREAM * L,
+        article_4=20 * STREAM * L,
+        article_1=L * (34 * STREAM + 5 * SQUARE),
+        article_3=L * (8 * STREAM + 2 * SQUARE),
+        dropout=L * leading(precision="bf16", dropout=0.1),
+        autocast=L * leading(precision="bf16-mixed"),
+        fp32=L * leading(),
+        numbers=L * BF16 / 2,
+        layers=BF16,
     ),
     "14.5": answers(
-        lambda: _tokens(precision="bf16"),
-        autocast=lambda: _tokens(precision="bf16-mixed"),
-        fp32=lambda: _tokens(),
-        factor=lambda: _tokens(precision="bf16") * Rational(2, 3),
-        upside_down=lambda: 1 / _tokens(precision="bf16"),
-        layers=lambda: _tokens(precision="bf16") * L,
+        REACHED,
+        autocast=tokens(precision="bf16-mixed"),
+        fp32=tokens(),
+        factor=REACHED * Rational(2, 3),
+        upside_down=1 / REACHED,
+        layers=REACHED * L,
     ),
     "14.6": program(
-        _per_token,
-        _llamas,
-        gpt=partial(_per_token, mlp=2),
+        per_token,
+        llamas,
+        gpt=partial(per_token, mlp=2),
         mlp=3,
         casts=2,
         grouped=False,
         stream=2,
-        normed=partial(_per_token, statistics=4),
+        normed=partial(per_token, statistics=4),
         statistics=0,
     ),
 }
