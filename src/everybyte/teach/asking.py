@@ -35,7 +35,11 @@ class Run:
 
     def step(self, rounding: int = 1, rank: int = 0, **changes) -> Budget:
         """The budget of a step. Raise ValueError where the step is not derived for the model."""
-        return _budget(self.model, self.having(**changes).setup, rounding, rank)
+        return self.budget(self.having(**changes).setup, rounding, rank)
+
+    def budget(self, setup: Setup, rounding: int = 1, rank: int = 0) -> Budget:
+        """The budget of the model's step under a setup as it is."""
+        return _budget(self.model, setup, rounding, rank)
 
     def peak(self, **changes) -> int:
         """The peak of a step."""
@@ -59,8 +63,9 @@ class Run:
 
     def of_block(self, measure: Callable[..., Any], *asked, **changes):
         """What a third block adds to one of these amounts: `run.of_block(Run.part, "casts")`."""
-        three, two = (replace(self, model=self.model.replace(layers=n)) for n in (3, 2))
-        return measure(three, *asked, **changes) - measure(two, *asked, **changes)
+        runs = (replace(self, model=self.model.replace(layers=n)) for n in (3, 2))
+        three, two = (measure(run, *asked, **changes) for run in runs)
+        return three - two
 
     def at(self, name: str, symbols: dict | None = None, **changes):
         """A registered formula's value; `symbols` replace some."""

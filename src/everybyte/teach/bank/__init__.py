@@ -48,6 +48,15 @@ def answers(right: Any, /, **wrong: Any) -> Answers:
     return Answers(right, {name: other(name, how) for name, how in wrong.items()})
 
 
+def each(function: Callable, /, **arguments: Any) -> dict[str, Any]:
+    """What a function gives for each: of a tuple of arguments, a dict of them, or one."""
+
+    def given(some):
+        return function(**some) if isinstance(some, dict) else function(*some if isinstance(some, tuple) else (some,))
+
+    return {name: given(some) for name, some in arguments.items()}
+
+
 def program(right: Callable, cases: Callable[[], Iterable[Case]], agree: Callable = equal, /, **wrong: Any) -> Answers:
     """A function's: the wrong ones are functions, made in the same way."""
     wrong = {name: _giving(function) for name, function in answers(right, **wrong).wrong.items()}

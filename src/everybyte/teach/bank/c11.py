@@ -4,7 +4,7 @@ from fractions import Fraction
 from math import ceil, floor
 
 from ...formulas.symbols import H, L, N, V
-from . import Case, answers, formula, model, program, small_llamas
+from . import Case, answers, each, formula, model, program, small_llamas
 
 SMALL, MEDIUM, LLAMA, MIXTRAL = map(model, ("gpt2", "gpt2-medium", "llama-2-7b", "mixtral-8x22b"))
 GPT2 = formula("parameters").for_model(SMALL)
@@ -13,11 +13,16 @@ LAYERS = 12 + Fraction(SMALL.parameters, SMALL.replace(layers=13).parameters - S
 STORED, ACTIVE = (formula(name).at(MIXTRAL) for name in ("parameters", "parameters.active"))
 
 
+GPT2_MLP = {"gated": False, "ffn_width": 4 * 4096}
 UNBIASED = {"qkv_bias": False, "out_bias": False, "ffn_bias": False}
 
 
 def padded(**changes):
     return SMALL.replace(**{"vocabulary": 50_304} | changes).parameters
+
+
+def off(term):
+    return GPT2 + term
 
 
 def missed(positions=4096, **changes):
@@ -51,18 +56,11 @@ ANSWERS = {
     "11.2": answers(
         GPT2,
         layers=GPT2.subs(L, 1),
-        head=GPT2 + V * H,
-        last_norm=GPT2 - 2 * H,
-        norms=GPT2 - 4 * L * H,
-        biases=GPT2 - 9 * L * H,
-        positions=GPT2 - N * H,
+        **each(off, head=V * H, last_norm=-2 * H, norms=-4 * L * H, biases=-9 * L * H, positions=-N * H),
     ),
     "11.3": answers(
         missed(),
-        positions=missed(0),
-        head=missed(tied=True),
-        mlp=missed(gated=False),
-        gpt2_mlp=missed(gated=False, ffn_width=4 * 4096),
+        **each(missed, positions=0, head={"tied": True}, mlp={"gated": False}, gpt2_mlp=GPT2_MLP),
         whole=LLAMA.parameters,
         calculator=LLAMA.parameters - missed(),
     ),

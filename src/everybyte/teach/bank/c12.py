@@ -9,18 +9,22 @@ from ...formulas.symbols import m_bits as m
 from . import Case, answers, formula, model, program
 
 MILLI, SCALE = Fraction(1, 1000), 2**16  # GradScaler's first
-POSITIVE = (2**e - 1) * 2**m - 1
+CODES = 2 ** (e + m)
+POSITIVE = CODES - 2**m - 1
 
 
-def largest(name, **changes):
-    return formula("formats.largest")(**FLOATS[name] | changes)
+def largest(name="fp8 e5m2", **changes):
+    return Fraction(formula("formats.largest")(**FLOATS[name] | changes))
+
+
+FP16, BF16 = largest("fp16"), largest("bf16")
 
 
 def spacing(magnitude):
     return Fraction(formula("formats.spacing")(magnitude=magnitude, **FLOATS["bf16"]))
 
 
-def states(states=2, **changes):
+def adam(states=2, **changes):
     return states * Fraction(formula("formats.blocks.bits")(**BLOCKS["8-bit optimizer state"] | changes)) / 8
 
 
@@ -60,37 +64,32 @@ def decoded(code, e, m, *, subnormal=True, top=True, sign=True, bias=1):
 
 ANSWERS = {
     "12.1": answers(
-        largest("fp8 e5m2"),
-        top_field=largest("fp8 e5m2", top_reserved=0),
+        largest(),
+        top_field=largest(top_reserved=0),
         mantissa=2**15,
         rounded_up=2**16,
         e4m3=largest("fp8 e4m3"),
-        fp16=largest("fp16"),
+        fp16=FP16,
     ),
     "12.2": answers(
         POSITIVE,
         zero=POSITIVE + 1,
-        top_field=2 ** (e + m) - 1,
-        zero_and_top_field=2 ** (e + m),
-        subnormals=(2**e - 2) * 2**m,
+        top_field=CODES - 1,
+        zero_and_top_field=CODES,
+        subnormals=CODES - 2 * 2**m,
         signs=2 * POSITIVE,
     ),
     "12.3": answers(
-        states(),
-        one_state=states(1),
+        adam(),
+        one_state=adam(1),
         one_byte=1,
         scales=2,
-        block=states(quantization_block=2048),
-        scale_bits=states(scale_bits=16),
+        block=adam(quantization_block=2048),
+        scale_bits=adam(scale_bits=16),
         fp32=8,
     ),
     "12.4": answers(
-        Fraction(largest("fp16")) / SCALE,
-        scaled=largest("fp16"),
-        rounding=Fraction(65_520, SCALE),
-        one=1,
-        multiplied=largest("fp16") * SCALE,
-        bf16=Fraction(largest("bf16")) / SCALE,
+        FP16 / SCALE, scaled=FP16, rounding=Fraction(65_520, SCALE), one=1, multiplied=FP16 * SCALE, bf16=BF16 / SCALE
     ),
     "12.5": answers(
         MILLI / spacing(0), nearest=0, half=MILLI / spacing(-1), lost=1 - MILLI / spacing(0), fp16=MILLI * 2**10

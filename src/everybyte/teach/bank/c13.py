@@ -9,21 +9,24 @@ from ...formulas.symbols import g_m, m_w
 from . import Case, Run, Setup, answers, formula, program, run, small_models
 
 MASTER = Run(None, Setup(precision="bf16-master", optimizer="momentum"))
-XL, LARGE = run("gpt2-xl"), run("gpt2-large")
-STATES = XL.at("optimizer.states")
 BILLIONS = 7 * 10**9
 
 
-def each(gradients, **changes):
-    return MASTER.at("bytes_per_parameter", master_gradients=gradients, **changes)
+def each(gradients="fp32", optimizer="momentum"):
+    return MASTER.at("bytes_per_parameter", master_gradients=gradients, optimizer=optimizer)
 
 
-def of_7b(precision, optimizer="adamw"):
+def states(name="gpt2-xl", optimizer="adamw"):
+    return run(name, optimizer=optimizer).at("optimizer.states")
+
+
+def of_7b(precision="bf16-master", optimizer="adamw"):
     return BILLIONS * MASTER.at("bytes_per_parameter", precision=precision, optimizer=optimizer)
 
 
-def at_rest(states):
-    return formula("bytes_per_parameter").given(states=states, gradient_bytes=0)
+def at_rest(states=4, released=True, without=()):
+    each = formula("bytes_per_parameter").given(states=states, **{"gradient_bytes": 0} if released else {})
+    return each.subs(dict.fromkeys(without, 0))
 
 
 def gradients(name="gpt2-xl", precision="bf16-mixed"):
@@ -52,41 +55,19 @@ def worst(shapes, implementation, *, foreach=1, loop=2, before=1, fused=1, state
 
 
 ANSWERS = {
-    "13.1": answers(
-        each("fp32"),
-        adamw=each("fp32", optimizer="adamw"),
-        fp32_missing=each("fp32") - 4,
-        bf16_missing=each("bf16"),
-        both=each("both"),
-    ),
-    "13.2": answers(
-        STATES,
-        one_state=XL.at("optimizer.states", optimizer="momentum"),
-        weights=STATES + XL.at("weights"),
-        large=LARGE.at("optimizer.states"),
-    ),
+    "13.1": answers(each, optimizer="adamw", fp32_missing=each() - 4, gradients="bf16", both=each("both")),
+    "13.2": answers(states, optimizer="momentum", weights=states() + run("gpt2-xl").at("weights"), name="gpt2-large"),
     "13.3": answers(
-        of_7b("bf16-master", "sgd") - of_7b("bf16", "sgd"),
+        of_7b(optimizer="sgd") - of_7b("bf16", "sgd"),
         half_copy=2 * BILLIONS,
-        whole=of_7b("bf16-master"),
-        published=of_7b("bf16-master") - 4 * BILLIONS,
-        states=2 * 4 * BILLIONS,
+        whole=of_7b(),
+        published=of_7b() - 4 * BILLIONS,
+        states=8 * BILLIONS,
     ),
     "13.4": answers(
-        at_rest(4),
-        gradients=formula("bytes_per_parameter").given(states=4),
-        two=at_rest(2),
-        three=at_rest(3),
-        master=at_rest(4).subs(m_w, 0),
-        buffer=at_rest(4).subs(g_m, 0),
+        at_rest, released=False, two=at_rest(2), three=at_rest(3), master={"without": [m_w]}, buffer={"without": [g_m]}
     ),
-    "13.5": answers(
-        gradients(),
-        bf16=gradients(precision="bf16"),
-        states=STATES,
-        large=gradients("gpt2-large"),
-        small=gradients("gpt2"),
-    ),
+    "13.5": answers(gradients, precision="bf16", states=states(), large=gradients("gpt2-large"), name="gpt2"),
     "13.6": program(
         worst, moments, after=partial(worst, foreach=0, loop=0, before=0), loop=1, before=0, fused=0, states=1
     ),

@@ -2,32 +2,40 @@
 
 from functools import partial
 
-from sympy import Rational
-
 from ...formulas.symbols import A, B, F, H, L, S, c, w
-from . import Case, Run, Setup, answers, formula, model, program, run, small_llamas
+from . import Case, Run, Setup, answers, each, formula, model, program, run, small_llamas
 
-TOKENS, SQUARE = B * S, A * B * S**2
-STREAM = TOKENS * H
-
-
-def xl(precision="bf16-mixed", **setup):
-    return run("gpt2-xl", precision=precision, **setup).at("activations.block")
+TOKENS = B * S
 
 
-def leading(**setup):
+def terms(stream=0, square=0):
+    """Bytes for each number of the stream and of the square."""
+    return stream * TOKENS * H + square * A * B * S**2
+
+
+def blocks(stream, square=0):
+    return L * terms(stream, square)
+
+
+def xl(precision="bf16-mixed", attention="flash", dropout=0.0):
+    return run("gpt2-xl", precision=precision, attention=attention, dropout=dropout).at("activations.block")
+
+
+def leading(precision="bf16", attention="flash", dropout=0.0):
     """The terms in B S H and A B S^2 of what one block keeps, its MLP four times as wide as the stream."""
-    block = formula("activations.block").for_model(model("gpt2"), Setup(**setup))
-    return block.coeff(STREAM) * STREAM + block.coeff(SQUARE) * SQUARE
+    setup = Setup(precision=precision, attention=attention, dropout=dropout)
+    block = formula("activations.block").for_model(model("gpt2"), setup)
+    return terms(block.coeff(terms(1)), block.coeff(terms(0, 1)))
 
 
-def eager(precision="bf16-mixed", **setup):
-    return leading(precision=precision, attention="eager", **setup)
+def masked(precision="bf16-mixed", dropout=0.0, masks=2):
+    """Eager attention's, with masks of so many bytes for each number of the stream."""
+    return leading(precision, "eager", dropout) + terms(masks)
 
 
-def tokens(**setup):
+def tokens(precision="bf16"):
     """Tokens at which a 16-bit GPT's blocks keep 1.5 times the bytes of their 12 H^2 weights."""
-    return Rational(3, 2) * 2 * 12 * H**2 / (leading(**setup) / TOKENS)
+    return 36 * H**2 / (leading(precision) / TOKENS)
 
 
 def mlp(numbers):
@@ -35,8 +43,7 @@ def mlp(numbers):
     return TOKENS * (H * (2 * w + 6 * c) + numbers * c)
 
 
-BF16 = leading(precision="bf16")
-REACHED = tokens(precision="bf16")
+BF16, LIMIT = leading(), tokens()
 
 
 def llamas():
@@ -55,47 +62,32 @@ def per_token(m, precision, *, mlp=4, casts=5, grouped=True, stream=4, statistic
 
 
 ANSWERS = {
-    "14.1": answers(
-        xl(),
-        fp32=xl("fp32"),
-        bf16=xl("bf16"),
-        eager=xl(attention="eager"),
-        dropout=xl(dropout=0.1),
-        all_blocks=48 * xl(),
-    ),
+    "14.1": answers(xl, fp32=xl("fp32"), precision="bf16", attention="eager", dropout=0.1, all_blocks=48 * xl()),
     "14.2": answers(
-        eager() + 2 * STREAM,
-        masks=eager(),
-        article_1=34 * STREAM + 5 * SQUARE,
-        article_3=8 * STREAM + 2 * SQUARE,
-        article_5=2 * STREAM + 2 * SQUARE,
-        dropout=eager(dropout=0.1),
-        bf16=eager("bf16") + 2 * STREAM,
-        softmax=38 * STREAM + 2 * SQUARE,
-        copy=38 * STREAM + 4 * SQUARE,
-        fp32=eager("fp32") + 2 * STREAM,
+        masked,
+        masks=0,
+        dropout={"dropout": 0.1, "masks": 0},
+        precision="bf16",
+        fp32=masked("fp32"),
+        **each(terms, article_1=(34, 5), article_3=(8, 2), article_5=(2, 2), softmax=(38, 2), copy=(38, 4)),
     ),
     "14.3": answers(mlp(F), gelu=mlp(2 * F), result=mlp(0), bit=mlp(F) + TOKENS * F / 8, byte=mlp(F) + TOKENS * F),
     "14.4": answers(
         L * BF16,
-        article_2=4 * STREAM * L,
-        article_5=2 * STREAM * L,
-        article_4=20 * STREAM * L,
-        article_1=L * (34 * STREAM + 5 * SQUARE),
-        article_3=L * (8 * STREAM + 2 * SQUARE),
-        dropout=L * leading(precision="bf16", dropout=0.1),
-        autocast=L * leading(precision="bf16-mixed"),
-        fp32=L * leading(),
+        **each(blocks, article_1=(34, 5), article_2=4, article_3=(8, 2), article_4=20, article_5=2),
+        dropout=L * leading(dropout=0.1),
+        autocast=L * leading("bf16-mixed"),
+        fp32=L * leading("fp32"),
         numbers=L * BF16 / 2,
         layers=BF16,
     ),
     "14.5": answers(
-        REACHED,
-        autocast=tokens(precision="bf16-mixed"),
-        fp32=tokens(),
-        factor=REACHED * Rational(2, 3),
-        upside_down=1 / REACHED,
-        layers=REACHED * L,
+        LIMIT,
+        autocast=tokens("bf16-mixed"),
+        fp32=tokens("fp32"),
+        factor=2 * LIMIT / 3,
+        upside_down=1 / LIMIT,
+        layers=LIMIT * L,
     ),
     "14.6": program(
         per_token,

@@ -6,37 +6,34 @@ from random import Random
 from ...formulas.symbols import D
 from . import Case, answers, program, run
 
-
-def eager(name, **changes):
-    return run(name, precision="bf16-mixed", attention="eager").having(**changes)
-
-
-SMALL, LARGE, XL = map(eager, ("gpt2", "gpt2-large", "gpt2-xl"))
+SMALL, LARGE, XL = (run(name, precision="bf16-mixed", attention="eager") for name in ("gpt2", "gpt2-large", "gpt2-xl"))
 
 
 def scores(some):
     """Numbers in the scores of all blocks."""
-    return some.model.layers * 8 * some.model.heads * 1024**2
+    return masks(some) * 8 * some.model.heads
 
 
 def masks(some):
     return some.model.layers * 1024**2
 
 
-def squares(some, **changes):
+def squares(some=LARGE, precision="bf16-mixed", dropout=0.0):
     """Bytes of the squares of all blocks, causal masks included."""
-    return some.model.layers * some.at("attention.scores", **changes)
+    return some.model.layers * some.at("attention.scores", precision=precision, dropout=dropout)
 
 
 def per_score(precision="bf16-mixed", dropout=0.1):
     """Bytes that a block keeps for each score."""
-    return (squares(SMALL, precision=precision, dropout=dropout) - masks(SMALL)) // scores(SMALL)
+    return (squares(SMALL, precision, dropout) - masks(SMALL)) // scores(SMALL)
 
 
-SHORT = squares(XL, dropout=0.1) - masks(XL) - 5 * scores(XL)
+SCORES = scores(XL)
+SHORT = squares(XL, dropout=0.1) - masks(XL) - 5 * SCORES
 
 
 def fall(some=XL, **changes):
+    changes = {"dropout": 0.1} | changes
     return some.peak(precision="fp32", **changes) - some.peak(**changes)
 
 
@@ -87,30 +84,21 @@ def attend(tiles, *, rescale_sum=True, rescale_out=True, shift=True, divide=True
 ANSWERS = {
     "15.1": answers(per_score(), mask=per_score(dropout=0.0), bf16=per_score("bf16"), product=4, softmax=3, cast=9),
     "15.2": answers(
-        squares(LARGE),
-        masks=squares(LARGE) - masks(LARGE),
-        fp32=squares(LARGE, precision="fp32"),
-        bf16=squares(LARGE, precision="bf16"),
-        dropout=squares(LARGE, dropout=0.1),
+        squares,
+        masks=squares() - masks(LARGE),
+        fp32=squares(precision="fp32"),
+        precision="bf16",
+        dropout=0.1,
         xl=squares(XL),
     ),
     "15.3": answers(
         34 * D / 7, bf16=34 * D / 5, squares=34 * D / 6, rest=32 * D / 7, fp32=66 * D / 9, autocast=38 * D / 7
     ),
     "15.4": answers(
-        SHORT,
-        masks=SHORT + masks(XL),
-        no_dropout=scores(XL),
-        fp32=4 * scores(XL),
-        whole=7 * scores(XL),
-        formula=5 * scores(XL),
+        SHORT, masks=SHORT + masks(XL), no_dropout=SCORES, fp32=4 * SCORES, whole=7 * SCORES, formula=5 * SCORES
     ),
     "15.5": answers(
-        fall(dropout=0.1),
-        no_dropout=fall(),
-        flash=fall(dropout=0.1, attention="flash"),
-        small=fall(SMALL, dropout=0.1),
-        squares=2 * scores(XL),
+        fall(), no_dropout=fall(dropout=0.0), flash=fall(attention="flash"), small=fall(SMALL), squares=2 * SCORES
     ),
     "15.6": program(attend, rows, near, rescale_sum=False, rescale_out=False, shift=False, divide=False),
 }

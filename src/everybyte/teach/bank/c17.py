@@ -66,11 +66,7 @@ ANSWERS = {
         rest=MEDIUM.phase("rest"),
     ),
     "17.2": answers(
-        change(),
-        fp32=change("fp32", 4),
-        sign=-change(),
-        mixed=change(each=4),
-        gradients=2 * (12 * H**2 + 13 * H),
+        change(), fp32=change("fp32", 4), sign=-change(), mixed=change(each=4), gradients=2 * (12 * H**2 + 13 * H)
     ),
     "17.3": answers(
         lambda: FUSED.at("instant.end_of_backward") - FUSED.phase("after_backward"),

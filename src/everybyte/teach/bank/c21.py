@@ -7,6 +7,7 @@ from . import Case, Run, Setup, answers, model, named_shapes, program, run, smal
 
 MEDIUM = run("gpt2-medium", precision="bf16-mixed")
 CASTS = MEDIUM.at("casts")
+STREAM, SQUARE = 4 * B * S * H, 2 * A * B * S**2
 XL, MASTER = (run("gpt2-xl", batch=1, sequence=128, precision=precision) for precision in ("fp32", "bf16-master"))
 LARGE = run("gpt2-large", attention="eager")
 
@@ -47,11 +48,11 @@ ANSWERS = {
         weights=4 * MEDIUM.parameters,
     ),
     "21.2": answers(
-        -28 * B * S * H - 2 * A * B * S**2,
-        no_dropout=-28 * B * S * H + 2 * A * B * S**2,
-        sign=28 * B * S * H + 2 * A * B * S**2,
-        square=-28 * B * S * H,
-        stream=-32 * B * S * H - 2 * A * B * S**2,
+        -7 * STREAM - SQUARE,
+        no_dropout=SQUARE - 7 * STREAM,
+        sign=7 * STREAM + SQUARE,
+        square=-7 * STREAM,
+        stream=-8 * STREAM - SQUARE,
     ),
     "21.3": answers(turn, logits=False, vocabulary=50_257, rounded_down=turn() - 1),
     "21.4": answers(

@@ -121,11 +121,7 @@ ANSWERS = {
     ),
     "22.2": answers(34 + 5 * A * S / H, half=17 + 5 * A * S / (2 * H), flash=32 + 0 * S, no_dropout=32 + 2 * A * S / H),
     "22.3": answers(
-        root,
-        segment=2,
-        seven=lambda: most(7),
-        blocks=lambda: 7 * XL.at("activations.block"),
-        precision="fp32",
+        root, segment=2, seven=lambda: most(7), blocks=lambda: 7 * XL.at("activations.block"), precision="fp32"
     ),
     "22.4": answers(
         (24 * K - 8) / (72 * K), no_stop=(24 * K) / (72 * K), forward=(24 * K - 8) / (24 * K), each=(16 * K) / (72 * K)

@@ -66,12 +66,7 @@ ANSWERS = {
     "23.1": answers(MEDIUM.peak(), first=MEDIUM.peak(accumulation=1), whole=WHOLE, quarter=WHOLE // 4),
     "23.2": answers(8 * H / 3, half=4 * H / 3, fp32=3 * H / 2, casts=4 * H),
     "23.3": answers(
-        6_000 / (4 * 400),
-        fullest=3_000 / 400,
-        mean=6_000 / 400,
-        number=4,
-        light=6_000 / (4 * 3_000),
-        inverse=4 * 400 / 6_000,
+        6_000 / 1_600, fullest=3_000 / 400, mean=6_000 / 400, number=4, light=6_000 / 12_000, inverse=1_600 / 6_000
     ),
     "23.4": answers(chunks(), logits=logits(4), all_at_once=chunks(64, 1), all_logits=logits(64)),
     "23.5": program(

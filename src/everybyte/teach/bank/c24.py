@@ -10,7 +10,10 @@ from . import Case, Run, Setup, answers, model, named_shapes, program, run, smal
 MATRIX = (4096, 14_336)
 NUMBERS = MATRIX[0] * MATRIX[1]
 EIGHT_BIT = int(2 * blocks(NUMBERS)[0])
-XL = run("gpt2-xl", optimizer="lion")
+
+
+def in_step(name="gpt2-xl", optimizer="lion"):
+    return run(name, optimizer=optimizer).in_step()
 
 
 def vectors():
@@ -37,16 +40,8 @@ ANSWERS = {
     ),
     "24.2": answers(EIGHT_BIT, scales=2 * NUMBERS, one_state=EIGHT_BIT // 2, fp32=8 * NUMBERS),
     "24.3": answers(
-        8 * vectors(),
-        quantized=2 * vectors(),
-        one_state=4 * vectors(),
-        one_layer=8 * (vectors() - 2 * 768) // 12,
+        8 * vectors(), quantized=2 * vectors(), one_state=4 * vectors(), one_layer=8 * (vectors() - 2 * 768) // 12
     ),
-    "24.4": answers(
-        XL.in_step(),
-        one_copy=XL.in_step() // 2,
-        adamw=XL.in_step(optimizer="adamw"),
-        small=run("gpt2", optimizer="lion").in_step(),
-    ),
+    "24.4": answers(in_step(), one_copy=in_step() // 2, adamw=in_step(optimizer="adamw"), small=in_step("gpt2")),
     "24.5": program(of, states, scale=0, small=0, tables=0, states=1),
 }

@@ -15,7 +15,7 @@ QLORA = {
     "quantization": "nf4",
     "adapters": Lora(16, base="bf16"),
 }
-LLAMA, QWEN_Q, P = LLAMA.having(**QLORA), QWEN.having(**QLORA), LLAMA.parameters
+LLAMA, P = LLAMA.having(**QLORA), LLAMA.parameters
 MATRIX = 4096 * 14_336
 
 
@@ -35,6 +35,10 @@ def trained(rank=16, targets=("q", "v")):
 def frozen(**changes):
     """Bytes of all weights of Llama 3.1 8B under QLoRA, adapters among them."""
     return LLAMA.part("parameters", "rest", **changes)
+
+
+def long(sequence=8192, adapters=QLORA["adapters"]):
+    return QWEN.peak(sequence=sequence, **QLORA | {"adapters": adapters})
 
 
 def adapted():
@@ -69,12 +73,7 @@ ANSWERS = {
         bf16=2 * MATRIX,
     ),
     "25.4": answers(frozen(), everything=4.127 / 8 * P, half_byte=P / 2, fp32=frozen(adapters=Lora(16))),
-    "25.5": answers(
-        QWEN_Q.peak(sequence=8192),
-        short=QWEN_Q.peak(),
-        four_times=4 * QWEN_Q.peak(),
-        fp32=QWEN_Q.peak(sequence=8192, adapters=Lora(16)),
-    ),
+    "25.5": answers(long, sequence=2048, four_times=4 * long(2048), adapters=Lora(16)),
     "25.6": program(
         at_rest, adapted, frozen=6, trained=6, states=partial(at_rest, trained=4), both=False, grouped=False
     ),

@@ -96,10 +96,7 @@ ANSWERS = {
         twenty=40 * MIB,
     ),
     "41.2": answers(
-        settings("roundup_power2_divisions:4").rounded(1100 * MIB),
-        power=2048 * MIB,
-        unset=1100 * MIB,
-        below=1024 * MIB,
+        settings("roundup_power2_divisions:4").rounded(1100 * MIB), power=2048 * MIB, unset=1100 * MIB, below=1024 * MIB
     ),
     "41.3": answers(story() - story(GROWING), pages=(120 - 62) * MIB, growing=story(GROWING), defaults=story()),
     "41.4": answers(USED, context=round(100 * 8.03 / 9.51), rest=100 - USED),

@@ -8,13 +8,7 @@ from ...formulas.symbols import B, F, H, S
 from . import Case, Run, Setup, answers, gpu, model, program, run, small_gpts
 
 LLAMA = run(
-    "llama-3.1-8b",
-    gpus=8,
-    sharding="zero3",
-    precision="bf16-mixed",
-    batch=2,
-    sequence=8192,
-    checkpointing="full",
+    "llama-3.1-8b", gpus=8, sharding="zero3", precision="bf16-mixed", batch=2, sequence=8192, checkpointing="full"
 )
 
 
