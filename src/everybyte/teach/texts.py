@@ -1,4 +1,4 @@
-"""What is said stands in TOML beside the Python that computes: read whole, or refused by the name of what is wrong."""
+"""Texts in TOML, beside the Python that computes: read whole, or refused by the name of what is wrong."""
 
 import tomllib
 from collections.abc import Iterable

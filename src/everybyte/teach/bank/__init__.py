@@ -17,7 +17,7 @@ from ...formulas import formula
 from .. import texts
 from ..asking import Run, run
 from ..exercise import Exercise
-from ..program import Case, Program, close, equal, named_shapes, small_gpts, small_llamas, small_models
+from ..program import Case, Program, alike, close, equal, named_shapes, small_gpts, small_llamas, small_models
 
 
 @dataclass(frozen=True)

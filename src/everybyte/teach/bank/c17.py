@@ -3,7 +3,7 @@
 from functools import cache
 
 from ...formulas.symbols import H
-from . import Case, Setup, answers, formula, model, program, run, small_models
+from . import Case, Setup, answers, each, formula, model, program, run, small_models
 
 MEDIUM = run("gpt2-medium", batch=1, sequence=512)
 XL, FUSED = run("gpt2-xl"), run("gpt2-xl", batch=1, sequence=128, optimizer_impl="fused")
@@ -61,17 +61,15 @@ def ledger(events, *, frees=True, end=False):
 ANSWERS = {
     "17.1": answers(
         MEDIUM.phase("step"),
-        after_backward=MEDIUM.phase("after_backward"),
         loss=lambda: MEDIUM.at(LOSS),
-        rest=MEDIUM.phase("rest"),
+        **each(MEDIUM.phase, after_backward="after_backward", rest="rest"),
     ),
     "17.2": answers(
         change(), fp32=change("fp32", 4), sign=-change(), mixed=change(each=4), gradients=2 * (12 * H**2 + 13 * H)
     ),
     "17.3": answers(
         lambda: FUSED.at("instant.end_of_backward") - FUSED.phase("after_backward"),
-        one=tables(1),
-        three=tables(3),
+        **each(tables, one=1, three=3),
         all_gradients=FUSED.at("gradients"),
     ),
     "17.4": answers(

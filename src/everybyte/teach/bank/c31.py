@@ -4,7 +4,7 @@ import math
 from random import Random
 
 from ...formulas.symbols import G, P
-from . import Case, Run, Setup, answers, gpu, model, program, run
+from . import Case, Run, Setup, alike, answers, gpu, model, program, run
 
 PAPER = Run(None, Setup(precision="bf16-master", gpus=16))
 XL = run("gpt2-xl", batch=1, sequence=128, gpus=8)
@@ -42,10 +42,6 @@ def parts(sizes, gpus, rank, *, up=True, by_tensor=False, local=True):
     return found
 
 
-def agree(given, right):
-    return list(map(tuple, given)) == right
-
-
 ANSWERS = {
     "31.1": answers(states(), zero1=states("zero1"), zero3=states("zero3"), ddp=states("none"), limit=26 * 10**9),
     "31.2": answers(
@@ -62,5 +58,5 @@ ANSWERS = {
         box=math.ceil(LLAMA / (80 * 10**9)),
         rounded_down=LLAMA // gpu("h100-80gb").memory,
     ),
-    "31.6": program(parts, divided, agree, up=False, by_tensor=True, local=False),
+    "31.6": program(parts, divided, alike, up=False, by_tensor=True, local=False),
 }

@@ -1,7 +1,7 @@
 """Exercises of chapter 32: when are the sharded weights whole?"""
 
 from ...formulas.symbols import H
-from . import Case, answers, program, run
+from . import Case, alike, answers, program, run
 
 XL = run("gpt2-xl", gpus=8, sharding="zero3")
 MIXED, SHORT = XL.having(precision="bf16-mixed"), XL.having(batch=1, sequence=64)
@@ -43,10 +43,6 @@ def share(rows, columns, gpus, rank, *, up=True, padded=True, clipped=True):
     return first, last, columns * (each if padded else last - first)
 
 
-def agree(given, right):
-    return tuple(given) == right
-
-
 ANSWERS = {
     "32.1": answers(
         4 * 768 * -(-50257 // 64),
@@ -62,5 +58,5 @@ ANSWERS = {
     ),
     "32.4": answers(over(), peak=SHORT.peak(), mixed=over(precision="bf16-mixed")),
     "32.5": answers(best("gpt2"), xl=best("gpt2-xl"), most=max(GPUS)),
-    "32.6": program(share, cut, agree, up=False, padded=False, clipped=False),
+    "32.6": program(share, cut, alike, up=False, padded=False, clipped=False),
 }

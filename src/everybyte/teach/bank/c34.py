@@ -5,7 +5,7 @@ from fractions import Fraction
 from ...ask.mesh import Mesh
 from ...ask.schedules import order
 from ...formulas.symbols import B, H, S, n_a, v, w
-from . import Case, Run, Setup, answers, program, run
+from . import Case, Run, Setup, alike, answers, program, run
 
 LLAMA = run("llama-3.1-8b", batch=1, sequence=4096, precision="bf16", gpus=4, accumulation=8, mesh=Mesh(pipeline=4))
 LONG = Run(None, Setup(gpus=16, accumulation=64, mesh=Mesh(pipeline=16)))
@@ -40,10 +40,6 @@ def one_by_one(places, place, batches, *, ahead=0, first="B", gpipe=False):
     return found
 
 
-def agree(given, right):
-    return list(given) == right
-
-
 ANSWERS = {
     "34.1": answers(SIXTH, one_less=SIXTH - 1, gpipe=64, first=FIRST, before=5),
     "34.2": answers(
@@ -55,5 +51,5 @@ ANSWERS = {
     "34.3": answers(saved, checkpointing="full", accumulation=8, rank=3),
     "34.4": answers(idle(2), working=100 * Fraction(3, 16), one_stage=idle(1), half=idle(1) / 2),
     "34.5": answers(LLAMA.peak(checkpointing="full"), kept=LLAMA.peak(), rest=LLAMA.phase("rest")),
-    "34.6": program(one_by_one, orders, agree, gpipe=True, ahead=-1, first="F"),
+    "34.6": program(one_by_one, orders, alike, gpipe=True, ahead=-1, first="F"),
 }

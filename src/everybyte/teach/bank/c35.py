@@ -4,7 +4,7 @@ from random import Random
 
 from ...ask.mesh import Mesh
 from ...formulas.symbols import A, A_kv, B, C, D, S
-from . import Case, answers, program, run
+from . import Case, alike, answers, program, run
 
 MIXTRAL = run("mixtral-8x7b", batch=1, sequence=4096, precision="bf16", gpus=8, mesh=Mesh(expert=8))
 LLAMA = run("llama-3.1-8b", batch=1, sequence=2**20, precision="bf16")
@@ -58,10 +58,6 @@ def sent(choices, experts, gpus, *, ordered=True, consecutive=True, once=False):
     return found if ordered else [sorted(some) for some in found]
 
 
-def agree(given, right):
-    return list(map(list, given)) == right
-
-
 ANSWERS = {
     "35.1": answers(WEIGHTS, all=8 * WEIGHTS, two=WEIGHTS * 2 // 3, fp32=2 * WEIGHTS),
     "35.2": answers(
@@ -80,5 +76,5 @@ ANSWERS = {
         quarter=ring("forward") // 4,
     ),
     "35.5": answers(most(), expert=most(8, 1), emptiest=696 / 1024, rows=1400),
-    "35.6": program(sent, visits, agree, ordered=False, consecutive=False, once=True),
+    "35.6": program(sent, visits, alike, ordered=False, consecutive=False, once=True),
 }

@@ -5,7 +5,7 @@ from functools import cache
 from random import Random
 
 from ...evidence import example
-from . import Case, answers, program
+from . import Case, alike, answers, program
 
 GIB = 2**30
 SEQUENCE, WIDTH, LAYERS, VOCABULARY = 512, 512, 4, 8192
@@ -58,10 +58,6 @@ def most_by(events, *, frees="requested", owner=True, together=False):
     return {part: size for part, size in found.items() if size or not together}
 
 
-def agree(given, right):
-    return dict(given) == right
-
-
 ANSWERS = {
     "42.1": answers(
         lambda: memory().reserved - memory().allocated,
@@ -70,5 +66,5 @@ ANSWERS = {
     ),
     "42.2": answers(left, casts=4, bf16_casts={"casts": 2}, autocast={"wide": 2, "casts": 2}, rows=1),
     "42.3": answers(5 * GIB, end=2 * GIB, taken=6 * GIB),
-    "42.4": program(most_by, histories, agree, frees="never", owner=False, together=True),
+    "42.4": program(most_by, histories, alike, frees="never", owner=False, together=True),
 }

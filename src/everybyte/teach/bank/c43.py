@@ -57,10 +57,6 @@ def reason(said, *, order=("tensor", "others", "fragmentation"), whole=True, lar
     return next((name for name in order if is_so[name]), "need")
 
 
-def agree(given, right):
-    return given == right
-
-
 ANSWERS = {
     "43.1": answers(
         MADDOG.cached,
@@ -73,7 +69,6 @@ ANSWERS = {
     "43.4": program(
         reason,
         messages,
-        agree,
         processes=partial(reason, order=("tensor", "fragmentation", "others")),
         request=partial(reason, order=("others", "fragmentation")),
         whole=False,
