@@ -9,15 +9,15 @@ from ...formulas.symbols import m_bits as m
 from . import Case, answers, formula, model, program
 
 MILLI, SCALE = Fraction(1, 1000), 2**16  # GradScaler's first
-CODES = 2 ** (e + m)
-POSITIVE = CODES - 2**m - 1
+ALL = 2 ** (e + m)
+POSITIVE = ALL - 2**m - 1
 
 
-def largest(name="fp8 e5m2", **changes):
+def top(name="fp8 e5m2", **changes):
     return Fraction(formula("formats.largest")(**FLOATS[name] | changes))
 
 
-FP16, BF16 = largest("fp16"), largest("bf16")
+FP16, BF16 = top("fp16"), top("bf16")
 
 
 def spacing(magnitude):
@@ -64,20 +64,10 @@ def decoded(code, e, m, *, subnormal=True, top=True, sign=True, bias=1):
 
 ANSWERS = {
     "12.1": answers(
-        largest(),
-        top_field=largest(top_reserved=0),
-        mantissa=2**15,
-        rounded_up=2**16,
-        e4m3=largest("fp8 e4m3"),
-        fp16=FP16,
+        top(), top_field=top(top_reserved=0), mantissa=2**15, rounded_up=2**16, e4m3=top("fp8 e4m3"), fp16=FP16
     ),
     "12.2": answers(
-        POSITIVE,
-        zero=POSITIVE + 1,
-        top_field=CODES - 1,
-        zero_and_top_field=CODES,
-        subnormals=CODES - 2 * 2**m,
-        signs=2 * POSITIVE,
+        POSITIVE, zero=POSITIVE + 1, zero_top=ALL, top_field=ALL - 1, signs=2 * POSITIVE, subnormals=ALL - 2 * 2**m
     ),
     "12.3": answers(
         adam(),

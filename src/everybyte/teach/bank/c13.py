@@ -1,6 +1,5 @@
 """Exercises of chapter 13: which bytes make "16 bytes per parameter"?"""
 
-from functools import partial
 from itertools import product
 from math import prod
 
@@ -68,7 +67,5 @@ ANSWERS = {
         at_rest, released=False, two=at_rest(2), three=at_rest(3), master={"without": [m_w]}, buffer={"without": [g_m]}
     ),
     "13.5": answers(gradients, precision="bf16", states=states(), large=gradients("gpt2-large"), name="gpt2"),
-    "13.6": program(
-        worst, moments, after=partial(worst, foreach=0, loop=0, before=0), loop=1, before=0, fused=0, states=1
-    ),
+    "13.6": program(worst, moments, after={"foreach": 0, "loop": 0, "before": 0}, loop=1, before=0, fused=0, states=1),
 }

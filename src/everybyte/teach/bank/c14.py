@@ -1,7 +1,5 @@
 """Exercises of chapter 14: what must backward remember?"""
 
-from functools import partial
-
 from ...formulas.symbols import A, B, F, H, L, S, c, w
 from . import Case, Run, Setup, answers, each, formula, model, program, run, small_llamas
 
@@ -50,11 +48,11 @@ def llamas():
     """What one block saves for each token, of small Llamas, less attention's rows and its 24 bytes of random state."""
     for m in small_llamas(14, 8):
         for precision in ("bf16", "bf16-mixed"):
-            saved = Run(m, Setup(batch=2, sequence=32, precision=precision)).at("activations.llama") - 24
-            yield Case(f"{m.name}, {precision}", (m, precision), saved // (2 * 32) - 4 * m.heads)
+            kept = Run(m, Setup(batch=2, sequence=32, precision=precision)).at("activations.llama") - 24
+            yield Case(f"{m.name}, {precision}", (m, precision), kept // (2 * 32) - 4 * m.heads)
 
 
-def per_token(m, precision, *, mlp=4, casts=5, grouped=True, stream=4, statistics=2):
+def saved(m, precision, *, mlp=4, casts=5, grouped=True, stream=4, statistics=2):
     """The answer, or what it would be with so many tensors in the MLP, so many casts of the norms' results, a stream of so many bytes."""
     mixed = precision == "bf16-mixed"
     numbers = (casts if mixed else 2) * m.width + 2 * m.head_width * (m.heads + (m.kv_heads if grouped else m.heads))
@@ -90,14 +88,6 @@ ANSWERS = {
         layers=LIMIT * L,
     ),
     "14.6": program(
-        per_token,
-        llamas,
-        gpt=partial(per_token, mlp=2),
-        mlp=3,
-        casts=2,
-        grouped=False,
-        stream=2,
-        normed=partial(per_token, statistics=4),
-        statistics=0,
+        saved, llamas, gpt={"mlp": 2}, mlp=3, casts=2, grouped=False, stream=2, normed={"statistics": 4}, statistics=0
     ),
 }

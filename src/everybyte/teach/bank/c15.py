@@ -86,7 +86,7 @@ ANSWERS = {
     "15.2": answers(
         squares,
         masks=squares() - masks(LARGE),
-        fp32=squares(precision="fp32"),
+        fp32=squares(LARGE, "fp32"),
         precision="bf16",
         dropout=0.1,
         xl=squares(XL),

@@ -1,6 +1,7 @@
 """Exercises of chapter 22: what does recomputing cost, and which layers should be recomputed?"""
 
 from contextlib import contextmanager
+from functools import reduce
 from itertools import count
 
 from ...formulas.symbols import A, H, K, S
@@ -52,19 +53,12 @@ def watched(rows, allowed=float("inf")):
         yield seen
 
 
-def through(blocks, x):
-    for block in blocks:
-        x = block(x)
-    return x
-
-
 def gradients(blocks, x):
     """A plain run's, of the input and of the weights."""
     import torch
 
-    return list(
-        torch.autograd.grad(through(blocks, x).sum(), [x, *(p for block in blocks for p in block.parameters())])
-    )
+    y = reduce(lambda y, block: block(y), blocks, x)
+    return list(torch.autograd.grad(y.sum(), [x, *(p for block in blocks for p in block.parameters())]))
 
 
 def residuals():

@@ -1,7 +1,5 @@
 """Exercises of chapter 23: batch, sequence or accumulation, which knob first?"""
 
-from functools import partial
-
 from ...formulas.symbols import H
 from . import Case, answers, close, model, program, run
 
@@ -70,12 +68,6 @@ ANSWERS = {
     ),
     "23.4": answers(chunks(), logits=logits(4), all_at_once=chunks(64, 1), all_logits=logits(64)),
     "23.5": program(
-        accumulated,
-        padded,
-        close,
-        pieces=partial(accumulated, by="pieces"),
-        mean=partial(accumulated, by="none"),
-        padding=partial(accumulated, by="all"),
-        cuts=False,
+        accumulated, padded, close, pieces={"by": "pieces"}, mean={"by": "none"}, padding={"by": "all"}, cuts=False
     ),
 }

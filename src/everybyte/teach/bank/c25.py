@@ -1,7 +1,5 @@
 """Exercises of chapter 25: what do LoRA and QLoRA really save?"""
 
-from functools import partial
-
 from ...ask.setup import Lora
 from . import Case, Run, Setup, answers, formula, program, run, small_llamas
 
@@ -60,11 +58,11 @@ def at_rest(model, rank, *, frozen=2, trained=12, both=True, grouped=True):
 ANSWERS = {
     "25.1": answers(more(), bf16=more(dtype="bf16"), share=100 + more()),
     "25.2": answers(
-        trained(),
+        trained,
         one_layer=trained() // 32,
         heads=32 * 16 * 4 * 4096,
         one_matrix=32 * 16 * 2 * 4096,
-        keys=trained(targets=("q", "k", "v")),
+        targets=("q", "k", "v"),
     ),
     "25.3": answers(
         formula("nf4.weight")(parameters=MATRIX),
@@ -74,7 +72,5 @@ ANSWERS = {
     ),
     "25.4": answers(frozen(), everything=4.127 / 8 * P, half_byte=P / 2, fp32=frozen(adapters=Lora(16))),
     "25.5": answers(long, sequence=2048, four_times=4 * long(2048), adapters=Lora(16)),
-    "25.6": program(
-        at_rest, adapted, frozen=6, trained=6, states=partial(at_rest, trained=4), both=False, grouped=False
-    ),
+    "25.6": program(at_rest, adapted, frozen=6, trained=6, states={"trained": 4}, both=False, grouped=False),
 }

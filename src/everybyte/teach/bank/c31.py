@@ -9,7 +9,8 @@ from . import Case, Run, Setup, alike, answers, gpu, model, program, run
 PAPER = Run(None, Setup(precision="bf16-master", gpus=16))
 XL = run("gpt2-xl", batch=1, sequence=128, gpus=8)
 COPIES, VIEWS = (XL.phase("after_backward", buckets=kind) for kind in ("copies", "views"))
-LLAMA = 16 * model("llama-3.1-405b").parameters
+LLAMA, H100 = 16 * model("llama-3.1-405b").parameters, gpu("h100-80gb").memory
+SHARE = P / G
 
 
 def states(sharding="zero2"):
@@ -45,18 +46,14 @@ def parts(sizes, gpus, rank, *, up=True, by_tensor=False, local=True):
 ANSWERS = {
     "31.1": answers(states(), zero1=states("zero1"), zero3=states("zero3"), ddp=states("none"), limit=26 * 10**9),
     "31.2": answers(
-        4 * P + 12 * P / G,
-        bf16=2 * P + 14 * P / G,
-        master=4 * P + 16 * P / G,
-        zero1=8 * P + 8 * P / G,
-        zero3=16 * P / G,
+        4 * P + 12 * SHARE,
+        bf16=2 * P + 14 * SHARE,
+        master=4 * P + 16 * SHARE,
+        zero1=8 * P + 8 * SHARE,
+        zero3=16 * SHARE,
     ),
     "31.3": answers(COPIES - VIEWS, bf16=2 * XL.parameters, everything=COPIES, left=VIEWS, bucket=25 * 2**20),
     "31.4": answers(next(n for n in range(1, 100) if 16 * n >= 3 * (4 * n + 12)), eight=8, optimizer=3, limit=4),
-    "31.5": answers(
-        math.ceil(LLAMA / gpu("h100-80gb").memory),
-        box=math.ceil(LLAMA / (80 * 10**9)),
-        rounded_down=LLAMA // gpu("h100-80gb").memory,
-    ),
+    "31.5": answers(math.ceil(LLAMA / H100), box=math.ceil(LLAMA / (80 * 10**9)), rounded_down=LLAMA // H100),
     "31.6": program(parts, divided, alike, up=False, by_tensor=True, local=False),
 }

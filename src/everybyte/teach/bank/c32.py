@@ -5,6 +5,7 @@ from . import Case, alike, answers, program, run
 
 XL = run("gpt2-xl", gpus=8, sharding="zero3")
 MIXED, SHORT = XL.having(precision="bf16-mixed"), XL.having(batch=1, sequence=64)
+ROWS = -(-50257 // 64)
 GPUS = [2**i for i in range(13)]
 
 
@@ -45,10 +46,7 @@ def share(rows, columns, gpus, rank, *, up=True, padded=True, clipped=True):
 
 ANSWERS = {
     "32.1": answers(
-        4 * 768 * -(-50257 // 64),
-        rounded_down=4 * 768 * (50257 // 64),
-        bf16=2 * 768 * -(-50257 // 64),
-        gathered=4 * 768 * 64 * -(-50257 // 64),
+        4 * 768 * ROWS, rounded_down=4 * 768 * (50257 // 64), bf16=2 * 768 * ROWS, gathered=4 * 768 * 64 * ROWS
     ),
     "32.2": answers(
         120 * H**2, weights=24 * H**2, gradients=48 * H**2, sent=72 * H**2, bf16_sent=96 * H**2, fp32=192 * H**2

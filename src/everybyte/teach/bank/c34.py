@@ -9,6 +9,7 @@ from . import Case, Run, Setup, alike, answers, program, run
 
 LLAMA = run("llama-3.1-8b", batch=1, sequence=4096, precision="bf16", gpus=4, accumulation=8, mesh=Mesh(pipeline=4))
 LONG = Run(None, Setup(gpus=16, accumulation=64, mesh=Mesh(pipeline=16)))
+SENT = n_a * B * S * H * w
 FIRST, SIXTH = (int(LONG.at("pipeline.in_flight", {"place": place})) for place in (0, 5))
 
 
@@ -42,12 +43,7 @@ def one_by_one(places, place, batches, *, ahead=0, first="B", gpipe=False):
 
 ANSWERS = {
     "34.1": answers(SIXTH, one_less=SIXTH - 1, gpipe=64, first=FIRST, before=5),
-    "34.2": answers(
-        2 * v * n_a * B * S * H * w,
-        gradients=v * n_a * B * S * H * w,
-        stages=2 * n_a * B * S * H * w,
-        buffers=2 * v * B * S * H * w,
-    ),
+    "34.2": answers(2 * v * SENT, gradients=v * SENT, stages=2 * SENT, buffers=2 * v * SENT / n_a),
     "34.3": answers(saved, checkpointing="full", accumulation=8, rank=3),
     "34.4": answers(idle(2), working=100 * Fraction(3, 16), one_stage=idle(1), half=idle(1) / 2),
     "34.5": answers(LLAMA.peak(checkpointing="full"), kept=LLAMA.peak(), rest=LLAMA.phase("rest")),

@@ -17,7 +17,7 @@ def rows(routing):
     return int(MIXTRAL.at("experts.kept", mesh=Mesh(expert=8, routing=routing)))
 
 
-def ring(name, parts=64, rotation="all-gather"):
+def ring(name="forward", parts=256, rotation="all-gather"):
     """A `context.` formula of a million tokens."""
     return int(LLAMA.at(f"context.{name}", gpus=parts, mesh=Mesh(context=parts, rotation=rotation)))
 
@@ -68,13 +68,7 @@ ANSWERS = {
         heads=(10 * B * S * D * A + 4 * B * S * A) / C,
     ),
     "35.3": answers(rows(8.0) / rows(1.0), eight=8, two=rows(2.0) / rows(1.0)),
-    "35.4": answers(
-        ring("forward", 256),
-        ring=ring("forward", 256, "all-to-all"),
-        kept=ring("kept", 256),
-        sixty_four=ring("forward"),
-        quarter=ring("forward") // 4,
-    ),
+    "35.4": answers(ring, rotation="all-to-all", name="kept", parts=64, quarter=ring(parts=64) // 4),
     "35.5": answers(most(), expert=most(8, 1), emptiest=696 / 1024, rows=1400),
     "35.6": program(sent, visits, alike, ordered=False, consecutive=False, once=True),
 }

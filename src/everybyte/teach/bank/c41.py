@@ -1,5 +1,6 @@
 """Exercises of chapter 41: allocated, reserved, nvidia-smi."""
 
+from itertools import count
 from random import Random
 
 from ...allocator import Allocator, settings
@@ -9,41 +10,29 @@ MIB, GROWING = 2**20, "expandable_segments:True"
 USED = round(100 * 8.03 / (9.51 + 616 / 1024))
 
 
-def reserved(*sizes):
-    allocator = Allocator()
-    for size in sizes:
-        allocator.malloc(size * MIB)
-    return allocator.reserved
+def story(*sizes):
+    """Calls, ("malloc", number, bytes) or ("free", number, 0), of sizes in MiB, and -n for the free of the n-th."""
+    numbers = count()
+    return [("malloc", next(numbers), int(s * MIB)) if s > 0 else ("free", -s - 1, 0) for s in sizes]
 
 
-def story(configuration=""):
-    allocator = Allocator(configuration)
-    allocator.free(allocator.malloc(60 * MIB))
-    allocator.malloc(2 * MIB)
-    allocator.malloc(60 * MIB)
-    return allocator.reserved
-
-
-#: Sizes in MiB, and -n for the free of the n-th: a block that fits better than the first, a rest that is not split.
-STORIES = ((30, 14, -1, -2, 12, 28), (6, 5, 9, -1, 5.5, -2, 5.4))
-
-
-def played(name, calls):
-    """A case of the calls: ("malloc", number, bytes) or ("free", number, 0)."""
-    allocator, addresses = Allocator(), {}
+def reserved(calls, configuration=""):
+    allocator, addresses = Allocator(configuration), {}
     for call, number, size in calls:
         if call == "malloc":
             addresses[number] = allocator.malloc(size)
         else:
             allocator.free(addresses.pop(number))
-    return Case(name or f"{len(calls)} calls", (calls,), allocator.reserved)
+    return allocator.reserved
+
+
+FREED = story(60, -1, 2, 60)
 
 
 def requests():
-    for sizes in STORIES:
-        numbers = iter(range(len(sizes)))
-        calls = [("malloc", next(numbers), int(s * MIB)) if s > 0 else ("free", -s - 1, 0) for s in sizes]
-        yield played(f"{sizes} in MiB", calls)
+    # A block that fits better than the first; a rest that is not split.
+    for sizes in ((30, 14, -1, -2, 12, 28), (6, 5, 9, -1, 5.5, -2, 5.4)):
+        yield Case(f"{sizes} in MiB", (story(*sizes),), reserved(story(*sizes)))
     draw = Random(41)
     for case in range(6):
         calls, live = [], []
@@ -56,7 +45,7 @@ def requests():
                 live.append(number)
                 size = draw.choice((draw.randint(MIB + 1, 6 * MIB), draw.randint(6 * MIB, 45 * MIB)))
                 calls.append(("malloc", number, size))
-        yield played("", calls)
+        yield Case(f"{len(calls)} calls", (calls,), reserved(calls))
 
 
 def simulated(calls, *, best=True, merges=True, rest=MIB, shared=20 * MIB, page=2 * MIB):
@@ -89,16 +78,21 @@ def simulated(calls, *, best=True, merges=True, rest=MIB, shared=20 * MIB, page=
 
 ANSWERS = {
     "41.1": answers(
-        reserved(3, 9, 15),
-        apart=reserved(3) + reserved(9, 15),
-        requested=(3 + 9 + 15) * MIB,
-        unrounded=reserved(3, 9) + 15 * MIB,
+        reserved(story(3, 9, 15)),
+        apart=reserved(story(3)) + reserved(story(9, 15)),
+        requested=27 * MIB,
+        unrounded=reserved(story(3, 9)) + 15 * MIB,
         twenty=40 * MIB,
     ),
     "41.2": answers(
         settings("roundup_power2_divisions:4").rounded(1100 * MIB), power=2048 * MIB, unset=1100 * MIB, below=1024 * MIB
     ),
-    "41.3": answers(story() - story(GROWING), pages=(120 - 62) * MIB, growing=story(GROWING), defaults=story()),
+    "41.3": answers(
+        reserved(FREED) - reserved(FREED, GROWING),
+        pages=(120 - 62) * MIB,
+        growing=reserved(FREED, GROWING),
+        defaults=reserved(FREED),
+    ),
     "41.4": answers(USED, context=round(100 * 8.03 / 9.51), rest=100 - USED),
     "41.5": program(simulated, requests, best=False, merges=False, rest=0, shared=0, page=512),
 }

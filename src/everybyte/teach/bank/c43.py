@@ -1,7 +1,6 @@
 """Exercises of chapter 43: the job died."""
 
 from collections import Counter
-from functools import partial
 from random import Random
 
 from ...answers.diagnosis import doctor
@@ -69,8 +68,8 @@ ANSWERS = {
     "43.4": program(
         reason,
         messages,
-        processes=partial(reason, order=("tensor", "fragmentation", "others")),
-        request=partial(reason, order=("others", "fragmentation")),
+        processes={"order": ("tensor", "fragmentation", "others")},
+        request={"order": ("others", "fragmentation")},
         whole=False,
     ),
 }

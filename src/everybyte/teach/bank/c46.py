@@ -6,7 +6,6 @@ from ...formulas.formats import FLOATS
 from . import answers, formula, model, run
 
 XL = run("gpt2-xl", batch=1, sequence=1_024, precision="bf16-mixed")
-BILLIONS = 7 * 10**9
 
 
 def cache(heads="kv_heads", tensors=2, width=2):
@@ -23,15 +22,15 @@ def stage(micro_batches=4, blocks=12, precision="bf16-mixed"):
     return micro_batches * blocks * XL.at("activations.block", precision=precision)
 
 
+def states(whole, sharded):
+    return 7 * 10**9 * (whole + sharded / 8)
+
+
 ANSWERS = {
     "46.1": answers(cache, heads="heads", tensors=1, width=4),
     "46.2": answers(vanishing, usual={"new": 0.001}, share=1, name="smallest_normal", new=1),
     "46.3": answers(stage, micro_batches=1, blocks=48, precision="fp32"),
     "46.4": answers(
-        BILLIONS * 2 + BILLIONS * 14 / 8,
-        zero1=BILLIONS * 4 + BILLIONS * 12 / 8,
-        zero3=BILLIONS * 16 / 8,
-        master=BILLIONS * 6 + BILLIONS * 10 / 8,
-        published=56 * 10**9,
+        states(2, 14), zero1=states(4, 12), zero3=states(0, 16), master=states(6, 10), published=56 * 10**9
     ),
 }
