@@ -168,7 +168,7 @@ class _Numbers:
         missing, away, outside: bytes that the driver has too few of, that others hold, that this process has outside of PyTorch.
     """
 
-    def __init__(self, said: Message):
+    def __init__(self, said):
         self.said = said
         for name in _SIZES:
             setattr(self, name, getattr(said, name) or 0)
@@ -177,7 +177,7 @@ class _Numbers:
         known = self.process is not None and said.reserved is not None
         self.outside = self.process - said.reserved if known else None
 
-    def words(self, text: str) -> str:
+    def words(self, text):
         """A text with these sizes in it."""
         names = (*_SIZES, "process", "away", "outside")
         said = {name: units.text(getattr(self, name) or 0) for name in names}
