@@ -9,6 +9,7 @@ import pytest
 
 import everybyte as eb
 from everybyte import rules
+from everybyte.answers.alignment import Rollout
 from everybyte.ask.choices import CHOICES, COMMON_OPTIMIZERS, OPTIMIZERS, PRECISIONS
 from everybyte.ask.objectives import METHODS, Objective
 from everybyte.rules import formulas
@@ -89,6 +90,10 @@ def tried():
             for model in MODELS:
                 if not reach(rules.MODEL, setup, model) and not reach(rules.SCHEDULE, setup):
                     reach(rules.FORMULA, setup, model)
+        for fields, model in product(({}, {"context": 2000}, {"tensor_parallel": 5}, {"weights": "shared"}), MODELS):
+            rollout = Rollout(**{"sequences": 1, "context": 1, "tensor_parallel": 2, **fields})
+            if not reach(rules.GENERATING, rollout):
+                reach(rules.ROLLOUT, rollout, model)
     return found
 
 
@@ -103,7 +108,7 @@ def test_a_row_says_the_field_the_value_and_what_is_allowed(tried):
         if owner == "Model":  # which names its own field
             assert said.startswith("Model.")
             continue
-        value = getattr({"": setup, "Mesh": setup.mesh, "Lora": setup.adapters}[owner], name)
+        value = getattr(getattr(setup, {"Mesh": "mesh", "Lora": "adapters"}.get(owner, ""), setup), name)
         assert said.startswith(
             f"{owner or 'Setup'}.{name}: {value!r}" if isinstance(value, str) else f"{owner or 'Setup'}.{name}: {value}"
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 #: Whose fields a rule may name -> where a setup has it; a model has its own.
-_OWNERS = {"": "", "Mesh": "mesh.", "Lora": "adapters.", "Model": ""}
+_OWNERS = {"": "", "Mesh": "mesh.", "Lora": "adapters.", "Model": "", "Rollout": ""}
 Words = str | Callable[..., str]
 
 

@@ -23,6 +23,12 @@ def _objective(s, o):
     return f"with objective {o.method!r}"
 
 
+def _undivided(r, m):
+    """The field of a model that GPUs of a `Rollout` do not divide; None for none."""
+    fields = ("kv_heads", "heads", "ffn_width", "vocabulary")
+    return next((name for name in fields if getattr(m, name) % r.tensor_parallel), None)
+
+
 #: Of pipelines.
 PIPELINE = (
     *table(
@@ -84,6 +90,20 @@ ALIGNED = table(
     Rule("adapters", lambda s, o: s.adapters and o.method == "ppo", "with ppo, whose value model has a new head, is not derived", "None"),
     Rule("attention", lambda s, o: s.attention == "eager" and o.family == "gpt" and o.method != "dpo",
          lambda s, o: f"with {o.method}: the masks of {o.model.name}'s frozen models are not counted", "'flash'"),
+)  # fmt: skip
+#: Of a `Rollout`, in the setup's place: alone; with a model.
+GENERATING = table(
+    Rule("Rollout.tensor_parallel", lambda r: r.weights == "shared" and r.tensor_parallel > 1,
+         "with the trainer's own weights, which are not divided so", "1, or weights 'copy'"),
+)  # fmt: skip
+ROLLOUT = table(
+    Rule("Rollout.context", lambda r, m: m.positions and r.context > m.positions,
+         lambda r, m: f"is more than the {m.positions} positions of {m.name}", lambda r, m: f"1 to {m.positions}"),
+    Rule("Rollout.tensor_parallel",
+         lambda r, m: r.tensor_parallel > 1 and (m.experts or m.learned_positions and m.has_positions),
+         lambda r, m: f"with {m.name} is not derived", "1, or a Llama without experts"),
+    Rule("Rollout.tensor_parallel", _undivided,
+         lambda r, m: f"does not divide {_undivided(r, m)} {getattr(m, _undivided(r, m))} of {m.name}", "a divisor"),
 )  # fmt: skip
 #: Of a search for layouts, which varies none of these.
 LAYOUT = table(
