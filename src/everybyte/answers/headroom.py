@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from importlib import resources
 
 from .. import units
-from ..ask.setup import EVERY_PRECISION, PrecisionName, Setup
+from ..ask.choices import EVERY_PRECISION, PrecisionName
+from ..ask.setup import Setup
 from ..catalog import Gpu, gpu
 from ..catalog.gpus import RATES
 from ..common import checks

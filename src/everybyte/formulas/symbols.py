@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import sympy
 
+from ..ask.choices import COMMON_OPTIMIZERS, DTYPE_BYTES, OPTIMIZERS
 from ..ask.schedules import SPLIT
-from ..ask.setup import COMMON_OPTIMIZERS, DTYPE_BYTES, OPTIMIZERS
 
 
 @dataclass(frozen=True)

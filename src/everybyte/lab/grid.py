@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import product, zip_longest
 from typing import Any
 
-from ..ask.setup import (
+from ..ask.choices import (
     ATTENTIONS,
     COMMON_OPTIMIZERS,
     LIBRARIES,
@@ -13,9 +13,8 @@ from ..ask.setup import (
     OPTIMIZER_IMPLS,
     PRECISIONS,
     SHARDINGS,
-    Lora,
-    Setup,
 )
+from ..ask.setup import Lora, Setup
 from ..catalog import Model, model
 from ..common import checks
 from .recipe import Recipe
