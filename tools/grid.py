@@ -11,8 +11,7 @@ from typing import get_args
 
 import everybyte as eb
 from everybyte.ask import schedules
-from everybyte.ask.mesh import Rotation, Schedule
-from everybyte.ask.setup import (
+from everybyte.ask.choices import (
     ATTENTIONS,
     BUCKETS,
     CHECKPOINTINGS,
@@ -29,6 +28,7 @@ from everybyte.ask.setup import (
     SHARDINGS,
     TENSOR_OPTIMIZERS,
 )
+from everybyte.ask.mesh import Rotation, Schedule
 from everybyte.catalog.weights import linears
 from everybyte.dryrun import PARTS, SHARED_PARTS
 from everybyte.rules import PIPELINE, broken

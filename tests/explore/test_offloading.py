@@ -8,7 +8,7 @@ import pytest
 
 import everybyte as eb
 from everybyte import explore
-from everybyte.ask.setup import PRECISIONS
+from everybyte.ask.choices import PRECISIONS
 from everybyte.catalog import gpus
 from everybyte.explore.offloading import GPUS, STAGES, gpus_label
 

@@ -9,7 +9,7 @@ import sympy
 from instants import instants
 
 import everybyte as eb
-from everybyte.ask.setup import CHECKPOINTINGS
+from everybyte.ask.choices import CHECKPOINTINGS
 from everybyte.formulas import Formula, bindings, formula, registry
 from everybyte.formulas.readings import PRECISIONS, both, expression, letter, merged, more, polynomial, reading
 from everybyte.formulas.step import kept

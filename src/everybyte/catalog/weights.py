@@ -123,8 +123,13 @@ def trained(m, lora) -> list[Weight]:
 
 def numbers_of(m, lora) -> int:
     """How many numbers a step trains."""
+    return summed(m, lambda w: w.numbers, trained(m, lora))
+
+
+def summed(m, each, found=None) -> int:
+    """The sum over a model's weights, or those found, of what one tensor counts for."""
     times = layers(m)
-    return int(sum(w.numbers * w.count * times[w.group] for w in trained(m, lora)))
+    return int(sum(w.count * times[w.group] * each(w) for w in found or weights(m) if w.count and times[w.group]))
 
 
 def linears(m) -> list[tuple]:

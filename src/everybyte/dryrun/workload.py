@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ..ask.setup import OWN, Setup
+from ..ask.choices import OWN
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..reference import Trainer
 from ..reference.adapters import adapted, as_it_is, base_parameters

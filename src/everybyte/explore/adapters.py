@@ -2,7 +2,8 @@
 
 from itertools import product
 
-from ..ask.setup import Checkpointing, Lora, Setup
+from ..ask.choices import Checkpointing
+from ..ask.setup import Lora, Setup
 from ..catalog import Gpu, Model
 from ..catalog import model as catalog_model
 from ..common import checks

@@ -290,7 +290,7 @@ def of_the_step(setup, chosen, longest: int, dropouts=(0, 1)) -> list[Choice]:
         setup: what was asked for; None leaves the shared ones as they are. chosen: what the others start with.
         longest: the most tokens in a sequence; two are the least. dropouts: whether there may be dropout: 0, 1.
     """
-    from ..ask.setup import OPTIMIZER_IMPLS
+    from ..ask.choices import OPTIMIZER_IMPLS
 
     impls = {
         name: {"foreach": int(name == "foreach"), "loop": int(name == "loop"), "impl_no": i}
@@ -383,7 +383,8 @@ def _precisions():
 
 
 def _optimizers():
-    from ..ask.setup import COMMON_OPTIMIZERS, Setup
+    from ..ask.choices import COMMON_OPTIMIZERS
+    from ..ask.setup import Setup
 
     return _decided_by(lambda setup: setup.optimizer, [Setup(optimizer=name) for name in COMMON_OPTIMIZERS])
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from sympy import Min
 
-from ..ask.setup import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS, PRECISIONS, Setup
+from ..ask.choices import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS, PRECISIONS
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..formulas import bindings, symbols
 from ..step.course import MARKS, Repeat, backwards, middles, place_of

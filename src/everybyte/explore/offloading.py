@@ -2,7 +2,8 @@
 
 from sympy import ceiling
 
-from ..ask.setup import PRECISIONS, Setup, Sharding
+from ..ask.choices import PRECISIONS, Sharding
+from ..ask.setup import Setup
 from ..catalog import Gpu, Model
 from ..common import checks
 from ..formulas import SYMBOLS, Formula, bindings, formula

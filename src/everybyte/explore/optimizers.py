@@ -1,6 +1,7 @@
 """Chapter 24's explorer: what each optimizer keeps, beside weights and gradients."""
 
-from ..ask.setup import OPTIMIZERS, OptimizerName, Setup
+from ..ask.choices import OPTIMIZERS, OptimizerName
+from ..ask.setup import Setup
 from ..catalog import Gpu, Model
 from .beside import said
 from .controls import OF_ACTIVATIONS, OF_STATES, Choice, asked, check_setup, opens, shared

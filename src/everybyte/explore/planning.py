@@ -5,7 +5,8 @@ from typing import Any
 
 from sympy import Min, ceiling
 
-from ..ask.setup import PRECISIONS, Setup
+from ..ask.choices import PRECISIONS
+from ..ask.setup import Setup
 from ..catalog import Gpu, Model, gpus, models
 from ..common import checks
 from ..formulas import bindings

@@ -2,7 +2,8 @@
 
 from sympy import Min
 
-from ..ask.setup import PRECISIONS, Setup
+from ..ask.choices import PRECISIONS
+from ..ask.setup import Setup
 from ..catalog import Gpu, Model
 from ..common import checks
 from ..formulas import bindings

@@ -1,6 +1,7 @@
 """Chapter 31's explorer: what ZeRO's stages leave of a model's states on each of many GPUs, and what each sends."""
 
-from ..ask.setup import Setup, Sharding
+from ..ask.choices import Sharding
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..formulas.symbols import sharded_gradients, sharded_optimizer, sharded_weights
 from .beside import said

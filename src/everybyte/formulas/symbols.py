@@ -10,8 +10,8 @@ from operator import attrgetter
 
 import sympy
 
+from ..ask.choices import COMMON_OPTIMIZERS, DTYPE_BYTES, OPTIMIZERS
 from ..ask.schedules import SPLIT
-from ..ask.setup import COMMON_OPTIMIZERS, DTYPE_BYTES, OPTIMIZERS
 from ..common import files
 
 _SAID = files.entries(__package__, "notation.toml")

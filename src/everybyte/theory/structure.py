@@ -11,8 +11,9 @@ from dataclasses import fields, replace
 from functools import lru_cache
 from operator import attrgetter
 
+from ..ask.choices import COMMON_OPTIMIZERS, DTYPE_BYTES, LIBRARIES, OPTIMIZERS
 from ..ask.schedules import ONE_STAGE
-from ..ask.setup import COMMON_OPTIMIZERS, DTYPE_BYTES, LIBRARIES, OPTIMIZERS, Setup
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..catalog.weights import adapters, numbers_of, weights
 from .buckets import buckets
