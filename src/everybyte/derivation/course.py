@@ -176,26 +176,19 @@ class Case:
     """Where one course of operations holds, and its instants.
 
     Attributes:
-        batch, sequence, further: the ranges; of the reader's own letters (letter, range) each. instants: in the step's order.
+        ranges: of each letter, B and S first. instants: in the step's order.
         peak: numbers of those of which one is the highest; rounded: with those that may be once tensors are rounded up.
         step: the same of the optimizer's step alone. moments: the end of a phase, or rest -> the number of its instant.
         course: all operations.
     """
 
-    batch: Range
-    sequence: Range
+    ranges: dict[str, Range]
     instants: tuple[Instant, ...]
     peak: tuple[int, ...]
     rounded: tuple[int, ...]
     step: tuple[int, ...]
     moments: dict[str, int]
     course: Course
-    further: tuple[tuple[str, Range], ...] = ()
-
-    @property
-    def ranges(self) -> dict[str, Range]:
-        """Letter -> range."""
-        return {"B": self.batch, "S": self.sequence, **dict(self.further)}
 
     def __contains__(self, point: tuple[int, ...]) -> bool:
         return all(value in r for value, r in zip(point, self.ranges.values(), strict=True))

@@ -1,9 +1,9 @@
 """A derivation as JSON, and back."""
 
 from ..ask.setup import Setup
+from ..step.amount import USUAL, Amount
 from ..step.course import Repeat, place_of
 from .course import Case, Column, Instant, Tally, differing, rows
-from .forms import Form
 from .ranges import Range
 
 
@@ -31,9 +31,10 @@ def _range(r):
 
 
 def _case(c):
+    further = {letter: _range(r) for letter, r in c.ranges.items() if letter not in USUAL}
     return {
-        "batch": _range(c.batch),
-        "sequence": _range(c.sequence),
+        "batch": _range(c.ranges["B"]),
+        "sequence": _range(c.ranges["S"]),
         "instants": [
             [i.operation, i.phase, i.owner, i.at, i.place, [list(pair) for pair in i.counts]] for i in c.instants
         ],
@@ -42,7 +43,7 @@ def _case(c):
         "step": list(c.step),
         "moments": c.moments,
         "course": _operations(c.course),
-    } | ({"further": {letter: _range(r) for letter, r in c.further}} if c.further else {})
+    } | ({"further": further} if further else {})
 
 
 def _operations(course):
@@ -101,7 +102,7 @@ def read(said: dict) -> tuple:
         numbers((low, high, by), 2**63)
         return Range(low, high, by, bool(multiples))
 
-    forms = tuple(map(Form.read, said["forms"]))
+    forms = tuple(map(Amount.read, said["forms"]))
     columns = tuple(Column(str(p), str(o), bool(h), *numbers([f], len(forms))) for p, o, h, f in said["columns"])
     if not {c.part for c in columns} <= set(said["parts"]):
         raise ValueError("derive: an unknown part")
@@ -120,13 +121,11 @@ def read(said: dict) -> tuple:
         moments = {m: numbers([i], size)[0] for m, i in c["moments"].items()}
         if not (c["peak"] and c["rounded"] and c["step"]) or "after_backward" not in moments:
             raise ValueError("derive: a case without instants")
-        cases.append(
-            Case(
-                ranged(c["batch"]), ranged(c["sequence"]), tuple(found), numbers(c["peak"], size),
-                numbers(c["rounded"], size), numbers(c["step"], size), moments, _course(c["course"], columns, said["parts"]),
-                tuple((str(letter), ranged(r)) for letter, r in c.get("further", {}).items()),
-            )
-        )  # fmt: skip
+        ranges = {"B": c["batch"], "S": c["sequence"], **c.get("further", {})}
+        able = (numbers(c[name], size) for name in ("peak", "rounded", "step"))
+        course = _course(c["course"], columns, said["parts"])
+        ranges = {str(letter): ranged(r) for letter, r in ranges.items()}
+        cases.append(Case(ranges, tuple(found), *able, moments, course))
     if not cases:
         raise ValueError("derive: no case")
     refused = tuple((tuple(map(ranged, ranges)), str(why)) for *ranges, why in said["refused"])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from .. import units
 from ..common import checks
-from .printing import NAMES
+from ..step.amount import NAMES
 
 _POINTS = 90
 #: What is shown of a letter, where it goes so far.

@@ -11,10 +11,10 @@ import torch
 from ..ask.setup import LIMITS, Setup
 from ..catalog import Model
 from ..common import terminal
-from ..derivation.forms import LETTERS, USUAL
 from ..dryrun import Trace, dry_run
 from ..dryrun.hugging_face import DEPTHS
 from ..dryrun.tracker import is_loss
+from ..step.amount import LETTERS, USUAL
 from ..step.witness import NUMBER, starred
 
 #: The longest sequence that is looked at where the model itself names none.

@@ -53,11 +53,6 @@ class Trace(Followed):
         """The allocation's bytes, rounded up."""
         return -(-allocation.bytes // self.rounding) * self.rounding
 
-    @cached_property
-    def live(self) -> list[int]:
-        """Live bytes while each operation runs."""
-        return [sum(parts) for parts in zip(*self._timeline.values(), strict=True)]
-
     def timeline(self) -> dict[str, list[int]]:
         """Live bytes while each operation runs, by part; every part of `PARTS` is there, on several GPUs of `SHARED_PARTS` too."""
         return self._timeline
@@ -72,11 +67,6 @@ class Trace(Followed):
             if a.death is not None:
                 changes[a.part][a.death + 1] -= self.size(a)
         return {part: list(accumulate(change))[:-1] for part, change in changes.items()}
-
-    @cached_property
-    def peak_operation(self) -> int:
-        """The number of the first operation at which the most bytes live."""
-        return self.live.index(max(self.live))
 
     @property
     def peak(self) -> int:

@@ -8,6 +8,8 @@ from ..common import checks
 from ..common.tables import Table
 from ..derivation import Derivation
 from ..derivation.course import changes
+from ..derivation.picture import axes, label
+from ..derivation.picture import steps as sizes_of
 from ..step.course import place_of
 from ..step.witness import starred
 from .controls import opens, shared, steps
@@ -114,16 +116,16 @@ class _Map(Kind):
 
     def __init__(self, derivation, over):
         self._d = derivation
-        self.across, self.up = derivation.map_axes(over)
-        self._x, self._y = derivation.map_sizes(self.across, _ACROSS), derivation.map_sizes(self.up, _UP)
-        self._names = list(dict.fromkeys(map(derivation.label, derivation.instants)))
+        self.across, self.up = axes(derivation, over)
+        self._x, self._y = sizes_of(derivation, self.across, _ACROSS), sizes_of(derivation, self.up, _UP)
+        self._names = list(dict.fromkeys(map(label, derivation.instants)))
         self._which = _Amount(derivation, "which", made=derivation.number_at_the_peak(self._number))
         self._peak = _Amount(derivation, "peak", made=(derivation.compiled(), derivation.javascript()))
         self._looks = self._parts()
 
     def _number(self, instant):
         """Which of the labels an instant has."""
-        return self._names.index(self._d.label(instant))
+        return self._names.index(label(instant))
 
     def _parts(self):
         """The part whose look each instant has: what there is most of, of those that grow with a step."""
