@@ -80,15 +80,33 @@ class _Amounts:
         return repeat.times
 
 
-def rows(course: Course) -> Iterator[tuple[Operation, str, int, Tally]]:
-    """(operation, its owner, its number in the step, what lives while it runs) of each operation; of what repeats in the first and the last turn."""
+@dataclass(frozen=True)
+class Instant:
+    """One operation of the step.
+
+    Attributes:
+        operation, phase, owner: its name, the phase, and the module that it belongs to. at: where in the step, in words.
+        place: its number in the step. counts: what lives while it runs, column's number -> how many.
+    """
+
+    operation: str
+    phase: str
+    owner: str
+    at: str
+    place: int
+    counts: Tally
+
+
+def instants(course: Course) -> Iterator[Instant]:
+    """Each operation; of what repeats in the first and the last turn."""
     ends = Reading(course, _Amounts()).ends()
     place = 0
     for item in course.items:
         inside, times = (item.items, item.times) if isinstance(item, Repeat) else ([item], 1)
         for turn in sorted({0, times - 1}):
-            for number, operation in enumerate(inside, place + turn * len(inside)):
-                yield operation, operation.owner_at(turn), number, sum(next(ends)[1], Tally())
+            for number, o in enumerate(inside, place + turn * len(inside)):
+                live = Tally(sorted(sum(next(ends)[1], Tally()).items()))
+                yield Instant(o.name, o.phase, o.owner_at(turn), place_of(o), number, live)
         place += times * len(inside)
 
 
@@ -111,7 +129,7 @@ def unrolled(course: Course, sizes: Sequence[int]) -> tuple[list[Operation], lis
 
 
 def differing(rows: Sequence[tuple], repeats: Iterable[tuple[int, int, int]], columns, parts) -> Course:
-    """The course of rows as `rows` has them.
+    """The course of `instants`.
 
     Args:
         rows: (name, where in the step, phase, owner, what lives more than at the row before) each. repeats: (number of the
@@ -133,42 +151,16 @@ def differing(rows: Sequence[tuple], repeats: Iterable[tuple[int, int, int]], co
                 ends = zip(NUMBER.findall(rows[i][3]), NUMBER.findall(rows[j][3]), strict=True)
                 moves[i] = tuple((int(b) - int(a)) // (times - 1) for a, b in ends)
 
-    def pieces(tally):
-        return [Tensors(columns[c].part, c, n) for c, n in tally.items()]
-
     def made(i, place=()):
         name, where, phase, owner, _ = rows[i]
-        found = Layered(name, phase, owner, where != phase, place, pieces(taken[i]), pieces(freed.get(i, {})))
-        found.moves = moves.get(i, ())
-        return found
+        given, back = ([Tensors(columns[c].part, c, n) for c, n in x.items()] for x in (taken[i], freed.get(i, {})))
+        return Layered(name, phase, owner, where != phase, place, given, back, moves=moves.get(i, ()))
 
     for start, length, times in repeats:
         items += map(made, range(done, start))
         items.append(Repeat(times, LAYER, [made(i, IN_LAYER) for i in range(start, start + length)]))
         done = start + (1 + (times > 1)) * length
     return Course([*items, *map(made, range(done, len(rows)))], parts)
-
-
-@dataclass(frozen=True)
-class Instant:
-    """One operation of the step.
-
-    Attributes:
-        operation, phase, owner: its name, the phase, and the module that it belongs to. at: where in the step, in words.
-        place: its number in the step. counts: what lives while it runs, as (column's number, how many).
-    """
-
-    operation: str
-    phase: str
-    owner: str
-    at: str
-    place: int
-    counts: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def of(cls, operation: Operation, owner: str, place: int, live: Tally) -> "Instant":
-        """Of a row of a course."""
-        return cls(operation.name, operation.phase, owner, place_of(operation), place, tuple(sorted(live.items())))
 
 
 @dataclass(frozen=True)

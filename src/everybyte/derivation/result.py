@@ -3,7 +3,6 @@
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from html import escape
 from math import log2, prod
 from typing import Any
 
@@ -11,8 +10,9 @@ from .. import units
 from ..ask.setup import LIMITS, Setup
 from ..catalog import Described
 from ..common import checks
-from ..common.tables import Table
+from ..common.tables import Shown, Table, sized
 from ..step.amount import NAMES, USUAL, Amount
+from ..step.course import PHASES
 from ..step.witness import Counted, Followed
 from . import keeping, printing
 from .course import Case, Column, Instant, unrolled
@@ -20,7 +20,6 @@ from .ranges import LONGEST, Range
 
 #: What a tensor may be rounded up to a multiple of: nothing, or blocks as CUDA's allocator has them.
 ROUNDINGS = (1, 512)
-PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Point(Followed):
 
     def _there(self, instant, host=False):
         """(column, how many tensors, their bytes) of what lives at an instant on the GPU, or in the memory of the CPU."""
-        for c, n in instant.counts:
+        for c, n in instant.counts.items():
             if (column := self.derivation.columns[c]).host == host:
                 yield column, n, n * self._bytes[c]
 
@@ -176,9 +175,8 @@ class Point(Followed):
 
     def table(self) -> Table:
         """Parts at the peak, phases, and the peak."""
-        rows = [(name, size, units.text(size)) for name, size in self.parts.items() if size]
-        rows += [(name, size, units.text(size)) for name, size in self.phases.items()]
-        rows.append((f"peak, in {self.peak_at}", self.peak, units.text(self.peak)))
+        parts = {name: size for name, size in self.parts.items() if size}
+        rows = [sized(*row) for row in (parts | self.phases | {f"peak, in {self.peak_at}": self.peak}).items()]
         title = f"{self.model.name}, batch {self.setup.batch:,}, sequence {self.setup.sequence:,}"
         return Table((title, "bytes", ""), rows)
 
@@ -188,7 +186,7 @@ class Point(Followed):
 
 
 @dataclass(frozen=True, eq=False)
-class Derivation:
+class Derivation(Shown):
     """A step's memory as a formula in B sequences of S tokens.
 
     Attributes:
@@ -322,7 +320,7 @@ class Derivation:
 
     def _live(self, instant):
         """(column, how many tensors) of what lives on the GPU at an instant."""
-        return [(column, n) for c, n in instant.counts if not (column := self.columns[c]).host]
+        return [(column, n) for c, n in instant.counts.items() if not (column := self.columns[c]).host]
 
     def tensors(self, instant: Instant) -> dict[int, int]:
         """Number of a form -> how many tensors of it live on the GPU at an instant."""
@@ -333,7 +331,7 @@ class Derivation:
 
     def used(self, case: Case) -> list[int]:
         """The numbers of the forms of a case's instants that can be the peak."""
-        return sorted({self.columns[c].form for i in case.rounded for c, _ in case.instants[i].counts})
+        return sorted({self.columns[c].form for i in case.rounded for c in case.instants[i].counts})
 
     def peaks(self, batch, sequence, rounding: int = 1, **sizes):
         """The peaks of many steps at once, over arrays of batches, sequences and sizes of further letters, which broadcast.
@@ -539,8 +537,4 @@ class Derivation:
         )
         return f"<Derivation of {self.name}: {instants} can be the peak; {cases}>"
 
-    def __str__(self):
-        return "\n".join([repr(self.table()), *self.said()])
-
-    def _repr_html_(self):
-        return self.table()._repr_html_() + "".join(f"<p>{escape(line)}</p>" for line in self.said())
+    __str__ = Shown.__repr__

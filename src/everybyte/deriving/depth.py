@@ -55,9 +55,7 @@ class Depth:
         (name, phase), (owner, own) = self.operations[i], self.owners[i]
         for n in own if numbers is None else numbers:
             owner = owner.replace("*", str(n), 1)
-        found = Layered(name, phase, owner, self._losses[i], place, taken, freed)
-        found.moves = moves
-        return found
+        return Layered(name, phase, owner, self._losses[i], place, taken, freed, moves=moves)
 
     def course(self, parts) -> Course:
         """Its course."""

@@ -7,8 +7,8 @@ from math import lcm, prod
 
 from ..ask.setup import LIMITS, Setup
 from ..catalog import Model
-from ..derivation import Case, Derivation, Instant, Irregular, Range, partition
-from ..derivation.course import Column, rows
+from ..derivation import Case, Derivation, Irregular, Range, partition
+from ..derivation.course import Column, instants
 from ..derivation.ranges import BATCHES, FURTHER_MULTIPLES, LONGEST, MORE_SIZES, SEQUENCES, SIZES
 from ..derivation.result import ROUNDINGS
 from ..step.amount import NAMES, ONE, USUAL, Amount
@@ -371,10 +371,10 @@ class _Solving:
     # The formula.
 
     def _case(self, patch, course: Course) -> Case:
-        found = list(rows(course))
-        marks = {"rest": 0} | {o.name: i for i, (o, *_) in enumerate(found) if o.name in MARKS}
+        found = list(instants(course))
+        marks = {"rest": 0} | {o.operation: i for i, o in enumerate(found) if o.operation in MARKS}
         ranges = self._at(patch.ranges)
-        forms, counts = list(self.forms), [self._counts(live) for *_, live in found]
+        forms, counts = list(self.forms), [self._counts(instant.counts) for instant in found]
         ends = {letter: (r.low, r.high) for letter, r in ranges.items()}
 
         def highest(among, rounding):
@@ -390,8 +390,9 @@ class _Solving:
             if letter not in self.subject.letters:  # what the model does not have may be anything
                 ranges[letter] = Range(*LIMITS[name])
         chosen = (tuple(number[i] for i in able) for able in (peak, rounded, step))
-        instants = tuple(Instant.of(*found[i]) for i in kept)
-        return Case(ranges, instants, *chosen, {name: number[i] for name, i in marks.items()}, course)
+        return Case(
+            ranges, tuple(found[i] for i in kept), *chosen, {name: number[i] for name, i in marks.items()}, course
+        )
 
     def _counts(self, live):
         """How many tensors of each form live on the GPU."""

@@ -10,6 +10,7 @@ from ..ask.setup import Setup
 from ..catalog import Described, Gpu
 from ..catalog import gpu as find_gpu
 from ..common import checks
+from ..step.course import PHASES
 from ..step.witness import Followed
 from .requests import requests
 from .tracker import Allocation, Change, is_loss
@@ -17,7 +18,6 @@ from .tracker import Allocation, Change, is_loss
 PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss", "workspace")
 #: What steps on several GPUs have besides: weights gathered whole, and what is sent and received.
 SHARED_PARTS = ("unsharded", "communication")
-PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -134,7 +134,9 @@ class _Map(Kind):
         for case in self._d.cases:
             for i in case.rounded:
                 instant = case.instants[i]
-                columns = [(self._d.columns[c].part, n) for c, n in instant.counts if not self._d.columns[c].host]
+                columns = [
+                    (self._d.columns[c].part, n) for c, n in instant.counts.items() if not self._d.columns[c].host
+                ]
                 grown = [part for part, _ in columns if part in ("activations", "gradients", "casts", "unsharded")]
                 most = max(dict.fromkeys(grown), key=grown.count, default="activations")
                 looks.setdefault(self._number(instant), places.get(instant.at, most))
