@@ -168,19 +168,23 @@ class Case:
     """Where one course of operations holds, and its instants.
 
     Attributes:
-        ranges: of each letter, B and S first. instants: in the step's order.
-        peak: numbers of those of which one is the highest; rounded: with those that may be once tensors are rounded up.
-        step: the same of the optimizer's step alone. moments: the end of a phase, or rest -> the number of its instant.
-        course: all operations.
+        ranges: of each letter, B and S first. course: all operations.
+        peak: the instants of which one is the highest; rounded: with those that may be once tensors are rounded up.
+        step: the same of the optimizer's step alone. moments: the end of a phase, or rest -> its instant.
     """
 
     ranges: dict[str, Range]
-    instants: tuple[Instant, ...]
-    peak: tuple[int, ...]
-    rounded: tuple[int, ...]
-    step: tuple[int, ...]
-    moments: dict[str, int]
+    peak: tuple[Instant, ...]
+    rounded: tuple[Instant, ...]
+    step: tuple[Instant, ...]
+    moments: dict[str, Instant]
     course: Course
+
+    @property
+    def instants(self) -> list[Instant]:
+        """All that are named, in the step's order."""
+        found = {i.place: i for i in (*self.rounded, *self.step, *self.moments.values())}
+        return [found[place] for place in sorted(found)]
 
     def __contains__(self, point: tuple[int, ...]) -> bool:
         return all(value in r for value, r in zip(point, self.ranges.values(), strict=True))

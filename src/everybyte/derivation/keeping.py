@@ -32,14 +32,15 @@ def _range(r):
 
 def _case(c):
     further = {letter: _range(r) for letter, r in c.ranges.items() if letter not in USUAL}
+    number = {instant.place: n for n, instant in enumerate(c.instants)}
     return {
         "batch": _range(c.ranges["B"]),
         "sequence": _range(c.ranges["S"]),
         "instants": [[i.operation, i.phase, i.owner, i.at, i.place, _tally(i.counts)] for i in c.instants],
-        "peak": list(c.peak),
-        "rounded": list(c.rounded),
-        "step": list(c.step),
-        "moments": c.moments,
+        "peak": [number[i.place] for i in c.peak],
+        "rounded": [number[i.place] for i in c.rounded],
+        "step": [number[i.place] for i in c.step],
+        "moments": {name: number[i.place] for name, i in c.moments.items()},
         "course": _operations(c.course),
     } | ({"further": further} if further else {})
 
@@ -107,13 +108,17 @@ def _read_case(c, columns, parts):
         Instant(operation, phase, owner, at, *_numbers([place], 2**63), _counted(counts, columns, 0))
         for operation, phase, owner, at, place, counts in c["instants"]
     )
-    moments = dict(zip(c["moments"], _numbers(c["moments"].values(), len(found)), strict=True))
-    able = [_numbers(c[name], len(found)) for name in ("peak", "rounded", "step")]
+
+    def named(numbers):
+        return tuple(found[i] for i in _numbers(numbers, len(found)))
+
+    moments = dict(zip(c["moments"], named(c["moments"].values()), strict=True))
+    able = [named(c[name]) for name in ("peak", "rounded", "step")]
     if not all(able) or "after_backward" not in moments:
         raise ValueError("derive: a case without instants")
     ranges = {"B": c["batch"], "S": c["sequence"], **c.get("further", {})}
     ranges = {str(letter): _ranged(r) for letter, r in ranges.items()}
-    return Case(ranges, found, *able, moments, _course(c["course"], columns, parts))
+    return Case(ranges, *able, moments, _course(c["course"], columns, parts))
 
 
 def read(said: dict) -> tuple:

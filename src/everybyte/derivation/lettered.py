@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import sympy
+
 from .. import units
 from ..ask.setup import Setup
 from ..catalog import Model
 from ..common.tables import Shown, Table
 from ..step.course import PHASES
-from .printing import maximum
+from .symbolic import latex, maximum
 
 #: Letter -> (what it counts, field of `Model` or `Setup`), as the book's notation has them.
 LETTERS = {
@@ -27,8 +29,6 @@ LETTERS = {
 
 def symbol(name: str):
     """The letter, as the book's notation has it in sympy."""
-    import sympy
-
     sign = {"nonnegative": True} if name == "N" else {"positive": True}
     return sympy.Symbol(name, integer=True, **sign)
 
@@ -130,9 +130,7 @@ class Lettered(Shown):
 
     def latex(self) -> str:
         """The peak, as LaTeX."""
-        import sympy
-
-        return sympy.latex(self.peak, mode="plain")
+        return latex(self.peak)
 
     def table(self) -> Table:
         """The instants that can be the peak, with their formulas."""

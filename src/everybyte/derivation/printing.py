@@ -1,10 +1,9 @@
-"""A derivation in other languages: Python for whole numbers, numpy, JavaScript, sympy."""
+"""A derivation as code: in Python for whole numbers and arrays, and in JavaScript."""
 
-from functools import lru_cache
 from typing import NamedTuple
 
 from ..common import checks
-from ..step.amount import NAMES, USUAL, Amount, Quotient
+from ..step.amount import NAMES, Amount
 
 _SAFE = 2**62
 
@@ -73,7 +72,7 @@ def peak(derivation, rounding):
     """The two programs of the peak's bytes."""
 
     def body(case, language):
-        texts = dict.fromkeys(_live(derivation, case.instants[i], rounding, language) for i in case.rounded)
+        texts = dict.fromkeys(_live(derivation, instant, rounding, language) for instant in case.rounded)
         rounded = derivation.used(case) if rounding > 1 else ()
         lines = [f"f{k} = {language.up.format(derivation.forms[k].text(language.whole), rounding)}" for k in rounded]
         return lines, language.most.format(", ".join(texts))
@@ -101,11 +100,10 @@ def at_the_peak(derivation, said):
     """
 
     def body(case, language):
-        chosen = [case.instants[i] for i in case.peak]
-        texts = [said(case, instant, language.whole) for instant in chosen]
+        texts = [said(case, instant, language.whole) for instant in case.peak]
         if len(set(texts)) == 1:
             return (), texts[0]
-        totals = ", ".join(derivation.live(instant).text(language.whole) for instant in chosen)
+        totals = ", ".join(derivation.live(instant).text(language.whole) for instant in case.peak)
         return (f"live = [{totals}]",), language.first.format(", ".join(texts))
 
     return programs(derivation, body)
@@ -155,8 +153,8 @@ def _rows(derivation, case, arrays, rounding):
     import numpy
 
     counts = numpy.zeros((len(case.rounded), len(derivation.forms)), "int64")
-    for row, i in zip(counts, case.rounded, strict=True):
-        for k, n in derivation.tensors(case.instants[i]).items():
+    for row, instant in zip(counts, case.rounded, strict=True):
+        for k, n in derivation.tensors(instant).items():
             row[k] = n
     most = dict(zip(derivation.every, (int(values.max()) for values in arrays), strict=True))
     least = [int(sum(abs(c) * m.at(most) for m, c in f.terms) * f.denominator) + rounding for f in derivation.forms]
@@ -180,136 +178,5 @@ def winners(derivation, case):
 
     axes = numpy.meshgrid(*(axis(letter, r) for letter, r in case.ranges.items()))
     rows = _rows(derivation, case, [x.ravel() for x in axes], 1)
-    seen = {case.rounded[i] for i in numpy.unique(numpy.argmax(rows, axis=0))}
-    return [i for i in case.peak if i in seen] or list(case.peak[:1])
-
-
-# sympy.
-
-
-@lru_cache(maxsize=4096)
-def symbol(atom: str | Quotient):
-    """A letter, as the book's notation has B and S; or a rounded quotient of letters."""
-    import sympy
-
-    if not isinstance(atom, Quotient):
-        return sympy.Symbol(atom, integer=True, positive=True)
-    inside, by = expression(atom.inside), atom.by
-    return sympy.ceiling(inside / by) if atom.plus == by - 1 else sympy.floor((inside + atom.plus) / by)
-
-
-@lru_cache(maxsize=4096)
-def expression(amount: Amount):
-    """An amount in sympy."""
-    import sympy
-
-    products = (
-        sympy.Mul(sympy.Rational(c.numerator, c.denominator), *(symbol(atom) ** power for atom, power in m.atoms))
-        for m, c in amount.terms
-    )
-    return sympy.Add(*products)
-
-
-def maximum(expressions):
-    """The largest of some expressions."""
-    import sympy
-
-    expressions = list(dict.fromkeys(expressions))
-    return expressions[0] if len(expressions) == 1 else sympy.Max(*expressions, evaluate=False)
-
-
-def above(mine, others):
-    """Where one expression is no less than any of the others, as a condition."""
-    import sympy
-
-    return sympy.And(*(sympy.Ge(mine, o, evaluate=False) for o in others)) if others else sympy.true
-
-
-def by_highest(pairs):
-    """Of (live bytes, what is said of them) that which belongs to the most, as a sympy expression."""
-    import sympy
-
-    if len({said for _, said in pairs}) == 1:
-        return pairs[0][1]
-    pieces = [
-        (said, above(mine, [o for j, (o, _) in enumerate(pairs) if j != i]))
-        for i, (mine, said) in enumerate(pairs[:-1])
-    ]
-    return sympy.Piecewise(*pieces, (pairs[-1][1], True), evaluate=False)
-
-
-def _condition(r, letter):
-    import sympy
-
-    x = symbol(letter)
-    parts = [sympy.Eq(x, r.low)] if r.single else [sympy.Ge(x, r.low), sympy.Le(x, r.high)]
-    if r.by > 1:
-        test = sympy.Eq if r.multiples else sympy.Ne
-        parts.append(test(sympy.Mod(x, r.by), 0))
-    return sympy.And(*parts)
-
-
-def _differ(case, one, other):
-    """Whether two expressions differ where a case holds."""
-    at = {symbol(letter): r.low for letter, r in case.ranges.items() if r.single}
-    return one != other and one.subs(at) != other.subs(at)
-
-
-def cases(derivation, expression):
-    """The expression of each case, by pieces where they differ; the last piece's condition is left to `conditions`."""
-    import sympy
-
-    main = expression(derivation.main)
-    pieces = []
-    for case in derivation.cases:
-        mine = main if case is derivation.main else expression(case)
-        # pieces are not put in: sympy would compare them all again, for minutes
-        compared = not (mine.has(sympy.Piecewise) or main.has(sympy.Piecewise))
-        if _differ(case, mine, main) if compared else mine != main:
-            held = (_condition(r, x) for x, r in case.ranges.items() if x in derivation.letters)
-            pieces.append((mine, sympy.And(*held)))
-    return sympy.Piecewise(*pieces, (main, True), evaluate=False) if pieces else main
-
-
-def unlike(derivation) -> list:
-    """The cases whose peak is not the main one's formula."""
-
-    def peak(case):
-        return maximum([derivation.expression(case.instants[i]) for i in case.peak])
-
-    main = peak(derivation.main)
-    return [case for case in derivation.cases if _differ(case, peak(case), main)]
-
-
-def conditions(derivation):
-    """(in words, as a sympy condition, or None) of each condition."""
-    import sympy
-
-    said = []
-    for letter in derivation.letters:
-        name, x = NAMES.get(letter, letter), symbol(letter)
-        low, high = derivation.range(name)
-        words = f"{'a ' if letter in USUAL else ''}{name} from {low:,} to {high:,}"
-        held = (x >= low) & (x <= high)
-        ranges = {case.ranges[letter] for case in derivation.cases}
-        if len({r.by for r in ranges}) == 1 and all(r.by > 1 and r.multiples for r in ranges):
-            (by,) = {r.by for r in ranges}
-            words, held = f"{words}, a multiple of {by}", held & sympy.Eq(sympy.Mod(x, by), 0)
-        said.append((words, held))
-    return said + [(f"not {place(derivation, ranges)} ({why})", None) for ranges, why in derivation.refused]
-
-
-def place(derivation, ranges) -> str:
-    """Where a case holds, in words."""
-    said = []
-    for letter, r in zip(derivation.every, ranges, strict=True):
-        name = NAMES.get(letter, letter)
-        low, high = derivation.range(name) if letter in derivation.letters else (r.low, r.high)
-        if r.by == 1 and r.low <= low and high <= r.high:
-            continue  # all that there is
-        if r.single:
-            said.append(f"{name} {r.low:,}")
-        else:
-            multiples = "" if r.by == 1 else f", {'multiples' if r.multiples else 'no multiples'} of {r.by}"
-            said.append(f"{name} {r.low:,} to {r.high:,}{multiples}")
-    return ", ".join(said) or "anywhere"
+    seen = {case.rounded[i].place for i in numpy.unique(numpy.argmax(rows, axis=0))}
+    return [instant for instant in case.peak if instant.place in seen] or list(case.peak[:1])

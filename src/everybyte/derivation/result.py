@@ -18,6 +18,14 @@ from . import keeping, printing
 from .course import Case, Column, Instant, unrolled
 from .ranges import LONGEST, Range
 
+
+def _symbolic():
+    """What is in sympy, which takes a while to load."""
+    from . import symbolic
+
+    return symbolic
+
+
 #: What a tensor may be rounded up to a multiple of: nothing, or blocks as CUDA's allocator has them.
 ROUNDINGS = (1, 512)
 
@@ -65,8 +73,8 @@ class Point(Followed):
             if (column := self.derivation.columns[c]).host == host:
                 yield column, n, n * self._bytes[c]
 
-    def _total(self, i):
-        return sum(size for *_, size in self._there(self.case.instants[i]))
+    def _total(self, instant):
+        return sum(size for *_, size in self._there(instant))
 
     def _parts(self, instant, parts=None, host=False):
         found = dict.fromkeys(parts or self.derivation.part_names, 0)
@@ -75,14 +83,10 @@ class Point(Followed):
                 found[column.part] += size
         return found
 
-    @property
-    def _ends(self):
-        return {name: self.case.instants[i] for name, i in self.case.moments.items()}
-
     @cached_property
     def instant(self) -> Instant:
         """The first at which the most bytes live."""
-        return self.case.instants[max(self.case.rounded, key=self._total)]
+        return max(self.case.rounded, key=self._total)
 
     @cached_property
     def parts(self) -> dict[str, int]:
@@ -92,7 +96,7 @@ class Point(Followed):
     @cached_property
     def moments(self) -> dict[str, dict[str, int]]:
         """The end of a phase, or rest -> bytes of each part then."""
-        return {name: self._parts(instant) for name, instant in self._ends.items()}
+        return {name: self._parts(instant) for name, instant in self.case.moments.items()}
 
     @cached_property
     def phases(self) -> dict[str, int]:
@@ -104,12 +108,12 @@ class Point(Followed):
     @property
     def marks(self) -> dict[str, int]:
         """The end of a phase, or rest -> its place in the timeline."""
-        return {name: instant.place for name, instant in self._ends.items()}
+        return {name: instant.place for name, instant in self.case.moments.items()}
 
     @property
     def host(self) -> dict[str, int]:
         """Bytes of each part in the memory of the CPU after backward; empty without offload."""
-        instant = self._ends["after_backward"]
+        instant = self.case.moments["after_backward"]
         there = any(self._there(instant, host=True))
         return self._parts(instant, ("parameters", "gradients", "optimizer"), host=True) if there else {}
 
@@ -318,20 +322,20 @@ class Derivation(Shown):
         ranges = [c.ranges[letters[vary]] for c in self.cases]
         return min(r.low for r in ranges), max(r.high for r in ranges)
 
-    def _live(self, instant):
+    def there(self, instant: Instant) -> list[tuple[Column, int]]:
         """(column, how many tensors) of what lives on the GPU at an instant."""
         return [(column, n) for c, n in instant.counts.items() if not (column := self.columns[c]).host]
 
     def tensors(self, instant: Instant) -> dict[int, int]:
         """Number of a form -> how many tensors of it live on the GPU at an instant."""
         found = {}
-        for column, n in self._live(instant):
+        for column, n in self.there(instant):
             found[column.form] = found.get(column.form, 0) + n
         return found
 
     def used(self, case: Case) -> list[int]:
         """The numbers of the forms of a case's instants that can be the peak."""
-        return sorted({self.columns[c].form for i in case.rounded for c in case.instants[i].counts})
+        return sorted({self.columns[c].form for i in case.rounded for c in i.counts})
 
     def peaks(self, batch, sequence, rounding: int = 1, **sizes):
         """The peaks of many steps at once, over arrays of batches, sequences and sizes of further letters, which broadcast.
@@ -350,7 +354,7 @@ class Derivation(Shown):
     @property
     def instants(self) -> list[Instant]:
         """All that may be the peak, case by case, as `peaks` numbers them."""
-        return [case.instants[i] for case in self.cases for i in case.rounded]
+        return [instant for case in self.cases for instant in case.rounded]
 
     @cached_property
     def sizes(self) -> Callable[..., list]:
@@ -393,40 +397,39 @@ class Derivation(Shown):
         """The live bytes of an instant, or of one part, or of some owners' tensors there."""
         return Amount.total(
             (self.forms[column.form], n)
-            for column, n in self._live(instant)
+            for column, n in self.there(instant)
             if part in (None, column.part) and (owners is None or column.owner in owners)
         )
 
     def expression(self, instant: Instant, part: str | None = None):
         """The same as a sympy expression in B, S and the reader's own letters."""
-        return printing.expression(self.live(instant, part))
+        return _symbolic().expression(self.live(instant, part))
 
-    def _most(self, case, numbers):
-        return printing.maximum([self.expression(case.instants[i]) for i in numbers])
+    def _most(self, instants):
+        return _symbolic().maximum(map(self.expression, instants))
 
     @cached_property
     def peak(self):
         """The peak as a sympy expression in B, S and the reader's own letters."""
-        return printing.cases(self, lambda case: self._most(case, case.peak))
+        return _symbolic().cases(self, lambda case: self._most(case.peak))
 
     @cached_property
     def parts(self) -> dict:
         """The parts at the peak as sympy expressions: where several instants can be the peak, by pieces."""
 
         def piece(case, part):
-            chosen = [case.instants[i] for i in case.peak]
-            return printing.by_highest([(self.expression(i), self.expression(i, part)) for i in chosen])
+            return _symbolic().by_highest([(self.expression(i), self.expression(i, part)) for i in case.peak])
 
-        return {part: printing.cases(self, partial(piece, part=part)) for part in self.part_names}
+        return {part: _symbolic().cases(self, partial(piece, part=part)) for part in self.part_names}
 
     @cached_property
     def phases(self) -> dict:
         """Live bytes at the end of each phase as sympy expressions."""
 
         def phase(case, name):
-            return self._most(case, case.step if name == "step" else [case.moments[name]])
+            return self._most(case.step if name == "step" else [case.moments[name]])
 
-        return {name: printing.cases(self, partial(phase, name=name)) for name in PHASES}
+        return {name: _symbolic().cases(self, partial(phase, name=name)) for name in PHASES}
 
     def at_the_peak(self, part: str | None = None, owners: Container[str] | None = None):
         """(Python function of the letters in their order, JavaScript of an object with them): bytes of a part at the peak.
@@ -438,20 +441,15 @@ class Derivation(Shown):
             return printing.at_the_peak(self, lambda case, *_: str(self.cases.index(case)))
         return printing.at_the_peak(self, lambda _, instant, whole: self.live(instant, part, owners).text(whole))
 
-    def number_at_the_peak(self, number: Callable[[Instant], int]):
-        """(Python function of the letters in their order, JavaScript of an object with them): the number of the peak's instant."""
-        return printing.at_the_peak(self, lambda _, instant, __: str(number(instant)))
-
     @cached_property
     def regions(self) -> list[Region]:
         """The instants that are the peak somewhere, in the order of the step, each with where it is: of the widest case."""
-        chosen = [self.main.instants[i] for i in printing.winners(self, self.main)]
-        found = []
+        chosen, found = printing.winners(self, self.main), []
         for instant in chosen:
             others = [self.expression(o) for o in chosen if o is not instant]
             mine = self.expression(instant)
             parts = {p: e for p in self.part_names if (e := self.expression(instant, p)) != 0}
-            found.append(Region(instant, mine, parts, printing.above(mine, others)))
+            found.append(Region(instant, mine, parts, _symbolic().above(mine, others)))
         return found
 
     @property
@@ -466,13 +464,11 @@ class Derivation(Shown):
     @cached_property
     def conditions(self) -> list[tuple[str, object]]:
         """Under what the formula holds: (in words, as a sympy condition) each."""
-        return printing.conditions(self)
+        return _symbolic().conditions(self)
 
     def latex(self) -> str:
         """The peak, as LaTeX."""
-        import sympy
-
-        return sympy.latex(self.peak, mode="plain")
+        return _symbolic().latex(self.peak)
 
     # What is shown.
 
@@ -491,7 +487,7 @@ class Derivation(Shown):
     def said(self) -> list[str]:
         """The lines under the table: the conditions, and how the formula was obtained."""
         lines = [f"Holds for {'; '.join(words for words, _ in self.conditions)}."]
-        if others := [printing.place(self, case.ranges.values()) for case in printing.unlike(self)]:
+        if others := [_symbolic().place(self, case.ranges.values()) for case in _symbolic().unlike(self)]:
             lines.append(f"Cases of their own, with their own formulas: {'; '.join(others)}.")
         return [*lines, self.how]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..step.amount import Amount
 from .lines import Line, Unsure
-from .solver import Combination
+from .solver import Factors
 
 #: Sizes that are looked at first, of those that a range has.
 _START = (224, 225, 64, 97, 128, 150, 191, 256, 310, 48)
@@ -75,7 +75,7 @@ class Along:
         points = dict.fromkeys(self._points)
         for axis in self._axes:
             points |= dict.fromkeys(self._at(axis, base, size) for base in axis.bases for size in axis.sizes)
-        for base in self._plane_points():
+        for base in self._points[1:3]:
             for k, axis in enumerate(self._axes):
                 base = self._at(axis, base, axis.sizes[(len(axis.sizes) // 3 + 5 * k) % len(axis.sizes)])
             points[base] = None
@@ -84,9 +84,6 @@ class Along:
         looks = [self._solving._look(*p) for p in self._patch.points]
         self._tensors = list(zip(*(look.bytes for look in looks), strict=True))
         self._number = {p: i for i, p in enumerate(self._patch.points)}
-
-    def _plane_points(self):
-        return self._points[1:3]
 
     def _at(self, axis, base, size):
         place = self._place[axis.letter]
@@ -165,7 +162,7 @@ class Along:
         if same and (len(amount.terms) == 1 or len(ratios) > 1 or set(ratios[0]) == {1}):
             return [[c * r for r in ratios[0]] for _, c in amount.terms]
         bases = [dict(zip(self._place, base, strict=True)) for base in axis.bases]
-        combination = Combination([[m.at(base) for m, _ in amount.terms] for base in bases])
-        if len(combination.columns) < len(amount.terms):
+        factors = Factors([[m.at(base) for m, _ in amount.terms] for base in bases])
+        if len(factors.columns) < len(amount.terms):
             raise _Few(axis)
-        return zip(*(combination.of(at) for at in zip(*values, strict=True)), strict=True)
+        return zip(*(factors.of(at) for at in zip(*values, strict=True)), strict=True)

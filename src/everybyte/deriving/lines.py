@@ -15,7 +15,7 @@ import numpy
 
 from ..derivation.ranges import Range
 from ..step.amount import ONE, Amount, Quotient
-from .solver import Combination
+from .solver import Basis, Factors
 
 #: Divisors that are tried, with every rest, the likelier first: (divisor, what is added before).
 _TRIED = sorted(
@@ -158,14 +158,8 @@ class Line:
     def _several(self, shape):
         known = sorted({q for amount in self.known.values() for m, _ in amount.terms for q, _ in m.quotients})
         basis = [Amount.of({ONE: 1}), *(Amount.letter(q) ** p for q in known for p in (1, 2))]
-        lines = [[amount.value({self.letter: n}) for amount in basis] for n in self.sizes]
-        combination = Combination(lines)
-        if len(known) < 2 or len(combination.columns) + 2 > len(self.sizes):
-            return None
-        chosen = (basis[c] for c in combination.columns)
-        found = Amount.total(zip(chosen, combination.of(shape), strict=True))
-        exact = all(found.value({self.letter: n}) == v for n, v in zip(self.sizes, shape, strict=True))
-        return found if exact else None
+        points = [{self.letter: n} for n in self.sizes]
+        return Basis(basis, points).solve(shape) if len(known) > 1 else None
 
 
 @lru_cache(maxsize=16)
@@ -185,4 +179,4 @@ def _table(within, start):
 @lru_cache(maxsize=1024)
 def _powers(xs, degree):
     """The powers of some numbers, up to a degree."""
-    return Combination([[x**i for i in range(degree + 1)] for x in xs])
+    return Factors([[x**i for i in range(degree + 1)] for x in xs])

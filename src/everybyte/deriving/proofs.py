@@ -62,11 +62,13 @@ class Order:
         ends = set(product(*({0, d} for d in degrees)))
         self.corners = [n for n, place in enumerate(places) if place in ends]
 
-    def above(self, rows, i: int):
-        """Of the instants `rows`, which are at least as high as `i` everywhere, and which are higher everywhere."""
-        return self._sign(self.values[rows] - self.values[i], self.counts[rows] - self.counts[i])
+    def _beats(self, rows, others):
+        """Which rows are higher than the others everywhere, or as high and come first; one of the two may be one row."""
+        rows, others = numpy.asarray(rows), numpy.asarray(others)
+        high, higher = self._sign(self.values[rows] - self.values[others], self.counts[rows] - self.counts[others])
+        return higher | (high & (rows < others))
 
-    def between(self, i: int, j: int, k: int) -> bool:
+    def _between(self, i: int, j: int, k: int) -> bool:
         """Whether some point of the segment from i to j is above k everywhere: then one of the two always is."""
         parts = numpy.arange(1, _CUTS).astype(object)[:, None]
         values = parts * (self.values[i] - self.values[k]) + (_CUTS - parts) * (self.values[j] - self.values[k])
@@ -77,9 +79,7 @@ class Order:
         if any(self.slack):
             values = values.copy()
             values[:, self.one] -= numpy.maximum(-counts, 0).dot(numpy.array(self.slack, dtype=object))
-        most = int(abs(values).max(initial=0)) * max(
-            int(abs(self.least).max(initial=0)), int(abs(self.most).max(initial=0))
-        )
+        most = int(abs(values).max(initial=0)) * max(int(abs(x).max(initial=0)) for x in (self.least, self.most))
         dtype = "int64" if most * len(self.monomials) * 2 < _SAFE else object
         values, least, most = (x.astype(dtype) for x in (values, self.least, self.most))
         found = numpy.maximum(values, 0).dot(least) + numpy.minimum(values, 0).dot(most)
@@ -93,22 +93,16 @@ class Order:
             first.setdefault(tuple(row), i)
         left = numpy.array(list(first.values()))
         for i in self._champions(left):  # most instants are below one of a few
-            high, higher = self._sign(self.values[i] - self.values[left], self.counts[i] - self.counts[left])
-            left = left[~(higher | (high & (i < left)))]
-        likely = sorted(left.tolist(), key=lambda i: tuple(-v for v in self.values[i][::-1]))
-        kept = []
-        for i in likely:
-            if kept:
-                high, higher = self.above(kept, i)
-                if any(h or (w and k < i) for k, w, h in zip(kept, high, higher, strict=True)):
-                    continue
-                kept = [k for k in kept if not self._covers(i, k)]
-            kept.append(i)
-        kept = sorted(kept)
+            left = left[~self._beats(i, left)]
+        kept = left[:0]
+        for i in sorted(left.tolist(), key=lambda i: tuple(-v for v in self.values[i][::-1])):
+            if not self._beats(kept, i).any():
+                kept = numpy.append(kept[~self._beats(i, kept)], i)
+        kept = sorted(kept.tolist())
         if len(kept) <= 40:
             for k in list(kept):
                 others = [i for i in kept if i != k]
-                if any(self.between(i, j, k) for i, j in combinations(others, 2)):
+                if any(self._between(i, j, k) for i, j in combinations(others, 2)):
                     kept.remove(k)
         return kept
 
@@ -118,10 +112,6 @@ class Order:
         sizes = [dict(zip(self._ends, point, strict=True)) for point in product(*axes)]
         points = numpy.array([[float(m.at(at)) for m in self.monomials] for at in sizes])
         return rows[sorted(set(self.values[rows].astype(float).dot(points.T).argmax(axis=0).tolist()))].tolist()
-
-    def _covers(self, i, k):
-        high, higher = self.above([i], k)
-        return bool(higher[0] or (high[0] and i < k))
 
 
 class _Box:

@@ -382,17 +382,12 @@ class _Solving:
 
         within = range(marks["after_backward"], marks["after_step"] + 1)
         peak, rounded = (highest(range(len(found)), rounding) for rounding in ROUNDINGS)
-        rounded = sorted({*peak, *rounded})
-        step = sorted({i for rounding in ROUNDINGS for i in highest(within, rounding)})
-        kept = sorted({*rounded, *step, *marks.values()})
-        number = {i: n for n, i in enumerate(kept)}
+        step = {i for rounding in ROUNDINGS for i in highest(within, rounding)}
         for letter, name in NAMES.items():
             if letter not in self.subject.letters:  # what the model does not have may be anything
                 ranges[letter] = Range(*LIMITS[name])
-        chosen = (tuple(number[i] for i in able) for able in (peak, rounded, step))
-        return Case(
-            ranges, tuple(found[i] for i in kept), *chosen, {name: number[i] for name, i in marks.items()}, course
-        )
+        able = (tuple(found[i] for i in sorted(some)) for some in (peak, {*peak, *rounded}, step))
+        return Case(ranges, *able, {name: found[i] for name, i in marks.items()}, course)
 
     def _counts(self, live):
         """How many tensors of each form live on the GPU."""
