@@ -1,7 +1,5 @@
 """The map of which instant is the peak, over batches and sequences, or two other letters."""
 
-from collections.abc import Sequence
-
 from .. import units
 from ..common import checks
 from ..step.amount import NAMES
@@ -12,18 +10,14 @@ _SHOWN = {"batch": (1, 256), "sequence": (16, 2**15)}
 _FURTHER = (1, 2**12)
 
 
-def regions(
-    derivation, sequences: Sequence[int] | None = None, batches: Sequence[int] | None = None, gpu=None,
-    over: tuple[str, str] | None = None,
-):  # fmt: skip
+def regions(derivation, gpu=None, over: tuple[str, str] | None = None):
     """matplotlib's figure, with its text as `alt`; with a `gpu`, a line where the peak passes its memory."""
     import numpy
 
     from .. import draw
 
     across, up = axes(derivation, over)
-    said = {"sequence": sequences, "batch": batches}
-    x, y = (list(said.get(name) or steps(derivation, name, _POINTS)) for name in (across, up))
+    x, y = (steps(derivation, name, _POINTS) for name in (across, up))
     at = {across: numpy.array(x)[None, :], up: numpy.array(y)[:, None]}
     peak, where = derivation.peaks(at.pop("batch", None), at.pop("sequence", None), **at)
     names = [label(instant) for instant in derivation.instants]

@@ -1,10 +1,10 @@
 """What `derive` returns: peak, parts and phases of a step as functions of batch and sequence."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import log2, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import units
 from ..ask.setup import LIMITS, Setup
@@ -30,14 +30,11 @@ def _symbolic():
 ROUNDINGS = (1, 512)
 
 
-@dataclass(frozen=True)
-class Region:
-    """Where one instant is the peak: `peak` and `parts` as sympy expressions, and whose it is."""
+class Region(NamedTuple):
+    """One instant that is the peak somewhere; its live bytes as a sympy expression."""
 
     instant: Instant
-    peak: object
-    parts: dict[str, object]
-    condition: object
+    peak: Any
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -431,26 +428,10 @@ class Derivation(Shown):
 
         return {name: _symbolic().cases(self, partial(phase, name=name)) for name in PHASES}
 
-    def at_the_peak(self, part: str | None = None, owners: Container[str] | None = None):
-        """(Python function of the letters in their order, JavaScript of an object with them): bytes of a part at the peak.
-
-        Args:
-            part: None for the number of the case that holds. owners: whose, by default everybody's.
-        """
-        if part is None:
-            return printing.at_the_peak(self, lambda case, *_: str(self.cases.index(case)))
-        return printing.at_the_peak(self, lambda _, instant, whole: self.live(instant, part, owners).text(whole))
-
     @cached_property
     def regions(self) -> list[Region]:
-        """The instants that are the peak somewhere, in the order of the step, each with where it is: of the widest case."""
-        chosen, found = printing.winners(self, self.main), []
-        for instant in chosen:
-            others = [self.expression(o) for o in chosen if o is not instant]
-            mine = self.expression(instant)
-            parts = {p: e for p in self.part_names if (e := self.expression(instant, p)) != 0}
-            found.append(Region(instant, mine, parts, _symbolic().above(mine, others)))
-        return found
+        """The instants of the widest case that are the peak somewhere, in the order of the step."""
+        return [Region(instant, self.expression(instant)) for instant in printing.winners(self, self.main)]
 
     @property
     def main(self) -> Case:
@@ -491,24 +472,16 @@ class Derivation(Shown):
             lines.append(f"Cases of their own, with their own formulas: {'; '.join(others)}.")
         return [*lines, self.how]
 
-    def figure(
-        self,
-        sequences: Sequence[int] | None = None,
-        batches: Sequence[int] | None = None,
-        gpu=None,
-        over: tuple[str, str] | None = None,
-        **sizes: int,
-    ):
+    def figure(self, gpu=None, over: tuple[str, str] | None = None, **sizes: int):
         """Which instant is the peak, over two letters: matplotlib's figure, with its text as `alt`.
 
         Args:
-            sequences, batches: what is looked at, where the map is over both. gpu: of the catalog; a line where the peak passes
-                its memory. over: the two letters, across and up; by default sequence and batch, or batch and the letter there is.
-            sizes: of the reader's own letters that the map is not over.
+            gpu: of the catalog; a line where the peak passes its memory. over: the two letters, across and up; by default
+                sequence and batch, or batch and the letter there is. sizes: of the reader's own letters that the map is not over.
         """
         from .picture import regions
 
-        return regions(self.fixed(**sizes), sequences, batches, gpu, over)
+        return regions(self.fixed(**sizes), gpu, over)
 
     def as_dict(self) -> dict:
         """As JSON holds it: coefficients in whole numbers."""

@@ -37,17 +37,14 @@ def maximum(expressions):
     return expressions[0] if len(expressions) == 1 else sympy.Max(*expressions, evaluate=False)
 
 
-def above(mine, others):
-    """Where one expression is no less than any of the others, as a condition."""
-    return sympy.And(*(sympy.Ge(mine, o, evaluate=False) for o in others)) if others else sympy.true
-
-
 def by_highest(pairs):
     """Of (live bytes, what is said of them) that which belongs to the most, as a sympy expression."""
     if len({said for _, said in pairs}) == 1:
         return pairs[0][1]
-    live = [mine for mine, _ in pairs]
-    pieces = [(said, above(mine, live[:i] + live[i + 1 :])) for i, (mine, said) in enumerate(pairs[:-1])]
+    pieces = []
+    for i, (mine, said) in enumerate(pairs[:-1]):
+        others = (sympy.Ge(mine, other, evaluate=False) for j, (other, _) in enumerate(pairs) if j != i)
+        pieces.append((said, sympy.And(*others)))
     return sympy.Piecewise(*pieces, (pairs[-1][1], True), evaluate=False)
 
 

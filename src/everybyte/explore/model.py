@@ -103,7 +103,13 @@ class _Amount:
 
     def __init__(self, derivation, name, part=None, owners=None, made=None):
         self.name, names = name, _names(derivation).values()
-        self._call, self.javascript = made or derivation.at_the_peak(part, owners)
+
+        def said(case, instant, whole):
+            if part is None:
+                return str(derivation.cases.index(case))
+            return derivation.live(instant, part, owners).text(whole)
+
+        self._call, self.javascript = made or at_the_peak(derivation, said)
         self.symbols = [SimpleNamespace(name=name) for name in names]
 
     def __call__(self, **values):
