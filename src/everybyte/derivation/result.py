@@ -1,7 +1,7 @@
 """What `derive` returns: peak, parts and phases of a step as functions of batch and sequence."""
 
 from collections.abc import Callable, Container
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import log2, prod
 from typing import Any, NamedTuple
@@ -277,11 +277,40 @@ class Derivation(Shown):
             sizes: as R=224.
 
         Raises:
-            ValueError: a letter that is none of them, or a size for which a condition is violated.
+            ValueError: a letter that is none of them, or a size for which no case holds.
         """
-        from .fixing import fixed
+        if not sizes:
+            return self
+        for letter, value in sizes.items():
+            checks.one_of("derive", "letter", letter, [*self.further])
+            checks.whole("derive", letter, value, *self.range(letter))
 
-        return fixed(self, sizes) if sizes else self
+        def left(values):
+            """Of one value for each letter those of the letters that are left."""
+            return {letter: x for letter, x in zip(self.every, values, strict=True) if letter not in sizes}
+
+        def inside(ranges):
+            return all(sizes[letter] in r for letter, r in zip(self.every, ranges, strict=True) if letter in sizes)
+
+        def at(point):
+            return all(sizes.get(letter, x) == x for letter, x in zip(self.every, point, strict=True))
+
+        cases = [replace(c, ranges=left(c.ranges.values())) for c in self.cases if inside(c.ranges.values())]
+        if not cases:
+            said = ", ".join(f"{letter} {value:,}" for letter, value in sizes.items())
+            why = next((why for ranges, why in self.refused if inside(ranges)), "no case holds there")
+            raise ValueError(f"derive: {said} of {self.name}: {why}")
+        forms: dict[Amount, int] = {}
+        numbers = [forms.setdefault(form.fixed(sizes), len(forms)) for form in self.forms]
+        refused = [(tuple(left(ranges).values()), why) for ranges, why in self.refused if inside(ranges)]
+        where = ", ".join(f"{letter} = {value:,}" for letter, value in sizes.items())
+        return replace(
+            self, forms=tuple(forms), columns=tuple(replace(c, form=numbers[c.form]) for c in self.columns),
+            cases=tuple(cases), refused=tuple(refused), how=f"{self.how} Here {where}.",
+            checked=tuple((layers, *left(point).values()) for layers, *point in self.checked if at(point)),
+            letters="".join(letter for letter in self.letters if letter not in sizes),
+            again=self.again and partial(self.again, **sizes),
+        )  # fmt: skip
 
     def _check_rounding(self, rounding):
         if rounding not in ROUNDINGS:
@@ -374,19 +403,6 @@ class Derivation(Shown):
         """The peak as an arrow function of an object with batch, sequence and further letters; exact below 2^53 bytes (8 PiB)."""
         self._check_rounding(rounding)
         return self._programs[rounding][1]
-
-    def largest_size(self, setup: Setup, letter: str, over: Callable[[int], int]):
-        """(the largest size of a further letter that is not over, or None; the next larger one, or None; the least one).
-
-        Args:
-            over: bytes that a size is over some bound. setup: its batch and sequence.
-
-        Raises:
-            ValueError: where the peak is not known to grow with the letter.
-        """
-        from .growing import largest
-
-        return largest(self, setup, letter, over)
 
     # Formulas.
 

@@ -51,13 +51,8 @@ def in_letters(model: Model, setup: Setup) -> Lettered:
     Raises:
         ValueError: what the references do not build; several GPUs, or a loss in chunks; a step that fixes a letter.
     """
-    if (
-        not isinstance(model, Model)
-        or model.family is None
-        or model.experts
-        or model.scaled_embedding
-        or model.norm_offset
-    ):
+    known = isinstance(model, Model) and model.family
+    if not known or model.experts or model.scaled_embedding or model.norm_offset:
         name = model.name if isinstance(model, Model) else type(model).__name__
         raise ValueError(
             f"derive.letters: 'all' with {name}; allowed: a GPT or a Llama of the catalog without experts; of any other, 'BS'"
