@@ -14,6 +14,7 @@ from ..common import checks
 from ..common.search import beyond, fewest, largest_below, most
 from ..common.tables import Shown, Table, sized
 from ..derivation import Derivation
+from ..derivation.growing import largest as largest_size
 from ..theory.budget import Budget, budget, heaviest, not_derived
 from .headroom import CONFIGURATION, ROUNDING, Headroom, check_headroom, check_precision, find_gpu, left, takes
 from .plan import Rung, plan
@@ -306,7 +307,7 @@ class _Steps:
     def by_peak(self):
         """(the value to show, the one that fits or None, the next or None), as far as peaks say."""
         if self.lettered:
-            value, after, least = self.model.largest_size(self.setup, self.vary, self.over)
+            value, after, least = largest_size(self.model, self.setup, self.vary, self.over)
             found = least if value is None else value, value, after
         elif self.vary == "gpus":
             shown, enough = fewest(self.over, self.low, self.high, self.usable // 64)

@@ -10,7 +10,7 @@ from ..ask.setup import Setup
 from ..catalog import Described, Gpu
 from ..catalog import gpu as find_gpu
 from ..common import checks
-from ..step.course import Course, Found, Operation, Reading
+from ..step.course import PHASES, Course, Found, Operation, Reading
 from ..step.witness import Followed, starred
 from .requests import requests
 from .tracker import Allocation, Change, is_loss
@@ -18,7 +18,6 @@ from .tracker import Allocation, Change, is_loss
 PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss", "workspace")
 #: What steps on several GPUs have besides: weights gathered whole, and what is sent and received.
 SHARED_PARTS = ("unsharded", "communication")
-PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 
 
 #: Of an allocation its `size`: its bytes, not rounded.
@@ -94,20 +93,10 @@ class Trace(Followed):
         """Live bytes while each operation runs, by part: every one of `PARTS`, on several GPUs of `SHARED_PARTS` too."""
         return self._timeline
 
-    @cached_property
-    def live(self) -> list[int]:
-        """Live bytes while each operation runs."""
-        return [sum(parts) for parts in zip(*self._timeline.values(), strict=True)]
-
     @property
     def peak(self) -> int:
         """The most bytes that live at once."""
         return self._found.peak
-
-    @cached_property
-    def peak_operation(self) -> int:
-        """The number of the first operation at which the most bytes live."""
-        return self.live.index(self.peak)
 
     @property
     def peak_at(self) -> str:

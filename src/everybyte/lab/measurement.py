@@ -9,6 +9,7 @@ from ..ask.setup import Setup
 from ..catalog import Model, models
 from ..common import checks
 from ..common.tables import Table, sized
+from ..step.course import PHASES
 from .recipe import Recipe
 from .shapes import Kind, fits, kinds, number, some, whole
 
@@ -17,7 +18,6 @@ SCHEMA = 1
 #: Who says it: a GPU (or CPU), or PyTorch's CUDA code on a GPU that is not there.
 WITNESSES = ("measure", "rehearse")
 STATUSES = ("measured", "oom", "skipped", "failed")
-PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 #: The phases within which the most bytes are counted.
 WITHIN = ("forward", "backward", "step")
 

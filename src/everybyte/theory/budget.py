@@ -11,6 +11,7 @@ from ..catalog import Gpu, Model
 from ..catalog import gpu as find_gpu
 from ..common import checks
 from ..rules import FORMULA, SCHEDULE, broken
+from ..step.course import PHASES
 from ..step.witness import Witness
 from . import MARKS, PEAKS, letters, place_of, trace
 from .alignment import trace as align
@@ -115,10 +116,6 @@ class Budget(Witness):
             gpu.cublas_workspace,
         )
         return play(asked, configuration, memory, gpu.memory, steps)
-
-
-#: The order of a budget's phases.
-PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 
 
 def budget(model: Model | Objective, setup: Setup, rounding: int = 1, rank: int = 0) -> Budget:
