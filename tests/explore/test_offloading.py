@@ -10,7 +10,7 @@ import everybyte as eb
 from everybyte import explore
 from everybyte.ask.choices import PRECISIONS
 from everybyte.catalog import gpus
-from everybyte.explore.offloading import GPUS, STAGES, gpus_label
+from everybyte.explore.curves import GPUS, STAGES, gpus_label
 
 NAMED = [p for p in PRECISIONS if PRECISIONS[p].compute == "bf16"]
 

@@ -22,8 +22,8 @@ from everybyte import explore, formulas, units
 from everybyte.allocator import Settings, settings
 from everybyte.answers.alignment import Rollout
 from everybyte.ask import mesh
+from everybyte.ask.choices import CHOICES, LIMITS
 from everybyte.ask.mesh import Mesh
-from everybyte.ask.setup import CHOICES, LIMITS
 from everybyte.catalog.claims import read_claims
 from everybyte.published.expressions import Reader
 from everybyte.teach import check

@@ -7,8 +7,9 @@ from math import lcm
 
 from .. import units
 from ..allocator import Reserved, Settings, settings
+from ..ask.choices import LIMITS, OPTIMIZERS
 from ..ask.objectives import Objective
-from ..ask.setup import LIMITS, OPTIMIZERS, Setup
+from ..ask.setup import Setup
 from ..catalog import Described, Gpu, Model, gpus
 from ..common import checks
 from ..common.search import beyond, fewest, largest_below, most

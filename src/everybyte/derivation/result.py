@@ -7,7 +7,8 @@ from math import log2, prod
 from typing import Any, NamedTuple
 
 from .. import units
-from ..ask.setup import LIMITS, Setup
+from ..ask.choices import LIMITS
+from ..ask.setup import Setup
 from ..catalog import Described
 from ..common import checks
 from ..common.tables import Shown, Table, sized

@@ -8,7 +8,8 @@ from importlib import import_module
 
 import torch
 
-from ..ask.setup import LIMITS, Setup
+from ..ask.choices import LIMITS
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..common import terminal
 from ..dryrun import Trace, dry_run

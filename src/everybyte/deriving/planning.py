@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from ..ask.setup import DTYPE_BYTES, Setup
+from ..ask.choices import DTYPE_BYTES
+from ..ask.setup import Setup
 from ..common import terminal
 from ..dryrun import Trace
 from ..dryrun.modules import workload

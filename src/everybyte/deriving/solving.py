@@ -5,7 +5,8 @@ from dataclasses import replace as changed
 from itertools import product
 from math import lcm, prod
 
-from ..ask.setup import LIMITS, Setup
+from ..ask.choices import LIMITS
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..derivation import Case, Derivation, Irregular, Range, partition
 from ..derivation.course import Column, instants

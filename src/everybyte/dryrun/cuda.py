@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from ..ask.setup import OPTIMIZERS
+from ..ask.choices import OPTIMIZERS
 from ..reference.adapters import package
 
 aten = torch.ops.aten

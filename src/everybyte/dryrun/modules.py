@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from ..ask.choices import LIMITS
 from ..ask.objectives import Objective
-from ..ask.setup import LIMITS, Setup
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..common import checks
 from ..reference import FAMILIES

@@ -37,7 +37,7 @@ _SIZES = (
 _ACROSS, _UP = 48, 24
 
 
-@opens
+@opens()
 def model(derivation, gpu: Gpu | None = None, view: str = "parts", over: tuple[str, str] | None = None) -> Explorer:
     """The peak of a `Derivation`, for every batch, sequence and further letter, computed in the browser from its formula.
 

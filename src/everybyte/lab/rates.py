@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
-from ..ask.setup import DTYPE_BYTES, Setup
+from ..ask.choices import DTYPE_BYTES
+from ..ask.setup import Setup
 from ..catalog import Gpu, Model, gpus
 from ..common.tables import Table
 from .grid import TIMED, WARM_UP, Configuration

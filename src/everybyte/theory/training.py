@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from ..ask.choices import DTYPE_BYTES, LIBRARIES
 from ..ask.mesh import DIVIDED
-from ..ask.setup import DTYPE_BYTES, LIBRARIES
 from ..catalog.weights import ENDS, adapters, layers, linears, numbers_of, quantized, weights
 from .autograd import backward
 from .context import Ring, cut, own, own_sequence

@@ -7,7 +7,8 @@ from typing import Self
 
 from ...answers.fit import fit
 from ...answers.headroom import ROUNDING, Headroom
-from ...ask.setup import DTYPE_BYTES, Setup
+from ...ask.choices import DTYPE_BYTES
+from ...ask.setup import Setup
 from ...catalog import Gpu, Model
 from ...catalog.weights import layers, weights
 from ..asking import Run
