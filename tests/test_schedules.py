@@ -8,7 +8,7 @@ from torch.distributed.pipelining.schedules import Schedule1F1B, _Action, _add_r
 import everybyte as eb
 from everybyte.ask import schedules
 from everybyte.ask.schedules import ONE_STAGE, TWO_STAGES, Action
-from everybyte.dryrun.pipelines import SCHEDULES
+from everybyte.reference.mesh.pipeline import SCHEDULES
 
 KINDS = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
 

@@ -8,9 +8,9 @@ import torch
 
 import everybyte as eb
 from everybyte.ask.schedules import SPLIT, TWO_STAGES
-from everybyte.dryrun.pipelines import PipelineTrainer, held, undivided
 from everybyte.lab.meters import Cpu
 from everybyte.reference import FAMILIES, Trainer
+from everybyte.reference.mesh.trainer import MeshTrainer, held, undivided
 from everybyte.reference.splitting import divided_loss
 
 on_cpus = run_path(str(Path(__file__).parents[1] / "reference" / "rings.py"))["on_cpus"]
@@ -135,13 +135,16 @@ def together(model, setup, rank):
                     setup.mesh.expert
                 )  # of a mixture's experts this GPU's
                 parameter.copy_(parts[setup.sharer(rank) % setup.mesh.expert])
-        trainer = PipelineTrainer(module, model, setup, place["pipeline"])
+        trainer = MeshTrainer(module, setup, model=model)
         trainer.optimizer.param_groups[0]["lr"] = 0.1
         losses, counts = [], []
         for step in range(STEPS):
             given, count = tokens(step, model, setup), {}
             given = tuple(x.chunk(setup.data)[place["data"]] for x in given)
-            drawn = tuple(x if mine else None for x, mine in zip(given, (trainer.first, trainer.last), strict=True))
+            drawn = tuple(
+                x if mine else None
+                for x, mine in zip(given, (trainer.pipeline.first, trainer.pipeline.last), strict=True)
+            )
             del given
             if setup.mesh.context > 1:
                 drawn = *drawn, torch.arange(setup.sequence)

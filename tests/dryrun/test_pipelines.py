@@ -9,7 +9,7 @@ from processes import loaded, together
 
 import everybyte as eb
 from everybyte.ask import schedules
-from everybyte.dryrun.pipelines import SCHEDULES
+from everybyte.reference.mesh.pipeline import SCHEDULES
 from everybyte.theory.budget import not_derived
 
 SCRIPT = Path(__file__).with_name("pipes.py")

@@ -88,16 +88,10 @@ def _work(model, setup, batch, rank):
     """What is run, made ready."""
     if isinstance(model, Model):
         check_depth("Model.layers", model.layers)
-    if setup.mesh.pipeline > 1:
-        return _pipelined(model, setup, batch, rank)
-    if not setup.mesh.alone and (not isinstance(model, Model) or model.family is None):
-        name = model.name if isinstance(model, Model | Objective) else f"a {type(model).__name__}"
-        raise ValueError(
-            f"dry_run.model: {name} with mesh {setup.mesh}: the book divides its own models; allowed: a Model of GPT's or "
-            "Llama's kind, or no mesh"
-        )
+    if not setup.mesh.alone:
+        _check_mesh(model, setup, batch, rank)
     if not isinstance(model, Objective):
-        return workload(model, setup, batch)
+        return workload(model, setup, batch, rank)
     from .alignment import workload as aligning
 
     if batch is not None:
@@ -107,17 +101,17 @@ def _work(model, setup, batch, rank):
     return aligning(model, setup)
 
 
-def _pipelined(model, setup, batch, rank):
-    """One GPU's step of a pipeline, made ready."""
-    if not isinstance(model, Model) or model.family is None or batch is not None:
-        name = model.name if isinstance(model, Model) else f"a {type(model).__name__}"
+def _check_mesh(model, setup, batch, rank):
+    """Raise ValueError where what is run has no such parts."""
+    piped = setup.mesh.pipeline > 1
+    if not isinstance(model, Model) or model.family is None or (piped and batch is not None):
+        name = model.name if isinstance(model, Model | Objective) else f"a {type(model).__name__}"
+        does = "cuts its own models into stages" if piped else "divides its own models"
         raise ValueError(
-            f"dry_run.model: {name} with mesh {setup.mesh}: the book cuts its own models into stages; allowed: a Model of GPT's or "
-            "Llama's kind, or no pipeline"
+            f"dry_run.model: {name} with mesh {setup.mesh}: the book {does}; allowed: a Model of GPT's or Llama's kind, or no "
+            f"{'pipeline' if piped else 'mesh'}"
         )
-    checks.whole("dry_run", "rank", rank, 0, setup.gpus - 1)
-    setup.check_model(model)
-    check(PIPELINE, setup)
-    from .pipelines import workload as pipelined
-
-    return pipelined(model, setup, rank)
+    if piped:
+        checks.whole("dry_run", "rank", rank, 0, setup.gpus - 1)
+        setup.check_model(model)
+        check(PIPELINE, setup)

@@ -14,14 +14,13 @@ from ..common.checks import shown
 from ..reference import FAMILIES
 from ..reference.step import random_batch
 from . import hugging_face
-from .divided import workload as divided
 from .workload import Workload, kind_of, of_reference
 
 #: What a module of your own decides itself.
 _ITS_OWN = {"attention", "dropout", "loss", "loss_chunks", "checkpointing", "checkpoint_every"}
 
 
-def workload(model, setup: Setup, batch=None) -> Workload:
+def workload(model, setup: Setup, batch=None, rank: int = 0) -> Workload:
     """What `dry_run` was given, made ready; the arguments and errors are its."""
     if isinstance(model, Model):
         if batch is not None:
@@ -32,8 +31,10 @@ def workload(model, setup: Setup, batch=None) -> Workload:
             config = hugging_face.config_of(model)
             setup.check_model(model)
             return _of_config(config, setup, None, model)
-        if setup.mesh.context > 1 or setup.mesh.expert > 1:
-            return divided(model, setup)
+        if not setup.mesh.alone:
+            from .divided import workload as divided  # PyTorch's pipelines take half a second to import
+
+            return divided(model, setup, rank)
         return of_reference(FAMILIES[model.family], random_batch(model.vocabulary, setup, "meta"), setup, model)
     if is_config(model):
         return _of_config(model, setup, batch)
