@@ -121,10 +121,10 @@ def trained(m, lora) -> list[Weight]:
     return [w for w in found if w.count and times[w.group]]
 
 
-def numbers_of(m, lora) -> int:
-    """How many numbers a step trains."""
+def numbers_of(m, lora, without: tuple[str, ...] = ()) -> int:
+    """How many numbers a step trains, but for those of some groups."""
     times = layers(m)
-    return int(sum(w.numbers * w.count * times[w.group] for w in trained(m, lora)))
+    return int(sum(w.numbers * w.count * times[w.group] for w in trained(m, lora) if w.group not in without))
 
 
 def linears(m) -> list[tuple]:

@@ -114,12 +114,10 @@ _FITTING = table(
 _TENSOR = table(
     only("offload", "none"),
     only("loss", "plain"),
-    only("checkpointing", "none", "full", "every-k", "selective", allowed="none, full, every-k, selective"),
     only("sharding", "none", "zero2", "zero3", allowed=f"'none' with one GPU of data, or {FSDP}"),
     Rule("sharding", lambda s, m: s.ddp, lambda s, m: f"{beside_mesh(s)}; DDP takes no weights that are divided", FSDP),
     Rule("precision", lambda s, m: s.dtypes.loss_scaling, allowed="fp32, bf16-master, bf16, or bf16-mixed under FSDP"),
     Rule("precision", lambda s, m: s.dtypes.autocast and not s.fsdp, allowed=f"fp32, bf16-master, bf16, or {FSDP}"),
-    only("no_sync", False),
     Rule("optimizer", lambda s, m: not s.fsdp and not _impls(s), allowed=f"{', '.join(TENSOR_OPTIMIZERS)}, or {FSDP}"),
     Rule("optimizer_impl", lambda s, m: not s.fsdp and s.optimizer_impl not in _impls(s),
          lambda s, m: f"of {s.optimizer!r} {beside_mesh(s)}", lambda s, m: f"{', '.join(_impls(s))}, or {FSDP}"),

@@ -3,7 +3,7 @@
 from ..ask.choices import LIBRARIES, PRECISIONS
 from ..ask.schedules import SPLIT
 from .row import Rule, only, table, unlike
-from .setups import FSDP, beside_mesh
+from .setups import FSDP
 
 
 def _with_mesh(s):
@@ -28,7 +28,9 @@ PIPELINE = (
     *table(
         Rule("Mesh.schedule", lambda s: _split(s) and (s.mesh.size > s.mesh.pipeline or s.mesh.expert > 1 or s.ddp), _beside,
              "schedules whose is not"),
-        only("sharding", "none", "zero2", "zero3", why=beside_mesh, allowed=f"'none', or {FSDP}"),
+        Rule("checkpointing", lambda s: _split(s) and s.checkpointing == "operations",
+             lambda s: f"{_with_mesh(s)}, whose backward is divided: PyTorch runs a block's backward once where it is checkpointed so",
+             "'none', 'full', or schedules whose is not"),
         Rule("loss", lambda s: s.ddp and s.loss != "plain",
              lambda s: f"{_with_mesh(s)} on {s.gpus} gpus: the head would be of no stage's DDP", "'plain'"),
         Rule("precision", lambda s: s.dtypes.autocast and not s.fsdp,
@@ -44,8 +46,6 @@ PIPELINE = (
              "'zero2', or another schedule"),
         only("loss", "plain", why=lambda s: f"{_with_mesh(s)}: the head would be of no stage's unit"),
         only("sharding_units", "block", "model", why=lambda s: f"{_with_mesh(s)}: a stage has not both ends"),
-        only("no_sync", False,
-             why=lambda s: f"{_with_mesh(s)}: gradients of a pipeline's micro-batches are added up and sent once in any case"),
         when=lambda s: s.mesh.pipeline > 1 and s.fsdp,
     ),
 )  # fmt: skip
