@@ -10,7 +10,7 @@ from ..ask.objectives import Objective
 from ..ask.setup import Setup
 from ..catalog import Model
 from ..common import checks
-from ..rules import PIPELINE, check
+from ..rules import PIPELINE, TENSOR, check
 from ..step.witness import Counted
 from .counting import count
 from .hugging_face import check_depth
@@ -36,7 +36,8 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
             the loss, or an object with it as `.loss`. Part `loss` is what the head makes, and what follows it: the head is
             called `head` or `lm_head`, or is what makes what one of PyTorch's loss functions is given.
         setup: every field counts, or is refused by name: a module of your own decides itself about attention, dropout,
-            loss and checkpointing.
+            loss and checkpointing. With `Mesh(tensor=...)` it divides its matrices itself: its method `parallelize` is called with
+            the device mesh of the GPUs that divide them.
             The trace's setup has the batch and the sequence of what is given to the module.
         rounding: round each allocation up to a multiple of so many bytes: 512 as CUDA's allocator does.
         batch: the forward's arguments, for a module of your own or a config: a dict, a tuple or one value, each tensor
@@ -102,14 +103,17 @@ def _work(model, setup, batch, rank):
 
 
 def _check_mesh(model, setup, batch, rank):
-    """Raise ValueError where what is run has no such parts."""
-    piped = setup.mesh.pipeline > 1
+    """Raise ValueError where what is run has no such parts: modules of somebody's own divide their matrices themselves."""
+    piped, own = setup.mesh.pipeline > 1, not isinstance(model, Model | Objective) and not is_config(model)
+    if own and setup.mesh.divided == ["tensor"]:
+        check(TENSOR, setup, None)
+        return
     if not isinstance(model, Model) or model.family is None or (piped and batch is not None):
         name = model.name if isinstance(model, Model | Objective) else f"a {type(model).__name__}"
         does = "cuts its own models into stages" if piped else "divides its own models"
         raise ValueError(
-            f"dry_run.model: {name} with mesh {setup.mesh}: the book {does}; allowed: a Model of GPT's or Llama's kind, or no "
-            f"{'pipeline' if piped else 'mesh'}"
+            f"dry_run.model: {name} with mesh {setup.mesh}: the book {does}; allowed: a Model of GPT's or Llama's kind, "
+            f"{'or no pipeline' if piped else 'a function that makes a module with Mesh(tensor=...) alone, or no mesh'}"
         )
     if piped:
         checks.whole("dry_run", "rank", rank, 0, setup.gpus - 1)

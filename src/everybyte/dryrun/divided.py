@@ -38,6 +38,16 @@ def workload(model: Model, setup: Setup, rank: int) -> Workload:
     )  # fmt: skip
 
 
+def mesh_trainer(module, setup, **options):
+    """The trainer of a module of somebody's own, which divides its own matrices."""
+    if not hasattr(module, "parallelize"):
+        raise ValueError(
+            f"dry_run.model: {type(module).__name__} with mesh {setup.mesh} does not say how its matrices are divided; allowed: a "
+            "module with a method parallelize(mesh), which is called with the device mesh of the GPUs that divide them, or no mesh"
+        )
+    return MeshTrainer(module, setup, **options)
+
+
 def _ends(model, setup, place, first):
     """Tokens for the first stage and targets for the last, of all micro-batches, where they are on this GPU; positions of a ring."""
     mine, last = stages_of(setup.mesh, place), setup.mesh.pipeline * setup.mesh.stages - 1

@@ -56,7 +56,12 @@ def workload(model, setup: Setup, batch=None, rank: int = 0) -> Workload:
             "each a tensor or (shape, dtype)"
         )
     hugging_face.refuse(setup, "a module of your own", _ITS_OWN)
-    return replace(_own(model, setup, batch), as_made=True)
+    work = replace(_own(model, setup, batch), as_made=True)
+    if setup.mesh.alone:
+        return work
+    from .divided import mesh_trainer
+
+    return replace(work, trains=mesh_trainer)
 
 
 def _of_config(config, setup, batch, model=None):

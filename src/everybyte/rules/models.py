@@ -109,9 +109,9 @@ def _ragged_why(s, m):
 _FITTING = table(
     Rule("precision", lambda s, m: s.precision in OWN, lambda s, m: f"with {m.name}, a Model, which has dimensions alone",
          ", ".join((*PRECISIONS, *LIBRARIES))),
-    Rule("replicas", lambda s, m: s.replicas > 1 and not s.mesh.alone, beside_mesh, "1, or no mesh"),
 )  # fmt: skip
-_TENSOR = table(
+#: Of matrices that are divided, whoever made the model: a module of somebody's own is none.
+TENSOR = table(Rule("replicas", lambda s, m: s.replicas > 1 and not s.mesh.alone, beside_mesh, "1, or no mesh")) + table(
     only("offload", "none"),
     only("loss", "plain"),
     only("sharding", "none", "zero2", "zero3", allowed=f"'none' with one GPU of data, or {FSDP}"),
@@ -121,10 +121,10 @@ _TENSOR = table(
     Rule("optimizer", lambda s, m: not s.fsdp and not _impls(s), allowed=f"{', '.join(TENSOR_OPTIMIZERS)}, or {FSDP}"),
     Rule("optimizer_impl", lambda s, m: not s.fsdp and s.optimizer_impl not in _impls(s),
          lambda s, m: f"of {s.optimizer!r} {beside_mesh(s)}", lambda s, m: f"{', '.join(_impls(s))}, or {FSDP}"),
-    Rule("Mesh.tensor", _uneven, _uneven_why, _even),
     why=beside_mesh,
     when=lambda s, m: s.mesh.tensor > 1,
 )  # fmt: skip
+_EVEN = table(Rule("Mesh.tensor", _uneven, _uneven_why, _even), when=lambda s, m: s.mesh.tensor > 1)
 _QUANTIZED = table(
     Rule("quantization", lambda s, m: m.experts and m.family,
          lambda s, m: f"with {m.name}, whose experts' matrices are no linear layers", "'none', or a model without experts"),
@@ -181,4 +181,4 @@ _SIZES = table(
 )  # fmt: skip
 #: In the order in which they are tried. `flash`: the kernel for 16 bits takes heads up to 256 wide, the one for fp32 multiples of 4
 #: (PyTorch's `native/transformers/cuda/sdp_utils.cpp`); for others `scaled_dot_product_attention` falls back to the scores.
-MODEL = (*_FITTING, *_TENSOR, *_QUANTIZED, *_STAGES, *_KERNEL, *_EXPERTS, *_RING, *_SIZES)
+MODEL = (*_FITTING, *TENSOR, *_EVEN, *_QUANTIZED, *_STAGES, *_KERNEL, *_EXPERTS, *_RING, *_SIZES)

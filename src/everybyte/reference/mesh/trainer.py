@@ -79,7 +79,10 @@ def parallelize(
     if ways.tensor > 1:
         if by_expert:
             split_own(module, by_expert["tensor"])
-        split(module, mesh["tensor"], ways)
+        if hasattr(module, "parallelize"):  # none of the book's: it says itself how
+            module.parallelize(mesh["tensor"])
+        else:
+            split(module, mesh["tensor"], ways)
     if by_expert:
         for block in module.blocks:
             block.mlp.group = by_expert["expert"].get_group()
