@@ -32,7 +32,8 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
             the loss, or an object with it as `.loss`. Part `loss` is what the head makes, and what follows it: the head is
             called `head` or `lm_head`, or makes what one of PyTorch's loss functions is given.
         setup: every field counts, or is refused by name: a module of your own decides itself about attention, dropout,
-            loss and checkpointing. The trace's setup has the batch and the sequence of what the module is given.
+            loss and checkpointing. With `Mesh(tensor=...)` it divides its matrices itself: its method `parallelize` is called with
+            the device mesh of the GPUs that divide them. The trace's setup has the batch and the sequence of what the module is given.
         rounding: round each allocation up to a multiple of so many bytes: 512 as CUDA's allocator does.
         batch: the forward's arguments, for a module of your own or a config: a dict, a tuple or one value, each tensor
             as an example or as (shape, dtype). Of a dict, `labels`, `targets` and `target` count as the loss's.

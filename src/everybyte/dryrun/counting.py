@@ -203,9 +203,10 @@ def _assign(tracker, trainer):
         tracker.assign(trainer.optimizer.flat, "parameters", "weights")
     for buffer in getattr(trainer.optimizer, "buffers", None) or ():
         tracker.assign(buffer, "gradients")
-    for buffer in getattr(trainer, "buffers", tuple)():
-        tracker.assign(buffer, "communication", "received")
-    roots = getattr(trainer, "roots", [trainer.module])
+    if pipeline := getattr(trainer, "pipeline", None):
+        for buffer in pipeline.buffers():
+            tracker.assign(buffer, "communication", "received")
+    roots = getattr(trainer, "parts", [trainer.module])
     for name, parameter, storages in (found for root in roots for found in parallel.gathered(root)):
         if parameter.requires_grad:
             _follow_gradients(tracker, [parameter])

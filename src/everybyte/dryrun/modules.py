@@ -15,9 +15,8 @@ from ..catalog import Model
 from ..common import checks
 from ..reference import FAMILIES
 from ..reference.step import random_batch
-from ..rules import PIPELINE, check
+from ..rules import PIPELINE, TENSOR, check
 from . import alignment, hugging_face
-from .divided import workload as divided
 from .workload import Workload, kind_of, of_reference
 
 #: What a module of your own decides itself.
@@ -55,19 +54,27 @@ def workload(model, setup: Setup, batch=None, rank: int = 0) -> Workload:
             "each a tensor or (shape, dtype)"
         )
     hugging_face.refuse(setup, "a module of your own", _ITS_OWN)
-    return replace(_own(model, setup, batch), as_made=True)
+    work = replace(_own(model, setup, batch), as_made=True)
+    if setup.mesh.alone:
+        return work
+    from .divided import mesh_trainer
+
+    return replace(work, trains=mesh_trainer)
 
 
 def _check_mesh(model, setup, batch):
-    """Raise ValueError where a mesh is asked of what the book does not divide itself."""
+    """Raise ValueError where a mesh is asked of what is not divided so. A module of one's own divides its matrices itself."""
     pipelined = setup.mesh.pipeline > 1
     ours = isinstance(model, Model) and model.family is not None and not (pipelined and batch is not None)
     if setup.mesh.alone or ours:
         return
+    if not isinstance(model, Model | Objective) and not is_config(model) and setup.mesh.divided == ["tensor"]:
+        check(TENSOR, setup, None)
+        return
     name = model.name if isinstance(model, Model | Objective) else f"a {type(model).__name__}"
-    does, allowed = (
-        ("cuts its own models into stages", "no pipeline") if pipelined else ("divides its own models", "no mesh")
-    )
+    does, allowed = ("divides its own models", "a function that makes a module with Mesh(tensor=...) alone, or no mesh")
+    if pipelined:
+        does, allowed = ("cuts its own models into stages", "no pipeline")
     raise ValueError(
         f"dry_run.model: {name} with mesh {setup.mesh}: the book {does}; allowed: a Model of GPT's or Llama's kind, or {allowed}"
     )
@@ -77,18 +84,17 @@ def _of_ours(model, setup, rank):
     if isinstance(model, Objective):
         return alignment.workload(model, setup)
     if setup.mesh.pipeline > 1:
-        from . import pipelines  # imports PyTorch's, which take a second
-
         checks.whole("dry_run", "rank", rank, 0, setup.gpus - 1)
         setup.check_model(model)
         check(PIPELINE, setup)
-        return pipelines.workload(model, setup, rank)
     if model.family is None:
         config = hugging_face.config_of(model)
         setup.check_model(model)
         return _of_config(config, setup, None, model)
-    if setup.mesh.context > 1 or setup.mesh.expert > 1:
-        return divided(model, setup)
+    if not setup.mesh.alone:
+        from .divided import workload as divided  # PyTorch's pipelines take half a second to import
+
+        return divided(model, setup, rank)
     return of_reference(FAMILIES[model.family], random_batch(model.vocabulary, setup, "meta"), setup, model)
 
 

@@ -24,7 +24,7 @@ from ..ask.setup import Setup
 from ..catalog import Model
 from ..reference import FAMILIES, GPT, Trainer
 from ..reference.adapters import adapted, as_it_is, package
-from ..reference.mesh import context
+from ..reference.mesh.context import placed
 from ..reference.splitting import divided_loss
 from ..reference.step import DTYPES
 from ..reference.text import text_batch
@@ -267,13 +267,15 @@ class _Session:
         if learned:
             module.load_state_dict(learned)
         module = adapted(module, self.setup)
+        kind = Trainer
+        if self.setup.mesh.context > 1:
+            from ..reference.mesh.trainer import MeshTrainer as kind  # with PyTorch's pipelines
         with as_it_is(module, self.setup):
-            kind = Trainer if self.setup.mesh.context == 1 else context.ContextTrainer
             self.trainer = Learner(module, self.setup, self.recipe) if self.recipe else kind(module, self.setup)
         gc.collect()  # a process's first `fully_shard` imports what keeps its callers' frames, and with them whole weights
         self._batches()
         if self.setup.mesh.context > 1:
-            self.batch = context.placed(self.batch, self.model.learned_positions - (self.model.positions or 0))
+            self.batch = placed(self.batch, self.model.learned_positions - (self.model.positions or 0))
         for _ in range(warm_up):
             self.taken_step()
 

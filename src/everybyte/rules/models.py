@@ -109,24 +109,22 @@ def _ragged_why(s, m):
 _FITTING = table(
     Rule("precision", lambda s, m: s.precision in OWN, "with {m.name}, a Model, which has dimensions alone",
          ", ".join((*PRECISIONS, *LIBRARIES))),
-    Rule("replicas", lambda s, m: s.replicas > 1 and not s.mesh.alone, BESIDE_MESH, "1, or no mesh"),
 )  # fmt: skip
-_TENSOR = table(
+#: Of matrices that are divided, whoever made the model: a module of somebody's own is none.
+TENSOR = table(Rule("replicas", lambda s, m: s.replicas > 1 and not s.mesh.alone, BESIDE_MESH, "1, or no mesh")) + table(
     only("offload", "none"),
     only("loss", "plain"),
-    only("checkpointing", "none", "full", "every-k", "selective", allowed="none, full, every-k, selective"),
     only("sharding", "none", "zero2", "zero3", allowed=f"'none' with one GPU of data, or {FSDP}"),
     Rule("sharding", lambda s, m: s.ddp, f"{BESIDE_MESH}; DDP takes no weights that are divided", FSDP),
     Rule("precision", lambda s, m: s.dtypes.loss_scaling, allowed="fp32, bf16-master, bf16, or bf16-mixed under FSDP"),
     Rule("precision", lambda s, m: s.dtypes.autocast and not s.fsdp, allowed=f"fp32, bf16-master, bf16, or {FSDP}"),
-    only("no_sync", False),
     Rule("optimizer", lambda s, m: not s.fsdp and not _impls(s), allowed=f"{', '.join(TENSOR_OPTIMIZERS)}, or {FSDP}"),
     Rule("optimizer_impl", lambda s, m: not s.fsdp and s.optimizer_impl not in _impls(s),
          "of {s.optimizer!r} " + BESIDE_MESH, lambda s, m: f"{', '.join(_impls(s))}, or {FSDP}"),
-    Rule("Mesh.tensor", _uneven, _uneven_why, _even),
     why=BESIDE_MESH,
     when=lambda s, m: s.mesh.tensor > 1,
 )  # fmt: skip
+_EVEN = table(Rule("Mesh.tensor", _uneven, _uneven_why, _even), when=lambda s, m: s.mesh.tensor > 1)
 _QUANTIZED = table(
     Rule("quantization", lambda s, m: m.experts and m.family,
          "with {m.name}, whose experts' matrices are no linear layers", "'none', or a model without experts"),
@@ -183,4 +181,4 @@ _SIZES = table(
 )  # fmt: skip
 #: In the order in which they are tried. `flash`: the kernel for 16 bits takes heads up to 256 wide, the one for fp32 multiples of 4
 #: (PyTorch's `native/transformers/cuda/sdp_utils.cpp`); for others `scaled_dot_product_attention` falls back to the scores.
-MODEL = (*_FITTING, *_TENSOR, *_QUANTIZED, *_STAGES, *_KERNEL, *_EXPERTS, *_RING, *_SIZES)
+MODEL = (*_FITTING, *TENSOR, *_EVEN, *_QUANTIZED, *_STAGES, *_KERNEL, *_EXPERTS, *_RING, *_SIZES)

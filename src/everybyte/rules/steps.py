@@ -3,7 +3,7 @@
 from ..ask.choices import LIBRARIES, PRECISIONS
 from ..ask.schedules import SPLIT
 from .row import Rule, only, table, unlike
-from .setups import BESIDE_MESH, FSDP
+from .setups import FSDP
 
 
 def _split(s):
@@ -26,7 +26,9 @@ PIPELINE = (
     *table(
         Rule("Mesh.schedule", lambda s: _split(s) and (s.mesh.size > s.mesh.pipeline or s.mesh.expert > 1 or s.ddp),
              _beside, "schedules whose is not"),
-        only("sharding", "none", "zero2", "zero3", why=BESIDE_MESH, allowed=f"'none', or {FSDP}"),
+        Rule("checkpointing", lambda s: _split(s) and s.checkpointing == "operations",
+             "with mesh {s.mesh}, whose backward is divided: PyTorch runs a block's backward once where it is checkpointed so",
+             "'none', 'full', or schedules whose is not"),
         Rule("loss", lambda s: s.ddp and s.loss != "plain",
              "with mesh {s.mesh} on {s.gpus} gpus: the head would be of no stage's DDP", "'plain'"),
         Rule("precision", lambda s: s.dtypes.autocast and not s.fsdp,
@@ -42,8 +44,6 @@ PIPELINE = (
              "'zero2', or another schedule"),
         only("loss", "plain", why="with mesh {s.mesh}: the head would be of no stage's unit"),
         only("sharding_units", "block", "model", why="with mesh {s.mesh}: a stage has not both ends"),
-        only("no_sync", False,
-             why="with mesh {s.mesh}: gradients of a pipeline's micro-batches are added up and sent once in any case"),
         when=lambda s: s.mesh.pipeline > 1 and s.fsdp,
     ),
 )  # fmt: skip

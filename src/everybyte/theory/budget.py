@@ -195,8 +195,8 @@ def course_of(model: Model | Objective, setup: Setup, rank: int = 0):
         raise ValueError(unlike)
     checks.whole("budget", "rank", rank, 0, setup.gpus - 1)
     if setup.mesh.pipeline > 1:
-        part, first, last = part_of(model, setup, rank)
-        setup.check_rank("budget", part, rank, (() if first else ("embeddings",)) + (() if last else ("last",)))
+        part, without = part_of(model, setup, rank)
+        setup.check_rank("budget", part, rank, without)
     elif setup.mesh.context * setup.mesh.expert > 1:
         setup.check_rank("budget", model, rank)
     elif setup.sharer(rank):
