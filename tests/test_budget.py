@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import everybyte as eb
 from everybyte import units
-from everybyte.ask.setup import ATTENTIONS, COMMON_OPTIMIZERS, OPTIMIZER_IMPLS, PRECISIONS
+from everybyte.ask.choices import ATTENTIONS, COMMON_OPTIMIZERS, OPTIMIZER_IMPLS, PRECISIONS
 from everybyte.theory.budget import peaks
 
 MODEL = eb.Model(name="small", layers=2, width=48, heads=3, vocabulary=101, positions=64)

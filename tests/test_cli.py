@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import everybyte as eb
-from everybyte.ask.setup import CHOICES
+from everybyte.ask.choices import CHOICES
 from everybyte.command import FIRST, STATUSES, main
 
 SMALL = ["gpt2", "--batch", "1", "--sequence", "8"]

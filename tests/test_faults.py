@@ -25,13 +25,17 @@ import torch
 import everybyte as eb
 from everybyte.command import main
 from everybyte.deriving import cache
-from everybyte.lab import ranks
+from everybyte.lab import Measurement, records
 from everybyte.rehearsal.watch import _Watched
 from everybyte.teach import interviewing, kept
 
 place, example = Path(sys.argv[1]), sys.argv[2]
 os.environ[cache.VARIABLE] = str(place / "derived")
 small = eb.model("gpt2").replace(layers=2, width=64, heads=4, vocabulary=300, positions=64)
+failed = Measurement(
+    model=small, setup=eb.Setup(batch=2, sequence=16), status="failed", reason="it hung", date="2001-01-01T00:00:00+00:00",
+    device={"name": "made up", "type": "cuda", "gpu": None, "memory": 1}, fingerprint=64 * "0",
+)
 derived = eb.derive(small, eb.Setup(batch=2, sequence=16))
 deck = interviewing.interview()
 net = torch.nn.Linear(512, 512)
@@ -67,7 +71,7 @@ writers = {
     "derivation": ("derived.json", lambda path: cache.write((path, small), derived)),
     "cards": ("cards.csv", deck.save_csv),
     "progress": ("progress.json", progress),
-    "report of a rank": ("0.json", lambda path: ranks._write(path, {"found": list(range(2000))})),
+    "line of a record": ("made-up.jsonl", lambda path: records.append(path, failed)),
 }
 found = {}
 sys.stdout = open(os.devnull, "w")
@@ -113,7 +117,7 @@ def written(tmp_path_factory):
         ("derivation", "None"),
         ("cards", "OSError: File too large"),
         ("progress", "was not kept"),
-        ("report of a rank", "OSError: File too large"),
+        ("line of a record", "OSError: File too large"),
     ],
 )
 def test_a_disk_that_takes_no_more_leaves_what_stood_there(written, writer, says):

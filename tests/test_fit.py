@@ -11,7 +11,7 @@ from everybyte import units
 from everybyte.answers.fit import fit
 from everybyte.answers.headroom import ROUNDING, Headroom
 from everybyte.answers.plan import plan
-from everybyte.ask.setup import ATTENTIONS, CHECKPOINTINGS, COMMON_OPTIMIZERS, OPTIMIZER_IMPLS, PRECISIONS
+from everybyte.ask.choices import ATTENTIONS, CHECKPOINTINGS, COMMON_OPTIMIZERS, OPTIMIZER_IMPLS, PRECISIONS
 from everybyte.command import main
 from everybyte.common.search import fewest, most
 

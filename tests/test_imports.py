@@ -54,7 +54,7 @@ MAY = {
     "answers.serving": STATED | {"theory", "answers.headroom"},
     "answers.fit": BUDGET | {"derivation", "answers.headroom", "answers.plan"},
     "answers.own": STATED | PLANNING | {"theory.budget", "derivation", "deriving", "allocator"},
-    "answers.alignment": STATED | {"theory", "theory.budget", "answers.headroom", "answers.serving"},
+    "answers.alignment": STATED | {"theory", "theory.budget", "answers.headroom", "answers.serving", "answers.work"},
     "answers.leaking": GROUND,
     "answers.machine": GROUND,
     "answers.monitoring": STATED | {"evidence", "draw", "answers.leaking", "answers.diagnosis"},

@@ -14,7 +14,7 @@ import everybyte as eb
 from everybyte import units
 from everybyte.answers.headroom import ROUNDING
 from everybyte.answers.plan import DIGITS, Rung, Work, _cheapest, made, work
-from everybyte.ask.setup import COMMON_OPTIMIZERS, OPTIMIZERS
+from everybyte.ask.choices import COMMON_OPTIMIZERS, OPTIMIZERS
 from everybyte.command import main
 from everybyte.reference import parallel
 from everybyte.reference.step import make_optimizer

@@ -4,11 +4,13 @@ import re
 from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import everybyte as eb
 from everybyte import rules
+from everybyte.answers.alignment import Rollout
 from everybyte.ask.choices import CHOICES, COMMON_OPTIMIZERS, OPTIMIZERS, PRECISIONS
 from everybyte.ask.objectives import METHODS, Objective
 from everybyte.rules import formulas
@@ -55,7 +57,7 @@ OTHERS = (
     eb.model("llama-3-8b").replace(name="partly turned", rotary_percent=50),
 )  # fmt: skip
 TABLES = {name: table for name, table in vars(rules).items() if name.isupper()}
-ROWS = {name: [rule for group in table for rule in group.rules] for name, table in TABLES.items()}
+ROWS = {name: list(table) for name, table in TABLES.items()}
 FORMULAS = {name: rows for name, rows in vars(formulas).items() if name.isupper() and isinstance(rows, tuple)}
 
 
@@ -89,6 +91,10 @@ def tried():
             for model in MODELS:
                 if not reach(rules.MODEL, setup, model) and not reach(rules.SCHEDULE, setup):
                     reach(rules.FORMULA, setup, model)
+        for fields, model in product(({}, {"context": 2000}, {"tensor_parallel": 5}, {"weights": "shared"}), MODELS):
+            rollout = SimpleNamespace(**vars(Rollout(sequences=1, context=1, tensor_parallel=2)) | fields)
+            if not reach(rules.GENERATING, rollout):
+                reach(rules.ROLLOUT, rollout, model)
     return found
 
 
@@ -103,7 +109,7 @@ def test_a_row_says_the_field_the_value_and_what_is_allowed(tried):
         if owner == "Model":  # which names its own field
             assert said.startswith("Model.")
             continue
-        value = getattr({"": setup, "Mesh": setup.mesh, "Lora": setup.adapters}[owner], name)
+        value = getattr(getattr(setup, {"Mesh": "mesh", "Lora": "adapters"}.get(owner, ""), setup), name)
         assert said.startswith(
             f"{owner or 'Setup'}.{name}: {value!r}" if isinstance(value, str) else f"{owner or 'Setup'}.{name}: {value}"
         )
@@ -210,6 +216,6 @@ def test_the_readmes_sentences_on_what_goes_together_are_the_rows():
 
 def test_a_row_has_a_repr_and_stands_alone():
     said = [repr(row) for rows in ROWS.values() for row in rows]
-    assert all(re.fullmatch(r"Rule\((Mesh\.|Lora\.|Model\.)?\w+: .*\)", one) for one in said)
+    assert all(re.fullmatch(r"Rule\((Mesh\.|Lora\.|Model\.|Rollout\.)?\w+: .*\)", one) for one in said)
     [row] = ROWS["DERIVED"]
     assert repr(replace(row, why="is so", allowed="'plain'")) == "Rule(loss: is so; allowed: 'plain')"

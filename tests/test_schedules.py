@@ -8,7 +8,7 @@ from torch.distributed.pipelining.schedules import Schedule1F1B, _Action, _add_r
 import everybyte as eb
 from everybyte.ask import schedules
 from everybyte.ask.schedules import ONE_STAGE, TWO_STAGES, Action
-from everybyte.dryrun.pipelines import SCHEDULES
+from everybyte.reference.mesh.pipeline import SCHEDULES
 
 KINDS = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
 
@@ -134,7 +134,6 @@ def test_a_schedule_that_does_not_run_is_refused(setup, said):
             r"Mesh\.schedule: 'zbv' .* and sharding 'none' on 4 gpus, whose backward is divided, .* allowed: schedules whose is not",
         ),
         ({"gpus": 4, "loss": "chunked"}, r"Setup\.loss: 'chunked' .* on 4 gpus: .* no stage's DDP; allowed: 'plain'"),
-        ({"sharding": "zero1"}, r"Setup\.sharding: 'zero1' .* allowed: 'none', or sharding 'zero2' or 'zero3'"),
         ({"precision": "bf16-mixed"}, r"Setup\.precision: 'bf16-mixed' .* allowed: fp32, bf16-master, bf16, or sharding"),
         (
             {"mesh": eb.Mesh(pipeline=2, context=2, schedule="zbv", stages=2), "gpus": 4, "dropout": 0.0},
@@ -144,7 +143,10 @@ def test_a_schedule_that_does_not_run_is_refused(setup, said):
         ({"sharding": "zero2", "sharding_units": "block+ends"}, r"Setup\.sharding_units: 'block\+ends' .* allowed: 'block' or"),
         ({"sharding": "zero2", "gpus": 8, "replicas": 2}, r"Setup\.replicas: 2 .* allowed: 1"),
         ({"sharding": "zero3", "offload": "cpu"}, r"Setup\.offload: 'cpu' with pipeline 2 and gpt2, whose .* or an untied model"),
-        ({"sharding": "zero3", "no_sync": True}, r"Setup\.no_sync: True .* allowed: False"),
+        (
+            {"checkpointing": "operations", "mesh": eb.Mesh(pipeline=2, schedule="zbv", stages=2)},
+            r"Setup\.checkpointing: 'operations' .* backward is divided: .* once .* allowed: 'none', 'full'",
+        ),
         (
             {"sharding": "zero3", "mesh": eb.Mesh(pipeline=2, schedule="interleaved-zero-bubble", stages=2)},
             r"Setup\.sharding: 'zero3' .* 'interleaved-zero-bubble'.* allowed: 'zero2'",

@@ -32,7 +32,7 @@ def main():
 
 def moments(configuration):
     """A step's moments as the file has them."""
-    return json.dumps([m.packed(["requested"]) for m in segments.play_step(configuration)], separators=(",", ":"))
+    return json.dumps([vars(m) for m in segments.play_step(configuration)], separators=(",", ":"))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 import everybyte as eb
 from everybyte import draw, explore, units
-from everybyte.ask.setup import MASTER_GRADIENTS
+from everybyte.ask.choices import MASTER_GRADIENTS
 from everybyte.draw.palette import CARD, INK, MUTED
 
 FOLDER = Path(__file__).resolve().parents[1] / "figures"

@@ -11,8 +11,7 @@ from typing import get_args
 
 import everybyte as eb
 from everybyte.ask import schedules
-from everybyte.ask.mesh import Rotation, Schedule
-from everybyte.ask.setup import (
+from everybyte.ask.choices import (
     ATTENTIONS,
     BUCKETS,
     CHECKPOINTINGS,
@@ -29,6 +28,7 @@ from everybyte.ask.setup import (
     SHARDINGS,
     TENSOR_OPTIMIZERS,
 )
+from everybyte.ask.mesh import Rotation, Schedule
 from everybyte.catalog.weights import linears
 from everybyte.dryrun import PARTS, SHARED_PARTS
 from everybyte.rules import PIPELINE, broken
@@ -259,11 +259,13 @@ def piped(seed: int, draw) -> tuple[eb.Model, eb.Setup, int] | None:
     stages = _any_stages(schedule, draw)
     mesh = eb.Mesh(pipeline=places, schedule=schedule, stages=stages)
     model = model.replace(layers=draw(range(places * stages, 3 * places * stages + 4)))
-    sharding, data = draw(["none", "zero2", "zero3"]), draw([1, 2, 3, 5, 64])
+    sharding, data = draw(SHARDINGS), draw([1, 2, 3, 5, 64])
+    fsdp, accumulation = sharding in ("zero2", "zero3"), draw([1, 2, 3, 4, 5, 6, 8, 9])
     setup = _any_setup(model.replace(layers=2), draw).replace(
-        sharding=sharding, gpus=places * (data if sharding != "none" else 1), replicas=1, offload="none", no_sync=False,
-        sharding_units=draw(["block", "block", "model"]) if sharding != "none" else "block", buckets="copies",
-        master_gradients="bf16", mesh=mesh, accumulation=draw([1, 2, 3, 4, 5, 6, 8, 9]),
+        sharding=sharding, gpus=places * (data if sharding != "none" else 1), replicas=1, offload="none",
+        no_sync=draw([True, False]) and fsdp and accumulation > 1,
+        sharding_units=draw(["block", "block", "model"]) if fsdp else "block", buckets="copies",
+        master_gradients="bf16", mesh=mesh, accumulation=accumulation,
     )  # fmt: skip
     setup.check_model(model)
     if not broken(PIPELINE, setup):
@@ -281,6 +283,7 @@ def staged(seed: int) -> tuple[eb.Model, eb.Setup, int]:
         model, setup, _ = piped(draw(range(10**6)))
         data = draw([1, 2, 2, 3]) * (expert if expert > context else 1)
         sharding = draw(["none", "none", "zero2", "zero3"] if tensor == 1 else ["zero2", "zero3"])
+        sharding = draw(["none", "zero1"]) if sharding == "none" and expert == 1 else sharding
         longest = 0 if model.family == "llama" else 1536
         sizes = {"positions": longest, "learned_positions": longest, "window": 0} if context > 1 else {}
         if expert > 1:
@@ -303,11 +306,14 @@ def staged(seed: int) -> tuple[eb.Model, eb.Setup, int]:
             changes |= {"attention": "flash", "dropout": 0.0} if context > 1 else {}
             if context > 1 or tensor > 1:
                 changes["sequence"] = 2 * context * tensor * draw([1, 2, 3, 8, 32])
-            if sharding != "none":
+            if sharding in ("zero2", "zero3"):
                 changes["offload"] = draw(["none", "none", *OFFLOADS]) if tensor == 1 else "none"
-            if sharding == "none":
-                changes |= {"sharding_units": "block", "precision": draw(["bf16", "bf16", "bf16-master", "fp32"])}
-                changes |= {"buckets": draw(BUCKETS)} if data * context > 1 and expert == 1 else {}
+            else:
+                changes |= {"sharding_units": "block", "no_sync": False}
+                changes["precision"] = draw(["bf16", "bf16", "bf16-master", "fp32"])
+                changes |= (
+                    {"buckets": draw(BUCKETS)} if sharding == "none" and data * context > 1 and expert == 1 else {}
+                )
             setup = setup.replace(**changes)
             rank = _derived_rank(model, setup, draw)
         except ValueError:
@@ -334,11 +340,11 @@ def divided(seed: int, draw) -> tuple[eb.Model, eb.Setup, int] | None:
     if draw([True, False]):
         optimizer = draw(list(TENSOR_OPTIMIZERS))
         chosen |= {
-            "sharding": "none", "sharding_units": "block", "offload": "none",
+            "sharding": "none", "sharding_units": "block", "offload": "none", "no_sync": False,
             "optimizer": optimizer, "optimizer_impl": draw(TENSOR_OPTIMIZERS[optimizer]),
         }  # fmt: skip
         data = 1
-    setup = setup.replace(**chosen, mesh=mesh, gpus=parts * data, replicas=1, buckets="copies", no_sync=False)
+    setup = setup.replace(**chosen, mesh=mesh, gpus=parts * data, replicas=1, buckets="copies")
     setup.check_model(model)
     if not_derived(model, setup) is None:
         return model, setup, draw(range(parts))
@@ -422,7 +428,8 @@ def halved(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
     setup = setup.replace(
         **changes, gpus=tensor * context * draw([1, mesh.expert, 2 * mesh.expert, 4 * mesh.expert]),
         mesh=replace(mesh, **ways), sharding=draw(["zero2", "zero3"]), offload="none", loss="plain", loss_chunks=8,
-        sequence=context * tensor * (64 if padded else 2) * draw([1, 2, 3, 8]), no_sync=False,
+        sequence=context * tensor * (64 if padded else 2) * draw([1, 2, 3, 8]),
+        no_sync=draw([True, False]) and setup.accumulation > 1,
     )  # fmt: skip
     return model, setup, _derived_rank(model, setup, draw)
 
@@ -462,13 +469,13 @@ def meshed(seed: int) -> tuple[eb.Model, dict, int]:
             chosen |= {"accumulation": pipeline * draw([2, 3])} if pipeline > 1 else {}
             chosen |= {"attention": "flash", "dropout": 0.0} if context > 1 else {}
             if usual:
-                sharding = draw(["none", "zero2", "zero3"])
+                sharding = draw(SHARDINGS)
                 chosen |= {
                     "replicas": 1, "no_sync": False, "offload": "none", "buckets": "copies", "loss": "plain", "loss_chunks": 8,
                     "optimizer": "adamw", "optimizer_impl": "foreach", "precision": draw(["bf16", "bf16-mixed", "fp32"]),
                     "master_gradients": "bf16", "sharding": sharding,
                 }  # fmt: skip
-                chosen |= {"sharding_units": "block"} if sharding == "none" else {}
+                chosen |= {"sharding_units": "block"} if sharding in ("none", "zero1") else {}
             setup = setup.replace(**chosen)
             padded = context > 1 and setup.dtypes.compute == "fp32"
             setup = setup.replace(sequence=context * tensor * (64 if padded else 2) * draw([1, 2, 5]))

@@ -11,7 +11,8 @@ import sympy
 
 import everybyte as eb
 from everybyte import draw, units
-from everybyte.ask.setup import PRECISIONS, Setup
+from everybyte.ask.choices import PRECISIONS
+from everybyte.ask.setup import Setup
 from everybyte.formulas import bindings, formula, registry
 from everybyte.formulas.symbols import SYMBOLS
 from everybyte.rules.formulas import refused

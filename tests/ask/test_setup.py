@@ -8,7 +8,7 @@ from importlib import resources
 import pytest
 
 import everybyte as eb
-from everybyte.ask.setup import (
+from everybyte.ask.choices import (
     CHOICES,
     COMMON_OPTIMIZERS,
     DTYPE_BYTES,

@@ -24,7 +24,8 @@ from everybyte.dryrun import counting
 from everybyte.dryrun.modules import workload
 from everybyte.dryrun.tracker import Tracker
 from everybyte.published import samples
-from everybyte.published.settling import _Reader, disagree, settle
+from everybyte.published.expressions import Reader
+from everybyte.published.settling import disagree, settle
 from everybyte.teach import articles
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -362,7 +363,7 @@ def test_a_chapter_shows_its_claims_from_here(entry):
 def test_an_expression_of_any_size_ends_in_a_sentence(expression):
     claim = next(c for c in eb.claims().values() if c.value and not c.given and not c.runs)
     with pytest.raises(ValueError, match=rf"^claim {claim.id}\.value: "):
-        _Reader(replace(claim, value=expression)).read("value")
+        Reader(replace(claim, value=expression)).read("value")
 
 
 def test_a_comparison_that_fails_is_plainly_false():

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everybyte.derivation import Form, Irregular, Monomial, Quotient, Range, Solver, partition
-from everybyte.derivation.printing import readable
+from everybyte.derivation import Irregular, Range, partition
 from everybyte.deriving.proofs import Order
+from everybyte.deriving.solver import Solver
+from everybyte.step.amount import Amount, Monomial, Quotient
 
 POINTS = [
     (3, 64),
@@ -48,8 +49,8 @@ def solved(function):
 def test_a_form_gives_the_bytes_at_points_that_it_has_not_seen(function):
     form = solved(function)
     for b, s in product((1, 2, 9, 31), (1, 2, 15, 16, 17, 999, 4097)):
-        assert form.at(b, s) == eval(form.text(), {"B": b, "S": s}) == function(b, s)
-    assert Form.read(form.as_list()) == form
+        assert form.at({"B": b, "S": s}) == eval(form.text(), {"B": b, "S": s}) == function(b, s)
+    assert Amount.read(form.as_list()) == form
 
 
 def test_what_is_no_polynomial_has_no_form():
@@ -61,12 +62,13 @@ def test_two_points_more_than_it_needs_are_asked_for():
 
 
 def test_a_form_reads_well():
-    padded = Form.of({Monomial(1, 0, ((Quotient("S", 31, 32), 1),)): 4096, Monomial(0, 2): -4, Monomial(): 5_000})
-    assert readable(dict(padded.terms)) == "4,096 B ⌈S/32⌉ − 4 S² + 5,000"
+    padded = Amount.of({Monomial(1, 0, ((Quotient("S", 31, 32), 1),)): 4096, Monomial(0, 2): -4, Monomial(): 5_000})
+    assert padded.readable() == "4,096 B ⌈S/32⌉ − 4 S² + 5,000"
 
 
 S2, BS, ONE, PADDED = (
-    Form.of({m: 1}) for m in (Monomial(0, 2), Monomial(1, 1), Monomial(), Monomial(0, 0, ((Quotient("S", 15, 16), 1),)))
+    Amount.of({m: 1})
+    for m in (Monomial(0, 2), Monomial(1, 1), Monomial(), Monomial(0, 0, ((Quotient("S", 15, 16), 1),)))
 )
 
 
@@ -76,10 +78,10 @@ S2, BS, ONE, PADDED = (
 )
 def test_the_highest_is_always_among_those_kept(rows, rounding):
     forms = [S2, BS, ONE, PADDED]
-    kept = Order(forms, rows, (2, 40), (3, 90), rounding).highest()
+    kept = Order(forms, rows, {"B": (2, 40), "S": (3, 90)}, rounding).highest()
 
     def at(row, b, s):
-        return sum(n * (-(-f.at(b, s) // rounding) * rounding) for n, f in zip(row, forms, strict=True))
+        return sum(n * (-(-f.at({"B": b, "S": s}) // rounding) * rounding) for n, f in zip(row, forms, strict=True))
 
     for b, s in product((2, 7, 40), (3, 16, 17, 50, 90)):
         values = [at(row, b, s) for row in rows]
@@ -89,7 +91,7 @@ def test_the_highest_is_always_among_those_kept(rows, rounding):
 def test_what_is_dominated_goes_and_what_wins_somewhere_stays():
     # S² wins for long sequences, B S for short ones; half of each and less never; a thousand nowhere
     rows = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 2, 0]]
-    assert Order([S2, BS, ONE, PADDED], rows, (2, 64), (2, 4096)).highest() == [0, 1]
+    assert Order([S2, BS, ONE, PADDED], rows, {"B": (2, 64), "S": (2, 4096)}).highest() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -120,4 +122,4 @@ def test_a_loop_over_a_letter_is_no_range():
 
 def test_fractions_are_refused():
     with pytest.raises(ValueError, match="no whole number"):
-        Form.of({Monomial(1, 0): Fraction(1, 2)}).at(3, 1)
+        Amount.of({Monomial(1, 0): Fraction(1, 2)}).at({"B": 3, "S": 1})

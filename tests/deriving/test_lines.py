@@ -6,16 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everybyte.derivation import Form, Range
+from everybyte.derivation import Range
 from everybyte.derivation.growing import grows
 from everybyte.deriving.lines import Line, Unsure
+from everybyte.step.amount import Amount
 
 WIDE = Range(16, 131_072)
 START = [48, 64, 97, 128, 150, 191, 224, 225, 256, 310]
 
 
 def solved(functions, within=WIDE):
-    """(the sums of monomials that the functions' values give, one after another along one line; how many sizes it took)."""
+    """(the amounts that the functions' values give, one after another along one line; how many sizes it took)."""
     sizes = [n for n in START if n in within] or within.some([], 10)
     while True:
         line = Line("R", sizes, within)
@@ -41,19 +42,18 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_is_found(name):
-    (terms,), looked = solved([FUNCTIONS[name]])
-    form = Form.of(terms)
+    (form,), looked = solved([FUNCTIONS[name]])
     for r in (16, 17, 31, 47, 113, 223, 240, 517, 1000, 99_999):
-        assert form.at(1, 1, R=r) == FUNCTIONS[name](r), (name, r)
-    assert looked < 30 and Form.read(form.as_list()) == form
+        assert form.at({"R": r}) == FUNCTIONS[name](r), (name, r)
+    assert looked < 30 and Amount.read(form.as_list()) == form
 
 
 @settings(max_examples=8, deadline=None)
 @given(by=st.integers(2, 64), power=st.integers(1, 2), data=st.data())
 def test_any_divisor_and_rest_are_found(by, power, data):
     plus = data.draw(st.integers(0, by - 1))
-    (terms,), _ = solved([lambda r: 4 * ((r + plus) // by) ** power + 3])
-    assert all(Form.of(terms).at(1, 1, R=r) == 4 * ((r + plus) // by) ** power + 3 for r in range(16, 600))
+    (amount,), _ = solved([lambda r: 4 * ((r + plus) // by) ** power + 3])
+    assert all(amount.at({"R": r}) == 4 * ((r + plus) // by) ** power + 3 for r in range(16, 600))
 
 
 def test_what_is_padded_and_what_is_of_several_divisors_is_found_beside_what_they_are_made_of():
@@ -65,13 +65,13 @@ def test_what_is_padded_and_what_is_of_several_divisors_is_found_beside_what_the
         lambda r: 9 * (r // 14) ** 2 + 2 * (-(-r // 32)) ** 2 + 1,
     ]
     found, _ = solved(functions)
-    for f, terms in zip(functions, found, strict=True):
-        assert [Form.of(terms).at(1, 1, R=r) for r in (17, 100, 223, 777)] == [f(r) for r in (17, 100, 223, 777)]
+    for f, amount in zip(functions, found, strict=True):
+        assert [amount.at({"R": r}) for r in (17, 100, 223, 777)] == [f(r) for r in (17, 100, 223, 777)]
 
 
 def test_of_multiples_alone_the_letter_itself_is_enough():
-    (terms,), looked = solved([FUNCTIONS["patches"]], Range(16, 4096, 16))
-    assert Form.of(terms).text() == "12*R*R" and looked < 12
+    (amount,), looked = solved([FUNCTIONS["patches"]], Range(16, 4096, 16))
+    assert amount.text() == "12*R*R" and looked < 12
 
 
 def test_what_is_no_such_function_is_none():
@@ -80,7 +80,7 @@ def test_what_is_no_such_function_is_none():
 
 def test_what_grows_is_known():
     for name, function in FUNCTIONS.items():
-        (terms,), _ = solved([function])
-        assert grows(Form.of(terms), "R", 16), name
+        (amount,), _ = solved([function])
+        assert grows(amount, "R", 16), name
     (falls,), _ = solved([lambda r: 10**9 - r])
-    assert not grows(Form.of(falls), "R", 16)
+    assert not grows(falls, "R", 16)

@@ -8,9 +8,9 @@ import torch
 
 import everybyte as eb
 from everybyte.ask.schedules import SPLIT, TWO_STAGES
-from everybyte.dryrun.pipelines import PipelineTrainer, held, undivided
 from everybyte.lab.meters import Cpu
 from everybyte.reference import FAMILIES, Trainer
+from everybyte.reference.mesh.trainer import MeshTrainer, held, undivided
 from everybyte.reference.splitting import divided_loss
 
 on_cpus = run_path(str(Path(__file__).parents[1] / "reference" / "rings.py"))["on_cpus"]
@@ -52,11 +52,13 @@ def pair(schedule, **changes):
     return SETUP.replace(gpus=4, mesh=mesh, accumulation=4, **changes)
 
 
-#: Pipelines of two beside another dimension: a ring of two, experts in two parts, or DDP of two.
+#: Pipelines of two beside another dimension: a ring of two, experts in two parts, DDP of two, or states that two divide.
 OTHERS = {
     "1f1b, ring": (LONG["gpt"], pair("1f1b", context=2)),
     "interleaved-1f1b, ring, zero3": (LONG["llama"], pair("interleaved-1f1b", context=2, rotation="all-to-all", sharding="zero3")),
     "gpipe, averaged": (GPT, pair("gpipe")),
+    "1f1b, zero1": (GPT, pair("1f1b", sharding="zero1")),
+    "interleaved-1f1b, ring, zero1": (LONG["llama"], pair("interleaved-1f1b", context=2, sharding="zero1")),
     "looped-bfs, averaged in views": (LLAMA, pair("looped-bfs", buckets="views")),
     "1f1b, experts": (MIXTURE, pair("1f1b", expert=2)),
     "interleaved-1f1b, experts, zero3": (MIXTURE, pair("interleaved-1f1b", expert=2, sharding="zero3")),
@@ -135,13 +137,16 @@ def together(model, setup, rank):
                     setup.mesh.expert
                 )  # of a mixture's experts this GPU's
                 parameter.copy_(parts[setup.sharer(rank) % setup.mesh.expert])
-        trainer = PipelineTrainer(module, model, setup, place["pipeline"])
-        trainer.optimizer.param_groups[0]["lr"] = 0.1
+        trainer = MeshTrainer(module, setup, model=model)
+        getattr(trainer.optimizer, "optimizer", trainer.optimizer).param_groups[0]["lr"] = 0.1
         losses, counts = [], []
         for step in range(STEPS):
             given, count = tokens(step, model, setup), {}
             given = tuple(x.chunk(setup.data)[place["data"]] for x in given)
-            drawn = tuple(x if mine else None for x, mine in zip(given, (trainer.first, trainer.last), strict=True))
+            drawn = tuple(
+                x if mine else None
+                for x, mine in zip(given, (trainer.pipeline.first, trainer.pipeline.last), strict=True)
+            )
             del given
             if setup.mesh.context > 1:
                 drawn = *drawn, torch.arange(setup.sequence)

@@ -7,7 +7,7 @@ import grid
 import pytest
 
 import everybyte as eb
-from everybyte.ask.setup import CHOICES, LIBRARIES, PRECISIONS
+from everybyte.ask.choices import CHOICES, LIBRARIES, PRECISIONS
 
 
 @cache

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import everybyte as eb
-from everybyte.ask.setup import DTYPE_BYTES
+from everybyte.ask.choices import DTYPE_BYTES
 from everybyte.dryrun import Counted
 
 transformers = pytest.importorskip("transformers")

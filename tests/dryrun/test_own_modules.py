@@ -2,6 +2,7 @@
 
 import sys
 
+import grid
 import hypothesis
 import own_modules
 import pytest
@@ -9,8 +10,12 @@ import torch
 from hypothesis import strategies as st
 from torch import nn
 from torch._subclasses import FakeTensorMode
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import everybyte as eb
+from everybyte.reference import FAMILIES
+from everybyte.reference.mesh.trainer import undivided
+from everybyte.reference.splitting import split
 
 ROWS = {"x": ((4096, 256), torch.float32)}
 SGD = eb.Setup(optimizer="sgd", optimizer_impl="loop")
@@ -259,3 +264,67 @@ def test_the_callers_mode_changes_nothing(around):
     alone = eb.dry_run(Unused, eb.Setup(), batch=TEN)
     with around():
         assert eb.dry_run(Unused, eb.Setup(), batch=TEN).timeline() == alone.timeline()
+
+
+# Of matrices that are divided a module says how.
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("seed", range(40))
+def test_a_module_that_divides_itself_as_the_book_does_is_counted_as_the_books(seed):
+    model, setup, rank = grid.divided(seed)
+    setup = setup.replace(
+        attention="flash", dropout=0.0, checkpointing="none", checkpoint_every=2, sharding_units="block"
+    )
+
+    class Own(FAMILIES[model.family]):
+        def parallelize(self, mesh):
+            split(self, mesh, setup.mesh)
+
+    tokens = (setup.batch, setup.sequence), torch.int64
+    if model.head_width % 4 and setup.dtypes.compute == "fp32":
+        pytest.skip("no kernel takes these heads")
+    trace = eb.dry_run(model, setup, rank=rank)
+    own = eb.dry_run(
+        lambda: Own(model, undivided(setup)), setup, batch={"tokens": tokens, "targets": tokens}, rank=rank
+    )
+    assert (own.peak, own.peak_at, own.phases, own.parts) == (trace.peak, trace.peak_at, trace.phases, trace.parts)
+
+
+class Halves(nn.Module):
+    """Two matrices, the first by columns, the second by rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 256, bias=False), nn.Linear(256, 64, bias=False)
+
+    def forward(self, x):  # (B, H)
+        return self.down(self.up(x).relu()).square().mean()
+
+    def parallelize(self, mesh):
+        parallelize_module(self, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+
+def test_each_gpu_has_its_part_of_a_module_that_divides_itself():
+    setup = eb.Setup(batch=4, sequence=1, gpus=8, sharding="zero3", mesh=eb.Mesh(tensor=4))
+    given = {"batch": (((4, 64), torch.float32),)}
+    rest = eb.dry_run(Halves, setup.replace(gpus=4, sharding="none"), **given).parts_at("rest")
+    assert rest["parameters"] == 4 * 2 * 64 * 256 // 4
+    trace = eb.dry_run(Halves, setup, rank=5, **given)
+    assert trace.parts_at("rest")["parameters"] == 4 * 2 * 64 * 256 // 8 and trace.model.parameters == 2 * 64 * 256
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "said"),
+    [
+        (lambda: nn.Linear(8, 8), {}, r"dry_run\.model: Linear with mesh tensor=4 does not say .* a module with a method parallelize"),
+        (Halves, {"gpus": 8}, r"Setup\.sharding: 'none' with mesh tensor=4 .* DDP takes no weights that are divided"),
+        (Halves, {"gpus": 16, "sharding": "zero3", "replicas": 2}, r"Setup\.replicas: 2 with mesh tensor=4 .* allowed: 1"),
+        (Halves, {"mesh": eb.Mesh(pipeline=4), "accumulation": 4}, r"dry_run\.model: a type with mesh pipeline=4: .* allowed: "),
+        (Halves, {"mesh": eb.Mesh(context=4)}, r"dry_run\.model: a type .* a function that makes a module with Mesh\(tensor=\.\.\.\) alone"),
+    ],
+)  # fmt: skip
+def test_what_a_module_of_somebodys_own_does_not_divide_is_refused(make, changes, said):
+    setup = eb.Setup(batch=4, gpus=4, mesh=eb.Mesh(tensor=4)).replace(**changes)
+    with pytest.raises(ValueError, match=said):
+        eb.dry_run(make, setup, batch=(((4, 8), torch.float32),))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import everybyte as eb
-from everybyte.ask.setup import DTYPE_BYTES, PRECISIONS
+from everybyte.ask.choices import DTYPE_BYTES, PRECISIONS
 
 transformers = pytest.importorskip("transformers")
 

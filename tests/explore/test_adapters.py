@@ -6,7 +6,7 @@ import pytest
 
 import everybyte as eb
 from everybyte import explore
-from everybyte.explore.adapters import AGAIN, DROPOUTS, MODELS, RANKS, TARGETS, WAYS, setup_of
+from everybyte.explore.peaks import AGAIN, DROPOUTS, MODELS, RANKS, TARGETS, WAYS, setup_of
 
 
 def states(explorer, **labels):

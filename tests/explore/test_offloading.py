@@ -8,9 +8,9 @@ import pytest
 
 import everybyte as eb
 from everybyte import explore
-from everybyte.ask.setup import PRECISIONS
+from everybyte.ask.choices import PRECISIONS
 from everybyte.catalog import gpus
-from everybyte.explore.offloading import GPUS, STAGES, gpus_label
+from everybyte.explore.curves import GPUS, STAGES, gpus_label
 
 NAMED = [p for p in PRECISIONS if PRECISIONS[p].compute == "bf16"]
 

@@ -8,7 +8,7 @@ import pytest
 import everybyte as eb
 from everybyte import explore
 from everybyte.answers.fit import Headroom
-from everybyte.explore.planning import OPENS, SWITCHES
+from everybyte.explore.peaks import OPENS, SWITCHES
 
 FULL = {"checkpointing": "full"}
 CHANGES = {

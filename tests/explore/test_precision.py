@@ -7,7 +7,7 @@ import pytest
 
 import everybyte as eb
 from everybyte import explore
-from everybyte.ask.setup import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS, PRECISIONS
+from everybyte.ask.choices import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS, PRECISIONS
 from everybyte.explore.controls import precision_label
 
 PAGE = Path(__file__).with_name("page.mjs").read_text(encoding="utf-8")

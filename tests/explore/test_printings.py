@@ -98,7 +98,8 @@ def test_arrays_are_python(name):
 
 
 def test_models_and_setups_give_the_same_in_the_browser(node):
-    from everybyte.ask.setup import PRECISIONS, Setup
+    from everybyte.ask.choices import PRECISIONS
+    from everybyte.ask.setup import Setup
     from everybyte.catalog import models
 
     values = [bindings(m, Setup(precision=p)) for m in models().values() for p in PRECISIONS]

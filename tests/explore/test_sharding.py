@@ -6,8 +6,8 @@ import pytest
 
 import everybyte as eb
 from everybyte import explore
-from everybyte.ask.setup import COMMON_OPTIMIZERS, OPTIMIZER_IMPLS, PRECISIONS
-from everybyte.explore.sharding import MOST, gpus_label
+from everybyte.ask.choices import COMMON_OPTIMIZERS, OPTIMIZER_IMPLS, PRECISIONS
+from everybyte.explore.peaks import MOST, gpus_label
 
 MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt2-nobias")
 NAMED = [p for p in PRECISIONS if not PRECISIONS[p].loss_scaling]

@@ -4,7 +4,7 @@ import pytest
 
 import everybyte as eb
 from everybyte import explore, units
-from everybyte.ask.setup import SHARDINGS
+from everybyte.ask.choices import SHARDINGS
 from everybyte.formulas import formula
 
 SAY = """

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everybyte import formula
-from everybyte.ask.setup import DTYPE_BYTES
+from everybyte.ask.choices import DTYPE_BYTES
 from everybyte.formulas.formats import BLOCKS, FLOATS
 
 TORCH = {

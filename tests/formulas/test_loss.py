@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import everybyte as eb
-from everybyte.ask.setup import PRECISIONS
+from everybyte.ask.choices import PRECISIONS
 from everybyte.formulas import formula
 from everybyte.reference import GPT
 

@@ -4,7 +4,7 @@ import grid
 import pytest
 
 import everybyte as eb
-from everybyte.ask.setup import COMMON_OPTIMIZERS, PRECISIONS
+from everybyte.ask.choices import COMMON_OPTIMIZERS, PRECISIONS
 from everybyte.formulas import formula
 
 SIZES = [eb.model(name) for name in grid.GPT2_SIZES]

@@ -6,12 +6,13 @@ import grid
 import numpy
 import pytest
 import sympy
+from instants import instants
 
 import everybyte as eb
-from everybyte.ask.setup import CHECKPOINTINGS
+from everybyte.ask.choices import CHECKPOINTINGS
 from everybyte.formulas import Formula, bindings, formula, registry
 from everybyte.formulas.readings import PRECISIONS, both, expression, letter, merged, more, polynomial, reading
-from everybyte.formulas.step import instants, kept
+from everybyte.formulas.step import kept
 from everybyte.rules.formulas import GPT, refused
 
 PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")

@@ -9,8 +9,6 @@ from everybyte.formulas.workspaces import (
     COUNTED,
     MULTIPROCESSORS,
     TERMS,
-    THREADS,
-    cublas,
     flash_splits,
     requested,
     said,
@@ -41,7 +39,7 @@ def test_none_is_counted_before_it_is_measured(capsys):
     ("gpu", "size"), [("h100-80gb", 32 * 2**20), ("b200", 32 * 2**20), ("a100-80gb", 8_519_680), ("t4", 8_519_680)]
 )
 def test_cublas(gpu, size):
-    assert cublas(eb.gpu(gpu)) == size and said(GPT2, MIXED, eb.gpu(gpu))["cublas"] == 2 * size
+    assert eb.gpu(gpu).cublas_workspace == size and said(GPT2, MIXED, eb.gpu(gpu))["cublas"] == 2 * size
 
 
 def test_by_hand():
@@ -98,7 +96,7 @@ def test_heads_and_sequences_that_are_no_whole_tiles():
 def on_an_h200(outputs, rows):
     """Bytes of the buffer of one sum, and of its semaphores."""
     semaphores = 4 * -(-outputs // 128)
-    values = {symbols.multiprocessors: MULTIPROCESSORS, symbols.threads: THREADS}
+    values = {symbols.multiprocessors: MULTIPROCESSORS, symbols.threads: eb.gpu("h200").threads}
     return int(summed(outputs, rows).subs(values)) - semaphores, semaphores
 
 
@@ -140,6 +138,8 @@ def test_what_a_gpu_of_other_size_takes():
     # 118 blocks of threads on an H200, 86 on an RTX 4090, whose multiprocessors hold 1,536 threads; 64 and then 16 bits.
     assert said(GPT2, MIXED, eb.gpu("rtx-4090"))["bias_gradient"] == 86 * 4 * 2304 * 128 + 72
     assert said(GPT2, MIXED, eb.gpu("h200")) == said(GPT2, MIXED)
+    unknown = eb.Gpu(memory="24 GiB", multiprocessors=132)  # of no capability that anybody said
+    assert said(GPT2, MIXED, unknown) == said(GPT2, MIXED)
 
 
 def test_a_kernel_s_own_memory_moves_the_peak_where_it_outweighs_what_is_live():

@@ -4,7 +4,7 @@ import pytest
 import sympy
 
 import everybyte as eb
-from everybyte.ask.setup import SHARDINGS
+from everybyte.ask.choices import SHARDINGS
 from everybyte.formulas import formula, symbols
 
 PAPER = eb.Setup(precision="bf16-master", sequence=1024, batch=1)

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from everybyte.lab import ranks
+from everybyte.lab import worker
 from everybyte.reference import Trainer
 
 HOW, FOLDER = sys.argv[1], Path(sys.argv[2])
@@ -17,7 +17,7 @@ def dying(self, inputs):
     global steps
     steps += 1
     if steps == 3:
-        noted = FOLDER.parent / "pids"
+        noted = FOLDER / "pids"
         noted.mkdir(exist_ok=True)
         (noted / os.environ["RANK"]).write_text(str(os.getpid()))
         if os.environ["RANK"] == "1":
@@ -26,4 +26,4 @@ def dying(self, inputs):
 
 
 Trainer.forward = dying
-sys.exit(ranks.main(FOLDER))
+worker.main()

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 import everybyte as eb
-from everybyte.ask.setup import (
+from everybyte.ask.choices import (
     ATTENTIONS,
     CHECKPOINTINGS,
     COMMON_OPTIMIZERS,

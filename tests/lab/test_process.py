@@ -13,7 +13,7 @@ import pytest
 import everybyte as eb
 import everybyte.lab
 from everybyte import command
-from everybyte.lab import Failed, Worker, measure, process, torchrun
+from everybyte.lab import Failed, Worker, measure, measuring, process
 from everybyte.lab.measurement import model_as_dict
 
 WITHOUT_GPU = not os.path.exists("/dev/nvidiactl")
@@ -180,22 +180,16 @@ def test_a_worker_whose_parent_is_gone_before_it_looks_ends(ends):
     assert done.returncode == -signal.SIGKILL and ends(int(done.stdout), within=30)
 
 
-def test_no_module_is_taken_from_the_working_folder(tmp_path, monkeypatch):
-    """Whatever stands there with a name of the standard library's. Of torchrun the environment is taken, not the hour it starts in."""
+def test_no_module_is_taken_from_the_working_folder(tmp_path, monkeypatch, small):
+    """Whatever stands there with a name of the standard library's: of one worker, and of one for each rank."""
     (tmp_path / "calendar.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.chdir(tmp_path)
     command = [sys.executable, "-m", "calendar", "2000"]
     with Worker(command) as worker, pytest.raises(Failed, match="which is no answer"):
         worker.ask(30, ask="device", device="cpu")
-
-    def start(_, **options):
-        return popen(command, **options)
-
-    popen = subprocess.Popen
-    monkeypatch.setattr(torchrun.subprocess, "Popen", start)
-    with (tmp_path / "said").open("w") as said:
-        torchrun._torchrun([], 60, said, {})
-    assert "January" in (tmp_path / "said").read_text() and not (tmp_path / "ran").exists()
+    with pytest.raises(Failed, match="said '2000', which is no answer"):
+        measuring.measure_ranks(small, eb.Setup(batch=1, sequence=8, gpus=2), "cpu", 60, command)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_without_pytorch_one_sentence_says_what_to_install(tmp_path, monkeypatch, small, tiny, capfd):

@@ -384,7 +384,7 @@ def test_running_out_on_cuda(cuda, small):
 )
 def test_what_was_asked_for_is_read_from_the_message(cuda, small, tiny, text, requested):
     session = step._Session(small, tiny, meters.Cpu(CPU, None), 0)
-    assert step._out_of_memory(RuntimeError(text), session, session.meter)["out_of_memory"]["requested"] == requested
+    assert step._out_of_memory(RuntimeError(text), session)["out_of_memory"]["requested"] == requested
 
 
 @pytest.mark.parametrize("name", ["llama-3.2-1b", "mixtral-8x7b"])

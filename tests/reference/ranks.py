@@ -3,7 +3,7 @@
 import torch
 
 import everybyte as eb
-from everybyte.ask.setup import SHARDINGS
+from everybyte.ask.choices import SHARDINGS
 from everybyte.lab.meters import Cpu
 from everybyte.reference import GPT, Trainer
 

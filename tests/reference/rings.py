@@ -12,7 +12,8 @@ from torch.distributed.tensor.experimental._context_parallel import _attention a
 
 import everybyte as eb
 from everybyte.reference import FAMILIES
-from everybyte.reference.mesh.context import ContextTrainer, placed
+from everybyte.reference.mesh.context import placed
+from everybyte.reference.mesh.trainer import MeshTrainer
 from everybyte.reference.splitting import divided_loss
 from everybyte.reference.step import Trainer
 
@@ -129,7 +130,7 @@ def seen(rank, gpus):
             return placed(lambda: (tokens[place].clone(), targets[place].clone()))()
 
         with on_cpus(), divided_loss(setup):
-            found[name] = train(model, setup, FAMILIES[model.family], ContextTrainer, share)
+            found[name] = train(model, setup, FAMILIES[model.family], MeshTrainer, share)
     return found
 
 

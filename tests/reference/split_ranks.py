@@ -27,6 +27,7 @@ RUNS = {
         LLAMA.replace(qk_norm=True, fused=True, tied=True),
         SETUP.replace(gpus=2, mesh=eb.Mesh(tensor=2, loss_parallel=False)),
     ),
+    "llama, operations": (LLAMA, SETUP.replace(gpus=2, mesh=eb.Mesh(tensor=2), checkpointing="operations")),
     "mixture": (MIXTURE, SETUP.replace(gpus=2, mesh=eb.Mesh(tensor=2))),
     "mixture, whole tokens": (
         MIXTURE,
@@ -34,6 +35,9 @@ RUNS = {
     ),
     "gpt, data": (GPT, SETUP.replace(gpus=4, sharding="zero3", mesh=eb.Mesh(tensor=2))),
     "llama, data": (LLAMA, SETUP.replace(gpus=4, sharding="zero2", mesh=eb.Mesh(tensor=2, sequence_parallel=False))),
+    "gpt, data, synced once": (
+        GPT, SETUP.replace(gpus=4, sharding="zero3", mesh=eb.Mesh(tensor=2), accumulation=2, no_sync=True, checkpointing="operations")
+    ),
     "mixture, data": (MIXTURE, SETUP.replace(gpus=4, sharding="zero3", mesh=eb.Mesh(tensor=2))),
 }  # fmt: skip
 PROCESSES = 4
@@ -79,7 +83,8 @@ def train(model, setup, groups, share):
                 if moment == "after_backward":
                     for name, weight in trainer.module.named_parameters():
                         local = getattr(weight.grad, "_local_tensor", weight.grad)
-                        gradients[name] = list(local.shape)
+                        if local is not None:  # FSDP's own, whole, until the last batch
+                            gradients[name] = list(local.shape)
 
             loss = trainer.step(lambda batches=batches: next(batches), at)
             losses.append(getattr(loss, "full_tensor", lambda loss=loss: loss)().item())

@@ -7,7 +7,7 @@ import torch
 from small_decoders import small
 
 from everybyte.catalog.decoders import DECODERS
-from everybyte.dryrun.inference import _config
+from everybyte.dryrun.hugging_face import decoder_config
 from everybyte.reference.hugging_face import cache, decoders
 
 transformers = pytest.importorskip("transformers")
@@ -45,7 +45,7 @@ def both(kind, seed, **changes):
     """(the book's decoder, Hugging Face's, the model), with random weights in fp32."""
     torch.manual_seed(seed)
     model = small(kind, seed).replace(**changes)
-    config = _config(model)
+    config = decoder_config(model)
     config._attn_implementation = "sdpa"
     if getattr(config, "rope_parameters", None):
         config.rope_parameters["rope_theta"] = 10_000.0

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import everybyte as eb
-from everybyte.ask.setup import PRECISIONS
+from everybyte.ask.choices import PRECISIONS
 from everybyte.reference import Llama, mixtral
 
 LLAMA = eb.Model(

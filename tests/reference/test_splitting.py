@@ -15,7 +15,7 @@ def check(seen, name):
     """Against one process, and against the dry run."""
     model, setup = ranks.RUNS[name]
     groups = setup.data
-    alone = setup.replace(gpus=1, sharding="none", mesh=eb.Mesh(), batch=groups * setup.batch)
+    alone = setup.replace(gpus=1, sharding="none", mesh=eb.Mesh(), batch=groups * setup.batch, no_sync=False)
     expected, _, whole = ranks.train(model, alone, groups, lambda all: all.flatten(0, 1))
     leaders = [rank for rank in range(setup.gpus) if setup.mesh.rank(rank, groups)["tensor"] == 0]
     for rank in range(setup.gpus):
@@ -36,7 +36,7 @@ def check(seen, name):
 
 
 def test_two_processes_train_as_one():
-    names = ["gpt", "gpt, whole tokens", "llama", "qwen", "mixture", "mixture, whole tokens"]
+    names = ["gpt", "gpt, whole tokens", "llama", "llama, operations", "qwen", "mixture", "mixture, whole tokens"]
     seen = together(SCRIPT, 2, *names)
     for name in names:
         whole, parts = check(seen, name)
@@ -54,7 +54,7 @@ def test_two_processes_train_as_one():
 
 @pytest.mark.thorough("four processes; two of them run at every change")
 def test_four_processes_divide_data_too():
-    names = ["gpt, data", "llama, data", "mixture, data"]
+    names = ["gpt, data", "llama, data", "gpt, data, synced once", "mixture, data"]
     seen = together(SCRIPT, 4, *names)
     for name in names:
         check(seen, name)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import everybyte as eb
-from everybyte.ask.setup import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS
+from everybyte.ask.choices import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS
 from everybyte.reference import GPT, Trainer
 from everybyte.reference.step import random_batch
 

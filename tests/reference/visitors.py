@@ -4,8 +4,7 @@ import torch
 
 import everybyte as eb
 from everybyte.reference import Llama
-from everybyte.reference.mesh.experts import ExpertTrainer
-from everybyte.reference.mesh.mixture import ExpertLlama
+from everybyte.reference.mesh.trainer import MeshTrainer, held
 from everybyte.reference.splitting import divided_loss
 from everybyte.reference.step import Trainer
 
@@ -88,7 +87,7 @@ def whole(model, setup):
 
 def divided(model, setup, rank):
     """The same, with the experts of one GPU."""
-    module, state = ExpertLlama(model, setup), whole(model, setup).state_dict()
+    module, state = held(model, setup), whole(model, setup).state_dict()
     for name in [name for name in state if name.endswith(("mlp.gate_up", "mlp.down"))]:
         parts = state.pop(name).chunk(setup.mesh.expert)
         state[name.replace("mlp.", "mlp.own.")] = parts[setup.sharer(rank) % setup.mesh.expert]
@@ -108,7 +107,7 @@ def seen(rank, gpus, *names):
 
         module = divided(model, setup, rank)
         with divided_loss(setup):
-            found[name] = train(model, setup, module, ExpertTrainer, share, setup.data * setup.batch)
+            found[name] = train(model, setup, module, MeshTrainer, share, setup.data * setup.batch)
     return found
 
 

@@ -10,7 +10,8 @@ from everybyte.catalog.decoders import DECODERS, decoder
 from everybyte.theory import inference
 
 pytest.importorskip("transformers")
-from everybyte.dryrun.inference import _config, dry_serve  # noqa: E402
+from everybyte.dryrun.hugging_face import decoder_config  # noqa: E402
+from everybyte.dryrun.inference import dry_serve  # noqa: E402
 
 
 def lived(model, values):
@@ -78,7 +79,7 @@ def test_the_data_type_of_a_routers_biases():
 
     model = small("deepseek_v3", 3)
     with torch.device("meta"):
-        module = transformers.AutoModelForCausalLM.from_config(_config(model), dtype=torch.bfloat16)
+        module = transformers.AutoModelForCausalLM.from_config(decoder_config(model), dtype=torch.bfloat16)
     biases = {n: b for n, b in module.named_buffers() if n.endswith("e_score_correction_bias")}
     assert {b.dtype for b in biases.values()} == {torch.bfloat16} and len(biases) == model.layers - model.dense_layers
     values = inference.letters(model, 1, 8)

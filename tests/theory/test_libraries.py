@@ -5,7 +5,7 @@ import pytest
 from agreeing import agree
 
 import everybyte as eb
-from everybyte.ask.setup import LIBRARIES
+from everybyte.ask.choices import LIBRARIES
 
 GPT = eb.Model(name="a GPT", layers=3, width=48, heads=2, vocabulary=1001, positions=64)
 ODD = GPT.replace(name="an odd number of weights", ffn_width=101, tied=False)

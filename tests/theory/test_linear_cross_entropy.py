@@ -5,7 +5,7 @@ import pytest
 from agreeing import agree
 
 import everybyte as eb
-from everybyte.ask.setup import PRECISIONS
+from everybyte.ask.choices import PRECISIONS
 from everybyte.theory.structure import rows_at_once
 
 torch = pytest.importorskip("torch")

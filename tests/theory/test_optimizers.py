@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Shard, _collective_utils, debug
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import everybyte as eb
-from everybyte.ask.setup import NOT_SHARDED, OPTIMIZERS, PRECISIONS, SUMMED
+from everybyte.ask.choices import NOT_SHARDED, OPTIMIZERS, PRECISIONS, SUMMED
 from everybyte.formulas import formula
 from everybyte.reference.step import make_optimizer
 

@@ -30,8 +30,8 @@ def deep(seed):
             model = model.replace(layers=draw(range(places, 3 * places + 4)))
             setup.check_model(model)
             rank = draw(range(places)) * (setup.gpus // places) + draw(range(mesh.context)) * mesh.tensor
-            part, first, last = pipelines.part_of(model, setup, rank)
-            setup.check_rank("deep", part, rank, ("embeddings",) * (not first) + ("last",) * (not last))
+            part, without = pipelines.part_of(model, setup, rank)
+            setup.check_rank("deep", part, rank, without)
         except ValueError:
             continue
         if not not_derived(model, setup):
@@ -71,7 +71,8 @@ def test_what_is_folded_is_what_is_traced_whole(start, monkeypatch):
 
 def test_what_is_drawn_is_all_that_goes_beside_a_pipeline():
     drawn = [deep(seed) for seed in range(240)]
-    assert {setup.sharding for _, setup, _ in drawn} == {"none", "zero2", "zero3"}
+    assert {setup.sharding for _, setup, _ in drawn} == {"none", "zero1", "zero2", "zero3"}
+    assert {setup.no_sync for _, setup, _ in drawn if setup.fsdp} == {True, False}
     assert {setup.mesh.pipeline for _, setup, _ in drawn} == {2, 3, 5, 6, 7, 8, 11, 16}
     assert {"context", "tensor", "expert"} <= {name for _, setup, _ in drawn for name in setup.mesh.divided}
     assert {setup.loss for _, setup, _ in drawn} >= {"plain", "chunked"} and any(s.ddp for _, s, _ in drawn)

@@ -77,6 +77,31 @@ def test_mixtures_are_drawn_with_and_without_fsdp():
     assert {setup.fsdp for model, setup in drawn if model.experts} == {True, False}
 
 
+def test_matrices_are_divided_beside_any_checkpointing_and_gradients_that_are_sent_once():
+    drawn = [grid.divided(seed)[1] for seed in range(80)]
+    assert {setup.checkpointing for setup in drawn} == {"none", "full", "every-k", "selective", "operations"}
+    assert {setup.no_sync for setup in drawn if setup.fsdp and setup.accumulation > 1} == {True, False}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    "model",
+    [GPT, LLAMA.replace(kv_heads=8), MIXTURE.replace(kv_heads=8, expert_width=64)],
+    ids=["gpt", "llama", "mixture"],
+)
+@pytest.mark.parametrize("sharding", ["none", "zero3"])
+def test_what_operations_keep_of_divided_matrices_is_each_gpus_part(model, sharding):
+    """Products and attention are kept, and sums over GPUs are made again; the timeline says the same operation by operation."""
+    setup = eb.Setup(batch=2, sequence=16, precision="bf16", checkpointing="operations", sharding=sharding, mesh=eb.Mesh(tensor=8),
+                     gpus=8 * (1 + (sharding != "none")))  # fmt: skip
+    assert grid.first_difference(model, setup) is None and not grid.disagreements(model, setup)
+    at = "after_forward"
+    none, kept = (
+        eb.budget(model, setup.replace(checkpointing=c)).parts_at(at)["activations"] for c in ("none", "operations")
+    )
+    assert 0 < kept < none
+
+
 def test_what_does_not_divide_is_named_with_the_nearest_that_does():
     setup = eb.Setup(batch=1, sequence=16, gpus=8, mesh=eb.Mesh(tensor=8))
     for changes, said in (
@@ -109,10 +134,9 @@ def test_what_does_not_divide_is_named_with_the_nearest_that_does():
     [
         ({"gpus": 16}, "sharding"), ({"gpus": 16, "sharding": "zero1"}, "sharding"), ({"precision": "bf16-mixed"}, "precision"),
         ({"precision": "fp16-mixed"}, "precision"), ({"loss": "chunked"}, "loss"), ({"adapters": eb.Lora()}, "adapters"),
-        ({"checkpointing": "operations"}, "checkpointing"), ({"optimizer": "muon"}, "optimizer"),
+        ({"optimizer": "muon"}, "optimizer"),
         ({"optimizer_impl": "loop"}, "optimizer_impl"), ({"optimizer": "sgd", "optimizer_impl": "fused"}, "optimizer_impl"), ({"sharding": "zero3", "offload": "cpu"}, "offload"),
         ({"sharding": "zero3", "gpus": 32, "replicas": 2}, "replicas"),
-        ({"sharding": "zero3", "accumulation": 2, "no_sync": True}, "no_sync"),
         ({"precision": "bf16-master", "master_gradients": "fp32"}, "master_gradients"),
     ],
 )  # fmt: skip

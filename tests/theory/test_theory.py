@@ -7,7 +7,7 @@ import grid
 import pytest
 
 import everybyte as eb
-from everybyte.ask.setup import DTYPE_BYTES
+from everybyte.ask.choices import DTYPE_BYTES
 from everybyte.step.course import Repeat, flat
 from everybyte.theory import (
     PARTS,

@@ -17,7 +17,7 @@ from unittest import mock
 from hypothesis import strategies as st
 
 import everybyte as eb
-from everybyte.ask.setup import CHOICES
+from everybyte.ask.choices import CHOICES
 from everybyte.command import main
 from everybyte.command.words import parsers
 

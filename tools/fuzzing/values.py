@@ -22,10 +22,10 @@ from everybyte import explore, formulas, units
 from everybyte.allocator import Settings, settings
 from everybyte.answers.alignment import Rollout
 from everybyte.ask import mesh
+from everybyte.ask.choices import CHOICES, LIMITS
 from everybyte.ask.mesh import Mesh
-from everybyte.ask.setup import CHOICES, LIMITS
 from everybyte.catalog.claims import read_claims
-from everybyte.published import settling
+from everybyte.published.expressions import Reader
 from everybyte.teach import check
 from everybyte.theory.budget import peaks
 
@@ -258,7 +258,7 @@ def claim(draw):
     """An expression of a claim is what Fractions make of it; what would run, or never end, is refused."""
 
     def read(text):
-        return settling._Reader(dataclasses.replace(_claim(), value=text)).read("value")
+        return Reader(dataclasses.replace(_claim(), value=text)).read("value")
 
     if draw(st.integers(1, 3)) == 1:
         read(draw(EXPRESSIONS))

@@ -10,9 +10,9 @@ from .driver import Driver
 from .playing import STEPS, Request, Requests, Reserved, play
 from .replay import ACTIONS, Replayed, before, replay
 from .settings import Settings, settings
-from .simulator import Allocator, OutOfMemory
+from .simulator import GIVES, TAKES, Allocator, OutOfMemory
 
 __all__ = [
-    "ACTIONS", "STEPS", "Allocator", "Block", "Driver", "OutOfMemory", "Replayed", "Request", "Requests", "Reserved", "Settings", "before",
-    "play", "replay", "settings",
+    "ACTIONS", "GIVES", "STEPS", "TAKES", "Allocator", "Block", "Driver", "OutOfMemory", "Replayed", "Request", "Requests", "Reserved",
+    "Settings", "before", "play", "replay", "settings",
 ]  # fmt: skip

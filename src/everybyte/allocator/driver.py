@@ -20,14 +20,11 @@ class Driver:
     def take(self, size: int) -> int | None:
         """The address of `size` bytes; None where there are not as many."""
         whole = -(-size // PAGE) * PAGE
-        if self.memory is not None and self.used + whole > self.memory:
-            return None
-        self.used += whole
-        return self.reserve(whole)
+        return self.reserve(whole) if self.map(0, whole) else None
 
     def give(self, address: int, size: int) -> None:
         """Have back what `take` gave."""
-        self.used -= -(-size // PAGE) * PAGE
+        self.unmap(address, -(-size // PAGE) * PAGE)
         self.forget(address)
 
     def reserve(self, size: int) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from ..common.tables import Table
+from ..common.tables import Table, sized
 from ..units import text
 from .settings import Settings, settings
 from .simulator import Allocator, OutOfMemory
@@ -26,10 +26,11 @@ class Request(NamedTuple):
 class Requests:
     """What a process asks of its allocator, in order.
 
+    A key may be asked for again before it is given back: what it had first goes first.
+
     Attributes:
         beginning: until the first step: weights, and what else is made once. first: the first step, in which the optimizer's
-            states are made. steady: each step after it. A key may be asked for again before it is given back: what it had first
-            goes first.
+            states are made. steady: each step after it.
     """
 
     beginning: Sequence[Request]
@@ -42,10 +43,9 @@ class Reserved:
     """What an allocator does with the requests of some steps.
 
     Attributes:
-        settings: of the allocator. steps: bytes that are reserved at most in each step, the beginning first.
-        reserved: the most of all. At the moment of the last step at which the most is allocated: `requested`, the bytes asked for;
-            `rounding`, what the multiples of 512 B add; `unsplit`, what stays with blocks that are not split; `cached`, what is
-            kept free. They sum to what is reserved then, `standing`.
+        settings: of the allocator. steps: the most bytes reserved in each step, the beginning first. reserved: the most of all.
+        requested, rounding, unsplit, cached: at the moment of the last step at which the most is allocated, the bytes asked for;
+            what the multiples of 512 B add; what stays with blocks that are not split; what is kept free. They sum to `standing`.
         largest_free: the largest free block then. segments: how many stand then.
         live: (requested, allocated, reserved) after each request of the last step. allocator: as it is at the end.
         failed: where the memory ran out; None where it did not.
@@ -82,17 +82,17 @@ class Reserved:
     def table(self) -> Table:
         """From what tensors and libraries ask for to what is reserved, each gap by its name."""
         rows = [
-            ("requested: tensors, and cuBLAS's workspaces", self.requested),
-            ("+ each rounded up to a multiple of 512 B", self.rounding),
-            ("+ rests that stay with a block that is not split", self.unsplit),
-            ("= allocated, at its peak", self.allocated),
-            (f"+ free in {self.segments:,} segments, the largest piece {text(self.largest_free)}", self.cached),
-            ("= reserved then", self.standing),
+            sized("requested: tensors, and cuBLAS's workspaces", self.requested),
+            sized("+ each rounded up to a multiple of 512 B", self.rounding),
+            sized("+ rests that stay with a block that is not split", self.unsplit),
+            sized("= allocated, at its peak", self.allocated),
+            sized(f"+ free in {self.segments:,} segments, the largest piece {text(self.largest_free)}", self.cached),
+            sized("= reserved then", self.standing),
         ]
         if self.reserved > self.standing:
-            rows.append(("reserved at most, in all steps", self.reserved))
+            rows.append(sized("reserved at most, in all steps", self.reserved))
         said = self.settings.text() or "PyTorch's defaults"
-        return Table(["", "bytes", "size"], [[what, size, text(size)] for what, size in rows], f"Simulated, {said}")
+        return Table(["", "bytes", "size"], rows, f"Simulated, {said}")
 
     def __repr__(self):
         end = ", out of memory" if self.failed else ""
@@ -112,20 +112,20 @@ def play(
 ) -> Reserved:
     """Play the beginning and some steps through an allocator.
 
+    What it does not know: when other streams are done with a block, which it takes to be at once; and the addresses of a driver that
+    gives others than the lowest first.
+
     Args:
         configuration, memory, total: as `Allocator`'s. steps: how many, the first among them. clear: whether the cache is given
             back to the driver after each, as by `torch.cuda.empty_cache()`.
-
-    What it does not know: when other streams are done with a block, which it takes to be at once; and addresses that a driver
-    gives in another order than the lowest first.
     """
     chosen = settings(configuration) if isinstance(configuration, str) else configuration
     player = _Player(Allocator(chosen, memory, total))
     parts = [requests.beginning, *([requests.first, *[requests.steady] * (steps - 1)] if steps else [])]
     highest, failed = [], None
-    for number, part in enumerate(parts):
+    for number, part in enumerate(parts, 1):
         try:
-            highest.append(player.run(part, number == len(parts) - 1))
+            highest.append(player.run(part, last=number == len(parts)))
             if clear:
                 player.allocator.empty_cache()
         except OutOfMemory as error:
@@ -148,21 +148,19 @@ class _Player:
     def run(self, requests: Iterable[Request], last: bool) -> int:
         """The most bytes reserved in one part; of the last, with what stood when the most was allocated."""
         allocator, here, most, top = self.allocator, self._here, self.allocator.reserved, -1
-        rounded, malloc, free = allocator.settings.rounded, allocator.malloc, allocator.free
         for key, size, stream in requests:
             if size:
-                block = rounded(size)
-                here.setdefault(key, []).append((malloc(size, stream), block))
+                block = allocator.settings.rounded(size)
+                here.setdefault(key, []).append((allocator.malloc(size, stream), block))
                 self._rounded += block
-                if allocator.reserved > most:
-                    most = allocator.reserved
+                most = max(most, allocator.reserved)
                 if last and allocator.allocated > top:
                     top = allocator.allocated
                     self.look()
             elif here.get(key):
                 address, block = here[key].pop(0)
                 self._rounded -= block
-                free(address)
+                allocator.free(address)
             if last:
                 self.live.append((allocator.requested, allocator.allocated, allocator.reserved))
         return most

@@ -4,19 +4,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from .blocks import ALLOCATED
 from .driver import Driver
-from .settings import Settings
-from .simulator import Allocator, OutOfMemory
+from .settings import SMALL_SEGMENT, Settings
+from .simulator import GIVES, TAKES, Allocator, OutOfMemory
 
-#: What a history says of requests to the driver; all but these and the next is passed over.
-TAKES, GIVES = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
+#: What of a history is read; all else is passed over.
 ACTIONS = ("alloc", "free_requested", "free_completed", "oom", *TAKES, *GIVES)
 
 
 @dataclass(eq=False)
 class Replayed:
-    """A history, decided again up to its end or to the first decision that is another's.
+    """A history, decided again up to its end or to the first decision that differs.
 
     Attributes:
         allocator: as it is at the end.
@@ -46,14 +44,14 @@ def replay(
     total: int | None = None,
     start: Iterable[Sequence] = (),
 ) -> Replayed:
-    """Decide a history again, told of each request and free alone, and of the addresses that the driver gave.
+    """Decide a history again, from its requests and frees alone, and the addresses that the driver gave.
+
+    No rule decides when other streams are done with a block, and when `empty_cache` was called: the history says so.
 
     Args:
         events: (action, address, bytes, stream), in the order and by the names of a snapshot's `device_traces`.
         configuration: as `Allocator`'s. total: bytes of the GPU, for the addresses of a growing segment.
-        start: the segments that stood before the first event, as `before` says them; none where the history is whole.
-
-    No rule decides, so that the history is asked: when other streams are done with a block, and when `empty_cache` was called.
+        start: the segments that stood before the first event, as `before` gives them; none where the history is whole.
     """
     told = _Told()
     allocator = Allocator(configuration, total=total, driver=told, events_pass=False)
@@ -61,10 +59,9 @@ def replay(
         _stand(allocator, *segment)
     found, waiting = Replayed(allocator), {}
     for action, address, size, stream in events:
-        if action in TAKES or action in GIVES:
+        if action in TAKES + GIVES:
             told.pending.append((action, address, size))
-            continue
-        if action not in ACTIONS:
+        if action in TAKES + GIVES or action not in ACTIONS:
             continue
         asks = action in ("alloc", "oom")
         emptied = told.pending and (not asks or _emptied(allocator, told, size, stream))
@@ -91,8 +88,10 @@ def replay(
 
 
 def _emptied(allocator, told, size, stream):
-    """Whether all that was kept had been given back before an allocation, by somebody's `empty_cache` or by a retry, which
-    come to the same; a retry under the settings that give back less than all is left to `malloc`."""
+    """Whether all that was kept had been given back before an allocation.
+
+    It makes no difference whether by `empty_cache` or by a retry; but a retry that gives back less than all is left to `malloc`.
+    """
     partly = allocator.settings.max_split_size is not None or allocator.settings.garbage_collection_threshold
     return told.pending[0][0] in GIVES and (not partly or allocator.find(size, stream) is not None)
 
@@ -154,7 +153,7 @@ class _Told(Driver):
         self._note("segment_unmap", address, size)
 
 
-def before(segments: Iterable[dict], events: Sequence[Sequence], small: int = 2 * 2**20) -> list[tuple]:
+def before(segments: Iterable[dict], events: Sequence[Sequence]) -> list[tuple]:
     """The segments that stood before a history's first event: those of its end, with each event undone.
 
     Args:
@@ -170,9 +169,8 @@ def before(segments: Iterable[dict], events: Sequence[Sequence], small: int = 2 
     for segment in segments:
         if segment.get("is_expandable"):
             raise ValueError("before.segments: a growing one; allowed: histories of those from their first event on")
-        is_small = segment["segment_type"] == "small"
-        standing[segment["address"]] = segment["total_size"], segment["stream"], is_small
         at = segment["address"]
+        standing[at] = segment["total_size"], segment["stream"], segment["segment_type"] == "small"
         for block in segment["blocks"]:
             if block["state"] != "inactive":
                 live[at] = block["requested_size"]
@@ -185,31 +183,25 @@ def before(segments: Iterable[dict], events: Sequence[Sequence], small: int = 2 
         elif action == "segment_alloc":
             standing.pop(address, None)
         elif action == "segment_free":
-            standing[address] = size, stream, size == small
-    found = []
-    for address, (size, stream, is_small) in sorted(standing.items()):
-        inside = sorted((at, asked) for at, asked in live.items() if address <= at < address + size)
-        found.append((address, size, stream, is_small, inside))
-    return found
+            standing[address] = size, stream, size == SMALL_SEGMENT
+    return [
+        (address, size, *of, sorted(block for block in live.items() if address <= block[0] < address + size))
+        for address, (size, *of) in sorted(standing.items())
+    ]
 
 
 def _stand(allocator, address, size, stream, small, inside):
     """A segment with the blocks that were allocated in it, each as large as it would be cut today."""
-    pool = allocator._pool(stream, small)
+    pool = allocator.pool(stream, small)
     block = allocator.segment(address, size, pool)
     allocator.reserved += size
     for at, asked in inside:
         if at > block.address:
-            rest = block.cut(at - block.address)
-            pool.put(block)
-            block = rest
+            free, block = block, block.cut(at - block.address)
+            pool.put(free)
         wanted = allocator.settings.rounded(asked)
-        rest = block.cut(wanted) if block.size > wanted and allocator._splits(block, wanted) else None
-        block.state, block.requested = ALLOCATED, asked
-        allocator.live[block.address] = block
-        allocator.requested += asked
-        allocator.allocated += block.size
-        allocator.active += block.size
+        rest = block.cut(wanted) if block.size > wanted and allocator.splits(block, wanted) else None
+        allocator.hand_out(block, asked)
         if rest is None:
             return
         block = rest

@@ -1,7 +1,6 @@
 """What `PYTORCH_ALLOC_CONF` says, as far as it changes how many bytes the allocator takes or whether a request is refused."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from ..common import checks
@@ -40,7 +39,7 @@ class Settings:
         max_split_size: bytes; larger blocks are not split, and serve only requests of about their size. None: all are split.
         max_non_split_rounding: bytes that such a block may be larger than a request that it serves; by default a large segment.
         large_segment: bytes of a segment for requests of 1 to 10 MiB, and of an expandable large segment's pages.
-        roundup_power2_divisions: into how many steps each interval between powers of two is cut, from 1 MiB to 32 GiB on; 0: none.
+        roundup_power2_divisions: steps in each interval between powers of two, from 1 MiB to 32 GiB on; 0: none.
         garbage_collection_threshold: share of the allowed memory from which on unused blocks are given back first; 0: never.
         per_process_memory_fraction: share of the GPU that the process may reserve.
         throw_on_cudamalloc_oom: whether a request beyond that share is refused at once, with nothing given back before.
@@ -63,11 +62,8 @@ class Settings:
             if getattr(self, name) is not None:
                 checks.whole("Settings", name, getattr(self, name), self.large_segment, 2**60)
         steps = self.roundup_power2_divisions
-        if (
-            not isinstance(steps, tuple)
-            or len(steps) != INTERVALS
-            or any(type(n) is not int or n < 0 or n & (n - 1) for n in steps)
-        ):
+        whole = isinstance(steps, tuple) and len(steps) == INTERVALS
+        if not whole or any(type(n) is not int or n < 0 or n & (n - 1) for n in steps):
             raise ValueError(
                 f"Settings.roundup_power2_divisions: {checks.shown(steps)}; allowed: {INTERVALS} numbers, each 0 or a power of two"
             )
@@ -76,25 +72,16 @@ class Settings:
 
     def rounded(self, size: int) -> int:
         """Bytes of the block that a request of `size` bytes is for. Source: `round_size`."""
-        if size < ROUNDING:
-            return ROUNDING
-        if not self._stepped:
-            return -(-size // ROUNDING) * ROUNDING
-        steps = self.roundup_power2_divisions[min(max(size.bit_length() - 21, 0), INTERVALS - 1)]
+        steps, step = self.roundup_power2_divisions[min(max(size.bit_length() - 21, 0), INTERVALS - 1)], ROUNDING
         if steps > 1 and size > ROUNDING * steps:
             step = (1 << size.bit_length() - 1) // steps
-            return -(-size // step) * step if size & (size - 1) else size
-        return -(-size // ROUNDING) * ROUNDING
+        return max(-(-size // step), 1) * step
 
     def segment(self, size: int) -> int:
         """Bytes of a new segment for a block of `size` bytes. Source: `get_allocation_size`."""
         if size <= SMALL:
             return SMALL_SEGMENT
         return self.large_segment if size < LARGE else -(-size // LARGE_ROUNDING) * LARGE_ROUNDING
-
-    @cached_property
-    def _stepped(self):
-        return any(steps > 1 for steps in self.roundup_power2_divisions)
 
     @property
     def unsplit_from(self) -> int | float:
@@ -103,22 +90,18 @@ class Settings:
 
     @property
     def non_split_rounding(self) -> int:
-        """Bytes that a block which is not split may be too large, and one more."""
+        """By so many bytes a block that is not split is too large for a request."""
         return self.large_segment if self.max_non_split_rounding is None else self.max_non_split_rounding
 
     def text(self) -> str:
         """As `PYTORCH_ALLOC_CONF` takes it; empty for PyTorch's defaults."""
-        said = [f"{name}:True" for name in _FLAGS if getattr(self, name)]
-        for name, field in _SIZES.items():
-            if getattr(self, field) != getattr(Settings, field):
-                said.append(f"{name}:{getattr(self, field) // MIB}")
+        own = {name: value for name, value in vars(self).items() if value != getattr(Settings, name, value)}
+        said = [f"{name}:True" for name in _FLAGS if name in own]
+        said += [f"{name}:{own[field] // MIB}" for name, field in _SIZES.items() if field in own]
         if any(self.roundup_power2_divisions):
             pairs = ",".join(f"{2**i}:{n}" for i, n in enumerate(self.roundup_power2_divisions))
             said.append(f"roundup_power2_divisions:[{pairs}]")
-        said += [
-            f"{name}:{getattr(self, name):g}" for name in _SHARES if getattr(self, name) != getattr(Settings, name)
-        ]
-        return ",".join(said)
+        return ",".join([*said, *(f"{name}:{own[name]:g}" for name in _SHARES if name in own)])
 
 
 def settings(text: str = "") -> Settings:
@@ -131,26 +114,12 @@ def settings(text: str = "") -> Settings:
         raise ValueError(
             f"PYTORCH_ALLOC_CONF: {checks.shown(text)}; allowed: text such as 'expandable_segments:True', or ''"
         )
-    said = _tokens(text)
     fields: dict[str, Any] = {}
-    for name, value in said.items():
-        if name in _SIZES:
-            fields[_SIZES[name]] = _whole(name, value) * MIB
-        elif name in _SHARES:
-            fields[name] = _share(name, value)
-        elif name in _FLAGS:
-            checks.one_of("PYTORCH_ALLOC_CONF", name, value, ("True", "False"))
-            fields[name] = value == "True"
-        elif name == "roundup_power2_divisions":
-            fields[name] = _divisions(value)
-        elif name == "backend":
-            if value != "native":
-                raise ValueError(
-                    f"PYTORCH_ALLOC_CONF.backend: {checks.shown(value)} is the driver's own allocator, whose rules are not public; allowed: native"
-                )
-        else:
-            known = ("backend", "roundup_power2_divisions", *_SIZES, *_SHARES, *_FLAGS, *WITHOUT_BYTES)
-            checks.one_of("PYTORCH_ALLOC_CONF", "setting", name, known)
+    for name, value in _tokens(text).items():
+        checks.one_of("PYTORCH_ALLOC_CONF", "setting", name, (*_READERS, *WITHOUT_BYTES))
+        if name in _READERS:
+            fields[_SIZES.get(name, name)] = _READERS[name](name, value)
+    fields.pop("backend", None)
     return Settings(**fields)
 
 
@@ -181,6 +150,13 @@ def _tokens(text):
     return found
 
 
+def _backend(name, value):
+    if value != "native":
+        raise ValueError(
+            f"PYTORCH_ALLOC_CONF.backend: {checks.shown(value)} is the driver's own allocator, whose rules are not public; allowed: native"
+        )
+
+
 def _whole(name, value):
     number = checks.natural(value) if isinstance(value, str) else None
     if number is None:
@@ -188,21 +164,29 @@ def _whole(name, value):
     return number
 
 
+def _size(name, value):
+    return _whole(name, value) * MIB
+
+
+def _flag(name, value):
+    checks.one_of("PYTORCH_ALLOC_CONF", name, value, ("True", "False"))
+    return value == "True"
+
+
 def _share(name, value):
     try:
         share = float(value)
     except (TypeError, ValueError):
         share = float("nan")
-    low = name == "per_process_memory_fraction"
-    if not (0 <= share <= 1 if low else 0 < share < 1):
-        allowed = "0 to 1" if low else "above 0, below 1"
+    ends = name == "per_process_memory_fraction"
+    if not (0 <= share <= 1 if ends else 0 < share < 1):
+        allowed = "0 to 1" if ends else "above 0, below 1"
         raise ValueError(f"PYTORCH_ALLOC_CONF.{name}: {checks.shown(value)}; allowed: {allowed}")
     return share
 
 
-def _divisions(value):
+def _divisions(name, value):
     """Steps of each interval, of one number for all or of a list of boundaries in MB. Source: `parseRoundUpPower2Divisions`."""
-    name = "roundup_power2_divisions"
     if isinstance(value, str):
         steps = _whole(name, value)
         if steps < 1 or steps & (steps - 1):
@@ -225,3 +209,8 @@ def _divisions(value):
             found[:index] = [steps] * index
         found[index], last = steps, index
     return tuple(found)
+
+
+#: Setting -> what reads its value.
+_READERS = {"backend": _backend, "roundup_power2_divisions": _divisions} | dict.fromkeys(_SIZES, _size)
+_READERS |= dict.fromkeys(_SHARES, _share) | dict.fromkeys(_FLAGS, _flag)

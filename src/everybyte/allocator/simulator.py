@@ -10,6 +10,9 @@ from .blocks import ALLOCATED, FREE, WAITING, Block, Pool
 from .driver import Driver
 from .settings import ROUNDING, SMALL, SMALL_SEGMENT, Settings, settings
 
+#: Requests to the driver, by the names of a snapshot: for memory, and to give it back.
+TAKES, GIVES = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
+
 
 class OutOfMemory(RuntimeError):
     """A request that could not be served.
@@ -34,15 +37,16 @@ class Allocator:
     Args:
         configuration: `Settings`, or the text of `PYTORCH_ALLOC_CONF`.
         memory: bytes that the driver has for this process; None for no limit.
-        total: bytes of the GPU, of which `per_process_memory_fraction` is a share; `memory` where it is not said.
+        total: bytes of the GPU, of which `per_process_memory_fraction` is a share; by default `memory`.
         driver: what hands out addresses; by default the lowest that are free.
-        events_pass: whether other streams are done with a block at once when it is freed; else when `finish` says so.
+        events_pass: whether other streams are done with a block as soon as it is freed; else when `finish` says so.
 
     Attributes:
         requested, allocated, active, reserved: bytes asked for; in the blocks that serve them; with blocks that still wait for
             other streams; with what is kept for later. `requested` counts, as PyTorch does, until other streams are done.
         retries: how often all that was kept was given back to serve a request. log: (action, address, bytes) of each request to
             the driver: `segment_alloc`, `segment_free`, `segment_map`, `segment_unmap`.
+        segments: the first block of each, by the segment's address. live: allocated blocks, by address.
     """
 
     def __init__(
@@ -60,8 +64,8 @@ class Allocator:
         self.requested = self.allocated = self.active = self.reserved = self.retries = 0
         self.log: list[tuple[str, int, int]] = []
         self.pools: dict[tuple[int, bool], Pool] = {}
-        self.segments: dict[int, Block] = {}  # the first block of each, by the segment's address
-        self.live: dict[int, Block] = {}  # allocated, by address
+        self.segments: dict[int, Block] = {}
+        self.live: dict[int, Block] = {}
         self._events: dict[int, deque] = {}  # of each stream: blocks that wait for it
         self._searches = {True: 0, False: 0}
         self._serial = 0
@@ -78,22 +82,27 @@ class Allocator:
         Raises:
             OutOfMemory: where the driver has no more, and nothing that is kept can be given back for it.
         """
-        self._process_events()
+        if self.events_pass:
+            self.finish()
         wanted = self.settings.rounded(size)
-        pool = self._pool(stream, wanted <= SMALL)
+        pool = self.pool(stream, wanted <= SMALL)
         block = self._get_free(pool, wanted)
         if block is None:
             if self._collects:
                 self._collect()
             block = self._from_driver(pool, wanted, size)
-        if self._splits(block, wanted):
+        if self.splits(block, wanted):
             pool.put(self._aged(block.cut(wanted)))
+        self.hand_out(block, size)
+        return block.address
+
+    def hand_out(self, block: Block, size: int) -> None:
+        """Have a block serve a request of `size` bytes. Source: `alloc_found_block`."""
         block.state, block.requested = ALLOCATED, size
         self.live[block.address] = block
         self.requested += size
         self.allocated += block.size
         self.active += block.size
-        return block.address
 
     def free(self, address: int) -> None:
         """Take a block back; it can serve again once no other stream uses it. Source: `free`.
@@ -128,15 +137,20 @@ class Allocator:
         block.pool.put(self._aged(block))
 
     def record_stream(self, address: int, stream: int) -> None:
-        """Say that another stream uses a block: freed, it waits for what that stream has queued. Source: `recordStream`."""
+        """Say that another stream uses a block: freed, it waits for that stream's work. Source: `recordStream`."""
         block = self.live[address]
         if stream != block.pool.stream and stream not in block.uses:
             block.uses = (*block.uses, stream)
 
     def finish(self, stream: int | None = None) -> None:
-        """What a stream, or each, has queued so far is done: the next request finds the blocks that waited for it."""
+        """The work of a stream, by default of each, is done: blocks that waited for it are free. Source: `process_events`."""
         for name in self._events if stream is None else (stream,):
-            self._pass(self._events.get(name, ()))
+            queue = self._events.get(name, ())
+            while queue:
+                block = queue.popleft()
+                block.events -= 1
+                if not block.events:
+                    self.complete(block)
 
     def empty_cache(self) -> None:
         """Give back to the driver each segment, or page of a growing one, of which nothing is used. Source: `emptyCache`."""
@@ -147,7 +161,8 @@ class Allocator:
 
     # -- free blocks
 
-    def _pool(self, stream, small):
+    def pool(self, stream: int, small: bool) -> Pool:
+        """The free blocks of a stream, for small requests or for large ones. Source: `get_pool`."""
         pool = self.pools.get((stream, small))
         if pool is None:
             page = SMALL_SEGMENT if small else self.settings.large_segment
@@ -157,7 +172,7 @@ class Allocator:
     def find(self, size: int, stream: int = 0) -> int | None:
         """Where a request would be served without the driver; None where it would not."""
         wanted = self.settings.rounded(size)
-        block = self._best(self._pool(stream, wanted <= SMALL), wanted)
+        block = self._best(self.pool(stream, wanted <= SMALL), wanted)
         return None if block is None else block.address
 
     def _best(self, pool, wanted):
@@ -180,8 +195,8 @@ class Allocator:
             pool.remove(block)
         return block
 
-    def _splits(self, block, wanted):
-        """Source: `should_split`."""
+    def splits(self, block: Block, wanted: int) -> bool:
+        """Whether the rest of a block is cut off. Source: `should_split`."""
         rest = block.size - wanted
         if block.pool.small or block.pool.expandable:
             return rest >= ROUNDING
@@ -201,21 +216,6 @@ class Allocator:
                 if first and neighbor.address in self.segments and block.before is None:
                     self.segments[block.address] = block
 
-    # -- other streams
-
-    def _process_events(self):
-        """Source: `process_events`: before each request, what has waited long enough is free."""
-        for queue in self._events.values():
-            if self.events_pass:
-                self._pass(queue)
-
-    def _pass(self, queue):
-        while queue:
-            block = queue.popleft()
-            block.events -= 1
-            if not block.events:
-                self.complete(block)
-
     # -- the driver
 
     @property
@@ -224,33 +224,32 @@ class Allocator:
 
     def _from_driver(self, pool, wanted, size):
         """A block of new memory; if need be, after what is kept has been given back. Source: `malloc`."""
-        block, rejected = self._new(pool, wanted)
-        if block is None and not rejected:
-            if self._release_available(pool, wanted):
-                block, rejected = self._new(pool, wanted)
-            if block is None and not rejected:
-                self.empty_cache()
-                self.retries += 1
-                block, rejected = self._new(pool, wanted)
+        block = self._new(pool, wanted, size)
+        if block is None and self._release_available(pool, wanted):
+            block = self._new(pool, wanted, size)
         if block is None:
-            raise OutOfMemory(size, self.settings.segment(wanted), self.allocated, self.reserved, rejected)
+            self.empty_cache()
+            self.retries += 1
+            block = self._new(pool, wanted, size)
+        if block is None:
+            raise OutOfMemory(size, self.settings.segment(wanted), self.allocated, self.reserved)
         return block
 
-    def _new(self, pool, wanted):
-        """(A block of new memory or None, whether it was refused before the driver was asked). Source: `alloc_block`."""
-        size = self.settings.segment(wanted)
-        if self.allowed is not None and self.reserved + size > self.allowed:
-            return None, False
-        if self.settings.throw_on_cudamalloc_oom and self.total is not None and self.reserved + size > self.total:
-            return None, True
+    def _new(self, pool, wanted, size):
+        """A block of new memory; None where there is none. Source: `alloc_block`."""
+        segment = self.settings.segment(wanted)
+        after = self.reserved + segment
+        if self.allowed is not None and after > self.allowed:
+            return None
+        if self.settings.throw_on_cudamalloc_oom and self.total is not None and after > self.total:
+            raise OutOfMemory(size, segment, self.allocated, self.reserved, rejected=True)
         if pool.expandable:
-            return self._grow(pool, wanted), False
-        address = self.driver.take(size)
+            return self._grow(pool, wanted)
+        address = self.driver.take(segment)
         if address is None:
-            return None, False
-        self._took("segment_alloc", address, size)
-        block = self.segment(address, size, pool)
-        return block, False
+            return None
+        self._asked("segment_alloc", address, segment)
+        return self.segment(address, segment, pool)
 
     def segment(self, address: int, size: int, pool: Pool, mapped: bool = True) -> Block:
         """A segment that the driver gave, as one block."""
@@ -258,17 +257,13 @@ class Allocator:
         block = self.segments[address] = Block(address, size, pool, self._serial, mapped)
         return block
 
-    def _took(self, action, address, size):
-        self.reserved += size
-        self.log.append((action, address, size))
-
-    def _gave(self, action, address, size):
-        self.reserved -= size
+    def _asked(self, action, address, size):
+        self.reserved += size if action in TAKES else -size
         self.log.append((action, address, size))
 
     def _release(self, block):
         """Source: `release_block`."""
-        self._gave("segment_free", block.address, block.size)
+        self._asked("segment_free", block.address, block.size)
         block.pool.remove(block)
         self.driver.give(block.address, block.size)
         del self.segments[block.address]
@@ -283,7 +278,7 @@ class Allocator:
                 self._release(block)
 
     def _release_available(self, pool, wanted):
-        """Where large blocks are not split: one that is large enough, or several, largest first, for a request that found none.
+        """Where large blocks are not split: give back one that is large enough, or several, the largest first.
 
         Source: `release_available_cached_blocks`.
         """
@@ -291,30 +286,27 @@ class Allocator:
         if limit is None or pool.expandable:
             return False
         wanted, released = max(wanted, limit), 0
-        large = [address for size, _, address in pool.free if size >= wanted]
-        if large:
-            self._release(pool.blocks[large[0]])
-            return True
-        for size, _, address in reversed([found for found in pool.free if found[0] >= limit]):
+        large = [pool.blocks[address] for size, _, address in pool.free if size >= limit]
+        enough = next((block for block in large if block.size >= wanted), None)
+        for block in [enough] if enough else reversed(large):
             if released >= wanted:
                 break
-            released += size
-            self._release(pool.blocks[address])
+            released += block.size
+            self._release(block)
         return released >= wanted
 
     def _collect(self):
-        """Before the driver is asked: give back the large blocks that have been free the longest, until less than the threshold
-        is reserved. Source: `garbage_collect_cached_blocks`."""
+        """Before the driver is asked: give back the large blocks that have been free the longest, down to the threshold.
+
+        Source: `garbage_collect_cached_blocks`.
+        """
         threshold = int(self.settings.garbage_collection_threshold * self.allowed)
         target, reclaimed = self.reserved - threshold, 0
-        if target <= 0:
-            return
-        pools = [pool for (_, small), pool in sorted(self.pools.items()) if not small]
+        pools = [pool for (_, small), pool in sorted(self.pools.items()) if not small and not pool.expandable]
         while reclaimed < target:
-            blocks = [pool.blocks[at] for pool in pools for *_, at in pool.free if not pool.expandable]
-            blocks = [block for block in blocks if not block.split]
-            ages = {b: self._searches[False] - b.age for b in blocks}
-            if not blocks:
+            blocks = [pool.blocks[address] for pool in pools for *_, address in pool.free]
+            ages = {block: self._searches[False] - block.age for block in blocks if not block.split}
+            if not ages:
                 return
             mean = sum(ages.values()) / len(ages)
             for block, age in ages.items():
@@ -342,7 +334,7 @@ class Allocator:
 
     def _growing(self, pool, wanted):
         """Source: `find_expandable_block`."""
-        for address in pool.unmapped:
+        for (address,) in pool.unmapped:
             block = pool.blocks[address]
             if block.before is not None and block.before.state is FREE:
                 block = block.before
@@ -352,18 +344,16 @@ class Allocator:
             if room >= wanted:
                 return block
         total = self.total if self.total is not None else 2**47
-        size = (
-            -(-(total + total // 8) // pool.page) * pool.page
-        )  # more than the GPU has, as pages may be moved to the end
-        address = self.driver.reserve(size)
-        block = self.segment(address, size, pool, mapped=False)
-        pool.put_unmapped(block)
+        # More than the GPU has, as pages may be moved to the end.
+        size = _multiple(total + total // 8, pool.page)
+        block = self.segment(self.driver.reserve(size), size, pool, mapped=False)
+        pool.put(block)
         return block
 
     def _map(self, block, size):
         """Put pages behind the front of a block; whether the driver had them. Source: `map_block`."""
         pool = block.pool
-        size = -(-size // pool.page) * pool.page
+        size = _multiple(size, pool.page)
         if not self.driver.map(block.address, size):
             return False
         pool.remove(block)
@@ -371,8 +361,8 @@ class Allocator:
         if size < block.size:
             rest = block.cut(size)
             rest.mapped = False
-            pool.put_unmapped(rest)
-        self._took("segment_map", block.address, size)
+            pool.put(rest)
+        self._asked("segment_map", block.address, size)
         self._merge(block)
         pool.put(self._aged(block))
         return True
@@ -384,8 +374,8 @@ class Allocator:
         while first.before is not None:
             first = first.before
         start = first.address
-        low = start + -(-(block.address - start) // pool.page) * pool.page
-        high = start + (block.address + block.size - start) // pool.page * pool.page
+        low = start + _multiple(block.address - start, pool.page)
+        high = start + (block.end - start) // pool.page * pool.page
         if low >= high:
             return
         pool.remove(block)
@@ -393,14 +383,19 @@ class Allocator:
             rest = block.cut(low - block.address)
             pool.put(self._aged(block))
             block = rest
-        if high < block.address + block.size:
+        if high < block.end:
             pool.put(self._aged(block.cut(high - block.address)))
         block.mapped = False
-        self._gave("segment_unmap", low, high - low)
+        self._asked("segment_unmap", low, high - low)
         self.driver.unmap(low, high - low)
         self._merge(block)
-        pool.put_unmapped(block)
+        pool.put(block)
         if not block.split:
             pool.remove(block)
             del self.segments[block.address]
             self.driver.forget(block.address)
+
+
+def _multiple(size, unit):
+    """A size rounded up to a multiple."""
+    return -(-size // unit) * unit

@@ -2,22 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import chain
 from typing import Literal, final, get_args
 
 from .. import units
+from ..ask.choices import DTYPE_BYTES, OPTIMIZERS
 from ..ask.objectives import Objective, Reference, Scorer
-from ..ask.setup import DTYPE_BYTES, OPTIMIZERS, Setup
+from ..ask.setup import Setup
 from ..catalog import Gpu, Model
-from ..catalog.weights import layers, weights
+from ..catalog.weights import summed
 from ..common import checks
 from ..common.tables import Table
-from ..rules import ALIGNED, check
+from ..rules import ALIGNED, GENERATING, ROLLOUT, check
 from ..theory import alignment as passes
 from ..theory import letters
 from ..theory.budget import Budget, budget
 from ..theory.sharding import share
 from .headroom import Headroom, check_headroom, check_precision, find_gpu
 from .serving import cache_bytes
+from .work import standing
 
 Method = Literal["dpo", "ppo", "grpo"]
 #: The models of each method, in the order in which they are shown.
@@ -31,6 +34,8 @@ Frozen = Literal["whole", "sharded", "none"]
 #: What generates with: a copy of the policy's weights in 16 bits, or the trainer's own.
 Weights = Literal["copy", "shared"]
 ENGINE = "rollout engine"
+#: Those that train.
+TRAINED = ("policy", "value model")
 
 
 @final
@@ -60,11 +65,7 @@ class Rollout:
             checks.whole("Rollout", field, getattr(self, field), 1, 2**27)
         checks.one_of("Rollout", "weights", self.weights, get_args(Weights))
         checks.flag("Rollout", "asleep", self.asleep)
-        if self.weights == "shared" and self.tensor_parallel > 1:
-            raise ValueError(
-                f"Rollout.tensor_parallel: {self.tensor_parallel} with the trainer's own weights, which are not divided so; allowed: 1, "
-                "or weights 'copy'"
-            )
+        check(GENERATING, self)
 
     @classmethod
     def read(cls, text: str) -> "Rollout":
@@ -78,42 +79,23 @@ class Rollout:
 
     def token(self, model: Model) -> int:
         """Bytes of keys and values of one token in 16 bits, on one GPU. Raises ValueError where heads do not divide so."""
-        self._check(model)
-        return cache_bytes(model, 1) // self.tensor_parallel
-
-    def held(self, model: Model) -> dict[str, int]:
-        """Part -> bytes on one GPU while it generates, without what its kernels take for a moment."""
-        cache = self.sequences * self.context * self.token(model)
-        return {"parameters": self._weights(model) if self.weights == "copy" else 0, "cache": cache}
-
-    def _weights(self, model):
-        def numbers(weight):
-            whole = "norm" in weight.name or weight.name.endswith(("out.bias", "down.bias"))
-            return weight.numbers if whole else weight.numbers // self.tensor_parallel
-
-        return 2 * _numbers(model, numbers)
-
-    def _check(self, model):
         if model.latent or model.window:
             what = "keeps compressed keys" if model.latent else f"has a window of {model.window} tokens"
             raise ValueError(
                 f"Rollout.model: {model.name} {what}, and the cache is counted for whole ones; allowed: no Rollout, or another model"
             )
-        if model.positions and self.context > model.positions:
-            raise ValueError(
-                f"Rollout.context: {self.context} is more than the {model.positions} positions of {model.name}; allowed: 1 to "
-                f"{model.positions}"
-            )
-        if self.tensor_parallel > 1 and (model.experts or model.learned_positions and model.has_positions):
-            raise ValueError(
-                f"Rollout.tensor_parallel: {self.tensor_parallel} with {model.name} is not derived; allowed: 1, or a Llama without experts"
-            )
-        for field in ("kv_heads", "heads", "ffn_width", "vocabulary"):
-            if getattr(model, field) % self.tensor_parallel:
-                raise ValueError(
-                    f"Rollout.tensor_parallel: {self.tensor_parallel} does not divide {field} {getattr(model, field)} of {model.name}; "
-                    "allowed: a divisor"
-                )
+        check(ROLLOUT, self, model)
+        return cache_bytes(model, 1) // self.tensor_parallel
+
+    def held(self, model: Model) -> dict[str, int]:
+        """Part -> bytes on one GPU while it generates, without what its kernels take for a moment."""
+        cache = self.sequences * self.context * self.token(model)
+
+        def share(weight):
+            whole = "norm" in weight.name or weight.name.endswith(("out.bias", "down.bias"))
+            return weight.numbers if whole else weight.numbers // self.tensor_parallel
+
+        return {"parameters": 2 * summed(model, share) if self.weights == "copy" else 0, "cache": cache}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -150,7 +132,7 @@ class Alignment:
     @property
     def peak(self) -> int:
         """The most bytes that live on a GPU while a model learns."""
-        return sum(sum(parts.values()) for parts in self.parts.values())
+        return _all(self.parts)
 
     @property
     def peak_at(self) -> str:
@@ -170,15 +152,8 @@ class Alignment:
             raise ValueError(
                 f"Setup.{field}: {said} has not so many bytes for each parameter; allowed: full fine-tuning with sgd, momentum, adam, adamw, lion"
             )
-        width = DTYPE_BYTES[dtypes.weights]
-        gradients = {"bf16": width, "fp32": 4, "both": width + 4}[setup.kept_gradients]
-        trained = width + gradients + kind.states * DTYPE_BYTES[setup.state_dtype]
-        trained += DTYPE_BYTES[dtypes.master] if dtypes.master else 0
-        return {
-            name: trained if name in ("policy", "value model") else DTYPE_BYTES[dtypes.compute]
-            for name in self.held
-            if name != ENGINE
-        }
+        trained, frozen = sum(standing(setup)), DTYPE_BYTES[dtypes.compute]
+        return {name: trained if name in TRAINED else frozen for name in self.held if name != ENGINE}
 
     @property
     def rule(self) -> int:
@@ -197,45 +172,45 @@ class Alignment:
 
     def table(self) -> Table:
         """Each model at the peak, part by part, in bytes."""
-        return self._table(self.parts, f"{self!r}")
+        return _table(self.parts, repr(self))
 
     def states(self) -> Table:
         """Each model as it is held, part by part, in bytes: with all gradients, without activations."""
-        return self._table(self.held, "")
-
-    def _table(self, said, caption):
-        names = list(dict.fromkeys(part for parts in said.values() for part in parts))
-        names = [name for name in names if any(parts.get(name) for parts in said.values())]
-        rows = [[model, *(parts.get(n, 0) for n in names), sum(parts.values())] for model, parts in said.items()]
-        last = [sum(parts.get(n, 0) for parts in said.values()) for n in names]
-        return Table(["model (B)", *names, "in all"], [*rows, ["in all", *last, sum(last)]], caption)
+        return _table(self.held)
 
     def __repr__(self):
         where = "" if self.gpu is None else f"; {'fits' if self.fits else 'does not fit'} {self.gpu.name}"
         gpus = f" on each of {self.setup.gpus} GPUs" if self.setup.gpus > 1 else ""
-        return f"Alignment({self.objective.name}{gpus}: peak {units.text(self.peak)}, {self.peak:,} B, in the {self.learning}'s {self.peak_at}{where})"
+        at = f"{units.text(self.peak)}, {self.peak:,} B, in the {self.learning}'s {self.peak_at}"
+        return f"Alignment({self.objective.name}{gpus}: peak {at}{where})"
 
     def _repr_html_(self):
         return self.table()._repr_html_()
 
     def as_dict(self) -> dict:
         """As JSON holds it: whole bytes."""
+        model, names = self.objective.model, ("held", "parts", "peak", "peak_at", "learning", "generating", "scoring")
         return {
             "method": self.objective.method,
-            "model": {"name": self.objective.model.name, "parameters": int(self.objective.model.parameters)},
+            "model": {"name": model.name, "parameters": int(model.parameters)},
             "reference": self.objective.reference,
             "setup": self.setup.as_dict(),
             "gpu": self.gpu.name if self.gpu else None,
             "rollout": asdict(self.rollout) if self.rollout else None,
-            "held": self.held,
-            "parts": self.parts,
-            "peak": self.peak,
-            "peak_at": self.peak_at,
-            "learning": self.learning,
-            "generating": self.generating,
-            "scoring": self.scoring,
-            "fits": self.fits,
+            **{name: getattr(self, name) for name in (*names, "fits")},
         }
+
+
+def _all(held):
+    """Bytes of all parts of all models."""
+    return sum(sum(parts.values()) for parts in held.values())
+
+
+def _table(held, caption=""):
+    names = [name for name in dict.fromkeys(chain(*held.values())) if any(parts.get(name) for parts in held.values())]
+    rows = [[model, *(parts.get(n, 0) for n in names), sum(parts.values())] for model, parts in held.items()]
+    last = [sum(parts.get(n, 0) for parts in held.values()) for n in names]
+    return Table(["model (B)", *names, "in all"], [*rows, ["in all", *last, sum(last)]], caption)
 
 
 def align(
@@ -280,51 +255,38 @@ def align(
     card = None if gpu is None else find_gpu(gpu)
     if card is not None:
         check_precision(setup, card)
+    scored = objective.reference == "before"
     steps = {"policy": budget(objective, setup)}
-    alone = {
-        "policy": steps["policy"]
-        if objective.reference == "before"
-        else budget(replace(objective, reference="before"), setup)
-    }
+    alone = {"policy": steps["policy"] if scored else budget(replace(objective, reference="before"), setup)}
     if "value model" in MODELS[method]:
         steps["value model"] = alone["value model"] = budget(Objective(model, "value"), setup)
-    held = {
-        name: _trained(alone[name]) if name in alone else {"parameters": _frozen(objective, setup, name, frozen)}
-        for name in MODELS[method]
-    }
-    between = {name: _at_rest(alone[name]) if name in alone else held[name] for name in MODELS[method]}
+    held, between = {}, {}
+    for name in MODELS[method]:
+        if name in alone:
+            between[name] = _parts(alone[name], "rest")
+            held[name] = between[name] | {"gradients": alone[name].parts_at("after_backward")["gradients"]}
+        else:
+            held[name] = between[name] = {"parameters": _frozen(objective, setup, name, frozen)}
+    generating = None
     if rollout is not None:
         held[ENGINE] = between[ENGINE] = rollout.held(model)
-    generating = None if rollout is None else sum(sum(parts.values()) for parts in between.values())
-    if rollout is not None and rollout.asleep:
-        del between[ENGINE]
+        generating = _all(between)
+        if rollout.asleep:
+            del between[ENGINE]
     most = {name: _learning(name, step, between, objective) for name, step in steps.items()}
-    learning = max(most, key=lambda name: sum(sum(parts.values()) for parts in most[name].values()))
-    rest = sum(sum(parts.values()) for parts in between.values())
-    scores = frozen == "whole" and objective.reference == "before"
+    learning = max(most, key=lambda name: _all(most[name]))
     scoring = {
-        name: rest + _scored(objective, setup, name)
+        name: _all(between) + _scored(objective, setup, name)
         for name in MODELS[method]
-        if scores and name not in steps and sum(held[name].values())
+        if frozen == "whole" and scored and name not in steps and sum(held[name].values())
     }
     return Alignment(
         objective, setup, card, rollout, headroom or Headroom(), held, steps, most[learning], learning, generating, scoring
     )  # fmt: skip
 
 
-def _scored(objective, setup, name):
-    """Bytes that a frozen model's pass takes at its largest moment, beside what stands."""
-    model = Scorer(objective.model) if name == "reward model" else objective.model
-    alone = Setup(
-        batch=objective.sequences * setup.batch, sequence=setup.sequence, precision=setup.precision, attention=setup.attention
-    )  # fmt: skip
-    reading = passes.scoring(model, alone).at(letters(model, alone))
-    return reading.budget().peak - sum(reading.rest.values())
-
-
 def _check(objective, setup, frozen, rollout):
     """Raise ValueError where something is not derived."""
-    method = objective.method
     if frozen != "whole" and objective.reference != "before":
         raise ValueError(
             f"align.frozen: {frozen!r} with a reference in the step; allowed: 'whole', or reference 'before', which scores pairs first"
@@ -335,40 +297,42 @@ def _check(objective, setup, frozen, rollout):
         )
     if rollout is not None:
         checks.kind("align", "rollout", rollout, Rollout)
-        if method == "dpo":
-            raise ValueError(
-                "align.rollout: dpo learns from pairs that are there, and generates nothing; allowed: None"
-            )
+        if objective.method == "dpo":
+            why = "dpo learns from pairs that are there, and generates nothing"
+            raise ValueError(f"align.rollout: {why}; allowed: None")
     check(ALIGNED, setup, objective)
+
+
+def _parts(step, phase=None):
+    """Part -> bytes of a step at the end of a phase, or at the peak: those that there are."""
+    return {part: size for part, size in (step.parts_at(phase) if phase else step.parts).items() if size}
 
 
 def _learning(name, step, between, objective):
     """Model -> part -> bytes at the peak of one model's step."""
-    mine = {part: size for part, size in step.parts.items() if size}
+    mine = _parts(step)
     if name == "policy" and objective.reference != "before":  # the step's own
         mine["parameters"] -= between["reference"]["parameters"]
-    return {other: mine if other == name else parts for other, parts in between.items()}
+    return between | {name: mine}
 
 
-def _at_rest(step):
-    return {part: size for part, size in step.parts_at("rest").items() if size}
+def _body(objective, name):
+    """The model that a frozen one is."""
+    return Scorer(objective.model) if name == "reward model" else objective.model
 
 
-def _trained(step):
-    """What a model that trains keeps, with all its gradients."""
-    return _at_rest(step) | {"gradients": step.parts_at("after_backward")["gradients"]}
+def _scored(objective, setup, name):
+    """Bytes that a frozen model's pass takes at its largest moment, beside what stands."""
+    sizes = {"batch": objective.sequences * setup.batch, "sequence": setup.sequence}
+    alone, model = Setup(**sizes, precision=setup.precision, attention=setup.attention), _body(objective, name)
+    reading = passes.scoring(model, alone).at(letters(model, alone))
+    return reading.budget().peak - sum(reading.rest.values())
 
 
 def _frozen(objective, setup, name, frozen):
     """Bytes of a frozen model's weights on one GPU."""
     if frozen == "none" or (name == "reference" and setup.adapters is not None):  # then it is the policy's own
         return 0
-    model = Scorer(objective.model) if name == "reward model" else objective.model
     shards = setup.shards if frozen == "sharded" else 1
-    return DTYPE_BYTES[setup.dtypes.compute] * _numbers(model, lambda w: share(w.shape, shards))
-
-
-def _numbers(model, each):
-    """The sum over a model's weights of what one tensor counts for."""
-    times = layers(model)
-    return sum(int(w.count) * times[w.group] * each(w) for w in weights(model) if w.count and times[w.group])
+    numbers = summed(_body(objective, name), lambda w: share(w.shape, shards))
+    return DTYPE_BYTES[setup.dtypes.compute] * numbers

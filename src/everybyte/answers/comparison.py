@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 from .. import units
@@ -10,6 +11,10 @@ from ..catalog import Model
 from ..catalog import gpu as catalog_gpu
 from ..common import checks
 from ..common.tables import Shown, Table
+from ..theory.budget import PHASES, budget
+
+#: A model of several steps, or what gives it for a setup.
+Shape = Model | Callable[[Setup], Model]
 
 
 class Witness(Protocol):
@@ -47,11 +52,9 @@ class Comparison(Shown):
         rows = []
         for what, values in self.rows:
             if what in self.differences and any(values):
-                difference = self.differences[what]
-                percent = f"{difference / max(v for v in values if v is not None):.2%}"
+                most, difference = max(v for v in values if v is not None), self.differences[what]
                 cells = ["–" if v is None else v for v in values]
-                size = units.text(max(v for v in values if v is not None))
-                rows.append([what, *cells, size, difference, percent])
+                rows.append([what, *cells, units.text(most), difference, f"{difference / most:.2%}"])
         return Table(["", *(f"{name} (B)" for name in self.witnesses), "size", "difference (B)", "%"], rows)
 
     def figure(self):
@@ -96,22 +99,22 @@ def compare(*witnesses) -> Comparison:
     said = [w.as_dict() for w in witnesses]
     rows = []
     for group in ("parts", "phases"):
-        for name in dict.fromkeys(name for s in said for name in s[group]):
-            rows.append((name, [s[group].get(name) for s in said]))
+        rows += [(name, [s[group].get(name) for s in said]) for name in dict.fromkeys(chain(*(s[group] for s in said)))]
     rows.append(("peak", [s.get("peak") for s in said]))
-    if any(
-        s["witness"] == "rehearse" for s in said
-    ):  # an allocator ran: beside what it reserved, what the others simulate
-        rows.append(("reserved", [getattr(w, "reserved", None) for w in witnesses]))
     names = [s["witness"] for s in said]
+    if "rehearse" in names:  # an allocator ran: beside what it reserved, what the others simulate
+        rows.append(("reserved", [getattr(w, "reserved", None) for w in witnesses]))
     if len(set(names)) < len(names):
         names = [f"{name} {i}" for i, name in enumerate(names, 1)]
     return Comparison(dict(zip(names, witnesses, strict=True)), rows)
 
 
-def side_by_side(
-    model: Model | Callable[[Setup], Model], setups: Mapping[str, Setup], runs=None, rounding: int = 512
-) -> Table:
+def _steps(model, setups):
+    """(name, model, setup) of several steps."""
+    return [(name, model(setup) if callable(model) else model, setup) for name, setup in setups.items()]
+
+
+def side_by_side(model: Shape, setups: Mapping[str, Setup], runs=None, rounding: int = 512) -> Table:
     """The peaks of several steps: predicted, counted by the dry run, measured, and what is left between the last two.
 
     Args:
@@ -119,11 +122,9 @@ def side_by_side(
         rounding: as CUDA's allocator; 1 beside a CPU.
     """
     from ..dryrun import dry_run
-    from ..theory.budget import budget
 
     rows = []
-    for name, setup in setups.items():
-        shape = model(setup) if callable(model) else model
+    for name, shape, setup in _steps(model, setups):
         said = [budget(shape, setup, rounding).peak, dry_run(shape, setup, rounding).peak]
         measured = runs.measured.get(name) if runs else None
         if measured and measured.rounding != rounding:
@@ -134,11 +135,7 @@ def side_by_side(
 
 
 def rehearsed(
-    model: Model | Callable[[Setup], Model],
-    setups: Mapping[str, Setup],
-    gpu: str = "h200",
-    folder=None,
-    phase: str | None = None,
+    model: Shape, setups: Mapping[str, Setup], gpu: str = "h200", folder=None, phase: str | None = None
 ) -> Table:
     """Several steps predicted, counted, and as PyTorch's CUDA code asked for them on a GPU that does nothing.
 
@@ -151,21 +148,19 @@ def rehearsed(
     """
     from ..dryrun import dry_run
     from ..rehearsal import shipped
-    from ..theory.budget import PHASES, budget
 
     if phase is not None:
         checks.one_of("rehearsed", "phase", phase, PHASES)
     shelf, rows = shipped(gpu, folder), []
     columns = ["predicted", "dry run", "rehearsed: tensors", "cuBLAS", *([] if phase else ["allocated", "reserved"])]
-    for name, setup in setups.items():
-        shape = model(setup) if callable(model) else model
+    for name, shape, setup in _steps(model, setups):
         said = [_bytes(witness(shape, setup), phase) for witness in (budget, dry_run)]
         found = shelf.found.get((shape, setup)) if shelf and not shelf.stale else None
         if found is None or found.oom:
             rest: list[object] = ["out of memory" if found else "not rehearsed", *["–"] * (len(columns) - 3)]
         else:
-            rest = [_bytes(found, phase) - found.workspace, found.workspace]
-            rest += [] if phase else [found.allocated, found.reserved]
+            more = [] if phase else [found.allocated, found.reserved]
+            rest = [_bytes(found, phase) - found.workspace, found.workspace, *more]
         rows.append([name, *said, *rest])
     versions = f" as on {catalog_gpu(gpu).title}, PyTorch {shelf.head['torch']}: no GPU" if shelf else ""
     what = f"{phase or 'peak'} (B)".replace("_", " ")
@@ -186,7 +181,6 @@ def everyone(said: Mapping[str, int], model: Model, setup: Setup, runs=None) -> 
         ValueError: where `runs` has not one step, or another one than this.
     """
     from ..dryrun import dry_run
-    from ..theory.budget import budget
 
     counted = dry_run(model, setup).peak
     who = {**said, "this book, by formula": budget(model, setup).peak, "this book, by dry run": counted}
@@ -214,7 +208,6 @@ def gaps(measurement) -> Table:
         ValueError: where the step was not measured to its end, or not on a GPU.
     """
     from ..formulas.workspaces import COUNTED, WHY
-    from ..theory.budget import budget
 
     m = measurement
     if m.status != "measured" or m.rounding == 1:
@@ -226,19 +219,13 @@ def gaps(measurement) -> Table:
     steps = [
         ("predicted: the tensors, as asked for", exact, "the budget"),
         (f"each rounded up to a multiple of {m.rounding} B", rounded - exact, "the budget, rounded"),
-        (
-            "blocks that were not split",
-            blocks - (rounded - exact),
-            "allocated above requested: a rest up to 1 MiB stays with its block",
-        ),
+        ("blocks that were not split", blocks - (rounded - exact), "allocated above requested: a rest up to 1 MiB stays with its block"),
         ("cuBLAS's workspaces", m.workspace, "measured: what clearing them gave back"),
         ("kernels' own memory", COUNTED, WHY),
         ("without a name", unnamed, "what is left: to be explained, never fitted"),
         ("measured: allocated at the peak", m.peak, "torch.cuda.max_memory_allocated, above the baseline"),
         ("kept by the allocator for later", m.reserved_peak - m.allocated_peak, "reserved above allocated"),
         ("context, libraries, other processes", used, "the driver's count above what was reserved when it was asked"),
-    ]
-    rows = [
-        [what, size, units.text(abs(size)) if size >= 0 else f"-{units.text(-size)}", why] for what, size, why in steps
-    ]
+    ]  # fmt: skip
+    rows = [[what, size, "-" * (size < 0) + units.text(abs(size)), why] for what, size, why in steps]
     return Table(["", "bytes", "size", "from"], rows, f"{m.device['name']}, {m.date[:10]}")

@@ -1,7 +1,9 @@
 """What an out-of-memory message or a memory snapshot says, which part is too large, and which switches help this run, by price."""
 
+import tomllib
 from dataclasses import dataclass, field
 from html import escape
+from importlib import resources
 
 from .. import units
 from ..allocator import settings
@@ -14,29 +16,16 @@ from ..theory.budget import not_derived
 from .headroom import Headroom, find_gpu
 from .plan import Rung, plan
 
-#: Causes, the order in which they are looked for: each with what ends it.
-CAUSES = {
-    "tensor": "one tensor is larger than the GPU",
-    "limit": "the process may not have more, by its own setting",
-    "refused": "the driver says that enough is free, and gave none",
-    "shared": "more is allocated than the GPU has: it runs in the host's memory already",
-    "others": "other processes hold what is missing",
-    "fragmentation": "enough is kept free, in pieces that are too small",
-    "outside": "memory of this process outside of PyTorch is what is missing",
-    "need": "the job needs more than there is",
-    "host": "the host's memory ran out, not the GPU's",
-    "library": "a library asked the driver beside PyTorch's allocator, which had taken what there was",
-}
+#: Texts of `diagnosis.toml`: causes, what shows them, other kinds of messages, and advice.
+SAID = tomllib.loads(resources.files(__package__).joinpath("diagnosis.toml").read_text(encoding="utf-8"))
+#: Cause -> what it means.
+CAUSES: dict[str, str] = SAID["causes"]
 #: What is suspicious: memory of this process outside of PyTorch above a context's and a communicator's; of other processes.
 _OUTSIDE, _OTHERS = 2 * units.UNITS["GiB"], units.UNITS["GiB"]
 #: What a driver that counts it as free may not be able to give in one piece.
 _LAST = 256 * units.UNITS["MiB"]
-_LIBRARIES = {
-    "cublas": "cuBLAS could not have its workspace or handle (up to 32 MiB for each thread)",
-    "cudnn": "cuDNN could not have its workspace",
-    "nccl": "NCCL could not have its buffers (some hundred MiB for each communicator)",
-    "driver": "CUDA itself could not have memory: a context, a kernel's stack, or a library's own",
-}
+#: Sizes that a message says.
+_SIZES = ("asked", "capacity", "free", "allocated", "cached", "allowed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +38,10 @@ class Advice:
     saves: int | None = None
     costs: str = ""
     fits: bool | None = None
+
+
+def _advised(*names, **more):
+    return [Advice(**SAID["advice"][name], **more) for name in names]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -132,54 +125,73 @@ def doctor(
         ValueError: where the text is no out-of-memory message: it says what it looks like; and for a setup that does not fit the model.
     """
     settings(configuration)  # an unknown setting is refused
-    if (model is None) != (setup is None):
-        missing = "setup" if setup is None else "model"
-        raise ValueError(f"doctor.{missing}: None beside the other; allowed: both, or neither")
-    if model is not None:
-        checks.kind("doctor", "model", model, Model)
-        checks.kind("doctor", "setup", setup, Setup)
+    both("doctor", model, setup)
     card = None if gpu is None else find_gpu(gpu)
     if isinstance(evidence, Snapshot | Memory):
-        return _of_snapshot(
-            evidence.main if isinstance(evidence, Snapshot) else evidence, model, setup, gpu, configuration
-        )
+        return _of_snapshot(evidence.main if isinstance(evidence, Snapshot) else evidence, model, setup, card)
     if not isinstance(evidence, Message):
         checks.kind("doctor", "evidence", evidence, str)
-    said = evidence if isinstance(evidence, Message) else message(evidence)
-    if said.kind in ("host", "cgroup"):
-        return _host(said)
-    if said.kind == "pinned":
-        return _pinned(said)
-    if said.kind == "mps":
-        return _mps(said)
-    if said.kind in _LIBRARIES:
-        return _library(said, model, setup, gpu, configuration)
-    card = card or _card(said.capacity)
-    cause, findings = _cause(said)
-    advice = _advice(cause, said, model, setup, card, configuration)
+        evidence = message(evidence)
+    if evidence.kind in SAID["kinds"] or evidence.kind in SAID["libraries"]:
+        return _of_kind(evidence, model, setup, card)
+    numbers, card = _Numbers(evidence), card or _card(evidence.capacity)
+    cause, findings = _cause(numbers)
+    advice = _advice(cause, numbers, model, setup, card, configuration)
     return Diagnosis(
-        message=said,
-        cause=cause,
-        findings=findings,
-        account=_account(said),
-        advice=advice,
-        caveats=_caveats(said, model, card),
-    )
+        message=evidence, cause=cause, findings=findings, account=_account(numbers), advice=advice,
+        caveats=_caveats(evidence, model, card),
+    )  # fmt: skip
+
+
+def both(owner: str, model: object, setup: object) -> None:
+    """Raise ValueError unless a model and its setup are given together, or neither."""
+    if (model is None) != (setup is None):
+        missing = "setup" if setup is None else "model"
+        raise ValueError(f"{owner}.{missing}: None beside the other; allowed: both, or neither")
+    if model is not None:
+        checks.kind(owner, "model", model, Model)
+        checks.kind(owner, "setup", setup, Setup)
 
 
 def _card(capacity):
     """The catalog's GPU of that capacity; None where it has none, or several."""
-    if not capacity:
-        return None
-    near = [
-        g for g in gpus().values() if abs(g.memory - capacity) <= 0.006 * capacity and g.memory_source == "reported"
-    ]
+    found = (g for g in gpus().values() if g.memory_source == "reported")
+    near = [g for g in found if capacity and abs(g.memory - capacity) <= 0.006 * capacity]
     return near[0] if len(near) == 1 else None
 
 
+class _Numbers:
+    """A message's sizes, 0 where it says none, and what follows from them.
+
+    Attributes:
+        process: bytes that the driver counts for this process; None where that is not known. others: (process, bytes) of others.
+        missing, away, outside: bytes that the driver has too few of, that others hold, that this process has outside of PyTorch.
+    """
+
+    def __init__(self, said):
+        self.said = said
+        for name in _SIZES:
+            setattr(self, name, getattr(said, name) or 0)
+        self.process, self.others = _mine(said)
+        self.missing, self.away = max(0, self.asked - self.free), sum(size for _, size in self.others)
+        known = self.process is not None and said.reserved is not None
+        self.outside = self.process - said.reserved if known else None
+
+    def words(self, text):
+        """A text with these sizes in it."""
+        names = (*_SIZES, "process", "away", "outside")
+        said = {name: units.text(getattr(self, name) or 0) for name in names}
+        share = f"{self.allocated / self.capacity:.0%}" if self.capacity else ""
+        held = f": it had {said['process']}" if self.said.process else ""
+        held += f", and might have {said['allowed']}" if self.allowed else ""
+        return text.format(**said, share=share, held=held, wanted=f" for {said['asked']}" if self.asked else "")
+
+
 def _mine(said: Message) -> tuple[int | None, tuple[tuple[int, int], ...]]:
-    """(what the driver counts for this process, the others). In a container a process does not know its own number: the one that
-    holds what PyTorch reserved and a little is this one."""
+    """(what the driver counts for this process, the others).
+
+    In a container a process does not know its own number: it is the one that holds what PyTorch reserved and a little more.
+    """
     if said.process is not None or said.reserved is None:
         return said.process, said.others
     mine = [pair for pair in said.others if said.reserved <= 1.01 * pair[1] and pair[1] < said.reserved + _OUTSIDE]
@@ -188,191 +200,89 @@ def _mine(said: Message) -> tuple[int | None, tuple[tuple[int, int], ...]]:
     return mine[0][1], tuple(pair for pair in said.others if pair != mine[0])
 
 
-def _account(said):
+def _account(n):
     """(whose, bytes), to the capacity."""
+    said = n.said
     if said.capacity is None or said.allocated is None or said.free is None or said.cached is None:
         return []
-    process, others = _mine(said)
     rows = [
-        ("tensors and workspaces, allocated by PyTorch", said.allocated),
-        ("kept by PyTorch and free, in pieces", said.cached),
+        ("tensors and workspaces, allocated by PyTorch", n.allocated),
+        ("kept by PyTorch and free, in pieces", n.cached),
     ]
-    if process is not None:
-        rows.append(("this process outside of PyTorch: context, libraries", max(0, process - said.reserved)))
-    rows += [(f"process {number}", size) for number, size in others]
-    rows.append(("free, by the driver", said.free))
-    rest = said.capacity - sum(size for _, size in rows)
-    if rest > 0.01 * said.capacity:
-        known = "the driver" if process is not None else "context, libraries, other processes and the driver"
+    if n.process is not None:
+        rows.append(("this process outside of PyTorch: context, libraries", max(0, n.outside)))
+    rows += [(f"process {number}", size) for number, size in n.others]
+    rows.append(("free, by the driver", n.free))
+    rest = n.capacity - sum(size for _, size in rows)
+    if rest > 0.01 * n.capacity:
+        known = "the driver" if n.process is not None else "context, libraries, other processes and the driver"
         rows.append((f"the rest: {known}", rest))
     return rows
 
 
-def _cause(said):
-    """(cause, findings)."""
-    size = units.text
-    if said.kind == "thc":
-        return "need", [
-            "a message of PyTorch before 1.0, which has no numbers: a newer PyTorch says what was asked for, allocated and free"
-        ]
-    if said.kind == "rejected":
-        return "limit", [
-            f"the request of {size(said.asked)} was refused before the driver was asked: throw_on_cudamalloc_oom:True and "
-            "per_process_memory_fraction say how much this process may have"
-        ]
-    found = []
-    process, others = _mine(said)
-    if said.process is None and process is not None:
-        found.append("a process named by its number holds just what PyTorch reserved: in a container that is this one")
-    if said.asked:
-        found.append(
-            f"PyTorch asked the driver for {size(said.asked)}: the size of a new segment, which is the tensor's rounded up to 2 MiB, or "
-            "20 MiB for one of 1 to 10 MiB"
-        )
-    missing = max(0, (said.asked or 0) - (said.free or 0))
-    if said.capacity and said.asked and said.asked > said.capacity:
-        return "tensor", [f"one request of {size(said.asked)} is more than the GPU's {size(said.capacity)}", *found]
-    if (
-        said.allowed
-        and said.reserved is not None
-        and said.reserved + (said.asked or 0) > said.allowed
-        and (said.free or 0) >= (said.asked or 0)
-    ):
-        return "limit", [
-            f"this process may reserve {size(said.allowed)}, and the GPU still has {size(said.free or 0)}",
-            *found,
-        ]
-    if said.capacity and said.allocated and said.allocated > said.capacity:
-        return "shared", [
-            f"{size(said.allocated)} is allocated on a GPU of {size(said.capacity)}: Windows' driver moves the rest to the host",
-            *found,
-        ]
-    if said.asked and (said.free or 0) >= said.asked + _LAST:
-        return "refused", [
-            f"{size(said.free or 0)} is free by the driver's count and {size(said.asked)} was asked for: a limit that the message does not "
-            "name (a share set in the program, a virtual GPU, Windows' own), or somebody freed memory in the meantime",
-            *found,
-        ]
-    away = sum(held for _, held in others)
-    if away >= missing and away > _OTHERS:
-        return "others", [f"other processes hold {size(away)}; without them the request would have been served", *found]
-    if said.cached is not None and said.asked and (said.free or 0) < said.asked <= said.cached + (said.free or 0):
-        return "fragmentation", [
-            f"{size(said.cached)} is kept and free, {size(said.free or 0)} is free by the driver: together enough for {size(said.asked)}, "
-            "and no single piece is; whatever was free as a whole segment has been given back before this message",
-            *(
-                [
-                    f"and it is a near miss: tensors have {said.allocated / said.capacity:.0%} of the GPU, so the next request may end it too"
-                ]
-                if said.allocated and said.capacity and said.allocated > 0.85 * said.capacity
-                else []
-            ),
-            *found,
-        ]
-    outside = process - said.reserved if process is not None and said.reserved is not None else None
-    if outside is not None and outside > _OUTSIDE and outside >= missing:
-        return "outside", [
-            f"{size(outside)} of this process is not PyTorch's: NCCL, other frameworks, paged optimizers, several contexts",
-            *found,
-        ]
-    if said.allocated is not None and said.capacity:
-        used = f"{size(said.allocated)} is in use by tensors, {said.allocated / said.capacity:.0%} of the GPU"
-        found.insert(0, f"{used}, and {size(missing)} is missing" if said.asked else used)
-    return "need", found
-
-
-_EXPANDABLE = "PYTORCH_ALLOC_CONF=expandable_segments:True, before the first tensor"
-
-
-#: Cause -> what ends it, whatever the run; of the others the run decides.
-_FIRST = {
-    "limit": Advice(
-        what="raise the share: set_per_process_memory_fraction, per_process_memory_fraction", why="the GPU has more"
-    ),
-    "refused": Advice(
-        what="look for a limit: set_per_process_memory_fraction, a virtual GPU's share, Windows' page file",
-        why="the GPU itself has enough",
-    ),
-    "shared": Advice(
-        what="switch the driver's fallback to host memory off, and see what the GPU alone takes",
-        why="beyond the GPU it is slow, and ends anyhow",
-    ),
-    "others": Advice(
-        what="end the other processes, or take another GPU: nvidia-smi names them", why="they hold it", costs="none"
-    ),
-    "tensor": Advice(
-        what="look at the shape of what was asked for", why="an index or a square of the sequence; no switch helps"
-    ),
-    "outside": Advice(
-        what="count contexts and communicators: one process a GPU, fewer process groups", why="none of it is a tensor"
-    ),
+#: Cause -> when a message shows it, in the order in which they are tried. Of all others the job needs more than there is.
+_SHOWN = {
+    "tensor": lambda n: n.asked > n.capacity > 0,
+    "limit": lambda n: n.said.reserved is not None and n.said.reserved + n.asked > n.allowed > 0 and n.free >= n.asked,
+    "shared": lambda n: n.allocated > n.capacity > 0,
+    "refused": lambda n: n.asked and n.free >= n.asked + _LAST,
+    "others": lambda n: n.away >= n.missing and n.away > _OTHERS,
+    "fragmentation": lambda n: n.free < n.asked <= n.cached + n.free,
+    "outside": lambda n: n.outside is not None and n.outside > _OUTSIDE and n.outside >= n.missing,
+    "need": lambda n: True,
 }
 
 
-def _advice(cause, said, model, setup, card, configuration):
-    found = [_FIRST[cause]] if cause in _FIRST else []
-    known = model is not None and setup is not None
-    if said.cached and "expandable_segments:True" not in configuration and cause in ("fragmentation", "need"):
-        why = "segments that grow leave no pieces between them; at most this much"
-        found.append(Advice(what=_EXPANDABLE, saves=said.cached, costs="none in a steady step", why=why))
-        if cause == "fragmentation":
-            found.append(
-                Advice(
-                    what="PYTORCH_ALLOC_CONF=max_split_size_mb:128", why="large blocks are not cut up for small tensors"
-                )
-            )
-    if known and card is not None and cause in ("need", "fragmentation", "others", "outside", "shared"):
-        found += _switches(model, setup, card, said)
+def _cause(n):
+    """(cause, findings)."""
+    also, shows = SAID["also"], SAID["shows"]
+    if n.said.kind in ("thc", "rejected"):
+        return "need" if n.said.kind == "thc" else "limit", [n.words(also[n.said.kind])]
+    found = [also["named"]] if n.said.process is None and n.process is not None else []
+    found += [n.words(also["segment"])] if n.asked else []
+    cause = next(cause for cause, shown in _SHOWN.items() if shown(n))
+    first = [n.words(shows[cause])]
+    if cause == "fragmentation" and n.allocated > 0.85 * n.capacity > 0:
+        first.append(n.words(also["near"]))
+    if cause == "need":
+        first = first if n.said.allocated is not None and n.capacity else []
+        first = [f"{text}, and {units.text(n.missing)} is missing" for text in first] if n.asked else first
+    return cause, first + found
+
+
+def _general():
+    """What helps most runs, with what is known without the run: the order is of price, not of bytes."""
+    return _advised(*SAID["kinds"]["mps"]["advice"][:-1])
+
+
+def _advice(cause, n, model, setup, card, configuration):
+    found = _advised(cause) if cause in SAID["advice"] else []
+    if n.cached and "expandable_segments:True" not in configuration and cause in ("fragmentation", "need"):
+        found += _advised("expandable", saves=n.cached)
+        found += _advised("split") if cause == "fragmentation" else []
+    if model is not None and card is not None and cause in ("need", "fragmentation", "others", "outside", "shared"):
+        found += _switches(model, setup, card, n)
     elif cause in ("need", "fragmentation", "shared"):
         found += _general()
     return found
 
 
-def _switches(model, setup, card, said):
+def _switches(model, setup, card, n):
     """Of the plan for this run: each rung, with bytes and time."""
     if not setup.mesh.alone or not_derived(model, setup):
         return _general()
-    outside = Headroom()
-    process, others = _mine(said)
-    if process is not None and said.reserved is not None:
-        outside = Headroom(context=max(0, process - said.reserved), other=sum(size for _, size in others))
+    outside = Headroom() if n.outside is None else Headroom(context=max(0, n.outside), other=n.away)
     chosen = plan(model, setup, card, outside)
     rungs: list[Rung] = [r for r in chosen.singles if r.saved > 0]
     if chosen.best is not None and chosen.best not in rungs:
         rungs = [chosen.best, *rungs]
-    said_, found = set(), []
+    found: dict[str, Advice] = {}
     for rung in sorted(rungs, key=lambda r: (r.peak > chosen.usable, r.seconds / max(1, r.saved))):
-        if rung.text() not in said_ and len(found) < 6:
-            said_.add(rung.text())
-            found.append(Advice(what=rung.text(), saves=rung.saved, costs=f"{100 * rung.share:+.1f}%", fits=rung.peak <= chosen.usable,
-                                why=f"peak {units.text(rung.peak)}, in {rung.peak_at}"))  # fmt: skip
-    return found
-
-
-def _general():
-    """What helps most runs, with what is known without the run: the order is of price, not of bytes."""
-    return [
-        Advice(
-            what="free what the script still holds: losses, outputs, the last batch",
-            why="losses with a graph keep it",
-            costs="none",
-        ),
-        Advice(
-            what="fused kernels: attention (flash), cross-entropy, optimizer",
-            why="they leave out tensors",
-            costs="less time",
-        ),
-        Advice(
-            what="a smaller micro-batch with as many more accumulated",
-            why="activations go with the micro-batch",
-            costs="little",
-        ),
-        Advice(
-            what="16 bits: autocast, or pure bf16", why="activations halve; with bf16 states too", costs="less time"
-        ),
-        Advice(what="checkpointing", why="activations of a block at a time", costs="up to a third more"),
-        Advice(what="shard or offload: ZeRO, FSDP", why="states and weights are divided", costs="communication"),
-    ]
+        what, why = rung.text(), f"peak {units.text(rung.peak)}, in {rung.peak_at}"
+        if what not in found and len(found) < 6:
+            costs, fits = f"{100 * rung.share:+.1f}%", rung.peak <= chosen.usable
+            found[what] = Advice(what=what, saves=rung.saved, costs=costs, fits=fits, why=why)
+    return list(found.values())
 
 
 def _caveats(said, model, card):
@@ -386,115 +296,41 @@ def _caveats(said, model, card):
     return found
 
 
-def _library(said, model, setup, gpu, configuration):
-    card = find_gpu(gpu) if gpu is not None else None
-    found = [
-        _LIBRARIES[said.kind],
-        "PyTorch's cache keeps what it has: a library that asks the driver finds nothing left",
-    ]
-    advice = [
-        Advice(
-            what="leave room: per_process_memory_fraction:0.95",
-            why="the library gets what PyTorch then leaves",
-            costs="none",
-        ),
-        Advice(what=_EXPANDABLE, why="less is reserved for the same tensors", costs="none in a steady step"),
-    ]
-    if model is not None and setup is not None and card is not None:
-        advice += _switches(model, setup, card, said)
+def _of_kind(said, model, setup, card):
+    """Of a message that is not of PyTorch's allocator on a GPU."""
+    library, n = SAID["libraries"].get(said.kind), _Numbers(said)
+    kind = SAID["kinds"]["library" if library else said.kind]
+    finds = [library, *kind["finds"]] if library else list(kind["finds"])
+    if (
+        said.kind == "mps"
+    ):  # Apple's GPUs share the host's memory; PyTorch may have a share of it, which a variable sets
+        finds += [SAID["also"]["mps"]] if said.process is not None and said.allowed is not None else []
+        finds += [SAID["also"]["asked"]] if said.asked is not None else []
+    advice = _advised(*kind["advice"])
+    if library and model is not None and card is not None:
+        advice += _switches(model, setup, card, n)
     return Diagnosis(
-        message=said,
-        cause="library",
-        findings=found,
-        advice=advice,
-        caveats=["how much was missing: the text does not say"],
-    )
-
-
-def _host(said):
-    asked = f" for {units.text(said.asked)}" if said.asked else ""
-    found = [f"the CPU's memory ran out{asked}: no setting of the GPU changes that"]
-    advice = []
-    if said.kind == "cgroup":
-        held = f": it had {units.text(said.process)}" if said.process else ""
-        held += f", and might have {units.text(said.allowed)}" if said.allowed else ""
-        found.append(
-            f"the job or container has a limit of its own, below the machine's memory, and the kernel ended a process there{held}"
-        )
-        advice.append(
-            Advice(
-                what="ask for more of the host's memory: Slurm's --mem, a container's limit",
-                why="the machine may have it",
-            )
-        )
-    else:
-        found.append("exit code 137 or -9 is the kernel ending a process for its memory")
-    return Diagnosis(
-        message=said, cause="host", findings=found,
-        advice=[
-            *advice,
-            Advice(what="load weights on meta, or sharded: one whole copy a process is many on one machine", why="each rank loads all of them"),
-            Advice(what="fewer workers of the data loader, and no data set in lists of Python objects", why="each worker copies what it touches"),
-            Advice(what="offload less", why="offloaded states stand in the host's memory"),
-        ],
-        caveats=["what held it: the host's allocator keeps no history"],
+        message=said, cause=kind["cause"], findings=[n.words(text) for text in finds], advice=advice, caveats=[kind["unknown"]]
     )  # fmt: skip
 
 
-def _mps(said):
-    """Apple's GPUs share the host's memory; PyTorch may have a share of it, which a variable sets."""
-    size, found = units.text, []
-    if said.process is not None and said.allowed is not None:
-        found.append(
-            f"PyTorch's tensors have {size(said.allocated)}, and with what else this process has of Metal it is {size(said.process)} of the "
-            f"{size(said.allowed)} that it may have"
-        )
-    if said.asked is not None:
-        found.append(f"{size(said.asked)} was asked for")
-    limit = Advice(
-        what="raise the share: PYTORCH_MPS_HIGH_WATERMARK_RATIO",
-        why="it may slow or end the whole machine, whose memory it is",
-    )
-    return Diagnosis(
-        message=said, cause="limit", findings=found, advice=[*_general(), limit],
-        caveats=["how much memory the machine has: the text does not say"],
-    )  # fmt: skip
-
-
-def _pinned(said):
-    return Diagnosis(
-        message=said, cause="host",
-        findings=["pinned memory of the host could not be had: PyTorch rounds each such request up to a power of two, and keeps it"],
-        advice=[Advice(what="pin less: pin_memory=False, fewer prefetched batches, no pinned offload", why="it cannot be swapped out")],
-        caveats=["how much is pinned: torch.cuda.host_memory_stats() says"],
-    )  # fmt: skip
-
-
-def _of_snapshot(memory, model, setup, gpu, configuration):
-    found = [
-        f"at its peak {units.text(memory.peak)} lived on GPU {memory.device}, after event {memory.peak_event:,} of {len(memory.events):,}"
-    ]
+def _of_snapshot(memory, model, setup, card):
     kept = memory.reserved - memory.allocated
+    events = f"after event {memory.peak_event:,} of {len(memory.events):,}"
+    found = [f"at its peak {units.text(memory.peak)} lived on GPU {memory.device}, {events}"]
     if memory.reserved:
-        found.append(
-            f"at the end {units.text(kept)} of {units.text(memory.reserved)} reserved is free, {kept / memory.reserved:.0%}"
-        )
+        of = f"{units.text(memory.reserved)} reserved is free, {kept / memory.reserved:.0%}"
+        found.append(f"at the end {units.text(kept)} of {of}")
     parts = sorted(memory.parts().items(), key=lambda pair: -pair[1])
-    found += [
-        f"{name}, by the frames: {units.text(size)} ({size / max(1, memory.peak):.0%} of the peak)"
-        for name, size in parts
-    ]
+    for name, size in parts:
+        share = f"{size / max(1, memory.peak):.0%} of the peak"
+        found.append(f"{name}, by the frames: {units.text(size)} ({share})")
     split = kept > 0.15 * memory.reserved and memory.reserved > 0
-    card = find_gpu(gpu) if gpu is not None else None
-    advice = (
-        [Advice(what=_EXPANDABLE, saves=kept, costs="none in a steady step", why="what is kept free lies in pieces")]
-        if split
-        else []
-    )
-    if model is not None and setup is not None and card is not None:
-        advice += _switches(model, setup, card, Message(kind="pytorch"))
-    account = [(name, size) for name, size in parts]
+    advice = _advised("pieces", saves=kept) if split else []
+    if model is not None and card is not None:
+        advice += _switches(model, setup, card, _Numbers(Message(kind="pytorch")))
     died = any(action == "oom" for action, *_ in memory.events)
-    cause = "fragmentation" if split and died else "need"
-    return Diagnosis(message=None, cause=cause, findings=found, account=account, advice=advice,
-                     caveats=["what lies outside of PyTorch's allocator", "the part of what has no frames: backward's are taken for gradients"])  # fmt: skip
+    caveats = ["what lies outside of PyTorch's allocator", "the part of what has no frames: backward's are taken for gradients"]  # fmt: skip
+    return Diagnosis(
+        message=None, cause="fragmentation" if split and died else "need", findings=found, account=parts, advice=advice, caveats=caveats
+    )  # fmt: skip

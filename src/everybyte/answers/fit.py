@@ -7,13 +7,15 @@ from math import lcm
 
 from .. import units
 from ..allocator import Reserved, Settings, settings
+from ..ask.choices import LIMITS, OPTIMIZERS
 from ..ask.objectives import Objective
-from ..ask.setup import LIMITS, OPTIMIZERS, Setup
+from ..ask.setup import Setup
 from ..catalog import Described, Gpu, Model, gpus
 from ..common import checks
 from ..common.search import beyond, fewest, largest_below, most
 from ..common.tables import Shown, Table, sized
 from ..derivation import Derivation
+from ..derivation.growing import largest as largest_size
 from ..theory.budget import Budget, budget, heaviest, not_derived
 from .headroom import CONFIGURATION, ROUNDING, Headroom, check_headroom, check_precision, find_gpu, left, takes
 from .plan import Rung, plan
@@ -72,11 +74,10 @@ class Fit(Shown):
         largest `part` there. Of a value that ends the range, the `bound`."""
         if self.fits and self.next is None:
             return {"bound": self._bound()}
-        wanted = self.next if self.fits and self.next else self.witness
+        wanted = self.next or self.witness
         parts = {name: size for name, size in wanted.parts.items() if size}
-        largest = max(parts, key=parts.__getitem__)
-        over = self._missing(self._ended) if self._ended else wanted.peak - self.usable
-        return {"over": over, "at": wanted.peak_at, "part": largest, "parts": parts}
+        over = self._missing if self._ended else wanted.peak - self.usable
+        return {"over": over, "at": wanted.peak_at, "part": max(parts, key=parts.__getitem__), "parts": parts}
 
     @property
     def _reserves(self):
@@ -89,15 +90,15 @@ class Fit(Shown):
         played = self.failed if self.fits else self.reserved
         return played and played.failed
 
-    def _missing(self, error):
-        """Bytes that the driver had too few of."""
-        return max(0, error.segment - (self.headroom.room(self.gpu) - error.reserved))
+    @property
+    def _driver_has(self):
+        """Bytes that the driver has left when the allocator runs out."""
+        return self.headroom.room(self.gpu) - self._ended.reserved
 
     @property
-    def _after(self):
-        """The next value."""
-        sizes = getattr(self.next, "sizes", {})
-        return sizes.get(self.vary, self.value and self.value + _step(self.setup, self.vary))
+    def _missing(self):
+        """Bytes that the driver then has too few of."""
+        return max(0, self._ended.segment - self._driver_has)
 
     def _bound(self):
         if self.vary == "gpus":
@@ -117,22 +118,15 @@ class Fit(Shown):
     @cached_property
     def nearest_setup(self) -> Rung | None:
         """The cheapest `Rung` of `plan` that fits this GPU; None where there is none, or no such step is derived."""
-        if not isinstance(self.model, Model) or not self._planned:
-            return None
-        return plan(self.model, self.setup, self.gpu, self.headroom).best
+        return plan(self.model, self.setup, self.gpu, self.headroom).best if self._planned else None
 
     @property
     def _planned(self):
-        priced = OPTIMIZERS[self.setup.optimizer].passes is not None
+        """Whether `plan` prices the step; `layouts` prices meshes."""
+        if not isinstance(self.model, Model) or OPTIMIZERS[self.setup.optimizer].passes is None:
+            return False
         known = self.gpu.rated and (self.gpu.network or self.setup.gpus <= self.gpu.node)
-        divided = not self.setup.mesh.alone  # `layouts` prices meshes
-        return (
-            isinstance(self.model, Model)
-            and priced
-            and known
-            and not divided
-            and not not_derived(self.model, self.setup)
-        )
+        return known and self.setup.mesh.alone and not not_derived(self.model, self.setup)
 
     @cached_property
     def nearest_gpus(self) -> int | None:
@@ -156,23 +150,25 @@ class Fit(Shown):
         share = f"{parts[said['part']] / sum(parts.values()):.0%}"
         largest = f"the largest part is {said['part']}, {units.text(parts[said['part']])} ({share})"
         if self.value is not None:
-            step = f"{self.vary} {self._after:,} is"
-            if self.vary == "gpus":
-                less = self.value - _step(self.setup, self.vary)
-                step = f"{less:,} GPUs are" if less > 1 else "1 GPU is"
-            return f"{step} {over} too much, in {at}: {largest}"
+            return f"{self._after(self.value)} {over} too much, in {at}: {largest}"
         alone = [p for p, size in parts.items() if size > self.usable]
         what = f"{alone[0]} alone take {units.text(parts[alone[0]])}" if alone else largest
         return f"{self._least()} is {over} more than the {units.text(self.usable)} usable, in {at}: {what}"
 
     def _pieces(self):
         error = self._ended
-        step = f"{self.vary} {getattr(self.setup, self.vary) + self.fits:,}"
-        free = self.headroom.room(self.gpu) - error.reserved
+        asked, free = units.text(error.segment), units.text(self._driver_has)
         return (
-            f"{step} fits by its peak, and the allocator runs out: {units.text(error.segment)} asked of the driver, which has "
-            f"{units.text(free)}; {units.text(error.reserved - error.allocated)} is kept free in pieces"
+            f"{self.vary} {getattr(self.setup, self.vary) + self.fits:,} fits by its peak, and the allocator runs out: {asked} asked of the "
+            f"driver, which has {free}; {units.text(error.reserved - error.allocated)} is kept free in pieces"
         )
+
+    def _after(self, value):
+        """The next value, with its verb."""
+        step = _step(self.setup, self.vary)
+        if self.vary == "gpus":
+            return f"{value - step:,} GPUs are" if value - step > 1 else "1 GPU is"
+        return f"{self.vary} {getattr(self.next, 'sizes', {}).get(self.vary, value + step):,} is"
 
     def _least(self):
         if self.vary == "gpus" and self.setup.gpus > 1:
@@ -195,10 +191,10 @@ class Fit(Shown):
         """What was found, and why it is no more."""
         title = f"{self.model.name} on {self.gpu.name}: "
         title += f"{self.vary} {self.value:,} fits" if self.fits else "does not fit"
-        rows = [("memory", self.gpu.memory), *((f"− {t.name}", t.bytes) for t in self.headroom.terms(self.gpu))]
-        rows += [("usable", self.usable), (f"peak, in {self.witness.peak_at}", self.peak), left(self.free)]
-        if self._reserves is not None:
-            rows.append(("reserved, simulated", self._reserves))
+        kept = [(f"− {t.name}", t.bytes) for t in self.headroom.terms(self.gpu)]
+        rows = [("memory", self.gpu.memory), *kept, ("usable", self.usable)]
+        rows += [(f"peak, in {self.witness.peak_at}", self.peak), left(self.free)]
+        rows += [] if self._reserves is None else [("reserved, simulated", self._reserves)]
         return Table((title, "bytes", ""), [sized(*row) for row in rows])
 
     def said(self) -> list[str]:
@@ -206,16 +202,12 @@ class Fit(Shown):
         return [self.why(), *([] if self.fits else self.instead()), *self._simulated()]
 
     def _simulated(self):
-        if self.reserved is None and self.witness.witness == "derive":
-            return [
-                "The allocator is not simulated: a formula does not keep the order of requests; .at(batch, sequence).on(gpu) does"
-            ]
         if self.reserved is None:
-            return []
+            why = "a formula does not keep the order of requests; .at(batch, sequence).on(gpu) does"
+            return [f"The allocator is not simulated: {why}"] * (self.witness.witness == "derive")
         chosen = self.configuration or "PyTorch's defaults"
         said = f"Simulated with {chosen}; not in it: what kernels take for themselves"
-        formula = isinstance(self.witness, Budget)
-        return [said + ", and which of several equal tensors goes first" * formula]
+        return [said + ", and which of several equal tensors goes first" * isinstance(self.witness, Budget)]
 
     def as_dict(self) -> dict:
         """As JSON holds it: whole bytes."""
@@ -239,10 +231,8 @@ class Fit(Shown):
             said["sizes"] = sizes
         if not self.fits:
             card, rung = self.nearest_gpu, self.nearest_setup
-            said["nearest"] = {
-                "gpu": card.name if card else None, "setup": rung.setup.as_dict() if rung else None,
-                "gpus": self.nearest_gpus,
-            }  # fmt: skip
+            near = {"gpu": card and card.name, "setup": rung and rung.setup.as_dict(), "gpus": self.nearest_gpus}
+            said["nearest"] = near
         return said
 
 
@@ -304,12 +294,11 @@ class _Steps:
     def at(self, value):
         """What the step takes."""
         if value not in self._counted:
+            setup, varied = self.setup, {self.vary: value}
             if self.lettered:
-                sizes = {self.vary: value}
-                found = self.model.at(self.setup.batch, self.setup.sequence, ROUNDING, **sizes)
+                self._counted[value] = self.model.at(setup.batch, setup.sequence, ROUNDING, **varied)
             else:
-                found = heaviest(self.model, self.setup.replace(**{self.vary: value}), ROUNDING, self.witness)
-            self._counted[value] = found
+                self._counted[value] = heaviest(self.model, setup.replace(**varied), ROUNDING, self.witness)
         return self._counted[value]
 
     def over(self, number):
@@ -319,7 +308,7 @@ class _Steps:
     def by_peak(self):
         """(the value to show, the one that fits or None, the next or None), as far as peaks say."""
         if self.lettered:
-            value, after, least = self.model.largest_size(self.setup, self.vary, self.over)
+            value, after, least = largest_size(self.model, self.setup, self.vary, self.over)
             found = least if value is None else value, value, after
         elif self.vary == "gpus":
             shown, enough = fewest(self.over, self.low, self.high, self.usable // 64)
@@ -345,10 +334,9 @@ class _Steps:
         if value not in self._played:
             step = self.at(value)
             derived = step.witness == "derive"  # whose step a dry run has to count first, in seconds
-            if derived or not hasattr(step, "on") or (isinstance(step, Budget) and step.setup.distributed):
-                self._played[value] = None
-            else:  # a third step finds the second's blocks again
-                self._played[value] = step.on(self.gpu, self.configuration, self.room, steps=2)
+            streams = isinstance(step, Budget) and step.setup.distributed
+            plays = hasattr(step, "on") and not derived and not streams  # a third step finds the second's blocks again
+            self._played[value] = step.on(self.gpu, self.configuration, self.room, steps=2) if plays else None
         return self._played[value]
 
     def ends(self, value):

@@ -1,15 +1,21 @@
 """What of a GPU's memory no tensor of a step can have, in named bytes; and whether the GPU computes in a setup's precision."""
 
+import tomllib
 from dataclasses import dataclass
+from importlib import resources
 
 from .. import units
-from ..ask.setup import EVERY_PRECISION, PrecisionName, Setup
+from ..ask.choices import EVERY_PRECISION, PrecisionName
+from ..ask.setup import Setup
 from ..catalog import Gpu, gpu
 from ..catalog.gpus import RATES
 from ..common import checks
 from ..common.tables import Table
 from ..rules import GPU, check
 
+_MIB = units.UNITS["MiB"]
+#: Term -> its reason, and the source of its default.
+_SAID = tomllib.loads(resources.files(__package__).joinpath("headroom.toml").read_text(encoding="utf-8"))
 #: CUDA's allocator rounds each tensor up to a multiple of so many bytes.
 ROUNDING = 512
 #: How the allocator is simulated, where nothing else is said: as whoever fills a GPU to its end should set it.
@@ -71,32 +77,15 @@ class Headroom:
         return Table(("", "bytes", "what it is", "source"), [*rows, ("usable", units.text(self.usable(gpu)), "", "")])
 
 
-_MIB = units.UNITS["MiB"]
-
-
 def _defaults(gpu):
-    terms = [
-        Term(
-            "driver", 0 if gpu.memory_source == "reported" else 441 * _MIB, "kept by the driver from every process",
-            "the same chip and memory, read both ways: A10 23,028 MiB by nvidia-smi, A10G 22,587 MiB by CUDA",
-        ),
-        Term(
-            "context", 616 * _MIB, "the process's CUDA context: driver structures, loaded kernels",
-            "the largest of three readings of a bare one: 256 MiB (invoke-ai/InvokeAI#9413), 426 MiB "
-            "(unslothai/unsloth-zoo#1053), 616 MiB (LMCache/LMCache#4019)",
-        ),
-        Term(
-            "workspace", 2 * gpu.cublas_workspace, "cuBLAS scratch, for forward's thread and for backward's",
-            "PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize",
-        ),
-        Term(
-            "fragmentation", 22 * _MIB, "the part-filled last page of each of the allocator's two pools",
-            "PyTorch, c10/cuda/CUDACachingAllocator.cpp: pages of 20 and of 2 MiB under expandable_segments:True, and "
-            "steps that repeat: the least that it takes. eb.fit simulates the allocator, unless the reader sets it",
-        ),
-        Term("other", 0, "other processes, a display, communicators", "none assumed"),
-    ]  # fmt: skip
-    return {term.name: term for term in terms}
+    sizes = {
+        "driver": 0 if gpu.memory_source == "reported" else 441 * _MIB,
+        "context": 616 * _MIB,
+        "workspace": 2 * gpu.cublas_workspace,
+        "fragmentation": 22 * _MIB,
+        "other": 0,
+    }
+    return {name: Term(name, size, **_SAID[name]) for name, size in sizes.items()}
 
 
 def left(free: int) -> tuple[str, int]:
@@ -112,9 +101,8 @@ def find_gpu(wanted: Gpu | str) -> Gpu:
         return Gpu(memory=wanted)
     if isinstance(wanted, int) and not isinstance(wanted, bool):
         size = units.text(wanted) if 0 < wanted < 2**63 else "24 GiB"
-        raise ValueError(
-            f"gpu: {checks.shown(wanted)}; allowed: a name from eb.gpus(), or a size with its unit: {size!r}"
-        )
+        allowed = f"a name from eb.gpus(), or a size with its unit: {size!r}"
+        raise ValueError(f"gpu: {checks.shown(wanted)}; allowed: {allowed}")
     return gpu(wanted)
 
 

@@ -24,6 +24,7 @@ EXTRAS = ("dryrun", "notebooks")
 FRONT_ENDS = ("@jupyter-widgets/jupyterlab-manager", "anywidget")
 #: Bytes of free memory below which a kernel with PyTorch and a browser beside it are tight.
 MEMORY = 2 * units.UNITS["GiB"]
+_INSTALL = "Run `make install` (or `pip install -e .[all]`), then restart the kernel."
 _READY = "green: everything that this book needs is here"
 _COLORS = {"green": "#009e73", "amber": "#e69f00"}
 
@@ -60,9 +61,8 @@ class Verdict:
         return Table(("what", "ready", "found"), [(f.what, says[f.ok], f.found) for f in self.findings])
 
     def _lines(self):
-        if not self.missing:
-            return [_READY]
-        return ["amber: the book needs more than is here"] + [f"{f.what}: {f.found}. {f.mend}" for f in self.missing]
+        needs = [f"{f.what}: {f.found}. {f.mend}" for f in self.missing]
+        return ["amber: the book needs more than is here", *needs] if needs else [_READY]
 
     def __repr__(self):
         return "\n  ".join(self._lines())
@@ -78,13 +78,11 @@ def book() -> Path:
     Raises:
         ValueError: where there is none.
     """
-    folders = Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[3]
-    for folder in folders:
+    here = Path.cwd()
+    for folder in (here, *here.parents, Path(__file__).resolve().parents[3]):
         if (folder / "notebooks" / "00_start_here.ipynb").is_file():
             return folder
-    raise ValueError(
-        f"book.folder: no notebooks in {folders[0]} or above it; allowed: a working folder within the book's"
-    )
+    raise ValueError(f"book.folder: no notebooks in {here} or above it; allowed: a working folder within the book's")
 
 
 def verdict() -> Verdict:
@@ -96,8 +94,7 @@ def verdict() -> Verdict:
 
 
 def _python():
-    found = ".".join(map(str, sys.version_info[:3]))
-    wanted = ".".join(map(str, PYTHON))
+    found, wanted = (".".join(map(str, numbers)) for numbers in (sys.version_info[:3], PYTHON))
     return Finding("Python", sys.version_info[:2] >= PYTHON, found, f"Install Python {wanted} or newer.")
 
 
@@ -107,14 +104,12 @@ def _packages():
         extras = metadata(_BOOK).get_all("Provides-Extra") or ()
         from packaging.requirements import Requirement
     except (PackageNotFoundError, ImportError) as error:
-        reason = f"{error.name or error} is not installed"
-        return [Finding("the book's packages", False, reason, _install())]
+        return [Finding("the book's packages", False, f"{error.name or error} is not installed", _INSTALL)]
     if not set(EXTRAS) <= set(extras):
-        return [Finding("the book's packages", False, "installed from an older copy of the book", _install())]
+        return [Finding("the book's packages", False, "installed from an older copy of the book", _INSTALL)]
     wanted = {}
     for requirement in map(Requirement, requires(_BOOK)):
-        marker = requirement.marker
-        if marker is None or any(marker.evaluate({"extra": extra}) for extra in EXTRAS):
+        if not requirement.marker or any(requirement.marker.evaluate({"extra": extra}) for extra in EXTRAS):
             wanted[requirement.name] = wanted.get(requirement.name, requirement.specifier) & requirement.specifier
     return [_package(name, bounds) for name, bounds in sorted(wanted.items())]
 
@@ -123,9 +118,9 @@ def _package(name, bounds):
     try:
         found = version(name)
     except PackageNotFoundError:
-        return Finding(name, False, "not installed", _install())
+        return Finding(name, False, "not installed", _INSTALL)
     ok = bounds.contains(found, prereleases=True)
-    return Finding(name, ok, found if ok else f"{found}, and the book needs {bounds}", _install())
+    return Finding(name, ok, found if ok else f"{found}, and the book needs {bounds}", _INSTALL)
 
 
 def _torch():
@@ -141,13 +136,11 @@ def _front_end():
     try:
         from jupyter_core.paths import jupyter_path
     except ImportError:
-        return Finding("explorers", False, "jupyter_core is not installed", _install())
-    from pathlib import Path
-
+        return Finding("explorers", False, "jupyter_core is not installed", _INSTALL)
     folders = [Path(folder) for folder in jupyter_path("labextensions")]
     absent = [name for name in FRONT_ENDS if not any((folder / name).is_dir() for folder in folders)]
     found = f"JupyterLab lacks {' and '.join(absent)}" if absent else "their front end is in JupyterLab"
-    return Finding("explorers", not absent, found, _install())
+    return Finding("explorers", not absent, found, _INSTALL)
 
 
 def _writing():
@@ -156,9 +149,8 @@ def _writing():
             with tempfile.TemporaryFile(dir=folder) as file:
                 file.write(b"0")
         except OSError as error:
-            return Finding(
-                "writing", False, f"{where} cannot be written to ({error.strerror})", "Copy the book elsewhere."
-            )
+            found = f"{where} cannot be written to ({error.strerror})"
+            return Finding("writing", False, found, "Copy the book elsewhere.")
     return Finding("writing", True, "this folder and the one for temporary files")
 
 
@@ -181,7 +173,3 @@ def _memory():
     free = psutil.virtual_memory().available
     scarce = f": tight, below {units.text(MEMORY)}; close other programs" if free < MEMORY else ""
     return Finding("free memory", None, units.text(free) + scarce)
-
-
-def _install():
-    return "Run `make install` (or `pip install -e .[all]`), then restart the kernel."

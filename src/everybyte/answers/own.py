@@ -13,7 +13,7 @@ from ..theory.budget import budget
 from .fit import Fit
 from .fit import fit as fit_derived
 from .headroom import CONFIGURATION, Headroom
-from .plan import Plan, counted
+from .plan import Plan
 from .plan import plan as plan_derived
 
 
@@ -102,4 +102,4 @@ def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, 
     check(PLANNED, setup, type(model).__name__)
     from ..deriving.planning import Counting
 
-    return counted(Counting(model, batch), setup, gpu, headroom)
+    return plan_derived(Counting(model, batch), setup, gpu, headroom)

@@ -1,14 +1,16 @@
 """Which switches make a step fit, and what each costs in time: computed for the run at hand, not by a fixed list."""
 
 import heapq
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, cast
+from typing import Any
 
 from .. import units
 from ..allocator import Reserved
-from ..ask.setup import DTYPE_BYTES, LIBRARIES, OPTIMIZERS, OWN, PRECISIONS, Setup
+from ..ask.choices import DTYPE_BYTES, LIBRARIES, OPTIMIZERS, OWN, PRECISIONS
+from ..ask.setup import Setup
 from ..catalog import Described, Gpu, Model
 from ..catalog.weights import numbers_of
 from ..common import checks
@@ -21,8 +23,16 @@ from .work import Work, made, matrix_flops, sent_by, short_of, standing, updated
 DIGITS = {"fp32": 0, "fp16-mixed": 1, "bf16-mixed": 1, "bf16-master": 2, "bf16": 3} | dict.fromkeys(LIBRARIES, 2)
 #: Into how many chunks the loss is cut, where it is not, and how many blocks a checkpointed segment may have.
 CHUNKS, SEGMENTS = (8,), (2, 4)
+FULL = {"checkpointing": "full"}
 #: How FSDP may divide what is offloaded.
 OFFLOADED = ("zero2", "zero3")
+#: Of the bytes that a step with nothing recomputed moves, so many times those that it makes are the least.
+_MOVED = 1.8
+
+
+def _more(name):
+    """What a rung does more than the setup asked for, of an amount of its work."""
+    return property(lambda rung: getattr(rung.work, name) - getattr(rung.first.work, name))
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,26 +41,29 @@ class Rung:
 
     Attributes:
         model, setup, gpu: the run. asked: the rung of the setup asked for; None for that one itself.
-        switches: the fields that differ from the setup asked for. peak: bytes, and peak_at: where. host: bytes in the memory
-            of the CPU, for each GPU. work: a `Work`.
+        switches: the fields that differ from the setup asked for.
+        peak: bytes, and peak_at: where. host: bytes in the memory of the CPU, for each GPU. work: a `Work`.
         saved: bytes under the peak asked for. flops, moved, sent, copied, seconds: what it does more than the setup asked for;
             negative for less. share: `seconds` over those of the step asked for.
-        counting: dry runs, of a model that the theory does not derive; None where it does.
     """
 
-    model: Described
+    model: Any
     setup: Setup
     gpu: Gpu
     asked: "Rung | None" = None
     switches: dict = field(default_factory=dict)
-    counting: Any = field(default=None, repr=False)
+
+    flops, moved, sent, copied = map(_more, ("flops", "moved", "sent", "copied"))
+
+    @property
+    def first(self) -> "Rung":
+        """The rung of the setup asked for."""
+        return self.asked or self
 
     @cached_property
     def _top(self):
-        if self.counting:
-            return self.counting.top(self.setup)
-        model, short = cast(Model, self.model), short_of(self.setup)
-        found = course_of(model, short).budget(letters(model, short, ROUNDING), ROUNDING)
+        short = short_of(self.setup)
+        found = course_of(self.model, short).budget(letters(self.model, short, ROUNDING), ROUNDING)
         return found.peak, found.peak_at
 
     @property
@@ -63,47 +76,31 @@ class Rung:
 
     @cached_property
     def host(self) -> int:
-        if self.counting:
-            return 0
-        model = cast(Model, self.model)
-        return sum(course_of(model, self.setup).host(letters(model, self.setup)).values())
+        return sum(course_of(self.model, self.setup).host(letters(self.model, self.setup)).values())
 
     @cached_property
     def work(self) -> Work:
-        if self.counting:
-            return _counted_work(self.counting, self.setup)
-        return work(cast(Model, self.model), self.setup)
+        return work(self.model, self.setup)
 
     @property
     def saved(self) -> int:
-        return (self.asked or self).peak - self.peak
-
-    @property
-    def flops(self) -> int:
-        return self._more("flops")
-
-    @property
-    def moved(self) -> int:
-        return self._more("moved")
-
-    @property
-    def sent(self) -> int:
-        return self._more("sent")
-
-    @property
-    def copied(self) -> int:
-        return self._more("copied")
-
-    def _more(self, name):
-        return getattr(self.work, name) - getattr((self.asked or self).work, name)
+        return self.first.peak - self.peak
 
     @cached_property
     def seconds(self) -> float:
-        return self.work.seconds(self.gpu) - (self.asked or self).work.seconds(self.gpu)
+        return self.work.seconds(self.gpu) - self.first.work.seconds(self.gpu)
 
     @property
     def share(self) -> float:
-        return self.seconds / (self.asked or self).work.seconds(self.gpu)
+        return self.seconds / self.first.work.seconds(self.gpu)
+
+    def begin(self) -> None:
+        """Raise ValueError where the time of the optimizer's step is not derived."""
+        updated(self.model, self.setup)
+
+    def trace(self) -> Any:
+        """What the allocator is played on."""
+        return budget(self.model, self.setup)
 
     @property
     def _whole(self):
@@ -116,59 +113,74 @@ class Rung:
 
     @cached_property
     def _at_least(self):
-        """Seconds that it takes at least, without tracing it: with nothing recomputed, and the tokens in one batch."""
-        setup, whole = self.setup, self._whole
-        if self.counting:
-            least = Work(
-                self.counting.flops(whole), round(1.8 * self.counting.made(whole)), compute=setup.dtypes.compute
-            )
-        else:
-            moved = round(1.8 * made(self.model, whole)) + updated(self.model, setup)[0]
-            least = Work(
-                matrix_flops(self.model, setup), moved, *sent_by(self.model, whole), compute=setup.dtypes.compute
-            )
-        return least.seconds(self.gpu) - (self.asked or self).work.seconds(self.gpu)
+        """Seconds that it takes at least, without tracing it."""
+        return self._least.seconds(self.gpu) - self.first.work.seconds(self.gpu)
+
+    @property
+    def _least(self):
+        """What it does at least."""
+        moved = round(_MOVED * made(self.model, self._whole)) + updated(self.model, self.setup)[0]
+        rings, copied = sent_by(self.model, self._whole)
+        return Work(matrix_flops(self.model, self.setup), moved, rings, copied, compute=self.setup.dtypes.compute)
 
     @property
     def _states(self):
         """Bytes that stand after backward at least: weights, gradients and states."""
-        setup = self.setup
-        if self.counting:
-            return self.counting.rest(self._whole)
+        setup, numbers, shards = self.setup, int(self.model.parameters), self.setup.shards
         if setup.offload == "cpu":
             return 0
         if setup.adapters:
-            return self._adapted_states
+            kept = OPTIMIZERS[setup.optimizer].states or 0
+            each = 2 * DTYPE_BYTES[setup.trained_dtype] + kept * DTYPE_BYTES[setup.state_dtype]
+            frozen = numbers // 2 if setup.quantization != "none" else numbers * DTYPE_BYTES[setup.base_dtype]
+            whole = frozen + numbers_of(self.model, setup.adapters) * each
+            return whole // (setup.gpus if setup.sharding != "none" else 1)
         wide, (states, others) = DTYPE_BYTES[setup.dtypes.weights], standing(setup)
-        shards = setup.shards
-        numbers = int(self.model.parameters)
         if setup.fsdp:
             return numbers * (states + others) // shards
-        return numbers * states // (shards if setup.sharding == "zero1" else 1) + numbers * (
-            others - wide * setup.distributed
-        )
+        own = numbers * states // (shards if setup.sharding == "zero1" else 1)
+        return own + numbers * (others - wide * setup.distributed)
 
-    @property
-    def _adapted_states(self):
-        """The same of frozen weights and adapters."""
-        setup, model = self.setup, cast(Model, self.model)
-        kept = OPTIMIZERS[setup.optimizer].states or 0
-        each = 2 * DTYPE_BYTES[setup.trained_dtype] + kept * DTYPE_BYTES[setup.state_dtype]
-        frozen = int(model.parameters)
-        frozen = frozen // 2 if setup.quantization != "none" else frozen * DTYPE_BYTES[setup.base_dtype]
-        return (frozen + numbers_of(model, setup.adapters) * each) // (setup.gpus if setup.sharding != "none" else 1)
+    def takes(self, setup: Setup) -> bool:
+        """Whether the step is derived with other switches: not with heads that no flash kernel takes, for one."""
+        try:
+            setup.check_model(self.model)
+            return not not_derived(self.model, setup)
+        except ValueError:
+            return False
+
+    def sets(self, precisions: list[dict]) -> Iterator[list]:
+        """Switches, each with its settings; then, where none of these fits, with weights divided among several GPUs, or offloaded.
+
+        There the fused optimizer reads and writes the host's memory least, and blocks checkpointed whole leave the fewest activations.
+        """
+        setup, settings = self.setup, _settings(self.setup, self.model.layers)
+        yield [precisions, *settings.values()]
+        settings["optimizer"] = settings["optimizer"][-1:]
+        settings["checkpointing"] = [one for one in settings["checkpointing"] if one in ({}, FULL)]
+        resorts = []
+        if setup.gpus > setup.replicas and setup.sharding != "zero3":
+            resorts.append([{"sharding": "zero3", "buckets": "copies"}])
+        if setup.offload == "none":
+            resorts.append([{"sharding": s, "buckets": "copies", "offload": "cpu"} for s in OFFLOADED])
+        for resort, precision in product(resorts, precisions):
+            yield [[precision], resort, *settings.values()]
 
     def text(self) -> str:
         """The switches in words."""
-        names = {"optimizer_impl": "optimizer", "checkpoint_every": "", "loss_chunks": ""}
         said = []
         for name, value in self.switches.items():
-            if name == "checkpointing" and value == "every-k":
-                value = f"every {self.setup.checkpoint_every} blocks"
-            if name == "loss" and value == "chunked":
-                value = f"in {self.setup.loss_chunks} chunks"
-            if (shown := names.get(name, name)) and name not in ("batch", "buckets"):
-                said.append(f"{shown} {value}" + (f" (batch {self.setup.batch})" if name == "accumulation" else ""))
+            match name, value:
+                case "batch" | "buckets" | "checkpoint_every" | "loss_chunks", _:
+                    continue
+                case "checkpointing", "every-k":
+                    said.append(f"checkpointing every {self.setup.checkpoint_every} blocks")
+                case "loss", "chunked":
+                    said.append(f"loss in {self.setup.loss_chunks} chunks")
+                case "accumulation", _:
+                    said.append(f"accumulation {value} (batch {self.setup.batch})")
+                case _:
+                    said.append(f"{'optimizer' if name == 'optimizer_impl' else name} {value}")
         return ", ".join(said) or "as asked"
 
     @property
@@ -181,6 +193,44 @@ _KINDS = {
     "batch": "accumulation", "checkpoint_every": "checkpointing", "loss_chunks": "loss", "offload": "sharding",
     "buckets": "sharding", "no_sync": "accumulation",
 }  # fmt: skip
+
+
+class Counted(Rung):
+    """The same of a model that the theory does not derive: `model` is a `Counting`, whose dry runs are asked."""
+
+    host = 0
+
+    @cached_property
+    def _top(self):
+        return self.model.top(self.setup)
+
+    @cached_property
+    def work(self) -> Work:
+        moved = 2 * self.model.made(self.setup) + self.model.updated(self.setup)
+        return Work(self.model.flops(self.setup), moved, compute=self.setup.dtypes.compute)
+
+    def trace(self):
+        return self.model.trace(self.setup)
+
+    begin = trace  # what a dry run refuses, it refuses here
+
+    @property
+    def _least(self):
+        moved = round(_MOVED * self.model.made(self._whole))
+        return Work(self.model.flops(self._whole), moved, compute=self.setup.dtypes.compute)
+
+    @property
+    def _states(self):
+        return self.model.rest(self._whole)
+
+    def takes(self, setup):
+        return self.model.takes(setup)
+
+    def sets(self, precisions):
+        settings = _settings(self.setup)
+        settings |= {"loss": [{}], "checkpointing": [{}, FULL]}
+        computed = [named for named in precisions if self.model.computes(self.setup.replace(**named))]
+        yield [computed, *settings.values()]
 
 
 def _cheapest(rungs, usable):
@@ -263,23 +313,24 @@ class Plan(Shown):
 
     def show(self, rungs) -> Table:
         """Rungs as a table: peak, what is saved, and the price; of links and the host, what differs."""
-        columns = {
-            "switches": [r.text() for r in rungs],
-            "peak": [units.text(r.peak) for r in rungs],
-            "saved": [units.text(r.saved) for r in rungs],
-            "FLOPs": [f"{r.flops / self.asked.work.flops:+.1%}" for r in rungs],
-            "bytes moved": [_signed(r.moved) for r in rungs],
-            "sent": [_signed(r.sent) for r in rungs] if any(r.sent for r in rungs) else None,
-            "over the bus": [_signed(r.copied) for r in rungs] if any(r.copied for r in rungs) else None,
-            "on the host": [units.text(r.host) for r in rungs] if any(r.host for r in rungs) else None,
-            "moved there": [units.text(r.work.hosted) for r in rungs] if any(r.host for r in rungs) else None,
-            "time": [f"{r.share:+.1%}" for r in rungs],
-            "fits": ["fits" if r.peak <= self.usable else "–" for r in rungs],
-        }
-        columns = {name: column for name, column in columns.items() if column is not None}
+        sent, copied, host = (any(getattr(r, name) for r in rungs) for name in ("sent", "copied", "host"))
+        columns = [
+            ("switches", True, lambda r: r.text()),
+            ("peak", True, lambda r: units.text(r.peak)),
+            ("saved", True, lambda r: units.text(r.saved)),
+            ("FLOPs", True, lambda r: f"{r.flops / self.asked.work.flops:+.1%}"),
+            ("bytes moved", True, lambda r: _signed(r.moved)),
+            ("sent", sent, lambda r: _signed(r.sent)),
+            ("over the bus", copied, lambda r: _signed(r.copied)),
+            ("on the host", host, lambda r: units.text(r.host)),
+            ("moved there", host, lambda r: units.text(r.work.hosted)),
+            ("time", True, lambda r: f"{r.share:+.1%}"),
+            ("fits", True, lambda r: "fits" if r.peak <= self.usable else "–"),
+        ]
+        shown = [(name, said) for name, told, said in columns if told]
         title = f"{self.model.name} on {self.gpu.name}, {units.text(self.usable)} usable"
-        title += "; time without the host's own" * any(r.host for r in rungs)
-        return Table(tuple(columns), list(zip(*columns.values(), strict=True)), title)
+        title += "; time without the host's own" * host
+        return Table([name for name, _ in shown], [tuple(said(r) for _, said in shown) for r in rungs], title)
 
     def reserved(self, rung: Rung | None = None, configuration: str = CONFIGURATION) -> Reserved | None:
         """What PyTorch's allocator makes of a rung, by default the best, in the memory that context and others leave; None on several
@@ -290,9 +341,7 @@ class Plan(Shown):
         rung = rung or self.best
         if rung is None or rung.setup.distributed:
             return None
-        if rung.counting:
-            return rung.counting.trace(rung.setup).on(self.gpu, configuration, self.room)
-        return budget(cast(Model, rung.model), rung.setup).on(self.gpu, configuration, self.room)
+        return rung.trace().on(self.gpu, configuration, self.room)
 
     def table(self) -> Table:
         """The run as asked, and the cheapest set that fits in each precision, with what the allocator makes of those that fit."""
@@ -303,7 +352,7 @@ class Plan(Shown):
             return shown
         said = ["–" if p is None else "runs out, in pieces" if p.failed else units.text(p.reserved) for p in played]
         rows = [(*row, text) for row, text in zip(shown.rows, said, strict=True)]
-        return Table((*shown.columns, "reserved, simulated"), rows, shown.caption)
+        return Table([*shown.columns, "reserved, simulated"], rows, shown.caption)
 
     def as_dict(self) -> dict:
         """As JSON holds it."""
@@ -326,122 +375,47 @@ def _rung_as_dict(rung):
     return said | {"hosted": rung.work.hosted, "time": round(rung.share, 6)}
 
 
-def _counted_work(counting, setup):
-    """What one step does on one GPU, by dry runs."""
-    moved = 2 * counting.made(setup) + counting.updated(setup)
-    return Work(counting.flops(setup), moved, compute=setup.dtypes.compute)
-
-
-def counted(counting, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None) -> Plan:
-    """As `own.plan`, of any other model: each set of switches that it can take is counted by a dry run.
-
-    Args:
-        counting: a `deriving.planning.Counting` of the model.
-    """
-    if setup.precision in OWN:
+def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None) -> Plan:
+    """As `own.plan`, of a `Model` whose step is derived, or of a `Counting` of another."""
+    checks.kind("plan", "setup", setup, Setup)
+    derived = isinstance(model, Model)
+    if derived:
+        setup.check_undivided("plan", "; eb.layouts finds meshes, and eb.budget takes each rank")
+    check_headroom("plan", headroom)
+    if derived and (why := not_derived(model, setup)):
+        raise ValueError(why)
+    if derived:
+        setup.check_model(model)
+    elif setup.precision in OWN:
         raise ValueError(
             f"plan.setup: precision {setup.precision!r}, of which no rate of a GPU is known; allowed: {', '.join(PRECISIONS)}; eb.fit "
             "asks for the memory alone"
         )
-    gpu = find_gpu(gpu)
+    gpu, headroom = find_gpu(gpu), headroom or Headroom()
     check_precision(setup, gpu)
     check_rates(gpu, setup.gpus)
-    counting.trace(setup)  # what it refuses, it refuses here
-    headroom = headroom or Headroom()
-    usable, room, described = headroom.usable(gpu), headroom.room(gpu), counting.described
-    first = Rung(described, setup, gpu, counting=counting)
-    chosen = product(
-        [named for named in _precisions(setup, gpu) if counting.computes(setup.replace(**named))],
-        _attentions(setup),
-        _implementations(setup),
-        [{}, {"checkpointing": "full"}],
-        _batches(setup),
-    )
-    rungs = []
-    for switches in chosen:
-        try:
-            changed = setup.replace(**{name: value for one in switches for name, value in one.items()})
-        except ValueError:
-            continue
-        differs = {n: v for n, v in vars(changed).items() if v != getattr(setup, n)}
-        if not differs:
-            rungs.append(first)
-        elif counting.takes(changed):
-            rungs.append(Rung(described, changed, gpu, first, differs, counting))
-    return Plan(described, setup, gpu, usable, rungs, room)
-
-
-def plan(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None) -> Plan:
-    """As `own.plan`, of a `Model` whose step is derived."""
-    checks.kind("plan", "setup", setup, Setup)
-    setup.check_undivided("plan", "; eb.layouts finds meshes, and eb.budget takes each rank")
-    check_headroom("plan", headroom)
-    if why := not_derived(model, setup):
-        raise ValueError(why)
-    setup.check_model(model)
-    gpu = find_gpu(gpu)
-    check_precision(setup, gpu)
-    check_rates(gpu, setup.gpus)
-    updated(model, setup)  # refuses an optimizer whose time is not derived
-    headroom = headroom or Headroom()
-    usable, room, first = headroom.usable(gpu), headroom.room(gpu), Rung(model, setup, gpu)
-
-    def rungs_of(sets):
-        for changed in sets:
-            switches = {n: v for n, v in vars(changed).items() if v != getattr(setup, n)}
-            yield Rung(model, changed, gpu, first, switches) if switches else first
-
-    precisions = list(_precisions(setup, gpu))
-    found = Plan(model, setup, gpu, usable, list(rungs_of(_sets(model, setup, precisions))), room)
-    for resort, precision in product(_resorts(setup), precisions):
-        if found.best:
+    first = (Rung if derived else Counted)(model, setup, gpu)
+    first.begin()
+    found = Plan(model if derived else model.described, setup, gpu, headroom.usable(gpu), [], headroom.room(gpu))
+    for switches in first.sets(list(_precisions(setup, gpu))):
+        if found.rungs and found.best:
             break
-        found = Plan(
-            model, setup, gpu, usable, found.rungs + list(rungs_of(_last_sets(model, setup, resort, precision))), room
-        )
+        found = replace(found, rungs=[*found.rungs, *_rungs(first, switches)])
     return found
 
 
-def _sets(model, setup, precisions):
-    """Every set of switches, the setup itself first."""
-    others = (
-        _attentions(setup),
-        _implementations(setup),
-        _losses(setup),
-        _checkpointings(model, setup),
-        _batches(setup),
-    )
-    return _allowed(model, setup, precisions, *others)
-
-
-def _last_sets(model, setup, resort, precision):
-    """A last resort's in one precision. Fused, the optimizer reads and writes the host's memory least; of activations, blocks
-    checkpointed whole leave least."""
-    checkpointings = [c for c in _checkpointings(model, setup) if c in ({}, {"checkpointing": "full"})]
-    others = (_attentions(setup), _implementations(setup)[-1:], _losses(setup), checkpointings, _batches(setup))
-    return _allowed(model, setup, [precision], resort, *others)
-
-
-def _allowed(model, setup, *switches):
-    """The setup with each combination of one of each switch's settings, where it may be."""
+def _rungs(first, switches):
+    """A rung for each combination of one setting of each switch, where that may be."""
     for chosen in product(*switches):
         try:
-            changed = setup.replace(**{name: value for one in chosen for name, value in one.items()})
-            changed.check_model(model)
-            if not_derived(model, changed):
-                continue
-        except ValueError:  # more chunks than tokens, heads that no flash kernel takes, or loss scaling on shares
+            setup = first.setup.replace(**{name: value for one in chosen for name, value in one.items()})
+        except ValueError:  # more chunks than tokens, or loss scaling on shares
             continue
-        yield changed
-
-
-def _resorts(setup):
-    """The last resorts, each by its settings: weights divided among several GPUs; offloaded, and gathered once or twice."""
-    away = [{"sharding": sharding, "buckets": "copies", "offload": "cpu"} for sharding in OFFLOADED]
-    if setup.gpus > setup.replicas and setup.sharding != "zero3":
-        yield [{"sharding": "zero3", "buckets": "copies"}]
-    if setup.offload == "none":
-        yield away
+        differs = {n: v for n, v in vars(setup).items() if v != getattr(first.setup, n)}
+        if not differs:
+            yield first
+        elif first.takes(setup):
+            yield type(first)(first.model, setup, first.gpu, first, differs)
 
 
 def _precisions(setup, gpu):
@@ -453,31 +427,18 @@ def _precisions(setup, gpu):
             yield {"precision": name, "master_gradients": "bf16"}
 
 
-def _attentions(setup):
-    return [{}] if setup.attention == "flash" else [{}, {"attention": "flash"}]
-
-
-def _implementations(setup):
-    """`loop` saves what `fused` does, and launches more kernels."""
-    fused = setup.optimizer_impl != "fused" and "fused" in OPTIMIZERS[setup.optimizer].impls
-    return [{}, {"optimizer_impl": "fused"}] if fused else [{}]
-
-
-def _losses(setup):
-    tokens = setup.batch * setup.sequence
-    if setup.loss != "plain":
-        return [{}]
-    return [{}, *({"loss": "chunked", "loss_chunks": n} for n in CHUNKS if n <= tokens)]
-
-
-def _checkpointings(model, setup):
-    if setup.checkpointing != "none":
-        return [{}]
-    segments = [{"checkpointing": "every-k", "checkpoint_every": k} for k in SEGMENTS if k <= model.layers]
-    return [{}, {"checkpointing": "selective"}, {"checkpointing": "full"}, *segments]
-
-
-def _batches(setup):
+def _settings(setup, layers=0):
+    """Switch -> its settings, the first as asked. What is thrown already stays thrown."""
+    every = [{"checkpointing": "every-k", "checkpoint_every": k} for k in SEGMENTS if k <= layers]
+    chunks = [{"loss": "chunked", "loss_chunks": n} for n in CHUNKS if n <= setup.batch * setup.sequence]
     sequences = setup.batch * setup.accumulation
     smaller = [n for n in range(setup.batch - 1, 0, -1) if sequences % n == 0]
-    return [{}, *({"batch": n, "accumulation": sequences // n} for n in smaller)]
+    fused = setup.optimizer_impl != "fused" and "fused" in OPTIMIZERS[setup.optimizer].impls
+    more = {
+        "attention": [{"attention": "flash"}] * (setup.attention != "flash"),
+        "optimizer": [{"optimizer_impl": "fused"}] * fused,  # `loop` saves what `fused` does, and launches more kernels
+        "loss": chunks * (setup.loss == "plain"),
+        "checkpointing": [{"checkpointing": "selective"}, FULL, *every] * (setup.checkpointing == "none"),
+        "batch": [{"batch": n, "accumulation": sequences // n} for n in smaller],
+    }
+    return {switch: [{}, *settings] for switch, settings in more.items()}

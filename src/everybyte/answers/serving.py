@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal
 
-from ..ask.setup import DTYPE_BYTES
+from ..ask.choices import DTYPE_BYTES
 from ..catalog import Gpu, Model
-from ..catalog.weights import layers, linears, quantized, weights
+from ..catalog.weights import linears, quantized, summed
 from ..common import checks
 from ..common.search import most
 from ..common.tables import Shown, Table, sized
@@ -21,8 +21,6 @@ PAGE = 16  # tokens in a page, as vLLM's
 CACHE_TYPES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 #: How weights are kept; nf4: the linear layers of the blocks, as bitsandbytes does with double quantization.
 WEIGHTS = ("bf16", "fp16", "int8", "nf4")
-#: Compute capabilities without PyTorch's flash attention. Source: `sdp_utils.cpp`, `check_flash_attention_hardware_support`.
-_NO_FLASH = ("6.0", "7.0", "7.5")
 #: Sequences at once, at most.
 MOST = 2**20
 
@@ -45,17 +43,16 @@ def weight_bytes(model: Model, dtype: str = "bf16") -> int:
     checks.one_of("serve", "weights", dtype, WEIGHTS)
     if dtype in DTYPE_BYTES:
         return model.parameters * DTYPE_BYTES[dtype]
-    times, found = layers(model), 0
-    smaller = {path for path, _ in linears(model)}
-    for weight in weights(model):
-        size = weight.numbers * 2
-        if weight.name.removesuffix(".weight") in smaller and weight.name.endswith(".weight"):
-            if dtype == "nf4":
-                size = sum(n * width for n, width in quantized(weight.numbers, lambda a, b: -(-a // b)))
-            else:
-                size = weight.numbers + 4 * weight.shape[0]
-        found += size * weight.count * times[weight.group]
-    return found
+    smaller = {f"{path}.weight" for path, _ in linears(model)}
+
+    def size(weight):
+        if weight.name not in smaller:
+            return 2 * weight.numbers
+        if dtype == "nf4":
+            return sum(n * width for n, width in quantized(weight.numbers, lambda a, b: -(-a // b)))
+        return weight.numbers + 4 * weight.shape[0]
+
+    return summed(model, size)
 
 
 @dataclass(frozen=True)
@@ -120,31 +117,30 @@ class Serving(Shown):
 
     def table(self) -> Table:
         """Weights, cache and the largest moments, beside what is usable."""
-        many = (
-            "not one sequence"
-            if self.concurrency is None
-            else f"{self.concurrency:,} sequence{'s' * (self.concurrency > 1)}"
-        )
+        many = "not one sequence"
+        if self.concurrency is not None:
+            many = f"{self.concurrency:,} sequence{'s' * (self.concurrency > 1)}"
         title = f"{self.model.name} on {self.gpu.name}: {many} of {self.context:,} tokens"
         title += "" if self.fits or self.concurrency is None else " do not fit"
-        rows = [(f"weights, {self.weights}", weight_bytes(self.model, self.weights))]
-        rows.append((f"cache, {self.per_token:,} B a token", self.held))
-        rows += [(moment.name, moment.bytes) for moment in self.moments]
-        rows += [("usable", self.usable), left(self.free)]
+        rows = [
+            (f"weights, {self.weights}", weight_bytes(self.model, self.weights)),
+            (f"cache, {self.per_token:,} B a token", self.held),
+            *((moment.name, moment.bytes) for moment in self.moments),
+            ("usable", self.usable),
+            left(self.free),
+        ]
         return Table((title, "bytes", ""), [sized(*row) for row in rows])
 
     def said(self) -> list[str]:
         """What the table does not say."""
         if self.cache == "paged":
-            waste = self.page * self.per_token - self.per_token
+            waste = (self.page - 1) * self.per_token
             return [
                 f"Pages of {self.page} tokens, {self.page * self.per_token:,} B each; of the last at most {waste:,} B a sequence are "
                 "not used. An engine's own passes and buffers are not counted: the number is the most that the cache allows."
             ]
-        grows = (
-            "grows by a copy"
-            if self.cache == "dynamic"
-            else "has room for the whole context from the prefill on, and passes are not compiled"
+        grows = {"dynamic": "grows by a copy"}.get(
+            self.cache, "has room for the whole context from the prefill on, and passes are not compiled"
         )
         return [
             f"Counted as transformers generates, all prompts in one batch: the cache {grows}. Not in it: cuBLAS's workspace, which each "
@@ -209,15 +205,15 @@ def serve(
 
     @lru_cache(None)
     def moments(number):
-        return _moments(model, number, context, prompt, cache, weights, cache_dtype, page)
+        return tuple(_moments(model, number, context, prompt, cache, weights, cache_dtype, page))
 
     def size(number):
         return max(moment.bytes for moment in moments(number))
 
-    found = concurrency or most(lambda number: size(number) - usable, 1, MOST)
+    found = concurrency or largest(size, usable)
+    after = size(found + 1) if found and not concurrency and found < MOST else None
     return Serving(
-        model, gpu, context, prompt, found, weights, cache, cache_dtype, page, headroom, usable, tuple(moments(found or 1)),
-        size(found + 1) if found and not concurrency and found < MOST else None,
+        model, gpu, context, prompt, found, weights, cache, cache_dtype, page, headroom, usable, moments(found or 1), after
     )  # fmt: skip
 
 
@@ -259,7 +255,7 @@ def _check_gpu(gpu, cache, **types):
     for name, value in types.items():
         if value == "bf16" and not gpu.bf16:
             raise ValueError(f"serve.{name}: 'bf16' on {gpu.name}, which has no bf16; allowed: 'fp16'")
-    if cache != "paged" and gpu.capability in _NO_FLASH:
+    if cache != "paged" and not gpu.flash:
         raise ValueError(
             f"serve.cache: {cache!r} on {gpu.name}, whose capability {gpu.capability} has no flash attention, with which the passes "
             "are derived; allowed: 'paged', which counts what stands, or a GPU of capability 8.0 or more"
@@ -267,11 +263,7 @@ def _check_gpu(gpu, cache, **types):
 
 
 def largest(size, usable):
-    """The largest number whose size is usable, where 1 is.
-
-    Args:
-        size: number -> bytes, ascending. usable: bytes.
-    """
+    """The largest number whose size, bytes that grow with it, is usable; None where 1 is not."""
     return most(lambda number: size(number) - usable, 1, MOST)
 
 
@@ -290,11 +282,10 @@ def _moments(model, number, context, prompt, cache, weights, cache_dtype, page):
         decodes = [inference.letters(model, number, 1, last, min(last, model.window) if long else last)]
         if long:  # the whole prompt's keys stand until the first step has joined its own
             decodes.append(inference.letters(model, number, 1, prompt, prompt))
-    steps = [_moment("decode, its largest moment", model, values) for values in decodes]
-    return [_moment("prefill, its largest moment", model, prefill), max(steps, key=lambda moment: moment.bytes)]
 
+    def moment(name, values):
+        found = inference.course(model, values).at(values, ROUNDING).budget()
+        return Moment(f"{name}, its largest moment", found.peak, found.parts)
 
-def _moment(name, model, values):
-    """The largest of a pass for the values of its letters."""
-    found = inference.course(model, values).at(values, ROUNDING).budget()
-    return Moment(name, found.peak, found.parts)
+    steps = [moment("decode", values) for values in decodes]
+    return [moment("prefill", prefill), max(steps, key=lambda one: one.bytes)]

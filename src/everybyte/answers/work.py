@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..ask.setup import DTYPE_BYTES, OPTIMIZERS, Lora, Setup
+from ..ask.choices import DTYPE_BYTES, OPTIMIZERS
+from ..ask.setup import Lora, Setup
 from ..catalog import Gpu, Model
 from ..catalog.weights import layers, trained, weights
 from ..theory.budget import course_of, letters

@@ -114,28 +114,18 @@ NOT_SHARDED: Mapping[tuple[str, bool], tuple[str, tuple[str, ...]]] = MappingPro
 )  # fmt: skip
 #: Those that PyTorch has in every implementation, and whose states are as large as the weights.
 COMMON_OPTIMIZERS = tuple(name for name, row in OPTIMIZERS.items() if row.common)
+#: What the values mean, `Setup` says.
 OptimizerImpl = Literal["foreach", "loop", "fused"]
 Attention = Literal["eager", "flash"]
-#: How head and cross-entropy run: on all tokens at once; chunk by chunk; or so in one function, which makes gradients in forward.
 Loss = Literal["plain", "chunked", "linear-cross-entropy"]
-#: Which activations backward recomputes: none; every block's, one or several blocks at a time; those of attention alone; or,
-#: in every block, those of all operations but matrix products and attention kernels.
 Checkpointing = Literal["none", "full", "every-k", "selective", "operations"]
-#: What the GPUs divide among them: nothing (DDP), the optimizer's states, gradients too, weights too (FSDP).
 Sharding = Literal["none", "zero1", "zero2", "zero3"]
-#: What FSDP gathers at a time: each block, and the rest with the root; each block, the token embedding, and the last norm with
-#: the head; or the whole model.
 ShardingUnits = Literal["block", "block+ends", "model"]
-#: What FSDP keeps in the memory of the CPU: nothing; or weights, gradients and states, with the optimizer run there.
 Offload = Literal["none", "cpu"]
-#: How DDP's buckets stand to the gradients: copies beside them, or the gradients are views of the buckets.
 Buckets = Literal["copies", "views"]
-#: Where `bf16-master` keeps gradients: as backward makes them, in a persistent fp32 buffer, or both.
 MasterGradients = Literal["bf16", "fp32", "both"]
-#: What the linear layers of blocks are stored in, where they do not train: the precision's data type, or NF4, 4 bits a number with
-#: a scale for each 64 of them, itself in 8 bits.
 Quantization = Literal["none", "nf4"]
-#: A field -> the values that it may have; the least and the most of one that is a whole number.
+#: A field -> the values that it may have; of one that is a whole number the least and the most.
 CHOICES = MappingProxyType(
     {
         "precision": get_args(PrecisionName), "optimizer": get_args(OptimizerName), "optimizer_impl": get_args(OptimizerImpl),

@@ -8,45 +8,8 @@ from .. import rules
 from ..catalog import Model
 from ..catalog.weights import layers, linears, weights
 from ..common import checks
-from .choices import (  # noqa: F401  whoever has a setup finds here what its fields may be
-    ATTENTIONS,
-    BUCKETS,
-    CHECKPOINTINGS,
-    CHOICES,
-    COMMON_OPTIMIZERS,
-    DTYPE_BYTES,
-    EVERY_PRECISION,
-    LIBRARIES,
-    LIBRARY_OPTIMIZERS,
-    LIMITS,
-    LOSSES,
-    MASTER_GRADIENTS,
-    MOST_RANK,
-    NOT_SHARDED,
-    OFFLOADS,
-    OPTIMIZER_IMPLS,
-    OPTIMIZERS,
-    OWN,
-    PRECISIONS,
-    SHARDING_UNITS,
-    SHARDINGS,
-    SUMMED,
-    TENSOR_OPTIMIZERS,
-    Attention,
-    Buckets,
-    Checkpointing,
-    Loss,
-    MasterGradients,
-    Offload,
-    Optimizer,
-    OptimizerImpl,
-    OptimizerName,
-    Precision,
-    PrecisionName,
-    Quantization,
-    Sharding,
-    ShardingUnits,
-)  # fmt: skip
+from . import choices
+from .choices import CHOICES, DTYPE_BYTES, EVERY_PRECISION, LIBRARIES, LIMITS, MOST_RANK, OPTIMIZERS, SUMMED
 from .mesh import Mesh, Part
 
 
@@ -108,17 +71,12 @@ class Lora:
 
     def takes(self, path: str) -> bool:
         """Whether it stands beside the linear layer of that path, in a block."""
-        if self.targets == "all-linear":
-            return True
-        return any(_ends(path, target) for target in self.targets)
+        return self.targets == "all-linear" or any(_ends(path, target) for target in self.targets)
 
     def check_model(self, model: Model) -> None:
         """Raise ValueError where a target matches no linear layer of the model's blocks, or the rank is over a target's width."""
-        self.chosen(
-            {path: weight.shape[1] for path, weight in linears(model)},
-            f"in the blocks of {model.name}",
-            f" in {model.name}",
-        )
+        widths = {path: weight.shape[1] for path, weight in linears(model)}
+        self.chosen(widths, f"in the blocks of {model.name}", f" in {model.name}")
 
     def chosen(self, widths: Mapping[str, int], among: str, inside: str = "") -> list[str]:
         """The paths, of linear layers with their inputs' widths, that it stands beside.
@@ -142,10 +100,6 @@ class Lora:
         return found
 
 
-#: Choices that decide nothing of what is checked first.
-_OTHERS = [(field, allowed) for field, allowed in CHOICES.items() if field not in ("precision", "optimizer")]
-
-
 def _ends(path, target):
     """Whether a target names that path, as peft matches them."""
     return f".{path}".endswith(f".{target}")
@@ -157,49 +111,42 @@ class Setup:
     """A training configuration: what runs, in which data types, with which switches.
 
     Attributes:
-        batch: sequences in one forward on one GPU.
-        sequence: tokens in one sequence.
+        batch, sequence: sequences in one forward on one GPU, and tokens in each.
         accumulation: forwards and backwards, on a batch each, whose gradients add up before the optimizer's step.
         precision: a key of `PRECISIONS`, `LIBRARIES` or `OWN`. `*-mixed` is autocast over fp32 weights; `bf16-master` keeps bf16
-            weights and an fp32 copy in the optimizer. On one GPU that is also done as two libraries do it: `bf16-megatron` adds
-            gradients up in one fp32 buffer, and drops the 16-bit ones as they come; `bf16-deepspeed` has both until the step ends.
-            `own` leaves a module of your own, or what a Hugging Face config makes, in the data types that it is made in.
-        optimizer: a key of `OPTIMIZERS`.
-        optimizer_impl: the optimizer's implementation: all tensors at once operation by operation (`foreach`, PyTorch's
-            default on CUDA), one after another (`loop`), or in one kernel (`fused`); by default the first of its `impls`. Of
-            `muon`, whose own step is a loop, that of the AdamW for what is no matrix of a block. Under `zero1` an optimizer has one
-            vector, its share of all numbers: `adafactor` factors nothing there, and 8-bit states are in blocks of it.
+            weights, and an fp32 copy in the optimizer. Two libraries do that otherwise, on one GPU: `bf16-megatron` adds gradients up in
+            one fp32 buffer and frees the 16-bit ones as they come; `bf16-deepspeed` has both until the step ends. `own` leaves a module of
+            your own, or a Hugging Face model, in the data types that it is made in.
+        optimizer: a key of `OPTIMIZERS`. Under `zero1` it has one vector, its share of all numbers: `adafactor` factors nothing there,
+            and 8-bit states are in blocks of it.
+        optimizer_impl: all tensors at once, operation by operation (`foreach`, PyTorch's default on CUDA), one after another (`loop`),
+            or in one kernel (`fused`); by default the optimizer's first. `muon`'s own step is a loop; its AdamW, for what is no matrix of
+            a block, has this implementation.
         attention: `eager` (the scores exist) or `flash` (they never do).
         dropout: probability, in [0, 1).
         loss: `plain` (all tokens' logits exist), `chunked` (one chunk's, recomputed in backward), or `linear-cross-entropy`
             (one chunk's, which become gradients in forward: `torch.nn.functional.linear_cross_entropy` with its default options).
-        loss_chunks: for `chunked` only: into how many chunks of tokens, of equal size but for a smaller last one. Where
-            the tokens do not divide so, `torch.chunk` makes fewer.
-        master_gradients: for `bf16-master` only: `bf16`, `fp32` or `both`.
-        checkpointing: what forward does not save and backward recomputes: `none`; `full` (each block keeps its input alone);
-            `every-k` (so does each segment of `checkpoint_every` blocks); `selective` (attention, between the projections);
-            `operations` (in each block, the results of matrix products and of attention kernels are kept, and the rest is made
-            again).
-        checkpoint_every: for `every-k` only: blocks in a segment; the last one may be shorter.
+        loss_chunks: for `chunked`: how many chunks of equally many tokens, the last one smaller. `torch.chunk` may make fewer.
+        master_gradients: for `bf16-master`: where gradients are kept, as backward makes them (`bf16`), in an fp32 buffer, or `both`.
+        checkpointing: what is not saved and recomputed in backward: `none`; all of each block but its input (`full`), or of each
+            segment of `checkpoint_every` blocks (`every-k`); attention, between the projections (`selective`); all of a block but
+            the results of matrix products and attention kernels (`operations`).
+        checkpoint_every: for `every-k`: blocks in a segment; the last one may be shorter.
         gpus: how many train one model, each on a batch of its own.
-        sharding: what they divide among them: `none`, so that each holds all of it (DDP, from two GPUs on); `zero1`, the
-            optimizer's states; `zero2` and `zero3`, gradients and weights too (FSDP), where weights once gathered stay
-            through backward (`zero2`), or are freed after forward and gathered again (`zero3`).
-        sharding_units: for `zero2` and `zero3` only: what is gathered at a time: each `block`, and the rest with the root;
-            `block+ends`, each block, the token embedding, the last norm with the head, and the rest with the root; or the
-            whole `model`.
-        replicas: for `zero2` and `zero3` only: how many groups of GPUs hold all of it, each dividing it (HSDP); a divisor
-            of `gpus`.
-        offload: for `zero2` and `zero3` only: `cpu` keeps each GPU's share of weights, gradients and states in the memory of the
-            CPU, which runs the optimizer; weights are copied to the GPU to be gathered, gradients back as they come.
-        no_sync: for `zero2` and `zero3` with several batches (`accumulation`) only: whole gradients add up on each GPU, and only
-            the last batch's backward divides them; otherwise each one does.
-        buckets: for DDP only: beside the gradients stand `copies` of them to be averaged, or they are `views` of these.
-        adapters: a `Lora`, which trains in place of the model's weights; None for full fine-tuning. On one GPU, or under DDP, ZeRO and FSDP.
-        quantization: with adapters only: `nf4` keeps the linear layers of blocks in 4 bits, quantized from the data type of matrix
-            products, as bitsandbytes does with double quantization (QLoRA); or `none`.
-        mesh: a `Mesh`, what is divided beside the batch; `gpus` are all of its GPUs, and `accumulation` the micro-batches of a
-            pipeline. By default nothing is.
+        sharding: what they divide: `none` (DDP, from two GPUs on); the optimizer's states (`zero1`); gradients and weights too
+            (FSDP), which stay gathered through backward (`zero2`), or are freed after forward and gathered again (`zero3`).
+        sharding_units: for FSDP: what is gathered at a time: each `block`, and the rest with the root; `block+ends`, each block, the
+            token embedding, the last norm with the head, and the rest with the root; or the whole `model`.
+        replicas: for FSDP: how many groups of GPUs each divide the whole among them (HSDP); a divisor of `gpus`.
+        offload: for FSDP: `cpu` keeps each GPU's share of weights, gradients and states in the memory of the CPU, which runs the
+            optimizer; weights are copied to the GPU to be gathered, gradients back as they come.
+        no_sync: for FSDP with several batches (`accumulation`): whole gradients add up on each GPU, and only the last batch's backward
+            divides them; otherwise each one does.
+        buckets: for DDP: the averaged buckets are `copies` beside the gradients, or the gradients are `views` of them.
+        adapters: a `Lora`, which trains in place of the model's weights; None for full fine-tuning.
+        quantization: with adapters: `nf4` stores the blocks' linear layers in 4 bits, with a scale in 8 bits for each 64 numbers, as
+            bitsandbytes does with double quantization (QLoRA); or `none`.
+        mesh: a `Mesh`, what is divided beside the batch; `gpus` are all of its GPUs, and `accumulation` the micro-batches of a pipeline.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -208,30 +155,32 @@ class Setup:
     batch: int = 8
     sequence: int = 1024
     accumulation: int = 1
-    precision: PrecisionName = "fp32"
-    optimizer: OptimizerName = "adamw"
-    optimizer_impl: OptimizerImpl = None  # type: ignore[assignment]  # the optimizer's usual one
-    attention: Attention = "flash"
+    precision: choices.PrecisionName = "fp32"
+    optimizer: choices.OptimizerName = "adamw"
+    optimizer_impl: choices.OptimizerImpl = None  # type: ignore[assignment]  # the optimizer's usual one
+    attention: choices.Attention = "flash"
     dropout: float = 0.0
-    loss: Loss = "plain"
+    loss: choices.Loss = "plain"
     loss_chunks: int = 8
-    master_gradients: MasterGradients = "bf16"
-    checkpointing: Checkpointing = "none"
+    master_gradients: choices.MasterGradients = "bf16"
+    checkpointing: choices.Checkpointing = "none"
     checkpoint_every: int = 2
-    sharding: Sharding = "none"
+    sharding: choices.Sharding = "none"
     gpus: int = 1
-    sharding_units: ShardingUnits = "block"
+    sharding_units: choices.ShardingUnits = "block"
     replicas: int = 1
-    offload: Offload = "none"
+    offload: choices.Offload = "none"
     no_sync: bool = False
-    buckets: Buckets = "copies"
+    buckets: choices.Buckets = "copies"
     adapters: Lora | None = None
-    quantization: Quantization = "none"
+    quantization: choices.Quantization = "none"
     mesh: Mesh = Mesh()
 
     def __post_init__(self):
         if isinstance(self.adapters, Mapping):  # as JSON holds it
-            object.__setattr__(self, "adapters", _lora_of(self.adapters))
+            for name in self.adapters:
+                checks.one_of("Lora", "field", name, [f.name for f in fields(Lora)])
+            object.__setattr__(self, "adapters", Lora(**self.adapters))
         if isinstance(self.mesh, Mapping):
             object.__setattr__(self, "mesh", Mesh.of(self.mesh))
         checks.one_of("Setup", "precision", self.precision, CHOICES["precision"])
@@ -245,7 +194,7 @@ class Setup:
             object.__setattr__(self, "optimizer_impl", usual)
         for field, (least, most) in LIMITS.items():
             checks.whole("Setup", field, getattr(self, field), least, most)
-        for field, allowed in _OTHERS:
+        for field, allowed in CHOICES.items():
             checks.one_of("Setup", field, getattr(self, field), allowed)
         checks.probability("Setup", "dropout", self.dropout)
         if self.loss == "chunked":
@@ -308,14 +257,14 @@ class Setup:
         return {"full": 1, "every-k": self.checkpoint_every}.get(self.checkpointing, 0)
 
     @property
-    def dtypes(self) -> Precision:
+    def dtypes(self) -> choices.Precision:
         """The data type of each role under this setup's `precision`."""
         return EVERY_PRECISION[self.precision]
 
     @property
-    def kept_gradients(self) -> MasterGradients:
+    def kept_gradients(self) -> choices.MasterGradients:
         """Where gradients are kept over 16-bit weights: as `master_gradients` says, or a library's own loop."""
-        loops: dict[str, MasterGradients] = {"bf16-megatron": "fp32", "bf16-deepspeed": "both"}
+        loops: dict[str, choices.MasterGradients] = {"bf16-megatron": "fp32", "bf16-deepspeed": "both"}
         return loops.get(self.precision, self.master_gradients)
 
     @property
@@ -394,10 +343,3 @@ class Setup:
         if self.adapters:
             self.adapters.check_model(model)
         rules.check(rules.MODEL, self, model)
-
-
-def _lora_of(said):
-    """A `Lora` from what JSON holds of it."""
-    for name in said:
-        checks.one_of("Lora", "field", name, [f.name for f in fields(Lora)])
-    return Lora(**said)

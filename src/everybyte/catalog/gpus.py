@@ -1,23 +1,24 @@
 """GPUs as training sees them: memory, bandwidth, arithmetic, links."""
 
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any, final
 
 from .. import units
-from ..common import checks
+from ..common import checks, files
 
 MEMORY_SOURCES = ("reported", "nvidia-smi", "data sheet")
 #: What a price in time needs.
 RATES = ("bandwidth", "bf16_flops", "fp32_flops", "host_link")
-_BYTES = ("memory", "bandwidth", "host_link", "peer_link", "network", "l2")
-#: Shared memory that one block may ask for, KiB, by compute capability. Source: CUDA C++ Programming Guide, compute capabilities.
-_SHARED = {"6.0": 48, "7.0": 96, "7.5": 64, "8.0": 163, "8.6": 99, "8.9": 99, "9.0": 227, "10.0": 227, "12.0": 99}
+_BYTES = ("memory", "bandwidth", "host_link", "peer_link", "network", "l2", "shared", "cublas")
 
-#: Threads that a multiprocessor holds, by compute capability; others hold 2,048. Source: as above.
-_THREADS = {"7.5": 1024} | dict.fromkeys(("8.6", "8.9", "12.0"), 1536)
+
+def _in_bytes(entry):
+    return entry | {field: round(units.parse(entry[field])) for field in _BYTES if field in entry}
+
+
+#: What begins a capability -> what it decides.
+_ARCHITECTURES = {prefix: _in_bytes(row) for prefix, row in files.entries(__package__, "architectures.toml").items()}
 
 
 @final
@@ -73,7 +74,10 @@ class Gpu:
 
     def __post_init__(self):
         if isinstance(self.memory, str):
-            object.__setattr__(self, "memory", _size(self.memory))
+            try:
+                object.__setattr__(self, "memory", round(units.parse(self.memory)))
+            except ValueError as error:
+                raise ValueError(f"Gpu.memory: {error}") from None
         checks.whole("Gpu", "memory", self.memory, 1, 2**60)
         for field in ("name", "title", "capability"):
             checks.line("Gpu", field, getattr(self, field))
@@ -96,14 +100,31 @@ class Gpu:
         return all(getattr(self, field) for field in RATES)
 
     @property
+    def _architecture(self) -> dict[str, Any]:
+        """What the capability decides; where it is unknown as for Hopper, but for shared memory."""
+        name = f"{self.capability or 9}."
+        found = next(row for prefix, row in _ARCHITECTURES.items() if name.startswith(prefix))
+        return _ARCHITECTURES[""] | found
+
+    @property
     def shared_memory(self) -> int:
         """Bytes of shared memory that one block may ask for; 0 where the catalog does not say."""
-        return _SHARED.get(self.capability, 0) * 1024
+        return self._architecture["shared"]
 
     @property
     def threads(self) -> int:
         """Threads that one multiprocessor holds."""
-        return _THREADS.get(self.capability, 2048)
+        return self._architecture["threads"]
+
+    @property
+    def flash(self) -> bool:
+        """Whether PyTorch has a flash attention for it."""
+        return self._architecture["flash"]
+
+    @property
+    def cublas_workspace(self) -> int:
+        """Bytes of one cuBLAS or hipBLAS workspace by default; the larger of NVIDIA's where the capability is unknown."""
+        return self._architecture["cublas"]
 
     def flops(self, compute: str) -> int:
         """Operations a second of matrix products in that data type: `fp32`, or one of 16 bits."""
@@ -134,36 +155,11 @@ class Gpu:
             )
         return min(within, max(1, self.node // apart) * self.network)
 
-    @property
-    def cublas_workspace(self) -> int:
-        """Bytes of one cuBLAS or hipBLAS workspace by default: 32 MiB on Hopper and Blackwell, elsewhere 2 * 4 MiB and 8 * 16 KiB.
-        Of a GPU whose capability is unknown, the larger.
-
-        Source: PyTorch, `aten/src/ATen/cuda/CublasHandlePool.cpp`, `parseChosenWorkspaceSize`.
-        """
-        if self.capability.startswith("gfx"):
-            return (128 if self.capability.startswith(("gfx94", "gfx95")) else 32) * 2**20
-        return (
-            32 * 2**20 if self.capability.partition(".")[0] in ("", "9", "10", "12") else 2 * 4 * 2**20 + 8 * 16 * 2**10
-        )
-
 
 @cache
 def gpus() -> dict[str, Gpu]:
     """Every GPU of the catalog, by name, in the catalog's order."""
-    text = resources.files(__package__).joinpath("gpus.toml").read_text(encoding="utf-8")
-    return {name: Gpu(name=name, **_in_bytes(entry)) for name, entry in tomllib.loads(text).items()}
-
-
-def _in_bytes(entry):
-    return entry | {field: round(units.parse(entry[field])) for field in _BYTES if field in entry}
-
-
-def _size(text):
-    try:
-        return round(units.parse(text))
-    except ValueError as error:
-        raise ValueError(f"Gpu.memory: {error}") from None
+    return {name: Gpu(name=name, **_in_bytes(entry)) for name, entry in files.entries(__package__, "gpus.toml").items()}
 
 
 def gpu(name: str) -> Gpu:

@@ -1,12 +1,11 @@
 """A transformer's dimensions, and the catalog of published ones."""
 
-import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from importlib import resources
 from typing import Any, Literal, Protocol, final
 
-from ..common import checks
+from ..common import checks, files
 from .weights import layers, weights
 
 NORMS = ("layernorm", "rmsnorm")
@@ -35,6 +34,19 @@ _MORE = {"positions": 2**27, "learned_positions": 2**27, "window": 2**27, "publi
 #: Fields that describe only models with the field named first; 0 elsewhere.
 _MIXTURE = ("experts", "experts_per_token", "expert_width", "shared_experts", "dense_layers", "router_bias")
 _LATENT = ("latent_rank", "query_rank", "rope_width", "value_width")
+
+
+def architectures(file: str) -> dict[str, dict[str, Sequence[Any]]]:
+    """Architecture -> field of `Model` -> what it may be, of a file of the catalog."""
+
+    def values(said):
+        return range(said["least"], said["most"] + 1, said.get("step", 1)) if isinstance(said, dict) else said
+
+    entries = files.entries(__package__, file).items()
+    return {name: {field: values(said) for field, said in entry.items()} for name, entry in entries}
+
+
+_REFERENCES = architectures("references.toml")
 
 
 class Described(Protocol):
@@ -251,60 +263,32 @@ class Model:
         return next((family for family in FAMILIES if self.unlike_reference(family) is None), None)
 
     def unlike_reference(self, family: str | None = None) -> str | None:
-        """What keeps the book's references, or that of one `family`, from building the model, in words; None where nothing does."""
+        """What keeps the book's references, or that of one `family`, from building the model, in words; None where nothing."""
         if family is None:
             if self.family:
                 return None
             family = "llama" if self.gated or self.norm == "rmsnorm" else "gpt"  # the nearer
         checks.one_of("Model", "family", family, FAMILIES)
-        return self._unlike(*(("a GPT", self._gpt()) if family == "gpt" else ("a Llama", self._llama())))
+        for field, values in (_REFERENCES[family] | self._by_other_fields(family)).items():
+            if (value := getattr(self, field)) not in values:
+                what = "a GPT" if family == "gpt" else "a Llama"
+                return f"Model.{field}: {value!r} of {self.name} is not {what}'s; allowed: {_in_words(values)}"
+        return None
+
+    def _by_other_fields(self, family):
+        """Field -> what it may be in a reference, where that follows from other fields."""
+        turns = self.turning and self.turning % 2 == 0
+        own: dict[str, Sequence] = {"embedding_width": (self.width,)}
+        if family == "llama":
+            own["rotary_percent"] = (self.rotary_percent if turns else 100,)
+            return own | {"fused": (False,) if self.experts else (False, True)}
+        own["learned_positions"] = range(max(self.positions, 1), _MORE["learned_positions"] + 1)
+        return own | {"kv_heads": (self.heads,), "head_width": (self.width / self.heads,)}
 
     @property
     def turning(self) -> int:
         """Numbers of each head that turn where positions are rotary."""
         return self.head_width * self.rotary_percent // 100
-
-    def _gpt(self):
-        """Field -> what it may be in a GPT."""
-        return _PLAIN | {
-            "norm": ("layernorm",),
-            "gated": (False,),
-            "experts": (0,),
-            "qk_norm": (False,),
-            "scaled_embedding": (False,),
-            "activation": ("gelu", "gelu_tanh", "relu"),
-            "learned_positions": range(max(self.positions, 1), _MORE["learned_positions"] + 1),
-            "kv_heads": (self.heads,),
-            "head_width": (self.width / self.heads,),
-            "embedding_width": (self.width,),
-        }
-
-    def _llama(self):
-        """Field -> what it may be in a Llama."""
-        experts = {f: (type(getattr(self, f))(),) for f in ("shared_experts", "dense_layers", "router_bias")}
-        return (
-            _PLAIN
-            | {
-                "norm": ("rmsnorm",),
-                "gated": (True,),
-                "learned_positions": (0,),
-                "rotary_percent": (self.rotary_percent if self.turning and self.turning % 2 == 0 else 100,),
-                "activation": ("silu", "gelu_tanh"),
-                "fused": (False,) if self.experts else (False, True),
-                "out_bias": (False,),
-                "ffn_bias": (False,),
-                "embedding_width": (self.width,),
-                "head_width": range(2, _MOST + 1, 2),
-            }
-            | experts
-        )
-
-    def _unlike(self, what, wanted):
-        for field, values in wanted.items():
-            if (value := getattr(self, field)) not in values:
-                allowed = _in_words(values)
-                return f"Model.{field}: {value!r} of {self.name} is not {what}'s; allowed: {allowed}"
-        return None
 
     def replace(self, **changes) -> "Model":
         """A copy with some fields changed, checked again.
@@ -318,22 +302,6 @@ class Model:
             if sources & changes.keys() and getattr(self, field) == default(self)
         }
         return replace(self, **{"published": None} | following | changes)
-
-
-#: What neither of the book's references has. The first that a model has names it, so the most telling stand first.
-_PLAIN = {
-    "latent_rank": (0,),
-    "causal": (True,),
-    "parallel_residual": (False,),
-    "post_norm": (False,),
-    "softcap": (False,),
-    "sinks": (False,),
-    "token_types": (0,),
-    "pooler": (False,),
-    "embedding_norm": (False,),
-    "block_norms": (2,),
-    "final_norm": (True,),
-}
 
 
 def _in_words(values):
@@ -351,11 +319,7 @@ def _divisors_near(number: int, wanted: int) -> str:
 @cache
 def models() -> dict[str, Model]:
     """Every model of the catalog, by name, in the catalog's order."""
-    text = resources.files(__package__).joinpath("models.toml").read_text(encoding="utf-8")
-    entries = {}
-    for name, entry in tomllib.loads(text).items():
-        entries[name] = (entries[entry.pop("like")] if "like" in entry else {}) | entry
-    return {name: Model(name=name, **entry) for name, entry in entries.items()}
+    return {name: Model(name=name, **entry) for name, entry in files.entries(__package__, "models.toml").items()}
 
 
 def model(name: str) -> Model:

@@ -121,10 +121,15 @@ def trained(m, lora) -> list[Weight]:
     return [w for w in found if w.count and times[w.group]]
 
 
-def numbers_of(m, lora) -> int:
-    """How many numbers a step trains."""
-    times = layers(m)
-    return int(sum(w.numbers * w.count * times[w.group] for w in trained(m, lora)))
+def numbers_of(m, lora, without: tuple[str, ...] = ()) -> int:
+    """How many numbers a step trains, but for those of some groups."""
+    return summed(m, lambda w: w.numbers, [w for w in trained(m, lora) if w.group not in without])
+
+
+def summed(m, each, found=None) -> int:
+    """The sum over a model's weights, or those found, of what one tensor counts for."""
+    times, found = layers(m), weights(m) if found is None else found
+    return int(sum(w.count * times[w.group] * each(w) for w in found if w.count and times[w.group]))
 
 
 def linears(m) -> list[tuple]:

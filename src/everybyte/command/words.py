@@ -15,9 +15,10 @@ from ..answers.alignment import MODELS, Rollout
 from ..answers.fit import VARY
 from ..answers.headroom import Headroom
 from ..answers.serving import CACHE_TYPES, CACHES, WEIGHTS
+from ..ask.choices import CHOICES, LIMITS
 from ..ask.mesh import Mesh
 from ..ask.objectives import REFERENCES
-from ..ask.setup import CHOICES, LIMITS, Lora, Setup
+from ..ask.setup import Lora, Setup
 from ..common import checks, terminal
 from .completion import SHELLS
 

@@ -10,10 +10,10 @@ SHOWN = 200
 
 
 def printable(text: str, most: int | None = None) -> str:
-    """Text from outside on one line: what a terminal would act on, or would not show, as an escape.
+    """Text from outside on one line: an escape for whatever a terminal would act on, or would not show.
 
-    That is control characters, a new line among them, marks that turn the direction of writing, and halves of surrogates.
-    Of a text of more than `most` characters it is said how many were left out.
+    Such are control characters with the new line, marks that turn the direction of writing, and halves of surrogates. Of a
+    text of more than `most` characters it says how many were left out.
     """
     left = 0 if most is None else len(text) - most
     text = text[:most] if left > 0 else text
@@ -34,7 +34,7 @@ def shown(value: object) -> str:
 
 
 def natural(text: str) -> int | None:
-    """The whole number that plain digits make, at most 4,000 of them; None of any other text."""
+    """The whole number that at most 4,000 plain digits make; None for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 4000 else None
 
 
@@ -46,7 +46,7 @@ def whole(owner: str, field: str, value: object, least: int, most: int = ABSURD)
 
 
 def whole_numbers(owner: str, field: str, values):
-    """`values` as a numpy array of 64-bit whole numbers, or of Python's where one is larger; raise where one is not whole."""
+    """`values` as a numpy array of 64-bit whole numbers, or of Python's where one is larger. Raise where one is not whole."""
     import numpy
 
     array = numpy.asarray(values)
@@ -56,35 +56,31 @@ def whole_numbers(owner: str, field: str, values):
     return array.astype(object if large else "int64")
 
 
-#: What others call some values of a field.
+#: Field -> what others call some of its values.
 ELSEWHERE = {
     "sharding": {"fsdp": "zero3", "fsdp2": "zero3", "hsdp": "zero3", "ddp": "none"},
     "optimizer": {"adam8bit": "adamw8bit", "adamw_8bit": "adamw8bit", "paged_adamw_8bit": "paged-adamw8bit"},
-    "precision": {
-        "float32": "fp32",
-        "bfloat16": "bf16",
-        "amp": "bf16-mixed",
-        "fp16": "fp16-mixed",
-        "float16": "fp16-mixed",
-    },
+    "precision": {"float32": "fp32", "bfloat16": "bf16", "amp": "bf16-mixed"}
+    | dict.fromkeys(("fp16", "float16"), "fp16-mixed"),
 }
 
 
 def one_of(owner: str, field: str, value: object, allowed: Iterable[str]) -> None:
     """Raise unless `value` is one of `allowed`; the message names near matches, or what is called so elsewhere."""
     allowed = tuple(allowed)
-    if not isinstance(value, str) or value not in allowed:  # an array has no one answer to `in`
-        typed = value.lower()[:SHOWN] if isinstance(value, str) else ""
-        known = ELSEWHERE.get(field, {}).get(typed)
-        near = [known] if known in allowed else []
-        near = near or [name for name in allowed if typed and name.lower().startswith(typed)][:3]
-        near = near or difflib.get_close_matches(typed, allowed, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-        raise ValueError(f"{owner}.{field}: {shown(value)} is unknown; {hint}allowed: {', '.join(allowed)}")
+    if isinstance(value, str) and value in allowed:  # an array has no one answer to `in`
+        return
+    typed = value.lower()[:SHOWN] if isinstance(value, str) else ""
+    known = ELSEWHERE.get(field, {}).get(typed)
+    near = [known] if known in allowed else []
+    near = near or [name for name in allowed if typed and name.lower().startswith(typed)][:3]
+    near = near or difflib.get_close_matches(typed, allowed, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    raise ValueError(f"{owner}.{field}: {shown(value)} is unknown; {hint}allowed: {', '.join(allowed)}")
 
 
 def line(owner: str, field: str, value: object) -> None:
-    """Raise unless `value` is text that can be printed on a line, of 200 characters at most."""
+    """Raise unless `value` is text of at most 200 characters that can be printed on a line."""
     if not isinstance(value, str):
         raise ValueError(f"{owner}.{field}: {shown(value)} is not text")
     if len(value) > 200 or not value.isprintable():
@@ -104,7 +100,7 @@ def flag(owner: str, field: str, value: object) -> None:
 
 
 def pairs(owner: str, words: Iterable[str], names: Iterable[str] | None = None) -> dict[str, str]:
-    """Name -> value of words such as `rank=16`. Raise for a word without a value, a name not of `names`, and one said twice."""
+    """Name -> value of words such as `rank=16`. Raise for a word without a value, and a name that is unknown or said twice."""
     found: dict[str, str] = {}
     for word in words:
         name, _, value = word.partition("=")
@@ -121,14 +117,13 @@ def pairs(owner: str, words: Iterable[str], names: Iterable[str] | None = None) 
 
 
 def words(owner: str, text: str, names: Iterable[str]) -> dict:
-    """The fields of a command's text, `rank=16 targets=q,v dropout=0.05`: numbers as such, all else as text. Raise for what is no field."""
+    """The fields of a command's text, `rank=16 targets=q,v dropout=0.05`: numbers as numbers, all else as text. Raise for others."""
     if not isinstance(text, str):
         raise ValueError(f"{owner}: {shown(text)}; allowed: text such as NAME=VALUE NAME=VALUE")
     said: dict = dict(pairs(owner, text.replace(";", " ").split(), list(names)))
     for name, value in said.items():
-        fraction = re.fullmatch(r"[0-9]*\.[0-9]+", value)
-        number = natural(value)
-        said[name] = float(value) if fraction else value if number is None else number
+        number = float(value) if re.fullmatch(r"[0-9]*\.[0-9]+", value) else natural(value)
+        said[name] = value if number is None else number
     return said
 
 

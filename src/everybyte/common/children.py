@@ -1,7 +1,7 @@
 """Processes that we start: each leads a group of its own, and ends with everything it has started, however we end.
 
-What a process starts inherits its environment, and with it a mark: so what has left the group, as torchrun's ranks do, is found
-as well, where the system says what environment a process has (Linux).
+Whatever a process starts inherits a mark in its environment. By that, what has left the group, as torchrun's ranks do, is
+found where the system tells a process's environment (Linux).
 """
 
 import contextlib
@@ -18,14 +18,14 @@ from pathlib import Path
 
 from .interrupts import Endings, Held, waiting
 
-#: The variable of the mark: those of whoever started us, and then our own.
+#: The variable of the mark: the marks of whoever started us, then our own.
 MARK = "EVERYBYTE_CHILD"
-#: Seconds in which what was killed is gone, and between two looks whether it is.
+#: Seconds in which a killed process is gone, and between two looks.
 GONE, LOOK = 5.0, 0.02
 
 
 class Child:
-    """A process and what it starts. Used as a context, nothing of it runs at the end; nor where the object is thrown away.
+    """A process and what it starts. At the end of its context, or of the object, nothing of it runs.
 
     Args:
         command: the program and its arguments. environment: all of its variables; by default this process's.
@@ -36,16 +36,14 @@ class Child:
         environment = os.environ if environment is None else environment
         mark = secrets.token_hex(8)
         marks = os.pathsep.join(filter(None, (os.environ.get(MARK), mark)))
+        apart = {"start_new_session": True, "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
         with Held():  # nobody would know of a process whose start was interrupted
-            self.process = subprocess.Popen(
-                command, env={**environment, MARK: marks}, start_new_session=True,
-                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0), **options,
-            )  # fmt: skip
+            self.process = subprocess.Popen(command, env={**environment, MARK: marks}, **apart, **options)
             self._known = self.process, mark, os.getpid()
             self._kept = weakref.finalize(self, _end, *self._known)
 
     def finish(self, timeout: float | None = None, grace: float = 0.0) -> int:
-        """Its exit status, once it has ended. Whatever ends us before that ends it, and what it leaves behind is ended too.
+        """Wait for its exit status. Whatever ends us before that ends it, and what it leaves behind is ended too.
 
         Raises:
             subprocess.TimeoutExpired: after `timeout` seconds.
@@ -57,7 +55,7 @@ class Child:
                 self.end(grace)
 
     def end(self, grace: float = 0.0) -> None:
-        """End it and all it started; it may take `grace` seconds once asked, unless Ctrl-C comes. Once more does nothing."""
+        """End it and all it started, after at most `grace` seconds to end by itself, or Ctrl-C. Once more does nothing."""
         with Held():
             if self._kept.detach():
                 _end(*self._known, grace)
@@ -72,7 +70,7 @@ class Child:
 def run(
     command: Sequence[str], timeout: float | None = None, grace: float = 0.0, **options
 ) -> subprocess.CompletedProcess:
-    """What a command printed and returned, as `subprocess.run` gives it; it is ended with all that it started.
+    """What a command printed and returned, as `subprocess.run` gives it; all that it started is ended.
 
     Raises:
         subprocess.TimeoutExpired: after `timeout` seconds.
@@ -114,7 +112,7 @@ def _end(process, mark, starter, grace=0.0):
 
 
 def _wait(is_so, until, patient=False):
-    """Until something is so; no longer than to a time, nor, where somebody is `patient`, than to the next Ctrl-C."""
+    """Wait until something is so, or until a time; where `patient`, also until the next Ctrl-C."""
     while not is_so() and time.monotonic() < until and not (patient and waiting()):
         time.sleep(LOOK)
 
@@ -125,7 +123,7 @@ def _over(process, mark):
 
 
 def _tell(process, mark, name):
-    """Send a signal to a process's group, and to what has left it unless its leader, still there, would pass it on."""
+    """Send a signal to a process's group, and, unless its leader is there to pass it on, to what has left the group."""
     if not hasattr(os, "killpg"):  # on Windows
         _kill_tree(process)
         return
@@ -147,7 +145,7 @@ def _kill_tree(process):
 
 
 def _others(group: int, mark: str) -> list[int]:
-    """What runs of a group, besides its leader, and what bears the mark."""
+    """The processes of a group, besides its leader, and those that bear the mark."""
     if not sys.platform.startswith("linux"):
         return _group_alone(group)
     found = []
@@ -155,18 +153,15 @@ def _others(group: int, mark: str) -> list[int]:
         if folder.name.isdigit() and int(folder.name) not in (group, os.getpid()):
             with contextlib.suppress(OSError, ValueError):
                 state, _, its_group, session = folder.joinpath("stat").read_bytes().rpartition(b")")[2].split()[:4]
-                ours = group in (int(its_group), int(session)) or _marked(folder, mark)
+                ours = group in (int(its_group), int(session))
+                ours = ours or mark.encode() in folder.joinpath("environ").read_bytes()
                 if ours and state not in b"ZX":
                     found.append(int(folder.name))
     return found
 
 
-def _marked(folder, mark):
-    return mark.encode() in folder.joinpath("environ").read_bytes()
-
-
 def _group_alone(group):
-    """Somebody of the group, where there is one: all that other systems tell."""
+    """Whether the group has a process, as a list: all that other systems tell."""
     if not hasattr(os, "killpg"):
         return []
     try:

@@ -1,33 +1,30 @@
-"""Files that are there whole, or not at all; and files from outside, read within bounds."""
+"""Files that are there whole or not at all, and files from outside, read within bounds."""
 
 import json
 import os
 import secrets
 import stat
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from . import checks, terminal
 
-#: Lists and dicts within one another, in JSON from outside.
+#: How deep lists and dicts may be nested in JSON from outside.
 DEEP = 200
 _PIECE = 4 * 2**20
-#: What stands under a name and is no regular file.
-_KINDS = (
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISSOCK, "a socket"),
-    (lambda _: True, "a device"),
-)
+#: What is no regular file; all others are devices.
+_KINDS = {stat.S_ISFIFO: "a pipe", stat.S_ISDIR: "a folder", stat.S_ISSOCK: "a socket"}
 
 
 @contextmanager
 def whole(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """A file to write bytes to, beside the one of that name, which it replaces once all is on the disk, with the mode that it had.
+    """A file to write bytes to; it replaces the one of that name, and takes its mode, once all is on the disk.
 
-    Where that fails, or the block raises, what stood there stands, and nothing lies beside it. What is no file, as a pipe, is written to.
+    Where that fails, or the block raises, the old file stays, and nothing lies beside it. A pipe or a device is written to.
     """
     try:
         path = Path(os.path.realpath(path))  # of a link the file that it names
@@ -39,7 +36,7 @@ def whole(path: str | os.PathLike) -> Iterator[BinaryIO]:
         return
     part = path.with_name(
         f"{path.name[:40]}.{secrets.token_hex(8)}.part"
-    )  # each thread, process and container has its own
+    )  # each thread's, process's and container's own
     try:
         with part.open("xb") as file:
             if path.exists():
@@ -49,7 +46,7 @@ def whole(path: str | os.PathLike) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:
-        if error.filename == str(part):  # nobody has asked for that one
+        if error.filename == str(part):  # which nobody has asked for
             error.filename = str(path)
         raise
     finally:
@@ -74,13 +71,13 @@ def opened(owner: str, path: str | os.PathLike, pipes: bool = False) -> Iterator
     with file:
         mode = os.fstat(file.fileno()).st_mode
         if not (stat.S_ISREG(mode) or handed and stat.S_ISFIFO(mode)):
-            what = next(words for of, words in _KINDS if of(mode))
+            what = next((words for of, words in _KINDS.items() if of(mode)), "a device")
             raise ValueError(f"{owner}: {name}: {what}; allowed: a regular file{', or - for standard input' * pipes}")
         yield file
 
 
 def _at_once(path, flags):
-    """Opened without waiting for whoever writes into a pipe."""
+    """Open without waiting for whoever writes into a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -104,7 +101,11 @@ def some(owner: str, path: str | os.PathLike, file: BinaryIO, most: int) -> byte
 
 
 def parsed(text: str | bytes, **said) -> Any:
-    """What JSON from outside says, read by `json.loads` with its options. Raise ValueError where it is none, or has more than `DEEP` lists and dicts within one another."""
+    """What JSON from outside says, read by `json.loads` with its options.
+
+    Raises:
+        ValueError: where it is no JSON, or has more than `DEEP` lists and dicts within one another.
+    """
     deep = ValueError(f"more than {DEEP} lists and dicts within one another")
     try:
         found = json.loads(text, **said)
@@ -114,9 +115,16 @@ def parsed(text: str | bytes, **said) -> Any:
         raise ValueError(f"no JSON, {error}") from None
     level = [found]
     for _ in range(DEEP + 1):
-        level = [
-            x for at in level if isinstance(at, dict | list) for x in (at.values() if isinstance(at, dict) else at)
-        ]
+        inside = (at.values() if isinstance(at, dict) else at for at in level if isinstance(at, dict | list))
+        level = [value for values in inside for value in values]
     if level:
         raise deep
+    return found
+
+
+def entries(package: str, name: str) -> dict[str, dict[str, Any]]:
+    """The tables of a package's own TOML file, in its order; one that names another by `like` has all that it does not state from there."""
+    found: dict[str, dict[str, Any]] = {}
+    for title, entry in tomllib.loads(resources.files(package).joinpath(name).read_text(encoding="utf-8")).items():
+        found[title] = (found[entry.pop("like")] if "like" in entry else {}) | entry
     return found

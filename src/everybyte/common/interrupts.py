@@ -1,6 +1,6 @@
-"""What ends a program from outside: Ctrl-C, SIGTERM, SIGHUP. Where it may come, and where it waits.
+"""What ends a program from outside (Ctrl-C, SIGTERM, SIGHUP): where it may come, and where it waits.
 
-Python raises it between any two instructions. Where a step and what undoes it must not be torn apart, it is `Held`.
+Python raises it between any two instructions. Where a step and what undoes it must not be separated, it is `Held`.
 """
 
 import _thread
@@ -10,9 +10,9 @@ import threading
 import time
 from typing import Any
 
-#: Seconds that a second Ctrl-C waits in what may take long, or be lost in a loop of its own.
+#: Seconds after which a second Ctrl-C waits no longer in what may take long, or hang.
 PATIENCE = 2.0
-#: What ends us as Ctrl-C does, where a system has it.
+#: Signals that end us as Ctrl-C does, where a system has them.
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
@@ -25,13 +25,13 @@ class Ended(KeyboardInterrupt):
 
 
 class Held:
-    """A context in which Ctrl-C, and what ends us as it does, waits for its end; `waiting` says whether one does.
+    """A context at whose end Ctrl-C, and what ends us as it does, is raised; `waiting` says whether one waits.
 
-    Elsewhere than in the main thread, and of a Ctrl-C that somebody else handles, it changes nothing. Within another it is
-    part of that one.
+    It changes nothing in other threads than the main one, nor where somebody else handles Ctrl-C. Inside another one it is
+    part of that.
 
     Args:
-        patience: seconds after the first from which on another does not wait; None: each does.
+        patience: seconds after the first Ctrl-C, after which another does not wait; with None each waits.
     """
 
     outermost: "Held | None" = None  # signals are the process's
@@ -52,7 +52,7 @@ class Held:
         return self
 
     def note(self, number, frame) -> None:
-        """Keep it for later, or raise it where one has waited for long."""
+        """Keep it for later, or raise it where one has waited too long."""
         now = time.monotonic()
         if self.number and self.patience is not None and now - self.since > self.patience:
             raise error_of(number)
@@ -71,7 +71,7 @@ class Held:
 
 
 def importing() -> Held:
-    """A context to import what is large: C that is being loaded makes other errors of a Ctrl-C, or none, and loads no second time."""
+    """A context for large imports: C code makes other errors of a Ctrl-C, or none, and does not load a second time."""
     return Held(PATIENCE)
 
 
@@ -86,16 +86,16 @@ def error_of(number: int) -> KeyboardInterrupt:
 
 
 def told(error: KeyboardInterrupt) -> tuple[str, int]:
-    """(What ended a command, and what it had to say, in words; its exit status, the shell's for that signal)."""
+    """(What ended a command, with what it had to say; its exit status, the shell's for that signal)."""
     number = error.number if isinstance(error, Ended) else signal.SIGINT
     what = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
     return "; ".join([what, *map(str, error.args)]), 128 + number
 
 
 class Endings:
-    """A context in which SIGTERM and SIGHUP raise `Ended`, where nobody else handles them, and no Ctrl-C is forgotten.
+    """A context in which SIGTERM and SIGHUP raise `Ended`, where nobody else handles them, and no Ctrl-C is lost.
 
-    Whom that leaves through the outermost of them, it ends with the shell's status for the signal, where `exits`.
+    An `Ended` that leaves the outermost one exits with the shell's status for the signal, where `exits`.
     """
 
     def __init__(self, exits: bool = True):
@@ -123,7 +123,7 @@ class Endings:
             sys.exit(128 + error.number)
 
     def undo(self) -> None:
-        """Let them do again what they did before; once more does nothing."""
+        """Restore what the signals did before; once more does nothing."""
         while self.before:
             number = next(iter(self.before))
             signal.signal(number, self.before[number])
@@ -133,7 +133,7 @@ class Endings:
 
 
 def _again(lost, usual=sys.unraisablehook):
-    """Ctrl-C while something is thrown away, which Python prints and forgets, is asked for once more, a moment later."""
+    """Raise again, a moment later, a Ctrl-C that came while an object was deleted: Python prints and forgets it."""
     if not isinstance(lost.exc_value, KeyboardInterrupt):
         return usual(lost)
     number = getattr(lost.exc_value, "number", signal.SIGINT)

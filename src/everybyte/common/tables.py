@@ -11,7 +11,7 @@ from . import checks
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns. Cells are text or whole numbers; numbers stand to the right, with thousands apart."""
+    """Rows under columns. Cells are text or whole numbers; numbers stand to the right, with separated thousands."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -20,41 +20,35 @@ class Table:
     def __post_init__(self):
         for row in self.rows:
             if len(row) != len(self.columns):
-                raise ValueError(
-                    f"rows: {checks.shown(row)} has {len(row)} cells; allowed: {len(self.columns)}, one a column"
-                )
+                said = f"rows: {checks.shown(row)} has {len(row)} cells"
+                raise ValueError(f"{said}; allowed: {len(self.columns)}, one a column")
 
     def __repr__(self):
         cells = [[checks.printable(str(c)) for c in self.columns], *[[_text(c) for c in row] for row in self.rows]]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         right = [self._right(i) for i in range(len(self.columns))]
-        lines = [
-            "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)).rstrip()
-            for row in cells
-        ]
-        return "\n".join(
-            [*([checks.printable(self.caption)] if self.caption else []), lines[0], "-" * len(lines[0]), *lines[1:]]
-        )
+        lines = []
+        for row in cells:
+            columns = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True))
+            lines.append("  ".join(columns).rstrip())
+        lines.insert(1, "-" * len(lines[0]))
+        return "\n".join([checks.printable(self.caption), *lines] if self.caption else lines)
 
     def _repr_html_(self):
         align = ["right" if self._right(i) else "left" for i in range(len(self.columns))]
 
         def row(tag, cells):
             pairs = zip(cells, align, strict=True)
-            return (
-                "<tr>"
-                + "".join(f'<{tag} style="text-align:{a}">{escape(_text(c))}</{tag}>' for c, a in pairs)
-                + "</tr>"
-            )
+            inside = "".join(f'<{tag} style="text-align:{a}">{escape(_text(c))}</{tag}>' for c, a in pairs)
+            return f"<tr>{inside}</tr>"
 
         caption = f"<caption>{escape(checks.printable(self.caption))}</caption>" if self.caption else ""
         body = "".join(row("td", cells) for cells in self.rows)
         return f"<table>{caption}<thead>{row('th', self.columns)}</thead><tbody>{body}</tbody></table>"
 
     def _right(self, column):
-        return bool(self.rows) and all(
-            _text(row[column])[:1] in "0123456789+-−–" and _text(row[column]) for row in self.rows
-        )
+        texts = [_text(row[column]) for row in self.rows]
+        return bool(texts) and all(text and text[0] in "0123456789+-−–" for text in texts)
 
 
 class Shown:
@@ -72,7 +66,7 @@ class Shown:
 
 
 def sized(name: str, size: int) -> tuple[str, int, str]:
-    """A row of an amount: its name, its bytes, and these in words."""
+    """A row for an amount: its name, its bytes, and these in words."""
     return name, size, units.text(size)
 
 

@@ -1,4 +1,4 @@
-"""What the command prints: readable in any encoding, and nothing in it that a terminal would act on."""
+"""What the command prints: readable in any encoding, and without anything that a terminal would act on."""
 
 import codecs
 import os
@@ -10,7 +10,7 @@ from typing import TextIO
 
 from . import checks
 
-#: What stands for a character that an encoding lacks; of any other its escape.
+#: What stands for a character that an encoding lacks; for any other it is the escape.
 PLAIN = {
     "−": "-", "–": "-", "—": "-", "×": "x", "·": "*", "…": "...", "≤": "<=", "≥": ">=", "→": "->", "≈": "~", "²": "^2", "³": "^3",
     "√": "sqrt ", "✓": "yes", "✗": "no", "“": '"', "”": '"', "’": "'",
@@ -28,7 +28,7 @@ codecs.register_error("everybyte.plain", _replaced)
 
 
 def write(text: str, stream: TextIO | None) -> None:
-    """Write text of our own and flush it. Characters that the stream's encoding lacks are replaced; a closed stream gets nothing."""
+    """Write and flush text. Characters that the stream's encoding lacks are replaced; a closed stream gets nothing."""
     if stream is None:
         return
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -42,7 +42,7 @@ def clean(text: str) -> str:
 
 
 def shown(table: object, stream: TextIO | None) -> str:
-    """An answer as lines; the first of several, which names the columns, stands out."""
+    """An answer as lines; the first of several, which names the columns, is emphasized."""
     head, line, rest = clean(str(table)).partition("\n")
     return (_colored(head, 1, stream) if line else head) + line + rest
 
@@ -54,34 +54,34 @@ def complain(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Say on the side what is going on."""
+    """Say on standard error what is going on."""
     _aside(f"{clean(text)}\n")
 
 
 def _aside(text):
     try:
         write(text, sys.stderr)
-    except OSError:  # nobody reads it, or the disk is full: what is done goes on, and the status tells how it ended
+    except OSError:  # nobody reads it, or the disk is full: the work goes on, and the status tells how it ended
         no_more(sys.stderr)
 
 
 def _colored(text, code, stream):
-    """The text, in color where a terminal reads it and its user has not said NO_COLOR."""
+    """The text, in color where a terminal reads it, unless NO_COLOR is set."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not (stream and stream.isatty())
     return text if plain else f"\x1b[{code}m{text}\x1b[0m"
 
 
 def no_more(stream: TextIO | None) -> None:
-    """What was printed goes nowhere from now on: the interpreter flushes it again at its exit."""
+    """Let what was printed go nowhere from now on: the interpreter flushes it again at its exit."""
     try:
         if stream is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    except (OSError, ValueError):  # a notebook's or a test's own, which no file stands behind
+    except (OSError, ValueError):  # a notebook's or a test's stream, without a file
         pass
 
 
 def hold() -> None:
-    """Have the numbers of closed standard streams taken, so that no file gets one and is written over by a library's warning."""
+    """Take the numbers of closed standard streams, so that no file gets one, where a library's warning would overwrite it."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -89,14 +89,8 @@ def hold() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
-class _NoBar:
+class _NoBar(list):
     """Stands for tqdm's bar where none is shown."""
-
-    def __init__(self, iterable: Iterable):
-        self._iterable = iterable
-
-    def __iter__(self):
-        return iter(self._iterable)
 
     def __enter__(self):
         return self
@@ -109,9 +103,9 @@ class _NoBar:
 
 
 def bar(iterable: Iterable | None = None, always: bool | None = None, **said):
-    """tqdm's bar, there after two seconds where a terminal shows it; with `always` at once, wherever it goes.
+    """tqdm's bar, after two seconds where a terminal shows it; with `always` at once, anywhere.
 
-    Not in a notebook, whose stored outputs would hold it or not by how fast a machine is; nor where tqdm is not installed.
+    There is none in a notebook, whose stored outputs would depend on a machine's speed, nor without tqdm.
     """
     if always or (sys.stderr is not None and sys.stderr.isatty()):
         with suppress(ImportError):

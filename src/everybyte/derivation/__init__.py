@@ -1,10 +1,6 @@
 """A closed formula of a step's memory, in batch and sequence: evaluated, printed, proved and kept without PyTorch."""
 
-from .forms import Form, Monomial, Quotient, Solver
-from .lettered import Lettered
 from .ranges import Irregular, Range, partition
 from .result import Case, Derivation, Instant, Point, Region
 
-__all__ = [
-    "Case", "Derivation", "Form", "Instant", "Irregular", "Lettered", "Monomial", "Point", "Quotient", "Range", "Region", "Solver", "partition",
-]  # fmt: skip
+__all__ = ["Case", "Derivation", "Instant", "Irregular", "Point", "Range", "Region", "partition"]

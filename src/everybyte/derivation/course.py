@@ -80,15 +80,33 @@ class _Amounts:
         return repeat.times
 
 
-def rows(course: Course) -> Iterator[tuple[Operation, str, int, Tally]]:
-    """(operation, its owner, its number in the step, what lives while it runs) of each operation; of what repeats in the first and the last turn."""
+@dataclass(frozen=True)
+class Instant:
+    """One operation of the step.
+
+    Attributes:
+        operation, phase, owner: its name, the phase, and the module that it belongs to. at: where in the step, in words.
+        place: its number in the step. counts: what lives while it runs, column's number -> how many.
+    """
+
+    operation: str
+    phase: str
+    owner: str
+    at: str
+    place: int
+    counts: Tally
+
+
+def instants(course: Course) -> Iterator[Instant]:
+    """Each operation; of what repeats in the first and the last turn."""
     ends = Reading(course, _Amounts()).ends()
     place = 0
     for item in course.items:
         inside, times = (item.items, item.times) if isinstance(item, Repeat) else ([item], 1)
         for turn in sorted({0, times - 1}):
-            for number, operation in enumerate(inside, place + turn * len(inside)):
-                yield operation, operation.owner_at(turn), number, sum(next(ends)[1], Tally())
+            for number, o in enumerate(inside, place + turn * len(inside)):
+                live = Tally(sorted(sum(next(ends)[1], Tally()).items()))
+                yield Instant(o.name, o.phase, o.owner_at(turn), place_of(o), number, live)
         place += times * len(inside)
 
 
@@ -111,7 +129,7 @@ def unrolled(course: Course, sizes: Sequence[int]) -> tuple[list[Operation], lis
 
 
 def differing(rows: Sequence[tuple], repeats: Iterable[tuple[int, int, int]], columns, parts) -> Course:
-    """The course of rows as `rows` has them.
+    """The course of `instants`.
 
     Args:
         rows: (name, where in the step, phase, owner, what lives more than at the row before) each. repeats: (number of the
@@ -133,14 +151,10 @@ def differing(rows: Sequence[tuple], repeats: Iterable[tuple[int, int, int]], co
                 ends = zip(NUMBER.findall(rows[i][3]), NUMBER.findall(rows[j][3]), strict=True)
                 moves[i] = tuple((int(b) - int(a)) // (times - 1) for a, b in ends)
 
-    def pieces(tally):
-        return [Tensors(columns[c].part, c, n) for c, n in tally.items()]
-
     def made(i, place=()):
         name, where, phase, owner, _ = rows[i]
-        found = Layered(name, phase, owner, where != phase, place, pieces(taken[i]), pieces(freed.get(i, {})))
-        found.moves = moves.get(i, ())
-        return found
+        given, back = ([Tensors(columns[c].part, c, n) for c, n in x.items()] for x in (taken[i], freed.get(i, {})))
+        return Layered(name, phase, owner, where != phase, place, given, back, moves=moves.get(i, ()))
 
     for start, length, times in repeats:
         items += map(made, range(done, start))
@@ -150,52 +164,27 @@ def differing(rows: Sequence[tuple], repeats: Iterable[tuple[int, int, int]], co
 
 
 @dataclass(frozen=True)
-class Instant:
-    """One operation of the step.
-
-    Attributes:
-        operation, phase, owner: its name, the phase, and the module that it belongs to. at: where in the step, in words.
-        place: its number in the step. counts: what lives while it runs, as (column's number, how many).
-    """
-
-    operation: str
-    phase: str
-    owner: str
-    at: str
-    place: int
-    counts: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def of(cls, operation: Operation, owner: str, place: int, live: Tally) -> "Instant":
-        """Of a row of a course."""
-        return cls(operation.name, operation.phase, owner, place_of(operation), place, tuple(sorted(live.items())))
-
-
-@dataclass(frozen=True)
 class Case:
     """Where one course of operations holds, and its instants.
 
     Attributes:
-        batch, sequence, further: the ranges; of the reader's own letters (letter, range) each. instants: in the step's order.
-        peak: numbers of those of which one is the highest; rounded: with those that may be once tensors are rounded up.
-        step: the same of the optimizer's step alone. moments: the end of a phase, or rest -> the number of its instant.
-        course: all operations.
+        ranges: of each letter, B and S first. course: all operations.
+        peak: the instants of which one is the highest; rounded: with those that may be once tensors are rounded up.
+        step: the same of the optimizer's step alone. moments: the end of a phase, or rest -> its instant.
     """
 
-    batch: Range
-    sequence: Range
-    instants: tuple[Instant, ...]
-    peak: tuple[int, ...]
-    rounded: tuple[int, ...]
-    step: tuple[int, ...]
-    moments: dict[str, int]
+    ranges: dict[str, Range]
+    peak: tuple[Instant, ...]
+    rounded: tuple[Instant, ...]
+    step: tuple[Instant, ...]
+    moments: dict[str, Instant]
     course: Course
-    further: tuple[tuple[str, Range], ...] = ()
 
     @property
-    def ranges(self) -> dict[str, Range]:
-        """Letter -> range."""
-        return {"B": self.batch, "S": self.sequence, **dict(self.further)}
+    def instants(self) -> list[Instant]:
+        """All that are named, in the step's order."""
+        found = {i.place: i for i in (*self.rounded, *self.step, *self.moments.values())}
+        return [found[place] for place in sorted(found)]
 
     def __contains__(self, point: tuple[int, ...]) -> bool:
         return all(value in r for value, r in zip(point, self.ranges.values(), strict=True))

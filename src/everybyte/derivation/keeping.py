@@ -1,9 +1,9 @@
 """A derivation as JSON, and back."""
 
 from ..ask.setup import Setup
-from ..step.course import Repeat, place_of
-from .course import Case, Column, Instant, Tally, differing, rows
-from .forms import Form
+from ..step.amount import USUAL, Amount
+from ..step.course import Repeat
+from .course import Case, Column, Instant, Tally, differing, instants
 from .ranges import Range
 
 
@@ -31,48 +31,49 @@ def _range(r):
 
 
 def _case(c):
+    further = {letter: _range(r) for letter, r in c.ranges.items() if letter not in USUAL}
+    number = {instant.place: n for n, instant in enumerate(c.instants)}
     return {
-        "batch": _range(c.batch),
-        "sequence": _range(c.sequence),
-        "instants": [
-            [i.operation, i.phase, i.owner, i.at, i.place, [list(pair) for pair in i.counts]] for i in c.instants
-        ],
-        "peak": list(c.peak),
-        "rounded": list(c.rounded),
-        "step": list(c.step),
-        "moments": c.moments,
+        "batch": _range(c.ranges["B"]),
+        "sequence": _range(c.ranges["S"]),
+        "instants": [[i.operation, i.phase, i.owner, i.at, i.place, _tally(i.counts)] for i in c.instants],
+        "peak": [number[i.place] for i in c.peak],
+        "rounded": [number[i.place] for i in c.rounded],
+        "step": [number[i.place] for i in c.step],
+        "moments": {name: number[i.place] for name, i in c.moments.items()},
         "course": _operations(c.course),
-    } | ({"further": {letter: _range(r) for letter, r in c.further}} if c.further else {})
+    } | ({"further": further} if further else {})
+
+
+def _tally(counts):
+    return [list(pair) for pair in sorted(counts.items())]
 
 
 def _operations(course):
     """Every operation, of what repeats in the first and the last turn, by what lives more than at the one before."""
-    operations, places, changes, before = [], [], [], Tally()
-    for operation, owner, _, live in rows(course):
-        operations.append([operation.name, operation.phase, owner])
-        places.append(place_of(operation))
-        changes.append([list(pair) for pair in sorted((live - before).items())])
-        before = live
-    repeats, start = [], 0
+    found, repeats, start = list(instants(course)), [], 0
+    before = [Tally(), *(i.counts for i in found)]
     for item in course.items:
         if isinstance(item, Repeat):
             repeats.append([start, len(item.items), item.times])
             start += (1 + (item.times > 1)) * len(item.items)
         else:
             start += 1
-    return {"operations": operations, "places": places, "changes": changes, "repeats": repeats}
+    return {
+        "operations": [[i.operation, i.phase, i.owner] for i in found],
+        "places": [i.at for i in found],
+        "changes": [_tally(i.counts - there) for i, there in zip(found, before, strict=False)],
+        "repeats": repeats,
+    }
 
 
 def _course(said, columns, parts):
     """The operations that were written; ValueError where they are none."""
-    changes = [Tally((c, n) for c, n in changed) for changed in said["changes"]]
-    if any(
-        type(c) is not int or type(n) is not int or not 0 <= c < len(columns) for t in changes for c, n in t.items()
-    ):
-        raise ValueError("derive: changes of other columns")
     found = [
-        (str(name), str(place), str(phase), str(owner), more)
-        for (name, phase, owner), place, more in zip(said["operations"], said["places"], changes, strict=True)
+        (str(name), str(place), str(phase), str(owner), _counted(changed, columns))
+        for (name, phase, owner), place, changed in zip(
+            said["operations"], said["places"], said["changes"], strict=True
+        )
     ]
     repeats, done = [(start, length, times) for start, length, times in said["repeats"]], 0
     for start, length, times in repeats:
@@ -83,55 +84,58 @@ def _course(said, columns, parts):
     return differing(found, repeats, columns, parts)
 
 
+def _numbers(values, below, least=0):
+    values = tuple(values)
+    if not all(type(v) is int and least <= v < below for v in values):
+        raise ValueError("derive: a number out of range")
+    return values
+
+
+def _counted(pairs, columns, least=-(2**63)):
+    """How many of each column."""
+    _numbers((c for c, _ in pairs), len(columns))
+    _numbers((n for _, n in pairs), 2**63, least)
+    return Tally((c, n) for c, n in pairs)
+
+
+def _ranged(values):
+    low, high, by, multiples = values
+    return Range(*_numbers((low, high, by), 2**63), bool(multiples))
+
+
+def _read_case(c, columns, parts):
+    found = tuple(
+        Instant(operation, phase, owner, at, *_numbers([place], 2**63), _counted(counts, columns, 0))
+        for operation, phase, owner, at, place, counts in c["instants"]
+    )
+
+    def named(numbers):
+        return tuple(found[i] for i in _numbers(numbers, len(found)))
+
+    moments = dict(zip(c["moments"], named(c["moments"].values()), strict=True))
+    able = [named(c[name]) for name in ("peak", "rounded", "step")]
+    if not all(able) or "after_backward" not in moments:
+        raise ValueError("derive: a case without instants")
+    ranges = {"B": c["batch"], "S": c["sequence"], **c.get("further", {})}
+    ranges = {str(letter): _ranged(r) for letter, r in ranges.items()}
+    return Case(ranges, *able, moments, _course(c["course"], columns, parts))
+
+
 def read(said: dict) -> tuple:
     """What a derivation that was written is made of, beside its model.
 
     Raises:
         ValueError, TypeError, KeyError, IndexError: where it is none.
     """
-
-    def numbers(values, below):
-        values = tuple(values)
-        if not all(type(v) is int and 0 <= v < below for v in values):
-            raise ValueError("derive: a number out of range")
-        return values
-
-    def ranged(values):
-        low, high, by, multiples = values
-        numbers((low, high, by), 2**63)
-        return Range(low, high, by, bool(multiples))
-
-    forms = tuple(map(Form.read, said["forms"]))
-    columns = tuple(Column(str(p), str(o), bool(h), *numbers([f], len(forms))) for p, o, h, f in said["columns"])
-    if not {c.part for c in columns} <= set(said["parts"]):
+    forms, parts = tuple(map(Amount.read, said["forms"])), tuple(map(str, said["parts"]))
+    columns = tuple(Column(str(p), str(o), bool(h), *_numbers([f], len(forms))) for p, o, h, f in said["columns"])
+    if not {c.part for c in columns} <= set(parts):
         raise ValueError("derive: an unknown part")
-    cases = []
-    for c in said["cases"]:
-        found = []
-        for operation, phase, owner, at, place, counts in c["instants"]:
-            numbers([n for n, _ in counts], len(columns))
-            numbers([n for _, n in counts], 2**63)
-            found.append(
-                Instant(
-                    operation, phase, owner, at, numbers([place], 2**63)[0], tuple((n, times) for n, times in counts)
-                )
-            )
-        size = len(found)
-        moments = {m: numbers([i], size)[0] for m, i in c["moments"].items()}
-        if not (c["peak"] and c["rounded"] and c["step"]) or "after_backward" not in moments:
-            raise ValueError("derive: a case without instants")
-        cases.append(
-            Case(
-                ranged(c["batch"]), ranged(c["sequence"]), tuple(found), numbers(c["peak"], size),
-                numbers(c["rounded"], size), numbers(c["step"], size), moments, _course(c["course"], columns, said["parts"]),
-                tuple((str(letter), ranged(r)) for letter, r in c.get("further", {}).items()),
-            )
-        )  # fmt: skip
+    cases = tuple(_read_case(c, columns, parts) for c in said["cases"])
     if not cases:
         raise ValueError("derive: no case")
-    refused = tuple((tuple(map(ranged, ranges)), str(why)) for *ranges, why in said["refused"])
+    refused = tuple((tuple(map(_ranged, ranges)), str(why)) for *ranges, why in said["refused"])
     return (
-        Setup(**said["setup"]), said["layers"], forms, columns, tuple(cases),
-        tuple(map(str, said["parts"])), refused, str(said["how"]), tuple(map(tuple, said["checked"])), said["letters"],
-        numbers([said["rank"]], 2**31)[0],
+        Setup(**said["setup"]), said["layers"], forms, columns, cases, parts, refused, str(said["how"]),
+        tuple(map(tuple, said["checked"])), said["letters"], *_numbers([said["rank"]], 2**31),
     )  # fmt: skip

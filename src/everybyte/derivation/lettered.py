@@ -1,15 +1,17 @@
 """A step's memory with a letter for every dimension: of the batch, and of the model itself."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from typing import Any
+
+import sympy
 
 from .. import units
 from ..ask.setup import Setup
 from ..catalog import Model
-from ..common.tables import Table
+from ..common.tables import Shown, Table
+from ..step.course import PHASES
+from .symbolic import latex, maximum
 
 #: Letter -> (what it counts, field of `Model` or `Setup`), as the book's notation has them.
 LETTERS = {
@@ -27,8 +29,6 @@ LETTERS = {
 
 def symbol(name: str):
     """The letter, as the book's notation has it in sympy."""
-    import sympy
-
     sign = {"nonnegative": True} if name == "N" else {"positive": True}
     return sympy.Symbol(name, integer=True, **sign)
 
@@ -46,7 +46,7 @@ class LetteredInstant:
 
 
 @dataclass(frozen=True, eq=False)
-class Lettered:
+class Lettered(Shown):
     """A step's memory as formulas in the letters of `LETTERS`: of every model of an architecture, at every batch and sequence.
 
     Attributes:
@@ -68,14 +68,14 @@ class Lettered:
     @cached_property
     def peak(self):
         """The peak: the largest of the instants that can be it."""
-        return _largest([self.instants[i].total for i in self.highest])
+        return maximum(self.instants[i].total for i in self.highest)
 
     @cached_property
     def phases(self) -> dict[str, Any]:
         """Live bytes at the end of each phase, and the most in the optimizer's step (`step`)."""
         found = {name: self.instants[i].total for name, i in self.moments.items()}
-        found["step"] = _largest([self.instants[i].total for i in self.step])
-        return {name: found[name] for name in ("rest", "after_forward", "after_backward", "step", "after_step")}
+        found["step"] = maximum(self.instants[i].total for i in self.step)
+        return {name: found[name] for name in PHASES}
 
     def at(self, model: Model | None = None, batch: int | None = None, sequence: int | None = None) -> dict:
         """The step of a model of this architecture: `peak`, `peak_at`, `parts` and `phases` in whole bytes.
@@ -130,9 +130,7 @@ class Lettered:
 
     def latex(self) -> str:
         """The peak, as LaTeX."""
-        import sympy
-
-        return sympy.latex(self.peak, mode="plain")
+        return latex(self.peak)
 
     def table(self) -> Table:
         """The instants that can be the peak, with their formulas."""
@@ -166,15 +164,4 @@ class Lettered:
         letters = ", ".join(str(s) for s, _ in self.symbols)
         return f"<Derivation of {self.model.name}'s architecture in {letters}: {units.number(len(self.highest))} instants can be the peak>"
 
-    def __str__(self):
-        return "\n".join([repr(self.table()), *self.said()])
-
-    def _repr_html_(self):
-        return self.table()._repr_html_() + "".join(f"<p>{escape(line)}</p>" for line in self.said())
-
-
-def _largest(expressions: Sequence):
-    import sympy
-
-    expressions = list(dict.fromkeys(expressions))
-    return expressions[0] if len(expressions) == 1 else sympy.Max(*expressions, evaluate=False)
+    __str__ = Shown.__repr__

@@ -1,10 +1,8 @@
 """The map of which instant is the peak, over batches and sequences, or two other letters."""
 
-from collections.abc import Sequence
-
 from .. import units
 from ..common import checks
-from .printing import NAMES
+from ..step.amount import NAMES
 
 _POINTS = 90
 #: What is shown of a letter, where it goes so far.
@@ -12,25 +10,27 @@ _SHOWN = {"batch": (1, 256), "sequence": (16, 2**15)}
 _FURTHER = (1, 2**12)
 
 
-def regions(
-    derivation, sequences: Sequence[int] | None = None, batches: Sequence[int] | None = None, gpu=None,
-    over: tuple[str, str] | None = None,
-):  # fmt: skip
+def regions(derivation, gpu=None, over: tuple[str, str] | None = None):
     """matplotlib's figure, with its text as `alt`; with a `gpu`, a line where the peak passes its memory."""
+    import numpy
+
     from .. import draw
 
     across, up = axes(derivation, over)
-    said = {"sequence": sequences, "batch": batches}
-    x, y = (list(said.get(name) or steps(derivation, name, _POINTS)) for name in (across, up))
-    peak, where, shown = mapped(derivation, across, x, up, y)
+    x, y = (steps(derivation, name, _POINTS) for name in (across, up))
+    at = {across: numpy.array(x)[None, :], up: numpy.array(y)[:, None]}
+    peak, where = derivation.peaks(at.pop("batch", None), at.pop("sequence", None), **at)
+    names = [label(instant) for instant in derivation.instants]
+    shown = []
+    for name in sorted({names[i] for i in where.ravel()}, key=names.index):
+        points = [(x[i], y[j]) for j, row in enumerate(where) for i, v in enumerate(row) if names[v] == name]
+        middle = points[len(points) // 2]
+        shown.append((_part(derivation.at(**dict(zip((across, up), middle, strict=True)))), name))
+    seen = [name for _, name in shown]
+    numbers = numpy.array([seen.index(name) if name in seen else 0 for name in names])[where]
     limits = {} if gpu is None else {f"{gpu.name}: {units.text(gpu.memory)}": (peak.tolist(), gpu.memory)}
-    title = titled(derivation)
-    return draw.regions(x, y, where.tolist(), shown, across, up, title, limits)
-
-
-def titled(derivation) -> str:
-    """What a map is of."""
-    return f"{derivation.name}, {derivation.setup.precision}: where the peak is"
+    title = f"{derivation.name}, {derivation.setup.precision}: where the peak is"
+    return draw.regions(x, y, numbers.tolist(), shown, across, up, title, limits)
 
 
 def axes(derivation, over: tuple[str, str] | None = None) -> tuple[str, str]:
@@ -70,25 +70,6 @@ def steps(derivation, name: str, count: int) -> list[int]:
     return sorted(found)
 
 
-def mapped(derivation, across, x, up, y, sizes=None):
-    """(peaks, which region's each is, [(part whose look it has, label)]) over two letters, a row for each of `y`."""
-    import numpy
-
-    at = {across: numpy.array(x)[None, :], up: numpy.array(y)[:, None], **(sizes or {})}
-    batch, sequence = (at.pop(name, None) for name in ("batch", "sequence"))
-    peak, where = derivation.peaks(batch, sequence, **at)
-    names = labels(derivation)
-    seen = sorted({names[i] for i in where.ravel()}, key=names.index)
-    shown = [(_part(derivation, names, name, where, across, x, up, y, sizes), name) for name in seen]
-    numbers = numpy.array([seen.index(name) if name in seen else 0 for name in names])[where]
-    return peak, numbers, shown
-
-
-def labels(derivation) -> list[str]:
-    """Of each instant that may be the peak, as `peaks` numbers them: where in the step, and in which module."""
-    return [label(instant) for instant in derivation.instants]
-
-
 def label(instant) -> str:
     """Where in the step an instant is, and in which module."""
     owner = instant.owner.rpartition(".")[2] if instant.owner else ""
@@ -96,13 +77,8 @@ def label(instant) -> str:
     return instant.at if same else f"{instant.at}, {instant.owner}"
 
 
-def _part(derivation, names, name, where, across, x, up, y, sizes):
-    """The part whose look a region has: of those that no other region has yet, the largest at its middle."""
-    rows = [(j, i) for j, row in enumerate(where) for i, v in enumerate(row) if names[v] == name]
-    j, i = rows[len(rows) // 2]
-    point = derivation.at(**{across: x[i], up: y[j]}, **(sizes or {}))
+def _part(point):
+    """The part whose look a region has: of those that grow with a step, the largest at its middle."""
     by_place = {"optimizer step": "optimizer", "loss backward": "loss", "loss forward": "loss"}
-    if place := by_place.get(point.peak_at):
-        return place
-    changing = {p: v for p, v in point.parts.items() if p in ("activations", "gradients", "casts", "unsharded")}
-    return max(changing, key=changing.get)
+    grown = {p: v for p, v in point.parts.items() if p in ("activations", "gradients", "casts", "unsharded")}
+    return by_place.get(point.peak_at) or max(grown, key=grown.get)

@@ -45,6 +45,14 @@ class Range:
     def single(self) -> bool:
         return self.low == self.high
 
+    def first(self, value: int) -> int | None:
+        """The least of its numbers from `value` on."""
+        return next((n for n in range(max(value, self.low), self.high + 1) if n in self), None)
+
+    def last(self, value: int) -> int | None:
+        """The largest of its numbers up to `value`."""
+        return next((n for n in range(min(value, self.high), self.low - 1, -1) if n in self), None)
+
     def some(self, wanted: Iterable[int], count: int) -> list[int]:
         """At least `count` of its numbers, where it has so many: those wanted that it has, and others from its start on."""
         found = [v for v in dict.fromkeys(wanted) if v in self]

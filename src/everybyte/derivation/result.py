@@ -1,38 +1,41 @@
 """What `derive` returns: peak, parts and phases of a step as functions of batch and sequence."""
 
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from html import escape
 from math import log2, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import units
-from ..ask.setup import LIMITS, Setup
+from ..ask.choices import LIMITS
+from ..ask.setup import Setup
 from ..catalog import Described
 from ..common import checks
-from ..common.tables import Table
-from ..step.course import place_of
+from ..common.tables import Shown, Table, sized
+from ..step.amount import NAMES, USUAL, Amount
+from ..step.course import PHASES
 from ..step.witness import Counted, Followed
 from . import keeping, printing
 from .course import Case, Column, Instant, unrolled
-from .forms import USUAL, Form, combine
-from .printing import NAMES
 from .ranges import LONGEST, Range
+
+
+def _symbolic():
+    """What is in sympy, which takes a while to load."""
+    from . import symbolic
+
+    return symbolic
+
 
 #: What a tensor may be rounded up to a multiple of: nothing, or blocks as CUDA's allocator has them.
 ROUNDINGS = (1, 512)
-PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 
 
-@dataclass(frozen=True)
-class Region:
-    """Where one instant is the peak: `peak` and `parts` as sympy expressions, and whose it is."""
+class Region(NamedTuple):
+    """One instant that is the peak somewhere; its live bytes as a sympy expression."""
 
     instant: Instant
-    peak: object
-    parts: dict[str, object]
-    condition: object
+    peak: Any
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,11 +43,7 @@ class Point(Followed):
     """A derivation's bytes at one batch, sequence, and size of each further letter, as any witness says them.
 
     Attributes:
-        model, setup, rounding: of the step. instant: the one at which the most bytes live. parts: bytes of each part there.
-        phases: live bytes between steps (`rest`), after each phase, and the most in the optimizer's step (`step`).
-        moments: phase -> bytes of each part at its end. host: of each part in the memory of the CPU, after backward.
-        marks: the end of a phase, or rest -> its place in the timeline. rank: of several GPUs the one that it is.
-        again: counts the step by a dry run; None where the derivation does not know its model. sizes: of the reader's own letters.
+        model, setup, rounding: of the step. sizes: of the reader's own letters. rank: of several GPUs the one that it is.
         unsaid: of batch and sequence those that the model's arguments do not have: any is as good as another.
     """
 
@@ -53,41 +52,83 @@ class Point(Followed):
     model: Described
     setup: Setup
     rounding: int
-    instant: Instant
-    parts: dict[str, int]
-    phases: dict[str, int]
-    moments: dict[str, dict[str, int]]
-    owned: tuple = field(repr=False)
-    host: dict[str, int] = field(default_factory=dict)
-    rank: int = 0
-    marks: dict[str, int] = field(default_factory=dict, repr=False)
-    unrolled: Callable = field(default=lambda: ([], {}), repr=False)
-    again: Callable[[], Any] | None = field(default=None, repr=False)
-    sizes: dict[str, int] = field(default_factory=dict)
-    unsaid: tuple[str, ...] = ()
+    sizes: dict[str, int]
+    rank: int
+    unsaid: tuple[str, ...]
+    case: Case = field(repr=False)
+    derivation: "Derivation" = field(repr=False)
+
+    @cached_property
+    def _bytes(self):
+        """Of each column a tensor's bytes; rounded up on the GPU, where the allocator is CUDA's."""
+        forms = self.derivation.sizes(self.setup.batch, self.setup.sequence, *self.sizes.values())
+        each = [-(-size // self.rounding) * self.rounding for size in forms]
+        return [(forms if column.host else each)[column.form] for column in self.derivation.columns]
+
+    def _there(self, instant, host=False):
+        """(column, how many tensors, their bytes) of what lives at an instant on the GPU, or in the memory of the CPU."""
+        for c, n in instant.counts.items():
+            if (column := self.derivation.columns[c]).host == host:
+                yield column, n, n * self._bytes[c]
+
+    def _total(self, instant):
+        return sum(size for *_, size in self._there(instant))
+
+    def _parts(self, instant, parts=None, host=False):
+        found = dict.fromkeys(parts or self.derivation.part_names, 0)
+        for column, _, size in self._there(instant, host):
+            if column.part in found:
+                found[column.part] += size
+        return found
+
+    @cached_property
+    def instant(self) -> Instant:
+        """The first at which the most bytes live."""
+        return max(self.case.rounded, key=self._total)
+
+    @cached_property
+    def parts(self) -> dict[str, int]:
+        """Bytes of each part at the peak."""
+        return self._parts(self.instant)
+
+    @cached_property
+    def moments(self) -> dict[str, dict[str, int]]:
+        """The end of a phase, or rest -> bytes of each part then."""
+        return {name: self._parts(instant) for name, instant in self.case.moments.items()}
+
+    @cached_property
+    def phases(self) -> dict[str, int]:
+        """Live bytes between steps (`rest`), after each phase, and the most in the optimizer's step (`step`)."""
+        found = {name: sum(parts.values()) for name, parts in self.moments.items()}
+        found["step"] = max(map(self._total, self.case.step))
+        return {name: found[name] for name in PHASES}
+
+    @property
+    def marks(self) -> dict[str, int]:
+        """The end of a phase, or rest -> its place in the timeline."""
+        return {name: instant.place for name, instant in self.case.moments.items()}
+
+    @property
+    def host(self) -> dict[str, int]:
+        """Bytes of each part in the memory of the CPU after backward; empty without offload."""
+        instant = self.case.moments["after_backward"]
+        there = any(self._there(instant, host=True))
+        return self._parts(instant, ("parameters", "gradients", "optimizer"), host=True) if there else {}
 
     @cached_property
     def _whole(self):
-        return self.unrolled()
+        sizes = [0 if c.host else size for c, size in zip(self.derivation.columns, self._bytes, strict=True)]
+        return unrolled(self.case.course, sizes)
 
     @property
     def operations(self) -> list[tuple[str, str, str]]:
         """(name, phase, owner) of each operation that allocates, and of each mark."""
-        return self._whole[0]
+        operations, owners, _ = self._whole
+        return [(o.name, o.phase, owner) for o, owner in zip(operations, owners, strict=True)]
 
     def timeline(self) -> dict[str, list[int]]:
         """Live bytes while each operation runs, by part."""
-        return self._whole[1]
-
-    @cached_property
-    def live(self) -> list[int]:
-        """Live bytes while each operation runs."""
-        return [sum(parts) for parts in zip(*self.timeline().values(), strict=True)]
-
-    @property
-    def peak_operation(self) -> int:
-        """The number of the first operation at which the most bytes live."""
-        return self.instant.place
+        return self._whole[-1]
 
     def figure(self):
         """Live bytes over the operations of the step: matplotlib's figure, with its text as `alt`."""
@@ -105,11 +146,11 @@ class Point(Followed):
         Raises:
             ValueError: where the derivation does not know its model.
         """
-        if self.again is None:
+        if (again := self.derivation.again) is None:
             raise ValueError(
                 f"derive.on: {self.model.name} is known by its formula alone; allowed: eb.dry_run(model, setup).on(gpu)"
             )
-        return self.again().on(gpu, configuration, memory)
+        return again(self.setup, **self.sizes).on(gpu, configuration, memory)
 
     @property
     def peak(self) -> int:
@@ -128,13 +169,16 @@ class Point(Followed):
 
     def by_owner(self) -> list[tuple[str, str, int, int]]:
         """What lives at the peak: (owner, part, tensors, bytes), most bytes first, all blocks' gathered as `blocks.*`."""
-        return list(self.owned)
+        found = {}
+        for column, n, more in self._there(self.instant):
+            count, size = found.get((column.owner, column.part), (0, 0))
+            found[column.owner, column.part] = count + n, size + more
+        return sorted(((*key, *row) for key, row in found.items()), key=lambda row: -row[3])
 
     def table(self) -> Table:
         """Parts at the peak, phases, and the peak."""
-        rows = [(name, size, units.text(size)) for name, size in self.parts.items() if size]
-        rows += [(name, size, units.text(size)) for name, size in self.phases.items()]
-        rows.append((f"peak, in {self.peak_at}", self.peak, units.text(self.peak)))
+        parts = {name: size for name, size in self.parts.items() if size}
+        rows = [sized(*row) for row in (parts | self.phases | {f"peak, in {self.peak_at}": self.peak}).items()]
         title = f"{self.model.name}, batch {self.setup.batch:,}, sequence {self.setup.sequence:,}"
         return Table((title, "bytes", ""), rows)
 
@@ -144,7 +188,7 @@ class Point(Followed):
 
 
 @dataclass(frozen=True, eq=False)
-class Derivation:
+class Derivation(Shown):
     """A step's memory as a formula in B sequences of S tokens.
 
     Attributes:
@@ -159,14 +203,14 @@ class Derivation:
     model: Described
     setup: Setup
     layers: int | None
-    forms: tuple[Form, ...]
+    forms: tuple[Amount, ...]
     columns: tuple[Column, ...]
     cases: tuple[Case, ...]
     part_names: tuple[str, ...]
     refused: tuple[tuple[tuple[Range, ...], str], ...]
     how: str
     checked: tuple[tuple[int | None, ...], ...]
-    letters: str = "BS"
+    letters: str = USUAL
     rank: int = 0
     again: Callable[..., Any] | None = field(default=None, repr=False)
 
@@ -181,7 +225,12 @@ class Derivation:
     @property
     def further(self) -> str:
         """The reader's own letters."""
-        return self.letters.translate({ord(letter): None for letter in USUAL})
+        return "".join(letter for letter in self.letters if letter not in USUAL)
+
+    @property
+    def every(self) -> str:
+        """B, S and the reader's own letters, as points and ranges have them."""
+        return USUAL + self.further
 
     # Numbers.
 
@@ -197,31 +246,15 @@ class Derivation:
         """
         batch, sequence, sizes = self._point(batch, sequence, sizes)
         self._check_rounding(rounding)
-        case = self.case(batch, sequence, **sizes)
-        exact = printing.sizes(self)(batch, sequence, *sizes.values())
-        each = [-(-size // rounding) * rounding for size in exact]
-
-        def total(instant):
-            return sum(n * each[self.columns[c].form] for c, n in instant.counts if not self.columns[c].host)
-
-        best = max((case.instants[i] for i in case.rounded), key=total)  # of equals the first
-        moments = {m: self._parts(case.instants[i], each) for m, i in case.moments.items()}
-        phases = {m: sum(parts.values()) for m, parts in moments.items()}
-        phases["step"] = max(total(case.instants[i]) for i in case.step)
-        setup = self.setup.replace(batch=batch, sequence=sequence)
-        return Point(
-            self.model, setup, rounding, best, self._parts(best, each), {m: phases[m] for m in PHASES}, moments,
-            self._owners(best, each), self._host(case, exact), self.rank,
-            {m: case.instants[i].place for m, i in case.moments.items()}, partial(self._unrolled, case, each),
-            self.again and partial(self.again, setup, **sizes), sizes,
-            tuple(name for letter, name in NAMES.items() if letter not in self.letters),
-        )  # fmt: skip
+        case, setup = self.case(batch, sequence, **sizes), self.setup.replace(batch=batch, sequence=sequence)
+        unsaid = tuple(name for letter, name in NAMES.items() if letter not in self.letters)
+        return Point(self.model, setup, rounding, sizes, self.rank, unsaid, case, self)
 
     def _point(self, batch, sequence, sizes):
         """(batch, sequence, sizes of the reader's own letters), with the setup's for those not said."""
         said = {"B": batch, "S": sequence}
-        if strange := sorted(set(sizes) - {*said, *self.further}):
-            allowed = ", ".join(["batch", "sequence", *USUAL, *self.further])
+        if strange := sorted(set(sizes) - {*self.every}):
+            allowed = ", ".join(["batch", "sequence", *self.every])
             raise ValueError(f"derive: the letter {strange[0]!r} is none of {self.name}'s; allowed: {allowed}")
         for letter, name in NAMES.items():
             if letter in sizes and said[letter] is not None:
@@ -245,16 +278,40 @@ class Derivation:
             sizes: as R=224.
 
         Raises:
-            ValueError: a letter that is none of them, or a size for which a condition is violated.
+            ValueError: a letter that is none of them, or a size for which no case holds.
         """
-        from .fixing import fixed
+        if not sizes:
+            return self
+        for letter, value in sizes.items():
+            checks.one_of("derive", "letter", letter, [*self.further])
+            checks.whole("derive", letter, value, *self.range(letter))
 
-        return fixed(self, sizes) if sizes else self
+        def left(values):
+            """Of one value for each letter those of the letters that are left."""
+            return {letter: x for letter, x in zip(self.every, values, strict=True) if letter not in sizes}
 
-    def _unrolled(self, case, sizes):
-        """(operations, {part: live bytes at each}) of a whole step."""
-        operations, owners, lines = unrolled(case.course, [0 if c.host else sizes[c.form] for c in self.columns])
-        return [(o.name, o.phase, owner) for o, owner in zip(operations, owners, strict=True)], lines
+        def inside(ranges):
+            return all(sizes[letter] in r for letter, r in zip(self.every, ranges, strict=True) if letter in sizes)
+
+        def at(point):
+            return all(sizes.get(letter, x) == x for letter, x in zip(self.every, point, strict=True))
+
+        cases = [replace(c, ranges=left(c.ranges.values())) for c in self.cases if inside(c.ranges.values())]
+        if not cases:
+            said = ", ".join(f"{letter} {value:,}" for letter, value in sizes.items())
+            why = next((why for ranges, why in self.refused if inside(ranges)), "no case holds there")
+            raise ValueError(f"derive: {said} of {self.name}: {why}")
+        forms: dict[Amount, int] = {}
+        numbers = [forms.setdefault(form.fixed(sizes), len(forms)) for form in self.forms]
+        refused = [(tuple(left(ranges).values()), why) for ranges, why in self.refused if inside(ranges)]
+        where = ", ".join(f"{letter} = {value:,}" for letter, value in sizes.items())
+        return replace(
+            self, forms=tuple(forms), columns=tuple(replace(c, form=numbers[c.form]) for c in self.columns),
+            cases=tuple(cases), refused=tuple(refused), how=f"{self.how} Here {where}.",
+            checked=tuple((layers, *left(point).values()) for layers, *point in self.checked if at(point)),
+            letters="".join(letter for letter in self.letters if letter not in sizes),
+            again=self.again and partial(self.again, **sizes),
+        )  # fmt: skip
 
     def _check_rounding(self, rounding):
         if rounding not in ROUNDINGS:
@@ -287,38 +344,25 @@ class Derivation:
 
     def range(self, vary: str) -> tuple[int, int]:
         """The least and the most `batch`, `sequence`, or size of a further letter that the formula holds for."""
-        letters = {"batch": "B", "sequence": "S"}
-        names = [name for name, letter in letters.items() if letter in self.letters]
-        checks.one_of("derive", "vary", vary, [*names, *self.further])
-        ranges = [c.ranges[letters.get(vary, vary)] for c in self.cases]
+        letters = {NAMES.get(letter, letter): letter for letter in self.every if letter in self.letters}
+        checks.one_of("derive", "vary", vary, letters)
+        ranges = [c.ranges[letters[vary]] for c in self.cases]
         return min(r.low for r in ranges), max(r.high for r in ranges)
 
-    def _parts(self, instant, sizes):
-        found = dict.fromkeys(self.part_names, 0)
-        for c, n in instant.counts:
-            column = self.columns[c]
-            if not column.host:
-                found[column.part] += n * sizes[column.form]
-        return found
+    def there(self, instant: Instant) -> list[tuple[Column, int]]:
+        """(column, how many tensors) of what lives on the GPU at an instant."""
+        return [(column, n) for c, n in instant.counts.items() if not (column := self.columns[c]).host]
 
-    def _owners(self, instant, sizes):
+    def tensors(self, instant: Instant) -> dict[int, int]:
+        """Number of a form -> how many tensors of it live on the GPU at an instant."""
         found = {}
-        for c, n in instant.counts:
-            column = self.columns[c]
-            if not column.host:
-                count, size = found.get((column.owner, column.part), (0, 0))
-                found[column.owner, column.part] = count + n, size + n * sizes[column.form]
-        return tuple(sorted(((*key, *row) for key, row in found.items()), key=lambda row: -row[3]))
-
-    def _host(self, case, sizes):
-        there = [(self.columns[c], n) for c, n in case.instants[case.moments["after_backward"]].counts]
-        found = dict.fromkeys(("parameters", "gradients", "optimizer"), 0)
-        if not any(column.host for column, _ in there):
-            return {}
-        for column, n in there:
-            if column.host and column.part in found:
-                found[column.part] += n * sizes[column.form]
+        for column, n in self.there(instant):
+            found[column.form] = found.get(column.form, 0) + n
         return found
+
+    def used(self, case: Case) -> list[int]:
+        """The numbers of the forms of a case's instants that can be the peak."""
+        return sorted({self.columns[c].form for i in case.rounded for c in i.counts})
 
     def peaks(self, batch, sequence, rounding: int = 1, **sizes):
         """The peaks of many steps at once, over arrays of batches, sequences and sizes of further letters, which broadcast.
@@ -337,7 +381,16 @@ class Derivation:
     @property
     def instants(self) -> list[Instant]:
         """All that may be the peak, case by case, as `peaks` numbers them."""
-        return [case.instants[i] for case in self.cases for i in case.rounded]
+        return [instant for case in self.cases for instant in case.rounded]
+
+    @cached_property
+    def sizes(self) -> Callable[..., list]:
+        """A function of the letters in the order of `every`: the bytes of each form."""
+        return printing.sizes(self)
+
+    @cached_property
+    def _programs(self):
+        return {rounding: printing.peak(self, rounding) for rounding in ROUNDINGS}
 
     def compiled(self, rounding: int = 1):
         """The peak as a Python function of batch, sequence and further letters in their order: a few microseconds a call.
@@ -345,98 +398,57 @@ class Derivation:
         It raises ValueError where no case holds.
         """
         self._check_rounding(rounding)
-        return printing.compiled(self, rounding)
+        return self._programs[rounding][0]
 
-    def largest_size(self, setup: Setup, letter: str, over: Callable[[int], int]):
-        """(the largest size of a further letter that is not over, or None; the next larger one, or None; the least one).
-
-        Args:
-            over: bytes that a size is over some bound. setup: its batch and sequence.
-
-        Raises:
-            ValueError: where the peak is not known to grow with the letter.
-        """
-        from .growing import largest
-
-        return largest(self, setup, letter, over)
+    def javascript(self, rounding: int = 1) -> str:
+        """The peak as an arrow function of an object with batch, sequence and further letters; exact below 2^53 bytes (8 PiB)."""
+        self._check_rounding(rounding)
+        return self._programs[rounding][1]
 
     # Formulas.
+
+    def live(self, instant: Instant, part: str | None = None, owners: Container[str] | None = None) -> Amount:
+        """The live bytes of an instant, or of one part, or of some owners' tensors there."""
+        return Amount.total(
+            (self.forms[column.form], n)
+            for column, n in self.there(instant)
+            if part in (None, column.part) and (owners is None or column.owner in owners)
+        )
+
+    def expression(self, instant: Instant, part: str | None = None):
+        """The same as a sympy expression in B, S and the reader's own letters."""
+        return _symbolic().expression(self.live(instant, part))
+
+    def _most(self, instants):
+        return _symbolic().maximum(map(self.expression, instants))
 
     @cached_property
     def peak(self):
         """The peak as a sympy expression in B, S and the reader's own letters."""
-        return printing.cases(
-            self, lambda case: printing.maximum([self.expression(case.instants[i]) for i in case.peak])
-        )
+        return _symbolic().cases(self, lambda case: self._most(case.peak))
 
     @cached_property
     def parts(self) -> dict:
         """The parts at the peak as sympy expressions: where several instants can be the peak, by pieces."""
-        return {part: printing.cases(self, lambda case, part=part: self._piece(case, part)) for part in self.part_names}
 
-    def _piece(self, case, part=None, columns=None):
-        chosen = [case.instants[i] for i in case.peak]
-        return printing.by_highest([(self.expression(i), self.expression(i, part, columns)) for i in chosen])
+        def piece(case, part):
+            return _symbolic().by_highest([(self.expression(i), self.expression(i, part)) for i in case.peak])
 
-    def at_the_peak(self, part: str | None = None, owners: Container[str] | None = None):
-        """(Python function of the letters in their order, JavaScript of an object with them): bytes of a part at the peak.
-
-        Args:
-            part: None for the number of the case that holds. owners: whose, by default everybody's.
-        """
-        if part is None:
-            return printing.at_the_peak(self)
-        mine = (i for i, c in enumerate(self.columns) if not c.host and c.part == part)
-        return printing.at_the_peak(self, {i for i in mine if owners is None or self.columns[i].owner in owners})
-
-    def number_at_the_peak(self, number: Callable[[Instant], int]):
-        """(Python function of the letters in their order, JavaScript of an object with them): the number of the peak's instant."""
-        return printing.at_the_peak(self, number=number)
-
-    def places(self, batch: int, sequence: int, **sizes: int) -> list[str]:
-        """Of each operation of a step where in the step it is, in words."""
-        operations, *_ = unrolled(self.case(batch, sequence, **sizes).course, [0] * len(self.columns))
-        return [place_of(operation) for operation in operations]
+        return {part: _symbolic().cases(self, partial(piece, part=part)) for part in self.part_names}
 
     @cached_property
     def phases(self) -> dict:
         """Live bytes at the end of each phase as sympy expressions."""
 
-        def of(name):
-            def expression(case):
-                if name == "step":
-                    return printing.maximum([self.expression(case.instants[i]) for i in case.step])
-                return self.expression(case.instants[case.moments[name]])
+        def phase(case, name):
+            return self._most(case.step if name == "step" else [case.moments[name]])
 
-            return printing.cases(self, expression)
-
-        return {name: of(name) for name in PHASES}
-
-    def expression(self, instant: Instant, part: str | None = None, columns: Container[int] | None = None):
-        """The live bytes of an instant, or of one part or some columns there, as a sympy expression."""
-        return printing.expression(self.sum_of(instant, part, columns))
-
-    def sum_of(self, instant: Instant, part: str | None = None, columns: Container[int] | None = None) -> dict:
-        """The same as coefficients of monomials."""
-        counts = {}
-        for c, n in instant.counts:
-            column = self.columns[c]
-            if not column.host and part in (None, column.part) and (columns is None or c in columns):
-                counts[self.forms[column.form]] = counts.get(self.forms[column.form], 0) + n
-        return combine(counts)
+        return {name: _symbolic().cases(self, partial(phase, name=name)) for name in PHASES}
 
     @cached_property
     def regions(self) -> list[Region]:
-        """The instants that are the peak somewhere, in the order of the step, each with where it is: of the widest case."""
-        case = self.main
-        chosen = [case.instants[i] for i in printing.winners(self, case)]
-        found = []
-        for instant in chosen:
-            others = [o for o in chosen if o is not instant]
-            mine = self.expression(instant)
-            parts = {p: e for p in self.part_names if (e := self.expression(instant, p)) != 0}
-            found.append(Region(instant, mine, parts, printing.above(mine, [self.expression(o) for o in others])))
-        return found
+        """The instants of the widest case that are the peak somewhere, in the order of the step."""
+        return [Region(instant, self.expression(instant)) for instant in printing.winners(self, self.main)]
 
     @property
     def main(self) -> Case:
@@ -450,76 +462,43 @@ class Derivation:
     @cached_property
     def conditions(self) -> list[tuple[str, object]]:
         """Under what the formula holds: (in words, as a sympy condition) each."""
-        return printing.conditions(self)
+        return _symbolic().conditions(self)
 
     def latex(self) -> str:
         """The peak, as LaTeX."""
-        return printing.latex(self)
-
-    def javascript(self, rounding: int = 1) -> str:
-        """The peak as an arrow function of an object with batch, sequence and further letters; exact below 2^53 bytes (8 PiB)."""
-        self._check_rounding(rounding)
-        return printing.javascript(self, rounding)
+        return _symbolic().latex(self.peak)
 
     # What is shown.
 
     def table(self) -> Table:
         """The instants that can be the peak, with their formulas."""
         rows = [
-            (r.instant.at, r.instant.owner or "the whole model", r.instant.operation, printing.readable(self.sum_of(r.instant)))
+            (r.instant.at, r.instant.owner or "the whole model", r.instant.operation, self.live(r.instant).readable())
             for r in self.regions
-        ]  # fmt: skip
-        return Table(("peak in", "module", "operation", "bytes"), rows, self._title())
-
-    def _title(self):
+        ]
         depth = f", {self.layers} layers" if self.layers else ""
-        return f"{self.name}{depth}, {units.number(self.parameters)} parameters, {self.setup.precision}: the highest of"
+        title = (
+            f"{self.name}{depth}, {units.number(self.parameters)} parameters, {self.setup.precision}: the highest of"
+        )
+        return Table(("peak in", "module", "operation", "bytes"), rows, title)
 
     def said(self) -> list[str]:
         """The lines under the table: the conditions, and how the formula was obtained."""
-        held = "; ".join(words for words, _ in self.conditions)
-        others = [printing.place(self, case) for case in printing.unlike(self)]
-        lines = [f"Holds for {held}."]
-        if others:
+        lines = [f"Holds for {'; '.join(words for words, _ in self.conditions)}."]
+        if others := [_symbolic().place(self, case.ranges.values()) for case in _symbolic().unlike(self)]:
             lines.append(f"Cases of their own, with their own formulas: {'; '.join(others)}.")
         return [*lines, self.how]
 
-    def figure(
-        self,
-        sequences: Sequence[int] | None = None,
-        batches: Sequence[int] | None = None,
-        gpu=None,
-        over: tuple[str, str] | None = None,
-        **sizes: int,
-    ):
+    def figure(self, gpu=None, over: tuple[str, str] | None = None, **sizes: int):
         """Which instant is the peak, over two letters: matplotlib's figure, with its text as `alt`.
 
         Args:
-            sequences, batches: what is looked at, where the map is over both. gpu: of the catalog; a line where the peak passes
-                its memory. over: the two letters, across and up; by default sequence and batch, or batch and the letter there is.
-            sizes: of the reader's own letters that the map is not over.
+            gpu: of the catalog; a line where the peak passes its memory. over: the two letters, across and up; by default
+                sequence and batch, or batch and the letter there is. sizes: of the reader's own letters that the map is not over.
         """
         from .picture import regions
 
-        return regions(self.fixed(**sizes), sequences, batches, gpu, over)
-
-    def map_axes(self, over: tuple[str, str] | None = None) -> tuple[str, str]:
-        """The two letters of a map, across and up, as `figure` takes them: checked, or the usual ones."""
-        from .picture import axes
-
-        return axes(self, over)
-
-    def map_sizes(self, name: str, count: int) -> list[int]:
-        """So many sizes at the most of a letter, for a map, that the formula holds for."""
-        from .picture import steps
-
-        return steps(self, name, count)
-
-    def label(self, instant: Instant) -> str:
-        """What a map calls an instant: where in the step, and in which module."""
-        from .picture import label
-
-        return label(instant)
+        return regions(self.fixed(**sizes), gpu, over)
 
     def as_dict(self) -> dict:
         """As JSON holds it: coefficients in whole numbers."""
@@ -539,14 +518,9 @@ class Derivation:
             raise ValueError(f"Derivation.from_dict: {error!r}; allowed: what Derivation.as_dict gave") from None
 
     def __repr__(self):
-        count = len(self.regions)
-        return (
-            f"<Derivation of {self.name}: {count} {'instant' if count == 1 else 'instants'} can be the peak; "
-            f"{len(self.cases)} {'case' if len(self.cases) == 1 else 'cases'}>"
+        instants, cases = (
+            f"{len(x)} {word}{'s' * (len(x) != 1)}" for x, word in ((self.regions, "instant"), (self.cases, "case"))
         )
+        return f"<Derivation of {self.name}: {instants} can be the peak; {cases}>"
 
-    def __str__(self):
-        return "\n".join([repr(self.table()), *self.said()])
-
-    def _repr_html_(self):
-        return self.table()._repr_html_() + "".join(f"<p>{escape(line)}</p>" for line in self.said())
+    __str__ = Shown.__repr__

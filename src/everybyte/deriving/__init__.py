@@ -10,7 +10,8 @@ from typing import Literal, overload
 
 from ..ask.setup import Setup
 from ..common import checks
-from ..derivation import Derivation, Lettered
+from ..derivation import Derivation
+from ..derivation.lettered import Lettered
 from ..rules import DERIVED, check
 from . import cache
 from .looks import inputs, subject

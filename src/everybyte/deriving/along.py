@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ..derivation.forms import Form, Monomial, independent, inverse
+from ..step.amount import Amount
 from .lines import Line, Unsure
+from .solver import Factors
 
 #: Sizes that are looked at first, of those that a range has.
 _START = (224, 225, 64, 97, 128, 150, 191, 256, 310, 48)
@@ -52,7 +53,7 @@ class Along:
             sizes = within.some([usual, *(n for n in (*_START, *spread) if n in within)], _COUNT)
             self._axes.append(_Axis(letter, within, sorted(sizes[:_COUNT]), [self._points[0]]))
 
-    def forms(self) -> list[Form]:
+    def forms(self) -> list[Amount]:
         """The form of each of the step's tensors; the points that were looked at are the patch's then.
 
         Raises:
@@ -74,7 +75,7 @@ class Along:
         points = dict.fromkeys(self._points)
         for axis in self._axes:
             points |= dict.fromkeys(self._at(axis, base, size) for base in axis.bases for size in axis.sizes)
-        for base in self._plane_points():
+        for base in self._points[1:3]:
             for k, axis in enumerate(self._axes):
                 base = self._at(axis, base, axis.sizes[(len(axis.sizes) // 3 + 5 * k) % len(axis.sizes)])
             points[base] = None
@@ -83,9 +84,6 @@ class Along:
         looks = [self._solving._look(*p) for p in self._patch.points]
         self._tensors = list(zip(*(look.bytes for look in looks), strict=True))
         self._number = {p: i for i, p in enumerate(self._patch.points)}
-
-    def _plane_points(self):
-        return self._points[1:3]
 
     def _at(self, axis, base, size):
         place = self._place[axis.letter]
@@ -105,9 +103,8 @@ class Along:
 
     def _solved(self):
         lines = {axis.letter: Line(axis.letter, axis.sizes, axis.within) for axis in self._axes}
-        known: dict[
-            tuple, Form | None
-        ] = {}  # a range in which a quotient has few values takes the forms of one where it has many
+        # a range in which a quotient has few values takes the forms of one where it has many
+        known: dict[tuple, Amount | None] = {}
         for form in self._solving.forms:
             first = known.setdefault(tuple(self._solving._of(form, p) for p in self._patch.points), form)
             if first is not form:
@@ -116,14 +113,12 @@ class Along:
             for row in dict.fromkeys(self._tensors):
                 if known.get(row) is None:
                     known[row] = self._form(row, lines)
-        forms = [known[row] for row in self._tensors]
-        for number, (row, form) in enumerate(zip(self._tensors, forms, strict=True)):
-            if form is None or any(
-                self._solving._of(form, p) != v for p, v in zip(self._patch.points, row, strict=True)
-            ):
-                look = self._solving._look(*self._patch.points[0])
-                raise ValueError(self._solving._no_form(look, number, self._patch.points, row))
-        return forms
+        points, of = self._patch.points, self._solving._of
+        fits = {r: known[r] and all(of(known[r], p) == v for p, v in zip(points, r, strict=True)) for r in known}
+        for number, row in enumerate(self._tensors):
+            if not fits[row]:
+                raise ValueError(self._solving._no_form(number, points, row))
+        return [known[row] for row in self._tensors]
 
     def _tell(self, one, other, lines):
         """Raise where two forms that agree at all points differ along a line, with the size."""
@@ -134,50 +129,40 @@ class Along:
                     raise Unsure(axis, n)
 
     def _form(self, row, lines):
+        """A tensor's amount from its bytes at all points; None where it has none."""
         found = self._plane.solve([row[self._number[p]] for p in self._points])
-        if found is None:
-            return None
-        terms = dict(found.terms)
         for axis in self._axes:
-            factors = self._factors(axis, terms, row)
-            found = {}
-            for monomial, values in factors.items():
-                try:
-                    line = lines[axis.letter].solve(values)
-                except Unsure as error:
-                    if len(axis.sizes) >= _SIZES:
-                        return None
-                    raise Unsure(axis, error.args[0]) from None
-                if line is None:
+            if found is None:
+                return None
+            try:
+                found = self._along(axis, found, row, lines[axis.letter])
+            except Unsure as error:
+                if len(axis.sizes) >= _SIZES:
                     return None
-                for one, factor in line.items():
-                    product = monomial * one
-                    found[product] = found.get(product, 0) + factor
-            terms = {m: c for m, c in found.items() if c}
-        return Form.of(terms)
+                raise Unsure(axis, error.args[0]) from None
+        return found
 
-    def _factors(self, axis, terms, row):
-        """monomial -> its coefficients along a letter, at each of the sizes looked at."""
+    def _along(self, axis, amount, row, line):
+        """The amount with the factor of each of its monomials along a letter; None where one has none."""
+        found = []
+        for (monomial, _), values in zip(amount.terms, self._factors(axis, amount, row), strict=True):
+            if (factor := line.solve(values)) is None:
+                return None
+            found += [(monomial * m, c) for m, c in factor.terms]
+        return Amount.of(found)
+
+    def _factors(self, axis, amount, row):
+        """The coefficients along a letter of each of an amount's monomials, at each of the sizes looked at."""
         values = [[Fraction(row[self._number[self._at(axis, base, n)]]) for n in axis.sizes] for base in axis.bases]
         usual = [row[self._number[base]] for base in axis.bases]
         ratios = [[v / u for v in line] for line, u in zip(values, usual, strict=True) if u]
         if not ratios:
-            return {m: [Fraction()] * len(axis.sizes) for m in terms}
-        if all(line == ratios[0] for line in ratios) and (len(terms) == 1 or len(ratios) > 1 or set(ratios[0]) == {1}):
-            return {m: [c * r for r in ratios[0]] for m, c in terms.items()}
-        monomials = list(terms)
-        matrix = [[Fraction(self._valued(m, base)) for m in monomials] for base in axis.bases]
-        rows, columns = independent(matrix)
-        if len(columns) < len(monomials):
+            return [[Fraction()] * len(axis.sizes) for _ in amount.terms]
+        same = all(line == ratios[0] for line in ratios)
+        if same and (len(amount.terms) == 1 or len(ratios) > 1 or set(ratios[0]) == {1}):
+            return [[c * r for r in ratios[0]] for _, c in amount.terms]
+        bases = [dict(zip(self._place, base, strict=True)) for base in axis.bases]
+        factors = Factors([[m.at(base) for m, _ in amount.terms] for base in bases])
+        if len(factors.columns) < len(amount.terms):
             raise _Few(axis)
-        solve = inverse([[matrix[r][c] for c in columns] for r in rows])
-        found: dict[Monomial, list[Fraction]] = {}
-        for c, line in zip(columns, solve, strict=True):
-            found[monomials[c]] = [
-                sum((a * values[r][k] for a, r in zip(line, rows, strict=True)), Fraction())
-                for k in range(len(axis.sizes))
-            ]
-        return found
-
-    def _valued(self, monomial, point):
-        return monomial.at(*point[:2], **self._solving._sizes(point))
+        return zip(*(factors.of(at) for at in zip(*values, strict=True)), strict=True)

@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,12 +17,11 @@ from ..ask.setup import Setup
 from ..catalog import Model
 from ..common import files
 from ..derivation import Derivation
-from ..derivation.keeping import as_dict
-from ..derivation.keeping import read as read_dict
-from ..step.witness import Counted
 
 #: Where they are kept, and "off" for nowhere.
 VARIABLE = "EVERYBYTE_CACHE"
+#: System -> the variable that says where a user's caches are, if it has one, and where they are else.
+_CACHES = {"win32": ("LOCALAPPDATA", "AppData/Local"), "darwin": ("", "Library/Caches")}
 #: Whose code a dry run may run.
 _LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "lion-pytorch")
 #: Bytes of what is kept, at most.
@@ -30,21 +30,14 @@ MOST = 2 * 10**8
 
 def folder() -> Path | None:
     """The folder; None where nothing is kept."""
-    said = os.environ.get(VARIABLE, "")
-    if said == "off":
-        return None
-    if said:
-        return Path(said)
+    if said := os.environ.get(VARIABLE, ""):
+        return None if said == "off" else Path(said)
+    variable, usual = _CACHES.get(sys.platform, ("XDG_CACHE_HOME", ".cache"))
     try:
-        if sys.platform == "win32":
-            base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-        elif sys.platform == "darwin":
-            base = Path.home() / "Library" / "Caches"
-        else:
-            base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        base = Path(os.environ.get(variable) or Path.home() / usual)
     except RuntimeError:  # nobody's home, as in a container
         return None
-    return Path(base) / "everybyte" / "derivations" if Path(base).is_absolute() else None
+    return base / "everybyte" / "derivations" if base.is_absolute() else None
 
 
 @cache
@@ -97,9 +90,7 @@ def place(model, setup: Setup, batch, rank: int = 0) -> tuple | None:
         except TypeError:
             return None
     letters = setup.as_dict() | {"batch": None, "sequence": None}
-    key = hashlib.sha256(
-        "\n".join([_code(), said, json.dumps(letters, sort_keys=True), f"rank {rank}"]).encode()
-    ).hexdigest()
+    key = _hash("\n".join([_code(), said, json.dumps(letters, sort_keys=True), f"rank {rank}"]))
     return where / f"{key}.json", model if isinstance(model, Model) else None
 
 
@@ -110,21 +101,20 @@ def read(kept) -> Derivation | None:
         return None
     try:
         said = files.parsed(files.read("derive.cache", path, MOST))
-        body = said["derivation"]
-        if said["sum"] != _sum(body):
+        if said["sum"] != _sum(said["derivation"]):
             raise ValueError("its checksum differs")
-        counted = Counted(str(body["model"]["name"]), int(body["model"]["parameters"]))
-        same = model is not None and (model.name, int(model.parameters)) == (counted.name, counted.parameters)
-        return Derivation(model if same else counted, *read_dict(body))
+        found = Derivation.from_dict(said["derivation"])
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         warnings.warn(f"derive: what was kept in {path.name} is damaged ({error}); it is derived again", stacklevel=3)
         return None
+    same = model is not None and (model.name, int(model.parameters)) == (found.name, found.parameters)
+    return replace(found, model=model) if same else found
 
 
 def write(kept, derivation: Derivation) -> None:
     """Keep it; where the disk takes nothing, it is not kept."""
     path, _ = kept
-    body = as_dict(derivation)
+    body = derivation.as_dict()
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with files.whole(path) as file:
@@ -132,4 +122,8 @@ def write(kept, derivation: Derivation) -> None:
 
 
 def _sum(body):
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    return _hash(json.dumps(body, sort_keys=True))
+
+
+def _hash(text):
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -7,7 +7,6 @@ depth and in the number of the layer. So of each stretch the first and the last 
 between is highest there.
 """
 
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from ..derivation.course import IN_LAYER, LAYER, Layered, Tally, Tensors
@@ -46,18 +45,19 @@ class Depth:
         rows = zip(self.operations, self.owners, self.born, self.gone, strict=True)
         return [(*operation, path, frozenset(b.items()), frozenset(g.items())) for operation, (path, _), b, g in rows]
 
-    def operation(self, i, born=None, gone=None, numbers=None, place=(), moves=()) -> Layered:
+    def tensors(self, i):
+        """(tensors that an operation makes, tensors that are freed after it)."""
+        return self.born[i], self.gone[i]
+
+    def operation(self, i, tensors=None, numbers=None, place=(), moves=()) -> Layered:
         """An operation of a course: the i-th, or the same with other tensors and other numbers in its owner."""
         taken, freed = (
-            [Tensors(self._parts[c], c, n) for c, n in tally.items()]
-            for tally in (self.born[i] if born is None else born, self.gone[i] if gone is None else gone)
+            [Tensors(self._parts[c], c, n) for c, n in tally.items()] for tally in tensors or self.tensors(i)
         )
         (name, phase), (owner, own) = self.operations[i], self.owners[i]
         for n in own if numbers is None else numbers:
             owner = owner.replace("*", str(n), 1)
-        found = Layered(name, phase, owner, self._losses[i], place, taken, freed)
-        found.moves = moves
-        return found
+        return Layered(name, phase, owner, self._losses[i], place, taken, freed, moves=moves)
 
     def course(self, parts) -> Course:
         """Its course."""
@@ -71,87 +71,73 @@ def further(depths: list[Depth], times: int, parts) -> Course:
         Uneven: where the three do not lie on a straight line.
     """
     first, second, third = depths
-    stretches = {stretch.start: stretch.length for stretch in _stretches(first, second, third)}
+    turns, base = _aligned(depths)
+    for k, *copies in (row for rows in turns.values() for row in rows):
+        if any(second.tensors(k) != third.tensors(copy) for copy in copies):
+            raise Uneven("one more layer makes other tensors")
+    for i, j, k in base:
+        if any(b - a != c - b for a, b, c in zip(first.tensors(i), second.tensors(j), third.tensors(k), strict=True)):
+            raise Uneven("the counts of tensors are not on a straight line")
+    for phase, i in first.marks.items():
+        if (second.marks.get(phase), third.marks.get(phase)) != base[i][1:]:
+            raise Uneven(f"{phase} is within a layer")
+
+    def turned(k, *copies):
+        lines = list(zip(second.owners[k][1], *(third.owners[copy][1] for copy in copies), strict=True))
+        numbers = [one + (times - 1) * (start - one) for one, start, _ in lines]
+        return second.operation(k, None, numbers, IN_LAYER, tuple(end - start for _, start, end in lines))
+
+    def straight(i, j):
+        tensors = [a + (b - a) * times for a, b in zip(first.tensors(i), second.tensors(j), strict=True)]
+        numbers = [a + times * (b - a) for a, b in zip(first.owners[i][1], second.owners[j][1], strict=True)]
+        return second.operation(j, tensors, numbers)
+
     items: list = []
-    before = 0
-    for i in range(len(first.operations) + 1):
-        if length := stretches.get(i, 0):
-            inside = []
-            for k in range(i + before, i + before + length):
-                ends = (third.owners[place][1] for place in (k + before, k + before + length))
-                lines = list(zip(second.owners[k][1], *ends, strict=True))
-                numbers = [one + (times - 1) * (start - one) for one, start, _ in lines]
-                moves = tuple(end - start for _, start, end in lines)
-                inside.append(second.operation(k, numbers=numbers, place=IN_LAYER, moves=moves))
-            items.append(Repeat(times, LAYER, inside))
-            before += length
-        if i < len(first.operations):
-            k = i + before
-            born, gone = (
-                one[i] + (two[k] - one[i]) * times
-                for one, two in ((first.born, second.born), (first.gone, second.gone))
-            )
-            numbers = [a + times * (b - a) for a, b in zip(first.owners[i][1], second.owners[k][1], strict=True)]
-            items.append(second.operation(k, born, gone, numbers))
+    for i in range(len(base) + 1):
+        items += [Repeat(times, LAYER, [turned(*row) for row in turns[i]])] if i in turns else []
+        items += [straight(*base[i][:2])] if i < len(base) else []
     return Course(items, parts)
 
 
-@dataclass
-class _Stretch:
-    start: int
-    length: int
+def _aligned(depths):
+    """Where the second course has stretches that the first has not, and the third has again.
 
-
-def _stretches(first, second, third):
-    """Where the second course has one stretch more than the first, checked against the third."""
-    keys = [depth.keys for depth in (first, second, third)]
+    Returns:
+        ({number in the first: (number in the second, both in the third) of each operation of the stretch before it}, numbers
+        in all three of each operation that is in no stretch).
+    """
+    keys = [depth.keys for depth in depths]
     one, two = _insertions(keys[0], keys[1]), _insertions(keys[1], keys[2])
     if len(one) != len(two):
         raise Uneven("one more layer adds stretches at other places")
-    before = 0
-    for a, b in zip(one, two, strict=True):
-        here = slice(a.start + before, a.start + before + a.length)
-        if b.length != a.length or b.start != a.start + before:
-            raise Uneven("one more layer adds another stretch")
-        start = b.start + before
-        for copy in (start, start + a.length):
-            again = slice(copy, copy + a.length)
-            if second.born[here] != third.born[again] or second.gone[here] != third.gone[again]:
-                raise Uneven("one more layer makes other tensors")
-        before += a.length
-    _check_base(first, second, third, one)
-    return one
-
-
-def _check_base(first, second, third, stretches):
-    for i in range(len(first.operations)):
-        more = sum(s.length for s in stretches if s.start <= i)
-        for field in ("born", "gone"):
-            a, b, c = (getattr(x, field)[i + n * more] for n, x in enumerate((first, second, third)))
-            if b - a != c - b:
-                raise Uneven("the counts of tensors are not on a straight line")
-    for phase, i in first.marks.items():
-        more = sum(s.length for s in stretches if s.start <= i)
-        if (second.marks.get(phase), third.marks.get(phase)) != (i + more, i + 2 * more):
-            raise Uneven(f"{phase} is within a layer")
+    turns, base, before = {}, [], 0
+    for i in range(len(keys[0]) + 1):
+        if length := one.get(i, 0):
+            start = i + before
+            if two.get(start) != length:
+                raise Uneven("one more layer adds another stretch")
+            turns[i] = [(k, k + before, k + before + length) for k in range(start, start + length)]
+            before += length
+        base.append((i, i + before, i + 2 * before))
+    return turns, base[:-1]
 
 
 def _insertions(short, long):
-    """What the longer one has besides the shorter one, each as far to the start as it can stand.
+    """Place in the shorter one -> how many operations the longer one has there besides, each as far to the start as it can stand.
 
     First operations are matched that make and free the same; what is left, such as those whose counts depend on the
     depth, by their names.
     """
-    found = []
+    found: dict[int, int] = {}
     for i1, j1, j2 in _added(short, long):
         while j1 > 0 and i1 > 0 and long[j1 - 1] == long[j2 - 1]:
             i1, j1, j2 = i1 - 1, j1 - 1, j2 - 1
-        found.append(_Stretch(i1, j2 - j1))
-    if any(a.start >= b.start for a, b in zip(found, found[1:], strict=False)):
-        raise Uneven("two stretches at one place")
+        if found and i1 <= max(found):
+            raise Uneven("two stretches at one place")
+        found[i1] = j2 - j1
     left = [key[:3] for key in long]
-    for s in found:
-        del left[s.start : s.start + s.length]
+    for start, length in found.items():
+        del left[start : start + length]
     if left != [key[:3] for key in short]:
         raise Uneven("the shallower model's step is no part of the deeper one's")
     return found

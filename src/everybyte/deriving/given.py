@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from ..common import checks, files
-from ..derivation.forms import LETTERS
+from ..step.amount import LETTERS
 
 #: A config.json has so many bytes at most; and of somebody else's error so many characters are repeated.
 MOST, WHY, LABELS = 10**7, 1000, 10**6

@@ -11,7 +11,10 @@ there are fewer key than query heads is told, as scaled_dot_product_attention ta
 """
 
 import math
-from contextlib import ExitStack, contextmanager
+import operator
+from contextlib import ExitStack
+from functools import cache, partial
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -23,16 +26,15 @@ from torch.nn import functional as F
 
 from ..ask.setup import Setup
 from ..catalog import Model
-from ..derivation.course import rows
+from ..derivation.course import instants
 from ..derivation.lettered import Lettered, LetteredInstant, symbol
-from ..derivation.result import PHASES
 from ..dryrun import Trace, Workload, count
 from ..dryrun.interrupts import BetweenOperations
 from ..dryrun.tracker import Tracker, sole_holder
 from ..reference import FAMILIES, gpt, llama
 from ..reference.step import DTYPES, random_batch
 from ..rules import LETTERS, check
-from ..step.course import MARKS, place_of
+from ..step.course import MARKS, PHASES
 from .depth import Depth, further
 from .looks import Look
 
@@ -49,13 +51,8 @@ def in_letters(model: Model, setup: Setup) -> Lettered:
     Raises:
         ValueError: what the references do not build; several GPUs, or a loss in chunks; a step that fixes a letter.
     """
-    if (
-        not isinstance(model, Model)
-        or model.family is None
-        or model.experts
-        or model.scaled_embedding
-        or model.norm_offset
-    ):
+    known = isinstance(model, Model) and model.family
+    if not known or model.experts or model.scaled_embedding or model.norm_offset:
         name = model.name if isinstance(model, Model) else type(model).__name__
         raise ValueError(
             f"derive.letters: 'all' with {name}; allowed: a GPT or a Llama of the catalog without experts; of any other, 'BS'"
@@ -120,21 +117,8 @@ class _Letters:
 
     def plain(self, found):
         """An expression of PyTorch's in sympy's own functions."""
-        from torch.utils import _sympy
-
-        own, functions = _sympy.functions, {}
-        for name in ("FloorDiv", "CleanDiv", "IntTrueDiv", "FloatTrueDiv"):
-            whole = name in ("FloorDiv", "CleanDiv")
-            functions[getattr(own, name)] = lambda a, b, whole=whole: sympy.floor(a / b) if whole else a / b
-        functions |= {
-            own.CeilToInt: sympy.ceiling,
-            own.Mod: sympy.Mod,
-            own.PythonMod: sympy.Mod,
-            own.Max: sympy.Max,
-            own.Min: sympy.Min,
-        }
         found = found.xreplace(self._names)
-        for theirs, plain in functions.items():
+        for theirs, plain in _plain().items():
             found = found.replace(theirs, plain)
         return found
 
@@ -149,18 +133,32 @@ class _Letters:
         return found
 
 
+@cache
+def _plain():
+    """Function of PyTorch's -> what says the same in sympy's own."""
+    from torch.utils._sympy import functions as own
+
+    def down(a, b):
+        return sympy.floor(a / b)
+
+    return {
+        own.FloorDiv: down, own.CleanDiv: down, own.IntTrueDiv: operator.truediv, own.FloatTrueDiv: operator.truediv,
+        own.CeilToInt: sympy.ceiling, own.Mod: sympy.Mod, own.PythonMod: sympy.Mod, own.Max: sympy.Max, own.Min: sympy.Min,
+    }  # fmt: skip
+
+
 def _traced(model, setup, depth) -> tuple[Trace, set]:
     """(the trace at a depth, with expressions for bytes; its guards)."""
     names = ["B", "S", "A", "D", "F", "V"]
     names += (["N"] if model.learned_positions else []) + (["A_{kv}"] if model.kv_heads < model.heads else [])
     letters = _Letters(names)
     size = letters.sizes
-    shape = _Shape(
+    shape = _Lettered(
         model, layers=depth, width=size["A"] * size["D"], heads=size["A"], kv_heads=size.get("A_{kv}", size["A"]),
         head_width=size["D"], ffn_width=size["F"], vocabulary=size["V"], positions=size.get("N", model.positions),
         learned_positions=size.get("N", 0),
     )  # fmt: skip
-    unchecked: Any = _Unchecked(setup, batch=size["B"], sequence=size["S"])
+    unchecked: Any = _Lettered(setup, batch=size["B"], sequence=size["S"])
     tokens = random_batch(size["V"], unchecked, "meta")
     with BetweenOperations(), ExitStack() as stack:
         stack.enter_context(letters.mode)
@@ -173,55 +171,32 @@ def _traced(model, setup, depth) -> tuple[Trace, set]:
         return count(work, _InLetters(letters)), letters.guards
 
 
-class _Shape:
-    """A model some of whose dimensions are letters."""
+class _Lettered:
+    """A model or a setup some of whose sizes are letters: with numbers it was checked before."""
 
-    def __init__(self, model, **letters):
-        self._model = model
-        vars(self).update(letters)
+    def __init__(self, whole, **letters):
+        vars(self).update(letters, _whole=whole)
 
     def __getattr__(self, name):
-        return getattr(self._model, name)
+        return getattr(self._whole, name)
 
-    def unlike_reference(self, *_):
+    def check_model(self, *_):
         return None
 
-
-class _Unchecked:
-    """A setup that was checked against the model with numbers, or whose sizes are letters."""
-
-    def __init__(self, setup, **letters):
-        self._setup = setup
-        vars(self).update(letters)
-
-    def __getattr__(self, name):
-        return getattr(self._setup, name)
-
-    def check_model(self, model):
-        pass
+    unlike_reference = check_model
 
 
 def _made(model, shape, setup):
-    with _default(DTYPES[setup.dtypes.weights]):
+    with ExitStack() as stack:
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(DTYPES[setup.dtypes.weights])
         module = FAMILIES[model.family](shape, setup)
     module.to = lambda *_: module
     grouped = model.kv_heads < model.heads  # a bool, where letters compare to one that no kernel takes
     for child in module.modules():
         if isinstance(child, llama.GroupedAttention):
-            child.flash_attention = lambda q, k, v: F.scaled_dot_product_attention(
-                q, k, v, is_causal=True, enable_gqa=grouped
-            )
+            child.flash_attention = partial(F.scaled_dot_product_attention, is_causal=True, enable_gqa=grouped)
     return module
-
-
-@contextmanager
-def _default(dtype):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _patches():
@@ -249,24 +224,23 @@ def _solved(model, setup, traces, guards):
     for look in map(Look, traces):
         keys = [(*kind, size) for kind, size in zip(look.kinds, look.bytes, strict=True)]
         depths.append(Depth(look, [columns.setdefault(key, len(columns)) for key in keys]))
-    keys = list(columns)
-    one, two, three = (list(rows(further(depths, times, parts))) for times in (3, 4, 5))
-    marks = {"rest": 0} | {o.name: i for i, (o, *_) in enumerate(one) if o.name in MARKS}
-    deeper = symbol("L") - _DEPTHS[0] - 3
-    instants = []
-    for (o, owner, _, a), (*_, b), (*_, c) in zip(one, two, three, strict=True):
-        live = dict.fromkeys(parts, sympy.Integer(0))
-        more = b - a
-        if uneven := c - b - more:
+    keys, deeper = list(columns), symbol("L") - _DEPTHS[0] - 3
+    courses = [instants(further(depths, times, parts)) for times in (3, 4, 5)]
+    found = []
+    for one, two, three in zip(*courses, strict=True):
+        more = two.counts - one.counts
+        if uneven := three.counts - two.counts - more:
             part, *_ = keys[next(iter(uneven))]
             raise ValueError(f"derive.letters: the tensors of {part} are on no straight line in the layers")
-        for column in a.keys() | b.keys():
+        live = dict.fromkeys(parts, sympy.Integer(0))
+        for column in one.counts.keys() | two.counts.keys():
             part, _, host, size = keys[column]
             if not host:
-                live[part] += (a.get(column, 0) + more.get(column, 0) * deeper) * size
+                live[part] += (one.counts.get(column, 0) + more.get(column, 0) * deeper) * size
         live = {part: sympy.expand(said) for part, said in live.items()}
         total = sympy.expand(sympy.Add(*live.values()))
-        instants.append(LetteredInstant(o.name, o.phase, owner, place_of(o), live, total))
+        found.append(LetteredInstant(one.operation, one.phase, one.owner, one.at, live, total))
+    marks = {"rest": 0} | {o.operation: i for i, o in enumerate(found) if o.operation in MARKS}
     conditions = _conditions(guards, model, setup)
     step = range(marks["after_backward"], marks["after_step"] + 1)
     how = (
@@ -274,7 +248,7 @@ def _solved(model, setup, traces, guards):
         f"{', '.join(map(str, _DEPTHS))} layers, and goes on in a straight line; the conditions are what the operations asked."
     )
     return Lettered(
-        model, setup, tuple(instants), tuple(_highest(instants, range(len(instants)))), tuple(_highest(instants, step)),
+        model, setup, tuple(found), tuple(_highest(found, range(len(found)))), tuple(_highest(found, step)),
         {name: marks[name] for name in PHASES if name in marks}, conditions, how,
     )  # fmt: skip
 
@@ -305,20 +279,18 @@ def _highest(instants, among):
         first.setdefault(instants[i].total, i)
     letters = sorted(set().union(*(e.free_symbols for e in first)), key=str)
     rounded = sorted(set().union(*(e.atoms(sympy.ceiling, sympy.floor) for e in first)), key=str)
-    stand = [sympy.Symbol(f"q{n}") for n in range(len(rounded))]
-    ring, *generators = sympy.polys.rings.ring([*letters, *stand], sympy.QQ)
-    size, more, known = len(letters), [g + 1 for g in generators], {}
+    stand = {x: sympy.Symbol(f"q{n}") for n, x in enumerate(rounded)}
+    ring, *generators = sympy.polys.rings.ring([*letters, *stand.values()], sympy.QQ)
+    variables = [g + 1 if n < len(letters) else g for n, g in enumerate(generators)]
+
+    @cache
+    def monomial(powers):
+        return prod((x**power for x, power in zip(variables, powers, strict=True)), start=ring.one)
 
     def moved(expression):
         """With 1 + x for each letter."""
-        found = ring.zero
-        for powers, factor in ring.from_expr(expression.xreplace(dict(zip(rounded, stand, strict=True)))).terms():
-            if powers not in known:
-                known[powers] = ring.one
-                for n, power in enumerate(powers):
-                    known[powers] *= (more[n] if n < size else generators[n]) ** power
-            found += known[powers] * factor
-        return found
+        terms = ring.from_expr(expression.xreplace(stand)).terms()
+        return sum((monomial(powers) * factor for powers, factor in terms), ring.zero)
 
     bounds = []  # the least and the most that each rounded quotient is
     for x in rounded:
@@ -328,7 +300,7 @@ def _highest(instants, among):
 
     def above(i, k):
         difference = totals[i] - totals[k]
-        for place, (least, most) in enumerate(bounds, size):
+        for place, (least, most) in enumerate(bounds, len(letters)):
             found = ring.zero
             for powers, factor in difference.terms():
                 without = ring.from_dict({powers[:place] + (0,) + powers[place + 1 :]: factor})

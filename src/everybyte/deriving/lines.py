@@ -5,15 +5,17 @@ divisor and which rest, a few sizes do not tell: of all that agree with what was
 a size at which another one would differ, until there is none.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from math import gcd, lcm
+from itertools import product
+from math import gcd
 
 import numpy
 
-from ..derivation.forms import ONE, Monomial, Quotient, independent, inverse
 from ..derivation.ranges import Range
+from ..step.amount import ONE, Amount, Quotient
+from .solver import Basis, Factors
 
 #: Divisors that are tried, with every rest, the likelier first: (divisor, what is added before).
 _TRIED = sorted(
@@ -45,18 +47,18 @@ class Line:
 
     def __init__(self, letter: str, sizes: Sequence[int], within: Range):
         self.letter, self.sizes, self.within = letter, list(sizes), within
-        self.known: dict[tuple, dict[Monomial, Fraction]] = {}
+        self.known: dict[tuple, Amount] = {}
         start = max(within.low, min(sizes) - 64)
         self.window, self._quotients, self._table = _table(within, start)
 
-    def solve(self, values: Sequence[Fraction]) -> dict[Monomial, Fraction] | None:
-        """The simplest sum of monomials in the letter that has these values; None where there is none.
+    def solve(self, values: Sequence[Fraction]) -> Amount | None:
+        """The simplest amount in the letter that has these values; None where there is none.
 
         Raises:
             Unsure: where another one does too, and differs elsewhere in the range.
         """
         if len(set(values)) == 1:
-            return {ONE: values[0]} if values[0] else {}
+            return Amount.of({ONE: values[0]})
         scale = next((abs(v) for v in values if v), Fraction(1))
         shape = tuple(v / scale for v in values)
         if shape not in self.known:
@@ -64,7 +66,7 @@ class Line:
             if found is None:
                 return None
             self.known[shape] = found
-        return {m: c * scale for m, c in self.known[shape].items()}
+        return self.known[shape] * scale
 
     # One quotient.
 
@@ -90,17 +92,17 @@ class Line:
         off = abs((left @ inside[:, :, None])[:, :, 0] - values).max(axis=1)
         passed = numpy.flatnonzero(off <= _CLOSE * abs(values).max())
         exact = ((k, self._exact(shape, *self._quotients[k])) for k in passed)  # the likelier first
-        best, terms = next(((k, terms) for k, terms in exact if terms), (None, None))
+        best, found = next(((k, found) for k, found in exact if found), (None, None))
         if not len(passed):
             return None
         factors = (right[passed].transpose(0, 2, 1) @ (under[passed] * inside[passed])[:, :, None])[:, :, 0]
         window = (self._table[passed] / most[passed])[:, :, None] ** _POWERS
         lines = (window @ factors[:, :, None])[:, :, 0]
-        mine = lines[0 if terms is None else list(passed).index(best)]
+        mine = lines[0 if found is None else list(passed).index(best)]
         self._tell(abs(lines - mine) > 1e-6 * (abs(mine) + abs(values).max()))
-        if terms is None:  # too few sizes on either side of where it changes to check any
+        if found is None:  # too few sizes on either side of where it changes to check any
             self._tell(numpy.isin(self.window, self._spread)[None, :])
-        return terms
+        return found
 
     def _tell(self, differ):
         """Raise with the size at which the most of the lines differ, if any does at one not looked at."""
@@ -117,73 +119,47 @@ class Line:
         xs = sorted(first)
         for degree in range(min(_DEGREE, len(xs) - 3) + 1):
             spread = [xs[i * (len(xs) - 1) // max(degree, 1)] for i in range(degree + 1)]
-            factors = [
-                sum((a * first[x] for a, x in zip(row, spread, strict=True)), Fraction())
-                for row in _vandermonde(tuple(spread))
-            ]
+            factors = _powers(tuple(spread), degree).of([first[x] for x in spread])
             if all(sum((c * x**i for i, c in enumerate(factors)), Fraction()) == first[x] for x in xs):
-                return {self._power(by, plus, i): c for i, c in enumerate(factors) if c}
+                letter = Amount.letter(self.letter if by == 1 else Quotient(self.letter, plus, by))
+                return Amount.total((letter**i, c) for i, c in enumerate(factors))
         return None
-
-    def _power(self, by, plus, power):
-        if not power:
-            return ONE
-        if by == 1:
-            return Monomial(further=((self.letter, power),))
-        return Monomial(quotients=((Quotient(self.letter, plus, by), power),))
 
     # What is padded: a number of tokens that is itself a polynomial.
 
     def _padded(self, shape):
         found = []
-        for tokens in self._tokens():
-            at = [_value(tokens, self.letter, n) for n in self.sizes]
-            for by in _PADS:
-                for plus in (by - 1, 0):
-                    quotient = Quotient("", plus, by, tuple(sorted(tokens.items())))
-                    q = [(t + plus) // by for t in at]
-                    for times in (False, True):
-                        for power in (1, 2):
-                            weights = [x**power * (t if times else 1) for x, t in zip(q, at, strict=True)]
-                            if all(weights) and len({v / w for v, w in zip(shape, weights, strict=True)}) == 1:
-                                found.append((quotient, power, tokens if times else {ONE: 1}, shape[0] / weights[0]))
+        for tokens, by, up, times, power in product(self._tokens(), _PADS, (True, False), (False, True), (1, 2)):
+            of = tuple((m, int(n)) for m, n in tokens.terms)
+            padded = Amount.letter(Quotient("", (by - 1) * up, by, of)) ** power * (tokens if times else 1)
+            values = [padded.value({self.letter: n}) for n in self.sizes]
+            if all(values) and len({v / w for v, w in zip(shape, values, strict=True)}) == 1:
+                found.append(padded * (shape[0] / values[0]))
         if not found:
             return None
-        terms = [
-            {Monomial(quotients=((q, p),)) * m: c * n for m, n in times.items()} for q, p, times, c in found
-        ]  # fmt: skip
-        lines = numpy.array([[float(_value(t, self.letter, n)) for n in self.window] for t in terms])
+        lines = numpy.array([[float(amount.value({self.letter: n})) for n in self.window] for amount in found])
         self._tell(abs(lines - lines[0]) > 1e-9 * abs(lines[0]))
-        return terms[0]
+        return found[0]
 
-    def _tokens(self) -> Iterable[dict[Monomial, int]]:
+    def _tokens(self) -> list[Amount]:
         """The polynomials of what is known, without their common factor: numbers of tokens."""
         seen = {}
-        for terms in list(self.known.values()):
-            if any(q.of for m in terms for q, _ in m.quotients) or any(c <= 0 for c in terms.values()):
+        for known in list(self.known.values()):
+            if any(q.of for m, _ in known.terms for q, _ in m.quotients) or any(c <= 0 for _, c in known.terms):
                 continue
-            under = lcm(*(c.denominator for c in terms.values()))
-            whole = {m: int(c * under) for m, c in terms.items()}
-            over = gcd(*whole.values())
-            primitive = {m: c // over for m, c in whole.items()}
-            if set(primitive) != {ONE}:
-                seen[tuple(sorted(primitive.items()))] = primitive
-        return list(seen.values())
+            over = gcd(*(int(c * known.denominator) for _, c in known.terms))
+            primitive = known * Fraction(known.denominator, over)
+            if primitive.constant is None:
+                seen[primitive] = None
+        return list(seen)
 
     # A sum over several quotients, such as the levels of a pyramid.
 
     def _several(self, shape):
-        known = sorted({q for terms in self.known.values() for m in terms for q, _ in m.quotients})
-        basis = [ONE, *(Monomial(quotients=((q, p),)) for q in known for p in (1, 2))]
-        lines = [[Fraction(_value({m: 1}, self.letter, n)) for m in basis] for n in self.sizes]
-        rows, columns = independent(lines)
-        if len(known) < 2 or len(columns) + 2 > len(self.sizes):
-            return None
-        matrix = inverse([[lines[r][c] for c in columns] for r in rows])
-        factors = [sum((a * shape[r] for a, r in zip(line, rows, strict=True)), Fraction()) for line in matrix]
-        terms = {basis[c]: f for c, f in zip(columns, factors, strict=True) if f}
-        exact = all(_value(terms, self.letter, n) == v for n, v in zip(self.sizes, shape, strict=True))
-        return terms if exact else None
+        known = sorted({q for amount in self.known.values() for m, _ in amount.terms for q, _ in m.quotients})
+        basis = [Amount.of({ONE: 1}), *(Amount.letter(q) ** p for q in known for p in (1, 2))]
+        points = [{self.letter: n} for n in self.sizes]
+        return Basis(basis, points).solve(shape) if len(known) > 1 else None
 
 
 @lru_cache(maxsize=16)
@@ -200,14 +176,7 @@ def _table(within, start):
     return window, [_TRIED[i] for i in chosen], rows[chosen]
 
 
-def _value(terms, letter, size):
-    return sum(c * m.at(1, 1, **{letter: size}) for m, c in terms.items())
-
-
-_INVERSES: dict[tuple, list] = {}
-
-
-def _vandermonde(xs):
-    if xs not in _INVERSES:
-        _INVERSES[xs] = inverse([[Fraction(x) ** i for i in range(len(xs))] for x in xs])
-    return _INVERSES[xs]
+@lru_cache(maxsize=1024)
+def _powers(xs, degree):
+    """The powers of some numbers, up to a degree."""
+    return Factors([[x**i for i in range(degree + 1)] for x in xs])

@@ -2,19 +2,20 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 
 import torch
 
-from ..ask.setup import LIMITS, Setup
+from ..ask.choices import LIMITS
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..common import terminal
-from ..derivation.forms import LETTERS, USUAL
 from ..dryrun import Trace, dry_run
 from ..dryrun.hugging_face import DEPTHS
 from ..dryrun.tracker import is_loss
+from ..step.amount import LETTERS, USUAL
 from ..step.witness import NUMBER, starred
 
 #: The longest sequence that is looked at where the model itself names none.
@@ -76,14 +77,12 @@ def subject(model, batch=None) -> Subject:
         ValueError: a batch without letters, or with what is no letter.
     """
     if isinstance(model, Model):
-        longest = model.positions or min(LONGEST, LIMITS["sequence"][1])
         config = None if model.family else _config(model)
-        period = _period(config, model.layers, model.dense_layers) if config else 1
-        sizes = _windows(config) if config else ()
-        least = max(2, model.dense_layers + 1)
         return Subject(
-            model, model.layers, period, lambda n: model.replace(layers=n), longest, sizes=sizes, least=least
-        )
+            model, model.layers, _period(config, model.layers, model.dense_layers) if config else 1,
+            lambda n: model.replace(layers=n), model.positions or min(LONGEST, LIMITS["sequence"][1]),
+            sizes=_windows(config), least=max(2, model.dense_layers + 1),
+        )  # fmt: skip
     make, letters = _batches(batch)
     if not hasattr(model, "to_diff_dict"):  # no Hugging Face config
         if make is None and callable(model) and not isinstance(model, torch.nn.Module):
@@ -95,8 +94,9 @@ def subject(model, batch=None) -> Subject:
     import_module("transformers.masking_utils")  # what the dry run tells it, it can be told only once it is there
     name = next((n for n in DEPTHS if isinstance(getattr(model, n, None), int)), None)
     longest = next((n for f in POSITIONS if isinstance(n := getattr(model, f, None), int) and n > 0), LONGEST)
+    found = Subject(model, longest=longest, batch=make, letters=letters, sizes=_windows(model))
     if name is None:
-        return Subject(model, longest=longest, batch=make, letters=letters, sizes=_windows(model))
+        return found
     layers = getattr(model, name)
 
     def of(chosen):
@@ -106,12 +106,9 @@ def subject(model, batch=None) -> Subject:
             setattr(other, field, [value[i] for i in chosen])
         return other
 
-    def deep(n):
-        return of(range(n))
-
     period, kinds = _period(model, layers), _kinds(model, layers)
     sketch = (lambda: of(kinds)) if 1 < len(kinds) < period else None
-    return Subject(model, layers, period, deep, longest, make, letters, _windows(model), sketch=sketch)
+    return replace(found, layers=layers, period=period, deep=lambda n: of(range(n)), sketch=sketch)
 
 
 def _config(model):
@@ -124,9 +121,9 @@ def _config(model):
 
 
 def _windows(config):
-    """The sequences around each size that a configuration names a window or a chunk."""
-    said = {f: v for f, v in vars(config).items() if ("window" in f or "chunk" in f) and "pattern" not in f}
-    named = {v for v in said.values() if type(v) is int and v > 2}
+    """The sequences around each size that a configuration, if there is one, names a window or a chunk."""
+    said = vars(config).items() if config else ()
+    named = {v for f, v in said if ("window" in f or "chunk" in f) and "pattern" not in f and type(v) is int and v > 2}
     return tuple(sorted({v + d for v in named for d in (-16, -1, 0, 1, 16)}))
 
 
@@ -143,12 +140,14 @@ def _kinds(config, layers):
 
 def _period(config, layers, first=0):
     """After how many layers the kinds of a configuration's layers come again after the first, by its lists of one entry a layer."""
-    found = 1
-    for _, value in _by_layer(config, layers):
-        kinds = value[first:]
-        again = (p for p in range(1, layers) if all(a == b for a, b in zip(kinds, kinds[p:], strict=False)))
-        found = max(found, next(again, layers))
-    return found
+    kinds = [value[first:] for _, value in _by_layer(config, layers)]
+
+    def again(value):
+        return next(
+            (p for p in range(1, layers) if all(a == b for a, b in zip(value, value[p:], strict=False))), layers
+        )
+
+    return max(map(again, kinds), default=1)
 
 
 def _batches(batch):

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from ..ask.setup import DTYPE_BYTES, Setup
+from ..ask.choices import DTYPE_BYTES
+from ..ask.setup import Setup
 from ..common import terminal
 from ..dryrun import Trace
 from ..dryrun.modules import workload
@@ -39,7 +40,7 @@ class Counting:
 
     def trace(self, setup: Setup) -> Trace:
         """The dry run under a setup; of many batches that add up, of as many as tell them all."""
-        setup = self._short(setup)
+        setup = setup.replace(accumulation=min(setup.accumulation, 3))
         if setup not in self._traces:
             self._traces[setup] = self.subject.trace(setup, None, (setup.batch, setup.sequence, *self._own))
             self._bar.update()
@@ -53,10 +54,6 @@ class Counting:
         """The dry run under a setup, each tensor rounded up, as a witness says it."""
         return replace(self.trace(setup), rounding=rounding)
 
-    @staticmethod
-    def _short(setup):
-        return setup.replace(accumulation=3) if setup.accumulation > 3 else setup
-
     def computes(self, setup: Setup) -> bool:
         """Whether the model runs in the setup's precision: a module of one's own may be given, or made in, another data type."""
         try:
@@ -66,25 +63,22 @@ class Counting:
 
     def takes(self, setup: Setup) -> bool:
         """Whether the model can do what the setup says; nothing is run."""
-        model = self.subject.model
+        model, make = self.subject.model, self.subject.batch
         try:
-            if self.subject.batch is None:
+            if make is None:
                 workload(model, setup)
             else:
-                usual = Setup()
+                usual = Setup()  # both are read off the arguments
                 run = setup.replace(batch=usual.batch, sequence=usual.sequence)
-                at = setup.batch, setup.sequence
-                batch = self._batch(*at) if callable(self._batch) else inputs(self._batch, *at, **self._sizes)
-                workload(model, run, batch)
+                workload(model, run, make(setup.batch, setup.sequence, *self._own))
         except ValueError:
             return False
         return setup.checkpointing == "none" or _checkpoints(model)
 
     def top(self, setup: Setup) -> tuple[int, str]:
         """(peak, where): each tensor rounded up as CUDA's allocator does."""
-        trace = self.trace(setup)
-        live = replace(trace, rounding=_ROUNDING)
-        return live.peak, live.peak_at
+        trace = self.at(setup, _ROUNDING)
+        return trace.peak, trace.peak_at
 
     def rest(self, setup: Setup) -> int:
         """Bytes between steps: no step with these data types takes less."""
@@ -100,12 +94,10 @@ class Counting:
 
     def updated(self, setup: Setup) -> int:
         """Bytes that the optimizer's step and the sum of the gradients read and write."""
-        trace, dtypes = self.trace(setup), setup.dtypes
-        each = {"bf16": DTYPE_BYTES[dtypes.weights], "fp32": 4, "both": DTYPE_BYTES[dtypes.weights] + 4}[
-            setup.kept_gradients
-        ]
-        numbers = trace.parts_at("after_backward")["gradients"] // each
-        return setup.update_bytes * numbers + 2 * DTYPE_BYTES[dtypes.weights] * (setup.accumulation - 1) * numbers
+        width = DTYPE_BYTES[setup.dtypes.weights]
+        each = {"bf16": width, "fp32": 4, "both": width + 4}[setup.kept_gradients]
+        numbers = self.trace(setup).parts_at("after_backward")["gradients"] // each
+        return setup.update_bytes * numbers + 2 * width * (setup.accumulation - 1) * numbers
 
     def _all_batches(self, setup, read):
         """Of many batches that add up: two of them, and as often as there are others what a third one adds."""

@@ -14,7 +14,7 @@ from math import comb, lcm, prod
 
 import numpy
 
-from ..derivation.forms import ONE, Form, Quotient
+from ..step.amount import ONE, USUAL, Amount, Quotient
 
 #: In how many parts a segment between two instants is cut, to find one of its points above a third instant.
 _CUTS = 16
@@ -22,51 +22,39 @@ _SAFE = 2**62
 
 
 class Order:
-    """Compares sums of forms on a box of batches, sequences and sizes of further letters.
+    """Compares sums of amounts on a box of sizes of letters.
 
     Args:
         forms: what the columns of `counts` count. counts: a row of whole numbers for each instant, in the step's order.
-        batch, sequence: (the least, the most). rounding: bytes that each tensor is rounded up to a multiple of.
-        further: the same of further letters.
+        ends: letter -> (the least, the most). rounding: bytes that each tensor is rounded up to a multiple of.
     """
 
-    def __init__(
-        self,
-        forms: Sequence[Form],
-        counts,
-        batch,
-        sequence,
-        rounding: int = 1,
-        further: Mapping[str, tuple] | None = None,
-    ):
+    def __init__(self, forms: Sequence[Amount], counts, ends: Mapping[str, tuple[int, int]], rounding: int = 1):
         self.monomials = sorted({m for f in forms for m, _ in f.terms} | {ONE})
         place = {m: i for i, m in enumerate(self.monomials)}
-        scale = lcm(*(c.denominator for f in forms for _, c in f.terms), 1)
+        scale = lcm(*(f.denominator for f in forms))
         by_form = [[0] * len(self.monomials) for _ in forms]
         self.slack = [0] * len(forms)
-        for row, form, k in zip(by_form, forms, range(len(forms)), strict=True):
-            for m, c in form.terms:
+        for k, (row, form) in enumerate(zip(by_form, forms, strict=True)):
+            rounded = form.rounded(rounding)
+            self.slack[k] = (rounding - 1) * scale if rounded is None else 0
+            for m, c in (rounded or form).terms:
                 row[place[m]] = int(c * scale)
-            if rounding > 1:
-                if form.constant is not None:
-                    row[place[ONE]] = -(-form.constant // rounding) * rounding * scale
-                elif any(m.quotients or c % rounding for m, c in form.terms):
-                    self.slack[k] = (rounding - 1) * scale
         counts = numpy.asarray(counts, dtype=object).reshape(-1, len(forms))
         self.values = counts.dot(numpy.array(by_form, dtype=object).reshape(len(forms), -1))
         self.counts = counts
         self.one = place[ONE]
-        self._ends = {"B": tuple(batch), "S": tuple(sequence), **(further or {})}
-        self._bounds(_Box(self._ends, self.monomials))
+        self._ends = ends
+        self._bounds(_Box(ends, self.monomials))
 
     def _bounds(self, box):
         """The least and the most that each monomial can be, in Bernstein's basis."""
         pairs = [[box.bound(m, up) for m in self.monomials] for up in (False, True)]
-        letters = range(len(box.ends))
-        degrees = tuple(max((p[k] for rows in pairs for row in rows for p in row), default=0) for k in letters)
-        degrees = tuple(0 if low == high else d for d, (low, high) in zip(degrees, box.ends, strict=True))
+        terms = [m for rows in pairs for amount in rows for m, _ in amount.terms]
+        most = {x: max((dict(m.powers).get(x, 0) for m in terms), default=0) for x in box.ends}
+        degrees = [0 if low == high else most[x] for x, (low, high) in box.ends.items()]
         places = list(product(*(range(d + 1) for d in degrees)))
-        pairs = [[_bernstein(row, box.ends, degrees, places) for row in rows] for rows in pairs]
+        pairs = [[_bernstein(amount, box.ends, degrees, places) for amount in rows] for rows in pairs]
         under = lcm(*(c.denominator for rows in pairs for row in rows for c in row), 1)
         self.least, self.most = (
             numpy.array([[int(c * under) for c in row] for row in rows], dtype=object) for rows in pairs
@@ -74,11 +62,13 @@ class Order:
         ends = set(product(*({0, d} for d in degrees)))
         self.corners = [n for n, place in enumerate(places) if place in ends]
 
-    def above(self, rows, i: int):
-        """Of the instants `rows`, which are at least as high as `i` everywhere, and which are higher everywhere."""
-        return self._sign(self.values[rows] - self.values[i], self.counts[rows] - self.counts[i])
+    def _beats(self, rows, others):
+        """Which rows are higher than the others everywhere, or as high and come first; one of the two may be one row."""
+        rows, others = numpy.asarray(rows), numpy.asarray(others)
+        high, higher = self._sign(self.values[rows] - self.values[others], self.counts[rows] - self.counts[others])
+        return higher | (high & (rows < others))
 
-    def between(self, i: int, j: int, k: int) -> bool:
+    def _between(self, i: int, j: int, k: int) -> bool:
         """Whether some point of the segment from i to j is above k everywhere: then one of the two always is."""
         parts = numpy.arange(1, _CUTS).astype(object)[:, None]
         values = parts * (self.values[i] - self.values[k]) + (_CUTS - parts) * (self.values[j] - self.values[k])
@@ -89,9 +79,7 @@ class Order:
         if any(self.slack):
             values = values.copy()
             values[:, self.one] -= numpy.maximum(-counts, 0).dot(numpy.array(self.slack, dtype=object))
-        most = int(abs(values).max(initial=0)) * max(
-            int(abs(self.least).max(initial=0)), int(abs(self.most).max(initial=0))
-        )
+        most = int(abs(values).max(initial=0)) * max(int(abs(x).max(initial=0)) for x in (self.least, self.most))
         dtype = "int64" if most * len(self.monomials) * 2 < _SAFE else object
         values, least, most = (x.astype(dtype) for x in (values, self.least, self.most))
         found = numpy.maximum(values, 0).dot(least) + numpy.minimum(values, 0).dot(most)
@@ -105,22 +93,16 @@ class Order:
             first.setdefault(tuple(row), i)
         left = numpy.array(list(first.values()))
         for i in self._champions(left):  # most instants are below one of a few
-            high, higher = self._sign(self.values[i] - self.values[left], self.counts[i] - self.counts[left])
-            left = left[~(higher | (high & (i < left)))]
-        likely = sorted(left.tolist(), key=lambda i: tuple(-v for v in self.values[i][::-1]))
-        kept = []
-        for i in likely:
-            if kept:
-                high, higher = self.above(kept, i)
-                if any(h or (w and k < i) for k, w, h in zip(kept, high, higher, strict=True)):
-                    continue
-                kept = [k for k in kept if not self._covers(i, k)]
-            kept.append(i)
-        kept = sorted(kept)
+            left = left[~self._beats(i, left)]
+        kept = left[:0]
+        for i in sorted(left.tolist(), key=lambda i: tuple(-v for v in self.values[i][::-1])):
+            if not self._beats(kept, i).any():
+                kept = numpy.append(kept[~self._beats(i, kept)], i)
+        kept = sorted(kept.tolist())
         if len(kept) <= 40:
             for k in list(kept):
                 others = [i for i in kept if i != k]
-                if any(self.between(i, j, k) for i, j in combinations(others, 2)):
+                if any(self._between(i, j, k) for i, j in combinations(others, 2)):
                     kept.remove(k)
         return kept
 
@@ -128,131 +110,74 @@ class Order:
         """Those of the instants that are the highest at some points."""
         axes = [sorted({low, round((low * high) ** 0.5), high}) for low, high in self._ends.values()]
         sizes = [dict(zip(self._ends, point, strict=True)) for point in product(*axes)]
-        named = [(at.pop("B"), at.pop("S"), at) for at in sizes]
-        points = numpy.array([[float(m.at(b, s, **at)) for m in self.monomials] for b, s, at in named])
+        points = numpy.array([[float(m.at(at)) for m in self.monomials] for at in sizes])
         return rows[sorted(set(self.values[rows].astype(float).dot(points.T).argmax(axis=0).tolist()))].tolist()
-
-    def _covers(self, i, k):
-        high, higher = self.above([i], k)
-        return bool(higher[0] or (high[0] and i < k))
 
 
 class _Box:
-    """The variables of the proof, and what lies between polynomials in them: {powers of the variables: coefficient}.
+    """What lies between polynomials in the letters; a letter that comes in quotients stands for the one that comes most.
 
     Attributes:
-        ends: (the least, the most) of each variable.
+        ends: letter -> (the least, the most) of what it stands for.
     """
 
     def __init__(self, ends, monomials):
-        self._letters = list(ends)
-        self._base = dict.fromkeys(ends)
-        own = Counter(
-            q
-            for m in monomials
-            for q, _ in m.quotients
-            for q in _inner(q)
-            if q.letters in ends and q.letters not in "BS"
-        )
+        own = Counter(q for m in monomials for q in _quotients(m) if q.letters in ends and q.letters not in USUAL)
+        self._base: dict[str, Quotient] = {}
         for quotient, _ in own.most_common():
-            if self._base[quotient.letters] is None:
-                self._base[quotient.letters] = quotient
-        self._least = {letter: low for letter, (low, _) in ends.items()}
-        self.ends = [
-            (low, high) if base is None else ((low + base.plus) // base.by, (high + base.plus) // base.by)
-            for (low, high), base in zip(ends.values(), self._base.values(), strict=True)
-        ]
+            self._base.setdefault(quotient.letters, quotient)
+        bases = {x: self._base.get(x, Quotient(x, 0, 1)) for x in ends}
+        self.ends = {x: tuple(bases[x].at({x: end}) for end in pair) for x, pair in ends.items()}
 
-    def bound(self, monomial, up):
+    def bound(self, monomial, up) -> Amount:
         """The most (or least) that the monomial can be."""
-        found = {self._none: Fraction(1)}
+        found = Amount.of({ONE: 1})
         for letter, power in monomial.powers:
-            found = _times(found, *[self._letter(letter, up)] * power)
+            found *= self._letter(letter, up) ** power
         for quotient, power in monomial.quotients:
             factor = self._quotient(quotient, up)
             if not up and self._at_least(factor) < 0 and (power > 1 or len(monomial.quotients) > 1):
-                return {}
-            found = _times(found, *[factor] * power)
+                return Amount.of({})
+            found *= factor**power
         return found
-
-    @property
-    def _none(self):
-        return (0,) * len(self._letters)
-
-    def _one(self, letter):
-        return tuple(int(letter == other) for other in self._letters)
 
     def _letter(self, letter, up):
         """A letter itself: between `by` times its quotient and `by` - 1 more."""
-        base = self._base[letter]
-        if base is None:
-            return {self._one(letter): Fraction(1)}
-        return _sum({self._one(letter): Fraction(base.by)}, {self._none: Fraction(up * (base.by - 1) - base.plus)})
+        base, found = self._base.get(letter), Amount.letter(letter)
+        return found if base is None else found * base.by + (up * (base.by - 1) - base.plus)
 
-    def _quotient(self, q: Quotient, up):
+    def _quotient(self, q, up):
         """A rounded quotient, or what its inside says of it."""
         if q == self._base.get(q.letters):
-            return {self._one(q.letters): Fraction(1)}
-        if q.of:
-            inside = _sum(*({k: c * n for k, c in self.bound(m, up).items()} for m, n in q.of))
-        else:
-            inside = _times({self._none: Fraction(1)}, *(self._letter(letter, up) for letter in q.letters))
-        over = {self._none: Fraction(q.plus if up else q.plus - q.by + 1)}
-        return {k: c / q.by for k, c in _sum(inside, over).items()}
+            return Amount.letter(q.letters)
+        inside = Amount.total((self.bound(m, up), n) for m, n in q.inside.terms)
+        return (inside + (q.plus if up else q.plus - q.by + 1)) * Fraction(1, q.by)
 
-    def _at_least(self, factor):
-        """No more than a polynomial is, where it grows with all variables; else less than nothing."""
-        if any(c < 0 for k, c in factor.items() if any(k)):
+    def _at_least(self, amount):
+        """No more than an amount is, where it grows with all variables; else less than nothing."""
+        if any(c < 0 and m != ONE for m, c in amount.terms):
             return -1
-        lows = [low for low, _ in self.ends]
-        return sum(c * prod(low**p for low, p in zip(lows, k, strict=True)) for k, c in factor.items())
+        return amount.value({x: low for x, (low, _) in self.ends.items()})
 
 
-def _inner(q):
-    """A quotient, and those that are in its inside."""
-    return [q, *(inner for m, _ in q.of for x, _ in m.quotients for inner in _inner(x))]
+def _quotients(monomial):
+    """The quotients of a monomial, and those that are in their insides."""
+    for q, _ in monomial.quotients:
+        yield from (q, *(inner for m, _ in q.of for inner in _quotients(m)))
 
 
-def _sum(*several):
-    found = {}
-    for one in several:
-        for k, c in one.items():
-            found[k] = found.get(k, 0) + c
-    return found
+def _bernstein(amount, ends, degrees, places):
+    """The amount's coefficients in Bernstein's basis of these degrees over the box."""
 
+    def moved(letter):
+        """low + (high - low) t."""
+        low, high = ends[letter]
+        return Amount.letter(letter) * (high - low) + low
 
-def _times(*several):
-    one, *others = several
-    for other in others:
-        found = {}
-        for a, c in one.items():
-            for b, z in other.items():
-                key = tuple(x + y for x, y in zip(a, b, strict=True))
-                found[key] = found.get(key, 0) + c * z
-        one = found
-    return one
+    terms = [([dict(m.powers).get(x, 0) for x in ends], c) for m, c in amount.moved(moved).terms]
 
+    def share(place, powers):
+        """Of t^k that of a place in the basis."""
+        return prod(Fraction(comb(i, k), comb(d, k)) for i, k, d in zip(place, powers, degrees, strict=True))
 
-def _bernstein(polynomial, ranges, degrees, places):
-    """The polynomial's coefficients in Bernstein's basis of these degrees over the box."""
-    axes = []
-    for n, ((low, high), degree) in enumerate(zip(ranges, degrees, strict=True)):
-        most = max((powers[n] for powers in polynomial), default=0)
-        rows = []
-        for power in range(most + 1):  # x^power = (low + (high - low) t)^power, and t^k in the basis
-            parts = [comb(power, k) * low ** (power - k) * (high - low) ** k for k in range(power + 1)]
-            parts = parts[: degree + 1]
-            rows.append(
-                [sum(Fraction(c * comb(i, k), comb(degree, k)) for k, c in enumerate(parts)) for i in range(degree + 1)]
-            )
-        axes.append(rows)
-    return [
-        sum(
-            (
-                c * prod(axis[p][i] for axis, p, i in zip(axes, powers, place, strict=True))
-                for powers, c in polynomial.items()
-            ),
-            Fraction(),
-        )
-        for place in places
-    ]
+    return [sum((c * share(place, powers) for powers, c in terms), Fraction()) for place in places]

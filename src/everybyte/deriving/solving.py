@@ -3,21 +3,22 @@
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from itertools import product
-from math import prod
+from math import lcm, prod
 
-from ..ask.setup import LIMITS, Setup
+from ..ask.choices import LIMITS
+from ..ask.setup import Setup
 from ..catalog import Model
-from ..derivation import Case, Derivation, Form, Instant, Irregular, Range, Solver, partition
-from ..derivation.course import Column, Tally, rows
-from ..derivation.forms import ONE
-from ..derivation.printing import NAMES
+from ..derivation import Case, Derivation, Irregular, Range, partition
+from ..derivation.course import Column, instants
 from ..derivation.ranges import BATCHES, FURTHER_MULTIPLES, LONGEST, MORE_SIZES, SEQUENCES, SIZES
 from ..derivation.result import ROUNDINGS
+from ..step.amount import NAMES, ONE, USUAL, Amount
 from ..step.course import MARKS, Course
 from .along import Along
 from .depth import Depth, Uneven, further
 from .looks import SKETCH, Look, Looks, Subject
 from .proofs import Order
+from .solver import Solver
 
 #: The point that others are compared with; of a further letter the first of these sizes that the model takes.
 _BATCH, _SEQUENCE, _SIZES = 3, 64, (224, 64, 256, 32, 128, 16, 512, 28, 8, 1024, 4, 2, 1)
@@ -38,15 +39,16 @@ _CANNOT = (ValueError, RuntimeError, IndexError, AssertionError, ArithmeticError
 
 @dataclass
 class _Patch:
-    """A range of batches, one of sequences and of each further letter, before it is solved."""
+    """A range of each letter, before it is solved.
+
+    Attributes:
+        points: that are looked at; more: where a tensor has bytes that no other patch's has. forms: of its tensors, as keys.
+    """
 
     ranges: tuple[Range, ...]
     points: list
-    more: list  # points that are looked at where a tensor has bytes that no other case's has
-    forms: dict = field(default_factory=dict)  # as keys: those of its tensors
-
-    def __contains__(self, point):
-        return all(value in r for value, r in zip(point, self.ranges, strict=True))
+    more: list
+    forms: dict = field(default_factory=dict)
 
 
 def solve(subject: Subject, setup: Setup, rank: int = 0) -> Derivation:
@@ -55,64 +57,73 @@ def solve(subject: Subject, setup: Setup, rank: int = 0) -> Derivation:
 
 
 class _Solving:
+    """Points are tuples of sizes: of batch, sequence and the further letters."""
+
     def __init__(self, subject, setup, rank):
         self.subject, self.setup, self.rank = subject, setup, rank
         self.looks = Looks(subject, setup, rank)
-        self.period, self.letters = subject.period, ["B", "S", *subject.further]
-        self.forms: dict[Form, int] = {}
+        self.period, self.letters = subject.period, USUAL + subject.further
+        self.forms: dict[Amount, int] = {}
         self.columns: dict[tuple, int] = {}
         self.checked = []
         #: Of so many tokens a loss in chunks always has as many chunks as asked for.
         self.tokens = (setup.loss_chunks - 1) ** 2 + 1 if setup.loss == "chunked" else 1
 
     def run(self):
-        subject = self.subject
-        depths = self._depths()
+        subject, depths, why = self.subject, self._depths(), ""
         self.shallow = SKETCH if subject.sketch and len(depths) > 2 else depths[0]
         self.usual = self._first()
         self.first = self._look(*self.usual)  # what it raises, it raises here
         patches, refused = self._patches()
         solved = [self._forms(patch) for patch in patches]
-        cases, way = None, ""
-        for start in range(len(depths) - 2):
-            several = depths[start : start + 3]
+        for several in zip(depths, depths[1:], depths[2:], strict=False):
             try:
-                cases = [self._case(p, self._further(p, several)) for p in solved]
-                sketched = self.shallow == SKETCH
-                shallow = "one layer of each kind" if sketched else f"{depths[0]} layers"
-                way = (
-                    f"Dry runs of {shallow} at {len(self._seen(self.shallow))} points, and of "
-                    f"{', '.join(map(str, several[start == 0 and not sketched :]))} layers at others: each {_periods(self.period)} more adds "
-                    f"the same stretches of operations, and so on in a straight line to {subject.layers}"
-                )
-                cases = self._try(cases, way)
+                found = self._straight(solved, several, refused, depths[0])
                 break
             except Uneven as error:
-                cases = None
-                way = f" All {subject.layers} layers were run, since depths do not go on in a straight line ({error})."
-        if cases is None:
-            cases = [self._case(p, self._direct(p)) for p in solved]
-            way = f"Dry runs at {len(self.looks.seen)} points, solved in fractions.{way}"
-            derivation = self._derivation(cases, refused, way)
-            self._check(derivation)
+                why = f" All {subject.layers} layers were run, since depths do not go on in a straight line ({error})."
         else:
-            derivation = self._derivation(cases, refused, way + ".")
+            parts = self._parts
+            cases = [self._case(patch, self._depth(patch, subject.layers).course(parts)) for patch in solved]
+            how = f"Dry runs at {len(self.looks.seen)} points, solved in fractions.{why}"
+            found = self._derivation(cases, refused, how)
+            self._check(found)
         shown = [n for n, letter in enumerate(self.letters) if letter in subject.letters or not subject.further]
         told = ", ".join(" x ".join(f"{point[n]:,}" for n in shown) for _, *point in self.checked)
         depth = f" at {subject.layers} layers" if subject.layers else ""
         names = " x ".join(NAMES.get(self.letters[n], self.letters[n]) for n in shown)
-        how = f"{derivation.how} Compared with further dry runs{depth} at {told} ({names}): no byte of difference."
-        return changed(derivation, how=how, checked=tuple(self.checked))
+        how = f"{found.how} Compared with further dry runs{depth} at {told} ({names}): no byte of difference."
+        return changed(found, how=how, checked=tuple(self.checked))
+
+    def _straight(self, patches, depths, refused, shallowest):
+        """The derivation from three depths; Uneven where they, or the model itself at its own depth, do not go on in a straight line."""
+        times = (self.subject.layers - depths[0]) // self.period
+        cases = [self._case(p, further([self._depth(p, d) for d in depths], times, self._parts)) for p in patches]
+        sketched = self.shallow == SKETCH
+        shallow = "one layer of each kind" if sketched else f"{shallowest} layers"
+        others = ", ".join(str(d) for d in depths if sketched or d != shallowest)
+        period = "layer" if self.period == 1 else f"{self.period} layers"
+        how = (
+            f"Dry runs of {shallow} at {len(self._seen())} points, and of {others} layers at others: each {period} more adds "
+            f"the same stretches of operations, and so on in a straight line to {self.subject.layers}."
+        )
+        point = self._hidden(cases[0])
+        look = self._look(*point, depth=self.subject.layers)
+        found = self._derivation(cases, refused, how)
+        try:
+            self._compare(found, look, point)
+        except ValueError as error:
+            raise Uneven("the model at its own depth differs") from error
+        return found
 
     def _first(self):
         """The point that others are compared with."""
-        longest = self.subject.longest
+        longest, count = self.subject.longest, len(self.subject.further)
         sequence = max(min(_SEQUENCE, longest), min(-(-self.tokens // _BATCH), longest))
         point = max(_BATCH, -(-self.tokens // sequence)), sequence
-        if not self.subject.further:
+        if not count:
             return point
-        first, count = None, len(self.subject.further)
-        tried = [(n,) * count for n in _SIZES]
+        first, tried = None, [(n,) * count for n in _SIZES]
         if count > 1:  # one may have to be the other's multiple, or stand beside the sequence
             tried += [p for p in product(_SIZES[:4], repeat=count) if len(set(p)) > 1]
         for sizes in tried:
@@ -125,38 +136,35 @@ class _Solving:
         assert first
         raise first
 
-    def _sizes(self, point):
-        """The sizes of the further letters of a point, by letter."""
-        return dict(zip(self.letters[2:], point[2:], strict=True))
+    def _at(self, point):
+        """Letter -> size."""
+        return dict(zip(self.letters, point, strict=True))
 
     def _of(self, form, point):
         """A form's bytes at a point."""
-        return form.at(*point[:2], **self._sizes(point))
+        return form.at(self._at(point))
 
     def _said(self, point):
-        return ", ".join(
-            f"{NAMES.get(x, x)} {n}" for x, n in zip(self.letters, point, strict=True) if x in self.subject.letters
-        )
+        return ", ".join(f"{NAMES.get(x, x)} {n}" for x, n in self._at(point).items() if x in self.subject.letters)
 
     def _depths(self):
         """Three depths to look at, a period apart; or the model's own alone."""
         layers, period = self.subject.layers, self.subject.period
         if layers is None:
             return [None]
-        if self.setup.segment > 1:
-            period = _common(period, self.setup.segment)
+        self.period = period = lcm(period, max(1, self.setup.segment))
         first = layers % period or period
         while first < max(self.subject.least, self.setup.segment) or (self.subject.sketch and first < period):
             first += period
-        self.period = period
         found = [d for d in range(first, first + _DEPTHS * period, period) if d < layers]
         return found if len(found) > 2 else [layers]
 
     def _look(self, *point, depth="shallow") -> Look:
         return self.looks.at(self.shallow if depth == "shallow" else depth, *point)
 
-    def _seen(self, depth):
-        return [key[1:] for key in self.looks.seen if key[0] == depth]
+    def _seen(self):
+        """The points at which the shallow model was looked at."""
+        return [point for depth, *point in self.looks.seen if depth == self.shallow]
 
     # Where which course holds.
 
@@ -173,99 +181,90 @@ class _Solving:
         raise ValueError(str(mixed))
 
     def _patches_by(self, more):
-        subject, refused = self.subject, []
-        usual = dict(zip(self.letters, self.usual, strict=True))
-
-        def kind(letter):
-            def of(value):
-                point = usual | {letter: value}
-                if letter in "BS":
-                    other = "S" if letter == "B" else "B"
-                    point[other] = max(point[other], -(-self.tokens // value))
-                try:
-                    return self._look(*point.values()).kind
-                except _CANNOT as error:
-                    return _Refusal(_first_line(error))
-
-            return of
-
-        one = Range(1, 1)
-        axes = {"B": [(one, None)], "S": [(one, None)]}
-        if "B" in subject.letters:
-            axes["B"] = self._ranges("B", kind("B"), 2, _MOST, BATCHES) + axes["B"]
-        if "S" in subject.letters:
-            low = min(2, subject.longest)
-            if self.tokens > 1:
-                low = min(self.tokens, subject.longest)
-            wanted = [*SEQUENCES, *subject.sizes, *more["S"]]
-            axes["S"] = self._ranges("S", kind("S"), low, subject.longest, wanted)
-            if low > 1 and self.tokens == 1:
-                axes["S"].append((one, None))
-        for letter in subject.further:
-            wanted = [*SIZES, *subject.sizes, *more[letter]]
-            found = self._ranges(letter, kind(letter), 1, LONGEST, wanted, MORE_SIZES, FURTHER_MULTIPLES)
-            found = [single for r, said in found for single in _singles(r, said)]
-            axes[letter] = sorted(found, key=lambda f: usual[letter] not in f[0])  # the usual one first
-        found, full = [], {letter: Range(1, LIMITS.get(NAMES.get(letter), (1, LONGEST))[1]) for letter in self.letters}
-        for letter, ranges in axes.items():
-            for r, said in ranges:
-                if isinstance(said, _Refusal):
-                    refused.append((tuple((full | {letter: r}).values()), str(said)))
-        axes = {letter: [f for f in ranges if not isinstance(f[1], _Refusal)] for letter, ranges in axes.items()}
-        if prod(map(len, axes.values())) > _CASES:
-            which, ranges = max(axes.items(), key=lambda x: len(x[1]))
-            raise ValueError(self._irregular(which, *(r.some([], 1)[0] for r, _ in ranges[:2])))
-        for several in product(axes["S"], *(axes[letter] for letter in subject.further), axes["B"]):
-            *several, batches = several
-            ranges = (batches[0], *(r for r, _ in several))
+        axes = {letter: self._axis(letter, more[letter]) for letter in self.letters}
+        full = {letter: Range(1, LIMITS.get(NAMES.get(letter), (1, LONGEST))[1]) for letter in self.letters}
+        refused = [
+            (tuple((full | {letter: r}).values()), str(said))
+            for letter, ranges in axes.items()
+            for r, said in ranges
+            if isinstance(said, _Refusal)
+        ]
+        able = {letter: [r for r, said in found if not isinstance(said, _Refusal)] for letter, found in axes.items()}
+        if prod(map(len, able.values())) > _CASES:
+            which, ranges = max(able.items(), key=lambda x: len(x[1]))
+            raise ValueError(self._irregular(which, *(r.some([], 1)[0] for r in ranges[:2])))
+        batches, *others = able.values()
+        found = []
+        for *several, b in product(*others, batches):
+            ranges = (b, *several)
             patch = self._patch(ranges)
             if isinstance(patch, _Refusal):
                 refused.append((ranges, str(patch)))
             else:
                 found.append(patch)
         if not found:
-            raise ValueError(f"derive: no batch and sequence of {subject.model} can be run: {refused[0][-1]}")
+            raise ValueError(f"derive: no batch and sequence of {self.subject.model} can be run: {refused[0][-1]}")
         return found, refused
 
-    def _ranges(self, letter, kind, low, high, wanted, *more):
+    def _axis(self, letter, more):
+        """(range, the kind of its course, or why it cannot be run) of each range of a letter, the usual one first."""
+        subject, one = self.subject, (Range(1, 1), None)
+        if letter not in subject.letters:
+            return [one]
+        if letter == "B":
+            return [*self._ranges(letter, 2, _MOST, BATCHES), one]
+        if letter == "S":
+            low = min(max(2, self.tokens), subject.longest)
+            found = self._ranges(letter, low, subject.longest, [*SEQUENCES, *subject.sizes, *more])
+            return [*found, *([one] if low > 1 and self.tokens == 1 else [])]
+        found = self._ranges(letter, 1, LONGEST, [*SIZES, *subject.sizes, *more], MORE_SIZES, FURTHER_MULTIPLES)
+        usual = self._at(self.usual)[letter]
+        return sorted((single for r, said in found for single in _singles(r, said)), key=lambda f: usual not in f[0])
+
+    def _ranges(self, letter, low, high, wanted, *more):
+        def kind(value):
+            point = self._at(self.usual) | {letter: value}
+            if letter in USUAL:
+                other = "S" if letter == "B" else "B"
+                point[other] = max(point[other], -(-self.tokens // value))
+            try:
+                return self._look(*point.values()).kind
+            except _CANNOT as error:
+                return _Refusal(_first_line(error))
+
         try:
             return partition(kind, low, high, wanted, *more)
         except Irregular as error:
             raise ValueError(self._irregular(letter, *error.args)) from None
 
     def _irregular(self, letter, a, b):
-        usual = dict(zip(self.letters, self.usual, strict=True))
-        one, other = (self._look(*(usual | {letter: x}).values()) for x in (a, b))
-        which = NAMES.get(letter, f"letter {letter}")
+        one, other = (self._look(*(self._at(self.usual) | {letter: x}).values()) for x in (a, b))
+        name, which = NAMES.get(letter, letter), NAMES.get(letter, f"letter {letter}")
         return (
-            f"derive: the {which} decides which operations run: from {NAMES.get(letter, letter)} {a} to {b} the step goes another way, "
+            f"derive: the {which} decides which operations run: from {name} {a} to {b} the step goes another way, "
             f"{one.differs(other)}; allowed: loops and branches that do not depend on it, or by a few thresholds or "
-            f"multiples; or a fixed {NAMES.get(letter, letter)}; or eb.dry_run"
+            f"multiples; or a fixed {name}; or eb.dry_run"
         )
 
     def _patch(self, ranges):
-        """A patch with enough points, all of one course."""
+        """A patch with enough points, all of one course; a `_Refusal` where a range of one size cannot be run."""
         b, s, *others = ranges
         rest = tuple(
             r.some([n for n in (usual, 224, 64) if n in r], 1)[0]
             for usual, r in zip(self.usual[2:], others, strict=True)
         )
-        wide_b, wide_s = not b.single, not s.single
-        bs = b.some([v for v in (3, 2, 5, 7) if v in b], 4) if wide_b else [b.low]
-        ss = s.some([v for v in (64, 33, 90, 127, 256, 1000) if v in s], 6) if wide_s else [s.low]
-        if wide_b and wide_s:
-            pairs = [(bs[i % len(bs)], v) for i, v in enumerate(ss)] + [
-                (v, ss[(2 * i) % len(ss)]) for i, v in enumerate(bs)
-            ]
-            pairs += [(bs[-1], ss[1 % len(ss)]), (bs[1 % len(bs)], ss[-1])]
+        bs = [b.low] if b.single else b.some([v for v in (3, 2, 5, 7) if v in b], 4)
+        ss = [s.low] if s.single else s.some([v for v in (64, 33, 90, 127, 256, 1000) if v in s], 6)
+        if b.single or s.single:
+            pairs = list(product(bs, ss))
         else:
-            pairs = [(x, y) for x in bs for y in ss]
-        points = [(*p, *rest) for p in dict.fromkeys(p for p in pairs if p[0] * p[1] >= self.tokens)]
-        seen = [
-            p for p in self._seen(self.shallow)
-            if p[0] in b and p[1] in s and p[2:] == rest and p not in points[:_FEW]
-        ]  # fmt: skip
-        patch = _Patch(tuple(ranges), [*points[:_FEW], *seen], points[_FEW:])
+            pairs = [(bs[i % len(bs)], v) for i, v in enumerate(ss)]
+            pairs += [(v, ss[(2 * i) % len(ss)]) for i, v in enumerate(bs)]
+            pairs += [(bs[-1], ss[1 % len(ss)]), (bs[1 % len(bs)], ss[-1])]
+        points = [(*p, *rest) for p in dict.fromkeys(pairs) if prod(p) >= self.tokens]
+        few, more = points[:_FEW], points[_FEW:]
+        seen = (tuple(p) for p in self._seen() if p[0] in b and p[1] in s)
+        patch = _Patch(ranges, [*few, *(p for p in seen if p[2:] == rest and p not in few)], more)
         try:
             self._same(patch)
         except _CANNOT as error:
@@ -291,37 +290,21 @@ class _Solving:
     # The bytes of each tensor.
 
     def _forms(self, patch):
-        looks = [self._look(*p) for p in patch.points]
-        rows = set(zip(*(look.bytes for look in looks), strict=True))
+        """The patch, with the forms of its tensors."""
+        rows = set(zip(*(self._look(*p).bytes for p in patch.points), strict=True))
+        known = {tuple(self._of(form, p) for p in patch.points) for form in self.forms}
         wide = [letter for letter, r in zip(self.letters[2:], patch.ranges[2:], strict=True) if not r.single]
-        if wide or any(
-            len(set(r)) > 1 for r in rows - {tuple(self._of(f, p) for p in patch.points) for f in self.forms}
-        ):
+        if wide or any(len(set(row)) > 1 for row in rows - known):
             patch.points += [p for p in patch.more if p not in patch.points]
             self._same(patch)
         by = (self.setup.loss_chunks,) if self.setup.loss == "chunked" else ()
-        solver = Solver([p[:2] for p in patch.points], by)
-        if wide:
-            forms = Along(self, patch, solver, wide).forms()
-            looks = [self._look(*p) for p in patch.points]
-        else:
-            looks = [self._look(*p) for p in patch.points]
-            forms, known = [], {}
-            for form in self.forms:
-                known.setdefault(tuple(self._of(form, p) for p in patch.points), form)
-            for number, row in enumerate(zip(*(look.bytes for look in looks), strict=True)):
-                if row not in known:
-                    known[row] = solver.solve(row)
-                if known[row] is None:
-                    raise ValueError(self._no_form(looks[0], number, patch.points, row))
-                forms.append(known[row])
-        for form in forms:
+        for form in Along(self, patch, Solver([p[:2] for p in patch.points], by), wide).forms():
             patch.forms[form] = None
             self.forms.setdefault(form, len(self.forms))
         return patch
 
-    def _no_form(self, look, number, points, row):
-        a = look.trace.allocations[number]
+    def _no_form(self, number, points, row):
+        a = self._look(*points[0]).trace.allocations[number]
         some = list(dict(zip(row, points, strict=True)).items())[:4]
         seen = ", ".join(f"{v:,} at {' x '.join(map(str, point))}" for v, point in some)
         names = ", ".join(["batch", *self.subject.further]) + " and sequence"
@@ -338,18 +321,16 @@ class _Solving:
             if known.setdefault(key, form) is not form:
                 return None
         found = []
-        rows = zip(*(look.bytes for look in looks), looks[0].kinds, strict=True)
-        for *row, kind in rows:
+        for *row, (part, owner, host) in zip(*(look.bytes for look in looks), looks[0].kinds, strict=True):
             row = tuple(row)
             if row not in known:
                 if len(row) == 1 and len(patch.points) > 1:
                     return None  # another point tells
                 if len(set(row)) > 1:
                     raise Uneven("a deeper model has tensors of other sizes")
-                known[row] = Form.of({ONE: row[0]})
+                known[row] = Amount.of({ONE: row[0]})
                 patch.forms[known[row]] = None
                 self.forms.setdefault(known[row], len(self.forms))
-            part, owner, host = kind
             column = part, owner, host, self.forms[known[row]]
             found.append(self.columns.setdefault(column, len(self.columns)))
         return found
@@ -384,13 +365,6 @@ class _Solving:
         first = alone[turn % len(alone)] if alone else max(points, key=told.get)
         return [first, *(p for p in points if p != first)]
 
-    def _further(self, patch, depths):
-        found = [self._depth(patch, d) for d in depths]
-        return further(found, (self.subject.layers - depths[0]) // self.period, self._parts)
-
-    def _direct(self, patch):
-        return self._depth(patch, self.subject.layers).course(self._parts)
-
     @property
     def _parts(self):
         return tuple(self.first.trace.timeline())
@@ -398,55 +372,40 @@ class _Solving:
     # The formula.
 
     def _case(self, patch, course: Course) -> Case:
-        found = list(rows(course))
-        marks = {"rest": 0} | {o.name: i for i, (o, *_) in enumerate(found) if o.name in MARKS}
-        forms, counts = list(self.forms), self._counts(found)
-        ends = {letter: (r.low, r.high) for letter, r in zip(self.letters, patch.ranges, strict=True)}
-        sizes = {letter: ends[letter] for letter in self.letters[2:]}
+        found = list(instants(course))
+        marks = {"rest": 0} | {o.operation: i for i, o in enumerate(found) if o.operation in MARKS}
+        ranges = self._at(patch.ranges)
+        forms, counts = list(self.forms), [self._counts(instant.counts) for instant in found]
+        ends = {letter: (r.low, r.high) for letter, r in ranges.items()}
 
         def highest(among, rounding):
-            order = Order(forms, [counts[i] for i in among], ends["B"], ends["S"], rounding, sizes)
-            return [among[i] for i in order.highest()]
+            return [among[i] for i in Order(forms, [counts[i] for i in among], ends, rounding).highest()]
 
         within = range(marks["after_backward"], marks["after_step"] + 1)
-        by_rounding = {rounding: highest(range(len(found)), rounding) for rounding in ROUNDINGS}
-        peak, rounded = by_rounding[1], sorted({i for chosen in by_rounding.values() for i in chosen})
-        step = sorted({i for rounding in ROUNDINGS for i in highest(within, rounding)})
-        kept = sorted({*rounded, *step, *marks.values()})
-        number = {i: n for n, i in enumerate(kept)}
-        batch, sequence = (
-            r
-            if letter in self.subject.letters
-            else Range(*LIMITS[name])  # what the model does not have may be anything
-            for r, letter, name in zip(patch.ranges, "BS", ("batch", "sequence"), strict=False)
-        )
-        return Case(
-            batch, sequence, tuple(Instant.of(*found[i]) for i in kept), _numbers(peak, number),
-            _numbers(rounded, number), _numbers(step, number), {m: number[i] for m, i in marks.items()},
-            course, tuple(zip(self.letters[2:], patch.ranges[2:], strict=True)),
-        )  # fmt: skip
+        peak, rounded = (highest(range(len(found)), rounding) for rounding in ROUNDINGS)
+        step = {i for rounding in ROUNDINGS for i in highest(within, rounding)}
+        for letter, name in NAMES.items():
+            if letter not in self.subject.letters:  # what the model does not have may be anything
+                ranges[letter] = Range(*LIMITS[name])
+        able = (tuple(found[i] for i in sorted(some)) for some in (peak, {*peak, *rounded}, step))
+        return Case(ranges, *able, {name: found[i] for name, i in marks.items()}, course)
 
-    def _counts(self, found):
-        """Of each row how many tensors of each form live on the GPU."""
-        forms = [None if host else form for _, _, host, form in self.columns]
-        counts, line, before = [], [0] * len(self.forms), Tally()
-        for *_, live in found:  # each from the one before: of thousands of columns few change
-            line = list(line)
-            for column, n in (live - before).items():
-                if forms[column] is not None:
-                    line[forms[column]] += n
-            counts.append(line)
-            before = live
+    def _counts(self, live):
+        """How many tensors of each form live on the GPU."""
+        counts, columns = [0] * len(self.forms), list(self.columns)
+        for column, n in live.items():
+            _, _, host, form = columns[column]
+            counts[form] += 0 if host else n
         return counts
 
     def _derivation(self, cases, refused, how):
-        columns = tuple(Column(*key) for key in self.columns)
-        trace = self.first.trace
-        model = trace.model
+        model = self.first.trace.model
         if isinstance(self.subject.model, Model) and isinstance(model, Model):
             model = self.subject.model
         elif self.subject.layers not in (None, self.shallow):
-            model = self._whole().model
+            whole = (look for (depth, *_), look in self.looks.seen.items() if depth == self.subject.layers)
+            model = next(whole).trace.model
+        columns = tuple(Column(*key) for key in self.columns)
         return Derivation(
             model, self.setup, self.subject.layers, tuple(self.forms), columns, tuple(cases), self._parts,
             tuple(refused), how, tuple(self.checked), self.subject.letters, self.rank,
@@ -454,26 +413,12 @@ class _Solving:
 
     # What is compared.
 
-    def _whole(self):
-        """A dry run at the model's own depth."""
-        return next(look.trace for (depth, *_), look in self.looks.seen.items() if depth == self.subject.layers)
-
-    def _try(self, cases, how):
-        """The cases, compared with the model itself at its own depth; Uneven where they differ."""
-        point = self._hidden(cases[0])
-        look = self._look(*point, depth=self.subject.layers)
-        try:
-            self._compare(self._derivation(cases, (), how), look, *point)
-        except ValueError as error:
-            raise Uneven("the model at its own depth differs") from error
-        return cases
-
     def _hidden(self, case):
         """A point of a case that was not used."""
         used = {key[1:] for key in self.looks.seen} | {tuple(point) for _, *point in self.checked}
-        b = case.batch.some([6, 11, 13], 3)
-        s = case.sequence.some([321, 80, 176, 45], 4)
-        rest = [r.some([n for n in (171, 208, 140, 330, 98, 77, 160, 23) if n in r], 3) for _, r in case.further]
+        batch, sequence, *others = case.ranges.values()
+        b, s = batch.some([6, 11, 13], 3), sequence.some([321, 80, 176, 45], 4)
+        rest = [r.some([n for n in (171, 208, 140, 330, 98, 77, 160, 23) if n in r], 3) for r in others]
         points = [(x, y) for y in s for x in b]
         if rest:  # each time other sizes of all
             points = [
@@ -484,12 +429,12 @@ class _Solving:
     def _check(self, derivation):
         """Compare with dry runs at points that were not used; ValueError where they differ."""
         for case in derivation.cases:
-            for _ in range(1 + 2 * any(not r.single for _, r in case.further)):
+            for _ in range(1 + 2 * any(not case.ranges[letter].single for letter in self.letters[2:])):
                 point = self._hidden(case)
-                self._compare(derivation, self._look(*point, depth=self.subject.layers), *point)
+                self._compare(derivation, self._look(*point, depth=self.subject.layers), point)
 
-    def _compare(self, derivation, look, *point):
-        mine, trace = derivation.at(*point[:2], **self._sizes(point)), look.trace
+    def _compare(self, derivation, look, point):
+        mine, trace = derivation.at(**self._at(point)), look.trace
         for name in ("peak", "peak_at", "parts", "phases"):
             if getattr(mine, name) != getattr(trace, name):
                 raise ValueError(
@@ -522,7 +467,7 @@ class _Refusal(str):
 def _singles(r, said):
     """A range, from a number of its own to another; one too short for a formula in its letter size by size."""
     if r.by > 1 and r.multiples:
-        r = Range(-(-r.low // r.by) * r.by, r.high // r.by * r.by, r.by)
+        r = Range(r.first(r.low), r.last(r.high), r.by)
     if isinstance(said, _Refusal) or r.single:
         return [(r, said)]
     sizes = r.some([], _SHORT + 1)
@@ -533,21 +478,7 @@ def _first_line(error):
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _numbers(found, number):
-    return tuple(sorted(number[i] for i in found))
-
-
 def _oddness(point):
     """Points whose sizes are least likely to be those of others."""
     b, s, *_ = point
     return (b % 2) + (s % 2) * 2 + (b > 1) + min(s, 1000) / 1000
-
-
-def _common(a, b):
-    from math import lcm
-
-    return lcm(a, b)
-
-
-def _periods(period):
-    return "layer" if period == 1 else f"{period} layers"

@@ -6,14 +6,10 @@ from dataclasses import replace
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from ..ask.objectives import Objective
 from ..ask.setup import Setup
-from ..catalog import Model
 from ..common import checks
-from ..rules import PIPELINE, check
 from ..step.witness import Counted
 from .counting import count
-from .hugging_face import check_depth
 from .interrupts import BetweenOperations
 from .modules import is_config, workload
 from .trace import PARTS, PHASES, SHARED_PARTS, Trace
@@ -30,20 +26,19 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
 
     Args:
         model: a `Model`, whose reference implementation is run, or where the book has none, Hugging Face's of those
-            dimensions; a Hugging Face config, whose language model is made with random weights, `setup`'s attention,
-            dropout and full checkpointing, and no cache, and is given tokens and labels (a config with a dropout of its
-            own asks for a setup that says the same); or a function that makes a `torch.nn.Module` whose forward returns
+            dimensions; an `Objective`; a Hugging Face config, whose language model is made with random weights, `setup`'s
+            attention, dropout and full checkpointing, and no cache, and is given tokens and labels (a config with a dropout of
+            its own asks for a setup that says the same); or a function that makes a `torch.nn.Module` whose forward returns
             the loss, or an object with it as `.loss`. Part `loss` is what the head makes, and what follows it: the head is
-            called `head` or `lm_head`, or is what makes what one of PyTorch's loss functions is given.
+            called `head` or `lm_head`, or makes what one of PyTorch's loss functions is given.
         setup: every field counts, or is refused by name: a module of your own decides itself about attention, dropout,
-            loss and checkpointing.
-            The trace's setup has the batch and the sequence of what is given to the module.
+            loss and checkpointing. With `Mesh(tensor=...)` it divides its matrices itself: its method `parallelize` is called with
+            the device mesh of the GPUs that divide them. The trace's setup has the batch and the sequence of what the module is given.
         rounding: round each allocation up to a multiple of so many bytes: 512 as CUDA's allocator does.
         batch: the forward's arguments, for a module of your own or a config: a dict, a tuple or one value, each tensor
             as an example or as (shape, dtype). Of a dict, `labels`, `targets` and `target` count as the loss's.
-
-        rank: of several GPUs the one that is counted. Where FSDP cannot cut a weight evenly, the last ones hold less of it. Those of
-            a pipeline have other blocks, and other micro-batches in flight.
+        rank: of several GPUs the one that is counted. Where FSDP cannot cut a weight evenly, the last ones hold less of it. Those
+            of a pipeline have other blocks, and other micro-batches in flight.
 
     Raises:
         ValueError: where the setup does not fit the model, the reference has no such architecture, or the module
@@ -54,7 +49,7 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
     try:
         # The caller's FakeTensorMode and inference mode are left for as long.
         with BetweenOperations(), unset_fake_temporarily(), torch.inference_mode(False):
-            work, tracker = _work(model, setup, batch, rank), Tracker()
+            work, tracker = workload(model, setup, batch, rank), Tracker()
             trace = count(work, tracker, rank)
             if not tracker.steady:
                 trace = count(work, Tracker(), rank, first=True)
@@ -82,42 +77,3 @@ def _ours(error):
     """Whether this package's own code raised it, and so named what is wrong."""
     *_, last = traceback.walk_tb(error.__traceback__)
     return isinstance(error, ValueError) and last[0].f_globals.get("__name__", "").startswith(__package__.split(".")[0])
-
-
-def _work(model, setup, batch, rank):
-    """What is run, made ready."""
-    if isinstance(model, Model):
-        check_depth("Model.layers", model.layers)
-    if setup.mesh.pipeline > 1:
-        return _pipelined(model, setup, batch, rank)
-    if not setup.mesh.alone and (not isinstance(model, Model) or model.family is None):
-        name = model.name if isinstance(model, Model | Objective) else f"a {type(model).__name__}"
-        raise ValueError(
-            f"dry_run.model: {name} with mesh {setup.mesh}: the book divides its own models; allowed: a Model of GPT's or "
-            "Llama's kind, or no mesh"
-        )
-    if not isinstance(model, Objective):
-        return workload(model, setup, batch)
-    from .alignment import workload as aligning
-
-    if batch is not None:
-        raise ValueError(
-            f"dry_run.batch: a {type(batch).__name__} with {model.name}; allowed: None, since setup says the batch"
-        )
-    return aligning(model, setup)
-
-
-def _pipelined(model, setup, batch, rank):
-    """One GPU's step of a pipeline, made ready."""
-    if not isinstance(model, Model) or model.family is None or batch is not None:
-        name = model.name if isinstance(model, Model) else f"a {type(model).__name__}"
-        raise ValueError(
-            f"dry_run.model: {name} with mesh {setup.mesh}: the book cuts its own models into stages; allowed: a Model of GPT's or "
-            "Llama's kind, or no pipeline"
-        )
-    checks.whole("dry_run", "rank", rank, 0, setup.gpus - 1)
-    setup.check_model(model)
-    check(PIPELINE, setup)
-    from .pipelines import workload as pipelined
-
-    return pipelined(model, setup, rank)

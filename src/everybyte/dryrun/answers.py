@@ -1,7 +1,7 @@
 """PyTorch's answers for tensors without data, remembered: many of the kernels that give them are written in Python, and slow."""
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -24,36 +24,29 @@ class _Elsewhere(Exception):
 
 
 class _Form(NamedTuple):
-    """A tensor without data."""
+    """A tensor without data: its size, stride and type. Of anything else the type and the value, as 2 and 2.0 are one key."""
 
-    size: tuple
-    stride: tuple
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, value):
-        """The form of a tensor; of a list, the tuple; of anything else its type too, as 2 and 2.0 are one key."""
-        if isinstance(value, torch.Tensor):
-            if not value.is_meta:
-                raise _Elsewhere
-            return cls(tuple(value.shape), value.stride(), value.dtype)
-        if isinstance(value, list | tuple):
-            return tuple(map(cls.of, value))
-        return _Other(type(value), value)
-
-    @staticmethod
-    def made(value):
-        """The other way."""
-        if isinstance(value, _Form):
-            return torch.empty_strided(value.size, value.stride, dtype=value.dtype, device="meta")
-        return value.value if isinstance(value, _Other) else list(map(_Form.made, value))
+    kind: Any
+    value: Any
+    stride: tuple = ()
 
 
-class _Other(NamedTuple):
-    """What is no tensor."""
+def _form(value):
+    """The form of a tensor or of another value; of a list or a tuple, a tuple."""
+    if isinstance(value, torch.Tensor):
+        if not value.is_meta:
+            raise _Elsewhere
+        return _Form(value.dtype, tuple(value.shape), value.stride())
+    return tuple(map(_form, value)) if isinstance(value, list | tuple) else _Form(type(value), value)
 
-    kind: type
-    value: object
+
+def _made(form):
+    """What has this form."""
+    if not isinstance(form, _Form):
+        return list(map(_made, form))
+    if isinstance(form.kind, torch.dtype):
+        return torch.empty_strided(form.value, form.stride, dtype=form.kind, device="meta")
+    return form.value
 
 
 def answer(func, args, kwargs):
@@ -61,17 +54,17 @@ def answer(func, args, kwargs):
     if func not in _SLOW:
         return func(*args, **kwargs)
     try:
-        forms, named = _Form.of(args), tuple((name, _Form.of(value)) for name, value in kwargs.items())
+        forms, named = _form(args), tuple((name, _form(value)) for name, value in kwargs.items())
     except _Elsewhere:
         return func(*args, **kwargs)
     found = _asked(func, forms, named)
-    return _Form.made(found) if isinstance(found, _Form) else tuple(map(_Form.made, found))
+    return _made(found) if isinstance(found, _Form) else tuple(map(_made, found))
 
 
 @lru_cache(2**14)
 def _asked(func, args, kwargs):
-    out = func(*map(_Form.made, args), **{name: _Form.made(value) for name, value in kwargs})
+    out = func(*map(_made, args), **{name: _made(value) for name, value in kwargs})
     for tensor in tree_leaves(out):
         if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().nbytes() != tensor.numel() * tensor.itemsize:
             raise AssertionError(f"{func} returned a part of a storage")
-    return _Form.of(out)
+    return _form(out)

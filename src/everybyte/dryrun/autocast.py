@@ -1,7 +1,7 @@
 """CUDA's autocast on tensors without data, whoever enters it: the trainer, a module in its forward, recomputation, a function's backward.
 
-PyTorch's own `torch.autocast` keeps the flags, the nesting and the life of the cache; a build without CUDA only casts nothing. Sources:
-`aten/src/ATen/autocast_mode.h` (the lists) and `autocast_mode.cpp` (`cached_cast`, the cache).
+PyTorch's own `torch.autocast` keeps the flags, the nesting and the life of the cache; a build without CUDA only casts nothing.
+Sources: `aten/src/ATen/autocast_mode.h` (the lists) and `autocast_mode.cpp` (`cached_cast`, the cache).
 """
 
 from collections.abc import Callable, Iterator
@@ -40,9 +40,8 @@ FP32 = _functions(
 #: Functions that autocast gives an fp32 result, unless the caller names a data type.
 FP32_RESULT = _functions("softmax log_softmax sum prod cumsum cumprod norm vector_norm matrix_norm")
 #: Functions whose tensors autocast casts to fp32 where one of them is.
-WIDEST = _functions(
-    "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler grid_sample index_put tensordot scatter_add"
-)
+_WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler grid_sample index_put tensordot scatter_add"
+WIDEST = _functions(_WIDEST)
 
 
 class Autocast(Mode):
@@ -119,20 +118,21 @@ def autocast_as_on_cuda() -> Iterator[Autocast]:
         mode.cache.clear()
         clear()
 
+    instead = [(owner, name, _of_cuda(getattr(owner, name))) for owner, name in _ASKED]
+    instead += [
+        (torch, "clear_autocast_cache", cleared),
+        (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
+        (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
+    ]
     with ExitStack() as stack:
-        for owner, name in _ASKED:
-            stack.enter_context(mock.patch.object(owner, name, _of_cuda(getattr(owner, name))))
-        stack.enter_context(mock.patch.object(torch, "clear_autocast_cache", cleared))
-        stack.enter_context(mock.patch.object(torch.cuda, "is_bf16_supported", lambda *_, **__: True))
-        stack.enter_context(mock.patch.object(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False))
-        stack.enter_context(mode)
-        yield mode
+        for patch in instead:
+            stack.enter_context(mock.patch.object(*patch))
+        yield stack.enter_context(mode)
 
 
 #: What says of a device, by its type, how autocast stands, or sets it.
 _ASKED = [
-    (torch, f"{verb}_autocast_{what}")
-    for verb, what in (("is", "enabled"), ("set", "enabled"), ("get", "dtype"), ("set", "dtype"))
+    (torch, name) for name in "is_autocast_enabled set_autocast_enabled get_autocast_dtype set_autocast_dtype".split()
 ]
 _ASKED += [(owner, "is_autocast_available") for owner in (torch.amp, autocast_mode)]
 

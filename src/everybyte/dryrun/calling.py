@@ -4,14 +4,14 @@ The call is PyTorch's own. It runs on the module and the optimizer of a dry run,
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from ..ask.setup import Setup
 from ..common import checks
+from .counting import count
 from .modules import workload
+from .trace import PARTS, SHARED_PARTS, reading
 from .tracker import Tracker
-from .workload import Workload
 
 MOMENTS = ("after_backward", "after_step")
 
@@ -44,8 +44,6 @@ def during(model, setup: Setup, call: Callable, moment: str = "after_backward", 
     Raises:
         ValueError: what `dry_run` raises; another moment; ZeRO-1, whose weights are views of one buffer, or offload.
     """
-    from . import count
-
     checks.one_of("during", "moment", moment, MOMENTS)
     checks.kind("during", "setup", setup, Setup)
     setup.check_undivided("during")
@@ -54,33 +52,24 @@ def during(model, setup: Setup, call: Callable, moment: str = "after_backward", 
             f"during.setup: sharding {setup.sharding!r} with offload {setup.offload!r}; allowed: one GPU, DDP or FSDP, "
             "with nothing offloaded"
         )
-    tracker, found = Tracker(), []
-    calling: Any = _Calling(
-        workload(model, setup, None), lambda trainer: found.append(_count(tracker, call, trainer)), moment
-    )
-    count(calling, tracker, rank)
-    return found[-1]  # the steady step's
+    tracker, work, found = Tracker(), workload(model, setup), []
 
-
-class _Calling:
-    """A workload whose trainer calls something beside its update."""
-
-    def __init__(self, work: Workload, call: Callable, moment: str):
-        self._work, self._call, self._moment = work, call, moment
-
-    def __getattr__(self, name):
-        return getattr(self._work, name)
-
-    def trainer(self, *args, **kwargs):
-        trainer = self._work.trainer(*args, **kwargs)
-        update, early = trainer.update, self._moment == "after_backward"
+    def trains(*args, **options):
+        trainer = work.trains(*args, **options)
+        update = trainer.update
 
         def calling():
-            for act in (lambda: self._call(trainer), update)[:: 1 if early else -1]:
-                act()
+            if moment == "after_step":
+                update()
+            found.append(_count(tracker, call, trainer))
+            if moment == "after_backward":
+                update()
 
         trainer.update = calling
         return trainer
+
+    count(replace(work, trains=trains), tracker, rank)
+    return found[-1]  # the steady step's
 
 
 def _count(tracker, call, trainer):
@@ -91,11 +80,8 @@ def _count(tracker, call, trainer):
         result = call(trainer.module, trainer.optimizer)
     end = tracker.mark("called")
     made = tracker.allocations[first:]
-    there = [a for a in made if a.death is None]
+    stays, host = (sum(a.bytes for a in made if a.death is None and a.host is where) for where in (False, True))
     del result
-    on_gpu = [a for a in made if not a.host]
-    most = max(
-        sum(a.bytes for a in on_gpu if a.birth <= at and (a.death is None or at <= a.death)) for at in range(start, end)
-    )
-    stays, host = (sum(a.bytes for a in there if a.host is where) for where in (False, True))
-    return Call(most, stays, host, before, len(on_gpu))
+    moments = reading(tracker.operations, made, parts=PARTS + SHARED_PARTS).moments[start:end]
+    most = max(sum(moment.live.values()) for moment in moments)
+    return Call(most, stays, host, before, sum(not a.host for a in made))

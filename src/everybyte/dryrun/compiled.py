@@ -15,23 +15,20 @@ from ..reference import GPT
 from ..rules import CUT, check
 
 aten = torch.ops.aten
-_VIEWS = {
-    getattr(aten, name)
-    for name in ("view", "detach", "t", "transpose", "permute", "expand", "alias", "_unsafe_view", "reshape")
-}
+_VIEWS = {getattr(aten, name) for name in "view detach t transpose permute expand alias _unsafe_view reshape".split()}
 
 
 def partitioned(model: Model, setup: Setup, budget: float = 1.0) -> tuple[int, int]:
     """(bytes that forward keeps for backward besides weights and inputs, FLOPs of backward's products) of a compiled GPT.
 
-    AOTAutograd's joint graph is cut by PyTorch's min-cut partitioner, as `torch.compile` does it on a GPU; what a compiled step
-    takes at its peak is decided by Inductor's buffers and is not said. FLOPs as `torch.utils.flop_counter` counts them: those of
-    matrix products and attention.
+    AOTAutograd's joint graph is cut by PyTorch's min-cut partitioner, as `torch.compile` does it on a GPU. What a compiled step
+    takes at its peak, Inductor's buffers decide; it is not said here. FLOPs as `torch.utils.flop_counter` counts them: of matrix
+    products and attention.
 
     Args:
         model, setup: a GPT in fp32 with flash attention, whose batch and sequence count.
-        budget: `torch._functorch.config.activation_memory_budget`, from 1 (the least cut, nothing recomputed but what costs no
-            product) to 0 (inputs alone).
+        budget: `torch._functorch.config.activation_memory_budget`, from 1 (nothing recomputed that costs a product) to 0 (inputs
+            alone are kept).
 
     Raises:
         ValueError: for other precisions or attentions, and a budget out of range.
@@ -50,7 +47,7 @@ def partitioned(model: Model, setup: Setup, budget: float = 1.0) -> tuple[int, i
         for node in out.args[0][1:]:
             value, source = node.meta.get("val"), _source(node)
             if isinstance(value, torch.Tensor) and source.op != "placeholder":
-                kept[source.name, value.storage_offset(), value.numel()] = value.numel() * value.itemsize
+                kept[source.name, value.storage_offset(), value.numel()] = value.nbytes
         return make_boxed_func(graph.forward)
 
     def backward(graph, _):
@@ -61,12 +58,9 @@ def partitioned(model: Model, setup: Setup, budget: float = 1.0) -> tuple[int, i
         cut = min_cut_rematerialization_partition
         return aot_module_simplified(graph, inputs, fw_compiler=forward, bw_compiler=backward, partition_fn=cut)
 
-    settings = {"activation_memory_budget": budget, "activation_memory_budget_runtime_estimator": "flops"}
-    with (
-        FakeTensorMode(allow_non_fake_inputs=True),
-        mock.patch.object(F, "scaled_dot_product_attention", _attention),
-        config.patch(settings),
-    ):
+    settings = config.patch(activation_memory_budget=budget, activation_memory_budget_runtime_estimator="flops")
+    attention = mock.patch.object(F, "scaled_dot_product_attention", _attention)
+    with FakeTensorMode(allow_non_fake_inputs=True), attention, settings:
         torch._dynamo.reset()
         compiled = torch.compile(GPT(model, setup), backend=backend, fullgraph=True, dynamic=False)
         tokens = torch.zeros(setup.batch, setup.sequence, dtype=torch.int64)

@@ -3,7 +3,7 @@
 import gc
 import traceback
 import warnings
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 
 import torch
@@ -28,14 +28,12 @@ def count(work: Workload, tracker: Tracker, rank: int = 0, first: bool = False) 
         first: whether a whole step comes before the one that is counted, in place of that update.
     """
     setup = work.setup
-    with BetweenOperations(), ExitStack() as stack:
-        pipelined = _surround(stack, setup, tracker, rank)
-        step = _Step(work, tracker, pipelined)
+    with BetweenOperations(), _as_on_gpu(setup, tracker, rank), ExitStack() as stack:
+        step = _Step(work, tracker)
         stack.enter_context(hugging_face.as_on_cuda())
         if setup.distributed:
-            with (
-                tracker.watching(step.module) if pipelined else nullcontext()
-            ):  # what stays of this step belongs to somebody
+            # What stays of a pipeline's step belongs to somebody.
+            with tracker.watching(step.module) if step.pipelined else nullcontext():
                 parallel.make_steady(step.trainer, work.batch, tracker)
         elif first:
             with tracker.watching(step.module):
@@ -59,25 +57,31 @@ def count(work: Workload, tracker: Tracker, rank: int = 0, first: bool = False) 
     )  # fmt: skip
 
 
-def _surround(stack, setup, tracker, rank) -> bool:
-    """Enter all that makes PyTorch act as on this GPU; whether it is one of a pipeline."""
-    stack.enter_context(warnings.catch_warnings())
-    stack.enter_context(fused_optimizers_on_meta())
-    stack.enter_context(loss_in_the_open())
-    stack.enter_context(torch.enable_grad())
-    stack.enter_context(Kernels(tracker.loss_of))
-    stack.enter_context(autocast_as_on_cuda())
-    stack.enter_context(parallel.as_rank(setup, tracker, rank))
-    stack.enter_context(tracker)
-    stack.enter_context(paged_states(setup, tracker))
-    stack.enter_context(quantized_weights(setup))
-    for hook in _of_optimizers_inside(tracker):
-        stack.callback(hook.remove)
+@contextmanager
+def _as_on_gpu(setup, tracker, rank):
+    """Within it PyTorch acts as on this GPU, and the tracker follows it."""
+    around = [
+        warnings.catch_warnings(),
+        fused_optimizers_on_meta(),
+        loss_in_the_open(),
+        torch.enable_grad(),
+        Kernels(tracker.loss_of),
+        autocast_as_on_cuda(),
+        parallel.as_rank(setup, tracker, rank),
+        tracker,
+        paged_states(setup, tracker),
+        quantized_weights(setup),
+    ]
     if setup.mesh.pipeline > 1:
         from . import pipelines
 
-        stack.enter_context(pipelines.on_meta())
-    return setup.mesh.pipeline > 1
+        around.append(pipelines.on_meta())
+    with ExitStack() as stack:
+        for context in around:
+            stack.enter_context(context)
+        for hook in _of_optimizers_inside(tracker):
+            stack.callback(hook.remove)
+        yield
 
 
 def _of_optimizers_inside(tracker):
@@ -103,12 +107,12 @@ class _Step:
         idle: names of parameters that train and had no gradient as the optimizer's step began.
     """
 
-    def __init__(self, work, tracker, pipelined):
-        self.work, self.tracker, self.pipelined, setup = work, tracker, pipelined, work.setup
-        self.idle: list[str] = []
+    def __init__(self, work, tracker):
+        self.work, self.tracker, setup = work, tracker, work.setup
+        self.pipelined, self.idle = setup.mesh.pipeline > 1, []
         with tracker.making("parameters", ""):  # what a quantized weight is made of has no name in the module
             self.module = work.module()
-        if pipelined:
+        if self.pipelined:
             from . import pipelines
 
             pipelines.follow(tracker, self.module)
@@ -119,7 +123,7 @@ class _Step:
             self.trainer = work.trainer(self.module, setup, autocast=partial(torch.autocast, "cuda"))
         if offloaded:
             parallel.offload(self.trainer, tracker)
-        if pipelined:
+        if self.pipelined:
             pipelines.tell(self.trainer, tracker)
         if setup.mesh.tensor > 1 and not setup.fsdp:  # parts of weights, which have taken their places
             _follow_gradients(tracker, _trained(self.trainer.module))
@@ -130,14 +134,15 @@ class _Step:
         Raises:
             ValueError: where it asks for a GPU, or for a gradient that a parameter does not get.
         """
-        tracker, marks = self.tracker, {}
+        tracker, setup, marks = self.tracker, self.work.setup, {}
         following = {"after_forward": "backward", "after_backward": "optimizer step", "after_step": "rest"}
         if self.pipelined:  # another forward may follow, and says so
             following["after_forward"] = "forward"
 
         def at(moment):
-            if moment == "after_backward":
-                self.idle = self._without_gradients()
+            if moment == "after_backward" and not (setup.distributed or setup.kept_gradients == "fp32"):
+                # Those drop gradients themselves.
+                self.idle = [name for name, p in self.module.named_parameters() if p.requires_grad and p.grad is None]
             marks[moment] = tracker.mark(moment)
             tracker.phase = following[moment]
 
@@ -151,21 +156,15 @@ class _Step:
         try:
             self.trainer.step(batch, at)
         except Exception as error:
-            precision = self.work.setup.precision
-            if self.idle and self.work.setup.dtypes.master and isinstance(error, AttributeError | TypeError):
+            if self.idle and setup.dtypes.master and isinstance(error, AttributeError | TypeError):
                 raise ValueError(
                     f"dry_run.model: parameter {self.idle[0]!r} of {type(self.module).__name__} gets no gradient, and precision "
-                    f"{precision!r} copies every gradient; allowed: requires_grad=False for it, or another precision"
+                    f"{setup.precision!r} copies every gradient; allowed: requires_grad=False for it, or another precision"
                 ) from error
             error.add_note(_where(error, tracker, self.module))
             raise_of_gpu("a step of it", error)
             raise
         return marks
-
-    def _without_gradients(self):
-        if self.work.setup.distributed or self.work.setup.kept_gradients == "fp32":  # each drops its own
-            return []
-        return [name for name, p in self.module.named_parameters() if p.requires_grad and p.grad is None]
 
 
 def _trained(module):
@@ -198,15 +197,16 @@ def _assign(tracker, trainer):
     """Tell the tracker what each tensor is that stands before the first step."""
     for name, parameter in trainer.module.named_parameters():
         tracker.assign(parameter, "parameters", name)
-    if hasattr(trainer.optimizer, "flat"):
-        tracker.assign(trainer.optimizer.flat, "parameters", "weights")
     for name, buffer in trainer.module.named_buffers():
         tracker.assign(buffer, "buffers", name, device=True)
+    if hasattr(trainer.optimizer, "flat"):
+        tracker.assign(trainer.optimizer.flat, "parameters", "weights")
     for buffer in getattr(trainer.optimizer, "buffers", None) or ():
         tracker.assign(buffer, "gradients")
-    for buffer in getattr(trainer, "buffers", tuple)():
-        tracker.assign(buffer, "communication", "received")
-    roots = getattr(trainer, "roots", [trainer.module])
+    if pipeline := getattr(trainer, "pipeline", None):
+        for buffer in pipeline.buffers():
+            tracker.assign(buffer, "communication", "received")
+    roots = getattr(trainer, "parts", [trainer.module])
     for name, parameter, storages in (found for root in roots for found in parallel.gathered(root)):
         if parameter.requires_grad:
             _follow_gradients(tracker, [parameter])

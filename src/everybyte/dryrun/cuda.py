@@ -20,64 +20,56 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from ..ask.setup import OPTIMIZERS
+from ..ask.choices import OPTIMIZERS
 from ..reference.adapters import package
 
 aten = torch.ops.aten
-#: Bytes that CUDA's kernel takes while it runs, and the one for tensors without data does not, from the operation's arguments: of
-#: one tensor, or a tuple of several's.
-#: Softmax's backward makes the product of gradient and result first (`softmax_backward_cuda_out` in `native/cuda/SoftMax.cu`).
+#: Operation -> from its arguments the bytes that CUDA's kernel takes while it runs, of one tensor or a tuple of several.
+#: Softmax's backward first makes the product of gradient and result (`softmax_backward_cuda_out` in `native/cuda/SoftMax.cu`).
 SCRATCH = {aten._softmax_backward_data.default: lambda gradient, result, *_: result.numel() * result.itemsize}
-#: Which results stand in the memory of the CPU, outside of a CUDA graph: attention's seed of random numbers and the place in
-#: their sequence (`_efficient_attention_forward` in `native/transformers/cuda/attention.cu`).
+#: Which results are in the memory of the CPU, outside of a CUDA graph: attention's seed of random numbers, and its offset
+#: (`_efficient_attention_forward` in `native/transformers/cuda/attention.cu`).
 ON_HOST = {aten._scaled_dot_product_efficient_attention.default: (2, 3)}
 
 
 def _grouped_mm(a, b, offs=None, bias=None, out_dtype=None):
-    """Groups of rows times a matrix each, as CUDA takes them: of any of three data types, rows of 16 bytes.
+    """Groups of rows times a matrix each, as on CUDA: of three data types, in rows of a multiple of 16 bytes.
 
     The kernel for tensors without data knows bf16 alone, as CUDA did once. Sources: `_grouped_mm_cuda` in
     `native/cuda/GroupedBlas.cpp`, and `native/GroupedMMUtils.h`.
     """
     for matrix in (a, b):
-        if all(step != 1 or other % (16 // matrix.itemsize) for step, other in _last_strides(matrix)):
+        each, (*_, along, across) = 16 // matrix.itemsize, matrix.stride()
+        if (across != 1 or along % each) and (along != 1 or across % each):
             raise ValueError(
                 f"dry_run.model: grouped_mm is given a matrix of strides {matrix.stride()} in {matrix.dtype}; allowed: rows or "
-                f"columns of a multiple of 16 bytes, which is {16 // matrix.itemsize} numbers"
+                f"columns of a multiple of 16 bytes, which is {each} numbers"
             )
-    size = (
-        [a.size(-2), b.size(-1)]
-        if a.dim() != b.dim()
-        else [(a if a.dim() == 3 else offs).size(0), a.size(-2), b.size(-1)]
-    )
-    row = -(-size[-1] * a.itemsize // 16) * 16 // a.itemsize  # each begins at a multiple of 16 bytes
-    return torch.empty_strided(size, [size[-2] * row, row, 1][-len(size) :], dtype=a.dtype, device=a.device)
+    groups = [] if a.dim() != b.dim() else [(a if a.dim() == 3 else offs).size(0)]
+    rows, columns = a.size(-2), b.size(-1)
+    stride = -(-columns * a.itemsize // 16) * 16 // a.itemsize  # each row begins at a multiple of 16 bytes
+    strides = [rows * stride] * len(groups) + [stride, 1]
+    return torch.empty_strided([*groups, rows, columns], strides, dtype=a.dtype, device=a.device)
 
 
-def _last_strides(matrix):
-    """The last two strides either way round: of the numbers side by side, of the rows or columns that they make."""
-    return (matrix.stride(-1), matrix.stride(-2)), (matrix.stride(-2), matrix.stride(-1))
-
-
-#: What CUDA's kernel returns, where the one for tensors without data says another thing.
-ANSWERS = {aten._grouped_mm.default: _grouped_mm}
-# CUDA's log-sigmoid saves its input alone; the CPU's, which answers for tensors without data, a buffer besides
-# (`log_sigmoid_forward_cuda` in `native/Activation.cpp`).
-ANSWERS |= {
+#: What CUDA's kernel returns, where the one for tensors without data returns something else. Log-sigmoid saves its input alone on CUDA;
+#: on a CPU a buffer too (`log_sigmoid_forward_cuda` in `native/Activation.cpp`).
+ANSWERS = {
+    aten._grouped_mm.default: _grouped_mm,
     aten.log_sigmoid_forward.default: lambda x: (torch.empty_like(x), x.new_empty(0)),
     aten.log_sigmoid_backward.default: lambda grad, x, buffer: torch.empty_like(x),
 }
 
 
 def _grouped_flops(a, b, *_, **__):
-    """Of groups of rows times a matrix each: every row once, with its own group's matrix."""
+    """Each row is multiplied once, with its own group's matrix."""
     if a.dim() == b.dim() == 2:
         return 2 * a.size(0) * a.size(1) * b.size(1)
     return 2 * b.numel() * a.size(-2) if a.dim() == 3 and b.dim() == 2 else 2 * a.numel() * b.size(-1)
 
 
 def _of_shapes(flops):
-    """One of PyTorch's counts, which wants shapes: of a product's tensors at once, of what is nested by its own search."""
+    """One of PyTorch's counts, which want shapes: given here for tensors, and found by itself in what is nested."""
 
     def count(*args, out_val=None, **kwargs):
         if kwargs or not isinstance(out_val, Tensor) or not all(isinstance(a, Tensor) for a in args):
@@ -95,7 +87,7 @@ IN_THE_OPEN: dict = {}
 
 
 class Mode(TorchFunctionMode):
-    """A function mode that also sees what functions of PyTorch's written in Python call, and what runs in backward."""
+    """A function mode that also sees what PyTorch's functions in Python call, and what runs in backward."""
 
     def run(self, func, args, kwargs):
         body = _body(func)
@@ -117,12 +109,8 @@ def _body(func):
     """
     if func is Tensor.backward:
         return _backward
-    written = (vars(F), vars(torch.autograd))
-    if (
-        func in _KERNELS
-        or not isinstance(func, FunctionType)
-        or not any(func.__globals__ is names for names in written)
-    ):
+    written = isinstance(func, FunctionType) and any(func.__globals__ is vars(m) for m in (F, torch.autograd))
+    if func in _KERNELS or not written:
         return None
     checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     unchecked = func.__globals__ | dict.fromkeys(checks, lambda *_: False)
@@ -131,7 +119,7 @@ def _body(func):
     return body
 
 
-#: What runs backward: within it, too, CUDA's choices are made, by recomputation and by functions of one's own.
+#: What runs backward, in which recomputation and functions of one's own ask for CUDA's choices too.
 BACKWARD = {Tensor.backward, torch.autograd.backward, torch.autograd.grad}
 
 
@@ -140,11 +128,8 @@ def _backward(tensor, gradient=None, retain_graph=None, create_graph=False, inpu
 
 
 #: Losses: each is given scores, or log-probabilities, first.
-LOSSES = {
-    vars(F)[name]
-    for name in vars(F)
-    if name.endswith(("_loss", "cross_entropy", "kl_div")) and name != "linear_cross_entropy"
-}
+_LOSSES = [name for name in vars(F) if name.endswith(("_loss", "cross_entropy", "kl_div"))]
+LOSSES = {getattr(F, name) for name in _LOSSES if name != "linear_cross_entropy"}
 
 
 class Kernels(Mode):
@@ -218,7 +203,7 @@ def _math(query, key, value, mask, dropout_p, is_causal, scale):
 
 
 class _RMSNorm(torch.autograd.Function):
-    """CUDA's one kernel: beside its input it keeps one fp32 number a row. Of a `DTensor` it takes this GPU's rows."""
+    """CUDA's one kernel, which saves its input and one fp32 number a row. Of a `DTensor` it takes this GPU's rows."""
 
     @staticmethod
     def forward(ctx, input, weight, dims):
@@ -241,7 +226,7 @@ def _local(tensor):
 
 
 def _as(tensor, local, rows, summed=False):
-    """This GPU's part of what is `tensor` in kind; summed: over the GPUs that have other rows, as a weight's gradient is.
+    """A result like `tensor` of this GPU's part of it; summed: over the GPUs that have other rows, as a weight's gradient is.
 
     Source: `torch/distributed/tensor/_ops/_math_ops.py`, `_common_norm_forward_strategy` and `_common_norm_backward_strategy`.
     """
@@ -278,19 +263,22 @@ def _softmax(function, kernel):
     return choose
 
 
-_KERNELS = {F.dropout: _dropout, torch.dropout: _dropout, F.scaled_dot_product_attention: _attention}
-_KERNELS |= {F.rms_norm: _rms_norm, torch.rms_norm: _rms_norm}
-_KERNELS |= {torch._fused_sgd_: lambda *_, **__: None}  # writes in place; has no kernel for tensors without data
-_KERNELS |= {f: _softmax(f, aten._softmax) for f in (F.softmax, torch.softmax, Tensor.softmax)}
-_KERNELS |= {f: _softmax(f, aten._log_softmax) for f in (F.log_softmax, torch.log_softmax, Tensor.log_softmax)}
+_KERNELS = {
+    **dict.fromkeys((F.dropout, torch.dropout), _dropout),
+    **dict.fromkeys((F.rms_norm, torch.rms_norm), _rms_norm),
+    F.scaled_dot_product_attention: _attention,
+    torch._fused_sgd_: lambda *_, **__: None,  # writes in place; has no kernel for tensors without data
+    **{f: _softmax(f, aten._softmax) for f in (F.softmax, torch.softmax, Tensor.softmax)},
+    **{f: _softmax(f, aten._log_softmax) for f in (F.log_softmax, torch.log_softmax, Tensor.log_softmax)},
+}
 
 
 @contextmanager
 def loss_in_the_open():
-    """Within it `linear_cross_entropy` with options runs its own code on tensors without data, and chooses as on CUDA.
+    """Within it `linear_cross_entropy` with options runs its own code on tensors without data, where PyTorch gives shapes alone.
 
-    Else PyTorch would answer with its results' shapes alone. What the code asks CUDA for it asks "meta" for; 16 bits it multiplies
-    into fp32, as GPUs do that have bf16. Source: PyTorch, `torch/nn/modules/linear_cross_entropy.py`, and `_options.py`.
+    It asks "meta" what it would ask CUDA, and multiplies 16 bits into fp32, as GPUs with bf16 do.
+    Source: PyTorch, `torch/nn/modules/linear_cross_entropy.py`, and `_options.py`.
     """
     if not hasattr(torch.nn, "LinearCrossEntropyOptions"):  # from PyTorch 2.13 on
         yield
@@ -299,9 +287,8 @@ def loss_in_the_open():
 
     build = loss._ChunkContext.build.__func__
     asked = tuple("meta" if constant == "cuda" else constant for constant in build.__code__.co_consts)
-    on_meta = FunctionType(
-        build.__code__.replace(co_consts=asked), build.__globals__, build.__name__, build.__defaults__
-    )
+    code = build.__code__.replace(co_consts=asked)
+    on_meta = FunctionType(code, build.__globals__, build.__name__, build.__defaults__)
 
     def wide(dtype, device):
         return torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
@@ -327,7 +314,7 @@ def fused_optimizers_on_meta():
 
 
 def paged_states(setup, tracker):
-    """Within it bitsandbytes pages an optimizer's states without a driver: what is paged stands on the host."""
+    """Within it bitsandbytes pages an optimizer's states without a driver: what is paged is on the host."""
     if not OPTIMIZERS[setup.optimizer].paged:
         return nullcontext()
     functional = package("bitsandbytes", f"Setup.optimizer: {setup.optimizer!r}").functional
@@ -342,10 +329,10 @@ def paged_states(setup, tracker):
 
 @contextmanager
 def quantized_weights(setup):
-    """Within it bitsandbytes' product with a 4-bit weight takes what its CUDA kernel takes: the weight whole again, and its scales.
+    """Within it bitsandbytes' product with a 4-bit weight takes what its CUDA kernel takes: the whole weight again, and its scales.
 
-    Source: bitsandbytes, backends/cuda/ops.py, `_dequant_linear_fallback`: the way of more than 1,536 rows on every GPU, and with
-    fewer of those GPUs for which `_gemm_4bit_use_custom_cuda` says so.
+    Source: bitsandbytes, backends/cuda/ops.py, `_dequant_linear_fallback`: used from 1,537 rows on by every GPU, and with fewer by
+    those for which `_gemm_4bit_use_custom_cuda` says so.
     """
     if setup.quantization == "none":
         yield

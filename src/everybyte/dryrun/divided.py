@@ -1,34 +1,61 @@
-"""The book's models whose sequences or experts several GPUs divide, on tensors without data, made ready."""
+"""One GPU's step of the book's models on a mesh, on tensors without data, made ready."""
 
 import math
-from typing import cast
+from contextlib import nullcontext
+from functools import partial
 
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..ask.schedules import stages_of
 from ..ask.setup import Setup
 from ..catalog import Model
-from ..reference import FAMILIES
-from ..reference.mesh.context import ContextExpertTrainer, ContextTrainer, placed
-from ..reference.mesh.experts import ExpertTrainer
-from ..reference.mesh.mixture import ExpertLlama, ParallelExperts
+from ..reference.mesh.context import placed
+from ..reference.mesh.mixture import ParallelExperts
+from ..reference.mesh.trainer import MeshTrainer, held
 from ..reference.step import random_batch
-from .workload import Workload, of_reference
+from .workload import Workload
 
 
-def workload(model: Model, setup: Setup) -> Workload:
-    """The book's reference model: told where each token stands, and what its routers choose."""
-    context, expert = setup.mesh.context > 1, setup.mesh.expert > 1
-    tokens = random_batch(model.vocabulary, setup, "meta")
-    if context:
-        tokens = placed(tokens, model.learned_positions - model.positions if model.family == "gpt" else 0)
-    family = FAMILIES[cast(str, model.family)]
-    if expert:
-        family = told(ExpertLlama, model, setup)
-    trains = ContextExpertTrainer if context and expert else ContextTrainer if context else ExpertTrainer
-    return of_reference(family, tokens, setup, model, trains=trains)
+def workload(model: Model, setup: Setup, rank: int) -> Workload:
+    """The step of one rank, which is told where each token stands, and what its routers choose."""
+    mesh, place = setup.mesh, setup.mesh.rank(rank, setup.data)["pipeline"]
+    piped = mesh.pipeline > 1
+
+    def make():
+        with _disable_current_modes() if piped else nullcontext(), torch.device("meta"):  # blocks of others come and go
+            return held(model, setup, place, told_mixture(model, setup))
+
+    first = model.learned_positions - model.positions if model.family == "gpt" else 0
+    batch = random_batch(model.vocabulary, setup, "meta")
+    if piped:
+        batch = partial(_ends, model, setup, place, first)
+    elif mesh.context > 1:
+        batch = placed(batch, first)
+    return Workload(
+        make, batch, lambda given: [targets for targets in given[1:2] if targets is not None],
+        lambda module, given: module(*given), setup, model, trains=partial(MeshTrainer, model=model),
+    )  # fmt: skip
 
 
-def told(family, model, setup):
-    """A Llama of divided mixtures that are told how many rows come to this GPU, as the mesh says."""
-    return type("Told", (family,), {"mixture": told_mixture(model, setup)})
+def mesh_trainer(module, setup, **options):
+    """The trainer of a module of somebody's own, which divides its own matrices."""
+    if not hasattr(module, "parallelize"):
+        raise ValueError(
+            f"dry_run.model: {type(module).__name__} with mesh {setup.mesh} does not say how its matrices are divided; allowed: a "
+            "module with a method parallelize(mesh), which is called with the device mesh of the GPUs that divide them, or no mesh"
+        )
+    return MeshTrainer(module, setup, **options)
+
+
+def _ends(model, setup, place, first):
+    """Tokens for the first stage and targets for the last, of all micro-batches, where they are on this GPU; positions of a ring."""
+    mine, last = stages_of(setup.mesh, place), setup.mesh.pipeline * setup.mesh.stages - 1
+    shape = setup.accumulation * setup.batch, setup.sequence
+    given = [torch.randint(model.vocabulary, shape, device="meta") if stage in mine else None for stage in (0, last)]
+    if setup.mesh.context > 1:
+        given.append(torch.arange(first, first + setup.sequence, device="meta"))
+    return tuple(given)
 
 
 def told_mixture(model, setup):

@@ -1,9 +1,8 @@
 """Ctrl-C, between two operations.
 
-Python raises it between any two instructions. Where that is between the entering of a mode and the `try` that leaves it, the mode
-stays on PyTorch's stack, and every later tensor of the process goes through it; and a `with` has such places too, at both its
-ends. So while modes come and go with every operation, Ctrl-C is noted, and raised where the next operation begins: all modes are
-where they belong there.
+Python raises it between any two instructions. Between the entering of a mode and the `try` that leaves it, the mode would stay on
+PyTorch's stack, and every later tensor of the process would go through it; a `with` has such places too, at both its ends. So while
+modes come and go with every operation, Ctrl-C is noted, and raised where the next operation begins: there all modes are in place.
 """
 
 import torch.utils._python_dispatch

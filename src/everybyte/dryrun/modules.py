@@ -1,4 +1,4 @@
-"""What can be run: the book's reference, a module of your own, a Hugging Face config."""
+"""What can be run, made ready: the book's reference, an objective, a Hugging Face config, a module of your own."""
 
 import math
 import sys
@@ -8,33 +8,32 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..ask.setup import LIMITS, Setup
+from ..ask.choices import LIMITS
+from ..ask.objectives import Objective
+from ..ask.setup import Setup
 from ..catalog import Model
-from ..common.checks import shown
+from ..common import checks
 from ..reference import FAMILIES
 from ..reference.step import random_batch
-from . import hugging_face
-from .divided import workload as divided
+from ..rules import PIPELINE, TENSOR, check
+from . import alignment, hugging_face
 from .workload import Workload, kind_of, of_reference
 
 #: What a module of your own decides itself.
 _ITS_OWN = {"attention", "dropout", "loss", "loss_chunks", "checkpointing", "checkpoint_every"}
 
 
-def workload(model, setup: Setup, batch=None) -> Workload:
+def workload(model, setup: Setup, batch=None, rank: int = 0) -> Workload:
     """What `dry_run` was given, made ready; the arguments and errors are its."""
     if isinstance(model, Model):
+        hugging_face.check_depth("Model.layers", model.layers)
+    _check_mesh(model, setup, batch)
+    if isinstance(model, Model | Objective):
         if batch is not None:
             raise ValueError(
                 f"dry_run.batch: {kind_of(batch)} with {model.name}; allowed: None, since setup says the batch"
             )
-        if model.family is None:
-            config = hugging_face.config_of(model)
-            setup.check_model(model)
-            return _of_config(config, setup, None, model)
-        if setup.mesh.context > 1 or setup.mesh.expert > 1:
-            return divided(model, setup)
-        return of_reference(FAMILIES[model.family], random_batch(model.vocabulary, setup, "meta"), setup, model)
+        return _of_ours(model, setup, rank)
     if is_config(model):
         return _of_config(model, setup, batch)
     if isinstance(model, nn.Module):
@@ -42,9 +41,9 @@ def workload(model, setup: Setup, batch=None) -> Workload:
             f"dry_run.model: {kind_of(model)}, made already; allowed: a function that makes it, such as a lambda"
         )
     if not callable(model):
-        named, instead = (
-            (shown(model), f"; eb.model({shown(model)})") if isinstance(model, str) else (kind_of(model), "")
-        )
+        named, instead = kind_of(model), ""
+        if isinstance(model, str):
+            named, instead = checks.shown(model), f"; eb.model({checks.shown(model)})"
         raise ValueError(
             f"dry_run.model: {named}; allowed: an everybyte Model, a Hugging Face config, or a function that makes a "
             f"torch.nn.Module{instead}"
@@ -55,7 +54,48 @@ def workload(model, setup: Setup, batch=None) -> Workload:
             "each a tensor or (shape, dtype)"
         )
     hugging_face.refuse(setup, "a module of your own", _ITS_OWN)
-    return replace(_own(model, setup, batch), as_made=True)
+    work = replace(_own(model, setup, batch), as_made=True)
+    if setup.mesh.alone:
+        return work
+    from .divided import mesh_trainer
+
+    return replace(work, trains=mesh_trainer)
+
+
+def _check_mesh(model, setup, batch):
+    """Raise ValueError where a mesh is asked of what is not divided so. A module of one's own divides its matrices itself."""
+    pipelined = setup.mesh.pipeline > 1
+    ours = isinstance(model, Model) and model.family is not None and not (pipelined and batch is not None)
+    if setup.mesh.alone or ours:
+        return
+    if not isinstance(model, Model | Objective) and not is_config(model) and setup.mesh.divided == ["tensor"]:
+        check(TENSOR, setup, None)
+        return
+    name = model.name if isinstance(model, Model | Objective) else f"a {type(model).__name__}"
+    does, allowed = ("divides its own models", "a function that makes a module with Mesh(tensor=...) alone, or no mesh")
+    if pipelined:
+        does, allowed = ("cuts its own models into stages", "no pipeline")
+    raise ValueError(
+        f"dry_run.model: {name} with mesh {setup.mesh}: the book {does}; allowed: a Model of GPT's or Llama's kind, or {allowed}"
+    )
+
+
+def _of_ours(model, setup, rank):
+    if isinstance(model, Objective):
+        return alignment.workload(model, setup)
+    if setup.mesh.pipeline > 1:
+        checks.whole("dry_run", "rank", rank, 0, setup.gpus - 1)
+        setup.check_model(model)
+        check(PIPELINE, setup)
+    if model.family is None:
+        config = hugging_face.config_of(model)
+        setup.check_model(model)
+        return _of_config(config, setup, None, model)
+    if not setup.mesh.alone:
+        from .divided import workload as divided  # PyTorch's pipelines take half a second to import
+
+        return divided(model, setup, rank)
+    return of_reference(FAMILIES[model.family], random_batch(model.vocabulary, setup, "meta"), setup, model)
 
 
 def _of_config(config, setup, batch, model=None):
@@ -71,22 +111,23 @@ def _own(make, setup, batch, model=None):
         made = tree_map(_without_data, batch, is_leaf=_is_description)
         return made if isinstance(made, dict | tuple | list) else (made,)
 
-    if not any(isinstance(leaf, Tensor) for leaf in _leaves(inputs())):
+    example = inputs()
+    tensors = [t for t in (example.values() if isinstance(example, dict) else example) if isinstance(t, Tensor)]
+    if not tensors:
         raise ValueError(
             f"dry_run.batch: {kind_of(batch)} without a tensor; allowed: a dict or a tuple of tensors or of (shape, dtype)"
         )
-    return Workload(make, inputs, _targets, _call, _as_given(setup, _leaves(inputs())), model)
+    return Workload(make, inputs, _targets, _call, _as_given(setup, tensors[0]), model)
 
 
-def _as_given(setup, leaves):
-    """The setup with the batch and the sequence of the arguments, as the first of them has them: tokens, (B, S), or states, (B, S, H).
+def _as_given(setup, first):
+    """The setup with the batch and the sequence of the first argument: of tokens, (B, S), or of states, (B, S, H).
 
     Where it is neither, the sequence is 1.
 
     Raises:
         ValueError: where the setup says others.
     """
-    first = next(leaf for leaf in leaves if isinstance(leaf, Tensor))
     in_sequence = first.dim() == (3 if first.is_floating_point() else 2)
     given = {"batch": first.size(0) if first.dim() else 1, "sequence": first.size(1) if in_sequence else 1}
     for field, size in given.items():
@@ -101,10 +142,6 @@ def _as_given(setup, leaves):
     return setup.replace(**given)
 
 
-def _leaves(inputs):
-    return list(inputs.values()) if isinstance(inputs, dict) else list(inputs)
-
-
 def _targets(inputs):
     names = ("labels", "targets", "target")
     return [inputs[n] for n in names if isinstance(inputs.get(n), Tensor)] if isinstance(inputs, dict) else []
@@ -115,16 +152,16 @@ def _is_description(value):
 
 
 def _without_data(value):
-    if _is_description(value):
-        shape = value[0]
-        sizes = list(shape) if isinstance(shape, tuple | list | torch.Size) else [None]
-        symbolic = any(isinstance(size, torch.SymInt) for size in sizes)
-        if not symbolic and not all(type(size) is int and 0 <= size < 2**63 for size in sizes):
+    if not _is_description(value):
+        return torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value
+    shape, dtype = value
+    sizes = list(shape) if isinstance(shape, tuple | list | torch.Size) else [None]
+    if not any(isinstance(size, torch.SymInt) for size in sizes):
+        if not all(type(size) is int and 0 <= size < 2**63 for size in sizes):
             raise ValueError(f"dry_run.batch: a tensor of shape {shape!r}; allowed: a tuple of whole numbers from 0 on")
-        if not symbolic and math.prod(sizes) * value[1].itemsize >= 2**63:
+        if math.prod(sizes) * dtype.itemsize >= 2**63:
             raise ValueError(f"dry_run.batch: a tensor of shape {shape!r}; allowed: less than 2**63 bytes")
-        return torch.empty(value[0], dtype=value[1], device="meta")
-    return torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def _call(module, inputs):

@@ -174,8 +174,8 @@ def offload(trainer, tracker: Tracker) -> None:
 
 def make_steady(trainer, batch, tracker: Tracker) -> None:
     """One whole step: from it on FSDP knows its units, DDP has its last buckets, and the optimizer has its states."""
-    stages = [stage.submod for stage in getattr(trainer, "stages", ())]  # a pipeline's, one by one
-    averaged = [module for module in (trainer.called, *stages) if isinstance(module, DistributedDataParallel)]
+    parts = getattr(trainer, "parts", [trainer.called])
+    averaged = [part for part in parts if isinstance(part, DistributedDataParallel)]
     for module in averaged:
         module.logger = SimpleNamespace(set_runtime_stats_and_log=lambda: None)  # it times no meta tensors
     trainer.step(batch, tracker.mark)

@@ -11,18 +11,18 @@ def requests(trace, workspace: int, whole: bool = True) -> Requests:
     """What PyTorch's allocator is asked for, from the first weight on.
 
     The first step is put together: forward and backward are a steady step's, and then comes the update that made the optimizer's
-    states. Sharded over GPUs, a first step was run, and stands at the end of the beginning. cuBLAS's workspaces come with the
+    states. Of several GPUs a first step was run, and is the end of the beginning. cuBLAS's workspaces come with the
     first product of forward's thread and of backward's, after the product's result.
 
     Args:
-        whole: whether weights that FSDP divides are first made whole on the GPU; else they are made in shares, as of a module on
-            meta.
+        workspace: bytes of each of cuBLAS's. whole: whether weights that FSDP divides are first made whole on the GPU; else in
+            shares, as of a module on meta.
     """
     beginning, first = _parted(trace)
     if not whole:
         gone = {id(c.allocation) for c in beginning if c.what == "death" and c.allocation.part == "parameters"}
         beginning = [c for c in beginning if id(c.allocation) not in gone]
-    names = _Names(trace.changes)
+    names, left = _names(trace.changes)
     asked = [_asked(part, names) for part in (beginning, first, trace.changes)]
     for moment, key in (("after_forward", -1), ("after_backward", -2)):
         for changes, part in zip((beginning, first), asked, strict=False):
@@ -30,7 +30,7 @@ def requests(trace, workspace: int, whole: bool = True) -> Requests:
                 part.insert(place + sum(r.key < 0 for r in part if r), Request(key, workspace))
                 break
     beginning, first, steady = ([r for r in part if r is not None] for part in asked)
-    return Requests(beginning, first or steady, [*steady, *names.left])
+    return Requests(beginning, first or steady, [*steady, *left])
 
 
 def _parted(trace):
@@ -42,46 +42,42 @@ def _parted(trace):
     made, update = begun[: moments["states"]], begun[moments["states"] + 1 : moments["states made"]]
     gone = {id(c.allocation) for c in begun[moments["states made"] :] if c.what == "death"}
     made = [c for c in made if id(c.allocation) not in gone]  # without the gradients that stood in for backward's
-    marks = [i for i, change in enumerate(trace.changes) if change.allocation is None]
-    backward = max(i for i in marks if trace.changes[i].what == "after_backward")
-    step = next(i for i in marks if trace.changes[i].what == "after_step")
+    backward = max(i for i, change in enumerate(trace.changes) if change == (None, "after_backward"))
+    step = trace.changes.index((None, "after_step"))
     return made, [*trace.changes[: backward + 1], *update, *trace.changes[step:]]
 
 
-class _Names:
-    """Keys of allocations: what a step makes and leaves has the key of what it frees and has not made, its like from before.
+def _names(steady):
+    """(allocation -> key, where it is not its own; what is made in each step, and freed neither in it nor in the next).
 
-    Attributes:
-        left: what is made in each step, and neither freed in it nor in the next: given back at the step's end.
+    What a step makes and leaves has the key of what it frees and has not made, its like from before. The others are given back at
+    the step's end.
     """
-
-    def __init__(self, steady):
-        born = {id(c.allocation): c.allocation for c in steady if c.what == "birth"}
-        dead = {id(c.allocation): c.allocation for c in steady if c.what == "death"}
-        before = {}
-        for name, allocation in dead.items():
-            if name not in born:
-                before.setdefault((allocation.bytes, allocation.stream), []).append(name)
-        self._same, self.left = {}, []
-        for name, allocation in born.items():
-            if name in dead or allocation.host:
-                continue
-            like = before.get((allocation.bytes, allocation.stream))
-            if like:
-                self._same[name] = like.pop(0)
-            else:
-                self.left.append(Request(name, 0))
-
-    def __call__(self, allocation):
-        return self._same.get(id(allocation), id(allocation))
+    born = {id(c.allocation): c.allocation for c in steady if c.what == "birth"}
+    dead = {id(c.allocation): c.allocation for c in steady if c.what == "death"}
+    before, same, left = {}, {}, []
+    for name, allocation in dead.items():
+        if name not in born:
+            before.setdefault((allocation.bytes, allocation.stream), []).append(name)
+    for name, allocation in born.items():
+        if name in dead or allocation.host:
+            continue
+        if like := before.get((allocation.bytes, allocation.stream)):
+            same[name] = like.pop(0)
+        else:
+            left.append(Request(name, 0))
+    return same, left
 
 
 def _asked(changes: list[Change], names):
     """A request for each change; None for what asks for nothing on the GPU."""
-    return [
-        None if a is None or a.host or not a.bytes else Request(names(a), a.bytes if what == "birth" else 0, a.stream)
-        for a, what in changes
-    ]
+
+    def request(a, what):
+        if a is None or a.host or not a.bytes:
+            return None
+        return Request(names.get(id(a), id(a)), a.bytes if what == "birth" else 0, a.stream)
+
+    return [request(*change) for change in changes]
 
 
 def _first_product(changes, moment):

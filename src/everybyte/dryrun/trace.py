@@ -1,23 +1,45 @@
 """What a dry run saw: every allocation, and the live bytes at every operation."""
 
-import re
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from operator import attrgetter
+from types import SimpleNamespace
 
 from ..allocator import STEPS, Reserved, Settings, play
 from ..ask.setup import Setup
 from ..catalog import Described, Gpu
 from ..catalog import gpu as find_gpu
 from ..common import checks
-from ..step.witness import Followed
+from ..step.course import PHASES, Course, Found, Operation, Reading
+from ..step.witness import Followed, starred
 from .requests import requests
 from .tracker import Allocation, Change, is_loss
 
 PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss", "workspace")
 #: What steps on several GPUs have besides: weights gathered whole, and what is sent and received.
 SHARED_PARTS = ("unsharded", "communication")
-PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
+
+
+#: Of an allocation its `size`: its bytes, not rounded.
+BYTES = SimpleNamespace(size=attrgetter("bytes"))
+
+
+def reading(operations, allocations, amounts=BYTES, parts=PARTS, heads=()) -> Reading:
+    """What was counted on the GPU, read as any step is: the moments are the operations.
+
+    Args:
+        operations: (name, phase, owner) of each, as a tracker has them. amounts: says of an allocation its `size`.
+        heads: modules whose operations belong to the loss, beside those that are called so.
+    """
+    items = [Operation(name, phase, owner, is_loss(owner) or owner in heads, ()) for name, phase, owner in operations]
+    course = Course(items, parts, [])
+    for a in allocations:
+        if a.host:
+            continue
+        (items[a.birth].taken if a.birth else course.rest).append(a)
+        if a.death is not None:
+            items[a.death].freed.append(a)
+    return Reading(course, amounts)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,7 +50,7 @@ class Trace(Followed):
         model, setup: what ran. rounding: bytes that each allocation is rounded up to a multiple of; 1 for none, 512 as CUDA.
         operations: (name, phase, owner) of each operation that allocated, and of each mark.
         allocations: all, those that outlived the step with `death` None.
-        marks: the end of a phase, one of `PHASES` but for `step` -> its number among the operations.
+        marks: end of a phase, one of `PHASES` but for `step` -> its number among the operations.
         changes: births, deaths and marks of the steady step in the order in which they came. beginning: the same from the
             first weight on until the steady step, with the first update between the marks `states` and `states made`.
         flops: floating-point operations of the step's matrix products.
@@ -54,60 +76,47 @@ class Trace(Followed):
         return -(-allocation.bytes // self.rounding) * self.rounding
 
     @cached_property
-    def live(self) -> list[int]:
-        """Live bytes while each operation runs."""
-        return [sum(parts) for parts in zip(*self._timeline.values(), strict=True)]
+    def _reading(self) -> Reading:
+        parts = PARTS + SHARED_PARTS * self.setup.distributed
+        return reading(self.operations, self.allocations, self, parts, self.heads)
 
-    def timeline(self) -> dict[str, list[int]]:
-        """Live bytes while each operation runs, by part; every part of `PARTS` is there, on several GPUs of `SHARED_PARTS` too."""
-        return self._timeline
+    @cached_property
+    def _found(self) -> Found:
+        return self._reading.budget()
 
     @cached_property
     def _timeline(self):
-        changes = {part: [0] * (len(self.operations) + 1) for part in PARTS + SHARED_PARTS * self.setup.distributed}
-        for a in self.allocations:
-            if a.host:
-                continue
-            changes[a.part][a.birth] += self.size(a)
-            if a.death is not None:
-                changes[a.part][a.death + 1] -= self.size(a)
-        return {part: list(accumulate(change))[:-1] for part, change in changes.items()}
+        moments = self._reading.moments
+        return {part: [moment.live[part] for moment in moments] for part in self._reading.course.parts}
 
-    @cached_property
-    def peak_operation(self) -> int:
-        """The number of the first operation at which the most bytes live."""
-        return self.live.index(max(self.live))
+    def timeline(self) -> dict[str, list[int]]:
+        """Live bytes while each operation runs, by part: every one of `PARTS`, on several GPUs of `SHARED_PARTS` too."""
+        return self._timeline
 
     @property
     def peak(self) -> int:
         """The most bytes that live at once."""
-        return self.live[self.peak_operation]
+        return self._found.peak
 
     @property
     def peak_at(self) -> str:
         """Where in the step the peak is: `forward`, `loss forward`, `loss backward`, `backward` or `optimizer step`."""
-        _, phase, owner = self.operations[self.peak_operation]
-        loss = is_loss(owner) or owner in self.heads
-        return f"loss {phase}" if loss and phase != "optimizer step" else phase
+        return self._found.peak_at
 
     @property
     def parts(self) -> dict[str, int]:
         """Bytes of each part at the peak; they sum to `peak`."""
-        return self._parts(self.peak_operation)
+        return self._found.parts
 
     def parts_at(self, phase: str) -> dict[str, int]:
         """Bytes of each part at the end of a phase: `rest`, `after_forward`, `after_backward` or `after_step`."""
         checks.one_of("Trace", "phase", phase, self.marks)
-        return self._parts(self.marks[phase])
-
-    def _parts(self, operation):
-        return {part: line[operation] for part, line in self._timeline.items()}
+        return self._found.moments[phase]
 
     @cached_property
     def phases(self) -> dict[str, int]:
         """Live bytes between steps (`rest`), after each phase, and the most in the optimizer's step (`step`)."""
-        live = {name: self.live[place] for name, place in self.marks.items()}
-        live["step"] = max(self.live[self.marks["after_backward"] : self.marks["after_step"] + 1])
+        live = {name: sum(parts.values()) for name, parts in self._found.moments.items()} | {"step": self._found.step}
         return {name: live[name] for name in PHASES}
 
     def owners(self, operation: int | None = None) -> list[Allocation]:
@@ -128,11 +137,11 @@ class Trace(Followed):
     def by_owner(self, operation: int | None = None) -> list[tuple[str, str, int, int]]:
         """What lives at an operation, by default the peak's: (owner, part, tensors, bytes), most bytes first.
 
-        The owner is the parameter or the module that made it, all blocks' gathered as `blocks.*`.
+        The owner is the parameter or the module that made it; those of all blocks are one, `blocks.*`.
         """
         gathered = {}
         for allocation in self.owners(operation):
-            key = re.sub(r"\.\d+", ".*", allocation.owner), allocation.part
+            key = starred(allocation.owner), allocation.part
             count, size = gathered.get(key, (0, 0))
             gathered[key] = count + 1, size + self.size(allocation)
         return sorted(((*key, *found) for key, found in gathered.items()), key=lambda row: -row[3])
@@ -151,19 +160,19 @@ class Trace(Followed):
         clear: bool = False,
         whole: bool = True,
     ) -> Reserved:
-        """What PyTorch's allocator makes of it on a GPU: reserved bytes and what they are, from the first weight on.
+        """What PyTorch's allocator makes of it on a GPU, from the first weight on: reserved bytes, and what they are.
 
-        cuBLAS's workspaces are counted besides. What other kernels take for themselves while they run is not, nor what a process
-        takes outside the allocator; and streams are taken to be done with a block as soon as it is freed. Of 486 rehearsed steps
-        471 reserve within 2 % of this, and 478 within 5 %. Of the others the gradients of biases are sums over so many rows that
-        blocks of threads meet in buffers of their own (`Reduce.cuh`), larger than any free block: small models, most of all, and
-        losses in many chunks. Played without these buffers, the rehearsed requests of four of them reserve what this says.
+        cuBLAS's workspaces are counted too. What other kernels take for themselves while they run is not, nor what a process takes
+        outside the allocator; and streams are taken to be done with a block as soon as it is freed. Of 486 rehearsed steps 471
+        reserve within 2 % of this, and 478 within 5 %. The others are small models most of all, and losses in many chunks, where the
+        gradient of a bias is a sum over so many rows that blocks of threads meet in a buffer (`Reduce.cuh`) larger than any free
+        block. Played without these buffers, the rehearsed requests of four of them reserve what this says.
 
         Args:
-            gpu: of the catalog, by name too: how large cuBLAS's workspaces are. configuration: as `PYTORCH_ALLOC_CONF`.
+            gpu: of the catalog, or its name: how large cuBLAS's workspaces are. configuration: as `PYTORCH_ALLOC_CONF`.
             memory: bytes that the process has; by default all that are asked for. steps: how many, the first among them.
-            clear: whether the cache is emptied after each. whole: whether weights that FSDP divides are first made whole on the GPU,
-                and not, as of a module on meta, in shares.
+            clear: whether the cache is emptied after each. whole: whether weights that FSDP divides are first made whole on the GPU;
+                else in shares, as of a module on meta.
         """
         gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
         asked = requests(self, gpu.cublas_workspace, whole)

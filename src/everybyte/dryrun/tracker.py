@@ -36,17 +36,7 @@ _COPIES = ("fsdp::chunk_cat", "fsdp::split_with_sizes_copy")
 #: Of operations whose result depends on the values in a tensor.
 _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 #: Products and convolutions, whose factors have one data type.
-_ONE_TYPE = {
-    aten.mm,
-    aten.addmm,
-    aten.bmm,
-    aten.baddbmm,
-    aten.mv,
-    aten.addmv,
-    aten.dot,
-    aten.convolution,
-    aten._grouped_mm,
-}
+_ONE_TYPE = {getattr(aten, name) for name in "mm addmm bmm baddbmm mv addmv dot convolution _grouped_mm".split()}
 CPU = torch.device("cpu")
 #: Operations that may take tensors from two devices.
 _CROSSING = {aten.copy_, aten._to_copy, aten.index, aten.index_put, aten.index_put_}
@@ -57,9 +47,9 @@ class Allocation:
     """One storage.
 
     Attributes:
-        bytes: its size. birth: the number of the operation that made it. death: of the last one that it outlived;
-            None while it lives. owner: the module that the operation belongs to. operation: its name. part: of memory.
-            host: whether it stands in the memory of the CPU. stream: whose it is; 0 for the one that a step runs on.
+        bytes: its size. birth: the number of the operation that made it. death: of the last one that it outlived; None while it
+            lives. owner: the module that the operation belongs to. operation: its name. part: of memory. host: whether it is in the
+            memory of the CPU. stream: whose it is; 0 for the one that a step runs on.
     """
 
     bytes: int
@@ -73,7 +63,7 @@ class Allocation:
 
 
 class Change(NamedTuple):
-    """One of the things that happened, in order: the birth or the death of an allocation; or a moment, by its name, with None."""
+    """What happened, in order: the birth or the death of an allocation; or a moment, by its name, with None."""
 
     allocation: Allocation | None
     what: str
@@ -91,10 +81,10 @@ class Tracker(TorchDispatchMode):
         phase: set by the caller as the step goes on: `rest`, `forward`, `backward`, `optimizer step`.
         opened: classes of tensors that are made of others; the others are followed.
         flops: floating-point operations of matrix products and convolutions; products: how many an operation has.
-        asked: classes of tensors that somebody asks for shapes, and that no step has. unseen: those, and what the result of a
+        asked: classes of tensors that PyTorch asks for shapes, and that no step has. unseen: those, and what the result of a
             collective waits in.
-        heads: modules, by path, that make what a loss function is given, or are one, whatever their names.
-        host: whether what is made now stands in the memory of the CPU. stream: whose it is, 0 for the step's own.
+        heads: paths of the modules, whatever their names, that make what a loss function is given, or are one.
+        host: whether what is made now is in the memory of the CPU. stream: whose it is, 0 for the step's own.
         steady: whether the step that was counted left what it found, said by who counts.
     """
 
@@ -175,56 +165,61 @@ class Tracker(TorchDispatchMode):
 
     answer = staticmethod(answer)
 
+    # Births and deaths.
+
+    def _born(self, allocation):
+        self.allocations.append(allocation)
+        self.changes.append(Change(allocation, "birth"))
+
+    def _died(self, allocation):
+        allocation.death = self.now
+        self.changes.append(Change(allocation, "death"))
+
     def _follow(self, storage, owner, operation, part):
-        address = storage._cdata
-        self._live[address] = Allocation(
-            self.size(storage.nbytes()), self.now, owner, operation, part, host=self.host, stream=self.stream
-        )
-        self.allocations.append(self._live[address])
-        self.changes.append(Change(self._live[address], "birth"))
+        address, size = storage._cdata, self.size(storage.nbytes())
+        made = Allocation(size, self.now, owner, operation, part, host=self.host, stream=self.stream)
+        self._live[address] = made
         self._refs[address] = weakref.ref(storage, lambda _: self._freed(address))
+        self._born(made)
 
     def _freed(self, address):
         allocation = self._live.pop(address)
         self._weights.discard(address)  # where another tensor will be
         if allocation.death is None:  # else its bytes were freed before
-            allocation.death = self.now
-            self.changes.append(Change(allocation, "death"))
+            self._died(allocation)
         del self._refs[address]
 
     def resized(self, storage) -> None:
-        """Note that a storage has got another size: FSDP lets its bytes go and takes new ones, the tensor staying."""
+        """Note that a storage has another size: FSDP frees its bytes and takes new ones, while the tensor stays."""
         before = self._live.get(storage._cdata)
         if before is None or (before.death is None and before.bytes == storage.nbytes()):
             return
         if before.death is None:
-            before.death = self.now
-            self.changes.append(Change(before, "death"))
+            self._died(before)
         if storage.nbytes():
             self.operations.append(("resize_", self.phase, before.owner))
             after = Allocation(storage.nbytes(), self.now, before.owner, "resize_", before.part, stream=self.stream)
             self._live[storage._cdata] = after
-            self.allocations.append(after)
-            self.changes.append(Change(after, "birth"))
+            self._born(after)
 
     @contextmanager
+    def _while(self, name, value):
+        before = getattr(self, name)
+        setattr(self, name, value)
+        try:
+            yield
+        finally:
+            setattr(self, name, before)
+
     def making(self, part: str, owner: str | None = None):
         """Within it, everything new belongs to that part and that owner, by default the one that it belonged to before."""
-        before = self._making
-        self._making = part, before[1] if owner is None else owner
-        try:
-            yield
-        finally:
-            self._making = before
+        return self._while("_making", (part, self._making[1] if owner is None else owner))
 
-    @contextmanager
     def on_host(self):
-        """Within it, everything new stands in the memory of the CPU: there too a tensor is one without data, on meta."""
-        before, self.host = self.host, True
-        try:
-            yield
-        finally:
-            self.host = before
+        """Within it, everything new is in the memory of the CPU: there too a tensor is one without data, on meta."""
+        return self._while("host", True)
+
+    # Operations.
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         interrupts.check()
@@ -232,10 +227,8 @@ class Tracker(TorchDispatchMode):
         if self.opened and any(issubclass(t, self.opened) for t in types):
             if func in _IN_PLACE and not _moves(args):
                 return None
-            if func in _IN_PLACE or (
-                func is not aten._foreach_sqrt.default
-            ):  # then it runs on the tensors that it is made of, and is seen here
-                return NotImplemented
+            if func is not aten._foreach_sqrt.default:
+                return NotImplemented  # then it runs on the tensors that it is made of, and is seen here
             args = ([t._local_tensor for t in args[0]],)  # at once: PyTorch would plan it for each of hundreds
         elif any(hasattr(t, "__tensor_flatten__") for t in types if t not in self.asked):
             return NotImplemented  # a tensor made of others asks for what it needs by itself, and that is seen here
@@ -245,16 +238,16 @@ class Tracker(TorchDispatchMode):
                 return IN_THE_OPEN[func](*args, **kwargs)
             finally:
                 TorchDispatchMode.__exit__(self, None, None, None)
-        in_backward = self.phase == "backward" and not torch.is_grad_enabled()
-        if in_backward and func is aten.add.Tensor and not kwargs and _holders(args[0]) == self._sole:
-            # Where two gradients meet, autograd adds the second to the first in place if nobody else holds the first.
-            # Under a dispatch mode it dares not, and would ask for a third tensor that a real step never has.
-            return args[0].add_(args[1])
-        if in_backward and func in _INTO and self._is_new_zeros(args[0]):
-            # The backwards of indexing, of gather and of topk fill their zeros in place (`index_backward`, FunctionsManual.cpp;
-            # `gather_backward`, TensorAdvancedIndexing.cpp; `value_selecting_reduction_backward`, ReduceOpsUtils.h), and dare not
-            # either.
-            return self.__torch_dispatch__(_INTO[func], types, args, kwargs)
+        if self.phase == "backward" and not torch.is_grad_enabled():
+            if func is aten.add.Tensor and not kwargs and _holders(args[0]) == self._sole:
+                # Where two gradients meet, autograd adds the second to the first in place if nobody else holds the first.
+                # Under a dispatch mode it dares not, and would ask for a third tensor that a real step never has.
+                return args[0].add_(args[1])
+            if func in _INTO and self._is_new_zeros(args[0]):
+                # The backwards of indexing, of gather and of topk fill their zeros in place (`index_backward`,
+                # FunctionsManual.cpp; `gather_backward`, TensorAdvancedIndexing.cpp; `value_selecting_reduction_backward`,
+                # ReduceOpsUtils.h), and dare not either.
+                return self.__torch_dispatch__(_INTO[func], types, args, kwargs)
         if func in _IN_PLACE and args[0][0].is_meta:
             return None  # nothing is allocated, and a check of hundreds of shapes would cost more than the rest
         if func.name() in _COPIES:
@@ -262,14 +255,19 @@ class Tracker(TorchDispatchMode):
         if func is aten._local_scalar_dense.default and args[0].is_meta and self.phase in ("rest", "optimizer step"):
             return 0.0  # the one number that a step reads back is the scaler's count of infinite gradients: none
         if self.phase == "forward":
-            self._check_devices(func, args)
-            if func.overloadpacket in _ONE_TYPE:
-                self._check_dtypes(func, args)
+            self._check(func, args)
         if func is aten._to_copy.default and self._making and kwargs.get("device") == CPU:
             with self.on_host():  # FSDP sends a gradient there
                 return self.__torch_dispatch__(aten.clone.default, types, args)
+        out = self._result(func, args, kwargs)
+        if product := self.products.get(func.overloadpacket):
+            self.flops += product(*args, **kwargs, out_val=out)
+        self._note(func, args, out)
+        return out
+
+    def _result(self, func, args, kwargs):
         try:
-            out = ANSWERS[func](*args, **kwargs) if func in ANSWERS else self.answer(func, args, kwargs)
+            return ANSWERS[func](*args, **kwargs) if func in ANSWERS else self.answer(func, args, kwargs)
         except (NotImplementedError, RuntimeError) as error:
             if isinstance(error, NotImplementedError) or _VALUES & set(func.tags):
                 raise ValueError(
@@ -277,8 +275,9 @@ class Tracker(TorchDispatchMode):
                     "there are none; allowed: control flow, sizes and copies that depend on shapes alone"
                 ) from error
             raise
-        if product := self.products.get(func.overloadpacket):
-            self.flops += product(*args, **kwargs, out_val=out)
+
+    def _note(self, func, args, out):
+        """Follow what an operation has made, and what its kernel takes meanwhile."""
         born = []
         for leaf in (out,) if isinstance(out, torch.Tensor) else tree_leaves(out):
             if isinstance(leaf, torch.Tensor) and leaf.is_meta and not isinstance(leaf, self.unseen):
@@ -286,21 +285,20 @@ class Tracker(TorchDispatchMode):
                 if storage._cdata not in self._live:
                     born.append(storage)
         part, owner = self._making or (None, self._owner())
-        if born:
-            name = func.overloadpacket.__name__
-            self.operations.append((name, self.phase, owner))
-            part = part or self._part(func, args, owner)
-            for storage in born:
-                self._follow(storage, owner, name, part)
-            for place in ON_HOST.get(func, ()):
-                self._live[out[place].untyped_storage()._cdata].host = True
-            if func in SCRATCH:
-                sizes = SCRATCH[func](*args)
-                for size in map(self.size, sizes if isinstance(sizes, tuple) else (sizes,)):
-                    scratch = Allocation(size, self.now, owner, name, part, death=self.now, host=self.host)
-                    self.allocations.append(scratch)
-                    self.changes += [Change(scratch, "birth"), Change(scratch, "death")]
-        return out
+        if not born:
+            return
+        name = func.overloadpacket.__name__
+        self.operations.append((name, self.phase, owner))
+        part = part or self._part(func, args, owner)
+        for storage in born:
+            self._follow(storage, owner, name, part)
+        for place in ON_HOST.get(func, ()):
+            self._live[out[place].untyped_storage()._cdata].host = True
+        sizes = SCRATCH[func](*args) if func in SCRATCH else ()
+        for size in sizes if isinstance(sizes, tuple) else (sizes,):
+            scratch = Allocation(self.size(size), self.now, owner, name, part, host=self.host)
+            self._born(scratch)
+            self._died(scratch)
 
     def _storage(self, tensor):
         try:
@@ -315,8 +313,8 @@ class Tracker(TorchDispatchMode):
         allocation = self._live.get(tensor.untyped_storage()._cdata)
         return allocation is not None and allocation.operation in _ZEROS and allocation.birth == self.now
 
-    def _check_devices(self, func, args):
-        """Raise where CUDA would: a kernel for tensors without data does not always look at its other tensors."""
+    def _check(self, func, args):
+        """Raise where CUDA would: kernels for tensors without data do not always look at devices, nor at a product's data types."""
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         strays = [t for t in tensors if not t.is_meta and t.dim()]
         if strays and any(t.is_meta for t in tensors) and func.overloadpacket not in _CROSSING:
@@ -324,12 +322,9 @@ class Tracker(TorchDispatchMode):
                 f"dry_run.model: {self._module()} gives {func} a tensor on device {strays[0].device}; allowed: "
                 "the device of the other tensors, which stand on meta (name it: device=x.device)"
             )
-
-    def _check_dtypes(self, func, args):
-        """Raise where every device would: kernels for tensors without data do not look at the factors' data types."""
-        found = {
-            a.dtype: None for a in args if isinstance(a, torch.Tensor) and (a.is_floating_point() or a.is_complex())
-        }
+        if func.overloadpacket not in _ONE_TYPE:
+            return
+        found = {t.dtype: None for t in tensors if t.is_floating_point() or t.is_complex()}
         if len(found) > 1:
             raise ValueError(
                 f"dry_run.model: {self._module()} gives {func} tensors of {' and '.join(map(str, found))}; allowed: one data type, "
@@ -352,7 +347,7 @@ class Tracker(TorchDispatchMode):
         return owner
 
     def loss_of(self, given) -> None:
-        """A loss function is called: what made the scores that it is given is the head, and what follows is the loss."""
+        """A loss function is called: the head is what made the scores that it is given, and the loss what follows."""
         frame = -2 if self._modules[-1] in self._losses else -1
         caller = self._modules[frame]
         if self.phase != "forward" or not isinstance(given, torch.Tensor) or self._is_loss(caller):
@@ -365,14 +360,11 @@ class Tracker(TorchDispatchMode):
             return
         if head != caller:
             self.heads.add(head)
-        renamed = {
-            i
-            for i in range(place, len(self.operations))
-            if self.operations[i][2] == caller and self.operations[i][1] == "forward"
-        }
-        for i in renamed:
-            name, phase, _ = self.operations[i]
-            self.operations[i] = name, phase, "loss"
+        renamed = set()
+        for i, (name, phase, owner) in enumerate(self.operations[place:], place):
+            if owner == caller and phase == "forward":
+                self.operations[i] = name, phase, "loss"
+                renamed.add(i)
         for n in range(number, torch._C._autograd._get_sequence_nr()):
             if self._owner_of_node.get(n) == caller:
                 self._owner_of_node[n] = "loss"
@@ -391,9 +383,8 @@ class Tracker(TorchDispatchMode):
     def _part(self, func, args, owner):
         if self.phase in ("rest", "optimizer step"):
             return "optimizer"
-        if func is aten._to_copy.default:
-            if args[0].untyped_storage()._cdata in self._weights:
-                return "casts"
+        if func is aten._to_copy.default and args[0].untyped_storage()._cdata in self._weights:
+            return "casts"
         return "loss" if self._is_loss(owner) else "activations"
 
     @contextmanager
@@ -453,7 +444,7 @@ _FAR = 32
 
 
 def _product(tensor):
-    """Autograd's node of the last product that made a tensor, through what reshapes, casts or scales it; None where there is none."""
+    """Autograd's node of the last product that made a tensor, before what reshapes, casts or scales it; None where there is none."""
     node = tensor.grad_fn
     for _ in range(_FAR):
         if node is None or node.name().startswith(_PRODUCTS):
@@ -463,20 +454,16 @@ def _product(tensor):
 
 
 def _holders(tensor):
-    holders = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata), tensor._use_count()
-    return *holders, _is_dense(tensor)  # autograd's three conditions, in torch/csrc/autograd/input_buffer.cpp
-
-
-def known(size):
-    """A size as a number: of a letter, the one that stands for it."""
-    return size.node.hint if isinstance(size, torch.SymInt) else size
+    """Autograd's three conditions, in `torch/csrc/autograd/input_buffer.cpp`."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata), tensor._use_count(), _is_dense(tensor)
 
 
 def _is_dense(tensor):
     """Whether its elements, in some order of the dimensions, lie side by side."""
     step = 1
-    numbers = [tuple(map(known, pair)) for pair in zip(tensor.stride(), tensor.size(), strict=True)]
-    for stride, size in sorted(pair for pair in numbers if pair[1] != 1):
+    # Of a letter, the number that stands for it.
+    known = [[n.node.hint if isinstance(n, torch.SymInt) else n for n in ns] for ns in (tensor.stride(), tensor.size())]
+    for stride, size in sorted(pair for pair in zip(*known, strict=True) if pair[1] != 1):
         if stride != step:
             return False
         step *= size

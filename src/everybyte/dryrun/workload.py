@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ..ask.setup import OWN, Setup
+from ..ask.choices import OWN
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..reference import Trainer
 from ..reference.adapters import adapted, as_it_is, base_parameters
@@ -25,8 +26,7 @@ class Workload:
 
     Attributes:
         make: makes the module; called under device "meta".
-        batch: makes the module's arguments, on device "meta".
-        targets: which of them are there for the loss alone.
+        batch: makes the module's arguments, on device "meta". targets: which of them are there for the loss alone.
         call: (module, arguments) -> the loss.
         setup: what runs: with the batch and the sequence of the arguments.
         model: the `Model`; None where the module must be counted first.
@@ -59,25 +59,23 @@ class Workload:
             raise ValueError(
                 f"dry_run.model: it made {kind_of(module)}; allowed: a function that makes a torch.nn.Module"
             )
-        name = type(module).__name__
         _check_tensors(module)
         if self.as_made:
             _check_dtypes(module, self.setup)
         if not any(p.requires_grad for p in module.parameters()):
-            raise ValueError(f"dry_run.model: {name} has no parameter to train; allowed: one or more")
+            raise ValueError(f"dry_run.model: {type(module).__name__} has no parameter to train; allowed: one or more")
         return adapted(module, self.setup)
 
     def counted(self, module: nn.Module) -> Model | Counted:
         """The `model` of the trace."""
-        count = sum(p.numel() for p in module.parameters())
-        if self.setup.adapters:
-            module, count = module.get_base_model(), base_parameters(module)
-        name = type(module).__name__
+        if self.model is not None and self.model.family is not None:
+            return self.model
+        count = base_parameters(module) if self.setup.adapters else sum(p.numel() for p in module.parameters())
+        module = module.get_base_model() if self.setup.adapters else module
         if self.model is None:
-            return Counted(name, count)
-        if self.model.family is None and (why := hugging_face.named_difference(self.model, module)):
-            return Counted(f"{self.model.name} ({why})", count)
-        return self.model
+            return Counted(type(module).__name__, count)
+        why = hugging_face.named_difference(self.model, module)
+        return Counted(f"{self.model.name} ({why})", count) if why else self.model
 
     def trainer(self, module: nn.Module, setup: Setup, **options) -> Trainer:
         """A trainer that calls the module as this workload does."""
@@ -99,23 +97,28 @@ def _check_tensors(module):
                 f"dry_run.model: module {path or name!r} is compiled by torch.jit, which runs no operation that can be followed; "
                 "allowed: the module that it was made of"
             )
-    for what, tensors in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
-        for path, tensor in tensors:
-            if is_lazy(tensor):
-                raise ValueError(
-                    f"dry_run.model: {what} {path!r} of {name} has no size before the first forward; allowed: layers whose sizes are "
-                    "said, such as Linear in place of LazyLinear"
-                )
-            if not tensor.is_meta:
-                raise ValueError(
-                    f"dry_run.model: {what} {path!r} of {name} is on device {tensor.device}; allowed: meta, where a "
-                    "module stands that is made within the function and names no device"
-                )
-            if is_opaque(tensor):
-                raise ValueError(
-                    f"dry_run.model: {what} {path!r} of {name} is a {type(tensor).__name__}, a tensor that does not say which "
-                    "tensors it is made of; allowed: one with __tensor_flatten__, as torch.compile asks for too"
-                )
+    for what, tensor in _tensors(module).items():
+        wrong = None
+        if is_lazy(tensor):
+            wrong = "has no size before the first forward; allowed: layers whose sizes are said, such as Linear in place of LazyLinear"
+        elif not tensor.is_meta:
+            wrong = (
+                f"is on device {tensor.device}; allowed: meta, where a module stands that is made within the function and "
+                "names no device"
+            )
+        elif is_opaque(tensor):
+            wrong = (
+                f"is a {type(tensor).__name__}, a tensor that does not say which tensors it is made of; allowed: one with "
+                "__tensor_flatten__, as torch.compile asks for too"
+            )
+        if wrong:
+            raise ValueError(f"dry_run.model: {what} of {name} {wrong}")
+
+
+def _tensors(module):
+    """How a message names it -> each parameter, then each buffer."""
+    found = {f"parameter {path!r}": tensor for path, tensor in module.named_parameters()}
+    return found | {f"buffer {path!r}": tensor for path, tensor in module.named_buffers()}
 
 
 def _check_dtypes(module, setup):
@@ -126,15 +129,13 @@ def _check_dtypes(module, setup):
     """
     if setup.precision in OWN:
         return
-    tensors = {f"parameter {path!r}": t for path, t in module.named_parameters()}
-    tensors |= {f"buffer {path!r}": t for path, t in module.named_buffers()}
-    made = {path: t.dtype for path, t in tensors.items() if t.is_floating_point()}
+    made = {what: tensor.dtype for what, tensor in _tensors(module).items() if tensor.is_floating_point()}
     wanted = DTYPES[setup.base_dtype]
     if any(set(made.values()) <= {allowed} for allowed in (torch.float32, wanted)):
         return
-    path, dtype = next((p, d) for p, d in made.items() if d is not wanted)
+    what, dtype = next((p, d) for p, d in made.items() if d is not wanted)
     raise ValueError(
-        f"dry_run.model: {path} of {type(module).__name__} is made in {dtype}, and precision {setup.precision!r} would make it "
+        f"dry_run.model: {what} of {type(module).__name__} is made in {dtype}, and precision {setup.precision!r} would make it "
         f"{wanted}; allowed: precision 'own', which casts nothing, or a module made in "
         f"{' or '.join(dict.fromkeys(map(str, (torch.float32, wanted))))} alone"
     )
@@ -153,11 +154,16 @@ def _floats_alone(module):
 def of_reference(
     family: Callable[[Model, Setup], nn.Module], tokens, setup: Setup, model: Model, **options
 ) -> Workload:
-    """A reference model of the book's, whose forward takes the batch and gives the loss; the second of the batch are the targets."""
+    """A reference model of the book's, whose forward takes the batch and gives the loss; the second of the batch are the targets.
+
+    Or that is a tuple, of which the first are.
+    """
+
+    def targets(batch):
+        return [batch[1] if isinstance(batch[1], Tensor) else batch[1][0]]
+
     make = partial(family, model, setup)
-    return Workload(
-        make, tokens, lambda batch: [batch[1]], lambda module, batch: module(*batch), setup, model, **options
-    )
+    return Workload(make, tokens, targets, lambda module, batch: module(*batch), setup, model, **options)
 
 
 def kind_of(value):

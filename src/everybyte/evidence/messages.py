@@ -1,10 +1,12 @@
 """The text of an out-of-memory error, read into whole bytes. A message gives two decimals, so each number is known to 0.5 %.
 
-Sources: `c10/cuda/CUDACachingAllocator.cpp` of PyTorch 1.4 to 2.13 for the first three forms.
+`messages.toml` has the patterns.
 """
 
 import re
-from dataclasses import dataclass, field
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
 
 from ..common import checks, terminal
 from ..units import UNITS
@@ -12,62 +14,24 @@ from ..units import UNITS
 _SIZE = r"(?<![0-9.])([0-9]+(?:\.[0-9]+)?) (bytes|[KMGT]i?B)"
 #: PyTorch's units are powers of 1024, also where its MPS backend wrote KB, MB and GB.
 _UNITS = {"bytes": 1} | {f"{letter}{i}B": UNITS[f"{letter}iB"] for letter in "KMGT" for i in ("i", "")}
-#: Name -> the text around a size, in PyTorch 2's messages.
-_TWO = {
-    "asked": rf"Tried to allocate {_SIZE}", "capacity": rf"total capaci?ty of {_SIZE}", "free": rf"of which {_SIZE} is free",
-    "process": rf"this process has {_SIZE} memory in use", "allowed": rf"{_SIZE} allowed;",
-    "allocated": rf"Of the allocated memory {_SIZE} is allocated by PyTorch", "graphs": rf"with {_SIZE} allocated in private pools",
-    "cached": rf"{_SIZE} is reserved by PyTorch but unallocated",
-}  # fmt: skip
-#: The same in PyTorch 1's: reserved as a whole, or before 1.4 what was cached.
-_ONE = {
-    "asked": rf"Tried to allocate {_SIZE}", "capacity": rf"{_SIZE} total capacity", "allocated": rf"{_SIZE} already allocated",
-    "free": rf"{_SIZE} free", "allowed": rf"{_SIZE} allowed", "reserved": rf"{_SIZE} reserved in total by PyTorch",
-    "cached": rf"{_SIZE} cached",
-}  # fmt: skip
-#: Of Apple's GPUs: what PyTorch has, what else this process has of Metal, and what it may have.
-_MPS = {
-    "asked": rf"Tried to allocate {_SIZE}", "allocated": rf"MPS allocated: {_SIZE}", "other": rf"other allocations: {_SIZE}",
-    "allowed": rf"max allowed: {_SIZE}",
-}  # fmt: skip
+_PATTERNS = tomllib.loads(
+    resources.files(__package__).joinpath("messages.toml").read_text(encoding="utf-8").replace("SIZE", _SIZE)
+)
 _REJECTED = rf"preemptively rejected.*?Requested size: {_SIZE}"
 #: Where a message of PyTorch's own begins, however its lines are broken; how far before and after it is read.
 _BEGINS = re.compile(r"Tried\s+to\s+allocate|preemptively\s+rejected|MPS\s+backend\s+out\s+of\s+memory")
 _BEFORE, _AFTER = 400, 40_000
 #: More text is not read: a message stands at its end.
 MOST = 100 * 10**6
-#: Kind, what its message ends in, and what stands on the same line before that, or with (?s) on lines before. Two searches, since one
-#: pattern with anything in between takes a time that grows with the square of a log's length.
-_OTHERS = (
-    ("cublas", r"CUBLAS_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)", ""),
-    ("cudnn", r"CUDNN_STATUS_(?:ALLOC_FAILED|INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)", ""),
-    ("nccl", r"(?i)Failed to CUDA malloc|Cuda failure 2|unhandled cuda error", r"(?is)nccl.*\Z"),
-    ("nccl", r"(?i)out of memory", r"(?i)nccl.*\Z"),
-    ("pinned", r"(?i)out of memory", r"(?i)pin(?:ned)?[ _]memory.*\Z"),
-    ("pinned", r"(?i)cudaHostAlloc", ""),
-    ("thc", r"cuda runtime error \(2\) ?: out of memory|error=2 : out of memory", ""),
-    ("driver", r"CUDA error: ?out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY", ""),
-    ("cgroup", r"oom[-_]kill event|OOMKilled|Memory cgroup out of memory|exceeded memory limit", ""),
-    ("cgroup", r": tasks? [0-9,-]+: Out Of Memory", r"srun: error.*\Z"),
-    ("host", r"DefaultCPUAllocator: (?:can't|not enough memory)|not enough memory: you tried to allocate", ""),
-    ("host", r"\b_?(?:Array)?MemoryError\b|Cannot allocate memory|Out of memory: Killed", ""),
-)
+#: How far before the end of another message the rest of it is looked for.
 _WITHIN = 500
 #: How a process ends that the kernel killed for its memory; others are ended so too, as by a launcher whose one rank failed.
 _KILLED = r"oom-kill|exit(?:ed with)? ?(?:code|status) ?:? *-?(?:9|137)\b|Signal 9|SIGKILL"
 #: Of PyTorch's message, where its words do not follow one another.
 _BROKEN = r"OutOfMemoryError|(?s:Tried\b.{1,80}\ballocate\b)"
-#: What other errors begin with, that are taken for a lack of memory or look like one.
 _NOT_MEMORY = {
     "PyTorch's message, and not in one piece, as where several ranks write at once: give the log of one": _BROKEN,
-    "an illegal access, not a lack of memory": r"illegal memory access",
-    "a check within a kernel, most often an index out of range": r"device-side assert",
-    "no kernel for this GPU": r"no kernel image is available",
-    "shapes that do not fit one another": r"(?:mat1 and mat2 shapes|size mismatch|shape '.{0,200}' is invalid)",
-    "a driver older than CUDA needs": r"driver version is insufficient",
-    "tensors on several devices": r"Expected all tensors to be on the same device",
-    "a Python error of another kind": r"(?m)^(?:\w+\.)*(?:Attribute|Key|Type|Import|Name|Index|Value|FileNotFound)Error\b",
-}
+} | _PATTERNS["not_memory"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +59,7 @@ class Message:
     process: int | None = None
     allowed: int | None = None
     graphs: int | None = None
-    others: tuple[tuple[int, int], ...] = field(default=())
+    others: tuple[tuple[int, int], ...] = ()
 
     @property
     def reserved(self) -> int | None:
@@ -115,15 +79,17 @@ def message(text: str) -> Message:
     if found := re.search(_REJECTED, flat):
         return Message(kind="rejected", asked=_bytes(found))
     if found := re.search(r"MPS backend out of memory", flat):
-        said = _said(_MPS, flat[found.start() :])
+        said = _said("mps", flat[found.start() :])
         other = said.pop("other", None)
         process = None if other is None or "allocated" not in said else said["allocated"] + other
         return Message(kind="mps", process=process, **said)
     if re.search(r"out of memory\. Tried to allocate", flat):
         return _pytorch(flat[flat.rindex("Tried to allocate") :])
-    for kind, ends, before in terminal.bar(iterable=_OTHERS, desc="reading"):
-        if found := _following(text, ends, before):
-            return Message(kind=kind, **_host(" ".join(text[found.start() : found.start() + _AFTER].split())))
+    for other in terminal.bar(iterable=_PATTERNS["others"], desc="reading"):
+        for found in re.finditer(other["ends"], text):
+            at = found.start()
+            if re.search(other.get("before", ""), text[max(0, at - _WITHIN) : at]):
+                return Message(kind=other["kind"], **_host(" ".join(text[at : at + _AFTER].split())))
     if re.search(_KILLED, text) and not re.search(_BROKEN, text):
         return Message(kind="host")
     looks = next((what for what, pattern in _NOT_MEMORY.items() if re.search(pattern, text)), None)
@@ -135,25 +101,16 @@ def message(text: str) -> Message:
     )
 
 
-def _following(text, ends, before):
-    """The first of `ends` that has `before` shortly before it; None where there is none."""
-    return next(
-        (e for e in re.finditer(ends, text) if re.search(before, text[max(0, e.start() - _WITHIN) : e.start()])), None
-    )
-
-
 def _one(text):
     """The last message of PyTorch's own, in one line; empty where there is none."""
-    at = None
-    for found in _BEGINS.finditer(text):
-        at = found.start()
+    at = max((found.start() for found in _BEGINS.finditer(text)), default=None)
     return "" if at is None else " ".join(text[max(0, at - _BEFORE) : at + _AFTER].split())
 
 
 def _pytorch(last):
     """The caching allocator's message, from what it tried to allocate on."""
     two = bool(re.search("total capaci?ty of", last)) or "Of the allocated memory" in last
-    said = _said(_TWO if two else _ONE, last)
+    said = _said("two" if two else "one", last)
     reserved = said.pop("reserved", None)
     if reserved is not None and "allocated" in said:
         said["cached"] = max(0, reserved - said["allocated"])
@@ -178,8 +135,8 @@ def _host(flat):
     return {}
 
 
-def _said(patterns, text):
-    return {name: _bytes(found) for name, pattern in patterns.items() if (found := re.search(pattern, text))}
+def _said(form, text):
+    return {name: _bytes(found) for name, pattern in _PATTERNS[form].items() if (found := re.search(pattern, text))}
 
 
 def _amount(number, unit):

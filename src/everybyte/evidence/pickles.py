@@ -9,6 +9,7 @@ import os
 import pickle
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from ..common import checks, files, terminal
 
@@ -16,10 +17,21 @@ from ..common import checks, files, terminal
 MOST, FACTOR = 500 * 10**6, 60
 #: Memory that reading may take beside that.
 _ROOM = 256 * 2**20
+#: What a file that is no pickle may be, by its first two bytes.
+_LOOKS = {
+    b"PK": ", but a zip archive, as torch.save writes checkpoints",
+    b"\x1f\x8b": ", but packed by gzip",
+    b'{"': ", but JSON",
+}
 
 
 class Refused(ValueError):
     """A file that is not read, and why."""
+
+
+def refuse(what: str, allowed: str = "what PyTorch writes") -> NoReturn:
+    """Raise `Refused` for what a snapshot is or says."""
+    raise Refused(f"snapshot: {what}; allowed: {allowed}")
 
 
 class _Plain(pickle.Unpickler):
@@ -88,12 +100,10 @@ def read(source: str | os.PathLike | bytes, progress: bool | None = False) -> tu
     where = "the bytes given" if isinstance(source, bytes) else checks.printable(Path(source).name, checks.SHOWN)
     with _opened(source) as (file, size):
         if size > MOST:
-            raise Refused(f"snapshot: {where} has {size:,} bytes; allowed: {MOST:,} or fewer")
+            refuse(f"{where} has {size:,} bytes", f"{MOST:,} or fewer")
         start = file.read(2)
         if len(start) < 2 or start[0] != pickle.PROTO[0] or not 2 <= start[1] <= pickle.HIGHEST_PROTOCOL:
-            raise Refused(
-                f"snapshot: {where} is no pickle{_looks_like(start)}; allowed: what torch.cuda.memory._dump_snapshot wrote"
-            )
+            refuse(f"{where} is no pickle{_LOOKS.get(start, '')}", "what torch.cuda.memory._dump_snapshot wrote")
         file.seek(0)
         with _bar(size, progress) as told, _limited(FACTOR * size + _ROOM) as limited:
             counted = _Counted(file, size, told)
@@ -122,15 +132,6 @@ def _opened(source):
         raise
     except ValueError as error:
         raise Refused(str(error)) from None
-
-
-def _looks_like(start):
-    known = {
-        b"PK": ", but a zip archive, as torch.save writes checkpoints",
-        b"\x1f\x8b": ", but packed by gzip",
-        b'{"': ", but JSON",
-    }
-    return known.get(start, "")
 
 
 @contextmanager

@@ -12,42 +12,64 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..allocator import Replayed, before, replay
+from ..allocator import ACTIONS, GIVES, TAKES, Replayed, before, replay
 from ..common import checks
 from ..common.tables import Table
 from ..units import text
-from .pickles import Refused, read
+from .pickles import Refused, read, refuse
 
 Frames = list[dict]
-#: What a history may say of a block.
-ACTIONS = (
-    "alloc",
-    "free_requested",
-    "free_completed",
-    "segment_alloc",
-    "segment_free",
-    "segment_map",
-    "segment_unmap",
-    "oom",
-)
 STATES = ("active_allocated", "active_awaiting_free", "active_pending_free", "inactive")
 #: By the frames of what asked for a block: which part of a step's memory it is, the first that fits; else activations.
+_MAKES = r"^(__init__|_apply|to|cuda|reset_parameters|from_pretrained|load_state_dict|to_empty)$"
 _PARTS = (
     ("optimizer", re.compile(r"/torch/optim/|bitsandbytes/optim|/torchao/optim|optimizer\.py$")),
-    (
-        "parameters",
-        re.compile(r"^(__init__|_apply|to|cuda|reset_parameters|from_pretrained|load_state_dict|to_empty)$"),
-    ),
+    ("parameters", re.compile(_MAKES)),
     ("communication", re.compile(r"/torch/distributed/|/deepspeed/")),
 )
 #: A loss by its own name; a function of the script that is called so, where no module runs in it; and modules, which are no loss.
-_LOSS = re.compile(
-    r"^(?:cross_entropy|nll_loss|log_softmax|linear_cross_entropy|fixed_cross_entropy|\w*CrossEntropy\w*|ForCausalLMLoss)$"
-)
+_LOSS = re.compile(r"^(?:(?:linear_|fixed_)?cross_entropy|nll_loss|log_softmax|\w*CrossEntropy\w*|ForCausalLMLoss)$")
 _NAMED_LOSS, _MODULES = re.compile(r"[Ll]oss"), re.compile(r"/torch/nn/modules/(?!loss\.py)")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3[.\d]*/|^<|^\?\?")
 #: Where a block was asked for and no frame of Python's is known.
 NO_FRAME = "no line of Python: backward, or before the history"
+
+
+def where(frames: Frames | None) -> str:
+    """The innermost line of the script's own, as file:line function; else of a library; else that there is none."""
+    last = None
+    for frame in frames or ():
+        file = str(frame.get("filename", ""))
+        found = checks.printable(f"{Path(file).name}:{frame.get('line', 0)} {frame.get('name', '')}", checks.SHOWN)
+        if not _LIBRARY.search(file):
+            return found
+        if last is None and file.endswith(".py"):
+            last = found
+    return last or NO_FRAME
+
+
+def part(frames: Frames | None) -> str:
+    """Which part of a step's memory a block is, as far as the frames tell: backward's have none, as it runs no Python."""
+    if not frames:
+        return "gradients"
+    for name, pattern in _PARTS:
+        for frame in frames:
+            if pattern.search(str(frame.get("filename", ""))) or pattern.match(str(frame.get("name", ""))):
+                return name
+    return "loss" if _in_loss(frames) else "activations"
+
+
+def _in_loss(frames):
+    """Whether a loss asked for it: what is innermost decides, so that a model called within `compute_loss` is none."""
+    for frame in frames:
+        file, name = str(frame.get("filename", "")), str(frame.get("name", ""))
+        if _LOSS.match(name) or file.endswith("/torch/nn/modules/loss.py"):
+            return True
+        if _MODULES.search(file):
+            return False
+        if not _LIBRARY.search(file):
+            return bool(_NAMED_LOSS.search(name))
+    return False
 
 
 @dataclass(frozen=True)
@@ -75,18 +97,15 @@ class Memory:
     frames: list[Frames | None]
     settings: str = ""
 
-    def _sum(self, name):
-        return sum(segment.get(name, 0) for segment in self.segments)
-
     @property
     def reserved(self) -> int:
         """Bytes of all segments at the end."""
-        return self._sum("total_size")
+        return sum(segment["total_size"] for segment in self.segments)
 
     @property
     def allocated(self) -> int:
         """Bytes of all blocks that are allocated at the end."""
-        return self._sum("allocated_size")
+        return sum(segment.get("allocated_size", 0) for segment in self.segments)
 
     @cached_property
     def requested(self) -> int:
@@ -142,27 +161,31 @@ class Memory:
 
     def alive(self, event: int | None = None) -> dict[int, tuple[int, Frames | None]]:
         """Address -> (bytes asked for, frames) of what lived after so many events, by default at the peak."""
-        until = self.peak_event if event is None else event
         found = dict(self._start)
-        for (action, address, size, _), frames in zip(self.events[:until], self.frames[:until], strict=True):
-            if action == "alloc":
-                found[address] = size, frames
-            elif action == "free_requested":
-                found.pop(address, None)
+        self._go_on(found, {}, 0, self.peak_event if event is None else event)
         return found
+
+    def _go_on(self, live, ranges, done, until):
+        """Have the events from one to another change what lives, and the ranges of memory."""
+        for (action, address, size, _), frames in zip(self.events[done:until], self.frames[done:until], strict=True):
+            if action == "alloc":
+                live[address] = size, frames
+            elif action == "free_requested":
+                live.pop(address, None)
+            elif action in TAKES:
+                _add(ranges, address, size, action == "segment_map")
+            elif action in GIVES:
+                _remove(ranges, address, size)
 
     def held(self, event: int | None = None) -> list[Held]:
         """What lived after so many events, by default at the peak, by the line that asked for it: most bytes first."""
-        sums: dict[tuple[str, str], list[int]] = {}
+        sizes: dict[tuple[str, str], list[int]] = {}
         known: dict[int, tuple[str, str]] = {}  # frames are shared among events
         for size, frames in self.alive(event).values():
-            key = known.get(id(frames))
-            if key is None:
-                key = known[id(frames)] = where(frames), part(frames)
-            found = sums.setdefault(key, [0, 0])
-            found[0] += 1
-            found[1] += size
-        rows = [Held(line, name, count, size) for (line, name), (count, size) in sums.items()]
+            if id(frames) not in known:
+                known[id(frames)] = where(frames), part(frames)
+            sizes.setdefault(known[id(frames)], []).append(size)
+        rows = [Held(line, name, len(of), sum(of)) for (line, name), of in sizes.items()]
         return sorted(rows, key=lambda row: -row.bytes)
 
     def maps(self, events: Iterable[int]) -> Iterator[list[tuple[int, int, list[tuple[int, int, Frames | None]]]]]:
@@ -174,21 +197,10 @@ class Memory:
         ranges, live, done = self._first_ranges(), dict(self._start), 0
         for until in events:
             checks.whole("maps", "events", until, done, len(self.events))
-            for (action, address, size, _), frames in zip(
-                self.events[done:until], self.frames[done:until], strict=True
-            ):
-                if action == "alloc":
-                    live[address] = size, frames
-                elif action == "free_requested":
-                    live.pop(address, None)
-                elif action in ("segment_alloc", "segment_map"):
-                    _add(ranges, address, size, action == "segment_map")
-                elif action in ("segment_free", "segment_unmap"):
-                    _remove(ranges, address, size)
-            done = until
-            inside, places = sorted(live.items()), sorted(ranges)
+            self._go_on(live, ranges, done, until)
+            done, places = until, sorted(ranges)
             found: list[tuple[int, int, list]] = [(at, ranges[at][0], []) for at in places]
-            for address, (size, frames) in inside:
+            for address, (size, frames) in sorted(live.items()):
                 place = bisect_right(places, address) - 1
                 if place >= 0 and address < places[place] + ranges[places[place]][0]:
                     found[place][2].append((address, size, frames))
@@ -198,16 +210,13 @@ class Memory:
         """Address -> (bytes, whether it grows) of the memory before the first event: the end's, with each event undone."""
         ranges = {s["address"]: (s["total_size"], bool(s.get("is_expandable"))) for s in self.segments}
         for action, address, size, _ in reversed(self.events):
-            if action in ("segment_alloc", "segment_map"):
+            if action in TAKES:
                 _remove(ranges, address, size)
-            elif action in ("segment_free", "segment_unmap"):
+            elif action in GIVES:
                 _add(ranges, address, size, action == "segment_unmap")
         return ranges
 
-    @staticmethod
-    def part_of(frames: Frames | None) -> str:
-        """Which part of a step's memory was asked for with these frames."""
-        return part(frames)
+    part_of = staticmethod(part)
 
     def parts(self, event: int | None = None) -> dict[str, int]:
         """Bytes of each part after so many events, by default at the peak: as far as the frames tell."""
@@ -227,11 +236,12 @@ class Memory:
     def table(self, rows: int = 12) -> Table:
         """What lived at the peak, by the line that asked for it."""
         found = self.held()
-        cells = [[row.where, row.part, row.blocks, row.bytes, text(row.bytes)] for row in found[:rows]]
-        if rest := found[rows:]:
+        first, rest = found[:rows], found[rows:]
+        if rest:
             size = sum(row.bytes for row in rest)
-            cells.append(["everything else", "", sum(row.blocks for row in rest), size, text(size)])
-        cells.append(["total", "", sum(row.blocks for row in found), self.peak, text(self.peak)])
+            first.append(Held("everything else", "", sum(row.blocks for row in rest), size))
+        first.append(Held("total", "", sum(row.blocks for row in found), self.peak))
+        cells = [[row.where, row.part, row.blocks, row.bytes, text(row.bytes)] for row in first]
         said = f"GPU {self.device}: {self.peak:,} B lived after event {self.peak_event:,} of {len(self.events):,}; at the end "
         said += f"{text(self.requested)} requested, {text(self.allocated)} allocated, {text(self.reserved)} reserved"
         return Table(["asked for in", "part, by its frames", "blocks", "bytes", "size"], cells, said)
@@ -309,10 +319,10 @@ def snapshot(source: str | os.PathLike | bytes, progress: bool | None = None) ->
     if not isinstance(said, dict) or not isinstance(said.get("segments"), list):
         names = sorted(key for key in said if isinstance(key, str))[:4] if isinstance(said, dict) else ()
         keys = f"a dict of {checks.shown(names)}" if isinstance(said, dict) else f"a {type(said).__name__}"
-        raise Refused(f"snapshot: {named} holds {keys}; allowed: a memory snapshot, with segments and device_traces")
+        refuse(f"{named} holds {keys}", "a memory snapshot, with segments and device_traces")
     traces = said.get("device_traces", [])
     if not isinstance(traces, list):
-        raise Refused(f"snapshot: device_traces is a {type(traces).__name__}; allowed: a list")
+        refuse(f"device_traces is a {type(traces).__name__}", "a list")
     _check_number(said["segments"], traces, size)
     known: set[int] = set()  # frames are shared, and looked at once
     segments: dict[int, list[dict]] = {}
@@ -330,50 +340,37 @@ def snapshot(source: str | os.PathLike | bytes, progress: bool | None = None) ->
     return Snapshot(named, devices)
 
 
+#: What a segment is, where it does not say.
+_USUAL = {"device": 0, "stream": 0, "segment_type": "large"}
+#: What a frame says: what kind that is, and the most characters or the largest number.
+_FRAME = {"filename": (str, 2**12), "name": (str, 2**16), "line": (int, 2**31)}
+#: Bytes that a segment, a block or an event takes in a file at least; and numbers are below this one.
+LEAST, WORD = 16, 2**64
+
+
 def _check_number(segments, traces, size):
     """Raise where there is more to walk than a file of that size can say: a pickle may name one list many times."""
     lists = [s.get("blocks") for s in segments if isinstance(s, dict)] + traces
     number = len(segments) + sum(len(some) for some in lists if isinstance(some, list))
     if number > size // LEAST + 1000:
-        raise Refused(
-            f"snapshot: {number:,} segments, blocks and events in {size:,} bytes, which name the same ones again; allowed: each once"
-        )
-
-
-#: What a segment is, where it does not say.
-_USUAL = {"device": 0, "stream": 0, "segment_type": "large"}
-#: Bytes that a segment, a block or an event takes in a file at least; and numbers are below this one.
-LEAST, WORD = 16, 2**64
+        refuse(f"{number:,} segments, blocks and events in {size:,} bytes, which name the same ones again", "each once")
 
 
 def _segment(said, known):
-    wanted = {"address": int, "total_size": int, "blocks": list}
-    _check("segment", said, wanted)
+    _check("segment", said, {"address": int, "total_size": int, "blocks": list})
     for name, usual in _USUAL.items():
         if not isinstance(said.get(name, usual), type(usual)):
-            raise Refused(
-                f"snapshot: a segment whose {name} is a {type(said[name]).__name__}; allowed: what PyTorch writes"
-            )
+            refuse(f"a segment whose {name} is a {type(said[name]).__name__}")
     if not 0 <= said.get("device", 0) < WORD or not all(_number(said.get(n, 0)) for n in ("stream", "allocated_size")):
-        raise Refused(
-            "snapshot: a segment on no device, on no stream, or without its bytes; allowed: what PyTorch writes"
-        )
+        refuse("a segment on no device, on no stream, or without its bytes")
     for block in said["blocks"]:
         _check("block", block, {"size": int, "state": str})
         _check_frames(block, known)
         if not _number(block.get("requested_size", 0)) or not _number(block.get("address", 0)):
-            raise Refused(
-                "snapshot: a block whose requested_size or address is no whole number; allowed: what PyTorch writes"
-            )
+            refuse("a block whose requested_size or address is no whole number")
         if block["state"] not in STATES:
-            raise Refused(
-                f"snapshot: a block whose state is {checks.shown(block['state'])}; allowed: {', '.join(STATES)}"
-            )
+            refuse(f"a block whose state is {checks.shown(block['state'])}", ", ".join(STATES))
     return _USUAL | said
-
-
-#: What a frame says: what kind that is, and the most characters or the largest number.
-_FRAME = {"filename": (str, 2**12), "name": (str, 2**16), "line": (int, 2**31)}
 
 
 def _check_frames(said, known):
@@ -382,14 +379,12 @@ def _check_frames(said, known):
     if id(frames) in known:
         return
     if not isinstance(frames, list) or not all(isinstance(frame, dict) for frame in frames):
-        raise Refused("snapshot: frames that are no list of dicts; allowed: what PyTorch writes")
+        refuse("frames that are no list of dicts")
     for frame in frames:
         for name, (kind, most) in _FRAME.items():
             found = frame.get(name, kind())
             if not isinstance(found, kind) or (abs(found) if kind is int else len(found)) > most:
-                raise Refused(
-                    f"snapshot: a frame whose {name} is no {kind.__name__}, or above {most:,}; allowed: what PyTorch writes"
-                )
+                refuse(f"a frame whose {name} is no {kind.__name__}, or above {most:,}")
     known.add(id(frames))
 
 
@@ -402,28 +397,26 @@ def _check(what, said, wanted):
     for name, kind in wanted.items():
         found = said.get(name) if isinstance(said, dict) else None
         if not isinstance(found, kind) or isinstance(found, bool) or kind is int and not _number(found):
-            raise Refused(
-                f"snapshot: a {what} without a {name} that is a {kind.__name__}; allowed: what PyTorch writes"
-            )
+            refuse(f"a {what} without a {name} that is a {kind.__name__}")
 
 
 def _memory(device, segments, trace, conf, known):
     if not isinstance(trace, list):
-        raise Refused(f"snapshot: the trace of GPU {device} is a {type(trace).__name__}; allowed: a list")
+        refuse(f"the trace of GPU {device} is a {type(trace).__name__}", "a list")
     events, frames = [], []
     for event in trace:
         action = event.get("action") if isinstance(event, dict) else None
         if not isinstance(action, str):
-            raise Refused("snapshot: an event without an action; allowed: what PyTorch writes")
+            refuse("an event without an action")
         if action not in ACTIONS:
             continue
-        size, address = event.get("size"), event.get("addr", 0)
+        size, address, stream = event.get("size"), event.get("addr", 0), event.get("stream", 0)
         if not _number(size) or not _number(address):
-            raise Refused(f"snapshot: a {action} without bytes or address; allowed: what PyTorch writes")
-        if not _number(event.get("stream", 0)):
-            raise Refused(f"snapshot: a {action} on a stream without a number; allowed: what PyTorch writes")
+            refuse(f"a {action} without bytes or address")
+        if not _number(stream):
+            refuse(f"a {action} on a stream without a number")
         _check_frames(event, known)
-        events.append((action, address, size, event.get("stream", 0)))
+        events.append((action, address, size, stream))
         frames.append(event.get("frames") or None)
     return Memory(device, segments, events, frames, conf if isinstance(conf, str) else "")
 
@@ -449,40 +442,3 @@ def _remove(ranges, address, size):
             if at + n > address + size:
                 ranges[address + size] = at + n - address - size, grows
             return
-
-
-def where(frames: Frames | None) -> str:
-    """The innermost line of the script's own, as file:line function; else of a library; else that there is none."""
-    last = None
-    for frame in frames or ():
-        file = str(frame.get("filename", ""))
-        found = checks.printable(f"{Path(file).name}:{frame.get('line', 0)} {frame.get('name', '')}", checks.SHOWN)
-        if not _LIBRARY.search(file):
-            return found
-        if last is None and file.endswith(".py"):
-            last = found
-    return last or NO_FRAME
-
-
-def part(frames: Frames | None) -> str:
-    """Which part of a step's memory a block is, as far as the frames tell: backward's have none, as it runs no Python."""
-    if not frames:
-        return "gradients"
-    for name, pattern in _PARTS:
-        for frame in frames:
-            if pattern.search(str(frame.get("filename", ""))) or pattern.match(str(frame.get("name", ""))):
-                return name
-    return "loss" if _in_loss(frames) else "activations"
-
-
-def _in_loss(frames):
-    """Whether a loss asked for it: what is innermost decides, so that a model called within `compute_loss` is none."""
-    for frame in frames:
-        file, name = str(frame.get("filename", "")), str(frame.get("name", ""))
-        if _LOSS.match(name) or file.endswith("/torch/nn/modules/loss.py"):
-            return True
-        if _MODULES.search(file):
-            return False
-        if not _LIBRARY.search(file):
-            return bool(_NAMED_LOSS.search(name))
-    return False

@@ -1,33 +1,18 @@
 """The explorers: one line each in a notebook. Controls around a picture that computes in the browser."""
 
-from .adapters import adapters
-from .allocator import allocator
-from .attention import attention
-from .batches import batches
+from .bars import allocator, optimizers, parameters, ring, states, tensor, zero
 from .block import block
-from .checkpointing import checkpointing
 from .combining import combining
 from .controls import Choice, Slider, reset, shared, steps
+from .curves import attention, formats, loss, offloading
 from .explorer import Explorer
-from .formats import formats
-from .loss import loss
 from .model import model
-from .offloading import offloading
-from .optimizers import optimizers
-from .parameters import parameters
+from .peaks import adapters, batches, planning, precision, sharding
 from .pictures import Lines, Ranges, Stack
 from .pipelines import pipelines
-from .planning import planning
-from .precision import precision
-from .ring import ring
-from .segments import allocations, memory_map, played
+from .segments import allocations, memory_map, played, upload
 from .serving import serving
-from .sharding import sharding
-from .states import states
-from .step import step
-from .tensor import tensor
-from .uploading import upload
-from .zero import zero
+from .step import checkpointing, step
 
 __all__ = [
     "Choice", "Explorer", "Lines", "Ranges", "Slider", "Stack", "adapters", "allocations", "allocator", "attention",

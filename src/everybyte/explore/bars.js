@@ -197,7 +197,7 @@ const ranges = {
   },
 };
 
-// Segments at a moment, each a bar of blocks: [bytes, bytes asked for, place in `parts`, name]; -1 where a block is free.
+// Segments at a moment, each a bar of blocks: [bytes, bytes asked for, part, name]; the part is "" where a block is free.
 const map = {
   compute(spec, state) {
     const v = valuesOf(spec, state);
@@ -208,14 +208,14 @@ const map = {
   },
   describe(spec, r) {
     const [requested, allocated, reserved] = r.counts;
-    const inside = listed(spec.parts.map(([, label], i) => [label, r.parts[i]]), amount) || "nothing";
+    const inside = listed(spec.parts.map(([p, label]) => [label, r.parts[p]]), amount) || "nothing";
     return `${r.subject ? r.subject + ": " : ""}${r.label}: ${inside} in use; above it ${amount(allocated - requested)} rounded up or not split and `
       + `${amount(reserved - allocated)} kept free; ${amount(reserved)} reserved in ${r.count} segments.`;
   },
   change: (spec, a, b, what) => `${what}: ${map.describe(spec, b)}`,
   draw(spec, r, paint) {
     const [bar, gap, top, room] = [15, 5, 8, paint.width - 16 - paint.measure("1,000.00 GiB")];
-    const seen = new Set();
+    const [seen, labels] = [new Set(), Object.fromEntries(spec.parts)];
     r.segments.forEach((row, i) => {
       let [x, total] = [8, 0];
       const put = (bytes, look, title) => {
@@ -224,11 +224,11 @@ const map = {
         paint.part(x, top + i * (bar + gap), (bytes / r.longest) * room, bar, look, `${title}${amount(bytes)}`);
         x += (bytes / r.longest) * room;
       };
-      for (const [size, asked, kind, name] of row) {
+      for (const [size, asked, p, name] of row) {
         const named = name ? `${name}: ` : "";
-        if (kind < 0) put(size, "cached", "free: ");
+        if (!p) put(size, "cached", "free: ");
         else {
-          put(asked, spec.parts[kind][0], named || `${spec.parts[kind][1]}: `);
+          put(asked, p, named || `${labels[p]}: `);
           put(size - asked, "unsplit", `${named}rounded up or not split: `);
         }
         total += size;

@@ -13,7 +13,7 @@ from ..formulas.readings import both, expression, merged, more, reading
 from ..formulas.symbols import L
 from ..step.course import flat, standing
 from .beside import said
-from .controls import OF_THE_STEP, a_gpt, asked, attention_of, check_setup, dropout_of, gpts, model_of, opens, with_own
+from .controls import OF_THE_STEP, a_gpt, asked, opens
 from .explorer import Explorer, told
 from .pictures import Kind, quantity, shared_out
 
@@ -119,27 +119,15 @@ class Block(Kind):
         return shared_out(rows, subject, ("operation", "keeps"), ("block", "all"))
 
 
-@opens
+@opens(*OF_THE_STEP, "loss", "accumulation")
 def block(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """The block of a GPT, and the tensors that each of its operations keeps for backward.
+    """Chapter 14: the block of a GPT, and the tensors that each of its operations keeps for backward.
 
-    A tensor that two operations keep is drawn at the first. Weights, and autocast's copies of them, are not drawn.
-
-    Args:
-        model, setup: what it opens with, a model of your own too; by default GPT-2, and what the other explorers show.
-
-    Raises:
-        ValueError: a model that is not of GPT-2's architecture.
+    A tensor that two operations keep is drawn at the first. Weights, and autocast's copies of them, are not drawn. The model is of
+    GPT-2's architecture, one of your own too; by default it is GPT-2.
     """
-    start = a_gpt(model)
-    check_setup("block", setup, *OF_THE_STEP, "loss", "accumulation")
-    controls = [
-        model_of(with_own(gpts(), start), start),
-        *asked(setup, "precision"),
-        attention_of(setup),
-        dropout_of(setup),
-        *asked(setup, "batch", "sequence"),
-    ]
+    start, choice = a_gpt(model)
+    controls = [choice, *asked(setup, "precision", "attention", "dropout", "batch", "sequence")]
     rows = [(name, [(t, kept(made)) for t, made in tensors.items()], note) for name, tensors, note in OPERATIONS]
     whole = L * Add(*(q for _, tensors, _ in rows for _, q in tensors))
     return told("block", controls, Block(rows, whole), usual={"model": start.name})

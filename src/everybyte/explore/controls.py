@@ -2,23 +2,29 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import wraps
-from inspect import signature
+from functools import cache, wraps
+from inspect import getdoc, signature
 from typing import ParamSpec, TypeVar
 
 import ipywidgets as widgets
 import traitlets
 
+from ..answers.headroom import Headroom
+from ..ask.choices import COMMON_OPTIMIZERS, OPTIMIZER_IMPLS
+from ..ask.setup import Setup
+from ..catalog import Gpu, Model, gpus, models
 from ..common import checks
+from ..formulas import bindings
+from ..rules.formulas import GPT, refused
+from .courses import PRECISIONS_OF_UPDATES, numbers_of
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_STYLE = {"description_width": "10.5em"}
-_LAYOUT = {"width": "31em", "max_width": "100%"}
+_LOOK = {"style": {"description_width": "10.5em"}, "layout": {"width": "31em", "max_width": "100%"}}
 
 
 class _Last:
-    """Of a trait: None and NaN, which are no choice, leave what was chosen last, so that nothing that reads a control meets them."""
+    """A trait that keeps its last value where it is set to None or NaN, so that nothing that reads a control meets them."""
 
     def _validate(self, obj, value):
         nothing = value is None or isinstance(value, float) and value != value
@@ -70,7 +76,7 @@ class Slider:
     sets: Mapping[str, object] = field(default_factory=dict)
 
     trait = "value"
-    shared = False
+    instead_of = ""
 
     def __post_init__(self):
         if not self._offers(self.start):
@@ -81,16 +87,8 @@ class Slider:
     def widget(self):
         """The ipywidgets control."""
         whole = all(isinstance(n, int) for n in (self.low, self.high, self.start, self.step))
-        kind = _IntSlider if whole else _FloatSlider
-        return kind(
-            value=self.start,
-            min=self.low,
-            max=self.high,
-            step=self.step,
-            description=self.label,
-            style=_STYLE,
-            layout=_LAYOUT,
-        )
+        ends = {"value": self.start, "min": self.low, "max": self.high, "step": self.step}
+        return (_IntSlider if whole else _FloatSlider)(**ends, description=self.label, **_LOOK)
 
     def _offers(self, state):
         return isinstance(state, int | float) and self.low <= state <= self.high
@@ -100,9 +98,23 @@ class Slider:
         if not self._offers(state):
             raise ValueError(f"{owner}.{self.name}: {state!r}; allowed: {self.low} to {self.high}")
 
+    def state(self, value):
+        """The state that a preset names, which is the value."""
+        if not self.low <= value <= self.high:
+            raise ValueError(f"preset.{self.name}: {value!r} is out of range; allowed: {self.low} to {self.high}")
+        return value
+
+    def said(self, state) -> str:
+        """A state in words."""
+        return f"{state:,.12g}"
+
     def values(self, state):
         """The symbols that the control gives at `state`."""
         return {self.name: state}
+
+    def moves(self, state):
+        """{other control's name: its state}: what a choice of this state has moved; a slider's own are not told of."""
+        return {}
 
     def spec(self):
         return {"name": self.name, "label": self.label, "divides": self.divides, "sets": dict(self.sets)}
@@ -135,16 +147,13 @@ class Choice:
         if self.start is not None and self.start not in self.options:
             raise ValueError(f"{self.name}: {self.start!r} is unknown; allowed: {', '.join(self.options)}")
 
-    def _widget(self):
-        kind = _SelectionSlider if self.kind == "slider" else _Dropdown
-        return kind(options=list(self.options), index=0, description=self.label, style=_STYLE, layout=_LAYOUT)
-
     def widget(self):
         """The ipywidgets control: a new one, or the one that every explorer shares."""
-        if not self.shared:
-            control = self._widget()
-        else:
-            control = _SHARED.setdefault(self.name, None) or self._widget()
+        control = _SHARED.get(self.name) if self.shared else None
+        if control is None:
+            kind = _SelectionSlider if self.kind == "slider" else _Dropdown
+            control = kind(options=list(self.options), index=0, description=self.label, **_LOOK)
+        if self.shared:
             if list(control.options) != list(self.options):
                 raise ValueError(f"{self.name}: a shared control has the same options everywhere: {control.options!r}")
             _SHARED[self.name] = control
@@ -156,14 +165,29 @@ class Choice:
         """Raise ValueError where there is no option of that index."""
         checks.whole(owner, self.name, state, 0, len(self.options) - 1)
 
+    def state(self, value):
+        """The state that a preset names by its label."""
+        labels = list(self.options)
+        if value not in labels:
+            raise ValueError(f"preset.{self.name}: {value!r} is unknown; allowed: {', '.join(labels)}")
+        return labels.index(value)
+
+    def said(self, state) -> str:
+        """The label of the option of index `state`."""
+        return list(self.options)[state]
+
     def values(self, state):
         """The symbols that the option of index `state` gives."""
         return list(self.options.values())[state]
 
+    def moves(self, state):
+        """{other control's name: its state}: what the option of index `state` moves."""
+        return self.sets.get(self.said(state), {})
+
     def spec(self):
         options = [
-            {"label": label, "values": dict(values), "sets": dict(self.sets.get(label, {}))}
-            for label, values in self.options.items()
+            {"label": label, "values": dict(values), "sets": dict(self.moves(i))}
+            for i, (label, values) in enumerate(self.options.items())
         ]
         return {"name": self.name, "label": self.label, "options": options, "instead_of": self.instead_of}
 
@@ -185,145 +209,122 @@ def shared(name: str, start: str | None = None) -> Choice:
         ValueError: where there is no such control or option.
     """
     checks.one_of("explore", "control", name, _SHARES)
-    label, options, usual = _SHARES[name]
-    if name not in _MADE:
-        _MADE[name] = options()
+    label, options, usual, kind = _SHARES[name]
     if start is None and name not in _SHARED:
         start = usual
-    return Choice(
-        name, label, _MADE[name], start, "slider" if name in ("batch", "sequence") else "dropdown", shared=True
-    )
+    return Choice(name, label, options(), start, kind, shared=True)
 
 
-#: Of a setup, what decides about the model's states, what about activations alone, and the fields of which the controls of one step
-#: speak, with those that say nothing there.
+#: Fields of a setup that decide about the model's states; about activations alone; that the controls of one step speak of.
 OF_STATES = ("precision", "master_gradients", "optimizer", "optimizer_impl")
 OF_ACTIVATIONS = (
     "batch", "sequence", "accumulation", "attention", "dropout", "loss", "loss_chunks", "checkpointing", "checkpoint_every",
 )  # fmt: skip
 OF_THE_STEP = (*OF_STATES, "batch", "sequence", "attention", "dropout", "loss_chunks", "checkpoint_every")
 
+_OPENS = """
+An explorer opens with the `model`, `setup` and `gpu` that it is given; without them with its own, or with what the other explorers of
+the notebook show.
 
-def opens(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Have a function that opens an explorer refuse a `model`, `setup` or `gpu` that is no Model, Setup or Gpu, by name."""
-    parameters = signature(function)
-
-    @wraps(function)
-    def opened(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        from ..ask.setup import Setup
-        from ..catalog import Gpu, Model
-
-        kinds = {"model": Model, "setup": Setup, "gpu": Gpu}
-        for name, value in parameters.bind(*args, **kwargs).arguments.items():
-            if name in kinds and value is not None:
-                checks.kind(function.__name__, name, value, kinds[name])
-        return function(*args, **kwargs)
-
-    return opened
+Raises:
+    ValueError: where one of them says what no control offers and the explorer does not show.
+"""
 
 
-def check_setup(owner: str, setup, *known: str) -> None:
-    """Raise ValueError where a setup asks for what an explorer does not show: it is one of `known`, or the usual.
+def opens(*shown: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Have a function that opens an explorer refuse a `model`, `setup` or `gpu` that is no Model, Setup or Gpu, by name.
 
     Args:
-        known: fields that its controls show, check themselves, or that change nothing there.
+        shown: fields of a setup that its controls show, that it checks itself, or that change nothing there; where there are any, a
+            setup that differs from the usual one in another field is refused too.
     """
-    from ..ask.setup import Setup
 
-    if setup is None:
-        return
+    def decorated(function):
+        arguments, kinds = signature(function), {"model": Model, "setup": Setup, "gpu": Gpu}
+
+        @wraps(function)
+        def opened(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            given = arguments.bind(*args, **kwargs).arguments
+            for name, value in given.items():
+                if name in kinds and value is not None:
+                    checks.kind(function.__name__, name, value, kinds[name])
+            if shown and given.get("setup"):
+                _check_setup(function.__name__, given["setup"], shown)
+            return function(*args, **kwargs)
+
+        opened.__doc__ = f"{getdoc(function)}\n{_OPENS}"
+        return opened
+
+    return decorated
+
+
+def _check_setup(owner, setup, shown):
     for each in fields(Setup):
         value, usual = getattr(setup, each.name), getattr(Setup(), each.name)
-        if each.name not in known and value != usual:
+        if each.name not in shown and value != usual:
             raise ValueError(
                 f"{owner}.setup.{each.name}: {value!r} is not shown here; allowed: {usual!r}; eb.budget answers for it"
             )
 
 
-def gpts() -> dict:
+def gpts() -> dict[str, Model]:
     """The models of the catalog that the formulas of a GPT hold for, by name."""
-    from ..catalog import models
-    from ..rules.formulas import GPT, refused
-
     return {name: model for name, model in models().items() if refused(GPT, model) is None}
 
 
-def a_gpt(model, usual: str = "gpt2"):
-    """A model that the formulas of a GPT hold for; of None the catalog's of that name.
+def a_gpt(model: Model | None, usual: str = "gpt2") -> tuple[Model, Choice]:
+    """(a model that the formulas of a GPT hold for, the choice of it among the catalog's); of None the one called `usual`.
 
     Raises:
         ValueError: where they do not.
     """
-    from ..catalog import models
-    from ..rules.formulas import GPT, refused
-
     if unlike := refused(GPT, start := model or models()[usual]):
         raise ValueError(unlike)
-    return start
+    known = gpts() | {start.name: start}
+    return start, Choice("model", "model", {name: bindings(m, None) for name, m in known.items()}, start.name)
 
 
-def with_own(known: Mapping, start) -> dict:
-    """The models by name, with one of the reader's own last where it is none of them."""
-    if known.get(start.name) == start:
-        return dict(known)
-    return {name: model for name, model in known.items() if name != start.name} | {start.name: start}
-
-
-def model_of(known: Mapping, start) -> "Choice":
-    """The choice of a model by what the formulas read of it."""
-    from ..formulas import bindings
-
-    return Choice("model", "model", {name: bindings(m, None) for name, m in known.items()}, start.name)
-
-
-def usable(cards: Mapping) -> dict[str, dict]:
+def usable(cards: Mapping[str, Gpu]) -> dict[str, dict]:
     """GPU's name -> what a process has of its memory, as the options of a choice."""
-    from ..answers.headroom import Headroom
-
     return {name: {"capacity": Headroom().usable(g), "capacity_label": f"{name}, usable"} for name, g in cards.items()}
 
 
-def of_the_step(setup, chosen, longest: int, dropouts=(0, 1)) -> list[Choice]:
+def of_the_step(setup: Setup | None, chosen: Setup, longest: int, dropouts=(0, 1)) -> list[Choice]:
     """The controls of one step on one GPU, but for its model and its precision.
 
     Args:
         setup: what was asked for; None leaves the shared ones as they are. chosen: what the others start with.
         longest: the most tokens in a sequence; two are the least. dropouts: whether there may be dropout: 0, 1.
     """
-    from ..ask.setup import OPTIMIZER_IMPLS
-
     impls = {
         name: {"foreach": int(name == "foreach"), "loop": int(name == "loop"), "impl_no": i}
         for i, name in enumerate(OPTIMIZER_IMPLS)
     }
     masks = [mask for i, mask in enumerate(("(no dropout)", "dropout")) if i in dropouts]
+    lengths = steps("sequence", "sequence (tokens)", powers(1, longest.bit_length() - 1), min(chosen.sequence, longest))
     return [
-        attention_of(chosen),
+        *asked(chosen, "attention"),
         listed("dropout", "dropout", masks, "dropout" if chosen.dropout else masks[0]),
         *asked(setup, "optimizer"),
         Choice("optimizer_impl", "implementation", impls, chosen.optimizer_impl),
         *asked(setup, "batch"),
-        steps("sequence", "sequence (tokens)", powers(1, longest.bit_length() - 1), min(chosen.sequence, longest)),
+        lengths,
     ]
 
 
-def attention_of(setup) -> Choice:
-    """The choice of attention, as a setup has it."""
-    return listed("attention", "attention", ("flash", "eager"), setup and setup.attention, "eager")
-
-
-def dropout_of(setup) -> Choice:
-    """The choice of dropout, as a setup has it; any above 0 costs the same."""
-    masks = "no dropout", "dropout"
-    return listed("dropout", "dropout", masks, masks[bool(setup and setup.dropout)])
-
-
-def asked(setup, *names: str) -> list[Choice]:
-    """Shared controls as a setup has them; of None as they are."""
+def asked(setup: Setup | None, *names: str) -> list[Choice]:
+    """Controls as a setup has them, or of None as they are: `attention`, `dropout`, and shared ones."""
+    masks = "no dropout", "dropout"  # any above 0 costs the same
+    own = {
+        "attention": lambda: listed("attention", "attention", ("flash", "eager"), setup and setup.attention, "eager"),
+        "dropout": lambda: listed("dropout", "dropout", masks, masks[bool(setup and setup.dropout)]),
+    }
     said = {"precision": precision_label, "optimizer": lambda s: s.optimizer}
-    return [
-        shared(name, setup and said.get(name, lambda s, name=name: f"{getattr(s, name):,}")(setup)) for name in names
-    ]
+
+    def label(name):
+        return setup and said.get(name, lambda s: f"{getattr(s, name):,}")(setup)
+
+    return [own[name]() if name in own else shared(name, label(name)) for name in names]
 
 
 def listed(
@@ -346,65 +347,55 @@ def powers(least: int, most: int) -> list[int]:
 
 
 def counted(thing: str, more: str = "s") -> Callable[[int], str]:
-    """What says so many things."""
+    """A function of a count that says so many things."""
     return lambda count: f"{count:,} {thing}{more * (count > 1)}"
 
 
 gpus_label = counted("GPU")
 
 
-def _models():
-    from ..catalog import models
-    from ..formulas import bindings
+def precision_label(setup: Setup) -> str:
+    """The option of the shared control `precision` that stands for a setup."""
+    extra = "" if setup.master_gradients == "bf16" else f", {setup.master_gradients} gradients"
+    return setup.precision + extra
 
+
+@cache
+def _models():
     return {name: bindings(model, None) for name, model in models().items()}
 
 
+@cache
 def _gpus():
-    from ..catalog import gpus
-
     return {
         name: {"capacity": g.memory, "capacity_label": g.title, "host_link": g.host_link, "flop_rate": g.bf16_flops}
         for name, g in gpus().items()
     }
 
 
-def precision_label(setup) -> str:
-    """The option of the shared control `precision` that stands for a setup."""
-    extra = "" if setup.master_gradients == "bf16" else f", {setup.master_gradients} gradients"
-    return setup.precision + extra
-
-
+@cache
 def _precisions():
-    from ..ask.setup import Setup
-    from .courses import PRECISIONS_OF_UPDATES
-
     return _decided_by(precision_label, [Setup(**fields) for fields in PRECISIONS_OF_UPDATES])
 
 
+@cache
 def _optimizers():
-    from ..ask.setup import COMMON_OPTIMIZERS, Setup
-
     return _decided_by(lambda setup: setup.optimizer, [Setup(optimizer=name) for name in COMMON_OPTIMIZERS])
 
 
-def _decided_by(label, setups) -> dict[str, dict]:
+def _decided_by(label, setups):
     """{label: the symbols' values that differ between the setups}."""
-    from ..formulas import bindings
-    from .courses import numbers_of
-
     every = {label(setup): bindings(None, setup) | numbers_of(setup) for setup in setups}
     differ = [name for name in next(iter(every.values())) if len({values[name] for values in every.values()}) > 1]
     return {label: {name: values[name] for name in differ} for label, values in every.items()}
 
 
-#: Name -> (label, its options, where a fresh kernel has it): GPT-2, fp32, AdamW, batch 8, sequence 1024, an 80 GB H100.
-_SHARES: dict[str, tuple[str, Callable, str]] = {
-    "model": ("model", _models, "gpt2"),
-    "precision": ("precision", _precisions, "fp32"),
-    "optimizer": ("optimizer", _optimizers, "adamw"),
-    "batch": ("batch (sequences)", lambda: {f"{n:,}": {"batch": n} for n in powers(0, 10)}, "8"),
-    "sequence": ("sequence (tokens)", lambda: {f"{n:,}": {"sequence": n} for n in powers(0, 20)}, "1,024"),
-    "gpu": ("GPU", _gpus, "h100-80gb"),
+#: Name -> (label, its options, where a fresh kernel has it, its kind): GPT-2, fp32, AdamW, batch 8, sequence 1024, an 80 GB H100.
+_SHARES: dict[str, tuple[str, Callable, str, str]] = {
+    "model": ("model", _models, "gpt2", "dropdown"),
+    "precision": ("precision", _precisions, "fp32", "dropdown"),
+    "optimizer": ("optimizer", _optimizers, "adamw", "dropdown"),
+    "batch": ("batch (sequences)", lambda: {f"{n:,}": {"batch": n} for n in powers(0, 10)}, "8", "slider"),
+    "sequence": ("sequence (tokens)", lambda: {f"{n:,}": {"sequence": n} for n in powers(0, 20)}, "1,024", "slider"),
+    "gpu": ("GPU", _gpus, "h100-80gb", "dropdown"),
 }
-_MADE: dict[str, dict] = {}

@@ -14,7 +14,8 @@ from typing import Any
 
 from sympy import Min
 
-from ..ask.setup import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS, PRECISIONS, Setup
+from ..ask.choices import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS, PRECISIONS
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..formulas import bindings, symbols
 from ..step.course import MARKS, Repeat, backwards, middles, place_of
@@ -317,18 +318,58 @@ class _Traced(Printer):
 
 # What the controls offer, in the values that choose a course.
 
-#: What a step's batches tell apart of precisions: the fields of a setup. `moved` are gradients that go to an fp32 buffer at once.
+#: The forms of a step's batches: fields of a setup. `moved` are gradients that go to an fp32 buffer at once.
 FORMS: tuple[dict[str, Any], ...] = (
     {"precision": "fp32"}, {"precision": "bf16-mixed"}, {"precision": "fp16-mixed"}, {"precision": "bf16"},
     {"precision": "bf16-master", "master_gradients": "fp32"},
 )  # fmt: skip
 #: What the optimizer's step tells apart, in the order of the shared control.
-PRECISIONS_OF_UPDATES = tuple(
+PRECISIONS_OF_UPDATES: tuple[dict[str, Any], ...] = tuple(
     {"precision": p, "master_gradients": m} for p in PRECISIONS for m in (MASTER_GRADIENTS if p == "bf16-master" else ("bf16",))
 )  # fmt: skip
-FORM_NUMBERS, UPDATE_NUMBERS = range(len(FORMS)), range(len(PRECISIONS_OF_UPDATES))
+#: Chunks of a loss in chunks.
+CHUNKS = 8
+#: A value that chooses a course -> for each of its numbers the fields of a setup.
+AXES: dict[str, tuple[dict[str, Any], ...]] = {
+    "form": FORMS,
+    "eager": ({"attention": "flash"}, {"attention": "eager"}),
+    "dropout": ({}, {"dropout": 0.1}),
+    "lone": ({}, {"batch": 1}),
+    "segmented": ({}, {"checkpointing": "full"}),
+    "accumulated": ({}, {"accumulation": 4}),
+    "chunked": ({}, {"loss": "chunked", "loss_chunks": CHUNKS, "sequence": 128}),
+    "precision_no": PRECISIONS_OF_UPDATES,
+    "optimizer_no": tuple({"optimizer": name} for name in COMMON_OPTIMIZERS),
+    "impl_no": tuple({"optimizer_impl": name} for name in OPTIMIZER_IMPLS),
+}
+#: What chooses the batches of a step with the plain loss, and the optimizer's step; beside the model's `kind`.
+BY, UPDATE_BY = ("form", "eager", "dropout", "lone"), ("precision_no", "optimizer_no", "impl_no")
 #: 1 where there is one sequence: then attention that forms its scores copies less.
 LONE = ("lone", 1 - Min(symbols.B - 1, 1))
+
+
+def only(name: str, *numbers: int) -> dict[int, dict]:
+    """Some numbers of a row of `AXES`, with their fields."""
+    return {i: AXES[name][i] for i in numbers}
+
+
+def cases(models: Sequence[Model], *names: str, **own: Mapping[int, Mapping]) -> tuple[tuple, dict]:
+    """(names of values, every combination of their numbers -> (model, setup) that stands for all steps with them), `kind` first.
+
+    Args:
+        models: one of each kind. names: of rows in `AXES`. own: further rows, or those of that name with other numbers.
+    """
+    rows = {name: dict(enumerate(AXES[name])) for name in names} | own
+    found = {}
+    for (kind, model), *chosen in product(enumerate(models), *(row.items() for row in rows.values())):
+        fields: dict[str, Any] = {"batch": 2, "sequence": 2}
+        for _, more in chosen:
+            fields |= more
+        # In fp32 no kernel takes groups of heads, so flash attention of them forms its scores too.
+        if fields.get("attention") != "eager" and model.heads == model.kv_heads:
+            fields["batch"] = 2
+        found[kind, *(number for number, _ in chosen)] = model, Setup(**fields)
+    return ("kind", *rows), found
 
 
 def numbers_of(setup) -> dict[str, int]:
@@ -351,40 +392,6 @@ def kinds(models: Mapping[str, Model]) -> tuple[dict[str, dict], list[Model]]:
         found[key] = max(found.get(key, model), model, key=lambda m: m.layers)
         options[name] = bindings(model, None) | {"kind": kind}
     return options, list(found.values())
-
-
-def batches_of(models: Sequence[Model], dropouts=(0, 1), forms=FORM_NUMBERS, **also) -> dict:
-    """Cases by kind, form, `eager`, `dropout` and `lone`, with two sequences or one; `also`: more fields of the setup."""
-    return {
-        (kind, form, eager, dropout, lone): (
-            model,
-            Setup(
-                **FORMS[form], batch=1 if lone and _scores(model, eager) else 2, sequence=2,
-                attention="eager" if eager else "flash", dropout=0.1 if dropout else 0.0, **also,
-            ),
-        )
-        for (kind, model), form, eager, dropout, lone in product(enumerate(models), forms, (0, 1), dropouts, (0, 1))
-    }  # fmt: skip
-
-
-def _scores(model, eager):
-    """Whether attention may form its scores: eager it does, and in fp32 where no kernel takes groups of heads."""
-    return eager or model.heads != model.kv_heads
-
-
-def updates_of(models: Sequence[Model], precisions=UPDATE_NUMBERS, optimizers=COMMON_OPTIMIZERS, **also) -> dict:
-    """Cases of the optimizer's step by kind, precision, optimizer and implementation."""
-    return {
-        (kind, precision, COMMON_OPTIMIZERS.index(optimizer), impl): (
-            model,
-            Setup(**PRECISIONS_OF_UPDATES[precision], optimizer=optimizer, optimizer_impl=name, sequence=2, **also),
-        )
-        for kind, model in enumerate(models) for precision in precisions
-        for optimizer in optimizers for impl, name in enumerate(OPTIMIZER_IMPLS)
-    }  # fmt: skip
-
-
-BY, UPDATE_BY = ("kind", "form", "eager", "dropout", "lone"), ("kind", "precision_no", "optimizer_no", "impl_no")
 
 
 class _Lazy(dict):

@@ -20,11 +20,13 @@ from .pictures import looks, quantity
 #: The files that are the picture's program, one after another.
 PROGRAM = ("picture.js", "bars.js", "curves.js", "times.js", "page.js")
 _PLACE = "{/* formulas */}"
+#: Before the bar that is chosen, and the row.
+POINTER = "\N{BLACK RIGHT-POINTING TRIANGLE} "
 
 
 def program(quantities: Sequence) -> str:
     """The picture's JavaScript module, with these formulas put in, by name."""
-    formulas = {f.name: f for f in map(quantity, quantities)}
+    formulas = {q.name: q for q in quantities}
     body = "".join(f"  {json.dumps(name)}: {f.javascript},\n" for name, f in formulas.items())
     template = "\n".join(map(read, PROGRAM))
     if template.count(_PLACE) != 1:
@@ -74,24 +76,21 @@ class Explorer(widgets.VBox):
     ):
         self.title, self.kind = title, picture
         self._controls = {c.name: c for c in controls}
-        self._base, self._derived = dict(base or {}), list(derived)
+        self._base, self._derived, self._also = dict(base or {}), list(derived), list(also)
         self._subject = [c.name for c in controls if c.trait == "index"] if subject is None else list(subject)
-        self._also = list(also)
         self._inputs = {c.name: c.widget() for c in controls}
-        opening = self.state
-        self.presets = {"Reset": opening} | {label: self._preset(chosen) for label, chosen in (presets or {}).items()}
-        quantities = [*picture.quantities(), *(q for _, q in self._derived)]
+        self.presets = {"Reset": self.state} | {label: self._preset(said) for label, said in (presets or {}).items()}
+        quantities = [quantity(q) for q in (*picture.quantities(), *(q for _, q in self._derived))]
         for q in quantities:
-            quantity(q)(**self.values())  # a symbol without a value is found here, not in the browser
+            q(**self.values())  # a symbol without a value is found here, not in the browser
         self.source = program(quantities)
-        self.picture = Picture(self.source, self._spec(quantities), opening)
+        self.picture = Picture(self.source, self._spec(quantities), self.state)
         buttons = widgets.ToggleButtons(options=list(self.presets), index=0, style={"button_width": "auto"})
         self._links = [
             widgets.jslink((self._inputs[name], c.trait), (self.picture, f"c_{name}"))
             for name, c in self._controls.items()
         ]
         self._links.append(widgets.jslink((buttons, "index"), (self.picture, "preset")))
-        self._buttons = buttons
         inputs = widgets.Box(list(self._inputs.values()), layout={"flex_flow": "row wrap"})
         super().__init__([buttons, inputs, self.picture])
         self.add_class("everybyte-explorer")
@@ -99,22 +98,15 @@ class Explorer(widgets.VBox):
     def _preset(self, chosen):
         state = {}
         for name, value in chosen.items():
-            state |= getattr(self._controls.get(name), "sets", {}).get(value, {})
             if name not in self._controls:
                 raise ValueError(f"preset: {name!r} is not a control; allowed: {', '.join(self._controls)}")
             control = self._controls[name]
-            if control.trait == "index":
-                labels = list(control.options)
-                if value not in labels:
-                    raise ValueError(f"preset.{name}: {value!r} is unknown; allowed: {', '.join(labels)}")
-                value = labels.index(value)
-            elif not control.low <= value <= control.high:
-                raise ValueError(f"preset.{name}: {value!r} is out of range; allowed: {control.low} to {control.high}")
-            state[name] = value
+            now = control.state(value)
+            state |= {**control.moves(now), name: now}
         return state
 
     def _spec(self, quantities):
-        needed = {s.name for q in quantities for s in quantity(q).symbols} | {"capacity", "capacity_label", "segment"}
+        needed = {s.name for q in quantities for s in q.symbols} | {"capacity", "capacity_label", "segment"}
         needed |= set(self.kind.names)
         controls = [c.spec() for c in self._controls.values()]
         for c in controls:
@@ -157,27 +149,19 @@ class Explorer(widgets.VBox):
         return values
 
     def _subject_at(self, state):
-        said = {}
-        for name, control in self._controls.items():
-            label = self._label(name, state[name])
-            if name in self._subject and not label.startswith("("):
-                said[name] = label if control.trait == "index" else f"{control.label} {label}"
-        instead = {getattr(self._controls[n], "instead_of", "") for n in said}
-        words = [label + self._apart(n, state) for n, label in said.items() if n not in instead]
+        controls = self._controls
+        labels = {name: controls[name].said(state[name]) for name in controls}
+        named = [name for name in controls if name in self._subject and not labels[name].startswith("(")]
+        instead = {controls[name].instead_of for name in named}
+        said = []
+        for name in named:
+            if name not in instead:
+                before = "" if controls[name].trait == "index" else f"{controls[name].label} "
+                sets = controls[name].moves(state[name])
+                moved = [f"{c.label} {labels[n]}" for n, c in controls.items() if n in sets and state[n] != sets[n]]
+                said.append(before + labels[name] + (f" with {' and '.join(moved)}" if moved else ""))
         values = self.values(state) if self._also else {}
-        return ", ".join(words + [f"{name} {values[name]:,}" for name in self._also])
-
-    def _apart(self, name, state):
-        """Which of the controls that a choice sets have moved since."""
-        control = self._controls[name]
-        sets = getattr(control, "sets", {}).get(self._label(name, state[name]), {})
-        moved = [n for n in self._controls if n in sets and state[n] != sets[n]]
-        said = " and ".join(f"{self._controls[n].label} {self._label(n, state[n])}" for n in moved)
-        return f" with {said}" if moved else ""
-
-    def _label(self, name, state):
-        control = self._controls[name]
-        return list(control.options)[state] if control.trait == "index" else f"{state:,.12g}"
+        return ", ".join(said + [f"{name} {values[name]:,}" for name in self._also])
 
     def describe(self, state: Mapping | None = None) -> str:
         """The sentence of a state, as the picture says it."""
@@ -190,12 +174,8 @@ class Explorer(widgets.VBox):
         subject, bars = self._subject_at(state), self.kind.bars
         variants = {subject: self.values(state)}
         if bars:
-            marks = [
-                "\N{BLACK RIGHT-POINTING TRIANGLE} " * (i == state[bars])
-                for i in range(len(self._controls[bars].options))
-            ]
-            options = zip(marks, self._controls[bars].options.items(), strict=True)
-            variants = {mark + label: self.values(state, **values) for mark, (label, values) in options}
+            options = enumerate(self._controls[bars].options.items())
+            variants = {POINTER * (i == state[bars]) + label: self.values(state, **v) for i, (label, v) in options}
         return self.kind.figure(self.title, subject, self.values(state), variants)
 
     def table(self, state: Mapping | None = None):

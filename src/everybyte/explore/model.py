@@ -8,6 +8,9 @@ from ..common import checks
 from ..common.tables import Table
 from ..derivation import Derivation
 from ..derivation.course import changes
+from ..derivation.picture import axes, label
+from ..derivation.picture import steps as sizes_of
+from ..derivation.printing import at_the_peak
 from ..step.course import place_of
 from ..step.witness import starred
 from .controls import opens, shared, steps
@@ -34,7 +37,7 @@ _SIZES = (
 _ACROSS, _UP = 48, 24
 
 
-@opens
+@opens()
 def model(derivation, gpu: Gpu | None = None, view: str = "parts", over: tuple[str, str] | None = None) -> Explorer:
     """The peak of a `Derivation`, for every batch, sequence and further letter, computed in the browser from its formula.
 
@@ -100,7 +103,13 @@ class _Amount:
 
     def __init__(self, derivation, name, part=None, owners=None, made=None):
         self.name, names = name, _names(derivation).values()
-        self._call, self.javascript = made or derivation.at_the_peak(part, owners)
+
+        def said(case, instant, whole):
+            if part is None:
+                return str(derivation.cases.index(case))
+            return derivation.live(instant, part, owners).text(whole)
+
+        self._call, self.javascript = made or at_the_peak(derivation, said)
         self.symbols = [SimpleNamespace(name=name) for name in names]
 
     def __call__(self, **values):
@@ -114,28 +123,26 @@ class _Map(Kind):
 
     def __init__(self, derivation, over):
         self._d = derivation
-        self.across, self.up = derivation.map_axes(over)
-        self._x, self._y = derivation.map_sizes(self.across, _ACROSS), derivation.map_sizes(self.up, _UP)
-        self._names = list(dict.fromkeys(map(derivation.label, derivation.instants)))
-        self._which = _Amount(derivation, "which", made=derivation.number_at_the_peak(self._number))
+        self.across, self.up = axes(derivation, over)
+        self._x, self._y = sizes_of(derivation, self.across, _ACROSS), sizes_of(derivation, self.up, _UP)
+        self._names = list(dict.fromkeys(map(label, derivation.instants)))
+        self._which = _Amount(derivation, "which", made=at_the_peak(derivation, lambda _, i, __: str(self._number(i))))
         self._peak = _Amount(derivation, "peak", made=(derivation.compiled(), derivation.javascript()))
         self._looks = self._parts()
 
     def _number(self, instant):
         """Which of the labels an instant has."""
-        return self._names.index(self._d.label(instant))
+        return self._names.index(label(instant))
 
     def _parts(self):
         """The part whose look each instant has: what there is most of, of those that grow with a step."""
         looks = {}
         places = {"optimizer step": "optimizer", "loss backward": "loss", "loss forward": "loss"}
-        for case in self._d.cases:
-            for i in case.rounded:
-                instant = case.instants[i]
-                columns = [(self._d.columns[c].part, n) for c, n in instant.counts if not self._d.columns[c].host]
-                grown = [part for part, _ in columns if part in ("activations", "gradients", "casts", "unsharded")]
-                most = max(dict.fromkeys(grown), key=grown.count, default="activations")
-                looks.setdefault(self._number(instant), places.get(instant.at, most))
+        for instant in self._d.instants:
+            parts = [column.part for column, _ in self._d.there(instant)]
+            grown = [part for part in parts if part in ("activations", "gradients", "casts", "unsharded")]
+            most = max(dict.fromkeys(grown), key=grown.count, default="activations")
+            looks.setdefault(self._number(instant), places.get(instant.at, most))
         taken, found = set(), []
         for number in range(len(self._names)):  # two regions that meet look apart, as far as there are looks
             look = looks[number]

@@ -8,7 +8,7 @@ from .. import draw, units
 from ..ask import schedules
 from ..ask.mesh import Mesh, Schedule
 from ..ask.setup import Setup
-from ..catalog import Model
+from ..catalog import Model, models
 from ..common.tables import Table
 from ..draw.palette import ACTIONS
 from ..formulas import bindings
@@ -100,21 +100,13 @@ class Chart(Stack):
         return Table(columns, rows, subject)
 
 
-@opens
+@opens()
 def pipelines(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """A schedule of eight GPUs in a row, and what stands on each beside weights, states and the last stage's logits.
+    """Chapter 34: a schedule of eight GPUs in a row, and what stands on each beside weights, states and the last stage's logits.
 
-    All blocks are checkpointed.
-
-    Args:
-        model, setup: what it opens with; by default Llama-3.1-70B, 1F1B, 16 micro-batches of one sequence of 8,192 tokens.
-
-    Raises:
-        ValueError: a model that is not in the catalog, or whose blocks 16 stages do not divide; a mesh of another size or schedule, or a number of micro-batches, that
-            are not offered.
+    All blocks are checkpointed. By default Llama-3.1-70B, 1F1B, 16 micro-batches of one sequence of 8,192 tokens; 16 stages divide the
+    blocks of the models that are offered.
     """
-    from ..catalog import models
-
     symbols = [BY_SYMBOL[z] for z in (p, v, hop, all_first, divided)]
     named = {
         str(name): bindings(None, Setup(gpus=PLACES, accumulation=PLACES, mesh=Mesh(pipeline=PLACES, schedule=name, stages=count)), symbols)

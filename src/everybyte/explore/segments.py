@@ -3,11 +3,15 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
+
+import ipywidgets as widgets
 
 from .. import draw, units
 from ..allocator import Allocator, OutOfMemory, settings
 from ..common import checks
 from ..common.tables import Table
+from ..evidence import snapshot
 from .beside import said as words_of
 from .beside import table
 from .controls import Slider, listed
@@ -31,7 +35,7 @@ Block = tuple[int, int, str, str]
 
 @dataclass(frozen=True)
 class Moment:
-    """What stands at a moment.
+    """What stands at a moment, as the page and the file have it too.
 
     Attributes:
         label: what just happened. counts: requested, allocated and reserved bytes. parts: part -> bytes asked for.
@@ -46,29 +50,11 @@ class Moment:
     count: int
     hidden: tuple[int, int] = (0, 0)
 
-    def packed(self, parts: Sequence[str]) -> dict:
-        """As the picture takes it."""
-        segments = [
-            [
-                [size, asked, parts.index(name) if name else -1, *([said] if said else [])]
-                for size, asked, name, said in row
-            ]
-            for row in self.segments
-        ]
-        return {
-            "label": self.label, "counts": list(self.counts), "parts": [self.parts.get(name, 0) for name in parts],
-            "segments": segments, "count": self.count, "hidden": list(self.hidden),
-        }  # fmt: skip
 
-
-def unpacked(said: Mapping, parts: Sequence[str]) -> Moment:
-    """A moment as `packed` gave it."""
-    rows = [
-        [(size, asked, parts[kind] if kind >= 0 else "", "".join(name)) for size, asked, kind, *name in row]
-        for row in said["segments"]
-    ]
-    sums = {name: size for name, size in zip(parts, said["parts"], strict=True) if size}
-    return Moment(said["label"], tuple(said["counts"]), sums, rows, said["count"], tuple(said["hidden"]))
+def unpacked(said: Mapping) -> Moment:
+    """A moment as JSON holds it."""
+    rows = [[tuple(block) for block in row] for row in said["segments"]]
+    return Moment(said["label"], tuple(said["counts"]), said["parts"], rows, said["count"], tuple(said["hidden"]))
 
 
 def moment(label: str, rows: Iterable[list[Block]], counts: tuple[int, int, int], merge: bool = False) -> Moment:
@@ -126,22 +112,27 @@ class Map(Kind):
     names = ("moment", "setting")
 
     def spec(self):
-        names = [name for name, _ in self.parts]
-        moments = [[m.packed(names) for m in told] for told in self.moments]
-        return {"parts": [list(p) for p in self.parts], "moments": moments}
+        return {"parts": [list(p) for p in self.parts], "moments": [list(map(vars, told)) for told in self.moments]}
 
     def compute(self, values) -> Moment:
         """The moment that the values name; of a setting that ended earlier, its last."""
         told = self.moments[values.get("setting", 0)]
         return told[min(values["moment"], len(told) - 1)]
 
+    def _rows(self, now):
+        """(what, bytes) of each part in use; then of what is above them, of what is kept free, and of all."""
+        requested, allocated, reserved = now.counts
+        used = [(label, now.parts[name]) for name, label in self.parts if now.parts.get(name)]
+        free = ("kept free", reserved - allocated)
+        return [*used, ("rounded up or not split", allocated - requested), free, ("reserved", reserved)]
+
     def describe(self, subject, values):
-        now, rows = self._rows(values)
-        inside = ", ".join(f"{label} {units.text(size)}" for label, size in rows[:-3]) or "nothing"
-        rounded, free, reserved = (units.text(size) for _, size in rows[-3:])
+        now = self.compute(values)
+        *used, rounded, free, reserved = [(label, units.text(size)) for label, size in self._rows(now)]
+        inside = ", ".join(map(" ".join, used)) or "nothing"
         return (
-            f"{subject + ': ' if subject else ''}{now.label}: {inside} in use; above it {rounded} rounded up or not "
-            f"split and {free} kept free; {reserved} reserved in {now.count} segments."
+            f"{subject + ': ' if subject else ''}{now.label}: {inside} in use; above it {rounded[1]} {rounded[0]} and "
+            f"{free[1]} {free[0]}; {reserved[1]} {reserved[0]} in {now.count} segments."
         )
 
     def figure(self, title, subject, values, variants):
@@ -152,22 +143,11 @@ class Map(Kind):
         fig.alt += f" {self.describe(subject, values)}"
         return fig
 
-    def _rows(self, values):
-        """The moment, and the bytes of each part in use, and above them."""
-        now = self.compute(values)
-        requested, allocated, reserved = now.counts
-        above = (
-            ("rounded up or not split", allocated - requested),
-            ("kept free", reserved - allocated),
-            ("reserved", reserved),
-        )
-        return now, [*((label, now.parts[name]) for name, label in self.parts if now.parts.get(name)), *above]
-
     def table(self, subject, values):
         """A `Table` of the state: the bytes of each part, and what is above them."""
-        now, rows = self._rows(values)
-        body = [(label, size, units.text(size)) for label, size in rows]
-        return Table(("what", "bytes", "that is"), body, f"{subject}: {now.label}")
+        now = self.compute(values)
+        rows = [(label, size, units.text(size)) for label, size in self._rows(now)]
+        return Table(("what", "bytes", "that is"), rows, f"{subject}: {now.label}")
 
 
 # -- a reader's own requests
@@ -188,34 +168,36 @@ def requests(text: str) -> list[tuple[int, str, str, int]]:
         said = line.partition("#")[0].strip()
         if not said:
             continue
-        where = f"allocations.text: line {number}, {said[:60]!r}"
-        if len(found) == LINES:
-            raise ValueError(f"{where}: the {LINES + 1}th request; allowed: {LINES} or fewer")
-        if said == "empty_cache":
-            found.append((number, said, "", 0))
-        elif match := _FREE.fullmatch(said):
-            if match["name"] not in live:
-                raise ValueError(
-                    f"{where}: nothing of that name is in use; allowed: {', '.join(sorted(live)) or 'what was asked for before'}"
-                )
-            live.discard(match["name"])
-            found.append((number, "free", match["name"], 0))
-        elif match := _ASK.fullmatch(said):
-            if match["name"] in live:
-                raise ValueError(f"{where}: the name is in use; allowed: free {match['name']} first, or another name")
-            try:
-                size = round(units.parse(match["size"]))
-            except (ValueError, OverflowError) as error:
-                raise ValueError(f"{where}: {error}") from None
-            if not 1 <= size <= 2**40:
-                raise ValueError(f"{where}: {size:,} bytes; allowed: 1 B to 1 TiB")
-            live.add(match["name"])
-            found.append((number, "ask", match["name"], size))
-        else:
-            raise ValueError(f"{where}: no request; allowed: name = 60 MiB, free name, empty_cache")
+        try:
+            if len(found) == LINES:
+                raise ValueError(f"the {LINES + 1}th request; allowed: {LINES} or fewer")
+            what, name, size = _request(said, live)
+        except (ValueError, OverflowError) as error:
+            raise ValueError(f"allocations.text: line {number}, {said[:60]!r}: {error}") from None
+        live ^= {name} - {""}
+        found.append((number, what, name, size))
     if not found:
         raise ValueError("allocations.text: no request; allowed: lines such as name = 60 MiB, free name, empty_cache")
     return found
+
+
+def _request(said, live):
+    """(what, name, bytes) of a line, where `live` are the names in use."""
+    if said == "empty_cache":
+        return said, "", 0
+    if match := _FREE.fullmatch(said):
+        if match["name"] not in live:
+            names = ", ".join(sorted(live)) or "what was asked for before"
+            raise ValueError(f"nothing of that name is in use; allowed: {names}")
+        return "free", match["name"], 0
+    if match := _ASK.fullmatch(said):
+        if match["name"] in live:
+            raise ValueError(f"the name is in use; allowed: free {match['name']} first, or another name")
+        size = round(units.parse(match["size"]))
+        if not 1 <= size <= 2**40:
+            raise ValueError(f"{size:,} bytes; allowed: 1 B to 1 TiB")
+        return "ask", match["name"], size
+    raise ValueError("no request; allowed: name = 60 MiB, free name, empty_cache")
 
 
 def allocations(
@@ -245,24 +227,23 @@ def allocations(
 
 
 def _decided(asked, configuration, memory):
-    allocator, names = Allocator(settings(configuration), memory), {}
+    allocator, addresses = Allocator(settings(configuration), memory), {}
     at = [moment("before the first request", [], (0, 0, 0))]
     for number, what, name, size in asked:
         done = f"{name} = {units.text(size)}" if what == "ask" else f"{what} {name}".rstrip()
-        label = f"line {number}, {done}"
+        label, dead = f"line {number}, {done}", False
         try:
             if what == "ask":
-                names[allocator.malloc(size)] = name
+                addresses[name] = allocator.malloc(size)
             elif what == "free":
-                address = next(a for a, known in names.items() if known == name)
-                del names[address]
-                allocator.free(address)
+                allocator.free(addresses.pop(name))
             else:
                 allocator.empty_cache()
         except OutOfMemory:
-            at.append(_now(f"{label}: out of memory", allocator, names))
-            return at
-        at.append(_now(label, allocator, names))
+            label, dead = f"{label}: out of memory", True
+        at.append(_now(label, allocator, {address: name for name, address in addresses.items()}))
+        if dead:
+            break
     return at
 
 
@@ -357,7 +338,49 @@ def play_step(configuration: str) -> list[Moment]:
 
 def played() -> Explorer:
     """GPT-2's first two steps, played through the allocator: the segments as they fill, under two settings."""
-    moments = [[unpacked(said, ["requested"]) for said in table(FILE)[label]] for label in PLAYED]
+    moments = [[unpacked(said) for said in table(FILE)[label]] for label in PLAYED]
     last = len(moments[0]) - 1
     controls = [listed("setting", "setting", list(PLAYED)), Slider("moment", "moment", 0, last, last)]
     return told("played", controls, Map(moments))
+
+
+# -- a snapshot of the reader's own, put into the notebook
+
+_SAID = (
+    "A memory snapshot of your own: press the button and choose the file. It is read here, and nothing in it is run."
+)
+
+
+class Upload(widgets.VBox):
+    """A button for a file, and below it the table of its peak and the map of its segments, or why it was refused.
+
+    A notebook's server takes files up to some 10 MB this way; of larger ones `eb.snapshot(path)` reads up to 500 MB.
+    """
+
+    def __init__(self):
+        self.button = widgets.FileUpload(accept=".pickle,.pkl", multiple=False, description="snapshot")
+        self.said = widgets.HTML(f"<p>{escape(_SAID)}</p>")
+        super().__init__([self.button, self.said])
+        self.add_class("everybyte-upload")
+        self.button.observe(self._given, "value")
+
+    def _given(self, change):
+        if not change["new"]:
+            return
+        (file,) = change["new"]
+        try:
+            memory = snapshot(bytes(file["content"])).main
+            self.said.value = f"<p>{escape(str(file['name']))}</p>{memory._repr_html_()}"
+            self.children = [self.button, self.said, memory_map(memory)]
+        except ValueError as error:
+            self.said.value = f'<p role="alert">{escape(str(error))}</p>'
+            self.children = [self.button, self.said]
+
+    def _repr_mimebundle_(self, **kwargs):
+        shown = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
+        return {"text/plain": _SAID, "application/vnd.jupyter.widget-view+json": shown}, {}
+
+
+def upload() -> Upload:
+    """A button that takes a snapshot of your own, and shows it."""
+    return Upload()

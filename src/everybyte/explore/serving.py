@@ -17,8 +17,8 @@ from .beside import said
 from .controls import Choice, Slider, opens, powers, steps, usable
 from .courses import Printer, Steps
 from .explorer import Explorer, told
+from .peaks import Peak, labelled
 from .pictures import DASHES, Stack
-from .precision import Peak, labelled
 from .sizes import Size
 
 MODELS: list[str] = said("serving")["models"]
@@ -134,19 +134,15 @@ def passed(values: Mapping, number: int) -> dict:
     }  # fmt: skip
 
 
-@opens
+@opens()
 def serving(model: Model | None = None, gpu: Gpu | None = None, context: int = 8192, concurrency: int = 42) -> Explorer:
-    """What sequences take where a model generates, and the most that fit: as transformers generates, and in pages.
+    """Chapter 44: what sequences take where a model generates, and the most that fit, as transformers generates and in pages.
 
-    The bytes are `eb.serve`'s, prompts as long as they may be: all tokens of the context but the last.
+    The bytes are `eb.serve`'s, prompts as long as they may be: all tokens of the context but the last. The model, by default
+    Qwen2.5-7B on an 80 GB H100, has no window, and as many positions as the longest context.
 
     Args:
-        model, gpu: what it opens with, a model of your own too; by default Qwen2.5-7B on an 80 GB H100. context: tokens of a
-            sequence, a power of two. concurrency: sequences at once.
-
-    Raises:
-        ValueError: a model whose passes are not derived, that has a window, or fewer positions than the longest context; a context
-            that is none of `CONTEXTS`, a concurrency beyond the slider, a GPU that is not in the catalog.
+        context: tokens of a sequence, a power of two. concurrency: sequences at once.
     """
     start, card = model or catalog_model("qwen2.5-7b"), gpu.name if gpu else "h100-80gb"
     inference.check(start)

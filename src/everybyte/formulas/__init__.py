@@ -1,4 +1,4 @@
-"""The formulas of the book, in sympy: the notation, the registry, one module for each topic."""
+"""The book's formulas, in sympy: notation, registry, a module for each topic; `formulas.toml` has their words."""
 
 from . import (  # noqa: F401  each fills the registry
     adapters,

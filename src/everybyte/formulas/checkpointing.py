@@ -2,14 +2,9 @@
 
 from sympy import ceiling
 
-from ..rules import formulas as rows
 from .compute import ATTENTION_AGAIN, BLOCK, SPARED
 from .registry import register
 from .symbols import K, L, segmented, selective
 
-AGAIN = register(
-    "checkpoint.flops", "floating-point operations of the products that backward recomputes, one batch",
-    segmented * (L * BLOCK.expr - ceiling(L / K) * SPARED.expr) + selective * L * ATTENTION_AGAIN.expr, "",
-    source="Chen et al. 2016, arXiv:1604.06174; PyTorch, torch/utils/checkpoint.py, early stop",
-    chapter="22_checkpointing", assumptions=BLOCK.assumptions, refuses=rows.DENSE,
-)  # fmt: skip
+_segments = segmented * (L * BLOCK.expr - ceiling(L / K) * SPARED.expr)
+AGAIN = register("checkpoint.flops", _segments + selective * L * ATTENTION_AGAIN.expr)

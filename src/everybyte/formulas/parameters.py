@@ -10,11 +10,10 @@ from .symbols import SYMBOLS, E, E_t, H, L, L_m, N, T, latent, norm_bias
 
 
 def lettered(**fixed):
-    """A model's fields as the notation's letters: what `catalog.weights` reads. `fixed`: fields that are numbers instead."""
+    """A model whose fields are letters, for `catalog.weights`. `fixed`: fields that are numbers instead."""
     fields = {name: entry.symbol for name, entry in SYMBOLS.items() if entry.needs == "model"}
-    return SimpleNamespace(
-        **fields | {"has_positions": Min(N, 1), "has_types": Min(T, 1), "has_experts": Integer(1)} | fixed
-    )
+    fields |= {"has_positions": Min(N, 1), "has_types": Min(T, 1), "has_experts": Integer(1)}
+    return SimpleNamespace(**fields | fixed)
 
 
 #: What no model has that the book's references build.
@@ -25,7 +24,7 @@ _PLAIN = dict.fromkeys(
 
 
 def of_reference(*groups, **fixed):
-    """The weight tensors of some groups, of what the book's references build; those that no such model has are left out."""
+    """The weight tensors of some groups that models of the book's references can have."""
     return [w for w in weights(lettered(**_PLAIN | fixed)) if w.group in groups and w.count != 0]
 
 
@@ -33,54 +32,21 @@ def of_reference(*groups, **fixed):
 WEIGHTS, TIMES = weights(lettered()), layers(lettered())
 
 
-def of(*groups, names=""):
-    """The weight tensors of some groups whose names begin so."""
-    return [w for w in WEIGHTS if w.group in groups and w.name.startswith(names)]
-
-
-def numbers(tensors):
-    """Numbers held in all, each group counted once; common factors taken out."""
+def _numbers(group, names=""):
+    """Numbers in the tensors of a group whose names begin so, counted once; common factors taken out."""
+    tensors = [w for w in WEIGHTS if w.group == group and w.name.startswith(names)]
     total = Add(*(w.count * w.numbers for w in tensors)).replace(Min, lambda *_: 1)  # no rows, no numbers
     return factor_terms(collect(expand(total), [latent, norm_bias, H]))
 
 
-def _register(item, title, expr, *assumptions, source="nanoGPT, model.py; Vaswani et al. 2017, arXiv:1706.03762"):
-    return register(
-        f"parameters.{item}", title, expr, "parameters", source=source, chapter="11_parameters", assumptions=assumptions
-    )
-
-
-EMBEDDING_COUNT = _register(
-    "embeddings", "embeddings", numbers(of("embeddings")),
-    "positions are learned where N > 0; rotary ones hold no parameters",
-)  # fmt: skip
-ATTENTION_COUNT = _register(
-    "attention", "attention of one layer", numbers(of("block", names="attention")),
-    "grouped queries where the key-value heads are fewer than the heads; multi-head latent attention where [latent]",
-    source="Ainslie et al. 2023, arXiv:2305.13245; DeepSeek-V2, arXiv:2405.04434, section 2.1",
-)  # fmt: skip
-MLP_COUNT = _register(
-    "mlp", "MLP of one dense layer", numbers(of("dense")), source="Shazeer 2020, arXiv:2002.05202, equation 6"
-)
-MIXTURE_COUNT = _register(
-    "mixture", "experts and router of one mixture layer", numbers(of("mixture")),
-    "all experts are stored, whichever a token visits",
-    source="Mixtral, arXiv:2401.04088, section 2.1; DeepSeek-V3, arXiv:2412.19437, section 2.1.2",
-)  # fmt: skip
-NORM_COUNT = _register("norms", "norms of one layer", numbers(of("block", names="norm")))
-FINAL_COUNT = _register("final", "last norm, head and pooler", numbers(of("last")))
-TOTAL = register(
-    "parameters", "parameters of the whole model",
-    EMBEDDING_COUNT.expr
-    + L * (ATTENTION_COUNT.expr + NORM_COUNT.expr)
-    + (L - L_m) * MLP_COUNT.expr
-    + L_m * MIXTURE_COUNT.expr
-    + FINAL_COUNT.expr,
-    "parameters", source="the sum of the model's weight tensors; each catalog entry's published count", chapter="11_parameters",
-)  # fmt: skip
-_expert = numbers([w for name in ("gate_up", "down") for w in of("mixture", names=f"mlp.{name}")]) / E
-_register(
-    "active", "parameters that one token meets", TOTAL.expr - L_m * (E - E_t) * expand(_expert),
-    "the routed experts that a token does not visit are left out; the rest counts whole",
-    source="Mixtral, arXiv:2401.04088, section 2.1",
-)  # fmt: skip
+EMBEDDING_COUNT = register("parameters.embeddings", _numbers("embeddings"))
+ATTENTION_COUNT = register("parameters.attention", _numbers("block", "attention"))
+MLP_COUNT = register("parameters.mlp", _numbers("dense"))
+MIXTURE_COUNT = register("parameters.mixture", _numbers("mixture"))
+NORM_COUNT = register("parameters.norms", _numbers("block", "norm"))
+FINAL_COUNT = register("parameters.final", _numbers("last"))
+_blocks = L * (ATTENTION_COUNT.expr + NORM_COUNT.expr) + (L - L_m) * MLP_COUNT.expr + L_m * MIXTURE_COUNT.expr
+TOTAL = register("parameters", EMBEDDING_COUNT.expr + _blocks + FINAL_COUNT.expr)
+_matrices = [w for w in WEIGHTS if w.group == "mixture" and w.name.startswith(("mlp.gate_up", "mlp.down"))]
+_expert = Add(*(w.count * w.numbers for w in _matrices)) / E
+register("parameters.active", TOTAL.expr - L_m * (E - E_t) * expand(_expert))

@@ -12,53 +12,54 @@ import sympy
 from sympy.printing.jscode import JavascriptCodePrinter
 from sympy.printing.pycode import PythonCodePrinter
 
-
-# Stand-ins that no pass of sympy's takes apart, compares or reorders: a quotient stays two whole numbers, and a maximum
-# of many long sums costs nothing to rebuild.
-class _CeilingOf(sympy.Function):
-    """Quotient of two whole numbers, rounded up."""
+#: Stand-ins, which sympy does not take apart, compare or reorder: a rounded quotient stays two whole numbers, and a
+#: maximum of many long sums costs nothing to rebuild.
+_STAND_INS = {f: sympy.Function(f"_{f.__name__}") for f in (sympy.ceiling, sympy.floor, sympy.Max, sympy.Min)}
 
 
-class _FloorOf(sympy.Function):
-    """Quotient of two whole numbers, rounded down."""
+def _functions(**forms):
+    """How each stand-in is printed: by a function's name, or by what makes text of its arguments' texts."""
+    return {f"_{name}": form if isinstance(form, str) else [(lambda *_: True, form)] for name, form in forms.items()}
 
 
-class _MaxOf(sympy.Function):
-    """The largest."""
+def _folded(function):
+    """Prints calls of a function of two arguments, within one another, for many."""
+
+    def text(first, *rest):
+        for arg in rest:
+            first = f"{function}({first}, {arg})"
+        return first
+
+    return text
 
 
-class _MinOf(sympy.Function):
-    """The smallest."""
+def _cases(printer, expr, form, otherwise):
+    """A piecewise expression as nested conditions."""
+    text = otherwise
+    for value, condition in reversed(expr.args):
+        value = printer._print(value)
+        text = value if condition is sympy.true else form.format(printer._print(condition), value, text)
+    return text
+
+
+_QUOTIENTS = {"ceiling": "(-(-({}) // ({})))".format, "floor": "(({}) // ({}))".format}
 
 
 class _Python(PythonCodePrinter):
-    def _print__CeilingOf(self, expr):
-        over, under = map(self._print, expr.args)
-        return f"(-(-({over}) // ({under})))"
+    functions = _functions(**_QUOTIENTS, Max="max", Min="min")
 
-    def _print__FloorOf(self, expr):
-        over, under = map(self._print, expr.args)
-        return f"(({over}) // ({under}))"
-
-    def _print__MaxOf(self, expr):
-        return f"max({', '.join(map(self._print, expr.args))})"
-
-    def _print__MinOf(self, expr):
-        return f"min({', '.join(map(self._print, expr.args))})"
+    def __init__(self):
+        super().__init__({"fully_qualified_modules": True, "user_functions": self.functions})
 
 
 class _Numpy(_Python):
+    functions = _functions(**_QUOTIENTS, Max=_folded("numpy.maximum"), Min=_folded("numpy.minimum"))
+
     def _print_Pow(self, expr, **settings):
         """Powers of two as floats: numpy's whole numbers have no 2**-14, and 2**127 passes their 64 bits."""
         if expr.base != 2:
             return super()._print_Pow(expr, **settings)
         return f"numpy.ldexp(1.0, numpy.asarray({self._print(expr.exp)}).astype(int))"
-
-    def _print__MaxOf(self, expr):
-        return self._fold("numpy.maximum", expr.args)
-
-    def _print__MinOf(self, expr):
-        return self._fold("numpy.minimum", expr.args)
 
     def _print_And(self, expr):
         return "(" + " & ".join(f"({self._print(arg)})" for arg in expr.args) + ")"
@@ -66,49 +67,22 @@ class _Numpy(_Python):
     def _print_Or(self, expr):
         return "(" + " | ".join(f"({self._print(arg)})" for arg in expr.args) + ")"
 
-    def _fold(self, function, args):
-        first, *rest = map(self._print, args)
-        for arg in rest:
-            first = f"{function}({first}, {arg})"
-        return first
-
     def _print_Piecewise(self, expr):
-        text = "numpy.nan"
-        for value, condition in reversed(expr.args):
-            value = self._print(value)
-            text = value if condition is sympy.true else f"numpy.where({self._print(condition)}, {value}, {text})"
-        return text
+        return _cases(self, expr, "numpy.where({}, {}, {})", "numpy.nan")
 
 
 class _JavaScript(JavascriptCodePrinter):
     def __init__(self, fields):
-        super().__init__()
+        quotients = {"ceiling": "Math.ceil(({}) / ({}))".format, "floor": "Math.floor(({}) / ({}))".format}
+        super().__init__({"user_functions": _functions(**quotients, Max="Math.max", Min="Math.min")})
         self._fields = frozenset(fields)
 
     def _print_Symbol(self, expr):
         name = super()._print_Symbol(expr)
         return f"v.{name}" if expr.name in self._fields else name
 
-    def _print__CeilingOf(self, expr):
-        over, under = map(self._print, expr.args)
-        return f"Math.ceil(({over}) / ({under}))"
-
-    def _print__FloorOf(self, expr):
-        over, under = map(self._print, expr.args)
-        return f"Math.floor(({over}) / ({under}))"
-
-    def _print__MaxOf(self, expr):
-        return f"Math.max({', '.join(map(self._print, expr.args))})"
-
-    def _print__MinOf(self, expr):
-        return f"Math.min({', '.join(map(self._print, expr.args))})"
-
     def _print_Piecewise(self, expr):
-        text = "NaN"
-        for value, condition in reversed(expr.args):
-            value = self._print(value)
-            text = value if condition is sympy.true else f"(({self._print(condition)}) ? ({value}) : ({text}))"
-        return text
+        return _cases(self, expr, "(({}) ? ({}) : ({}))", "NaN")
 
 
 def _program(printer, exprs, names):
@@ -125,19 +99,11 @@ def _shared(exprs, names):
     return sympy.cse(exprs, symbols=sympy.numbered_symbols("t_"), optimizations=[], order="none")
 
 
-_STAND_INS = {sympy.Max: _MaxOf, sympy.Min: _MinOf}
-
-
 def _inert(expr, known):
     """The expression with stand-ins, its symbols renamed; `known` remembers what has been rewritten."""
     if expr not in known:
-        if expr.func in (sympy.ceiling, sympy.floor):
-            stand_in = _CeilingOf if expr.func is sympy.ceiling else _FloorOf
-            known[expr] = stand_in(*(_inert(part, known) for part in expr.args[0].as_numer_denom()))
-        elif expr.args:
-            known[expr] = _STAND_INS.get(expr.func, expr.func)(*(_inert(arg, known) for arg in expr.args))
-        else:
-            known[expr] = expr
+        args = expr.args[0].as_numer_denom() if expr.func in (sympy.ceiling, sympy.floor) else expr.args
+        known[expr] = _STAND_INS.get(expr.func, expr.func)(*(_inert(arg, known) for arg in args)) if args else expr
     return known[expr]
 
 
@@ -146,17 +112,17 @@ def compile_python(exprs, names, arrays=False):
 
     Extra keywords are ignored. With `arrays` the values may be numpy arrays, which broadcast.
     """
-    printer = (_Numpy if arrays else _Python)({"fully_qualified_modules": True})
-    lines, results = _program(printer, exprs, names)
+    lines, results = _program((_Numpy if arrays else _Python)(), exprs, names)
     body = "".join(f"    {name} = {text}\n" for name, text in lines)
-    source = f"def program({'*, ' * bool(names)}{''.join(n + ', ' for n in names.values())}**_):\n{body}    return [{', '.join(results)}]\n"
+    given = "*, " * bool(names) + "".join(f"{name}, " for name in names.values())
+    source = f"def program({given}**_):\n{body}    return [{', '.join(results)}]\n"
     modules = {name: __import__(name) for name in ("math", "numpy") if re.search(rf"\b{name}\.", source)}
     exec(source, modules)  # noqa: S102 the source is printed from the registry's expressions, nothing else
     return modules["program"]
 
 
 def magnitude(expr, names, most) -> int:
-    """What no whole number on the numpy program's way exceeds in size, where the values of the names do not exceed `most`."""
+    """A bound on the size of every whole number that the numpy program meets where no name's value exceeds `most`."""
     shared, (result,) = _shared((expr,), tuple(names.items()))
     known = {sympy.Symbol(name): abs(value) for name, value in most.items()}
     for name, part in shared:

@@ -12,12 +12,14 @@ import sympy
 from ..ask.mesh import OF
 from ..ask.setup import Setup
 from ..catalog import Model
-from ..common import checks
+from ..common import checks, files
 from ..rules import Rule
-from ..rules.formulas import SPOKEN, UNADAPTED, refused
+from ..rules import formulas as rows
 from .printing import compile_python, javascript, magnitude
 from .symbols import BY_SYMBOL, SYMBOLS
 
+_SAID = files.entries(__package__, "formulas.toml")
+_NOTES = _SAID.pop("notes")
 _REGISTRY: dict[str, "Formula"] = {}
 
 
@@ -37,33 +39,20 @@ class Amount(int):
         return self
 
     def _repr_latex_(self):
-        named = set(self.values) - set(bindings(self.model, self.setup, self.formula.symbols))
-        expr = self.formula.expr if self.model is None or named else self.formula.for_model(self.model, self.setup)
-        numbers = _with_numbers(expr, self.values)
-        return f"$\\displaystyle {numbers} = {_digits(self)}{self.formula.latex_unit}$"
-
-
-def _with_numbers(expr, values) -> str:
-    """LaTeX of an expression with the symbols' values put in. What is zero goes; nothing else is evaluated."""
-    entries = [BY_SYMBOL[s] for s in expr.free_symbols]
-    gone = {e.symbol: values[e.name] for e in entries if values[e.name] == 0 or e.unit == "0 or 1"}
-    digits = {e.symbol: _digits(values[e.name]) for e in entries}
-    return sympy.latex(expr.subs(gone), symbol_names=digits, mul_symbol="times", order="none")
+        formula, model, setup = self.formula, self.model, self.setup
+        named = set(self.values) - set(bindings(model, setup, formula.symbols))
+        expr = formula.expr if model is None or named else formula.for_model(model, setup)
+        entries = [BY_SYMBOL[s] for s in expr.free_symbols]
+        values = bindings(model, setup, entries) | self.values
+        gone = {e.symbol: values[e.name] for e in entries if values[e.name] == 0 or e.unit == "0 or 1"}
+        digits = {e.symbol: _digits(values[e.name]) for e in entries}
+        numbers = sympy.latex(expr.subs(gone), symbol_names=digits, mul_symbol="times", order="none")
+        unit = rf"\ \text{{{formula.unit}}}" if formula.unit else ""
+        return f"$\\displaystyle {numbers} = {_digits(self)}{unit}$"
 
 
 def _digits(value: int) -> str:
     return f"{value:,}".replace(",", "{,}")
-
-
-def _array(owner, name, value):
-    import numpy
-
-    try:
-        return numpy.asarray(value)
-    except ValueError:
-        raise ValueError(
-            f"{owner}.{name}: {reprlib.repr(value)} is ragged; allowed: numbers in rows of one length"
-        ) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +60,11 @@ class Formula:
     """A named formula.
 
     Attributes:
-        name: `topic.item`. title: in words. made: sympy's expression, or a function that makes it when it is first asked for.
+        name: `topic.item`. title: in words. made: the expression, or a function that makes it when first asked.
         unit: `parameters`, `B`, `bit` or `` for a pure number.
-        assumptions: what it holds under. source: paper and equation, or the code that it describes.
-        chapter: the notebook that derives it. rounded: the same with each tensor rounded up, as `made`; None without.
-        refuses: rules of models and setups for which it does not hold.
+        source: paper and equation, or the code that it describes. chapter: the notebook that derives it.
+        assumptions: what it holds under. rounded: as `made`, with each tensor rounded up; None without.
+        refuses: rules of models and setups for which it does not hold. when: while what a kernel's own memory lives.
     """
 
     name: str
@@ -87,6 +76,7 @@ class Formula:
     assumptions: tuple[str, ...] = ()
     rounded: sympy.Expr | Callable | None = None
     refuses: tuple[Rule, ...] = ()
+    when: str = ""
 
     @cached_property
     def expr(self) -> sympy.Expr:
@@ -95,16 +85,13 @@ class Formula:
 
     def rounded_up(self) -> "Formula":
         """The same formula with each tensor rounded up to a multiple of the symbol `rounding`."""
-        if self.rounded is None:
-            return self
-        return replace(self, made=self.rounded, rounded=None)
+        return self if self.rounded is None else replace(self, made=self.rounded, rounded=None)
 
     @cached_property
     def symbols(self):
         """The entries of the notation that it uses, in the notation's order."""
         used = self.expr.free_symbols
-        unknown = used - BY_SYMBOL.keys()
-        if unknown:
+        if unknown := used - BY_SYMBOL.keys():
             raise ValueError(f"formula {self.name}: {unknown} is not in the notation")
         return [entry for entry in SYMBOLS.values() if entry.symbol in used]
 
@@ -124,11 +111,6 @@ class Formula:
     def javascript(self) -> str:
         """The expression as a JavaScript arrow function of one object with the symbols' names as fields."""
         return javascript(self.expr, self._names)
-
-    @property
-    def latex_unit(self):
-        """The unit as LaTeX, after a value."""
-        return rf"\ \text{{{self.unit}}}" if self.unit else ""
 
     def __call__(self, **values):
         """The value, a plain Python number, from the symbols' values by name in code. Extra names are ignored.
@@ -155,9 +137,8 @@ class Formula:
 
         From 2**63 on the array's numbers are Python's; so are those of an array whose computation meets such numbers.
         """
-
         self._need(values)
-        given = {e.name: _array(f"formula {self.name}", e.name, values[e.name]) for e in self.symbols}
+        given = {e.name: self._array(e.name, values[e.name]) for e in self.symbols}
         if any(array.dtype.kind == "f" for array in given.values()):  # whose result is no whole number either
             return self._numpy(**given)[0]
         given = {name: checks.whole_numbers(f"formula {self.name}", name, array) for name, array in given.items()}
@@ -166,6 +147,15 @@ class Formula:
             given = {name: array.astype(object) for name, array in given.items()}
         return self._numpy(**given)[0]
 
+    def _array(self, name, value):
+        import numpy
+
+        try:
+            return numpy.asarray(value)
+        except ValueError:
+            said = f"formula {self.name}.{name}: {reprlib.repr(value)} is ragged"
+            raise ValueError(f"{said}; allowed: numbers in rows of one length") from None
+
     def at(self, model: Model | None = None, setup: Setup | None = None, **values):
         """The value for a model and a setup; `values` replace or add symbols by name in code.
 
@@ -173,8 +163,8 @@ class Formula:
             An `Amount` where the value is whole, else a number.
 
         Raises:
-            ValueError: where a symbol has no value, a name is not in the notation, or the formula does not hold for the model
-                or the setup: the message names the field.
+            ValueError: where a symbol has no value, a name is not in the notation, or the formula does not hold for the
+                model or the setup: the message names the field.
         """
         self.check(model, setup)
         for name in values:
@@ -186,18 +176,18 @@ class Formula:
     def check(self, model: Model | None, setup: Setup | None) -> None:
         """Raise ValueError where the formula was not derived for the model or the setup."""
         ruled = {entry.name for entry in self.symbols if entry.needs == "setup"}
-        rows: tuple[Rule, ...] = UNADAPTED if ruled and "adapter_rank" not in ruled else ()
+        held: tuple[Rule, ...] = rows.UNADAPTED if ruled and "adapter_rank" not in ruled else ()
         if ruled and not self.name.startswith("workspace."):  # a kernel's, whatever runs around it
-            rows += SPOKEN
-        if why := refused(rows, model, setup):
+            held += rows.SPOKEN
+        if why := rows.refused(held, model, setup):
             raise ValueError(f"formula {self.name}: {why}")
         spoken = ruled | {OF.get(name) for name in ruled} | {self.name.partition(".")[0]}
         if setup is not None and ruled and (unknown := [name for name in setup.mesh.divided if name not in spoken]):
             raise ValueError(
-                f"formula {self.name}: Setup.mesh: {setup.mesh}; allowed: none, or one without {' and '.join(unknown)}, of which the "
-                "formula does not speak; eb.budget answers"
+                f"formula {self.name}: Setup.mesh: {setup.mesh}; allowed: none, or one without "
+                f"{' and '.join(unknown)}, of which the formula does not speak; eb.budget answers"
             )
-        if why := refused(self.refuses, model, setup):
+        if why := rows.refused(self.refuses, model, setup):
             raise ValueError(f"formula {self.name}: {why}")
 
     def given(self, **values):
@@ -207,7 +197,7 @@ class Formula:
         return self.expr.subs({SYMBOLS[name].symbol: value for name, value in values.items()})
 
     def for_model(self, model: Model, setup: Setup | None = None):
-        """The expression for a model's architecture, and a setup's switches and data types; other dimensions stay letters.
+        """The expression for a model's architecture and a setup's switches and data types; dimensions stay letters.
 
         Conditions and absent parts are put in. `Min(B - 1, 1)` and the like, which tell a trivial dimension from
         others, become 1 where the model and the setup make them so. Raises as `at`.
@@ -244,11 +234,20 @@ class Formula:
             raise ValueError(f"formula {self.name}: no value for {names}; give a {' and a '.join(who)}, or name it")
 
 
-def register(name, title, made, unit, *, source, chapter, assumptions=(), rounded=None, refuses=()) -> Formula:
-    """Add a formula to the registry. A name is given once."""
+def register(name: str, made, rounded=None, said: str = "", of: str = "", refuses: tuple[Rule, ...] = ()) -> Formula:
+    """Add a formula to the registry. A name is given once.
+
+    Args:
+        said: its entry in `formulas.toml`, by default that of its name. of: what stands for {} in the entry's title.
+        refuses: the rules, where the entry names none.
+    """
     if name in _REGISTRY:
         raise ValueError(f"formula.name: {name!r} is registered already")
-    _REGISTRY[name] = Formula(name, title, made, unit, source, chapter, tuple(assumptions), rounded, refuses)
+    entry = {"unit": "B", "assumptions": [], **_SAID[said or name]}
+    entry["title"] = entry["title"].format(of)
+    entry["assumptions"] = tuple(_NOTES.get(text, text) for text in entry["assumptions"])
+    entry["refuses"] = getattr(rows, entry["refuses"]) if "refuses" in entry else refuses
+    _REGISTRY[name] = Formula(name=name, made=made, rounded=rounded, **entry)
     return _REGISTRY[name]
 
 

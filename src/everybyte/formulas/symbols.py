@@ -1,15 +1,20 @@
 """The book's notation: each symbol with its meaning, its unit, and where its value comes from.
 
-Letters are the papers'. A condition in square brackets is Iverson's: 1 where it holds, else 0.
+Letters are the papers'. A condition in square brackets is 1 where it holds, else 0. The words stand in `notation.toml`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 
 import sympy
 
+from ..ask.choices import COMMON_OPTIMIZERS, DTYPE_BYTES, OPTIMIZERS
 from ..ask.schedules import SPLIT
-from ..ask.setup import COMMON_OPTIMIZERS, DTYPE_BYTES, OPTIMIZERS
+from ..common import files
+
+_SAID = files.entries(__package__, "notation.toml")
 
 
 @dataclass(frozen=True)
@@ -33,139 +38,26 @@ class Symbol:
 SYMBOLS: dict[str, Symbol] = {}
 
 
-def _symbol(name, latex, meaning, unit, needs="", value=None, positive=False):
-    """A whole number, positive or at least not negative; any real one where `positive` is None."""
-    sign = {"real": True} if positive is None else {"integer": True, "positive" if positive else "nonnegative": True}
-    SYMBOLS[name] = Symbol(name, sympy.Symbol(latex, **sign), meaning, unit, needs, value)
-    return SYMBOLS[name].symbol
+def _symbol(needs, name, value=None):
+    """A symbol whose value `needs` has: `value` is a function of it, or the path of a field, by default the name's."""
+    switch = _SAID["switches"].get(name)
+    said = {"letter": rf"[\text{{{name.replace('_', ' ')}}}]", "meaning": switch, "unit": "0 or 1"}
+    said = said if switch else {"unit": "", **_SAID["letters"][name]}
+    sign = "positive" if said.get("least") else "nonnegative"
+    letter = sympy.Symbol(said["letter"], **{"real": True} if said.get("real") else {"integer": True, sign: True})
+    read = value if callable(value) else attrgetter(value or name)
+    truth = (lambda asked: int(bool(read(asked)))) if switch else read
+    SYMBOLS[name] = Symbol(name, letter, said["meaning"], said["unit"], needs, truth if needs else None)
+    return letter
 
 
-def _dimension(name, latex, meaning, positive=False, value=None):
-    return _symbol(name, latex, meaning, "", "model", value or (lambda m: getattr(m, name)), positive)
+_model, _setup, _free = (partial(_symbol, needs) for needs in ("model", "setup", ""))
 
 
-def _condition(name, meaning, holds):
-    return _symbol(
-        name, rf"[\text{{{name.replace('_', ' ')}}}]", meaning, "0 or 1", "model", lambda m: int(bool(holds(m)))
-    )
-
-
-def _of_setup(name, latex, meaning, unit, value, positive=False):
-    return _symbol(name, latex, meaning, unit, "setup", value, positive)
-
-
-def _switch(name, meaning, holds):
-    return _of_setup(name, rf"[\text{{{name.replace('_', ' ')}}}]", meaning, "0 or 1", lambda s: int(bool(holds(s))))
-
-
-# The run.
-B = _of_setup("batch", "B", "sequences in a step, on one GPU", "", lambda s: s.batch, True)
-S = _of_setup("sequence", "S", "tokens in a sequence", "", lambda s: s.sequence, True)
-
-# The model's dimensions.
-L = _dimension("layers", "L", "layers (blocks)", True)
-H = _dimension("width", "H", "width of the residual stream", True)
-A = _dimension("heads", "A", "attention heads", True)
-V = _dimension("vocabulary", "V", "entries of the vocabulary", True)
-A_kv = _dimension("kv_heads", "A_{kv}", "key and value heads", True)
-D = _dimension("head_width", "D", "width of a head", True)
-F = _dimension("ffn_width", "F", "inner width of the MLP", True)
-P = _dimension("parameters", "P", "parameters in all", True)
-N = _dimension("learned_positions", "N", "rows of the learned position table")
-W = _dimension("embedding_width", "W", "width of the token table", True)
-T = _dimension("token_types", "T", "rows of the segment table")
-K_n = _dimension("block_norms", "K_n", "norms of width H in a block")
-E = _dimension("experts", "E", "routed experts in a mixture layer")
-E_s = _dimension("shared_experts", "E_s", "experts that every token visits")
-E_t = _dimension("experts_per_token", "E_t", "routed experts that one token visits")
-F_e = _dimension("expert_width", "F_e", "inner width of an expert")
-N_max = _dimension("positions", r"S_{max}", "longest sequence")
-L_m = _dimension("mixture_layers", "L_m", "layers with experts")
-R_q = _dimension("query_rank", "R_q", "rank of the queries' compression")
-R_kv = _dimension("latent_rank", "R_{kv}", "rank of the keys' and values' compression")
-D_r = _dimension("rope_width", "D_r", "rotary part of a head")
-D_v = _dimension("value_width", "D_v", "width of a value head")
-
-# Conditions on the model.
-tied = _condition("tied", "the output head is the token table", lambda m: m.tied)
-gated = _condition("gated", "the MLP has three matrices", lambda m: m.gated)
-fused = _condition("fused", "query, key and value share one tensor", lambda m: m.fused)
-qkv_bias = _condition("qkv_bias", "biases on query, key and value", lambda m: m.qkv_bias)
-out_bias = _condition("out_bias", "a bias on the attention's output", lambda m: m.out_bias)
-ffn_bias = _condition("ffn_bias", "biases in the MLP", lambda m: m.ffn_bias)
-norm_bias = _condition("norm_bias", "norms have a bias", lambda m: m.norm == "layernorm" and m.norm_bias)
-final_norm = _condition("final_norm", "a norm before the head", lambda m: m.final_norm)
-embedding_norm = _condition("embedding_norm", "a norm after the embeddings", lambda m: m.embedding_norm)
-qk_norm = _condition("qk_norm", "norms on queries and keys", lambda m: m.qk_norm)
-sinks = _condition("sinks", "a learned attention sink a head", lambda m: m.sinks)
-projected = _condition("projected", "W differs from H", lambda m: m.embedding_width != m.width)
-pooler = _condition("pooler", "BERT's pooling layer", lambda m: m.pooler)
-router_bias = _condition("router_bias", "a bias for each expert's score", lambda m: m.router_bias)
-narrow = _condition("narrow", "the width of a head is no multiple of eight", lambda m: m.head_width % 8)
-latent = _condition("latent", "multi-head latent attention", lambda m: m.latent_rank > 0)
-
-mask_buffers = _condition("mask_buffers", "eager attention's causal masks are buffers", lambda m: m.family == "gpt")
-
-# Bytes of one number, by role.
-w = _of_setup(
-    "weight_bytes", "w", "bytes of one weight in forward and backward", "B",
-    lambda s: DTYPE_BYTES[s.dtypes.compute if s.fsdp else s.base_dtype], True,
-)  # fmt: skip
-w_s = _of_setup(
-    "stored_weight_bytes",
-    "w_s",
-    "bytes of one weight between steps",
-    "B",
-    lambda s: DTYPE_BYTES[s.base_dtype],
-    True,
-)
-r_A = _of_setup(
-    "adapter_rank", "r_A", "rank of adapters; 0 without", "", lambda s: s.adapters.rank if s.adapters else 0
-)
-w_A = _of_setup(
-    "adapter_bytes", "w_A", "bytes of one number of an adapter; 0 without", "B",
-    lambda s: DTYPE_BYTES[s.trained_dtype] if s.adapters else 0,
-)  # fmt: skip
-r = _of_setup(
-    "reduced_bytes", "r", "bytes of one gradient as GPUs add it up", "B", lambda s: DTYPE_BYTES[s.reduced_dtype], True
-)
-G = _of_setup("shards", "G", "GPUs that divide a model among them", "", lambda s: s.shards, True)
-C = _of_setup("context", "C", "GPUs that share every sequence", "", lambda s: s.mesh.context, True)
-E_p = _of_setup("expert", "E_p", "GPUs that divide the experts", "", lambda s: s.mesh.expert, True)
-G_e = _of_setup(
-    "expert_shards", "G_e", "GPUs that have the same experts, among which FSDP divides them", "", lambda s: s.expert_shards, True
-)  # fmt: skip
-rho = _of_setup(
-    "routing",
-    r"\rho",
-    "rows that come to a GPU's experts, over those that it sends",
-    "",
-    lambda s: s.mesh.routing,
-    None,
-)
-gathers = _switch(
-    "gathers",
-    "keys and values of all GPUs come at once, and not around the ring",
-    lambda s: s.mesh.rotation == "all-gather",
-)
-R = _of_setup("replicas", "R", "groups of GPUs that each divide a model among them", "", lambda s: s.replicas, True)
-sharded_optimizer = _switch("sharded_optimizer", "the optimizer's states are divided", lambda s: s.sharding != "none")
-sharded_gradients = _switch("sharded_gradients", "gradients are divided", lambda s: s.sharding in ("zero2", "zero3"))
-sharded_weights = _switch("sharded_weights", "weights are divided", lambda s: s.sharding == "zero3")
-one_unit = _switch("one_unit", "FSDP gathers the whole model at once", lambda s: s.fsdp and s.sharding_units == "model")
-ends_apart = _switch(
-    "ends_apart", "FSDP gathers the token embedding, and the last norm with the head, by themselves",
-    lambda s: s.fsdp and s.sharding_units == "block+ends",
-)  # fmt: skip
-t = _of_setup("tensor", "t", "GPUs that divide each matrix", "", lambda s: s.mesh.tensor, True)
-sequence_parallel = _switch(
-    "sequence_parallel", "what stands between divided matrices is divided by tokens",
-    lambda s: s.mesh.tensor > 1 and s.mesh.sequence_parallel,
-)  # fmt: skip
-loss_parallel = _switch(
-    "loss_parallel", "logits stay divided by the vocabulary", lambda s: s.mesh.tensor > 1 and s.mesh.loss_parallel
-)
-no_sync = _switch("no_sync", "the last batch alone has its gradients sent", lambda s: s.no_sync)
+def _width(name, dtype):
+    """Bytes of one number of a data type, by a function of the setup or the path of a field; 0 for none."""
+    read = dtype if callable(dtype) else attrgetter(dtype)
+    return _setup(name, lambda s: DTYPE_BYTES[read(s)] if read(s) else 0)
 
 
 def _common(setup):
@@ -173,108 +65,143 @@ def _common(setup):
     row = OPTIMIZERS[setup.optimizer]
     if not row.common:
         raise ValueError(
-            f"Setup.optimizer: the formulas speak of {', '.join(COMMON_OPTIMIZERS)}, not of {setup.optimizer!r}, whose states or "
-            "temporaries have other sizes; eb.budget answers"
+            f"Setup.optimizer: the formulas speak of {', '.join(COMMON_OPTIMIZERS)}, not of {setup.optimizer!r}, whose "
+            "states or temporaries have other sizes; eb.budget answers"
         )
     return row
 
 
-mixed = _of_setup(
-    "cast_to_gather", r"[\text{cast to gather}]", "weights are cast before they are gathered", "0 or 1",
-    lambda s: int(s.fsdp and s.dtypes.autocast),
-)  # fmt: skip
-c = _of_setup(
-    "compute_bytes", "c", "bytes of one number in a matrix product", "B", lambda s: DTYPE_BYTES[s.dtypes.compute], True
-)
-m_w = _of_setup(
-    "master_bytes", "m_w", "bytes of one master weight; 0 without", "B",
-    lambda s: DTYPE_BYTES[s.dtypes.master] if s.dtypes.master else 0,
-)  # fmt: skip
-s_b = _of_setup(
-    "state_bytes", "s", "bytes of one number of optimizer state", "B", lambda s: DTYPE_BYTES[s.state_dtype], True
-)
-n_s = _of_setup("states", "n_s", "optimizer states a parameter", "", lambda s: _common(s).states)
-n_c = _of_setup("loss_chunks", "n_c", "chunks asked for in the chunked loss", "", lambda s: s.loss_chunks, True)
-n_a = _of_setup(
-    "accumulation", "n_a", "batches whose gradients add up before a step", "", lambda s: s.accumulation, True
-)
-p = _of_setup("pipeline", "p", "GPUs in a row, a pipeline", "", lambda s: s.mesh.pipeline, True)
-v = _of_setup("pipeline_stages", "v", "stages of a pipeline on each GPU", "", lambda s: s.mesh.stages, True)
-i_p = _symbol("place", "i", "place of a GPU in its pipeline, from 0", "")
-hop = _of_setup(
-    "hop", "h", "forwards that each place nearer to the first GPU runs ahead", "",
-    lambda s: {"1f1b": 1, "interleaved-1f1b": 2, "interleaved-zero-bubble": 1, "zbv": 1}.get(s.mesh.schedule, 0),
-)  # fmt: skip
-all_first = _switch(
-    "all_first", "every forward runs before the first backward", lambda s: s.mesh.schedule in ("gpipe", "looped-bfs")
-)
-divided = _switch(
-    "divided", "a pipeline's weights' gradients run apart from its inputs'", lambda s: s.mesh.schedule in SPLIT
-)
-accumulated = _switch("accumulated", "gradients of several batches add up", lambda s: s.accumulation > 1)
-K = _of_setup(
-    "segment", "K", "blocks that are checkpointed together; 1 where none is", "", lambda s: s.segment or 1, True
-)
-segmented = _switch("segmented", "segments of blocks are checkpointed", lambda s: s.segment > 0)
-selective = _switch("selective", "attention is checkpointed", lambda s: s.checkpointing == "selective")
-chunked = _switch("chunked", "head and loss run chunk by chunk", lambda s: s.loss == "chunked")
-autocast = _switch("autocast", "autocast casts weights in forward", lambda s: s.dtypes.autocast and not s.fsdp)
-scaled = _switch("loss_scaling", "fp16's loss scaler", lambda s: s.dtypes.loss_scaling)
-eager = _switch("eager", "attention forms its scores", lambda s: s.attention == "eager")
-dropped = _switch("dropout", "there is dropout", lambda s: s.dropout > 0)
-half = _switch("half", "matrix products in 16 bits", lambda s: s.dtypes.compute != "fp32")
-fp16 = _switch("fp16", "matrix products in fp16", lambda s: s.dtypes.compute == "fp16")
-master = _switch("master", "the optimizer has weights of its own", lambda s: s.dtypes.master)
-moved = _switch("moved", "gradients move to a buffer at once", lambda s: s.master_gradients == "fp32")
-adam = _switch("adam", "the optimizer is Adam or AdamW", lambda s: _common(s).algorithm == "adam")
-adafactor = _switch("adafactor", "the optimizer is Adafactor", lambda s: s.optimizer == "adafactor")
-muon = _switch("muon", "the optimizer is Muon, with AdamW for the rest", lambda s: s.optimizer == "muon")
-adam8bit = _switch(
-    "adam8bit", "AdamW's states are in 8 bits", lambda s: OPTIMIZERS[s.optimizer].algorithm == "adam8bit"
-)
-foreach = _switch("foreach", "the optimizer steps all tensors together", lambda s: s.optimizer_impl == "foreach")
-loop = _switch("loop", "the optimizer steps tensor by tensor", lambda s: s.optimizer_impl == "loop")
-fused_adam = _switch(
-    "fused_adam", "Adam's step is one kernel",
-    lambda s: s.optimizer_impl == "fused" and _common(s).algorithm == "adam",
-)  # fmt: skip
-g = _of_setup(
-    "gradient_bytes", "g", "bytes of one gradient as backward leaves it; 0 where it moves to a buffer", "B",
-    lambda s: 0 if s.master_gradients == "fp32" else DTYPE_BYTES[s.dtypes.weights],
-)  # fmt: skip
-g_m = _of_setup(
-    "gradient_buffer_bytes", "g_m", "bytes of one number of a persistent gradient buffer; 0 without", "B",
-    lambda s: 0 if s.master_gradients == "bf16" else 4,
-)  # fmt: skip
-rounding = _symbol(
-    "rounding", "k", "what each tensor is rounded up to a multiple of: 1 for tensor bytes, 512 as CUDA rounds", "B", positive=True
-)  # fmt: skip
+# The run.
+B = _setup("batch")
+S = _setup("sequence")
+
+# The model's dimensions.
+L = _model("layers")
+H = _model("width")
+A = _model("heads")
+V = _model("vocabulary")
+A_kv = _model("kv_heads")
+D = _model("head_width")
+F = _model("ffn_width")
+P = _model("parameters")
+N = _model("learned_positions")
+W = _model("embedding_width")
+T = _model("token_types")
+K_n = _model("block_norms")
+E = _model("experts")
+E_s = _model("shared_experts")
+E_t = _model("experts_per_token")
+F_e = _model("expert_width")
+N_max = _model("positions")
+L_m = _model("mixture_layers")
+R_q = _model("query_rank")
+R_kv = _model("latent_rank")
+D_r = _model("rope_width")
+D_v = _model("value_width")
+
+# Conditions on the model.
+tied = _model("tied")
+gated = _model("gated")
+fused = _model("fused")
+qkv_bias = _model("qkv_bias")
+out_bias = _model("out_bias")
+ffn_bias = _model("ffn_bias")
+norm_bias = _model("norm_bias")
+final_norm = _model("final_norm")
+embedding_norm = _model("embedding_norm")
+qk_norm = _model("qk_norm")
+sinks = _model("sinks")
+projected = _model("projected")
+pooler = _model("pooler")
+router_bias = _model("router_bias")
+narrow = _model("narrow", lambda m: m.head_width % 8)
+latent = _model("latent")
+mask_buffers = _model("mask_buffers", lambda m: m.family == "gpt")
+
+# How the run is divided and what it stores, with bytes of one number by role.
+w = _width("weight_bytes", lambda s: s.dtypes.compute if s.fsdp else s.base_dtype)
+w_s = _width("stored_weight_bytes", "base_dtype")
+r_A = _setup("adapter_rank", lambda s: s.adapters.rank if s.adapters else 0)
+w_A = _width("adapter_bytes", lambda s: s.trained_dtype if s.adapters else None)
+r = _width("reduced_bytes", "reduced_dtype")
+G = _setup("shards")
+C = _setup("context", "mesh.context")
+E_p = _setup("expert", "mesh.expert")
+G_e = _setup("expert_shards")
+rho = _setup("routing", "mesh.routing")
+gathers = _setup("gathers", lambda s: s.mesh.rotation == "all-gather")
+R = _setup("replicas")
+sharded_optimizer = _setup("sharded_optimizer", lambda s: s.sharding != "none")
+sharded_gradients = _setup("sharded_gradients", lambda s: s.sharding in ("zero2", "zero3"))
+sharded_weights = _setup("sharded_weights", lambda s: s.sharding == "zero3")
+one_unit = _setup("one_unit", lambda s: s.fsdp and s.sharding_units == "model")
+ends_apart = _setup("ends_apart", lambda s: s.fsdp and s.sharding_units == "block+ends")
+t = _setup("tensor", "mesh.tensor")
+sequence_parallel = _setup("sequence_parallel", lambda s: s.mesh.tensor > 1 and s.mesh.sequence_parallel)
+loss_parallel = _setup("loss_parallel", lambda s: s.mesh.tensor > 1 and s.mesh.loss_parallel)
+no_sync = _setup("no_sync")
+mixed = _setup("cast_to_gather", lambda s: s.fsdp and s.dtypes.autocast)
+c = _width("compute_bytes", "dtypes.compute")
+m_w = _width("master_bytes", "dtypes.master")
+s_b = _width("state_bytes", "state_dtype")
+n_s = _setup("states", lambda s: _common(s).states)
+n_c = _setup("loss_chunks")
+n_a = _setup("accumulation")
+p = _setup("pipeline", "mesh.pipeline")
+v = _setup("pipeline_stages", "mesh.stages")
+i_p = _free("place")
+_HOPS = {"1f1b": 1, "interleaved-1f1b": 2, "interleaved-zero-bubble": 1, "zbv": 1}
+hop = _setup("hop", lambda s: _HOPS.get(s.mesh.schedule, 0))
+all_first = _setup("all_first", lambda s: s.mesh.schedule in ("gpipe", "looped-bfs"))
+divided = _setup("divided", lambda s: s.mesh.schedule in SPLIT)
+
+# What of a step is switched on.
+accumulated = _setup("accumulated", lambda s: s.accumulation > 1)
+K = _setup("segment", lambda s: s.segment or 1)
+segmented = _setup("segmented", "segment")
+selective = _setup("selective", lambda s: s.checkpointing == "selective")
+chunked = _setup("chunked", lambda s: s.loss == "chunked")
+autocast = _setup("autocast", lambda s: s.dtypes.autocast and not s.fsdp)
+scaled = _setup("loss_scaling", "dtypes.loss_scaling")
+eager = _setup("eager", lambda s: s.attention == "eager")
+dropped = _setup("dropout")
+half = _setup("half", lambda s: s.dtypes.compute != "fp32")
+fp16 = _setup("fp16", lambda s: s.dtypes.compute == "fp16")
+master = _setup("master", "dtypes.master")
+moved = _setup("moved", lambda s: s.master_gradients == "fp32")
+adam = _setup("adam", lambda s: _common(s).algorithm == "adam")
+adafactor = _setup("adafactor", lambda s: s.optimizer == "adafactor")
+muon = _setup("muon", lambda s: s.optimizer == "muon")
+adam8bit = _setup("adam8bit", lambda s: OPTIMIZERS[s.optimizer].algorithm == "adam8bit")
+foreach = _setup("foreach", lambda s: s.optimizer_impl == "foreach")
+loop = _setup("loop", lambda s: s.optimizer_impl == "loop")
+fused_adam = _setup("fused_adam", lambda s: s.optimizer_impl == "fused" and _common(s).algorithm == "adam")
+g = _width("gradient_bytes", lambda s: None if s.master_gradients == "fp32" else s.dtypes.weights)
+g_m = _setup("gradient_buffer_bytes", lambda s: 0 if s.master_gradients == "bf16" else 4)
+rounding = _free("rounding")
 
 # Free symbols: number formats and quantization.
-e_bits = _symbol("exponent_bits", "e", "exponent bits", "bit", positive=True)
-m_bits = _symbol("mantissa_bits", "m", "mantissa bits", "bit", positive=True)
-top = _symbol(
-    "top_reserved", r"[\text{top reserved}]", "the top exponent is infinity and NaN, as in IEEE 754", "0 or 1"
-)
-nan = _symbol("top_nan", r"[\text{top NaN}]", "the largest code is NaN, the rest of its exponent numbers", "0 or 1")
-q_bits = _symbol("quantized_bits", "b", "bits of a quantized number", "bit", positive=True)
-q_block = _symbol("quantization_block", "q_1", "numbers that share one scale", "", positive=True)
-q_scale = _symbol("scale_bits", "s_1", "bits of a scale", "bit", positive=True)
-q_outer = _symbol("outer_block", "q_2", "scales that share one outer scale", "", positive=True)
-q_outer_scale = _symbol("outer_scale_bits", "s_2", "bits of an outer scale; 0 without", "bit")
-
-mu = _symbol("magnitude", r"\mu", "base-2 logarithm of a number's magnitude", "", positive=None)
-sigma = _symbol("scale", r"\sigma", "base-2 logarithm of the loss scale", "")
+e_bits = _free("exponent_bits")
+m_bits = _free("mantissa_bits")
+top = _free("top_reserved")
+nan = _free("top_nan")
+q_bits = _free("quantized_bits")
+q_block = _free("quantization_block")
+q_scale = _free("scale_bits")
+q_outer = _free("outer_block")
+q_outer_scale = _free("outer_scale_bits")
+mu = _free("magnitude")
+sigma = _free("scale")
 
 # Free symbols: a machine's size and rates.
-multiprocessors = _symbol("multiprocessors", "n_m", "multiprocessors of the GPU", "", positive=True)
-threads = _symbol("threads", "n_t", "threads that a multiprocessor holds", "", positive=True)
-tile = _symbol("tile", "n_{tile}", "numbers that CUB's radix sort gives a block of threads", "", positive=True)
-grouped = _symbol("grouped_mm", "b_g", "bytes that a grouped product in bf16 takes on a GPU, besides each group's", "B")
-queries = _symbol("query_tile", "n_q", "queries in a tile of memory-efficient attention's backward", "", positive=True)
-splits = _symbol("splits", "n_k", "parts into which flash attention cuts the keys", "", positive=True)
-ell = _symbol("host_link", r"\ell", "bytes a second between host and GPU, in one direction", "B", positive=True)
-f = _symbol("flop_rate", "f", "floating-point operations of matrix products a second", "", positive=True)
+multiprocessors = _free("multiprocessors")
+threads = _free("threads")
+tile = _free("tile")
+grouped = _free("grouped_mm")
+queries = _free("query_tile")
+splits = _free("splits")
+ell = _free("host_link")
+f = _free("flop_rate")
 
 #: From sympy's symbol back to its entry.
 BY_SYMBOL = {entry.symbol: entry for entry in SYMBOLS.values()}

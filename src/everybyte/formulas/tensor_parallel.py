@@ -1,41 +1,19 @@
-"""Tensor and sequence parallelism in closed form: what a GPT's block keeps, what stays whole, what goes from GPU to GPU.
+"""Tensor and sequence parallelism in closed form: what a GPT's block keeps, what stays whole, what is sent.
 
 What PyTorch's `DTensor` makes of it, operation by operation, is `theory/tensor_parallel.py`; these are its sums.
 """
 
-from sympy import Add, Integer
+from sympy import Add
 
-from ..rules import formulas as rows
 from .registry import register
-from .symbols import (
-    A,
-    B,
-    F,
-    H,
-    L,
-    P,
-    S,
-    V,
-    dropped,
-    ffn_bias,
-    final_norm,
-    loss_parallel,
-    norm_bias,
-    out_bias,
-    sequence_parallel,
-    t,
-    w,
-)  # fmt: skip
-
-_CHAPTER = "33_tensor_and_sequence_parallel"
-_MEGATRON = "Korthikanti et al. 2022, arXiv:2205.05198"
-_DTENSOR = "PyTorch, torch/distributed/tensor: parallel/style.py, placement_types.py"
+from .symbols import A, B, F, H, L, P, S, V, dropped, ffn_bias, final_norm, norm_bias, out_bias, t, w
+from .symbols import loss_parallel as by_words
+from .symbols import sequence_parallel as by_tokens
 
 #: The part of the tokens that a GPU has between the divided matrices.
-TOKENS = sequence_parallel / t + (1 - sequence_parallel)
+TOKENS = by_tokens / t + (1 - by_tokens)
 
-
-#: In a block, a token's numbers that stand between heads or in the MLP: query, key, value, what attention gives; up, activation.
+#: A token's numbers in a block, within heads and the MLP: query, key, value, what attention gives; up, activation.
 WITHIN = 4 * H + 2 * F
 #: Between them: what both norms are given.
 BETWEEN = 2 * H
@@ -49,47 +27,11 @@ KEPT = {
     "given": w * B * S * GIVEN,
     "statistics": B * S * (16 * TOKENS + 4 * A / t) + 24,
 }
-BLOCK = register(
-    "tensor.block", "what one block of a GPT keeps for backward on one GPU", Add(*KEPT.values()), "B",
-    source=_DTENSOR, chapter=_CHAPTER,
-    assumptions=(
-        "16 bits, flash attention, an activation that saves its input",
-        "tokens are gathered once before attention and MLP, and kept gathered",
-    ),
-    refuses=rows.SIXTEEN_BITS,
-)  # fmt: skip
-MEGATRON = register(
-    "tensor.block.megatron", "the same where tokens are gathered again in backward, without statistics",
-    B * S * (w * (WITHIN / t + (BETWEEN + GIVEN) * TOKENS) + 2 * dropped * H * TOKENS), "B",
-    source=f"{_MEGATRON}, equations 2 to 4", chapter=_CHAPTER,
-    assumptions=("16 bits, flash attention; without sequence parallelism what stands between matrices is whole",),
-    refuses=rows.SIXTEEN_BITS,
-)  # fmt: skip
-
-
-WHOLE = register(
-    "tensor.whole", "parameters that every GPU has: norms, and biases that are added to sums",
-    L * (2 * (1 + norm_bias) + out_bias + ffn_bias) * H + final_norm * (1 + norm_bias) * H, "parameters",
-    source=_DTENSOR, chapter=_CHAPTER, refuses=rows.WHOLE,
-)  # fmt: skip
-HELD = register(
-    "tensor.parameters", "parameters that one GPU holds", WHOLE.expr + (P - WHOLE.expr) / t, "parameters",
-    source=_DTENSOR, chapter=_CHAPTER,
-    assumptions=("heads, the MLP's units, vocabulary and positions divide by t",), refuses=rows.WHOLE,
-)  # fmt: skip
-SENT = register(
-    "tensor.sent", "bytes that one GPU sends for one block, forward and backward", 8 * (t - 1) / t * w * B * S * H, "B",
-    source=f"Shoeybi et al. 2019, arXiv:1909.08053, section 3; {_MEGATRON}, section 4.2.2", chapter=_CHAPTER,
-    assumptions=(
-        "collectives go round a ring, in which a sum on every GPU is a scatter and a gather",
-        "nothing is recomputed; a query's, key's and value's gradients are added before they are sent",
-    ),
-)  # fmt: skip
-LOSS = register(
-    "tensor.loss", "the large tensors at the loss's peak",
-    B * S * V * Add(16 * loss_parallel / t, 3 * w * (1 - loss_parallel)), "B",
-    source="PyTorch, torch/distributed/tensor/parallel/loss.py", chapter=_CHAPTER,
-    assumptions=("logits in the type of the weights; divided, the log-softmax computes in fp32",),
-)  # fmt: skip
-#: GPUs from which on a divided loss takes less than a gathered one: in fp32 from two, in 16 bits from three.
-PAYS = Integer(16) / (3 * w)
+BLOCK = register("tensor.block", Add(*KEPT.values()))
+_token = w * (WITHIN / t + (BETWEEN + GIVEN) * TOKENS) + 2 * dropped * H * TOKENS
+MEGATRON = register("tensor.block.megatron", B * S * _token)
+_norms = 1 + norm_bias
+WHOLE = register("tensor.whole", L * (2 * _norms + out_bias + ffn_bias) * H + final_norm * _norms * H)
+HELD = register("tensor.parameters", WHOLE.expr + (P - WHOLE.expr) / t)
+SENT = register("tensor.sent", 8 * (t - 1) / t * w * B * S * H)
+LOSS = register("tensor.loss", B * S * V * Add(16 * by_words / t, 3 * w * (1 - by_words)))

@@ -1,8 +1,8 @@
-"""A run of any number of GPUs, kept on a disk so that it can be taken up again: PyTorch's distributed checkpoints.
+"""A run on any number of GPUs, kept on a disk so that it can be resumed: PyTorch's distributed checkpoints.
 
-Each GPU writes what it alone has. A checkpoint is written beside its place and renamed once all of it is there, so that a
-run killed at any moment finds the last whole one. Beside its files stand their checksums, and what PyTorch would unpickle is
-read by name: of a file that was damaged nothing is taken up, and nothing in a file is run.
+Each GPU writes what it alone has. A checkpoint is renamed to its place once all of it is there, so a run killed at any moment
+finds the last whole one. Its files' checksums stand beside them, and what PyTorch would unpickle is read by name: nothing of
+a damaged file is loaded, and nothing in a file is run.
 """
 
 import hashlib
@@ -29,27 +29,15 @@ SUMS = "checksums.json"
 #: Numbers of the loss scaling.
 SCALER = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 #: What the description of a checkpoint's tensors may name: the classes that PyTorch's writer puts there.
-KNOWN = {
-    ("torch", "Size"),
-    ("torch.serialization", "_get_layout"),
-    ("pathlib", "PosixPath"),
-    ("pathlib", "WindowsPath"),
-}
-KNOWN |= {
-    ("pathlib", "PurePosixPath"),
-    ("pathlib", "PureWindowsPath"),
-    ("pathlib", "Path"),
-    ("pathlib._local", "PosixPath"),
-}
+KNOWN = {("torch", "Size"), ("torch.serialization", "_get_layout"), ("pathlib._local", "PosixPath")}
+KNOWN |= {("pathlib", f"{kind}Path") for kind in ("", "Posix", "Windows", "PurePosix", "PureWindows")}
 KNOWN |= {("torch", name) for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype)}
-KNOWN |= {
-    (described.__name__, name) for name in dir(described) if name.endswith(("Metadata", "Properties", "Index", "Meta"))
-}
+KNOWN |= {(described.__name__, n) for n in dir(described) if n.endswith(("Metadata", "Properties", "Index", "Meta"))}
 KNOWN |= {(described.__name__, "_MEM_FORMAT_ENCODING"), (_StorageInfo.__module__, _StorageInfo.__name__)}
 
 
 def save(trainer: Trainer, folder: str | os.PathLike, step: int) -> Path:
-    """Write what the run is after `step` steps to `folder`/step-N, on every GPU of it at once; older ones are then removed.
+    """Write what the run is after `step` steps to `folder`/step-N, called on all of its GPUs; then older ones are removed.
 
     Raises:
         ValueError: where there is one of that step already.
@@ -75,11 +63,10 @@ def save(trainer: Trainer, folder: str | os.PathLike, step: int) -> Path:
 
 
 def load(trainer: Trainer, folder: str | os.PathLike) -> int:
-    """Take up the last whole checkpoint in `folder`: the steps that it has taken; 0 where there is none.
+    """Load the last whole checkpoint in `folder`: how many steps it has taken; 0 where there is none.
 
     Raises:
-        ValueError: where a file of it is not what was written, or names what no checkpoint of PyTorch's does, or it is of another
-            run.
+        ValueError: where a file is not what was written, or names what no checkpoint of PyTorch's does, or is of another run.
     """
     there = _there(Path(folder))
     if not there:
@@ -111,10 +98,9 @@ def _there(folder):
 
 def _sums(place):
     sums = {}
-    for path in sorted(place.iterdir()):
-        if path.name != SUMS:
-            with path.open("rb") as file:
-                sums[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    for path in sorted(set(place.iterdir()) - {place / SUMS}):
+        with path.open("rb") as file:
+            sums[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     return sums
 
 
@@ -135,7 +121,7 @@ def _check(place):
 
 
 class _Described(pickle.Unpickler):
-    """Reads what a checkpoint says of its tensors: names of that alone, so that nothing in it is run."""
+    """Reads a checkpoint's description of its tensors, by names of a list alone, so that nothing in it is run."""
 
     def find_class(self, module, name):
         if (module, name) not in KNOWN:
@@ -144,7 +130,7 @@ class _Described(pickle.Unpickler):
 
 
 class _Reader(FileSystemReader):
-    """PyTorch's, but for its unpickling of whatever is there."""
+    """PyTorch's, but for unpickling whatever is there."""
 
     def read_metadata(self, *_, **__):
         try:
@@ -161,7 +147,7 @@ class _Reader(FileSystemReader):
 
 
 class _Planner(checkpoint.DefaultLoadPlanner):
-    """PyTorch's, but for objects, which it unpickles: there is none in a checkpoint of ours."""
+    """PyTorch's, but for unpickling objects: there are none in our checkpoints."""
 
     def load_bytes(self, read_item, value):
         raise ValueError(f"load.folder: {read_item.dest_index.fqn} is no tensor; allowed: tensors")
@@ -177,7 +163,7 @@ def _wait():
 
 
 def _inner(trainer):
-    """PyTorch's optimizer, within those that stand around it."""
+    """PyTorch's optimizer, inside those that wrap it."""
     optimizer = trainer.optimizer
     while not isinstance(optimizer, torch.optim.Optimizer):
         optimizer = optimizer.optimizer
@@ -185,7 +171,7 @@ def _inner(trainer):
 
 
 def _make_states(optimizer):
-    """States to be read into: those of a step that moves nothing."""
+    """Make the states that are loaded into, by a step that moves nothing."""
     rates = [group["lr"] for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         group["lr"] = 0.0
@@ -199,27 +185,24 @@ def _make_states(optimizer):
 
 
 def _state(trainer):
-    """All that a run is, by name: shards as shards, what every GPU has once."""
-    optimizer, state = _inner(trainer), {}
-    for name, tensor in trainer.module.state_dict().items():
-        state[f"weights.{name}"] = tensor
+    """All that a run is, by name: shards as shards, and once what every GPU has."""
+    optimizer = _inner(trainer)
+    state = {f"weights.{name}": tensor for name, tensor in trainer.module.state_dict().items()}
     for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"]):
         state[f"optimizer.{i}"] = p.detach()  # the master weights, where there are
         for name, value in optimizer.state[p].items():
             state[f"optimizer.{i}.{name}"] = value
     if isinstance(trainer.optimizer, ShardedOptimizer):
-        shares = {name: _share(value) for name, value in state.items() if name.startswith("optimizer.") and value.dim()}
-        state |= shares
+        state |= {name: _share(value) for name, value in state.items() if name.startswith("optimizer.") and value.dim()}
     if trainer.scaler:
         numbers = trainer.scaler.state_dict()
-        state["scaler"] = torch.tensor(
-            [numbers[name] for name in SCALER], dtype=torch.float64
-        )  # no object: nothing to unpickle
+        # A tensor, and no object that would be unpickled.
+        state["scaler"] = torch.tensor([numbers[name] for name in SCALER], dtype=torch.float64)
     return state | {f"random.{_rank()}": torch.get_rng_state()}
 
 
 def _share(tensor):
-    """A tensor as this rank's share of one N times as long."""
+    """A tensor as this rank's share of one that is N times as long."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Shard
 

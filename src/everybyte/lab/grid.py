@@ -5,17 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import product, zip_longest
 from typing import Any
 
-from ..ask.setup import (
-    ATTENTIONS,
-    COMMON_OPTIMIZERS,
-    LIBRARIES,
-    MASTER_GRADIENTS,
-    OPTIMIZER_IMPLS,
-    PRECISIONS,
-    SHARDINGS,
-    Lora,
-    Setup,
-)
+from ..ask.choices import ATTENTIONS, CHOICES, COMMON_OPTIMIZERS, LIBRARIES, OPTIMIZER_IMPLS, PRECISIONS
+from ..ask.setup import Lora, Setup
 from ..catalog import Model, model
 from ..common import checks
 from .recipe import Recipe
@@ -38,6 +29,9 @@ RATES = {"full": 1e-3, "LoRA": 3e-3, "QLoRA": 3e-3, "lion": 1e-4, "muon": 1e-3, 
 FIRST, SHARDED = 60, 10
 #: A limit that GPT-2's step does not keep to, and does with everything checkpointed: an out-of-memory on purpose, and its cure.
 LIMIT = 8 * 1024**3
+#: The most telling values of a switch first.
+FLASH_FIRST, USUAL = ATTENTIONS[::-1], ("bf16-mixed", "fp32")
+TELLING = ("bf16-mixed", "fp32", "fp16-mixed", *(p for p in PRECISIONS if "mixed" not in p and p != "fp32"))
 
 
 @dataclass(frozen=True)
@@ -61,106 +55,106 @@ class Configuration:
     @property
     def asked(self) -> dict:
         """What of a measurement is no part of model and setup: a record keeps it with them."""
-        return {
-            "steps": self.steps, "tf32": self.tf32, "expandable": self.expandable, "limit": self.limit,
-            "recipe": self.recipe and str(self.recipe),
-        }  # fmt: skip
+        said = {name: getattr(self, name) for name in ("steps", "tf32", "expandable", "limit")}
+        return said | {"recipe": self.recipe and str(self.recipe)}
 
 
-def _crossed(**axes) -> list[dict]:
-    """Every combination, those near the axes' starts first: a few of everything before all of anything."""
-    crossed = product(*(list(enumerate(values)) for values in axes.values()))
-    ranked = sorted(crossed, key=lambda choice: (sum(rank for rank, _ in choice), max(rank for rank, _ in choice)))
-    return [dict(zip(axes, (value for _, value in choice), strict=True)) for choice in ranked]
+#: A model and a setup; a third place has further fields of the configuration.
+Steps = Iterator[tuple[Model, Setup] | tuple[Model, Setup, dict[str, Any]]]
 
 
-_TELLING = sorted(
-    PRECISIONS, key=lambda p: ("bf16-mixed", "fp32", "fp16-mixed").index(p) if "mixed" in p or p == "fp32" else 9
-)
+def _steps(**axes) -> Iterator[tuple[Model, Setup]]:
+    """A step for every combination, those near the axes' starts first: a few of everything before all of anything.
+
+    An axis is a field of `Setup`, or `model` (by default GPT-2), or has another name and dicts of several fields.
+    """
+
+    def far(choice):
+        ranks = [rank for rank, _ in choice]
+        return sum(ranks), max(ranks)
+
+    for choice in sorted(product(*(list(enumerate(values)) for values in axes.values())), key=far):
+        said: dict[str, Any] = {"model": "gpt2"}
+        for axis, (_, value) in zip(axes, choice, strict=True):
+            said |= value if isinstance(value, dict) else {axis: value}
+        shape = said.pop("model")
+        yield shape if isinstance(shape, Model) else model(shape), Setup(**said)
 
 
-def _sizes() -> Iterator[tuple[Model, dict]]:
-    for choice in _crossed(name=SIZES, precision=_TELLING, attention=ATTENTIONS[::-1]):
-        yield model(choice.pop("name")), {"batch": 8, "sequence": 1024} | choice
+def _sizes() -> Steps:
+    return _steps(model=SIZES, precision=TELLING, attention=FLASH_FIRST)
 
 
-def _small() -> Iterator[tuple[Model, dict]]:
+def _small() -> Steps:
     """Steps that smaller GPUs hold too, and whose peak is the optimizer's."""
-    for choice in _crossed(name=(SIZES[0], SIZES[1], SIZES[3]), precision=_TELLING, sequence=(128, 512)):
-        if choice["sequence"] == 128 or choice["precision"] == "bf16-mixed":
-            yield model(choice.pop("name")), {"batch": 1} | choice
+    for size, setup in _steps(batch=[1], model=(SIZES[0], SIZES[1], SIZES[3]), precision=TELLING, sequence=(128, 512)):
+        if setup.sequence == 128 or setup.precision == "bf16-mixed":
+            yield size, setup
 
 
-def _root(name: str) -> dict:
-    """Segments of about as many blocks as there are segments."""
-    return {"checkpointing": "every-k", "checkpoint_every": round(model(name).layers ** 0.5)}
+def _root(size: Model) -> dict:
+    """Checkpointing in segments of about as many blocks as there are segments."""
+    return {"checkpointing": "every-k", "checkpoint_every": round(size.layers**0.5)}
 
 
-def _checkpointing() -> Iterator[tuple[Model, dict]]:
-    """Every size in every precision, with each way to forget; then segments of other lengths, and operations.
+def _checkpointing() -> Steps:
+    """Every size in every precision, with each way to checkpoint; then segments of other lengths, and operations.
 
     The larger two take two sequences in fp32, also without checkpointing: eight would take most of the grid's time.
     """
-    for choice in _crossed(
-        forget=("full", "root", "selective", "none"), name=SIZES, attention=ATTENTIONS[::-1], precision=_TELLING
-    ):
-        name, forget = choice.pop("name"), choice.pop("forget")
-        batch = 2 if name in SIZES[2:] and choice["precision"] == "fp32" else 8
-        yield model(name), {"batch": batch} | (_root(name) if forget == "root" else {"checkpointing": forget}) | choice
-    for choice in _crossed(checkpoint_every=(2, 4, 6), attention=ATTENTIONS[::-1], precision=("bf16-mixed", "fp32")):
-        yield model("gpt2"), {"checkpointing": "every-k"} | choice
-    for choice in _crossed(attention=ATTENTIONS[::-1], precision=("bf16-mixed", "fp32")):
-        yield model("gpt2"), {"checkpointing": "operations"} | choice
+    ways = ("full", "every-k", "selective", "none")
+    for size, setup in _steps(checkpointing=ways, model=SIZES, attention=FLASH_FIRST, precision=TELLING):
+        if size.name in SIZES[2:] and setup.precision == "fp32":
+            setup = setup.replace(batch=2)
+        yield size, setup.replace(**_root(size)) if setup.checkpointing == "every-k" else setup
+    yield from _steps(checkpointing=["every-k"], checkpoint_every=(2, 4, 6), attention=FLASH_FIRST, precision=USUAL)
+    yield from _steps(checkpointing=["operations"], attention=FLASH_FIRST, precision=USUAL)
 
 
-def _accumulation() -> Iterator[tuple[Model, dict]]:
+def _accumulation() -> Steps:
     """The tokens of one batch in four, and four times as many."""
-    for choice in _crossed(
-        batch=(2, 8), precision=_TELLING, checkpointing=("none", "full"), attention=ATTENTIONS[::-1]
+    ways = ("none", "full")
+    for size, setup in _steps(
+        accumulation=[4], batch=(2, 8), precision=TELLING, checkpointing=ways, attention=FLASH_FIRST
     ):
-        if choice["precision"] == "bf16-mixed" or (
-            choice["batch"] == 2 and (choice["attention"] == "flash" or choice["precision"] == "fp32")
-        ):
-            yield model("gpt2"), {"accumulation": 4} | choice
+        small = setup.batch == 2 and (setup.attention == "flash" or setup.precision == "fp32")
+        if small or setup.precision == "bf16-mixed":
+            yield size, setup
 
 
-def _curves() -> Iterator[tuple[Model, dict, dict]]:
+def _curves() -> Steps:
     """Training runs on prose: whether each switch changes what is learned, and how fast. The same windows for every switch."""
-    mixed = {"batch": 32, "sequence": 256, "precision": "bf16-mixed"}
-    alike: list[dict[str, Any]] = [{}, {"attention": "eager"}, {"checkpointing": "full"}, {"sharding": "zero3"}]
-    alike += [{"precision": "fp16-mixed"}, {"precision": "bf16-master"}]
-    differ: list[dict[str, Any]] = [{"precision": "fp32"}, {"precision": "bf16"}]
-    for switch in (alike[0], *differ, *alike[1:]):
-        yield PROSE, mixed | switch, {"recipe": LONG}
-    for switch in ({}, {"checkpointing": "full"}, {"checkpointing": "operations"}):
-        yield model("gpt2"), {"precision": "bf16-mixed"} | switch, {"recipe": SHORT}
-    yield model("gpt2"), {"precision": "fp32"}, {"recipe": SHORT, "tf32": True}
-    for seed, switch in product(SEEDS[1:], (alike[0], *differ)):
-        yield PROSE, mixed | switch, {"recipe": replace(LONG, seed=seed)}
+    mixed = Setup(batch=32, sequence=256, precision="bf16-mixed")
+    differ = [mixed, mixed.replace(precision="fp32"), mixed.replace(precision="bf16")]
+    alike = [mixed.replace(attention="eager"), mixed.replace(checkpointing="full"), mixed.replace(sharding="zero3")]
+    alike += [mixed.replace(precision="fp16-mixed"), mixed.replace(precision="bf16-master")]
+    for setup in differ + alike:
+        yield PROSE, setup, {"recipe": LONG}
+    for checkpointing in ("none", "full", "operations"):
+        yield model("gpt2"), Setup(precision="bf16-mixed", checkpointing=checkpointing), {"recipe": SHORT}
+    yield model("gpt2"), Setup(), {"recipe": SHORT, "tf32": True}
+    for seed, setup in product(SEEDS[1:], differ):
+        yield PROSE, setup, {"recipe": replace(LONG, seed=seed)}
     for name, setup in (WAYS | SMALLER).items():
-        yield PROSE, _said(tuned(setup)), {"recipe": tuned_by(name)}
+        yield PROSE, tuned(setup), {"recipe": tuned_by(name)}
 
 
-def _dropout() -> Iterator[tuple[Model, dict]]:
-    for choice in _crossed(dropout=(0.1,), precision=_TELLING, attention=ATTENTIONS[::-1]):
-        yield model("gpt2"), choice
+def _dropout() -> Steps:
+    return _steps(dropout=[0.1], precision=TELLING, attention=FLASH_FIRST)
 
 
-def _optimizers() -> Iterator[tuple[Model, dict]]:
-    rows = _crossed(
-        optimizer_impl=OPTIMIZER_IMPLS, optimizer=COMMON_OPTIMIZERS[::-1], precision=("bf16-mixed", "bf16-master", "bf16"),
-        sequence=(128, 1024),
-    )  # fmt: skip
-    for choice in rows:
-        usual = choice["precision"] == "bf16-mixed"
-        if usual or (choice["sequence"] == 128 and choice["optimizer"] in ("adamw", "sgd")):
-            yield model("gpt2"), {"batch": 1 if choice["sequence"] == 128 else 8} | choice
+def _optimizers() -> Steps:
+    axes = {"optimizer_impl": OPTIMIZER_IMPLS, "optimizer": COMMON_OPTIMIZERS[::-1]}
+    shapes = [{"batch": 1, "sequence": 128}, {"batch": 8, "sequence": 1024}]
+    for size, setup in _steps(**axes, precision=("bf16-mixed", "bf16-master", "bf16"), shape=shapes):
+        if setup.precision == "bf16-mixed" or (setup.batch == 1 and setup.optimizer in ("adamw", "sgd")):
+            yield size, setup
 
 
-def _batches() -> Iterator[tuple[Model, dict]]:
-    for choice in _crossed(batch=(1, 16, 2, 32, 4, 64), precision=("bf16-mixed", "fp32"), attention=ATTENTIONS[::-1]):
-        if choice["batch"] <= 16 or (choice["precision"] != "fp32" and choice["attention"] == "flash"):
-            yield model("gpt2"), choice
+def _batches() -> Steps:
+    for size, setup in _steps(batch=(1, 16, 2, 32, 4, 64), precision=USUAL, attention=FLASH_FIRST):
+        if setup.batch <= 16 or (setup.precision != "fp32" and setup.attention == "flash"):
+            yield size, setup
 
 
 def gpt2_for(setup: Setup) -> Model:
@@ -170,83 +164,72 @@ def gpt2_for(setup: Setup) -> Model:
     return model("gpt2").replace(name=f"gpt2-{setup.sequence}", positions=setup.sequence)
 
 
-def _sequences() -> Iterator[tuple[Model, dict]]:
-    """The same tokens a step in ever longer sequences: flash attention keeps as much, the scores grow."""
-    for choice in _crossed(
-        sequence=(2048, 256, 8192, 512, 4096), attention=ATTENTIONS, precision=("bf16-mixed", "fp32")
-    ):
-        setup = {"batch": 8192 // choice["sequence"]} | choice
-        yield gpt2_for(Setup(**setup)), setup
+def _long(*sequences) -> list[dict]:
+    """The same tokens a step, in sequences of these lengths."""
+    return [{"batch": 8192 // sequence, "sequence": sequence} for sequence in sequences]
 
 
-def _odd() -> Iterator[tuple[Model, dict]]:
+def _sequences() -> Steps:
+    """Ever longer sequences: flash attention keeps as much, the scores grow."""
+    for _, setup in _steps(shape=_long(2048, 256, 8192, 512, 4096), attention=ATTENTIONS, precision=USUAL):
+        yield gpt2_for(setup), setup
+
+
+def _odd() -> Steps:
     """Sizes that no power of two divides, heads that a kernel pads, tables of other widths."""
     odd = Model(name="odd", layers=3, width=300, heads=5, vocabulary=5003, positions=1024)
     padded = model("gpt2").replace(name="gpt2-padded", vocabulary=50304)
     untied = model("gpt2").replace(name="gpt2-untied", tied=False)
-    shapes = ((3, 1000), (7, 333), (1, 1), (5, 1023))
     models = (model("gpt2"), odd, model("gpt2-nobias"), padded, untied)
-    for choice in _crossed(model=models, shape=shapes, precision=("bf16-mixed", "fp32"), attention=ATTENTIONS[::-1]):
-        batch, sequence = choice.pop("shape")
-        if choice["model"].name not in ("gpt2", "odd") and batch != 3:
+    shapes = [{"batch": b, "sequence": s} for b, s in ((3, 1000), (7, 333), (1, 1), (5, 1023))]
+    for size, setup in _steps(model=models, shape=shapes, precision=USUAL, attention=FLASH_FIRST):
+        if size.name not in ("gpt2", "odd") and setup.batch != 3:
             continue  # what sets these apart does not depend on the shape
-        if choice["model"].name == "odd" and choice["precision"] == "fp32" and batch in (7, 5):
+        if size.name == "odd" and setup.precision == "fp32" and setup.batch in (7, 5):
             continue  # heads of 60 are padded in 16 bits alone
-        yield choice.pop("model"), {"batch": batch, "sequence": sequence} | choice
+        yield size, setup
 
 
-def _masters() -> Iterator[tuple[Model, dict]]:
-    for choice in _crossed(
-        master_gradients=MASTER_GRADIENTS[::-1], name=SIZES[:2], optimizer_impl=OPTIMIZER_IMPLS[::2]
-    ):
-        yield model(choice.pop("name")), {"precision": "bf16-master"} | choice
-    for precision in LIBRARIES:
-        yield model("gpt2"), {"precision": precision}
+def _masters() -> Steps:
+    yield from _steps(
+        precision=["bf16-master"], master_gradients=CHOICES["master_gradients"][::-1], model=SIZES[:2], optimizer_impl=OPTIMIZER_IMPLS[::2]
+    )  # fmt: skip
+    yield from _steps(precision=LIBRARIES)
 
 
-def _losses() -> Iterator[tuple[Model, dict]]:
-    for precision in ("bf16-mixed", "bf16", "fp32"):
-        yield model("gpt2"), {"loss": "linear-cross-entropy", "precision": precision}
-    rows = _crossed(loss=["chunked"], loss_chunks=(8, 64), name=SIZES[::3], precision=_TELLING)
-    for choice in rows:
-        if choice["name"] == "gpt2" or (
-            choice["loss_chunks"] == 8 and choice["precision"] not in ("fp32", "fp16-mixed")
-        ):
-            yield model(choice.pop("name")), choice
+def _losses() -> Steps:
+    yield from _steps(loss=["linear-cross-entropy"], precision=("bf16-mixed", "bf16", "fp32"))
+    for size, setup in _steps(loss=["chunked"], loss_chunks=(8, 64), model=SIZES[::3], precision=TELLING):
+        if size.name == "gpt2" or (setup.loss_chunks == 8 and setup.precision not in ("fp32", "fp16-mixed")):
+            yield size, setup
 
 
-def _sharding() -> Iterator[tuple[Model, dict]]:
+def _sharding() -> Steps:
     """Rank 0 of ever more GPUs, alone on one; then FSDP's other switches, and sizes that many do not divide."""
-    kinds = [{"sharding": s} for s in SHARDINGS[::-1]] + [{"buckets": "views"}]
-    for choice in _crossed(kind=kinds, gpus=(8, 1024, 2, 64, 7), precision=("bf16-mixed", "fp32")):
-        if choice["precision"] == "fp32" and choice["gpus"] != 8:
-            continue
-        yield model("gpt2"), choice.pop("kind") | choice
-    for size, changes in _crossed_sharding():
-        yield model(size), {"gpus": 64, "sharding": "zero3", "precision": "bf16-mixed"} | changes
-
-
-def _crossed_sharding():
+    kinds = [{"sharding": s} for s in CHOICES["sharding"][::-1]] + [{"buckets": "views"}]
+    for size, setup in _steps(kind=kinds, gpus=(8, 1024, 2, 64, 7), precision=USUAL):
+        if setup.precision != "fp32" or setup.gpus == 8:
+            yield size, setup
+    usual = Setup(gpus=64, sharding="zero3", precision="bf16-mixed")
     for name in SIZES[1:]:
-        yield from ((name, changes) for changes in ({}, {"sharding": "zero2"}, {"checkpointing": "full"}))
+        yield from ((model(name), usual.replace(**c)) for c in ({}, {"sharding": "zero2"}, {"checkpointing": "full"}))
+    two = {"sharding": "zero2", "accumulation": 2}
     for changes in (
-        {"sharding_units": "model"}, {"replicas": 8}, {"checkpointing": "full"}, {"accumulation": 2}, {"gpus": 1},
-        {"sharding": "zero2", "accumulation": 2}, {"precision": "bf16-master"}, {"precision": "bf16"},
-        {"sharding": "zero1", "precision": "bf16-master"}, {"optimizer": "momentum"},
-        *({"offload": "cpu"} | others for others in ({}, {"gpus": 1}, {"sharding": "zero2", "accumulation": 2})),
+        {"sharding_units": "model"}, {"replicas": 8}, {"checkpointing": "full"}, {"accumulation": 2}, {"gpus": 1}, two,
+        {"precision": "bf16-master"}, {"precision": "bf16"}, {"sharding": "zero1", "precision": "bf16-master"},
+        {"optimizer": "momentum"}, *({"offload": "cpu"} | others for others in ({}, {"gpus": 1}, two)),
     ):  # fmt: skip
-        yield "gpt2", changes
+        yield model("gpt2"), usual.replace(**changes)
 
 
-def _families() -> Iterator[tuple[Model, dict]]:
+def _families() -> Steps:
     """A Llama of 1B, with grouped heads: what each switch does to it. And an optimizer of matrices."""
-    llama, mixed = model("llama-3.2-1b"), {"sequence": 1024, "precision": "bf16-mixed"}
-    for choice in _crossed(batch=(4, 1), precision=("bf16-mixed", "bf16"), attention=ATTENTIONS[::-1]):
-        yield llama, mixed | choice
-    for switch in ({"checkpointing": "full"}, {"loss": "chunked"}, {"sharding": "zero3", "gpus": 64}):
-        yield llama, mixed | {"batch": 4} | switch
-    for choice in _crossed(sequence=(1024, 128), precision=("bf16-mixed", "fp32")):
-        yield model("gpt2"), {"batch": 8 if choice["sequence"] == 1024 else 1, "optimizer": "muon"} | choice
+    llama = {"model": ["llama-3.2-1b"]}
+    yield from _steps(**llama, batch=(4, 1), precision=("bf16-mixed", "bf16"), attention=FLASH_FIRST)
+    switches = [{"checkpointing": "full"}, {"loss": "chunked"}, {"sharding": "zero3", "gpus": 64}]
+    yield from _steps(**llama, batch=[4], precision=["bf16-mixed"], switch=switches)
+    shapes = [{"batch": 8, "sequence": 1024}, {"batch": 1, "sequence": 128}]
+    yield from _steps(optimizer=["muon"], shape=shapes, precision=USUAL)
 
 
 def tuned(setup: Setup) -> Setup:
@@ -259,71 +242,48 @@ def tuned_by(name: str) -> Recipe:
     return replace(TUNED, learning_rate=RATES[name])
 
 
-def _said(setup: Setup) -> dict:
-    """The fields of a setup, its adapters as they are."""
-    return setup.as_dict() | {"adapters": setup.adapters}
-
-
-def _finetuning() -> Iterator[tuple[Model, dict]]:
+def _finetuning() -> Steps:
     """What trains, and by which optimizer; also checkpointed; and what trains in a Llama of 1B."""
     for setup in [*WAYS.values(), *SMALLER.values(), MIXED.replace(optimizer="paged-adamw8bit", optimizer_impl=None)]:
-        yield model("gpt2"), _said(setup)
+        yield model("gpt2"), setup
     for setup in WAYS.values():
-        recomputed = setup.replace(checkpointing="full")
-        yield model("gpt2"), _said(recomputed)
-        yield model("llama-3.2-1b"), _said(recomputed.replace(batch=4))
+        yield model("gpt2"), setup.replace(checkpointing="full")
+        yield model("llama-3.2-1b"), setup.replace(checkpointing="full", batch=4)
 
 
-def _times() -> Iterator[tuple[Model, dict, dict]]:
+def _times() -> Steps:
     """What each switch costs in time, on GPT-2 as on larger ones; fp32 also as most run it, by TF32."""
     gpt2, medium, large = map(model, SIZES[:3])
-    for precision in _TELLING:
-        yield gpt2, {"precision": precision}, {}
-    yield gpt2, {"precision": "fp32"}, {"tf32": True}
-    mixed = {"precision": "bf16-mixed"}
-    for switch in (
-        {"attention": "eager"}, {"checkpointing": "full"}, _root("gpt2"), {"checkpointing": "selective"},
-        {"optimizer_impl": "fused"}, {"loss": "chunked"}, {"batch": 16}, {"batch": 32},
-    ):  # fmt: skip
-        yield gpt2, mixed | switch, {}
-    for sequence, attention in product((4096, 512, 2048, 8192), ATTENTIONS[::-1]):
-        setup: dict[str, Any] = mixed | {"batch": 8192 // sequence, "sequence": sequence, "attention": attention}
-        yield gpt2_for(Setup(**setup)), setup, {}
-    for larger in (medium, large):
-        yield larger, mixed, {}
-    for way in [*list(WAYS.values())[1:], *SMALLER.values()]:
-        yield gpt2, _said(way), {}
-    for way in WAYS.values():
-        yield model("llama-3.2-1b"), _said(way.replace(batch=4, checkpointing="full")), {}
+    yield from _steps(precision=TELLING)
+    yield gpt2, Setup(), {"tf32": True}
+    mixed = Setup(precision="bf16-mixed")
+    switches = [{"attention": "eager"}, {"checkpointing": "full"}, _root(gpt2), {"checkpointing": "selective"}]
+    switches += [{"optimizer_impl": "fused"}, {"loss": "chunked"}, {"batch": 16}, {"batch": 32}]
+    yield from ((gpt2, mixed.replace(**switch)) for switch in switches)
+    for shape, attention in product(_long(4096, 512, 2048, 8192), FLASH_FIRST):
+        setup = mixed.replace(**shape, attention=attention)
+        yield gpt2_for(setup), setup
+    yield from ((larger, mixed) for larger in (medium, large))
+    yield from ((gpt2, way) for way in [*list(WAYS.values())[1:], *SMALLER.values()])
+    yield from ((model("llama-3.2-1b"), way.replace(batch=4, checkpointing="full")) for way in WAYS.values())
 
 
-def _allocator() -> Iterator[tuple[Model, dict, dict]]:
+def _allocator() -> Steps:
     """The allocator's own switch beside its default; and a limit that is met, run into, and kept again."""
-    for name, precision in product(SIZES[::3], ("bf16-mixed", "bf16-master")):
-        yield model(name), {"precision": precision}, {"expandable": True}
-    for checkpointing in ("none", "full"):
-        yield model("gpt2"), {"precision": "bf16-mixed", "checkpointing": checkpointing}, {"limit": LIMIT}
+    for size, setup in _steps(model=SIZES[::3], precision=("bf16-mixed", "bf16-master")):
+        yield size, setup, {"expandable": True}
+    for size, setup in _steps(precision=["bf16-mixed"], checkpointing=("none", "full")):
+        yield size, setup, {"limit": LIMIT}
 
 
-GROUPS: dict[str, Callable[[], Iterable[tuple]]] = {
-    "sizes": _sizes,
-    "checkpointing": _checkpointing,
-    "sequences": _sequences,
-    "curves": _curves,
-    "accumulation": _accumulation,
-    "optimizers": _optimizers,
-    "sharding": _sharding,
-    "losses": _losses,
-    "batches": _batches,
-    "dropout": _dropout,
-    "masters": _masters,
-    "small": _small,
-    "odd": _odd,
-    "families": _families,
-    "finetuning": _finetuning,
-    "times": _times,
-    "allocator": _allocator,
-}
+#: Name -> what gives the group's steps.
+GROUPS: dict[str, Callable[[], Steps]] = {
+    make.__name__.removeprefix("_"): make
+    for make in (
+        _sizes, _checkpointing, _sequences, _curves, _accumulation, _optimizers, _sharding, _losses, _batches, _dropout,
+        _masters, _small, _odd, _families, _finetuning, _times, _allocator,
+    )
+}  # fmt: skip
 #: Groups that are not of peaks alone, in their order, and the steps that are timed.
 STEPS = {"times": TIMED, "curves": 0, "allocator": 0}
 
@@ -352,18 +312,18 @@ def grid(only: Iterable[str] = ()) -> list[Configuration]:
     sharded = [c for c in peaks if c.setup.fsdp][:SHARDED]
     others = [c for c in peaks if c not in sharded and c.group != "sharding"][: FIRST - len(sharded)]
     each = max(1, len(others) // max(1, len(sharded)))
-    first = [
-        c for i in range(0, len(others), each) for c in [*others[i : i + each], *sharded[i // each : i // each + 1]]
-    ]
+    first = []
+    for i in range(0, len(others), each):
+        first += [*others[i : i + each], *sharded[i // each : i // each + 1]]
     rest = [c for c in peaks if c not in first]
     return first + [c for name in STEPS for c in made.get(name, ())] + rest
 
 
 def _made(group):
-    for shape, choice, *how in GROUPS[group]():
+    for shape, setup, *how in GROUPS[group]():
         switches = how[0] if how else {}
         steps = switches["recipe"].steps if "recipe" in switches else STEPS.get(group, 0)
-        yield Configuration(group, shape, Setup(**choice), steps, **switches)
+        yield Configuration(group, shape, setup, steps, **switches)
 
 
 def in_fp16(setup: Setup) -> Setup:

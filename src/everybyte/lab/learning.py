@@ -1,4 +1,4 @@
-"""Training on real prose: a trainer with a schedule and clipping, its windows, and the loss on what it never saw."""
+"""Training on prose: a trainer with a schedule and clipping, its windows, and the loss on what it does not train on."""
 
 import lzma
 from collections.abc import Callable
@@ -17,10 +17,8 @@ from .recipe import Recipe
 
 #: Two novels; `prose/TEXT.md` says which.
 PROSE = Path(__file__).parent / "prose" / "austen.txt.xz"
-#: The learning rate of what comes before a fine-tuning.
-BEFORE = 3e-3
-#: Of ten parts of it, those that are trained on; the rest is for validation.
-TRAINED = 9
+#: The learning rate of pretraining; and the tenths of the prose that are trained on: the rest is for validation.
+BEFORE, TRAINED = 3e-3, 9
 
 
 @cache
@@ -31,13 +29,13 @@ def prose() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def windows(text: torch.Tensor, starts: torch.Tensor, sequence: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and the same moved on by one, (B, S) each, int64, of the windows that start there."""
+    """Tokens of the windows that start there, and the same moved on by one: (B, S) each, int64."""
     rows = text[starts[:, None] + torch.arange(sequence + 1)].to(torch.int64)  # (B, S + 1)
     return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
 
 def training_batches(setup: Setup, seed: int) -> Callable:
-    """Random windows, the same for every configuration with that seed: of N GPUs each takes an N-th of a batch N times as large."""
+    """Random windows, the same for every configuration with that seed: each of N GPUs takes its part of a batch N times as large."""
     text, _ = prose()
     rank, gpus = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     generator, B, S = torch.Generator().manual_seed(seed), setup.batch, setup.sequence
@@ -50,7 +48,7 @@ def training_batches(setup: Setup, seed: int) -> Callable:
 
 
 def validation_batches(setup: Setup, count: int) -> list:
-    """About so many windows, evenly spaced over what is not trained on; always the same, in batches of the setup's."""
+    """At least so many windows, evenly spaced over what is not trained on, in batches of the setup's size."""
     _, text = prose()
     count = -(-count // setup.batch) * setup.batch
     starts = torch.arange(count) * (len(text) - setup.sequence - 1) // count
@@ -58,11 +56,11 @@ def validation_batches(setup: Setup, count: int) -> list:
 
 
 def pretrain(module: nn.Module, vocabulary: int, setup: Setup, recipe: Recipe) -> None:
-    """Have all weights of a module learn the book's text, in fp32 by AdamW: the same for every way to fine-tune it."""
+    """Train all weights of a module on the book's text, in fp32 by AdamW: the same for every way to fine-tune it."""
     plain = Setup(batch=setup.batch, sequence=setup.sequence, attention=setup.attention)
     steps = recipe.pretrained
-    learner = Learner(module, plain, replace(recipe, steps=max(10, steps), warm_up=max(1, min(9, steps // 10)),
-                                             learning_rate=BEFORE, evaluations=1))  # fmt: skip
+    shape = {"steps": max(10, steps), "warm_up": max(1, min(9, steps // 10))}
+    learner = Learner(module, plain, replace(recipe, **shape, learning_rate=BEFORE, evaluations=1))
     batch = text_batch(vocabulary, plain, learner.device)
     for _ in range(steps):
         learner.step(batch)

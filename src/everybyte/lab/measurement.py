@@ -5,31 +5,25 @@ from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from typing import Annotated
 
-from .. import units
 from ..ask.setup import Setup
 from ..catalog import Model, models
 from ..common import checks
-from ..common.tables import Table
+from ..common.tables import Table, sized
+from ..step.course import PHASES
 from .recipe import Recipe
-from .shapes import Kind, fits, kinds, number, whole
+from .shapes import Kind, fits, kinds, number, some, whole
 
 #: The version of the JSON. A reader refuses any other.
 SCHEMA = 1
 #: Who says it: a GPU (or CPU), or PyTorch's CUDA code on a GPU that is not there.
 WITNESSES = ("measure", "rehearse")
 STATUSES = ("measured", "oom", "skipped", "failed")
-PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 #: The phases within which the most bytes are counted.
 WITHIN = ("forward", "backward", "step")
 
 
-def _some(shape):
-    """A list of one at least."""
-    return lambda value: fits(value, [shape, ...]) and len(value) > 0
-
-
 def _so(question):
-    """What answers a question, with no where asking it fails."""
+    """A shape: what answers a question with yes, and does not make it fail."""
 
     def answer(value):
         try:
@@ -41,12 +35,12 @@ def _so(question):
 
 
 def _history(value):
-    said = {"allocations": whole, "marks": dict, "at": _some(whole), "live": _some(whole)}
+    said = {"allocations": whole, "marks": dict, "at": some(whole), "live": some(whole)}
     return fits(value, said) and len(value["at"]) == len(value["live"])
 
 
 _OUT = {"requested": (whole, None), "free": (whole, None), "at": str, "of?": str}
-_LEARNING = {"recipe": _so(lambda v: Recipe(**v)), "asked": whole, "validation": _some([whole, (number, None), number])}
+_LEARNING = {"recipe": _so(lambda v: Recipe(**v)), "asked": whole, "validation": some([whole, (number, None), number])}
 _DEVICE = {"name": str, "type": object, "gpu": object, "memory": object, ...: object}
 #: The types of fields, with what a record may say there.
 Whole = Annotated[int, Kind(whole, "a whole number, 0 or more")]
@@ -59,7 +53,7 @@ Quartiles = Annotated[list, Kind([number, ...], "a list of numbers")]
 Clocks = Annotated[dict, Kind({...: number}, "an object of numbers")]
 Used = Annotated[dict, Kind(dict.fromkeys(("cuda", "nvml"), (whole, None)), "bytes for cuda and nvml, or null")]
 OutOfMemory = Annotated[dict, Kind(_OUT, "bytes requested and free, or null, and at what stage")]
-Losses = Annotated[list, Kind(_some((number, None)), "a list of numbers, null where not finite")]
+Losses = Annotated[list, Kind(some((number, None)), "a list of numbers, null where not finite")]
 History = Annotated[dict, Kind(_history, "allocations, marks, and as many places at as live bytes")]
 Learning = Annotated[dict, Kind(_LEARNING, "a recipe, the steps asked for, and rows of step, loss and seconds")]
 Ranks = Annotated[list, Kind([{"rank": whole, ...: object}, ...], "a list of objects, each with its rank")]
@@ -70,79 +64,63 @@ Digest = Annotated[str, Kind(_so(lambda v: re.fullmatch("[0-9a-f]{64}", v)), "64
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Measurement:
-    """One training step on a device. Bytes are whole; `phases`, `requested`, `peaks` and `peak` are above `baseline`.
-
-    Attributes:
-        model, setup: what ran. rounding: what the device's allocator rounds each tensor up to a multiple of; 1 for none.
-        status: `measured`; `oom`, where the device's memory did not suffice, a result as well; `skipped`, where it was not
-            tried, or `failed`, where the process died or hung. reason: why, for these two.
-        phases: live bytes at the moments of one steady step, and the most in the optimizer's step (`step`).
-        requested: the same, each tensor as asked for, not the block that the allocator found for it.
-        peaks: the most live bytes in forward, backward and the optimizer's step.
-        peak: the most of all. peak_at: where it is in the order of allocations, in a dry run's words; None if not asked for.
-        baseline: bytes that lived before the model did. workspace: bytes of cuBLAS's workspaces, which stay from the first
-            matrix product on.
-        allocated_peak, requested_peak, active_peak, reserved_peak: the most bytes of each of the allocator's counts, with
-            the baseline. retries: how often it had to give memory back before it could serve a request. segments: how many
-            it had from the driver after the steps.
-        driver_before, driver_used: bytes in use on the whole device before the model and after the steps, as CUDA (`cuda`)
-            and NVML (`nvml`, None without its Python binding) count them: the context and other processes too.
-        out_of_memory: for `oom`: `of` whom (PyTorch's allocator, or a library), bytes asked for (`requested`, as precise as PyTorch's message), `free`, and `at` what stage.
-        reserved_at_end: what the allocator had when `driver_used` was asked for.
-        steps: how many were timed; 0 for a step that was counted alone. step_ms: their median; step_ms_quartiles: the first
-            and the third; clocks: the GPU's clock, power, its limit and temperature after them. tokens_per_s, flops (of a step, the model's), mfu: their share of
-            the catalog's dense 16-bit peak; None for fp32 and unknown devices.
-        loss: of every step, on the next windows of the book's text, the same for every configuration of one shape; None
-            where not finite. skipped_steps: by loss scaling. A vocabulary under 256 has random tokens, always the same.
-        history: `allocations` of one step, the places `at` which `live` bytes are given (the extremes are among them), and
-            `marks`: allocations made when a moment last came.
-        learning: of a training run: its `recipe` (with as many steps as there was time for of those `asked`), and `validation`:
-            steps taken, the loss on prose that is not trained on, and seconds of training until then. `loss` is of every step.
-        ranks: of many GPUs measured at once, what each found: its `rank`, and some of the fields here, which are rank 0's.
-        witness: `measure`; `rehearse` where the device was a rehearsal's, so that no time means anything.
-        device, versions, settings: what it ran on and with. date: UTC. fingerprint: of the reference step's source.
-    """
+    """One training step on a device. Bytes are whole; `phases`, `requested`, `peaks` and `peak` are above `baseline`."""
 
     model: Annotated[Model, Kind(dict, "an object")]
     setup: Annotated[Setup, Kind(dict, "an object")]
-    status: Text
+    status: (
+        Text  # `measured`; `oom`, a result as well; `skipped`, where it was not tried; `failed`, where it died or hung
+    )
     device: Device
-    date: Date
-    fingerprint: Digest
-    reason: Text | None = None
-    rounding: Whole = 512
-    phases: Phases | None = None
-    requested: Phases | None = None
-    peaks: Peaks | None = None
-    peak: Whole | None = None
-    peak_at: Text | None = None
-    baseline: Whole | None = None
-    workspace: Whole | None = None
+    date: Date  # UTC
+    fingerprint: Digest  # of the reference step's source
+    reason: Text | None = None  # why it was skipped or failed
+    rounding: Whole = 512  # of each tensor in the device's allocator, to a multiple of so many bytes; 1 for none
+    phases: Phases | None = (
+        None  # live bytes at moments of one steady step, and the most in the optimizer's step (`step`)
+    )
+    requested: Phases | None = None  # the same, of each tensor as asked for, not of the block that it got
+    peaks: Peaks | None = None  # the most live bytes in forward, backward and the optimizer's step
+    peak: Whole | None = None  # the most of all
+    peak_at: Text | None = None  # where it is in the order of allocations, in a dry run's words; None if not asked for
+    baseline: Whole | None = None  # bytes that lived before the model
+    workspace: Whole | None = None  # bytes of cuBLAS's workspaces, which stay after its first product
+    # The most bytes of each of the allocator's counts, with the baseline.
     allocated_peak: Whole | None = None
     requested_peak: Whole | None = None
     active_peak: Whole | None = None
     reserved_peak: Whole | None = None
-    retries: Whole | None = None
-    segments: Whole | None = None
-    driver_before: Used | None = None
-    driver_used: Used | None = None
+    retries: Whole | None = None  # how often the allocator gave memory back before it could serve a request
+    segments: Whole | None = None  # how many it had from the driver after the steps
+    # Bytes in use on the whole device, by CUDA and by NVML (None without its Python binding): other processes' too.
+    driver_before: Used | None = None  # before the model
+    driver_used: Used | None = None  # after the steps
+    # Whose memory ran out (`of`), bytes `requested`, as precise as PyTorch's message, and `free`, and `at` what stage.
     out_of_memory: OutOfMemory | None = None
-    steps: Whole | None = None
-    reserved_at_end: Whole | None = None
-    step_ms: Number | None = None
-    step_ms_quartiles: Quartiles | None = None
-    clocks: Clocks | None = None
+    steps: Whole | None = None  # how many were timed; 0 for a step that was counted alone
+    reserved_at_end: Whole | None = None  # bytes that the allocator had when `driver_used` was asked for
+    step_ms: Number | None = None  # the timed steps' median
+    step_ms_quartiles: Quartiles | None = None  # the first and the third
+    clocks: Clocks | None = None  # the GPU's clock, power, its limit, and temperature after the timed steps
     tokens_per_s: Number | None = None
-    flops: Whole | None = None
-    mfu: Number | None = None
+    flops: Whole | None = None  # of a step, the model's
+    mfu: Number | None = None  # their share of the catalog's dense 16-bit peak; None for fp32 and unknown devices
+    # Of every step, None where not finite, on the next windows of the book's text, the same for every configuration of one
+    # shape; a vocabulary under 256 has random tokens, always the same.
     loss: Losses | None = None
-    skipped_steps: Whole | None = None
+    skipped_steps: Whole | None = None  # by loss scaling
+    # `allocations` of one step, the places `at` which `live` bytes are given, the extremes among them, and `marks`: how many
+    # allocations there were when a moment last came.
     history: History | None = None
+    # Of a training run: its `recipe`, with as many steps as there was time for of those `asked`; and `validation`: steps
+    # taken, the loss on prose that is not trained on, and seconds of training until then.
     learning: Learning | None = None
-    ranks: Ranks | None = None
+    ranks: Ranks | None = (
+        None  # of many GPUs measured at once: each one's `rank`, and some of the fields here, rank 0's
+    )
     versions: Object | None = None
     settings: Object | None = None
-    witness: Text = "measure"
+    witness: Text = "measure"  # or `rehearse`, on a rehearsal's device, where no time means anything
 
     @property
     def oom(self) -> bool:
@@ -157,11 +135,11 @@ class Measurement:
 
     def as_dict(self) -> dict:
         """As JSON holds it. No device knows the parts, so `parts` is empty."""
-        said = {f.name: getattr(self, f.name) for f in fields(self)}
         head = {"schema": SCHEMA, "witness": self.witness, "status": self.status, "oom": self.oom}
-        said = head | said | {"model": model_as_dict(self.model), "setup": self.setup.as_dict(), "parts": {}}
+        said = head | {f.name: getattr(self, f.name) for f in fields(self)}
+        said |= {"model": model_as_dict(self.model), "setup": self.setup.as_dict(), "parts": {}}
         said["phases"] = self.phases or {}
-        optional = {f.name for f in fields(self) if f.default is None} - {"phases", "peak_at", "mfu"}
+        optional = {f.name for f in fields(self) if f.default is None} - {"peak_at", "mfu"}
         return {name: value for name, value in said.items() if value is not None or name not in optional}
 
     @classmethod
@@ -173,14 +151,13 @@ class Measurement:
         """
         if said.get("schema") != SCHEMA:
             raise _wrong("schema", said.get("schema"), SCHEMA)
-        known = {f.name for f in fields(cls)}
-        for name in said.keys() - known - {"schema", "oom", "parts"}:
+        for name in said.keys() - _KINDS.keys() - {"schema", "oom", "parts"}:
             raise _wrong(name, said[name], "no such field")
         checks.one_of("Measurement", "status", said.get("status"), STATUSES)
         checks.one_of("Measurement", "witness", said.get("witness", "measure"), WITNESSES)
         if said.get("oom", said["status"] == "oom") is not (said["status"] == "oom"):
             raise _wrong("oom", said["oom"], said["status"] == "oom")
-        values = {name: value for name, value in said.items() if name in known and value is not None}
+        values = {name: value for name, value in said.items() if name in _KINDS and value is not None}
         if not values.get("phases"):
             values.pop("phases", None)
         for name in sorted(_NEEDED[said["status"]] | values.keys()):
@@ -188,32 +165,26 @@ class Measurement:
                 raise _wrong(name, values.get(name), _KINDS[name].allowed)
         for name in values["setup"].keys() - {f.name for f in fields(Setup)}:
             raise _wrong("setup", name, "the fields of Setup")
-        values |= {"model": model_from_dict(values["model"]), "setup": Setup(**values["setup"])}
-        return cls(**values)
+        return cls(**values | {"model": model_from_dict(values["model"]), "setup": Setup(**values["setup"])})
 
     def table(self) -> Table:
         """What was measured, or why it was not."""
         device = f"{self.device['name']}, {self.date[:10]}"
         if self.status in ("skipped", "failed"):
             return Table([device, ""], [[self.status, self.reason]])
-        rows = [[name, value, units.text(value)] for name, value in (self.phases or {}).items()]
-        if self.peak is not None:
-            rows.append([f"peak, at {self.peak_at}" if self.peak_at else "peak", self.peak, units.text(self.peak)])
+        bytes_of = dict(self.phases or {})
+        bytes_of |= {f"peak, at {self.peak_at}" if self.peak_at else "peak": self.peak}
         names = ("baseline", "workspace", "requested_peak", "allocated_peak", "active_peak", "reserved_peak")
-        rows += [[n, getattr(self, n), units.text(getattr(self, n))] for n in names if getattr(self, n) is not None]
-        if self.out_of_memory:
-            for name in ("requested", "free"):
-                if self.out_of_memory[name] is not None:
-                    size = self.out_of_memory[name]
-                    rows.append([f"out of memory in {self.out_of_memory['at']}, {name}", size, units.text(size)])
-            rows.append(
-                ["what to do", "a smaller batch, or checkpointing", "`everybyte fit --plan` says what fits a GPU"]
-            )
+        bytes_of |= {name: getattr(self, name) for name in names}
+        if out := self.out_of_memory:
+            bytes_of |= {f"out of memory in {out['at']}, {name}": out[name] for name in ("requested", "free")}
+        rows: list = [sized(name, size) for name, size in bytes_of.items() if size is not None]
+        if out:
+            advice = "a smaller batch, or checkpointing", "`everybyte fit --plan` says what fits a GPU"
+            rows.append(["what to do", *advice])
         elif self.timed:
-            rows.append(["milliseconds a step", self.step_ms, ""])
-            rows.append(["tokens a second", self.tokens_per_s, ""])
-            if self.mfu is not None:
-                rows.append(["model FLOP/s utilization", self.mfu, f"{self.mfu:.1%}"])
+            rows += [["milliseconds a step", self.step_ms, ""], ["tokens a second", self.tokens_per_s, ""]]
+            rows += [["model FLOP/s utilization", self.mfu, f"{self.mfu:.1%}"]] if self.mfu is not None else []
         return Table([device, "bytes", ""], rows)
 
     def __repr__(self):
@@ -223,17 +194,33 @@ class Measurement:
         return self.table()._repr_html_()
 
 
+_KINDS = kinds(Measurement)
+_ALWAYS = {f.name for f in fields(Measurement) if f.default is MISSING}
+_SOMETIMES = {
+    "out_of_memory", "reason", "peak_at", "history", "learning", "ranks", "witness", "segments", "reserved_at_end", "clocks",
+    "mfu", "step_ms", "step_ms_quartiles", "tokens_per_s", "flops",
+}  # fmt: skip
+_RAN_OUT = {"out_of_memory", "allocated_peak", "reserved_peak", "retries", "baseline", "versions", "settings"}
+#: Status -> the fields that it must have.
+_NEEDED = {
+    "measured": _KINDS.keys() - _SOMETIMES,
+    "oom": _ALWAYS | _RAN_OUT,
+    "skipped": _ALWAYS | {"reason"},
+    "failed": _ALWAYS | {"reason"},
+}
+
+
 def model_as_dict(model: Model) -> dict:
     """A model as JSON holds it: its name, its parameters, and the dimensions that a plain GPT-2 has not.
 
     Where the catalog has the model, its source and published count are left to the catalog.
     """
     plain = Model(**{f.name: getattr(model, f.name) for f in fields(Model) if f.default is MISSING})
-    left_out = {"name"} | ({"published", "source"} if models().get(model.name) == model else set())
-    dimensions = {f.name: getattr(model, f.name) for f in fields(Model) if f.name not in left_out}
     # A default may depend on another field, so what follows from others is always said.
-    said = {f.name for f in fields(Model) if f.default in (MISSING, None)} - {"published"}
-    dimensions = {name: v for name, v in dimensions.items() if name in said or v != getattr(plain, name)}
+    always = {f.name for f in fields(Model) if f.default in (MISSING, None)} - {"published"}
+    always |= {f.name for f in fields(Model) if getattr(model, f.name) != getattr(plain, f.name)}
+    left_out = {"name"} | ({"published", "source"} if models().get(model.name) == model else set())
+    dimensions = {f.name: getattr(model, f.name) for f in fields(Model) if f.name in always - left_out}
     return {"name": model.name, "parameters": int(model.parameters), "dimensions": dimensions}
 
 
@@ -246,31 +233,15 @@ def model_from_dict(said: dict) -> Model:
     if not isinstance(said, dict) or set(said) != {"name", "parameters", "dimensions"}:
         raise _wrong("model", said, "name, parameters and dimensions")
     dimensions = said["dimensions"]
+    known = {f.name for f in fields(Model)} - {"name"}
     required = {f.name for f in fields(Model) if f.default is MISSING} - {"name"}
-    if not isinstance(dimensions, dict) or not required <= set(dimensions) <= {f.name for f in fields(Model)} - {
-        "name"
-    }:
+    if not isinstance(dimensions, dict) or not required <= dimensions.keys() <= known:
         raise _wrong("model", dimensions, "the fields of Model")
     model = Model(name=said["name"], **dimensions)
     if said["parameters"] != model.parameters:
         raise _wrong("model", said["parameters"], f"the {model.parameters} parameters of these dimensions")
-    known = models().get(model.name)
-    return known if known and known.replace(source="") == model else model
-
-
-_KINDS = kinds(Measurement)
-_ALWAYS = {f.name for f in fields(Measurement) if f.default is MISSING}
-_SOMETIMES = {
-    "out_of_memory", "reason", "peak_at", "history", "learning", "ranks", "witness", "segments", "reserved_at_end", "clocks",
-    "mfu", "step_ms", "step_ms_quartiles", "tokens_per_s", "flops",
-}  # fmt: skip
-_NEEDED = {
-    "measured": _KINDS.keys() - _SOMETIMES,
-    "oom": _ALWAYS
-    | {"out_of_memory", "allocated_peak", "reserved_peak", "retries", "baseline", "versions", "settings"},
-    "skipped": _ALWAYS | {"reason"},
-    "failed": _ALWAYS | {"reason"},
-}
+    ours = models().get(model.name)
+    return ours if ours and ours.replace(source="") == model else model
 
 
 def _wrong(field, value, allowed):

@@ -1,5 +1,12 @@
 """One step measured on this machine: by a worker, or of many GPUs by as many."""
 
+import os
+import socket
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import replace
+from threading import TIMEOUT_MAX
 from typing import Any
 
 from ..ask.setup import Setup
@@ -7,9 +14,15 @@ from ..catalog import Model
 from ..common import checks
 from .devices import check as check_device
 from .measurement import Measurement
-from .process import EXPANDABLE, Worker, ask
+from .process import COMMAND, EXPANDABLE, Failed, Worker, ask
 from .recipe import Recipe
-from .torchrun import measure_ranks
+
+#: Seconds that a worker may take to say how many GPUs there are; and that ranks have to end once one of them has failed.
+START, GRACE = 120.0, 1.0
+#: What a measurement keeps of every rank.
+KEPT = (
+    "phases", "requested", "peaks", "peak", "peak_at", "allocated_peak", "active_peak", "reserved_peak", "step_ms", "loss",
+)  # fmt: skip
 
 
 def measure(
@@ -39,9 +52,9 @@ def measure(
         points: the most places of the timeline to keep; 0 for no timeline, and no `peak_at`.
         tf32: whether fp32 matrix products may round their factors to TF32.
         limit: bytes that the step may take, to run out on purpose.
-        expandable: whether the allocator maps memory into segments that grow (`expandable_segments:True`), in a process of its own.
-        recipe: of a training run on prose, in place of `steps`: each step is one of its steps.
-        alone: of many GPUs measure the first, on one device: its collectives move nothing, and all its tensors are there.
+        expandable: whether the allocator maps memory into segments that grow (`expandable_segments:True`).
+        recipe: of a training run on prose, whose steps are measured in place of `steps`.
+        alone: measure the first of many GPUs, on one device: its collectives move nothing, and all its tensors are there.
         timeout: seconds until the process is ended.
 
     Raises:
@@ -67,19 +80,81 @@ def measure(
         return ask(worker, model, setup, device, timeout, **options)[0]
 
 
-def check_request(
-    model, setup, *, warm_up=2, steps=5, points=0, tf32=False, limit=None, recipe=None, alone=False
-) -> None:
+class _RanOut(Exception):
+    """A rank ran out of memory: the others wait for it in vain. Its argument is that rank's measurement."""
+
+
+def measure_ranks(
+    model: Model, setup: Setup, device: str | None, timeout: float, command: Sequence[str] = COMMAND, **options
+) -> Measurement:
+    """Measure on all of the setup's GPUs at once, by a worker each: rank 0's measurement, with what each rank found.
+
+    Where a rank runs out of memory the measurement is that rank's.
+
+    Raises:
+        ValueError: where there are fewer GPUs, or a rank refuses.
+        Failed: where a rank dies; the others are ended.
+    """
+    with Worker() as worker:
+        there = worker.ask(START, ask="gpus", device=device)["found"]
+    if setup.gpus > there:
+        raise ValueError(
+            f"Setup.gpus: {setup.gpus}, and this machine has room for {there}; allowed: at most as many, or the first of "
+            "any number alone (`alone=True`, --alone), over collectives that move nothing"
+        )
+
+    def measured(rank, worker):
+        where = device if device == "cpu" else f"cuda:{rank}"
+        found = ask(worker, model, setup, where, TIMEOUT_MAX, **options)[0]
+        if found.oom:
+            raise _RanOut(replace(found, ranks=[{"rank": rank, "status": "oom"}]))
+        return found
+
+    with ThreadPoolExecutor(setup.gpus) as pool, ExitStack() as ending:  # the pool ends once its workers have
+        workers = [ending.enter_context(Worker(command, variables)) for variables in _ranks(setup.gpus)]
+        asked = [pool.submit(measured, rank, worker) for rank, worker in enumerate(workers)]
+        done, left = wait(asked, min(timeout, TIMEOUT_MAX), FIRST_EXCEPTION)
+        if left and not any(one.exception() for one in done):
+            raise Failed(f"the ranks gave no answer within {timeout:g} s and were ended")
+        wait(asked, GRACE)
+        errors = [one.exception() if one.done() else Failed("was ended") for one in asked]
+    for error in errors:
+        if isinstance(error, ValueError):
+            raise error
+    for error in errors:
+        if isinstance(error, _RanOut):
+            return error.args[0]
+    if missing := {rank: error for rank, error in enumerate(errors) if error}:
+        how = "".join(f"\n  rank {rank}: {error}" for rank, error in missing.items())
+        raise Failed(f"of {setup.gpus} ranks these died or were ended: {', '.join(map(str, missing))}{how}")
+    found = [one.result() for one in asked]
+    kept = [{name: value for name in KEPT if (value := getattr(one, name)) is not None} for one in found]
+    return replace(found[0], ranks=[{"rank": rank} | one for rank, one in enumerate(kept)])
+
+
+def _ranks(gpus):
+    """For each of so many processes the variables by which PyTorch finds the others: torchrun's."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": gpus, "LOCAL_WORLD_SIZE": gpus}
+    shared |= {"TORCHELASTIC_RUN_ID": "everybyte", "TORCHELASTIC_USE_AGENT_STORE": False}
+    shared |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", 1)}
+    each = [shared | {"RANK": rank, "LOCAL_RANK": rank} for rank in range(gpus)]
+    return [{name: str(value) for name, value in one.items()} for one in each]
+
+
+def check_request(model, setup, *, warm_up=2, steps=5, points=0, tf32=False, limit=None, recipe=None, alone=False):
     """Raise ValueError where a worker could only fail, before one is started.
 
     `alone`: it is the first of all GPUs, and collectives move nothing.
     """
-    if not isinstance(model, Model):
-        raise ValueError(
-            f"measure.model: {model!r} is not a Model; allowed: everybyte.model(name) or everybyte.Model(...)"
-        )
-    if not isinstance(setup, Setup):
-        raise ValueError(f"measure.setup: {setup!r} is not a Setup; allowed: everybyte.Setup(...)")
+    for field, value, kind, allowed in (
+        ("model", model, Model, "everybyte.model(name) or everybyte.Model(...)"),
+        ("setup", setup, Setup, "everybyte.Setup(...)"),
+    ):
+        if not isinstance(value, kind):
+            raise ValueError(f"measure.{field}: {value!r} is not a {kind.__name__}; allowed: {allowed}")
     if unlike := model.unlike_reference():
         raise ValueError(unlike)
     if not alone:

@@ -19,16 +19,13 @@ from torch.utils._pytree import tree_leaves
 from ..common import children
 from .timeline import live_at_allocations
 
-#: What each meter counts, in bytes: what tensors asked for; the blocks they got; with blocks freed but still waited for;
-#: with what the allocator keeps for later.
+#: What each meter counts, in bytes: what tensors asked for; the blocks they got; also blocks that are freed but still in use
+#: by a stream; also what the allocator keeps for later.
 COUNTS = ("requested", "allocated", "active", "reserved")
 #: What is kept of a GPU's state after timing -> what its driver's tool calls it.
 CLOCKS = {
-    "sm_mhz": "clocks.sm",
-    "power_w": "power.draw",
-    "power_limit_w": "power.limit",
-    "temperature_c": "temperature.gpu",
-}
+    "sm_mhz": "clocks.sm", "power_w": "power.draw", "power_limit_w": "power.limit", "temperature_c": "temperature.gpu",
+}  # fmt: skip
 
 
 class Cuda:
@@ -41,8 +38,7 @@ class Cuda:
     rounding = 512
 
     def __init__(self, device: torch.device, limit: int | None):
-        self.device = device
-        self._limit = limit
+        self.device, self._limit = device, limit
         torch.cuda.set_device(device)
         total = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total) if limit else 1.0, device)
@@ -50,7 +46,7 @@ class Cuda:
         self._retries = self._stats()["num_alloc_retries"]
 
     def empty(self) -> int:
-        """Give back what nothing uses, cuBLAS workspaces too; return the bytes of these."""
+        """Free what nothing uses, cuBLAS's workspaces too; return the bytes of these."""
         gc.collect()
         torch.cuda.synchronize(self.device)
         before = self.now()["requested"]  # not allocated: a workspace may stand in a block that was not split
@@ -65,13 +61,15 @@ class Cuda:
 
     def now(self) -> dict[str, int]:
         """Bytes of each of `COUNTS`."""
-        stats = self._stats()
-        return {count: stats[f"{count}_bytes.all.current"] for count in COUNTS}
+        return self._counted("current")
 
     def most(self) -> dict[str, int]:
         """The most of each of `COUNTS` since `restart`."""
+        return self._counted("peak")
+
+    def _counted(self, when):
         stats = self._stats()
-        return {count: stats[f"{count}_bytes.all.peak"] for count in COUNTS}
+        return {count: stats[f"{count}_bytes.all.{when}"] for count in COUNTS}
 
     def restart(self) -> None:
         """Count the most from here on."""
@@ -82,7 +80,7 @@ class Cuda:
         return self._stats()["allocation.all.allocated"]
 
     def retries(self) -> int:
-        """How often the allocator had to give back what it kept before it could serve a request, in this measurement."""
+        """How often in this measurement the allocator had to give memory back before it could serve a request."""
         return self._stats()["num_alloc_retries"] - self._retries
 
     def segments(self) -> int:
@@ -90,7 +88,7 @@ class Cuda:
         return self._stats()["segment.all.current"]
 
     def driver(self) -> dict[str, int | None]:
-        """Bytes in use on the device as CUDA and as NVML count them: all processes, contexts and libraries."""
+        """Bytes in use on the device by all processes, contexts and libraries, as CUDA and as NVML count them."""
         free, total = torch.cuda.mem_get_info(self.device)
         try:
             nvml = torch.cuda.device_memory_used(self.device)
@@ -104,16 +102,16 @@ class Cuda:
         return min(free, max(0, self._limit - self.now()["reserved"])) if self._limit else free
 
     def bounded(self):
-        """CUDA refuses by itself what it has not."""
+        """Within it, memory that is not there is refused, as CUDA always does."""
         return nullcontext()
 
     def watching(self):
-        """Within it, memory is counted: CUDA's allocator counts always."""
+        """Within it, memory is counted, as CUDA's allocator always does."""
         return nullcontext()
 
     @contextmanager
     def history(self):
-        """Within it, allocations are noted: the list that it gives has at its end the live bytes before them, and after each."""
+        """Within it, allocations are noted: at its end, the list it gives has the live bytes before them and after each."""
         live = []
         torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python")
         start = self.allocations()
@@ -125,7 +123,7 @@ class Cuda:
             torch.cuda.memory._record_memory_history(enabled=None)
 
     def stamp(self) -> torch.cuda.Event:
-        """A moment in the GPU's queue: nothing is waited for."""
+        """A moment in the GPU's queue, without waiting."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -137,12 +135,14 @@ class Cuda:
         return [start.elapsed_time(end) for start, end in pairwise(stamps)]
 
     def clocks(self) -> dict[str, float] | None:
-        """What the GPU's clock, power and temperature are now, as its driver's tool says; None where there is no such tool."""
+        """The GPU's clock, power and temperature now, as its driver's tool says; None where there is no such tool."""
         if not (tool := shutil.which("nvidia-smi")):
             return None
-        command = [tool, f"--query-gpu={','.join(CLOCKS.values())}", "--format=csv,noheader,nounits"]
+        asked = f"--query-gpu={','.join(CLOCKS.values())}", f"--id={self.device.index or 0}"
         try:
-            done = children.run([*command, f"--id={self.device.index or 0}"], 10.0, stdout=PIPE, stderr=PIPE, text=True)
+            done = children.run(
+                [tool, *asked, "--format=csv,noheader,nounits"], 10.0, stdout=PIPE, stderr=PIPE, text=True
+            )
             done.check_returncode()
             return {name: float(value) for name, value in zip(CLOCKS, done.stdout.split(","), strict=True)}
         except (OSError, SubprocessError, ValueError):  # a tool of another driver's, or fields that it has not
@@ -150,7 +150,7 @@ class Cuda:
 
 
 def _kilobytes(file: str, name: str) -> int:
-    """Bytes that a line of a file of Linux's says, `name: 5 kB`; OSError where there is none."""
+    """The bytes in a line `name: 5 kB` of one of Linux's files; OSError where there is none."""
     found = re.search(rf"^{name}:\s+(\d+) kB", Path(file).read_text(encoding="ascii"), re.MULTILINE)
     if not found:
         raise OSError(f"{file} has no {name}")
@@ -158,7 +158,7 @@ def _kilobytes(file: str, name: str) -> int:
 
 
 def available() -> int | None:
-    """Bytes of memory that the machine, or the container, has left; None where nothing says so."""
+    """Bytes of memory that are left to the machine or the container; None where nothing says so."""
     try:
         found = [_kilobytes("/proc/meminfo", "MemAvailable")]
     except OSError:
@@ -171,7 +171,7 @@ def available() -> int | None:
 
 
 class Cpu:
-    """The storages of CPU tensors, followed from birth to death while `watching`. It answers what `Cuda` does.
+    """The storages of CPU tensors, followed from birth to death while `watching`. It has the methods of `Cuda`.
 
     What a kernel takes for itself is not seen. Where two gradients of one tensor meet in backward, a third tensor is
     counted that would not be there unwatched. Nothing is kept for later, and no driver counts.
@@ -183,8 +183,7 @@ class Cpu:
     rounding = 1
 
     def __init__(self, device: torch.device, limit: int | None):
-        self.device = device
-        self._limit = limit
+        self.device, self._limit = device, limit
         self._counter = _Counter(limit)
 
     def empty(self) -> int:
@@ -222,9 +221,9 @@ class Cpu:
 
     @contextmanager
     def bounded(self):
-        """Within it, this process is refused memory that the machine has not free: else a kernel would end any process for it.
+        """Within it, this process is refused more memory than the machine has free; else Linux would end some process.
 
-        Where nothing says what is free, as on macOS and Windows, it is not.
+        Where nothing says what is free, as on macOS and Windows, nothing is refused.
         """
         free = available()
         if free is None:
@@ -260,13 +259,12 @@ class Cpu:
 
 
 class _Counter(TorchDispatchMode):
-    """Follows storages by weak reference, and what FSDP gives and takes by resizing them."""
+    """Follows storages by weak reference, and FSDP's, which are resized."""
 
     def __init__(self, limit):
         super().__init__()
         self.limit, self.live, self.most, self.allocations, self.refused, self.history = limit, 0, 0, 0, 0, None
-        self._refs = {}  # by the storage's address
-        self._sizes = {}
+        self._refs, self._sizes = {}, {}  # by the storage's address
 
     def __enter__(self):
         resize = torch.UntypedStorage.resize_
@@ -274,7 +272,8 @@ class _Counter(TorchDispatchMode):
         def told(storage, size):
             resize(storage, size)
             if storage._cdata in self._refs:
-                self._resized(storage)
+                self.live -= self._sizes.pop(storage._cdata)
+                self._take(storage._cdata, storage.nbytes())
             return storage
 
         self._watch = mock.patch.object(torch.UntypedStorage, "resize_", told)
@@ -290,11 +289,8 @@ class _Counter(TorchDispatchMode):
             return NotImplemented  # FSDP's tensors are made of others, which come by here
         out = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(out):
-            if (
-                isinstance(leaf, torch.Tensor)
-                and not isinstance(leaf, FakeTensor)
-                and leaf.untyped_storage()._cdata not in self._refs
-            ):
+            real = isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor)
+            if real and leaf.untyped_storage()._cdata not in self._refs:
                 self._follow(leaf.untyped_storage())
         return out
 
@@ -302,10 +298,6 @@ class _Counter(TorchDispatchMode):
         address = storage._cdata
         self._take(address, storage.nbytes())
         self._refs[address] = weakref.ref(storage, lambda _: self._freed(address))
-
-    def _resized(self, storage):
-        self.live -= self._sizes.pop(storage._cdata)
-        self._take(storage._cdata, storage.nbytes())
 
     def _take(self, address, size):
         if self.limit and self.live + size > self.limit:

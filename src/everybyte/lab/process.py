@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, cast
@@ -19,12 +18,12 @@ from ..common import children, files
 from .measurement import Measurement, model_as_dict
 
 SOURCES = str(Path(__file__).resolve().parents[2])
+#: What a worker runs. No module is taken from the folder that it happens to start in.
+COMMAND, APART = (sys.executable, "-u", "-m", "everybyte.lab.worker"), {"PYTHONSAFEPATH": "1"}
 #: Lines of a worker's standard error that are told when it fails.
 LAST_LINES = 8
 #: What makes an allocator's segments grow: PyTorch's name for it, and the older one.
 EXPANDABLE = dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "expandable_segments:True")
-#: No module is taken from the folder that a process of ours happens to start in.
-APART = {"PYTHONSAFEPATH": "1"}
 #: The variable that tells a worker whose it is.
 PARENT = "EVERYBYTE_PARENT"
 _ENDED = None
@@ -42,24 +41,21 @@ class Worker:
         environment: variables besides this process's.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str] = (sys.executable, "-u", "-m", "everybyte.lab.worker"),
-        environment: Mapping[str, str] | None = None,
-    ):
+    def __init__(self, command: Sequence[str] = COMMAND, environment: Mapping[str, str] | None = None):
+        paths = os.pathsep.join(filter(None, [SOURCES, os.environ.get("PYTHONPATH")]))
+        variables = {"PYTHONPATH": paths, **(environment or {}), **APART, PARENT: str(os.getpid())}
         self._errors = tempfile.TemporaryFile()
         self._child = children.Child(
-            command, surroundings(environment or {}) | {PARENT: str(os.getpid())}, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self._errors, encoding="utf-8", errors="replace",
+            command, os.environ | variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            encoding="utf-8", errors="replace",
         )  # fmt: skip
         self.process = self._child.process
         self._requests = cast(IO[str], self.process.stdin)  # a pipe, as asked for
-        self._said = cast(IO[str], self.process.stdout)
         self._answers = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self):
-        for line in self._said:
+        for line in cast(IO[str], self.process.stdout):
             self._answers.put(line)
         self._answers.put(_ENDED)
 
@@ -79,29 +75,29 @@ class Worker:
         except BrokenPipeError:
             line = _ENDED
         except queue.Empty:
-            self.end()
-            raise Failed(f"the worker gave no answer within {timeout:g} s and was ended{self._last_words()}") from None
+            raise self._failed(f"gave no answer within {timeout:g} s and was ended") from None
         except BaseException:  # Ctrl-C above all
             self.end()
             raise
         if line is _ENDED:
-            status = self.process.wait()
-            self.end()
-            raise Failed(f"the worker ended {children.how(status)}{self._last_words()}")
+            raise self._failed(f"ended {children.how(self.process.wait())}")
         try:
             answer = files.parsed(line)
         except ValueError:
             answer = None
         if not isinstance(answer, dict) or not answer.keys() & {"found", "error"}:
-            self.end()
-            raise Failed(f"the worker said {line.strip()[:200]!r}, which is no answer{self._last_words()}")
+            raise self._failed(f"said {line.strip()[:200]!r}, which is no answer")
         if "error" in answer:
             raise ValueError(answer["error"])
         return answer
 
-    def _last_words(self):
-        lines = written(self._errors)[-LAST_LINES:]
-        return "; its last lines:" + "".join(f"\n  {line}" for line in lines) if lines else ""
+    def _failed(self, how):
+        """The error of a worker that is ended here, with its last lines."""
+        self.end()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()[-LAST_LINES:]
+        last = "; its last lines:" + "".join(f"\n  {line}" for line in lines) if lines else ""
+        return Failed(f"the worker {how}{last}")
 
     def end(self) -> None:
         """End the process and its children, now; once more does nothing."""
@@ -117,7 +113,7 @@ class Worker:
 
 
 class Bench:
-    """A place for one worker at a time. Who failed, or kept something of a step, is ended; the next request gets a fresh one.
+    """A place for one worker at a time. One that failed, or kept something of a step, is ended; the next request gets a fresh one.
 
     Args:
         start: starts a worker, given an `environment` where it needs one.
@@ -161,43 +157,6 @@ class Bench:
 
 def ask(worker: Worker, model: Model, setup: Setup, device: str | None, timeout: float, **options):
     """The measurement that a worker makes, and whether the worker is fit for another."""
-    answer = worker.ask(timeout, ask="measure", **request(model, setup, device, options))
+    said = {"device": device, "model": model_as_dict(model), "setup": setup.as_dict(), "options": options}
+    answer = worker.ask(timeout, ask="measure", **said)
     return Measurement.from_dict(answer["found"]), answer["clean"]
-
-
-def request(model: Model, setup: Setup, device: str | None, options: dict) -> dict:
-    """A request for a measurement, as JSON holds it."""
-    return {"device": device, "model": model_as_dict(model), "setup": setup.as_dict(), "options": options}
-
-
-def surroundings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a process of ours: these, this process's, and where it finds this package."""
-    paths = [SOURCES, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | dict(environment) | APART
-
-
-def written(errors: IO[bytes]) -> list[str]:
-    """The lines that a process has written to a file of ours."""
-    errors.seek(0)
-    return errors.read().decode(errors="replace").strip().splitlines()
-
-
-def end_with(parent: int, launcher: int | None = None) -> None:
-    """End this process once its parent has ended, or who launched that: killed, they tell nobody, and nobody waits for the step."""
-
-    def watch():
-        while os.getppid() == parent and (launcher is None or _lives(launcher)):
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _lives(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

@@ -1,22 +1,14 @@
-"""One of many GPUs: `python -m everybyte.lab.ranks FOLDER`, started by torchrun, or the first of them all alone.
+"""What a worker answers: as the only GPU, as one of many, or as the first of many, alone."""
 
-Each rank reads `FOLDER/request.json` and writes what it found to `FOLDER/RANK.json`, beside and then renamed.
-"""
-
-import json
 import os
-import sys
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from ..ask.setup import Setup
-from ..common import files
 from .measurement import model_from_dict
-from .process import end_with
 from .run import describe, find, run
 
 #: Seconds that a rank waits for the others in one collective: who is dead by then is not waited for any longer. NCCL's first
@@ -28,9 +20,10 @@ PROCESSES = 8
 
 @contextmanager
 def group(setup: Setup, device: torch.device, real: bool = False):
-    """Within it, this process is a rank of `setup.gpus`: torchrun's, where that started it; else the first, all alone.
+    """Within it, this process is a rank of `setup.gpus`: one that started with others; else the first, alone.
 
-    `real`: not with collectives that move nothing, by which nothing is learned. Alone, collectives move nothing, yet every tensor of rank 0's is there. Gives the name of what carries them.
+    Alone, collectives move nothing, yet all of rank 0's tensors are there; by `real` ones that is refused, for nothing is
+    learned from collectives that move nothing. It gives the name of what carries them.
 
     Raises:
         ValueError: where torchrun started another number, or PyTorch was built without what they need.
@@ -38,11 +31,11 @@ def group(setup: Setup, device: torch.device, real: bool = False):
     if not setup.distributed:
         yield None
         return
+    backend = "nccl" if device.type == "cuda" else "gloo"
     if "TORCHELASTIC_RUN_ID" in os.environ:
         started = int(os.environ["WORLD_SIZE"])
         if started != setup.gpus:
             raise ValueError(f"Setup.gpus: {setup.gpus}, and torchrun started {started}; allowed: as many")
-        backend = "nccl" if device.type == "cuda" else "gloo"
         if not dist.is_backend_available(backend):
             raise ValueError(f"Setup.gpus: {setup.gpus} need {backend}, and this PyTorch has none; allowed: 1")
         dist.init_process_group(backend, timeout=timedelta(seconds=FIRST if backend == "nccl" else PATIENCE))
@@ -51,7 +44,6 @@ def group(setup: Setup, device: torch.device, real: bool = False):
             raise ValueError(
                 f"Setup.gpus: {setup.gpus}, alone, learn nothing of one another; allowed: as many processes, or 1"
             )
-        backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, rank=0, world_size=1, store=dist.HashStore())
     else:
         from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -78,7 +70,7 @@ def run_as_rank(model, setup: Setup, device: torch.device, **options) -> tuple[d
 
 
 def answer(request: dict) -> dict:
-    """What a request is answered with: what was `found` and whether this process is as `clean` as before; or the `error` of bad input."""
+    """The answer to a request: what was `found`, and whether this process is as `clean` as before; or the `error` of bad input."""
     try:
         device = find(request["device"])
         if request["ask"] == "device":
@@ -90,22 +82,3 @@ def answer(request: dict) -> dict:
     except ValueError as error:
         return {"error": str(error)}
     return {"found": found | {"model": request["model"], "setup": request["setup"]}, "clean": clean}
-
-
-def main(folder: Path) -> int:
-    """Measure as one rank; the exit status. A rank that ran out of memory ends with 3: the others wait for it in vain."""
-    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
-    end_with(os.getppid(), request["launcher"])
-    device = "cpu" if request["device"] == "cpu" else f"cuda:{os.environ['LOCAL_RANK']}"
-    said = answer(request | {"ask": "measure", "device": device})
-    _write(folder / f"{os.environ['RANK']}.json", said)
-    return 2 if "error" in said else 3 if said["found"]["status"] == "oom" else 0
-
-
-def _write(path, said):
-    with files.whole(path) as file:
-        file.write(json.dumps(said, allow_nan=False).encode())
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))

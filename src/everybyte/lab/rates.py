@@ -1,32 +1,31 @@
-"""Arithmetic of a training step and the time it may take: for utilization, and for a plan of what to measure."""
+"""The arithmetic of a training step and the time it may take: for utilization, and to plan what to measure."""
 
 from collections.abc import Callable, Iterable
 
-from ..ask.setup import DTYPE_BYTES, Setup
-from ..catalog import Gpu, Model
+from ..ask.choices import DTYPE_BYTES
+from ..ask.setup import Setup
+from ..catalog import Gpu, Model, gpus
 from ..common.tables import Table
 from .grid import TIMED, WARM_UP, Configuration
 
-#: What a recording asks of each measurement: steps before, places of the timeline.
+#: What a recording asks of each measurement.
 OPTIONS = {"warm_up": 1, "points": 160}
-#: Seconds that the timed steps of one may take, where the loss is not followed.
-LONGEST = 15.0
-#: Seconds that a training run may take: where all of its steps would take longer, it has fewer.
-TRAINING = 60.0
-#: Of the catalog's dense 16-bit peak: what such a step reaches, what TF32 does, and fp32 without.
+#: Seconds that the timed steps of one measurement may take, and that a training run may; where all would take longer, it has fewer.
+LONGEST, TRAINING = 15.0, 60.0
+#: Shares of the catalog's dense 16-bit peak that a 16-bit step reaches, that TF32 does, and fp32 without it.
 USED, TF32, FP32 = 0.45, 0.2, 1 / 20
-#: Times that eager attention reads or writes its scores; seconds that Python takes for a block's operations, both ways.
+#: Times that eager attention reads or writes its scores; seconds that Python takes for a block's forward and backward.
 PASSES, LAUNCH = 16, 1.5e-3
-#: Bytes of weights, gradients and states that an optimizer's step moves, a parameter; seconds around each measurement.
+#: Bytes that an optimizer's step moves for each parameter; seconds around each measurement.
 MOVED, AROUND = 40, 0.4
 
 
 def flops_of_step(model: Model, tokens: int, sequence: int) -> int:
-    """Model FLOPs of one training step, recomputation left out: 6·N + 12·L·A·D·S for each token.
+    """Model FLOPs of one training step, without recomputation: 6·N + 12·L·A·D·S for each token.
 
-    N: parameters that multiply a token (positions are only looked up, and so is the token table where the head is another
-    matrix; of experts, those that it visits); L layers of A heads of width D over sequences of S. Source: Chowdhery et al., PaLM (2022), appendix B. The causal mask's half of
-    attention counts as done, as there.
+    N: parameters that multiply a token, so not positions, nor the token table where the head is another matrix, nor experts
+    that it does not visit; L layers of A heads of width D over sequences of S. The half of attention that the causal mask
+    hides is counted. Source: Chowdhery et al., PaLM (2022), appendix B.
     """
     looked_up = model.learned_positions + (0 if model.tied else model.vocabulary)
     expert = (2 + model.gated) * model.width * model.expert_width
@@ -37,20 +36,18 @@ def flops_of_step(model: Model, tokens: int, sequence: int) -> int:
 
 def utilization(flops: int, milliseconds: float, gpu: str | None, setup: Setup) -> float | None:
     """Model FLOP/s over the catalog's dense 16-bit peak; None for fp32, whose peak is another, and for unknown devices."""
-    from ..catalog import gpus
-
     if gpu is None or setup.dtypes.compute == "fp32":
         return None
     return round(flops / (milliseconds / 1e3) / gpus()[gpu].bf16_flops, 4)
 
 
 def tokens_of_step(setup: Setup) -> int:
-    """Tokens that one optimizer step has seen on one GPU."""
+    """The tokens of one optimizer step on one GPU."""
     return setup.accumulation * setup.batch * setup.sequence
 
 
 def step_seconds(model: Model, setup: Setup, gpu: Gpu, tf32: bool = False) -> float:
-    """What a step may take, by rule of thumb: it plans a recording and claims nothing."""
+    """What a step may take, by rule of thumb: for a plan, without a claim."""
     tokens, compute = tokens_of_step(setup), setup.dtypes.compute
     again = 4 / 3 if setup.segment else 1
     arithmetic = again * flops_of_step(model, tokens, setup.sequence) / gpu.bf16_flops
@@ -74,17 +71,17 @@ def seconds(configuration: Configuration, gpu: Gpu) -> float:
 
 
 def options(configuration: Configuration) -> dict:
-    """What a recording asks of a measurement: where time is the question it is warm first, and does not take for ever."""
+    """What a recording asks of a measurement: where time is the question, more steps before it and a limit to the time."""
     if configuration.recipe:
-        how = {"recipe": configuration.recipe.as_dict(), "seconds": TRAINING}
-        return OPTIONS | how | {"tf32": configuration.tf32, "limit": configuration.limit}
-    timing = {"warm_up": WARM_UP, "seconds": LONGEST} if configuration.steps == TIMED else {}
-    how = {"steps": configuration.steps, "tf32": configuration.tf32, "limit": configuration.limit}
-    return OPTIONS | timing | how
+        how: dict = {"recipe": configuration.recipe.as_dict(), "seconds": TRAINING}
+    else:
+        how = {"warm_up": WARM_UP, "seconds": LONGEST} if configuration.steps == TIMED else {}
+        how["steps"] = configuration.steps
+    return OPTIONS | how | {"tf32": configuration.tf32, "limit": configuration.limit}
 
 
 def estimate(wanted: Iterable[Configuration], gpu: Gpu, need: Callable[[Model, Setup], int]) -> Table:
-    """What a recording would measure on a GPU: a row a group, with how many fit its memory and the seconds they may take."""
+    """What a recording would measure on a GPU: for each group the steps, how many fit, and the seconds that these may take."""
     groups = {}
     for configuration in wanted:
         row = groups.setdefault(configuration.group, [0, 0, 0.0])

@@ -1,4 +1,4 @@
-"""How a training run goes: how many steps, at which learning rate each, clipped at what, on which windows of the prose."""
+"""How a training run goes: its steps, their learning rates, where gradients are clipped, and on which windows of the prose."""
 
 from dataclasses import asdict, dataclass
 from math import cos, pi
@@ -13,10 +13,10 @@ class Recipe:
     """A training run on the prose of the labs.
 
     Attributes:
-        steps: of the optimizer. warm_up: over how many the learning rate rises to `learning_rate`; it falls to a tenth of that
+        steps: of the optimizer. warm_up: steps over which the rate rises to `learning_rate`; then it falls to a tenth of that
             along half a cosine. clip: the norm that gradients are scaled down to. seed: of weights and windows.
-        evaluations: how often the validation loss is taken, after equally many steps each, and windows: on how many.
-        pretrained: steps that all weights take by AdamW on the book's text before, whatever trains then: what is fine-tuned.
+        evaluations: how often the validation loss is taken, at equal distances. windows: on how many.
+        pretrained: steps that all weights take by AdamW on the book's text before, so that there is something to fine-tune.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -38,10 +38,14 @@ class Recipe:
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
                 raise ValueError(f"Recipe.{field}: {value!r} is no number above 0")
-        checks.whole("Recipe", "seed", self.seed, 0, 2**31)
-        checks.whole("Recipe", "evaluations", self.evaluations, 1, self.steps)
-        checks.whole("Recipe", "windows", self.windows, 1, 10_000)
-        checks.whole("Recipe", "pretrained", self.pretrained, 0, 1_000_000)
+        limits = {
+            "seed": (0, 2**31),
+            "evaluations": (1, self.steps),
+            "windows": (1, 10_000),
+            "pretrained": (0, 1_000_000),
+        }
+        for field, (least, most) in limits.items():
+            checks.whole("Recipe", field, getattr(self, field), least, most)
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, from 0. Source: Brown et al., Language Models are Few-Shot Learners (2020), appendix B."""

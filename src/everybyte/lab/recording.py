@@ -1,27 +1,25 @@
-"""Measure a grid of steps on one device and keep what it says, so that an interruption loses only what is running."""
+"""Measure a grid of steps on one device and keep what it says: an interruption loses only what is running."""
 
 import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import units
 from ..ask.setup import Setup
 from ..catalog import Model
-from .devices import REHEARSED, slug
-from .devices import check as check_device
+from . import devices
 from .grid import Configuration, for_gpu, grid
 from .measurement import Measurement
-from .measuring import check_request
+from .measuring import START, check_request
 from .process import Bench, Failed, Worker
 from .rates import options
 from .recipe import Recipe
-from .records import append, fingerprint, read, repair
+from .records import append, fingerprint, read, repair, unmeasured
 
-#: Seconds that a worker may take to start, and that one measurement may take.
-START, EACH = 120.0, 120.0
+#: Seconds that one measurement may take.
+EACH = 120.0
 
 
 @dataclass
@@ -58,17 +56,15 @@ def record(
     need: Callable[[Model, Setup], int] | None = None,
     start: Callable[[], Worker] = Worker,
 ) -> Progress:
-    """Measure what a device has not been recorded for yet, a line of `out`/`<gpu>.jsonl` each, until time is up.
+    """Measure what is not recorded yet of a device, a line of `out`/`<gpu>.jsonl` each, until time is up.
 
-    One worker takes one step after another; after an out-of-memory, a failure, or whenever something of a step is left in
-    its memory, a fresh one takes over. What failed is tried again by the next recording; what is there with the same
-    fingerprint of the reference step is not.
+    One worker takes one step after another. A fresh one takes over after an out-of-memory, a failure, or whenever something
+    of a step is left in memory. The next recording tries again what failed, and leaves out what is there with the same
+    fingerprint of the reference step.
 
     Args:
         minutes: after which no more is started, and what runs is given up.
-        only: names of the grid's groups.
-        device: as `measure`'s.
-        configurations: in place of the grid.
+        only: names of the grid's groups. configurations: in place of the grid. device: as `measure`'s.
         need: bytes that a step takes at least; where the device has less free, the step is recorded as skipped.
         start: starts a worker, given an `environment` where it needs one.
 
@@ -78,7 +74,7 @@ def record(
     """
     if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not minutes > 0:
         raise ValueError(f"record.minutes: {minutes!r} is not a number above 0")
-    check_device(device)
+    devices.check(device)
     wanted = list(configurations) if configurations is not None else grid(only)
     for configuration in wanted:
         check_request(configuration.model, configuration.setup)
@@ -97,9 +93,9 @@ class _Recording:
             found = bench.worker().ask(START, ask="device", device=self.device)["found"]
             wanted = for_gpu(wanted, bf16=has_bf16(found))
             self.folder.mkdir(parents=True, exist_ok=True)
-            progress = Progress(self.folder / f"{found['gpu'] or slug(found['name'])}.jsonl")
+            progress = Progress(self.folder / f"{found['gpu'] or devices.slug(found['name'])}.jsonl")
             progress.faults = repair(progress.path)
-            there = self._there(progress.path)
+            there = _there(progress.path)
             todo = [c for c in wanted if (c.model, c.setup, *c.asked.values()) not in there]
             progress.there, progress.left = len(wanted) - len(todo), len(todo)
             with tqdm(todo, unit="step", smoothing=0.1) as bar:
@@ -117,28 +113,20 @@ class _Recording:
                     progress.left -= 1
         return progress
 
-    def _there(self, path):
-        if not path.exists():
-            return set()
-        measured = (m for m in read(path).measurements if m.fingerprint == fingerprint() and m.status != "failed")
-        return {(m.model, m.setup, *asked(m).values()) for m in measured}
-
     def _measurement(self, configuration, device):
         """The measurement of a configuration; None where there is no time for it."""
         model, setup = configuration.model, configuration.setup
-        without = {"model": model, "setup": setup, "device": device, "fingerprint": fingerprint()}
-        without |= {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "rounding": 512 if device["type"] == "cuda" else 1,
-            "witness": "rehearse" if device["name"].startswith(REHEARSED) else "measure",
-        }
+
+        def without(status, reason):
+            return unmeasured(status, reason, model, setup, device, 512 if device["type"] == "cuda" else 1)
+
         if setup.dtypes.compute == "bf16" and not has_bf16(device):
             reason = f"{device['name']} has no units for bf16: fp16-mixed and fp32 are measured on it"
-            return Measurement(status="skipped", reason=reason, **without)
+            return without("skipped", reason)
         needed = self.need(model, setup) if self.need and configuration.limit is None else 0
         if device["free"] is not None and needed > device["free"]:
             reason = f"it needs {units.text(needed)} at least, and {units.text(device['free'])} were free"
-            return Measurement(status="skipped", reason=reason, **without)
+            return without("skipped", reason)
         left = self.deadline - time.monotonic()
         if left <= 0:
             return None
@@ -146,13 +134,19 @@ class _Recording:
             how = options(configuration) | {"expandable": configuration.expandable}
             return self.bench.measure(model, setup, self.device, min(EACH, left), **how)
         except (Failed, ValueError) as error:
-            if time.monotonic() >= self.deadline:
-                return None
-            return Measurement(status="failed", reason=str(error), **without)
+            return None if time.monotonic() >= self.deadline else without("failed", str(error))
+
+
+def _there(path):
+    """What of a record is not measured again."""
+    if not path.exists():
+        return set()
+    measured = (m for m in read(path).measurements if m.fingerprint == fingerprint() and m.status != "failed")
+    return {(m.model, m.setup, *asked(m).values()) for m in measured}
 
 
 def asked(measurement: Measurement) -> dict:
-    """How a record's measurement was asked for: what of it is no part of model and setup."""
+    """How a record's measurement was asked for, beside its model and setup."""
     plain = Configuration("", measurement.model, measurement.setup, measurement.steps or 0).asked
     if measurement.learning:  # some of its steps are counted, and not timed
         plain |= {"steps": measurement.learning["asked"], "recipe": str(Recipe(**measurement.learning["recipe"]))}

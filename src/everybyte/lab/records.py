@@ -1,4 +1,4 @@
-"""What GPUs said, kept: a line a measurement, each with a checksum, read back with distrust."""
+"""What GPUs said, kept: a line for each measurement, with a checksum, read back with distrust."""
 
 import ast
 import hashlib
@@ -6,10 +6,14 @@ import json
 import os
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
+from ..ask.setup import Setup
+from ..catalog import Model
 from ..common import files
+from .devices import REHEARSED
 from .measurement import Measurement
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
@@ -17,10 +21,7 @@ REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 
 @cache
 def fingerprint(folder: Path = REFERENCE) -> str:
-    """Which reference step this is: SHA-256 of what its source files do and of its text, by name, in the names' order.
-
-    Where a name is imported from, and what docstrings say, changes no step.
-    """
+    """Which reference step this is: SHA-256 of its source files, without imports and docstrings, and of its text."""
     digest = hashlib.sha256()
     for path in sorted([*folder.glob("*.py"), *folder.glob("*.txt")]):
         text = path.read_text(encoding="utf-8")
@@ -39,12 +40,21 @@ def _done(source):
     return "\n".join(line for line in lines.values() if line.strip())
 
 
+def unmeasured(status: str, reason: str, model: Model, setup: Setup, device: dict, rounding: int = 512) -> Measurement:
+    """A measurement that was not made, with the reason why."""
+    return Measurement(
+        model=model, setup=setup, status=status, reason=reason, device=device, rounding=rounding, fingerprint=fingerprint(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        witness="rehearse" if device["name"].startswith(REHEARSED) else "measure",
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Record:
     """A file of measurements.
 
     Attributes:
-        path: the file. measurements: of its good lines, in order. faults: of the others, each in words, with its number.
+        path: the file. measurements: of its good lines, in order. faults: what is wrong with the others, with their numbers.
     """
 
     path: Path
@@ -58,47 +68,43 @@ def read(path: str | os.PathLike) -> Record:
     Raises:
         ValueError: where it is no file: a folder, a pipe, a device.
     """
-    _check_file(Path(path))
-    good, bad = _split(Path(path))
-    return Record(Path(path), [measurement for _, measurement in good], [fault for _, fault in bad])
+    path = Path(path)
+    _check_file(path)
+    good, bad = _split(path)
+    return Record(path, [measurement for _, measurement in good], [fault for _, fault in bad])
 
 
 def append(path: Path, measurement: Measurement) -> None:
-    """Add a line, on the disk when this returns; where that fails, none of it."""
+    """Add a line, on the disk when this returns; where that fails, nothing of it is added."""
     said = measurement.as_dict()
-    line = json.dumps(said | {"check": _checksum(said)}, allow_nan=False) + "\n"
+    line = json.dumps(said | {"check": _checksum(said)}, allow_nan=False).encode() + b"\n"
     with _alone(path) as file:
         if size := file.seek(0, os.SEEK_END):
             file.seek(size - 1)
-            line = line if file.read(1) == b"\n" else "\n" + line  # whoever wrote before was interrupted
-        _add(file, line.encode())
+            line = line if file.read(1) == b"\n" else b"\n" + line  # whoever wrote before was interrupted
+        _add(file, line)
 
 
 def repair(path: Path) -> list[str]:
-    """Move refused lines into a file beside, so that good ones can follow; return the faults.
+    """Move refused lines to the end of a file beside, the record's name with `.refused`; return the faults.
 
-    The file beside is named after the record, with `.refused` at its end; lines are added to what it holds. Who appends
-    meanwhile waits.
+    Whoever appends meanwhile waits.
     """
     if not path.exists():
         return []
     with _alone(path):
         good, bad = _split(path)
         if bad:
-            part = path.with_name(path.name + ".part")
-            with part.open("wb") as file:
+            with files.whole(path) as file:
                 file.write(b"".join(line + b"\n" for line, _ in good))
-                file.flush()
-                os.fsync(file.fileno())
-            with path.with_name(path.name + ".refused").open("ab", buffering=0) as file:
-                _add(file, b"".join(line + b"\n" for line, _ in bad))
-            os.replace(part, path)
+                with path.with_name(path.name + ".refused").open("ab", buffering=0) as refused:
+                    _add(refused, b"".join(line + b"\n" for line, _ in bad))
     return [fault for _, fault in bad]
 
 
 @contextmanager
 def _alone(path):
-    """The record, open to be added to, for nobody else meanwhile; that which bears the name, if another has put one in its place."""
+    """The record, open for adding, and locked; opened again where another file has taken its name meanwhile."""
     _check_file(path)
     while True:
         with path.open("a+b", buffering=0) as file:
@@ -110,17 +116,15 @@ def _alone(path):
 
 
 def _lock(file):
-    """Until the file is closed. Windows has no such lock, nor have some clusters' file systems: there, one recorder at a time."""
-    try:
+    """Lock a file until it is closed. Windows and some clusters' file systems cannot: there, one recorder at a time."""
+    with suppress(ImportError, OSError):
         import fcntl
-    except ImportError:
-        return
-    with suppress(OSError):
+
         fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def _add(file, data):
-    """Add at the end of a file all of the bytes, on the disk when this returns, or none."""
+    """Add all of the bytes at the end of a file, on the disk when this returns, or none."""
     before = os.fstat(file.fileno()).st_size
     try:
         while data:
@@ -154,8 +158,9 @@ def _measurement(line):
     said = files.parsed(line, parse_constant=_no_number)
     if not isinstance(said, dict):
         raise ValueError("it is not a JSON object")
-    measurement = Measurement.from_dict({k: v for k, v in said.items() if k != "check"})
-    if said.get("check") != _checksum({k: v for k, v in said.items() if k != "check"}):
+    check = said.pop("check", None)
+    measurement = Measurement.from_dict(said)
+    if check != _checksum(said):
         raise ValueError("its checksum is not that of its content: it was edited")
     return measurement
 

@@ -1,7 +1,7 @@
-"""One measurement, inside the worker: the reference step, warmed up, counted, remembered, timed.
+"""One measurement, inside the worker: the reference step, warmed up, counted and timed.
 
-Warm-up steps bring the optimizer's states into being. One steady step is then counted, moment by moment, and, if asked for,
-every allocation in it is noted; the rest are only timed.
+Warm-up steps make the optimizer's states. One steady step is then counted, moment by moment, and, if asked for, every
+allocation in it is noted; the rest are only timed.
 """
 
 import gc
@@ -24,7 +24,7 @@ from ..ask.setup import Setup
 from ..catalog import Model
 from ..reference import FAMILIES, GPT, Trainer
 from ..reference.adapters import adapted, as_it_is, package
-from ..reference.mesh import context
+from ..reference.mesh.context import placed
 from ..reference.splitting import divided_loss
 from ..reference.step import DTYPES
 from ..reference.text import text_batch
@@ -37,15 +37,13 @@ from .recipe import Recipe
 from .records import fingerprint
 from .timeline import reduced, where
 
-#: Steps that loss scaling may skip, gradients being infinite, before a measurement is given up.
-SKIPS = 24
-#: Steps that tell how long a training run's take.
-PROBE = 5
+#: Steps that loss scaling may skip before a measurement is given up; steps that tell how long a training run's take.
+SKIPS, PROBE = 24, 5
 #: Tokens that the text needs.
 BYTES = 256
-#: Functions of PyTorch's that tell how large its workspaces are.
+#: PyTorch's functions that tell how large its workspaces are.
 SIZES = ("cublas_workspace_size", "cublaslt_workspace_size")
-#: Errors that are no `torch.OutOfMemoryError` and mean the same: of whom, and what stands in them.
+#: Errors that mean the same as `torch.OutOfMemoryError`: whose memory ran out, and what stands in them.
 OUT_OF_MEMORY = {
     "cuBLAS": r"CUBLAS_STATUS_ALLOC_FAILED",
     "cuDNN": r"CUDNN_STATUS_ALLOC_FAILED",
@@ -54,7 +52,7 @@ OUT_OF_MEMORY = {
     "CUDA": r"CUDA error: out of memory|cudaErrorMemoryAllocation",
     "the CPU": r"DefaultCPUAllocator: (can't allocate|not enough) memory",
 }
-#: What was pretrained last in this process, on the host: several ways to fine-tune start from it.
+#: The weights that were pretrained last in this process, on the host: several ways to fine-tune start from them.
 LEARNED: dict[tuple, dict] = {}
 #: What `torch._fused_sdp_choice` answers.
 KERNELS = {0: "math", 1: "flash", 2: "memory-efficient", 3: "cudnn"}
@@ -99,27 +97,16 @@ def _remedy(said):
     return f"this PyTorch sees {torch.cuda.device_count()} of them"
 
 
-def rehearsed(device: torch.device) -> bool:
-    """Whether the device is a rehearsal's: PyTorch's CUDA code runs on it, and no kernel."""
-    return device.type == "cuda" and torch.cuda.get_device_name(device).startswith(REHEARSED)
-
-
 def describe(device: torch.device) -> dict:
     """The device: its name, its memory in bytes, and the catalog's name for it where it has one."""
     if device.type == "cpu":
         return {"name": platform.machine(), "type": "cpu", "gpu": None, "memory": None, "free": None, "driver": None}
     properties = torch.cuda.get_device_properties(device)
-    known = recognize(properties.name, properties.total_memory)
-    return {
-        "name": properties.name,
-        "type": "cuda",
-        "gpu": known.name if known else None,
-        "memory": properties.total_memory,
-        "free": torch.cuda.mem_get_info(device)[0],
-        "driver": _driver(),
-        "capability": f"{properties.major}.{properties.minor}",
-        "multiprocessors": properties.multi_processor_count,
-    }
+    name, memory = properties.name, properties.total_memory
+    known = recognize(name, memory)
+    free, capability = torch.cuda.mem_get_info(device)[0], f"{properties.major}.{properties.minor}"
+    said = {"name": name, "type": "cuda", "gpu": known.name if known else None, "memory": memory, "free": free}
+    return said | {"driver": _driver(), "capability": capability, "multiprocessors": properties.multi_processor_count}
 
 
 def _driver():
@@ -133,10 +120,10 @@ def _driver():
 
 
 def settings(device: torch.device, tf32: bool) -> dict:
-    """Set what changes kernels, the same everywhere, and say so.
+    """Set what decides which kernels run, the same everywhere, and say it.
 
-    On a GPU attention takes the flash kernel or the memory-efficient one, as the book says: not cuDNN's, and the scores only
-    where the GPU has no other kernel for it (`attention_kernel`).
+    On a GPU attention takes the flash kernel or the memory-efficient one, as the book says: not cuDNN's, and the math kernel
+    only where the GPU has no other (`attention_kernel`).
     """
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     kernels = torch.backends.cuda
@@ -145,15 +132,14 @@ def settings(device: torch.device, tf32: bool) -> dict:
         kernels.enable_math_sdp(False)
     else:
         torch.set_num_threads(1)  # several, beside other work, spend their time in waiting for one another
+    sizes = SIZES if device.type == "cuda" else ()
     return {
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "allow_tf32": kernels.matmul.allow_tf32,
         "flash_sdp": kernels.flash_sdp_enabled(),
         "mem_efficient_sdp": kernels.mem_efficient_sdp_enabled(),
         "cudnn_sdp": kernels.cudnn_sdp_enabled(),
-        "workspaces": {
-            name: getattr(kernels, name)() for name in SIZES if device.type == "cuda" and hasattr(kernels, name)
-        },
+        "workspaces": {name: getattr(kernels, name)() for name in sizes if hasattr(kernels, name)},
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
 
@@ -161,20 +147,14 @@ def settings(device: torch.device, tf32: bool) -> dict:
 def attention_kernel(model: Model, setup: Setup, device: torch.device) -> str | None:
     """Which of PyTorch's kernels attention takes on that GPU; None for eager, and on a CPU.
 
-    GPUs before Ampere have no flash kernel, and none but the scores' for bf16: that one is switched on then, and said.
+    GPUs before Ampere have no flash kernel, and for bf16 the math kernel alone: it is switched on then, and said.
     """
     if device.type == "cpu" or setup.attention == "eager":
         return None
+    shape, heads = (min(setup.sequence, 128), model.head_width), (model.heads, model.kv_heads, model.kv_heads)
+    how = {"device": device, "dtype": DTYPES[setup.dtypes.compute], "requires_grad": True}
+    q, k, v = (torch.empty((1, number, *shape), **how) for number in heads)  # (1, A, S, D) each
     grouped = model.kv_heads < model.heads
-    q, k, v = (
-        torch.empty(
-            (1, heads, min(setup.sequence, 128), model.head_width),
-            device=device,
-            dtype=DTYPES[setup.dtypes.compute],
-            requires_grad=True,
-        )
-        for heads in (model.heads, model.kv_heads, model.kv_heads)
-    )
     try:
         chosen = torch._fused_sdp_choice(q, k, v, None, setup.dropout, True, enable_gqa=grouped)
     except RuntimeError:  # "Invalid backend": none of those that are switched on
@@ -200,12 +180,11 @@ def run(
     """Measure one configuration.
 
     Args:
-        warm_up, steps: how many steps to take before, and how many to time.
-            None are timed where `steps` is 0. seconds: fewer steps, two at least, where all would take longer.
+        warm_up, steps: how many steps to take before, and how many to time; `steps` 0 times none.
+        seconds: fewer steps, but at least two, where all would take longer.
         points: the most places of the timeline that are kept; 0 for no timeline.
-        tf32: whether fp32 matrix products may use it.
-        limit: bytes that the step may take.
-        recipe: of a training run, as a dict: all steps are its steps then, as many as it says.
+        tf32: whether fp32 matrix products may use it. limit: bytes that the step may take.
+        recipe: of a training run, as a dict: all steps are then its steps, as many as it says.
 
     Returns:
         What `Measurement.from_dict` takes, and whether the process is as before: nothing of the step lives.
@@ -216,7 +195,6 @@ def run(
         package("peft", f"Setup.adapters: {setup.adapters}")  # its own constants are no part of the step
     meter = (Cpu if device.type == "cpu" else Cuda)(device, limit)
     found |= {"rounding": meter.rounding, "baseline": meter.now()["allocated"], "driver_before": meter.driver()}
-    gc_was_on = gc.isenabled()
     gc.disable()  # what a cycle keeps alive in one step, it shall keep alive in all
     session = _Session(model, setup, meter, found["baseline"], recipe)
     try:
@@ -229,13 +207,11 @@ def run(
     except (RuntimeError, MemoryError) as error:
         if not (whose := _whose(error)):
             raise
-        return found | _out_of_memory(error, session, meter, whose), False
+        return found | _out_of_memory(error, session, whose), False
     finally:
-        if gc_was_on:
-            gc.enable()
+        gc.enable()
     found |= {"status": "measured", "retries": meter.retries(), "driver_used": meter.driver()}
-    found["reserved_at_end"] = meter.now()["reserved"]
-    found["segments"] = meter.segments()
+    found |= {"reserved_at_end": meter.now()["reserved"], "segments": meter.segments()}
     found |= session.rates(found["device"]["gpu"])
     del session.trainer, session.batch
     found["workspace"] = meter.empty()
@@ -246,20 +222,14 @@ def _told(model, setup, device, tf32, limit, recipe) -> dict[str, Any]:
     """What is known before the step: what it runs on, and with which settings, which are made here."""
     tokens = "prose" if recipe else "text" if model.vocabulary >= BYTES else "random"
     made = settings(device, tf32) | {"limit": limit, "tokens": tokens}
-    return {
-        "schema": SCHEMA,
-        "witness": "rehearse" if rehearsed(device) else "measure",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "fingerprint": fingerprint(),
-        "device": describe(device),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "cuda": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version() if device.type == "cuda" else None,
-        },
-        "settings": made | {"attention_kernel": attention_kernel(model, setup, device)},
-    }
+    cuda = device.type == "cuda"
+    pretended = cuda and torch.cuda.get_device_name(device).startswith(REHEARSED)
+    found: dict[str, Any] = {"schema": SCHEMA, "witness": "rehearse" if pretended else "measure"}
+    found |= {"date": datetime.now(UTC).isoformat(timespec="seconds"), "fingerprint": fingerprint()}
+    found["device"] = describe(device)
+    found["versions"] = {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
+    found["versions"]["cudnn"] = torch.backends.cudnn.version() if cuda else None
+    return found | {"settings": made | {"attention_kernel": attention_kernel(model, setup, device)}}
 
 
 class _Session:
@@ -267,9 +237,8 @@ class _Session:
 
     def __init__(self, model, setup, meter, baseline, recipe=None):
         self.model, self.setup, self.meter, self.baseline, self.recipe = model, setup, meter, baseline, recipe
-        self.stage = "model"
-        self.losses, self.skipped, self.step_ms, self.most = [], 0, [], dict.fromkeys(meter.most(), 0)
-        self.last_ms, self.clocks = 0.0, None
+        self.stage, self.most = "model", dict.fromkeys(meter.most(), 0)
+        self.losses, self.skipped, self.step_ms, self.last_ms, self.clocks = [], 0, [], 0.0, None
 
     def module(self):
         """The model on the device, the same at every call."""
@@ -279,14 +248,14 @@ class _Session:
             return module.initialize() if isinstance(module, GPT) else module
 
     def pretrained(self):
-        """What another copy of the model has learned before, in the host's memory: no part of what is measured."""
-        if not (self.recipe and self.recipe.pretrained):
-            return {}
+        """The weights that a copy of the model has learned before, in the host's memory: no part of what is measured."""
         setup, recipe = self.setup, self.recipe
+        if not (recipe and recipe.pretrained):
+            return {}
         key = self.model, setup.batch, setup.sequence, setup.attention, recipe.pretrained, recipe.clip, recipe.seed
         if key not in LEARNED:
             module = self.module()
-            pretrain(module, self.model.vocabulary, setup, self.recipe)
+            pretrain(module, self.model.vocabulary, setup, recipe)
             LEARNED.clear()
             LEARNED[key] = {name: tensor.cpu() for name, tensor in module.state_dict().items()}
             del module
@@ -298,29 +267,30 @@ class _Session:
         if learned:
             module.load_state_dict(learned)
         module = adapted(module, self.setup)
+        kind = Trainer
+        if self.setup.mesh.context > 1:
+            from ..reference.mesh.trainer import MeshTrainer as kind  # with PyTorch's pipelines
         with as_it_is(module, self.setup):
-            kind = Trainer if self.setup.mesh.context == 1 else context.ContextTrainer
             self.trainer = Learner(module, self.setup, self.recipe) if self.recipe else kind(module, self.setup)
         gc.collect()  # a process's first `fully_shard` imports what keeps its callers' frames, and with them whole weights
-        self.batch = self._batches()
+        self._batches()
         if self.setup.mesh.context > 1:
-            self.batch = context.placed(self.batch, self.model.learned_positions - (self.model.positions or 0))
+            self.batch = placed(self.batch, self.model.learned_positions - (self.model.positions or 0))
         for _ in range(warm_up):
             self.taken_step()
 
     def _batches(self):
-        if self.model.vocabulary < BYTES:
-            self.windows = None
-            return same_batch(self.model.vocabulary, self.setup, self.meter.device)
-        if self.recipe:
-            windows = training_batches(self.setup, self.recipe.seed)
-        else:
-            windows = text_batch(self.model.vocabulary, self.setup, "cpu")
-        self.windows, device = windows, self.meter.device
-        return lambda: tuple(tokens.to(device) for tokens in windows())  # without `self`, which would hold itself so
+        device, vocabulary, self.windows = self.meter.device, self.model.vocabulary, None
+        if vocabulary < BYTES:
+            self.batch = same_batch(vocabulary, self.setup, device)
+            return
+        recipe, setup = self.recipe, self.setup
+        windows = training_batches(setup, recipe.seed) if recipe else text_batch(vocabulary, setup, "cpu")
+        self.windows = windows  # the batch holds these and not `self`, which would hold itself so
+        self.batch = lambda: tuple(tokens.to(device) for tokens in windows())
 
     def step(self, at=lambda moment: None):
-        """One step; (milliseconds, whether the weights changed: loss scaling skips a step whose gradients are infinite)."""
+        """One step: whether it changed the weights. Loss scaling skips a step whose gradients are infinite."""
         scaler = self.trainer.scaler
         scale = scaler.get_scale() if scaler else 0
         start = self.meter.stamp()
@@ -329,10 +299,18 @@ class _Session:
         self._note(loss.item())
         taken = not scaler or scaler.get_scale() >= scale
         self.skipped += not taken
-        return self.last_ms, taken
+        if self.skipped > SKIPS:
+            raise RuntimeError(f"{self.skipped} steps were skipped: gradients stay infinite at every loss scale")
+        return taken
+
+    def taken_step(self):
+        """Steps until one changes the weights: its milliseconds."""
+        while not self.step():
+            pass
+        return self.last_ms
 
     def _telling(self, at):
-        """What a step tells of its moments, and which stage each begins: running out of memory is said with it."""
+        """What a step tells its moments to: `at`, and the stage that each begins, for an out-of-memory to name."""
         following = {"after_forward": "backward", "after_backward": "optimizer step", "after_step": "rest"}
         left, self.stage = self.setup.accumulation, "forward"
 
@@ -347,20 +325,8 @@ class _Session:
     def _note(self, loss):
         self.losses.append(loss if math.isfinite(loss) else None)
 
-    def taken_step(self):
-        """Steps until one changes the weights: its milliseconds."""
-        while True:
-            elapsed, taken = self.step()
-            if taken:
-                return elapsed
-            self._check_skipped()
-
-    def _check_skipped(self):
-        if self.skipped > SKIPS:
-            raise RuntimeError(f"{self.skipped} steps were skipped: gradients stay infinite at every loss scale")
-
     def _see_most(self):
-        """The most bytes since it was last asked."""
+        """The most bytes since the last call."""
         most = self.meter.most()
         self.most = {count: max(self.most[count], value) for count, value in most.items()}
         self.meter.restart()
@@ -376,7 +342,7 @@ class _Session:
         return {"peak": peaks["allocated_peak"] - self.baseline} | peaks
 
     def count(self, points):
-        """The live bytes at each moment of a step, with several batches at the last one's, and the most in each phase.
+        """Live bytes at each moment of a step (of several batches the last one's), and the most in each phase.
 
         With `points` also the step's timeline, and where in it the peak is.
         """
@@ -403,33 +369,25 @@ class _Session:
                 seen, marks, start = {"rest": self.meter.now()}, [], self.meter.allocations()
                 self.meter.restart()
                 with self.meter.history() if points else nullcontext() as live:
-                    _, taken = self.step(at)
-                self._check_skipped()
+                    taken = self.step(at)
         finally:
             hook.remove()
 
         def said(count, names):
             return {name: seen[name][count] - self.baseline for name in names}
 
-        found = {
-            "phases": said("allocated", PHASES),
-            "requested": said("requested", PHASES),
-            "peaks": said("allocated", WITHIN),
-        }
+        found = {"phases": said("allocated", PHASES), "requested": said("requested", PHASES)}
+        found["peaks"] = said("allocated", WITHIN)
         return found | (self._course(live, marks, points) if points else {})
 
     def _course(self, live, marks, points):
         live = [size - self.baseline for size in live]
         kept = reduced(live, points)
-        return {
-            "peak_at": where(live.index(max(live)), marks),
-            "history": {
-                "allocations": len(live) - 1, "marks": dict(marks), "at": kept, "live": [live[i] for i in kept],
-            },
-        }  # fmt: skip
+        history = {"allocations": len(live) - 1, "marks": dict(marks), "at": kept, "live": [live[i] for i in kept]}
+        return {"peak_at": where(live.index(max(live)), marks), "history": history}
 
     def time(self, steps, seconds):
-        """Steps that are only timed; what they take at most counts for the peaks too."""
+        """Steps that are only timed; their peaks count too."""
         self.meter.restart()
         if seconds and steps > 2:
             steps = max(2, min(steps, int(1e3 * seconds / max(self.last_ms, 1e-3))))
@@ -441,7 +399,7 @@ class _Session:
         return self._peak()
 
     def learn(self, seconds):
-        """The rest of a recipe's steps, with the loss on unseen prose now and then; fewer in all where they would take too long."""
+        """The rest of a recipe's steps, with the loss on unseen prose now and then; fewer where all would take too long."""
         self.meter.restart()
         trainer, asked = self.trainer, self.recipe
         before, fit = trainer.taken, asked.steps
@@ -463,7 +421,7 @@ class _Session:
         return self._peak() | {"learning": learning}
 
     def _back_to_back(self, steps):
-        """Steps with nothing waited for in between: their tokens are on the host, pinned, and their losses go there."""
+        """Steps without waiting in between: their tokens are on the host, pinned, and their losses go there."""
         device, count = self.meter.device, steps * self.setup.accumulation
         pinned = (lambda t: t.pin_memory()) if device.type == "cuda" else (lambda t: t)
         waiting = iter([tuple(pinned(tokens) for tokens in self.windows()) for _ in range(count)])
@@ -484,7 +442,7 @@ class _Session:
             self._note(loss)
 
     def rates(self, gpu):
-        """Time, and what follows from it; of steps that were not timed, the losses alone."""
+        """Time, and what follows from it; the losses alone where no step was timed."""
         learned = {"loss": self.losses, "skipped_steps": self.skipped, "steps": len(self.step_ms)}
         if not self.step_ms:
             return learned
@@ -505,12 +463,11 @@ class _Session:
 def same_batch(vocabulary: int, setup: Setup, device) -> Callable:
     """Random tokens, the same in every step, and the same moved on by one as targets: (B, S) each, int64.
 
-    For vocabularies that have no place for the text's bytes.
+    They are for vocabularies too small for the text's bytes.
     """
-    generator = torch.Generator(device)
+    generator, shape = torch.Generator(device), (setup.batch, setup.sequence)
 
     def batch():
-        shape = setup.batch, setup.sequence
         tokens = torch.randint(vocabulary, shape, device=device, generator=generator.manual_seed(0))
         return tokens, torch.roll(tokens, -1, dims=1)
 
@@ -518,7 +475,7 @@ def same_batch(vocabulary: int, setup: Setup, device) -> Callable:
 
 
 def _whose(error):
-    """Whose memory ran out, by an error: PyTorch's allocator, a library; None where none did."""
+    """Whose memory an error says has run out: PyTorch's allocator, or a library; None where none has."""
     if isinstance(error, torch.OutOfMemoryError):
         return "PyTorch"
     if isinstance(error, MemoryError):
@@ -526,9 +483,9 @@ def _whose(error):
     return next((who for who, words in OUT_OF_MEMORY.items() if re.search(words, str(error))), None)
 
 
-def _out_of_memory(error, session, meter, whose="PyTorch"):
-    """Running out is a result: whose memory, what was asked for, what was free, when, and how far it had come."""
+def _out_of_memory(error, session, whose="PyTorch"):
+    """An out-of-memory as a result: whose memory, what was asked for, what was free, when, and the peaks until then."""
     asked = re.search(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)", str(error))
-    asked = round(units.parse(f"{asked[1]} {asked[2].replace('bytes', 'B')}")) if asked else None
-    out = {"requested": asked, "free": meter.free(), "at": session.stage, "of": whose}
-    return {"status": "oom", "out_of_memory": out, "retries": meter.retries()} | session.peaks()
+    size = round(units.parse(f"{asked[1]} {asked[2].replace('bytes', 'B')}")) if asked else None
+    out = {"requested": size, "free": session.meter.free(), "at": session.stage, "of": whose}
+    return {"status": "oom", "out_of_memory": out, "retries": session.meter.retries()} | session.peaks()

@@ -12,12 +12,11 @@ from ..common import checks
 from ..common.tables import Table
 from .grid import in_fp16
 from .measurement import Measurement
-from .measuring import check_request
+from .measuring import check_request, measure_ranks
 from .process import Bench, Failed, Worker
 from .recipe import Recipe
 from .recording import asked, has_bf16
-from .records import fingerprint, read
-from .torchrun import measure_ranks
+from .records import fingerprint, read, unmeasured
 
 #: Set, to anything: no GPU is asked. So the book's stored outputs are those of the record on every machine.
 RECORD_ONLY = "EVERYBYTE_RECORD_ONLY"
@@ -26,8 +25,18 @@ FOLDERS = ("records", "labs/records", "../labs/records")
 NOT_YET = "Not yet recorded on a GPU"
 
 
-@dataclass(frozen=True, eq=False)
-class Runs:
+class _Shown:
+    """Shows its table, or what is said where the table would be empty."""
+
+    def __repr__(self):
+        return repr(self.table()) if self._any() else self.said
+
+    def _repr_html_(self):
+        return self.table()._repr_html_() if self._any() else None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Runs(_Shown):
     """Some steps of one model, by the names that a notebook gives them.
 
     Attributes:
@@ -51,27 +60,20 @@ class Runs:
         """
         timed = any(m.device["type"] != "cpu" for m in self.measured.values())
         columns = ["", "peak (B)", "size", *(["reserved (B)", "ms a step", "tokens/s", "MFU"] if timed else [])]
-        rows = [[name, *_row(m, timed)] for name, m in self.found.items()]
-        return Table(columns, rows, self.said)
+        return Table(columns, [[name, *_row(m, timed)] for name, m in self.found.items()], self.said)
 
-    def __repr__(self):
-        return repr(self.table()) if any(self.found.values()) else self.said
-
-    def _repr_html_(self):
-        return self.table()._repr_html_() if any(self.found.values()) else None
+    def _any(self):
+        return any(self.found.values())
 
 
-def _row(measurement, timed):
-    rest = 4 * timed
-    if measurement is None:
-        return ["–", "not yet recorded", *["–"] * rest]
-    if measurement.oom:
-        out = measurement.out_of_memory
-        asked, free = ("?" if out[k] is None else units.text(out[k]) for k in ("requested", "free"))
-        return ["–", f"out of memory in {out['at']}: {asked} asked for, {free} free", *["–"] * rest]
-    if measurement.status != "measured":
-        return ["–", f"{measurement.status}: {measurement.reason}", *["–"] * rest]
-    m = measurement
+def _row(m, timed):
+    if m is None or m.status != "measured":
+        said = "not yet recorded" if m is None else f"{m.status}: {m.reason}"
+        if m and m.oom:
+            out = m.out_of_memory
+            wanted, free = ("?" if out[k] is None else units.text(out[k]) for k in ("requested", "free"))
+            said = f"out of memory in {out['at']}: {wanted} asked for, {free} free"
+        return ["–", said, *["–"] * 4 * timed]
     times = ["–"] * 3
     if m.timed:
         times = [f"{m.step_ms:,.1f}", f"{m.tokens_per_s:,.0f}", "–" if m.mfu is None else f"{m.mfu:.1%}"]
@@ -91,8 +93,9 @@ def runs(
     """Several steps of a model, one after another in one process of their own, or from the record.
 
     Args:
-        model: of all of them, or what gives it for a setup. setups: name -> setup. device: as `measure`'s, and measured there. By default the first GPU where PyTorch can use
-            one and `EVERYBYTE_RECORD_ONLY` is not set; else the record of the GPU that has most of them.
+        model: of all of them, or what gives it for a setup. setups: name -> setup.
+        device: as `measure`'s, and measured there. By default the first GPU where PyTorch can use one and
+            `EVERYBYTE_RECORD_ONLY` is not set; else the record of the GPU that has most of them.
         records: the folder of the records; by default the first of `FOLDERS` that there is.
         timeout: seconds for each. options: `warm_up`, `steps`, `points`, `tf32`, `limit`, `expandable` as `measure`'s.
 
@@ -103,12 +106,13 @@ def runs(
     for step in steps.values():
         check_request(*step)
     if device is None and not _gpu():
-        return _recorded(steps, records, {name: options.get(name) for name in ("tf32", "expandable", "limit")})
-    return _measured(steps, device, timeout, options)
+        how = {name: options.get(name) for name in ("tf32", "expandable", "limit")} | {"recipe": None}
+        return _recorded(steps, records, dict.fromkeys(steps, how))
+    return _measured(steps, device, timeout, dict.fromkeys(steps, options))
 
 
-@dataclass(frozen=True, eq=False)
-class Trainings:
+@dataclass(frozen=True, eq=False, repr=False)
+class Trainings(_Shown):
     """Training runs of one model, by the names that a notebook gives its setups, each with the same seeds.
 
     Attributes:
@@ -145,16 +149,13 @@ class Trainings:
             rows.append([name, len(losses), step, spread, timed, units.text(runs[0].peak or 0)])
         return Table(["", "seeds", "steps", "validation loss", "seconds", "peak"], rows, self.said)
 
-    def __repr__(self):
-        return repr(self.table()) if self.learned else self.said
-
-    def _repr_html_(self):
-        return self.table()._repr_html_() if self.learned else None
+    def _any(self):
+        return bool(self.learned)
 
 
-def _validation(measurement: Measurement) -> list:
-    """Rows of step, loss and seconds; none where it did not learn."""
-    return measurement.learning["validation"] if measurement.learning else []
+def _validation(measurement):
+    """Rows of step, loss and seconds."""
+    return measurement.learning["validation"]
 
 
 def trainings(
@@ -191,11 +192,11 @@ def trainings(
     for seed in seeds:
         seeded = {name: replace(one, seed=seed) for name, one in recipes.items()}
         if live:
-            each: dict[str, dict] = {name: {"recipe": one.as_dict()} for name, one in seeded.items()}
-            some = _measured(steps, device, timeout, {"points": 0, "warm_up": 1, "tf32": tf32}, each)
+            how = {"points": 0, "warm_up": 1, "tf32": tf32}
+            each = {name: how | {"recipe": one.as_dict()} for name, one in seeded.items()}
+            some = _measured(steps, device, timeout, each)
         else:
-            each = {name: {"recipe": str(one)} for name, one in seeded.items()}
-            some = _recorded(steps, records, {"tf32": tf32}, each)
+            some = _recorded(steps, records, {name: {"tf32": tf32, "recipe": str(one)} for name, one in seeded.items()})
         said = some.said if any(some.found.values()) or not said else said
         for name, measurement in some.found.items():
             found[name].append(measurement)
@@ -212,12 +213,12 @@ def _gpu():
     return torch.cuda.is_available()  # asks the driver, and takes none of the GPU's memory
 
 
-def _measured(steps, device, timeout, options, each=None):
-    """`each`: name -> further options of that step alone."""
+def _measured(steps, device, timeout, options):
+    """Each step measured here. `steps`: name -> model and setup; `options`: name -> options of that one."""
     found, bf16 = {}, True
     with Bench(Worker) as bench:
         for name, (model, setup) in steps.items():
-            how = options | (each or {}).get(name, {})
+            how = options[name]
             try:
                 if _as_many_gpus(setup, device, "recipe" in how):
                     alike = {option: value for option, value in how.items() if option != "expandable"}
@@ -228,7 +229,8 @@ def _measured(steps, device, timeout, options, each=None):
                     bf16 = False
                     found[name] = bench.measure(model, in_fp16(setup), device, timeout, **how)
             except Failed as error:
-                found[name] = _failed(model, setup, error)
+                nobody = {"name": "unknown", "type": "cpu", "gpu": None, "memory": None}
+                found[name] = unmeasured("failed", last_line(error), model, setup, nobody)
     first = next((m for m in found.values() if m.status != "failed"), None)
     where = f"on {first.device['name']}" if first and first.device["type"] != "cpu" else "on the CPU"
     instead = "" if bf16 else "; it has no units for bf16: fp16-mixed in place of bf16-mixed"
@@ -236,29 +238,12 @@ def _measured(steps, device, timeout, options, each=None):
 
 
 def _as_many_gpus(setup, device, learns):
-    """Whether this machine has all the GPUs of a setup: then they are all used, and collectives move. What learns needs them."""
+    """Whether this machine has all the GPUs of a setup: then all are used, and collectives move. What learns needs them."""
     import torch
 
-    if learns:
+    if learns or setup.gpus == 1:
         return setup.gpus > 1
-    return setup.gpus > 1 and device is None and torch.cuda.is_available() and torch.cuda.device_count() >= setup.gpus
-
-
-def _failed(model, setup, error):
-    from datetime import UTC, datetime
-
-    return Measurement(
-        model=model, setup=setup, status="failed", reason=last_line(error), fingerprint=fingerprint(),
-        device={"name": "unknown", "type": "cpu", "gpu": None, "memory": None},
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-    )  # fmt: skip
-
-
-def _so(measurement, how):
-    """Whether a measurement was asked for with these switches."""
-    said = asked(measurement)
-    how = {"recipe": None} | how
-    return all((said[name] or None) == (wanted or None) for name, wanted in how.items())
+    return device is None and torch.cuda.is_available() and torch.cuda.device_count() >= setup.gpus
 
 
 def last_line(error: Exception) -> str:
@@ -267,24 +252,27 @@ def last_line(error: Exception) -> str:
     return f"{first.partition(';')[0]}: {lines[-1]}" if lines else first
 
 
-def _recorded(steps, records, how, each=None):
-    """`each`: name -> what else that step alone was asked for with."""
-    asked_for = {name: how | (each or {}).get(name, {}) for name in steps}
+def _recorded(steps, records, options):
+    """Each step from the record that has the most of them. `options`: name -> what else that one was asked for with."""
     folder = next((p for p in ([records] if records else FOLDERS) if Path(p).is_dir()), None)
-    most = None
+    most = dict.fromkeys(steps)
     for path in sorted(Path(folder).glob("*.jsonl")) if folder else ():
-        there = {}
-        for m in sorted(read(path).measurements, key=lambda m: m.steps or 0):  # of two, the one with more timed steps
-            if m.fingerprint == fingerprint() and m.witness == "measure":
-                there.setdefault((m.model, m.setup), []).append(m)
-        found = {
-            name: next((m for m in reversed(there.get(step, ())) if _so(m, asked_for[name])), None)
-            for name, step in steps.items()
-        }
-        if most is None or sum(map(bool, found.values())) > sum(map(bool, most.values())):
+        there = [m for m in read(path).measurements if m.fingerprint == fingerprint() and m.witness == "measure"]
+        there.sort(key=lambda m: m.steps or 0)  # of two, the one with more timed steps is read
+        found = {}
+        for name, step in steps.items():
+            alike = [m for m in there if (m.model, m.setup) == step and _so(m, options[name])]
+            found[name] = alike[-1] if alike else None
+        if sum(map(bool, found.values())) > sum(map(bool, most.values())):
             most = found
-    if not most or not any(most.values()):
-        return Runs(f"{NOT_YET}: none of these {len(steps)} steps", dict.fromkeys(steps))
-    first = next(filter(None, most.values()))
+    first = next(filter(None, most.values()), None)
+    if first is None:
+        return Runs(f"{NOT_YET}: none of these {len(steps)} steps", most)
     versions = "" if not first.versions else f", PyTorch {first.versions['torch']}, CUDA {first.versions.get('cuda')}"
     return Runs(f"Recorded on {first.device['name']}, {first.date[:10]}{versions}", most)
+
+
+def _so(measurement, options):
+    """Whether a measurement was asked for with these options."""
+    said = asked(measurement)
+    return all((said[name] or None) == (wanted or None) for name, wanted in options.items())

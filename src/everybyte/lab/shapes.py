@@ -7,7 +7,7 @@ from typing import Any, get_args, get_type_hints
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """What a field may be: its `shape`, and in words what is `allowed`. It stands in the field's type: `Annotated[int, Kind(...)]`."""
+    """What a field may be: its `shape`, and in words what is `allowed`. It stands in the type: `Annotated[int, Kind(...)]`."""
 
     shape: Any
     allowed: str
@@ -15,21 +15,18 @@ class Kind:
 
 def kinds(of: type) -> dict[str, Kind]:
     """Field -> its kind, read off the types of a class."""
-    hints = (
-        (name, part)
-        for name, hint in get_type_hints(of, include_extras=True).items()
-        for part in (hint, *get_args(hint))
-    )
-    return {name: part.__metadata__[0] for name, part in hints if hasattr(part, "__metadata__")}
+    hints = get_type_hints(of, include_extras=True)
+    parts = ((name, part) for name, hint in hints.items() for part in (hint, *get_args(hint)))
+    return {name: part.__metadata__[0] for name, part in parts if hasattr(part, "__metadata__")}
 
 
 def fits(value: object, shape: Any) -> bool:
     """Whether a value that JSON holds has a shape.
 
     Args:
-        shape: a type; None; a function that answers the question; a tuple of shapes, of which one must fit; `[shape, ...]`: a
-            list, however long; `[shape, shape]`: a list of just these; `{name: shape}`: an object with just these names, but
-            that `name?` may lack, and `...` stands for all further names.
+        shape: a type; None; a function that answers the question; a tuple of shapes, of which one must fit; `[shape, ...]`,
+            a list of any length; `[shape, shape]`, a list of exactly these; `{name: shape}`, an object with exactly these
+            names, where `name?` may be missing and `...` stands for all other names.
     """
     if isinstance(shape, tuple):
         return any(fits(value, one) for one in shape)
@@ -37,17 +34,20 @@ def fits(value: object, shape: Any) -> bool:
         each = shape[:1] * len(value) if isinstance(value, list) and shape[-1] is ... else shape
         return isinstance(value, list) and len(value) == len(each) and all(map(fits, value, each))
     if isinstance(shape, dict):
-        return isinstance(value, dict) and _named(value, shape)
+        known = {name.removesuffix("?"): one for name, one in shape.items() if name is not ...}
+        if not isinstance(value, dict) or not shape.keys() & known.keys() <= value.keys():
+            return False
+        return (... in shape or value.keys() <= known.keys()) and all(
+            fits(each, known.get(name, shape.get(...))) for name, each in value.items()
+        )
     if isinstance(shape, type):
         return isinstance(value, shape)
     return value is None if shape is None else shape(value)
 
 
-def _named(value, shape):
-    known = {name.removesuffix("?"): one for name, one in shape.items() if name is not ...}
-    if not shape.keys() & known.keys() <= value.keys() or (... not in shape and value.keys() - known.keys()):
-        return False
-    return all(fits(each, known.get(name, shape.get(...))) for name, each in value.items())
+def some(shape: Any):
+    """A list of at least one."""
+    return lambda value: fits(value, [shape, ...]) and len(value) > 0
 
 
 def whole(value: object) -> bool:

@@ -1,46 +1,35 @@
-"""From an allocator's history to a short list of live bytes: the instant of the peak is never lost."""
+"""From an allocator's history to a short list of live bytes that keeps the instant of the peak."""
 
 ALLOCATED = "active_allocated"
 
 
 def live_at_allocations(snapshot: dict, device: int, allocations: int, rounding: int = 512) -> list[int]:
-    """Live bytes just before the last `allocations` allocations of a CUDA snapshot, and just after each.
+    """Live bytes before the last `allocations` allocations of a CUDA snapshot, and after each of them.
 
-    The history holds what was asked for, not the block that was found for it; each request counts rounded up to `rounding` and
-    lives until it is freed. Source: PyTorch, `c10/cuda/CUDACachingAllocator.cpp` (`alloc_found_block`, `free`).
+    The history holds what was asked for, not the block that was found: each request counts rounded up to `rounding`, until
+    it is freed. Source: PyTorch, `c10/cuda/CUDACachingAllocator.cpp` (`alloc_found_block`, `free`).
 
     Args:
         snapshot: of `torch.cuda.memory._snapshot()`: `segments` with their `blocks`, and `device_traces`.
     """
-    events, left = [], allocations
-    for event in reversed(snapshot["device_traces"][device]):
-        if not left:
+
+    def rounded(size):
+        return -(-size // rounding) * rounding
+
+    blocks = (b for s in snapshot["segments"] if s["device"] == device for b in s["blocks"] if b["state"] == ALLOCATED)
+    found = [sum(rounded(block["requested_size"]) for block in blocks)]
+    for event in reversed(snapshot["device_traces"][device]):  # from the end back
+        if len(found) > allocations:
             break
-        events.append(event)
-        left -= event["action"] == "alloc"
-    changes = [(_change(event, rounding), event["action"] == "alloc") for event in reversed(events)]
-    segments = [s for s in snapshot["segments"] if s["device"] == device]
-    blocks = [b for s in segments for b in s["blocks"] if b["state"] == ALLOCATED]
-    live = sum(_rounded(b["requested_size"], rounding) for b in blocks) - sum(change for change, _ in changes)
-    found = [live]
-    for change, is_allocation in changes:
-        live += change
-        if is_allocation:
-            found.append(live)
-    return found
-
-
-def _change(event, rounding):
-    sign = {"alloc": 1, "free_requested": -1}.get(event["action"], 0)
-    return sign * _rounded(event["size"], rounding)
-
-
-def _rounded(size, rounding):
-    return -(-size // rounding) * rounding
+        if event["action"] == "alloc":
+            found.append(found[-1] - rounded(event["size"]))
+        elif event["action"] == "free_requested":
+            found[-1] += rounded(event["size"])
+    return found[::-1]
 
 
 def reduced(live: list[int], most: int) -> list[int]:
-    """At most `most` places of `live` (four or more) that show its course: first, last, and extremes of equal stretches."""
+    """At most `most` places of `live` (four or more) that show its course: the first, the last, and extremes in between."""
     if len(live) <= most:
         return list(range(len(live)))
     stretches = (most - 2) // 2

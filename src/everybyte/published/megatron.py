@@ -1,11 +1,11 @@
 """Runs of Megatron-LM whose makers keep their bytes in its tests: what a dry run of one GPU's part says of them.
 
-Megatron's functional tests train models on eight GPUs and compare what PyTorch's allocator says with recorded values: bytes after a
-step, and at most. Configuration and record of each test stand beside each other in its repository.
+Megatron's functional tests train models on eight GPUs and compare what PyTorch's allocator says with recorded values:
+bytes after a step, and at most. Configuration and record of each test stand side by side in its repository.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from ..ask.setup import Setup
 from ..catalog import Model
@@ -13,20 +13,22 @@ from ..common.tables import Table
 
 #: Where configurations and records stand, as they were read on 2026-11-22.
 SOURCE = "github.com/NVIDIA/Megatron-LM, tests/functional_tests/test_cases/gpt"
-#: The model of both tests, before its vocabulary is padded: a null tokenizer adds an end to the 131,072 or 131,073 that are asked for.
+#: The model of both tests, before its vocabulary is padded: a null tokenizer adds an end to 131,072 or 131,073 words.
 MODEL = Model(
-    name="gpt3-7b", layers=32, width=4096, heads=32, kv_heads=8, vocabulary=131072, positions=8192, ffn_width=16384, tied=False
+    name="gpt3-7b", layers=32, width=4096, heads=32, kv_heads=8, vocabulary=131072, positions=8192, ffn_width=16384,
+    tied=False,
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Run:
-    """A recorded run, on eight H100: bf16, the distributed optimizer, gradients added up in fp32, dropout of 0.1, nothing recomputed.
+    """A run on eight H100: bf16, the distributed optimizer, fp32 gradients added up, dropout of 0.1, no checkpointing.
 
     Attributes:
-        test: its folder. commit: of the record. batch: sequences of 8,192 in a micro-batch. tensor: GPUs that share a matrix.
-        vocabulary: padded to 128 times `tensor`. owned: blocks of the GPU that records, the last of all; where it is one stage
-            of several, it has no embedding. in_flight: blocks whose activations it holds when its first backward begins.
+        test: its folder. commit: of the record. batch: sequences of 8,192 in a micro-batch.
+        tensor: GPUs that share a matrix. vocabulary: padded to 128 times `tensor`.
+        owned: blocks of the GPU that records, the last of all; it has no embedding where it is one stage of several.
+        in_flight: blocks whose activations it holds when its first backward begins.
         standing, most: bytes after a step, and at most, as recorded.
     """
 
@@ -52,92 +54,35 @@ class Run:
         return f"{MODEL.name}, 8 GPUs, {how}, {self.batch} × 8,192"
 
 
-#: Of four stages of eight chunks the last warms up with (8 - 1) · 4 chunks, and runs one more before its first backward:
+#: The last of four stages of eight chunks warms up with (8 - 1) · 4 chunks, then runs one more before a backward:
 #: `get_pp_rank_microbatches` of Megatron's `core/pipeline_parallel/schedules.py`.
 RUNS = (
     Run("gpt3_7b_tp4_pp1_memory_speed", "09eb91e5", 2, 4, 131_584, 32, 32, 20_663_519_232, 57_143_791_616),
     Run("gpt3_7b_tp1_pp4_memory_speed", "070712a0", 1, 1, 131_200, 8, 29, 24_540_168_192, 60_518_293_504),
 )
-#: A parameter's: bf16 for the products and fp32 for its gradient on each GPU; fp32 weights and Adam's two states by two.
+#: Bytes of a parameter: bf16 and its fp32 gradient on each GPU; fp32 weights and Adam's two states over two GPUs.
 BYTES = 2 + 4 + 12 // 2
 
 
 def gpt(model: Model, layers: int, tensor: int, vocabulary: int, embeds: bool):
-    """One GPU's part of a GPT as Megatron writes it, for `dry_run`: a module of tokens and labels, or of what a stage receives.
+    """What makes one GPU's part of Megatron's GPT, for `dry_run`: of tokens and labels, or of a stage's input.
 
-    Matrices are divided by `tensor`, norms, positions and what is added to the residual stream are not: there is no sequence
-    parallelism. What collectives add up they add up in place. Source: Megatron-LM, `core/models/gpt/gpt_model.py`,
+    Matrices are divided by `tensor`; norms, positions and what is added to the residual stream are not, as there is no
+    sequence parallelism. Collectives add up in place. Source: Megatron-LM, `core/models/gpt/gpt_model.py`,
     `core/transformer/transformer_layer.py`, `core/fusions`, `core/tensor_parallel/cross_entropy.py`.
 
     Args:
         layers: blocks that it has. embeds: whether it begins with the embedding; else it takes `stream`, a float tensor
             (batch, sequence, width).
     """
-    import torch
-    from torch import nn
-    from torch.nn import functional as F
+    from .models import GPTPart
 
-    width, head, rate = model.width, model.head_width, 0.1
-    heads, groups, wide = model.heads // tensor, model.kv_heads // tensor, model.ffn_width // tensor
-
-    class Loss(torch.autograd.Function):
-        """Of a share of the vocabulary: one fp32 copy of the logits, which turns into the softmax and into its gradient."""
-
-        @staticmethod
-        def forward(ctx, logits, labels):
-            scores = logits.float()
-            scores -= scores.amax(-1, keepdim=True)
-            picked = scores.gather(-1, labels[..., None])[..., 0]
-            total = scores.exp_().sum(-1)
-            scores /= total[..., None]
-            ctx.save_for_backward(scores, labels)
-            return total.log() - picked
-
-        @staticmethod
-        def backward(ctx, gradient):
-            scores, labels = ctx.saved_tensors
-            one = torch.full_like(labels, -1, dtype=scores.dtype)
-            scores.scatter_add_(-1, labels[..., None], one[..., None])
-            return scores.mul_(gradient[..., None]), None
-
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.qkv, self.out = nn.Linear(width, (heads + 2 * groups) * head), nn.Linear(heads * head, width)
-            self.up, self.down = nn.Linear(width, wide), nn.Linear(wide, width)
-
-        def forward(self, x):
-            batch, length, _ = x.shape
-            parts = self.qkv(self.attention_norm(x)).split([n * head for n in (heads, groups, groups)], -1)
-            q, k, v = (part.reshape(batch, length, -1, head).transpose(1, 2) for part in parts)
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=rate, enable_gqa=True)
-            x = x + F.dropout(self.out(y.transpose(1, 2).reshape(batch, length, -1)), rate)
-            return x + F.dropout(self.down(F.gelu(self.up(self.mlp_norm(x)), approximate="tanh")), rate)
-
-    class Part(nn.Module):
-        def __init__(self):
-            super().__init__()
-            if embeds:
-                self.words = nn.Embedding(vocabulary // tensor, width)
-                self.places = nn.Embedding(model.positions, width)
-            self.blocks = nn.ModuleList(Block() for _ in range(layers))
-            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary // tensor, bias=False)
-
-        def forward(self, labels, tokens=None, stream=None):
-            if embeds:
-                at = torch.arange(tokens.shape[1], device=tokens.device)
-                stream = F.dropout(self.words(tokens) + self.places(at), rate)
-            for block in self.blocks:
-                stream = block(stream)
-            return Loss.apply(self.head(self.norm(stream)), labels).mean()
-
-    return Part
+    return partial(GPTPart, model, layers, tensor, vocabulary, embeds)
 
 
 @lru_cache
 def predicted(run: Run) -> tuple[int, int]:
-    """(bytes after a step, bytes at most) of a run: its states by hand, what it saves and the loss by a dry run of its own code."""
+    """(bytes after a step, bytes at most) of a run: its states by hand, the rest by a dry run of its own code."""
     import torch
 
     from ..dryrun import dry_run
@@ -154,7 +99,7 @@ def predicted(run: Run) -> tuple[int, int]:
 
 
 def table() -> Table:
-    """Each recorded run: bytes after a step and at most, as predicted and as recorded, in GiB, and the difference at most."""
+    """Each recorded run: GiB after a step and at most, as predicted and as recorded, and the difference at most."""
     rows = []
     for run in RUNS:
         standing, most = predicted(run)

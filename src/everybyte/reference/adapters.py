@@ -12,7 +12,8 @@ from unittest import mock
 import torch
 from torch import nn
 
-from ..ask.setup import OWN, Setup
+from ..ask.choices import OWN
+from ..ask.setup import Setup
 from .step import DTYPES
 
 

@@ -9,7 +9,8 @@ from importlib import import_module
 import torch
 from torch import nn
 
-from ..ask.setup import OPTIMIZERS, Setup
+from ..ask.choices import OPTIMIZERS
+from ..ask.setup import Setup
 from .parallel import ShardedOptimizer, distribute
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -4,7 +4,22 @@ A combination is allowed, or refused, by a row: `setups` has what does not go in
 `steps` what a witness does not run or derive. Whoever asks tries a table: `check(SETUP, setup)`, `broken(FORMULA, setup, model)`.
 """
 
-from .models import MODEL
-from .row import Group, Rule, broken, check, first
+from .models import MODEL, TENSOR
+from .row import Rule, broken, check, first
 from .setups import SETUP
-from .steps import ALIGNED, CLIPPED, CUT, DERIVED, FORMULA, GPU, LAYOUT, LETTERS, OBJECTIVE, PIPELINE, PLANNED, SCHEDULE
+from .steps import (
+    ALIGNED,
+    CLIPPED,
+    CUT,
+    DERIVED,
+    FORMULA,
+    GENERATING,
+    GPU,
+    LAYOUT,
+    LETTERS,
+    OBJECTIVE,
+    PIPELINE,
+    PLANNED,
+    ROLLOUT,
+    SCHEDULE,
+)  # fmt: skip

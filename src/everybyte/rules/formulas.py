@@ -1,36 +1,34 @@
 """What formulas were not derived for: rows that a formula is registered with. Of a model and a setup, either may be missing."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from ..ask.choices import LIBRARIES
-from .row import Rule, only, unlike
+from . import row
+from .row import Rule, only, table, unlike
 
+#: Words of many rows.
+OF_MODEL = "of {m.name}"
 BUDGET, DRY_RUN = "eb.budget answers", "eb.dry_run answers"
+
+
+def given(rows: Iterable[Rule], model=None, setup=None) -> list[Rule]:
+    """The rows of a model and a setup, of those that are given."""
+    return [row for row in rows if (model if row.name.startswith("Model") else setup) is not None]
 
 
 def first(rows: Iterable[Rule], model=None, setup=None) -> Rule | None:
     """The first row that is broken by a model or a setup, of those that are given; None where none is."""
-    for row in rows:
-        if (model if row.name.startswith("Model") else setup) is not None and row.broken(setup, model):
-            return row
-    return None
+    return row.first(given(rows, model, setup), setup, model)
 
 
 def refused(rows: Iterable[Rule], model=None, setup=None) -> str | None:
     """What that row says."""
-    row = first(rows, model, setup)
-    return row.error(setup, model) if row else None
-
-
-def of_model(s, m):
-    """Words of many rows."""
-    return f"of {m.name}"
+    return row.broken(given(rows, model, setup), setup, model)
 
 
 def models(*allowed: tuple, instead: str = BUDGET) -> tuple[Rule, ...]:
     """Rows of fields of a model, each with the one value that is allowed."""
-    return tuple(only(f"Model.{name}", value, why=of_model, instead=instead) for name, value in allowed)
+    return tuple(only(f"Model.{name}", value, why=OF_MODEL, instead=instead) for name, value in allowed)
 
 
 #: Of setups, whatever the formula.
@@ -43,12 +41,12 @@ SPOKEN = (
 ANY = (unlike(instead=DRY_RUN),)
 ONE_GPU = (
     *ANY,
-    Rule("sharding", lambda s, m: s.distributed, lambda s, m: f"on {s.gpus} GPUs", "one GPU, for which it was derived", BUDGET),
+    Rule("sharding", lambda s, m: s.distributed, "on {s.gpus} GPUs", "one GPU, for which it was derived", BUDGET),
 )  # fmt: skip
 #: With grouped heads no kernel takes fp32.
 KERNEL = (
     Rule("Model.kv_heads", lambda s, m: s is not None and m.kv_heads < m.heads and s.dtypes.compute == "fp32",
-         lambda s, m: f"of {m.name} with Setup.precision {s.precision!r}, which no flash kernel takes",
+         "of {m.name} with Setup.precision {s.precision!r}, which no flash kernel takes",
          "16 bits, or as many as heads", BUDGET),
     *ANY,
 )  # fmt: skip
@@ -56,39 +54,36 @@ KERNEL = (
 GPT = (
     unlike("gpt", instead=BUDGET),
     *models(("fused", True)),
-    only("Model.activation", "gelu", "gelu_tanh", why=of_model, instead=BUDGET),
-    Rule("batch", lambda s, m: m is not None and s.batch * s.sequence * m.heads == 1 and m.head_width % 8, ", with one token and one head",
-         "2 or more"),
+    only("Model.activation", "gelu", "gelu_tanh", why=OF_MODEL, instead=BUDGET),
+    Rule("batch", lambda s, m: m is not None and s.batch * s.sequence * m.heads == 1 and m.head_width % 8,
+         ", with one token and one head", "2 or more"),
 )  # fmt: skip
 BLOCKS = (only("checkpointing", "none", "full", "every-k", "selective", instead=BUDGET), *GPT)
 ALL_BLOCKS = (*ONE_GPU, *BLOCKS)
 PLAIN = (only("loss", "plain", instead=BUDGET), *ALL_BLOCKS)
 ONE_BATCH = (only("accumulation", 1, instead=BUDGET), *PLAIN)
 #: The loop goes from tensor to tensor in a GPT's order.
-LOOPED = (
-    *ONE_GPU,
-    *(replace(row, broken=lambda s, m, row=row: s is not None and s.optimizer_impl == "loop" and row.broken(s, m)) for row in GPT),
-)  # fmt: skip
+LOOPED = (*ONE_GPU, *table(*GPT, when=lambda s, m: s is not None and s.optimizer_impl == "loop"))
 #: Of what was read off a Llama's step.
 LLAMA = (
     unlike("llama", instead=BUDGET),
     *models(("experts", 0), ("qk_norm", False), ("norm_offset", False), ("fused", False), ("rotary_percent", 100)),
-    Rule("Model.head_width", lambda s, m: m.head_width % 8, of_model, "multiples of 8", BUDGET),
+    Rule("Model.head_width", lambda s, m: m.head_width % 8, OF_MODEL, "multiples of 8", BUDGET),
     only("attention", "flash", instead=BUDGET),
     only("checkpointing", "none", instead=BUDGET),
-    Rule("Model.kv_heads", lambda s, m: s is not None and s.dtypes.compute == "fp32" and m.kv_heads != m.heads, "in fp32",
-         "as many as heads", BUDGET),
+    Rule("Model.kv_heads", lambda s, m: s is not None and s.dtypes.compute == "fp32" and m.kv_heads != m.heads,
+         "in fp32", "as many as heads", BUDGET),
 )  # fmt: skip
 #: Of a dense decoder.
 DENSE = (
     *models(("experts", 0), ("latent_rank", 0), instead=""),
-    Rule("Model.embedding_width", lambda s, m: m.embedding_width != m.width, of_model, lambda s, m: f"{m.width}"),
+    Rule("Model.embedding_width", lambda s, m: m.embedding_width != m.width, OF_MODEL, "{m.width}"),
 )
 #: Of FSDP's units.
 ROOT = (Rule("sharding_units", lambda s, m: s.sharding_units == "block+ends", allowed="'block'"), *ANY)
 LLAMA_BLOCK = (
     unlike("llama"),
-    *(only(f"Model.{name}", 0, why=of_model, allowed=f"{value!r}, or fsdp.block")
+    *(only(f"Model.{name}", 0, why=OF_MODEL, allowed=f"{value!r}, or fsdp.block")
       for name, value in (("experts", 0), ("qk_norm", False), ("fused", False))),
 )  # fmt: skip
 #: Of rings: flash attention as it is; a GPU that is neither the first nor the last; where no other instant takes more.
@@ -98,7 +93,7 @@ RING_KERNEL = (
         lambda s, m: s.dtypes.compute == "fp32",
         allowed="precisions that compute in 16 bits, as flash attention does",
     ),
-    Rule("Model.head_width", lambda s, m: m.head_width % 8, lambda s, m: f"of {m.name} is padded", "multiples of 8"),
+    Rule("Model.head_width", lambda s, m: m.head_width % 8, "of {m.name} is padded", "multiples of 8"),
 )
 RING = (
     Rule("Mesh.context", lambda s, m: s.mesh.context < 3, allowed="3 or more, where a GPU is neither the first nor the last"),
@@ -106,7 +101,7 @@ RING = (
 )  # fmt: skip
 GROUPED = (
     Rule("Model.kv_heads", lambda s, m: 2 * m.kv_heads > m.heads,
-         lambda s, m: f"of {m.name} with {m.heads} heads: another instant takes more", "at most half of the heads", BUDGET),
+         "of {m.name} with {m.heads} heads: another instant takes more", "at most half of the heads", BUDGET),
     *RING,
 )  # fmt: skip
 #: Of matrices that are divided: what a block keeps in 16 bits; what a GPU holds.
@@ -115,12 +110,12 @@ SIXTEEN_BITS = (
     Rule("precision", lambda s, m: s.dtypes.compute == "fp32", allowed="bf16, bf16-master", instead=BUDGET),
     only("attention", "flash"),
     only("checkpointing", "none"),
-    Rule("Model.activation", lambda s, m: m.activation == "relu", lambda s, m: f"of {m.name}, which saves its result alone",
+    Rule("Model.activation", lambda s, m: m.activation == "relu", "of {m.name}, which saves its result alone",
          instead=BUDGET),
     Rule("Model.head_width", lambda s, m: m.head_width % 8, allowed="a multiple of eight, which flash attention does not pad"),
 )  # fmt: skip
 WHOLE = (
-    only("Model.family", "gpt", "llama", why=of_model, instead=BUDGET),
+    only("Model.family", "gpt", "llama", why=OF_MODEL, instead=BUDGET),
     *models(("experts", 0), ("qk_norm", False)),
     Rule("sharding", lambda s, m: s.fsdp, "divides them once more", "'none'", BUDGET),
     only("Mesh.pipeline", 1, why="divides them once more", instead=BUDGET),
@@ -149,5 +144,5 @@ ALL_TARGETS = (
     Rule("Lora.targets", lambda s, m: s.adapters and s.adapters.targets != "all-linear", allowed="'all-linear'", instead=BUDGET),
 )  # fmt: skip
 UNWINDOWED = (
-    Rule("Model.window", lambda s, m: m.window, lambda s, m: f"of {m.name} keeps no more tokens", "0", "eb.serve answers"),
+    Rule("Model.window", lambda s, m: m.window, "of {m.name} keeps no more tokens", "0", "eb.serve answers"),
 )  # fmt: skip

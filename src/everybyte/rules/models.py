@@ -5,7 +5,7 @@ from ..ask.mesh import Part, divided
 from ..ask.schedules import TWO_STAGES
 from ..catalog.weights import linears
 from .row import Rule, only, table
-from .setups import FSDP, beside_mesh
+from .setups import BESIDE_MESH, FSDP
 
 
 def _impls(s):
@@ -107,36 +107,34 @@ def _ragged_why(s, m):
 
 
 _FITTING = table(
-    Rule("precision", lambda s, m: s.precision in OWN, lambda s, m: f"with {m.name}, a Model, which has dimensions alone",
+    Rule("precision", lambda s, m: s.precision in OWN, "with {m.name}, a Model, which has dimensions alone",
          ", ".join((*PRECISIONS, *LIBRARIES))),
-    Rule("replicas", lambda s, m: s.replicas > 1 and not s.mesh.alone, beside_mesh, "1, or no mesh"),
 )  # fmt: skip
-_TENSOR = table(
+#: Of matrices that are divided, whoever made the model: a module of somebody's own is none.
+TENSOR = table(Rule("replicas", lambda s, m: s.replicas > 1 and not s.mesh.alone, BESIDE_MESH, "1, or no mesh")) + table(
     only("offload", "none"),
     only("loss", "plain"),
-    only("checkpointing", "none", "full", "every-k", "selective", allowed="none, full, every-k, selective"),
     only("sharding", "none", "zero2", "zero3", allowed=f"'none' with one GPU of data, or {FSDP}"),
-    Rule("sharding", lambda s, m: s.ddp, lambda s, m: f"{beside_mesh(s)}; DDP takes no weights that are divided", FSDP),
+    Rule("sharding", lambda s, m: s.ddp, f"{BESIDE_MESH}; DDP takes no weights that are divided", FSDP),
     Rule("precision", lambda s, m: s.dtypes.loss_scaling, allowed="fp32, bf16-master, bf16, or bf16-mixed under FSDP"),
     Rule("precision", lambda s, m: s.dtypes.autocast and not s.fsdp, allowed=f"fp32, bf16-master, bf16, or {FSDP}"),
-    only("no_sync", False),
     Rule("optimizer", lambda s, m: not s.fsdp and not _impls(s), allowed=f"{', '.join(TENSOR_OPTIMIZERS)}, or {FSDP}"),
     Rule("optimizer_impl", lambda s, m: not s.fsdp and s.optimizer_impl not in _impls(s),
-         lambda s, m: f"of {s.optimizer!r} {beside_mesh(s)}", lambda s, m: f"{', '.join(_impls(s))}, or {FSDP}"),
-    Rule("Mesh.tensor", _uneven, _uneven_why, _even),
-    why=beside_mesh,
+         "of {s.optimizer!r} " + BESIDE_MESH, lambda s, m: f"{', '.join(_impls(s))}, or {FSDP}"),
+    why=BESIDE_MESH,
     when=lambda s, m: s.mesh.tensor > 1,
 )  # fmt: skip
+_EVEN = table(Rule("Mesh.tensor", _uneven, _uneven_why, _even), when=lambda s, m: s.mesh.tensor > 1)
 _QUANTIZED = table(
     Rule("quantization", lambda s, m: m.experts and m.family,
-         lambda s, m: f"with {m.name}, whose experts' matrices are no linear layers", "'none', or a model without experts"),
+         "with {m.name}, whose experts' matrices are no linear layers", "'none', or a model without experts"),
     Rule("quantization", _tiny, _tiny_why, "'none', or 3 numbers and more"),
     when=lambda s, m: s.quantization != "none",
 )  # fmt: skip
 _STAGES = table(
     Rule("Mesh.pipeline", lambda s, m: _stages(s) > m.layers,
          lambda s, m: f"GPUs in a row with {s.mesh.stages} stages each are {_stages(s)} stages, and {m.name} has {m.layers} blocks",
-         lambda s, m: f"at most {m.layers} stages"),
+         "at most {m.layers} stages"),
     Rule("checkpoint_every", lambda s, m: s.segment > _shortest(s, m),
          lambda s, m: f"is more than the {_shortest(s, m)} blocks of the shortest of {_stages(s)} stages of {m.name}",
          lambda s, m: f"1 to {_shortest(s, m)}"),
@@ -145,13 +143,13 @@ _STAGES = table(
     Rule("offload", lambda s, m: s.offload != "none" and m.tied, _tied("GPUs cannot add in the memory of the CPU"),
          "'none', or an untied model"),
     Rule("sharding", lambda s, m: s.fsdp and m.tied and s.mesh.schedule in TWO_STAGES,
-         lambda s, m: f"with schedule {s.mesh.schedule!r} and {m.name}, whose embedding and head are one weight, which cannot be in the "
+         "with schedule {s.mesh.schedule!r} and {m.name}, whose embedding and head are one weight, which cannot be in the "
          "units of two stages", "'none', another schedule, or an untied model"),
     when=lambda s, m: s.mesh.pipeline > 1,
 )  # fmt: skip
 _KERNEL = table(
     Rule("attention", lambda s, m: m.head_width % 4 if s.dtypes.compute == "fp32" else m.head_width > 256,
-         lambda s, m: f"takes no heads of width {m.head_width} in {s.dtypes.compute}, which {m.name} has",
+         "takes no heads of width {m.head_width} in {s.dtypes.compute}, which {m.name} has",
          lambda s, m: f"'eager', or widths that are {'multiples of 4' if s.dtypes.compute == 'fp32' else 'at most 256'}"),
     when=lambda s, m: s.attention == "flash",
 )  # fmt: skip
@@ -162,25 +160,25 @@ _EXPERTS = table(
 )  # fmt: skip
 _RING = table(
     Rule("precision", lambda s, m: m.kv_heads != m.heads,
-         lambda s, m: f"with mesh {s.mesh}: no ring takes fewer key heads than query heads in fp32, and {m.name} has {m.kv_heads} and "
-         f"{m.heads}", "precisions that compute in 16 bits"),
+         "with mesh {s.mesh}: no ring takes fewer key heads than query heads in fp32, and {m.name} has {m.kv_heads} and "
+         "{m.heads}", "precisions that compute in 16 bits"),
     Rule("sequence", lambda s, m: s.sequence % (64 * s.mesh.context),
-         lambda s, m: f"with mesh {s.mesh} in fp32, whose kernel pads rows to 32",
+         "with mesh {s.mesh} in fp32, whose kernel pads rows to 32",
          lambda s, m: f"a multiple of {64 * s.mesh.context}, as {-(-s.sequence // (64 * s.mesh.context)) * 64 * s.mesh.context}"),
     when=lambda s, m: s.mesh.context > 1 and s.dtypes.compute == "fp32",
 )  # fmt: skip
 _SIZES = table(
-    Rule("checkpoint_every", lambda s, m: s.segment > m.layers, lambda s, m: f"is more than the {m.layers} blocks of {m.name}",
-         lambda s, m: f"1 to {m.layers}"),
+    Rule("checkpoint_every", lambda s, m: s.segment > m.layers, "is more than the {m.layers} blocks of {m.name}",
+         "1 to {m.layers}"),
     Rule("sequence", lambda s, m: m.positions and s.sequence > m.positions,
-         lambda s, m: f"is more than the {m.positions} positions of {m.name}", lambda s, m: f"1 to {m.positions}"),
+         "is more than the {m.positions} positions of {m.name}", "1 to {m.positions}"),
     Rule("precision", lambda s, m: m.experts and m.family and _ragged(s, m), _ragged_why, lambda s, m: f"multiples of {_step(s)}"),
     Rule("sequence", lambda s, m: m.window and s.sequence > m.window and m.family,
-         lambda s, m: f"is more than the window of {m.window} tokens of {m.name}, and the book's reference has no mask for a window",
-         lambda s, m: f"1 to {m.window}"),
+         "is more than the window of {m.window} tokens of {m.name}, and the book's reference has no mask for a window",
+         "1 to {m.window}"),
     Rule("sharding_units", lambda s, m: s.sharding_units == "block+ends" and m.tied,
-         lambda s, m: f"with {m.name}, whose embedding and head are one weight, which cannot be in two units", "'block' or 'model'"),
+         "with {m.name}, whose embedding and head are one weight, which cannot be in two units", "'block' or 'model'"),
 )  # fmt: skip
 #: In the order in which they are tried. `flash`: the kernel for 16 bits takes heads up to 256 wide, the one for fp32 multiples of 4
 #: (PyTorch's `native/transformers/cuda/sdp_utils.cpp`); for others `scaled_dot_product_attention` falls back to the scores.
-MODEL = (*_FITTING, *_TENSOR, *_QUANTIZED, *_STAGES, *_KERNEL, *_EXPERTS, *_RING, *_SIZES)
+MODEL = (*_FITTING, *TENSOR, *_EVEN, *_QUANTIZED, *_STAGES, *_KERNEL, *_EXPERTS, *_RING, *_SIZES)

@@ -7,15 +7,9 @@ from .row import Rule, multiples, needs, only, table
 #: Micro-batches for each GPU in a row that a schedule has at least.
 _LEAST = {"1f1b": 1, "dualpipev": 2}
 FSDP = "sharding 'zero2' or 'zero3'"
-
-
-def beside_mesh(s, *_):
-    """Words of many rules."""
-    return f"with mesh {s.mesh} is not derived"
-
-
-def _precision(s):
-    return f"with precision {s.precision!r} is not derived"
+#: Words of many rules.
+BESIDE_MESH = "with mesh {s.mesh} is not derived"
+_IN_A_ROW = "schedule {s.mesh.schedule!r} on {s.mesh.pipeline} GPUs in a row"
 
 
 def _not_sharded(s):
@@ -26,10 +20,6 @@ def _not_sharded(s):
 
 def _sharded(s):
     return ", ".join(name for name, row in OPTIMIZERS.items() if (row.algorithm, s.fsdp) not in NOT_SHARDED)
-
-
-def _in_a_row(s):
-    return f"schedule {s.mesh.schedule!r} on {s.mesh.pipeline} GPUs in a row"
 
 
 def _least(s):
@@ -66,28 +56,28 @@ _USUAL = table(
     needs("loss_chunks", 8, "loss", "chunked"),
     needs("checkpoint_every", 2, "checkpointing", "every-k"),
     Rule("optimizer_impl", lambda s: s.optimizer_impl not in OPTIMIZERS[s.optimizer].impls,
-         lambda s: f"is none of {s.optimizer}'s", lambda s: ", ".join(OPTIMIZERS[s.optimizer].impls)),
+         "is none of {s.optimizer}'s", lambda s: ", ".join(OPTIMIZERS[s.optimizer].impls)),
     Rule("optimizer", _not_sharded, lambda s: f"with sharding {s.sharding!r}: {_not_sharded(s)}", _sharded),
-    Rule("gpus", lambda s: s.gpus % s.mesh.size, lambda s: f"are no multiple of the {s.mesh.size} GPUs of the mesh ({s.mesh})",
+    Rule("gpus", lambda s: s.gpus % s.mesh.size, "are no multiple of the {s.mesh.size} GPUs of the mesh ({s.mesh})",
          lambda s: f"a multiple, as {multiples(s.gpus, s.mesh.size)}"),
 )  # fmt: skip
 _PIPELINE = table(
     Rule("Mesh.stages", lambda s: s.mesh.schedule in ONE_STAGE and s.mesh.stages != 1,
-         lambda s: f"with schedule {s.mesh.schedule!r}, which runs one stage on each GPU",
+         "with schedule {s.mesh.schedule!r}, which runs one stage on each GPU",
          "1, or schedule 'interleaved-1f1b', 'looped-bfs' or 'interleaved-zero-bubble'"),
     Rule("Mesh.stages", lambda s: s.mesh.schedule in TWO_STAGES and s.mesh.stages != 2,
-         lambda s: f"with schedule {s.mesh.schedule!r}, which runs two stages on each GPU", "2"),
-    Rule("accumulation", lambda s: s.accumulation < _least(s), lambda s: f"micro-batches with {_in_a_row(s)}",
+         "with schedule {s.mesh.schedule!r}, which runs two stages on each GPU", "2"),
+    Rule("accumulation", lambda s: s.accumulation < _least(s), f"micro-batches with {_IN_A_ROW}",
          lambda s: f"from {_least(s)} on"),
     Rule("accumulation",
          lambda s: s.mesh.schedule.startswith("interleaved") and _left_over(s.accumulation, s.mesh.pipeline),
-         lambda s: f"micro-batches do not divide into {s.accumulation // s.mesh.pipeline} equal rounds of {_in_a_row(s)}",
+         lambda s: f"micro-batches do not divide into {s.accumulation // s.mesh.pipeline} equal rounds of {_IN_A_ROW.format(s=s)}",
          _near),
     when=lambda s: s.mesh.pipeline > 1,
 )  # fmt: skip
 _EXPERT_PLACES = table(
-    Rule("Mesh.expert", lambda s: s.sharers % s.mesh.expert,
-         lambda s: f"does not divide the {s.sharers} GPUs of data and context", "a divisor"),
+    Rule("Mesh.expert", lambda s: s.sharers % s.mesh.expert, "does not divide the {s.sharers} GPUs of data and context",
+         "a divisor"),
     when=lambda s: s.mesh.expert > 1,
 )  # fmt: skip
 _LIBRARY = table(
@@ -96,7 +86,7 @@ _LIBRARY = table(
     only("gpus", 1, allowed="1, or precision 'bf16-master'"),
     only("sharding", "none", allowed="'none', or precision 'bf16-master'"),
     only("adapters", None, allowed="None, or precision 'bf16-master'"),
-    why=_precision,
+    why="with precision {s.precision!r} is not derived",
     when=lambda s: s.precision in LIBRARIES,
 )
 _ELSE = f"or precision {', '.join(PRECISIONS)}"
@@ -104,16 +94,16 @@ _OWN = table(
     only("sharding", "none", allowed=f"'none', {_ELSE}"),
     only("adapters", None, allowed=f"None, {_ELSE}"),
     Rule("mesh", lambda s: not s.mesh.alone, allowed=f"no mesh, {_ELSE}"),
-    why=_precision,
+    why="with precision {s.precision!r} is not derived",
     when=lambda s: s.precision in OWN,
 )
 _ONE_FUNCTION = table(
-    Rule("loss", lambda s: not s.mesh.alone, beside_mesh, "'plain', or no mesh"),
+    Rule("loss", lambda s: not s.mesh.alone, BESIDE_MESH, "'plain', or no mesh"),
     Rule("loss", lambda s: s.sharding_units == "block+ends",
          "with sharding_units 'block+ends', which gather the head's weight where the head is called: the function takes the weight "
          "alone", "'plain', or other units"),
     Rule("loss", lambda s: s.adapters and s.dtypes.autocast and s.adapters.base == "bf16",
-         lambda s: f"with precision {s.precision!r} over weights in bf16: autocast has no rule for the function, and PyTorch does not "
+         "with precision {s.precision!r} over weights in bf16: autocast has no rule for the function, and PyTorch does not "
          "multiply the norm's fp32 by the head's bf16", "'plain', 'chunked', or Lora.base 'fp32'"),
     when=lambda s: s.loss == "linear-cross-entropy",
 )  # fmt: skip
@@ -122,16 +112,16 @@ _RING = table(
          lambda s: f"does not make two equal pieces for each of the {s.mesh.context} GPUs of mesh {s.mesh}: "
          f"{s.sequence % (2 * s.mesh.context)} tokens are left",
          lambda s: f"a multiple of {2 * s.mesh.context}, as {multiples(s.sequence, 2 * s.mesh.context)}"),
-    only("attention", "flash", why=lambda s: f"with mesh {s.mesh}: no ring forms the scores"),
-    only("dropout", 0.0, why=lambda s: f"with mesh {s.mesh}: PyTorch's ring attention keeps the random state of its last part alone"),
-    only("replicas", 1, why=lambda s: f"with mesh {s.mesh}: groups of rings that each hold the model are not derived"),
+    only("attention", "flash", why="with mesh {s.mesh}: no ring forms the scores"),
+    only("dropout", 0.0, why="with mesh {s.mesh}: PyTorch's ring attention keeps the random state of its last part alone"),
+    only("replicas", 1, why="with mesh {s.mesh}: groups of rings that each hold the model are not derived"),
     when=lambda s: s.mesh.context > 1,
 )  # fmt: skip
 _EXPERTS = table(
     only("sharding", "none", "zero2", "zero3"),
     only("buckets", "copies"),
     only("replicas", 1),
-    why=beside_mesh,
+    why=BESIDE_MESH,
     when=lambda s: s.mesh.expert > 1,
 )
 _GPUS = table(
@@ -143,30 +133,30 @@ _GPUS = table(
     Rule("replicas", lambda s: s.replicas > 1 and s.sharers % s.replicas,
          lambda s: f"does not divide the {s.sharers} {'gpus' if s.mesh.alone else 'GPUs of data and context'}", "a divisor"),
     Rule("buckets", lambda s: s.buckets != "copies" and not s.ddp,
-         lambda s: f"needs sharding 'none' and gpus from 2 on, not {s.sharding!r} and {s.gpus}"),
+         "needs sharding 'none' and gpus from 2 on, not {s.sharding!r} and {s.gpus}"),
     Rule("precision", lambda s: s.sharding != "none" and s.dtypes.loss_scaling,
-         lambda s: f"with sharding {s.sharding!r}: each GPU would see its own share of the gradients alone, and scale the loss by itself",
+         "with sharding {s.sharding!r}: each GPU would see its own share of the gradients alone, and scale the loss by itself",
          "fp32, bf16-mixed, bf16-master, bf16"),
     Rule("master_gradients", lambda s: s.master_gradients != "bf16" and s.distributed,
-         lambda s: f"needs one GPU and sharding 'none', not {s.gpus} and {s.sharding!r}"),
+         "needs one GPU and sharding 'none', not {s.gpus} and {s.sharding!r}"),
 )  # fmt: skip
 _WHOLE = table(
     only("quantization", "none", why="without adapters: no optimizer moves weights of 4 bits", allowed="adapters=Lora(...), or 'none'"),
     when=lambda s: s.adapters is None,
 )  # fmt: skip
 _ADAPTERS = table(
-    Rule("adapters", lambda s: not s.mesh.alone, beside_mesh, "None, or no mesh"),
+    Rule("adapters", lambda s: not s.mesh.alone, BESIDE_MESH, "None, or no mesh"),
     Rule("quantization", lambda s: s.fsdp and s.quantization != "none",
-         lambda s: f"with adapters {s.adapters} and sharding {s.sharding!r} is not derived", "'none', or sharding 'none' or 'zero1'"),
+         "with adapters {s.adapters} and sharding {s.sharding!r} is not derived", "'none', or sharding 'none' or 'zero1'"),
     Rule("adapters", lambda s: s.optimizer == "muon",
          ": every adapter is a matrix of a block, and 'muon' has an AdamW for other weights, of which there are none",
          ", ".join(name for name in OPTIMIZERS if name != "muon")),
     Rule("Lora.base",
          lambda s: s.adapters.base not in (None, s.dtypes.weights) and (s.precision, s.adapters.base) != ("bf16-mixed", "bf16"),
-         lambda s: f"with precision {s.precision!r}",
+         "with precision {s.precision!r}",
          lambda s: repr(s.dtypes.weights) + (" or 'bf16'" if s.precision == "bf16-mixed" else "")),
     Rule("quantization", lambda s: s.quantization != "none" and s.dtypes.master,
-         lambda s: f"with precision {s.precision!r}: peft makes adapters over 4-bit weights in fp32, which need no copies",
+         "with precision {s.precision!r}: peft makes adapters over 4-bit weights in fp32, which need no copies",
          "fp32, bf16-mixed, fp16-mixed, bf16"),
     Rule("Lora.dtype", lambda s: s.adapters.dtype not in _dtypes(s), _over, lambda s: " or ".join(map(repr, _dtypes(s)))),
     when=lambda s: s.adapters is not None,

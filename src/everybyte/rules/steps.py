@@ -3,11 +3,7 @@
 from ..ask.choices import LIBRARIES, PRECISIONS
 from ..ask.schedules import SPLIT
 from .row import Rule, only, table, unlike
-from .setups import FSDP, beside_mesh
-
-
-def _with_mesh(s):
-    return f"with mesh {s.mesh}"
+from .setups import FSDP
 
 
 def _split(s):
@@ -16,36 +12,38 @@ def _split(s):
 
 def _beside(s):
     sharding = f" and sharding 'none' on {s.gpus} gpus" if s.mesh.size == s.mesh.pipeline else ""
-    return f"{_with_mesh(s)}{sharding}, whose backward is divided, is not derived"
+    return f"with mesh {s.mesh}{sharding}, whose backward is divided, is not derived"
 
 
-def _objective(s, o):
-    return f"with objective {o.method!r}"
+def _undivided(r, m):
+    """The field of a model that GPUs of a `Rollout` do not divide; None for none."""
+    fields = ("kv_heads", "heads", "ffn_width", "vocabulary")
+    return next((name for name in fields if getattr(m, name) % r.tensor_parallel), None)
 
 
 #: Of pipelines.
 PIPELINE = (
     *table(
-        Rule("Mesh.schedule", lambda s: _split(s) and (s.mesh.size > s.mesh.pipeline or s.mesh.expert > 1 or s.ddp), _beside,
-             "schedules whose is not"),
-        only("sharding", "none", "zero2", "zero3", why=beside_mesh, allowed=f"'none', or {FSDP}"),
+        Rule("Mesh.schedule", lambda s: _split(s) and (s.mesh.size > s.mesh.pipeline or s.mesh.expert > 1 or s.ddp),
+             _beside, "schedules whose is not"),
+        Rule("checkpointing", lambda s: _split(s) and s.checkpointing == "operations",
+             "with mesh {s.mesh}, whose backward is divided: PyTorch runs a block's backward once where it is checkpointed so",
+             "'none', 'full', or schedules whose is not"),
         Rule("loss", lambda s: s.ddp and s.loss != "plain",
-             lambda s: f"{_with_mesh(s)} on {s.gpus} gpus: the head would be of no stage's DDP", "'plain'"),
+             "with mesh {s.mesh} on {s.gpus} gpus: the head would be of no stage's DDP", "'plain'"),
         Rule("precision", lambda s: s.dtypes.autocast and not s.fsdp,
-             lambda s: f"{_with_mesh(s)}: PyTorch runs forwards and backwards of a schedule in one go, and autocast is for forwards alone",
+             "with mesh {s.mesh}: PyTorch runs forwards and backwards of a schedule in one go, and autocast is for forwards alone",
              f"fp32, bf16-master, bf16, or {FSDP}"),
         when=lambda s: s.mesh.pipeline > 1,
     ),
     *table(
         Rule("offload", lambda s: _split(s) and s.offload != "none",
-             lambda s: f"{_with_mesh(s)}, whose backward is divided, is not derived", "'none', or another schedule"),
+             "with mesh {s.mesh}, whose backward is divided, is not derived", "'none', or another schedule"),
         Rule("sharding", lambda s: _split(s) and s.sharding == "zero3",
-             lambda s: f"with schedule {s.mesh.schedule!r}, whose second half of a backward comes when weights have been let go",
+             "with schedule {s.mesh.schedule!r}, whose second half of a backward comes when weights have been let go",
              "'zero2', or another schedule"),
-        only("loss", "plain", why=lambda s: f"{_with_mesh(s)}: the head would be of no stage's unit"),
-        only("sharding_units", "block", "model", why=lambda s: f"{_with_mesh(s)}: a stage has not both ends"),
-        only("no_sync", False,
-             why=lambda s: f"{_with_mesh(s)}: gradients of a pipeline's micro-batches are added up and sent once in any case"),
+        only("loss", "plain", why="with mesh {s.mesh}: the head would be of no stage's unit"),
+        only("sharding_units", "block", "model", why="with mesh {s.mesh}: a stage has not both ends"),
         when=lambda s: s.mesh.pipeline > 1 and s.fsdp,
     ),
 )  # fmt: skip
@@ -57,33 +55,47 @@ SCHEDULE = (
 #: Of formulas, with a model.
 FORMULA = table(
     unlike(instead="eb.dry_run and eb.derive take it"),
-    Rule("dropout", lambda s, m: s.dropout and m.family == "llama", lambda s, m: f"with {m.name}, a Llama, which has none", "0.0"),
+    Rule("dropout", lambda s, m: s.dropout and m.family == "llama", "with {m.name}, a Llama, which has none", "0.0"),
     Rule("loss", lambda s, m: s.sharding_units == "block+ends" and s.loss == "chunked",
          "with sharding_units 'block+ends' is not derived, as FSDP then meets the head once for each chunk",
          "'plain', or other units", "eb.dry_run takes it"),
 )  # fmt: skip
 #: Of a GPU, in the model's place.
 GPU = table(
-    Rule("precision", lambda s, gpu: s.dtypes.needs_bf16, lambda s, gpu: f"on {gpu.name}, which has no bf16",
+    Rule("precision", lambda s, gpu: s.dtypes.needs_bf16, "on {m.name}, which has no bf16",
          ", ".join(name for name, row in PRECISIONS.items() if not row.needs_bf16)),
     when=lambda s, gpu: not gpu.bf16,
 )  # fmt: skip
 #: Of an `Objective`, in the model's place: its own step; and its models beside one another.
 OBJECTIVE = table(
-    only("loss", "plain", why=lambda s, o: f"{_objective(s, o)}: log-probabilities are taken from all logits at once"),
-    only("dropout", 0.0, why=lambda s, o: f"{_objective(s, o)}: the old log-probabilities and the reference's were made without it"),
-    Rule("mesh", lambda s, o: not s.mesh.alone, lambda s, o: f"{_objective(s, o)} is not derived", "no mesh"),
+    only("loss", "plain", why="with objective {m.method!r}: log-probabilities are taken from all logits at once"),
+    only("dropout", 0.0, why="with objective {m.method!r}: the old log-probabilities and the reference's were made without it"),
+    Rule("mesh", lambda s, o: not s.mesh.alone, "with objective {m.method!r} is not derived", "no mesh"),
     Rule("adapters", lambda s, o: o.method == "value" and s.adapters, "with objective 'value', whose new head trains whole", "None"),
     Rule("adapters", lambda s, o: s.adapters and s.distributed,
-         lambda s, o: f"on {s.gpus} gpus {_objective(s, o)} is not derived", "one GPU, or None"),
+         "on {s.gpus} gpus with objective {m.method!r} is not derived", "one GPU, or None"),
     Rule("sharding", lambda s, o: o.reference != "before" and s.distributed,
-         lambda s, o: f"on {s.gpus} gpus with a reference in the step is not derived", "one GPU, or Objective.reference 'before'"),
+         "on {s.gpus} gpus with a reference in the step is not derived", "one GPU, or Objective.reference 'before'"),
 )  # fmt: skip
 ALIGNED = table(
-    only("offload", "none", why=lambda s, o: f"with {o.method} is not derived"),
+    only("offload", "none", why="with {m.method} is not derived"),
     Rule("adapters", lambda s, o: s.adapters and o.method == "ppo", "with ppo, whose value model has a new head, is not derived", "None"),
     Rule("attention", lambda s, o: s.attention == "eager" and o.family == "gpt" and o.method != "dpo",
-         lambda s, o: f"with {o.method}: the masks of {o.model.name}'s frozen models are not counted", "'flash'"),
+         "with {m.method}: the masks of {m.model.name}'s frozen models are not counted", "'flash'"),
+)  # fmt: skip
+#: Of a `Rollout`, in the setup's place: alone; with a model.
+GENERATING = table(
+    Rule("Rollout.tensor_parallel", lambda r: r.weights == "shared" and r.tensor_parallel > 1,
+         "with the trainer's own weights, which are not divided so", "1, or weights 'copy'"),
+)  # fmt: skip
+ROLLOUT = table(
+    Rule("Rollout.context", lambda r, m: m.positions and r.context > m.positions,
+         "is more than the {m.positions} positions of {m.name}", "1 to {m.positions}"),
+    Rule("Rollout.tensor_parallel",
+         lambda r, m: r.tensor_parallel > 1 and (m.experts or m.learned_positions and m.has_positions),
+         "with {m.name} is not derived", "1, or a Llama without experts"),
+    Rule("Rollout.tensor_parallel", _undivided,
+         lambda r, m: f"does not divide {_undivided(r, m)} {getattr(m, _undivided(r, m))} of {m.name}", "a divisor"),
 )  # fmt: skip
 #: Of a search for layouts, which varies none of these.
 LAYOUT = table(
@@ -94,7 +106,7 @@ LAYOUT = table(
 #: Of a plan for a model of one's own, whose kind is in the model's place.
 PLANNED = table(
     only("gpus", 1), only("sharding", "none"),
-    why=lambda s, kind: f"with a {kind}, for which what is sent is not counted", instead="eb.dry_run says what one setup takes",
+    why="with a {m}, for which what is sent is not counted", instead="eb.dry_run says what one setup takes",
 )  # fmt: skip
 #: Of a derivation; of one with letters for every dimension.
 DERIVED = table(

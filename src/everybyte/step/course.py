@@ -28,6 +28,8 @@ KERNELS = {
 }
 #: Operations that are named moments: the ends of the phases.
 MARKS = ("after_forward", "after_backward", "after_step")
+#: What is said of each step, in this order: between steps, at the moments, and the most in the optimizer's step.
+PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
 #: Where a peak may be, in the order of the step.
 PEAKS = ("forward", "loss forward", "loss backward", "backward", "optimizer step")
 

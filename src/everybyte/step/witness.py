@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 from ..common.tables import Table
@@ -65,6 +66,16 @@ class Witness:
 
 class Followed(Witness):
     """A witness that knows every operation: `operations`, (name, phase, owner) each, `timeline()`, `by_owner()`, `rank`."""
+
+    @cached_property
+    def live(self: Any) -> list[int]:
+        """Live bytes while each operation runs."""
+        return [sum(parts) for parts in zip(*self.timeline().values(), strict=True)]
+
+    @cached_property
+    def peak_operation(self) -> int:
+        """The number of the first operation at which the most bytes live."""
+        return self.live.index(max(self.live))
 
     def as_dict(self: Any) -> dict:
         """As JSON holds it: whole bytes; with each operation, what lives while it runs, by part, and what lives at the peak, by owner."""

@@ -1,28 +1,77 @@
-"""What exercises ask of the library about a model of the catalog, by its name; a setup where it is not the default, and changes of it."""
+"""A training step, and what exercises and interview cards ask of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Self
 
 from ..ask.setup import Setup
 from ..catalog import model
 from ..formulas import formula
-from ..theory.budget import budget
+from ..theory.budget import Budget, budget
 
+_budget = cache(budget)
 _PLAIN = Setup()
 
 
-def step(name: str, setup: Setup = _PLAIN, **changes):
-    """The budget of a step."""
-    return budget(model(name), setup.replace(**changes))
+@dataclass(frozen=True)
+class Run:
+    """A model and a setup. Each question takes fields of the setup that it changes; amounts are in bytes.
+
+    Without a model (None) it answers formulas of setups alone.
+    """
+
+    model: Any
+    setup: Setup = _PLAIN
+
+    def having(self, **changes) -> Self:
+        """The same with some fields of the setup changed."""
+        return replace(self, setup=self.setup.replace(**changes))
+
+    @property
+    def parameters(self) -> int:
+        """How many parameters the model has."""
+        return int(self.model.parameters)
+
+    def step(self, rounding: int = 1, rank: int = 0, **changes) -> Budget:
+        """The budget of a step. Raise ValueError where the step is not derived for the model."""
+        return self.budget(self.having(**changes).setup, rounding, rank)
+
+    def budget(self, setup: Setup, rounding: int = 1, rank: int = 0) -> Budget:
+        """The budget of the model's step under a setup as it is."""
+        return _budget(self.model, setup, rounding, rank)
+
+    def peak(self, **changes) -> int:
+        """The peak of a step."""
+        return self.step(**changes).peak
+
+    def phase(self, name: str, **changes) -> int:
+        """What is live at the end of a phase: `rest`, `after_forward`, ...; the most within it, of `step`."""
+        return self.step(**changes).phases[name]
+
+    def part(self, name: str, phase: str = "after_forward", **changes) -> int:
+        """What a part takes at the end of a phase."""
+        return self.step(**changes).parts_at(phase)[name]
+
+    def in_step(self, **changes) -> int:
+        """What the optimizer's step takes at its worst moment above what stands after it."""
+        return self.phase("step", **changes) - self.phase("after_step", **changes)
+
+    def forward(self, **changes) -> int:
+        """What forward leaves for backward."""
+        return self.phase("after_forward", **changes) - self.phase("rest", **changes)
+
+    def of_block(self, measure: Callable[..., Any], *asked, **changes):
+        """What a third block adds to one of these amounts: `run.of_block(Run.part, "casts")`."""
+        runs = (replace(self, model=self.model.replace(layers=n)) for n in (3, 2))
+        three, two = (measure(run, *asked, **changes) for run in runs)
+        return three - two
+
+    def at(self, name: str, symbols: dict | None = None, **changes):
+        """A registered formula's value; `symbols` replace some."""
+        return formula(name).at(self.model, self.having(**changes).setup, **(symbols or {}))
 
 
-def peak(name: str, setup: Setup = _PLAIN, **changes) -> int:
-    """The peak of that."""
-    return step(name, setup, **changes).peak
-
-
-def at(what: str, name: str, setup: Setup = _PLAIN, **changes):
-    """A registered formula's value."""
-    return formula(what).at(model(name), setup.replace(**changes))
-
-
-def parameters(name: str) -> int:
-    """How many there are."""
-    return int(model(name).parameters)
+def run(name: str, setup: Setup = _PLAIN, **changes) -> Run:
+    """A run of a model of the catalog."""
+    return Run(model(name), setup.replace(**changes))

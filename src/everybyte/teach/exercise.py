@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
+from importlib import import_module, resources
 from textwrap import shorten
+from typing import ClassVar
 
 from .. import units
 from ..common import checks
@@ -20,6 +20,14 @@ from .quantities import missing, read, show
 
 _HINTS_TAKEN: dict[str, int] = {}
 DIFFICULTIES = {1: "easy", 2: "medium", 3: "hard"}
+#: What is said of an answer -> the kind of its callout.
+_VERDICTS = {
+    "right": "right",
+    "not yet": "wrong",
+    "not attempted yet": "open",
+    "could not be read": "unreadable",
+    "not proved": "unreadable",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +49,8 @@ class Exercise:
         ValueError: naming the field, the value and what is allowed.
     """
 
+    ACCEPTED: ClassVar = ("number", "expression")
+
     id: str
     title: str
     difficulty: int
@@ -57,52 +67,52 @@ class Exercise:
     reason: str = ""
 
     def __post_init__(self):
-        checks.one_of("Exercise", "accepts", self.accepts, ("number", "expression"))
+        checks.one_of(type(self).__name__, "accepts", self.accepts, self.ACCEPTED)
         checks.kind("Exercise", "unit", self.unit, str)
-        for name, least in (("decimals", 0), ("significant", 1)):
+        bounds = {"difficulty": (1, max(DIFFICULTIES)), "minutes": (1, 60), "decimals": (0, 20), "significant": (1, 20)}
+        for name, (least, most) in bounds.items():
             if getattr(self, name) is not None:
-                checks.whole("Exercise", name, getattr(self, name), least, 20)
+                checks.whole("Exercise", name, getattr(self, name), least, most)
         for name, factor in self.factors.items():
             checks.whole("Exercise", f"factors.{name}", factor, 2)
         if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float) or self.tolerance < 0:
-            raise ValueError(
-                f"Exercise.tolerance: {checks.shown(self.tolerance)} of {self.id}; allowed: a number from 0 on"
-            )
+            said = checks.shown(self.tolerance)
+            raise ValueError(f"Exercise.tolerance: {said} of {self.id}; allowed: a number from 0 on")
         if sum((self.decimals is not None, self.significant is not None, self.tolerance > 0)) > 1:
             raise ValueError(f"Exercise.tolerance: {self.id} has more than one of decimals, significant, tolerance")
         if (self.tolerance > 0) != bool(self.reason):
             raise ValueError(f"Exercise.reason: {self.id} needs a tolerance and its reason together")
-        self._check()
-
-    def _check(self):
         chapter, _, number = self.id.partition(".")
         if not (len(chapter) == 2 and chapter.isdecimal() and number.isdecimal()):
             raise ValueError(f"Exercise.id: {self.id!r} is not a chapter and a number, such as '13.2'")
         texts.some("Exercise", "title", self.title)
         for n, hint in enumerate(self.hints, 1):
             texts.some("Exercise", f"hints {n}", hint)
-        checks.whole("Exercise", "difficulty", self.difficulty, 1, max(DIFFICULTIES))
-        checks.whole("Exercise", "minutes", self.minutes, 1, 60)
         if len(self.hints) != 2:
             raise ValueError(f"Exercise.hints: {self.id} has {len(self.hints)}; allowed: two")
 
     @property
     def chapter(self) -> str:
         """The chapter's number, "13"."""
-        return self.id.partition(".")[0]
+        return chapter_of(self.id)
 
     @property
     def wanted(self) -> str:
         """What it accepts, in words."""
         if self.accepts == "expression":
             return "a sympy expression in the book's letters"
-        if self.unit in units.UNITS:
-            what = f'text such as "100 {self.unit}", or a plain number of bytes'
-            if self.unit != "B":
-                what = f'text such as "1.5 {self.unit}", a plain number of {self.unit}, or whole bytes'
+        what = f"a plain number of {self.unit}" if self.unit else "a plain number"
+        if self.unit == "B":
+            what = 'text such as "100 B", or a plain number of bytes'
+        elif self.unit in units.UNITS:
+            what = f'text such as "1.5 {self.unit}", {what}, or whole bytes'
+        if self.decimals is not None:
+            what += f", to {self.decimals} decimal{'s' * (self.decimals != 1)}" + f" of {self.unit}" * bool(self.unit)
+        elif self.significant is not None:
+            what += f", to {self.significant} significant digits"
         else:
-            what = f"a plain number of {self.unit}" if self.unit else "a plain number"
-        return what + self._exactness()
+            what += f", within {show(self.tolerance, self.unit)}: {self.reason}" if self.tolerance else ", exact"
+        return what
 
     def right(self):
         """The right answer: a Fraction, or an expression."""
@@ -114,35 +124,27 @@ class Exercise:
         if self.decimals is not None:
             return scale / 10**self.decimals / 2
         if self.significant is not None:
-            return scale * Fraction(10) ** (_exponent(right / scale) - self.significant + 1) / 2
+            power = int(f"{float(abs(right / scale)):e}".partition("e")[2])  # of the first digit
+            return scale * Fraction(10) ** (power - self.significant + 1) / 2
         return Fraction(self.tolerance)
 
     def judge(self, answer: object) -> Callout:
         """Right, wrong (with the mistake's name where it is known), not attempted, or not readable. Never an exception."""
         if missing(answer):
             how = f"Put {self.wanted}, in place of the three dots and run the cell again."
-            return Callout("open", f"{self.id} not attempted yet", how)
+            return self.said("not attempted yet", how)
         try:
-            kind, text = self._judge_expression(answer) if self.accepts == "expression" else self._judge_number(answer)
+            return self._judge_expression(answer) if self.accepts == "expression" else self._judge_number(answer)
         except (ValueError, RecursionError) as error:
             why = "this expression is nested too deep" if isinstance(error, RecursionError) else str(error)
-            return Callout(
-                "unreadable",
-                f"{self.id} could not be read",
-                f"{_sentence(shorten(why, 200))} It takes {self.wanted}.",
-            )
-        head = {"right": "right", "wrong": "not yet", "unreadable": "not proved"}[kind]
-        return Callout(kind, f"{self.id} {head}", text)
+            return self.said("could not be read", f"{sentence(shorten(why, 200))} It takes {self.wanted}.")
+
+    def said(self, verdict: str, text: str) -> Callout:
+        """A verdict, one of `_VERDICTS`, and why."""
+        return Callout(_VERDICTS[verdict], f"{self.id} {verdict}", text)
 
     def _value(self, value):
         return _computed(value, self.accepts) if callable(value) else _read(value, self.accepts)
-
-    def _exactness(self):
-        if self.decimals is not None:
-            return f", to {self.decimals} decimal{'s' * (self.decimals != 1)}" + f" of {self.unit}" * bool(self.unit)
-        if self.significant is not None:
-            return f", to {self.significant} significant digits"
-        return f", within {show(self.tolerance, self.unit)}: {self.reason}" if self.tolerance else ", exact"
 
     def _judge_expression(self, answer):
         from . import expressions
@@ -150,28 +152,28 @@ class Exercise:
         given, right = expressions.read(answer), self.right()
         verdict = expressions.equal(given, right)
         if verdict:
-            return "right", "Equal to the book's expression."
+            return self.said("right", "Equal to the book's expression.")
         if verdict is None:
-            return (
-                "unreadable",
-                "It agrees with the answer wherever tried, but is not proved equal: try a simpler form.",
-            )
+            how = "It agrees with the answer wherever tried, but is not proved equal: try a simpler form."
+            return self.said("not proved", how)
         for message, wrong in self.mistakes.items():
             if expressions.equal(given, self._value(wrong)):
-                return "wrong", _sentence(message)
-        return "wrong", expressions.describe(right, given)
+                return self.said("not yet", sentence(message))
+        return self.said("not yet", expressions.describe(right, given))
 
     def _judge_number(self, answer):
         given, right = read(answer, self.unit), self.right()
         if abs(given - right) <= self.slack(right):
             exact = f", exactly {units.exact(int(right))}" if self.unit in units.UNITS and self.unit != "B" else ""
-            return "right", f"{_sentence(show(right, self.unit) + exact)}"
-        said = f"You say {show(given, self.unit)}. "
+            return self.said("right", sentence(show(right, self.unit) + exact))
+        why = "Close: mind the rounding, and what is exact."
+        if abs(given - right) > abs(right) / 200:
+            why = f"It is too {'large' if given > right else 'small'}."
         for message, wrong in self._known_mistakes(right):
             if abs(given - wrong) <= self.slack(wrong):
-                return "wrong", said + _sentence(message)
-        close = "Close: mind the rounding, and what is exact." if abs(given - right) <= abs(right) / 200 else ""
-        return "wrong", said + (close or f"It is too {'large' if given > right else 'small'}.")
+                why = sentence(message)
+                break
+        return self.said("not yet", f"You say {show(given, self.unit)}. {why}")
 
     def _known_mistakes(self, right):
         yield from ((message, self._value(wrong)) for message, wrong in self.mistakes.items())
@@ -254,8 +256,8 @@ def exercises(chapter: str | None = None) -> Table:
     Raises:
         ValueError: where the chapter has no exercises.
     """
-    found = [e for c in ([chapter] if chapter else chapters()) for e in bank(c).values()]
-    rows = [(e.id, e.title, DIFFICULTIES[e.difficulty], e.minutes) for e in found]
+    found = [item for c in ([chapter] if chapter else chapters()) for item in listed(c).items()]
+    rows = [(id, said["title"], DIFFICULTIES[said["difficulty"]], said["minutes"]) for id, said in found]
     return Table(("exercise", "what", "difficulty", "minutes"), rows)
 
 
@@ -265,17 +267,33 @@ def exercise(id: str) -> Exercise:
     Raises:
         ValueError: where there is none; the message names near matches.
     """
-    chapter = str(id).partition(".")[0]
-    known = bank(chapter) if chapter in chapters() else {k: e for c in chapters() for k, e in bank(c).items()}
-    checks.one_of("exercise", "id", id, known)
-    return known[id]
+    chapter = chapter_of(str(id))
+    near = [chapter] if chapter in chapters() else chapters()
+    checks.one_of("exercise", "id", id, [known for c in near for known in listed(c)])
+    return bank(chapter)[id]
+
+
+def chapter_of(id: str) -> str:
+    """The chapter of an id: "13" of "13.2"."""
+    return id.partition(".")[0]
 
 
 @cache
 def chapters() -> tuple[str, ...]:
     """The numbers of the chapters that have exercises, in order."""
-    package = import_module(".bank", __package__)
-    return tuple(sorted(m.name[1:] for m in iter_modules(package.__path__)))
+    files = resources.files(__package__).joinpath("bank").iterdir()
+    return tuple(sorted(file.name[1:3] for file in files if file.name.endswith(".toml")))
+
+
+@cache
+def listed(chapter: str) -> dict[str, dict]:
+    """What is said of a chapter's exercises, by id, in its order; nothing is computed.
+
+    Raises:
+        ValueError: where the chapter has none.
+    """
+    checks.one_of("exercises", "chapter", chapter, chapters())
+    return texts.read(__package__, f"bank/c{chapter}.toml")
 
 
 @cache
@@ -285,14 +303,10 @@ def bank(chapter: str) -> dict[str, Exercise]:
     Raises:
         ValueError: where the chapter has none, or what stands in its files does not belong together.
     """
-    checks.one_of("exercises", "chapter", chapter, chapters())
-    return import_module(".bank", __package__).read(chapter)
+    computed = import_module(f".bank.c{chapter}", __package__).ANSWERS
+    return import_module(".bank", __package__).joined(chapter, listed(chapter), computed)
 
 
-def _sentence(text):
+def sentence(text: str) -> str:
+    """The text with a capital, and a full stop where it has no end of its own."""
     return text[:1].upper() + text[1:] + "." * (not text.endswith((".", "?", "!")))
-
-
-def _exponent(value):
-    """The power of ten of the first digit."""
-    return int(f"{float(abs(value)):e}".partition("e")[2])

@@ -10,7 +10,7 @@ from random import Random
 
 import sympy
 
-from ..formulas import SYMBOLS
+from ..formulas.symbols import BY_SYMBOL, SYMBOLS
 
 _POINTS = 24
 _MOST_BITS = 20_000
@@ -56,13 +56,8 @@ def read(answer: object) -> sympy.Expr:
     _check_size(answer)
     known = {name: entry.symbol for name, entry in SYMBOLS.items()}
     known |= {_plain_name(str(entry.symbol)): entry.symbol for entry in SYMBOLS.values()}
-    swap, unknown = {}, []
-    for letter in sorted(answer.free_symbols, key=str):
-        if symbol := known.get(_plain_name(str(letter))):
-            swap[letter] = symbol
-        else:
-            unknown.append(str(letter))
-    if unknown:
+    swap = {letter: known.get(_plain_name(str(letter))) for letter in answer.free_symbols}
+    if unknown := sorted(str(letter) for letter, symbol in swap.items() if symbol is None):
         raise ValueError(f"not in the book's notation: {', '.join(unknown)}")
     return answer.xreplace(swap)
 
@@ -80,7 +75,7 @@ def equal(one: sympy.Expr, other: sympy.Expr) -> bool | None:
     for _ in range(_POINTS):
         point = {letter: Fraction(random.randint(2, 40)) for letter in letters}
         try:
-            if not _agree(one, other, point):
+            if not _agree(_value(one, point), _value(other, point)):
                 return False
         except (ValueError, ArithmeticError) as error:
             trouble.append(error)
@@ -106,9 +101,9 @@ def describe(right: sympy.Expr, given: sympy.Expr) -> str:
             return f"The factor {letter} ({_meaning(letter)}) does not belong."
         if ratio == 1 / letter:
             return f"The factor {letter} ({_meaning(letter)}) is missing."
-    if absent or extra:
-        words = [f"does not depend on {s} ({_meaning(s)}), and should" for s in sorted(absent, key=str)]
-        words += [f"depends on {s} ({_meaning(s)}), and should not" for s in sorted(extra, key=str)]
+    words = [f"does not depend on {s} ({_meaning(s)}), and should" for s in sorted(absent, key=str)]
+    words += [f"depends on {s} ({_meaning(s)}), and should not" for s in sorted(extra, key=str)]
+    if words:
         return f"It {'; it '.join(words)}."
     have, want = (sympy.expand(e).as_coefficients_dict() for e in (given, right))
     differ = sorted((m for m in have.keys() | want.keys() if have[m] != want[m]), key=str)
@@ -119,14 +114,12 @@ def describe(right: sympy.Expr, given: sympy.Expr) -> str:
 
 
 def _meaning(symbol):
-    return next(entry.meaning for entry in SYMBOLS.values() if entry.symbol == symbol)
+    return BY_SYMBOL[symbol].meaning
 
 
-def _agree(one, other, point):
-    a, b = _value(one, point), _value(other, point)
-    if isinstance(a, Fraction) and isinstance(b, Fraction):
-        return a == b
-    return math.isclose(a, b, rel_tol=1e-9)
+def _agree(a, b):
+    exact = isinstance(a, Fraction) and isinstance(b, Fraction)
+    return a == b if exact else math.isclose(a, b, rel_tol=1e-9)
 
 
 def _check_size(expr):

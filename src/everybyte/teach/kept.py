@@ -8,7 +8,6 @@ It comes with the notebooks' packages: without them nothing is kept.
 
 import json
 import os
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -44,7 +43,9 @@ def keep(what: str, id: str) -> str:
             path.parent.mkdir(parents=True, exist_ok=True)
             with _alone(path):
                 kept = _load(path)  # again: another notebook may have been faster
-                _write(path, kept | {what: sorted({*kept.get(what, ()), id})})
+                kept[what] = sorted({*kept.get(what, ()), id})
+                with files.whole(path) as file:
+                    file.write((json.dumps(kept, indent=1) + "\n").encode())
         return trouble
     except (OSError, ValueError) as error:
         return f"This was not kept in the file of answers: {error}."
@@ -62,9 +63,7 @@ def place() -> Path | None:
     except ImportError:
         return None
     said = os.environ.get(VARIABLE, "").strip()
-    if said.lower() == OFF:
-        return None
-    if not said and os.environ.get("CI"):
+    if said.lower() == OFF or not said and os.environ.get("CI"):
         return None
     try:
         path = Path(said).expanduser() if said else user_state_path("everybyte", appauthor=False) / "progress.json"
@@ -99,21 +98,16 @@ def _load(path):
         kept = files.parsed(path.read_bytes())
     except FileNotFoundError:
         return {}
-    if not isinstance(kept, dict) or not all(isinstance(ids, list) for ids in kept.values()):
-        raise ValueError("not lists by name")
-    if not all(isinstance(id, str) for ids in kept.values() for id in ids):
-        raise ValueError("not lists of ids")
+    if not isinstance(kept, dict) or not all(map(_is_ids, kept.values())):
+        raise ValueError("not lists of ids by name")
     return kept
 
 
-def _write(path, kept):
-    with files.whole(path) as file:
-        file.write((json.dumps(kept, indent=1) + "\n").encode())
+def _is_ids(ids):
+    return isinstance(ids, list) and all(isinstance(id, str) for id in ids)
 
 
-@contextmanager
 def _alone(path):
     from filelock import FileLock
 
-    with FileLock(f"{path}.lock", timeout=_PATIENCE):
-        yield
+    return FileLock(f"{path}.lock", timeout=_PATIENCE)

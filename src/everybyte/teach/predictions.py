@@ -32,8 +32,8 @@ class Prediction:
         answer = f"The answer is {show(value, self.unit)}"
         if self.value is None:
             return Callout("guess", f"Prediction {self.id}", f"No guess was made. {answer}.")
-        texts = f"You said {show(self.value, self.unit)}. {answer}: "
-        return Callout("guess", f"Prediction {self.id}", texts + _apart(self.value, Fraction(value)))
+        text = f"You said {show(self.value, self.unit)}. {answer}: {_apart(self.value, Fraction(value))}"
+        return Callout("guess", f"Prediction {self.id}", text)
 
     @property
     def callout(self) -> Callout:
@@ -60,13 +60,14 @@ def predict(id: str, guess: object, question: str = "", *, unit: str = "GiB") ->
         id: such as "P13.1", which no exercise has. guess: a number, or text with a unit; `...` until the reader edits it.
         unit: what a plain number means. Of bytes where it is one of `units.UNITS`.
     """
+    value, trouble = None, ""
     try:
         value = None if missing(guess) else read(guess, unit)
-        note = "" if value is None else kept.keep(kept.PREDICTED, id)
-        made = Prediction(id, question, unit, value, note=note)
     except ValueError as error:
-        made = Prediction(id, question, unit, None, f"The guess could not be read: {shorten(str(error), 200)}.")
-    if not (made.trouble and id in _MADE and _MADE[id].value is not None):
+        trouble = f"The guess could not be read: {shorten(str(error), 200)}."
+    note = "" if value is None else kept.keep(kept.PREDICTED, id)
+    made = Prediction(id, question, unit, value, trouble, note)
+    if not (trouble and id in _MADE and _MADE[id].value is not None):
         _MADE[id] = made  # an earlier guess that could be read stands, until another can
     return made
 
@@ -78,9 +79,8 @@ def reveal(id: str, value: float) -> Callout:
         ValueError: where no `predict` with this id ran in this session.
     """
     if id not in _MADE:
-        raise ValueError(
-            f"reveal.id: {id!r} was not predicted in this session; allowed: {', '.join(_MADE) or 'none yet'}"
-        )
+        known = ", ".join(_MADE) or "none yet"
+        raise ValueError(f"reveal.id: {id!r} was not predicted in this session; allowed: {known}")
     return _MADE[id].reveal(value)
 
 

@@ -6,14 +6,13 @@ from copy import deepcopy
 from dataclasses import dataclass
 from random import Random
 from textwrap import shorten
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from ..catalog import Model
 from ..catalog.weights import layers, weights
-from ..common import checks
 from . import texts
 from .callout import Callout
-from .exercise import Exercise
+from .exercise import Exercise, sentence
 from .quantities import missing
 
 _FAILED = object()
@@ -29,6 +28,18 @@ class Case:
     within: Callable[[], AbstractContextManager] = nullcontext
 
 
+def equal(given: Any, right: Any) -> bool:
+    """Whether two numbers are equal, or tuples of numbers; True and False are none."""
+    return not isinstance(given, bool) and bool(given == right)
+
+
+def alike(given: Any, right: Any) -> bool:
+    """Whether two results are equal, whatever kinds of sequences and of dicts hold what is in them."""
+    if isinstance(right, list | tuple):
+        return all(alike(a, b) for a, b in zip(given, right, strict=True))
+    return bool((dict(given) if isinstance(right, dict) else given) == right)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Program(Exercise):
     """An exercise that takes a function.
@@ -42,15 +53,16 @@ class Program(Exercise):
     A case gets copies of its arguments. A function that loops for ever is the reader's to interrupt.
     """
 
+    ACCEPTED: ClassVar = ("function",)
+
     call: str
     cases: Callable[[], Iterable[Case]]
-    agree: Callable[[Any, Any], bool] = lambda given, right: not isinstance(given, bool) and bool(given == right)
+    agree: Callable[[Any, Any], bool] = equal
     accepts: str = "function"
 
     def __post_init__(self):
-        checks.one_of("Program", "accepts", self.accepts, ("function",))
         texts.some("Program", "call", self.call)
-        self._check()
+        super().__post_init__()
 
     @property
     def wanted(self) -> str:
@@ -63,29 +75,22 @@ class Program(Exercise):
 
     def judge(self, answer: object) -> Callout:
         """Right, wrong at the first case that shows it, not attempted, or no function. Never an exception of the reader's."""
+        nothing = self.said("not attempted yet", f"Write {self.call} and run the cell again.")
         if missing(answer):
-            return self._open()
+            return nothing
         if not callable(answer):
             kind = shorten(type(answer).__name__, 40)
-            return Callout(
-                "unreadable",
-                f"{self.id} could not be read",
-                f"This is of type {kind}, and it takes a function, {self.wanted}.",
-            )
-        cases = list(self.cases())
-        given = []
+            return self.said("could not be read", f"This is of type {kind}, and it takes a function, {self.wanted}.")
+        cases, given = list(self.cases()), []
         for case in cases:
             value, fault = self._run(answer, case)
             if not given and not fault and missing(value):
-                return self._open()
+                return nothing
             given.append(value)
             if fault or not self._agrees(value, case.right):
                 said = fault or f"yours gives {_shown(value)}, the library {_shown(case.right)}."
-                return Callout("wrong", f"{self.id} not yet", f"{case.name}: {said}{self._named(cases, given)}")
-        return Callout("right", f"{self.id} right", f"Equal to the library in all {len(cases)} cases.")
-
-    def _open(self):
-        return Callout("open", f"{self.id} not attempted yet", f"Write {self.call} and run the cell again.")
+                return self.said("not yet", f"{case.name}: {said}{self._named(cases, given)}")
+        return self.said("right", f"Equal to the library in all {len(cases)} cases.")
 
     def _run(self, function, case):
         """What it gives, and what went wrong, a sentence, or ""."""
@@ -108,7 +113,7 @@ class Program(Exercise):
             function = wrong()
             theirs = [self._run(function, case)[0] for case in cases[: len(given)]]
             if all(b is _FAILED if a is _FAILED else self._agrees(a, b) for a, b in zip(given, theirs, strict=True)):
-                return f" {message[:1].upper()}{message[1:]}."
+                return f" {sentence(message)}"
         return ""
 
 
@@ -163,3 +168,8 @@ def small_llamas(seed: int, number: int) -> list[Model]:
               tied=draw.random() < 0.5, qkv_bias=False, out_bias=False, ffn_bias=False, norm="rmsnorm")
         for i in range(1, number + 1)
     ]  # fmt: skip
+
+
+def small_models(seed: int, number: int) -> list[Model]:
+    """So many of each of the two."""
+    return small_gpts(seed, number) + small_llamas(seed, number)

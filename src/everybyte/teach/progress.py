@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ..common.tables import Table
 from .callout import Callout
-from .exercise import DIFFICULTIES, Exercise, bank, chapters
+from .exercise import DIFFICULTIES, Exercise, chapter_of, chapters, exercise, listed
 from .kept import PREDICTED, SOLVED, TRIED, load
 
 
@@ -27,35 +27,35 @@ class Progress:
     @property
     def next(self) -> Exercise | None:
         """The first that is unsolved in a chapter begun; then the first of a chapter not begun; None at the end."""
-        left = [e for chapter in _in_order() for e in bank(chapter).values() if e.id not in self.solved]
-        begun = {id.partition(".")[0] for id in self.solved | self.tried}
-        return next((e for e in left if e.chapter in begun), left[0] if left else None)
+        left = [id for chapter in _in_order() for id in listed(chapter) if id not in self.solved]
+        begun = {*map(chapter_of, self.solved | self.tried)}
+        return exercise(next((id for id in left if chapter_of(id) in begun), left[0])) if left else None
 
     def table(self) -> Table:
         """A row for each chapter, then one for all: solved of how many, wrong so far, predictions made, the next."""
-        rows, all_of = [], [id for chapter in chapters() for id in bank(chapter)]
+        rows, every = [], []
+        guesses = [chapter_of(id.removeprefix("P")) for id in self.predicted]
         for chapter in _in_order():
-            ids = list(bank(chapter))
-            left = [id for id in ids if id not in self.solved]
-            guesses = sum(id.removeprefix("P").partition(".")[0] == chapter for id in self.predicted)
-            name = f"lab {chapter}" if _is_lab(chapter) else f"chapter {chapter}"
-            rows.append((name, *self._counted(ids), guesses, left[0] if left else "–"))
-        last = self.next.id if self.next else "–"
-        rows.append(("the book", *self._counted(all_of), len(self.predicted), last))
-        columns = ("", "solved", "not yet right", "predictions", "next")
-        return Table(columns, rows, " ".join(filter(None, [self._said(), self.trouble])))
+            ids = list(listed(chapter))
+            every += ids
+            left = next((id for id in ids if id not in self.solved), "–")
+            rows.append(self._row(f"{_kind(chapter)} {chapter}", ids, guesses.count(chapter), left))
+        rows.append(self._row("the book", every, len(guesses), self.next.id if self.next else "–"))
+        return Table(("", "solved", "not yet right", "predictions", "next"), rows, self._said())
 
-    def _counted(self, ids):
-        return f"{len(self.solved & {*ids})} of {len(ids)}", len((self.tried - self.solved) & {*ids})
+    def _row(self, name, ids, guesses, left):
+        solved, tried = self.solved & {*ids}, (self.tried - self.solved) & {*ids}
+        return name, f"{len(solved)} of {len(ids)}", len(tried), guesses, left
 
     def _said(self):
         e = self.next
-        return f"Next: {e.id}, {e.title} ({DIFFICULTIES[e.difficulty]}, {e.minutes} minutes)." if e else "All solved."
+        said = f"Next: {e.id}, {e.title} ({DIFFICULTIES[e.difficulty]}, {e.minutes} minutes)." if e else "All solved."
+        return f"{said} {self.trouble}".strip()
 
     def _shown(self):
         if self.solved or self.tried or self.predicted:
             return self.table()
-        return Callout("open", "No exercises answered yet", " ".join(filter(None, [self._said(), self.trouble])))
+        return Callout("open", "No exercises answered yet", self._said())
 
     def __repr__(self):
         return repr(self._shown())
@@ -73,8 +73,8 @@ def progress() -> Progress:
 
 def _in_order():
     """The chapters that have exercises, then the labs."""
-    return sorted(chapters(), key=lambda c: (_is_lab(c), c))
+    return sorted(chapters(), key=lambda chapter: (_kind(chapter) == "lab", chapter))
 
 
-def _is_lab(chapter):
-    return "01" <= chapter <= "09"
+def _kind(chapter):
+    return "lab" if "01" <= chapter <= "09" else "chapter"

@@ -1,4 +1,4 @@
-"""What is said stands in TOML beside the Python that computes: read whole, or refused by the name of what is wrong."""
+"""Texts in TOML, beside the Python that computes: read whole, or refused by the name of what is wrong."""
 
 import tomllib
 from collections.abc import Iterable
@@ -9,7 +9,8 @@ from ..common import checks
 
 def read(package: str, file: str) -> dict[str, dict]:
     """The tables of a package's TOML file, in its order; ValueError, naming the file, where it is none."""
-    return parsed(file, resources.files(package).joinpath(file).read_text(encoding="utf-8"))
+    path = resources.files(package).joinpath(file)
+    return parsed(path.name, path.read_text(encoding="utf-8"))
 
 
 def parsed(file: str, text: str) -> dict[str, dict]:

@@ -35,19 +35,10 @@ def articles(chapter: str, *numbers: int, section: str = "", caption: str = "", 
     if wrong:
         of, found = len(found), [s for s in found if s.verdict.startswith(WRONG)]
         caption = " ".join(filter(None, [caption, f"{len(found)} of {of} claims do not hold; chapter 47 has all."]))
-    rows: list[tuple[str, ...]] = [
-        (str(s.claim.article), s.claim.claim, s.stated_text, s.text, _told(s, slug)) for s in found
-    ]
-    columns: tuple[str, ...] = ("article", "claim", "stated", "computed", "verdict")
-    if slug == ALL:
-        columns, rows = (*columns, "chapter"), [(*row, s.claim.chapter[:2]) for row, s in zip(rows, found, strict=True)]
-    return Table(columns, rows, caption)
-
-
-def _told(settled, slug):
-    """The verdict; where all claims stand together, with why one is not counted."""
-    return (
-        f"{settled.verdict} ({settled.claim.easy}: not counted)"
-        if slug == ALL and settled.claim.easy
-        else settled.verdict
-    )
+    columns, rows = ["article", "claim", "stated", "computed", "verdict"], []
+    for s in found:
+        rows.append([str(s.claim.article), s.claim.claim, s.stated_text, s.text, s.verdict])
+        if slug == ALL:
+            rows[-1][-1] += f" ({s.claim.easy}: not counted)" if s.claim.easy else ""
+            rows[-1].append(s.claim.chapter[:2])
+    return Table([*columns, "chapter"] if slug == ALL else columns, rows, caption)

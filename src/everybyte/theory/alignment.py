@@ -7,7 +7,7 @@ autocast all are in fp32, and that DPO has them for both sequences of a pair at 
 
 from functools import partial
 
-from ..ask.setup import DTYPE_BYTES
+from ..ask.choices import DTYPE_BYTES
 from .course import Course
 from .letters import Letter
 from .programs import Network, source

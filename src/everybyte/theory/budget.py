@@ -11,6 +11,7 @@ from ..catalog import Gpu, Model
 from ..catalog import gpu as find_gpu
 from ..common import checks
 from ..rules import FORMULA, SCHEDULE, broken
+from ..step.course import PHASES
 from ..step.witness import Witness
 from . import MARKS, PEAKS, letters, place_of, trace
 from .alignment import trace as align
@@ -117,10 +118,6 @@ class Budget(Witness):
         return play(asked, configuration, memory, gpu.memory, steps)
 
 
-#: The order of a budget's phases.
-PHASES = ("rest", "after_forward", "after_backward", "step", "after_step")
-
-
 def budget(model: Model | Objective, setup: Setup, rounding: int = 1, rank: int = 0) -> Budget:
     """Predict the memory of one steady training step, in bytes.
 
@@ -198,8 +195,8 @@ def course_of(model: Model | Objective, setup: Setup, rank: int = 0):
         raise ValueError(unlike)
     checks.whole("budget", "rank", rank, 0, setup.gpus - 1)
     if setup.mesh.pipeline > 1:
-        part, first, last = part_of(model, setup, rank)
-        setup.check_rank("budget", part, rank, (() if first else ("embeddings",)) + (() if last else ("last",)))
+        part, without = part_of(model, setup, rank)
+        setup.check_rank("budget", part, rank, without)
     elif setup.mesh.context * setup.mesh.expert > 1:
         setup.check_rank("budget", model, rank)
     elif setup.sharer(rank):

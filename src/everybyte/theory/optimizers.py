@@ -7,7 +7,7 @@ Source: PyTorch, `torch/optim/adam.py`, `_adafactor.py`, `_muon.py`, `torch/amp/
 from functools import partial
 from math import prod
 
-from ..ask.setup import DTYPE_BYTES, OPTIMIZERS
+from ..ask.choices import DTYPE_BYTES, OPTIMIZERS
 from ..catalog.weights import ENDS, Weight
 from .letters import Letter, least, up
 from .tape import Piece

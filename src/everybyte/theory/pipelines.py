@@ -23,15 +23,17 @@ from .training import Step
 
 
 def part_of(model, setup, rank):
-    """What one GPU of a pipeline has of a model, as a `Model` of so many blocks, and which ends it has: (model, first, last).
+    """What one GPU has of a model: (a `Model` of so many blocks, the groups of weights that are other stages').
 
     Where embedding and head are one weight, the first and the last stage have a copy each.
     """
-    place = place_of(setup, rank)
-    mine, last = schedules.stages_of(setup.mesh, place), setup.mesh.pipeline * setup.mesh.stages - 1
-    layers = sum(map(len, schedules.blocks_of(model.layers, setup.mesh, place)))
-    ends = 0 in mine, last in mine
-    return model.replace(layers=layers, tied=bool(model.tied and all(ends))), *ends
+    mesh = setup.mesh
+    if mesh.pipeline == 1:
+        return model, ()
+    place, last = place_of(setup, rank), mesh.pipeline * mesh.stages - 1
+    mine, layers = schedules.stages_of(mesh, place), sum(map(len, schedules.blocks_of(model.layers, mesh, place)))
+    without = tuple(group for group, stage in zip(ENDS, (0, last), strict=True) if stage not in mine)
+    return model.replace(layers=layers, tied=bool(model.tied and not without)), without
 
 
 def modules_of(model, setup, rank):
@@ -202,7 +204,8 @@ class PipelineStep(Step):
 
     def __init__(self, model, setup, rank, plan):
         self.place, self.plan = place_of(setup, rank), plan
-        own, self.first, self.last = part_of(model, setup, rank)
+        own, self.without = part_of(model, setup, rank)
+        self.first, self.last = (group not in self.without for group in ENDS)
         self.numbers, self.count = (
             schedules.stages_of(setup.mesh, self.place), setup.mesh.pipeline * setup.mesh.stages
         )  # fmt: skip
@@ -236,7 +239,7 @@ class PipelineStep(Step):
         return None
 
     def has(self, group):
-        return {"embeddings": self.first, "last": self.last}.get(group, True)
+        return group not in self.without
 
     def _parameters(self):
         return list(dict.fromkeys(p for network in self.networks for p in network.parameters.values()))

@@ -11,8 +11,9 @@ from dataclasses import fields, replace
 from functools import lru_cache
 from operator import attrgetter
 
+from ..ask.choices import COMMON_OPTIMIZERS, DTYPE_BYTES, LIBRARIES, OPTIMIZERS
 from ..ask.schedules import ONE_STAGE
-from ..ask.setup import COMMON_OPTIMIZERS, DTYPE_BYTES, LIBRARIES, OPTIMIZERS, Setup
+from ..ask.setup import Setup
 from ..catalog import Model
 from ..catalog.weights import adapters, numbers_of, weights
 from .buckets import buckets
@@ -30,9 +31,7 @@ from .training import Step
 
 def letters(model, setup, rounding=1, rank=0) -> dict[str, int]:
     """The value of each letter that a course uses. `rounding`: for Q, the bytes of DDP's buckets. `rank`: of a pipeline's GPUs."""
-    dtypes, whole = setup.dtypes, model
-    if setup.mesh.pipeline > 1:
-        model, *_ = part_of(model, setup, rank)
+    dtypes, whole, (model, without) = setup.dtypes, model, part_of(model, setup, rank)
     return {
         "B": setup.batch, "S": setup.sequence, "L": model.layers, "H": model.width, "A": model.heads, "A_kv": model.kv_heads,
         "D": model.head_width, "F": model.ffn_width, "V": model.vocabulary, "N": model.learned_positions,
@@ -41,7 +40,7 @@ def letters(model, setup, rounding=1, rank=0) -> dict[str, int]:
         "w": DTYPE_BYTES[dtypes.compute if setup.fsdp else setup.base_dtype], "w_s": DTYPE_BYTES[setup.base_dtype],
         "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[setup.state_dtype], "r": DTYPE_BYTES[setup.reduced_dtype],
         "m_w": DTYPE_BYTES[dtypes.master] if dtypes.master else 0, "G": setup.shards, "R": setup.replicas,
-        "C": setup.mesh.context, "C_l": rows_at_once(model, setup) if setup.loss == "linear-cross-entropy" else 0, "E_p": setup.mesh.expert, "G_e": setup.expert_shards, "X": received(model, setup) if setup.mesh.expert > 1 else 0, "P": numbers_of(model, setup.adapters) if setup.sharding == "zero1" or setup.precision in LIBRARIES else 0, "Q": _bucketed(whole, setup, rounding, rank),
+        "C": setup.mesh.context, "C_l": rows_at_once(model, setup) if setup.loss == "linear-cross-entropy" else 0, "E_p": setup.mesh.expert, "G_e": setup.expert_shards, "X": received(model, setup) if setup.mesh.expert > 1 else 0, "P": numbers_of(model, setup.adapters, without) if setup.sharding == "zero1" or setup.precision in LIBRARIES else 0, "Q": _bucketed(whole, setup, rounding, rank),
         "t": setup.mesh.tensor, "r_A": setup.adapters.rank if setup.adapters else 0, "w_A": DTYPE_BYTES[setup.trained_dtype] if setup.adapters else 0,
     }  # fmt: skip
 
@@ -156,8 +155,11 @@ _features = attrgetter(*(f.name for f in fields(Model) if f.name not in LETTERED
 _switches = attrgetter(*(f.name for f in fields(Setup) if f.name not in LETTERED_SETUP))
 
 
-def structure(model, setup):
-    """The key of a step's form. Steps with equal keys differ only in the values of their letters."""
+def structure(model, setup, without=()):
+    """The key of a step's form. Steps with equal keys differ only in the values of their letters.
+
+    without: groups of weights that other stages have.
+    """
     sizes = setup.batch, setup.sequence, model.width, model.heads, model.kv_heads, model.ffn_width, model.vocabulary
     trivial = tuple(size == 1 for size in (*sizes, model.experts, model.experts_per_token, model.expert_width))
     if (parts := setup.mesh.tensor) > 1:
@@ -176,7 +178,7 @@ def structure(model, setup):
         *_switches(setup), setup.dropout > 0, min(setup.shards, 2), min(setup.replicas, 2), setup.gpus > 1, setup.accumulation > 1,
         _form(setup.mesh, setup.optimizer in COMMON_OPTIMIZERS),
     )  # fmt: skip
-    return trivial, head, features, switches, _beside(model, setup), _thresholds(model, setup)
+    return trivial, head, features, switches, _beside(model, setup), _thresholds(model, setup, without)
 
 
 def _beside(model, setup):
@@ -188,7 +190,7 @@ def _beside(model, setup):
     return names, lora.dtype, setup.base_dtype, lora.rank == 1, lora.dropout > 0
 
 
-def _thresholds(model, setup):
+def _thresholds(model, setup, without):
     """Which states of an 8-bit optimizer are quantized and which are paged, by the sizes of the weights."""
     if OPTIMIZERS[setup.optimizer].algorithm != "adam8bit":
         return ()
@@ -196,7 +198,7 @@ def _thresholds(model, setup):
     trained = adapters(model, lora.rank, lora.takes) if lora else [w for w in weights(model) if w.count]
     numbers = [weight.numbers for weight in trained]
     if setup.sharding == "zero1":  # one share
-        numbers = [-(-numbers_of(model, lora) // setup.shards)]
+        numbers = [-(-numbers_of(model, lora, without) // setup.shards)]
     return tuple(tuple(number >= size for size in (QUANTIZED, PAGED)) for number in numbers)
 
 
@@ -213,8 +215,9 @@ def trace(model, setup, rank=0, make=Step, beside=()) -> Course:
     """
     mesh = setup.mesh
     if mesh.pipeline > 1:
-        stages, part = StagePlan(model, setup, rank, Blocks, chunked), part_of(model, setup, rank)[0]
-        key = structure(part, setup), stages.key, _divided(model, setup)
+        stages = StagePlan(model, setup, rank, Blocks, chunked)
+        part, without = part_of(model, setup, rank)
+        key = structure(part, setup, without), stages.key, _divided(model, setup)
         return _shared(key, lambda: PipelineStep(model, setup, rank, stages), stages.loops)
     plan, place = Plan(model, setup), mesh.rank(rank, setup.data)["context"]
 

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from ..ask.choices import DTYPE_BYTES, LIBRARIES
 from ..ask.mesh import DIVIDED
-from ..ask.setup import DTYPE_BYTES, LIBRARIES
-from ..catalog.weights import ENDS, adapters, layers, linears, numbers_of, quantized, weights
+from ..catalog.weights import ENDS, adapters, layers, linears, quantized, weights
 from .autograd import backward
 from .context import Ring, cut, own, own_sequence
 from .expert_parallel import Experts
@@ -93,7 +93,7 @@ class Step:
             self.sharding = self.sharded()
             tensors = [(w.group, self._share(w), count) for w, _, count in self.trained]
         elif setup.sharding == "zero1":
-            numbers = Letter(numbers_of(model, setup.adapters), "P")
+            numbers = Letter(int(sum(n * count for _, n, count in self.trained)), "P")
             self.padded = self.shards * up(numbers, self.shards)
             tensors = [("last", up(numbers, self.shards), 1)]
             for parameter in self._parameters():

@@ -8,16 +8,9 @@ Sources: Liu et al., Ring Attention (2023), arXiv:2310.01889; Llama team, The Ll
 section 3.3.2; PyTorch, torch/distributed/tensor/experimental/_context_parallel/_attention.py.
 """
 
-from contextlib import contextmanager
-
 import torch
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.experimental._attention import set_rotate_method
-
-from ...ask.setup import Setup
-from ..parallel import device_mesh
-from ..step import Trainer
-from .experts import ExpertTrainer
 
 #: What PyTorch calls each way around.
 ROTATIONS = {"all-gather": "allgather", "all-to-all": "alltoall"}
@@ -42,34 +35,3 @@ def placed(batch, first: int = 0):
         return tokens, targets, torch.arange(first, first + tokens.size(1), device=tokens.device)
 
     return make
-
-
-class ContextTrainer(Trainer):
-    """A step whose batches are whole sequences: each GPU of a ring is given the same, and keeps its own tokens of them.
-
-    Args:
-        module: tokens, targets and positions in, loss out.
-    """
-
-    def __init__(self, module, setup: Setup, autocast=None):
-        super().__init__(module, setup, autocast)
-        self.ring = device_mesh(setup, self.device.type)["context"]
-        self.rotation = setup.mesh.rotation
-
-    def step(self, batch, at=lambda phase: None):
-        def kept():
-            self.inputs = batch()
-            return self.inputs
-
-        return super().step(kept, at)
-
-    @contextmanager
-    def averaging(self, last):
-        """Within it each GPU has its own tokens, and attention goes around the ring, in backward too."""
-        inputs, self.inputs = self.inputs, None
-        with super().averaging(last), going_around(self.ring, self.rotation, inputs):
-            yield
-
-
-class ContextExpertTrainer(ContextTrainer, ExpertTrainer):
-    """The same with experts that are divided among the GPUs of data and context."""

@@ -21,23 +21,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from torch.distributed.tensor import Shard
 from torch.nn.parallel import DistributedDataParallel
 
-from ...ask.setup import Setup
 from ..splitting import split_experts
-from ..step import DTYPES, Trainer
-
-
-class ExpertTrainer(Trainer):
-    """A step in which an expert's gradient is the sum over the tokens of all GPUs: it is averaged where it is."""
-
-    def __init__(self, module, setup: Setup, autocast=None):
-        left_alone(module)
-        self.averaged, self.same = not setup.fsdp, divide_experts(module, setup)
-        super().__init__(module, setup, autocast)
-
-    def update(self):
-        if self.averaged:
-            average(self.module.blocks, self.same, dist.get_world_size())
-        super().update()
 
 
 def average(blocks, same, gpus: int):
@@ -55,17 +39,10 @@ def expert_mesh(setup, device):
     return init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
-def divide_experts(module, setup):
-    """Have each mixture of a module's blocks know its group, with its experts split and under FSDP cut; returns who has the same ones."""
-    mesh = expert_mesh(setup, next(module.parameters()).device.type)
-    module.to(DTYPES[setup.dtypes.weights])
+def split_own(module, mesh):
+    """Split the matrices of each expert that a GPU has, in place. `mesh`: of the GPUs that have parts of the same ones."""
     for block in module.blocks:
-        block.mlp.group = mesh["expert"].get_group()
-        if setup.mesh.tensor > 1:
-            split_experts(block.mlp.own, mesh["tensor"])
-    if setup.fsdp:
-        shard_experts(module, setup, mesh)
-    return mesh["same"].get_group()
+        split_experts(block.mlp.own, mesh)
 
 
 def left_alone(module):
@@ -74,7 +51,7 @@ def left_alone(module):
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, own)
 
 
-def shard_experts(module, setup, mesh):
+def shard_experts(module, setup, same):
     """FSDP of each mixture's own experts, among the GPUs that have the same; what is around them is `parallel.shard`'s.
 
     Their gradients are divided by the number of all GPUs, since the tokens of all have come.
@@ -83,7 +60,7 @@ def shard_experts(module, setup, mesh):
     if setup.dtypes.autocast:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     options = {
-        "mesh": mesh["same"],
+        "mesh": same,
         "mp_policy": policy,
         "reshard_after_forward": setup.sharding == "zero3",
     }

@@ -4,10 +4,8 @@ import torch
 from torch import nn
 from torch.distributed._functional_collectives import all_to_all_single, all_to_all_single_autograd
 
-from ...ask.setup import Setup
 from ...catalog import Model
 from ..gpt import ACTIVATIONS
-from ..llama import Llama
 from ..mixtral import Experts, grouped_linear
 
 
@@ -76,14 +74,3 @@ def inverse(order):
     back = torch.empty_like(order)
     back[order] = torch.arange(order.size(0), device=order.device)
     return back
-
-
-class ExpertLlama(Llama):
-    """A Llama whose mixtures are divided."""
-
-    mixture = ParallelExperts
-
-    def __init__(self, model: Model, setup: Setup):
-        super().__init__(model, setup)
-        for block in self.blocks:
-            block.mlp = self.mixture(model, setup.mesh.expert)

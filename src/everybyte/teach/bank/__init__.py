@@ -1,21 +1,23 @@
 """The exercises of each chapter: what is said of them in `cNN.toml`, what is computed in `ANSWERS` of `cNN.py`.
 
-An exercise has the same id in both. A mistake has one name in both, a sentence there and a wrong answer here.
+An exercise has the same id in both. A mistake has one name in both, a sentence there and a wrong answer here. What the
+files of answers need stands here once: `run` and `Run` ask about a step, `answers` and `program` say what is right and wrong.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
-from importlib import import_module
+from inspect import signature
 from typing import Any
 
+from ...ask.setup import Setup
+from ...catalog import gpu, model
 from ...common import checks
+from ...formulas import formula
 from .. import texts
+from ..asking import Run, run
 from ..exercise import Exercise
-from ..program import Case, Program
-
-#: What an exercise has from Python; all else it has from TOML.
-_COMPUTED = ("id", "answer", "cases", "agree")
+from ..program import Case, Program, alike, close, equal, named_shapes, small_gpts, small_llamas, small_models
 
 
 @dataclass(frozen=True)
@@ -27,62 +29,74 @@ class Answers:
     more: Mapping[str, Callable] = field(default_factory=dict)
 
 
-def answers(right: object, /, **wrong: object) -> Answers:
-    """An amount's or an expression's: each a value, or a function that computes it when it is asked for."""
-    return Answers(right if callable(right) else _giving(right), wrong)
+def answers(right: Any, /, **wrong: Any) -> Answers:
+    """An amount's or an expression's: a value, or a function that computes it when it is asked for.
+
+    A wrong one is a value or a function too. Where the right one is a function with an argument of that name, it is what the
+    function gives with the argument changed; a dict changes several.
+    """
+    if not callable(right):
+        return Answers(_giving(right), wrong)
+    known = signature(right).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+
+    def other(name, how):
+        if isinstance(how, dict):
+            return partial(right, **how)
+        return partial(right, **{name: how}) if not callable(how) and (takes_any or name in known) else how
+
+    return Answers(right, {name: other(name, how) for name, how in wrong.items()})
 
 
-def program(
-    right: Callable, cases: Callable[[], Iterable[Case]], agree: Callable | None = None, /, **wrong: Any
-) -> Answers:
-    """A function's: a wrong one is the right one with the argument of its name changed, or a function of its own."""
-    made: dict[str, Callable] = {
-        name: how if callable(how) else partial(right, **{name: how}) for name, how in wrong.items()
-    }
-    more = {"cases": cases} | ({"agree": agree} if agree else {})
-    return Answers(_giving(right), {name: _giving(function) for name, function in made.items()}, more)
+def each(function: Callable, /, **arguments: Any) -> dict[str, Any]:
+    """What a function gives for each: of a tuple of arguments, a dict of them, or one."""
+
+    def given(some):
+        return function(**some) if isinstance(some, dict) else function(*some if isinstance(some, tuple) else (some,))
+
+    return {name: given(some) for name, some in arguments.items()}
+
+
+def program(right: Callable, cases: Callable[[], Iterable[Case]], agree: Callable = equal, /, **wrong: Any) -> Answers:
+    """A function's: the wrong ones are functions, made in the same way."""
+    wrong = {name: _giving(function) for name, function in answers(right, **wrong).wrong.items()}
+    return Answers(_giving(right), wrong, {"cases": cases, "agree": agree})
 
 
 def _giving(value):
     return lambda: value
 
 
-def read(chapter: str) -> dict[str, Exercise]:
-    """A chapter's by id, in the order of its TOML.
+def joined(chapter: str, said: dict[str, dict], computed: dict[str, Answers]) -> dict[str, Exercise]:
+    """A chapter's exercises, from its file's tables and what is computed for each.
 
     Raises:
         ValueError: naming the file, the exercise and the field, where text and answers do not belong together.
     """
-    said = texts.read(__name__, f"c{chapter}.toml")
-    return joined(chapter, said, import_module(f".c{chapter}", __name__).ANSWERS)
-
-
-def joined(chapter: str, said: dict[str, dict], computed: dict[str, Answers]) -> dict[str, Exercise]:
-    """A chapter's exercises, from its file's tables and what is computed for each."""
     file = f"c{chapter}.toml"
     _same(file, "exercise", said, computed)
-    found = {id: _exercise(f"{file}: {id}", id, entry, computed[id]) for id, entry in said.items()}
-    for id, exercise in found.items():
-        if exercise.chapter != chapter:
+    for id in said:
+        if not id.startswith(f"{chapter}."):
             raise ValueError(f"{file}: {id} is not of chapter {chapter}")
-    return found
+    return {id: _exercise(f"{file}: {id}", id, entry, computed[id]) for id, entry in said.items()}
 
 
 def _exercise(owner, id, entry, computed):
     kind = Program if computed.more else Exercise
-    known = [f for f in fields(kind) if f.name not in (*_COMPUTED, *["accepts"] * bool(computed.more))]
-    needed = [f.name for f in known if f.default is f.default_factory is MISSING]
-    texts.check(owner, entry, needed, [f.name for f in known])
+    known = {f.name: f for f in fields(kind) if f.name not in ("id", "answer", *computed.more)}
+    if computed.more:
+        del known["accepts"]
+    texts.check(owner, entry, [n for n, f in known.items() if f.default is f.default_factory is MISSING], known)
     entry = {"mistakes": {}, "factors": {}} | entry
     for name, wanted in (("hints", list), ("mistakes", dict), ("factors", dict)):
         checks.kind(owner, name, entry[name], wanted)
-    sentences = entry["mistakes"]
-    _same(owner, "mistakes", sentences, computed.wrong)
-    for name, sentence in sentences.items():
+    _same(owner, "mistakes", entry["mistakes"], computed.wrong)
+    mistakes = {}
+    for name, sentence in entry["mistakes"].items():
         texts.some(owner, f"mistakes.{name}", sentence)
-    mistakes = {sentence: computed.wrong[name] for name, sentence in sentences.items()}
-    if len(mistakes) < len(sentences):
-        raise ValueError(f"{owner}.mistakes: one sentence under two names; allowed: one each")
+        if sentence in mistakes:
+            raise ValueError(f"{owner}.mistakes: one sentence under two names; allowed: one each")
+        mistakes[sentence] = computed.wrong[name]
     try:
         said = entry | {"hints": tuple(entry["hints"]), "mistakes": mistakes}
         return kind(id=id, answer=computed.right, **computed.more, **said)

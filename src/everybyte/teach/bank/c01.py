@@ -1,36 +1,18 @@
 """Exercises of lab 1: mixed precision."""
 
-from ...ask.setup import Setup
-from ..asking import at, parameters, peak, step
-from . import answers
+from . import answers, run
 
-_MIXED = Setup(precision="bf16-mixed")
-
-
-def _casts():
-    return step("gpt2", _MIXED).parts["casts"]
+FP32, MIXED = run("gpt2"), run("gpt2", precision="bf16-mixed")
+P, CASTS = FP32.parameters, MIXED.step().parts["casts"]
 
 
-def _eager_peak(precision):
-    return peak("gpt2-xl", precision=precision, attention="eager")
+def rise(precision="bf16-mixed", attention="eager"):
+    xl = run("gpt2-xl", attention=attention)
+    return xl.peak(precision=precision) - xl.peak()
 
 
 ANSWERS = {
-    "01.1": answers(
-        lambda: at("phase.rest", "gpt2", _MIXED) - at("phase.rest", "gpt2"),
-        weights=lambda: -2 * parameters("gpt2"),
-        everything=lambda: -6 * parameters("gpt2"),
-        casts=_casts,
-    ),
-    "01.2": answers(
-        _casts,
-        positions=lambda: 2 * parameters("gpt2"),
-        head=lambda: _casts() - 2 * 50257 * 768,
-        fp32=lambda: 2 * _casts(),
-    ),
-    "01.3": answers(
-        lambda: _eager_peak("bf16-mixed") - _eager_peak("fp32"),
-        bf16=lambda: _eager_peak("bf16") - _eager_peak("fp32"),
-        flash=lambda: peak("gpt2-xl", _MIXED) - peak("gpt2-xl"),
-    ),
+    "01.1": answers(MIXED.at("phase.rest") - FP32.at("phase.rest"), weights=-2 * P, everything=-6 * P, casts=CASTS),
+    "01.2": answers(CASTS, positions=2 * P, head=CASTS - 2 * 50257 * 768, fp32=2 * CASTS),
+    "01.3": answers(rise, precision="bf16", attention="flash"),
 }

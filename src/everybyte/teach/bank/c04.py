@@ -1,24 +1,17 @@
 """Exercises of lab 4: FSDP."""
 
-from ...ask.setup import Setup
-from ..asking import parameters, peak, step
-from . import answers
+from . import answers, run
 
-_DDP = Setup(gpus=64, precision="bf16-mixed")
-_ZERO3 = _DDP.replace(sharding="zero3")
-
+DDP = run("gpt2", gpus=64, precision="bf16-mixed")
+ZERO3 = DDP.having(sharding="zero3")
+P = DDP.parameters
 
 ANSWERS = {
-    "04.1": answers(
-        lambda: step("gpt2", _ZERO3, gpus=8).phases["rest"],
-        gradients=lambda: 2 * parameters("gpt2"),
-        undivided=lambda: 12 * parameters("gpt2"),
-        bf16=lambda: 10 * parameters("gpt2") / 8,
-    ),
+    "04.1": answers(ZERO3.phase("rest", gpus=8), gradients=2 * P, undivided=12 * P, bf16=10 * P / 8),
     "04.2": answers(
-        lambda: peak("gpt2", _DDP, sharding="zero2") - peak("gpt2", _ZERO3),
-        buffer=lambda: 12 * step("gpt2", _ZERO3).parts["communication"],
-        ddp=lambda: peak("gpt2", _DDP) - peak("gpt2", _ZERO3),
+        DDP.peak(sharding="zero2") - ZERO3.peak(),
+        buffer=12 * ZERO3.step().parts["communication"],
+        ddp=DDP.peak() - ZERO3.peak(),
     ),
     "04.3": answers(4 * 16, eight=32, one_byte=16),
 }

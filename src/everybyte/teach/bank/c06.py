@@ -3,15 +3,14 @@
 from functools import cache
 
 from ...allocator import settings
-from ...ask.setup import Setup
-from ...catalog import model
-from . import answers
+from . import Setup, answers, model
 
-_MIB = 2**20
+MIB = 2**20
+SEGMENT = settings().segment
 
 
 @cache
-def _played(configuration=""):
+def played(configuration=""):
     from ...dryrun import dry_run
 
     return dry_run(model("gpt2"), Setup(precision="bf16-mixed")).on("h200", configuration)
@@ -19,16 +18,10 @@ def _played(configuration=""):
 
 ANSWERS = {
     "06.1": answers(
-        lambda: _played().reserved - _played("expandable_segments:True").reserved,
-        growing=lambda: _played("expandable_segments:True").reserved,
-        cached=lambda: _played().cached,
+        lambda: played().reserved - played("expandable_segments:True").reserved,
+        growing=lambda: played("expandable_segments:True").reserved,
+        cached=lambda: played().cached,
     ),
-    "06.2": answers(
-        lambda: settings().segment(2 * 8 * 1024 * 50257),
-        unrounded=2 * 8 * 1024 * 50257,
-        fp32=lambda: settings().segment(4 * 8 * 1024 * 50257),
-    ),
-    "06.3": answers(
-        lambda: settings().segment(3 * _MIB), block=3 * _MIB, rounded=4 * _MIB, small=lambda: settings().segment(1)
-    ),
+    "06.2": answers(SEGMENT(2 * 8 * 1024 * 50257), unrounded=2 * 8 * 1024 * 50257, fp32=SEGMENT(4 * 8 * 1024 * 50257)),
+    "06.3": answers(SEGMENT(3 * MIB), block=3 * MIB, rounded=4 * MIB, small=SEGMENT(1)),
 }

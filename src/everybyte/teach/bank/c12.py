@@ -3,39 +3,40 @@
 from fractions import Fraction
 from random import Random
 
-from ...catalog import model
-from ...formulas import formula
 from ...formulas.formats import BLOCKS, FLOATS
 from ...formulas.symbols import e_bits as e
 from ...formulas.symbols import m_bits as m
-from ..program import Case
-from . import answers, program
+from . import Case, answers, formula, model, program
 
-_FP16_LARGEST = formula("formats.largest")(**FLOATS["fp16"])
-_SCALE = 2**16  # GradScaler's first
-
-
-def _largest(name, **changes):
-    return formula("formats.largest")(**{**FLOATS[name], **changes})
+MILLI, SCALE = Fraction(1, 1000), 2**16  # GradScaler's first
+ALL = 2 ** (e + m)
+POSITIVE = ALL - 2**m - 1
 
 
-def _two_states(**changes):
-    return 2 * Fraction(formula("formats.blocks.bits")(**{**BLOCKS["8-bit optimizer state"], **changes})) / 8
+def top(name="fp8 e5m2", **changes):
+    return Fraction(formula("formats.largest")(**FLOATS[name] | changes))
 
 
-def _step(magnitude):
+FP16, BF16 = top("fp16"), top("bf16")
+
+
+def spacing(magnitude):
     return Fraction(formula("formats.spacing")(magnitude=magnitude, **FLOATS["bf16"]))
 
 
-def _llama(blocks="NF4, double quantization", rest_bits=16, bits=None):
+def adam(states=2, **changes):
+    return states * Fraction(formula("formats.blocks.bits")(**BLOCKS["8-bit optimizer state"] | changes)) / 8
+
+
+def llama(blocks="NF4, double quantization", rest_bits=16, bits=None):
     """Llama 3.1 8B in bytes: the linear layers of its blocks in `bits` a number, all else in `rest_bits`."""
-    llama = model("llama-3.1-8b")
-    linear = llama.layers * (formula("parameters.attention").at(llama) + formula("parameters.mlp").at(llama))
+    of = model("llama-3.1-8b")
+    linear = of.layers * (formula("parameters.attention").at(of) + formula("parameters.mlp").at(of))
     each = Fraction(formula("formats.blocks.bits")(**BLOCKS[blocks])) if bits is None else bits
-    return (linear * each + (llama.parameters - linear) * (each if rest_bits is None else rest_bits)) / 8
+    return (linear * each + (of.parameters - linear) * (each if rest_bits is None else rest_bits)) / 8
 
 
-def _codes():
+def codes():
     """Codes of small and usual formats: zero, subnormals, ones, the largest, infinity, NaN, and others, of both signs."""
     draw = Random(12)
     for e_bits, m_bits in ((2, 1), (5, 2), (5, 10), (8, 7), (8, 23)):
@@ -44,14 +45,14 @@ def _codes():
         some = [0, 1, 2**m_bits - 1, 2**m_bits, one, top - 1, top, top + 1, *(draw.randrange(top) for _ in range(4))]
         for code in dict.fromkeys([*some, *(c + 2 ** (e_bits + m_bits) for c in some[1:])]):
             name = f"{code:0{1 + e_bits + m_bits}b}, {e_bits} and {m_bits} bits"
-            yield Case(name, (code, e_bits, m_bits), _decoded(code, e_bits, m_bits))
+            yield Case(name, (code, e_bits, m_bits), decoded(code, e_bits, m_bits))
 
 
-def _same(given, right):
+def same(given, right):
     return given is None if right is None else given is not None and Fraction(given) == right
 
 
-def _decoded(code, e, m, *, subnormal=True, top=True, sign=True, bias=1):
+def decoded(code, e, m, *, subnormal=True, top=True, sign=True, bias=1):
     """The answer, or what it would be with a leading one everywhere, a top field of numbers, no sign, or another bias."""
     negative, x, y = code >> (e + m), (code >> m) % 2**e, code % 2**m
     if top and x == 2**e - 1:
@@ -63,52 +64,28 @@ def _decoded(code, e, m, *, subnormal=True, top=True, sign=True, bias=1):
 
 ANSWERS = {
     "12.1": answers(
-        lambda: _largest("fp8 e5m2"),
-        top_field=lambda: _largest("fp8 e5m2", top_reserved=0),
-        mantissa=2**15,
-        rounded_up=2**16,
-        e4m3=lambda: _largest("fp8 e4m3"),
-        fp16=_FP16_LARGEST,
+        top(), top_field=top(top_reserved=0), mantissa=2**15, rounded_up=2**16, e4m3=top("fp8 e4m3"), fp16=FP16
     ),
     "12.2": answers(
-        (2**e - 1) * 2**m - 1,
-        zero=(2**e - 1) * 2**m,
-        top_field=2 ** (e + m) - 1,
-        zero_and_top_field=2 ** (e + m),
-        subnormals=(2**e - 2) * 2**m,
-        signs=2 * ((2**e - 1) * 2**m - 1),
+        POSITIVE, zero=POSITIVE + 1, zero_top=ALL, top_field=ALL - 1, signs=2 * POSITIVE, subnormals=ALL - 2 * 2**m
     ),
     "12.3": answers(
-        _two_states,
-        one_state=lambda: _two_states() / 2,
+        adam(),
+        one_state=adam(1),
         one_byte=1,
         scales=2,
-        block=lambda: _two_states(quantization_block=2048),
-        scale_bits=lambda: _two_states(scale_bits=16),
+        block=adam(quantization_block=2048),
+        scale_bits=adam(scale_bits=16),
         fp32=8,
     ),
     "12.4": answers(
-        lambda: Fraction(_FP16_LARGEST) / _SCALE,
-        scaled=_FP16_LARGEST,
-        rounding=lambda: Fraction(65_520, _SCALE),
-        one=1,
-        multiplied=_FP16_LARGEST * _SCALE,
-        bf16=lambda: Fraction(_largest("bf16")) / _SCALE,
+        FP16 / SCALE, scaled=FP16, rounding=Fraction(65_520, SCALE), one=1, multiplied=FP16 * SCALE, bf16=BF16 / SCALE
     ),
     "12.5": answers(
-        lambda: Fraction(1, 1000) / _step(0),
-        nearest=0,
-        half=lambda: Fraction(1, 1000) / _step(-1),
-        lost=lambda: 1 - Fraction(1, 1000) / _step(0),
-        fp16=lambda: Fraction(1, 1000) / Fraction(1, 2**10),
+        MILLI / spacing(0), nearest=0, half=MILLI / spacing(-1), lost=1 - MILLI / spacing(0), fp16=MILLI * 2**10
     ),
     "12.6": answers(
-        _llama,
-        everything=lambda: _llama(rest_bits=None),
-        scales=lambda: _llama(bits=4),
-        half_byte=lambda: _llama(bits=4, rest_bits=None),
-        single=lambda: _llama("NF4"),
-        fp32=lambda: _llama(rest_bits=32),
+        llama, rest_bits=None, bits=4, half_byte={"bits": 4, "rest_bits": None}, blocks="NF4", fp32={"rest_bits": 32}
     ),
-    "12.7": program(_decoded, _codes, _same, subnormal=False, top=False, sign=False, bias=0),
+    "12.7": program(decoded, codes, same, subnormal=False, top=False, sign=False, bias=0),
 }

@@ -1,55 +1,51 @@
 """Exercises of chapter 13: which bytes make "16 bytes per parameter"?"""
 
-from functools import partial
 from itertools import product
 from math import prod
 
-from ...ask.setup import DTYPE_BYTES, Setup
 from ...catalog.weights import weights
-from ...formulas import formula
 from ...formulas.symbols import g_m, m_w
-from ...theory.budget import budget
-from ..asking import at
-from ..program import Case, small_gpts, small_llamas
-from . import answers, program
+from . import Case, Run, Setup, answers, formula, program, run, small_models
+
+MASTER = Run(None, Setup(precision="bf16-master", optimizer="momentum"))
+BILLIONS = 7 * 10**9
 
 
-def _each(gradients, optimizer="momentum"):
-    setup = Setup(precision="bf16-master", master_gradients=gradients, optimizer=optimizer)
-    return formula("bytes_per_parameter").at(None, setup)
+def each(gradients="fp32", optimizer="momentum"):
+    return MASTER.at("bytes_per_parameter", master_gradients=gradients, optimizer=optimizer)
 
 
-def _states(**setup):
-    return at("optimizer.states", "gpt2-xl", **setup)
+def states(name="gpt2-xl", optimizer="adamw"):
+    return run(name, optimizer=optimizer).at("optimizer.states")
 
 
-def _of_7b(precision, optimizer="adamw"):
-    return 7 * 10**9 * formula("bytes_per_parameter").at(None, Setup(precision=precision, optimizer=optimizer))
+def of_7b(precision="bf16-master", optimizer="adamw"):
+    return BILLIONS * MASTER.at("bytes_per_parameter", precision=precision, optimizer=optimizer)
 
 
-def _at_rest(states):
-    return formula("bytes_per_parameter").given(states=states, gradient_bytes=0)
+def at_rest(states=4, released=True, without=()):
+    each = formula("bytes_per_parameter").given(states=states, **{"gradient_bytes": 0} if released else {})
+    return each.subs(dict.fromkeys(without, 0))
 
 
-def _gradients(name="gpt2-xl", precision="bf16-mixed"):
-    return at("gradients", name, precision=precision)
+def gradients(name="gpt2-xl", precision="bf16-mixed"):
+    return run(name, precision=precision).at("gradients")
 
 
-def _shapes(m):
+def shapes(m):
     """Of all weights, in the model's order."""
     groups = [("embeddings",), *[("block", "dense")] * m.layers, ("last",)]
     return [tuple(t.shape) for group in groups for t in weights(m) if t.group in group for _ in range(t.count)]
 
 
-def _worst_moments():
-    """Of small models in fp32, less the batch and the loss."""
-    models = small_gpts(13, 4) + small_llamas(13, 4)
-    for m, kind in product(models, ("fused", "foreach", "loop")):
-        step = budget(m, Setup(batch=1, sequence=8, precision="fp32", optimizer_impl=kind)).phases["step"]
-        yield Case(f"{m.name}, {kind}", (_shapes(m), kind), step - 2 * 8 * 8 - 4)
+def moments():
+    """The optimizer's step of small models in fp32, less the batch and the loss."""
+    for m, kind in product(small_models(13, 4), ("fused", "foreach", "loop")):
+        step = Run(m, Setup(batch=1, sequence=8, precision="fp32", optimizer_impl=kind)).phase("step")
+        yield Case(f"{m.name}, {kind}", (shapes(m), kind), step - 2 * 8 * 8 - 4)
 
 
-def _worst(shapes, implementation, *, foreach=1, loop=2, before=1, fused=1, states=2):
+def worst(shapes, implementation, *, foreach=1, loop=2, before=1, fused=1, states=2):
     """The answer, or what it would be with so many temporaries: `before`, of the tensor before the one that the loop is at."""
     sizes = [prod(shape) for shape in shapes]
     turns = [before * previous + loop * size for previous, size in zip([0, *sizes], sizes, strict=False)]
@@ -58,42 +54,18 @@ def _worst(shapes, implementation, *, foreach=1, loop=2, before=1, fused=1, stat
 
 
 ANSWERS = {
-    "13.1": answers(
-        lambda: _each("fp32"),
-        adamw=lambda: _each("fp32", "adamw"),
-        fp32_missing=lambda: _each("fp32") - DTYPE_BYTES["fp32"],
-        bf16_missing=lambda: _each("bf16"),
-        both=lambda: _each("both"),
-    ),
-    "13.2": answers(
-        _states,
-        one_state=lambda: _states(optimizer="momentum"),
-        weights=lambda: _states() + at("weights", "gpt2-xl"),
-        large=lambda: at("optimizer.states", "gpt2-large"),
-    ),
+    "13.1": answers(each, optimizer="adamw", fp32_missing=each() - 4, gradients="bf16", both=each("both")),
+    "13.2": answers(states, optimizer="momentum", weights=states() + run("gpt2-xl").at("weights"), name="gpt2-large"),
     "13.3": answers(
-        lambda: _of_7b("bf16-master", "sgd") - _of_7b("bf16", "sgd"),
-        half_copy=7 * 10**9 * DTYPE_BYTES["bf16"],
-        whole=lambda: _of_7b("bf16-master"),
-        published=lambda: _of_7b("bf16-master") - 7 * 10**9 * DTYPE_BYTES["fp32"],
-        states=7 * 10**9 * 2 * DTYPE_BYTES["fp32"],
+        of_7b(optimizer="sgd") - of_7b("bf16", "sgd"),
+        half_copy=2 * BILLIONS,
+        whole=of_7b(),
+        published=of_7b() - 4 * BILLIONS,
+        states=8 * BILLIONS,
     ),
     "13.4": answers(
-        lambda: _at_rest(4),
-        gradients=lambda: formula("bytes_per_parameter").given(states=4),
-        two=lambda: _at_rest(2),
-        three=lambda: _at_rest(3),
-        master=lambda: _at_rest(4).subs(m_w, 0),
-        buffer=lambda: _at_rest(4).subs(g_m, 0),
+        at_rest, released=False, two=at_rest(2), three=at_rest(3), master={"without": [m_w]}, buffer={"without": [g_m]}
     ),
-    "13.5": answers(
-        _gradients,
-        bf16=lambda: _gradients(precision="bf16"),
-        states=_states,
-        large=lambda: _gradients("gpt2-large"),
-        small=lambda: _gradients("gpt2"),
-    ),
-    "13.6": program(
-        _worst, _worst_moments, after=partial(_worst, foreach=0, loop=0, before=0), loop=1, before=0, fused=0, states=1
-    ),
+    "13.5": answers(gradients, precision="bf16", states=states(), large=gradients("gpt2-large"), name="gpt2"),
+    "13.6": program(worst, moments, after={"foreach": 0, "loop": 0, "before": 0}, loop=1, before=0, fused=0, states=1),
 }

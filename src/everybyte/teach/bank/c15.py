@@ -3,43 +3,38 @@
 import math
 from random import Random
 
-from ...ask.setup import Setup
-from ...catalog import model
 from ...formulas.symbols import D
-from ..asking import at, peak
-from ..program import Case
-from . import answers, program
+from . import Case, answers, program, run
+
+SMALL, LARGE, XL = (run(name, precision="bf16-mixed", attention="eager") for name in ("gpt2", "gpt2-large", "gpt2-xl"))
 
 
-def _setup(precision="bf16-mixed", dropout=0.0, attention="eager"):
-    return Setup(batch=8, sequence=1024, precision=precision, dropout=dropout, attention=attention)
+def scores(some):
+    """Numbers in the scores of all blocks."""
+    return masks(some) * 8 * some.model.heads
 
 
-def _scores(name):
-    m, s = model(name), _setup()
-    return m.layers * s.batch * m.heads * s.sequence**2
+def masks(some):
+    return some.model.layers * 1024**2
 
 
-def _squares(name, **setup):
+def squares(some=LARGE, precision="bf16-mixed", dropout=0.0):
     """Bytes of the squares of all blocks, causal masks included."""
-    return model(name).layers * at("attention.scores", name, _setup(**setup))
+    return some.model.layers * some.at("attention.scores", precision=precision, dropout=dropout)
 
 
-def _masks(name):
-    return model(name).layers * _setup().sequence ** 2
-
-
-def _per_score(precision, dropout):
+def per_score(precision="bf16-mixed", dropout=0.1):
     """Bytes that a block keeps for each score."""
-    return (_squares("gpt2", precision=precision, dropout=dropout) - _masks("gpt2")) // _scores("gpt2")
+    return (squares(SMALL, precision, dropout) - masks(SMALL)) // scores(SMALL)
 
 
-def _short():
-    return _squares("gpt2-xl", dropout=0.1) - _masks("gpt2-xl") - 5 * _scores("gpt2-xl")
+SCORES = scores(XL)
+SHORT = squares(XL, dropout=0.1) - masks(XL) - 5 * SCORES
 
 
-def _fall(name="gpt2-xl", **setup):
-    return peak(name, _setup("fp32", **setup)) - peak(name, _setup(**setup))
+def fall(some=XL, **changes):
+    changes = {"dropout": 0.1} | changes
+    return some.peak(precision="fp32", **changes) - some.peak(**changes)
 
 
 class Tiles:
@@ -56,7 +51,7 @@ class Tiles:
             yield self.scores[start : start + self.size], self.values[start : start + self.size]
 
 
-def _rows():
+def rows():
     """Rows of scores, small and near 1,000 and -1,000, the largest anywhere, in tiles of several sizes."""
     draw = Random(15)
     for i, (center, size) in enumerate(((0, 4), (0, 1), (1000, 8), (-1000, 8), (1000, 3), (0, 64)), 1):
@@ -68,12 +63,12 @@ def _rows():
         yield Case(f"row {i}, scores near {center:,}, tiles of {size}", (Tiles(scores, values, size),), right)
 
 
-def _near(given, right):
+def near(given, right):
     """Within rounding: the sums of 50 doubles in another order are not 1e-9 apart."""
     return abs(given - right) <= 1e-9
 
 
-def _attend(tiles, *, rescale_sum=True, rescale_out=True, shift=True, divide=True):
+def attend(tiles, *, rescale_sum=True, rescale_out=True, shift=True, divide=True):
     """The answer, or what it would be without one of its four steps."""
     m, total, out = -math.inf, 0.0, 0.0
     for scores, values in tiles:
@@ -87,39 +82,23 @@ def _attend(tiles, *, rescale_sum=True, rescale_out=True, shift=True, divide=Tru
 
 
 ANSWERS = {
-    "15.1": answers(
-        lambda: _per_score("bf16-mixed", 0.1),
-        mask=lambda: _per_score("bf16-mixed", 0.0),
-        bf16=lambda: _per_score("bf16", 0.1),
-        product=4,
-        softmax=3,
-        cast=9,
-    ),
+    "15.1": answers(per_score(), mask=per_score(dropout=0.0), bf16=per_score("bf16"), product=4, softmax=3, cast=9),
     "15.2": answers(
-        lambda: _squares("gpt2-large"),
-        masks=lambda: _squares("gpt2-large") - _masks("gpt2-large"),
-        fp32=lambda: _squares("gpt2-large", precision="fp32"),
-        bf16=lambda: _squares("gpt2-large", precision="bf16"),
-        dropout=lambda: _squares("gpt2-large", dropout=0.1),
-        xl=lambda: _squares("gpt2-xl"),
+        squares,
+        masks=squares() - masks(LARGE),
+        fp32=squares(LARGE, "fp32"),
+        precision="bf16",
+        dropout=0.1,
+        xl=squares(XL),
     ),
     "15.3": answers(
         34 * D / 7, bf16=34 * D / 5, squares=34 * D / 6, rest=32 * D / 7, fp32=66 * D / 9, autocast=38 * D / 7
     ),
     "15.4": answers(
-        _short,
-        masks=lambda: _short() + _masks("gpt2-xl"),
-        no_dropout=lambda: _scores("gpt2-xl"),
-        fp32=lambda: 4 * _scores("gpt2-xl"),
-        whole=lambda: 7 * _scores("gpt2-xl"),
-        formula=lambda: 5 * _scores("gpt2-xl"),
+        SHORT, masks=SHORT + masks(XL), no_dropout=SCORES, fp32=4 * SCORES, whole=7 * SCORES, formula=5 * SCORES
     ),
     "15.5": answers(
-        lambda: _fall(dropout=0.1),
-        no_dropout=_fall,
-        flash=lambda: _fall(dropout=0.1, attention="flash"),
-        small=lambda: _fall("gpt2", dropout=0.1),
-        squares=lambda: 2 * _scores("gpt2-xl"),
+        fall(), no_dropout=fall(dropout=0.0), flash=fall(attention="flash"), small=fall(SMALL), squares=2 * SCORES
     ),
-    "15.6": program(_attend, _rows, _near, rescale_sum=False, rescale_out=False, shift=False, divide=False),
+    "15.6": program(attend, rows, near, rescale_sum=False, rescale_out=False, shift=False, divide=False),
 }

@@ -1,37 +1,28 @@
 """Exercises of chapter 16: why can the last layer cost more than all the others?"""
 
-from ...ask.setup import DTYPE_BYTES, Setup
-from ...catalog import model
-from ...formulas import formula
 from ...formulas.symbols import B, S, V
-from ..asking import at, peak
-from ..program import Case
-from . import answers, program
+from . import Case, answers, close, model, program, run
 
-_LLAMA = 128_256
-
-
-def _logits(precision="fp32", **setup):
-    return formula("loss.logits").at(model("gpt2").replace(vocabulary=_LLAMA), Setup(precision=precision, **setup))
+SMALL = run("gpt2")
+LLAMA, GEMMA = 128_256, 8192 * 256_000
 
 
-def _of_blocks(name, precision, attention="eager"):
-    setup = Setup(precision=precision, attention=attention)
-    return model(name).layers * at("activations.block", name, setup), setup
+def logits(tensors=3, precision="fp32"):
+    return SMALL.at("loss.logits", {"vocabulary": LLAMA}, precision=precision) * tensors // 3
 
 
-def _crossing(name, precision, attention="eager"):
-    blocks, setup = _of_blocks(name, precision, attention)
-    one_entry = formula("loss.logits").at(model(name), setup, vocabulary=1)
-    return blocks // one_entry
+def crossing(precision="bf16-mixed", attention="eager", each=0):
+    """Entries with which the loss takes as much as GPT-2's blocks, `each` bytes an entry and token."""
+    some = SMALL.having(precision=precision, attention=attention)
+    blocks = model("gpt2").layers * some.at("activations.block")
+    return blocks // (8 * 1024 * each or some.at("loss.logits", {"vocabulary": 1}))
 
 
-def _saved(chunks, precision="bf16-mixed"):
-    plain = Setup(precision=precision)
-    return peak("gpt2", plain) - peak("gpt2", plain, loss="chunked", loss_chunks=chunks)
+def saved(loss_chunks=8, precision="bf16-mixed"):
+    return SMALL.peak(precision=precision) - SMALL.peak(precision=precision, loss="chunked", loss_chunks=loss_chunks)
 
 
-def _watch(most):
+def watch(most):
     """A mode under which no operation may make a tensor of more than so many numbers."""
     from torch import Tensor
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -48,7 +39,7 @@ def _watch(most):
     return AtMost()
 
 
-def _batches():
+def batches():
     """Heads and batches of odd sizes; the last chunk is smaller in some."""
     import torch
     from torch.nn.functional import cross_entropy
@@ -63,26 +54,22 @@ def _batches():
         right = (loss.item(), *torch.autograd.grad(loss, inputs))
         most = max(size * words, x.numel(), weight.numel())
         name = f"{tokens} tokens, {words} words, chunks of {size}"
-        yield Case(name, (x, weight, targets, size), right, lambda most=most: _watch(most))
+        yield Case(name, (x, weight, targets, size), right, lambda most=most: watch(most))
 
 
-def _close(given, right):
+def agree(given, right):
     """Loss and both gradients, within the rounding of doubles summed in another order."""
-    return abs(float(given[0]) - right[0]) < 1e-9 and all(
-        a.shape == b.shape and float((a - b).abs().max()) < 1e-9 for a, b in zip(given[1:], right[1:], strict=True)
-    )
+    return abs(float(given[0]) - right[0]) < 1e-9 and close(given[1:], right[1:])
 
 
-def _chunked(x, weight, targets, size, *, mean=True, minus=True, adds=True, whole=False):
+def chunked(x, weight, targets, size, *, mean=True, minus=True, adds=True, whole=False):
     """The answer, or what it would be without the mean, without the one that is taken off, without adding up, or with all rows at once."""
     import torch
 
-    count = len(x) if mean else 1
+    count, size = len(x) if mean else 1, len(x) if whole else size
     loss, of_x, of_weight = 0.0, torch.zeros_like(x), torch.zeros_like(weight)
-    for start in range(0, len(x), len(x) if whole else size):
+    for start in range(0, len(x), size):
         rows, right = x[start : start + size], targets[start : start + size]
-        if whole:
-            rows, right = x, targets
         gradient, each = torch.log_softmax(rows @ weight.T, 1), torch.arange(len(rows))
         loss -= gradient[each, right].sum() / count
         gradient.exp_()
@@ -95,30 +82,13 @@ def _chunked(x, weight, targets, size, *, mean=True, minus=True, adds=True, whol
 
 ANSWERS = {
     "16.1": answers(
-        _logits,
-        one=lambda: _logits() // 3,
-        two=lambda: _logits() * 2 // 3,
-        bf16=lambda: _logits("bf16"),
-        gpt2=lambda: at("loss.logits", "gpt2"),
+        logits(), one=logits(1), two=logits(2), bf16=logits(precision="bf16"), gpt2=SMALL.at("loss.logits")
     ),
-    "16.2": answers(
-        lambda: _crossing("gpt2", "bf16-mixed"),
-        flash=lambda: _crossing("gpt2", "bf16-mixed", "flash"),
-        fp32=lambda: _crossing("gpt2", "fp32"),
-        six_bytes=lambda: _of_blocks("gpt2", "bf16-mixed")[0] // (6 * 8 * 1024),
-    ),
+    "16.2": answers(crossing, attention="flash", precision="fp32", each=6),
     "16.3": answers(8 * B * S * V, pytorch=10 * B * S * V, after_forward=6 * B * S * V, freed=4 * B * S * V),
     "16.4": answers(
-        lambda: _saved(8),
-        no_sum=lambda: at("loss.logits", "gpt2", precision="bf16-mixed") * 7 // 8,
-        chunks_64=lambda: _saved(64),
-        fp32=lambda: _saved(8, "fp32"),
+        saved, no_sum=SMALL.at("loss.logits", precision="bf16-mixed") * 7 // 8, loss_chunks=64, precision="fp32"
     ),
-    "16.5": answers(
-        8192 * 256_000 * 3 * DTYPE_BYTES["bf16"],
-        cast=8192 * 256_000 * 12,
-        one=8192 * 256_000 * 2,
-        two=8192 * 256_000 * 4,
-    ),
-    "16.6": program(_chunked, _batches, _close, mean=False, minus=False, adds=False, whole=True),
+    "16.5": answers(3 * 2 * GEMMA, cast=12 * GEMMA, one=2 * GEMMA, two=4 * GEMMA),
+    "16.6": program(chunked, batches, agree, mean=False, minus=False, adds=False, whole=True),
 }

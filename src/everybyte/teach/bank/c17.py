@@ -2,62 +2,49 @@
 
 from functools import cache
 
-from ...ask.setup import Setup
-from ...catalog import model
-from ...formulas import formula
 from ...formulas.symbols import H
-from ..asking import at
-from ..program import Case, small_gpts, small_llamas
-from . import answers, program
+from . import Case, Setup, answers, each, formula, model, program, run, small_models
 
-_SMALL_STEP = Setup(batch=1, sequence=512)
-_FUSED = Setup(batch=1, sequence=128, optimizer_impl="fused")
-_MIXED = Setup(precision="bf16-mixed")
+MEDIUM = run("gpt2-medium", batch=1, sequence=512)
+XL, FUSED = run("gpt2-xl"), run("gpt2-xl", batch=1, sequence=128, optimizer_impl="fused")
+MIXED = run("gpt2", precision="bf16-mixed")
+LOSS = "instant.log_softmax_backward"
 
 
-def _block_change(precision, bytes_each):
+def change(precision="bf16", each=2):
     kept = formula("activations.block").for_model(model("gpt2"), Setup(precision=precision))
-    return bytes_each * (12 * H**2 + 13 * H) - kept
+    return each * (12 * H**2 + 13 * H) - kept
 
 
-def _table(copies):
-    xl = model("gpt2-xl")
-    return copies * 4 * xl.vocabulary * xl.width
+def tables(copies):
+    return copies * 4 * XL.model.vocabulary * XL.model.width
 
 
-def _above_backward():
-    return at("instant.end_of_backward", "gpt2-xl", _FUSED) - at("phase.after_backward", "gpt2-xl", _FUSED)
-
-
-def _mixed_peak():
-    return at("instant.nll_backward", "gpt2", _MIXED)
-
-
-def _accumulating(times):
-    return at("instant.log_softmax_backward", "gpt2-xl") + times * at("gradients", "gpt2-xl")
+def accumulating(times=1):
+    return XL.at(LOSS) + times * XL.at("gradients")
 
 
 @cache
-def _steps():
+def steps():
     """Small models' steps as PyTorch runs them: what is taken and freed, and where the most is live."""
     from ...dryrun import dry_run
 
     found = []
-    for m, batch in zip(small_gpts(17, 3) + small_llamas(17, 3), (1, 4, 16, 1, 4, 16), strict=True):
+    for m, batch in zip(small_models(17, 3), (1, 4, 16, 1, 4, 16), strict=True):
         trace = dry_run(m, Setup(batch=batch, sequence=32, precision="bf16-mixed"))
         number = {id(tensor): i for i, tensor in enumerate(trace.allocations)}
         events = [("take", number[id(t)], t.bytes) for t in trace.allocations if t.birth == 0]
         for change in (c for c in trace.changes if c.allocation):
             tensor = number[id(change.allocation)]
             events.append(("take", tensor, change.allocation.bytes) if change.what == "birth" else ("free", tensor))
-        right = _ledger(events)
+        right = ledger(events)
         if right[0] != trace.peak:
             raise AssertionError(f"{m.name}: {right[0]} in the events, {trace.peak} in the trace")
         found.append(Case(f"a step of {m.name}, {batch} x 32 tokens", (events,), right))
     return found
 
 
-def _ledger(events, *, frees=True, end=False):
+def ledger(events, *, frees=True, end=False):
     """The answer, or what it would be without frees, or with what is live at the end."""
     live, total, best = {}, 0, (0, 0)
     for index, (what, tensor, *size) in enumerate(events):
@@ -73,35 +60,24 @@ def _ledger(events, *, frees=True, end=False):
 
 ANSWERS = {
     "17.1": answers(
-        lambda: at("phase.step", "gpt2-medium", _SMALL_STEP),
-        after_backward=lambda: at("phase.after_backward", "gpt2-medium", _SMALL_STEP),
-        loss=lambda: at("instant.log_softmax_backward", "gpt2-medium", _SMALL_STEP),
-        rest=lambda: at("phase.rest", "gpt2-medium", _SMALL_STEP),
+        MEDIUM.phase("step"),
+        loss=lambda: MEDIUM.at(LOSS),
+        **each(MEDIUM.phase, after_backward="after_backward", rest="rest"),
     ),
     "17.2": answers(
-        lambda: _block_change("bf16", 2),
-        fp32=lambda: _block_change("fp32", 4),
-        sign=lambda: -_block_change("bf16", 2),
-        mixed=lambda: _block_change("bf16", 4),
-        gradients=2 * (12 * H**2 + 13 * H),
+        change(), fp32=change("fp32", 4), sign=-change(), mixed=change(each=4), gradients=2 * (12 * H**2 + 13 * H)
     ),
     "17.3": answers(
-        _above_backward,
-        one=lambda: _table(1),
-        three=lambda: _table(3),
-        all_gradients=lambda: at("gradients", "gpt2-xl", _FUSED),
+        lambda: FUSED.at("instant.end_of_backward") - FUSED.phase("after_backward"),
+        **each(tables, one=1, three=3),
+        all_gradients=FUSED.at("gradients"),
     ),
     "17.4": answers(
-        _mixed_peak,
-        gradients=lambda: _mixed_peak() + at("gradients", "gpt2", _MIXED),
-        after_forward=lambda: at("phase.after_forward", "gpt2", _MIXED),
-        fp32=lambda: at("instant.log_softmax_backward", "gpt2"),
+        lambda: MIXED.at("instant.nll_backward"),
+        gradients=lambda: MIXED.at("instant.nll_backward") + MIXED.at("gradients"),
+        after_forward=MIXED.phase("after_forward"),
+        fp32=lambda: MIXED.at(LOSS, precision="fp32"),
     ),
-    "17.5": answers(
-        lambda: _accumulating(1),
-        first=lambda: _accumulating(0),
-        three=lambda: _accumulating(3),
-        four=lambda: _accumulating(4),
-    ),
-    "17.6": program(_ledger, _steps, frees=False, end=True),
+    "17.5": answers(accumulating, first={"times": 0}, three={"times": 3}, four={"times": 4}),
+    "17.6": program(ledger, steps, frees=False, end=True),
 }

@@ -2,45 +2,35 @@
 
 import math
 
-from ...ask.setup import Setup
-from ...catalog import model
-from ...formulas import formula
 from ...formulas.symbols import A, B, H, S
-from ...theory.budget import budget
-from ..asking import parameters, peak, step
-from ..program import Case, named_shapes, small_gpts, small_llamas
-from . import answers, program
+from . import Case, Run, Setup, answers, model, named_shapes, program, run, small_models
 
-_MIXED = Setup(precision="bf16-mixed")
-_SHORT = Setup(batch=1, sequence=128)
-
-
-def _casts(name, **changes):
-    return formula("casts").at(model(name).replace(**changes), _MIXED)
+MEDIUM = run("gpt2-medium", precision="bf16-mixed")
+CASTS = MEDIUM.at("casts")
+STREAM, SQUARE = 4 * B * S * H, 2 * A * B * S**2
+XL, MASTER = (run("gpt2-xl", batch=1, sequence=128, precision=precision) for precision in ("fp32", "bf16-master"))
+LARGE = run("gpt2-large", attention="eager")
 
 
-def _turn(layers, heads, head_width, vocabulary, logits=True):
+def turn(vocabulary=128_256, logits=True, layers=32, heads=32, head_width=128):
     loss = (heads * head_width + vocabulary) / (heads * layers)
     return math.ceil(14 * head_width + (loss if logits else 0))
 
 
-def _rise(**changes):
-    short = _SHORT.replace(**changes)
-    return peak("gpt2-xl", short, precision="bf16-master") - peak("gpt2-xl", short)
+def rise(**changes):
+    return MASTER.peak(**changes) - XL.peak(**changes)
 
 
-def _falls(name, **changes):
-    eager = Setup(attention="eager", **changes)
-    return peak(name, eager) - peak(name, eager, precision="bf16-mixed")
+def fall(**changes):
+    return LARGE.peak(**changes) - LARGE.peak(precision="bf16-mixed", **changes)
 
 
-def _cast():
+def casts():
     run = Setup(batch=1, sequence=32, precision="bf16-mixed")
-    for m in [*small_gpts(21, 4), *small_llamas(21, 4)]:
-        yield Case(m.name, (named_shapes(m),), int(budget(m, run).parts_at("after_forward")["casts"]))
+    return [Case(m.name, (named_shapes(m),), Run(m, run).part("casts")) for m in small_models(21, 4)]
 
 
-def _cast_bytes(weights, *, each=2, vectors=False, tables=False, tied=True):
+def cast_bytes(weights, *, each=2, vectors=False, tables=False, tied=True):
     """The answer, or what it would be with other bytes a number, with vectors or tables cast too, or without a tied head."""
     names, total = [name for name, _ in weights], 0
     for name, shape in weights:
@@ -52,37 +42,22 @@ def _cast_bytes(weights, *, each=2, vectors=False, tables=False, tied=True):
 
 ANSWERS = {
     "21.1": answers(
-        lambda: _casts("gpt2-medium"),
-        head=lambda: _casts("gpt2-medium", vocabulary=1),
-        fp32=lambda: 2 * _casts("gpt2-medium"),
-        weights=lambda: 4 * parameters("gpt2-medium"),
+        CASTS,
+        head=Run(model("gpt2-medium").replace(vocabulary=1), MEDIUM.setup).at("casts"),
+        fp32=2 * CASTS,
+        weights=4 * MEDIUM.parameters,
     ),
     "21.2": answers(
-        -28 * B * S * H - 2 * A * B * S**2,
-        no_dropout=-28 * B * S * H + 2 * A * B * S**2,
-        sign=28 * B * S * H + 2 * A * B * S**2,
-        square=-28 * B * S * H,
-        stream=-32 * B * S * H - 2 * A * B * S**2,
+        -7 * STREAM - SQUARE,
+        no_dropout=SQUARE - 7 * STREAM,
+        sign=7 * STREAM + SQUARE,
+        square=-7 * STREAM,
+        stream=-8 * STREAM - SQUARE,
     ),
-    "21.3": answers(
-        lambda: _turn(32, 32, 128, 128_256),
-        block=lambda: _turn(32, 32, 128, 128_256, logits=False),
-        gpt2=lambda: _turn(32, 32, 128, 50_257),
-        rounded_down=lambda: _turn(32, 32, 128, 128_256) - 1,
-    ),
+    "21.3": answers(turn, logits=False, vocabulary=50_257, rounded_down=turn() - 1),
     "21.4": answers(
-        _rise,
-        rest=lambda: (
-            step("gpt2-xl", _SHORT, precision="bf16-master").phases["rest"] - step("gpt2-xl", _SHORT).phases["rest"]
-        ),
-        fused=lambda: _rise(optimizer_impl="fused"),
-        peak=lambda: peak("gpt2-xl", _SHORT, precision="bf16-master"),
+        rise(), rest=MASTER.phase("rest") - XL.phase("rest"), fused=rise(optimizer_impl="fused"), peak=MASTER.peak()
     ),
-    "21.5": answers(
-        lambda: _falls("gpt2-large", dropout=0.1),
-        no_dropout=lambda: _falls("gpt2-large"),
-        sign=lambda: -_falls("gpt2-large", dropout=0.1),
-        rise=lambda: -_falls("gpt2-large"),
-    ),
-    "21.6": program(_cast_bytes, _cast, each=4, vectors=True, tables=True, tied=False),
+    "21.5": answers(fall(dropout=0.1), no_dropout=fall(), sign=-fall(dropout=0.1), rise=-fall()),
+    "21.6": program(cast_bytes, casts, each=4, vectors=True, tables=True, tied=False),
 }

@@ -1,37 +1,67 @@
 """Exercises of chapter 22: what does recomputing cost, and which layers should be recomputed?"""
 
-from contextlib import ExitStack
+from contextlib import contextmanager
+from functools import reduce
+from itertools import count
 
-from ...ask.setup import Setup
-from ...catalog import gpu
 from ...formulas.symbols import A, H, K, S
-from ..asking import at, peak, step
-from ..program import Case, close
-from . import answers, program
+from . import Case, answers, close, gpu, program, run
 
-_FULL = Setup(checkpointing="full")
-_CARD = "rtx-4090"
+MEDIUM, XL = run("gpt2-medium"), run("gpt2-xl", precision="bf16-mixed")
+INPUTS = MEDIUM.at("checkpoint.inputs", checkpointing="full")
 
 
-def _inputs():
-    return at("checkpoint.inputs", "gpt2-medium", _FULL)
-
-
-def _most(segment, precision="bf16-mixed"):
+def most(segment, precision="bf16-mixed"):
     """The most activations of a step of GPT-2 XL in segments of so many blocks."""
-    run = step("gpt2-xl", precision=precision, checkpointing="every-k", checkpoint_every=segment)
-    return max(run.timeline()["activations"])
+    step = XL.step(precision=precision, checkpointing="every-k", checkpoint_every=segment)
+    return max(step.timeline()["activations"])
 
 
-def _largest(setup):
+def root(segment=1, precision="bf16-mixed"):
+    return most(7, precision) - most(segment, precision)
+
+
+def largest(checkpointing="full"):
     """The largest batch of GPT-2 large whose peak is no more than the card's memory."""
-    batch = 0
-    while peak("gpt2-large", setup, batch=batch + 1) <= gpu(_CARD).memory:
-        batch += 1
-    return batch
+    large = run("gpt2-large", checkpointing=checkpointing)
+    return next(batch for batch in count() if large.peak(batch=batch + 1) > gpu("rtx-4090").memory)
 
 
-def _blocks():
+@contextmanager
+def watched(rows, allowed=float("inf")):
+    """Seeded, and autograd may save no more than so many bytes of tensors with so many rows, at once; gives the most so far."""
+    import torch
+
+    now, seen = 0, [0]
+
+    def pack(tensor):
+        nonlocal now
+        size = tensor.nbytes if tensor.ndim and tensor.shape[0] == rows else 0
+        now += size
+        seen.append(now)
+        if now > allowed:
+            raise ValueError(f"autograd has saved {now:,} bytes by now; all inputs and one block are {allowed:,}")
+        return [tensor, size]
+
+    def unpack(kept):
+        nonlocal now
+        now, kept[1] = now - kept[1], 0
+        return kept[0]
+
+    with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        torch.manual_seed(0)
+        yield seen
+
+
+def gradients(blocks, x):
+    """A plain run's, of the input and of the weights."""
+    import torch
+
+    y = reduce(lambda y, block: block(y), blocks, x)
+    return list(torch.autograd.grad(y.sum(), [x, *(p for block in blocks for p in block.parameters())]))
+
+
+def residuals():
     """Blocks of an MLP with a residual, their inputs, and the gradients of a plain run; the last with dropout."""
     import torch
     from torch import nn
@@ -40,78 +70,30 @@ def _blocks():
         def forward(self, x):
             return x + super().forward(x)
 
-    for case, (number, rows, width, dropout) in enumerate(
-        ((2, 7, 4, 0), (3, 9, 6, 0), (5, 11, 8, 0), (6, 13, 5, 0), (4, 9, 8, 0.2))
-    ):
+    sizes = ((2, 7, 4, 0), (3, 9, 6, 0), (5, 11, 8, 0), (6, 13, 5, 0), (4, 9, 8, 0.2))
+    for seed, (number, rows, width, dropout) in enumerate(sizes, 22):
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(22 + case)
-            blocks = [
-                Residual(
-                    nn.Linear(width, 4 * width), nn.GELU(), nn.Dropout(dropout), nn.Linear(4 * width, width)
-                ).double()
-                for _ in range(number)
-            ]
+            torch.manual_seed(seed)
+            blocks = []
+            for _ in range(number):
+                inside = nn.Linear(width, 4 * width), nn.GELU(), nn.Dropout(dropout), nn.Linear(4 * width, width)
+                blocks.append(Residual(*inside).double())
             x = torch.randn(rows, width, dtype=torch.float64, requires_grad=True)
-            with _Watched(rows, None) as watched:
-                y = blocks[0](x)
-            y.sum().backward()
-            torch.manual_seed(0)
-            y = x
-            for block in blocks:
-                y = block(y)
-            right = torch.autograd.grad(y.sum(), [x, *(p for block in blocks for p in block.parameters())])
-            for block in blocks:
-                block.zero_grad()
-            x.grad = None
-        most = watched.most + number * x.nbytes
+        with watched(rows) as seen:
+            gradients(blocks[:1], x)
+        with watched(rows):
+            right = gradients(blocks, x)
+        allowed = max(seen) + number * x.nbytes
         name = f"{number} blocks, {rows} rows of {width}" + ", with dropout" * bool(dropout)
-        yield Case(name, (blocks, x), list(right), lambda rows=rows, most=most: _Watched(rows, most))
+        yield Case(name, (blocks, x), right, lambda rows=rows, allowed=allowed: watched(rows, allowed))
 
 
-class _Watched:
-    """While it is entered autograd may save no more than so many bytes of tensors with so many rows, at once; seeded."""
-
-    def __init__(self, rows, allowed):
-        self.rows, self.allowed, self.now, self.most = rows, allowed, 0, 0
-
-    def __enter__(self):
-        import torch
-
-        self.open = ExitStack()
-        self.open.enter_context(torch.random.fork_rng(devices=[]))
-        self.open.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
-        torch.manual_seed(0)
-        return self
-
-    def __exit__(self, *error):
-        return self.open.__exit__(*error)
-
-    def _pack(self, tensor):
-        size = tensor.nbytes if tensor.ndim and tensor.shape[0] == self.rows else 0
-        self.now += size
-        self.most = max(self.most, self.now)
-        if self.allowed is not None and self.now > self.allowed:
-            raise ValueError(
-                f"autograd has saved {self.now:,} bytes by now; all inputs and one block are {self.allowed:,}"
-            )
-        return [tensor, size]
-
-    def _unpack(self, kept):
-        tensor, size = kept
-        self.now, kept[1] = self.now - size, 0
-        return tensor
-
-
-def _checkpointed(blocks, x, *, drops=True, chained=True, draws=True):
+def checkpointed(blocks, x, *, drops=True, chained=True, draws=True):
     """The answer, or what it would be without checkpointing, without handing the gradient on, or with other masks the second time."""
     import torch
 
-    weights = [p for block in blocks for p in block.parameters()]
     if not drops:
-        y = x
-        for block in blocks:
-            y = block(y)
-        return list(torch.autograd.grad(y.sum(), [x, *weights]))
+        return gradients(blocks, x)
     kept = []
     with torch.no_grad():
         for block in blocks:
@@ -124,29 +106,20 @@ def _checkpointed(blocks, x, *, drops=True, chained=True, draws=True):
         x = x.detach().requires_grad_()
         block(x).backward(gradient if chained else torch.ones_like(x))
         gradient = x.grad
-    return [gradient, *(p.grad for p in weights)]
+    return [gradient, *(p.grad for block in blocks for p in block.parameters())]
 
 
 ANSWERS = {
     "22.1": answers(
-        _inputs,
-        one_block=lambda: _inputs() / 24,
-        half=lambda: _inputs() / 2,
-        no_checkpointing=lambda: 24 * at("activations.block", "gpt2-medium"),
+        INPUTS, one_block=INPUTS / 24, half=INPUTS / 2, no_checkpointing=24 * MEDIUM.at("activations.block")
     ),
     "22.2": answers(34 + 5 * A * S / H, half=17 + 5 * A * S / (2 * H), flash=32 + 0 * S, no_dropout=32 + 2 * A * S / H),
     "22.3": answers(
-        lambda: _most(7) - _most(1),
-        best=lambda: _most(7) - _most(2),
-        seven=lambda: _most(7),
-        blocks=lambda: 7 * at("activations.block", "gpt2-xl", precision="bf16-mixed"),
-        fp32=lambda: _most(7, "fp32") - _most(1, "fp32"),
+        root, segment=2, seven=lambda: most(7), blocks=lambda: 7 * XL.at("activations.block"), precision="fp32"
     ),
     "22.4": answers(
         (24 * K - 8) / (72 * K), no_stop=(24 * K) / (72 * K), forward=(24 * K - 8) / (24 * K), each=(16 * K) / (72 * K)
     ),
-    "22.5": answers(
-        lambda: _largest(_FULL), none=lambda: _largest(Setup()), pairs=lambda: _largest(Setup(checkpointing="every-k"))
-    ),
-    "22.6": program(_checkpointed, _blocks, close, drops=False, chained=False, draws=False),
+    "22.5": answers(largest, none={"checkpointing": "none"}, pairs={"checkpointing": "every-k"}),
+    "22.6": program(checkpointed, residuals, close, drops=False, chained=False, draws=False),
 }

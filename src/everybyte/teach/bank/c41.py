@@ -1,64 +1,54 @@
 """Exercises of chapter 41: allocated, reserved, nvidia-smi."""
 
+from itertools import count
 from random import Random
 
 from ...allocator import Allocator, settings
-from ..program import Case
-from . import answers, program
+from . import Case, answers, program
 
-_MIB = 2**20
+MIB, GROWING = 2**20, "expandable_segments:True"
+USED = round(100 * 8.03 / (9.51 + 616 / 1024))
 
 
-def _reserved(*sizes):
-    allocator = Allocator()
-    for size in sizes:
-        allocator.malloc(size * _MIB)
+def story(*sizes):
+    """Calls, ("malloc", number, bytes) or ("free", number, 0), of sizes in MiB, and -n for the free of the n-th."""
+    numbers = count()
+    return [("malloc", next(numbers), int(s * MIB)) if s > 0 else ("free", -s - 1, 0) for s in sizes]
+
+
+def reserved(calls, configuration=""):
+    allocator, addresses = Allocator(configuration), {}
+    for call, number, size in calls:
+        if call == "malloc":
+            addresses[number] = allocator.malloc(size)
+        else:
+            allocator.free(addresses.pop(number))
     return allocator.reserved
 
 
-def _story(configuration=""):
-    allocator = Allocator(configuration)
-    allocator.free(allocator.malloc(60 * _MIB))
-    allocator.malloc(2 * _MIB)
-    allocator.malloc(60 * _MIB)
-    return allocator.reserved
+FREED = story(60, -1, 2, 60)
 
 
-def _rounded(size):
-    return settings("roundup_power2_divisions:4").rounded(size * _MIB)
-
-
-#: Sizes in MiB, and -n for the free of the n-th: a block that fits better than the first, a rest that is not split.
-_STORIES = ((30, 14, -1, -2, 12, 28), (6, 5, 9, -1, 5.5, -2, 5.4))
-
-
-def _requests():
-    for story in _STORIES:
-        allocator, calls, addresses = Allocator(), [], []
-        for size in story:
-            if size < 0:
-                allocator.free(addresses[-size - 1])
-                calls.append(("free", -size - 1, 0))
-            else:
-                calls.append(("malloc", len(addresses), int(size * _MIB)))
-                addresses.append(allocator.malloc(int(size * _MIB)))
-        yield Case(f"{story} in MiB", (calls,), allocator.reserved)
+def requests():
+    # A block that fits better than the first; a rest that is not split.
+    for sizes in ((30, 14, -1, -2, 12, 28), (6, 5, 9, -1, 5.5, -2, 5.4)):
+        yield Case(f"{sizes} in MiB", (story(*sizes),), reserved(story(*sizes)))
     draw = Random(41)
     for case in range(6):
-        allocator, calls, addresses = Allocator(), [], {}
+        calls, live = [], []
         for number in range(10 + 6 * case):
-            if addresses and draw.random() < 0.45:
-                name = draw.choice(list(addresses))
-                allocator.free(addresses.pop(name))
+            if live and draw.random() < 0.45:
+                name = draw.choice(live)
+                live.remove(name)
                 calls.append(("free", name, 0))
             else:
-                size = draw.choice((draw.randint(_MIB + 1, 6 * _MIB), draw.randint(6 * _MIB, 45 * _MIB)))
-                addresses[number] = allocator.malloc(size)
+                live.append(number)
+                size = draw.choice((draw.randint(MIB + 1, 6 * MIB), draw.randint(6 * MIB, 45 * MIB)))
                 calls.append(("malloc", number, size))
-        yield Case(f"{len(calls)} calls", (calls,), allocator.reserved)
+        yield Case(f"{len(calls)} calls", (calls,), reserved(calls))
 
 
-def _simulated(calls, *, best=True, merges=True, rest=_MIB, shared=20 * _MIB, page=2 * _MIB):
+def simulated(calls, *, best=True, merges=True, rest=MIB, shared=20 * MIB, page=2 * MIB):
     """The answer, or what it would be with the first block that is large enough, without merging, or with other sizes."""
     total, blocks, live = 0, [], {}  # a block: segment, start, size, free
     for call, name, size in calls:
@@ -74,7 +64,7 @@ def _simulated(calls, *, best=True, merges=True, rest=_MIB, shared=20 * _MIB, pa
         free = [b for b in blocks if b[3] and b[2] >= size]
         block = min(free, key=lambda b: (b[2] if best else 0, b[0], b[1]), default=None)
         if block is None:
-            segment = shared if size < 10 * _MIB and shared else -(-size // page) * page
+            segment = shared if size < 10 * MIB and shared else -(-size // page) * page
             block = [len(blocks) + total, 0, segment, True]
             blocks.append(block)
             total += segment
@@ -88,23 +78,21 @@ def _simulated(calls, *, best=True, merges=True, rest=_MIB, shared=20 * _MIB, pa
 
 ANSWERS = {
     "41.1": answers(
-        lambda: _reserved(3, 9, 15),
-        apart=lambda: _reserved(3) + _reserved(9, 15),
-        requested=(3 + 9 + 15) * _MIB,
-        unrounded=lambda: _reserved(3, 9) + 15 * _MIB,
-        twenty=40 * _MIB,
+        reserved(story(3, 9, 15)),
+        apart=reserved(story(3)) + reserved(story(9, 15)),
+        requested=27 * MIB,
+        unrounded=reserved(story(3, 9)) + 15 * MIB,
+        twenty=40 * MIB,
     ),
-    "41.2": answers(lambda: _rounded(1100), power=2048 * _MIB, unset=1100 * _MIB, below=1024 * _MIB),
+    "41.2": answers(
+        settings("roundup_power2_divisions:4").rounded(1100 * MIB), power=2048 * MIB, unset=1100 * MIB, below=1024 * MIB
+    ),
     "41.3": answers(
-        lambda: _story() - _story("expandable_segments:True"),
-        pages=(120 - 62) * _MIB,
-        growing=lambda: _story("expandable_segments:True"),
-        defaults=_story,
+        reserved(FREED) - reserved(FREED, GROWING),
+        pages=(120 - 62) * MIB,
+        growing=reserved(FREED, GROWING),
+        defaults=reserved(FREED),
     ),
-    "41.4": answers(
-        lambda: round(100 * 8.03 / (9.51 + 616 / 1024)),
-        context=lambda: round(100 * 8.03 / 9.51),
-        rest=lambda: 100 - round(100 * 8.03 / (9.51 + 616 / 1024)),
-    ),
-    "41.5": program(_simulated, _requests, best=False, merges=False, rest=0, shared=0, page=512),
+    "41.4": answers(USED, context=round(100 * 8.03 / 9.51), rest=100 - USED),
+    "41.5": program(simulated, requests, best=False, merges=False, rest=0, shared=0, page=512),
 }

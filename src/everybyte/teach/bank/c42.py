@@ -5,61 +5,43 @@ from functools import cache
 from random import Random
 
 from ...evidence import example
-from ..program import Case
-from . import answers, program
+from . import Case, alike, answers, program
 
-_MIB, _GIB = 2**20, 2**30
-_ROWS, _SEQUENCE, _WIDTH, _LAYERS, _VOCABULARY = 8, 512, 512, 4, 8192
+GIB = 2**30
+SEQUENCE, WIDTH, LAYERS, VOCABULARY = 512, 512, 4, 8192
 
 
 @cache
-def _memory():
+def memory():
     return example.left().main
 
 
-def _left(wide, casts, rows=_ROWS):
+def left(wide=4, casts=0, rows=8):
     """Bytes that the script's evaluation keeps: saved tensors of `wide` bytes a number, a norm's input and the loss in fp32."""
-    tokens = _SEQUENCE * _WIDTH
-    block = 4 * tokens + 8 * _SEQUENCE + wide * 9 * tokens + casts * 8 * _WIDTH**2
-    around = wide * tokens + casts * _WIDTH * _VOCABULARY + 4 * _SEQUENCE * _VOCABULARY + 8
-    return _LAYERS * block + around + 16 * rows * _SEQUENCE
+    tokens = SEQUENCE * WIDTH
+    block = 4 * tokens + 8 * SEQUENCE + wide * 9 * tokens + casts * 8 * WIDTH**2
+    around = wide * tokens + casts * WIDTH * VOCABULARY + 4 * SEQUENCE * VOCABULARY + 8
+    return LAYERS * block + around + 16 * rows * SEQUENCE
 
 
-def _histories():
-    memory = _memory()
-    named = [
-        (action, address, size, memory.part_of(frames))
-        for (action, address, size, _), frames in zip(memory.events, memory.frames, strict=True)
-    ]
-    draw = Random(42)
+def histories():
+    draw, parts = Random(42), ("activations", "gradients", "loss", "optimizer")
     for case in range(5):
-        events, live, parts = [], {}, ("activations", "gradients", "loss", "optimizer")
+        events, live = [], {}
         for address in range(10 + 5 * case):
             live[address] = draw.randint(1, 100)
             events.append(("alloc", address, live[address], draw.choice(parts)))
             for gone in [a for a in live if draw.random() < 0.25]:
-                events += [
-                    (f"free_{what}", gone, live[gone], draw.choice(parts)) for what in ("requested", "completed")
-                ]
+                for what in ("free_requested", "free_completed"):
+                    events.append((what, gone, live[gone], draw.choice(parts)))
                 del live[gone]
-        yield Case(f"{len(events)} events", (events,), _most_of(events))
-    yield Case("the script's snapshot", (named,), _most_of(named))
+        yield Case(f"{len(events)} events", (events,), most_by(events))
+    found = zip(memory().events, memory().frames, strict=True)
+    events = [(action, address, size, memory().part_of(frames)) for (action, address, size, _), frames in found]
+    yield Case("the script's snapshot", (events,), most_by(events))
 
 
-def _most_of(events):
-    live, now, most = {}, Counter(), Counter()
-    for action, address, size, part in events:
-        if action == "alloc":
-            live[address] = part, size
-            now[part] += size
-            most[part] = max(most[part], now[part])
-        elif action == "free_requested" and address in live:
-            part, size = live.pop(address)
-            now[part] -= size
-    return dict(most)
-
-
-def _most_by(events, *, frees="requested", owner=True, together=False):
+def most_by(events, *, frees="requested", owner=True, together=False):
     """The answer, or what it would be if nothing were freed, if whoever frees were the owner, or at the peak of all parts together."""
     live, now, found, top = {}, Counter(), Counter(), 0
     for action, address, size, part in events:
@@ -78,19 +60,11 @@ def _most_by(events, *, frees="requested", owner=True, together=False):
 
 ANSWERS = {
     "42.1": answers(
-        lambda: _memory().reserved - _memory().allocated,
-        allocated=lambda: _memory().allocated,
-        peak=lambda: _memory().reserved - _memory().peak,
+        lambda: memory().reserved - memory().allocated,
+        allocated=lambda: memory().allocated,
+        peak=lambda: memory().reserved - memory().peak,
     ),
-    "42.2": answers(
-        lambda: _left(4, 0),
-        casts=lambda: _left(4, 4),
-        bf16_casts=lambda: _left(4, 2),
-        autocast=lambda: _left(2, 2),
-        row=lambda: _left(4, 0, rows=1),
-    ),
-    "42.3": answers(5 * _GIB, end=2 * _GIB, taken=6 * _GIB),
-    "42.4": program(
-        _most_by, _histories, lambda given, right: dict(given) == right, frees="never", owner=False, together=True
-    ),
+    "42.2": answers(left, casts=4, bf16_casts={"casts": 2}, autocast={"wide": 2, "casts": 2}, rows=1),
+    "42.3": answers(5 * GIB, end=2 * GIB, taken=6 * GIB),
+    "42.4": program(most_by, histories, alike, frees="never", owner=False, together=True),
 }

@@ -4,39 +4,37 @@ from dataclasses import replace
 
 from ...answers.fit import Headroom, fit
 from ...answers.plan import work
-from ...ask.setup import Setup
-from ...catalog import gpu, model
 from ...formulas.symbols import B, F, H, S
-from ...theory.budget import budget
-from ..asking import parameters
-from ..program import Case, small_gpts
-from . import answers, program
+from . import Case, Run, Setup, answers, gpu, model, program, run, small_gpts
 
-_MIXED = Setup(gpus=8, sharding="zero3", precision="bf16-mixed", batch=2, sequence=8192, checkpointing="full")
+LLAMA = run(
+    "llama-3.1-8b", gpus=8, sharding="zero3", precision="bf16-mixed", batch=2, sequence=8192, checkpointing="full"
+)
 
 
-def _usable(context=426 * 2**20, other=2**30, **kept):
+def usable(context=426 * 2**20, other=2**30, **kept):
     return Headroom(context=context, other=other, **kept).usable(gpu("h100-80gb"))
 
 
-def _largest(card="h200", **changes):
-    return fit(model("llama-3.1-8b"), _MIXED.replace(**changes), card).value
+def largest(card="h200", checkpointing="full"):
+    return fit(LLAMA.model, LLAMA.having(checkpointing=checkpointing).setup, card).value
 
 
-def _gpus(bytes_each):
-    return -(-bytes_each * parameters("llama-2-13b") // Headroom().usable(gpu("a100-80gb")))
+def gpus(each=16):
+    return -(-each * model("llama-2-13b").parameters // Headroom().usable(gpu("a100-80gb")))
 
 
-def _more(**changes):
-    run = _MIXED.replace(**{"attention": "eager"} | changes)
-    flops = [work(model("llama-3.1-8b"), x).flops for x in (run, run.replace(checkpointing="none"))]
-    return 100 * (flops[0] / flops[1] - 1)
+def more(attention="eager", checkpointing="full"):
+    """Operations that checkpointing adds, in percent."""
+    kinds = (LLAMA.having(attention=attention, checkpointing=kind).setup for kind in (checkpointing, "none"))
+    with_it, without = (work(LLAMA.model, kind).flops for kind in kinds)
+    return 100 * (with_it / without - 1)
 
 
-_SHORT = Setup(batch=1, sequence=32, precision="bf16-mixed")
+SHORT = Setup(batch=1, sequence=32, precision="bf16-mixed")
 
 
-class _Peak:
+class Peak:
     """The peak of a model's step by its batch; it may be asked fifty times."""
 
     def __init__(self, model):
@@ -46,19 +44,18 @@ class _Peak:
         self.asked += 1
         if self.asked > 50:
             raise ValueError("peak was asked more than 50 times")
-        return budget(self.model, _SHORT.replace(batch=batch), rounding=512).peak
+        return Run(self.model, SHORT).peak(batch=batch, rounding=512)
 
 
-def _cards():
-    for case, m in enumerate(small_gpts(45, 6)):
-        peak = _Peak(m)
-        usable = peak((1, 2, 37, 512, 4000, 70_001)[case]) + case - (case == 0)
-        card = replace(gpu("rtx-4090"), memory=usable)
-        right = fit(m, _SHORT, card, headroom=Headroom(context=0, workspace=0, fragmentation=0)).value or 0
-        yield Case(f"{m.name}, {usable:,} bytes", (_Peak(m), usable), right)
+def cards():
+    for case, (m, batch) in enumerate(zip(small_gpts(45, 6), (1, 2, 37, 512, 4000, 70_001), strict=True)):
+        memory = Peak(m)(batch) + case - (case == 0)
+        card = replace(gpu("rtx-4090"), memory=memory)
+        right = fit(m, SHORT, card, headroom=Headroom(context=0, workspace=0, fragmentation=0)).value or 0
+        yield Case(f"{m.name}, {memory:,} bytes", (Peak(m), memory), right)
 
 
-def _bisection(peak, usable, *, least=0, scan=False, doubles=False, over=0):
+def bisection(peak, usable, *, least=0, scan=False, doubles=False, over=0):
     """The answer, or what it would be with another answer where nothing fits, one by one, with powers of two, or one too many."""
     if peak(1) > usable:
         return least
@@ -71,32 +68,27 @@ def _bisection(peak, usable, *, least=0, scan=False, doubles=False, over=0):
     return low + over
 
 
+SQUARE, TOKENS = 4 * B * S**2 * H, B * S
+
 ANSWERS = {
     "45.1": answers(
-        _usable,
-        other=lambda: _usable(other=0),
-        default_context=lambda: _usable(context=616 * 2**20),
-        workspace=lambda: _usable(workspace=2 * 8_519_680),
-        one_workspace=lambda: _usable(workspace=2**25),
-        context=lambda: _usable(context=0),
+        usable,
+        other=0,
+        context=616 * 2**20,
+        workspace=2 * 8_519_680,
+        one_workspace={"workspace": 2**25},
+        no_context={"context": 0},
     ),
     "45.2": answers(
-        2 * B * S * (4 * H**2 + 2 * H * F) + 4 * B * S**2 * H,
-        half=B * S * (4 * H**2 + 2 * H * F) + 2 * B * S**2 * H,
-        products=2 * B * S * (4 * H**2 + 2 * H * F),
-        one_product=2 * B * S * (4 * H**2 + 2 * H * F) + 2 * B * S**2 * H,
-        one_matrix=2 * B * S * (4 * H**2 + H * F) + 4 * B * S**2 * H,
-        gate=2 * B * S * (4 * H**2 + 3 * H * F) + 4 * B * S**2 * H,
+        2 * TOKENS * (4 * H**2 + 2 * H * F) + SQUARE,
+        half=TOKENS * (4 * H**2 + 2 * H * F) + SQUARE / 2,
+        products=2 * TOKENS * (4 * H**2 + 2 * H * F),
+        one_product=2 * TOKENS * (4 * H**2 + 2 * H * F) + SQUARE / 2,
+        one_matrix=2 * TOKENS * (4 * H**2 + H * F) + SQUARE,
+        gate=2 * TOKENS * (4 * H**2 + 3 * H * F) + SQUARE,
     ),
-    "45.3": answers(
-        _largest,
-        h100=lambda: _largest("h100-80gb"),
-        kept=lambda: _largest(checkpointing="none"),
-        next=lambda: _largest() + 1,
-    ),
-    "45.4": answers(lambda: _gpus(16), twelve=lambda: _gpus(12), weights=lambda: _gpus(2)),
-    "45.5": answers(
-        _more, flash=lambda: _more(attention="flash"), selective=lambda: _more(checkpointing="selective"), third=100 / 3
-    ),
-    "45.6": program(_bisection, _cards, least=1, scan=True, doubles=True, over=1),
+    "45.3": answers(largest, card="h100-80gb", checkpointing="none", next=lambda: largest() + 1),
+    "45.4": answers(gpus(), twelve=gpus(12), weights=gpus(2)),
+    "45.5": answers(more, attention="flash", checkpointing="selective", third=100 / 3),
+    "45.6": program(bisection, cards, least=1, scan=True, doubles=True, over=1),
 }

@@ -2,45 +2,31 @@
 
 from fractions import Fraction
 
-from ...ask.setup import Setup
 from ...catalog import claims
 from ...catalog.claims import Stated
-from ...formulas import formula
 from ...formulas.symbols import A, H
-from ..program import Case
-from . import answers, program
+from . import Case, Run, Setup, answers, program
 
-_GB = 10**9
+GB = 10**9
+#: GB of article 4's second table: its rows, and the sum that stands under them.
+*ROWS, TOTAL = map(float, claims()["4.four-card-sum"].numbers or ())
+#: What ZeRO-2 shards.
+SHARDED = ("gradients", "optimizer.states", "optimizer.master")
 
 
-def _most():
+def most():
     span = Stated.read("30 GB")
-    return (span.high + span.slack[1]) * _GB
+    return (span.high + span.slack[1]) * GB
 
 
-def _rows():
-    """GB of article 4's second table: its rows, and the sum that stands under them."""
-    *rows, total = map(float, claims()["4.four-card-sum"].numbers)
-    return rows, total
+def states(sharded=SHARDED, whole=("weights",), gpus=16):
+    """Bytes of 7 billion parameters' states on one of `gpus`, from those sharded and those kept whole."""
+    paper = Run(None, Setup(precision="bf16-master"))
+    found = {name: int(paper.at(name, {"parameters": 7 * GB})) for name in (*sharded, *whole)}
+    return sum(found[name] for name in whole) + sum(found[name] for name in sharded) // gpus
 
 
-def _missing():
-    rows, total = _rows()
-    return round((sum(rows) - total) * _GB)
-
-
-def _states(split, kept, gpus=8):
-    """Bytes of 7 billion parameters' states on one of `gpus`, from those split and those kept whole."""
-    found = dict.fromkeys(("weights", "gradients", "optimizer.states", "optimizer.master"))
-    setup = Setup(precision="bf16-master")
-    found = {name: int(formula(name).at(None, setup, parameters=7 * _GB)) for name in found}
-    return sum(found[n] for n in kept) + sum(found[n] for n in split) // gpus
-
-
-_OPTIMIZER = ("optimizer.states", "optimizer.master")
-
-
-def _statements():
+def statements():
     pairs = (
         ("28", "28.4"), ("28", "28.6"), ("30", "33"), ("30", "34"), ("280", "284"), ("280", "290"), ("1.55", "1.554"),
         ("1.55", "1.56"), ("16 to 20", "20.4"), ("16 to 20", "21"), ("16 to 20", "15.5"), ("20+", "90"), ("20+", "17"),
@@ -49,7 +35,7 @@ def _statements():
         yield Case(f"{text} against {value}", (text, Fraction(value)), Stated.read(text).holds(Fraction(value)))
 
 
-def _rule(stated, value, *, cap=True, zeros=True, ends=True, opened=True):
+def rule(stated, value, *, cap=True, zeros=True, ends=True, opened=True):
     """The answer, or what it would be without the cap, without rounding zeros, for ranges without rounding, or with a closed end."""
 
     def width(text):
@@ -67,18 +53,20 @@ def _rule(stated, value, *, cap=True, zeros=True, ends=True, opened=True):
     return above and value <= Fraction(high or low) + rounding(high or low)
 
 
+def agree(given, right):
+    return given is right
+
+
 ANSWERS = {
-    "47.1": answers(_most, five=35 * _GB, three=30.5 * 10**9, least=27 * _GB),
-    "47.2": answers(_missing, sum=lambda: round(sum(_rows()[0]) * _GB), left=28 * _GB),
+    "47.1": answers(most, five=35 * GB, three=30.5 * 10**9, least=27 * GB),
+    "47.2": answers(round((sum(ROWS) - TOTAL) * GB), sum=round(sum(ROWS) * GB), left=28 * GB),
     "47.3": answers(
-        lambda: _states(("gradients", *_OPTIMIZER), ("weights",), 16),
-        eight=lambda: _states(("gradients", *_OPTIMIZER), ("weights",)),
-        zero1=lambda: _states(_OPTIMIZER, ("weights", "gradients"), 16),
-        zero3=lambda: _states(("weights", "gradients", *_OPTIMIZER), (), 16),
-        master=lambda: _states(("gradients", "optimizer.states"), ("weights",), 16),
+        states,
+        gpus=8,
+        zero1={"sharded": SHARDED[1:], "whole": ("weights", "gradients")},
+        zero3={"sharded": ("weights", *SHARDED), "whole": ()},
+        master={"sharded": SHARDED[:2]},
     ),
     "47.4": answers(4 * H / A, upside_down=A / (4 * H), width=H / A, bytes=2 * H / A, heads=4 * H),
-    "47.5": program(
-        _rule, _statements, lambda given, right: given is right, cap=False, zeros=False, ends=False, opened=False
-    ),
+    "47.5": program(rule, statements, agree, cap=False, zeros=False, ends=False, opened=False),
 }

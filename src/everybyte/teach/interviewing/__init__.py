@@ -10,11 +10,10 @@ from ...ask.setup import Setup
 from ...catalog import Gpu, Model, model
 from ...common import checks
 from ...derivation import Derivation
-from .cards import PARTS, Answered, Card, cards, read_cards
-from .case import GPUS, RANK, Case, Derived
-from .deck import Deck, Folded
-from .drill import Drill
-from .numbers import CLUSTER, DROPOUT, LATE_STEP, LONG, NEW, NUMBERS, PAGE, RING
+from .cards import PARTS, Card, cards, read_cards
+from .case import GPUS, Case, Derived
+from .deck import Deck
+from .numbers import NUMBERS
 
 
 def interview(of="llama-3.1-8b", gpu: Gpu | str = "h100-80gb", setup: Setup | None = None) -> Deck:
@@ -43,4 +42,4 @@ def interview(of="llama-3.1-8b", gpu: Gpu | str = "h100-80gb", setup: Setup | No
     if not derived:
         setup.check_model(of)
     asked: Any = Derived(of) if derived else of
-    return Deck(Case(asked, find_gpu(gpu), setup), tuple(cards().values()))
+    return Deck(Case(asked, setup, gpu=find_gpu(gpu)), tuple(cards().values()))

@@ -1,20 +1,22 @@
 """The numbers of the interview's cards: how each is said, and how it is computed for a case."""
 
 from collections.abc import Callable
-from math import sqrt
+from math import ceil, sqrt
 from typing import Any
 
 from ... import units
-from ...answers.headroom import ROUNDING, Headroom, find_gpu
+from ...answers.headroom import ROUNDING, Headroom
+from ...answers.plan import work
 from ...answers.serving import cache_bytes, weight_bytes
 from ...answers.work import matrix_flops
 from ...ask.mesh import Mesh
-from ...ask.setup import Setup
-from ...catalog import Gpu, model
+from ...ask.setup import Lora, Setup
+from ...catalog import gpu, model
 from ...formulas import formula
 from ...formulas.formats import BLOCKS, FLOATS
 from ...theory.inference import course, letters
-from .case import EAGER, FLASH, GPUS, RANK
+from ..asking import Run
+from .case import EAGER, FLASH, GPUS, RANK, Case, Derived, fitted
 
 #: Where nothing else is chosen: the step of the late out-of-memory, a dropout.
 LATE_STEP, DROPOUT = 5_000, 0.1
@@ -26,13 +28,14 @@ CLUSTER, RING = 64, Mesh(context=16)
 PAGE = 16
 #: One minus Adam's beta_2, PyTorch's default: the share of a new squared gradient in the average.
 NEW = 0.001
-_SMALL, _LARGE, _MIXTURE = "llama-3-8b", "llama-3.1-70b", "mixtral-8x7b"
-_FP32 = {"precision": "fp32"}
-_MIXED = {"precision": "bf16-mixed"}
-
-
-def _h100() -> Gpu:
-    return find_gpu("h100-80gb")
+SMALL, LARGE, MIXTURE, LATENT, QWEN = map(
+    model, ("llama-3-8b", "llama-3.1-70b", "mixtral-8x7b", "deepseek-v3", "qwen2.5-7b")
+)
+H100 = gpu("h100-80gb")
+FP32, MIXED, BF16, MASTER = ({"precision": name} for name in ("fp32", "bf16-mixed", "bf16", "bf16-master"))
+ADAM, PLAIN = {"optimizer": "adamw"}, {"loss": "plain"}
+LION, MUON, FOREACH = {"optimizer": "lion"}, {"optimizer": "muon"}, {"optimizer_impl": "foreach"}
+UNCHECKED, FULL = {"checkpointing": "none"}, {"checkpointing": "full"}
 
 
 def _float(name, item):
@@ -45,17 +48,12 @@ def _quantized(c, name):
 
 def _adam(c):
     """Bytes of Adam's states in fp32."""
-    return c.at("optimizer.states", optimizer="adamw", **_FP32)
-
-
-def _heads(m):
-    """Bytes that a token's keys and values of every head would take."""
-    return m.layers * m.heads * (m.head_width + m.value_width) * 2
+    return c.at("optimizer.states", **ADAM, **FP32)
 
 
 def _trained(c):
     """What a model takes that trains in 16 bits with fp32 copies, without activations."""
-    return formula("zero.states").at(c.model, c.having(precision="bf16-master", optimizer="adamw", sharding="none"))
+    return c.at("zero.states", **MASTER, **ADAM, sharding="none")
 
 
 def _prefilled(m):
@@ -71,32 +69,46 @@ def _prefilled(m):
 def _flops(c, *names, **changes):
     if c.model.experts or c.model.latent_rank:
         raise ValueError(f"operations are not derived for {c.model.name}: it has experts or latent attention")
-    return sum(c.at(f"flops.{name}", **changes) for name in names)
+    return sum(c.at(f"flops.{name}", **changes) for name in names or ("forward", "backward"))
 
 
-def _step_flops(c):
-    return _flops(c, "forward", "backward")
-
-
-def _backward(c, attention):
+def _backward(c, **attention):
     """Backward's operations over forward's."""
     return _flops(c, "backward", **attention) / _flops(c, "forward", **attention)
 
 
 def _change(c, **also):
     """How far autocast changes the peak, as a share of that in fp32."""
-    return c.peak(**_MIXED, **also) / c.peak(**_FP32, **also) - 1
+    return c.peak(**MIXED, **also) / c.peak(**FP32, **also) - 1
 
 
-def _spared(c, kind, attention):
+def _spared(c, kind, **attention):
     """Bytes that a kind of checkpointing takes off the peak."""
-    return c.peak(checkpointing="none", **attention) - c.peak(checkpointing=kind, **attention)
+    return c.peak(**UNCHECKED, **attention) - c.peak(checkpointing=kind, **attention)
 
 
 def _recomputed(c):
     """More operations of full checkpointing, as a share."""
-    full, none = (matrix_flops(c.model, c.having(checkpointing=kind)) for kind in ("full", "none"))
+    full, none = (matrix_flops(c.model, c.having(**kind).setup) for kind in (FULL, UNCHECKED))
     return full / none - 1
+
+
+def _moved(c):
+    """Bytes a parameter that the memory moves for each further batch of an accumulation."""
+    if c.one.batch < 2 or c.one.accumulation > 1:
+        raise ValueError("one batch of several sequences is needed")
+    if isinstance(c.model, Derived):
+        raise ValueError(c.model.unlike_reference())
+    parts = c.having(batch=1, accumulation=c.one.batch).setup
+    more = work(c.model, parts).moved - work(c.model, c.one).moved
+    return more / (c.one.batch - 1) / c.model.parameters
+
+
+def _adapters_kept(c):
+    """Bytes that one block keeps of forward with adapters in fp32 on every linear layer, over those of full fine-tuning in bf16."""
+    kept = (c.of_block(Run.forward, adapters=lora, **BF16, **UNCHECKED, **PLAIN) for lora in (Lora(RANK), None))
+    with_them, without = kept
+    return with_them / without
 
 
 def _offloaded(c):
@@ -104,7 +116,7 @@ def _offloaded(c):
     return c.at("gradients") + c.at("weights")
 
 
-def _ring(c):
+def _ring():
     """Bytes of attention on each GPU of a ring."""
     setup = Setup(batch=1, sequence=2**20, precision="bf16", gpus=RING.context, mesh=RING)
     return formula("context.kept").at(model("llama-3.1-8b"), setup)
@@ -113,7 +125,24 @@ def _ring(c):
 def _experts(c):
     """Bytes of Mixtral's experts on each of the GPUs that divide them, in 16 bits."""
     setup = Setup(precision="bf16", gpus=c.gpus, mesh=Mesh(expert=c.gpus))
-    return formula("experts.weights").at(model(_MIXTURE), setup)
+    return formula("experts.weights").at(MIXTURE, setup)
+
+
+def _stage(c):
+    """Bytes that one micro-batch leaves on one stage of a pipeline as long as the GPUs are many."""
+    return ceil(c.model.layers / c.gpus) * c.of_block(Run.part, "activations")
+
+
+def _bubble(c, stages=1, divided=0):
+    """The time that a pipeline's GPUs wait over the time that they work, with four micro-batches a GPU."""
+    pipeline = {"pipeline": c.gpus, "pipeline_stages": stages, "accumulation": 4 * c.gpus, "divided": divided}
+    return formula("pipeline.bubble")(**pipeline)
+
+
+def _boundary(c):
+    """Bytes that a stage sends the next of a micro-batch, in 16 bits."""
+    tensor = {"batch": c.one.batch, "sequence": c.one.sequence, "width": c.model.width, "weight_bytes": 2}
+    return formula("pipeline.boundary")(**tensor)
 
 
 def _kept(parts, by_tokens=False):
@@ -125,9 +154,8 @@ def _kept(parts, by_tokens=False):
 
 def _sends():
     """Bytes that one GPU sends in a step of one long sequence whose matrices are divided."""
-    m = model(_LARGE)
     one = {"batch": 1, "sequence": LONG, "weight_bytes": 2, "tensor": GPUS}
-    return m.layers * int(formula("tensor.sent")(width=m.width, **one))
+    return LARGE.layers * int(formula("tensor.sent")(width=LARGE.width, **one))
 
 
 def _digits(x, most):
@@ -157,192 +185,197 @@ SHOWN: dict[str, Callable[[Any], str]] = {
     "milliseconds": lambda s: f"{_digits(1e3 * s, 3):,g} ms",
 }
 #: Name -> how it is shown, and how it is computed for a `Case`.
-NUMBERS = {
-    "model": ("text", lambda c: c.model.name),
-    "gpu": ("text", lambda c: c.gpu.title),
-    "precision": ("text", lambda c: c.one.precision),
-    "batch": ("count", lambda c: c.one.batch),
-    "sequence": ("count", lambda c: c.one.sequence),
-    "tokens": ("count", lambda c: c.tokens),
-    "layers": ("count", lambda c: c.model.layers),
+NUMBERS: dict[str, tuple[str, Callable[[Case], Any]]] = {}
+
+
+def _shown(kind, **numbers):
+    """Numbers shown alike: each a function of a case, or the same for all."""
+    for name, how in numbers.items():
+        NUMBERS[name] = kind, how if callable(how) else lambda c, how=how: how
+
+
+def _asked(kind, ask, *of, **numbers):
+    """Numbers shown alike that ask the same of a case: each under its own changes of the setup."""
+    _shown(kind, **{name: lambda c, changes=changes: ask(c, *of, **changes) for name, changes in numbers.items()})
+
+
+def _formulas(kind, changes, **numbers):
+    """Numbers shown alike that are formulas under the same changes."""
+    _shown(kind, **{name: lambda c, of=of: c.at(of, **changes) for name, of in numbers.items()})
+
+
+# What a step takes.
+_asked("bytes", Case.peak, peak={}, peak_fp32=FP32, peak_mixed=MIXED, eager_peak=EAGER, flash_peak=FLASH)
+_asked("bytes", Case.peak, peak_none=UNCHECKED, peak_full=FULL, peak_plain=PLAIN, peak_chunked={"loss": "chunked"})
+_asked("bytes", Case.phase, "rest", rest={})
+_asked("bytes", Case.phase, "after_forward", after_forward={})
+_asked("bytes", Case.phase, "step", step_foreach=FOREACH, step_fused={"optimizer_impl": "fused"})
+_asked("bytes", Case.in_step, lion_step=FP32 | LION | {"optimizer_impl": "loop"}, muon_step=FP32 | MUON | FOREACH)
+_asked("bytes", Case.part, "activations", activations={}, eager_activations=EAGER, flash_activations=FLASH)
+_asked("bytes", Case.part, "casts", casts=MIXED)
+_asked("bytes", Case.short, eager_short=EAGER, flash_short=FLASH)
+_asked("bytes", Case.states, states={}, states_autocast=MIXED | ADAM, states_master=MASTER | ADAM)
+_asked("bytes", Case.states, states_bf16=BF16 | ADAM)
+_asked("signed", _change, mixed_change={}, mixed_change_one={"batch": 1} | PLAIN)
+_asked("number", _backward, flash_backward=FLASH, eager_backward=EAGER)
+_asked("bytes", _spared, "selective", selective_flash=FLASH, selective_eager=EAGER)
+_asked("bytes", _spared, "operations", operations_flash=FLASH)
+# What a formula says.
+_formulas("count", {}, embeddings="parameters.embeddings", bytes_per_parameter="bytes_per_parameter")
+_formulas("bytes", {}, gradients="gradients")
+_formulas("bytes", FP32, weights_fp32="weights", adafactor_states="states.adafactor", lion_states="states.lion")
+_formulas("bytes", FP32, muon_states="states.muon")
+_formulas("bytes", FP32 | {"optimizer": "momentum"}, momentum_states="optimizer.states")
+_formulas("bytes", FP32 | ADAM, adam_states="optimizer.states")
+_formulas("bytes", BF16, weights_bf16="weights")
+_formulas("bytes", MASTER, master="optimizer.master")
+_formulas("bytes", FLASH, flash_kept="attention.flash")
+_formulas("bytes", PLAIN, logits="logits", loss_worst="loss.logits")
+# What the case is, and what is the same for all.
+_shown(
+    "text",
+    model=lambda c: c.model.name,
+    gpu=lambda c: c.gpu.title,
+    precision=lambda c: c.one.precision,
+    peak_at=lambda c: c.step().peak_at,
+    tensor_gpu=H100.title,
+)
+_shown("vendor", nvlink=H100.peer_link, network=H100.network, host_link=lambda c: c.gpu.host_link)
+_shown("vendor", advertised=lambda c: c.gpu.advertised_gb * units.UNITS["GB"])
+_shown("count", late_step=LATE_STEP, rank=RANK, ring=RING.context, cluster=CLUSTER, page_tokens=PAGE)
+_shown("count", tensor_gpus=GPUS, tensor_tokens=LONG, llama_vocabulary=SMALL.vocabulary)
+_shown("count", mixtral=MIXTURE.parameters, mixtral_active=formula("parameters.active").at(MIXTURE))
+_shown(
+    "tiny",
+    fp16_smallest=_float("fp16", "smallest"),
+    bf16_largest=_float("bf16", "largest"),
+    bf16_spacing=_float("bf16", "epsilon"),
+    bf16_lost=_float("bf16", "epsilon") / 2,
+    fp32_lost=_float("fp32", "epsilon") / 2,
+    fp16_vanishing=sqrt(_float("fp16", "smallest") / 2 / NEW),
+)
+_shown(
+    "count",
+    fp16_largest=int(_float("fp16", "largest")),
+    batch=lambda c: c.one.batch,
+    sequence=lambda c: c.one.sequence,
+    tokens=lambda c: c.tokens,
+    layers=lambda c: c.model.layers,
+    positions=lambda c: c.model.positions,
+    parameters=lambda c: int(c.model.parameters),
+    head_again=lambda c: c.model.vocabulary * c.model.width,
+    gpus=lambda c: c.gpus,
+    micro_batches=lambda c: 4 * c.gpus,
+    adapters=lambda c: c.adapters(),
+    best_every=lambda c: min(range(1, c.model.layers + 1), key=c.segment),
+    root_segment=lambda c: round(sqrt(c.model.layers)),
+    largest_batch=lambda c: fitted(c, "batch", c.setup.replace(loss="plain", loss_chunks=8)),
+    longest=lambda c: fitted(c, "sequence", c.setup),
+    fewest=lambda c: fitted(c, "gpus", c.having(sharding="zero3").setup),
+    sent_ddp=lambda c: c.shared("zero.sent.numbers", "none"),
+    sent_zero3=lambda c: c.shared("zero.sent.numbers", "zero3"),
+)
+_shown(
+    "number",
+    bytes_per_number=lambda c: c.of_block(Run.part, "activations") / (c.tokens * c.model.width),
+    root=lambda c: sqrt(c.model.layers),
+    moved=_moved,
+    sent_ratio=lambda c: c.shared("zero.sent.numbers", "zero3") / c.shared("zero.sent.numbers", "none"),
+    training_times=lambda c: c.peak() / c.inference(),
+    kept_whole=_kept(1),
+    kept_tensor=_kept(GPUS),
+    kept_sequence=_kept(GPUS, by_tokens=True),
+    kept_megatron=_kept(1) / GPUS,
+)
+_shown(
+    "share",
+    embeddings_share=lambda c: c.at("parameters.embeddings") / c.model.parameters,
+    muon_saved=lambda c: 1 - c.at("states.muon", **FP32) / _adam(c),
+    adam_share=lambda c: _adam(c) / c.states(**ADAM, **FP32),
+    full_flops=_recomputed,
+    adapters_kept=_adapters_kept,
+    adapters_share=lambda c: c.adapters() / c.model.parameters,
+    bubble=_bubble,
+    bubble_interleaved=lambda c: _bubble(c, stages=2),
+    bubble_zero=lambda c: _bubble(c, divided=1),
+    six_share=lambda c: 6 * c.model.parameters * c.tokens / _flops(c),
+)
+_shown("teraflop", flops=_flops)
+_shown(
+    "milliseconds",
+    bus=lambda c: _offloaded(c) / c.gpu.host_link,
+    read_in_place=lambda c: _offloaded(c) / c.gpu.bandwidth,
+    tensor_near=_sends() / H100.peer_link,
+    tensor_far=_sends() / H100.network,
+    tensor_products=6 * LARGE.parameters * LONG / GPUS / H100.bf16_flops,
+    seconds=lambda c: _flops(c) / c.gpu.flops(c.one.dtypes.compute),
+)
+_shown(
+    "bytes",
     # What fills the GPU.
-    "parameters": ("count", lambda c: int(c.model.parameters)),
-    "embeddings": ("count", lambda c: c.at("parameters.embeddings")),
-    "embeddings_share": ("share", lambda c: c.at("parameters.embeddings") / c.model.parameters),
-    "head_again": ("count", lambda c: c.model.vocabulary * c.model.width),
-    "bytes_per_parameter": ("count", lambda c: c.at("bytes_per_parameter")),
-    "states": ("bytes", lambda c: c.states()),
-    "weights_fp32": ("bytes", lambda c: c.at("weights", **_FP32)),
-    "weights_bf16": ("bytes", lambda c: c.at("weights", precision="bf16")),
-    "adam_states": ("bytes", _adam),
-    "adafactor_states": ("bytes", lambda c: c.at("states.adafactor", **_FP32)),
-    "lion_states": ("bytes", lambda c: c.at("states.lion", **_FP32)),
-    "lion_step": ("bytes", lambda c: c.in_step(optimizer="lion", optimizer_impl="loop", **_FP32)),
-    "muon_states": ("bytes", lambda c: c.at("states.muon", **_FP32)),
-    "muon_saved": ("share", lambda c: 1 - c.at("states.muon", **_FP32) / _adam(c)),
-    "muon_step": ("bytes", lambda c: c.in_step(optimizer="muon", optimizer_impl="foreach", **_FP32)),
-    "momentum_states": ("bytes", lambda c: c.at("optimizer.states", optimizer="momentum", **_FP32)),
-    "adam_share": ("share", lambda c: _adam(c) / c.states(optimizer="adamw", **_FP32)),
-    "fp16_smallest": ("tiny", lambda c: _float("fp16", "smallest")),
-    "fp16_largest": ("count", lambda c: int(_float("fp16", "largest"))),
-    "bf16_largest": ("tiny", lambda c: _float("bf16", "largest")),
-    "bf16_spacing": ("tiny", lambda c: _float("bf16", "epsilon")),
-    "bf16_lost": ("tiny", lambda c: _float("bf16", "epsilon") / 2),
-    "fp32_lost": ("tiny", lambda c: _float("fp32", "epsilon") / 2),
-    "fp16_vanishing": ("tiny", lambda c: sqrt(_float("fp16", "smallest") / 2 / NEW)),
-    "half_of_adam": ("bytes", lambda c: _adam(c) // 2),
-    "states_autocast": ("bytes", lambda c: c.states(**_MIXED, optimizer="adamw")),
-    "states_master": ("bytes", lambda c: c.states(precision="bf16-master", optimizer="adamw")),
-    "states_bf16": ("bytes", lambda c: c.states(precision="bf16", optimizer="adamw")),
-    "master": ("bytes", lambda c: c.at("optimizer.master", precision="bf16-master")),
-    "gradients": ("bytes", lambda c: c.at("gradients")),
-    "block_activations": ("bytes", lambda c: c.block()),
-    "bytes_per_number": ("number", lambda c: c.block() / (c.tokens * c.model.width)),
-    "activations": ("bytes", lambda c: c.saved()),
-    "activations_twice": ("bytes", lambda c: c.saved(batch=2 * c.one.batch)),
-    "eager_activations": ("bytes", lambda c: c.saved(**EAGER)),
-    "eager_short": ("bytes", lambda c: c.saved(**EAGER, **c.half_sequence())),
-    "flash_activations": ("bytes", lambda c: c.saved(**FLASH)),
-    "flash_short": ("bytes", lambda c: c.saved(**FLASH, **c.half_sequence())),
-    "scores_block": ("bytes", lambda c: c.scores()),
-    "scores": ("bytes", lambda c: c.model.layers * c.scores()),
-    "flash_kept": ("bytes", lambda c: c.at("attention.flash", **FLASH)),
-    "eager_peak": ("bytes", lambda c: c.peak(**EAGER)),
-    "flash_peak": ("bytes", lambda c: c.peak(**FLASH)),
-    "flash_backward": ("number", lambda c: _backward(c, FLASH)),
-    "eager_backward": ("number", lambda c: _backward(c, EAGER)),
-    "dropout_cost": ("bytes", lambda c: c.saved(dropout=DROPOUT) - c.saved(dropout=0.0)),
-    "logits": ("bytes", lambda c: c.at("logits", loss="plain")),
-    "loss_worst": ("bytes", lambda c: c.at("loss.logits", loss="plain")),
-    "llama_vocabulary": ("count", lambda c: model(_SMALL).vocabulary),
-    "loss_llama": ("bytes", lambda c: c.at("loss.logits", {"vocabulary": model(_SMALL).vocabulary}, loss="plain")),
-    "peak": ("bytes", lambda c: c.peak()),
-    "peak_at": ("text", lambda c: c.budget().peak_at),
-    "rest": ("bytes", lambda c: c.budget().phases["rest"]),
-    "after_forward": ("bytes", lambda c: c.budget().phases["after_forward"]),
-    "step_foreach": ("bytes", lambda c: c.budget(optimizer_impl="foreach").phases["step"]),
-    "step_fused": ("bytes", lambda c: c.budget(optimizer_impl="fused").phases["step"]),
+    half_of_adam=lambda c: _adam(c) // 2,
+    block_activations=lambda c: c.of_block(Run.part, "activations"),
+    activations_twice=lambda c: c.part("activations", batch=2 * c.one.batch),
+    scores_block=lambda c: c.scores(),
+    scores=lambda c: c.model.layers * c.scores(),
+    dropout_cost=lambda c: c.part("activations", dropout=DROPOUT) - c.part("activations", dropout=0.0),
+    loss_llama=lambda c: c.at("loss.logits", {"vocabulary": SMALL.vocabulary}, **PLAIN),
     # Saving it on one GPU.
-    "peak_fp32": ("bytes", lambda c: c.peak(**_FP32)),
-    "peak_mixed": ("bytes", lambda c: c.peak(**_MIXED)),
-    "mixed_change": ("signed", _change),
-    "mixed_change_one": ("signed", lambda c: _change(c, batch=1, loss="plain")),
-    "casts": ("bytes", lambda c: c.saved("casts", **_MIXED)),
-    "peak_none": ("bytes", lambda c: c.peak(checkpointing="none")),
-    "peak_full": ("bytes", lambda c: c.peak(checkpointing="full")),
-    "full_flops": ("share", _recomputed),
-    "best_every": ("count", lambda c: min(c.segments, key=c.kept)),
-    "best_bytes": ("bytes", lambda c: min(map(c.kept, c.segments))),
-    "root_segment": ("count", lambda c: c.root),
-    "root_bytes": ("bytes", lambda c: c.kept(c.root)),
-    "root": ("number", lambda c: sqrt(c.model.layers)),
-    "selective_flash": ("bytes", lambda c: _spared(c, "selective", FLASH)),
-    "operations_flash": ("bytes", lambda c: _spared(c, "operations", FLASH)),
-    "selective_eager": ("bytes", lambda c: _spared(c, "selective", EAGER)),
-    "peak_accumulated": (
-        "bytes",
-        lambda c: c.peak(batch=1, accumulation=c.one.batch * c.one.accumulation, loss="plain"),
-    ),
-    "moved": ("number", lambda c: c.moved_for_one_more()),
-    "largest_batch": ("count", lambda c: c.fit("batch", c.setup.replace(loss="plain", loss_chunks=8))),
-    "longest": ("count", lambda c: c.fit("sequence")),
-    "slope": ("bytes", lambda c: c.peak(batch=2 * c.one.batch) // c.one.batch - c.peak() // c.one.batch),
-    "adam_8bit": ("bytes", lambda c: 2 * _quantized(c, "8-bit optimizer state")),
-    "rank": ("count", lambda c: RANK),
-    "adapters": ("count", lambda c: c.adapters()),
-    "adapters_kept": ("share", lambda c: c.adapters_kept()),
-    "adapters_share": ("share", lambda c: c.adapters() / c.model.parameters),
-    "adapters_states": (
-        "bytes",
-        lambda c: c.adapters() * c.at("bytes_per_parameter", **_FP32, optimizer="adamw"),
-    ),
-    "nf4": ("bytes", lambda c: _quantized(c, "NF4, double quantization")),
-    "host_link": ("vendor", lambda c: c.gpu.host_link),
-    "bus": ("milliseconds", lambda c: _offloaded(c) / c.gpu.host_link),
-    "read_in_place": ("milliseconds", lambda c: _offloaded(c) / c.gpu.bandwidth),
-    "peak_chunked": ("bytes", lambda c: c.peak(loss="chunked")),
-    "peak_plain": ("bytes", lambda c: c.peak(loss="plain")),
+    best_bytes=lambda c: min(map(c.segment, range(1, c.model.layers + 1))),
+    root_bytes=lambda c: c.segment(round(sqrt(c.model.layers))),
+    peak_accumulated=lambda c: c.peak(batch=1, accumulation=c.one.batch * c.one.accumulation, **PLAIN),
+    slope=lambda c: c.peak(batch=2 * c.one.batch) // c.one.batch - c.peak() // c.one.batch,
+    adam_8bit=lambda c: 2 * _quantized(c, "8-bit optimizer state"),
+    adapters_states=lambda c: c.adapters() * c.at("bytes_per_parameter", **FP32, **ADAM),
+    nf4=lambda c: _quantized(c, "NF4, double quantization"),
     # Many GPUs.
-    "gpus": ("count", lambda c: c.gpus),
-    "ddp_states": ("bytes", lambda c: c.shared("zero.states", "none")),
-    "zero1_states": ("bytes", lambda c: c.shared("zero.states", "zero1")),
-    "zero2_states": ("bytes", lambda c: c.shared("zero.states", "zero2")),
-    "zero3_states": ("bytes", lambda c: c.shared("zero.states", "zero3")),
-    "buckets": ("bytes", lambda c: c.budget(gpus=c.gpus).moments["rest"]["communication"]),
-    "ddp_peak": ("bytes", lambda c: c.peak(gpus=c.gpus)),
-    "zero3_peak": ("bytes", lambda c: c.peak(gpus=c.gpus, sharding="zero3")),
-    "sent_ddp": ("count", lambda c: c.shared("zero.sent.numbers", "none")),
-    "sent_zero3": ("count", lambda c: c.shared("zero.sent.numbers", "zero3")),
-    "sent_ratio": ("number", lambda c: c.shared("zero.sent.numbers", "zero3") / c.shared("zero.sent.numbers", "none")),
-    "block_flat": ("bytes", lambda c: c.flat()),
-    "model_flat": ("bytes", lambda c: c.flat(whole=True)),
-    "fewest": ("count", lambda c: c.fit("gpus", c.having(sharding="zero3"))),
-    "ring": ("count", lambda c: RING.context),
-    "ring_kept": ("bytes", _ring),
-    "experts_each": ("bytes", _experts),
-    "experts_rest": ("bytes", lambda c: weight_bytes(model(_MIXTURE)) - c.gpus * _experts(c)),
-    "cluster": ("count", lambda c: CLUSTER),
-    "cluster_states": ("bytes", lambda c: 16 * int(model(_LARGE).parameters) // CLUSTER),
-    "stage": ("bytes", lambda c: c.stage()),
-    "first_stage": ("bytes", lambda c: c.gpus * c.stage()),
-    "micro_batches": ("count", lambda c: 4 * c.gpus),
-    "bubble": ("share", lambda c: c.bubble()),
-    "bubble_interleaved": ("share", lambda c: c.bubble(stages=2)),
-    "bubble_zero": ("share", lambda c: c.bubble(divided=1)),
-    "boundary": ("bytes", lambda c: c.boundary()),
-    "received": ("bytes", lambda c: 2 * 4 * c.gpus * c.boundary()),
-    "mixtral": ("count", lambda c: int(model(_MIXTURE).parameters)),
-    "mixtral_active": ("count", lambda c: formula("parameters.active").at(model(_MIXTURE))),
-    "mixtral_weights": ("bytes", lambda c: formula("weights").at(model(_MIXTURE), c.having(precision="bf16"))),
+    ddp_states=lambda c: c.shared("zero.states", "none"),
+    zero1_states=lambda c: c.shared("zero.states", "zero1"),
+    zero2_states=lambda c: c.shared("zero.states", "zero2"),
+    zero3_states=lambda c: c.shared("zero.states", "zero3"),
+    buckets=lambda c: c.part("communication", "rest", gpus=c.gpus),
+    ddp_peak=lambda c: c.peak(gpus=c.gpus),
+    zero3_peak=lambda c: c.peak(gpus=c.gpus, sharding="zero3"),
+    block_flat=lambda c: c.flat(),
+    model_flat=lambda c: c.flat(whole=True),
+    ring_kept=_ring(),
+    experts_each=_experts,
+    experts_rest=lambda c: weight_bytes(MIXTURE) - c.gpus * _experts(c),
+    cluster_states=16 * LARGE.parameters // CLUSTER,
+    stage=_stage,
+    first_stage=lambda c: c.gpus * _stage(c),
+    boundary=_boundary,
+    received=lambda c: 2 * 4 * c.gpus * _boundary(c),
+    mixtral_weights=lambda c: formula("weights").at(MIXTURE, c.having(**BF16).setup),
     # Practice.
-    "rounded_peak": ("bytes", lambda c: c.budget(ROUNDING).peak),
-    "rounding": ("bytes", lambda c: c.budget(ROUNDING).peak - c.peak()),
-    "context": ("bytes", lambda c: c.margin("context")),
-    "gpu_memory": ("bytes", lambda c: c.gpu.memory),
-    "advertised": ("vendor", lambda c: c.gpu.advertised_gb * units.UNITS["GB"]),
-    "advertised_gib": ("bytes", lambda c: c.gpu.advertised_gb * units.UNITS["GB"]),
-    "usable": ("bytes", lambda c: Headroom().usable(c.gpu)),
-    "free": ("bytes", lambda c: c.free()),
-    "late_step": ("count", lambda c: LATE_STEP),
-    "leak": ("bytes", lambda c: c.free() // LATE_STEP),
-    "forward_kept": ("bytes", lambda c: c.budget().phases["after_forward"] - c.budget().phases["rest"]),
-    "cache_token": ("bytes", lambda c: c.cache()),
-    "cache_all": ("bytes", lambda c: c.tokens * c.cache()),
-    "cache_llama": ("bytes", lambda c: c.cache(model(_SMALL))),
-    "cache_llama_heads": ("bytes", lambda c: c.cache(model(_SMALL), model(_SMALL).heads)),
-    "latent_token": ("bytes", lambda c: cache_bytes(model("deepseek-v3"), 1)),
-    "latent_heads": ("bytes", lambda c: _heads(model("deepseek-v3"))),
-    "page_tokens": ("count", lambda c: PAGE),
-    "page": ("bytes", lambda c: cache_bytes(c.model, PAGE)),
-    "page_waste": ("bytes", lambda c: cache_bytes(c.model, PAGE - 1)),
-    "positions": ("count", lambda c: c.model.positions),
-    "cache_longest": ("bytes", lambda c: cache_bytes(c.model, c.model.positions)),
-    "prefill_token": ("bytes", lambda c: _prefilled(model("qwen2.5-7b"))),
-    "prefill_cache": ("bytes", lambda c: cache_bytes(model("qwen2.5-7b"), 1)),
-    "large_weights": ("bytes", lambda c: weight_bytes(model(_LARGE))),
-    "large_fp32": ("bytes", lambda c: 2 * weight_bytes(model(_LARGE))),
-    "large_loading": ("bytes", lambda c: 3 * weight_bytes(model(_LARGE))),
-    "large_copies": ("bytes", lambda c: c.gpus * weight_bytes(model(_LARGE))),
-    "large_share": ("bytes", lambda c: weight_bytes(model(_LARGE)) // c.gpus),
-    "states_trained": ("bytes", _trained),
-    "ppo_models": ("bytes", lambda c: 2 * _trained(c) + 2 * weight_bytes(c.model)),
-    "grpo_models": ("bytes", lambda c: _trained(c) + weight_bytes(c.model)),
-    "inference": ("bytes", lambda c: c.inference()),
-    "training_times": ("number", lambda c: c.peak() / c.inference()),
-    "tensor_gpus": ("count", lambda c: GPUS),
-    "tensor_gpu": ("text", lambda c: _h100().title),
-    "tensor_tokens": ("count", lambda c: LONG),
-    "kept_whole": ("number", lambda c: _kept(1)),
-    "kept_tensor": ("number", lambda c: _kept(GPUS)),
-    "kept_sequence": ("number", lambda c: _kept(GPUS, True)),
-    "kept_megatron": ("number", lambda c: _kept(1) / GPUS),
-    "tensor_sent": ("bytes", lambda c: _sends()),
-    "nvlink": ("vendor", lambda c: _h100().peer_link),
-    "network": ("vendor", lambda c: _h100().network),
-    "tensor_near": ("milliseconds", lambda c: _sends() / _h100().peer_link),
-    "tensor_far": ("milliseconds", lambda c: _sends() / _h100().network),
-    "tensor_products": ("milliseconds", lambda c: 6 * model(_LARGE).parameters * LONG / GPUS / _h100().bf16_flops),
-    "flops": ("teraflop", _step_flops),
-    "six_share": ("share", lambda c: 6 * c.model.parameters * c.tokens / _step_flops(c)),
-    "seconds": ("milliseconds", lambda c: _step_flops(c) / c.gpu.flops(c.one.dtypes.compute)),
-}
+    rounded_peak=lambda c: c.peak(rounding=ROUNDING),
+    rounding=lambda c: c.peak(rounding=ROUNDING) - c.peak(),
+    context=lambda c: next(term.bytes for term in Headroom().terms(c.gpu) if term.name == "context"),
+    gpu_memory=lambda c: c.gpu.memory,
+    advertised_gib=lambda c: c.gpu.advertised_gb * units.UNITS["GB"],
+    usable=lambda c: Headroom().usable(c.gpu),
+    free=lambda c: c.free(),
+    leak=lambda c: c.free() // LATE_STEP,
+    forward_kept=lambda c: c.forward(),
+    cache_token=lambda c: c.cache(),
+    cache_all=lambda c: c.tokens * c.cache(),
+    cache_llama=lambda c: c.cache(SMALL),
+    cache_llama_heads=lambda c: c.cache(SMALL, SMALL.heads),
+    latent_token=cache_bytes(LATENT, 1),
+    latent_heads=LATENT.layers * LATENT.heads * (LATENT.head_width + LATENT.value_width) * 2,
+    page=lambda c: cache_bytes(c.model, PAGE),
+    page_waste=lambda c: cache_bytes(c.model, PAGE - 1),
+    cache_longest=lambda c: cache_bytes(c.model, c.model.positions),
+    prefill_token=lambda c: _prefilled(QWEN),
+    prefill_cache=cache_bytes(QWEN, 1),
+    large_weights=weight_bytes(LARGE),
+    large_fp32=2 * weight_bytes(LARGE),
+    large_loading=3 * weight_bytes(LARGE),
+    large_copies=lambda c: c.gpus * weight_bytes(LARGE),
+    large_share=lambda c: weight_bytes(LARGE) // c.gpus,
+    states_trained=_trained,
+    ppo_models=lambda c: 2 * _trained(c) + 2 * weight_bytes(c.model),
+    grpo_models=lambda c: _trained(c) + weight_bytes(c.model),
+    inference=lambda c: c.inference(),
+    tensor_sent=_sends(),
+)

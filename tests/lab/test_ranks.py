@@ -14,11 +14,11 @@ import torch
 
 import everybyte as eb
 from everybyte import command
-from everybyte.lab import Failed, Measurement, measure, torchrun
+from everybyte.lab import Failed, Measurement, measure, measuring
 from everybyte.lab.grid import grid
 from everybyte.lab.ranks import group, run_as_rank
 
-DIES = Path(__file__).with_name("dies.py")
+DYING = [sys.executable, "-u", str(Path(__file__).with_name("dies.py"))]
 SETUP = eb.Setup(batch=2, sequence=16, attention="eager", optimizer="momentum", gpus=2, sharding="zero3")
 #: FSDP's mesh lists the GPUs, 4 bytes each, in the CPU's memory: beside a GPU, but here with all the rest.
 MESH = 4
@@ -84,7 +84,7 @@ def test_without_gloo(monkeypatch):
 def test_a_rank_that_dies_takes_the_others_along(small, folders, ends):
     start = time.monotonic()
     with pytest.raises(Failed, match=r"^of 2 ranks these died or were ended: 0, 1\n") as error:
-        torchrun.measure_ranks(small, SETUP, "cpu", 120, (str(DIES), "dies"), warm_up=2, steps=1, points=0)
+        measuring.measure_ranks(small, SETUP, "cpu", 120, [*DYING, "dies", str(folders)], warm_up=2, steps=1, points=0)
     assert time.monotonic() - start < 60
     assert "SIGKILL" in str(error.value) or "-9" in str(error.value)
     pids = [int(path.read_text()) for path in (folders / "pids").iterdir()]
@@ -93,9 +93,9 @@ def test_a_rank_that_dies_takes_the_others_along(small, folders, ends):
 
 def test_who_is_killed_leaves_no_rank_behind(small, folders, ends):
     code = (
-        "import sys, tempfile; tempfile.tempdir = sys.argv[1]; import everybyte as eb; from everybyte import Mesh; from everybyte.lab import torchrun;"
-        f"torchrun.measure_ranks(eb.Model(name='small', layers=1, width=8, heads=2, vocabulary=11, positions=40), eb.{SETUP!r},"
-        f"'cpu', 600, ({str(DIES)!r}, 'hangs'), warm_up=2, steps=1, points=0)"
+        "import sys, tempfile; tempfile.tempdir = sys.argv[1]; import everybyte as eb; from everybyte import Mesh; from everybyte.lab import measuring;"
+        f"measuring.measure_ranks(eb.Model(name='small', layers=1, width=8, heads=2, vocabulary=11, positions=40), eb.{SETUP!r},"
+        f"'cpu', 600, [*{DYING!r}, 'hangs', sys.argv[1]], warm_up=2, steps=1, points=0)"
     )
     launcher = subprocess.Popen([sys.executable, "-c", code, str(folders)], stderr=subprocess.DEVNULL)
     try:

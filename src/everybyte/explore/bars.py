@@ -1,0 +1,248 @@
+"""The explorers of amounts that stand: the states of a model, its parameters, what a block keeps on each of many GPUs, what is reserved."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from sympy import floor
+
+from ..ask.choices import OPTIMIZERS, OptimizerName, Sharding
+from ..ask.mesh import Mesh
+from ..ask.setup import Setup
+from ..catalog import Gpu, Model, models
+from ..common import checks
+from ..formulas import SYMBOLS, bindings, context, formula, tensor_parallel
+from ..formulas.symbols import BY_SYMBOL, A, D, H, L, P, n_s, s_b, sharded_gradients, sharded_optimizer, sharded_weights
+from .beside import said, table
+from .controls import OF_ACTIVATIONS, OF_STATES, Choice, Slider, asked, gpus_label, listed, opens, powers, shared, steps
+from .explorer import Explorer, told
+from .pictures import Stack
+
+_SIZES = [n * 10**k for k in range(6, 13) for n in (1, 2, 3, 5, 7)]
+
+
+def _size(count):
+    suffix, base = next((suffix, base) for suffix, base in (("T", 12), ("B", 9), ("M", 6)) if count >= 10**base)
+    return f"{count // 10**base} {suffix} parameters"
+
+
+@opens(*OF_ACTIVATIONS, *OF_STATES)
+def states(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
+    """Chapter 13: weights, gradients, master weights and optimizer states for every precision, against a GPU's memory.
+
+    A model of your own opens as its parameter count.
+    """
+    own = model if model is not None and models().get(model.name) != model else None
+    sizes = {"(the model's)": {}} | {_size(n): {"parameters": n} for n in _SIZES}
+    if own:
+        sizes[own.name] = {"parameters": int(own.parameters)}
+    controls = [
+        shared("model", None if own or model is None else model.name),
+        Choice("size", "size", sizes, own and own.name, kind="slider", instead_of="model"),
+        *asked(setup, "precision", "optimizer"),
+        shared("gpu", gpu and gpu.name),
+    ]
+    return told("states", controls, Stack(said("states")["parts"], bars="precision"))
+
+
+#: Optimizer -> the switch of the formula of its states, where these are no number of tensors as large as the weights.
+OWN = {"adafactor": "adafactor", "adamw8bit": "adam8bit", "muon": "muon"}
+_NAMES: tuple[OptimizerName, ...] = ("sgd", "adafactor", "adamw8bit", "momentum", "lion", "muon", "adamw")
+
+
+@opens(*OF_ACTIVATIONS, *OF_STATES)
+def optimizers(
+    model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None, optimizer: str | None = None
+) -> Explorer:
+    """Chapter 24: weights, gradients and states under every optimizer, against a GPU's memory.
+
+    Marked is `optimizer`, by default the setup's.
+    """
+    start = optimizer or (setup.optimizer if setup else "adamw")
+    kinds = {
+        name: {"states": OPTIMIZERS[name].states or 0, **{switch: int(name == o) for o, switch in OWN.items()}}
+        for name in _NAMES
+    }
+    controls = [
+        shared("model", model and model.name),
+        *asked(setup, "precision"),
+        Choice("small_optimizer", "optimizer", kinds, start),
+        shared("gpu", gpu and gpu.name),
+    ]
+    own = sum(SYMBOLS[switch].symbol * formula(f"states.{name}").expr for name, switch in OWN.items())
+    parts = [*said("states")["parts"][:3], ("optimizer", "optimizer states", n_s * s_b * P + own)]
+    return told("optimizers", controls, Stack(parts, bars="small_optimizer"))
+
+
+STAGES: dict[Sharding, str] = {"none": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
+
+
+@opens(*OF_ACTIVATIONS, *OF_STATES, "gpus", "sharding")
+def zero(model: Model | None = None, setup: Setup | None = None) -> Explorer:
+    """Chapter 31: model states on each of 1 to 4,096 GPUs, stage by stage, and the bytes that each sends in a step.
+
+    By default DDP on 8 GPUs.
+    """
+    switches = [BY_SYMBOL[z] for z in (sharded_optimizer, sharded_gradients, sharded_weights)]
+    stages = {label: bindings(None, Setup(sharding=sharding), switches) for sharding, label in STAGES.items()}
+    gpus, counts = setup.gpus if setup else 8, powers(0, 12)
+    if gpus not in counts:
+        raise ValueError(f"Setup.gpus: {gpus} is not offered; allowed: powers of two from 1 to 4,096")
+    controls = [
+        shared("model", model and model.name),
+        *asked(setup, "precision", "optimizer"),
+        Choice("stage", "stage", stages, STAGES[setup.sharding if setup else "none"]),
+        steps("gpus", "GPUs", counts, gpus, "shards", gpus_label),
+        shared("gpu"),
+    ]
+    sent = [(name, "zero.sent") for name in said("zero")["also"]]
+    return told("zero", controls, Stack(said("zero")["parts"], bars="stage"), derived=sent)
+
+
+def _slider(name, of_it, start):
+    label, most, step = of_it
+    step = math.gcd(step, start)
+    low = 0 if name == "learned_positions" else step
+    return Slider(name, label, low, most, start, step, divides="heads" if name == "kv_heads" else "")
+
+
+def _fault(model):
+    """Why the explorer cannot show `model`, or nothing."""
+    if model.experts or model.latent_rank:
+        return "has experts or latent attention"
+    if model.width != model.heads * model.head_width or model.embedding_width != model.width:
+        return "has a width that is not heads times head_width, or a token table of another width"
+    return ""
+
+
+@opens()
+def parameters(model: Model | None = None) -> Explorer:
+    """Chapter 11: the parameters of a dense transformer: embeddings, attention, MLP, norms and head, as its dimensions move.
+
+    The width is the heads times the width of a head, so that heads always divide it; of the key-value heads only
+    divisors of the heads are offered. What has no slider (biases, norms) stays as in the model chosen, by default GPT-2.
+    """
+    known = {name: m for name, m in models().items() if not _fault(m)}
+    start = model or known["gpt2"]
+    if fault := _fault(start):
+        raise ValueError(f"parameters.model: {start.name} {fault}; allowed: {', '.join(known)}, or a dense Model")
+    values = {name: bindings(m, None) for name, m in (known | {start.name: start}).items()}
+    sliders, choices = said("parameters")["sliders"], said("parameters")["choices"]
+    sets = {name: {k: v[k] for k in (*sliders, *choices)} for name, v in values.items()}
+    at = sets[start.name]
+    controls = [
+        Choice("model", "start from", values, start.name, sets=sets),
+        *(listed(name, label, options, options[at[name]]) for name, (label, options) in choices.items()),
+        *(_slider(name, of_it, at[name]) for name, of_it in sliders.items()),
+    ]
+    parts = [
+        (part, label, L * formula(name).expr if part in ("attention", "mlp", "norms") else name)
+        for part, label, name in said("parameters")["parts"]
+    ]
+    derived = [("width", A * D), ("embedding_width", H)]
+    return told("parameters", controls, Stack(parts, unit="parameters", shares=True), derived=derived)
+
+
+@opens()
+def tensor(size: str = "22B", setup: Setup | None = None) -> Explorer:
+    """Chapter 33: bytes that one block of a GPT keeps for backward in bf16 with flash attention, on each of 1 to 16 GPUs that divide it.
+
+    The size is one of Megatron's: `22B`, `175B`, `530B` or `1T`.
+    """
+    sizes, plans, counts = said("tensor")["sizes"], said("tensor")["plans"], powers(0, 4)
+    checks.one_of("tensor", "size", size, sizes)
+    setup = setup or Setup(batch=1, sequence=2048, dropout=0.1, gpus=8, mesh=Mesh(tensor=8))
+    _offered("tensor", "mesh.tensor", setup.mesh.tensor, counts)
+    controls = [
+        Choice("size", "model", sizes, size),
+        Choice("plan", "plan", plans, list(plans)[not setup.mesh.sequence_parallel]),
+        *asked(setup, "dropout", "batch", "sequence"),
+        steps("tensor", "GPUs", counts, setup.mesh.tensor, said=gpus_label),
+    ]
+    parts = [(part, label, floor(tensor_parallel.KEPT[kind])) for part, label, kind in said("tensor")["parts"]]
+    return told("tensor", controls, Stack(parts, bars="tensor"))
+
+
+def _offered(name, field, value, values):
+    if value not in values:
+        raise ValueError(f"{name}.setup.{field}: {value} is not offered; allowed: {', '.join(map(str, values))}")
+
+
+@opens()
+def ring(size: str = "Llama-3.1-8B", setup: Setup | None = None) -> Explorer:
+    """Chapter 35: bytes of one layer's attention in 16 bits on one of 4 to 128 GPUs that share each sequence: kept, and what backward
+    takes beside.
+
+    The size has the heads of a model, one of those in explorers.toml.
+    """
+    sizes, counts, lengths = said("ring")["sizes"], powers(2, 7), said("ring")["tokens"]
+    checks.one_of("ring", "size", size, sizes)
+    setup = setup or Setup(batch=1, sequence=1_048_576, gpus=16, mesh=Mesh(context=16))
+    _offered("ring", "mesh.context", setup.mesh.context, counts)
+    _offered("ring", "sequence", setup.sequence, lengths)
+    tokens = {f"{n:,}": {"sequence": n} for n in lengths}
+    controls = [
+        Choice("size", "model", sizes, size),
+        Choice("rotation", "rotation", said("ring")["ways"], setup.mesh.rotation),
+        Choice("tokens", "sequence (tokens)", tokens, f"{setup.sequence:,}"),
+        steps("context", "GPUs", counts, setup.mesh.context, said=gpus_label),
+    ]
+    parts = [
+        ("activations", "kept for backward", floor(context.KEPT.expr)),
+        ("communication", "in backward, beside it", floor(context.BACKWARD.expr)),
+    ]
+    return told("ring", controls, Stack(parts, bars="context"))
+
+
+#: The file of what the allocator reserves, beside this one: made by `tools/explorers.py`.
+FILE = "allocator.json"
+#: Label -> changes to the setup of GPT-2 on an H200; label -> `PYTORCH_ALLOC_CONF`.
+RUNS, SETTINGS = said("allocator")["runs"], said("allocator")["settings"]
+
+
+def simulate(run: Mapping, configurations: Mapping[str, str]) -> list[list[int]]:
+    """[requested, rounded up and not split, kept free] of a step of GPT-2 under each setting, from a dry run."""
+    from ..dryrun import dry_run  # with it torch
+
+    trace, found = dry_run(models()["gpt2"], Setup(**run)), []
+    for configuration in configurations.values():
+        on = trace.on("h200", configuration)
+        above = on.rounding + on.unsplit
+        found.append([on.requested, above, on.reserved - on.requested - above])
+    return found
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A number of the file, as a formula for pictures: by the numbers of the run and of the setting."""
+
+    name: str
+    number: int
+
+    #: The values that it reads.
+    symbols = (SimpleNamespace(name="run"), SimpleNamespace(name="setting"))
+
+    @property
+    def _numbers(self):
+        return [[row[self.number] for row in rows] for rows in table(FILE).values()]
+
+    @property
+    def javascript(self):
+        """An arrow function of one object with these as fields."""
+        return f"(v) => {json.dumps(self._numbers)}[v.run][v.setting]"
+
+    def __call__(self, **values):
+        return self._numbers[values["run"]][values["setting"]]
+
+
+def allocator() -> Explorer:
+    """Chapter 41: what PyTorch's allocator makes of a step of GPT-2: requested, rounded up, kept free, under five settings.
+
+    Simulated by `everybyte.allocator` from dry runs, for an H200; the numbers are stored, and none is computed here.
+    """
+    controls = [listed("run", "step", RUNS), listed("setting", "setting", SETTINGS)]
+    parts = enumerate(said("allocator")["parts"])
+    parts = [(part, label, Entry(f"allocator {label}", i)) for i, (part, label) in parts]
+    return told("allocator", controls, Stack(parts, bars="setting"))

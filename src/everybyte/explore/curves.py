@@ -1,0 +1,153 @@
+"""The explorers of curves over one size, and of the ranges of number formats."""
+
+from sympy import ceiling
+
+from ..ask.choices import PRECISIONS, Sharding
+from ..ask.setup import Setup
+from ..catalog import Gpu, Model, models
+from ..common import checks
+from ..formulas import SYMBOLS, Formula, bindings, formula
+from ..formulas.formats import FLOATS
+from ..formulas.symbols import A, D, L, mu, sigma
+from .beside import said
+from .controls import OF_STATES, Choice, Slider, a_gpt, asked, gpus_label, opens, powers, shared, steps
+from .explorer import Explorer, told
+from .pictures import Lines, Ranges
+
+#: Widths of a head that published models have; 36 is there because it is no multiple of eight.
+_WIDTHS = (16, 32, 36, 48, 64, 80, 96, 128, 192, 256)
+_HEADS = 128
+
+
+@opens()
+def attention(model: Model | None = None, setup: Setup | None = None) -> Explorer:
+    """Chapter 15: bytes that one GPT block keeps for backward, eager and flash, against the sequence: where the square overtakes the
+    rest.
+
+    Of the model, by default GPT-2, it takes heads (at most 128) and head width; the rest of the block is GPT-2's.
+    """
+    gpt2 = models()["gpt2"]
+    start = model or gpt2
+    if start.heads > _HEADS:
+        raise ValueError(f"attention.model: {start.name} has {start.heads} heads; allowed: 1 to {_HEADS}")
+    widths = sorted({*_WIDTHS, start.head_width})
+    wide = {f"{d} wide": {"head_width": d, "narrow": int(d % 8 > 0)} for d in widths}
+    controls = [
+        Slider("heads", "heads", 1, _HEADS, start.heads),
+        Choice("head_width", "width of a head", wide, f"{start.head_width} wide", kind="slider"),
+        *asked(setup, "precision", "dropout", "batch", "sequence"),
+    ]
+    block, square = formula("activations.block"), formula("attention.scores")
+    curves = [
+        ("eager", "eager block", block.given(eager=1)),
+        ("activations", "flash block", block.given(eager=0)),
+        ("scores", "eager squares", square.given(eager=1)),
+    ]
+    picture = Lines("sequence", "sequence (tokens)", None, curves)
+    derived = [("width", A * D), ("ffn_width", 4 * A * D)]
+    return told("attention", controls, picture, base=bindings(gpt2, None), derived=derived)
+
+
+@opens(*OF_STATES, "batch", "sequence", "attention")
+def loss(model: Model | None = None, setup: Setup | None = None) -> Explorer:
+    """Chapter 16: bytes of the logits-sized tensors at the loss's worst moment, and of what all blocks keep, against the vocabulary.
+
+    The model is of GPT-2's architecture, one of your own too; by default it is GPT-2.
+    """
+    start, choice = a_gpt(model)
+    sizes = {m.vocabulary: name for name, m in reversed(models().items())}
+    vocabularies = {"(the model's)": {}} | {f"{v:,}, as {sizes[v]}": {"vocabulary": v} for v in sorted(sizes)}
+    chunks = {"plain": {"chunked": 0, "loss_chunks": 1}}
+    chunks |= {f"in {n} chunks": {"chunked": 1, "loss_chunks": n} for n in (2, 8, 64)}
+    controls = [
+        choice,
+        Choice("vocabulary", "vocabulary", vocabularies, kind="slider"),
+        *asked(setup, "precision", "attention"),
+        Choice("loss", "loss", chunks),
+        *asked(setup, "batch", "sequence"),
+    ]
+    curves = [
+        ("loss", "the loss's logits-sized tensors", formula("loss.logits")),
+        ("activations", "what all blocks keep", L * formula("activations.block").given(dropout=0)),
+    ]
+    values = sorted({2**i for i in range(8, 20)} | set(sizes) | {start.vocabulary})
+    return told("loss", controls, Lines("vocabulary", "vocabulary", values, curves, log=True))
+
+
+STAGES: dict[Sharding, str] = {"zero2": "ZeRO-2", "zero3": "ZeRO-3"}
+#: Of one machine, whose GPUs have a link each.
+GPUS = powers(0, 3)
+SEQUENCE = 1024
+
+
+def _seconds(what, amount, rate):
+    """Tenths of a millisecond, rounded up: the catalog's rates have no more digits."""
+    expr = ceiling(10_000 * amount / SYMBOLS[rate].symbol) / 10_000
+    return Formula(f"seconds {what}", "", expr, "s", "the explorer's own quotient", "26_offloading")
+
+
+def _decided(setup, *names):
+    return bindings(None, setup, [SYMBOLS[name] for name in names])
+
+
+@opens("batch", "sequence", "precision", "sharding", "checkpointing", "gpus", "offload", "optimizer", "optimizer_impl")
+def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
+    """Chapter 26: the least time on the bus and the least time of arithmetic in one batch of an offloaded GPT, against its sequences.
+
+    At the data sheets' rates, both directions of the bus at once, products in bf16. Blocks are the units, under ZeRO-2 or ZeRO-3 on 1
+    to 8 GPUs; sequences have 1,024 tokens; attention is flash. By default GPT-2 XL under mixed precision on one GPU.
+    """
+    _, choice = a_gpt(model, "gpt2-xl")
+    chosen = setup or Setup(precision="bf16-mixed", sharding="zero3")
+    checks.one_of("offloading", "setup.sharding", chosen.sharding, STAGES)
+    checks.whole("offloading", "setup.sequence", chosen.sequence, SEQUENCE, SEQUENCE)
+    checks.one_of("offloading", "setup.checkpointing", chosen.checkpointing, ("none", "full"))
+    sixteen = [name for name, precision in PRECISIONS.items() if precision.compute == "bf16"]
+    precisions = {p: _decided(Setup(precision=p), "stored_weight_bytes", "reduced_bytes") for p in sixteen}
+    stages = {label: _decided(Setup(sharding=s), "sharded_weights") for s, label in STAGES.items()}
+    kept = {"(no checkpointing)": Setup(), "full checkpointing": Setup(checkpointing="full")}
+    again = {label: _decided(s, "segmented") for label, s in kept.items()}
+    controls = [
+        choice,
+        Choice("precision", "precision", precisions, chosen.precision),
+        Choice("stage", "stage", stages, STAGES[chosen.sharding]),
+        Choice("checkpointing", "checkpointing", again, list(again)[chosen.segment > 0]),
+        steps("gpus", "GPUs", GPUS, chosen.gpus, "shards", gpus_label),
+        *asked(setup, "batch"),
+        shared("gpu", gpu and gpu.name),
+    ]
+    products = sum(formula(name).expr for name in ("flops.forward", "flops.backward", "checkpoint.flops"))
+    curves = [
+        ("unsharded", "weights, up", _seconds("up", formula("fsdp.to_gpu").expr, "host_link")),
+        ("gradients", "gradients, down", _seconds("down", formula("fsdp.to_host").expr, "host_link")),
+        ("other", "arithmetic", _seconds("of products", products, "flop_rate")),
+    ]
+    picture = Lines("batch", "sequences in the batch", powers(0, 8), curves, unit="s", log=True)
+    derived = zip(said("offloading")["also"], ("fsdp.to_gpu", "fsdp.to_host"), strict=True)
+    return told("offloading", controls, picture, derived=derived)
+
+
+def formats() -> Explorer:
+    """Chapter 12: the range of a number format with the bits that the reader gives it, beside fp32, bf16, fp16 and fp8.
+
+    A gradient of magnitude 2^x, times a loss scale, is marked: each format keeps it, rounds it (to nearest, ties to
+    even), loses it to 0, or it overflows.
+    """
+    tops = said("formats")["tops"]
+    controls = [
+        Slider("exponent_bits", "exponent bits", 2, 8, 5),
+        Slider("mantissa_bits", "mantissa bits", 1, 23, 10),
+        Choice("top", "top exponent", tops),
+        Slider("magnitude", "gradient, log2", -160.0, 130.0, -20.25, 0.25),
+        Slider("scale", "loss scale, log2", 0, 32, 0),
+    ]
+    shown = {name: FLOATS[name] for name in ("fp32", "bf16", "fp16", "fp8 e5m2", "fp8 e4m3")}
+    presets = {}
+    for name, bits in shown.items():
+        top = next(label for label, values in tops.items() if values.items() <= bits.items())
+        presets[name] = {"exponent_bits": bits["exponent_bits"], "mantissa_bits": bits["mantissa_bits"], "top": top}
+    presets |= {label: presets["fp16"] | gradient for label, gradient in said("formats")["gradients"].items()}
+    bounds = {name: f"formats.{name}" for name in ("smallest", "largest", "epsilon", "spacing")}
+    bounds["normal"] = "formats.smallest_normal"
+    picture = Ranges(shown, "yours", bounds, "magnitude", "scaled gradient")
+    return told("formats", controls, picture, presets=presets, derived=[("magnitude", mu + sigma)])

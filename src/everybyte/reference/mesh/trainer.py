@@ -1,0 +1,248 @@
+"""One GPU's part of a step on a mesh. Every dimension is a pass, and `parallelize` has their order."""
+
+from collections.abc import Callable
+from contextlib import contextmanager, nullcontext
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ...ask.mesh import Mesh
+from ...ask.schedules import blocks_of, stages_of
+from ...ask.setup import Setup
+from ...catalog import Model
+from .. import FAMILIES
+from ..parallel import ShardedOptimizer, all_gather, at_once, device_mesh, reduce_scatter, shard, sharers
+from ..splitting import split
+from ..step import DTYPES, MasterWeights, Trainer, default_autocast, hidden_matrices, make_optimizer
+from .context import going_around
+from .experts import average, expert_mesh, left_alone, shard_experts, split_own
+from .mixture import ParallelExperts
+from .pipeline import Pipeline, cut
+from .stages import Blocks, Share
+
+
+def held(model: Model, setup: Setup, place: int = 0, mixture: type[ParallelExperts] = ParallelExperts) -> nn.Module:
+    """What one GPU has of a model's blocks, experts and ends, by the names that they have in the whole.
+
+    Of a pipeline the first stage has the embeddings, the last has norm, head and loss.
+
+    Args:
+        place: of the GPU in the pipeline. mixture: what stands for the experts of a block where several GPUs divide them.
+    """
+    ways = setup.mesh
+    mine, last = stages_of(ways, place), ways.pipeline * ways.stages - 1
+    numbers = [i for blocks in blocks_of(model.layers, ways, place) for i in blocks]
+    module: nn.Module = FAMILIES[str(model.family)](model.replace(layers=len(numbers)), undivided(setup))
+    for block in module.blocks if ways.expert > 1 else ():
+        block.mlp = mixture(model, ways.expert)
+    if ways.pipeline == 1:
+        return module
+    module.blocks = Blocks(dict(zip(numbers, module.blocks, strict=True)))
+    if 0 not in mine:
+        for name in ("token", "position")[: 1 + (model.family == "gpt")]:
+            delattr(module, name)
+    if last in mine:
+        module.loss = Share(module.loss, module.head if module.with_head else None, setup.accumulation)
+    else:
+        del module.norm, module.head, module.loss
+    return module
+
+
+def undivided(setup: Setup) -> Setup:
+    """The same on one GPU."""
+    return setup.replace(
+        gpus=1, mesh=Mesh(), sharding="none", sharding_units="block", buckets="copies", offload="none", no_sync=False
+    )  # fmt: skip
+
+
+def parallelize(
+    module: nn.Module, setup: Setup, mesh, by_expert=None, model: Model | None = None
+) -> tuple[list[nn.Module], list[nn.Module]]:
+    """Apply each dimension to what a GPU has of a model, in this order; returns (its stages, what is called in their place).
+
+    1. tensor: of each matrix a part (`splitting.py`), of the experts' too (`experts.py`).
+    2. experts: each mixture knows the GPUs that have its other experts (`experts.py`).
+    3. context: nothing in the module; in the step each GPU keeps its own tokens, and attention goes around (`context.py`).
+    4. stages: the blocks are cut into stages, which a schedule runs (`pipeline.py`).
+    5. checkpointing: the model's own, which calls its blocks so (`gpt.through`).
+    6. data: FSDP divides each stage, its experts among the GPUs that have the same, or DDP averages it; ZeRO-1 is the optimizer's.
+
+    Source of the order: torchtitan, models/llama3/infra/parallelize.py.
+
+    Args:
+        mesh: what `device_mesh` gives. by_expert: what `expert_mesh` gives, where experts are divided. model: the whole, of a pipeline.
+    """
+    ways = setup.mesh
+    if ways.tensor > 1:
+        if by_expert:
+            split_own(module, by_expert["tensor"])
+        if hasattr(module, "parallelize"):  # none of the book's: it says itself how
+            module.parallelize(mesh["tensor"])
+        else:
+            split(module, mesh["tensor"], ways)
+    if by_expert:
+        for block in module.blocks:
+            block.mlp.group = by_expert["expert"].get_group()
+    stages = cut(module, model, setup) if ways.pipeline > 1 else [module]
+    if setup.fsdp:
+        if by_expert:
+            shard_experts(module, setup, by_expert["same"])
+        return stages, [shard(stage, setup, mesh) for stage in stages]
+    if setup.ddp:
+        return stages, [replicate(stage, setup, sharers(mesh).get_group()) for stage in stages]
+    return stages, stages
+
+
+def replicate(stage: nn.Module, setup: Setup, group) -> nn.Module:
+    """DDP over a group of GPUs; of a stage of a pipeline in its last backward.
+
+    Source: `torch/distributed/pipelining/stage.py`, `backward_maybe_with_nosync`.
+    """
+    if setup.mesh.expert > 1:
+        left_alone(stage)
+    fake = dist.get_backend() == "fake"  # nobody to compare weights with
+    views = setup.buckets == "views"
+    ddp = DistributedDataParallel(stage, process_group=group, init_sync=not fake, gradient_as_bucket_view=views)
+    ddp.broadcast_buffers = False  # causal masks: the same everywhere and always
+    if fake:
+        ddp.register_comm_hook(None, at_once)
+    return ddp
+
+
+class GroupOptimizer(ShardedOptimizer):
+    """ZeRO-1 among the GPUs of one group: those that have the same part of a model.
+
+    Args:
+        parameters: of this GPU. make: makes the optimizer of one share. group: those that divide the states.
+    """
+
+    @torch.no_grad()
+    def __init__(self, parameters, make: Callable, group):
+        weights = list(parameters)
+        self.group, self.gpus = group, dist.get_world_size(group)
+        numbers = [weight.numel() for weight in weights]
+        share = -(-sum(numbers) // self.gpus)
+        self.flat = weights[0].new_empty(share * self.gpus, requires_grad=False)
+        self.buffers = [torch.zeros_like(self.flat)]  # the gradients
+        padding = share * self.gpus - sum(numbers)
+        views = zip(*(flat.split([*numbers, padding]) for flat in (self.flat, self.buffers[0])), strict=True)
+        for weight, (view, gradient) in zip(weights, views, strict=False):
+            weight.data = view.view_as(weight).copy_(weight)
+            weight.grad = gradient.view_as(weight)
+        self.flat[sum(numbers) :].zero_()
+        rank = dist.get_rank(group)
+        mine = slice(rank * share, (rank + 1) * share)
+        self.share, self.share_of_gradients = self.flat.detach()[mine], self.buffers[0][mine]
+        self.optimizer = make([self.share])
+
+    @torch.no_grad()
+    def step(self):
+        reduce_scatter(self.share_of_gradients, self.buffers[0], group=self.group)
+        self.share.grad = self.share_of_gradients.div_(self.gpus)
+        self.optimizer.step()
+        self.share.grad = None
+        all_gather(self.flat, self.share, group=self.group)
+
+
+class MeshTrainer(Trainer):
+    """One GPU's part of a model, its optimizer, and one step of training with the other GPUs of a mesh.
+
+    Args:
+        module: what `held` gives, on its device. model: the whole, of a pipeline.
+
+    Attributes:
+        parts: what is called: the module, or each of its stages, perhaps in DDP.
+        pipeline: what runs the stages; None without a pipeline.
+
+    Raises:
+        ValueError: where there is no process group of as many GPUs as the setup says.
+    """
+
+    def __init__(self, module: nn.Module, setup: Setup, autocast: Callable | None = None, model: Model | None = None):
+        _check_group(setup)
+        precision, ways, self.device = setup.dtypes, setup.mesh, next(module.parameters()).device
+        self.module, mesh = module.to(DTYPES[precision.weights]), device_mesh(setup, self.device.type)
+        by_expert = expert_mesh(setup, self.device.type) if ways.expert > 1 else None
+        stages, self.parts = parallelize(self.module, setup, mesh, by_expert, model)
+        self.called = self.parts[0]
+        self.accumulation, self.no_sync = setup.accumulation, setup.no_sync
+        self.optimizer = _optimizer(self.module, setup, mesh)
+        self.scaler = torch.amp.GradScaler(self.device.type) if precision.loss_scaling else None
+        self.autocast = nullcontext
+        if precision.autocast and not setup.fsdp:  # FSDP gathers 16 bits itself
+            self.autocast = partial(autocast or default_autocast(self.device.type), DTYPES[precision.compute])
+        self.ring = partial(going_around, mesh["context"], ways.rotation) if ways.context > 1 else None
+        self.same = by_expert["same"].get_group() if by_expert and not setup.fsdp else None
+        self.sharers, self.pipeline = setup.sharers, None
+        if ways.pipeline > 1:
+            self.pipeline = Pipeline(self.module, stages, self.parts, model, setup, mesh)
+
+    def step(self, batch, at=lambda phase: None):
+        """One step, as `Trainer`'s; of a pipeline all micro-batches at once.
+
+        Args:
+            batch: makes tokens, targets and, of GPUs that share sequences, positions (S,); each of these is given the whole sequences
+                and keeps its own tokens. Of a pipeline it makes all micro-batches, (m B, S) each, and None for what a GPU has no use for.
+            at: is told each phase as it ends: `after_forward` of each micro-batch, `after_backward`, `after_step`.
+
+        Returns:
+            The loss, averaged over the micro-batches, where the last stage is here; else None.
+        """
+        if self.pipeline is None:
+
+            def kept():
+                self.inputs = batch()
+                return self.inputs
+
+            return super().step(kept if self.ring else batch, at)
+        inputs = batch()
+        with self.shared([x for x in inputs if x is not None]):
+            losses = self.pipeline.run(*inputs, at=at)
+        total = None
+        for share in losses:
+            total = share.detach() if self.accumulation == 1 else (0.0 if total is None else total) + share.detach()
+        at("after_backward")
+        self.pipeline.tell("optimizer step")
+        self.update()
+        at("after_step")
+        self.optimizer.zero_grad()
+        return total
+
+    @contextmanager
+    def averaging(self, last):
+        inputs, self.inputs = getattr(self, "inputs", None), None
+        with super().averaging(last), self.shared(inputs):
+            yield
+
+    @contextmanager
+    def shared(self, inputs):
+        """Within it each GPU of a ring has its own tokens of the inputs, and attention goes around, in backward too."""
+        with self.ring(inputs) if self.ring else nullcontext():
+            del inputs
+            yield
+
+    def update(self):
+        if self.pipeline:
+            self.pipeline.add_ends()
+        if self.same:
+            average(self.module.blocks, self.same, self.sharers)
+        super().update()
+
+
+def _check_group(setup):
+    gpus = dist.get_world_size() if dist.is_initialized() else None
+    if gpus != setup.gpus:
+        there = "there is no process group" if gpus is None else f"the process group has {gpus}"
+        raise ValueError(f"Setup.gpus: {setup.gpus}, and {there}; allowed: as many as torchrun started")
+
+
+def _optimizer(module, setup, mesh):
+    """The optimizer of what trains; under ZeRO-1 each GPU of data and context has its states for a share."""
+    trained = [p for p in module.parameters() if p.requires_grad]
+    make = make_optimizer(setup, hidden_matrices(module))
+    if setup.dtypes.master:
+        make = partial(MasterWeights, make=make, gradients=setup.master_gradients)
+    return GroupOptimizer(trained, make, sharers(mesh).get_group()) if setup.sharding == "zero1" else make(trained)
