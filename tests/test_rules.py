@@ -44,7 +44,8 @@ MIXTURE = eb.Model(
 )  # fmt: skip
 MODELS = (
     eb.model("gpt2"), eb.model("llama-2-7b"), SMALL, MIXTURE, MIXTURE.replace(expert_width=24, name="even"), SMALL.replace(width=1560, name="wide"),
-    SMALL.replace(width=1, heads=1, ffn_width=2, name="thin"), eb.model("bert-large"),
+    SMALL.replace(width=1, heads=1, ffn_width=2, name="thin"), eb.model("bert-large"), eb.model("gemma-2b").replace(code="transformers"),
+    eb.model("mistral-7b").replace(code="transformers", window=100),
 )  # fmt: skip
 DEEPSEEK = eb.model("deepseek-v3")
 _GONE = ("experts", "experts_per_token", "expert_width", "shared_experts", "dense_layers", "router_bias")

@@ -1,9 +1,26 @@
-"""Which of Hugging Face's decoders generates as a model does, by the model's features."""
+"""Which of Hugging Face's decoders a model is, by the model's features."""
 
 from .models import Model, architectures
 
 #: transformers' `model_type` -> field of `Model` -> what it may be.
 DECODERS = architectures("decoders.toml")
+
+
+#: Those whose training is not derived.
+GENERATES_ALONE = ("deepseek_v3",)
+
+
+def untrained(model: Model) -> str | None:
+    """Why no training step of Hugging Face's decoders is derived for a model, in words; None where one is."""
+    try:
+        kind = decoder(model)
+    except ValueError as error:
+        return str(error)
+    return (
+        f"Model.latent_rank: {model.latent_rank} of {model.name} is not derived in training"
+        if kind in GENERATES_ALONE
+        else None
+    )
 
 
 def decoder(model: Model) -> str:

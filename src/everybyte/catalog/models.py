@@ -13,6 +13,8 @@ NORMS = ("layernorm", "rmsnorm")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "silu_clamped")
 #: The architectures that the book's references build.
 FAMILIES: tuple[Literal["gpt"], Literal["llama"]] = ("gpt", "llama")
+#: Whose code a model runs.
+CODES = ("reference", "transformers")
 _REQUIRED = ("layers", "width", "heads", "vocabulary")
 #: Where an unstated field comes from, and the fields that this follows. Order matters: a default may use the one before it.
 _DEFAULTS = {
@@ -99,6 +101,8 @@ class Model:
         dense_layers: layers at the start that keep the dense MLP. router_bias: a bias for each expert's score.
         query_rank, latent_rank, rope_width, value_width: multi-head latent attention (DeepSeek): ranks of the query's and
             the key-value's compression, rotary part of each head, width of a value head. `latent_rank` 0: no latent attention.
+        code: whose code runs the model: `reference`, the book's, where it has one, else Hugging Face's; or `transformers`, Hugging
+            Face's in any case. Both have the same weights, and compute in other types and another order.
         published: the published parameter count, if any; source: where it and the dimensions stand.
 
     Raises:
@@ -150,6 +154,7 @@ class Model:
     latent_rank: int = 0
     rope_width: int = 0
     value_width: int = 0
+    code: str = "reference"
     published: int | None = None
     source: str = ""
 
@@ -180,6 +185,7 @@ class Model:
             elif not isinstance(value, str):
                 raise ValueError(f"Model.{field.name}: {checks.shown(value)} is not text")
         checks.one_of("Model", "norm", self.norm, NORMS)
+        checks.one_of("Model", "code", self.code, CODES)
         if self.activation is not None:
             checks.one_of("Model", "activation", self.activation, ACTIVATIONS)
 
@@ -255,7 +261,7 @@ class Model:
 
     @property
     def family(self) -> Literal["gpt", "llama"] | None:
-        """Which of the book's references builds the model, None where neither does.
+        """Which of the book's references builds the model, None where neither does, or where `code` says transformers.
 
         `gpt`: learned positions, LayerNorm, an MLP of two matrices, as many key as query heads (GPT-2, OPT). `llama`: rotary
         positions, RMSNorm, a gated MLP or experts, grouped heads (Llama, Mistral, Qwen, Gemma, Phi-3, Mixtral).
@@ -264,6 +270,8 @@ class Model:
 
     def unlike_reference(self, family: str | None = None) -> str | None:
         """What keeps the book's references, or that of one `family`, from building the model, in words; None where nothing."""
+        if self.code != "reference":
+            return f"Model.code: {self.code!r} of {self.name} is not the book's; allowed: 'reference'"
         if family is None:
             if self.family:
                 return None

@@ -93,7 +93,7 @@ def recipe(model: Model) -> Recipe:
         like = catalog_model(found.like)
         if bool(getattr(model, telling)) != bool(getattr(like, telling)):
             continue
-        open_fields = {"name", "published", "source", *NAMES.values(), *found.names.values(), *found.free}
+        open_fields = {"name", "published", "source", "code", *NAMES.values(), *found.names.values(), *found.free}
         others = (f.name for f in fields(Model) if f.name not in open_fields)
         strange = next((f for f in others if getattr(model, f) != getattr(like, f)), None)
         if strange is None:

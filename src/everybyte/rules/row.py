@@ -53,14 +53,16 @@ class Rule:
 Table = tuple[Rule, ...]
 
 
-class _Unlike(Rule):
+class Unlike(Rule):
+    """A row whose condition says the error itself."""
+
     def error(self, *on):
         return "; ".join(filter(None, [self.broken(*on), self.instead]))
 
 
 def unlike(family: str | None = None, instead: str = "") -> Rule:
     """The book's references, or that of one family, build the model; where they do not, the model says the field and why."""
-    return _Unlike("Model.family", lambda s, m: m.unlike_reference(family), instead=instead)
+    return Unlike("Model.family", lambda s, m: m.unlike_reference(family), instead=instead)
 
 
 def table(*rules: Rule, **usual) -> Table:

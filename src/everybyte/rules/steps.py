@@ -1,8 +1,9 @@
 """What of a setup no witness runs, or formulas alone do not derive: tried where the step is asked for."""
 
-from ..ask.choices import LIBRARIES, PRECISIONS
+from ..ask.choices import LIBRARIES, OPTIMIZERS, PRECISIONS
 from ..ask.schedules import SPLIT
-from .row import Rule, only, table, unlike
+from ..catalog.decoders import untrained
+from .row import Rule, Unlike, only, table
 from .setups import FSDP
 
 
@@ -19,6 +20,12 @@ def _undivided(r, m):
     """The field of a model that GPUs of a `Rollout` do not divide; None for none."""
     fields = ("kv_heads", "heads", "ffn_width", "vocabulary")
     return next((name for name in fields if getattr(m, name) % r.tensor_parallel), None)
+
+
+def _one_by_one(s, m):
+    """Whether what an update takes depends on the order of the weights."""
+    algorithm = OPTIMIZERS[s.optimizer].algorithm
+    return algorithm in ("lion", "muon") or (s.optimizer_impl == "loop" and algorithm in ("adam", "adafactor"))
 
 
 #: Of pipelines.
@@ -52,9 +59,28 @@ SCHEDULE = (
     *PIPELINE,
     *table(Rule("Mesh.schedule", _split, "is not derived", instead="eb.dry_run takes it"), when=lambda s: s.mesh.pipeline > 1),
 )  # fmt: skip
+#: Of the steps of transformers' code, with a model.
+TRANSFORMERS = table(
+    Unlike("Model.code", lambda s, m: untrained(m), instead="eb.dry_run and eb.derive take it"),
+    only("attention", "flash"),
+    only("dropout", 0.0),
+    only("loss", "plain"),
+    only("checkpointing", "none", "full"),
+    only("sharding_units", "block", "model"),
+    only("offload", "none"),
+    only("adapters", None),
+    Rule("precision", lambda s, m: s.precision in LIBRARIES, allowed=", ".join(PRECISIONS)),
+    Rule("precision", lambda s, m: m.scaled_embedding and s.fsdp and s.dtypes.autocast, allowed="bf16, bf16-master or fp32"),
+    Rule("mesh", lambda s, m: not s.mesh.alone, allowed="no mesh"),
+    Rule("sequence", lambda s, m: 0 < m.window <= s.sequence, "reaches the window of {m.window}", "less"),
+    Rule("optimizer", _one_by_one, "goes from tensor to tensor in the order of transformers' modules",
+         "adamw, adam or adafactor with optimizer_impl 'foreach', sgd or momentum"),
+    why="with {m.name}, which transformers' code runs, is not derived",
+    instead="eb.dry_run takes it",
+    when=lambda s, m: m.family is None,
+)  # fmt: skip
 #: Of formulas, with a model.
-FORMULA = table(
-    unlike(instead="eb.dry_run and eb.derive take it"),
+FORMULA = TRANSFORMERS + table(
     Rule("dropout", lambda s, m: s.dropout and m.family == "llama", "with {m.name}, a Llama, which has none", "0.0"),
     Rule("loss", lambda s, m: s.sharding_units == "block+ends" and s.loss == "chunked",
          "with sharding_units 'block+ends' is not derived, as FSDP then meets the head once for each chunk",

@@ -165,7 +165,9 @@ def _evaluate(tape, node, grads):
 
 
 def _bias(title):
-    return f"{title} bias gradient" if title != "embedding" else "sum over sequences"
+    if title == "embedding":
+        return "sum over sequences"
+    return f"{title} {'weight' if 'norm' in title else 'bias'} gradient"
 
 
 def _holders(buffer, slot):

@@ -34,11 +34,6 @@ class _Fields(Fields):
         "shared_experts": "E_s", "window": "W_n",
     }  # fmt: skip
 
-    @property
-    def turning(self):
-        """How many numbers of each head turn."""
-        return over(self.head_width * self.rotary_percent, 100) if self.rotary_percent < 100 else self.head_width
-
 
 def letters(model, batch, tokens, before=0, stored=None, room=0) -> dict[str, int]:
     """The value of each letter, for `tokens` new tokens in each of `batch` sequences and `before` older ones.

@@ -7,6 +7,7 @@ from importlib.util import resolve_name
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from ..catalog.decoders import decoder
 from ..catalog.weights import adapters, layers, weights
 from . import operations as op
 from . import stand_in
@@ -219,3 +220,16 @@ class Network:
     def _dropped(self, x, title):
         """The input of A. Source: peft, `LoraLayer.update_layer`: an `nn.Dropout`, or without dropout an `nn.Identity`."""
         return op.dropout(x, self.setup.adapters.dropout, f"{title}: input for A")
+
+
+class Transformers(Network):
+    """One of Hugging Face's decoders, with its loss, on a tape."""
+
+    def _built(self, model, setup):
+        module = source("hugging_face.decoders").DECODERS[decoder(model)](model)
+        module.recomputes, module.loss = setup.checkpointing == "full", source("hugging_face.training").CausalLoss()
+        module.on(self)
+        return module
+
+    def forward(self, *inputs):
+        return source("hugging_face.training").loss_of(self.module, *inputs)

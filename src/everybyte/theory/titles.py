@@ -49,6 +49,9 @@ TITLES: dict[str, dict[str, tuple]] = {
         "div": ("loss",),
     },
     "LinearCrossEntropy.forward": {"view": ("rows", "targets")},
+    "CausalLoss.forward": {
+        "float": ("logits in fp32",), "pad": ("labels padded",), "contiguous": ("labels shifted",), "view": ("logits", "targets"),
+    },
     "log_probabilities": {"log_softmax": ("log-softmax",), "gather": ("gathered",)},
     "of_sequences": {"mul": ("answers alone",) * 2, "sum": ("sequences' log-probabilities",) * 2},
     "preference": {

@@ -11,7 +11,7 @@ from .expert_parallel import Experts
 from .letters import Letter, over, product, up
 from .operations import scale
 from .optimizers import Optimizer
-from .programs import Network
+from .programs import Network, Transformers
 from .sharding import Sharding, share
 from .tape import FP32, INT64, Piece, Tape, Type
 from .tensor_parallel import TensorParallel
@@ -33,6 +33,11 @@ class Fields:
         for name, letter in self.LETTERS.items():
             whole = Letter(getattr(model, name), letter)
             setattr(self, name, over(whole, parts) if parts and name in DIVIDED else whole)
+
+    @property
+    def turning(self):
+        """Numbers of each head that turn."""
+        return over(self.head_width * self.rotary_percent, 100) if self.rotary_percent < 100 else self.head_width
 
     def __getattr__(self, name):
         return getattr(self._model, name)
@@ -111,7 +116,7 @@ class Step:
 
     def made(self, segments, chunks, beside):
         """The network, for `__init__`."""
-        return self.network_of(Network, segments, chunks, beside=beside)
+        return self.network_of(Network if self.model.family else Transformers, segments, chunks, beside=beside)
 
     def network_of(self, kind, segments, chunks, **options):
         """A network on this step's tape, with what its GPUs divide."""
@@ -195,7 +200,12 @@ class Step:
         return found
 
     def _buffers(self):
-        """Eager attention's masks, one a block."""
+        """Eager attention's masks, one a block; in transformers' code the embedding's scale, and the rotary frequencies twice."""
+        if not self.model.family:
+            if self.model.scaled_embedding:
+                yield Piece(1, self.stored.width, "buffers")
+            if not self.model.has_positions:
+                yield Piece(over(self.model.turning, 2), self.stored.width, "buffers", 2)
         if self.setup.attention == "eager" and self.model.family == "gpt":
             square = product((self.model.positions, self.model.positions))
             yield Piece(square, self.stored.width, "buffers", Letter(self.model.layers, "L"))
