@@ -16,6 +16,7 @@ from ..reference import FAMILIES
 from ..reference.step import random_batch
 from ..rules import PIPELINE, check
 from . import alignment, hugging_face
+from .cuda import refused
 from .divided import workload as divided
 from .workload import Workload, kind_of, of_reference
 
@@ -30,24 +31,20 @@ def workload(model, setup: Setup, batch=None, rank: int = 0) -> Workload:
     _check_mesh(model, setup, batch)
     if isinstance(model, Model | Objective):
         if batch is not None:
-            raise ValueError(
-                f"dry_run.batch: {kind_of(batch)} with {model.name}; allowed: None, since setup says the batch"
-            )
+            raise refused(f"{kind_of(batch)} with {model.name}", "None, since setup says the batch", "batch")
         return _of_ours(model, setup, rank)
     if is_config(model):
         return _of_config(model, setup, batch)
     if isinstance(model, nn.Module):
-        raise ValueError(
-            f"dry_run.model: {kind_of(model)}, made already; allowed: a function that makes it, such as a lambda"
-        )
+        raise refused(f"{kind_of(model)}, made already", "a function that makes it, such as a lambda")
     if not callable(model):
-        named, instead = kind_of(model), ""
-        if isinstance(model, str):
-            named, instead = checks.shown(model), f"; eb.model({checks.shown(model)})"
-        raise ValueError(
-            f"dry_run.model: {named}; allowed: an everybyte Model, a Hugging Face config, or a function that makes a "
-            f"torch.nn.Module{instead}"
+        named, allowed = (
+            kind_of(model),
+            "an everybyte Model, a Hugging Face config, or a function that makes a torch.nn.Module",
         )
+        if isinstance(model, str):
+            named, allowed = checks.shown(model), f"{allowed}; eb.model({checks.shown(model)})"
+        raise refused(named, allowed)
     if batch is None:
         raise ValueError(
             "dry_run.batch: None; allowed with a module of your own: the arguments of its forward, a dict or a tuple, "
@@ -67,9 +64,7 @@ def _check_mesh(model, setup, batch):
     does, allowed = (
         ("cuts its own models into stages", "no pipeline") if pipelined else ("divides its own models", "no mesh")
     )
-    raise ValueError(
-        f"dry_run.model: {name} with mesh {setup.mesh}: the book {does}; allowed: a Model of GPT's or Llama's kind, or {allowed}"
-    )
+    raise refused(f"{name} with mesh {setup.mesh}: the book {does}", f"a Model of GPT's or Llama's kind, or {allowed}")
 
 
 def _of_ours(model, setup, rank):
@@ -107,8 +102,8 @@ def _own(make, setup, batch, model=None):
     example = inputs()
     tensors = [t for t in (example.values() if isinstance(example, dict) else example) if isinstance(t, Tensor)]
     if not tensors:
-        raise ValueError(
-            f"dry_run.batch: {kind_of(batch)} without a tensor; allowed: a dict or a tuple of tensors or of (shape, dtype)"
+        raise refused(
+            f"{kind_of(batch)} without a tensor", "a dict or a tuple of tensors or of (shape, dtype)", "batch"
         )
     return Workload(make, inputs, _targets, _call, _as_given(setup, tensors[0]), model)
 
@@ -131,7 +126,7 @@ def _as_given(setup, first):
             )
         least, most = LIMITS[field]
         if not least <= size <= most:
-            raise ValueError(f"dry_run.batch: a {field} of {size}; allowed: {least} to {most:,}")
+            raise refused(f"a {field} of {size}", f"{least} to {most:,}", "batch")
     return setup.replace(**given)
 
 
@@ -151,9 +146,9 @@ def _without_data(value):
     sizes = list(shape) if isinstance(shape, tuple | list | torch.Size) else [None]
     if not any(isinstance(size, torch.SymInt) for size in sizes):
         if not all(type(size) is int and 0 <= size < 2**63 for size in sizes):
-            raise ValueError(f"dry_run.batch: a tensor of shape {shape!r}; allowed: a tuple of whole numbers from 0 on")
+            raise refused(f"a tensor of shape {shape!r}", "a tuple of whole numbers from 0 on", "batch")
         if math.prod(sizes) * dtype.itemsize >= 2**63:
-            raise ValueError(f"dry_run.batch: a tensor of shape {shape!r}; allowed: less than 2**63 bytes")
+            raise refused(f"a tensor of shape {shape!r}", "less than 2**63 bytes", "batch")
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
@@ -162,12 +157,10 @@ def _call(module, inputs):
     loss = output if isinstance(output, Tensor) else getattr(output, "loss", None)
     name = type(module).__name__
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        raise ValueError(
-            f"dry_run.model: the forward of {name} returned {kind_of(output)}; allowed: the loss, a tensor of one number, "
-            "or an object with it as its `loss`"
-        )
+        allowed = "the loss, a tensor of one number, or an object with it as its `loss`"
+        raise refused(f"the forward of {name} returned {kind_of(output)}", allowed)
     if not loss.requires_grad:
-        raise ValueError(f"dry_run.model: the loss of {name} depends on none of its parameters; allowed: one that does")
+        raise refused(f"the loss of {name} depends on none of its parameters", "one that does")
     return loss
 
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from . import interrupts
 from .answers import answer
-from .cuda import ANSWERS, FLOPS, IN_THE_OPEN, ON_HOST, SCRATCH
+from .cuda import ANSWERS, FLOPS, IN_THE_OPEN, ON_HOST, SCRATCH, refused
 
 aten = torch.ops.aten
 #: The in-place operations on lists of tensors that PyTorch's optimizers are made of.
@@ -270,9 +270,9 @@ class Tracker(TorchDispatchMode):
             return ANSWERS[func](*args, **kwargs) if func in ANSWERS else self.answer(func, args, kwargs)
         except (NotImplementedError, RuntimeError) as error:
             if isinstance(error, NotImplementedError) or _VALUES & set(func.tags):
-                raise ValueError(
-                    f"dry_run.model: {self._module()} needs the values in a tensor ({func}), and in a dry run "
-                    "there are none; allowed: control flow, sizes and copies that depend on shapes alone"
+                raise self._refused(
+                    f"needs the values in a tensor ({func}), and in a dry run there are none",
+                    "control flow, sizes and copies that depend on shapes alone",
                 ) from error
             raise
 
@@ -304,9 +304,9 @@ class Tracker(TorchDispatchMode):
         try:
             return tensor.untyped_storage()
         except NotImplementedError as error:
-            raise ValueError(
-                f"dry_run.model: {self._module()} makes a tensor of layout {tensor.layout}, which keeps its numbers in other tensors; "
-                "allowed: torch.strided, as of an Embedding with sparse=False"
+            raise self._refused(
+                f"makes a tensor of layout {tensor.layout}, which keeps its numbers in other tensors",
+                "torch.strided, as of an Embedding with sparse=False",
             ) from error
 
     def _is_new_zeros(self, tensor):
@@ -318,17 +318,17 @@ class Tracker(TorchDispatchMode):
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         strays = [t for t in tensors if not t.is_meta and t.dim()]
         if strays and any(t.is_meta for t in tensors) and func.overloadpacket not in _CROSSING:
-            raise ValueError(
-                f"dry_run.model: {self._module()} gives {func} a tensor on device {strays[0].device}; allowed: "
-                "the device of the other tensors, which stand on meta (name it: device=x.device)"
+            raise self._refused(
+                f"gives {func} a tensor on device {strays[0].device}",
+                "the device of the other tensors, which stand on meta (name it: device=x.device)",
             )
         if func.overloadpacket not in _ONE_TYPE:
             return
         found = {t.dtype: None for t in tensors if t.is_floating_point() or t.is_complex()}
         if len(found) > 1:
-            raise ValueError(
-                f"dry_run.model: {self._module()} gives {func} tensors of {' and '.join(map(str, found))}; allowed: one data type, "
-                "by a cast of the input or by a precision that casts"
+            raise self._refused(
+                f"gives {func} tensors of {' and '.join(map(str, found))}",
+                "one data type, by a cast of the input or by a precision that casts",
             )
 
     def _owner(self):
@@ -374,8 +374,10 @@ class Tracker(TorchDispatchMode):
             if a.part == "activations" and (a.owner == "loss" or a.owner in self.heads):
                 a.part = "loss"
 
-    def _module(self):
-        return f"module {self._modules[-1]!r}" if self._modules[-1] else "the model itself"
+    def _refused(self, does, allowed):
+        """Why the module that runs cannot be followed."""
+        who = f"module {self._modules[-1]!r}" if self._modules[-1] else "the model itself"
+        return refused(f"{who} {does}", allowed)
 
     def _is_loss(self, owner):
         return is_loss(owner) or owner in self.heads
