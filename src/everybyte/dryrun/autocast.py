@@ -118,7 +118,12 @@ def autocast_as_on_cuda() -> Iterator[Autocast]:
         mode.cache.clear()
         clear()
 
-    instead = [(owner, name, _of_cuda(getattr(owner, name))) for owner, name in _ASKED]
+    # What says of a device, by its type, how autocast stands, or sets it.
+    asked = "is_autocast_enabled set_autocast_enabled get_autocast_dtype set_autocast_dtype".split()
+    named = [(torch, name) for name in asked] + [
+        (owner, "is_autocast_available") for owner in (torch.amp, autocast_mode)
+    ]
+    instead = [(owner, name, _of_cuda(getattr(owner, name))) for owner, name in named]
     instead += [
         (torch, "clear_autocast_cache", cleared),
         (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
@@ -128,13 +133,6 @@ def autocast_as_on_cuda() -> Iterator[Autocast]:
         for patch in instead:
             stack.enter_context(mock.patch.object(*patch))
         yield stack.enter_context(mode)
-
-
-#: What says of a device, by its type, how autocast stands, or sets it.
-_ASKED = [
-    (torch, name) for name in "is_autocast_enabled set_autocast_enabled get_autocast_dtype set_autocast_dtype".split()
-]
-_ASKED += [(owner, "is_autocast_available") for owner in (torch.amp, autocast_mode)]
 
 
 def _of_cuda(function):

@@ -166,10 +166,9 @@ def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
     if attn_mask is None and sixteen_bits and query.size(-1) == value.size(-1) <= 256:
         return _flash(query, key, value, dropout_p, is_causal, scale)
     attn_mask = _added(attn_mask, query)
+    # Nor does the other kernel take such widths, or fewer key than query heads.
     odd = any(t.size(-1) % (8 if sixteen_bits else 4) for t in (query, value))
-    if odd or query.size(-3) != key.size(
-        -3
-    ):  # nor does the other kernel take such widths, or fewer key than query heads
+    if odd or query.size(-3) != key.size(-3):
         return _math(query, key, value, attn_mask, dropout_p, is_causal, scale)
     if attn_mask is not None:
         attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))

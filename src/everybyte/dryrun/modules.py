@@ -38,18 +38,13 @@ def workload(model, setup: Setup, batch=None, rank: int = 0) -> Workload:
     if isinstance(model, nn.Module):
         raise refused(f"{kind_of(model)}, made already", "a function that makes it, such as a lambda")
     if not callable(model):
-        named, allowed = (
-            kind_of(model),
-            "an everybyte Model, a Hugging Face config, or a function that makes a torch.nn.Module",
-        )
+        allowed = "an everybyte Model, a Hugging Face config, or a function that makes a torch.nn.Module"
         if isinstance(model, str):
-            named, allowed = checks.shown(model), f"{allowed}; eb.model({checks.shown(model)})"
-        raise refused(named, allowed)
+            raise refused(checks.shown(model), f"{allowed}; eb.model({checks.shown(model)})")
+        raise refused(kind_of(model), allowed)
     if batch is None:
-        raise ValueError(
-            "dry_run.batch: None; allowed with a module of your own: the arguments of its forward, a dict or a tuple, "
-            "each a tensor or (shape, dtype)"
-        )
+        arguments = "the arguments of its forward, a dict or a tuple, each a tensor or (shape, dtype)"
+        raise ValueError(f"dry_run.batch: None; allowed with a module of your own: {arguments}")
     hugging_face.refuse(setup, "a module of your own", _ITS_OWN)
     return replace(_own(model, setup, batch), as_made=True)
 
@@ -61,10 +56,9 @@ def _check_mesh(model, setup, batch):
     if setup.mesh.alone or ours:
         return
     name = model.name if isinstance(model, Model | Objective) else f"a {type(model).__name__}"
-    does, allowed = (
-        ("cuts its own models into stages", "no pipeline") if pipelined else ("divides its own models", "no mesh")
-    )
-    raise refused(f"{name} with mesh {setup.mesh}: the book {does}", f"a Model of GPT's or Llama's kind, or {allowed}")
+    does, without = ("cuts its own models into stages", "pipeline") if pipelined else ("divides its own models", "mesh")
+    allowed = f"a Model of GPT's or Llama's kind, or no {without}"
+    raise refused(f"{name} with mesh {setup.mesh}: the book {does}", allowed)
 
 
 def _of_ours(model, setup, rank):

@@ -19,12 +19,7 @@ from .cuda import ANSWERS, FLOPS, IN_THE_OPEN, ON_HOST, SCRATCH, refused
 
 aten = torch.ops.aten
 #: The in-place operations on lists of tensors that PyTorch's optimizers are made of.
-_IN_PLACE = {
-    overload
-    for name in ("add", "addcdiv", "addcmul", "copy", "div", "lerp", "mul", "zero")
-    for packet in [getattr(aten, f"_foreach_{name}_")]
-    for overload in (getattr(packet, o) for o in packet.overloads())
-}
+_IN_PLACE = {getattr(aten, f"_foreach_{name}_") for name in "add addcdiv addcmul copy div lerp mul zero".split()}
 #: What autograd asks for under a dispatch mode, and what it does without one, into zeros that it has just made.
 _INTO = {
     aten.index_put.default: aten.index_put_.default, aten.scatter.src: aten.scatter_.src,
@@ -225,7 +220,7 @@ class Tracker(TorchDispatchMode):
         interrupts.check()
         kwargs = kwargs or {}
         if self.opened and any(issubclass(t, self.opened) for t in types):
-            if func in _IN_PLACE and not _moves(args):
+            if func.overloadpacket in _IN_PLACE and not _moves(args):
                 return None
             if func is not aten._foreach_sqrt.default:
                 return NotImplemented  # then it runs on the tensors that it is made of, and is seen here
@@ -248,7 +243,7 @@ class Tracker(TorchDispatchMode):
                 # FunctionsManual.cpp; `gather_backward`, TensorAdvancedIndexing.cpp; `value_selecting_reduction_backward`,
                 # ReduceOpsUtils.h), and dare not either.
                 return self.__torch_dispatch__(_INTO[func], types, args, kwargs)
-        if func in _IN_PLACE and args[0][0].is_meta:
+        if func.overloadpacket in _IN_PLACE and args[0][0].is_meta:
             return None  # nothing is allocated, and a check of hundreds of shapes would cost more than the rest
         if func.name() in _COPIES:
             return None
@@ -414,9 +409,8 @@ def _moves(lists):
     """Whether an operation on lists of `DTensor`s must redistribute one first: a gradient that is no part, or no sum yet."""
     first, *others = (given for given in lists if isinstance(given, list | tuple))
     places = [t.placements for t in first]
-    return any(
-        getattr(t, "placements", place) != place for given in others for t, place in zip(given, places, strict=True)
-    )
+    pairs = (pair for given in others for pair in zip(given, places, strict=True))
+    return any(getattr(tensor, "placements", place) != place for tensor, place in pairs)
 
 
 def storages(tensor):

@@ -97,10 +97,8 @@ def _check_tensors(module):
             )
     for what, tensor in _tensors(module).items():
         if is_lazy(tensor):
-            why, allowed = (
-                "has no size before the first forward",
-                "layers whose sizes are said, such as Linear in place of LazyLinear",
-            )
+            why = "has no size before the first forward"
+            allowed = "layers whose sizes are said, such as Linear in place of LazyLinear"
         elif not tensor.is_meta:
             why = f"is on device {tensor.device}"
             allowed = "meta, where a module stands that is made within the function and names no device"

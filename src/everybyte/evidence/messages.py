@@ -29,9 +29,8 @@ _WITHIN = 500
 _KILLED = r"oom-kill|exit(?:ed with)? ?(?:code|status) ?:? *-?(?:9|137)\b|Signal 9|SIGKILL"
 #: Of PyTorch's message, where its words do not follow one another.
 _BROKEN = r"OutOfMemoryError|(?s:Tried\b.{1,80}\ballocate\b)"
-_NOT_MEMORY = {
-    "PyTorch's message, and not in one piece, as where several ranks write at once: give the log of one": _BROKEN,
-} | _PATTERNS["not_memory"]
+_IN_PIECES = "PyTorch's message, and not in one piece, as where several ranks write at once: give the log of one"
+_NOT_MEMORY = {_IN_PIECES: _BROKEN} | _PATTERNS["not_memory"]
 
 
 @dataclass(frozen=True, kw_only=True)
