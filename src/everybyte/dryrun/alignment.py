@@ -180,14 +180,11 @@ def dry_score(model: Model | Scorer, setup: Setup) -> Counted:
 
     model: its weights have the data type of matrix products. setup: of one GPU; its batch, sequence, precision and attention count.
     """
-    tracker, compute = Tracker(), DTYPES[setup.dtypes.compute]
+    tracker, scores, compute = Tracker(), isinstance(model, Scorer), DTYPES[setup.dtypes.compute]
+    body, loss = (model.model, lambda scores, _: scores.squeeze(-1)) if scores else (model, log_probabilities)
     with without_gradients(tracker):
         with torch.device("meta"):
-            if isinstance(model, Scorer):
-                module = built(model.model, setup, lambda scores, _: scores.squeeze(-1), scores=True)
-            else:
-                module = built(model, setup, log_probabilities)
-            module = module.to(compute).requires_grad_(False)
+            module = built(body, setup, loss, scores).to(compute).requires_grad_(False)
         tracker.restart()
         with tracker.watching(module), torch.autocast("cuda", compute) if setup.dtypes.autocast else nullcontext():
             tracker.phase = "forward"
