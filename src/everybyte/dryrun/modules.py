@@ -16,7 +16,6 @@ from ..reference import FAMILIES
 from ..reference.step import random_batch
 from ..rules import PIPELINE, check
 from . import alignment, hugging_face
-from .cuda import refused
 from .divided import workload as divided
 from .workload import Workload, kind_of, of_reference
 
@@ -31,20 +30,29 @@ def workload(model, setup: Setup, batch=None, rank: int = 0) -> Workload:
     _check_mesh(model, setup, batch)
     if isinstance(model, Model | Objective):
         if batch is not None:
-            raise refused(f"{kind_of(batch)} with {model.name}", "None, since setup says the batch", "batch")
+            raise ValueError(
+                f"dry_run.batch: {kind_of(batch)} with {model.name}; allowed: None, since setup says the batch"
+            )
         return _of_ours(model, setup, rank)
     if is_config(model):
         return _of_config(model, setup, batch)
     if isinstance(model, nn.Module):
-        raise refused(f"{kind_of(model)}, made already", "a function that makes it, such as a lambda")
+        raise ValueError(
+            f"dry_run.model: {kind_of(model)}, made already; allowed: a function that makes it, such as a lambda"
+        )
     if not callable(model):
-        allowed = "an everybyte Model, a Hugging Face config, or a function that makes a torch.nn.Module"
+        named, instead = kind_of(model), ""
         if isinstance(model, str):
-            raise refused(checks.shown(model), f"{allowed}; eb.model({checks.shown(model)})")
-        raise refused(kind_of(model), allowed)
+            named, instead = checks.shown(model), f"; eb.model({checks.shown(model)})"
+        raise ValueError(
+            f"dry_run.model: {named}; allowed: an everybyte Model, a Hugging Face config, or a function that makes a "
+            f"torch.nn.Module{instead}"
+        )
     if batch is None:
-        arguments = "the arguments of its forward, a dict or a tuple, each a tensor or (shape, dtype)"
-        raise ValueError(f"dry_run.batch: None; allowed with a module of your own: {arguments}")
+        raise ValueError(
+            "dry_run.batch: None; allowed with a module of your own: the arguments of its forward, a dict or a tuple, "
+            "each a tensor or (shape, dtype)"
+        )
     hugging_face.refuse(setup, "a module of your own", _ITS_OWN)
     return replace(_own(model, setup, batch), as_made=True)
 
@@ -56,9 +64,12 @@ def _check_mesh(model, setup, batch):
     if setup.mesh.alone or ours:
         return
     name = model.name if isinstance(model, Model | Objective) else f"a {type(model).__name__}"
-    does, without = ("cuts its own models into stages", "pipeline") if pipelined else ("divides its own models", "mesh")
-    allowed = f"a Model of GPT's or Llama's kind, or no {without}"
-    raise refused(f"{name} with mesh {setup.mesh}: the book {does}", allowed)
+    does, allowed = (
+        ("cuts its own models into stages", "no pipeline") if pipelined else ("divides its own models", "no mesh")
+    )
+    raise ValueError(
+        f"dry_run.model: {name} with mesh {setup.mesh}: the book {does}; allowed: a Model of GPT's or Llama's kind, or {allowed}"
+    )
 
 
 def _of_ours(model, setup, rank):
@@ -96,8 +107,8 @@ def _own(make, setup, batch, model=None):
     example = inputs()
     tensors = [t for t in (example.values() if isinstance(example, dict) else example) if isinstance(t, Tensor)]
     if not tensors:
-        raise refused(
-            f"{kind_of(batch)} without a tensor", "a dict or a tuple of tensors or of (shape, dtype)", "batch"
+        raise ValueError(
+            f"dry_run.batch: {kind_of(batch)} without a tensor; allowed: a dict or a tuple of tensors or of (shape, dtype)"
         )
     return Workload(make, inputs, _targets, _call, _as_given(setup, tensors[0]), model)
 
@@ -120,7 +131,7 @@ def _as_given(setup, first):
             )
         least, most = LIMITS[field]
         if not least <= size <= most:
-            raise refused(f"a {field} of {size}", f"{least} to {most:,}", "batch")
+            raise ValueError(f"dry_run.batch: a {field} of {size}; allowed: {least} to {most:,}")
     return setup.replace(**given)
 
 
@@ -140,9 +151,9 @@ def _without_data(value):
     sizes = list(shape) if isinstance(shape, tuple | list | torch.Size) else [None]
     if not any(isinstance(size, torch.SymInt) for size in sizes):
         if not all(type(size) is int and 0 <= size < 2**63 for size in sizes):
-            raise refused(f"a tensor of shape {shape!r}", "a tuple of whole numbers from 0 on", "batch")
+            raise ValueError(f"dry_run.batch: a tensor of shape {shape!r}; allowed: a tuple of whole numbers from 0 on")
         if math.prod(sizes) * dtype.itemsize >= 2**63:
-            raise refused(f"a tensor of shape {shape!r}", "less than 2**63 bytes", "batch")
+            raise ValueError(f"dry_run.batch: a tensor of shape {shape!r}; allowed: less than 2**63 bytes")
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
@@ -151,10 +162,12 @@ def _call(module, inputs):
     loss = output if isinstance(output, Tensor) else getattr(output, "loss", None)
     name = type(module).__name__
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        allowed = "the loss, a tensor of one number, or an object with it as its `loss`"
-        raise refused(f"the forward of {name} returned {kind_of(output)}", allowed)
+        raise ValueError(
+            f"dry_run.model: the forward of {name} returned {kind_of(output)}; allowed: the loss, a tensor of one number, "
+            "or an object with it as its `loss`"
+        )
     if not loss.requires_grad:
-        raise refused(f"the loss of {name} depends on none of its parameters", "one that does")
+        raise ValueError(f"dry_run.model: the loss of {name} depends on none of its parameters; allowed: one that does")
     return loss
 
 
