@@ -207,11 +207,7 @@ def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Modul
 
 
 def _dropouts(config, setup, made_here):
-    """The fields of a config that get the setup's dropout.
-
-    Raises:
-        ValueError: where the config has a dropout of its own, and the setup another; where it drops layers by chance.
-    """
+    """The fields of a config that get the setup's dropout: none where it has its own, which must be the setup's."""
     kind, said = type(config).__name__, vars(config)
     for name, value in said.items():
         if "layerdrop" in name and value:

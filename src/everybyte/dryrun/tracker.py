@@ -32,7 +32,6 @@ _COPIES = ("fsdp::chunk_cat", "fsdp::split_with_sizes_copy")
 _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 #: Products and convolutions, whose factors have one data type.
 _ONE_TYPE = {getattr(aten, name) for name in "mm addmm bmm baddbmm mv addmv dot convolution _grouped_mm".split()}
-CPU = torch.device("cpu")
 #: Operations that may take tensors from two devices.
 _CROSSING = {aten.copy_, aten._to_copy, aten.index, aten.index_put, aten.index_put_}
 
@@ -251,7 +250,7 @@ class Tracker(TorchDispatchMode):
             return 0.0  # the one number that a step reads back is the scaler's count of infinite gradients: none
         if self.phase == "forward":
             self._check(func, args)
-        if func is aten._to_copy.default and self._making and kwargs.get("device") == CPU:
+        if func is aten._to_copy.default and self._making and kwargs.get("device") == torch.device("cpu"):
             with self.on_host():  # FSDP sends a gradient there
                 return self.__torch_dispatch__(aten.clone.default, types, args)
         out = self._result(func, args, kwargs)
@@ -436,13 +435,12 @@ def is_loss(owner: str) -> bool:
 
 #: What autograd calls the backward of a product or a convolution.
 _PRODUCTS = ("Mm", "Addmm", "Bmm", "Baddbmm", "Convolution")
-_FAR = 32
 
 
 def _product(tensor):
     """Autograd's node of the last product that made a tensor, before what reshapes, casts or scales it; None where there is none."""
     node = tensor.grad_fn
-    for _ in range(_FAR):
+    for _ in range(32):  # far enough
         if node is None or node.name().startswith(_PRODUCTS):
             return node
         node = next((n for n, _ in node.next_functions if n is not None), None)

@@ -122,15 +122,12 @@ def _pytorch(last):
 
 
 def _host(flat):
-    """The numbers of a message about the host's memory."""
-    if asked := re.search(r"you tried to allocate ([0-9]{1,18}) bytes", flat):
-        return {"asked": int(asked[1])}
-    if asked := re.search(rf"Unable to allocate {_SIZE}", flat):
-        return {"asked": _bytes(asked)}
-    if limit := re.search(r"exceeded memory limit \(([0-9]{1,15}) > ([0-9]{1,15})\)", flat):  # in KiB
-        return {"process": int(limit[1]) * UNITS["KiB"], "allowed": int(limit[2]) * UNITS["KiB"]}
-    if held := re.search(r"anon-rss:([0-9]{1,15})kB", flat):
-        return {"process": int(held[1]) * UNITS["KiB"]}
+    """The numbers of a message about the host's memory: of the first row that it fits."""
+    for row in _PATTERNS["host"]:
+        if found := re.search(row["says"], flat):
+            if "unit" not in row:
+                return {"asked": _bytes(found)}
+            return {field: int(n) * UNITS[row["unit"]] for field, n in zip(row["fields"], found.groups(), strict=True)}
     return {}
 
 
