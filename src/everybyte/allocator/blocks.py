@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any
 
 #: States of a block.
 FREE, ALLOCATED, WAITING = "free", "allocated", "waiting"
@@ -26,8 +26,8 @@ class Block:
     pool: "Pool"
     serial: int
     mapped: bool = True
-    before: Optional["Block"] = None
-    after: Optional["Block"] = None
+    before: Any = None
+    after: Any = None
     state: str = FREE
     requested: int = 0
     uses: tuple[int, ...] = ()

@@ -86,8 +86,12 @@ class Allocator:
             self.finish()
         wanted = self.settings.rounded(size)
         pool = self.pool(stream, wanted <= SMALL)
-        block = self._get_free(pool, wanted)
-        if block is None:
+        if self._collects:
+            self._searches[pool.small] += 1
+        block = self._best(pool, wanted)
+        if block is not None:
+            pool.remove(block)
+        else:
             if self._collects:
                 self._collect()
             block = self._from_driver(pool, wanted, size)
@@ -185,14 +189,6 @@ class Allocator:
             return None  # a block that is not split serves no small request
         if wanted >= limit and block.size >= wanted + self.settings.non_split_rounding:
             return None
-        return block
-
-    def _get_free(self, pool, wanted):
-        if self._collects:
-            self._searches[pool.small] += 1
-        block = self._best(pool, wanted)
-        if block is not None:
-            pool.remove(block)
         return block
 
     def splits(self, block: Block, wanted: int) -> bool:
@@ -397,5 +393,4 @@ class Allocator:
 
 
 def _multiple(size, unit):
-    """A size rounded up to a multiple."""
     return -(-size // unit) * unit

@@ -10,6 +10,7 @@ from ..ask.setup import Setup
 from ..common import checks
 from ..step.witness import Counted
 from .counting import count
+from .cuda import refused
 from .interrupts import BetweenOperations
 from .modules import is_config, workload
 from .trace import PARTS, PHASES, SHARED_PARTS, Trace
@@ -55,16 +56,13 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
                 trace = count(work, Tracker(), rank, first=True)
         return replace(trace, rounding=rounding)
     except SystemExit as error:
-        raise ValueError(
-            f"dry_run.model: a {type(model).__name__} that ends the program, by sys.exit({error.code!r}); allowed: one that returns"
-        ) from error
+        said = f"a {type(model).__name__} that ends the program, by sys.exit({error.code!r})"
+        raise refused(said, "one that returns") from error
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         said = (str(error) or type(error).__name__).splitlines()[0]
         if isinstance(error, RuntimeError) and "overflow" in str(error):
-            raise ValueError(
-                f"dry_run.setup: batch {setup.batch} and sequence {setup.sequence} make a tensor of 2**63 bytes or more ({said}); "
-                "allowed: less, on which PyTorch can compute"
-            ) from error
+            said = f"batch {setup.batch} and sequence {setup.sequence} make a tensor of 2**63 bytes or more ({said})"
+            raise refused(said, "less, on which PyTorch can compute", "setup") from error
         if not is_config(model) or _ours(error):
             raise
         # No line of whoever gave the config stands in the traceback: its numbers are what they can change.

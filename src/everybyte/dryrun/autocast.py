@@ -23,6 +23,8 @@ def _functions(names: str) -> set:
     return {getattr(owner, name) for name in names.split() for owner in owners if hasattr(owner, name)}
 
 
+#: Data types of 16 bits.
+NARROW = torch.float16, torch.bfloat16
 #: Functions that autocast runs in 16 bits.
 LOWER = _functions(
     """linear matmul __matmul__ __rmatmul__ mm bmm mv addmm addmv addr addbmm baddbmm einsum vecdot multi_dot chain_matmul
@@ -66,9 +68,9 @@ class Autocast(Mode):
         elif func in FP32:
             args, kwargs = self._cast(args, kwargs, self._upper)
         elif func in FP32_RESULT and kwargs.get("dtype") is None:
-            if any(_is_16_bit(a) for a in args):
+            if any(_is(a, *NARROW) for a in args):
                 kwargs = {**kwargs, "dtype": torch.float32}
-        elif func in WIDEST and any(_is_32_bit(a) for a in tree_leaves((args, kwargs))):
+        elif func in WIDEST and any(_is(a, torch.float32) for a in tree_leaves((args, kwargs))):
             args, kwargs = self._cast(args, kwargs, self._upper)
         return self.run(func, args, kwargs)
 
@@ -85,14 +87,14 @@ class Autocast(Mode):
         if not (isinstance(value, Tensor) and value.is_floating_point()) or value.dtype in (self.dtype, torch.float64):
             return value
         leaf = value.is_leaf and value.requires_grad and not value._is_view()
-        if not (leaf and _is_32_bit(value) and torch.is_autocast_cache_enabled()):
+        if not (leaf and _is(value, torch.float32) and torch.is_autocast_cache_enabled()):
             return value.to(self.dtype)
         if id(value) not in self.cache:
             self.cache[id(value)] = value, value.to(self.dtype)
         return self.cache[id(value)][1]
 
     def _upper(self, value):
-        return value.float() if _is_16_bit(value) else value
+        return value.float() if _is(value, *NARROW) else value
 
     def _cross_entropy(self, input, target, *args, label_smoothing=0.0, **kwargs):
         if label_smoothing:
@@ -118,7 +120,12 @@ def autocast_as_on_cuda() -> Iterator[Autocast]:
         mode.cache.clear()
         clear()
 
-    instead = [(owner, name, _of_cuda(getattr(owner, name))) for owner, name in _ASKED]
+    # What says of a device, by its type, how autocast stands, or sets it.
+    asked = "is_autocast_enabled set_autocast_enabled get_autocast_dtype set_autocast_dtype".split()
+    named = [(torch, name) for name in asked] + [
+        (owner, "is_autocast_available") for owner in (torch.amp, autocast_mode)
+    ]
+    instead = [(owner, name, _of_cuda(getattr(owner, name))) for owner, name in named]
     instead += [
         (torch, "clear_autocast_cache", cleared),
         (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
@@ -130,13 +137,6 @@ def autocast_as_on_cuda() -> Iterator[Autocast]:
         yield stack.enter_context(mode)
 
 
-#: What says of a device, by its type, how autocast stands, or sets it.
-_ASKED = [
-    (torch, name) for name in "is_autocast_enabled set_autocast_enabled get_autocast_dtype set_autocast_dtype".split()
-]
-_ASKED += [(owner, "is_autocast_available") for owner in (torch.amp, autocast_mode)]
-
-
 def _of_cuda(function):
     def ask(*args, **kwargs):
         args = ["cuda" if value == "meta" else value for value in args]
@@ -145,9 +145,5 @@ def _of_cuda(function):
     return ask
 
 
-def _is_32_bit(value) -> bool:
-    return isinstance(value, Tensor) and value.dtype is torch.float32
-
-
-def _is_16_bit(value) -> bool:
-    return isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+def _is(value, *types: torch.dtype) -> bool:
+    return isinstance(value, Tensor) and value.dtype in types

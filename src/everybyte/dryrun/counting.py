@@ -129,11 +129,7 @@ class _Step:
             _follow_gradients(tracker, _trained(self.trainer.module))
 
     def run(self) -> dict[str, int]:
-        """Take it; moment -> the number of its mark.
-
-        Raises:
-            ValueError: where it asks for a GPU, or for a gradient that a parameter does not get.
-        """
+        """Take it; moment -> the number of its mark. ValueError where it asks for a GPU, or for a gradient that is not there."""
         tracker, setup, marks = self.tracker, self.work.setup, {}
         following = {"after_forward": "backward", "after_backward": "optimizer step", "after_step": "rest"}
         if self.pipelined:  # another forward may follow, and says so

@@ -32,6 +32,11 @@ SCRATCH = {aten._softmax_backward_data.default: lambda gradient, result, *_: res
 ON_HOST = {aten._scaled_dot_product_efficient_attention.default: (2, 3)}
 
 
+def refused(said: str, allowed: str, field: str = "model") -> ValueError:
+    """The error of what cannot be dry-run, or not as it is asked for."""
+    return ValueError(f"dry_run.{field}: {said}; allowed: {allowed}")
+
+
 def _grouped_mm(a, b, offs=None, bias=None, out_dtype=None):
     """Groups of rows times a matrix each, as on CUDA: of three data types, in rows of a multiple of 16 bytes.
 
@@ -41,9 +46,9 @@ def _grouped_mm(a, b, offs=None, bias=None, out_dtype=None):
     for matrix in (a, b):
         each, (*_, along, across) = 16 // matrix.itemsize, matrix.stride()
         if (across != 1 or along % each) and (along != 1 or across % each):
-            raise ValueError(
-                f"dry_run.model: grouped_mm is given a matrix of strides {matrix.stride()} in {matrix.dtype}; allowed: rows or "
-                f"columns of a multiple of 16 bytes, which is {each} numbers"
+            raise refused(
+                f"grouped_mm is given a matrix of strides {matrix.stride()} in {matrix.dtype}",
+                f"rows or columns of a multiple of 16 bytes, which is {each} numbers",
             )
     groups = [] if a.dim() != b.dim() else [(a if a.dim() == 3 else offs).size(0)]
     rows, columns = a.size(-2), b.size(-1)
@@ -161,10 +166,9 @@ def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
     if attn_mask is None and sixteen_bits and query.size(-1) == value.size(-1) <= 256:
         return _flash(query, key, value, dropout_p, is_causal, scale)
     attn_mask = _added(attn_mask, query)
+    # Nor does the other kernel take such widths, or fewer key than query heads.
     odd = any(t.size(-1) % (8 if sixteen_bits else 4) for t in (query, value))
-    if odd or query.size(-3) != key.size(
-        -3
-    ):  # nor does the other kernel take such widths, or fewer key than query heads
+    if odd or query.size(-3) != key.size(-3):
         return _math(query, key, value, attn_mask, dropout_p, is_causal, scale)
     if attn_mask is not None:
         attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))

@@ -31,18 +31,13 @@ class _Linear(torch.autograd.Function):
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """`torch.nn.functional.linear` without a bias, all three products in 8 bits, as torchao's `Float8Linear` makes them.
 
-    Args:
-        x: (tokens, in), in 16 bits. weight: (out, in), as wide. All sizes are multiples of 16.
+    x: (tokens, in), in 16 bits. weight: (out, in), as wide. All sizes are multiples of 16.
     """
     return _Linear.apply(x, weight)
 
 
 class Mlp(nn.Module):
-    """Two matrices around a SiLU, of a residual stream that has a gradient; the sum is its loss.
-
-    Args:
-        multiply: of (x, weight), as `linear`. tokens, width, ffn: numbers.
-    """
+    """Two matrices around a SiLU, of a residual stream that has a gradient; the sum is its loss. multiply: as `linear`."""
 
     def __init__(self, multiply: Callable[[Tensor, Tensor], Tensor], tokens: int, width: int, ffn: int):
         super().__init__()

@@ -20,11 +20,6 @@ from ..catalog import model as catalog_model
 from ..catalog.decoders import decoder
 from ..reference.adapters import base_parameters, package
 
-#: What the configuration of nearly every architecture calls a field of `Model`: its name -> the field.
-NAMES = {
-    "num_hidden_layers": "layers", "hidden_size": "width", "num_attention_heads": "heads", "vocab_size": "vocabulary",
-    "max_position_embeddings": "positions", "intermediate_size": "ffn_width", "tie_word_embeddings": "tied",
-}  # fmt: skip
 #: What a configuration may call its depth; and the most layers that a dry run makes, one by one, in a minute or two.
 DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 MOST_LAYERS = 10_000
@@ -56,10 +51,9 @@ class Recipe:
 
     def of(self, model: Model, **others):
         """The configuration of the dimensions of `model`. others: what it is told besides."""
-        usual = {theirs: ours for theirs, ours in NAMES.items() if ours not in self.names.values()}
-        values = {ours: getattr(model, ours) for ours in (*usual.values(), *self.names.values())}
-        values |= {"window": model.window or None}
-        values |= {"activation": self.gelu_tanh if model.activation == "gelu_tanh" else model.activation}
+        activation = self.gelu_tanh if model.activation == "gelu_tanh" else model.activation
+        values = vars(model) | {"window": model.window or None, "activation": activation}
+        usual = {theirs: ours for theirs, ours in _USUAL.items() if ours not in self.names.values()}
         sizes = {theirs: values[ours] for theirs, ours in (usual | self.names).items()}
         more = _MORE[self.config](model) if self.config in _MORE else {}
         return getattr(import_module("transformers"), self.config)(**others | sizes | self.fixed | more)
@@ -79,6 +73,7 @@ def _latent(model):
 #: Configurations that are told what is computed from several fields.
 _MORE = {"GPTNeoXConfig": _partly_rotary, "DeepseekV3Config": _latent}
 _SAID = tomllib.loads(resources.files(__package__).joinpath("recipes.toml").read_text(encoding="utf-8"))
+_USUAL = _SAID["usual"]
 TRAINED, DECODERS = ({name: Recipe(**row) for name, row in _SAID[table].items()} for table in ("trained", "decoders"))
 
 
@@ -93,7 +88,7 @@ def recipe(model: Model) -> Recipe:
         like = catalog_model(found.like)
         if bool(getattr(model, telling)) != bool(getattr(like, telling)):
             continue
-        open_fields = {"name", "published", "source", "code", *NAMES.values(), *found.names.values(), *found.free}
+        open_fields = {"name", "published", "source", "code", *_USUAL.values(), *found.names.values(), *found.free}
         others = (f.name for f in fields(Model) if f.name not in open_fields)
         strange = next((f for f in others if getattr(model, f) != getattr(like, f)), None)
         if strange is None:
@@ -212,11 +207,7 @@ def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Modul
 
 
 def _dropouts(config, setup, made_here):
-    """The fields of a config that get the setup's dropout.
-
-    Raises:
-        ValueError: where the config has a dropout of its own, and the setup another; where it drops layers by chance.
-    """
+    """The fields of a config that get the setup's dropout: none where it has its own, which must be the setup's."""
     kind, said = type(config).__name__, vars(config)
     for name, value in said.items():
         if "layerdrop" in name and value:

@@ -77,8 +77,9 @@ class Trace(Followed):
 
     @cached_property
     def _reading(self) -> Reading:
-        parts = PARTS + SHARED_PARTS * self.setup.distributed
-        return reading(self.operations, self.allocations, self, parts, self.heads)
+        return reading(
+            self.operations, self.allocations, self, PARTS + SHARED_PARTS * self.setup.distributed, self.heads
+        )
 
     @cached_property
     def _found(self) -> Found:
@@ -86,8 +87,7 @@ class Trace(Followed):
 
     @cached_property
     def _timeline(self):
-        moments = self._reading.moments
-        return {part: [moment.live[part] for moment in moments] for part in self._reading.course.parts}
+        return {part: [moment.live[part] for moment in self._reading.moments] for part in self._reading.course.parts}
 
     def timeline(self) -> dict[str, list[int]]:
         """Live bytes while each operation runs, by part: every one of `PARTS`, on several GPUs of `SHARED_PARTS` too."""
@@ -162,11 +162,10 @@ class Trace(Followed):
     ) -> Reserved:
         """What PyTorch's allocator makes of it on a GPU, from the first weight on: reserved bytes, and what they are.
 
-        cuBLAS's workspaces are counted too. What other kernels take for themselves while they run is not, nor what a process takes
-        outside the allocator; and streams are taken to be done with a block as soon as it is freed. Of 486 rehearsed steps 471
-        reserve within 2 % of this, and 478 within 5 %. The others are small models most of all, and losses in many chunks, where the
-        gradient of a bias is a sum over so many rows that blocks of threads meet in a buffer (`Reduce.cuh`) larger than any free
-        block. Played without these buffers, the rehearsed requests of four of them reserve what this says.
+        cuBLAS's workspaces are counted too; what other kernels take while they run is not, nor what a process takes outside the
+        allocator. Streams are taken to be done with a block as soon as it is freed. Of 486 rehearsed steps 471 reserve within 2 % of
+        this, and 478 within 5 %. In the others, small models and losses in many chunks, the gradient of a bias is a sum over so many
+        rows that blocks of threads meet in a buffer (`Reduce.cuh`) larger than any free block; without it, four reserve what this says.
 
         Args:
             gpu: of the catalog, or its name: how large cuBLAS's workspaces are. configuration: as `PYTORCH_ALLOC_CONF`.

@@ -15,16 +15,11 @@ from torch.utils._pytree import tree_leaves
 
 from . import interrupts
 from .answers import answer
-from .cuda import ANSWERS, FLOPS, IN_THE_OPEN, ON_HOST, SCRATCH
+from .cuda import ANSWERS, FLOPS, IN_THE_OPEN, ON_HOST, SCRATCH, refused
 
 aten = torch.ops.aten
 #: The in-place operations on lists of tensors that PyTorch's optimizers are made of.
-_IN_PLACE = {
-    overload
-    for name in ("add", "addcdiv", "addcmul", "copy", "div", "lerp", "mul", "zero")
-    for packet in [getattr(aten, f"_foreach_{name}_")]
-    for overload in (getattr(packet, o) for o in packet.overloads())
-}
+_IN_PLACE = {getattr(aten, f"_foreach_{name}_") for name in "add addcdiv addcmul copy div lerp mul zero".split()}
 #: What autograd asks for under a dispatch mode, and what it does without one, into zeros that it has just made.
 _INTO = {
     aten.index_put.default: aten.index_put_.default, aten.scatter.src: aten.scatter_.src,
@@ -37,7 +32,6 @@ _COPIES = ("fsdp::chunk_cat", "fsdp::split_with_sizes_copy")
 _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 #: Products and convolutions, whose factors have one data type.
 _ONE_TYPE = {getattr(aten, name) for name in "mm addmm bmm baddbmm mv addmv dot convolution _grouped_mm".split()}
-CPU = torch.device("cpu")
 #: Operations that may take tensors from two devices.
 _CROSSING = {aten.copy_, aten._to_copy, aten.index, aten.index_put, aten.index_put_}
 
@@ -225,7 +219,7 @@ class Tracker(TorchDispatchMode):
         interrupts.check()
         kwargs = kwargs or {}
         if self.opened and any(issubclass(t, self.opened) for t in types):
-            if func in _IN_PLACE and not _moves(args):
+            if func.overloadpacket in _IN_PLACE and not _moves(args):
                 return None
             if func is not aten._foreach_sqrt.default:
                 return NotImplemented  # then it runs on the tensors that it is made of, and is seen here
@@ -248,7 +242,7 @@ class Tracker(TorchDispatchMode):
                 # FunctionsManual.cpp; `gather_backward`, TensorAdvancedIndexing.cpp; `value_selecting_reduction_backward`,
                 # ReduceOpsUtils.h), and dare not either.
                 return self.__torch_dispatch__(_INTO[func], types, args, kwargs)
-        if func in _IN_PLACE and args[0][0].is_meta:
+        if func.overloadpacket in _IN_PLACE and args[0][0].is_meta:
             return None  # nothing is allocated, and a check of hundreds of shapes would cost more than the rest
         if func.name() in _COPIES:
             return None
@@ -256,7 +250,7 @@ class Tracker(TorchDispatchMode):
             return 0.0  # the one number that a step reads back is the scaler's count of infinite gradients: none
         if self.phase == "forward":
             self._check(func, args)
-        if func is aten._to_copy.default and self._making and kwargs.get("device") == CPU:
+        if func is aten._to_copy.default and self._making and kwargs.get("device") == torch.device("cpu"):
             with self.on_host():  # FSDP sends a gradient there
                 return self.__torch_dispatch__(aten.clone.default, types, args)
         out = self._result(func, args, kwargs)
@@ -270,9 +264,9 @@ class Tracker(TorchDispatchMode):
             return ANSWERS[func](*args, **kwargs) if func in ANSWERS else self.answer(func, args, kwargs)
         except (NotImplementedError, RuntimeError) as error:
             if isinstance(error, NotImplementedError) or _VALUES & set(func.tags):
-                raise ValueError(
-                    f"dry_run.model: {self._module()} needs the values in a tensor ({func}), and in a dry run "
-                    "there are none; allowed: control flow, sizes and copies that depend on shapes alone"
+                raise self._refused(
+                    f"needs the values in a tensor ({func}), and in a dry run there are none",
+                    "control flow, sizes and copies that depend on shapes alone",
                 ) from error
             raise
 
@@ -304,9 +298,9 @@ class Tracker(TorchDispatchMode):
         try:
             return tensor.untyped_storage()
         except NotImplementedError as error:
-            raise ValueError(
-                f"dry_run.model: {self._module()} makes a tensor of layout {tensor.layout}, which keeps its numbers in other tensors; "
-                "allowed: torch.strided, as of an Embedding with sparse=False"
+            raise self._refused(
+                f"makes a tensor of layout {tensor.layout}, which keeps its numbers in other tensors",
+                "torch.strided, as of an Embedding with sparse=False",
             ) from error
 
     def _is_new_zeros(self, tensor):
@@ -318,17 +312,17 @@ class Tracker(TorchDispatchMode):
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         strays = [t for t in tensors if not t.is_meta and t.dim()]
         if strays and any(t.is_meta for t in tensors) and func.overloadpacket not in _CROSSING:
-            raise ValueError(
-                f"dry_run.model: {self._module()} gives {func} a tensor on device {strays[0].device}; allowed: "
-                "the device of the other tensors, which stand on meta (name it: device=x.device)"
+            raise self._refused(
+                f"gives {func} a tensor on device {strays[0].device}",
+                "the device of the other tensors, which stand on meta (name it: device=x.device)",
             )
         if func.overloadpacket not in _ONE_TYPE:
             return
         found = {t.dtype: None for t in tensors if t.is_floating_point() or t.is_complex()}
         if len(found) > 1:
-            raise ValueError(
-                f"dry_run.model: {self._module()} gives {func} tensors of {' and '.join(map(str, found))}; allowed: one data type, "
-                "by a cast of the input or by a precision that casts"
+            raise self._refused(
+                f"gives {func} tensors of {' and '.join(map(str, found))}",
+                "one data type, by a cast of the input or by a precision that casts",
             )
 
     def _owner(self):
@@ -374,8 +368,10 @@ class Tracker(TorchDispatchMode):
             if a.part == "activations" and (a.owner == "loss" or a.owner in self.heads):
                 a.part = "loss"
 
-    def _module(self):
-        return f"module {self._modules[-1]!r}" if self._modules[-1] else "the model itself"
+    def _refused(self, does, allowed):
+        """Why the module that runs cannot be followed."""
+        who = f"module {self._modules[-1]!r}" if self._modules[-1] else "the model itself"
+        return refused(f"{who} {does}", allowed)
 
     def _is_loss(self, owner):
         return is_loss(owner) or owner in self.heads
@@ -412,9 +408,8 @@ def _moves(lists):
     """Whether an operation on lists of `DTensor`s must redistribute one first: a gradient that is no part, or no sum yet."""
     first, *others = (given for given in lists if isinstance(given, list | tuple))
     places = [t.placements for t in first]
-    return any(
-        getattr(t, "placements", place) != place for given in others for t, place in zip(given, places, strict=True)
-    )
+    pairs = (pair for given in others for pair in zip(given, places, strict=True))
+    return any(getattr(tensor, "placements", place) != place for tensor, place in pairs)
 
 
 def storages(tensor):
@@ -440,13 +435,12 @@ def is_loss(owner: str) -> bool:
 
 #: What autograd calls the backward of a product or a convolution.
 _PRODUCTS = ("Mm", "Addmm", "Bmm", "Baddbmm", "Convolution")
-_FAR = 32
 
 
 def _product(tensor):
     """Autograd's node of the last product that made a tensor, before what reshapes, casts or scales it; None where there is none."""
     node = tensor.grad_fn
-    for _ in range(_FAR):
+    for _ in range(32):  # far enough
         if node is None or node.name().startswith(_PRODUCTS):
             return node
         node = next((n for n, _ in node.next_functions if n is not None), None)

@@ -17,6 +17,7 @@ from ..reference.adapters import adapted, as_it_is, base_parameters
 from ..reference.step import DTYPES
 from ..step.witness import Counted
 from . import hugging_face
+from .cuda import refused
 from .tracker import is_opaque
 
 
@@ -56,14 +57,12 @@ class Workload:
             raise_of_gpu("what makes it", error)
             raise
         if not isinstance(module, nn.Module):
-            raise ValueError(
-                f"dry_run.model: it made {kind_of(module)}; allowed: a function that makes a torch.nn.Module"
-            )
+            raise refused(f"it made {kind_of(module)}", "a function that makes a torch.nn.Module")
         _check_tensors(module)
         if self.as_made:
             _check_dtypes(module, self.setup)
         if not any(p.requires_grad for p in module.parameters()):
-            raise ValueError(f"dry_run.model: {type(module).__name__} has no parameter to train; allowed: one or more")
+            raise refused(f"{type(module).__name__} has no parameter to train", "one or more")
         return adapted(module, self.setup)
 
     def counted(self, module: nn.Module) -> Model | Counted:
@@ -93,26 +92,23 @@ def _check_tensors(module):
     name = type(module).__name__
     for path, child in module.named_modules():
         if isinstance(child, torch.jit.ScriptModule):
-            raise ValueError(
-                f"dry_run.model: module {path or name!r} is compiled by torch.jit, which runs no operation that can be followed; "
-                "allowed: the module that it was made of"
+            raise refused(
+                f"module {path or name!r} is compiled by torch.jit, which runs no operation that can be followed",
+                "the module that it was made of",
             )
     for what, tensor in _tensors(module).items():
-        wrong = None
         if is_lazy(tensor):
-            wrong = "has no size before the first forward; allowed: layers whose sizes are said, such as Linear in place of LazyLinear"
+            why = "has no size before the first forward"
+            allowed = "layers whose sizes are said, such as Linear in place of LazyLinear"
         elif not tensor.is_meta:
-            wrong = (
-                f"is on device {tensor.device}; allowed: meta, where a module stands that is made within the function and "
-                "names no device"
-            )
+            why = f"is on device {tensor.device}"
+            allowed = "meta, where a module stands that is made within the function and names no device"
         elif is_opaque(tensor):
-            wrong = (
-                f"is a {type(tensor).__name__}, a tensor that does not say which tensors it is made of; allowed: one with "
-                "__tensor_flatten__, as torch.compile asks for too"
-            )
-        if wrong:
-            raise ValueError(f"dry_run.model: {what} of {name} {wrong}")
+            why = f"is a {type(tensor).__name__}, a tensor that does not say which tensors it is made of"
+            allowed = "one with __tensor_flatten__, as torch.compile asks for too"
+        else:
+            continue
+        raise refused(f"{what} of {name} {why}", allowed)
 
 
 def _tensors(module):
@@ -134,10 +130,10 @@ def _check_dtypes(module, setup):
     if any(set(made.values()) <= {allowed} for allowed in (torch.float32, wanted)):
         return
     what, dtype = next((p, d) for p, d in made.items() if d is not wanted)
-    raise ValueError(
-        f"dry_run.model: {what} of {type(module).__name__} is made in {dtype}, and precision {setup.precision!r} would make it "
-        f"{wanted}; allowed: precision 'own', which casts nothing, or a module made in "
-        f"{' or '.join(dict.fromkeys(map(str, (torch.float32, wanted))))} alone"
+    types = " or ".join(dict.fromkeys(map(str, (torch.float32, wanted))))
+    raise refused(
+        f"{what} of {type(module).__name__} is made in {dtype}, and precision {setup.precision!r} would make it {wanted}",
+        f"precision 'own', which casts nothing, or a module made in {types} alone",
     )
 
 
@@ -154,9 +150,9 @@ def _floats_alone(module):
 def of_reference(
     family: Callable[[Model, Setup], nn.Module], tokens, setup: Setup, model: Model, **options
 ) -> Workload:
-    """A reference model of the book's, whose forward takes the batch and gives the loss; the second of the batch are the targets.
+    """A reference model of the book's, whose forward takes the batch and gives the loss.
 
-    Or that is a tuple, of which the first are.
+    The second of the batch are the targets, or the first of a tuple there.
     """
 
     def targets(batch):
@@ -171,13 +167,7 @@ def kind_of(value):
 
 
 def raise_of_gpu(who: str, error: Exception) -> None:
-    """Raise ValueError where an error says that there is no GPU: none is needed.
-
-    Args:
-        who: asked for it.
-    """
+    """Raise ValueError where an error says that there is no GPU for `who` asked for it: none is needed."""
     if isinstance(error, AssertionError | RuntimeError) and "CUDA" in str(error):
-        raise ValueError(
-            f"dry_run.model: {who} asks for a GPU ({error}); allowed: a module that names no device, and is not moved: a "
-            "dry run makes it on device meta"
-        ) from error
+        allowed = "a module that names no device, and is not moved: a dry run makes it on device meta"
+        raise refused(f"{who} asks for a GPU ({error})", allowed) from error

@@ -29,9 +29,8 @@ _WITHIN = 500
 _KILLED = r"oom-kill|exit(?:ed with)? ?(?:code|status) ?:? *-?(?:9|137)\b|Signal 9|SIGKILL"
 #: Of PyTorch's message, where its words do not follow one another.
 _BROKEN = r"OutOfMemoryError|(?s:Tried\b.{1,80}\ballocate\b)"
-_NOT_MEMORY = {
-    "PyTorch's message, and not in one piece, as where several ranks write at once: give the log of one": _BROKEN,
-} | _PATTERNS["not_memory"]
+_IN_PIECES = "PyTorch's message, and not in one piece, as where several ranks write at once: give the log of one"
+_NOT_MEMORY = {_IN_PIECES: _BROKEN} | _PATTERNS["not_memory"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,15 +122,12 @@ def _pytorch(last):
 
 
 def _host(flat):
-    """The numbers of a message about the host's memory."""
-    if asked := re.search(r"you tried to allocate ([0-9]{1,18}) bytes", flat):
-        return {"asked": int(asked[1])}
-    if asked := re.search(rf"Unable to allocate {_SIZE}", flat):
-        return {"asked": _bytes(asked)}
-    if limit := re.search(r"exceeded memory limit \(([0-9]{1,15}) > ([0-9]{1,15})\)", flat):  # in KiB
-        return {"process": int(limit[1]) * UNITS["KiB"], "allowed": int(limit[2]) * UNITS["KiB"]}
-    if held := re.search(r"anon-rss:([0-9]{1,15})kB", flat):
-        return {"process": int(held[1]) * UNITS["KiB"]}
+    """The numbers of a message about the host's memory: of the first row that it fits."""
+    for row in _PATTERNS["host"]:
+        if found := re.search(row["says"], flat):
+            if "unit" not in row:
+                return {"asked": _bytes(found)}
+            return {field: int(n) * UNITS[row["unit"]] for field, n in zip(row["fields"], found.groups(), strict=True)}
     return {}
 
 

@@ -7,7 +7,7 @@ needs none, so here the first name ends the reading.
 import io
 import os
 import pickle
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NoReturn
 
@@ -53,14 +53,15 @@ class _Slow(pickle._Unpickler):
 
 
 class _Counted(io.BufferedIOBase):
-    """A file that gives no more than it has, and tells how far it was read. `short`: what was wanted beyond its end, in words."""
+    """A file that gives no more than it has, and tells a bar how far it was read. `short`: what was wanted beyond its end, in words."""
 
-    def __init__(self, file, size, told):
-        self._file, self._left, self._told, self.short = file, size, told, ""
+    def __init__(self, file, size, bar):
+        self._file, self._left, self._bar, self.short = file, size, bar, ""
 
     def _passed(self, count):
         self._left -= count
-        self._told(count)
+        if self._bar is not None:
+            self._bar.update(count)
 
     def _lacks(self, wanted):
         if wanted > self._left:
@@ -105,8 +106,11 @@ def read(source: str | os.PathLike | bytes, progress: bool | None = False) -> tu
         if len(start) < 2 or start[0] != pickle.PROTO[0] or not 2 <= start[1] <= pickle.HIGHEST_PROTOCOL:
             refuse(f"{where} is no pickle{_LOOKS.get(start, '')}", "what torch.cuda.memory._dump_snapshot wrote")
         file.seek(0)
-        with _bar(size, progress) as told, _limited(FACTOR * size + _ROOM) as limited:
-            counted = _Counted(file, size, told)
+        bar = nullcontext()
+        if progress is not False:
+            bar = terminal.bar(total=size, unit="B", unit_scale=True, desc="snapshot", always=progress)
+        with bar as shown, _limited(FACTOR * size + _ROOM) as limited:
+            counted = _Counted(file, size, shown)
             try:
                 found = (_Plain if limited else _Slow)(counted).load()
                 why = counted.short
@@ -142,9 +146,8 @@ def _limited(more):
 
         with open("/proc/self/statm", encoding="ascii") as file:
             used = int(file.read().split()[0]) * resource.getpagesize()
-        before = resource.getrlimit(resource.RLIMIT_AS)
-        hard = before[1]
-        wanted = used + more if before[0] == resource.RLIM_INFINITY else min(used + more, before[0])
+        before = soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        wanted = used + more if soft == resource.RLIM_INFINITY else min(used + more, soft)
         resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
     except (ImportError, OSError, ValueError):
         yield False
@@ -153,12 +156,3 @@ def _limited(more):
         yield True
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-@contextmanager
-def _bar(size, wanted):
-    if wanted is False:
-        yield lambda count: None
-        return
-    with terminal.bar(total=size, unit="B", unit_scale=True, desc="snapshot", always=wanted) as bar:
-        yield bar.update

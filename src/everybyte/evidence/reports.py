@@ -28,11 +28,8 @@ def _two(numbers, others, capacity):
 
 
 def _one(numbers):
-    last = (
-        f"{numbers['reserved']} reserved in total by PyTorch"
-        if "reserved" in numbers
-        else f"{numbers['cached']} cached"
-    )
+    reserved = "reserved" in numbers
+    last = f"{numbers['reserved']} reserved in total by PyTorch" if reserved else f"{numbers['cached']} cached"
     return (
         f"CUDA out of memory. Tried to allocate {numbers['asked']} (GPU 0; {numbers['capacity']} total capacity; "
         f"{numbers['allocated']} already allocated; {numbers['free']} free; {last})"

@@ -344,7 +344,7 @@ def snapshot(source: str | os.PathLike | bytes, progress: bool | None = None) ->
 _USUAL = {"device": 0, "stream": 0, "segment_type": "large"}
 #: What a frame says: what kind that is, and the most characters or the largest number.
 _FRAME = {"filename": (str, 2**12), "name": (str, 2**16), "line": (int, 2**31)}
-#: Bytes that a segment, a block or an event takes in a file at least; and numbers are below this one.
+#: Bytes that a segment, a block or an event takes in a file at least; and whole numbers, in a machine's word, are below this one.
 LEAST, WORD = 16, 2**64
 
 
@@ -389,7 +389,6 @@ def _check_frames(said, known):
 
 
 def _number(value):
-    """Whether it is a whole number that a machine's word holds."""
     return isinstance(value, int) and -WORD < value < WORD
 
 
