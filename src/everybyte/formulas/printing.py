@@ -47,18 +47,18 @@ class _JavaScript(JavascriptCodePrinter):
         return text
 
 
-def _program(printer, exprs, names):
-    """(assignments, results) as text, common subexpressions taken out, symbols renamed to `names`."""
-    shared, results = _shared(tuple(exprs), tuple(names.items()))
-    return [(str(s), printer.doprint(e)) for s, e in shared], [printer.doprint(e) for e in results]
+def _program(printer, expr, names):
+    """(assignments, result) as text, common subexpressions taken out, symbols renamed to `names`."""
+    shared, result = _shared(expr, tuple(names.items()))
+    return [(str(s), printer.doprint(e)) for s, e in shared], printer.doprint(result)
 
 
 @lru_cache(maxsize=512)
-def _shared(exprs, names):
-    """(assignments, results) as expressions: the languages that a formula is printed in have them in common."""
-    known = {s: sympy.Symbol(name) for s, name in names}
-    exprs = [_inert(e, known) for e in exprs]
-    return sympy.cse(exprs, symbols=sympy.numbered_symbols("t_"), optimizations=[], order="none")
+def _shared(expr, names):
+    """(assignments, result) as expressions, which the languages have in common."""
+    inert = _inert(expr, {s: sympy.Symbol(name) for s, name in names})
+    shared, (result,) = sympy.cse([inert], symbols=sympy.numbered_symbols("t_"), optimizations=[], order="none")
+    return shared, result
 
 
 def _inert(expr, known):
@@ -69,18 +69,18 @@ def _inert(expr, known):
     return known[expr]
 
 
-def compile_python(exprs, names):
-    """A function of the names' values, by keyword, that returns the list of the expressions' values. Others are ignored."""
-    lines, results = _program(_Python(), exprs, names)
-    body = "".join(f"    {name} = {text}\n" for name, text in lines)
+def compile_python(expr, names):
+    """A function of the names' values, by keyword, that returns the expression's value. Other keywords are ignored."""
+    lines, result = _program(_Python(), expr, names)
     given = "*, " * bool(names) + "".join(f"{name}, " for name in names.values())
+    body = "".join(f"    {name} = {text}\n" for name, text in lines)
     found: dict[str, Any] = {"math": math}
-    source = f"def program({given}**_):\n{body}    return [{', '.join(results)}]\n"
+    source = f"def program({given}**_):\n{body}    return {result}\n"
     exec(source, found)  # noqa: S102 the source is printed from the registry's expressions, nothing else
     return found["program"]
 
 
 def javascript(expr, names) -> str:
     """An arrow function of one object whose fields are the names: `(v) => …`."""
-    lines, (result,) = _program(_JavaScript(names.values()), [expr], names)
+    lines, result = _program(_JavaScript(names.values()), expr, names)
     return "(v) => { " + "".join(f"const {name} = {text}; " for name, text in lines) + f"return {result}; }}"

@@ -102,7 +102,7 @@ class Formula:
 
     @cached_property
     def _python(self):
-        return compile_python([self.expr], self._names)
+        return compile_python(self.expr, self._names)
 
     @cached_property
     def javascript(self) -> str:
@@ -116,7 +116,7 @@ class Formula:
             ValueError: where a symbol has no value, or several.
         """
         self._need(values)
-        return self._python(**{e.name: self._one(e.name, values[e.name]) for e in self.symbols})[0]
+        return self._python(**{e.name: self._one(e.name, values[e.name]) for e in self.symbols})
 
     def _one(self, name, value):
         """A plain number: numpy's whole numbers have 64 bits, and what does not fit is cut off without a word."""
@@ -145,7 +145,7 @@ class Formula:
 
     def _or_infinite(self, values):
         try:
-            return self._python(**values)[0]
+            return self._python(**values)
         except OverflowError:  # more than a float holds
             return math.inf
 
