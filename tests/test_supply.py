@@ -63,7 +63,6 @@ ALLOWED = {
         "src/everybyte/formulas/printing.py",
         "exec",
     ): "the source is printed from the registry's expressions, nothing else",
-    ("src/everybyte/formulas/printing.py", "__import__"): "math or numpy, by name",
     ("src/everybyte/formulas/readings.py", "eval"): "a size that the theory's own operations say",
     ("src/everybyte/theory/course.py", "compile"): "the same",
     ("src/everybyte/theory/course.py", "eval"): "the same",

@@ -1,5 +1,6 @@
 """The registry: every formula of the book, by name."""
 
+import math
 import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from ..catalog import Model
 from ..common import checks, files
 from ..rules import Rule
 from ..rules import formulas as rows
-from .printing import compile_python, javascript, magnitude
+from .printing import compile_python, javascript
 from .symbols import BY_SYMBOL, SYMBOLS
 
 _SAID = files.entries(__package__, "formulas.toml")
@@ -101,11 +102,7 @@ class Formula:
 
     @cached_property
     def _python(self):
-        return compile_python([self.expr], self._names)
-
-    @cached_property
-    def _numpy(self):
-        return compile_python([self.expr], self._names, arrays=True)
+        return compile_python(self.expr, self._names)
 
     @cached_property
     def javascript(self) -> str:
@@ -119,7 +116,7 @@ class Formula:
             ValueError: where a symbol has no value, or several.
         """
         self._need(values)
-        return self._python(**{e.name: self._one(e.name, values[e.name]) for e in self.symbols})[0]
+        return self._python(**{e.name: self._one(e.name, values[e.name]) for e in self.symbols})
 
     def _one(self, name, value):
         """A plain number: numpy's whole numbers have 64 bits, and what does not fit is cut off without a word."""
@@ -133,28 +130,34 @@ class Formula:
         return value
 
     def arrays(self, **values):
-        """The value over numpy arrays, which broadcast: of whole numbers exact, whatever its size.
+        """The value over numpy arrays, which broadcast: of whole numbers exact, whatever its size; from 2**63 on Python's."""
+        import numpy
 
-        From 2**63 on the array's numbers are Python's; so are those of an array whose computation meets such numbers.
-        """
         self._need(values)
-        given = {e.name: self._array(e.name, values[e.name]) for e in self.symbols}
-        if any(array.dtype.kind == "f" for array in given.values()):  # whose result is no whole number either
-            return self._numpy(**given)[0]
-        given = {name: checks.whole_numbers(f"formula {self.name}", name, array) for name, array in given.items()}
-        most = {name: max(-int(array.min(initial=0)), int(array.max(initial=0))) for name, array in given.items()}
-        if magnitude(self.expr, self._names, most) >= 2**63:
-            given = {name: array.astype(object) for name, array in given.items()}
-        return self._numpy(**given)[0]
+        given = [self._array(e.name, values[e.name]) for e in self.symbols]
+        if not given:
+            return self()
+        points = zip(*(array.ravel().tolist() for array in numpy.broadcast_arrays(*given)), strict=True)
+        found = [self._or_infinite(dict(zip(self._names.values(), point, strict=True))) for point in points]
+        whole = all(isinstance(value, int) for value in found)
+        kind = float if not whole else "int64" if max(map(abs, found), default=0) < 2**63 else object
+        return numpy.array(found, kind).reshape(numpy.broadcast_shapes(*(array.shape for array in given)))
+
+    def _or_infinite(self, values):
+        try:
+            return self._python(**values)
+        except OverflowError:  # more than a float holds
+            return math.inf
 
     def _array(self, name, value):
         import numpy
 
         try:
-            return numpy.asarray(value)
+            array = numpy.asarray(value)
         except ValueError:
             said = f"formula {self.name}.{name}: {reprlib.repr(value)} is ragged"
             raise ValueError(f"{said}; allowed: numbers in rows of one length") from None
+        return array if array.dtype.kind == "f" else checks.whole_numbers(f"formula {self.name}", name, array)
 
     def at(self, model: Model | None = None, setup: Setup | None = None, **values):
         """The value for a model and a setup; `values` replace or add symbols by name in code.

@@ -27,16 +27,16 @@ _TIMES = {"embeddings": 1, "block": 1, "dense": 1 - _mixture, "mixture": _mixtur
 
 def _share(weights):
     """Numbers that one GPU holds of some tensors: the G-th part of the rows of each."""
-    return Add(*(_TIMES[w.group] * w.count * ceiling(w.shape[0] / G) * prod(w.shape[1:]) for w in weights))
+    return Add(*(_TIMES[x.group] * x.count * ceiling(x.shape[0] / G) * prod(x.shape[1:]) for x in weights))
 
 
 #: No rows of positions, no numbers: there need be no condition.
 _ENDS = of_reference("embeddings", "last", has_positions=1)
-_LLAMA = dict.fromkeys(("fused", "norm_bias", "out_bias", "ffn_bias", "qk_norm", "experts"), Integer(0))
+_LLAMA = dict.fromkeys(("fused", "norm_bias", "out_bias", "ffn_bias", "qk_norm"), Integer(0))
 _ROOT, _BLOCK = _share(_ENDS), _share(of_reference("block", "dense", "mixture"))
 _MODEL = _ROOT + L * _BLOCK
-_TOKEN = _share([w for w in _ENDS if w.name == "token.weight"])
-_LAST = _share([w for w in _ENDS if w.group == "last"])
+_TOKEN = _share([x for x in _ENDS if x.name == "token.weight"])
+_LAST = _share([x for x in _ENDS if x.group == "last"])
 _LLAMA_BLOCK = _share(of_reference("block", "dense", gated=Integer(1), **_LLAMA)).subs(E, 0)
 
 for _unit, _what, _numbers, _refuses in (
