@@ -36,9 +36,11 @@ class Child:
         environment = os.environ if environment is None else environment
         mark = secrets.token_hex(8)
         marks = os.pathsep.join(filter(None, (os.environ.get(MARK), mark)))
-        apart = {"start_new_session": True, "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
+        flags = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # on Windows
         with Held():  # nobody would know of a process whose start was interrupted
-            self.process = subprocess.Popen(command, env={**environment, MARK: marks}, **apart, **options)
+            self.process = subprocess.Popen(
+                command, env={**environment, MARK: marks}, start_new_session=True, creationflags=flags, **options
+            )
             self._known = self.process, mark, os.getpid()
             self._kept = weakref.finalize(self, _end, *self._known)
 

@@ -137,9 +137,14 @@ def _again(lost, usual=sys.unraisablehook):
     if not isinstance(lost.exc_value, KeyboardInterrupt):
         return usual(lost)
     number = getattr(lost.exc_value, "number", signal.SIGINT)
-    timer = threading.Timer(0.01, _thread.interrupt_main, (number,))
-    timer.daemon = True
-    timer.start()
+
+    def interrupt():
+        time.sleep(0.01)
+        _thread.interrupt_main(number)
+
+    _thread.start_new_thread(
+        interrupt, ()
+    )  # a `Timer` waits for its start, and there the signal would be forgotten again
 
 
 def _come(number, frame):

@@ -172,7 +172,7 @@ class Measurement:
         device = f"{self.device['name']}, {self.date[:10]}"
         if self.status in ("skipped", "failed"):
             return Table([device, ""], [[self.status, self.reason]])
-        bytes_of = dict(self.phases or {})
+        bytes_of: dict[str, int | None] = dict(self.phases or {})
         bytes_of |= {f"peak, at {self.peak_at}" if self.peak_at else "peak": self.peak}
         names = ("baseline", "workspace", "requested_peak", "allocated_peak", "active_peak", "reserved_peak")
         bytes_of |= {name: getattr(self, name) for name in names}

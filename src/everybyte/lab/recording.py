@@ -24,18 +24,13 @@ EACH = 120.0
 
 @dataclass
 class Progress:
-    """What a recording came to.
+    """What a recording came to."""
 
-    Attributes:
-        path: the record. found: measurements with each status, of this recording. there: how many it had already.
-        left: how many there was no time for. faults: lines that the record's file had and that were moved aside.
-    """
-
-    path: Path
-    there: int = 0
-    left: int = 0
-    found: dict[str, int] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
+    path: Path  # of the record
+    there: int = 0  # measurements that it had already
+    left: int = 0  # for which there was no time
+    found: dict[str, int] = field(default_factory=dict)  # status -> measurements of this recording
+    faults: list[str] = field(default_factory=list)  # of lines that were moved aside
 
     def as_dict(self) -> dict:
         """As JSON holds it."""

@@ -51,15 +51,11 @@ def unmeasured(status: str, reason: str, model: Model, setup: Setup, device: dic
 
 @dataclass(frozen=True)
 class Record:
-    """A file of measurements.
-
-    Attributes:
-        path: the file. measurements: of its good lines, in order. faults: what is wrong with the others, with their numbers.
-    """
+    """A file of measurements."""
 
     path: Path
-    measurements: list[Measurement]
-    faults: list[str]
+    measurements: list[Measurement]  # of its good lines, in order
+    faults: list[str]  # what is wrong with the others, each with its number
 
 
 def read(path: str | os.PathLike) -> Record:

@@ -444,18 +444,13 @@ class _Session:
         learned = {"loss": self.losses, "skipped_steps": self.skipped, "steps": len(self.step_ms)}
         if not self.step_ms:
             return learned
-        milliseconds = statistics.median(self.step_ms)
-        tokens = tokens_of_step(self.setup)
+        milliseconds, tokens = statistics.median(self.step_ms), tokens_of_step(self.setup)
         flops = flops_of_step(self.model, tokens, self.setup.sequence)
         quartiles = statistics.quantiles(self.step_ms, n=4)[::2] if len(self.step_ms) > 3 else None
-        return learned | {
-            "step_ms": round(milliseconds, 3),
-            "step_ms_quartiles": quartiles and [round(q, 3) for q in quartiles],
-            "clocks": self.clocks,
-            "tokens_per_s": round(tokens / milliseconds * 1e3, 1),
-            "flops": flops,
-            "mfu": utilization(flops, milliseconds, gpu, self.setup),
-        }
+        learned |= {"step_ms": round(milliseconds, 3), "clocks": self.clocks, "flops": flops}
+        learned["step_ms_quartiles"] = quartiles and [round(q, 3) for q in quartiles]
+        learned["tokens_per_s"] = round(tokens / milliseconds * 1e3, 1)
+        return learned | {"mfu": utilization(flops, milliseconds, gpu, self.setup)}
 
 
 def same_batch(vocabulary: int, setup: Setup, device) -> Callable:

@@ -37,16 +37,11 @@ class _Shown:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Runs(_Shown):
-    """Some steps of one model, by the names that a notebook gives them.
+    """Some steps of one model, by the names that a notebook gives them."""
 
-    Attributes:
-        said: where the measurements are from, a sentence. found: name -> measurement; None for what is not there.
-        live: whether they were made just now.
-    """
-
-    said: str
-    found: dict[str, Measurement | None]
-    live: bool = False
+    said: str  # where the measurements are from, a sentence
+    found: dict[str, Measurement | None]  # None for what is not there
+    live: bool = False  # whether they were made just now
 
     @property
     def measured(self) -> dict[str, Measurement]:
@@ -113,16 +108,11 @@ def runs(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trainings(_Shown):
-    """Training runs of one model, by the names that a notebook gives its setups, each with the same seeds.
+    """Training runs of one model, by the names that a notebook gives its setups, each with the same seeds."""
 
-    Attributes:
-        said: where they are from, a sentence. found: name -> a measurement for each seed, None for what is not there.
-        live: whether they were made just now.
-    """
-
-    said: str
-    found: dict[str, list[Measurement | None]]
-    live: bool = False
+    said: str  # where they are from, a sentence
+    found: dict[str, list[Measurement | None]]  # one for each seed, None for what is not there
+    live: bool = False  # whether they were made just now
 
     @property
     def learned(self) -> dict[str, list[Measurement]]:
@@ -133,11 +123,12 @@ class Trainings(_Shown):
     def curves(self, seconds: bool = False) -> dict[str, list[list[tuple]]]:
         """Name -> for each seed (steps, or seconds of training; validation loss), as `draw.learned` takes them."""
         place = 2 if seconds else 0
-        return {n: [[(row[place], row[1]) for row in _validation(m)] for m in runs] for n, runs in self.learned.items()}
+        rows = {name: list(map(_validation, runs)) for name, runs in self.learned.items()}
+        return {name: [[(row[place], row[1]) for row in run] for run in runs] for name, runs in rows.items()}
 
     def last(self) -> dict[str, list[float]]:
         """Name -> the last validation loss of each seed, nats a byte."""
-        return {name: [_validation(m)[-1][1] for m in runs] for name, runs in self.learned.items()}
+        return {name: [run[-1][1] for run in runs] for name, runs in self.curves().items()}
 
     def table(self) -> Table:
         """A row each: the last validation loss, the least and the most of the seeds, seconds of training, and the peak."""
@@ -154,7 +145,6 @@ class Trainings(_Shown):
 
 
 def _validation(measurement):
-    """Rows of step, loss and seconds."""
     return measurement.learning["validation"]
 
 
