@@ -61,15 +61,14 @@ def measure(
         ValueError: for bad input, for a setup that does not fit the model, and where there is no such device, or too few.
         Failed: where the process dies, with its exit status and last lines, or takes longer than `timeout`.
     """
-    check_request(model, setup, warm_up=warm_up, steps=steps, points=points, tf32=tf32, limit=limit, recipe=recipe)
+    options: dict[str, Any] = {"warm_up": warm_up, "steps": steps, "points": points, "tf32": tf32, "limit": limit}
+    check_request(model, setup, recipe=recipe, **options)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise ValueError(f"measure.timeout: {timeout!r} is not a number of seconds above 0")
     check_device(device)
     checks.flag("measure", "alone", alone)
     checks.flag("measure", "expandable", expandable)
-    options: dict[str, Any] = {"warm_up": warm_up, "steps": steps, "points": points, "tf32": tf32, "limit": limit}
-    if recipe:
-        options["recipe"] = recipe.as_dict()
+    options["recipe"] = recipe and recipe.as_dict()
     if setup.gpus > 1 and not alone:
         if expandable:
             raise ValueError(
