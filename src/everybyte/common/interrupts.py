@@ -27,8 +27,8 @@ class Ended(KeyboardInterrupt):
 class Held:
     """A context at whose end Ctrl-C, and what ends us as it does, is raised; `waiting` says whether one waits.
 
-    It changes nothing in other threads than the main one, nor where somebody else handles Ctrl-C. Inside another one it is
-    part of that.
+    It changes nothing in other threads than the main one, nor where somebody else handles Ctrl-C. Inside another one it
+    is part of that.
 
     Args:
         patience: seconds after the first Ctrl-C, after which another does not wait; with None each waits.

@@ -16,14 +16,15 @@ _SAID = tomllib.loads(Path(__file__).with_name("grid.toml").read_text(encoding="
 #: Group -> its rows of axes.
 GROUPS: dict[str, list[dict]] = _SAID["groups"]
 SIZES = tuple(_SAID["lists"]["sizes"])
-#: Steps that are timed where time is the question, after so many; groups that are not of peaks alone, and how many they time.
+#: Steps that are timed where time is the question, after so many.
 TIMED, WARM_UP = 30, 10
+#: Groups that are not of peaks alone, in their order, and how many steps they time.
 STEPS = {"times": TIMED, "curves": 0, "allocator": 0}
 #: A small GPT that learns prose byte by byte; how it does so, and how GPT-2 does; seeds of what is claimed to differ.
 PROSE = Model(name="prose", **_SAID["models"]["prose"])
 LONG, SHORT = Recipe(), Recipe(steps=200, warm_up=20, learning_rate=6e-4, windows=32)
 SEEDS = (0, 1, 2)
-#: Ways to fine-tune: what trains, then by which optimizer; and of the small GPT how, at a learning rate of each one's own.
+#: Ways to fine-tune: what trains, then by which optimizer; and how the small GPT does, at a learning rate for each.
 MIXED = Setup(precision="bf16-mixed", optimizer_impl="fused")
 LORA = MIXED.replace(adapters=Lora(16, base="bf16"))
 WAYS = {"full": MIXED, "LoRA": LORA, "QLoRA": LORA.replace(quantization="nf4")}
@@ -75,10 +76,10 @@ def tuned_by(name: str) -> Recipe:
 
 
 def grid(only: Iterable[str] = ()) -> list[Configuration]:
-    """What to measure, in parts that are each worth having alone: 60 peaks, times, curves, the allocator's switches, the rest.
+    """What to measure, in parts worth having alone: 60 peaks, times, curves, the allocator's switches, the other peaks.
 
-    Of the peaks comes one of each group, then the next of each; every sixth of the first is one of FSDP. No step stands twice
-    among them.
+    Of the peaks comes one of each group, then the next of each; every sixth of the first is one of FSDP. No step stands
+    twice among them.
 
     Args:
         only: names of `GROUPS`; by default all.
@@ -157,7 +158,7 @@ def _has(configuration, said):
 
 
 def in_fp16(setup: Setup) -> Setup:
-    """The setup as a GPU without bf16 runs it: fp16-mixed in place of bf16-mixed over fp32 weights; any other as it is."""
+    """The setup as a GPU without bf16 runs it: fp16-mixed in place of bf16-mixed over fp32 weights; else as it is."""
     mixed = setup.precision == "bf16-mixed" and setup.sharding == "none" and setup.base_dtype == "fp32"
     return setup.replace(precision="fp16-mixed") if mixed else setup
 

@@ -19,10 +19,10 @@ PROCESSES = 8
 
 @contextmanager
 def group(setup: Setup, device: torch.device, real: bool = False):
-    """Within it, this process is a rank of `setup.gpus`: one of those that were started together; else the first, alone.
+    """Within it, this process is a rank of `setup.gpus`: one of several that were started, else the first, alone.
 
-    Alone, collectives move nothing, yet all of rank 0's tensors are there. Where they must be `real`, as to learn, several
-    GPUs alone are refused. It gives the name of what carries the collectives.
+    Alone, collectives move nothing, yet all of rank 0's tensors are there. Where they must be `real`, as to learn,
+    several GPUs alone are refused. It gives the name of what carries the collectives.
 
     Raises:
         ValueError: where torchrun started another number, or PyTorch was built without what they need.
@@ -68,7 +68,7 @@ def run_as_rank(model, setup: Setup, device: torch.device, **options) -> tuple[d
 
 
 def answer(request: dict) -> dict:
-    """The answer to a request: what was `found`, and whether this process is as `clean` as before; or the `error` of bad input."""
+    """What was `found` for a request, and whether this process is `clean` again; or the `error` of bad input."""
     try:
         device = find(request["device"])
         if request["ask"] == "device":

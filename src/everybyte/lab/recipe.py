@@ -1,4 +1,4 @@
-"""How a training run goes: its steps, their learning rates, where gradients are clipped, and on which windows of the prose."""
+"""How a training run goes: its steps, their learning rates, the clipping of gradients, and the windows of prose."""
 
 from dataclasses import asdict, dataclass
 from math import cos, pi
@@ -38,7 +38,10 @@ class Recipe:
         checks.whole("Recipe", "pretrained", self.pretrained, 0, 1_000_000)
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step, from 0. Source: Brown et al., Language Models are Few-Shot Learners (2020), appendix B."""
+        """The learning rate of a step, from 0.
+
+        Source: Brown et al., Language Models are Few-Shot Learners (2020), appendix B.
+        """
         if step < self.warm_up:
             return self.learning_rate * (step + 1) / self.warm_up
         done = min(1.0, (step - self.warm_up) / max(1, self.steps - 1 - self.warm_up))
@@ -48,9 +51,8 @@ class Recipe:
         """Raise ValueError where gradients cannot be clipped as the recipe says."""
         check(CLIPPED, setup)
         if self.pretrained and setup.distributed:
-            raise ValueError(
-                f"Recipe.pretrained: {self.pretrained} with {setup.gpus} gpus and sharding {setup.sharding!r}; allowed: 0, or one GPU"
-            )
+            many = f"{setup.gpus} gpus and sharding {setup.sharding!r}"
+            raise ValueError(f"Recipe.pretrained: {self.pretrained} with {many}; allowed: 0, or one GPU")
 
     def as_dict(self) -> dict:
         """As JSON holds it."""

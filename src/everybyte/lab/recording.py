@@ -53,9 +53,9 @@ def record(
 ) -> Progress:
     """Measure what is not recorded yet of a device, a line of `out`/`<gpu>.jsonl` each, until time is up.
 
-    One worker takes one step after another. A fresh one takes over after an out-of-memory, a failure, or whenever something
-    of a step is left in memory. The next recording tries again what failed, and leaves out what is there with the same
-    fingerprint of the reference step.
+    One worker takes one step after another. A fresh one takes over after an out-of-memory, a failure, or whenever
+    something of a step is left in memory. The next recording tries again what failed, and leaves out what is there with
+    the same fingerprint of the reference step.
 
     Args:
         minutes: after which no more is started, and what runs is given up.
@@ -149,5 +149,5 @@ def asked(measurement: Measurement) -> dict:
 
 
 def has_bf16(device: dict) -> bool:
-    """Whether a device has units for bf16, by its compute capability; a CPU, or one that says none, is taken to have them."""
+    """Whether a device has units for bf16, by its compute capability; a CPU, or one that says none, is said to."""
     return float(device.get("capability") or 8) >= 8

@@ -1,4 +1,4 @@
-"""What the labs' notebooks show of several steps: measured here where there is a GPU, else the record, else a plain no."""
+"""What the labs' notebooks show of several steps: measured here on a GPU, else the record, else a plain no."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -131,7 +131,7 @@ class Trainings(_Shown):
         return {name: [run[-1][1] for run in runs] for name, runs in self.curves().items()}
 
     def table(self) -> Table:
-        """A row each: the last validation loss, the least and the most of the seeds, seconds of training, and the peak."""
+        """A row each: the last validation loss, least to most of the seeds, seconds of training, the peak."""
         rows = []
         for name, runs in self.learned.items():
             losses, (step, _, seconds) = self.last()[name], _validation(runs[0])[-1]
@@ -162,7 +162,7 @@ def trainings(
     """Training runs of a model on prose, the same windows for all setups: made here, or from the record, as `runs`.
 
     Args:
-        model, setups: as `runs`'s. recipe: how each goes, or name -> how that setup's goes; each runs once with each of `seeds`.
+        model, setups: as `runs`'s. recipe: how each goes, or name -> how that one goes. seeds: each runs with each.
         device, records, timeout: as `runs`'s; `cpu` runs a setup of several GPUs in as many processes.
 
     Raises:
@@ -228,7 +228,7 @@ def _measured(steps, device, timeout, options):
 
 
 def _as_many_gpus(setup, device, learns):
-    """Whether this machine has all the GPUs of a setup: then all are used, and collectives move. What learns needs them."""
+    """Whether this machine has all of a setup's GPUs: then all are used. What learns needs them."""
     import torch
 
     if learns or setup.gpus == 1:
@@ -237,7 +237,7 @@ def _as_many_gpus(setup, device, learns):
 
 
 def last_line(error: Exception) -> str:
-    """What went wrong, in one line: how the process ended, and the last of its lines, where the error's own words stand."""
+    """What went wrong, in one line: how the process ended, and the last of its lines, the error's own words."""
     first, *lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{first.partition(';')[0]}: {lines[-1]}" if lines else first
 
