@@ -14,7 +14,7 @@ import torch
 
 import everybyte as eb
 from everybyte import command
-from everybyte.lab import Failed, Measurement, measure, measuring
+from everybyte.lab import Failed, Measurement, Worker, measure, measuring
 from everybyte.lab.grid import grid
 from everybyte.lab.ranks import group, run_as_rank
 
@@ -89,6 +89,42 @@ def test_a_rank_that_dies_takes_the_others_along(small, folders, ends):
     assert "SIGKILL" in str(error.value) or "-9" in str(error.value)
     pids = [int(path.read_text()) for path in (folders / "pids").iterdir()]
     assert len(pids) == 2 and all(ends(pid) for pid in pids)
+
+
+#: Two workers, of which rank 0 waits in a collective and rank 1 answers as it is told.
+CANNED = """
+import json, os, sys
+for line in sys.stdin:
+    if json.loads(line)["ask"] == "gpus":
+        print(json.dumps({"found": 2}), flush=True)
+    elif os.environ["RANK"] == "1":
+        print(sys.argv[1], flush=True)
+"""
+
+
+@pytest.fixture
+def rank_1_says(small, monkeypatch):
+    def measured(answer, timeout=60):
+        command = [sys.executable, "-c", CANNED, json.dumps(answer)]
+        monkeypatch.setattr(measuring, "Worker", lambda _=None, environment=None: Worker(command, environment))
+        return measuring.measure_ranks(small, SETUP, "cpu", timeout)
+
+    return measured
+
+
+def test_a_rank_that_runs_out_of_memory_is_the_answer(rank_1_says, said):
+    kept = ("schema", "model", "setup", "device", "date", "fingerprint", "allocated_peak", "reserved_peak", "retries")
+    out = {name: said[name] for name in (*kept, "baseline", "versions", "settings")} | {"status": "oom"}
+    out["out_of_memory"] = {"requested": 2, "free": 1, "at": "backward"}
+    found = rank_1_says({"found": out, "clean": False})
+    assert found.oom and found.ranks == [{"rank": 1, "status": "oom"}]
+
+
+def test_a_rank_that_refuses_or_is_silent_ends_them_all(rank_1_says, said):
+    with pytest.raises(ValueError, match=r"^Setup\.gpus: planted$"):
+        rank_1_says({"error": "Setup.gpus: planted"})
+    with pytest.raises(Failed, match=r"^the ranks gave no answer within 0\.5 s and were ended$"):
+        rank_1_says({"found": said, "clean": True}, timeout=0.5)
 
 
 def test_who_is_killed_leaves_no_rank_behind(small, folders, ends):

@@ -1,1 +1,1 @@
-"""What any room may use: files, children, interrupts, tables, the terminal, checks of arguments. It knows of no memory."""
+"""What any room may use: files, children, interrupts, tables, the terminal, checks of arguments. It knows no memory."""

@@ -12,8 +12,8 @@ SHOWN = 200
 def printable(text: str, most: int | None = None) -> str:
     """Text from outside on one line: an escape for whatever a terminal would act on, or would not show.
 
-    Such are control characters with the new line, marks that turn the direction of writing, and halves of surrogates. Of a
-    text of more than `most` characters it says how many were left out.
+    Such are control characters with the new line, marks that turn the direction of writing, and halves of surrogates.
+    Of a text of more than `most` characters it says how many were left out.
     """
     left = 0 if most is None else len(text) - most
     text = text[:most] if left > 0 else text
@@ -46,7 +46,7 @@ def whole(owner: str, field: str, value: object, least: int, most: int = ABSURD)
 
 
 def whole_numbers(owner: str, field: str, values):
-    """`values` as a numpy array of 64-bit whole numbers, or of Python's where one is larger. Raise where one is not whole."""
+    """`values` as a numpy array of 64-bit whole numbers, or of Python's where one is larger. Raise for other values."""
     import numpy
 
     array = numpy.asarray(values)
@@ -100,7 +100,7 @@ def flag(owner: str, field: str, value: object) -> None:
 
 
 def pairs(owner: str, words: Iterable[str], names: Iterable[str] | None = None) -> dict[str, str]:
-    """Name -> value of words such as `rank=16`. Raise for a word without a value, and a name that is unknown or said twice."""
+    """Name -> value of words such as `rank=16`. Raise for one without a value, and a name unknown or said twice."""
     found: dict[str, str] = {}
     for word in words:
         name, _, value = word.partition("=")
@@ -117,7 +117,7 @@ def pairs(owner: str, words: Iterable[str], names: Iterable[str] | None = None) 
 
 
 def words(owner: str, text: str, names: Iterable[str]) -> dict:
-    """The fields of a command's text, `rank=16 targets=q,v dropout=0.05`: numbers as numbers, all else as text. Raise for others."""
+    """The fields of a command's text, `rank=16 targets=q,v dropout=0.05`: numbers as numbers, all else as text."""
     if not isinstance(text, str):
         raise ValueError(f"{owner}: {shown(text)}; allowed: text such as NAME=VALUE NAME=VALUE")
     said: dict = dict(pairs(owner, text.replace(";", " ").split(), list(names)))

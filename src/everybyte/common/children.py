@@ -1,7 +1,7 @@
 """Processes that we start: each leads a group of its own, and ends with everything it has started, however we end.
 
-Whatever a process starts inherits a mark in its environment. By that, what has left the group, as torchrun's ranks do, is
-found where the system tells a process's environment (Linux).
+Whatever a process starts inherits a mark in its environment. By that, what has left the group, as torchrun's ranks do,
+is found where the system tells a process's environment (Linux).
 """
 
 import contextlib
@@ -36,9 +36,11 @@ class Child:
         environment = os.environ if environment is None else environment
         mark = secrets.token_hex(8)
         marks = os.pathsep.join(filter(None, (os.environ.get(MARK), mark)))
-        apart = {"start_new_session": True, "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
+        flags = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # on Windows
         with Held():  # nobody would know of a process whose start was interrupted
-            self.process = subprocess.Popen(command, env={**environment, MARK: marks}, **apart, **options)
+            self.process = subprocess.Popen(
+                command, env={**environment, MARK: marks}, start_new_session=True, creationflags=flags, **options
+            )
             self._known = self.process, mark, os.getpid()
             self._kept = weakref.finalize(self, _end, *self._known)
 
@@ -55,7 +57,7 @@ class Child:
                 self.end(grace)
 
     def end(self, grace: float = 0.0) -> None:
-        """End it and all it started, after at most `grace` seconds to end by itself, or Ctrl-C. Once more does nothing."""
+        """End it and all it started, at most `grace` seconds after asking, or at Ctrl-C. Once more does nothing."""
         with Held():
             if self._kept.detach():
                 _end(*self._known, grace)

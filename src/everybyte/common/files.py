@@ -24,7 +24,7 @@ _KINDS = {stat.S_ISFIFO: "a pipe", stat.S_ISDIR: "a folder", stat.S_ISSOCK: "a s
 def whole(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """A file to write bytes to; it replaces the one of that name, and takes its mode, once all is on the disk.
 
-    Where that fails, or the block raises, the old file stays, and nothing lies beside it. A pipe or a device is written to.
+    Where that fails, or the block raises, the old file stays, alone. A pipe or a device is written to.
     """
     try:
         path = Path(os.path.realpath(path))  # of a link the file that it names

@@ -27,8 +27,8 @@ class Ended(KeyboardInterrupt):
 class Held:
     """A context at whose end Ctrl-C, and what ends us as it does, is raised; `waiting` says whether one waits.
 
-    It changes nothing in other threads than the main one, nor where somebody else handles Ctrl-C. Inside another one it is
-    part of that.
+    It changes nothing in other threads than the main one, nor where somebody else handles Ctrl-C. Inside another one it
+    is part of that.
 
     Args:
         patience: seconds after the first Ctrl-C, after which another does not wait; with None each waits.
@@ -137,9 +137,14 @@ def _again(lost, usual=sys.unraisablehook):
     if not isinstance(lost.exc_value, KeyboardInterrupt):
         return usual(lost)
     number = getattr(lost.exc_value, "number", signal.SIGINT)
-    timer = threading.Timer(0.01, _thread.interrupt_main, (number,))
-    timer.daemon = True
-    timer.start()
+
+    def interrupt():
+        time.sleep(0.01)
+        _thread.interrupt_main(number)
+
+    _thread.start_new_thread(
+        interrupt, ()
+    )  # a `Timer` waits for its start, and there the signal would be forgotten again
 
 
 def _come(number, frame):

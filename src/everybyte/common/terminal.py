@@ -12,8 +12,8 @@ from . import checks
 
 #: What stands for a character that an encoding lacks; for any other it is the escape.
 PLAIN = {
-    "−": "-", "–": "-", "—": "-", "×": "x", "·": "*", "…": "...", "≤": "<=", "≥": ">=", "→": "->", "≈": "~", "²": "^2", "³": "^3",
-    "√": "sqrt ", "✓": "yes", "✗": "no", "“": '"', "”": '"', "’": "'",
+    "−": "-", "–": "-", "—": "-", "×": "x", "·": "*", "…": "...", "≤": "<=", "≥": ">=", "→": "->", "≈": "~", "²": "^2",
+    "³": "^3", "√": "sqrt ", "✓": "yes", "✗": "no", "“": '"', "”": '"', "’": "'",
 }  # fmt: skip
 #: An error's line has at most so many characters.
 LINE = 4000
@@ -81,7 +81,7 @@ def no_more(stream: TextIO | None) -> None:
 
 
 def hold() -> None:
-    """Take the numbers of closed standard streams, so that no file gets one, where a library's warning would overwrite it."""
+    """Take the numbers of closed standard streams: a file that got one would be overwritten by a library's warning."""
     for number in range(3):
         try:
             os.fstat(number)

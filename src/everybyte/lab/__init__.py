@@ -1,4 +1,4 @@
-"""The same step on a device, in a process of its own, and the record of what GPUs said. Importing this loads no torch."""
+"""The same step on a device, in a process of its own, and the record of what GPUs said. It loads no torch."""
 
 from .grid import Configuration, gpt2_for, grid
 from .measurement import Measurement
@@ -11,7 +11,6 @@ from .records import Record, fingerprint, read
 from .several import Runs, Trainings, runs, trainings
 
 __all__ = [
-    "Configuration", "Failed", "Measurement", "Progress", "Recipe", "Record", "Runs", "Trainings", "Worker", "estimate", "fingerprint",
-    "gpt2_for", "grid", "measure",
-    "read", "record", "runs", "trainings",
+    "Configuration", "Failed", "Measurement", "Progress", "Recipe", "Record", "Runs", "Trainings", "Worker", "estimate",
+    "fingerprint", "gpt2_for", "grid", "measure", "read", "record", "runs", "trainings",
 ]  # fmt: skip

@@ -1,8 +1,8 @@
 """A run on any number of GPUs, kept on a disk so that it can be resumed: PyTorch's distributed checkpoints.
 
-Each GPU writes what it alone has. A checkpoint is renamed to its place once all of it is there, so a run killed at any moment
-finds the last whole one. Its files' checksums stand beside them, and what PyTorch would unpickle is read by name: nothing of
-a damaged file is loaded, and nothing in a file is run.
+Each GPU writes what it alone has. A checkpoint is renamed to its place once all of it is there, so a run killed at any
+moment finds the last whole one. Its files' checksums stand beside them, and what PyTorch would unpickle is read by
+name: nothing of a damaged file is loaded, and nothing in a file is run.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ KNOWN |= {(described.__name__, "_MEM_FORMAT_ENCODING"), (_StorageInfo.__module__
 
 
 def save(trainer: Trainer, folder: str | os.PathLike, step: int) -> Path:
-    """Write what the run is after `step` steps to `folder`/step-N, called on all of its GPUs; then older ones are removed.
+    """Write what the run is after `step` steps to `folder`/step-N, on all of its GPUs; then older ones are removed.
 
     Raises:
         ValueError: where there is one of that step already.
@@ -66,7 +66,7 @@ def load(trainer: Trainer, folder: str | os.PathLike) -> int:
     """Load the last whole checkpoint in `folder`: how many steps it has taken; 0 where there is none.
 
     Raises:
-        ValueError: where a file is not what was written, or names what no checkpoint of PyTorch's does, or is of another run.
+        ValueError: where a file is not what was written, names what PyTorch's checkpoints do not, or is of another run.
     """
     there = _there(Path(folder))
     if not there:
@@ -115,8 +115,8 @@ def _check(place):
         other = wanted.items() ^ there.items() if isinstance(wanted, dict) else ()
         names = sorted({str(name) for name, _ in other}) or [SUMS]
         raise ValueError(
-            f"load.folder: {place.name} is not what was written: {', '.join(names)}; allowed: a whole checkpoint; without "
-            f"{place.name} the one before it is taken up"
+            f"load.folder: {place.name} is not what was written: {', '.join(names)}; allowed: a whole checkpoint; "
+            f"without {place.name} the one before it is taken up"
         )
 
 
@@ -138,8 +138,8 @@ class _Reader(FileSystemReader):
                 found = _Described(file).load()
         except Exception as error:  # bytes that make no pickle end in whatever they run into
             raise ValueError(
-                f"load.folder: {Path(self.path).name}/.metadata: {str(error) or type(error).__name__}; allowed: the names, sizes "
-                "and places of tensors, as torch.distributed.checkpoint writes them"
+                f"load.folder: {Path(self.path).name}/.metadata: {str(error) or type(error).__name__}; allowed: the "
+                "names, sizes and places of tensors, as torch.distributed.checkpoint writes them"
             ) from None
         found.storage_meta = found.storage_meta or described.StorageMeta()
         found.storage_meta.load_id = self.load_id

@@ -11,11 +11,11 @@ _VENDOR = {"nvidia", "amd", "tesla", "geforce", "instinct", "generation", "hbm2"
 
 
 def check(device: object) -> None:
-    """Raise ValueError unless it is how a device to measure on is named: `cpu`, `cuda`, `cuda:1`; or None, the first GPU."""
+    """Raise ValueError unless it names a device to measure on: `cpu`, `cuda`, `cuda:1`; or is None, the first GPU."""
     if device is not None and not (isinstance(device, str) and re.fullmatch(r"cpu|cuda(:\d{1,4})?", device, re.ASCII)):
         raise ValueError(
-            f"measure.device: {device!r} is no device to measure on; allowed: 'cuda', 'cuda:1' and so on, 'cpu', or None for "
-            "the first GPU"
+            f"measure.device: {device!r} is no device to measure on; allowed: 'cuda', 'cuda:1' and so on, 'cpu', or "
+            "None for the first GPU"
         )
 
 

@@ -35,7 +35,7 @@ def windows(text: torch.Tensor, starts: torch.Tensor, sequence: int) -> tuple[to
 
 
 def training_batches(setup: Setup, seed: int) -> Callable:
-    """Random windows, the same for every configuration with that seed: each of N GPUs takes its part of a batch N times as large."""
+    """Random windows, the same for every configuration with that seed. N GPUs share batches N times as large."""
     text, _ = prose()
     rank, gpus = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     generator, B, S = torch.Generator().manual_seed(seed), setup.batch, setup.sequence

@@ -64,7 +64,7 @@ Digest = Annotated[str, Kind(_so(lambda v: re.fullmatch("[0-9a-f]{64}", v)), "64
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Measurement:
-    """One training step on a device. Bytes are whole; `phases`, `requested`, `peaks` and `peak` are above `baseline`."""
+    """One training step on a device. Bytes are whole; `phases`, `requested`, `peaks` and `peak` exceed `baseline`."""
 
     model: Annotated[Model, Kind(dict, "an object")]
     setup: Annotated[Setup, Kind(dict, "an object")]
@@ -105,15 +105,15 @@ class Measurement:
     tokens_per_s: Number | None = None
     flops: Whole | None = None  # of a step, the model's
     mfu: Number | None = None  # their share of the catalog's dense 16-bit peak; None for fp32 and unknown devices
-    # Of every step, None where not finite, on the next windows of the book's text, the same for every configuration of one
-    # shape; a vocabulary under 256 has random tokens, always the same.
+    # Of every step, None where not finite, on the next windows of the book's text, the same for every configuration of
+    # one shape; a vocabulary under 256 has random tokens, always the same.
     loss: Losses | None = None
     skipped_steps: Whole | None = None  # by loss scaling
-    # `allocations` of one step, the places `at` which `live` bytes are given, the extremes among them, and `marks`: how many
-    # allocations there were when a moment last came.
+    # `allocations` of one step, the places `at` which `live` bytes are given, the extremes among them, and `marks`: how
+    # many allocations there were when a moment last came.
     history: History | None = None
-    # Of a training run: its `recipe`, with as many steps as there was time for of those `asked`; and `validation`: steps
-    # taken, the loss on prose that is not trained on, and seconds of training until then.
+    # Of a training run: its `recipe`, with as many steps as there was time for of those `asked`; and `validation`:
+    # steps taken, the loss on prose that is not trained on, and seconds of training until then.
     learning: Learning | None = None
     ranks: Ranks | None = (
         None  # of many GPUs measured at once: each one's `rank`, and some of the fields here, rank 0's
@@ -129,7 +129,7 @@ class Measurement:
 
     @property
     def timed(self) -> bool:
-        """Whether its milliseconds mean anything: it was timed, on a device that computes, with collectives that move."""
+        """Whether its milliseconds mean anything: timed on a device that computes, with collectives that move."""
         fake = (self.settings or {}).get("collectives") == "fake"
         return self.step_ms is not None and self.witness == "measure" and not fake
 
@@ -172,7 +172,7 @@ class Measurement:
         device = f"{self.device['name']}, {self.date[:10]}"
         if self.status in ("skipped", "failed"):
             return Table([device, ""], [[self.status, self.reason]])
-        bytes_of = dict(self.phases or {})
+        bytes_of: dict[str, int | None] = dict(self.phases or {})
         bytes_of |= {f"peak, at {self.peak_at}" if self.peak_at else "peak": self.peak}
         names = ("baseline", "workspace", "requested_peak", "allocated_peak", "active_peak", "reserved_peak")
         bytes_of |= {name: getattr(self, name) for name in names}
@@ -197,8 +197,8 @@ class Measurement:
 _KINDS = kinds(Measurement)
 _ALWAYS = {f.name for f in fields(Measurement) if f.default is MISSING}
 _SOMETIMES = {
-    "out_of_memory", "reason", "peak_at", "history", "learning", "ranks", "witness", "segments", "reserved_at_end", "clocks",
-    "mfu", "step_ms", "step_ms_quartiles", "tokens_per_s", "flops",
+    "out_of_memory", "reason", "peak_at", "history", "learning", "ranks", "witness", "segments", "reserved_at_end",
+    "clocks", "mfu", "step_ms", "step_ms_quartiles", "tokens_per_s", "flops",
 }  # fmt: skip
 _RAN_OUT = {"out_of_memory", "allocated_peak", "reserved_peak", "retries", "baseline", "versions", "settings"}
 #: Status -> the fields that it must have.

@@ -17,11 +17,12 @@ from .measurement import Measurement
 from .process import COMMAND, EXPANDABLE, Failed, Worker, ask
 from .recipe import Recipe
 
-#: Seconds that a worker may take to say how many GPUs there are; and that ranks have to end once one of them has failed.
+#: Seconds that a worker may take to start and say what there is; and that ranks have to end once one has failed.
 START, GRACE = 120.0, 1.0
 #: What a measurement keeps of every rank.
 KEPT = (
-    "phases", "requested", "peaks", "peak", "peak_at", "allocated_peak", "active_peak", "reserved_peak", "step_ms", "loss",
+    "phases", "requested", "peaks", "peak", "peak_at", "allocated_peak", "active_peak", "reserved_peak", "step_ms",
+    "loss",
 )  # fmt: skip
 
 
@@ -46,30 +47,29 @@ def measure(
     process each (`ranks` says what each found); or `alone`, the first of them on one GPU.
 
     Args:
-        device: `cuda`, `cuda:1`, ...; by default the first GPU. `cpu` runs the same step on the CPU and counts the storages
-            of its tensors (`rounding` 1): no kernel's own memory, and the CPU's choice of kernels.
+        device: `cuda`, `cuda:1`, ...; by default the first GPU. `cpu` runs the same step on the CPU and counts the
+            storages of its tensors (`rounding` 1): no kernel's own memory, and the CPU's choice of kernels.
         warm_up, steps: how many steps to take before, and how many to time.
         points: the most places of the timeline to keep; 0 for no timeline, and no `peak_at`.
         tf32: whether fp32 matrix products may round their factors to TF32.
         limit: bytes that the step may take, to run out on purpose.
         expandable: whether the allocator maps memory into segments that grow (`expandable_segments:True`).
         recipe: of a training run on prose, whose steps are measured in place of `steps`.
-        alone: measure the first of many GPUs, on one device: its collectives move nothing, and all its tensors are there.
+        alone: measure the first of many GPUs, on one device: all its tensors are there, and collectives move nothing.
         timeout: seconds until the process is ended.
 
     Raises:
-        ValueError: for bad input, for a setup that does not fit the model, and where there is no such device, or too few.
+        ValueError: for bad input, a setup that does not fit the model, and where there is no such device, or too few.
         Failed: where the process dies, with its exit status and last lines, or takes longer than `timeout`.
     """
-    check_request(model, setup, warm_up=warm_up, steps=steps, points=points, tf32=tf32, limit=limit, recipe=recipe)
+    options: dict[str, Any] = {"warm_up": warm_up, "steps": steps, "points": points, "tf32": tf32, "limit": limit}
+    check_request(model, setup, recipe=recipe, **options)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise ValueError(f"measure.timeout: {timeout!r} is not a number of seconds above 0")
     check_device(device)
     checks.flag("measure", "alone", alone)
     checks.flag("measure", "expandable", expandable)
-    options: dict[str, Any] = {"warm_up": warm_up, "steps": steps, "points": points, "tf32": tf32, "limit": limit}
-    if recipe:
-        options["recipe"] = recipe.as_dict()
+    options["recipe"] = recipe and recipe.as_dict()
     if setup.gpus > 1 and not alone:
         if expandable:
             raise ValueError(
@@ -99,8 +99,8 @@ def measure_ranks(
         there = worker.ask(START, ask="gpus", device=device)["found"]
     if setup.gpus > there:
         raise ValueError(
-            f"Setup.gpus: {setup.gpus}, and this machine has room for {there}; allowed: at most as many, or the first of "
-            "any number alone (`alone=True`, --alone), over collectives that move nothing"
+            f"Setup.gpus: {setup.gpus}, and this machine has room for {there}; allowed: at most as many, or the first "
+            "of any number alone (`alone=True`, --alone), over collectives that move nothing"
         )
 
     def measured(rank, worker):

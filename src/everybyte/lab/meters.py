@@ -1,4 +1,4 @@
-"""What a device can say of its memory and its time: CUDA's allocator by its own statistics, a CPU by following storages."""
+"""What a device says of its memory and time: CUDA's allocator by its own statistics, a CPU by following storages."""
 
 import gc
 import re
@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves
 from ..common import children
 from .timeline import live_at_allocations
 
-#: What each meter counts, in bytes: what tensors asked for; the blocks they got; also blocks that are freed but still in use
-#: by a stream; also what the allocator keeps for later.
+#: What each meter counts, in bytes: what tensors asked for; the blocks they got; also blocks that are freed but still
+#: in use by a stream; also what the allocator keeps for later.
 COUNTS = ("requested", "allocated", "active", "reserved")
 #: What is kept of a GPU's state after timing -> what its driver's tool calls it.
 CLOCKS = {
@@ -111,7 +111,7 @@ class Cuda:
 
     @contextmanager
     def history(self):
-        """Within it, allocations are noted: at its end, the list it gives has the live bytes before them and after each."""
+        """Within it, allocations are noted: at its end, its list has the live bytes before them and after each."""
         live = []
         torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python")
         start = self.allocations()

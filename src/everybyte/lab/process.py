@@ -113,7 +113,7 @@ class Worker:
 
 
 class Bench:
-    """A place for one worker at a time. One that failed, or kept something of a step, is ended; the next request gets a fresh one.
+    """A place for one worker at a time. One that failed, or kept something of a step, is ended: a fresh one follows.
 
     Args:
         start: starts a worker, given an `environment` where it needs one.

@@ -11,8 +11,7 @@ from ..ask.setup import Setup
 from .measurement import model_from_dict
 from .run import describe, find, run
 
-#: Seconds that a rank waits for the others in one collective: who is dead by then is not waited for any longer. NCCL's first
-#: one makes its connections.
+#: Seconds that a rank waits for the others in a collective; NCCL's first one also makes its connections.
 PATIENCE, FIRST = 40, 180
 #: Ranks that a CPU may be given at once.
 PROCESSES = 8
@@ -20,10 +19,10 @@ PROCESSES = 8
 
 @contextmanager
 def group(setup: Setup, device: torch.device, real: bool = False):
-    """Within it, this process is a rank of `setup.gpus`: one that started with others; else the first, alone.
+    """Within it, this process is a rank of `setup.gpus`: one of several that were started, else the first, alone.
 
-    Alone, collectives move nothing, yet all of rank 0's tensors are there; by `real` ones that is refused, for nothing is
-    learned from collectives that move nothing. It gives the name of what carries them.
+    Alone, collectives move nothing, yet all of rank 0's tensors are there. Where they must be `real`, as to learn,
+    several GPUs alone are refused. It gives the name of what carries the collectives.
 
     Raises:
         ValueError: where torchrun started another number, or PyTorch was built without what they need.
@@ -41,9 +40,8 @@ def group(setup: Setup, device: torch.device, real: bool = False):
         dist.init_process_group(backend, timeout=timedelta(seconds=FIRST if backend == "nccl" else PATIENCE))
     elif real:
         if setup.gpus > 1:
-            raise ValueError(
-                f"Setup.gpus: {setup.gpus}, alone, learn nothing of one another; allowed: as many processes, or 1"
-            )
+            said = f"Setup.gpus: {setup.gpus}, alone, learn nothing of one another"
+            raise ValueError(f"{said}; allowed: as many processes, or 1")
         dist.init_process_group(backend, rank=0, world_size=1, store=dist.HashStore())
     else:
         from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -70,7 +68,7 @@ def run_as_rank(model, setup: Setup, device: torch.device, **options) -> tuple[d
 
 
 def answer(request: dict) -> dict:
-    """The answer to a request: what was `found`, and whether this process is as `clean` as before; or the `error` of bad input."""
+    """What was `found` for a request, and whether this process is `clean` again; or the `error` of bad input."""
     try:
         device = find(request["device"])
         if request["ask"] == "device":

@@ -10,7 +10,7 @@ from .grid import TIMED, WARM_UP, Configuration
 
 #: What a recording asks of each measurement.
 OPTIONS = {"warm_up": 1, "points": 160}
-#: Seconds that the timed steps of one measurement may take, and that a training run may; where all would take longer, it has fewer.
+#: Seconds that the timed steps of one measurement may take, and a training run; it has fewer steps where need be.
 LONGEST, TRAINING = 15.0, 60.0
 #: Shares of the catalog's dense 16-bit peak that a 16-bit step reaches, that TF32 does, and fp32 without it.
 USED, TF32, FP32 = 0.45, 0.2, 1 / 20
@@ -23,9 +23,9 @@ MOVED, AROUND = 40, 0.4
 def flops_of_step(model: Model, tokens: int, sequence: int) -> int:
     """Model FLOPs of one training step, without recomputation: 6·N + 12·L·A·D·S for each token.
 
-    N: parameters that multiply a token, so not positions, nor the token table where the head is another matrix, nor experts
-    that it does not visit; L layers of A heads of width D over sequences of S. The half of attention that the causal mask
-    hides is counted. Source: Chowdhery et al., PaLM (2022), appendix B.
+    N: parameters that multiply a token, so not positions, nor the token table where the head is another matrix, nor
+    experts that it does not visit; L layers of A heads of width D over sequences of S. The half of attention that the
+    causal mask hides is counted. Source: Chowdhery et al., PaLM (2022), appendix B.
     """
     looked_up = model.learned_positions + (0 if model.tied else model.vocabulary)
     expert = (2 + model.gated) * model.width * model.expert_width
@@ -35,7 +35,7 @@ def flops_of_step(model: Model, tokens: int, sequence: int) -> int:
 
 
 def utilization(flops: int, milliseconds: float, gpu: str | None, setup: Setup) -> float | None:
-    """Model FLOP/s over the catalog's dense 16-bit peak; None for fp32, whose peak is another, and for unknown devices."""
+    """Model FLOP/s over the catalog's dense 16-bit peak; None for fp32, whose peak is another, and unknown devices."""
     if gpu is None or setup.dtypes.compute == "fp32":
         return None
     return round(flops / (milliseconds / 1e3) / gpus()[gpu].bf16_flops, 4)
@@ -71,7 +71,7 @@ def seconds(configuration: Configuration, gpu: Gpu) -> float:
 
 
 def options(configuration: Configuration) -> dict:
-    """What a recording asks of a measurement: where time is the question, more steps before it and a limit to the time."""
+    """What a recording asks of a measurement: where time is the question, more steps before, and a time limit."""
     if configuration.recipe:
         how: dict = {"recipe": configuration.recipe.as_dict(), "seconds": TRAINING}
     else:
@@ -81,7 +81,7 @@ def options(configuration: Configuration) -> dict:
 
 
 def estimate(wanted: Iterable[Configuration], gpu: Gpu, need: Callable[[Model, Setup], int]) -> Table:
-    """What a recording would measure on a GPU: for each group the steps, how many fit, and the seconds that these may take."""
+    """What a recording would measure on a GPU: for each group the steps, how many fit, and their seconds."""
     groups = {}
     for configuration in wanted:
         row = groups.setdefault(configuration.group, [0, 0, 0.0])

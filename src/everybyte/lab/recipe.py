@@ -1,4 +1,4 @@
-"""How a training run goes: its steps, their learning rates, where gradients are clipped, and on which windows of the prose."""
+"""How a training run goes: its steps, their learning rates, the clipping of gradients, and the windows of prose."""
 
 from dataclasses import asdict, dataclass
 from math import cos, pi
@@ -12,24 +12,18 @@ from ..rules import CLIPPED, check
 class Recipe:
     """A training run on the prose of the labs.
 
-    Attributes:
-        steps: of the optimizer. warm_up: steps over which the rate rises to `learning_rate`; then it falls to a tenth of that
-            along half a cosine. clip: the norm that gradients are scaled down to. seed: of weights and windows.
-        evaluations: how often the validation loss is taken, at equal distances. windows: on how many.
-        pretrained: steps that all weights take by AdamW on the book's text before, so that there is something to fine-tune.
-
     Raises:
         ValueError: naming the field, the value and what is allowed.
     """
 
-    steps: int = 1000
-    warm_up: int = 100
+    steps: int = 1000  # of the optimizer
+    warm_up: int = 100  # steps over which the rate rises; then it falls to a tenth along half a cosine
     learning_rate: float = 1e-3
-    clip: float = 1.0
-    seed: int = 0
-    evaluations: int = 10
-    windows: int = 64
-    pretrained: int = 0
+    clip: float = 1.0  # the norm that gradients are scaled down to
+    seed: int = 0  # of weights and windows
+    evaluations: int = 10  # how often the validation loss is taken, at equal distances
+    windows: int = 64  # that it is taken on
+    pretrained: int = 0  # steps that all weights take by AdamW on the book's text before: what is then fine-tuned
 
     def __post_init__(self):
         checks.whole("Recipe", "steps", self.steps, 10, 1_000_000)
@@ -38,17 +32,16 @@ class Recipe:
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
                 raise ValueError(f"Recipe.{field}: {value!r} is no number above 0")
-        limits = {
-            "seed": (0, 2**31),
-            "evaluations": (1, self.steps),
-            "windows": (1, 10_000),
-            "pretrained": (0, 1_000_000),
-        }
-        for field, (least, most) in limits.items():
-            checks.whole("Recipe", field, getattr(self, field), least, most)
+        checks.whole("Recipe", "seed", self.seed, 0, 2**31)
+        checks.whole("Recipe", "evaluations", self.evaluations, 1, self.steps)
+        checks.whole("Recipe", "windows", self.windows, 1, 10_000)
+        checks.whole("Recipe", "pretrained", self.pretrained, 0, 1_000_000)
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step, from 0. Source: Brown et al., Language Models are Few-Shot Learners (2020), appendix B."""
+        """The learning rate of a step, from 0.
+
+        Source: Brown et al., Language Models are Few-Shot Learners (2020), appendix B.
+        """
         if step < self.warm_up:
             return self.learning_rate * (step + 1) / self.warm_up
         done = min(1.0, (step - self.warm_up) / max(1, self.steps - 1 - self.warm_up))
@@ -58,9 +51,8 @@ class Recipe:
         """Raise ValueError where gradients cannot be clipped as the recipe says."""
         check(CLIPPED, setup)
         if self.pretrained and setup.distributed:
-            raise ValueError(
-                f"Recipe.pretrained: {self.pretrained} with {setup.gpus} gpus and sharding {setup.sharding!r}; allowed: 0, or one GPU"
-            )
+            many = f"{setup.gpus} gpus and sharding {setup.sharding!r}"
+            raise ValueError(f"Recipe.pretrained: {self.pretrained} with {many}; allowed: 0, or one GPU")
 
     def as_dict(self) -> dict:
         """As JSON holds it."""

@@ -24,18 +24,13 @@ EACH = 120.0
 
 @dataclass
 class Progress:
-    """What a recording came to.
+    """What a recording came to."""
 
-    Attributes:
-        path: the record. found: measurements with each status, of this recording. there: how many it had already.
-        left: how many there was no time for. faults: lines that the record's file had and that were moved aside.
-    """
-
-    path: Path
-    there: int = 0
-    left: int = 0
-    found: dict[str, int] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
+    path: Path  # of the record
+    there: int = 0  # measurements that it had already
+    left: int = 0  # for which there was no time
+    found: dict[str, int] = field(default_factory=dict)  # status -> measurements of this recording
+    faults: list[str] = field(default_factory=list)  # of lines that were moved aside
 
     def as_dict(self) -> dict:
         """As JSON holds it."""
@@ -58,9 +53,9 @@ def record(
 ) -> Progress:
     """Measure what is not recorded yet of a device, a line of `out`/`<gpu>.jsonl` each, until time is up.
 
-    One worker takes one step after another. A fresh one takes over after an out-of-memory, a failure, or whenever something
-    of a step is left in memory. The next recording tries again what failed, and leaves out what is there with the same
-    fingerprint of the reference step.
+    One worker takes one step after another. A fresh one takes over after an out-of-memory, a failure, or whenever
+    something of a step is left in memory. The next recording tries again what failed, and leaves out what is there with
+    the same fingerprint of the reference step.
 
     Args:
         minutes: after which no more is started, and what runs is given up.
@@ -154,5 +149,5 @@ def asked(measurement: Measurement) -> dict:
 
 
 def has_bf16(device: dict) -> bool:
-    """Whether a device has units for bf16, by its compute capability; a CPU, or one that says none, is taken to have them."""
+    """Whether a device has units for bf16, by its compute capability; a CPU, or one that says none, is said to."""
     return float(device.get("capability") or 8) >= 8

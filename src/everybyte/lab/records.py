@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ..ask.setup import Setup
 from ..catalog import Model
@@ -42,28 +43,29 @@ def _done(source):
 
 def unmeasured(status: str, reason: str, model: Model, setup: Setup, device: dict, rounding: int = 512) -> Measurement:
     """A measurement that was not made, with the reason why."""
-    return Measurement(
-        model=model, setup=setup, status=status, reason=reason, device=device, rounding=rounding, fingerprint=fingerprint(),
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        witness="rehearse" if device["name"].startswith(REHEARSED) else "measure",
-    )  # fmt: skip
+    said: dict[str, Any] = {
+        "model": model,
+        "setup": setup,
+        "status": status,
+        "reason": reason,
+        "device": device,
+        "rounding": rounding,
+    }
+    said |= {"fingerprint": fingerprint(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    return Measurement(**said, witness="rehearse" if device["name"].startswith(REHEARSED) else "measure")
 
 
 @dataclass(frozen=True)
 class Record:
-    """A file of measurements.
-
-    Attributes:
-        path: the file. measurements: of its good lines, in order. faults: what is wrong with the others, with their numbers.
-    """
+    """A file of measurements."""
 
     path: Path
-    measurements: list[Measurement]
-    faults: list[str]
+    measurements: list[Measurement]  # of its good lines, in order
+    faults: list[str]  # what is wrong with the others, each with its number
 
 
 def read(path: str | os.PathLike) -> Record:
-    """The measurements of a file; a line that is cut short, edited, or of another schema is refused, the good ones kept.
+    """The measurements of a file. A line that is cut short, edited, or of another schema is refused, the others kept.
 
     Raises:
         ValueError: where it is no file: a folder, a pipe, a device.

@@ -79,8 +79,8 @@ def find(device: str | None) -> torch.device:
     except (AssertionError, RuntimeError) as error:
         reason = str(error).strip().split("\n")[0].rstrip(".")
         raise ValueError(
-            f"measure.device: {device!r}, and PyTorch can use no such GPU here ({reason}): {_remedy(str(error))}; allowed: "
-            "an NVIDIA GPU, or 'cpu', where the same step runs in the machine's own memory"
+            f"measure.device: {device!r}, and PyTorch can use no such GPU here ({reason}): {_remedy(str(error))}; "
+            "allowed: an NVIDIA GPU, or 'cpu', where the same step runs in the machine's own memory"
         ) from error
     return torch.device("cuda", number)
 
@@ -122,8 +122,8 @@ def _driver():
 def settings(device: torch.device, tf32: bool) -> dict:
     """Set what decides which kernels run, the same everywhere, and say it.
 
-    On a GPU attention takes the flash kernel or the memory-efficient one, as the book says: not cuDNN's, and the math kernel
-    only where the GPU has no other (`attention_kernel`).
+    On a GPU attention takes the flash kernel or the memory-efficient one, as the book says: not cuDNN's, and the math
+    kernel only where the GPU has no other (`attention_kernel`).
     """
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     kernels = torch.backends.cuda
@@ -248,7 +248,7 @@ class _Session:
             return module.initialize() if isinstance(module, GPT) else module
 
     def pretrained(self):
-        """The weights that a copy of the model has learned before, in the host's memory: no part of what is measured."""
+        """The weights that a copy of the model has learned before, in the host's memory and not measured."""
         setup, recipe = self.setup, self.recipe
         if not (recipe and recipe.pretrained):
             return {}
@@ -272,7 +272,7 @@ class _Session:
             from ..reference.mesh.trainer import MeshTrainer as kind  # with PyTorch's pipelines
         with as_it_is(module, self.setup):
             self.trainer = Learner(module, self.setup, self.recipe) if self.recipe else kind(module, self.setup)
-        gc.collect()  # a process's first `fully_shard` imports what keeps its callers' frames, and with them whole weights
+        gc.collect()  # a process's first `fully_shard` imports what keeps its callers' frames, and so whole weights
         self._batches()
         if self.setup.mesh.context > 1:
             self.batch = placed(self.batch, self.model.learned_positions - (self.model.positions or 0))
@@ -399,7 +399,7 @@ class _Session:
         return self._peak()
 
     def learn(self, seconds):
-        """The rest of a recipe's steps, with the loss on unseen prose now and then; fewer where all would take too long."""
+        """The rest of a recipe's steps, with the loss on unseen prose now and then; fewer where all take too long."""
         self.meter.restart()
         trainer, asked = self.trainer, self.recipe
         before, fit = trainer.taken, asked.steps
@@ -446,18 +446,13 @@ class _Session:
         learned = {"loss": self.losses, "skipped_steps": self.skipped, "steps": len(self.step_ms)}
         if not self.step_ms:
             return learned
-        milliseconds = statistics.median(self.step_ms)
-        tokens = tokens_of_step(self.setup)
+        milliseconds, tokens = statistics.median(self.step_ms), tokens_of_step(self.setup)
         flops = flops_of_step(self.model, tokens, self.setup.sequence)
         quartiles = statistics.quantiles(self.step_ms, n=4)[::2] if len(self.step_ms) > 3 else None
-        return learned | {
-            "step_ms": round(milliseconds, 3),
-            "step_ms_quartiles": quartiles and [round(q, 3) for q in quartiles],
-            "clocks": self.clocks,
-            "tokens_per_s": round(tokens / milliseconds * 1e3, 1),
-            "flops": flops,
-            "mfu": utilization(flops, milliseconds, gpu, self.setup),
-        }
+        learned |= {"step_ms": round(milliseconds, 3), "clocks": self.clocks, "flops": flops}
+        learned["step_ms_quartiles"] = quartiles and [round(q, 3) for q in quartiles]
+        learned["tokens_per_s"] = round(tokens / milliseconds * 1e3, 1)
+        return learned | {"mfu": utilization(flops, milliseconds, gpu, self.setup)}
 
 
 def same_batch(vocabulary: int, setup: Setup, device) -> Callable:

@@ -1,4 +1,4 @@
-"""What the labs' notebooks show of several steps: measured here where there is a GPU, else the record, else a plain no."""
+"""What the labs' notebooks show of several steps: measured here on a GPU, else the record, else a plain no."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -37,16 +37,11 @@ class _Shown:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Runs(_Shown):
-    """Some steps of one model, by the names that a notebook gives them.
+    """Some steps of one model, by the names that a notebook gives them."""
 
-    Attributes:
-        said: where the measurements are from, a sentence. found: name -> measurement; None for what is not there.
-        live: whether they were made just now.
-    """
-
-    said: str
-    found: dict[str, Measurement | None]
-    live: bool = False
+    said: str  # where the measurements are from, a sentence
+    found: dict[str, Measurement | None]  # None for what is not there
+    live: bool = False  # whether they were made just now
 
     @property
     def measured(self) -> dict[str, Measurement]:
@@ -113,16 +108,11 @@ def runs(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trainings(_Shown):
-    """Training runs of one model, by the names that a notebook gives its setups, each with the same seeds.
+    """Training runs of one model, by the names that a notebook gives its setups, each with the same seeds."""
 
-    Attributes:
-        said: where they are from, a sentence. found: name -> a measurement for each seed, None for what is not there.
-        live: whether they were made just now.
-    """
-
-    said: str
-    found: dict[str, list[Measurement | None]]
-    live: bool = False
+    said: str  # where they are from, a sentence
+    found: dict[str, list[Measurement | None]]  # one for each seed, None for what is not there
+    live: bool = False  # whether they were made just now
 
     @property
     def learned(self) -> dict[str, list[Measurement]]:
@@ -133,14 +123,15 @@ class Trainings(_Shown):
     def curves(self, seconds: bool = False) -> dict[str, list[list[tuple]]]:
         """Name -> for each seed (steps, or seconds of training; validation loss), as `draw.learned` takes them."""
         place = 2 if seconds else 0
-        return {n: [[(row[place], row[1]) for row in _validation(m)] for m in runs] for n, runs in self.learned.items()}
+        rows = {name: list(map(_validation, runs)) for name, runs in self.learned.items()}
+        return {name: [[(row[place], row[1]) for row in run] for run in runs] for name, runs in rows.items()}
 
     def last(self) -> dict[str, list[float]]:
         """Name -> the last validation loss of each seed, nats a byte."""
-        return {name: [_validation(m)[-1][1] for m in runs] for name, runs in self.learned.items()}
+        return {name: [run[-1][1] for run in runs] for name, runs in self.curves().items()}
 
     def table(self) -> Table:
-        """A row each: the last validation loss, the least and the most of the seeds, seconds of training, and the peak."""
+        """A row each: the last validation loss, least to most of the seeds, seconds of training, the peak."""
         rows = []
         for name, runs in self.learned.items():
             losses, (step, _, seconds) = self.last()[name], _validation(runs[0])[-1]
@@ -154,7 +145,6 @@ class Trainings(_Shown):
 
 
 def _validation(measurement):
-    """Rows of step, loss and seconds."""
     return measurement.learning["validation"]
 
 
@@ -172,7 +162,7 @@ def trainings(
     """Training runs of a model on prose, the same windows for all setups: made here, or from the record, as `runs`.
 
     Args:
-        model, setups: as `runs`'s. recipe: how each goes, or name -> how that setup's goes; each runs once with each of `seeds`.
+        model, setups: as `runs`'s. recipe: how each goes, or name -> how that one goes. seeds: each runs with each.
         device, records, timeout: as `runs`'s; `cpu` runs a setup of several GPUs in as many processes.
 
     Raises:
@@ -238,7 +228,7 @@ def _measured(steps, device, timeout, options):
 
 
 def _as_many_gpus(setup, device, learns):
-    """Whether this machine has all the GPUs of a setup: then all are used, and collectives move. What learns needs them."""
+    """Whether this machine has all of a setup's GPUs: then all are used. What learns needs them."""
     import torch
 
     if learns or setup.gpus == 1:
@@ -247,7 +237,7 @@ def _as_many_gpus(setup, device, learns):
 
 
 def last_line(error: Exception) -> str:
-    """What went wrong, in one line: how the process ended, and the last of its lines, where the error's own words stand."""
+    """What went wrong, in one line: how the process ended, and the last of its lines, the error's own words."""
     first, *lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{first.partition(';')[0]}: {lines[-1]}" if lines else first
 

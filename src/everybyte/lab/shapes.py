@@ -7,7 +7,7 @@ from typing import Any, get_args, get_type_hints
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """What a field may be: its `shape`, and in words what is `allowed`. It stands in the type: `Annotated[int, Kind(...)]`."""
+    """What a field may be: its `shape`, and that in words, `allowed`. It stands in `Annotated[int, Kind(...)]`."""
 
     shape: Any
     allowed: str
@@ -24,9 +24,9 @@ def fits(value: object, shape: Any) -> bool:
     """Whether a value that JSON holds has a shape.
 
     Args:
-        shape: a type; None; a function that answers the question; a tuple of shapes, of which one must fit; `[shape, ...]`,
-            a list of any length; `[shape, shape]`, a list of exactly these; `{name: shape}`, an object with exactly these
-            names, where `name?` may be missing and `...` stands for all other names.
+        shape: a type; None; a function that answers the question; a tuple of shapes, of which one must fit;
+            `[shape, ...]`, a list of any length; `[shape, shape]`, a list of exactly these; `{name: shape}`, an object
+            with exactly these names, where `name?` may be missing and `...` stands for all other names.
     """
     if isinstance(shape, tuple):
         return any(fits(value, one) for one in shape)

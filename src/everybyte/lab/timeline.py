@@ -6,8 +6,8 @@ ALLOCATED = "active_allocated"
 def live_at_allocations(snapshot: dict, device: int, allocations: int, rounding: int = 512) -> list[int]:
     """Live bytes before the last `allocations` allocations of a CUDA snapshot, and after each of them.
 
-    The history holds what was asked for, not the block that was found: each request counts rounded up to `rounding`, until
-    it is freed. Source: PyTorch, `c10/cuda/CUDACachingAllocator.cpp` (`alloc_found_block`, `free`).
+    The history holds what was asked for, not the block that was found: each request counts rounded up to `rounding`,
+    until it is freed. Source: PyTorch, `c10/cuda/CUDACachingAllocator.cpp` (`alloc_found_block`, `free`).
 
     Args:
         snapshot: of `torch.cuda.memory._snapshot()`: `segments` with their `blocks`, and `device_traces`.
@@ -29,7 +29,7 @@ def live_at_allocations(snapshot: dict, device: int, allocations: int, rounding:
 
 
 def reduced(live: list[int], most: int) -> list[int]:
-    """At most `most` places of `live` (four or more) that show its course: the first, the last, and extremes in between."""
+    """At most `most` places of `live` (four or more) that show its course: the ends, and extremes in between."""
     if len(live) <= most:
         return list(range(len(live)))
     stretches = (most - 2) // 2

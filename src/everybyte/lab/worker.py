@@ -1,9 +1,10 @@
-"""The process that measures: `python -m everybyte.lab.worker`. A request a line comes in, an answer a line goes out, in JSON.
+"""The process that measures: `python -m everybyte.lab.worker`. Each line that comes in is a request, in JSON, and each
+line that goes out is an answer.
 
-`{"ask": "device", "device": …}` asks what the device is; `gpus` in its place, how many ranks there is room for; and `{"ask":
-"measure", "device": …, "model": {…}, "setup": {…}, "options": {…}}` asks for a measurement. An answer holds `found`, or `error`
-for bad input. Whatever else is printed goes to standard error. The process ends with its input, and with its parent, also
-while it loads PyTorch.
+`{"ask": "device", "device": …}` asks what the device is; `gpus` in its place, how many ranks there is room for; and
+`{"ask": "measure", "device": …, "model": {…}, "setup": {…}, "options": {…}}` asks for a measurement. An answer holds
+`found`, or `error` for bad input. Whatever else is printed goes to standard error. The process ends with its input, and
+with its parent, also while it loads PyTorch.
 """
 
 import json
@@ -25,7 +26,7 @@ def main() -> None:
 
 
 def _end_with(parent):
-    """End this process once its parent has ended, which may be gone by now: killed, it tells nobody, and waits for no step."""
+    """End this process once its parent has ended, maybe by now: a killed one tells nobody."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
