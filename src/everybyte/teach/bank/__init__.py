@@ -1,7 +1,8 @@
 """The exercises of each chapter: what is said of them in `cNN.toml`, what is computed in `ANSWERS` of `cNN.py`.
 
-An exercise has the same id in both. A mistake has one name in both, a sentence there and a wrong answer here. What the
-files of answers need stands here once: `run` and `Run` ask about a step, `answers` and `program` say what is right and wrong.
+An exercise has the same id in both. A mistake has one name in both, a sentence there and a wrong answer here: often the
+right function with the argument of that name changed. What the files of answers need stands here once: `run` and `Run` ask
+about a step, `answers`, `each` and `program` say what is right and wrong.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -58,7 +59,7 @@ def each(function: Callable, /, **arguments: Any) -> dict[str, Any]:
 
 
 def program(right: Callable, cases: Callable[[], Iterable[Case]], agree: Callable = equal, /, **wrong: Any) -> Answers:
-    """A function's: the wrong ones are functions, made in the same way."""
+    """A function's: the wrong ones are functions too, the right one with the argument of their name changed."""
     wrong = {name: _giving(function) for name, function in answers(right, **wrong).wrong.items()}
     return Answers(_giving(right), wrong, {"cases": cases, "agree": agree})
 

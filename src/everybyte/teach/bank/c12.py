@@ -53,7 +53,6 @@ def same(given, right):
 
 
 def decoded(code, e, m, *, subnormal=True, top=True, sign=True, bias=1):
-    """The answer, or what it would be with a leading one everywhere, a top field of numbers, no sign, or another bias."""
     negative, x, y = code >> (e + m), (code >> m) % 2**e, code % 2**m
     if top and x == 2**e - 1:
         return None

@@ -69,7 +69,6 @@ def near(given, right):
 
 
 def attend(tiles, *, rescale_sum=True, rescale_out=True, shift=True, divide=True):
-    """The answer, or what it would be without one of its four steps."""
     m, total, out = -math.inf, 0.0, 0.0
     for scores, values in tiles:
         new = max(m, *scores) if shift else 0.0

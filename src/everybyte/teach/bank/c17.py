@@ -45,7 +45,6 @@ def steps():
 
 
 def ledger(events, *, frees=True, end=False):
-    """The answer, or what it would be without frees, or with what is live at the end."""
     live, total, best = {}, 0, (0, 0)
     for index, (what, tensor, *size) in enumerate(events):
         if what == "take":

@@ -31,7 +31,6 @@ def casts():
 
 
 def cast_bytes(weights, *, each=2, vectors=False, tables=False, tied=True):
-    """The answer, or what it would be with other bytes a number, with vectors or tables cast too, or without a tied head."""
     names, total = [name for name, _ in weights], 0
     for name, shape in weights:
         head = name == "token.weight" and "head.weight" not in names and tied

@@ -89,7 +89,6 @@ def residuals():
 
 
 def checkpointed(blocks, x, *, drops=True, chained=True, draws=True):
-    """The answer, or what it would be without checkpointing, without handing the gradient on, or with other masks the second time."""
     import torch
 
     if not drops:

@@ -48,7 +48,6 @@ def padded():
 
 
 def accumulated(module, tokens, targets, size, *, by="tokens", cuts=True):
-    """The answer, or what it would be with each micro-batch's loss divided by another number, or without micro-batches."""
     from torch.nn.functional import cross_entropy
 
     size = size if cuts else len(tokens)

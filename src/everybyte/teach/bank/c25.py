@@ -46,7 +46,6 @@ def adapted():
 
 
 def at_rest(model, rank, *, frozen=2, trained=12, both=True, grouped=True):
-    """The answer, or what it would be with other bytes a frozen or a trained number, with A alone, or without grouped heads."""
     width, inner = model.width, model.heads * model.head_width
     keys = model.kv_heads * model.head_width if grouped else inner
     pairs = [(width, inner), (width, keys), (width, keys), (inner, width)]

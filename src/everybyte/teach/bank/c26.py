@@ -39,7 +39,6 @@ def offloaded():
 
 
 def bus(weights, gpus, batches, *, block_ups=2, root_ups=1, each=True, rows=True):
-    """The answer, or what it would be with other numbers of ways up, with gradients once a step, or without padding."""
     up = down = 0
     for name, shape in weights:
         share = math.prod(shape[1:]) * (-(-shape[0] // gpus) if rows else shape[0] / gpus)

@@ -30,7 +30,6 @@ def divided():
 
 
 def parts(sizes, gpus, rank, *, up=True, by_tensor=False, local=True):
-    """The answer, or what it would be with shares rounded down, with whole tensors, or counted through the whole buffer."""
     total, found, start = sum(sizes), [], 0
     each = -(-total // gpus) if up else total // gpus
     for i, size in enumerate(sizes):

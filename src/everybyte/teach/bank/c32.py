@@ -36,7 +36,6 @@ def cut():
 
 
 def share(rows, columns, gpus, rank, *, up=True, padded=True, clipped=True):
-    """The answer, or what it would be rounded down, without padding, or beyond the last row."""
     each = -(-rows // gpus) if up else rows // gpus
     first, last = rank * each, (rank + 1) * each
     if clipped:

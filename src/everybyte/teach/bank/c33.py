@@ -28,7 +28,6 @@ def split():
 
 
 def parted(weights, parts, *, norms=True, sums=True, tables=True):
-    """The answer, or what it would be with norms or the biases of sums divided, or with whole tables."""
     total = 0
     for name, shape in weights:
         whole = norms and "norm" in name or sums and name.endswith(("out.bias", "down.bias"))

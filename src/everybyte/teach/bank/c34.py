@@ -32,7 +32,6 @@ def orders():
 
 
 def one_by_one(places, place, batches, *, ahead=0, first="B", gpipe=False):
-    """The answer, or what it would be with more forwards ahead, with a forward before each backward, or with all forwards first."""
     start = batches if gpipe else min(batches, places - place + ahead)
     found = [f"F{i}" for i in range(start)]
     for i in range(batches):

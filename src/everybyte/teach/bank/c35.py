@@ -48,7 +48,6 @@ def visits():
 
 
 def sent(choices, experts, gpus, *, ordered=True, consecutive=True, once=False):
-    """The answer, or what it would be in the tokens' order, with experts dealt out in turn, or with each token sent once to a GPU."""
     each, found = experts // gpus, [[] for _ in range(gpus)]
     for expert in range(experts):
         place = expert // each if consecutive else expert % gpus

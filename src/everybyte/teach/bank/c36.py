@@ -45,7 +45,6 @@ def meshes():
 
 
 def groups(mesh, name, *, inner=True, chunks=False):
-    """The answer, or what it would be with the first dimension the nearest, or with groups of neighbors whatever the dimension."""
     names = list(mesh) if inner else list(mesh)[::-1]
     step = 1 if chunks else prod(mesh[other] for other in names[names.index(name) + 1 :])
     size, count = mesh[name], prod(mesh.values())

@@ -49,7 +49,6 @@ def requests():
 
 
 def simulated(calls, *, best=True, merges=True, rest=MIB, shared=20 * MIB, page=2 * MIB):
-    """The answer, or what it would be with the first block that is large enough, without merging, or with other sizes."""
     total, blocks, live = 0, [], {}  # a block: segment, start, size, free
     for call, name, size in calls:
         if call == "free":

@@ -42,7 +42,6 @@ def histories():
 
 
 def most_by(events, *, frees="requested", owner=True, together=False):
-    """The answer, or what it would be if nothing were freed, if whoever frees were the owner, or at the peak of all parts together."""
     live, now, found, top = {}, Counter(), Counter(), 0
     for action, address, size, part in events:
         if action == "alloc":

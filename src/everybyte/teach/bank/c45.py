@@ -56,7 +56,6 @@ def cards():
 
 
 def bisection(peak, usable, *, least=0, scan=False, doubles=False, over=0):
-    """The answer, or what it would be with another answer where nothing fits, one by one, with powers of two, or one too many."""
     if peak(1) > usable:
         return least
     low, high = 1, 2
@@ -68,7 +67,8 @@ def bisection(peak, usable, *, least=0, scan=False, doubles=False, over=0):
     return low + over
 
 
-SQUARE, TOKENS = 4 * B * S**2 * H, B * S
+SQUARE, MLP = 4 * B * S**2 * H, 2 * B * S * H * F
+FLOPS = 8 * B * S * H**2 + 2 * MLP + SQUARE
 
 ANSWERS = {
     "45.1": answers(
@@ -80,12 +80,12 @@ ANSWERS = {
         no_context={"context": 0},
     ),
     "45.2": answers(
-        2 * TOKENS * (4 * H**2 + 2 * H * F) + SQUARE,
-        half=TOKENS * (4 * H**2 + 2 * H * F) + SQUARE / 2,
-        products=2 * TOKENS * (4 * H**2 + 2 * H * F),
-        one_product=2 * TOKENS * (4 * H**2 + 2 * H * F) + SQUARE / 2,
-        one_matrix=2 * TOKENS * (4 * H**2 + H * F) + SQUARE,
-        gate=2 * TOKENS * (4 * H**2 + 3 * H * F) + SQUARE,
+        FLOPS,
+        half=FLOPS / 2,
+        products=FLOPS - SQUARE,
+        one_product=FLOPS - SQUARE / 2,
+        one_matrix=FLOPS - MLP,
+        gate=FLOPS + MLP,
     ),
     "45.3": answers(largest, card="h100-80gb", checkpointing="none", next=lambda: largest() + 1),
     "45.4": answers(gpus(), twelve=gpus(12), weights=gpus(2)),
