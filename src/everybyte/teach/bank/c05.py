@@ -5,7 +5,7 @@ from . import answers, run
 
 FULL = run("gpt2", precision="bf16-mixed", optimizer_impl="fused")
 LORA = FULL.having(adapters=Lora(16, base="bf16"))
-QLORA = LORA.having(quantization="nf4")
+NF4 = {"quantization": "nf4"}
 STATES = LORA.part("optimizer", "rest")
 
 ANSWERS = {
@@ -16,11 +16,11 @@ ANSWERS = {
         all_bytes=2 * STATES,
     ),
     "05.2": answers(
-        QLORA.peak() - LORA.peak(), rest=LORA.phase("rest") - QLORA.phase("rest"), full=FULL.peak() - QLORA.peak()
+        -LORA.falls(NF4), rest=LORA.phase("rest") - LORA.phase("rest", **NF4), full=FULL.peak() - LORA.peak(**NF4)
     ),
     "05.3": answers(
-        FULL.peak() - FULL.peak(optimizer="adamw8bit"),
-        lion=FULL.peak() - FULL.peak(optimizer="lion", optimizer_impl="loop"),
+        FULL.falls({"optimizer": "adamw8bit"}),
+        lion=FULL.falls({"optimizer": "lion", "optimizer_impl": "loop"}),
         states=FULL.part("optimizer", "rest", optimizer="adamw8bit"),
     ),
 }

@@ -10,6 +10,7 @@ CASTS = MEDIUM.at("casts")
 STREAM, SQUARE = 4 * B * S * H, 2 * A * B * S**2
 XL, MASTER = (run("gpt2-xl", batch=1, sequence=128, precision=precision) for precision in ("fp32", "bf16-master"))
 LARGE = run("gpt2-large", attention="eager")
+FALL, DROPPED = (LARGE.falls({"precision": "bf16-mixed"}, dropout=dropout) for dropout in (0.0, 0.1))
 
 
 def turn(vocabulary=128_256, logits=True, layers=32, heads=32, head_width=128):
@@ -19,10 +20,6 @@ def turn(vocabulary=128_256, logits=True, layers=32, heads=32, head_width=128):
 
 def rise(**changes):
     return MASTER.peak(**changes) - XL.peak(**changes)
-
-
-def fall(**changes):
-    return LARGE.peak(**changes) - LARGE.peak(precision="bf16-mixed", **changes)
 
 
 def casts():
@@ -57,6 +54,6 @@ ANSWERS = {
     "21.4": answers(
         rise(), rest=MASTER.phase("rest") - XL.phase("rest"), fused=rise(optimizer_impl="fused"), peak=MASTER.peak()
     ),
-    "21.5": answers(fall(dropout=0.1), no_dropout=fall(), sign=-fall(dropout=0.1), rise=-fall()),
+    "21.5": answers(DROPPED, no_dropout=FALL, sign=-DROPPED, rise=-FALL),
     "21.6": program(cast_bytes, casts, each=4, vectors=True, tables=True, tied=False),
 }
