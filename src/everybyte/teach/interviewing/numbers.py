@@ -267,6 +267,9 @@ _shown("vendor", nvlink=H100.peer_link, network=H100.network)
 _shown("bytes", tensor_sent=SENT, large_weights=WEIGHTS, large_fp32=2 * WEIGHTS, large_loading=3 * WEIGHTS)
 _shown("bytes", ring_kept=_RUN.at("context.kept"), cluster_states=16 * LARGE.parameters // CLUSTER)
 _shown("bytes", latent_token=cache_bytes(LATENT, 1), prefill_cache=cache_bytes(QWEN, 1), prefill_token=_prefilled)
+_shown(
+    "bytes", cache_llama=cache_bytes(SMALL, 1), cache_llama_heads=cache_bytes(SMALL.replace(kv_heads=SMALL.heads), 1)
+)
 _shown("bytes", latent_heads=LATENT.layers * LATENT.heads * (LATENT.head_width + LATENT.value_width) * 2)
 _shown(
     "number",
@@ -305,8 +308,6 @@ _shown(
     context=lambda c: next(term.bytes for term in Headroom().terms(c.gpu) if term.name == "context"),
     leak=lambda c: c.free() // LATE_STEP,
     cache_all=lambda c: c.tokens * c.cache(),
-    cache_llama=lambda c: c.cache(SMALL),
-    cache_llama_heads=lambda c: c.cache(SMALL, SMALL.heads),
     page=lambda c: cache_bytes(c.model, PAGE),
     page_waste=lambda c: cache_bytes(c.model, PAGE - 1),
     cache_longest=lambda c: cache_bytes(c.model, c.model.positions),
