@@ -10,10 +10,7 @@ STATES = LORA.part("optimizer", "rest")
 
 ANSWERS = {
     "05.1": answers(
-        8 * 16 * 12 * (4 + 2 + 5 + 5) * 768,
-        one_state=STATES / 2,
-        full=FULL.part("optimizer", "rest"),
-        all_bytes=2 * STATES,
+        8 * 16 * 12 * (4 + 2 + 5 + 5) * 768, one=STATES / 2, full=FULL.part("optimizer", "rest"), all_bytes=2 * STATES
     ),
     "05.2": answers(
         -LORA.falls(NF4), rest=LORA.phase("rest") - LORA.phase("rest", **NF4), full=FULL.peak() - LORA.peak(**NF4)

@@ -79,8 +79,8 @@ ANSWERS = {
         layers=BF16,
     ),
     "14.5": answers(
-        LIMIT,
-        autocast=tokens("bf16-mixed"),
+        tokens,
+        precision="bf16-mixed",
         fp32=tokens("fp32"),
         factor=2 * LIMIT / 3,
         upside_down=1 / LIMIT,

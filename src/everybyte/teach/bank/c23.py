@@ -1,7 +1,7 @@
 """Exercises of chapter 23: batch, sequence or accumulation, which knob first?"""
 
 from ...formulas.symbols import H
-from . import Case, answers, close, model, program, run
+from . import Case, answers, close, each, model, program, run
 
 SMALL, CHUNKED = run("gpt2", batch=4, accumulation=16), {"loss": "chunked"}
 MEDIUM = run("gpt2-medium", batch=4, accumulation=4)
@@ -62,10 +62,7 @@ ANSWERS = {
         6_000 / 1_600, fullest=3_000 / 400, mean=6_000 / 400, number=4, light=6_000 / 12_000, inverse=1_600 / 6_000
     ),
     "23.4": answers(
-        SMALL.falls(CHUNKED),
-        logits=logits(4),
-        all_at_once=SMALL.falls(CHUNKED, batch=64, accumulation=1),
-        all_logits=logits(64),
+        SMALL.falls(CHUNKED), at_once=SMALL.falls(CHUNKED, batch=64, accumulation=1), **each(logits, logits=4, whole=64)
     ),
     "23.5": program(
         accumulated, padded, close, pieces={"by": "pieces"}, mean={"by": "none"}, padding={"by": "all"}, cuts=False

@@ -4,7 +4,7 @@ import math
 
 from ...catalog.weights import layers, weights
 from ...formulas.symbols import P
-from . import Case, Run, answers, gpu, named_shapes, program, run, small_models
+from . import Case, Run, answers, each, gpu, named_shapes, program, run, small_models
 
 XL = run("gpt2-xl", sharding="zero3", offload="cpu", precision="bf16-mixed", batch=1, sequence=1024)
 FOUR = XL.having(precision="bf16-master", batch=2, accumulation=4)
@@ -52,11 +52,8 @@ ANSWERS = {
     "26.2": answers(4 * P, fp32=8 * P, one_way=2 * P, twice=6 * P, states=16 * P, left=12 * P),
     "26.3": answers(
         crosses(),
-        one_batch=crosses(accumulation=1),
-        mixed=crosses(precision="bf16-mixed"),
-        zero2=crosses(sharding="zero2"),
-        up=crosses(ways=["to_gpu"]),
-        down=crosses(ways=["to_host"]),
+        **each(crosses, one_batch={"accumulation": 1}, mixed={"precision": "bf16-mixed"}, zero2={"sharding": "zero2"}),
+        **each(crosses, up={"ways": ["to_gpu"]}, down={"ways": ["to_host"]}),
         root=4 * 6 * XL.parameters,
     ),
     "26.4": answers(

@@ -6,7 +6,7 @@ from random import Random
 from ...allocator import Allocator, settings
 from . import Case, answers, program
 
-MIB, GROWING = 2**20, "expandable_segments:True"
+MIB = 2**20
 USED = round(100 * 8.03 / (9.51 + 616 / 1024))
 
 
@@ -26,7 +26,7 @@ def reserved(calls, configuration=""):
     return allocator.reserved
 
 
-FREED = story(60, -1, 2, 60)
+USUAL, GROWING = (reserved(story(60, -1, 2, 60), how) for how in ("", "expandable_segments:True"))
 
 
 def requests():
@@ -86,12 +86,7 @@ ANSWERS = {
     "41.2": answers(
         settings("roundup_power2_divisions:4").rounded(1100 * MIB), power=2048 * MIB, unset=1100 * MIB, below=1024 * MIB
     ),
-    "41.3": answers(
-        reserved(FREED) - reserved(FREED, GROWING),
-        pages=(120 - 62) * MIB,
-        growing=reserved(FREED, GROWING),
-        defaults=reserved(FREED),
-    ),
+    "41.3": answers(USUAL - GROWING, pages=(120 - 62) * MIB, growing=GROWING, defaults=USUAL),
     "41.4": answers(USED, context=round(100 * 8.03 / 9.51), rest=100 - USED),
     "41.5": program(simulated, requests, best=False, merges=False, rest=0, shared=0, page=512),
 }

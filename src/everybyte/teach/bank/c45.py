@@ -11,8 +11,10 @@ LLAMA = run(
     "llama-3.1-8b", gpus=8, sharding="zero3", precision="bf16-mixed", batch=2, sequence=8192, checkpointing="full"
 )
 
+MIB = 2**20
 
-def usable(context=426 * 2**20, other=2**30, **kept):
+
+def usable(context=426 * MIB, other=2**30, **kept):
     return Headroom(context=context, other=other, **kept).usable(gpu("h100-80gb"))
 
 
@@ -72,20 +74,10 @@ FLOPS = 8 * B * S * H**2 + 2 * MLP + SQUARE
 
 ANSWERS = {
     "45.1": answers(
-        usable,
-        other=0,
-        context=616 * 2**20,
-        workspace=2 * 8_519_680,
-        one_workspace={"workspace": 2**25},
-        no_context={"context": 0},
+        usable, other=0, context=616 * MIB, workspace=2 * 8_519_680, one={"workspace": 2**25}, no_context={"context": 0}
     ),
     "45.2": answers(
-        FLOPS,
-        half=FLOPS / 2,
-        products=FLOPS - SQUARE,
-        one_product=FLOPS - SQUARE / 2,
-        one_matrix=FLOPS - MLP,
-        gate=FLOPS + MLP,
+        FLOPS, half=FLOPS / 2, products=FLOPS - SQUARE, once=FLOPS - SQUARE / 2, matrix=FLOPS - MLP, gate=FLOPS + MLP
     ),
     "45.3": answers(largest, card="h100-80gb", checkpointing="none", next=lambda: largest() + 1),
     "45.4": answers(gpus(), twelve=gpus(12), weights=gpus(2)),
