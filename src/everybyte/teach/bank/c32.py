@@ -47,7 +47,7 @@ ANSWERS = {
     "32.2": answers(
         120 * H**2, weights=24 * H**2, gradients=48 * H**2, sent=72 * H**2, bf16_sent=96 * H**2, fp32=192 * H**2
     ),
-    "32.3": answers(-MIXED.falls(ZERO2), buffer=MIXED.step(**ZERO2).parts["unsharded"], fp32=-XL.falls(ZERO2)),
+    "32.3": answers(-MIXED.falls(ZERO2), buffer=MIXED.having(**ZERO2).step().parts["unsharded"], fp32=-XL.falls(ZERO2)),
     "32.4": answers(over(), peak=SHORT.peak(), mixed=over(precision="bf16-mixed")),
     "32.5": answers(best("gpt2"), xl=best("gpt2-xl"), most=max(GPUS)),
     "32.6": program(share, cut, alike, up=False, padded=False, clipped=False),

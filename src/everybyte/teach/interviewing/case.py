@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
-from typing import Self
+from typing import Any, Self
 
 from ...answers.fit import fit
 from ...answers.headroom import ROUNDING, Headroom
@@ -15,7 +15,8 @@ from ..asking import Run
 
 #: Where nothing else is chosen: the GPUs of part 3, adapters' rank.
 GPUS, RANK = 8, 16
-EAGER, FLASH = {"attention": "eager"}, {"attention": "flash"}
+EAGER: dict[str, Any] = {"attention": "eager"}
+FLASH: dict[str, Any] = {"attention": "flash"}
 
 
 class Derived:

@@ -207,11 +207,6 @@ def _asked(kind, ask, *of, **numbers):
     _shown(kind, **{name: lambda c, changes=changes: ask(c, *of, **changes) for name, changes in numbers.items()})
 
 
-def _formulas(kind, changes, **numbers):
-    """Numbers shown alike that are formulas under the same changes."""
-    _shown(kind, **{name: lambda c, of=of: c.at(of, **changes) for name, of in numbers.items()})
-
-
 # What a step takes.
 _asked("bytes", Case.peak, peak={}, peak_fp32=FP32, peak_mixed=MIXED, eager_peak=EAGER, flash_peak=FLASH)
 _asked("bytes", Case.peak, peak_none=UNCHECKED, peak_full=FULL, peak_plain=PLAIN, peak_chunked={"loss": "chunked"})
@@ -232,16 +227,18 @@ _asked("bytes", _spared, "selective", selective_flash=FLASH, selective_eager=EAG
 _asked("bytes", _spared, "operations", operations_flash=FLASH)
 _asked("share", _bubble, bubble={}, bubble_interleaved={"pipeline_stages": 2}, bubble_zero={"divided": 1})
 # What a formula says.
-_formulas("count", {}, embeddings="parameters.embeddings", bytes_per_parameter="bytes_per_parameter")
-_formulas("bytes", {}, gradients="gradients")
-_formulas("bytes", FP32, weights_fp32="weights", adafactor_states="states.adafactor", lion_states="states.lion")
-_formulas("bytes", FP32, muon_states="states.muon")
-_formulas("bytes", FP32 | {"optimizer": "momentum"}, momentum_states="optimizer.states")
-_formulas("bytes", FP32 | ADAM, adam_states="optimizer.states")
-_formulas("bytes", BF16, weights_bf16="weights")
-_formulas("bytes", MASTER, master="optimizer.master")
-_formulas("bytes", FLASH, flash_kept="attention.flash")
-_formulas("bytes", PLAIN, logits="logits", loss_worst="loss.logits")
+_asked("count", Case.at, "parameters.embeddings", embeddings={})
+_asked("count", Case.at, "bytes_per_parameter", bytes_per_parameter={})
+_asked("bytes", Case.at, "weights", weights_fp32=FP32, weights_bf16=BF16)
+_asked("bytes", Case.at, "gradients", gradients={})
+_asked("bytes", Case.at, "optimizer.states", adam_states=ADAM | FP32, momentum_states={"optimizer": "momentum"} | FP32)
+_asked("bytes", Case.at, "optimizer.master", master=MASTER)
+_asked("bytes", Case.at, "states.adafactor", adafactor_states=FP32)
+_asked("bytes", Case.at, "states.lion", lion_states=FP32)
+_asked("bytes", Case.at, "states.muon", muon_states=FP32)
+_asked("bytes", Case.at, "attention.flash", flash_kept=FLASH)
+_asked("bytes", Case.at, "logits", logits=PLAIN)
+_asked("bytes", Case.at, "loss.logits", loss_worst=PLAIN)
 # Fields and methods of the case.
 _shown("text", model="model.name", gpu="gpu.title", precision="one.precision", peak_at=lambda c: c.step().peak_at)
 _shown("count", batch="one.batch", sequence="one.sequence", tokens="tokens", gpus="gpus", adapters=Case.adapters)
@@ -267,17 +264,11 @@ _shown("vendor", nvlink=H100.peer_link, network=H100.network)
 _shown("bytes", tensor_sent=SENT, large_weights=WEIGHTS, large_fp32=2 * WEIGHTS, large_loading=3 * WEIGHTS)
 _shown("bytes", ring_kept=_RUN.at("context.kept"), cluster_states=16 * LARGE.parameters // CLUSTER)
 _shown("bytes", latent_token=cache_bytes(LATENT, 1), prefill_cache=cache_bytes(QWEN, 1), prefill_token=_prefilled)
-_shown(
-    "bytes", cache_llama=cache_bytes(SMALL, 1), cache_llama_heads=cache_bytes(SMALL.replace(kv_heads=SMALL.heads), 1)
-)
+_shown("bytes", cache_llama=cache_bytes(SMALL, 1))
+_shown("bytes", cache_llama_heads=cache_bytes(SMALL.replace(kv_heads=SMALL.heads), 1))
 _shown("bytes", latent_heads=LATENT.layers * LATENT.heads * (LATENT.head_width + LATENT.value_width) * 2)
-_shown(
-    "number",
-    kept_whole=_kept(1),
-    kept_tensor=_kept(GPUS),
-    kept_sequence=_kept(GPUS, True),
-    kept_megatron=_kept(1) / GPUS,
-)
+_shown("number", kept_whole=_kept(1), kept_megatron=_kept(1) / GPUS)
+_shown("number", kept_tensor=_kept(GPUS), kept_sequence=_kept(GPUS, by_tokens=True))
 _shown("milliseconds", tensor_near=SENT / H100.peer_link, tensor_far=SENT / H100.network)
 _shown("milliseconds", tensor_products=6 * LARGE.parameters * LONG / GPUS / H100.bf16_flops)
 # All else.
