@@ -11,7 +11,8 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
-from ...ask.setup import Setup
+from ...ask.mesh import Mesh
+from ...ask.setup import Lora, Setup
 from ...catalog import gpu, model
 from ...common import checks
 from ...formulas import formula
@@ -19,6 +20,8 @@ from .. import texts
 from ..asking import Run, run
 from ..exercise import Exercise
 from ..program import Case, Program, alike, close, equal, named_shapes, small_gpts, small_llamas, small_models
+
+MIB, GIB = 2**20, 2**30
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Exercises of lab 5: optimizers and adapters."""
 
-from ...ask.setup import Lora
-from . import answers, run
+from . import Lora, answers, run
 
 FULL = run("gpt2", precision="bf16-mixed", optimizer_impl="fused")
 LORA = FULL.having(adapters=Lora(16, base="bf16"))

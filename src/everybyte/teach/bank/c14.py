@@ -79,12 +79,7 @@ ANSWERS = {
         layers=BF16,
     ),
     "14.5": answers(
-        tokens,
-        precision="bf16-mixed",
-        fp32=tokens("fp32"),
-        factor=2 * LIMIT / 3,
-        upside_down=1 / LIMIT,
-        layers=LIMIT * L,
+        tokens, precision="bf16-mixed", fp32=tokens("fp32"), factor=2 * LIMIT / 3, inverse=1 / LIMIT, layers=LIMIT * L
     ),
     "14.6": program(
         saved, llamas, gpt={"mlp": 2}, mlp=3, casts=2, grouped=False, stream=2, normed={"statistics": 4}, statistics=0

@@ -1,7 +1,6 @@
 """Exercises of chapter 25: what do LoRA and QLoRA really save?"""
 
-from ...ask.setup import Lora
-from . import Case, Run, Setup, answers, formula, program, run, small_llamas
+from . import Case, Lora, Run, Setup, answers, formula, program, run, small_llamas
 
 ONE = Setup(batch=1, sequence=2048, precision="bf16")
 LLAMA, QWEN = run("llama-3.1-8b", ONE), run("qwen2.5-7b", ONE)

@@ -2,9 +2,8 @@
 
 from random import Random
 
-from ...ask.mesh import Mesh
 from ...formulas.symbols import A, A_kv, B, C, D, S
-from . import Case, alike, answers, program, run
+from . import Case, Mesh, alike, answers, program, run
 
 MIXTRAL = run("mixtral-8x7b", batch=1, sequence=4096, precision="bf16", gpus=8, mesh=Mesh(expert=8))
 LLAMA = run("llama-3.1-8b", batch=1, sequence=2**20, precision="bf16")

@@ -4,9 +4,8 @@ from itertools import count
 from random import Random
 
 from ...allocator import Allocator, settings
-from . import Case, answers, program
+from . import MIB, Case, answers, program
 
-MIB = 2**20
 USED = round(100 * 8.03 / (9.51 + 616 / 1024))
 
 

@@ -4,9 +4,8 @@ from collections import Counter
 from random import Random
 
 from ...evidence import example
-from . import Case, alike, answers, program
+from . import GIB, Case, alike, answers, program
 
-GIB = 2**30
 MEMORY = example.left().main
 SEQUENCE, WIDTH, LAYERS, VOCABULARY = 512, 512, 4, 8192
 

@@ -5,9 +5,8 @@ from random import Random
 
 from ...answers.diagnosis import doctor
 from ...evidence import Message, message, reports
-from . import Case, answers, program
+from . import GIB, MIB, Case, answers, program
 
-MIB, GIB = 2**20, 2**30
 CAUSES = ("tensor", "others", "fragmentation", "need")
 MADDOG = message(reports()["maddog"].text)
 

@@ -5,13 +5,11 @@ from dataclasses import replace
 from ...answers.fit import Headroom, fit
 from ...answers.plan import work
 from ...formulas.symbols import B, F, H, S
-from . import Case, Run, Setup, answers, gpu, model, program, run, small_gpts
+from . import MIB, Case, Run, Setup, answers, gpu, model, program, run, small_gpts
 
 LLAMA = run(
     "llama-3.1-8b", gpus=8, sharding="zero3", precision="bf16-mixed", batch=2, sequence=8192, checkpointing="full"
 )
-
-MIB = 2**20
 
 
 def usable(context=426 * MIB, other=2**30, **kept):

@@ -117,7 +117,7 @@ def _moved(c):
 
 
 def _adapters_kept(c):
-    """Bytes that one block keeps of forward with adapters in fp32 on every linear layer, over those of full fine-tuning in bf16."""
+    """What a block keeps of forward with fp32 adapters on every linear layer, over that of full fine-tuning, in bf16."""
     kept = (c.of_block(Run.forward, adapters=lora, **BF16, **UNCHECKED, **PLAIN) for lora in (Lora(RANK), None))
     with_them, without = kept
     return with_them / without
