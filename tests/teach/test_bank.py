@@ -56,6 +56,24 @@ def test_a_mistake_is_the_wrong_answer_of_its_name_in_the_order_of_the_text():
     assert "It trebles" in function.judge(lambda x: 9).text and "nothing at all" in function.judge(lambda x: 0).text
 
 
+def amount(batch=2, width=3, **setup):
+    return 100 * batch + width + sum(setup.values())
+
+
+def test_a_wrong_answer_is_a_value_a_function_or_the_right_one_with_arguments_changed():
+    def said(right, **wrong):
+        return {name: how() if callable(how) else how for name, how in bank.answers(right, **wrong).wrong.items()}
+
+    assert said(203, half=4, own=lambda: 5) == {"half": 4, "own": 5}
+    assert said(lambda batch=2: batch, batch=4, half=1, three={"batch": 3}) == {"batch": 4, "half": 1, "three": 3}
+    assert said(amount, batch=1, dropout=7, both={"width": 0, "dropout": 1}) == {
+        "batch": 103,
+        "dropout": 210,
+        "both": 201,
+    }
+    assert bank.each(amount, one=1, two=(1, 0), some={"batch": 0, "loss": 5}) == {"one": 103, "two": 100, "some": 8}
+
+
 @pytest.mark.parametrize("chapter", chapters())
 def test_every_exercise_has_its_text_and_every_text_its_exercise(chapter):
     said, computed = texts.read(bank.__name__, f"c{chapter}.toml"), import_module(f"{bank.__name__}.c{chapter}").ANSWERS

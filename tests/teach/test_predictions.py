@@ -59,6 +59,7 @@ def test_revealing_what_was_not_predicted():
         reveal("90.99", 1)
 
 
-def test_importing_teach_loads_no_sympy():
-    code = "import sys, everybyte.teach; sys.exit(any(m in sys.modules for m in ('sympy', 'torch', 'matplotlib', 'ipywidgets')))"
+@pytest.mark.parametrize("asked", ["", "; everybyte.teach.exercises()"])
+def test_importing_teach_and_listing_exercises_loads_no_sympy(asked):
+    code = f"import sys, everybyte.teach{asked}; sys.exit(any(m in sys.modules for m in ('sympy', 'torch', 'matplotlib', 'ipywidgets')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -45,6 +45,10 @@ class Run:
         """The peak of a step."""
         return self.step(**changes).peak
 
+    def falls(self, by: dict, **changes) -> int:
+        """How far the peak falls where `by` is changed too."""
+        return self.peak(**changes) - self.peak(**changes | by)
+
     def phase(self, name: str, **changes) -> int:
         """What is live at the end of a phase: `rest`, `after_forward`, ...; the most within it, of `step`."""
         return self.step(**changes).phases[name]

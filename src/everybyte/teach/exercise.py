@@ -49,7 +49,7 @@ class Exercise:
         ValueError: naming the field, the value and what is allowed.
     """
 
-    ACCEPTED: ClassVar = ("number", "expression")
+    ACCEPTED: ClassVar[tuple[str, ...]] = ("number", "expression")
 
     id: str
     title: str

@@ -8,6 +8,7 @@ It comes with the notebooks' packages: without them nothing is kept.
 
 import json
 import os
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -78,16 +79,14 @@ def place() -> Path | None:
 
 def _read(path):
     """What the file holds, and a sentence where it was damaged and is set aside."""
-    try:
+    with suppress(ValueError):
         return _load(path), ""
-    except ValueError:
-        with _alone(path):
-            try:
-                return _load(path), ""  # another notebook has set it aside
-            except ValueError:
-                aside = next(p for n in count(1) if not (p := path.with_name(f"{path.name}.damaged-{n}")).exists())
-                os.replace(path, aside)
-                return {}, f"The file of answers was damaged: it is kept as {aside.name}, and a new one begins."
+    with _alone(path):
+        with suppress(ValueError):
+            return _load(path), ""  # another notebook has set it aside
+        aside = next(p for n in count(1) if not (p := path.with_name(f"{path.name}.damaged-{n}")).exists())
+        os.replace(path, aside)
+    return {}, f"The file of answers was damaged: it is kept as {aside.name}, and a new one begins."
 
 
 def _load(path):

@@ -13,44 +13,20 @@ _MADE: dict[str, "Prediction"] = {}
 _CLOSE = Fraction(11, 10)
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """A reader's guess. `value` is in bytes where `unit` is one of bytes, None where there is no guess; `trouble` says why.
+@dataclass(frozen=True, repr=False)
+class Prediction(Callout):
+    """What the reader sees of a guess. `value` is in bytes where `unit` is one of bytes, None where there is no guess."""
 
-    `note`: why it could not be kept for `progress()`, "" where it was.
-    """
-
-    id: str
-    question: str
-    unit: str
     value: Fraction | None
-    trouble: str = ""
-    note: str = ""
+    unit: str
 
     def reveal(self, value: float | Fraction) -> Callout:
         """The answer beside the guess, and by what factor they differ. `value` is in bytes where the unit is one of bytes."""
         answer = f"The answer is {show(value, self.unit)}"
-        if self.value is None:
-            return Callout("guess", f"Prediction {self.id}", f"No guess was made. {answer}.")
-        text = f"You said {show(self.value, self.unit)}. {answer}: {_apart(self.value, Fraction(value))}"
-        return Callout("guess", f"Prediction {self.id}", text)
-
-    @property
-    def callout(self) -> Callout:
-        """What the reader sees now."""
+        text = f"No guess was made. {answer}."
         if self.value is not None:
-            text = f"You say {show(self.value, self.unit)}. The chapter will answer."
-            return Callout("guess", f"Prediction {self.id}", f"{self.question} {text}".strip()).and_said(self.note)
-        example = f'"1.5 {self.unit}"' if self.unit else "1.5"
-        how = f"Not guessed yet: put a number, such as {example}, in place of the three dots and run the cell again."
-        text = " ".join(filter(None, [self.question, self.trouble, how]))
-        return Callout("unreadable" if self.trouble else "open", f"Prediction {self.id}", text)
-
-    def __repr__(self):
-        return repr(self.callout)
-
-    def _repr_html_(self):
-        return self.callout._repr_html_()
+            text = f"You said {show(self.value, self.unit)}. {answer}: {_apart(self.value, Fraction(value))}"
+        return Callout("guess", self.head, text)
 
 
 def predict(id: str, guess: object, question: str = "", *, unit: str = "GiB") -> Prediction:
@@ -60,14 +36,20 @@ def predict(id: str, guess: object, question: str = "", *, unit: str = "GiB") ->
         id: such as "P13.1", which no exercise has. guess: a number, or text with a unit; `...` until the reader edits it.
         unit: what a plain number means. Of bytes where it is one of `units.UNITS`.
     """
-    value, trouble = None, ""
+    value, kind, said = None, "open", [question]
     try:
         value = None if missing(guess) else read(guess, unit)
     except ValueError as error:
-        trouble = f"The guess could not be read: {shorten(str(error), 200)}."
-    note = "" if value is None else kept.keep(kept.PREDICTED, id)
-    made = Prediction(id, question, unit, value, trouble, note)
-    if not (trouble and id in _MADE and _MADE[id].value is not None):
+        kind = "unreadable"
+        said.append(f"The guess could not be read: {shorten(str(error), 200)}.")
+    if value is None:
+        such = f'a number, such as "1.5 {unit}",' if unit else "a number, such as 1.5,"
+        said.append(f"Not guessed yet: put {such} in place of the three dots and run the cell again.")
+    else:
+        kind = "guess"
+        said += [f"You say {show(value, unit)}. The chapter will answer.", kept.keep(kept.PREDICTED, id)]
+    made = Prediction(kind, f"Prediction {id}", " ".join(filter(None, said)), value, unit)
+    if kind != "unreadable" or id not in _MADE or _MADE[id].value is None:
         _MADE[id] = made  # an earlier guess that could be read stands, until another can
     return made
 

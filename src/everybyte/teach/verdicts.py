@@ -35,10 +35,13 @@ def articles(chapter: str, *numbers: int, section: str = "", caption: str = "", 
     if wrong:
         of, found = len(found), [s for s in found if s.verdict.startswith(WRONG)]
         caption = " ".join(filter(None, [caption, f"{len(found)} of {of} claims do not hold; chapter 47 has all."]))
-    columns, rows = ["article", "claim", "stated", "computed", "verdict"], []
-    for s in found:
-        rows.append([str(s.claim.article), s.claim.claim, s.stated_text, s.text, s.verdict])
-        if slug == ALL:
-            rows[-1][-1] += f" ({s.claim.easy}: not counted)" if s.claim.easy else ""
-            rows[-1].append(s.claim.chapter[:2])
-    return Table([*columns, "chapter"] if slug == ALL else columns, rows, caption)
+    columns = ("article", "claim", "stated", "computed", "verdict", "chapter")[: 6 if slug == ALL else 5]
+    return Table(columns, [_row(s, slug == ALL)[: len(columns)] for s in found], caption)
+
+
+def _row(settled, all_together):
+    """The verdict and, where all claims stand together, why one is not counted."""
+    claim, verdict = settled.claim, settled.verdict
+    if all_together and claim.easy:
+        verdict += f" ({claim.easy}: not counted)"
+    return str(claim.article), claim.claim, settled.stated_text, settled.text, verdict, claim.chapter[:2]

@@ -1,7 +1,8 @@
 """The exercises of each chapter: what is said of them in `cNN.toml`, what is computed in `ANSWERS` of `cNN.py`.
 
-An exercise has the same id in both. A mistake has one name in both, a sentence there and a wrong answer here. What the
-files of answers need stands here once: `run` and `Run` ask about a step, `answers` and `program` say what is right and wrong.
+An exercise has the same id in both. A mistake has one name in both, a sentence there and a wrong answer here: often the
+right function with the argument of that name changed. What the files of answers need stands here once: `run` and `Run` ask
+about a step, `answers`, `each` and `program` say what is right and wrong.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -10,7 +11,8 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
-from ...ask.setup import Setup
+from ...ask.mesh import Mesh
+from ...ask.setup import Lora, Setup
 from ...catalog import gpu, model
 from ...common import checks
 from ...formulas import formula
@@ -18,6 +20,8 @@ from .. import texts
 from ..asking import Run, run
 from ..exercise import Exercise
 from ..program import Case, Program, alike, close, equal, named_shapes, small_gpts, small_llamas, small_models
+
+MIB, GIB = 2**20, 2**30
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def each(function: Callable, /, **arguments: Any) -> dict[str, Any]:
 
 
 def program(right: Callable, cases: Callable[[], Iterable[Case]], agree: Callable = equal, /, **wrong: Any) -> Answers:
-    """A function's: the wrong ones are functions, made in the same way."""
+    """A function's: the wrong ones are functions too, the right one with the argument of their name changed."""
     wrong = {name: _giving(function) for name, function in answers(right, **wrong).wrong.items()}
     return Answers(_giving(right), wrong, {"cases": cases, "agree": agree})
 

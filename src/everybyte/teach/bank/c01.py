@@ -7,8 +7,7 @@ P, CASTS = FP32.parameters, MIXED.step().parts["casts"]
 
 
 def rise(precision="bf16-mixed", attention="eager"):
-    xl = run("gpt2-xl", attention=attention)
-    return xl.peak(precision=precision) - xl.peak()
+    return -run("gpt2-xl", attention=attention).falls({"precision": precision})
 
 
 ANSWERS = {

@@ -1,26 +1,22 @@
 """Exercises of lab 5: optimizers and adapters."""
 
-from ...ask.setup import Lora
-from . import answers, run
+from . import Lora, answers, run
 
 FULL = run("gpt2", precision="bf16-mixed", optimizer_impl="fused")
 LORA = FULL.having(adapters=Lora(16, base="bf16"))
-QLORA = LORA.having(quantization="nf4")
+NF4 = {"quantization": "nf4"}
 STATES = LORA.part("optimizer", "rest")
 
 ANSWERS = {
     "05.1": answers(
-        8 * 16 * 12 * (4 + 2 + 5 + 5) * 768,
-        one_state=STATES / 2,
-        full=FULL.part("optimizer", "rest"),
-        all_bytes=2 * STATES,
+        8 * 16 * 12 * (4 + 2 + 5 + 5) * 768, one=STATES / 2, full=FULL.part("optimizer", "rest"), all_bytes=2 * STATES
     ),
     "05.2": answers(
-        QLORA.peak() - LORA.peak(), rest=LORA.phase("rest") - QLORA.phase("rest"), full=FULL.peak() - QLORA.peak()
+        -LORA.falls(NF4), rest=LORA.phase("rest") - LORA.phase("rest", **NF4), full=FULL.peak() - LORA.peak(**NF4)
     ),
     "05.3": answers(
-        FULL.peak() - FULL.peak(optimizer="adamw8bit"),
-        lion=FULL.peak() - FULL.peak(optimizer="lion", optimizer_impl="loop"),
+        FULL.falls({"optimizer": "adamw8bit"}),
+        lion=FULL.falls({"optimizer": "lion", "optimizer_impl": "loop"}),
         states=FULL.part("optimizer", "rest", optimizer="adamw8bit"),
     ),
 }

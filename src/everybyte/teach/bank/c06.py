@@ -3,9 +3,8 @@
 from functools import cache
 
 from ...allocator import settings
-from . import Setup, answers, model
+from . import MIB, Setup, answers, model
 
-MIB = 2**20
 SEGMENT = settings().segment
 
 

@@ -1,8 +1,6 @@
 """Exercises of lab 7: leaks."""
 
-from . import answers
-
-GIB = 2**30
+from . import GIB, answers
 
 
 def graph(rows, inputs=64, hidden=256):

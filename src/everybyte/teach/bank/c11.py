@@ -42,7 +42,6 @@ def llamas():
 
 
 def counting(m, *, grouped=True, matrices=3, norms=2, tied=True, untied=True, last=1):
-    """The answer, or what it would be with so many matrices in the MLP and norms in a block, or with one kind of head for all."""
     attention = 2 * m.width * m.head_width * (m.heads + (m.kv_heads if grouped else m.heads))
     block = attention + matrices * m.width * m.ffn_width + norms * m.width
     tables = 1 if not untied or (tied and m.tied) else 2

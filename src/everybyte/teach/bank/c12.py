@@ -24,7 +24,8 @@ def spacing(magnitude):
     return Fraction(formula("formats.spacing")(magnitude=magnitude, **FLOATS["bf16"]))
 
 
-def adam(states=2, **changes):
+def adam(states=2, quantization_block=256, scale_bits=32):
+    changes = {"quantization_block": quantization_block, "scale_bits": scale_bits}
     return states * Fraction(formula("formats.blocks.bits")(**BLOCKS["8-bit optimizer state"] | changes)) / 8
 
 
@@ -53,7 +54,6 @@ def same(given, right):
 
 
 def decoded(code, e, m, *, subnormal=True, top=True, sign=True, bias=1):
-    """The answer, or what it would be with a leading one everywhere, a top field of numbers, no sign, or another bias."""
     negative, x, y = code >> (e + m), (code >> m) % 2**e, code % 2**m
     if top and x == 2**e - 1:
         return None
@@ -69,15 +69,7 @@ ANSWERS = {
     "12.2": answers(
         POSITIVE, zero=POSITIVE + 1, zero_top=ALL, top_field=ALL - 1, signs=2 * POSITIVE, subnormals=ALL - 2 * 2**m
     ),
-    "12.3": answers(
-        adam(),
-        one_state=adam(1),
-        one_byte=1,
-        scales=2,
-        block=adam(quantization_block=2048),
-        scale_bits=adam(scale_bits=16),
-        fp32=8,
-    ),
+    "12.3": answers(adam, states=1, one_byte=1, scales=2, quantization_block=2048, scale_bits=16, fp32=8),
     "12.4": answers(
         FP16 / SCALE, scaled=FP16, rounding=Fraction(65_520, SCALE), one=1, multiplied=FP16 * SCALE, bf16=BF16 / SCALE
     ),

@@ -46,7 +46,6 @@ def moments():
 
 
 def worst(shapes, implementation, *, foreach=1, loop=2, before=1, fused=1, states=2):
-    """The answer, or what it would be with so many temporaries: `before`, of the tensor before the one that the loop is at."""
     sizes = [prod(shape) for shape in shapes]
     turns = [before * previous + loop * size for previous, size in zip([0, *sizes], sizes, strict=False)]
     extra = {"foreach": foreach * sum(sizes), "loop": max(turns), "fused": fused * len(sizes)}

@@ -53,7 +53,6 @@ def llamas():
 
 
 def saved(m, precision, *, mlp=4, casts=5, grouped=True, stream=4, statistics=2):
-    """The answer, or what it would be with so many tensors in the MLP, so many casts of the norms' results, a stream of so many bytes."""
     mixed = precision == "bf16-mixed"
     numbers = (casts if mixed else 2) * m.width + 2 * m.head_width * (m.heads + (m.kv_heads if grouped else m.heads))
     return 2 * (stream if mixed else 2) * m.width + 4 * statistics + 2 * (numbers + mlp * m.ffn_width)
@@ -80,12 +79,7 @@ ANSWERS = {
         layers=BF16,
     ),
     "14.5": answers(
-        LIMIT,
-        autocast=tokens("bf16-mixed"),
-        fp32=tokens("fp32"),
-        factor=2 * LIMIT / 3,
-        upside_down=1 / LIMIT,
-        layers=LIMIT * L,
+        tokens, precision="bf16-mixed", fp32=tokens("fp32"), factor=2 * LIMIT / 3, inverse=1 / LIMIT, layers=LIMIT * L
     ),
     "14.6": program(
         saved, llamas, gpt={"mlp": 2}, mlp=3, casts=2, grouped=False, stream=2, normed={"statistics": 4}, statistics=0

@@ -18,18 +18,18 @@ def masks(some):
     return some.model.layers * 1024**2
 
 
-def squares(some=LARGE, precision="bf16-mixed", dropout=0.0):
+def squares(precision="bf16-mixed", dropout=0.0, some=LARGE):
     """Bytes of the squares of all blocks, causal masks included."""
     return some.model.layers * some.at("attention.scores", precision=precision, dropout=dropout)
 
 
 def per_score(precision="bf16-mixed", dropout=0.1):
     """Bytes that a block keeps for each score."""
-    return (squares(SMALL, precision, dropout) - masks(SMALL)) // scores(SMALL)
+    return (squares(precision, dropout, SMALL) - masks(SMALL)) // scores(SMALL)
 
 
 SCORES = scores(XL)
-SHORT = squares(XL, dropout=0.1) - masks(XL) - 5 * SCORES
+SHORT = squares(dropout=0.1, some=XL) - masks(XL) - 5 * SCORES
 
 
 def fall(some=XL, **changes):
@@ -69,7 +69,6 @@ def near(given, right):
 
 
 def attend(tiles, *, rescale_sum=True, rescale_out=True, shift=True, divide=True):
-    """The answer, or what it would be without one of its four steps."""
     m, total, out = -math.inf, 0.0, 0.0
     for scores, values in tiles:
         new = max(m, *scores) if shift else 0.0
@@ -84,12 +83,7 @@ def attend(tiles, *, rescale_sum=True, rescale_out=True, shift=True, divide=True
 ANSWERS = {
     "15.1": answers(per_score(), mask=per_score(dropout=0.0), bf16=per_score("bf16"), product=4, softmax=3, cast=9),
     "15.2": answers(
-        squares,
-        masks=squares() - masks(LARGE),
-        fp32=squares(LARGE, "fp32"),
-        precision="bf16",
-        dropout=0.1,
-        xl=squares(XL),
+        squares, masks=squares() - masks(LARGE), fp32=squares("fp32"), precision="bf16", dropout=0.1, some=XL
     ),
     "15.3": answers(
         34 * D / 7, bf16=34 * D / 5, squares=34 * D / 6, rest=32 * D / 7, fp32=66 * D / 9, autocast=38 * D / 7

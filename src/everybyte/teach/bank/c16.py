@@ -19,7 +19,7 @@ def crossing(precision="bf16-mixed", attention="eager", each=0):
 
 
 def saved(loss_chunks=8, precision="bf16-mixed"):
-    return SMALL.peak(precision=precision) - SMALL.peak(precision=precision, loss="chunked", loss_chunks=loss_chunks)
+    return SMALL.falls({"loss": "chunked", "loss_chunks": loss_chunks}, precision=precision)
 
 
 def watch(most):
@@ -63,7 +63,6 @@ def agree(given, right):
 
 
 def chunked(x, weight, targets, size, *, mean=True, minus=True, adds=True, whole=False):
-    """The answer, or what it would be without the mean, without the one that is taken off, without adding up, or with all rows at once."""
     import torch
 
     count, size = len(x) if mean else 1, len(x) if whole else size

@@ -5,7 +5,7 @@ from functools import cache
 from ...formulas.symbols import H
 from . import Case, Setup, answers, each, formula, model, program, run, small_models
 
-MEDIUM = run("gpt2-medium", batch=1, sequence=512)
+STEP = run("gpt2-medium", batch=1, sequence=512)
 XL, FUSED = run("gpt2-xl"), run("gpt2-xl", batch=1, sequence=128, optimizer_impl="fused")
 MIXED = run("gpt2", precision="bf16-mixed")
 LOSS = "instant.log_softmax_backward"
@@ -45,7 +45,6 @@ def steps():
 
 
 def ledger(events, *, frees=True, end=False):
-    """The answer, or what it would be without frees, or with what is live at the end."""
     live, total, best = {}, 0, (0, 0)
     for index, (what, tensor, *size) in enumerate(events):
         if what == "take":
@@ -60,9 +59,7 @@ def ledger(events, *, frees=True, end=False):
 
 ANSWERS = {
     "17.1": answers(
-        MEDIUM.phase("step"),
-        loss=lambda: MEDIUM.at(LOSS),
-        **each(MEDIUM.phase, after_backward="after_backward", rest="rest"),
+        STEP.phase("step"), loss=lambda: STEP.at(LOSS), **each(STEP.phase, after_backward="after_backward", rest="rest")
     ),
     "17.2": answers(
         change(), fp32=change("fp32", 4), sign=-change(), mixed=change(each=4), gradients=2 * (12 * H**2 + 13 * H)

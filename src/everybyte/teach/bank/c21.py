@@ -7,9 +7,13 @@ from . import Case, Run, Setup, answers, model, named_shapes, program, run, smal
 
 MEDIUM = run("gpt2-medium", precision="bf16-mixed")
 CASTS = MEDIUM.at("casts")
-STREAM, SQUARE = 4 * B * S * H, 2 * A * B * S**2
 XL, MASTER = (run("gpt2-xl", batch=1, sequence=128, precision=precision) for precision in ("fp32", "bf16-master"))
 LARGE = run("gpt2-large", attention="eager")
+FALL, DROPPED = (LARGE.falls({"precision": "bf16-mixed"}, dropout=dropout) for dropout in (0.0, 0.1))
+
+
+def change(stream=-28, square=-2):
+    return stream * B * S * H + square * A * B * S**2
 
 
 def turn(vocabulary=128_256, logits=True, layers=32, heads=32, head_width=128):
@@ -21,17 +25,12 @@ def rise(**changes):
     return MASTER.peak(**changes) - XL.peak(**changes)
 
 
-def fall(**changes):
-    return LARGE.peak(**changes) - LARGE.peak(precision="bf16-mixed", **changes)
-
-
 def casts():
     run = Setup(batch=1, sequence=32, precision="bf16-mixed")
     return [Case(m.name, (named_shapes(m),), Run(m, run).part("casts")) for m in small_models(21, 4)]
 
 
 def cast_bytes(weights, *, each=2, vectors=False, tables=False, tied=True):
-    """The answer, or what it would be with other bytes a number, with vectors or tables cast too, or without a tied head."""
     names, total = [name for name, _ in weights], 0
     for name, shape in weights:
         head = name == "token.weight" and "head.weight" not in names and tied
@@ -47,17 +46,11 @@ ANSWERS = {
         fp32=2 * CASTS,
         weights=4 * MEDIUM.parameters,
     ),
-    "21.2": answers(
-        -7 * STREAM - SQUARE,
-        no_dropout=SQUARE - 7 * STREAM,
-        sign=7 * STREAM + SQUARE,
-        square=-7 * STREAM,
-        stream=-8 * STREAM - SQUARE,
-    ),
+    "21.2": answers(change, square=0, stream=-32, no_dropout=change(-28, 2), sign=change(28, 2)),
     "21.3": answers(turn, logits=False, vocabulary=50_257, rounded_down=turn() - 1),
     "21.4": answers(
         rise(), rest=MASTER.phase("rest") - XL.phase("rest"), fused=rise(optimizer_impl="fused"), peak=MASTER.peak()
     ),
-    "21.5": answers(fall(dropout=0.1), no_dropout=fall(), sign=-fall(dropout=0.1), rise=-fall()),
+    "21.5": answers(DROPPED, no_dropout=FALL, sign=-DROPPED, rise=-FALL),
     "21.6": program(cast_bytes, casts, each=4, vectors=True, tables=True, tied=False),
 }

@@ -29,7 +29,7 @@ def largest(checkpointing="full"):
 
 @contextmanager
 def watched(rows, allowed=float("inf")):
-    """Seeded, and autograd may save no more than so many bytes of tensors with so many rows, at once; gives the most so far."""
+    """Seeded; autograd saves at most so many bytes of tensors with so many rows at once. Gives what it has saved."""
     import torch
 
     now, seen = 0, [0]
@@ -89,7 +89,6 @@ def residuals():
 
 
 def checkpointed(blocks, x, *, drops=True, chained=True, draws=True):
-    """The answer, or what it would be without checkpointing, without handing the gradient on, or with other masks the second time."""
     import torch
 
     if not drops:

@@ -1,15 +1,11 @@
 """Exercises of chapter 23: batch, sequence or accumulation, which knob first?"""
 
 from ...formulas.symbols import H
-from . import Case, answers, close, model, program, run
+from . import Case, answers, close, each, model, program, run
 
+SMALL, CHUNKED = run("gpt2", batch=4, accumulation=16), {"loss": "chunked"}
 MEDIUM = run("gpt2-medium", batch=4, accumulation=4)
 WHOLE = MEDIUM.peak(batch=16, accumulation=1)
-
-
-def chunks(batch=4, accumulation=16):
-    small = run("gpt2", batch=batch, accumulation=accumulation)
-    return small.peak() - small.peak(loss="chunked")
 
 
 def logits(sequences):
@@ -48,7 +44,6 @@ def padded():
 
 
 def accumulated(module, tokens, targets, size, *, by="tokens", cuts=True):
-    """The answer, or what it would be with each micro-batch's loss divided by another number, or without micro-batches."""
     from torch.nn.functional import cross_entropy
 
     size = size if cuts else len(tokens)
@@ -66,7 +61,9 @@ ANSWERS = {
     "23.3": answers(
         6_000 / 1_600, fullest=3_000 / 400, mean=6_000 / 400, number=4, light=6_000 / 12_000, inverse=1_600 / 6_000
     ),
-    "23.4": answers(chunks(), logits=logits(4), all_at_once=chunks(64, 1), all_logits=logits(64)),
+    "23.4": answers(
+        SMALL.falls(CHUNKED), at_once=SMALL.falls(CHUNKED, batch=64, accumulation=1), **each(logits, logits=4, whole=64)
+    ),
     "23.5": program(
         accumulated, padded, close, pieces={"by": "pieces"}, mean={"by": "none"}, padding={"by": "all"}, cuts=False
     ),

@@ -29,7 +29,6 @@ def states():
 
 
 def of(shapes, *, scale=4, small=QUANTIZED, tables=2 * 256 * 4, states=2):
-    """The answer, or what it would be with a scale of so many bytes, and with tensors of fewer than `small` numbers in fp32."""
     sizes = [prod(shape) for shape in shapes]
     return tables + sum(states * (4 * n if n < small else n + scale * ceil(n / BLOCK)) for n in sizes)
 

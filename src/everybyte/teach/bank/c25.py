@@ -1,7 +1,6 @@
 """Exercises of chapter 25: what do LoRA and QLoRA really save?"""
 
-from ...ask.setup import Lora
-from . import Case, Run, Setup, answers, formula, program, run, small_llamas
+from . import Case, Lora, Run, Setup, answers, formula, program, run, small_llamas
 
 ONE = Setup(batch=1, sequence=2048, precision="bf16")
 LLAMA, QWEN = run("llama-3.1-8b", ONE), run("qwen2.5-7b", ONE)
@@ -15,6 +14,7 @@ QLORA = {
 }
 LLAMA, P = LLAMA.having(**QLORA), LLAMA.parameters
 MATRIX = 4096 * 14_336
+NF4 = formula("nf4.weight")(parameters=MATRIX)
 
 
 def more(**lora):
@@ -46,7 +46,6 @@ def adapted():
 
 
 def at_rest(model, rank, *, frozen=2, trained=12, both=True, grouped=True):
-    """The answer, or what it would be with other bytes a frozen or a trained number, with A alone, or without grouped heads."""
     width, inner = model.width, model.heads * model.head_width
     keys = model.kv_heads * model.head_width if grouped else inner
     pairs = [(width, inner), (width, keys), (width, keys), (inner, width)]
@@ -58,18 +57,9 @@ def at_rest(model, rank, *, frozen=2, trained=12, both=True, grouped=True):
 ANSWERS = {
     "25.1": answers(more(), bf16=more(dtype="bf16"), share=100 + more()),
     "25.2": answers(
-        trained,
-        one_layer=trained() // 32,
-        heads=32 * 16 * 4 * 4096,
-        one_matrix=32 * 16 * 2 * 4096,
-        targets=("q", "k", "v"),
+        trained, layer=trained() // 32, heads=32 * 16 * 4 * 4096, one_matrix=32 * 16 * 2 * 4096, targets=("q", "k", "v")
     ),
-    "25.3": answers(
-        formula("nf4.weight")(parameters=MATRIX),
-        scales=MATRIX // 2,
-        fp32_scales=MATRIX // 2 + MATRIX // 64 * 4,
-        bf16=2 * MATRIX,
-    ),
+    "25.3": answers(NF4, scales=MATRIX // 2, fp32_scales=MATRIX // 2 + MATRIX // 64 * 4, bf16=2 * MATRIX),
     "25.4": answers(frozen(), everything=4.127 / 8 * P, half_byte=P / 2, fp32=frozen(adapters=Lora(16))),
     "25.5": answers(long, sequence=2048, four_times=4 * long(2048), adapters=Lora(16)),
     "25.6": program(at_rest, adapted, frozen=6, trained=6, states={"trained": 4}, both=False, grouped=False),

@@ -4,7 +4,7 @@ import math
 
 from ...catalog.weights import layers, weights
 from ...formulas.symbols import P
-from . import Case, Run, answers, gpu, named_shapes, program, run, small_models
+from . import Case, Run, answers, each, gpu, named_shapes, program, run, small_models
 
 XL = run("gpt2-xl", sharding="zero3", offload="cpu", precision="bf16-mixed", batch=1, sequence=1024)
 FOUR = XL.having(precision="bf16-master", batch=2, accumulation=4)
@@ -39,7 +39,6 @@ def offloaded():
 
 
 def bus(weights, gpus, batches, *, block_ups=2, root_ups=1, each=True, rows=True):
-    """The answer, or what it would be with other numbers of ways up, with gradients once a step, or without padding."""
     up = down = 0
     for name, shape in weights:
         share = math.prod(shape[1:]) * (-(-shape[0] // gpus) if rows else shape[0] / gpus)
@@ -53,11 +52,8 @@ ANSWERS = {
     "26.2": answers(4 * P, fp32=8 * P, one_way=2 * P, twice=6 * P, states=16 * P, left=12 * P),
     "26.3": answers(
         crosses(),
-        one_batch=crosses(accumulation=1),
-        mixed=crosses(precision="bf16-mixed"),
-        zero2=crosses(sharding="zero2"),
-        up=crosses(ways=["to_gpu"]),
-        down=crosses(ways=["to_host"]),
+        **each(crosses, one_batch={"accumulation": 1}, mixed={"precision": "bf16-mixed"}, zero2={"sharding": "zero2"}),
+        **each(crosses, up={"ways": ["to_gpu"]}, down={"ways": ["to_host"]}),
         root=4 * 6 * XL.parameters,
     ),
     "26.4": answers(

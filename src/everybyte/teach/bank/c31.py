@@ -10,7 +10,7 @@ PAPER = Run(None, Setup(precision="bf16-master", gpus=16))
 XL = run("gpt2-xl", batch=1, sequence=128, gpus=8)
 COPIES, VIEWS = (XL.phase("after_backward", buckets=kind) for kind in ("copies", "views"))
 LLAMA, H100 = 16 * model("llama-3.1-405b").parameters, gpu("h100-80gb").memory
-SHARE = P / G
+PART = P / G
 
 
 def states(sharding="zero2"):
@@ -30,7 +30,6 @@ def divided():
 
 
 def parts(sizes, gpus, rank, *, up=True, by_tensor=False, local=True):
-    """The answer, or what it would be with shares rounded down, with whole tensors, or counted through the whole buffer."""
     total, found, start = sum(sizes), [], 0
     each = -(-total // gpus) if up else total // gpus
     for i, size in enumerate(sizes):
@@ -46,11 +45,7 @@ def parts(sizes, gpus, rank, *, up=True, by_tensor=False, local=True):
 ANSWERS = {
     "31.1": answers(states(), zero1=states("zero1"), zero3=states("zero3"), ddp=states("none"), limit=26 * 10**9),
     "31.2": answers(
-        4 * P + 12 * SHARE,
-        bf16=2 * P + 14 * SHARE,
-        master=4 * P + 16 * SHARE,
-        zero1=8 * P + 8 * SHARE,
-        zero3=16 * SHARE,
+        4 * P + 12 * PART, bf16=2 * P + 14 * PART, master=4 * P + 16 * PART, zero1=8 * P + 8 * PART, zero3=16 * PART
     ),
     "31.3": answers(COPIES - VIEWS, bf16=2 * XL.parameters, everything=COPIES, left=VIEWS, bucket=25 * 2**20),
     "31.4": answers(next(n for n in range(1, 100) if 16 * n >= 3 * (4 * n + 12)), eight=8, optimizer=3, limit=4),

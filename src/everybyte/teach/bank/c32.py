@@ -6,11 +6,8 @@ from . import Case, alike, answers, program, run
 XL = run("gpt2-xl", gpus=8, sharding="zero3")
 MIXED, SHORT = XL.having(precision="bf16-mixed"), XL.having(batch=1, sequence=64)
 ROWS = -(-50257 // 64)
+ZERO2 = {"sharding": "zero2"}
 GPUS = [2**i for i in range(13)]
-
-
-def kept_whole(**changes):
-    return MIXED.peak(**{"sharding": "zero2"} | changes) - MIXED.peak(**changes)
 
 
 def over(**changes):
@@ -36,7 +33,6 @@ def cut():
 
 
 def share(rows, columns, gpus, rank, *, up=True, padded=True, clipped=True):
-    """The answer, or what it would be rounded down, without padding, or beyond the last row."""
     each = -(-rows // gpus) if up else rows // gpus
     first, last = rank * each, (rank + 1) * each
     if clipped:
@@ -51,9 +47,7 @@ ANSWERS = {
     "32.2": answers(
         120 * H**2, weights=24 * H**2, gradients=48 * H**2, sent=72 * H**2, bf16_sent=96 * H**2, fp32=192 * H**2
     ),
-    "32.3": answers(
-        kept_whole(), buffer=MIXED.step(sharding="zero2").parts["unsharded"], fp32=kept_whole(precision="fp32")
-    ),
+    "32.3": answers(-MIXED.falls(ZERO2), buffer=MIXED.having(**ZERO2).step().parts["unsharded"], fp32=-XL.falls(ZERO2)),
     "32.4": answers(over(), peak=SHORT.peak(), mixed=over(precision="bf16-mixed")),
     "32.5": answers(best("gpt2"), xl=best("gpt2-xl"), most=max(GPUS)),
     "32.6": program(share, cut, alike, up=False, padded=False, clipped=False),

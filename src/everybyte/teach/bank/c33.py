@@ -2,9 +2,8 @@
 
 from math import prod
 
-from ...ask.mesh import Mesh
 from ...formulas.symbols import B, H, S, t
-from . import Case, Run, Setup, answers, formula, named_shapes, program, run, small_gpts, small_llamas
+from . import Case, Mesh, Run, Setup, answers, formula, named_shapes, program, run, small_gpts, small_llamas
 
 #: One sequence on eight GPUs that divide the model, and on two.
 EIGHT = run("llama-3.1-8b", batch=1, sequence=4096, precision="bf16", gpus=8, mesh=Mesh(tensor=8))
@@ -28,7 +27,6 @@ def split():
 
 
 def parted(weights, parts, *, norms=True, sums=True, tables=True):
-    """The answer, or what it would be with norms or the biases of sums divided, or with whole tables."""
     total = 0
     for name, shape in weights:
         whole = norms and "norm" in name or sums and name.endswith(("out.bias", "down.bias"))

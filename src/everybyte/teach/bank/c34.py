@@ -2,10 +2,9 @@
 
 from fractions import Fraction
 
-from ...ask.mesh import Mesh
 from ...ask.schedules import order
 from ...formulas.symbols import B, H, S, n_a, v, w
-from . import Case, Run, Setup, alike, answers, program, run
+from . import Case, Mesh, Run, Setup, alike, answers, program, run
 
 LLAMA = run("llama-3.1-8b", batch=1, sequence=4096, precision="bf16", gpus=4, accumulation=8, mesh=Mesh(pipeline=4))
 LONG = Run(None, Setup(gpus=16, accumulation=64, mesh=Mesh(pipeline=16)))
@@ -32,7 +31,6 @@ def orders():
 
 
 def one_by_one(places, place, batches, *, ahead=0, first="B", gpipe=False):
-    """The answer, or what it would be with more forwards ahead, with a forward before each backward, or with all forwards first."""
     start = batches if gpipe else min(batches, places - place + ahead)
     found = [f"F{i}" for i in range(start)]
     for i in range(batches):

@@ -2,9 +2,8 @@
 
 from random import Random
 
-from ...ask.mesh import Mesh
 from ...formulas.symbols import A, A_kv, B, C, D, S
-from . import Case, alike, answers, program, run
+from . import Case, Mesh, alike, answers, program, run
 
 MIXTRAL = run("mixtral-8x7b", batch=1, sequence=4096, precision="bf16", gpus=8, mesh=Mesh(expert=8))
 LLAMA = run("llama-3.1-8b", batch=1, sequence=2**20, precision="bf16")
@@ -48,7 +47,6 @@ def visits():
 
 
 def sent(choices, experts, gpus, *, ordered=True, consecutive=True, once=False):
-    """The answer, or what it would be in the tokens' order, with experts dealt out in turn, or with each token sent once to a GPU."""
     each, found = experts // gpus, [[] for _ in range(gpus)]
     for expert in range(experts):
         place = expert // each if consecutive else expert % gpus

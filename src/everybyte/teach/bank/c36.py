@@ -3,9 +3,8 @@
 from math import prod
 
 from ...answers.layouts import layouts, priced
-from ...ask.mesh import Mesh
 from ...formulas.symbols import B, C, H, L, S, t
-from . import Case, answers, gpu, model, program, run
+from . import Case, Mesh, answers, gpu, model, program, run
 
 LLAMA = run("llama-3.1-70b", gpus=64, sequence=8192, batch=1, accumulation=8, precision="bf16-mixed", sharding="zero3")
 
@@ -45,7 +44,6 @@ def meshes():
 
 
 def groups(mesh, name, *, inner=True, chunks=False):
-    """The answer, or what it would be with the first dimension the nearest, or with groups of neighbors whatever the dimension."""
     names = list(mesh) if inner else list(mesh)[::-1]
     step = 1 if chunks else prod(mesh[other] for other in names[names.index(name) + 1 :])
     size, count = mesh[name], prod(mesh.values())

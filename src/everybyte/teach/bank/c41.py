@@ -4,9 +4,8 @@ from itertools import count
 from random import Random
 
 from ...allocator import Allocator, settings
-from . import Case, answers, program
+from . import MIB, Case, answers, program
 
-MIB, GROWING = 2**20, "expandable_segments:True"
 USED = round(100 * 8.03 / (9.51 + 616 / 1024))
 
 
@@ -26,7 +25,7 @@ def reserved(calls, configuration=""):
     return allocator.reserved
 
 
-FREED = story(60, -1, 2, 60)
+USUAL, GROWING = (reserved(story(60, -1, 2, 60), how) for how in ("", "expandable_segments:True"))
 
 
 def requests():
@@ -49,7 +48,6 @@ def requests():
 
 
 def simulated(calls, *, best=True, merges=True, rest=MIB, shared=20 * MIB, page=2 * MIB):
-    """The answer, or what it would be with the first block that is large enough, without merging, or with other sizes."""
     total, blocks, live = 0, [], {}  # a block: segment, start, size, free
     for call, name, size in calls:
         if call == "free":
@@ -87,12 +85,7 @@ ANSWERS = {
     "41.2": answers(
         settings("roundup_power2_divisions:4").rounded(1100 * MIB), power=2048 * MIB, unset=1100 * MIB, below=1024 * MIB
     ),
-    "41.3": answers(
-        reserved(FREED) - reserved(FREED, GROWING),
-        pages=(120 - 62) * MIB,
-        growing=reserved(FREED, GROWING),
-        defaults=reserved(FREED),
-    ),
+    "41.3": answers(USUAL - GROWING, pages=(120 - 62) * MIB, growing=GROWING, defaults=USUAL),
     "41.4": answers(USED, context=round(100 * 8.03 / 9.51), rest=100 - USED),
     "41.5": program(simulated, requests, best=False, merges=False, rest=0, shared=0, page=512),
 }

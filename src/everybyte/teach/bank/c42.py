@@ -1,19 +1,13 @@
 """Exercises of chapter 42: reading the evidence."""
 
 from collections import Counter
-from functools import cache
 from random import Random
 
 from ...evidence import example
-from . import Case, alike, answers, program
+from . import GIB, Case, alike, answers, program
 
-GIB = 2**30
+MEMORY = example.left().main
 SEQUENCE, WIDTH, LAYERS, VOCABULARY = 512, 512, 4, 8192
-
-
-@cache
-def memory():
-    return example.left().main
 
 
 def left(wide=4, casts=0, rows=8):
@@ -36,13 +30,12 @@ def histories():
                     events.append((what, gone, live[gone], draw.choice(parts)))
                 del live[gone]
         yield Case(f"{len(events)} events", (events,), most_by(events))
-    found = zip(memory().events, memory().frames, strict=True)
-    events = [(action, address, size, memory().part_of(frames)) for (action, address, size, _), frames in found]
+    found = zip(MEMORY.events, MEMORY.frames, strict=True)
+    events = [(action, address, size, MEMORY.part_of(frames)) for (action, address, size, _), frames in found]
     yield Case("the script's snapshot", (events,), most_by(events))
 
 
 def most_by(events, *, frees="requested", owner=True, together=False):
-    """The answer, or what it would be if nothing were freed, if whoever frees were the owner, or at the peak of all parts together."""
     live, now, found, top = {}, Counter(), Counter(), 0
     for action, address, size, part in events:
         if action == "alloc":
@@ -59,11 +52,7 @@ def most_by(events, *, frees="requested", owner=True, together=False):
 
 
 ANSWERS = {
-    "42.1": answers(
-        lambda: memory().reserved - memory().allocated,
-        allocated=lambda: memory().allocated,
-        peak=lambda: memory().reserved - memory().peak,
-    ),
+    "42.1": answers(MEMORY.reserved - MEMORY.allocated, allocated=MEMORY.allocated, peak=MEMORY.reserved - MEMORY.peak),
     "42.2": answers(left, casts=4, bf16_casts={"casts": 2}, autocast={"wide": 2, "casts": 2}, rows=1),
     "42.3": answers(5 * GIB, end=2 * GIB, taken=6 * GIB),
     "42.4": program(most_by, histories, alike, frees="never", owner=False, together=True),

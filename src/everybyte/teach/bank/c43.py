@@ -5,9 +5,8 @@ from random import Random
 
 from ...answers.diagnosis import doctor
 from ...evidence import Message, message, reports
-from . import Case, answers, program
+from . import GIB, MIB, Case, answers, program
 
-MIB, GIB = 2**20, 2**30
 CAUSES = ("tensor", "others", "fragmentation", "need")
 MADDOG = message(reports()["maddog"].text)
 
@@ -18,15 +17,8 @@ def cached_above(share=0.5):
 
 
 def messages():
-    near = Message(
-        kind="pytorch",
-        asked=GIB,
-        capacity=24 * GIB,
-        free=GIB // 2,
-        process=23 * GIB,
-        cached=3 * GIB // 4,
-        allocated=21 * GIB,
-    )
+    amounts = {"asked": 1, "capacity": 24, "free": 0.5, "process": 23, "cached": 0.75, "allocated": 21}
+    near = Message(kind="pytorch", **{name: int(size * GIB) for name, size in amounts.items()})
     yield Case("message 0", (near,), doctor(near).cause)
     draw, seen = Random(43), Counter()
     while min(seen[cause] for cause in CAUSES) < 2:
@@ -46,7 +38,6 @@ def messages():
 
 
 def reason(said, *, order=("tensor", "others", "fragmentation"), whole=True, large=True):
-    """The answer, or what it would be in another order, with the cached bytes alone, or with any other process however small."""
     away = sum(size for _, size in said.others)
     is_so = {
         "tensor": said.asked > said.capacity,

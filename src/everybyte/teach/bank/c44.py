@@ -32,7 +32,6 @@ def caches():
 
 
 def kept(model, tokens, page, *, grouped=True, both=2, window=1, pages=True, latent=True):
-    """The answer, or what it would be with every query head, with keys alone, with another window, without pages or latents."""
     heads = model.kv_heads if grouped else model.heads
     numbers = both * heads * model.head_width
     if model.latent and latent:

@@ -5,14 +5,14 @@ from dataclasses import replace
 from ...answers.fit import Headroom, fit
 from ...answers.plan import work
 from ...formulas.symbols import B, F, H, S
-from . import Case, Run, Setup, answers, gpu, model, program, run, small_gpts
+from . import MIB, Case, Run, Setup, answers, gpu, model, program, run, small_gpts
 
 LLAMA = run(
     "llama-3.1-8b", gpus=8, sharding="zero3", precision="bf16-mixed", batch=2, sequence=8192, checkpointing="full"
 )
 
 
-def usable(context=426 * 2**20, other=2**30, **kept):
+def usable(context=426 * MIB, other=2**30, **kept):
     return Headroom(context=context, other=other, **kept).usable(gpu("h100-80gb"))
 
 
@@ -56,7 +56,6 @@ def cards():
 
 
 def bisection(peak, usable, *, least=0, scan=False, doubles=False, over=0):
-    """The answer, or what it would be with another answer where nothing fits, one by one, with powers of two, or one too many."""
     if peak(1) > usable:
         return least
     low, high = 1, 2
@@ -68,24 +67,15 @@ def bisection(peak, usable, *, least=0, scan=False, doubles=False, over=0):
     return low + over
 
 
-SQUARE, TOKENS = 4 * B * S**2 * H, B * S
+SQUARE, MLP = 4 * B * S**2 * H, 2 * B * S * H * F
+FLOPS = 8 * B * S * H**2 + 2 * MLP + SQUARE
 
 ANSWERS = {
     "45.1": answers(
-        usable,
-        other=0,
-        context=616 * 2**20,
-        workspace=2 * 8_519_680,
-        one_workspace={"workspace": 2**25},
-        no_context={"context": 0},
+        usable, other=0, context=616 * MIB, workspace=2 * 8_519_680, one={"workspace": 2**25}, no_context={"context": 0}
     ),
     "45.2": answers(
-        2 * TOKENS * (4 * H**2 + 2 * H * F) + SQUARE,
-        half=TOKENS * (4 * H**2 + 2 * H * F) + SQUARE / 2,
-        products=2 * TOKENS * (4 * H**2 + 2 * H * F),
-        one_product=2 * TOKENS * (4 * H**2 + 2 * H * F) + SQUARE / 2,
-        one_matrix=2 * TOKENS * (4 * H**2 + H * F) + SQUARE,
-        gate=2 * TOKENS * (4 * H**2 + 3 * H * F) + SQUARE,
+        FLOPS, half=FLOPS / 2, products=FLOPS - SQUARE, once=FLOPS - SQUARE / 2, matrix=FLOPS - MLP, gate=FLOPS + MLP
     ),
     "45.3": answers(largest, card="h100-80gb", checkpointing="none", next=lambda: largest() + 1),
     "45.4": answers(gpus(), twelve=gpus(12), weights=gpus(2)),

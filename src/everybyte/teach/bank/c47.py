@@ -36,7 +36,6 @@ def statements():
 
 
 def rule(stated, value, *, cap=True, zeros=True, ends=True, opened=True):
-    """The answer, or what it would be without the cap, without rounding zeros, for ranges without rounding, or with a closed end."""
 
     def width(text):
         number = Fraction(text)

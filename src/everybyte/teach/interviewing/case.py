@@ -3,19 +3,21 @@
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
-from typing import Self
+from typing import Any, Self
 
 from ...answers.fit import fit
 from ...answers.headroom import ROUNDING, Headroom
+from ...answers.serving import cache_bytes
 from ...ask.choices import DTYPE_BYTES
 from ...ask.setup import Setup
-from ...catalog import Gpu, Model
+from ...catalog import Gpu
 from ...catalog.weights import layers, weights
 from ..asking import Run
 
 #: Where nothing else is chosen: the GPUs of part 3, adapters' rank.
 GPUS, RANK = 8, 16
-EAGER, FLASH = {"attention": "eager"}, {"attention": "flash"}
+EAGER: dict[str, Any] = {"attention": "eager"}
+FLASH: dict[str, Any] = {"attention": "flash"}
 
 
 class Derived:
@@ -128,12 +130,11 @@ class Case(Run):
         inner, keys = m.heads * m.head_width, m.kv_heads * m.head_width
         return m.layers * RANK * 2 * (m.width + inner + m.width + keys)
 
-    def cache(self, model: Model | None = None, heads: int = 0) -> int:
+    def cache(self) -> int:
         """Bytes that keys and values of one token take, in 16 bits."""
-        m = model or self.model
-        if m.latent_rank:
+        if self.model.latent_rank:
             raise ValueError("latent attention caches something else")
-        return 2 * m.layers * (heads or m.kv_heads) * m.head_width * 2
+        return cache_bytes(self.model, 1)
 
     def inference(self) -> int:
         """Bytes that the case's tokens take to be generated, in 16 bits."""

@@ -2,12 +2,10 @@
 
 import csv
 import io
-import os
 import re
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import dataclass, field, fields
 from html import escape
 from pathlib import Path
 
@@ -25,13 +23,10 @@ class Deck:
 
     case: Case
     cards: tuple[Card, ...]
+    _values: dict = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self):
         return len(self.cards)
-
-    @cached_property
-    def _values(self):
-        return {}
 
     def value(self, name: str) -> tuple[object, str]:
         """A number and "", or None and why there is none for this choice.
@@ -61,7 +56,7 @@ class Deck:
         known = {card.id: card for card in self.cards}
         checks.one_of("Deck", "id", id, known)
         card = known[id]
-        said = {field: NAME.sub(lambda match: self.shown(match[1]), getattr(card, field)) for field in TEXTS}
+        said = {text: NAME.sub(lambda match: self.shown(match[1]), getattr(card, text)) for text in TEXTS}
         missing = {name: why for name in card.names if (why := self.value(name)[1])}
         return Answered(card, **said, missing=missing)
 
@@ -107,11 +102,10 @@ class Deck:
         found = self.about(part=part)
         if not len(found):
             raise ValueError(f"Deck.part: {part} has no card here; allowed: {sorted({c.part for c in self.cards})}")
-        case = self.case
-        chosen = f"{case.model.name}, {case.gpu.title}, {case.setup.batch} × {case.setup.sequence:,} tokens, {case.setup.precision}"
-        return "\n".join(
-            [f"# Interview, part {part}: {PARTS[part]}\n\n{plain(chosen)}\n", *(a.markdown() for a in found._all())]
-        )
+        case, setup = self.case, self.case.setup
+        chosen = f"{case.model.name}, {case.gpu.title}, {setup.batch} × {setup.sequence:,} tokens, {setup.precision}"
+        first = f"# Interview, part {part}: {PARTS[part]}\n\n{plain(chosen)}\n"
+        return "\n".join([first, *(a.markdown() for a in found._all())])
 
     def save_page(self, part: int, path: str | Path) -> Path:
         """That page in a file."""
@@ -120,7 +114,7 @@ class Deck:
     def save_csv(self, path: str | Path) -> Path:
         """All cards as CSV: one row a card, under a row of names."""
         text = io.StringIO(newline="")
-        names = [field.name for field in fields(Card)]
+        names = [f.name for f in fields(Card)]
         rows = ([getattr(a if name in TEXTS else a.card, name) for name in names] for a in self._all())
         csv.writer(text).writerows([names, *rows])
         return _write(path, text.getvalue().encode())
@@ -150,13 +144,9 @@ class Deck:
             tags = [f"part-{a.card.part}", a.card.topic.replace(" ", "-")]
             guid = genanki.guid_for("everybyte", a.card.id)
             deck.add_note(genanki.Note(kind, [escape(a.question), back], guid=guid, tags=tags))
-        beside = path.with_name(path.name + ".part")
-        try:
-            genanki.Package(deck).write_to_file(str(beside), timestamp=0.0)
-            os.replace(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)
-        return path
+        package = io.BytesIO()
+        genanki.Package(deck).write_to_file(package, timestamp=0.0)
+        return _write(path, package.getvalue())
 
     def _all(self):
         return [self.card(card.id) for card in self.cards]

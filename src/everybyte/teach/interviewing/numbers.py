@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from math import ceil, sqrt
+from operator import attrgetter
 from typing import Any
 
 from ... import units
@@ -10,12 +11,12 @@ from ...answers.plan import work
 from ...answers.serving import cache_bytes, weight_bytes
 from ...answers.work import matrix_flops
 from ...ask.mesh import Mesh
-from ...ask.setup import Lora, Setup
+from ...ask.setup import Lora
 from ...catalog import gpu, model
 from ...formulas import formula
 from ...formulas.formats import BLOCKS, FLOATS
 from ...theory.inference import course, letters
-from ..asking import Run
+from ..asking import Run, run
 from .case import EAGER, FLASH, GPUS, RANK, Case, Derived, fitted
 
 #: Where nothing else is chosen: the step of the late out-of-memory, a dropout.
@@ -32,14 +33,25 @@ SMALL, LARGE, MIXTURE, LATENT, QWEN = map(
     model, ("llama-3-8b", "llama-3.1-70b", "mixtral-8x7b", "deepseek-v3", "qwen2.5-7b")
 )
 H100 = gpu("h100-80gb")
+WEIGHTS = weight_bytes(LARGE)
 FP32, MIXED, BF16, MASTER = ({"precision": name} for name in ("fp32", "bf16-mixed", "bf16", "bf16-master"))
 ADAM, PLAIN = {"optimizer": "adamw"}, {"loss": "plain"}
 LION, MUON, FOREACH = {"optimizer": "lion"}, {"optimizer": "muon"}, {"optimizer_impl": "foreach"}
+NONE, ZERO1, ZERO2, ZERO3 = ({"sharding": name} for name in ("none", "zero1", "zero2", "zero3"))
 UNCHECKED, FULL = {"checkpointing": "none"}, {"checkpointing": "full"}
 
 
 def _float(name, item):
     return formula(f"formats.{item}")(**FLOATS[name])
+
+
+SMALLEST = _float("fp16", "smallest")
+#: Bytes that one GPU sends in a step of one long sequence whose matrices are divided.
+SENT = LARGE.layers * int(
+    formula("tensor.sent")(batch=1, sequence=LONG, width=LARGE.width, weight_bytes=2, tensor=GPUS)
+)
+#: A sequence of a million tokens on a ring.
+_RUN = run("llama-3.1-8b", batch=1, sequence=2**20, precision="bf16", gpus=RING.context, mesh=RING)
 
 
 def _quantized(c, name):
@@ -56,14 +68,14 @@ def _trained(c):
     return c.at("zero.states", **MASTER, **ADAM, sharding="none")
 
 
-def _prefilled(m):
-    """Bytes of activations that one token more adds to the largest moment of a prefill."""
-    found = (
-        max(course(m, v).at(v).unrolled(), key=lambda turn: sum(turn[1].values()))[1]
-        for v in (letters(m, 1, n) for n in (513, 512))
+def _prefilled(c):
+    """Bytes of activations that one token more adds to the largest moment of a prefill of Qwen2.5-7B."""
+    moments = (
+        max(course(QWEN, v).at(v).unrolled(), key=lambda turn: sum(turn[1].values()))[1]
+        for v in (letters(QWEN, 1, tokens) for tokens in (513, 512))
     )
-    more, less = found
-    return more["activations"] - less["activations"]
+    more, less = (moment["activations"] for moment in moments)
+    return more - less
 
 
 def _flops(c, *names, **changes):
@@ -105,7 +117,7 @@ def _moved(c):
 
 
 def _adapters_kept(c):
-    """Bytes that one block keeps of forward with adapters in fp32 on every linear layer, over those of full fine-tuning in bf16."""
+    """What a block keeps of forward with fp32 adapters on every linear layer, over that of full fine-tuning, in bf16."""
     kept = (c.of_block(Run.forward, adapters=lora, **BF16, **UNCHECKED, **PLAIN) for lora in (Lora(RANK), None))
     with_them, without = kept
     return with_them / without
@@ -116,27 +128,28 @@ def _offloaded(c):
     return c.at("gradients") + c.at("weights")
 
 
-def _ring():
-    """Bytes of attention on each GPU of a ring."""
-    setup = Setup(batch=1, sequence=2**20, precision="bf16", gpus=RING.context, mesh=RING)
-    return formula("context.kept").at(model("llama-3.1-8b"), setup)
-
-
 def _experts(c):
     """Bytes of Mixtral's experts on each of the GPUs that divide them, in 16 bits."""
-    setup = Setup(precision="bf16", gpus=c.gpus, mesh=Mesh(expert=c.gpus))
-    return formula("experts.weights").at(MIXTURE, setup)
+    return run("mixtral-8x7b", precision="bf16", gpus=c.gpus, mesh=Mesh(expert=c.gpus)).at("experts.weights")
+
+
+def _block(c):
+    return c.of_block(Run.part, "activations")
 
 
 def _stage(c):
     """Bytes that one micro-batch leaves on one stage of a pipeline as long as the GPUs are many."""
-    return ceil(c.model.layers / c.gpus) * c.of_block(Run.part, "activations")
+    return ceil(c.model.layers / c.gpus) * _block(c)
 
 
-def _bubble(c, stages=1, divided=0):
+def _bubble(c, pipeline_stages=1, divided=0):
     """The time that a pipeline's GPUs wait over the time that they work, with four micro-batches a GPU."""
-    pipeline = {"pipeline": c.gpus, "pipeline_stages": stages, "accumulation": 4 * c.gpus, "divided": divided}
-    return formula("pipeline.bubble")(**pipeline)
+    pipeline = {"pipeline": c.gpus, "pipeline_stages": pipeline_stages, "accumulation": 4 * c.gpus}
+    return formula("pipeline.bubble")(**pipeline, divided=divided)
+
+
+def _advertised(c):
+    return c.gpu.advertised_gb * units.UNITS["GB"]
 
 
 def _boundary(c):
@@ -150,12 +163,6 @@ def _kept(parts, by_tokens=False):
     one = {"batch": 1, "sequence": 1, "width": 1, "ffn_width": 4, "heads": 0, "weight_bytes": 2, "dropout": 1}
     found = formula("tensor.block")(**one, tensor=parts, sequence_parallel=int(by_tokens))
     return found - 24 - 16 / (parts if by_tokens else 1)
-
-
-def _sends():
-    """Bytes that one GPU sends in a step of one long sequence whose matrices are divided."""
-    one = {"batch": 1, "sequence": LONG, "weight_bytes": 2, "tensor": GPUS}
-    return LARGE.layers * int(formula("tensor.sent")(width=LARGE.width, **one))
 
 
 def _digits(x, most):
@@ -189,19 +196,15 @@ NUMBERS: dict[str, tuple[str, Callable[[Case], Any]]] = {}
 
 
 def _shown(kind, **numbers):
-    """Numbers shown alike: each a function of a case, or the same for all."""
+    """Numbers shown alike: each a function of a case, a field of it by its path, or the same for all."""
     for name, how in numbers.items():
+        how = attrgetter(how) if isinstance(how, str) else how
         NUMBERS[name] = kind, how if callable(how) else lambda c, how=how: how
 
 
 def _asked(kind, ask, *of, **numbers):
     """Numbers shown alike that ask the same of a case: each under its own changes of the setup."""
     _shown(kind, **{name: lambda c, changes=changes: ask(c, *of, **changes) for name, changes in numbers.items()})
-
-
-def _formulas(kind, changes, **numbers):
-    """Numbers shown alike that are formulas under the same changes."""
-    _shown(kind, **{name: lambda c, of=of: c.at(of, **changes) for name, of in numbers.items()})
 
 
 # What a step takes.
@@ -216,111 +219,66 @@ _asked("bytes", Case.part, "casts", casts=MIXED)
 _asked("bytes", Case.short, eager_short=EAGER, flash_short=FLASH)
 _asked("bytes", Case.states, states={}, states_autocast=MIXED | ADAM, states_master=MASTER | ADAM)
 _asked("bytes", Case.states, states_bf16=BF16 | ADAM)
+_asked("bytes", Case.shared, "zero.states", ddp_states=NONE, zero1_states=ZERO1, zero2_states=ZERO2, zero3_states=ZERO3)
+_asked("count", Case.shared, "zero.sent.numbers", sent_ddp=NONE, sent_zero3=ZERO3)
 _asked("signed", _change, mixed_change={}, mixed_change_one={"batch": 1} | PLAIN)
 _asked("number", _backward, flash_backward=FLASH, eager_backward=EAGER)
 _asked("bytes", _spared, "selective", selective_flash=FLASH, selective_eager=EAGER)
 _asked("bytes", _spared, "operations", operations_flash=FLASH)
+_asked("share", _bubble, bubble={}, bubble_interleaved={"pipeline_stages": 2}, bubble_zero={"divided": 1})
 # What a formula says.
-_formulas("count", {}, embeddings="parameters.embeddings", bytes_per_parameter="bytes_per_parameter")
-_formulas("bytes", {}, gradients="gradients")
-_formulas("bytes", FP32, weights_fp32="weights", adafactor_states="states.adafactor", lion_states="states.lion")
-_formulas("bytes", FP32, muon_states="states.muon")
-_formulas("bytes", FP32 | {"optimizer": "momentum"}, momentum_states="optimizer.states")
-_formulas("bytes", FP32 | ADAM, adam_states="optimizer.states")
-_formulas("bytes", BF16, weights_bf16="weights")
-_formulas("bytes", MASTER, master="optimizer.master")
-_formulas("bytes", FLASH, flash_kept="attention.flash")
-_formulas("bytes", PLAIN, logits="logits", loss_worst="loss.logits")
-# What the case is, and what is the same for all.
-_shown(
-    "text",
-    model=lambda c: c.model.name,
-    gpu=lambda c: c.gpu.title,
-    precision=lambda c: c.one.precision,
-    peak_at=lambda c: c.step().peak_at,
-    tensor_gpu=H100.title,
-)
-_shown("vendor", nvlink=H100.peer_link, network=H100.network, host_link=lambda c: c.gpu.host_link)
-_shown("vendor", advertised=lambda c: c.gpu.advertised_gb * units.UNITS["GB"])
+_asked("count", Case.at, "parameters.embeddings", embeddings={})
+_asked("count", Case.at, "bytes_per_parameter", bytes_per_parameter={})
+_asked("bytes", Case.at, "weights", weights_fp32=FP32, weights_bf16=BF16)
+_asked("bytes", Case.at, "gradients", gradients={})
+_asked("bytes", Case.at, "optimizer.states", adam_states=ADAM | FP32, momentum_states={"optimizer": "momentum"} | FP32)
+_asked("bytes", Case.at, "optimizer.master", master=MASTER)
+_asked("bytes", Case.at, "states.adafactor", adafactor_states=FP32)
+_asked("bytes", Case.at, "states.lion", lion_states=FP32)
+_asked("bytes", Case.at, "states.muon", muon_states=FP32)
+_asked("bytes", Case.at, "attention.flash", flash_kept=FLASH)
+_asked("bytes", Case.at, "logits", logits=PLAIN)
+_asked("bytes", Case.at, "loss.logits", loss_worst=PLAIN)
+# Fields and methods of the case.
+_shown("text", model="model.name", gpu="gpu.title", precision="one.precision", peak_at=lambda c: c.step().peak_at)
+_shown("count", batch="one.batch", sequence="one.sequence", tokens="tokens", gpus="gpus", adapters=Case.adapters)
+_shown("count", layers="model.layers", positions="model.positions", parameters="parameters")
+_shown("bytes", gpu_memory="gpu.memory", usable=lambda c: Headroom().usable(c.gpu), free=Case.free)
+_shown("bytes", forward_kept=Case.forward, scores_block=Case.scores, block_flat=Case.flat, cache_token=Case.cache)
+_shown("bytes", stage=_stage, boundary=_boundary, experts_each=_experts, inference=Case.inference)
+_shown("bytes", block_activations=_block, states_trained=_trained, advertised_gib=_advertised)
+_shown("vendor", host_link="gpu.host_link", advertised=_advertised)
+_shown("share", full_flops=_recomputed, adapters_kept=_adapters_kept)
+_shown("number", moved=_moved)
+_shown("teraflop", flops=_flops)
+# What is the same for all.
 _shown("count", late_step=LATE_STEP, rank=RANK, ring=RING.context, cluster=CLUSTER, page_tokens=PAGE)
 _shown("count", tensor_gpus=GPUS, tensor_tokens=LONG, llama_vocabulary=SMALL.vocabulary)
 _shown("count", mixtral=MIXTURE.parameters, mixtral_active=formula("parameters.active").at(MIXTURE))
-_shown(
-    "tiny",
-    fp16_smallest=_float("fp16", "smallest"),
-    bf16_largest=_float("bf16", "largest"),
-    bf16_spacing=_float("bf16", "epsilon"),
-    bf16_lost=_float("bf16", "epsilon") / 2,
-    fp32_lost=_float("fp32", "epsilon") / 2,
-    fp16_vanishing=sqrt(_float("fp16", "smallest") / 2 / NEW),
-)
-_shown(
-    "count",
-    fp16_largest=int(_float("fp16", "largest")),
-    batch=lambda c: c.one.batch,
-    sequence=lambda c: c.one.sequence,
-    tokens=lambda c: c.tokens,
-    layers=lambda c: c.model.layers,
-    positions=lambda c: c.model.positions,
-    parameters=lambda c: int(c.model.parameters),
-    head_again=lambda c: c.model.vocabulary * c.model.width,
-    gpus=lambda c: c.gpus,
-    micro_batches=lambda c: 4 * c.gpus,
-    adapters=lambda c: c.adapters(),
-    best_every=lambda c: min(range(1, c.model.layers + 1), key=c.segment),
-    root_segment=lambda c: round(sqrt(c.model.layers)),
-    largest_batch=lambda c: fitted(c, "batch", c.setup.replace(loss="plain", loss_chunks=8)),
-    longest=lambda c: fitted(c, "sequence", c.setup),
-    fewest=lambda c: fitted(c, "gpus", c.having(sharding="zero3").setup),
-    sent_ddp=lambda c: c.shared("zero.sent.numbers", "none"),
-    sent_zero3=lambda c: c.shared("zero.sent.numbers", "zero3"),
-)
-_shown(
-    "number",
-    bytes_per_number=lambda c: c.of_block(Run.part, "activations") / (c.tokens * c.model.width),
-    root=lambda c: sqrt(c.model.layers),
-    moved=_moved,
-    sent_ratio=lambda c: c.shared("zero.sent.numbers", "zero3") / c.shared("zero.sent.numbers", "none"),
-    training_times=lambda c: c.peak() / c.inference(),
-    kept_whole=_kept(1),
-    kept_tensor=_kept(GPUS),
-    kept_sequence=_kept(GPUS, by_tokens=True),
-    kept_megatron=_kept(1) / GPUS,
-)
-_shown(
-    "share",
-    embeddings_share=lambda c: c.at("parameters.embeddings") / c.model.parameters,
-    muon_saved=lambda c: 1 - c.at("states.muon", **FP32) / _adam(c),
-    adam_share=lambda c: _adam(c) / c.states(**ADAM, **FP32),
-    full_flops=_recomputed,
-    adapters_kept=_adapters_kept,
-    adapters_share=lambda c: c.adapters() / c.model.parameters,
-    bubble=_bubble,
-    bubble_interleaved=lambda c: _bubble(c, stages=2),
-    bubble_zero=lambda c: _bubble(c, divided=1),
-    six_share=lambda c: 6 * c.model.parameters * c.tokens / _flops(c),
-)
-_shown("teraflop", flops=_flops)
-_shown(
-    "milliseconds",
-    bus=lambda c: _offloaded(c) / c.gpu.host_link,
-    read_in_place=lambda c: _offloaded(c) / c.gpu.bandwidth,
-    tensor_near=_sends() / H100.peer_link,
-    tensor_far=_sends() / H100.network,
-    tensor_products=6 * LARGE.parameters * LONG / GPUS / H100.bf16_flops,
-    seconds=lambda c: _flops(c) / c.gpu.flops(c.one.dtypes.compute),
-)
+_shown("count", fp16_largest=int(_float("fp16", "largest")))
+_shown("tiny", fp16_smallest=SMALLEST, fp16_vanishing=sqrt(SMALLEST / 2 / NEW), bf16_largest=_float("bf16", "largest"))
+_shown("tiny", bf16_spacing=_float("bf16", "epsilon"), bf16_lost=_float("bf16", "epsilon") / 2)
+_shown("tiny", fp32_lost=_float("fp32", "epsilon") / 2)
+_shown("text", tensor_gpu=lambda c: H100.title)
+_shown("vendor", nvlink=H100.peer_link, network=H100.network)
+_shown("bytes", tensor_sent=SENT, large_weights=WEIGHTS, large_fp32=2 * WEIGHTS, large_loading=3 * WEIGHTS)
+_shown("bytes", ring_kept=_RUN.at("context.kept"), cluster_states=16 * LARGE.parameters // CLUSTER)
+_shown("bytes", latent_token=cache_bytes(LATENT, 1), prefill_cache=cache_bytes(QWEN, 1), prefill_token=_prefilled)
+_shown("bytes", cache_llama=cache_bytes(SMALL, 1))
+_shown("bytes", cache_llama_heads=cache_bytes(SMALL.replace(kv_heads=SMALL.heads), 1))
+_shown("bytes", latent_heads=LATENT.layers * LATENT.heads * (LATENT.head_width + LATENT.value_width) * 2)
+_shown("number", kept_whole=_kept(1), kept_megatron=_kept(1) / GPUS)
+_shown("number", kept_tensor=_kept(GPUS), kept_sequence=_kept(GPUS, by_tokens=True))
+_shown("milliseconds", tensor_near=SENT / H100.peer_link, tensor_far=SENT / H100.network)
+_shown("milliseconds", tensor_products=6 * LARGE.parameters * LONG / GPUS / H100.bf16_flops)
+# All else.
 _shown(
     "bytes",
-    # What fills the GPU.
     half_of_adam=lambda c: _adam(c) // 2,
-    block_activations=lambda c: c.of_block(Run.part, "activations"),
     activations_twice=lambda c: c.part("activations", batch=2 * c.one.batch),
-    scores_block=lambda c: c.scores(),
     scores=lambda c: c.model.layers * c.scores(),
     dropout_cost=lambda c: c.part("activations", dropout=DROPOUT) - c.part("activations", dropout=0.0),
     loss_llama=lambda c: c.at("loss.logits", {"vocabulary": SMALL.vocabulary}, **PLAIN),
-    # Saving it on one GPU.
     best_bytes=lambda c: min(map(c.segment, range(1, c.model.layers + 1))),
     root_bytes=lambda c: c.segment(round(sqrt(c.model.layers))),
     peak_accumulated=lambda c: c.peak(batch=1, accumulation=c.one.batch * c.one.accumulation, **PLAIN),
@@ -328,54 +286,55 @@ _shown(
     adam_8bit=lambda c: 2 * _quantized(c, "8-bit optimizer state"),
     adapters_states=lambda c: c.adapters() * c.at("bytes_per_parameter", **FP32, **ADAM),
     nf4=lambda c: _quantized(c, "NF4, double quantization"),
-    # Many GPUs.
-    ddp_states=lambda c: c.shared("zero.states", "none"),
-    zero1_states=lambda c: c.shared("zero.states", "zero1"),
-    zero2_states=lambda c: c.shared("zero.states", "zero2"),
-    zero3_states=lambda c: c.shared("zero.states", "zero3"),
     buckets=lambda c: c.part("communication", "rest", gpus=c.gpus),
     ddp_peak=lambda c: c.peak(gpus=c.gpus),
     zero3_peak=lambda c: c.peak(gpus=c.gpus, sharding="zero3"),
-    block_flat=lambda c: c.flat(),
     model_flat=lambda c: c.flat(whole=True),
-    ring_kept=_ring(),
-    experts_each=_experts,
     experts_rest=lambda c: weight_bytes(MIXTURE) - c.gpus * _experts(c),
-    cluster_states=16 * LARGE.parameters // CLUSTER,
-    stage=_stage,
     first_stage=lambda c: c.gpus * _stage(c),
-    boundary=_boundary,
     received=lambda c: 2 * 4 * c.gpus * _boundary(c),
     mixtral_weights=lambda c: formula("weights").at(MIXTURE, c.having(**BF16).setup),
-    # Practice.
     rounded_peak=lambda c: c.peak(rounding=ROUNDING),
     rounding=lambda c: c.peak(rounding=ROUNDING) - c.peak(),
     context=lambda c: next(term.bytes for term in Headroom().terms(c.gpu) if term.name == "context"),
-    gpu_memory=lambda c: c.gpu.memory,
-    advertised_gib=lambda c: c.gpu.advertised_gb * units.UNITS["GB"],
-    usable=lambda c: Headroom().usable(c.gpu),
-    free=lambda c: c.free(),
     leak=lambda c: c.free() // LATE_STEP,
-    forward_kept=lambda c: c.forward(),
-    cache_token=lambda c: c.cache(),
     cache_all=lambda c: c.tokens * c.cache(),
-    cache_llama=lambda c: c.cache(SMALL),
-    cache_llama_heads=lambda c: c.cache(SMALL, SMALL.heads),
-    latent_token=cache_bytes(LATENT, 1),
-    latent_heads=LATENT.layers * LATENT.heads * (LATENT.head_width + LATENT.value_width) * 2,
     page=lambda c: cache_bytes(c.model, PAGE),
     page_waste=lambda c: cache_bytes(c.model, PAGE - 1),
     cache_longest=lambda c: cache_bytes(c.model, c.model.positions),
-    prefill_token=lambda c: _prefilled(QWEN),
-    prefill_cache=cache_bytes(QWEN, 1),
-    large_weights=weight_bytes(LARGE),
-    large_fp32=2 * weight_bytes(LARGE),
-    large_loading=3 * weight_bytes(LARGE),
-    large_copies=lambda c: c.gpus * weight_bytes(LARGE),
-    large_share=lambda c: weight_bytes(LARGE) // c.gpus,
-    states_trained=_trained,
+    large_copies=lambda c: c.gpus * WEIGHTS,
+    large_share=lambda c: WEIGHTS // c.gpus,
     ppo_models=lambda c: 2 * _trained(c) + 2 * weight_bytes(c.model),
     grpo_models=lambda c: _trained(c) + weight_bytes(c.model),
-    inference=lambda c: c.inference(),
-    tensor_sent=_sends(),
+)
+_shown(
+    "count",
+    head_again=lambda c: c.model.vocabulary * c.model.width,
+    micro_batches=lambda c: 4 * c.gpus,
+    best_every=lambda c: min(range(1, c.model.layers + 1), key=c.segment),
+    root_segment=lambda c: round(sqrt(c.model.layers)),
+    largest_batch=lambda c: fitted(c, "batch", c.setup.replace(loss="plain", loss_chunks=8)),
+    longest=lambda c: fitted(c, "sequence", c.setup),
+    fewest=lambda c: fitted(c, "gpus", c.having(sharding="zero3").setup),
+)
+_shown(
+    "number",
+    bytes_per_number=lambda c: _block(c) / (c.tokens * c.model.width),
+    root=lambda c: sqrt(c.model.layers),
+    sent_ratio=lambda c: c.shared("zero.sent.numbers", "zero3") / c.shared("zero.sent.numbers", "none"),
+    training_times=lambda c: c.peak() / c.inference(),
+)
+_shown(
+    "share",
+    embeddings_share=lambda c: c.at("parameters.embeddings") / c.model.parameters,
+    muon_saved=lambda c: 1 - c.at("states.muon", **FP32) / _adam(c),
+    adam_share=lambda c: _adam(c) / c.states(**ADAM, **FP32),
+    adapters_share=lambda c: c.adapters() / c.model.parameters,
+    six_share=lambda c: 6 * c.model.parameters * c.tokens / _flops(c),
+)
+_shown(
+    "milliseconds",
+    bus=lambda c: _offloaded(c) / c.gpu.host_link,
+    read_in_place=lambda c: _offloaded(c) / c.gpu.bandwidth,
+    seconds=lambda c: _flops(c) / c.gpu.flops(c.one.dtypes.compute),
 )
