@@ -7,7 +7,6 @@ from dataclasses import asdict, fields
 import everybyte as eb
 
 from .. import units
-from ..answers.alignment import MODELS
 from ..answers.headroom import ROUNDING
 from ..ask.setup import Setup
 from ..common import checks, files, interrupts, terminal
@@ -24,12 +23,8 @@ def _said(found, shown=None, yes=True):
 
 def completion(options):
     checks.one_of("completion", "shell", options.shell, shells.SHELLS)
-    names = {"model": eb.models(), "gpu": eb.gpus(), "method": MODELS, "shell": shells.SHELLS}
-    text = shells.script(
-        options.shell,
-        shells.words(words.parsers()[1], names),
-        {name: said["help"] for name, said in words.SAID["commands"].items()},
-    )
+    taken = shells.words(words.parsers()[1], words.ALLOWED | {"model": eb.models(), "gpu": eb.gpus()})
+    text = shells.script(options.shell, taken, {name: said["help"] for name, said in words.SAID["commands"].items()})
     return {"shell": options.shell, "script": text}, text, 0
 
 
@@ -100,12 +95,9 @@ def derive(options):
     with given.torch("derive"):
         derived = eb.derive
     found = derived(subject, setup, batch, keep=not options.fresh, letters=options.letters, rank=options.rank)
-    if sizes:
-        if options.letters != "BS":
-            raise ValueError(
-                f"--sizes: {next(iter(sizes))} with --letters {options.letters}; allowed: with --letters BS"
-            )
-        found = found.fixed(**sizes)
+    if sizes and options.letters != "BS":
+        raise ValueError(f"--sizes: {next(iter(sizes))} with --letters {options.letters}; allowed: with --letters BS")
+    found = found.fixed(**sizes) if sizes else found
     return found.as_dict() | {"latex": found.latex(), "peak": str(found.peak)}, found, 0
 
 
