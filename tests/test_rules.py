@@ -11,7 +11,7 @@ import pytest
 import everybyte as eb
 from everybyte import rules
 from everybyte.answers.alignment import Rollout
-from everybyte.ask.choices import CHOICES, COMMON_OPTIMIZERS, OPTIMIZERS, PRECISIONS
+from everybyte.ask.choices import CHOICES, OPTIMIZERS, PRECISIONS
 from everybyte.ask.objectives import METHODS, Objective
 from everybyte.rules import formulas
 
@@ -168,20 +168,50 @@ def goes(**changes):
         return None
 
 
+#: What the README calls a way of sharing, and what is tried under each.
+SHARINGS = {"none": "DDP", "zero1": "ZeRO-1", "zero2": "FSDP", "zero3": "FSDP"}
+TRIED = {
+    **{name: {"precision": name} for name in PRECISIONS},
+    **{name: {"optimizer": name} for name in OPTIMIZERS},
+    "LoRA": {"adapters": eb.Lora()},
+    "QLoRA": {"adapters": eb.Lora(), "quantization": "nf4"},
+}
+
+
+def apart():
+    """Name -> what the rows do not let it go with: ways of sharing among GPUs, and LoRA."""
+    found = {}
+    for name, fields in TRIED.items():
+        refused = [said for value, said in SHARINGS.items() if not goes(sharding=value, **fields)]
+        if "adapters" not in fields and not any(
+            goes(adapters=eb.Lora(dtype=dtype), **fields) for dtype in ("fp32", "bf16")
+        ):
+            refused.append("LoRA")
+        found[name] = tuple(dict.fromkeys(refused))
+    return found
+
+
+def sentence():
+    """The README's, of what does not go together."""
+    said = {}
+    for name, refused in apart().items():
+        if refused:
+            said.setdefault(refused, []).append(f"`{name}`" if name.islower() else name)
+    return "; ".join(f"{listed(names, 'and')} with {listed(refused, 'or')}" for refused, names in said.items())
+
+
+def listed(names, word):
+    *others, last = names
+    return f"{', '.join(others)} {word} {last}" if others else last
+
+
 def test_the_readmes_sentences_on_what_goes_together_are_the_rows():
     text = " ".join(README.read_text(encoding="utf-8").split())
-    usual = product(
-        COMMON_OPTIMIZERS,
-        ("none", "zero1", "zero2", "zero3"),
-        ("none", "cpu"),
-        ("plain", "chunked"),
-        CHOICES["attention"],
-    )
-    assert (
-        len(PRECISIONS) == 5
-        and len(COMMON_OPTIMIZERS) == 4
-        and "Each goes with five precisions, four optimizers" in text
-    )
+    assert len(PRECISIONS) == 5 and len(OPTIMIZERS) == 9
+    assert "Each goes with five precisions, nine optimizers, eager or flash attention" in text
+    assert f"These do not go together: {sentence()}." in text
+    without = apart()
+    usual = product(OPTIMIZERS, SHARINGS, ("none", "cpu"), ("plain", "chunked"), CHOICES["attention"])
     for optimizer, sharding, offload, loss, attention in usual:
         fields = {
             "optimizer": optimizer,
@@ -192,27 +222,10 @@ def test_the_readmes_sentences_on_what_goes_together_are_the_rows():
         }
         for precision, checkpointing, accumulation in product(PRECISIONS, CHOICES["checkpointing"], (1, 2)):
             more = {"precision": precision, "checkpointing": checkpointing, "accumulation": accumulation}
-            refused = (precision == "fp16-mixed" and sharding != "none") or (
-                offload == "cpu" and sharding in ("none", "zero1")
-            )
+            refused = SHARINGS[sharding] in (*without[precision], *without[optimizer])
+            refused = refused or (offload == "cpu" and SHARINGS[sharding] != "FSDP")
             assert bool(goes(**fields, **more)) == (not refused), (fields, more)
-    assert "fp16-mixed with DDP alone" in text
-    without = {name: {s for s in CHOICES["sharding"] if not goes(optimizer=name, sharding=s)} for name in OPTIMIZERS}
-    fsdp = {"zero2", "zero3"}
-    assert without == dict.fromkeys(without, set()) | {"muon": {"zero1", *fsdp}} | dict.fromkeys(
-        ("adafactor", "adamw8bit", "paged-adamw8bit"), fsdp
-    )
-    assert (
-        "Lion goes with all of that; Adafactor and 8-bit AdamW do but for FSDP" in text
-        and "Muon but for ZeRO and FSDP" in text
-    )
-    beside = [n for n in OPTIMIZERS if not goes(optimizer=n, adapters=eb.Lora())]
-    assert beside == ["muon"] and all(goes(adapters=eb.Lora(), sharding=s) for s in CHOICES["sharding"])
-    assert [s for s in CHOICES["sharding"] if goes(adapters=eb.Lora(), quantization="nf4", sharding=s)] == [
-        "none",
-        "zero1",
-    ]
-    assert "LoRA goes with all of it but Muon, QLoRA with DDP and ZeRO-1" in text
+    assert "FSDP with offload to the CPU or without" in text
 
 
 def test_a_row_has_a_repr_and_stands_alone():

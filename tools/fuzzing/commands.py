@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from unittest import mock
@@ -17,9 +18,8 @@ from unittest import mock
 from hypothesis import strategies as st
 
 import everybyte as eb
-from everybyte.ask.choices import CHOICES
 from everybyte.command import main
-from everybyte.command.words import parsers
+from everybyte.command.words import ALLOWED, parsers
 
 from .drawn import LeftOut, Refused, environment, mostly, printable
 
@@ -54,15 +54,14 @@ _MODELS = st.sampled_from(["gpt2"] * 6 + ["gpt2-medium", "pythia-70m", "gpt3", "
 _USUAL = {
     "model": _MODELS, "gpu": st.sampled_from(["h200", "rtx-4090", "24GiB"]), "memory": st.sampled_from(["24GiB", "500 MiB", "8"]),
     "context": st.integers(1, 2048).map(str), "batch": st.integers(1, 16).map(str), "sequence": st.integers(1, 1024).map(str),
-    "gpus": st.sampled_from(["1", "2", "8"]), "precision": st.sampled_from(["fp32", "bf16", "bf16-mixed"]), "method": st.sampled_from(["dpo", "ppo", "grpo"]),
-    "shell": st.sampled_from(["bash", "zsh", "fish"]), "vary": st.sampled_from(["batch", "sequence", "gpus"]), "most": st.integers(1, 9).map(str),
+    "gpus": st.sampled_from(["1", "2", "8"]), "most": st.integers(1, 9).map(str),
     "adapters": st.sampled_from(["rank=8", "rank=8 rank=16", "rank=²", "targets=q,v"]), "mesh": st.sampled_from(["tensor=2", "tensor=2 tensor=4", "pipeline=2"]),
     "rollout": st.sampled_from(["sequences=4 context=64", "sequences=4 context=64 context=8"]), "file": st.sampled_from(["FILE", "SNAPSHOT", "-"]),
     "hf": st.just("CONFIG"), "module": st.just("MODULE:make"), "inputs": st.sampled_from(["x=B,S,8:float32", "x=B,R,8:float32", "x=4,8", "x=B,²,8:float32"]),
     "sizes": st.sampled_from(["R=4", "R=8", "R=²", "R=0", "Q=3"]), "figure": st.just("OUT/a.png"), "out": st.just("OUT"), "conf": st.just("expandable_segments:True"),
 }  # fmt: skip
-_USUAL |= {name: st.sampled_from(choices) for name, choices in CHOICES.items()}
-_USUAL |= {f"keep_{name}": st.just("500MiB") for name in ("driver", "context", "workspace", "fragmentation", "other")}
+_USUAL |= {name: st.sampled_from(words) for name, words in ALLOWED.items()}
+_USUAL |= {f"keep_{field.name}": st.just("500MiB") for field in fields(eb.Headroom)}
 #: Commands that answer at once, often; the others, seldom; and options that would run, fetch or measure.
 _QUICK, _SLOW = ["budget", "fit", "models", "gpus", "doctor", "snapshot", "serve", "align", "fit", "serve", "completion", "rehearse", "measure"], [
     "dry-run", "compare", "layouts", "derive", "claims", "formulas", "record",

@@ -21,7 +21,6 @@ import everybyte as eb
 from everybyte import explore, formulas, units
 from everybyte.allocator import Settings, settings
 from everybyte.answers.alignment import Rollout
-from everybyte.ask import mesh
 from everybyte.ask.choices import CHOICES, LIMITS
 from everybyte.ask.mesh import Mesh
 from everybyte.catalog.claims import read_claims
@@ -147,11 +146,19 @@ _DIGITS = st.integers(1, 64).map(str) | st.sampled_from(
     ["²", "٣", "1_0", "+1", "１", "0x1", "1e2", "1.0", ".5", "-0", "007", "⅔", "Ⅷ", "9" * 400, "true", "False", "none"]
 )
 _WORD = st.text(max_size=4).filter(lambda t: not re.search(r"[\s;]", t))
-KEYED = {
-    eb.Lora: {"targets": ["q,v", "all-linear", "q,q", ","], "dtype": ["fp32", "bf16"], "base": ["fp32", "bf16"], "dropout": ["0.05"]},
-    Mesh: {"schedule": mesh.CHOICES["schedule"], "rotation": mesh.CHOICES["rotation"], "sequence_parallel": ["true", "False"], "routing": ["1.5"]},
-    Rollout: {"weights": ["copy", "shared"], "asleep": ["true", "false"]},
-}  # fmt: skip
+_TRUTH = ["true", "false", "False"]
+
+
+def _keyed(kind):
+    """Field of a class -> texts that it takes, by its type: words, or what is true or false."""
+    hints = {name: _choices(hint) or _TRUTH * (hint is bool) for name, hint in typing.get_type_hints(kind).items()}
+    return {name: texts for name, texts in hints.items() if texts}
+
+
+KEYED = {kind: _keyed(kind) for kind in (eb.Lora, Mesh, Rollout)}
+KEYED[eb.Lora] |= {"targets": ["q,v", "all-linear", "q,q", ","], "dropout": ["0.05"]}
+KEYED[Mesh] |= {"routing": ["1.5"]}
+KEYED[Rollout] |= {"asleep": ["true", "false"]}
 
 
 def keyed(draw):

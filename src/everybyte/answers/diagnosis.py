@@ -126,6 +126,9 @@ def doctor(
     """
     settings(configuration)  # an unknown setting is refused
     both("doctor", model, setup)
+    if model is not None:
+        checks.kind("doctor", "model", model, Model)
+        checks.kind("doctor", "setup", setup, Setup)
     card = None if gpu is None else find_gpu(gpu)
     if isinstance(evidence, Snapshot | Memory):
         return _of_snapshot(evidence.main if isinstance(evidence, Snapshot) else evidence, model, setup, card)
@@ -148,9 +151,6 @@ def both(owner: str, model: object, setup: object) -> None:
     if (model is None) != (setup is None):
         missing = "setup" if setup is None else "model"
         raise ValueError(f"{owner}.{missing}: None beside the other; allowed: both, or neither")
-    if model is not None:
-        checks.kind(owner, "model", model, Model)
-        checks.kind(owner, "setup", setup, Setup)
 
 
 def _card(capacity):

@@ -21,13 +21,14 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/", "/everybyte/answers/leaking.
 _LOOKED = 8
 #: How far from a tensor a name is looked for.
 _FAR = 4
+#: What may hold a tensor for somebody else.
+_HOLDING = list | tuple | dict | set | BaseException | types.CellType | types.FunctionType | types.MethodType | types.TracebackType  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Grown:
     """What one line makes in each step, and does not lose: `where`, file:line function; `tensors` and `bytes` a step; `holders`, in
-    words, who refers to them, the nearest first, as far as Python knows; `graph`: whether Python knows of
-    nobody, so that autograd's graph alone holds them."""
+    words, who refers to them, the nearest first, as far as Python knows; `graph`: whether it is autograd's graph alone."""
 
     where: str
     tensors: float
@@ -60,13 +61,9 @@ class Leaks(Shown):
 
     def table(self) -> Table:
         """Line by line."""
+        nobody = "autograd's graph, as Python knows of nobody"
         cells = [
-            [
-                row.where,
-                f"{row.tensors:g}",
-                units.text(row.bytes),
-                "; ".join(row.holders) or "autograd's graph, as Python knows of nobody",
-            ]
+            [row.where, f"{row.tensors:g}", units.text(row.bytes), "; ".join(row.holders) or nobody]
             for row in self.rows
         ]
         said = f"{units.text(self.bytes)} a step stay behind" if cells else "nothing grows"
@@ -86,9 +83,8 @@ def leaks(step: Callable[[], object], steps: int = 4, warm_up: int = 2) -> Leaks
         ValueError: for fewer than three steps, which tell no growth from a tensor that is replaced.
     """
     if not callable(step):
-        raise ValueError(
-            f"leaks.step: {step!r} cannot be called; allowed: a function without arguments that runs a step"
-        )
+        allowed = "a function without arguments that runs a step"
+        raise ValueError(f"leaks.step: {step!r} cannot be called; allowed: {allowed}")
     checks.whole("leaks", "steps", steps, 3, 10_000)
     checks.whole("leaks", "warm_up", warm_up, 0, 10_000)
     for _ in range(warm_up):
@@ -121,8 +117,8 @@ def crowds(least: int, device: torch.device | str) -> list[Crowd]:
     What autograd's graph alone holds, Python does not know.
     """
     wanted, found = torch.device(device).type, {}
-    for thing in gc.get_objects():
-        if _is_tensor(thing) and not isinstance(thing, torch.nn.Parameter) and thing.device.type == wanted:
+    for thing in filter(_is_tensor, gc.get_objects()):
+        if not isinstance(thing, torch.nn.Parameter) and thing.device.type == wanted:
             found.setdefault((tuple(thing.shape), str(thing.dtype)), {})[_storage(thing)._cdata] = thing
     large = {key: list(things.values()) for key, things in found.items() if len(things) >= max(2, least)}
     rows, ours = [], [found, large, *found.values(), *large.values()]
@@ -203,11 +199,9 @@ def _line():
 def _tensors(wanted):
     """Storage -> the tensors that Python knows of it."""
     found: dict[int, list] = {}
-    for thing in gc.get_objects():
-        if _is_tensor(thing) and not thing.is_meta:
-            address = thing.untyped_storage()._cdata
-            if address in wanted:
-                found.setdefault(address, []).append(thing)
+    for thing in filter(_is_tensor, gc.get_objects()):
+        if not thing.is_meta and (address := _storage(thing)._cdata) in wanted:
+            found.setdefault(address, []).append(thing)
     return found
 
 
@@ -220,31 +214,17 @@ def _holders(tensor, ours) -> Iterator[str]:
         following = []
         for thing, path in near:
             for holder in gc.get_referrers(thing):
-                if id(holder) in passed or holder is near or isinstance(holder, types.FrameType) and _own(holder):
+                own = isinstance(holder, types.FrameType) and holder.f_code.co_filename == __file__
+                if own or id(holder) in passed or holder is near:
                     continue
                 passed.add(id(holder))
                 if name := _name(holder, thing):
                     yield f"{name}{path}"
-                elif isinstance(
-                    holder,
-                    list
-                    | tuple
-                    | dict
-                    | set
-                    | types.CellType
-                    | types.FunctionType
-                    | types.MethodType
-                    | BaseException
-                    | types.TracebackType,
-                ) or hasattr(holder, "__dict__"):
+                elif isinstance(holder, _HOLDING) or hasattr(holder, "__dict__"):
                     following.append((holder, f", in a {type(holder).__name__}{path}"))
         near = following
         if not near:
             return
-
-
-def _own(frame):
-    return frame.f_code.co_filename == __file__
 
 
 def _name(holder, thing):

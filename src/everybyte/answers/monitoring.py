@@ -20,7 +20,9 @@ from ..ask.setup import Setup
 from ..catalog import Gpu, Model
 from ..common import checks, files
 from ..common.tables import Table
+from ..evidence import Message
 from ..units import text
+from .diagnosis import both, doctor
 from .leaking import Crowd, crowds
 
 #: The phases of a step that end by themselves: at backward's call and return, before and after the optimizer's step.
@@ -55,9 +57,8 @@ class Monitor:
 
         Trainer(..., callbacks=[eb.Monitor()])
 
-    Backward's call and the optimizer's step tell the phases: `forward` begins where the last step ended, `between` is what comes
-    between backward and the update. A loop that has neither says them itself, by `mark` and `step`. After each read PyTorch counts
-    its peaks anew, so that `torch.cuda.max_memory_allocated` then says the last phase's.
+    The phases end at backward's call and return, and before and after the optimizer's step. A loop that has neither says them itself,
+    by `mark` and `step`. After each read PyTorch counts its peaks anew, so `torch.cuda.max_memory_allocated` is the last phase's.
 
     Args:
         optimizer: whose step ends a step; by default any's. device: by default the current GPU, or the CPU where there is none.
@@ -68,8 +69,8 @@ class Monitor:
 
     Attributes:
         counts: what is counted: on a GPU requested, allocated and reserved bytes; on a CPU what the C library handed out and what
-            it has of the system, or what is resident where that is not known; there peaks between two marks are not seen.
-        steps: those kept, the last at the end. most: phase -> the most bytes of all steps, by count; where reading took more than
+            it has of the system, or what is resident; there peaks between two marks are not seen.
+        steps: those kept, the last at the end. most: phase -> the most bytes of all steps, by count; where reading takes more than
             half a percent of the time, steps are passed over, and are one phase of their own. warnings: (step, text) of each.
         spent: seconds that reading took.
 
@@ -94,9 +95,7 @@ class Monitor:
             raise ValueError(f"Monitor.warn_at: {warn_at!r}; allowed: above 0, up to 1")
         if limit is not None:
             checks.whole("Monitor", "limit", limit, 1, 2**60)
-        if (model is None) != (setup is None):
-            missing = "setup" if setup is None else "model"
-            raise ValueError(f"Monitor.{missing}: None beside the other; allowed: both, or neither")
+        both("Monitor", model, setup)
         checks.flag("Monitor", "automatic", automatic)
         self.optimizer, self.warn_at, self.picture, self.automatic = optimizer, warn_at, picture, automatic
         self._device, self._limit, self._run = device, limit, (model, setup, gpu)
@@ -253,46 +252,37 @@ class Monitor:
     def _look(self, now, retries):
         phases, live = self._last.phases, max(0, len(self.counts) - 2)  # allocated; resident where that alone is known
         where = max(phases, key=lambda phase: phases[phase][live])
-        peak = phases[where][live]
-        if self.limit and peak >= self.warn_at * self.limit:
-            said = f"{text(peak)} at the peak, in {where}, is {peak / self.limit:.0%} of the {text(self.limit)} that this process can have"
-            self._warn("near", said, now, peak)
+        peak, limit = phases[where][live], self.limit
+        if limit and peak >= self.warn_at * limit:
+            share = f"{peak / limit:.0%} of the {text(limit)} that this process can have"
+            self._warn("near", f"{text(peak)} at the peak, in {where}, is {share}", now, peak)
         if retries > self._retries:
-            said = f"the allocator gave back all that it kept, to serve a request in {where}: the next such request may end the job"
-            self._warn("retry", said, now, peak)
+            again = "the next such request may end the job"
+            self._warn("retry", f"the allocator gave back all that it kept, to serve a request in {where}: {again}", now, peak)  # fmt: skip
         self._retries = retries
-        if self.limit and "growth" not in self._said and self.growing:
-            left = (self.limit - peak) / self.grown
-            if left <= AHEAD:
-                said = (
-                    f"each step leaves {text(self.grown)} behind: {max(0, int(left)):,} steps until {text(self.limit)}"
-                )
-                self._warn("growth", said, now, peak)
+        if limit and "growth" not in self._said and self.growing and (limit - peak) / self.grown <= AHEAD:
+            steps = max(0, int((limit - peak) / self.grown))
+            self._warn("growth", f"each step leaves {text(self.grown)} behind: {steps:,} steps until {text(limit)}", now, peak)  # fmt: skip
 
     def _warn(self, kind, said, now, peak):
         if kind in self._said:
             return
         self._said.add(kind)
         advice = [f"{a.what} (saves {text(a.saves)})" if a.saves else a.what for a in self._advice(now, peak)]
-        if kind == "growth":
-            advice.insert(0, "find the line that keeps it: eb.leaks(step)")
+        advice = ["find the line that keeps it: eb.leaks(step)"] * (kind == "growth") + advice
         lines = [f"step {self.count:,}: {said}.", *(f"  {n}. {what}" for n, what in enumerate(advice[:4], 1))]
         self.warnings.append((self.count, "\n".join(lines)))
         warnings.warn(self.warnings[-1][1], RuntimeWarning, stacklevel=4)
 
     def _advice(self, now, peak):
-        from ..evidence import Message
-        from .diagnosis import doctor
-
-        model, setup, gpu = self._run
-        if self.meter.device.type != "cuda":
-            return doctor(Message(kind="host"), model, setup, gpu).advice
-        total, free = self.meter.driver()
-        said = Message(
-            kind="pytorch", gpu=self.meter.device.index, capacity=total, free=free, allocated=peak,
-            cached=max(0, now[-1] - peak), process=now[-1],
-        )  # fmt: skip
-        return doctor(said, model, setup, gpu).advice
+        said = Message(kind="host")
+        if self.meter.device.type == "cuda":
+            total, free = self.meter.driver()
+            said = Message(
+                kind="pytorch", gpu=self.meter.device.index, capacity=total, free=free, allocated=peak,
+                cached=max(0, now[-1] - peak), process=now[-1],
+            )  # fmt: skip
+        return doctor(said, *self._run).advice
 
     def table(self) -> Table:
         """The most of each phase, what stood at the last step's end, and what grew."""
@@ -314,7 +304,7 @@ class Monitor:
 
         if len(self.steps) < 2:
             raise ValueError(f"Monitor.steps: {len(self.steps)}; allowed: two or more, to draw them")
-        looks = dict(zip(("requested", "allocated", "reserved"), ("requested", "unsplit", "cached"), strict=True))
+        looks = {"requested": "requested", "allocated": "unsplit", "reserved": "cached"}
         curves = {}
         for number, count in enumerate(self.counts):
             most = [max(m[number] for m in step.phases.values()) for step in self.steps]
@@ -322,8 +312,7 @@ class Monitor:
         curves[f"{self.counts[0]}, at the end"] = "other", [step.end[0] for step in self.steps]
         highest = max(max(values) for _, values in curves.values())
         near = self.limit if self.limit and self.limit <= 2 * highest else None
-        unit = "GiB" if highest >= 2**30 else "MiB"
-        title = f"Memory of {self.count:,} steps, {self.meter.name}"
+        unit, title = "GiB" if highest >= 2**30 else "MiB", f"Memory of {self.count:,} steps, {self.meter.name}"
         return draw.lines([step.number for step in self.steps], curves, "step", title, unit, capacity=near)
 
     def as_dict(self) -> dict:
@@ -352,12 +341,8 @@ class Monitor:
 
     def __getattr__(self, name) -> Any:
         if name.startswith("on_"):
-            return _nothing  # events of `Trainer` that tell nothing of memory
+            return lambda *args, **kwargs: None  # events of `Trainer` that tell nothing of memory
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-
-def _nothing(*args, **kwargs):
-    return None
 
 
 def _larger(before, most):
@@ -375,9 +360,8 @@ def _rate(one, other):
 
 
 def _meter(device):
-    wanted = torch.device(device) if isinstance(device, str | int | torch.device) else None
-    if wanted is None:
-        wanted = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    wanted = device if isinstance(device, str | int | torch.device) else "cuda" if torch.cuda.is_available() else "cpu"
+    wanted = torch.device(wanted)
     if wanted.type not in ("cuda", "cpu"):
         raise ValueError(f"Monitor.device: {str(wanted)!r}; allowed: a CUDA device, or cpu")
     if wanted.type == "cpu":

@@ -1,12 +1,14 @@
 """What a step does on each GPU: its operations, the bytes that it moves, those that it sends and copies; and how long that takes."""
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 from ..ask.choices import DTYPE_BYTES, OPTIMIZERS
 from ..ask.setup import Lora, Setup
 from ..catalog import Gpu, Model
-from ..catalog.weights import layers, trained, weights
+from ..catalog.weights import ENDS, summed, trained
 from ..theory.budget import course_of, letters
 
 
@@ -58,11 +60,7 @@ class Work:
 
 
 def made(model: Model, setup: Setup) -> int:
-    """Bytes of all tensors that forward and backward make on a GPU, one after another.
-
-    Raises:
-        ValueError: as `work`.
-    """
+    """Bytes of all tensors that forward and backward make on a GPU, one after another. Raises as `work`."""
     return sum(_taken(model, setup).values())
 
 
@@ -83,10 +81,10 @@ def work(model: Model, setup: Setup) -> Work:
 def _taken(model, setup, rounding=1):
     """Kind of operation -> bytes that forward and backward of all batches take by operations of that kind."""
     short = short_of(setup)
-    batches, found = short.accumulation, {}
+    batches, found = short.accumulation, Counter()
     for (batch, kind), size in course_of(model, short).at(letters(model, short), rounding).taken().items():
         times = setup.accumulation - batches + 1 if batch == (1 if batches > 1 else 0) else 1
-        found[kind] = found.get(kind, 0) + times * size
+        found[kind] += times * size
     return found
 
 
@@ -108,7 +106,7 @@ def sent_by(model, setup):
         return ((2 * (shards - 1) * -(-numbers // shards) * wide, shards, 1),), 0
 
     def of(*kinds, rounding=1):
-        return sum(_taken(model, setup, rounding).get(kind, 0) for kind in kinds)
+        return sum(_taken(model, setup, rounding)[kind] for kind in kinds)
 
     rings = (((shards - 1) * of("gathered", "sent") // shards, shards, 1),)
     if replicas > 1:  # what was received is averaged among them, cut into as many equal pieces
@@ -120,14 +118,7 @@ def sent_by(model, setup):
 
 def held(model: Model, shards: int, lora: Lora | None = None) -> int:
     """Numbers that one GPU holds of the weights, or of adapters: each tensor cut by rows, their last share filled up."""
-    times, found = layers(model), 0
-    for weight in trained(model, lora):
-        rows, *others = weight.shape
-        share = -(-rows // shards)
-        for size in others:
-            share *= size
-        found += weight.count * times[weight.group] * share
-    return int(found)
+    return summed(model, lambda w: -(-w.shape[0] // shards) * prod(w.shape[1:]), trained(model, lora))
 
 
 def updated(model, setup):
@@ -151,9 +142,15 @@ def matrix_flops(model: Model, setup: Setup) -> int:
     tokens, eager = setup.batch * setup.sequence, setup.attention == "eager"
     square = 2 * setup.batch * model.heads * setup.sequence**2 * model.head_width
     head = 2 * tokens * model.vocabulary * model.embedding_width
-    times = layers(model)
-    used = (_used(w, model) * times[w.group] for w in weights(model) if len(w.shape) > 1 and _in_block(w))
-    blocks = 2 * tokens * int(sum(used)) + model.layers * 2 * square
+
+    def used(weight):
+        """Numbers that one token is multiplied with; of experts, those that it visits."""
+        if len(weight.shape) < 2 or weight.group in ENDS:
+            return 0
+        share = model.experts and len(weight.shape) == 3
+        return weight.numbers * model.experts_per_token // model.experts if share else weight.numbers
+
+    blocks = 2 * tokens * summed(model, used) + model.layers * 2 * square
     forward = blocks + head
     backward = 2 * forward + (not eager) * model.layers * square  # flash attention makes the scores again
     again = head * (setup.loss == "chunked")
@@ -167,15 +164,5 @@ def matrix_flops(model: Model, setup: Setup) -> int:
 
 @lru_cache(4096)
 def _course_flops(model, setup):
-    one = setup.replace(accumulation=1)
+    one = setup.replace(accumulation=1, no_sync=False)
     return setup.accumulation * course_of(model, one).at(letters(model, one)).flops()
-
-
-def _in_block(weight):
-    return weight.group not in ("embeddings", "last")
-
-
-def _used(weight, model):
-    """Numbers of a weight that one token is multiplied with; of experts, those that it visits."""
-    numbers = weight.numbers * weight.count
-    return numbers * model.experts_per_token // model.experts if model.experts and len(weight.shape) == 3 else numbers

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, final, get_args
 
 from ..catalog import Model
-from ..catalog.weights import layers, weights
+from ..catalog.weights import summed
 from ..common import checks
 from ..rules import OBJECTIVE, check
 from .setup import Setup
@@ -37,8 +37,7 @@ class Scorer:
     @property
     def parameters(self) -> int:
         """How many it has."""
-        times: dict = layers(self)
-        return sum(w.numbers * w.count * times[w.group] for w in weights(self))
+        return summed(self, lambda weight: weight.numbers)
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -59,18 +58,16 @@ class Objective:
     | `value` | a sequence, with a value and a return of each token from before | PPO's other step: the value model's clipped square |
 
     The first three take a token's log-probability from all logits at once: `logits.log_softmax(-1).gather(-1, targets)`, in fp32 under
-    autocast, else in the logits' data type. (The trainers of trl 1.16 have these losses, and another head: it scores in tiles, keeps no
-    logits, and is not derived.)
+    autocast, else in the logits' data type. (trl 1.16 has these losses over a head that scores in tiles, which is not derived.)
 
     Sources: Rafailov et al. 2023, arXiv:2305.18290, equation 7; Schulman et al. 2017, arXiv:1707.06347, equation 7; Ouyang et al.
     2022, arXiv:2203.02155; Shao et al. 2024, arXiv:2402.03300, equations 3 and 4.
 
     Attributes:
-        model: the policy; of `value` the model whose body the value model has, with one row for its head. method: one of `METHODS`.
-        reference: of `dpo`, when the frozen reference runs, without gradient: in the step `after` the policy's forward, as is usual, or
-            `first`; or `before` training, its log-probabilities given to the step. By default `after`. A reference in the step has
-            weights in the data type of matrix products; with `Setup.adapters` it is the policy with its adapters switched off. Of
-            the others always `before`: these score a batch first, and then learn from it.
+        model: the policy; for `value` the model whose body the value model has, with one row for its head. method: one of `METHODS`.
+        reference: for `dpo`, when the frozen reference runs: in the step, `after` the policy's forward, as is usual, or `first`; or
+            `before` training, which gives its log-probabilities to the step. In the step it has weights in the data type of matrix
+            products; with `Setup.adapters` it is the policy with its adapters switched off. The other methods score `before`.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.

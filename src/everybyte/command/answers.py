@@ -7,7 +7,6 @@ from dataclasses import asdict, fields
 import everybyte as eb
 
 from .. import units
-from ..answers.alignment import MODELS
 from ..answers.headroom import ROUNDING
 from ..ask.setup import Setup
 from ..common import checks, files, interrupts, terminal
@@ -24,12 +23,8 @@ def _said(found, shown=None, yes=True):
 
 def completion(options):
     checks.one_of("completion", "shell", options.shell, shells.SHELLS)
-    names = {"model": eb.models(), "gpu": eb.gpus(), "method": MODELS, "shell": shells.SHELLS}
-    text = shells.script(
-        options.shell,
-        shells.words(words.parsers()[1], names),
-        {name: said["help"] for name, said in words.SAID["commands"].items()},
-    )
+    taken = shells.words(words.parsers()[1], words.ALLOWED | {"model": eb.models(), "gpu": eb.gpus()})
+    text = shells.script(options.shell, taken, {name: said["help"] for name, said in words.SAID["commands"].items()})
     return {"shell": options.shell, "script": text}, text, 0
 
 
@@ -41,13 +36,13 @@ def models(_):
 
 
 def gpus(_):
+    def row(g):
+        rates = (f"{g.bandwidth / 1e9:,.0f} GB/s", *(f"{f / 1e12:,.0f} TFLOP/s" for f in (g.bf16_flops, g.fp32_flops)))
+        return [g.name, g.title, units.gib(g.memory), *rates]
+
     found = eb.gpus().values()
-    rows = [
-        [g.name, g.title, units.gib(g.memory), f"{g.bandwidth / 1e9:,.0f} GB/s",
-         f"{g.bf16_flops / 1e12:,.0f} TFLOP/s", f"{g.fp32_flops / 1e12:,.0f} TFLOP/s"]
-        for g in found
-    ]  # fmt: skip
-    return [asdict(g) for g in found], Table(["gpu", "", "memory", "bandwidth", "dense 16-bit", "fp32"], rows), 0
+    columns = ["gpu", "", "memory", "bandwidth", "dense 16-bit", "fp32"]
+    return [asdict(g) for g in found], Table(columns, [row(g) for g in found]), 0
 
 
 def formulas(_):
@@ -100,12 +95,9 @@ def derive(options):
     with given.torch("derive"):
         derived = eb.derive
     found = derived(subject, setup, batch, keep=not options.fresh, letters=options.letters, rank=options.rank)
-    if sizes:
-        if options.letters != "BS":
-            raise ValueError(
-                f"--sizes: {next(iter(sizes))} with --letters {options.letters}; allowed: with --letters BS"
-            )
-        found = found.fixed(**sizes)
+    if sizes and options.letters != "BS":
+        raise ValueError(f"--sizes: {next(iter(sizes))} with --letters {options.letters}; allowed: with --letters BS")
+    found = found.fixed(**sizes) if sizes else found
     return found.as_dict() | {"latex": found.latex(), "peak": str(found.peak)}, found, 0
 
 
@@ -171,9 +163,8 @@ def doctor(options):
     setup = given.setup(options) if options.model else None
     changed = [f.name for f in fields(Setup) if getattr(options, f.name) != f.default]
     if changed and not options.model:
-        raise ValueError(
-            f"doctor: --{changed[0].replace('_', '-')} without a model; allowed: a name from `everybyte models` after the file"
-        )
+        option = f"--{changed[0].replace('_', '-')}"
+        raise ValueError(f"doctor: {option} without a model; allowed: a name from `everybyte models` after the file")
     evidence = given.evidence(options.file)
     said = eb.snapshot(evidence) if evidence[:1] == b"\x80" else evidence.decode(errors="replace")
     ran = eb.model(options.model) if options.model else None
@@ -207,9 +198,8 @@ def rehearse(options):
 
     again = options.recheck is not None
     if sum(map(bool, (options.script, options.grid, again))) != 1 and not options.set_up:
-        raise ValueError(
-            "rehearse: nothing to run; allowed: everybyte rehearse -- python train.py ..., --grid, --recheck, or --set-up"
-        )
+        allowed = "everybyte rehearse -- python train.py ..., --grid, --recheck, or --set-up"
+        raise ValueError(f"rehearse: nothing to run; allowed: {allowed}")
     if options.set_up:
         where = rehearsal.set_up(torch=options.torch, say=terminal.note)
         if not options.grid and not options.script and not again:
@@ -230,12 +220,12 @@ def _grid(options, again):
     """The labs' grid rehearsed, or some of what stands there once more."""
     from .. import rehearsal
 
-    where = {"workers": options.workers, "say": terminal.note}
+    asked = {"workers": options.workers, "say": terminal.note}
     if again:
-        shelf = rehearsal.recheck(options.gpu, options.out, count=options.recheck, **where)
-        stands = f"{shelf.head['rechecked']} of {len(shelf.found)} steps ask for what stands there"
-        return shelf.head, f"{shelf.path}: {stands}", 0
-    shelf = rehearsal.rehearse_grid(options.gpu, options.out, **where)
+        shelf = rehearsal.recheck(options.gpu, options.out, count=options.recheck, **asked)
+        said = f"{shelf.head['rechecked']} of {len(shelf.found)} steps ask for what stands there"
+        return shelf.head, f"{shelf.path}: {said}", 0
+    shelf = rehearsal.rehearse_grid(options.gpu, options.out, **asked)
     steps = len(shelf.found)
     return shelf.head | {"rehearsed": steps}, f"{shelf.path}: {steps} steps rehearsed, no GPU", 0
 

@@ -1,7 +1,6 @@
 """What a shell completes of the command: written from the parser that reads it, so that neither knows a word more."""
 
 import argparse
-import re
 from collections.abc import Iterable, Mapping
 
 SHELLS = ("bash", "zsh", "fish")
@@ -13,23 +12,16 @@ def words(
     """{command: {option: the words that may follow it}}; under "" of an option what may stand alone.
 
     Args:
-        names: from a placeholder's destination, "model", to the words that it takes.
+        names: from an option's destination, "model", to the words that it takes.
     """
     found = {}
     for name, command in commands.items():
         options = {}
         for action in command._actions:
-            values = tuple(names.get(action.dest, action.choices or _listed(action.help or "")))
             for option in action.option_strings or [""]:
-                options[option] = (*options.get(option, ()), *values)
+                options[option] = (*options.get(option, ()), *names.get(action.dest, ()))
         found[name] = options
     return found
-
-
-def _listed(help):
-    """The words of a help such as "none, full (default none)", or "when it runs: before, after"."""
-    listed = re.sub(r"\(default .*\)", "", help).rpartition(": ")[2].strip().split(", ")
-    return listed if len(listed) > 1 and all(re.fullmatch(r"[a-z0-9-]+", word) for word in listed) else ()
 
 
 def script(shell: str, said: Mapping[str, Mapping[str, tuple]], helps: Mapping[str, str]) -> str:
@@ -38,10 +30,9 @@ def script(shell: str, said: Mapping[str, Mapping[str, tuple]], helps: Mapping[s
 
 
 def _bash(said, zsh):
-    ready = [
-        "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }"
-    ]  # a bare zsh completes nothing yet
-    lines = [*ready, "autoload -U +X bashcompinit && bashcompinit"] if zsh else []
+    # A bare zsh completes nothing yet.
+    ready = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }"
+    lines = [ready, "autoload -U +X bashcompinit && bashcompinit"] if zsh else []
     lines += [
         "_everybyte() {",
         '  local words= current="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}"',

@@ -37,23 +37,20 @@ def subject(options: Namespace) -> tuple:
     """(Model, setup, the arguments of its forward with letters) of a command that takes models of one's own."""
     said = [name for name in ("model", "hf", "module") if getattr(options, name) is not None]
     if len(said) != 1:
-        raise ValueError(
-            f"{options.command}: {len(said) or 'no'} model{'s' * (len(said) > 1)}; allowed: one, by a name from `everybyte models`, --hf, --module"
-        )
+        many = f"{len(said) or 'no'} model{'s' * (len(said) > 1)}"
+        raise ValueError(f"{options.command}: {many}; allowed: one, by a name from `everybyte models`, --hf, --module")
     if said == ["model"]:
         if options.inputs:
-            raise ValueError(
-                f"--inputs: {checks.shown(options.inputs[0])} with {options.model}, whose inputs are tokens; allowed: with --module or --hf"
-            )
+            word = f"{checks.shown(options.inputs[0])} with {options.model}, whose inputs are tokens"
+            raise ValueError(f"--inputs: {word}; allowed: with --module or --hf")
         return (*configuration(options), None)
     asked = setup(options)
     with torch(options.command):
         from ..deriving import given
     found = given.config(options.hf) if said == ["hf"] else given.function(options.module)
     if said == ["module"] and not options.inputs:
-        raise ValueError(
-            "--inputs: none with --module; allowed: the arguments of its forward, such as tokens=B,S:int64"
-        )
+        allowed = "the arguments of its forward, such as tokens=B,S:int64"
+        raise ValueError(f"--inputs: none with --module; allowed: {allowed}")
     return found, asked, given.inputs(options.inputs)
 
 
@@ -65,9 +62,8 @@ def sizes(options: Namespace) -> dict[str, int]:
     for letter, said in checks.pairs("--sizes", options.sizes).items():
         size = checks.natural(said)
         if len(letter) != 1 or not letter.isupper() or letter in "BS" or size is None:
-            raise ValueError(
-                f"--sizes: {checks.shown(f'{letter}={said}')}; allowed: a capital letter other than B and S, and its size, such as R=224"
-            )
+            allowed = "a capital letter other than B and S, and its size, such as R=224"
+            raise ValueError(f"--sizes: {checks.shown(f'{letter}={said}')}; allowed: {allowed}")
         found[letter] = size
     return found
 
@@ -94,13 +90,11 @@ def size(option: str, said: Any) -> int:
 
 def card(options: Namespace) -> tuple[Gpu | str, Headroom]:
     """(GPU, what is kept free of tensors) of a command that asks for one."""
-    headroom = Headroom(
-        **{f.name: size(f"--keep-{f.name}", getattr(options, f"keep_{f.name}")) for f in fields(Headroom)}
-    )
+    kept = {f.name: size(f"--keep-{f.name}", getattr(options, f"keep_{f.name}")) for f in fields(Headroom)}
+    headroom = Headroom(**kept)
     if (options.gpu is None) == (options.memory is None):
-        raise ValueError(
-            f"{options.command}: --gpu and --memory; allowed: one of them, a name from `everybyte gpus` or a size as 24GiB"
-        )
+        allowed = "one of them, a name from `everybyte gpus` or a size as 24GiB"
+        raise ValueError(f"{options.command}: --gpu and --memory; allowed: {allowed}")
     return options.gpu or Gpu(memory=size("--memory", options.memory)), headroom
 
 

@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
             return _run(arguments)
     except KeyboardInterrupt as error:  # at its very ends
         endings.undo()
-        return _interrupted(error)
+        return _wrong(*interrupts.told(error))
 
 
 def _run(arguments):
@@ -38,7 +38,7 @@ def _run(arguments):
     except ValueError as error:
         return _wrong(str(error))
     except KeyboardInterrupt as error:
-        return _interrupted(error)
+        return _wrong(*interrupts.told(error))
     except BrokenPipeError:  # whoever read the output has enough
         terminal.no_more(sys.stdout)
         return 0
@@ -63,10 +63,6 @@ def _answer(options):
 def _wrong(line, status=2):
     terminal.complain(line)
     return status
-
-
-def _interrupted(error):
-    return _wrong(*interrupts.told(error))
 
 
 def _theirs(error, module):

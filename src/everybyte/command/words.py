@@ -26,13 +26,10 @@ from .completion import SHELLS
 SAID = tomllib.loads(resources.files(__package__).joinpath("words.toml").read_text(encoding="utf-8"))
 #: What the command returns, and when.
 STATUSES = {int(status): said for status, said in SAID["statuses"].items()}
-#: In a help, what stands for names that the library allows.
-_NAMES = {
-    name: ", ".join(allowed)
-    for name, allowed in {
-        "methods": MODELS, "vary": VARY, "references": REFERENCES, "caches": CACHES, "cache_types": CACHE_TYPES,
-        "weights": WEIGHTS, "shells": SHELLS,
-    }.items()
+#: An option, or a field of a setup -> the words that it takes: in its help, and for a shell that completes it.
+ALLOWED: dict[str, tuple[str, ...]] = dict(CHOICES) | {
+    "method": tuple(MODELS), "vary": VARY, "reference": REFERENCES, "cache": CACHES, "cache_dtype": tuple(CACHE_TYPES),
+    "weights": WEIGHTS, "shell": SHELLS,
 }  # fmt: skip
 
 
@@ -110,10 +107,12 @@ def _arguments(group: str) -> dict[str, dict[str, Any]]:
         }  # fmt: skip
     if group == "setup":
         return {f"--{f.name.replace('_', '-')}": _field(f) for f in fields(Setup)}
+    names = {name: ", ".join(words) for name, words in ALLOWED.items()}
     return {
-        argument: said | {"help": said["help"].format(**_NAMES)} | ({"type": _TYPES[said["type"]]} if "type" in said else {})
+        argument: {name: _TYPES[value] if name == "type" else value for name, value in said.items()}
+        | {"help": said["help"].format(**names)}
         for argument, said in SAID["groups"][group].items()
-    }  # fmt: skip
+    }
 
 
 def _field(field):

@@ -1,6 +1,7 @@
 """What formulas were not derived for: rows that a formula is registered with. Of a model and a setup, either may be missing."""
 
 from collections.abc import Iterable
+from functools import partial
 
 from ..ask.choices import LIBRARIES
 from . import row
@@ -31,6 +32,11 @@ def models(*allowed: tuple, instead: str = BUDGET) -> tuple[Rule, ...]:
     return tuple(only(f"Model.{name}", value, why=OF_MODEL, instead=instead) for name, value in allowed)
 
 
+def _wide(s, m):
+    """Whether products are in fp32."""
+    return s is not None and s.dtypes.compute == "fp32"
+
+
 #: Of setups, whatever the formula.
 UNADAPTED = (only("adapters", None, allowed="None, as formulas speak of models that train whole", instead=BUDGET),)
 SPOKEN = (
@@ -39,17 +45,12 @@ SPOKEN = (
 )
 #: Of any architecture that the references build; of what stands on one GPU that trains by itself.
 ANY = (unlike(instead=DRY_RUN),)
-ONE_GPU = (
-    *ANY,
-    Rule("sharding", lambda s, m: s.distributed, "on {s.gpus} GPUs", "one GPU, for which it was derived", BUDGET),
-)  # fmt: skip
+_ALONE = "one GPU, for which it was derived"
+ONE_GPU = (*ANY, Rule("sharding", lambda s, m: s.distributed, "on {s.gpus} GPUs", _ALONE, BUDGET))
 #: With grouped heads no kernel takes fp32.
-KERNEL = (
-    Rule("Model.kv_heads", lambda s, m: s is not None and m.kv_heads < m.heads and s.dtypes.compute == "fp32",
-         "of {m.name} with Setup.precision {s.precision!r}, which no flash kernel takes",
-         "16 bits, or as many as heads", BUDGET),
-    *ANY,
-)  # fmt: skip
+_grouped = partial(Rule, "Model.kv_heads", lambda s, m: m.kv_heads < m.heads, when=_wide)
+_UNFLASHED = "of {m.name} with Setup.precision {s.precision!r}, which no flash kernel takes"
+KERNEL = (_grouped(_UNFLASHED, "16 bits, or as many as heads", BUDGET), *ANY)
 #: Of what was read off a GPT's step.
 GPT = (
     unlike("gpt", instead=BUDGET),
@@ -71,9 +72,8 @@ LLAMA = (
     Rule("Model.head_width", lambda s, m: m.head_width % 8, OF_MODEL, "multiples of 8", BUDGET),
     only("attention", "flash", instead=BUDGET),
     only("checkpointing", "none", instead=BUDGET),
-    Rule("Model.kv_heads", lambda s, m: s is not None and s.dtypes.compute == "fp32" and m.kv_heads != m.heads,
-         "in fp32", "as many as heads", BUDGET),
-)  # fmt: skip
+    _grouped("in fp32", "as many as heads", BUDGET),
+)
 #: Of a dense decoder.
 DENSE = (
     *models(("experts", 0), ("latent_rank", 0), instead=""),
@@ -87,12 +87,9 @@ LLAMA_BLOCK = (
       for name, value in (("experts", 0), ("qk_norm", False), ("fused", False))),
 )  # fmt: skip
 #: Of rings: flash attention as it is; a GPU that is neither the first nor the last; where no other instant takes more.
+_HALVES = "precisions that compute in 16 bits, as flash attention does"
 RING_KERNEL = (
-    Rule(
-        "precision",
-        lambda s, m: s.dtypes.compute == "fp32",
-        allowed="precisions that compute in 16 bits, as flash attention does",
-    ),
+    Rule("precision", lambda s, m: s.dtypes.compute == "fp32", allowed=_HALVES),
     Rule("Model.head_width", lambda s, m: m.head_width % 8, "of {m.name} is padded", "multiples of 8"),
 )
 RING = (
@@ -121,9 +118,8 @@ WHOLE = (
     only("Mesh.pipeline", 1, why="divides them once more", instead=BUDGET),
 )
 #: Of experts' rows, and of their weights.
-CAST = (
-    Rule("precision", lambda s, m: s.dtypes.autocast, "casts rows between router and experts", "bf16, bf16-master, fp32", BUDGET),
-)  # fmt: skip
+_CASTS = "casts rows between router and experts"
+CAST = (Rule("precision", lambda s, m: s.dtypes.autocast, _CASTS, "bf16, bf16-master, fp32", BUDGET),)
 SHARDED = (Rule("sharding", lambda s, m: s.fsdp, "divides experts' weights once more", "'none'", BUDGET),)
 #: Of pipelines; with stages of equally many blocks; with buffers between GPUs.
 ORDERED = (
@@ -140,9 +136,9 @@ BUFFERED = (
     *ORDERED,
 )  # fmt: skip
 #: Of adapters beside every linear layer; of a cache that grows with the sequence.
-ALL_TARGETS = (
-    Rule("Lora.targets", lambda s, m: s.adapters and s.adapters.targets != "all-linear", allowed="'all-linear'", instead=BUDGET),
-)  # fmt: skip
-UNWINDOWED = (
-    Rule("Model.window", lambda s, m: m.window, "of {m.name} keeps no more tokens", "0", "eb.serve answers"),
-)  # fmt: skip
+ALL_TARGETS = table(
+    only("Lora.targets", "all-linear", instead=BUDGET, when=lambda s, m: s is not None and s.adapters is not None)
+)
+UNWINDOWED = table(
+    Rule("Model.window", lambda s, m: m.window, "of {m.name} keeps no more tokens", "0", "eb.serve answers")
+)
