@@ -48,6 +48,5 @@ def largest(derivation, setup, letter: str, over: Callable[[int], int]):
             middle = max(r.last((low + high + 1) // 2), r.first(low + 1))
             low, high = (middle, high) if over(middle) <= 0 else (low, r.last(middle - 1))
         fit.append(low)
-    value = max(fit, default=None)
-    following = [n for r in ranges if fit and (n := r.first(value + 1)) is not None]
-    return value, min(following, default=None), min(r.first(r.low) for r in ranges)
+    following = [n for r in ranges if fit and (n := r.first(max(fit) + 1)) is not None]
+    return max(fit, default=None), min(following, default=None), min(r.first(r.low) for r in ranges)

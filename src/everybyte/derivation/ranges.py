@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 
 #: Batches and sequences that are looked at to find them.
 BATCHES = (2, 3, 5, 8, 33, 100, 4096, 65536)
@@ -97,53 +98,39 @@ def partition(
         track = {v: k for v, k in seen.items() if v in members}
         _refine(track, members, kind)
         runs = _runs(track)
-        starts = [low, *(run[0] for run in runs[1:])]
-        ends = [start - 1 for start in starts[1:]] + [high]
-        found += [(Range(a, b, by, multiples), track[run[0]]) for a, b, run in zip(starts, ends, runs, strict=True)]
+        starts = [low, *(run[0] for run in runs[1:]), high + 1]
+        found += [
+            (Range(a, b - 1, by, multiples), track[run[0]]) for (a, b), run in zip(pairwise(starts), runs, strict=True)
+        ]
     return found
 
 
 def _divisor(seen, divisors):
-    return min(divisors, key=lambda m: (sum(len(_runs(t)) for t in _tracks(seen, m)), m))
+    def runs(by):
+        tracks = ({v: k for v, k in seen.items() if (v % by == 0) == multiples} for multiples in (True, False))
+        return sum(len(_runs(track)) for track in tracks)
+
+    return min(divisors, key=lambda by: (runs(by), by))
 
 
 def _telling(by):
     """Numbers that tell the multiples of `by` from those of its multiples and of its parts."""
+    if by == 1:
+        return []
     parts = {by // p for p in (2, 3, 5, 7) if by % p == 0}
-    return (
-        sorted({n * by for n in (1, 3, 5, 7, 11)} | {n * part for part in parts for n in (11, 13, 17)})
-        if by > 1
-        else []
-    )
-
-
-def _tracks(seen, by):
-    multiples = {v: k for v, k in seen.items() if v % by == 0}
-    return [t for t in (multiples, {v: k for v, k in seen.items() if v % by}) if t]
+    return sorted({n * by for n in (1, 3, 5, 7, 11)} | {n * part for part in parts for n in (11, 13, 17)})
 
 
 def _runs(track):
     """The numbers, in order, in runs of one kind."""
-    runs = []
-    for value in sorted(track):
-        if runs and track[runs[-1][-1]] == track[value]:
-            runs[-1].append(value)
-        else:
-            runs.append([value])
-    return runs
+    return [list(run) for _, run in groupby(sorted(track), track.get)]
 
 
 def _refine(track, members, kind):
     """Halve between neighbors of different kinds until they are the range's next to each other."""
-    step = members.by if members.multiples else 1
-    again = True
-    while again:
-        again = False
-        runs = _runs(track)
-        for one, other in zip(runs, runs[1:], strict=False):
-            a, b = one[-1], other[0]
-            middle = (a + b) // 2 // step * step
-            while middle not in members and middle < b:
-                middle += 1
-            if a < middle < b:
-                track[middle], again = kind(middle), True
+    step, more = members.by if members.multiples else 1, True
+    while more:
+        ends = [(one[-1], other[0]) for one, other in pairwise(_runs(track))]
+        middles = [(a, members.first((a + b) // 2 // step * step), b) for a, b in ends]
+        more = {middle: kind(middle) for a, middle, b in middles if middle is not None and a < middle < b}
+        track |= more

@@ -10,7 +10,6 @@ import torch
 
 from ..ask.setup import LIMITS, Setup
 from ..catalog import Model
-from ..common import terminal
 from ..dryrun import Trace, dry_run
 from ..dryrun.hugging_face import DEPTHS
 from ..dryrun.tracker import is_loss
@@ -222,14 +221,10 @@ class Look:
         return [is_loss(owner) or owner in heads for _, _, owner in self.trace.operations]
 
     @cached_property
-    def course(self) -> tuple:
-        """What must be the same at two points for one formula to hold at both: all but the bytes."""
-        allocations = zip(self.births, self.deaths, self.kinds, strict=True)
-        return (*self.operations, *self.owners, *allocations, *self.trace.marks.items())
-
-    @cached_property
     def kind(self) -> int:
-        return hash(self.course)
+        """The same at two points where one formula can hold at both: of all but the bytes."""
+        allocations = zip(self.births, self.deaths, self.kinds, strict=True)
+        return hash((*self.operations, *self.owners, *allocations, *self.trace.marks.items()))
 
     def differs(self, other: "Look") -> str:
         """Where two courses part, in words."""
@@ -246,21 +241,3 @@ class Look:
 def _numbers(path):
     """(the path with * for each number, the numbers)."""
     return starred(path), tuple(map(int, NUMBER.findall(path)))
-
-
-class Looks:
-    """Looks at one subject under one setup, remembered."""
-
-    def __init__(self, subject: Subject, setup: Setup, rank: int = 0):
-        self.subject, self.setup, self.rank = subject, setup, rank
-        self.seen: dict[tuple, Look] = {}
-        self._bar = terminal.bar(desc="dry runs", unit="")
-
-    def at(self, depth: int | None, batch: int, sequence: int, *sizes: int) -> Look:
-        letters = self.subject.letters
-        point = batch if "B" in letters else 1, sequence if "S" in letters else 1, *sizes
-        key = depth, *point
-        if key not in self.seen:
-            self.seen[key] = Look(self.subject.trace(self.setup, depth, point, self.rank))
-            self._bar.update()
-        return self.seen[key]

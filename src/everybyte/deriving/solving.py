@@ -7,6 +7,7 @@ from math import lcm, prod
 
 from ..ask.setup import LIMITS, Setup
 from ..catalog import Model
+from ..common import terminal
 from ..derivation import Case, Derivation, Irregular, Range, partition
 from ..derivation.course import Column, instants
 from ..derivation.ranges import BATCHES, FURTHER_MULTIPLES, LONGEST, MORE_SIZES, SEQUENCES, SIZES
@@ -15,7 +16,7 @@ from ..step.amount import NAMES, ONE, USUAL, Amount
 from ..step.course import MARKS, Course
 from .along import Along
 from .depth import Depth, Uneven, further
-from .looks import SKETCH, Look, Looks, Subject
+from .looks import SKETCH, Look, Subject
 from .proofs import Order
 from .solver import Solver
 
@@ -60,7 +61,8 @@ class _Solving:
 
     def __init__(self, subject, setup, rank):
         self.subject, self.setup, self.rank = subject, setup, rank
-        self.looks = Looks(subject, setup, rank)
+        self.seen: dict[tuple, Look] = {}
+        self._bar = terminal.bar(desc="dry runs", unit="")
         self.period, self.letters = subject.period, USUAL + subject.further
         self.forms: dict[Amount, int] = {}
         self.columns: dict[tuple, int] = {}
@@ -84,7 +86,7 @@ class _Solving:
         else:
             parts = self._parts
             cases = [self._case(patch, self._depth(patch, subject.layers).course(parts)) for patch in solved]
-            how = f"Dry runs at {len(self.looks.seen)} points, solved in fractions.{why}"
+            how = f"Dry runs at {len(self.seen)} points, solved in fractions.{why}"
             found = self._derivation(cases, refused, how)
             self._check(found)
         shown = [n for n, letter in enumerate(self.letters) if letter in subject.letters or not subject.further]
@@ -159,11 +161,17 @@ class _Solving:
         return found if len(found) > 2 else [layers]
 
     def _look(self, *point, depth="shallow") -> Look:
-        return self.looks.at(self.shallow if depth == "shallow" else depth, *point)
+        """The look at a point, made once."""
+        depth = self.shallow if depth == "shallow" else depth
+        point = tuple(1 if x in USUAL and x not in self.subject.letters else n for x, n in self._at(point).items())
+        if (depth, *point) not in self.seen:
+            self.seen[depth, *point] = Look(self.subject.trace(self.setup, depth, point, self.rank))
+            self._bar.update()
+        return self.seen[depth, *point]
 
     def _seen(self):
         """The points at which the shallow model was looked at."""
-        return [point for depth, *point in self.looks.seen if depth == self.shallow]
+        return [point for depth, *point in self.seen if depth == self.shallow]
 
     # Where which course holds.
 
@@ -386,8 +394,8 @@ class _Solving:
         for letter, name in NAMES.items():
             if letter not in self.subject.letters:  # what the model does not have may be anything
                 ranges[letter] = Range(*LIMITS[name])
-        able = (tuple(found[i] for i in sorted(some)) for some in (peak, {*peak, *rounded}, step))
-        return Case(ranges, *able, {name: found[i] for name, i in marks.items()}, course)
+        first, all_rounded, last = (tuple(found[i] for i in sorted(some)) for some in (peak, {*peak, *rounded}, step))
+        return Case(ranges, first, all_rounded, last, {name: found[i] for name, i in marks.items()}, course)
 
     def _counts(self, live):
         """How many tensors of each form live on the GPU."""
@@ -402,7 +410,7 @@ class _Solving:
         if isinstance(self.subject.model, Model) and isinstance(model, Model):
             model = self.subject.model
         elif self.subject.layers not in (None, self.shallow):
-            whole = (look for (depth, *_), look in self.looks.seen.items() if depth == self.subject.layers)
+            whole = (look for (depth, *_), look in self.seen.items() if depth == self.subject.layers)
             model = next(whole).trace.model
         columns = tuple(Column(*key) for key in self.columns)
         return Derivation(
@@ -414,7 +422,7 @@ class _Solving:
 
     def _hidden(self, case):
         """A point of a case that was not used."""
-        used = {key[1:] for key in self.looks.seen} | {tuple(point) for _, *point in self.checked}
+        used = {key[1:] for key in self.seen} | {tuple(point) for _, *point in self.checked}
         batch, sequence, *others = case.ranges.values()
         b, s = batch.some([6, 11, 13], 3), sequence.some([321, 80, 176, 45], 4)
         rest = [r.some([n for n in (171, 208, 140, 330, 98, 77, 160, 23) if n in r], 3) for r in others]

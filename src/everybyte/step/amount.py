@@ -74,7 +74,7 @@ class Monomial:
         """A power of a letter or of a quotient."""
         if isinstance(atom, Quotient):
             return cls(quotients=((atom, power),))
-        return cls(*(power * (atom == x) for x in USUAL), further=() if atom in USUAL else ((atom, power),))
+        return cls(power * (atom == "B"), power * (atom == "S"), further=() if atom in USUAL else ((atom, power),))
 
     @property
     def powers(self) -> list[tuple[str, int]]:
@@ -151,7 +151,7 @@ class Amount:
         return cls.of({Monomial.of(atom): 1})
 
     @classmethod
-    def total(cls, counts: Iterable[tuple["Amount", int]]) -> "Amount":
+    def total(cls, counts: Iterable[tuple["Amount", Any]]) -> "Amount":
         """The sum of amounts, each so many times."""
         return cls.of((m, c * n) for amount, n in counts for m, c in amount.terms)
 
