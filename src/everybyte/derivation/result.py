@@ -373,9 +373,20 @@ class Derivation(Shown):
         Raises:
             ValueError: where a condition is violated at one of the points.
         """
+        import numpy
+
         self._check_rounding(rounding)
         batch, sequence, sizes = self._point(batch, sequence, sizes)
-        return printing.peaks(self, batch, sequence, rounding, sizes)
+        given = zip(self.every, (batch, sequence, *sizes.values()), strict=True)
+        arrays = [checks.whole_numbers("derive", NAMES.get(x, x), values) for x, values in given]
+        try:
+            peak, where = numpy.frompyfunc(printing.highest(self, rounding), len(arrays), 2)(*arrays)
+        except ValueError:
+            for point in numpy.broadcast(*arrays):
+                self.case(*map(int, point[:2]), **dict(zip(self.further, map(int, point[2:]), strict=True)))
+            raise
+        peak, where = numpy.asarray(peak, object), numpy.asarray(where, "int64")
+        return (peak.astype("int64") if peak.max(initial=0) < 2**63 else peak), where
 
     @property
     def instants(self) -> list[Instant]:
@@ -387,22 +398,18 @@ class Derivation(Shown):
         """A function of the letters in the order of `every`: the bytes of each form."""
         return printing.sizes(self)
 
-    @cached_property
-    def _programs(self):
-        return {rounding: printing.peak(self, rounding) for rounding in ROUNDINGS}
-
     def compiled(self, rounding: int = 1):
         """The peak as a Python function of batch, sequence and further letters in their order: a few microseconds a call.
 
         It raises ValueError where no case holds.
         """
         self._check_rounding(rounding)
-        return self._programs[rounding][0]
+        return printing.peak(self, rounding)[0]
 
     def javascript(self, rounding: int = 1) -> str:
         """The peak as an arrow function of an object with batch, sequence and further letters; exact below 2^53 bytes (8 PiB)."""
         self._check_rounding(rounding)
-        return self._programs[rounding][1]
+        return printing.peak(self, rounding)[1]
 
     # Formulas.
 
