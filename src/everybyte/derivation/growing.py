@@ -6,8 +6,10 @@ from ..step.amount import Amount, Quotient
 
 
 def grows(amount: Amount, letter: str, low: int) -> bool:
-    """Whether an amount never falls as a letter grows from `low` on: no coefficient is negative once the letter, and each
-    quotient of it, is its least value and a rest. Where it says no, the amount may grow all the same."""
+    """Whether it is proved that an amount never falls as a letter grows from `low` on.
+
+    Write the letter, and each quotient of it, as its least value plus a rest: then no coefficient is negative.
+    """
     quotients = {q for m, _ in amount.terms for q, _ in m.quotients if letter in q.used}
     if not all(grows(q.inside, letter, low) for q in quotients):
         return False

@@ -8,7 +8,7 @@ from ..step.amount import NAMES, Amount
 
 
 class Language(NamedTuple):
-    """How code says a quotient that is rounded down, a size rounded up, the most of some, and one of a list by the most of `live`."""
+    """Templates of code: a quotient rounded down, a size rounded up, a maximum, the item at the maximum of `live`."""
 
     whole: str
     up: str
@@ -88,14 +88,14 @@ def highest(derivation, rounding):
 
 
 def _instants(derivation, case, rounding, language):
-    """(f1 and so on: what form 1 is, rounded up, as assignments; the live bytes of each instant that can be the peak)."""
+    """(assignments of f1, ...: form 1, ... rounded up; live bytes of each instant that can be the peak), as code."""
     rounded = derivation.used(case) if rounding > 1 else ()
     lines = [f"f{k} = {language.up.format(derivation.forms[k].text(language.whole), rounding)}" for k in rounded]
     return lines, [_live(derivation, instant, rounding, language) for instant in case.rounded]
 
 
 def _live(derivation, instant, rounding, language):
-    """An instant's live bytes, each tensor rounded up; f1 is what form 1 is then, where that is no sum of monomials."""
+    """An instant's live bytes, each tensor rounded up; f1 stands for form 1 where that is then no sum of monomials."""
     even, others = [], []
     for k, n in sorted(derivation.tensors(instant).items()):
         amount = derivation.forms[k] if rounding == 1 else derivation.forms[k].rounded(rounding)
@@ -107,10 +107,10 @@ def _live(derivation, instant, rounding, language):
 
 
 def at_the_peak(derivation, said):
-    """The two programs of what is said of the instant at which the most bytes live.
+    """The two programs of something about the instant at which the most bytes live.
 
     Args:
-        said: of a case, one of its instants, and how a quotient is written: code.
+        said: called with a case, one of its instants, and how a quotient is written; gives code.
     """
 
     def body(case, language):
@@ -124,7 +124,7 @@ def at_the_peak(derivation, said):
 
 
 def winners(derivation, case):
-    """Which of a case's instants are the peak somewhere on a grid of powers of two and what lies between."""
+    """The instants of a case that are the peak at some point of a grid of powers of two (and of their square roots)."""
     halves = 2 if len(derivation.letters) < 3 else 1
     powers = [int(2 ** (k / halves)) for k in range(32 * halves)]
 

@@ -27,12 +27,12 @@ _PATIENCE = 4
 
 
 class Irregular(Exception):
-    """`kind` says something else of every number; two of them."""
+    """`kind` differs at every number; two such numbers."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Whole numbers from `low` to `high`: all, or where `by` is more than 1 the multiples of it, or all but these."""
+    """Whole numbers from `low` to `high`; where `by` is more than 1, only its multiples, or only the others."""
 
     low: int
     high: int
@@ -55,7 +55,7 @@ class Range:
         return next((n for n in range(min(value, self.high), self.low - 1, -1) if n in self), None)
 
     def some(self, wanted: Iterable[int], count: int) -> list[int]:
-        """At least `count` of its numbers, where it has so many: those wanted that it has, and others from its start on."""
+        """At least `count` of its numbers, if it has as many: the wanted ones first, then others from its start on."""
         found = [v for v in dict.fromkeys(wanted) if v in self]
         value = self.low
         while len(found) < count and value <= self.high:
@@ -73,10 +73,10 @@ def partition(
     more: Iterable[int] = (),
     divisors=_MULTIPLES,
 ) -> list[tuple[Range, object]]:
-    """The ranges of [low, high] in which `kind` says the same, by looking at the wanted numbers and halving between.
+    """The ranges of [low, high] in which `kind` is the same: looks at the wanted numbers, and halves between them.
 
-    The ranges are those of thresholds and of multiples of a power of two, or of other `divisors`: of the ways to read what
-    was seen the one with the fewest ranges. Where there is more than one threshold, `more` numbers are looked at.
+    Thresholds and multiples of one of the `divisors` part them: of the divisor with the fewest ranges. Where there is more
+    than one threshold, `more` numbers are looked at.
     """
     seen = {}
     for value in sorted({low, high, *(v for v in wanted if low <= v <= high)}):
@@ -114,7 +114,7 @@ def _divisor(seen, divisors):
 
 
 def _telling(by):
-    """Numbers that tell the multiples of `by` from those of its multiples and of its parts."""
+    """Numbers that distinguish the multiples of `by` from those of its own multiples and divisors."""
     if by == 1:
         return []
     parts = {by // p for p in (2, 3, 5, 7) if by % p == 0}

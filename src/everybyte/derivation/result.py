@@ -20,7 +20,7 @@ from .ranges import LONGEST, Range
 
 
 def _symbolic():
-    """What is in sympy, which takes a while to load."""
+    """The formulas in sympy, loaded when they are first asked for."""
     from . import symbolic
 
     return symbolic
@@ -42,7 +42,7 @@ class Point(Followed):
     """A derivation's bytes at one batch, sequence, and size of each further letter, as any witness says them.
 
     Attributes:
-        model, setup, rounding: of the step. sizes: of the reader's own letters. rank: of several GPUs the one that it is.
+        model, setup, rounding: of the step. sizes: of the reader's own letters. rank: the GPU, where there are several.
         unsaid: of batch and sequence those that the model's arguments do not have: any is as good as another.
     """
 
@@ -59,13 +59,13 @@ class Point(Followed):
 
     @cached_property
     def _bytes(self):
-        """Of each column a tensor's bytes; rounded up on the GPU, where the allocator is CUDA's."""
+        """The bytes of a tensor of each column, rounded up if it is on the GPU."""
         forms = self.derivation.sizes(self.setup.batch, self.setup.sequence, *self.sizes.values())
         each = [-(-size // self.rounding) * self.rounding for size in forms]
         return [(forms if column.host else each)[column.form] for column in self.derivation.columns]
 
     def _there(self, instant, host=False):
-        """(column, how many tensors, their bytes) of what lives at an instant on the GPU, or in the memory of the CPU."""
+        """(column, how many tensors, their bytes) of what lives at an instant on the GPU, or on the host."""
         for c, n in instant.counts.items():
             if (column := self.derivation.columns[c]).host == host:
                 yield column, n, n * self._bytes[c]
@@ -82,7 +82,7 @@ class Point(Followed):
 
     @cached_property
     def instant(self) -> Instant:
-        """The first at which the most bytes live."""
+        """The first instant at which the most bytes live."""
         return max(self.case.rounded, key=self._total)
 
     @cached_property
@@ -140,7 +140,7 @@ class Point(Followed):
     def on(self, gpu, configuration="", memory: int | None = None):
         """What PyTorch's allocator makes of the step on a GPU: a `Reserved`, as a dry run's `on` says it, which is run for it.
 
-        A formula knows how many bytes live at an instant; in which order they come and go, it does not keep.
+        A formula says how many bytes live at an instant, but not in which order tensors come and go.
 
         Raises:
             ValueError: where the derivation does not know its model.
@@ -286,7 +286,7 @@ class Derivation(Shown):
             checks.whole("derive", letter, value, *self.range(letter))
 
         def left(values):
-            """Of one value for each letter those of the letters that are left."""
+            """The values of the letters that stay, from one value for each letter."""
             return {letter: x for letter, x in zip(self.every, values, strict=True) if letter not in sizes}
 
         def inside(ranges):
@@ -390,7 +390,7 @@ class Derivation(Shown):
 
     @property
     def instants(self) -> list[Instant]:
-        """All that may be the peak, case by case, as `peaks` numbers them."""
+        """All instants that can be the peak, case by case, as `peaks` numbers them."""
         return [instant for case in self.cases for instant in case.rounded]
 
     @cached_property
@@ -407,7 +407,7 @@ class Derivation(Shown):
         return printing.peak(self, rounding)[0]
 
     def javascript(self, rounding: int = 1) -> str:
-        """The peak as an arrow function of an object with batch, sequence and further letters; exact below 2^53 bytes (8 PiB)."""
+        """The peak as an arrow function of an object with batch, sequence and further letters; exact below 2^53 bytes."""
         self._check_rounding(rounding)
         return printing.peak(self, rounding)[1]
 
@@ -499,8 +499,8 @@ class Derivation(Shown):
         """Which instant is the peak, over two letters: matplotlib's figure, with its text as `alt`.
 
         Args:
-            gpu: of the catalog; a line where the peak passes its memory. over: the two letters, across and up; by default
-                sequence and batch, or batch and the letter there is. sizes: of the reader's own letters that the map is not over.
+            gpu: of the catalog; a line where the peak passes its memory. sizes: of the reader's other letters.
+            over: the two letters, across and up; by default sequence and batch, or batch and the letter there is.
         """
         from .picture import regions
 
@@ -512,7 +512,7 @@ class Derivation(Shown):
 
     @classmethod
     def from_dict(cls, said: dict) -> "Derivation":
-        """The derivation that `as_dict` wrote, where PyTorch need not be. Of its model it knows the name and the parameters.
+        """The derivation that `as_dict` wrote; PyTorch is not needed. Of its model it has the name and the parameters.
 
         Raises:
             ValueError: where `said` is none.

@@ -33,7 +33,7 @@ _ROUNDS = 4
 _CASES = 24
 #: A range of no more sizes of a further letter is taken size by size.
 _SHORT = 7
-#: What a step that cannot be run raises; a model's own checks of sizes among them.
+#: What a step that cannot be run raises, such as a model's own checks of sizes.
 _CANNOT = (ValueError, RuntimeError, IndexError, AssertionError, ArithmeticError)
 
 
@@ -42,7 +42,7 @@ class _Patch:
     """A range of each letter, before it is solved.
 
     Attributes:
-        points: that are looked at; more: where a tensor has bytes that no other patch's has. forms: of its tensors, as keys.
+        points: to look at; more: further ones, where a tensor has a form of its own. forms: of its tensors, as keys.
     """
 
     ranges: tuple[Range, ...]
@@ -67,7 +67,7 @@ class _Solving:
         self.forms: dict[Amount, int] = {}
         self.columns: dict[tuple, int] = {}
         self.checked = []
-        #: Of so many tokens a loss in chunks always has as many chunks as asked for.
+        #: With as many tokens, a chunked loss has as many chunks as asked for.
         self.tokens = (setup.loss_chunks - 1) ** 2 + 1 if setup.loss == "chunked" else 1
 
     def run(self):
@@ -97,7 +97,7 @@ class _Solving:
         return changed(found, how=how, checked=tuple(self.checked))
 
     def _straight(self, patches, depths, refused, shallowest):
-        """The derivation from three depths; Uneven where they, or the model itself at its own depth, do not go on in a straight line."""
+        """The derivation from three depths; Uneven where these and the model's own depth are not on a straight line."""
         times = (self.subject.layers - depths[0]) // self.period
         cases = [self._case(p, further([self._depth(p, d) for d in depths], times, self._parts)) for p in patches]
         sketched = self.shallow == SKETCH
@@ -105,8 +105,8 @@ class _Solving:
         others = ", ".join(str(d) for d in depths if sketched or d != shallowest)
         period = "layer" if self.period == 1 else f"{self.period} layers"
         how = (
-            f"Dry runs of {shallow} at {len(self._seen())} points, and of {others} layers at others: each {period} more adds "
-            f"the same stretches of operations, and so on in a straight line to {self.subject.layers}."
+            f"Dry runs of {shallow} at {len(self._seen())} points, and of {others} layers at others: each {period} "
+            f"more adds the same stretches of operations, and so on in a straight line to {self.subject.layers}."
         )
         point = self._hidden(cases[0])
         look = self._look(*point, depth=self.subject.layers)
@@ -176,7 +176,7 @@ class _Solving:
     # Where which course holds.
 
     def _patches(self):
-        """The patches, the main one first, and what is refused. Where a range turns out to be several, it is looked at again."""
+        """(patches, the main one first; refusals). Where a range turns out to be several, ranges are found anew."""
         more = {letter: [] for letter in self.letters}
         for _ in range(_ROUNDS):
             try:
@@ -254,7 +254,7 @@ class _Solving:
         )
 
     def _patch(self, ranges):
-        """A patch with enough points, all of one course; a `_Refusal` where a range of one size cannot be run."""
+        """A patch with enough points, at all of which the step runs alike; a `_Refusal` where they cannot be run."""
         b, s, *others = ranges
         rest = tuple(
             r.some([n for n in (usual, 224, 64) if n in r], 1)[0]
@@ -358,7 +358,7 @@ class _Solving:
         raise Uneven("two tensors of a deeper model cannot be told apart")
 
     def _telling(self, patch, turn):
-        """Points at which the bytes of a tensor tell its form: one where there is one, at every turn another."""
+        """Points at which the bytes of a tensor tell its form; where one point does, another one at every turn."""
         b, s, *others = patch.ranges
         new = [
             (x, y, *rest)
@@ -460,7 +460,7 @@ class _Mixed(ValueError):
 
 
 class _Refusal(str):
-    """Why a point cannot be run. One is as good as another: a size may stand in it."""
+    """Why a point cannot be run. All are equal, as the text may contain a size."""
 
     __slots__ = ()
 
@@ -472,7 +472,7 @@ class _Refusal(str):
 
 
 def _singles(r, said):
-    """A range, from a number of its own to another; one too short for a formula in its letter size by size."""
+    """A range; one with too few numbers for a formula is taken number by number."""
     if r.by > 1 and r.multiples:
         r = Range(r.first(r.low), r.last(r.high), r.by)
     if isinstance(said, _Refusal) or r.single:

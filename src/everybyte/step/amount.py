@@ -62,7 +62,7 @@ class Quotient:
 
 @dataclass(frozen=True, order=True)
 class Monomial:
-    """B^`b` S^`s`, times powers of quotients, (quotient, power) each, and of `further` letters, (letter, power) each."""
+    """B^`b` S^`s`, times powers of quotients and of `further` letters: (quotient or letter, power) each."""
 
     b: int = 0
     s: int = 0

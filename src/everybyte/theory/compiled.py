@@ -9,14 +9,14 @@ _LETTER = re.compile(r"\b[A-Za-z]\w*\b(?!\()")
 
 
 def compiled(course):
-    """The course as one function of the rounding `k` and of its letters: peak, its place, its parts, marks -> parts, the step's peak."""
+    """A function of the rounding `k` and the letters: (peak, its place, its parts, marks -> parts, the step's peak)."""
     names = dict(HELPERS)
-    exec(compile(_Program(course).source(), "<course>", "exec"), names)  # noqa: S102  text that `letters` and this file wrote
+    exec(compile(_Program(course).source(), "<course>", "exec"), names)  # noqa: S102  text of `letters` and of this
     return names["program"]
 
 
 class _Program:
-    """Its lines: x0, x1, ... are the live bytes of each part, `now` is their sum; s0, s1, ... are the sizes of pieces."""
+    """Its lines: x0, ... are the live bytes of each part, `now` is their sum; s0, ... are the sizes of pieces."""
 
     def __init__(self, course):
         self._index, self._sizes, self._letters = course.parts.index, {}, set()
