@@ -75,8 +75,8 @@ def partition(
 ) -> list[tuple[Range, object]]:
     """The ranges of [low, high] in which `kind` is the same: looks at the wanted numbers, and halves between them.
 
-    Thresholds and multiples of one of the `divisors` part them: of the divisor with the fewest ranges. Where there is more
-    than one threshold, `more` numbers are looked at.
+    Thresholds and multiples of one of the `divisors` part them: of the divisor with the fewest ranges. Where there is
+    more than one threshold, `more` numbers are looked at.
     """
     seen = {}
     for value in sorted({low, high, *(v for v in wanted if low <= v <= high)}):

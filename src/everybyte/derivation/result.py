@@ -58,17 +58,14 @@ class Point(Followed):
     derivation: "Derivation" = field(repr=False)
 
     @cached_property
-    def _bytes(self):
-        """The bytes of a tensor of each column, rounded up if it is on the GPU."""
-        forms = self.derivation.sizes(self.setup.batch, self.setup.sequence, *self.sizes.values())
-        each = [-(-size // self.rounding) * self.rounding for size in forms]
-        return [(forms if column.host else each)[column.form] for column in self.derivation.columns]
+    def _sizes(self):
+        """Whether on the host -> the bytes of each form; on the GPU they are rounded up."""
+        sizes = self.derivation.sizes(self.setup.batch, self.setup.sequence, *self.sizes.values())
+        return {True: sizes, False: [-(-size // self.rounding) * self.rounding for size in sizes]}
 
     def _there(self, instant, host=False):
         """(column, how many tensors, their bytes) of what lives at an instant on the GPU, or on the host."""
-        for c, n in instant.counts.items():
-            if (column := self.derivation.columns[c]).host == host:
-                yield column, n, n * self._bytes[c]
+        return [(c, n, n * self._sizes[host][c.form]) for c, n in self.derivation.there(instant, host)]
 
     def _total(self, instant):
         return sum(size for *_, size in self._there(instant))
@@ -116,8 +113,9 @@ class Point(Followed):
 
     @cached_property
     def _whole(self):
-        sizes = [0 if c.host else size for c, size in zip(self.derivation.columns, self._bytes, strict=True)]
-        return unrolled(self.case.course, sizes)
+        return unrolled(
+            self.case.course, [0 if c.host else self._sizes[False][c.form] for c in self.derivation.columns]
+        )
 
     @property
     def operations(self) -> list[tuple[str, str, str]]:
@@ -348,9 +346,9 @@ class Derivation(Shown):
         ranges = [c.ranges[letters[vary]] for c in self.cases]
         return min(r.low for r in ranges), max(r.high for r in ranges)
 
-    def there(self, instant: Instant) -> list[tuple[Column, int]]:
-        """(column, how many tensors) of what lives on the GPU at an instant."""
-        return [(column, n) for c, n in instant.counts.items() if not (column := self.columns[c]).host]
+    def there(self, instant: Instant, host: bool = False) -> list[tuple[Column, int]]:
+        """(column, how many tensors) of what lives at an instant on the GPU, or on the host."""
+        return [(column, n) for c, n in instant.counts.items() if (column := self.columns[c]).host == host]
 
     def tensors(self, instant: Instant) -> dict[int, int]:
         """Number of a form -> how many tensors of it live on the GPU at an instant."""
@@ -407,7 +405,7 @@ class Derivation(Shown):
         return printing.peak(self, rounding)[0]
 
     def javascript(self, rounding: int = 1) -> str:
-        """The peak as an arrow function of an object with batch, sequence and further letters; exact below 2^53 bytes."""
+        """The peak as an arrow function of an object with batch, sequence and further letters; exact below 8 PiB."""
         self._check_rounding(rounding)
         return printing.peak(self, rounding)[1]
 

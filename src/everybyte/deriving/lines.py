@@ -111,7 +111,7 @@ class Line:
             raise Unsure(self.window[max(new, key=lambda i: (differ[:, i].sum(), -i))])
 
     def _exact(self, shape, by, plus):
-        """The polynomial of the least degree in a quotient that has the values, with two more than it needs; or None."""
+        """The polynomial of least degree in a quotient that has the values, with two more than it needs; or None."""
         q = [(n + plus) // by for n in self.sizes]
         first = dict(zip(q, shape, strict=True))
         if any(first[x] != v for x, v in zip(q, shape, strict=True)):

@@ -33,8 +33,8 @@ class Subject:
             their kinds come again. deep: makes the same model of another depth. longest: its longest sequence.
         batch: makes the arguments from the letters' sizes; None where the dry run makes them itself.
         letters: of the arguments: B, S, then the reader's own. sizes: sequences at which the step may change, such as a
-            window of attention. least: the smallest depth with layers of every kind. sketch: makes the model with one layer
-            of each kind; None where `deep` makes one as shallow.
+            window of attention. least: the smallest depth with layers of every kind. sketch: makes the model with one
+            layer of each kind; None where `deep` makes one as shallow.
     """
 
     model: object
