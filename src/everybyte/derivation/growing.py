@@ -34,7 +34,7 @@ def largest(derivation, setup, letter: str, over: Callable[[int], int]):
     point = {"B": setup.batch, "S": setup.sequence}
     cases = [c for c in derivation.cases if all(point[x] in c.ranges[x] for x in point)]
     if not cases:
-        derivation.case(setup.batch, setup.sequence, **{letter: derivation.range(letter)[0]})
+        derivation.case(point | {letter: derivation.range(letter)[0]})
     fit, ranges = [], [case.ranges[letter] for case in cases]
     for case, r in zip(cases, ranges, strict=True):
         used = (derivation.forms[k] for k in derivation.used(case))

@@ -1,5 +1,6 @@
 """A derivation as code: in Python and in JavaScript."""
 
+from collections import Counter
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
@@ -96,8 +97,10 @@ def _instants(derivation, case, rounding, language):
 
 def _live(derivation, instant, rounding, language):
     """An instant's live bytes, each tensor rounded up; f1 stands for form 1 where that is then no sum of monomials."""
-    even, others = [], []
-    for k, n in sorted(derivation.tensors(instant).items()):
+    even, others, counts = [], [], Counter()
+    for column, n in derivation.there(instant):
+        counts[column.form] += n
+    for k, n in sorted(counts.items()):
         amount = derivation.forms[k] if rounding == 1 else derivation.forms[k].rounded(rounding)
         if amount is None:
             others.append(f"{n}*f{k}")

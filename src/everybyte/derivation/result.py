@@ -241,14 +241,15 @@ class Derivation(Shown):
         Raises:
             ValueError: a letter that is not there, or is missing; where a condition is violated, naming it.
         """
-        batch, sequence, sizes = self._point(batch, sequence, sizes)
+        point = self._point(batch, sequence, sizes)
         self._check_rounding(rounding)
-        case, setup = self.case(batch, sequence, **sizes), self.setup.replace(batch=batch, sequence=sequence)
+        case, setup = self.case(point), self.setup.replace(batch=point["B"], sequence=point["S"])
         unsaid = tuple(name for letter, name in NAMES.items() if letter not in self.letters)
-        return Point(self.model, setup, rounding, sizes, self.rank, unsaid, case, self)
+        own = {letter: point[letter] for letter in self.further}
+        return Point(self.model, setup, rounding, own, self.rank, unsaid, case, self)
 
     def _point(self, batch, sequence, sizes):
-        """(batch, sequence, sizes of the reader's own letters), with the setup's for those not said."""
+        """Letter -> size, in the order of `every`; the setup's batch and sequence, where they are not said."""
         said = {"B": batch, "S": sequence}
         if strange := sorted(set(sizes) - {*self.every}):
             allowed = ", ".join(["batch", "sequence", *self.every])
@@ -266,7 +267,7 @@ class Derivation(Shown):
             raise ValueError(
                 f"derive.{missing[0]}: no size; allowed: {missing[0]}=, from {low:,} to {high:,}; or one for all, by fixed(...)"
             )
-        return said["B"], said["S"], {letter: sizes[letter] for letter in self.further}
+        return said | {letter: sizes[letter] for letter in self.further}
 
     def fixed(self, **sizes: int) -> "Derivation":
         """The same with sizes for some of the reader's own letters: a formula in those that are left.
@@ -314,9 +315,8 @@ class Derivation(Shown):
         if rounding not in ROUNDINGS:
             raise ValueError(f"derive.rounding: {rounding!r}; allowed: 1, or 512 as CUDA's allocator rounds")
 
-    def case(self, batch: int, sequence: int, **sizes: int) -> Case:
-        """The case that holds there; ValueError, naming the violated condition, where none does."""
-        point = {"B": batch, "S": sequence, **sizes}
+    def case(self, point: dict[str, int]) -> Case:
+        """The case that holds at a size of each letter; ValueError, naming the violated condition, where none does."""
         for letter, value in point.items():
             name = NAMES.get(letter, letter)
             checks.whole("derive", name, value, *LIMITS.get(name, (1, LONGEST)))
@@ -350,13 +350,6 @@ class Derivation(Shown):
         """(column, how many tensors) of what lives at an instant on the GPU, or on the host."""
         return [(column, n) for c, n in instant.counts.items() if (column := self.columns[c]).host == host]
 
-    def tensors(self, instant: Instant) -> dict[int, int]:
-        """Number of a form -> how many tensors of it live on the GPU at an instant."""
-        found = {}
-        for column, n in self.there(instant):
-            found[column.form] = found.get(column.form, 0) + n
-        return found
-
     def used(self, case: Case) -> list[int]:
         """The numbers of the forms of a case's instants that can be the peak."""
         return sorted({self.columns[c].form for i in case.rounded for c in i.counts})
@@ -374,14 +367,13 @@ class Derivation(Shown):
         import numpy
 
         self._check_rounding(rounding)
-        batch, sequence, sizes = self._point(batch, sequence, sizes)
-        given = zip(self.every, (batch, sequence, *sizes.values()), strict=True)
-        arrays = [checks.whole_numbers("derive", NAMES.get(x, x), values) for x, values in given]
+        given = self._point(batch, sequence, sizes)
+        arrays = [checks.whole_numbers("derive", NAMES.get(x, x), values) for x, values in given.items()]
         try:
             peak, where = numpy.frompyfunc(printing.highest(self, rounding), len(arrays), 2)(*arrays)
         except ValueError:
             for point in numpy.broadcast(*arrays):
-                self.case(*map(int, point[:2]), **dict(zip(self.further, map(int, point[2:]), strict=True)))
+                self.case(dict(zip(given, map(int, point), strict=True)))
             raise
         peak, where = numpy.asarray(peak, object), numpy.asarray(where, "int64")
         return (peak.astype("int64") if peak.max(initial=0) < 2**63 else peak), where
