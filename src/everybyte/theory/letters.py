@@ -88,8 +88,8 @@ def over(number, divisor) -> Letter:
             above.remove(one)
         elif one != "1":
             below.append(one)
-    above = "*".join(above) or "1"
-    return Letter(int(number) // int(divisor), f"whole({above},{'*'.join(below)})" if below else above)
+    left = "*".join(above) or "1"
+    return Letter(int(number) // int(divisor), f"whole({left},{'*'.join(below)})" if below else left)
 
 
 @lru_cache(2**14)
