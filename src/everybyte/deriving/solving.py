@@ -124,18 +124,16 @@ class _Solving:
         point = max(_BATCH, -(-self.tokens // sequence)), sequence
         if not count:
             return point
-        first, tried = None, [(n,) * count for n in _SIZES]
+        tried, why = [(n,) * count for n in _SIZES], []
         if count > 1:  # one may have to be the other's multiple, or stand beside the sequence
             tried += [p for p in product(_SIZES[:4], repeat=count) if len(set(p)) > 1]
         for sizes in tried:
             try:
                 self._look(*point, *sizes)
-            except _CANNOT as error:
-                first = first or error
-            else:
                 return *point, *sizes
-        assert first
-        raise first
+            except _CANNOT as error:
+                why.append(error)
+        raise why[0]
 
     def _at(self, point):
         """Letter -> size."""
