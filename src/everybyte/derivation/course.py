@@ -45,7 +45,7 @@ class Layered(Operation):
 
 
 class Tally(dict):
-    """How many of each: it adds up, and is taken several times, as a size does."""
+    """How many tensors of each column. It can be added and multiplied, so that a `Reading` takes it for a size."""
 
     def __add__(self, other):
         found = Tally(self)
@@ -68,7 +68,7 @@ class Tally(dict):
 
 
 class _Amounts:
-    """What a `Reading` asks of tensors: by default how many there are of each column, or bytes, where `sizes` has each column's."""
+    """What a `Reading` asks about tensors: their bytes, where `sizes` has each column's; else a `Tally` of them."""
 
     def __init__(self, sizes: Sequence[int] | None = None):
         self._sizes = sizes
@@ -85,8 +85,8 @@ class Instant:
     """One operation of the step.
 
     Attributes:
-        operation, phase, owner: its name, the phase, and the module that it belongs to. at: where in the step, in words.
-        place: its number in the step. counts: what lives while it runs, column's number -> how many.
+        operation, phase, owner: its name, its phase, its module. at: where in the step, in words. place: its number.
+        counts: what lives while it runs, column's number -> how many.
     """
 
     operation: str
@@ -98,7 +98,7 @@ class Instant:
 
 
 def instants(course: Course) -> Iterator[Instant]:
-    """Each operation; of what repeats in the first and the last turn."""
+    """Each operation; of a repeat the first and the last turn."""
     ends = Reading(course, _Amounts()).ends()
     place = 0
     for item in course.items:
@@ -111,7 +111,7 @@ def instants(course: Course) -> Iterator[Instant]:
 
 
 def changes(course: Course) -> Iterator[tuple[Operation, Tally]]:
-    """(operation, what lives more while it runs than while the one before did) of each operation of the whole step."""
+    """For each operation of the whole step: (the operation, the change of live tensors since the one before)."""
     before = Tally()
     for operation, parts, _ in Reading(course, _Amounts()).unrolled():
         now = sum(parts.values(), Tally())
@@ -135,8 +135,8 @@ def differing(rows: Sequence[tuple], repeats: Iterable[tuple[int, int, int]], co
         rows: (name, where in the step, phase, owner, what lives more than at the row before) each. repeats: (number of the
             first row of a turn, how many a turn has, how often it comes).
 
-    Only differences are known: an operation takes them, whichever sign they have. So that the next turn finds what the first
-    one found, a turn's last operation gives back what its first one took more than those of the other turns.
+    Only differences are known, so an operation takes them, whichever their sign. The first operation of the first turn
+    takes more than that of the other turns; the last one of each turn frees that difference: so all turns start alike.
     """
     taken, freed, moves, items, done = [more for *_, more in rows], {}, {}, [], 0
     for start, length, times in repeats:
@@ -165,12 +165,12 @@ def differing(rows: Sequence[tuple], repeats: Iterable[tuple[int, int, int]], co
 
 @dataclass(frozen=True)
 class Case:
-    """Where one course of operations holds, and its instants.
+    """The ranges in which a step runs the same operations, those operations, and the instants that matter.
 
     Attributes:
         ranges: of each letter, B and S first. course: all operations.
-        peak: the instants of which one is the highest; rounded: with those that may be once tensors are rounded up.
-        step: the same of the optimizer's step alone. moments: the end of a phase, or rest -> its instant.
+        peak: the instants that can have the most bytes; rounded: these, and those that can once tensors are rounded up;
+        step: those of the optimizer's step. moments: the end of a phase, or rest -> its instant.
     """
 
     ranges: dict[str, Range]
@@ -182,7 +182,7 @@ class Case:
 
     @property
     def instants(self) -> list[Instant]:
-        """All that are named, in the step's order."""
+        """All named instants, in the order of the step."""
         found = {i.place: i for i in (*self.rounded, *self.step, *self.moments.values())}
         return [found[place] for place in sorted(found)]
 

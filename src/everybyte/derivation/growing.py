@@ -6,8 +6,10 @@ from ..step.amount import Amount, Quotient
 
 
 def grows(amount: Amount, letter: str, low: int) -> bool:
-    """Whether an amount never falls as a letter grows from `low` on: no coefficient is negative once the letter, and each
-    quotient of it, is its least value and a rest. Where it says no, the amount may grow all the same."""
+    """Whether it is proved that an amount never falls as a letter grows from `low` on.
+
+    Write the letter, and each quotient of it, as its least value plus a rest: then no coefficient is negative.
+    """
     quotients = {q for m, _ in amount.terms for q, _ in m.quotients if letter in q.used}
     if not all(grows(q.inside, letter, low) for q in quotients):
         return False
@@ -32,7 +34,7 @@ def largest(derivation, setup, letter: str, over: Callable[[int], int]):
     point = {"B": setup.batch, "S": setup.sequence}
     cases = [c for c in derivation.cases if all(point[x] in c.ranges[x] for x in point)]
     if not cases:
-        derivation.case(setup.batch, setup.sequence, **{letter: derivation.range(letter)[0]})
+        derivation.case(point | {letter: derivation.range(letter)[0]})
     fit, ranges = [], [case.ranges[letter] for case in cases]
     for case, r in zip(cases, ranges, strict=True):
         used = (derivation.forms[k] for k in derivation.used(case))
@@ -48,6 +50,5 @@ def largest(derivation, setup, letter: str, over: Callable[[int], int]):
             middle = max(r.last((low + high + 1) // 2), r.first(low + 1))
             low, high = (middle, high) if over(middle) <= 0 else (low, r.last(middle - 1))
         fit.append(low)
-    value = max(fit, default=None)
-    following = [n for r in ranges if fit and (n := r.first(value + 1)) is not None]
-    return value, min(following, default=None), min(r.first(r.low) for r in ranges)
+    following = [n for r in ranges if fit and (n := r.first(max(fit) + 1)) is not None]
+    return max(fit, default=None), min(following, default=None), min(r.first(r.low) for r in ranges)

@@ -8,7 +8,7 @@ from .ranges import Range
 
 
 def as_dict(d) -> dict:
-    """Whole numbers and text alone."""
+    """A derivation in whole numbers and text."""
     return {
         "witness": "derive",
         "model": {"name": d.model.name, "parameters": int(d.model.parameters)},
@@ -50,7 +50,7 @@ def _tally(counts):
 
 
 def _operations(course):
-    """Every operation, of what repeats in the first and the last turn, by what lives more than at the one before."""
+    """Every operation (of a repeat the first and last turn), with the change of live tensors since the one before."""
     found, repeats, start = list(instants(course)), [], 0
     before = [Tally(), *(i.counts for i in found)]
     for item in course.items:
@@ -122,7 +122,7 @@ def _read_case(c, columns, parts):
 
 
 def read(said: dict) -> tuple:
-    """What a derivation that was written is made of, beside its model.
+    """The fields of a kept derivation, except its model.
 
     Raises:
         ValueError, TypeError, KeyError, IndexError: where it is none.

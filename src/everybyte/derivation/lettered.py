@@ -90,7 +90,8 @@ class Lettered(Shown):
         values = self._values(model, batch, sequence)
         for words, condition in self.conditions:
             if not condition.subs(values):
-                raise ValueError(f"derive: {words} does not hold for {self._named(values)} ({condition})")
+                said = ", ".join(f"{s} = {v:,}" for s, v in values.items())
+                raise ValueError(f"derive: {words} does not hold for {said} ({condition})")
         totals = [int(self.instants[i].total.subs(values)) for i in self.highest]
         best = self.instants[self.highest[totals.index(max(totals))]]
         return {
@@ -119,9 +120,6 @@ class Lettered(Shown):
         self.setup.replace(**run).check_model(model)
         return {symbol(name): run.get(field) or getattr(model, field) for name, (_, field) in LETTERS.items()}
 
-    def _named(self, values):
-        return ", ".join(f"{s} = {v:,}" for s, v in values.items())
-
     @property
     def symbols(self) -> list[tuple[Any, str]]:
         """(letter, what it counts) of each letter that the formulas have."""
@@ -134,10 +132,8 @@ class Lettered(Shown):
 
     def table(self) -> Table:
         """The instants that can be the peak, with their formulas."""
-        rows = [
-            (i.at, i.owner or "the whole model", i.operation, str(i.total))
-            for i in map(self.instants.__getitem__, self.highest)
-        ]
+        chosen = [self.instants[i] for i in self.highest]
+        rows = [(i.at, i.owner or "the whole model", i.operation, str(i.total)) for i in chosen]
         title = f"{self.model.name}'s architecture, {self.setup.precision}: the highest of"
         return Table(("peak in", "module", "operation", "bytes"), rows, title)
 

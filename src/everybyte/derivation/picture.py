@@ -57,7 +57,7 @@ def axes(derivation, over: tuple[str, str] | None = None) -> tuple[str, str]:
 
 
 def steps(derivation, name: str, count: int) -> list[int]:
-    """So many sizes of a letter at the most, each by the same factor more than the last, that the formula holds for."""
+    """At most `count` sizes of a letter for which the formula holds, evenly spaced on a logarithmic scale."""
     (low, high), (least, most) = derivation.range(name), _SHOWN.get(name, _FURTHER)
     low, high = max(low, min(least, high)), min(high, max(most, low))
     ratio = (high / low) ** (1 / (count - 1)) if high > low else 1
@@ -78,7 +78,7 @@ def label(instant) -> str:
 
 
 def _part(point):
-    """The part whose look a region has: of those that grow with a step, the largest at its middle."""
+    """The part in whose color a region is drawn: at its middle the largest of those that grow with the step."""
     by_place = {"optimizer step": "optimizer", "loss backward": "loss", "loss forward": "loss"}
     grown = {p: v for p, v in point.parts.items() if p in ("activations", "gradients", "casts", "unsharded")}
     return by_place.get(point.peak_at) or max(grown, key=grown.get)

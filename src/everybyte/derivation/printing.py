@@ -1,18 +1,15 @@
-"""A derivation as code: in Python for whole numbers and arrays, and in JavaScript."""
+"""A derivation as code: in Python and in JavaScript."""
 
+from collections import Counter
+from functools import lru_cache
+from itertools import product
 from typing import NamedTuple
 
-from ..common import checks
 from ..step.amount import NAMES, Amount
-
-_SAFE = 2**62
-
-
-# Code.
 
 
 class Language(NamedTuple):
-    """How code says a quotient that is rounded down, a size rounded up, the most of some, and one of a list by the most of `live`."""
+    """Templates of code: a quotient rounded down, a size rounded up, a maximum, the item at the maximum of `live`."""
 
     whole: str
     up: str
@@ -68,22 +65,42 @@ def sizes(derivation):
     return _function(f"def program({', '.join(derivation.every)}):\n    return [{body}]\n")
 
 
+@lru_cache(maxsize=16)
 def peak(derivation, rounding):
     """The two programs of the peak's bytes."""
 
     def body(case, language):
-        texts = dict.fromkeys(_live(derivation, instant, rounding, language) for instant in case.rounded)
-        rounded = derivation.used(case) if rounding > 1 else ()
-        lines = [f"f{k} = {language.up.format(derivation.forms[k].text(language.whole), rounding)}" for k in rounded]
-        return lines, language.most.format(", ".join(texts))
+        lines, texts = _instants(derivation, case, rounding, language)
+        return lines, language.most.format(", ".join(dict.fromkeys(texts)))
 
     return programs(derivation, body)
 
 
+@lru_cache(maxsize=16)
+def highest(derivation, rounding):
+    """A Python function of the letters in their order: (the peak's bytes, the number of its instant in `instants`)."""
+    before = {id(case): sum(len(c.rounded) for c in derivation.cases[:n]) for n, case in enumerate(derivation.cases)}
+
+    def body(case, language):
+        lines, texts = _instants(derivation, case, rounding, language)
+        return [*lines, f"live = [{', '.join(texts)}]"], f"max(live), {before[id(case)]} + live.index(max(live))"
+
+    return programs(derivation, body)[0]
+
+
+def _instants(derivation, case, rounding, language):
+    """(assignments of f1, ...: form 1, ... rounded up; live bytes of each instant that can be the peak), as code."""
+    rounded = derivation.used(case) if rounding > 1 else ()
+    lines = [f"f{k} = {language.up.format(derivation.forms[k].text(language.whole), rounding)}" for k in rounded]
+    return lines, [_live(derivation, instant, rounding, language) for instant in case.rounded]
+
+
 def _live(derivation, instant, rounding, language):
-    """An instant's live bytes, each tensor rounded up; f1 is what form 1 is then, where that is no sum of monomials."""
-    even, others = [], []
-    for k, n in sorted(derivation.tensors(instant).items()):
+    """An instant's live bytes, each tensor rounded up; f1 stands for form 1 where that is then no sum of monomials."""
+    even, others, counts = [], [], Counter()
+    for column, n in derivation.there(instant):
+        counts[column.form] += n
+    for k, n in sorted(counts.items()):
         amount = derivation.forms[k] if rounding == 1 else derivation.forms[k].rounded(rounding)
         if amount is None:
             others.append(f"{n}*f{k}")
@@ -93,10 +110,10 @@ def _live(derivation, instant, rounding, language):
 
 
 def at_the_peak(derivation, said):
-    """The two programs of what is said of the instant at which the most bytes live.
+    """The two programs of something about the instant at which the most bytes live.
 
     Args:
-        said: of a case, one of its instants, and how a quotient is written: code.
+        said: called with a case, one of its instants, and how a quotient is written; gives code.
     """
 
     def body(case, language):
@@ -109,74 +126,19 @@ def at_the_peak(derivation, said):
     return programs(derivation, body)
 
 
-# Arrays.
-
-
-def peaks(derivation, batch, sequence, rounding, further):
-    import numpy
-
-    given = zip(derivation.every, (batch, sequence, *further.values()), strict=True)
-    arrays = numpy.broadcast_arrays(*(checks.whole_numbers("derive", NAMES.get(x, x), values) for x, values in given))
-    shape = arrays[0].shape
-    left, peak, where = numpy.ones(shape, bool), numpy.zeros(shape, object), numpy.zeros(shape, "int64")
-    start = 0
-    for case in derivation.cases:
-        inside = left.copy()
-        for values, r in zip(arrays, case.ranges.values(), strict=True):
-            inside &= _inside(r, values)
-        if inside.any():
-            left &= ~inside
-            rows = _rows(derivation, case, [values[inside] for values in arrays], rounding)
-            best = numpy.argmax(rows, axis=0)
-            peak[inside] = rows[best, numpy.arange(rows.shape[1])]
-            where[inside] = start + best
-        start += len(case.rounded)
-    if left.any():
-        first = tuple(numpy.argwhere(left)[0])
-        b, s, *rest = (int(values[first]) for values in arrays)
-        derivation.case(b, s, **dict(zip(further, rest, strict=True)))
-    most = int(peak.max(initial=0))
-    return peak.astype("int64") if most < 2**63 else peak, where
-
-
-def _inside(r, values):
-    found = (values >= r.low) & (values <= r.high)
-    return found if r.by == 1 else found & ((values % r.by == 0) == r.multiples)
-
-
-def _rows(derivation, case, arrays, rounding):
-    """The live bytes of each instant that may be the peak, a row each; in Python's whole numbers where 64 bits are too few.
-
-    Args:
-        arrays: sizes of each letter.
-    """
-    import numpy
-
-    counts = numpy.zeros((len(case.rounded), len(derivation.forms)), "int64")
-    for row, instant in zip(counts, case.rounded, strict=True):
-        for k, n in derivation.tensors(instant).items():
-            row[k] = n
-    most = dict(zip(derivation.every, (int(values.max()) for values in arrays), strict=True))
-    least = [int(sum(abs(c) * m.at(most) for m, c in f.terms) * f.denominator) + rounding for f in derivation.forms]
-    dtype = "int64" if max(counts.astype(object).dot(least)) < _SAFE else object
-    each = derivation.sizes(*(values.astype(dtype) for values in arrays))
-    each = numpy.array([numpy.broadcast_to(numpy.asarray(size, dtype), arrays[0].shape) for size in each])
-    return counts.astype(dtype).dot(-(-each // rounding) * rounding)
-
-
 def winners(derivation, case):
-    """Which of a case's instants are the peak somewhere on a grid of powers of two and what lies between."""
-    import numpy
-
+    """The instants of a case that are the peak at some point of a grid of powers of two (and of their square roots)."""
     halves = 2 if len(derivation.letters) < 3 else 1
+    powers = [int(2 ** (k / halves)) for k in range(32 * halves)]
 
     def axis(letter, r):
         if letter not in derivation.letters:
-            return numpy.array([r.low], dtype="int64")
-        steps = sorted({r.low, r.high, *(int(2 ** (k / halves)) for k in range(32 * halves))})
-        return numpy.array([v for v in steps if v in r] or r.some([], 1), dtype="int64")
+            return [r.low]
+        return sorted({v for v in (r.low, r.high, *powers) if v in r}) or r.some([], 1)
 
-    axes = numpy.meshgrid(*(axis(letter, r) for letter, r in case.ranges.items()))
-    rows = _rows(derivation, case, [x.ravel() for x in axes], 1)
-    seen = {case.rounded[i].place for i in numpy.unique(numpy.argmax(rows, axis=0))}
+    live = ", ".join(derivation.live(instant).text() for instant in case.rounded)
+    arguments = ", ".join(derivation.every)
+    number = _function(f"def program({arguments}):\n    live = [{live}]\n    return live.index(max(live))\n")
+    points = product(*(axis(letter, r) for letter, r in case.ranges.items()))
+    seen = {case.rounded[n].place for n in {number(*point) for point in points}}
     return [instant for instant in case.peak if instant.place in seen] or list(case.peak[:1])

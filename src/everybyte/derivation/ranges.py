@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 
 #: Batches and sequences that are looked at to find them.
 BATCHES = (2, 3, 5, 8, 33, 100, 4096, 65536)
@@ -26,12 +27,12 @@ _PATIENCE = 4
 
 
 class Irregular(Exception):
-    """`kind` says something else of every number; two of them."""
+    """`kind` differs at every number; two such numbers."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Whole numbers from `low` to `high`: all, or where `by` is more than 1 the multiples of it, or all but these."""
+    """Whole numbers from `low` to `high`; where `by` is more than 1, only its multiples, or only the others."""
 
     low: int
     high: int
@@ -54,7 +55,7 @@ class Range:
         return next((n for n in range(min(value, self.high), self.low - 1, -1) if n in self), None)
 
     def some(self, wanted: Iterable[int], count: int) -> list[int]:
-        """At least `count` of its numbers, where it has so many: those wanted that it has, and others from its start on."""
+        """At least `count` of its numbers, if it has as many: the wanted ones first, then others from its start on."""
         found = [v for v in dict.fromkeys(wanted) if v in self]
         value = self.low
         while len(found) < count and value <= self.high:
@@ -72,10 +73,10 @@ def partition(
     more: Iterable[int] = (),
     divisors=_MULTIPLES,
 ) -> list[tuple[Range, object]]:
-    """The ranges of [low, high] in which `kind` says the same, by looking at the wanted numbers and halving between.
+    """The ranges of [low, high] in which `kind` is the same: looks at the wanted numbers, and halves between them.
 
-    The ranges are those of thresholds and of multiples of a power of two, or of other `divisors`: of the ways to read what
-    was seen the one with the fewest ranges. Where there is more than one threshold, `more` numbers are looked at.
+    Thresholds and multiples of one of the `divisors` part them: of the divisor with the fewest ranges. Where there is
+    more than one threshold, `more` numbers are looked at.
     """
     seen = {}
     for value in sorted({low, high, *(v for v in wanted if low <= v <= high)}):
@@ -97,53 +98,39 @@ def partition(
         track = {v: k for v, k in seen.items() if v in members}
         _refine(track, members, kind)
         runs = _runs(track)
-        starts = [low, *(run[0] for run in runs[1:])]
-        ends = [start - 1 for start in starts[1:]] + [high]
-        found += [(Range(a, b, by, multiples), track[run[0]]) for a, b, run in zip(starts, ends, runs, strict=True)]
+        starts = [low, *(run[0] for run in runs[1:]), high + 1]
+        found += [
+            (Range(a, b - 1, by, multiples), track[run[0]]) for (a, b), run in zip(pairwise(starts), runs, strict=True)
+        ]
     return found
 
 
 def _divisor(seen, divisors):
-    return min(divisors, key=lambda m: (sum(len(_runs(t)) for t in _tracks(seen, m)), m))
+    def runs(by):
+        tracks = ({v: k for v, k in seen.items() if (v % by == 0) == multiples} for multiples in (True, False))
+        return sum(len(_runs(track)) for track in tracks)
+
+    return min(divisors, key=lambda by: (runs(by), by))
 
 
 def _telling(by):
-    """Numbers that tell the multiples of `by` from those of its multiples and of its parts."""
+    """Numbers that distinguish the multiples of `by` from those of its own multiples and divisors."""
+    if by == 1:
+        return []
     parts = {by // p for p in (2, 3, 5, 7) if by % p == 0}
-    return (
-        sorted({n * by for n in (1, 3, 5, 7, 11)} | {n * part for part in parts for n in (11, 13, 17)})
-        if by > 1
-        else []
-    )
-
-
-def _tracks(seen, by):
-    multiples = {v: k for v, k in seen.items() if v % by == 0}
-    return [t for t in (multiples, {v: k for v, k in seen.items() if v % by}) if t]
+    return sorted({n * by for n in (1, 3, 5, 7, 11)} | {n * part for part in parts for n in (11, 13, 17)})
 
 
 def _runs(track):
     """The numbers, in order, in runs of one kind."""
-    runs = []
-    for value in sorted(track):
-        if runs and track[runs[-1][-1]] == track[value]:
-            runs[-1].append(value)
-        else:
-            runs.append([value])
-    return runs
+    return [list(run) for _, run in groupby(sorted(track), track.get)]
 
 
 def _refine(track, members, kind):
     """Halve between neighbors of different kinds until they are the range's next to each other."""
-    step = members.by if members.multiples else 1
-    again = True
-    while again:
-        again = False
-        runs = _runs(track)
-        for one, other in zip(runs, runs[1:], strict=False):
-            a, b = one[-1], other[0]
-            middle = (a + b) // 2 // step * step
-            while middle not in members and middle < b:
-                middle += 1
-            if a < middle < b:
-                track[middle], again = kind(middle), True
+    step, more = members.by if members.multiples else 1, True
+    while more:
+        ends = [(one[-1], other[0]) for one, other in pairwise(_runs(track))]
+        middles = [(a, members.first((a + b) // 2 // step * step), b) for a, b in ends]
+        more = {middle: kind(middle) for a, middle, b in middles if middle is not None and a < middle < b}
+        track |= more

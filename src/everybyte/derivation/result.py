@@ -21,7 +21,7 @@ from .ranges import LONGEST, Range
 
 
 def _symbolic():
-    """What is in sympy, which takes a while to load."""
+    """The formulas in sympy, loaded when they are first asked for."""
     from . import symbolic
 
     return symbolic
@@ -43,7 +43,7 @@ class Point(Followed):
     """A derivation's bytes at one batch, sequence, and size of each further letter, as any witness says them.
 
     Attributes:
-        model, setup, rounding: of the step. sizes: of the reader's own letters. rank: of several GPUs the one that it is.
+        model, setup, rounding: of the step. sizes: of the reader's own letters. rank: the GPU, where there are several.
         unsaid: of batch and sequence those that the model's arguments do not have: any is as good as another.
     """
 
@@ -59,17 +59,14 @@ class Point(Followed):
     derivation: "Derivation" = field(repr=False)
 
     @cached_property
-    def _bytes(self):
-        """Of each column a tensor's bytes; rounded up on the GPU, where the allocator is CUDA's."""
-        forms = self.derivation.sizes(self.setup.batch, self.setup.sequence, *self.sizes.values())
-        each = [-(-size // self.rounding) * self.rounding for size in forms]
-        return [(forms if column.host else each)[column.form] for column in self.derivation.columns]
+    def _sizes(self):
+        """Whether on the host -> the bytes of each form; on the GPU they are rounded up."""
+        sizes = self.derivation.sizes(self.setup.batch, self.setup.sequence, *self.sizes.values())
+        return {True: sizes, False: [-(-size // self.rounding) * self.rounding for size in sizes]}
 
     def _there(self, instant, host=False):
-        """(column, how many tensors, their bytes) of what lives at an instant on the GPU, or in the memory of the CPU."""
-        for c, n in instant.counts.items():
-            if (column := self.derivation.columns[c]).host == host:
-                yield column, n, n * self._bytes[c]
+        """(column, how many tensors, their bytes) of what lives at an instant on the GPU, or on the host."""
+        return [(c, n, n * self._sizes[host][c.form]) for c, n in self.derivation.there(instant, host)]
 
     def _total(self, instant):
         return sum(size for *_, size in self._there(instant))
@@ -83,7 +80,7 @@ class Point(Followed):
 
     @cached_property
     def instant(self) -> Instant:
-        """The first at which the most bytes live."""
+        """The first instant at which the most bytes live."""
         return max(self.case.rounded, key=self._total)
 
     @cached_property
@@ -117,8 +114,9 @@ class Point(Followed):
 
     @cached_property
     def _whole(self):
-        sizes = [0 if c.host else size for c, size in zip(self.derivation.columns, self._bytes, strict=True)]
-        return unrolled(self.case.course, sizes)
+        return unrolled(
+            self.case.course, [0 if c.host else self._sizes[False][c.form] for c in self.derivation.columns]
+        )
 
     @property
     def operations(self) -> list[tuple[str, str, str]]:
@@ -141,7 +139,7 @@ class Point(Followed):
     def on(self, gpu, configuration="", memory: int | None = None):
         """What PyTorch's allocator makes of the step on a GPU: a `Reserved`, as a dry run's `on` says it, which is run for it.
 
-        A formula knows how many bytes live at an instant; in which order they come and go, it does not keep.
+        A formula says how many bytes live at an instant, but not in which order tensors come and go.
 
         Raises:
             ValueError: where the derivation does not know its model.
@@ -244,14 +242,15 @@ class Derivation(Shown):
         Raises:
             ValueError: a letter that is not there, or is missing; where a condition is violated, naming it.
         """
-        batch, sequence, sizes = self._point(batch, sequence, sizes)
+        point = self._point(batch, sequence, sizes)
         self._check_rounding(rounding)
-        case, setup = self.case(batch, sequence, **sizes), self.setup.replace(batch=batch, sequence=sequence)
+        case, setup = self.case(point), self.setup.replace(batch=point["B"], sequence=point["S"])
         unsaid = tuple(name for letter, name in NAMES.items() if letter not in self.letters)
-        return Point(self.model, setup, rounding, sizes, self.rank, unsaid, case, self)
+        own = {letter: point[letter] for letter in self.further}
+        return Point(self.model, setup, rounding, own, self.rank, unsaid, case, self)
 
     def _point(self, batch, sequence, sizes):
-        """(batch, sequence, sizes of the reader's own letters), with the setup's for those not said."""
+        """Letter -> size, in the order of `every`; the setup's batch and sequence, where they are not said."""
         said = {"B": batch, "S": sequence}
         if strange := sorted(set(sizes) - {*self.every}):
             allowed = ", ".join(["batch", "sequence", *self.every])
@@ -269,7 +268,7 @@ class Derivation(Shown):
             raise ValueError(
                 f"derive.{missing[0]}: no size; allowed: {missing[0]}=, from {low:,} to {high:,}; or one for all, by fixed(...)"
             )
-        return said["B"], said["S"], {letter: sizes[letter] for letter in self.further}
+        return said | {letter: sizes[letter] for letter in self.further}
 
     def fixed(self, **sizes: int) -> "Derivation":
         """The same with sizes for some of the reader's own letters: a formula in those that are left.
@@ -287,7 +286,7 @@ class Derivation(Shown):
             checks.whole("derive", letter, value, *self.range(letter))
 
         def left(values):
-            """Of one value for each letter those of the letters that are left."""
+            """The values of the letters that stay, from one value for each letter."""
             return {letter: x for letter, x in zip(self.every, values, strict=True) if letter not in sizes}
 
         def inside(ranges):
@@ -317,9 +316,8 @@ class Derivation(Shown):
         if rounding not in ROUNDINGS:
             raise ValueError(f"derive.rounding: {rounding!r}; allowed: 1, or 512 as CUDA's allocator rounds")
 
-    def case(self, batch: int, sequence: int, **sizes: int) -> Case:
-        """The case that holds there; ValueError, naming the violated condition, where none does."""
-        point = {"B": batch, "S": sequence, **sizes}
+    def case(self, point: dict[str, int]) -> Case:
+        """The case that holds at a size of each letter; ValueError, naming the violated condition, where none does."""
         for letter, value in point.items():
             name = NAMES.get(letter, letter)
             checks.whole("derive", name, value, *LIMITS.get(name, (1, LONGEST)))
@@ -349,16 +347,9 @@ class Derivation(Shown):
         ranges = [c.ranges[letters[vary]] for c in self.cases]
         return min(r.low for r in ranges), max(r.high for r in ranges)
 
-    def there(self, instant: Instant) -> list[tuple[Column, int]]:
-        """(column, how many tensors) of what lives on the GPU at an instant."""
-        return [(column, n) for c, n in instant.counts.items() if not (column := self.columns[c]).host]
-
-    def tensors(self, instant: Instant) -> dict[int, int]:
-        """Number of a form -> how many tensors of it live on the GPU at an instant."""
-        found = {}
-        for column, n in self.there(instant):
-            found[column.form] = found.get(column.form, 0) + n
-        return found
+    def there(self, instant: Instant, host: bool = False) -> list[tuple[Column, int]]:
+        """(column, how many tensors) of what lives at an instant on the GPU, or on the host."""
+        return [(column, n) for c, n in instant.counts.items() if (column := self.columns[c]).host == host]
 
     def used(self, case: Case) -> list[int]:
         """The numbers of the forms of a case's instants that can be the peak."""
@@ -374,13 +365,23 @@ class Derivation(Shown):
         Raises:
             ValueError: where a condition is violated at one of the points.
         """
+        import numpy
+
         self._check_rounding(rounding)
-        batch, sequence, sizes = self._point(batch, sequence, sizes)
-        return printing.peaks(self, batch, sequence, rounding, sizes)
+        given = self._point(batch, sequence, sizes)
+        arrays = [checks.whole_numbers("derive", NAMES.get(x, x), values) for x, values in given.items()]
+        try:
+            peak, where = numpy.frompyfunc(printing.highest(self, rounding), len(arrays), 2)(*arrays)
+        except ValueError:
+            for point in numpy.broadcast(*arrays):
+                self.case(dict(zip(given, map(int, point), strict=True)))
+            raise
+        peak, where = numpy.asarray(peak, object), numpy.asarray(where, "int64")
+        return (peak.astype("int64") if peak.max(initial=0) < 2**63 else peak), where
 
     @property
     def instants(self) -> list[Instant]:
-        """All that may be the peak, case by case, as `peaks` numbers them."""
+        """All instants that can be the peak, case by case, as `peaks` numbers them."""
         return [instant for case in self.cases for instant in case.rounded]
 
     @cached_property
@@ -388,22 +389,18 @@ class Derivation(Shown):
         """A function of the letters in the order of `every`: the bytes of each form."""
         return printing.sizes(self)
 
-    @cached_property
-    def _programs(self):
-        return {rounding: printing.peak(self, rounding) for rounding in ROUNDINGS}
-
     def compiled(self, rounding: int = 1):
         """The peak as a Python function of batch, sequence and further letters in their order: a few microseconds a call.
 
         It raises ValueError where no case holds.
         """
         self._check_rounding(rounding)
-        return self._programs[rounding][0]
+        return printing.peak(self, rounding)[0]
 
     def javascript(self, rounding: int = 1) -> str:
-        """The peak as an arrow function of an object with batch, sequence and further letters; exact below 2^53 bytes (8 PiB)."""
+        """The peak as an arrow function of an object with batch, sequence and further letters; exact below 8 PiB."""
         self._check_rounding(rounding)
-        return self._programs[rounding][1]
+        return printing.peak(self, rounding)[1]
 
     # Formulas.
 
@@ -493,8 +490,8 @@ class Derivation(Shown):
         """Which instant is the peak, over two letters: matplotlib's figure, with its text as `alt`.
 
         Args:
-            gpu: of the catalog; a line where the peak passes its memory. over: the two letters, across and up; by default
-                sequence and batch, or batch and the letter there is. sizes: of the reader's own letters that the map is not over.
+            gpu: of the catalog; a line where the peak passes its memory. sizes: of the reader's other letters.
+            over: the two letters, across and up; by default sequence and batch, or batch and the letter there is.
         """
         from .picture import regions
 
@@ -506,7 +503,7 @@ class Derivation(Shown):
 
     @classmethod
     def from_dict(cls, said: dict) -> "Derivation":
-        """The derivation that `as_dict` wrote, where PyTorch need not be. Of its model it knows the name and the parameters.
+        """The derivation that `as_dict` wrote; PyTorch is not needed. Of its model it has the name and the parameters.
 
         Raises:
             ValueError: where `said` is none.

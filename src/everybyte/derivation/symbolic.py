@@ -38,7 +38,7 @@ def maximum(expressions):
 
 
 def by_highest(pairs):
-    """Of (live bytes, what is said of them) that which belongs to the most, as a sympy expression."""
+    """From pairs (live bytes, value): the value that belongs to the most bytes, as a sympy expression."""
     if len({said for _, said in pairs}) == 1:
         return pairs[0][1]
     pieces = []

@@ -33,7 +33,7 @@ class _Axis:
 
 
 class Along:
-    """Solves a patch's tensors along its further letters.
+    """Solves the bytes of a patch's tensors: in batch and sequence, then along its further letters.
 
     Args:
         solving: what looks. patch: whose points are those of batch and sequence. plane: their solver. letters: the further

@@ -103,8 +103,8 @@ def _aligned(depths):
     """Where the second course has stretches that the first has not, and the third has again.
 
     Returns:
-        ({number in the first: (number in the second, both in the third) of each operation of the stretch before it}, numbers
-        in all three of each operation that is in no stretch).
+        ({number in the first: (number in the second, both in the third) of each operation of the stretch before it},
+        numbers in all three of each operation that is in no stretch).
     """
     keys = [depth.keys for depth in depths]
     one, two = _insertions(keys[0], keys[1]), _insertions(keys[1], keys[2])
@@ -123,7 +123,7 @@ def _aligned(depths):
 
 
 def _insertions(short, long):
-    """Place in the shorter one -> how many operations the longer one has there besides, each as far to the start as it can stand.
+    """Place in the shorter one -> how many operations the longer one has there besides; as early as it can stand.
 
     First operations are matched that make and free the same; what is left, such as those whose counts depend on the
     depth, by their names.

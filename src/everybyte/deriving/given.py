@@ -32,9 +32,8 @@ def config(path: str):
         raise ValueError(f"--hf: {error}; it needs transformers: pip install 'everybyte[models]'") from error
     kind = said.pop("model_type", None) if isinstance(said, dict) else None
     if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
-        raise ValueError(
-            f"--hf: {name} has model_type {checks.shown(kind)}; allowed: one that transformers {transformers.__version__} knows"
-        )
+        known = f"one that transformers {transformers.__version__} knows"
+        raise ValueError(f"--hf: {name} has model_type {checks.shown(kind)}; allowed: {known}")
     labels = said.get("num_labels")
     if isinstance(labels, int) and labels > LABELS:  # transformers gives each a name
         raise ValueError(f"--hf: {name}: num_labels {labels:,}; allowed: {LABELS:,} at most")
@@ -66,8 +65,9 @@ def function(text: str):
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
+        why = f"{type(error).__name__}: {checks.printable(str(error), WHY)}"
         raise ValueError(
-            f"--module: {where}, when it is run: {type(error).__name__}: {checks.printable(str(error), WHY)}; allowed: a file that makes functions and classes"
+            f"--module: {where}, when it is run: {why}; allowed: a file that makes functions and classes"
         ) from error
     finally:
         sys.path.remove(folder)

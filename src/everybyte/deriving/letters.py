@@ -124,7 +124,7 @@ class _Letters:
 
     @property
     def guards(self):
-        """What was asked of the sizes and is not so by itself."""
+        """The conditions on sizes that the step asked for and that do not hold by themselves."""
         found = set()
         for guard in self.shapes.guards:
             said = sympy.simplify(self.plain(guard.expr))
@@ -143,7 +143,8 @@ def _plain():
 
     return {
         own.FloorDiv: down, own.CleanDiv: down, own.IntTrueDiv: operator.truediv, own.FloatTrueDiv: operator.truediv,
-        own.CeilToInt: sympy.ceiling, own.Mod: sympy.Mod, own.PythonMod: sympy.Mod, own.Max: sympy.Max, own.Min: sympy.Min,
+        own.CeilToInt: sympy.ceiling, own.Mod: sympy.Mod, own.PythonMod: sympy.Mod,
+        own.Max: sympy.Max, own.Min: sympy.Min,
     }  # fmt: skip
 
 
@@ -172,7 +173,7 @@ def _traced(model, setup, depth) -> tuple[Trace, set]:
 
 
 class _Lettered:
-    """A model or a setup some of whose sizes are letters: with numbers it was checked before."""
+    """A model or a setup with letters for some sizes; it was checked with numbers before."""
 
     def __init__(self, whole, **letters):
         vars(self).update(letters, _whole=whole)

@@ -32,7 +32,7 @@ _CLOSE = 1e-8
 
 
 class Unsure(Exception):
-    """More than one form agrees with what was looked at; a size at which they differ."""
+    """Several forms agree with the values seen; a size at which they differ."""
 
 
 class Line:
@@ -77,7 +77,7 @@ class Line:
 
     @cached_property
     def _bases(self):
-        """Of each quotient: the powers of it at the sizes as u s v, and the largest it is there."""
+        """For each quotient: the singular value decomposition of its powers at the sizes, and its largest value."""
         by, plus = numpy.array(self._quotients).T[:, :, None]
         at = ((numpy.array(self.sizes)[None, :] + plus) // by).astype(float)
         most = numpy.maximum(at.max(axis=1, keepdims=True), 1)
@@ -105,13 +105,13 @@ class Line:
         return found
 
     def _tell(self, differ):
-        """Raise with the size at which the most of the lines differ, if any does at one not looked at."""
+        """Raise with the size at which most lines differ, if any differ at a size not yet looked at."""
         new = [i for i, n in enumerate(self.window) if n not in self.sizes]
         if new and differ[:, new].any():
             raise Unsure(self.window[max(new, key=lambda i: (differ[:, i].sum(), -i))])
 
     def _exact(self, shape, by, plus):
-        """The polynomial of the least degree in a quotient that has the values; None where two values are not left to check it."""
+        """The polynomial of least degree in a quotient that has the values, with two more than it needs; or None."""
         q = [(n + plus) // by for n in self.sizes]
         first = dict(zip(q, shape, strict=True))
         if any(first[x] != v for x, v in zip(q, shape, strict=True)):
@@ -164,8 +164,7 @@ class Line:
 
 @lru_cache(maxsize=16)
 def _table(within, start):
-    """(sizes of the range from `start` on; each quotient that is tried, one of those that say the same of all of them; what it
-    is there, a row each)."""
+    """(sizes of the range from `start` on; quotients to try, one of those that are equal there; their values)."""
     window = [n for n in range(start, min(within.high, start + _WINDOW) + 1) if n in within]
     by, plus = numpy.array(_TRIED).T[:, :, None]
     rows = ((numpy.array(window)[None, :] + plus) // by).astype("int32")

@@ -1,4 +1,4 @@
-"""Dry runs of one model at many batches, sequences and depths, each made once."""
+"""What is derived, and its dry runs."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -11,7 +11,6 @@ import torch
 from ..ask.choices import LIMITS
 from ..ask.setup import Setup
 from ..catalog import Model
-from ..common import terminal
 from ..dryrun import Trace, dry_run
 from ..dryrun.hugging_face import DEPTHS
 from ..dryrun.tracker import is_loss
@@ -33,10 +32,10 @@ class Subject:
     Attributes:
         model: as `dry_run` takes it. layers: its depth, None where it cannot be changed. period: after how many layers
             their kinds come again. deep: makes the same model of another depth. longest: its longest sequence.
-        batch: a function of the letters' sizes that makes the arguments; None where the dry run makes them itself.
-        letters: those that the arguments have: B, S, and the reader's own after them. sizes: sequences at which the model may change its way, such as
-            the window of its attention. least: the least depth that has layers of every kind. sketch: makes the same model
-            of one layer of each kind; None where `deep` makes one as shallow.
+        batch: makes the arguments from the letters' sizes; None where the dry run makes them itself.
+        letters: of the arguments: B, S, then the reader's own. sizes: sequences at which the step may change, such as a
+            window of attention. least: the smallest depth with layers of every kind. sketch: makes the model with one
+            layer of each kind; None where `deep` makes one as shallow.
     """
 
     model: object
@@ -121,7 +120,7 @@ def _config(model):
 
 
 def _windows(config):
-    """The sequences around each size that a configuration, if there is one, names a window or a chunk."""
+    """The sequences around each window or chunk size of a configuration, if there is one."""
     said = vars(config).items() if config else ()
     named = {v for f, v in said if ("window" in f or "chunk" in f) and "pattern" not in f and type(v) is int and v > 2}
     return tuple(sorted({v + d for v in named for d in (-16, -1, 0, 1, 16)}))
@@ -139,7 +138,7 @@ def _kinds(config, layers):
 
 
 def _period(config, layers, first=0):
-    """After how many layers the kinds of a configuration's layers come again after the first, by its lists of one entry a layer."""
+    """The period of the layers' kinds after the first ones, by the configuration's lists of one entry a layer."""
     kinds = [value[first:] for _, value in _by_layer(config, layers)]
 
     def again(value):
@@ -200,7 +199,7 @@ def _put(value, sizes, used):
 
 
 class Look:
-    """One dry run, as far as a formula needs it."""
+    """What a derivation reads from one dry run."""
 
     def __init__(self, trace: Trace):
         self.trace = trace
@@ -223,14 +222,10 @@ class Look:
         return [is_loss(owner) or owner in heads for _, _, owner in self.trace.operations]
 
     @cached_property
-    def course(self) -> tuple:
-        """What must be the same at two points for one formula to hold at both: all but the bytes."""
-        allocations = zip(self.births, self.deaths, self.kinds, strict=True)
-        return (*self.operations, *self.owners, *allocations, *self.trace.marks.items())
-
-    @cached_property
     def kind(self) -> int:
-        return hash(self.course)
+        """A hash of all but the bytes: one formula holds at two points only where it is equal."""
+        allocations = zip(self.births, self.deaths, self.kinds, strict=True)
+        return hash((*self.operations, *self.owners, *allocations, *self.trace.marks.items()))
 
     def differs(self, other: "Look") -> str:
         """Where two courses part, in words."""
@@ -247,21 +242,3 @@ class Look:
 def _numbers(path):
     """(the path with * for each number, the numbers)."""
     return starred(path), tuple(map(int, NUMBER.findall(path)))
-
-
-class Looks:
-    """Looks at one subject under one setup, remembered."""
-
-    def __init__(self, subject: Subject, setup: Setup, rank: int = 0):
-        self.subject, self.setup, self.rank = subject, setup, rank
-        self.seen: dict[tuple, Look] = {}
-        self._bar = terminal.bar(desc="dry runs", unit="")
-
-    def at(self, depth: int | None, batch: int, sequence: int, *sizes: int) -> Look:
-        letters = self.subject.letters
-        point = batch if "B" in letters else 1, sequence if "S" in letters else 1, *sizes
-        key = depth, *point
-        if key not in self.seen:
-            self.seen[key] = Look(self.subject.trace(self.setup, depth, point, self.rank))
-            self._bar.update()
-        return self.seen[key]

@@ -1,4 +1,4 @@
-"""What a step of any model takes and does, counted by dry runs: what a plan asks of a model that the theory does not derive."""
+"""What a plan asks about a model that the theory does not derive: memory and work of its steps, counted by dry runs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -39,7 +39,7 @@ class Counting:
         return next(iter(self._traces.values())).model
 
     def trace(self, setup: Setup) -> Trace:
-        """The dry run under a setup; of many batches that add up, of as many as tell them all."""
+        """The dry run under a setup; of more than three accumulated batches, of three."""
         setup = setup.replace(accumulation=min(setup.accumulation, 3))
         if setup not in self._traces:
             self._traces[setup] = self.subject.trace(setup, None, (setup.batch, setup.sequence, *self._own))
@@ -100,7 +100,7 @@ class Counting:
         return setup.update_bytes * numbers + 2 * width * (setup.accumulation - 1) * numbers
 
     def _all_batches(self, setup, read):
-        """Of many batches that add up: two of them, and as often as there are others what a third one adds."""
+        """A sum over accumulated batches: of two, plus what a third adds for each further one."""
         if setup.accumulation <= 3:
             return read(self.trace(setup))
         two, three = (read(self.trace(setup.replace(accumulation=n))) for n in (2, 3))

@@ -63,7 +63,7 @@ class Order:
         self.corners = [n for n, place in enumerate(places) if place in ends]
 
     def _beats(self, rows, others):
-        """Which rows are higher than the others everywhere, or as high and come first; one of the two may be one row."""
+        """Which rows are higher than the others everywhere, or as high and earlier; one side is a single row."""
         rows, others = numpy.asarray(rows), numpy.asarray(others)
         high, higher = self._sign(self.values[rows] - self.values[others], self.counts[rows] - self.counts[others])
         return higher | (high & (rows < others))
@@ -87,7 +87,7 @@ class Order:
         return whole, whole & (found[:, self.corners] > 0).all(axis=1)
 
     def highest(self) -> list[int]:
-        """The instants of which one is the first that is the highest, whatever batch and sequence; in the step's order."""
+        """The instants that can be the first with the most bytes, at some sizes; in the order of the step."""
         first = {}
         for i, row in enumerate(self.counts if any(self.slack) else self.values):
             first.setdefault(tuple(row), i)
@@ -107,7 +107,7 @@ class Order:
         return kept
 
     def _champions(self, rows):
-        """Those of the instants that are the highest at some points."""
+        """The instants that are the highest at the corners and the middle of the box."""
         axes = [sorted({low, round((low * high) ** 0.5), high}) for low, high in self._ends.values()]
         sizes = [dict(zip(self._ends, point, strict=True)) for point in product(*axes)]
         points = numpy.array([[float(m.at(at)) for m in self.monomials] for at in sizes])
@@ -115,7 +115,7 @@ class Order:
 
 
 class _Box:
-    """What lies between polynomials in the letters; a letter that comes in quotients stands for the one that comes most.
+    """Bounds of monomials by polynomials; a letter that comes in quotients stands for the most frequent of these.
 
     Attributes:
         ends: letter -> (the least, the most) of what it stands for.
@@ -154,7 +154,7 @@ class _Box:
         return (inside + (q.plus if up else q.plus - q.by + 1)) * Fraction(1, q.by)
 
     def _at_least(self, amount):
-        """No more than an amount is, where it grows with all variables; else less than nothing."""
+        """A lower bound of an amount that grows with all variables; negative for any other."""
         if any(c < 0 and m != ONE for m, c in amount.terms):
             return -1
         return amount.value({x: low for x, (low, _) in self.ends.items()})
@@ -177,7 +177,7 @@ def _bernstein(amount, ends, degrees, places):
     terms = [([dict(m.powers).get(x, 0) for x in ends], c) for m, c in amount.moved(moved).terms]
 
     def share(place, powers):
-        """Of t^k that of a place in the basis."""
+        """The coefficient of t^powers at a place of the basis."""
         return prod(Fraction(comb(i, k), comb(d, k)) for i, k, d in zip(place, powers, degrees, strict=True))
 
     return [sum((c * share(place, powers) for powers, c in terms), Fraction()) for place in places]

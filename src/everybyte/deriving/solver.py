@@ -23,7 +23,7 @@ class Basis:
     """Combinations of some amounts, told apart by some points.
 
     Args:
-        amounts: of which those are left out that the points do not tell from the ones before. points: sizes of the letters.
+        amounts: those that the points do not tell apart from earlier ones are left out. points: sizes of the letters.
     """
 
     def __init__(self, amounts: Sequence[Amount], points: Sequence[Mapping[str, int]]):
@@ -40,10 +40,10 @@ class Basis:
 
 
 class Factors:
-    """How much of each column of a matrix gives some values, a row each.
+    """Solves for the factors of a matrix's columns, by Gauss and Jordan's elimination in fractions.
 
     Attributes:
-        columns: those that the rows tell apart, by number.
+        columns: numbers of the independent ones.
     """
 
     def __init__(self, lines: Sequence[Sequence]):
@@ -63,7 +63,7 @@ class Factors:
         self._inverse = [[(r, a) for r, a in enumerate(work[p][-size:]) if a] for p in pivots.values()]
 
     def of(self, values: Sequence) -> list[Fraction]:
-        """The factor of each of `columns`; where no combination has all the values, one that has some of them."""
+        """The factor of each of `columns` from a value for each row; they are exact if any combination is."""
         return [sum((a * values[r] for r, a in line), Fraction()) for line in self._inverse]
 
 
@@ -81,7 +81,7 @@ class Solver:
         self._bases: dict[tuple, Basis] = {}
 
     def solve(self, values: Sequence[int]) -> Amount | None:
-        """The simplest amount that has these values; None where none is found: a sum, or one with a rounded quotient."""
+        """The simplest amount that has these values, a sum, or one with a rounded quotient; or None."""
         values = [int(v) for v in values]
         if len(set(values)) == 1:
             return Amount.of({ONE: values[0]})

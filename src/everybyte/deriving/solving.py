@@ -8,6 +8,7 @@ from math import lcm, prod
 from ..ask.choices import LIMITS
 from ..ask.setup import Setup
 from ..catalog import Model
+from ..common import terminal
 from ..derivation import Case, Derivation, Irregular, Range, partition
 from ..derivation.course import Column, instants
 from ..derivation.ranges import BATCHES, FURTHER_MULTIPLES, LONGEST, MORE_SIZES, SEQUENCES, SIZES
@@ -16,7 +17,7 @@ from ..step.amount import NAMES, ONE, USUAL, Amount
 from ..step.course import MARKS, Course
 from .along import Along
 from .depth import Depth, Uneven, further
-from .looks import SKETCH, Look, Looks, Subject
+from .looks import SKETCH, Look, Subject
 from .proofs import Order
 from .solver import Solver
 
@@ -33,7 +34,7 @@ _ROUNDS = 4
 _CASES = 24
 #: A range of no more sizes of a further letter is taken size by size.
 _SHORT = 7
-#: What a step that cannot be run raises; a model's own checks of sizes among them.
+#: What a step that cannot be run raises, such as a model's own checks of sizes.
 _CANNOT = (ValueError, RuntimeError, IndexError, AssertionError, ArithmeticError)
 
 
@@ -42,7 +43,7 @@ class _Patch:
     """A range of each letter, before it is solved.
 
     Attributes:
-        points: that are looked at; more: where a tensor has bytes that no other patch's has. forms: of its tensors, as keys.
+        points: to look at; more: further ones, where a tensor has a form of its own. forms: of its tensors, as keys.
     """
 
     ranges: tuple[Range, ...]
@@ -61,12 +62,13 @@ class _Solving:
 
     def __init__(self, subject, setup, rank):
         self.subject, self.setup, self.rank = subject, setup, rank
-        self.looks = Looks(subject, setup, rank)
+        self.seen: dict[tuple, Look] = {}
+        self._bar = terminal.bar(desc="dry runs", unit="")
         self.period, self.letters = subject.period, USUAL + subject.further
         self.forms: dict[Amount, int] = {}
         self.columns: dict[tuple, int] = {}
         self.checked = []
-        #: Of so many tokens a loss in chunks always has as many chunks as asked for.
+        #: With as many tokens, a chunked loss has as many chunks as asked for.
         self.tokens = (setup.loss_chunks - 1) ** 2 + 1 if setup.loss == "chunked" else 1
 
     def run(self):
@@ -85,7 +87,7 @@ class _Solving:
         else:
             parts = self._parts
             cases = [self._case(patch, self._depth(patch, subject.layers).course(parts)) for patch in solved]
-            how = f"Dry runs at {len(self.looks.seen)} points, solved in fractions.{why}"
+            how = f"Dry runs at {len(self.seen)} points, solved in fractions.{why}"
             found = self._derivation(cases, refused, how)
             self._check(found)
         shown = [n for n, letter in enumerate(self.letters) if letter in subject.letters or not subject.further]
@@ -96,7 +98,7 @@ class _Solving:
         return changed(found, how=how, checked=tuple(self.checked))
 
     def _straight(self, patches, depths, refused, shallowest):
-        """The derivation from three depths; Uneven where they, or the model itself at its own depth, do not go on in a straight line."""
+        """The derivation from three depths; Uneven where these and the model's own depth are not on a straight line."""
         times = (self.subject.layers - depths[0]) // self.period
         cases = [self._case(p, further([self._depth(p, d) for d in depths], times, self._parts)) for p in patches]
         sketched = self.shallow == SKETCH
@@ -104,8 +106,8 @@ class _Solving:
         others = ", ".join(str(d) for d in depths if sketched or d != shallowest)
         period = "layer" if self.period == 1 else f"{self.period} layers"
         how = (
-            f"Dry runs of {shallow} at {len(self._seen())} points, and of {others} layers at others: each {period} more adds "
-            f"the same stretches of operations, and so on in a straight line to {self.subject.layers}."
+            f"Dry runs of {shallow} at {len(self._seen())} points, and of {others} layers at others: each {period} "
+            f"more adds the same stretches of operations, and so on in a straight line to {self.subject.layers}."
         )
         point = self._hidden(cases[0])
         look = self._look(*point, depth=self.subject.layers)
@@ -123,18 +125,16 @@ class _Solving:
         point = max(_BATCH, -(-self.tokens // sequence)), sequence
         if not count:
             return point
-        first, tried = None, [(n,) * count for n in _SIZES]
+        tried, why = [(n,) * count for n in _SIZES], []
         if count > 1:  # one may have to be the other's multiple, or stand beside the sequence
             tried += [p for p in product(_SIZES[:4], repeat=count) if len(set(p)) > 1]
         for sizes in tried:
             try:
                 self._look(*point, *sizes)
-            except _CANNOT as error:
-                first = first or error
-            else:
                 return *point, *sizes
-        assert first
-        raise first
+            except _CANNOT as error:
+                why.append(error)
+        raise why[0]
 
     def _at(self, point):
         """Letter -> size."""
@@ -160,16 +160,22 @@ class _Solving:
         return found if len(found) > 2 else [layers]
 
     def _look(self, *point, depth="shallow") -> Look:
-        return self.looks.at(self.shallow if depth == "shallow" else depth, *point)
+        """The look at a point, made once."""
+        depth = self.shallow if depth == "shallow" else depth
+        point = tuple(1 if x in USUAL and x not in self.subject.letters else n for x, n in self._at(point).items())
+        if (depth, *point) not in self.seen:
+            self.seen[depth, *point] = Look(self.subject.trace(self.setup, depth, point, self.rank))
+            self._bar.update()
+        return self.seen[depth, *point]
 
     def _seen(self):
         """The points at which the shallow model was looked at."""
-        return [point for depth, *point in self.looks.seen if depth == self.shallow]
+        return [point for depth, *point in self.seen if depth == self.shallow]
 
     # Where which course holds.
 
     def _patches(self):
-        """The patches, the main one first, and what is refused. Where a range turns out to be several, it is looked at again."""
+        """(patches, the main one first; refusals). Where a range turns out to be several, ranges are found anew."""
         more = {letter: [] for letter in self.letters}
         for _ in range(_ROUNDS):
             try:
@@ -247,7 +253,7 @@ class _Solving:
         )
 
     def _patch(self, ranges):
-        """A patch with enough points, all of one course; a `_Refusal` where a range of one size cannot be run."""
+        """A patch with enough points, at all of which the step runs alike; a `_Refusal` where they cannot be run."""
         b, s, *others = ranges
         rest = tuple(
             r.some([n for n in (usual, 224, 64) if n in r], 1)[0]
@@ -351,7 +357,7 @@ class _Solving:
         raise Uneven("two tensors of a deeper model cannot be told apart")
 
     def _telling(self, patch, turn):
-        """Points at which the bytes of a tensor tell its form: one where there is one, at every turn another."""
+        """Points at which the bytes of a tensor tell its form; where one point does, another one at every turn."""
         b, s, *others = patch.ranges
         new = [
             (x, y, *rest)
@@ -387,8 +393,8 @@ class _Solving:
         for letter, name in NAMES.items():
             if letter not in self.subject.letters:  # what the model does not have may be anything
                 ranges[letter] = Range(*LIMITS[name])
-        able = (tuple(found[i] for i in sorted(some)) for some in (peak, {*peak, *rounded}, step))
-        return Case(ranges, *able, {name: found[i] for name, i in marks.items()}, course)
+        first, all_rounded, last = (tuple(found[i] for i in sorted(some)) for some in (peak, {*peak, *rounded}, step))
+        return Case(ranges, first, all_rounded, last, {name: found[i] for name, i in marks.items()}, course)
 
     def _counts(self, live):
         """How many tensors of each form live on the GPU."""
@@ -403,7 +409,7 @@ class _Solving:
         if isinstance(self.subject.model, Model) and isinstance(model, Model):
             model = self.subject.model
         elif self.subject.layers not in (None, self.shallow):
-            whole = (look for (depth, *_), look in self.looks.seen.items() if depth == self.subject.layers)
+            whole = (look for (depth, *_), look in self.seen.items() if depth == self.subject.layers)
             model = next(whole).trace.model
         columns = tuple(Column(*key) for key in self.columns)
         return Derivation(
@@ -415,7 +421,7 @@ class _Solving:
 
     def _hidden(self, case):
         """A point of a case that was not used."""
-        used = {key[1:] for key in self.looks.seen} | {tuple(point) for _, *point in self.checked}
+        used = {key[1:] for key in self.seen} | {tuple(point) for _, *point in self.checked}
         batch, sequence, *others = case.ranges.values()
         b, s = batch.some([6, 11, 13], 3), sequence.some([321, 80, 176, 45], 4)
         rest = [r.some([n for n in (171, 208, 140, 330, 98, 77, 160, 23) if n in r], 3) for r in others]
@@ -453,7 +459,7 @@ class _Mixed(ValueError):
 
 
 class _Refusal(str):
-    """Why a point cannot be run. One is as good as another: a size may stand in it."""
+    """Why a point cannot be run. All are equal, as the text may contain a size."""
 
     __slots__ = ()
 
@@ -465,7 +471,7 @@ class _Refusal(str):
 
 
 def _singles(r, said):
-    """A range, from a number of its own to another; one too short for a formula in its letter size by size."""
+    """A range; one with too few numbers for a formula is taken number by number."""
     if r.by > 1 and r.multiples:
         r = Range(r.first(r.low), r.last(r.high), r.by)
     if isinstance(said, _Refusal) or r.single:

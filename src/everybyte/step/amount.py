@@ -62,7 +62,7 @@ class Quotient:
 
 @dataclass(frozen=True, order=True)
 class Monomial:
-    """B^`b` S^`s`, times powers of quotients, (quotient, power) each, and of `further` letters, (letter, power) each."""
+    """B^`b` S^`s`, times powers of quotients and of `further` letters: (quotient or letter, power) each."""
 
     b: int = 0
     s: int = 0
@@ -74,7 +74,7 @@ class Monomial:
         """A power of a letter or of a quotient."""
         if isinstance(atom, Quotient):
             return cls(quotients=((atom, power),))
-        return cls(*(power * (atom == x) for x in USUAL), further=() if atom in USUAL else ((atom, power),))
+        return cls(power * (atom == "B"), power * (atom == "S"), further=() if atom in USUAL else ((atom, power),))
 
     @property
     def powers(self) -> list[tuple[str, int]]:
@@ -90,11 +90,6 @@ class Monomial:
     def used(self) -> set[str]:
         """The letters in it, and in its quotients."""
         return set().union(*(atom.used if isinstance(atom, Quotient) else atom for atom, _ in self.atoms))
-
-    @property
-    def degree(self) -> int:
-        """The sum of all powers of letters."""
-        return sum(power for _, power in self.powers)
 
     def at(self, sizes: Mapping[str, Any]):
         """Its value at sizes of the letters: whole numbers, or arrays of them."""
@@ -151,7 +146,7 @@ class Amount:
         return cls.of({Monomial.of(atom): 1})
 
     @classmethod
-    def total(cls, counts: Iterable[tuple["Amount", int]]) -> "Amount":
+    def total(cls, counts: Iterable[tuple["Amount", Any]]) -> "Amount":
         """The sum of amounts, each so many times."""
         return cls.of((m, c * n) for amount, n in counts for m, c in amount.terms)
 
@@ -163,18 +158,8 @@ class Amount:
 
     __radd__, __rmul__ = __add__, __mul__
 
-    def __neg__(self):
-        return self * -1
-
-    def __sub__(self, other):
-        return self + -_amount(other)
-
     def __pow__(self, power: int):
         return prod([self] * power, start=_amount(1))
-
-    def fold(self, value: Callable[[str | Quotient], Any]):
-        """The same sum of products of what `value` says of each letter and quotient."""
-        return sum(c * prod(value(atom) ** power for atom, power in m.atoms) for m, c in self.terms)
 
     def value(self, sizes: Mapping[str, int]) -> Fraction:
         """Its value at sizes of the letters."""
@@ -199,8 +184,8 @@ class Amount:
         return self.moved(value)
 
     def moved(self, value: Callable[[str | Quotient], Any]) -> "Amount":
-        """With amounts, or numbers, for letters and quotients."""
-        return _amount(self.fold(value))
+        """With what `value` says of each letter and quotient, an amount or a number, in its place."""
+        return _amount(sum(c * prod(value(atom) ** power for atom, power in m.atoms) for m, c in self.terms))
 
     @cached_property
     def constant(self) -> int | None:
@@ -229,7 +214,9 @@ class Amount:
     def readable(self) -> str:
         """For people: thousands apart, no stars."""
         parts = []
-        for m, c in sorted(self.terms, key=lambda t: (-(t[0].degree + len(t[0].quotients)), t[1] < 0, t[0])):
+        for m, c in sorted(
+            self.terms, key=lambda t: (-sum(p for _, p in t[0].powers) - len(t[0].quotients), t[1] < 0, t[0])
+        ):
             factors = [
                 (atom.readable() if isinstance(atom, Quotient) else atom) + _RAISED.get(power, f"^{power}")
                 for atom, power in m.atoms

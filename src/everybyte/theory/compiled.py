@@ -1,86 +1,77 @@
 """A course printed as one Python function: a few hundred additions, for what is asked often."""
 
+import re
+
 from ..step.course import MARKS, PEAKS, Repeat, place_of
 from .letters import HELPERS, factor, text
 
-#: Every letter that a course may use.
-LETTERS = (
-    "B", "S", "L", "H", "A", "A_kv", "D", "F", "V", "N", "N_max", "W", "E", "E_t", "F_e", "K", "n_c", "n_a", "n_f", "w", "w_s", "c",
-    "s_b", "r", "m_w", "G", "R", "C", "C_l", "E_p", "G_e", "X", "P", "Q", "r_A", "w_A", "t",
-)  # fmt: skip
+_LETTER = re.compile(r"\b[A-Za-z]\w*\b(?!\()")
 
 
 def compiled(course):
-    """The course as one function of the letters and the rounding `k`: some hundred additions."""
-    parts, lines, numbers = course.parts, [], {}
-
-    def size(piece):
-        if piece.key not in numbers:
-            numbers[piece.key] = f"s{len(numbers)}"
-            total = f"({factor(piece.numbers)})*({factor(piece.width)})"
-            count = "" if text(piece.count) == "1" else f"*({text(piece.count)})"
-            lines.append(f"{numbers[piece.key]} = -(-{total}//k)*k{count}")
-        return numbers[piece.key]
-
-    def sums(pieces):
-        by = {}
-        for piece in pieces:
-            by.setdefault(parts.index(piece.part), []).append(size(piece))
-        return {part: "+".join(found) for part, found in by.items()}
-
-    body = [f"x{i} = {rest}" for i in range(len(parts)) for rest in [sums(course.rest).get(i, "0")]]
-    everything = ", ".join(f"x{i}" for i in range(len(parts)))
-    body += [
-        "p = at = step = 0",
-        "best = ()",
-        "now = " + "+".join(f"x{i}" for i in range(len(parts))),
-        f"rest = ({everything})",
-    ]
-    marks = ["rest"]
-
-    def write(items, indent, depth):
-        pad = " " * indent
-        for item in items:
-            if isinstance(item, Repeat):
-                name = f"n{depth}"
-                body.append(f"{pad}{name} = {text(item.times)}")
-                body.append(f"{pad}b{depth} = ({everything})")
-                body.append(f"{pad}for i{depth} in (0, 1) if {name} > 1 else (0,):")
-                write(item.items, indent + 1, depth + 1)
-                body.append(f"{pad} if not i{depth} and {name} > 2:")
-                for i in range(len(parts)):
-                    body.append(f"{pad}  x{i} += (x{i} - b{depth}[{i}])*({name}-2)")
-                body.append(f"{pad}  now = " + "+".join(f"x{i}" for i in range(len(parts))))
-                continue
-            if item.name in MARKS:
-                body.append(f"{pad}{item.name} = ({everything})")
-                if item.name not in marks:
-                    marks.append(item.name)
-                if item.name == "after_backward":
-                    body.append(f"{pad}step = now")
-                _give(body, pad, sums(item.freed))
-                continue
-            for part, found in sums(item.taken).items():
-                body.append(f"{pad}d = {found}; x{part} += d; now += d")
-            if item.taken:
-                where = PEAKS.index(place_of(item))
-                body.append(f"{pad}if now > p: p = now; at = {where}; best = ({everything})")
-                if item.phase == "optimizer step":
-                    body.append(f"{pad}if now > step: step = now")
-            _give(body, pad, sums(item.freed))
-
-    write(course.items, 1, 0)
-    named = ", ".join(f"'{name}': {name}" for name in marks)
-    source = "def program(k, " + ", ".join(LETTERS) + ", **_):\n"
-    source += "".join(f" {line}\n" for line in lines) + "".join(
-        f" {line}\n" if not line.startswith(" ") else f"{line}\n" for line in body
-    )
-    source += f" return p, at, best, {{{named}}}, step\n"
+    """A function of the rounding `k` and the letters: (peak, its place, its parts, marks -> parts, the step's peak)."""
     names = dict(HELPERS)
-    exec(compile(source, "<course>", "exec"), names)  # noqa: S102  text that `letters` and this function wrote
+    exec(compile(_Program(course).source(), "<course>", "exec"), names)  # noqa: S102  text of `letters` and of this
     return names["program"]
 
 
-def _give(body, pad, freed):
-    for part, found in freed.items():
-        body.append(f"{pad}d = {found}; x{part} -= d; now -= d")
+class _Program:
+    """Its lines: x0, ... are the live bytes of each part, `now` is their sum; s0, ... are the sizes of pieces."""
+
+    def __init__(self, course):
+        self._index, self._sizes, self._letters = course.parts.index, {}, set()
+        self._each = [f"x{i}" for i in range(len(course.parts))]
+        self._all, self._total = f"({', '.join(self._each)})", "+".join(self._each)
+        rest, self._marks = self._sums(course.rest), {"rest": None}
+        self._body = [f" x{i} = {rest.get(i, 0)}" for i in range(len(course.parts))]
+        self._body += [" p = at = step = 0", " best = ()", f" now = {self._total}", f" rest = {self._all}"]
+        self._write(course.items, " ", 0)
+
+    def source(self):
+        lines = [f" {name} = {size}" for name, size in self._sizes.values()]
+        marks = ", ".join(f"'{name}': {name}" for name in self._marks)
+        first, last = f"def program(k, *, {', '.join(self._letters)}, **_):", f" return p, at, best, {{{marks}}}, step"
+        return "\n".join([first, *lines, *self._body, last, ""])
+
+    def _said(self, number):
+        self._letters |= set(_LETTER.findall(found := text(number)))
+        return found
+
+    def _size(self, piece):
+        if piece.key not in self._sizes:
+            numbers, width, count = map(self._said, (piece.numbers, piece.width, piece.count))
+            size = f"-(-({factor(piece.numbers)})*({factor(piece.width)})//k)*k" + f"*({count})" * (count != "1")
+            self._sizes[piece.key] = f"s{len(self._sizes)}", size
+        return self._sizes[piece.key][0]
+
+    def _sums(self, pieces):
+        by = {}
+        for piece in pieces:
+            by.setdefault(self._index(piece.part), []).append(self._size(piece))
+        return {part: "+".join(found) for part, found in by.items()}
+
+    def _change(self, pad, pieces, sign):
+        self._body += [f"{pad}d = {sum}; x{i} {sign}= d; now {sign}= d" for i, sum in self._sums(pieces).items()]
+
+    def _write(self, items, pad, depth):
+        """The operations; of what repeats the first and the last turn."""
+        for item in items:
+            if isinstance(item, Repeat):
+                times, before, turn = f"n{depth}", f"b{depth}", f"i{depth}"
+                self._body += [f"{pad}{times} = {self._said(item.times)}", f"{pad}{before} = {self._all}"]
+                self._body.append(f"{pad}for {turn} in (0, 1) if {times} > 1 else (0,):")
+                self._write(item.items, pad + " ", depth + 1)
+                self._body.append(f"{pad} if not {turn} and {times} > 2:")
+                self._body += [f"{pad}  {x} += ({x} - {before}[{i}])*({times}-2)" for i, x in enumerate(self._each)]
+                self._body.append(f"{pad}  now = {self._total}")
+                continue
+            self._change(pad, item.taken, "+")
+            if item.name in MARKS:
+                self._marks[item.name] = None
+                self._body.append(f"{pad}{item.name} = {self._all}")
+                self._body += [f"{pad}step = now"] * (item.name == "after_backward")
+            elif item.taken:
+                where = PEAKS.index(place_of(item))
+                self._body.append(f"{pad}if now > p: p = now; at = {where}; best = {self._all}")
+                self._body += [f"{pad}if now > step: step = now"] * (item.phase == "optimizer step")
+            self._change(pad, item.freed, "-")

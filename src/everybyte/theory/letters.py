@@ -6,6 +6,7 @@ other whole numbers (a budget), on arrays of them (a map), on sympy's symbols (a
 """
 
 from functools import lru_cache
+from operator import floordiv
 
 
 class Letter(int):
@@ -81,18 +82,19 @@ def product(numbers) -> Letter:
 
 def over(number, divisor) -> Letter:
     """A quotient, rounded down; what both have as a factor is left out."""
-    above, below = _factors(factor(number)), []
-    for one in _factors(factor(divisor)):
+    above, below = list(_split(factor(number))), []
+    for one in _split(factor(divisor)):
         if one in above:
             above.remove(one)
         elif one != "1":
             below.append(one)
-    above = "*".join(above) or "1"
-    return Letter(int(number) // int(divisor), f"whole({above},{'*'.join(below)})" if below else above)
+    left = "*".join(above) or "1"
+    return Letter(int(number) // int(divisor), f"whole({left},{'*'.join(below)})" if below else left)
 
 
 @lru_cache(2**14)
 def _split(found: str) -> tuple[str, ...]:
+    """The factors of an expression, as texts."""
     parts, depth = [""], 0
     for sign in found:
         depth += (sign == "(") - (sign == ")")
@@ -101,11 +103,6 @@ def _split(found: str) -> tuple[str, ...]:
         else:
             parts[-1] += sign
     return tuple(parts)
-
-
-def _factors(found):
-    """The factors of an expression, as texts."""
-    return list(_split(found))
 
 
 def up(number, divisor) -> Letter:
@@ -118,13 +115,9 @@ def least(*numbers) -> Letter:
     return Letter(min(map(int, numbers)), f"least({','.join(map(text, numbers))})")
 
 
-def _whole(a, b):
-    return a // b
-
-
 def _up(a, b):
     return -(-a // b)
 
 
 #: What the text of sizes calls.
-HELPERS = {"up": _up, "whole": _whole, "least": min, "most": max}
+HELPERS = {"up": _up, "whole": floordiv, "least": min, "most": max}
