@@ -9,7 +9,7 @@ from ..formulas import SYMBOLS, Formula, bindings, formula
 from ..formulas.formats import FLOATS
 from ..formulas.symbols import A, D, L, mu, sigma
 from .beside import said
-from .controls import OF_STATES, Choice, Slider, a_gpt, asked, gpus_label, opens, powers, shared, steps
+from .controls import OF_STATES, Choice, Slider, a_gpt, asked, decided, gpus_label, opens, powers, shared, steps
 from .explorer import Explorer, told
 from .pictures import Lines, Ranges
 
@@ -20,8 +20,7 @@ _HEADS = 128
 
 @opens()
 def attention(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """Chapter 15: bytes that one GPT block keeps for backward, eager and flash, against the sequence: where the square overtakes the
-    rest.
+    """Chapter 15: bytes that one GPT block keeps for backward, eager and flash, against the sequence.
 
     Of the model, by default GPT-2, it takes heads (at most 128) and head width; the rest of the block is GPT-2's.
     """
@@ -49,7 +48,7 @@ def attention(model: Model | None = None, setup: Setup | None = None) -> Explore
 
 @opens(*OF_STATES, "batch", "sequence", "attention")
 def loss(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """Chapter 16: bytes of the logits-sized tensors at the loss's worst moment, and of what all blocks keep, against the vocabulary.
+    """Chapter 16: bytes of the loss's logits-sized tensors, and of what all blocks keep, against the vocabulary.
 
     The model is of GPT-2's architecture, one of your own too; by default it is GPT-2.
     """
@@ -85,16 +84,12 @@ def _seconds(what, amount, rate):
     return Formula(f"seconds {what}", "", expr, "s", "the explorer's own quotient", "26_offloading")
 
 
-def _decided(setup, *names):
-    return bindings(None, setup, [SYMBOLS[name] for name in names])
-
-
 @opens("batch", "sequence", "precision", "sharding", "checkpointing", "gpus", "offload", "optimizer", "optimizer_impl")
 def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
-    """Chapter 26: the least time on the bus and the least time of arithmetic in one batch of an offloaded GPT, against its sequences.
+    """Chapter 26: the least time on the bus and of arithmetic in one batch of an offloaded GPT, against its sequences.
 
-    At the data sheets' rates, both directions of the bus at once, products in bf16. Blocks are the units, under ZeRO-2 or ZeRO-3 on 1
-    to 8 GPUs; sequences have 1,024 tokens; attention is flash. By default GPT-2 XL under mixed precision on one GPU.
+    At the data sheets' rates, both directions of the bus at once, products in bf16. Blocks are the units, under ZeRO-2 or
+    ZeRO-3 on 1 to 8 GPUs; sequences have 1,024 tokens; attention is flash. By default GPT-2 XL, mixed, on one GPU.
     """
     _, choice = a_gpt(model, "gpt2-xl")
     chosen = setup or Setup(precision="bf16-mixed", sharding="zero3")
@@ -102,10 +97,10 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
     checks.whole("offloading", "setup.sequence", chosen.sequence, SEQUENCE, SEQUENCE)
     checks.one_of("offloading", "setup.checkpointing", chosen.checkpointing, ("none", "full"))
     sixteen = [name for name, precision in PRECISIONS.items() if precision.compute == "bf16"]
-    precisions = {p: _decided(Setup(precision=p), "stored_weight_bytes", "reduced_bytes") for p in sixteen}
-    stages = {label: _decided(Setup(sharding=s), "sharded_weights") for s, label in STAGES.items()}
+    precisions = {p: decided(None, Setup(precision=p), "stored_weight_bytes", "reduced_bytes") for p in sixteen}
+    stages = {label: decided(None, Setup(sharding=s), "sharded_weights") for s, label in STAGES.items()}
     kept = {"(no checkpointing)": Setup(), "full checkpointing": Setup(checkpointing="full")}
-    again = {label: _decided(s, "segmented") for label, s in kept.items()}
+    again = {label: decided(None, s, "segmented") for label, s in kept.items()}
     controls = [
         choice,
         Choice("precision", "precision", precisions, chosen.precision),
@@ -148,5 +143,5 @@ def formats() -> Explorer:
     presets |= {label: presets["fp16"] | gradient for label, gradient in said("formats")["gradients"].items()}
     bounds = {name: f"formats.{name}" for name in ("smallest", "largest", "epsilon", "spacing")}
     bounds["normal"] = "formats.smallest_normal"
-    picture = Ranges(shown, "yours", bounds, "magnitude", "scaled gradient")
+    picture = Ranges(list(shown.items()), "yours", bounds, "magnitude", "scaled gradient")
     return told("formats", controls, picture, presets=presets, derived=[("magnitude", mu + sigma)])

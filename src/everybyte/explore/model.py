@@ -1,5 +1,8 @@
 """The explorer of a derived formula: any model's peak, by batch, sequence and GPU; its owners; its timeline."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 from .. import draw, units
@@ -13,7 +16,7 @@ from ..step.witness import starred
 from .controls import opens, shared, steps
 from .courses import Printer, Steps
 from .explorer import Explorer
-from .pictures import Kind, Stack, against
+from .pictures import Kind, Printed, Stack, against, labelled
 from .step import Timeline, looking
 
 _TITLES = {
@@ -58,15 +61,18 @@ def model(derivation, gpu: Gpu | None = None, view: str = "parts", over: tuple[s
     base = {name: 1 for letter, name in _NAMES.items() if letter not in derivation.letters}
     title = _TITLES[view].format(name=derivation.name)
     if view == "timeline":
-        picture = Timeline(_Courses(derivation), derivation.part_names, said)
-        derived = [("case", _Amount(derivation, "case"))]
+        picture = Timeline(_Courses(derivation), labelled(derivation.part_names), said)
+        derived = [("case", _amount(derivation, "case", derivation.at_the_peak()))]
         base["layers"] = derivation.layers or 0
         return Explorer(title, [*controls, *looking()], picture, base=base, derived=derived, subject=[])
     controls.append(shared("gpu", gpu and gpu.name))
     if view == "map":
-        return Explorer(title, controls, _Map(derivation, over), base=base, subject=[], also=said)
-    parts = _owners(derivation) if view == "owners" else _parts(derivation)
-    return Explorer(title, controls, Stack(parts), base=base, subject=[], also=said)
+        picture = _map(derivation, over)
+    else:
+        rows = _owners(derivation) if view == "owners" else _parts(derivation)
+        amounts = [(part, label, derivation.at_the_peak(part, owners)) for part, label, owners in rows]
+        picture = Stack([(part, label, _amount(derivation, label, made)) for part, label, made in amounts])
+    return Explorer(title, controls, picture, base=base, subject=[], also=said)
 
 
 def _names(derivation):
@@ -91,113 +97,103 @@ def _sizes(derivation):
     return controls
 
 
-class _Amount:
-    """A function of a derivation's letters as a formula for pictures: by default the bytes of a part at the peak, the case's number of none.
+def _amount(derivation, name, made):
+    """A function of a derivation's letters as a quantity. made: (in Python, in JavaScript)."""
+    return Printed(name, tuple(_names(derivation).values()), *made)
 
-    Args:
-        made: (in Python, in JavaScript).
+
+@dataclass(frozen=True)
+class Regions(Kind):
+    """Which of several things holds where, over two letters, the others as the controls have them; and where it fits.
+
+    Attributes:
+        x, y: of a letter {name, label, values}. which: the number in `regions`, (part of the palette, label) each.
+        amount: bytes. others: letters that the title of the figure names.
     """
 
-    def __init__(self, derivation, name, part=None, owners=None, made=None):
-        self.name, names = name, _names(derivation).values()
-        self._call, self.javascript = made or derivation.at_the_peak(part, owners)
-        self.symbols = [SimpleNamespace(name=name) for name in names]
-
-    def __call__(self, **values):
-        return self._call(*(values[s.name] for s in self.symbols))
-
-
-class _Map(Kind):
-    """Which instant is the peak, over two letters, the others as the controls have them."""
+    x: Mapping
+    y: Mapping
+    which: object
+    amount: object
+    regions: Sequence[tuple[str, str]]
+    others: Sequence[str] = ()
 
     kind = "regions"
 
-    def __init__(self, derivation, over):
-        self._d = derivation
-        self.across, self.up = derivation.map_axes(over)
-        self._x, self._y = derivation.map_sizes(self.across, _ACROSS), derivation.map_sizes(self.up, _UP)
-        self._names = list(dict.fromkeys(map(derivation.label, derivation.instants)))
-        self._which = _Amount(derivation, "which", made=derivation.number_at_the_peak(self._number))
-        self._peak = _Amount(derivation, "peak", made=(derivation.compiled(), derivation.javascript()))
-        self._looks = self._parts()
-
-    def _number(self, instant):
-        """Which of the labels an instant has."""
-        return self._names.index(self._d.label(instant))
-
-    def _parts(self):
-        """The part whose look each instant has: what there is most of, of those that grow with a step."""
-        looks = {}
-        places = {"optimizer step": "optimizer", "loss backward": "loss", "loss forward": "loss"}
-        for case in self._d.cases:
-            for i in case.rounded:
-                instant = case.instants[i]
-                columns = [(self._d.columns[c].part, n) for c, n in instant.counts if not self._d.columns[c].host]
-                grown = [part for part, _ in columns if part in ("activations", "gradients", "casts", "unsharded")]
-                most = max(dict.fromkeys(grown), key=grown.count, default="activations")
-                looks.setdefault(self._number(instant), places.get(instant.at, most))
-        taken, found = set(), []
-        for number in range(len(self._names)):  # two regions that meet look apart, as far as there are looks
-            look = looks[number]
-            if look in taken:
-                look = next((p for p in _LOOKS if p not in taken), look)
-            taken.add(look)
-            found.append(look)
-        return found
-
-    def quantities(self):
-        return [self._which, self._peak]
-
-    def spec(self):
-        x, y = (
-            {"name": name, "label": _labelled(name), "values": values}
-            for name, values in ((self.across, self._x), (self.up, self._y))
-        )
-        regions = [[look, name] for look, name in zip(self._looks, self._names, strict=True)]
-        return {"x": x, "y": y, "which": "which", "amount": "peak", "regions": regions}
-
     def compute(self, values):
-        """The map, a row for each size up: (number of the instant, bytes) each; and the same `now`."""
+        """The map, a row for each size up: (number of the region, bytes) each; and the same `now`."""
 
         def run(more):
             at = {**values, **more}
-            return self._which(**at), self._peak(**at)
+            return self.which(**at), self.amount(**at)
 
-        rows = [[run({self.across: x, self.up: y}) for x in self._x] for y in self._y]
-        return SimpleNamespace(rows=rows, now=run({}), names=self._names)
+        rows = [[run({self.x["name"]: x, self.y["name"]: y}) for x in self.x["values"]] for y in self.y["values"]]
+        return SimpleNamespace(rows=rows, now=run({}), names=[name for _, name in self.regions])
+
+    def _counts(self, found):
+        """How many points there are; and the number of a region -> how many of them it has."""
+        flat = [which for row in found.rows for which, _ in row]
+        return len(flat), Counter(flat)
 
     def describe(self, subject, values):
         found = self.compute(values)
         which, peak = found.now
-        count = sum(cell[0] == which for row in found.rows for cell in row)
-        said = f"{subject}: the peak of {units.text(peak)} is in {found.names[which]}, as at {count:,} of the "
-        said += f"{len(self._x) * len(self._y):,} points of the map."
-        return said + against(values, peak, lambda whole, _: f" It fits {whole}.")
+        points, counts = self._counts(found)
+        said = f"{subject}: the peak of {units.text(peak)} is in {found.names[which]}, as at {counts[which]:,} of the "
+        return f"{said}{points:,} points of the map." + against(values, peak, lambda whole, _: f" It fits {whole}.")
 
     def figure(self, title, subject, values, variants):
         found = self.compute(values)
-        where = [[cell[0] for cell in row] for row in found.rows]
-        limit = [[cell[1] for cell in row] for row in found.rows], values["capacity"]
-        regions = list(zip(self._looks, found.names, strict=True))
-        others = [n for n in _names(self._d).values() if n in self._d.letters and n not in (self.across, self.up)]
-        fixed = "".join(f", {name} {values[name]:,}" for name in others)
-        return draw.regions(
-            self._x, self._y, where, regions, _labelled(self.across), _labelled(self.up), title + fixed,
-            {f"{values['capacity_label']}: {units.text(values['capacity'])}": limit}, (values[self.across], values[self.up]),
-        )  # fmt: skip
+        where, amounts = ([[cell[i] for cell in row] for row in found.rows] for i in (0, 1))
+        fixed = "".join(f", {name} {values[name]:,}" for name in self.others)
+        limits = {f"{values['capacity_label']}: {units.text(values['capacity'])}": (amounts, values["capacity"])}
+        axes = self.x["values"], self.y["values"], where, self.regions, self.x["label"], self.y["label"]
+        return draw.regions(*axes, title + fixed, limits, (values[self.x["name"]], values[self.y["name"]]))
 
     def table(self, subject, values):
-        """A `Table` of the state: of each instant on how many points of the map it is the peak."""
-        found = self.compute(values)
-        flat = [cell[0] for row in found.rows for cell in row]
-        rows = [
-            (name, flat.count(i), f"{flat.count(i) / len(flat):.1%}") for i, name in enumerate(found.names) if i in flat
-        ]
+        points, counts = self._counts(self.compute(values))
+        rows = [(self.regions[i][1], n, f"{n / points:.1%}") for i, n in sorted(counts.items())]
         return Table(("peak in", "points", "share"), rows, subject)
 
 
-#: Looks of regions that would have another's.
-_LOOKS = ("activations", "gradients", "casts", "unsharded", "buffers", "parameters", "loss", "optimizer")
+def _map(derivation, over):
+    axes = [
+        {"name": name, "label": _labelled(name), "values": derivation.map_sizes(name, most)}
+        for name, most in zip(derivation.map_axes(over), (_ACROSS, _UP), strict=True)
+    ]
+    names = list(dict.fromkeys(map(derivation.label, derivation.instants)))
+
+    def number(instant):
+        return names.index(derivation.label(instant))
+
+    which = _amount(derivation, "which", derivation.number_at_the_peak(number))
+    peak = _amount(derivation, "peak", (derivation.compiled(), derivation.javascript()))
+    regions = list(zip(_looks(derivation, number, len(names)), names, strict=True))
+    shown = [axis["name"] for axis in axes]
+    others = [name for name in _names(derivation).values() if name in derivation.letters and name not in shown]
+    return Regions(*axes, which, peak, regions, others)
+
+
+def _looks(derivation, number, count):
+    """The part whose look each instant has, by its number: what there is most of, of those that grow with a step."""
+    looks = {}
+    places = {"optimizer step": "optimizer", "loss backward": "loss", "loss forward": "loss"}
+    for case in derivation.cases:
+        for instant in (case.instants[i] for i in case.rounded):
+            columns = [derivation.columns[c] for c, _ in instant.counts]
+            grown = [c.part for c in columns if not c.host and c.part in _GROWN]
+            most = max(dict.fromkeys(grown), key=grown.count, default="activations")
+            looks.setdefault(number(instant), places.get(instant.at, most))
+    found = []
+    for i in range(count):  # two regions that meet look apart, as far as there are looks
+        free = looks[i] not in found
+        found.append(looks[i] if free else next((part for part in _LOOKS if part not in found), looks[i]))
+    return found
+
+
+#: Parts that grow with a step, and looks of regions that would have another's.
+_GROWN = ("activations", "gradients", "casts", "unsharded")
+_LOOKS = (*_GROWN, "buffers", "parameters", "loss", "optimizer")
 
 
 def _labelled(name):
@@ -205,13 +201,13 @@ def _labelled(name):
 
 
 def _parts(derivation):
+    """(part, label, no owners) of what may live at the peak."""
     used = {c.part for c in derivation.columns if not c.host}
-    found = [part for part in derivation.part_names if part in used]
-    return [(part, draw.part(part).label, _Amount(derivation, part, part)) for part in found]
+    return [(part, draw.part(part).label, None) for part in derivation.part_names if part in used]
 
 
 def _owners(derivation):
-    """(part, label, amount) of what may live at the peak, by owner: the largest ones at the opening, and the others by part."""
+    """(part, label, owners) of what may live at the peak: the largest owners at the opening, and the others by part."""
     names, ranges = _names(derivation), derivation.main.ranges
     at = {names[x]: r.some([_USUAL.get(names[x], 224)], 1)[0] for x, r in ranges.items()}
     named = [row[:2] for row in derivation.at(**at).by_owner()][:_NAMED]
@@ -219,12 +215,10 @@ def _owners(derivation):
     rest = sorted({(c.part, c.owner) for c in derivation.columns if not c.host and (c.owner, c.part) not in named})
     for part in dict.fromkeys(part for part, _ in rest):
         rows.append((part, f"others, {part}", [owner for p, owner in rest if p == part]))
-    return [(part, label, _Amount(derivation, label, part, owners)) for part, label, owners in rows]
+    return rows
 
 
 class _Courses(Steps):
-    """The operations of a derivation's cases as the picture runs them; sizes are those of its tensors."""
-
     named = True
 
     def __init__(self, derivation):
@@ -232,14 +226,12 @@ class _Courses(Steps):
 
 
 class _Cases(Printer):
-    """Puts the operations of a derivation's cases into tables."""
-
     def __init__(self, derivation):
         super().__init__()
-        self._d, self._nothing = derivation, ((derivation.part_names[0], self.size("0")),)
+        self._d, self._nothing = derivation, ((derivation.part_names[0], self.put("sizes", "0")),)
         for i, case in enumerate(derivation.cases):
             self.batches[str(i)] = self._case(case)
-        self.updates[""] = self.put([], [])
+        self.updates[""] = self.put("steps", ((), ()))
 
     def _case(self, case):
         (_, first), *inner, (_, last) = changes(case.course)  # the first and the last stand between steps
@@ -247,8 +239,9 @@ class _Cases(Printer):
         following = [more for _, more in inner[1:]]
         for (o, more), then in zip(inner, [*following, {}], strict=True):
             freed, taken = self._changed(then, -1), self._changed(more, 1) or self._nothing
-            items.append(self.body([self.operation(o.name, place_of(o), starred(o.owner), taken, freed)]))
-        return self.put(rest, items)
+            operation = self.put("operations", (o.name, place_of(o), starred(o.owner), taken, freed))
+            items.append(self.put("bodies", ((operation,), (0, None), (0, None))))
+        return self.put("steps", (rest, tuple(items)))
 
     def _changed(self, changed, sign):
         """Pairs of a part and the number of a size, of each column that grows, or with -1 shrinks."""
@@ -257,5 +250,5 @@ class _Cases(Printer):
             column = self._d.columns[c]
             if n * sign > 0 and not column.host:
                 text = self._d.forms[column.form].text(whole="down({0}, {1})")
-                found.append((column.part, self.size(text if abs(n) == 1 else f"{abs(n)}*({text})")))
+                found.append((column.part, self.put("sizes", text if abs(n) == 1 else f"{abs(n)}*({text})")))
         return tuple(found)
