@@ -231,8 +231,8 @@ def shares(parts: Mapping[str, float], title: str = "", unit: str = "parameters"
     ax.set(xlim=(0, 1), ylim=(-0.4, 0.4))
     ax.set_axis_off()
     largest = sorted(((name, value) for name, value in parts.items() if value), key=lambda row: -row[1])
-    said = [f"{part(name).label} {amount(value, unit)} ({value / total:.1%})" for name, value in largest]
-    fig.alt = f"One bar, {title}: {amount(total, unit)} in all; " + ", ".join(said) + "."
+    rows = ", ".join(f"{part(name).label} {amount(value, unit)} ({value / total:.1%})" for name, value in largest)
+    fig.alt = f"One bar, {title}: {amount(total, unit)} in all; {rows}."
     return fig
 
 

@@ -90,7 +90,7 @@ def ring(parts: int = 4, title: str = "Queries stay, keys and values go around")
     checks.whole("ring", "parts", parts, 2, 8)
     fig, ax = canvas(title, height=4.2)
     places = [(1.5 * sin(2 * pi * r / parts), 1.5 * cos(2 * pi * r / parts)) for r in range(parts)]
-    arrow = {"shrinkA": 36, "shrinkB": 36, "arrowstyle": "-|>", "mutation_scale": 14, "color": INK}
+    arrow: dict[str, Any] = {"shrinkA": 36, "shrinkB": 36, "arrowstyle": "-|>", "mutation_scale": 14, "color": INK}
     for r, (x, y) in enumerate(places):
         ax.add_patch(Circle((x, y), 0.46, facecolor=CARD, edgecolor=INK, linewidth=1))
         words(ax, x, y + 0.12, f"GPU {r}", 10)

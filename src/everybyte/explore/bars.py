@@ -70,7 +70,7 @@ def optimizers(
     Marked is `optimizer`, by default the setup's.
     """
     start = optimizer or (setup.optimizer if setup else "adamw")
-    kinds = {
+    kinds: dict[str, dict] = {
         name: {"states": OPTIMIZERS[name].states or 0, **{switch: int(name == o) for o, switch in OWN.items()}}
         for name in _NAMES
     }

@@ -220,7 +220,7 @@ def opens(*shown: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
             are any, a setup that says something else is refused too.
     """
 
-    def decorated(function):
+    def decorated(function: Callable[_P, _R]) -> Callable[_P, _R]:
         arguments, kinds = signature(function), {"model": Model, "setup": Setup, "gpu": Gpu}
 
         @wraps(function)

@@ -97,7 +97,9 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
     checks.whole("offloading", "setup.sequence", chosen.sequence, SEQUENCE, SEQUENCE)
     checks.one_of("offloading", "setup.checkpointing", chosen.checkpointing, ("none", "full"))
     sixteen = [name for name, precision in PRECISIONS.items() if precision.compute == "bf16"]
-    precisions = {p: decided(None, Setup(precision=p), "stored_weight_bytes", "reduced_bytes") for p in sixteen}
+    precisions: dict[str, dict] = {
+        p: decided(None, Setup(precision=p), "stored_weight_bytes", "reduced_bytes") for p in sixteen
+    }
     stages = {label: decided(None, Setup(sharding=s), "sharded_weights") for s, label in STAGES.items()}
     kept = {"(no checkpointing)": Setup(), "full checkpointing": Setup(checkpointing="full")}
     again = {label: decided(None, s, "segmented") for label, s in kept.items()}

@@ -61,7 +61,7 @@ def model(derivation, gpu: Gpu | None = None, view: str = "parts", over: tuple[s
     base = {name: 1 for letter, name in _NAMES.items() if letter not in derivation.letters}
     title = _TITLES[view].format(name=derivation.name)
     if view == "timeline":
-        picture = Timeline(_Courses(derivation), labelled(derivation.part_names), said)
+        picture: Kind = Timeline(_Courses(derivation), labelled(derivation.part_names), said)
         derived = [("case", _amount(derivation, "case", derivation.at_the_peak()))]
         base["layers"] = derivation.layers or 0
         return Explorer(title, [*controls, *looking()], picture, base=base, derived=derived, subject=[])

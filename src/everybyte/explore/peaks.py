@@ -121,7 +121,7 @@ def sharding(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
         *one_step(setup, chosen, min(m.positions for m in known.values())),
         shared("gpu", gpu and gpu.name),
     ]
-    several = {0: {"sharding": "zero3"}, 1: {"sharding": "zero3", "gpus": 2}}
+    several: dict[int, dict] = {0: {"sharding": "zero3"}, 1: {"sharding": "zero3", "gpus": 2}}
     batches = cases(deepest, *BY, form=_FORMS, several=several)
     updates = cases(deepest, *UPDATE_BY, precision_no=_UPDATED, several=several)
     courses = Courses("sharding", *batches, *updates)
@@ -204,7 +204,7 @@ def planning(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
         steps("sequence", "sequence (tokens)", powers(7, 17), chosen.sequence),
         Choice("switches", "switches", {label: plain | more for label, more in SWITCHES.items()}, "as chosen"),
     ]
-    several = {0: {}, 1: {"sharding": "zero3", "gpus": 2}}
+    several: dict[int, dict] = {0: {}, 1: {"sharding": "zero3", "gpus": 2}}
     every = cases(deepest, "form", "lone", "segmented", "accumulated", "chunked", form=_FORMS, several=several)
     updates = cases(deepest, *UPDATE_BY, precision_no=_UPDATED, optimizer_no=_ADAMW, several=several)
     courses = Courses("planning", *every, *updates)

@@ -202,7 +202,7 @@ def checkpointing(model: Model | None = None, setup: Setup | None = None) -> Exp
     return _told("checkpointing", controls, Forgetting(courses), [LONE, *SEGMENTS])
 
 
-def _checkpointed(models, layers, own):
+def _checkpointed(models, layers, own) -> tuple[tuple, dict]:
     """Cases of a step, by how many segments there are, how wide, and with how many blocks left: at most two of each."""
     none = dict.fromkeys(("few", "wide", "rest"), {0: {}})
     by, found = cases(models, *BY, **own, selective={0: {}, 1: {"checkpointing": "selective"}}, **none)
@@ -216,8 +216,8 @@ def _checkpointed(models, layers, own):
     for (wide, few, rest), (segment, full, left) in plans.items():
         deep = [model.replace(layers=full * segment + left) for model in models]
         setup = {"checkpointing": "every-k", "checkpoint_every": segment} if segment > 1 else {"checkpointing": "full"}
-        plan = {"few": {few: setup}, "wide": {wide: {}}, "rest": {rest: {}}}
-        found |= cases(deep, *BY, **own, selective={0: {}}, **plan)[1]
+        rows: dict[str, dict] = {"few": {few: setup}, "wide": {wide: {}}, "rest": {rest: {}}}
+        found |= cases(deep, *BY, **own, selective={0: {}}, **rows)[1]
     return by, found
 
 
