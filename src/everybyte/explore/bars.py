@@ -197,10 +197,8 @@ def ring(size: str = "Llama-3.1-8B", setup: Setup | None = None) -> Explorer:
         Choice("tokens", "sequence (tokens)", tokens, f"{setup.sequence:,}"),
         steps("context", "GPUs", counts, setup.mesh.context, said=gpus_label),
     ]
-    parts = [
-        ("activations", "kept for backward", floor(context.KEPT.expr)),
-        ("communication", "in backward, beside it", floor(context.BACKWARD.expr)),
-    ]
+    amounts = zip(said("ring")["parts"], (context.KEPT, context.BACKWARD), strict=True)
+    parts = [(part, label, floor(amount.expr)) for (part, label), amount in amounts]
     return told("ring", controls, Stack(parts, bars="context"))
 
 

@@ -13,6 +13,12 @@ from .controls import OF_STATES, Choice, Slider, a_gpt, asked, decided, gpus_lab
 from .explorer import Explorer, told
 from .pictures import Lines, Ranges
 
+
+def _curves(name, *quantities):
+    """The curves of an explorer, whose parts and labels stand in explorers.toml."""
+    return [(*look, q) for look, q in zip(said(name)["curves"], quantities, strict=True)]
+
+
 #: Widths of a head that published models have; 36 is there because it is no multiple of eight.
 _WIDTHS = (16, 32, 36, 48, 64, 80, 96, 128, 192, 256)
 _HEADS = 128
@@ -36,11 +42,7 @@ def attention(model: Model | None = None, setup: Setup | None = None) -> Explore
         *asked(setup, "precision", "dropout", "batch", "sequence"),
     ]
     block, square = formula("activations.block"), formula("attention.scores")
-    curves = [
-        ("eager", "eager block", block.given(eager=1)),
-        ("activations", "flash block", block.given(eager=0)),
-        ("scores", "eager squares", square.given(eager=1)),
-    ]
+    curves = _curves("attention", block.given(eager=1), block.given(eager=0), square.given(eager=1))
     picture = Lines("sequence", "sequence (tokens)", None, curves)
     derived = [("width", A * D), ("ffn_width", 4 * A * D)]
     return told("attention", controls, picture, base=bindings(gpt2, None), derived=derived)
@@ -64,10 +66,7 @@ def loss(model: Model | None = None, setup: Setup | None = None) -> Explorer:
         Choice("loss", "loss", chunks),
         *asked(setup, "batch", "sequence"),
     ]
-    curves = [
-        ("loss", "the loss's logits-sized tensors", formula("loss.logits")),
-        ("activations", "what all blocks keep", L * formula("activations.block").given(dropout=0)),
-    ]
+    curves = _curves("loss", formula("loss.logits"), L * formula("activations.block").given(dropout=0))
     values = sorted({2**i for i in range(8, 20)} | set(sizes) | {start.vocabulary})
     return told("loss", controls, Lines("vocabulary", "vocabulary", values, curves, log=True))
 
@@ -113,11 +112,13 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
         shared("gpu", gpu and gpu.name),
     ]
     products = sum(formula(name).expr for name in ("flops.forward", "flops.backward", "checkpoint.flops"))
-    curves = [
-        ("unsharded", "weights, up", _seconds("up", formula("fsdp.to_gpu").expr, "host_link")),
-        ("gradients", "gradients, down", _seconds("down", formula("fsdp.to_host").expr, "host_link")),
-        ("other", "arithmetic", _seconds("of products", products, "flop_rate")),
-    ]
+    up, down = (formula(name).expr for name in ("fsdp.to_gpu", "fsdp.to_host"))
+    times = (
+        _seconds("up", up, "host_link"),
+        _seconds("down", down, "host_link"),
+        _seconds("of products", products, "flop_rate"),
+    )
+    curves = _curves("offloading", *times)
     picture = Lines("batch", "sequences in the batch", powers(0, 8), curves, unit="s", log=True)
     derived = zip(said("offloading")["also"], ("fsdp.to_gpu", "fsdp.to_host"), strict=True)
     return told("offloading", controls, picture, derived=derived)

@@ -13,18 +13,15 @@ from ..derivation import Derivation
 from ..derivation.course import changes
 from ..step.course import place_of
 from ..step.witness import starred
+from .beside import said
 from .controls import opens, shared, steps
 from .courses import Printer, Steps
 from .explorer import Explorer
 from .pictures import Kind, Printed, Stack, against, labelled
 from .step import Timeline, looking
 
-_TITLES = {
-    "parts": "What a step of {name} takes at its peak",
-    "owners": "Whose the bytes are at the peak of {name}",
-    "timeline": "The bytes of one step of {name}",
-    "map": "Where the peak of {name} is",
-}
+#: View -> its title.
+_TITLES: dict[str, str] = said("model")["titles"]
 #: So many owners are named; the others are one.
 _NAMED = 12
 #: What the setup calls a letter, and where its slider begins; further ones begin near 224.
@@ -57,11 +54,11 @@ def model(derivation, gpu: Gpu | None = None, view: str = "parts", over: tuple[s
     if over is not None and view != "map":
         raise ValueError(f"explore.model.over: {over!r} with view {view!r}; allowed: with view 'map'")
     controls = _sizes(derivation)
-    said = [c.name for c in controls]
+    shown = [c.name for c in controls]
     base = {name: 1 for letter, name in _NAMES.items() if letter not in derivation.letters}
     title = _TITLES[view].format(name=derivation.name)
     if view == "timeline":
-        picture: Kind = Timeline(_Courses(derivation), labelled(derivation.part_names), said)
+        picture: Kind = Timeline(_Courses(derivation), labelled(derivation.part_names), shown)
         derived = [("case", _amount(derivation, "case", derivation.at_the_peak()))]
         base["layers"] = derivation.layers or 0
         return Explorer(title, [*controls, *looking()], picture, base=base, derived=derived, subject=[])
@@ -72,7 +69,7 @@ def model(derivation, gpu: Gpu | None = None, view: str = "parts", over: tuple[s
         rows = _owners(derivation) if view == "owners" else _parts(derivation)
         amounts = [(part, label, derivation.at_the_peak(part, owners)) for part, label, owners in rows]
         picture = Stack([(part, label, _amount(derivation, label, made)) for part, label, made in amounts])
-    return Explorer(title, controls, picture, base=base, subject=[], also=said)
+    return Explorer(title, controls, picture, base=base, subject=[], also=shown)
 
 
 def _names(derivation):
@@ -139,8 +136,9 @@ class Regions(Kind):
         found = self.compute(values)
         which, peak = found.now
         points, counts = self._counts(found)
-        said = f"{subject}: the peak of {units.text(peak)} is in {found.names[which]}, as at {counts[which]:,} of the "
-        return f"{said}{points:,} points of the map." + against(values, peak, lambda whole, _: f" It fits {whole}.")
+        alike = f"as at {counts[which]:,} of the {points:,} points of the map."
+        fits = against(values, peak, lambda whole, _: f" It fits {whole}.")
+        return f"{subject}: the peak of {units.text(peak)} is in {found.names[which]}, {alike}{fits}"
 
     def figure(self, title, subject, values, variants):
         found = self.compute(values)

@@ -246,10 +246,7 @@ def _decided(asked, configuration, memory):
 # -- a snapshot
 
 #: The parts that frames tell, in the order in which they are said, with what they are called.
-PARTS = (
-    ("parameters", "weights"), ("optimizer", "optimizer"), ("gradients", "gradients, and what else backward asks for"),
-    ("activations", "activations"), ("loss", "loss"), ("communication", "sent and received"),
-)  # fmt: skip
+PARTS: list[tuple[str, str]] = list(map(tuple, words_of("memory_map")["parts"]))
 
 
 def memory_map(memory, most: int = MOMENTS) -> Explorer:
