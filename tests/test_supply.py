@@ -70,10 +70,10 @@ ALLOWED = {
     ("src/everybyte/theory/compiled.py", "exec"): "the same, all of a course at once",
     ("src/everybyte/theory/programs.py", "exec"): "the package's own reference, with other names in PyTorch's place",
     (
-        "src/everybyte/explore/sizes.py",
+        "src/everybyte/explore/courses.py",
         "compile",
     ): "the same, or a form that a derivation solved, of whole numbers and letters",
-    ("src/everybyte/explore/sizes.py", "eval"): "the same",
+    ("src/everybyte/explore/courses.py", "eval"): "the same",
     ("src/everybyte/derivation/printing.py", "exec"): "the source is printed from whole numbers and two letters",
     ("src/everybyte/lab/checkpoints.py", "pickle.Unpickler"): "it loads the names of a list alone",
     ("src/everybyte/evidence/pickles.py", "pickle.Unpickler"): "it loads no name at all",

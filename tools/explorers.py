@@ -1,38 +1,104 @@
-"""Traces the courses of the explorers as they open and stores them beside their code, so that none waits for them; simulates the
-steps that the allocator's explorer shows.
+"""Makes what explorers show and do not compute, and stores it beside their code.
 
-The file is read only while the theory that it was traced with is the present one: a stale file makes an explorer slow, not wrong.
+That is the courses of steps that they open with, which are read only while the theory that they were traced with is the
+present one: a stale file makes an explorer slow, not wrong. And what the allocator makes of steps, the segments of one
+step moment by moment, and priced layouts.
 """
 
 import json
 import sys
+from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 
 from everybyte import explore
+from everybyte.allocator import Allocator
+from everybyte.answers.layouts import layouts
+from everybyte.ask.mesh import Mesh
+from everybyte.ask.setup import Setup
+from everybyte.catalog import gpu, model
+from everybyte.dryrun import dry_run
+from everybyte.dryrun.requests import requests
 from everybyte.explore import allocator, combining, courses, segments
+from everybyte.explore.beside import said
 
 NAMES = ("precision", "step", "checkpointing", "planning", "batches", "sharding", "adapters")
+#: Tokens that a step of the layouts sees, and how many layouts are looked for.
+TOKENS, MOST = 2**22, 12
+#: How many moments of the first step and of the second are kept, between their ends.
+BETWEEN = 10
+_BARS, _LAYOUTS = (sys.modules[opened.__module__] for opened in (allocator, combining))
 
 
-def main():
-    """Write the file, a line for each explorer."""
-    courses._stored = dict
-    found = {name: getattr(explore, name)().kind.courses.tables() for name in NAMES}
-    lines = [f"{json.dumps(name)}: {json.dumps(tables, separators=(',', ':'))}" for name, tables in found.items()]
-    Path(courses.__file__).with_name(courses.FILE).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    made = sys.modules[allocator.__module__]
-    rows = [f"{json.dumps(label)}: {json.dumps(made.simulate(run, made.SETTINGS))}" for label, run in made.RUNS.items()]
-    Path(made.__file__).with_name(made.FILE).write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
-    made = sys.modules[combining.__module__]
-    rows = [f"{json.dumps(key)}: {json.dumps(made.priced(*run))}" for key, run in made.every().items()]
-    Path(made.__file__).with_name(made.FILE).write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
-    rows = [f"{json.dumps(label)}: {moments(configuration)}" for label, configuration in segments.PLAYED.items()]
-    Path(segments.__file__).with_name(segments.FILE).write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
+def simulate(run: Mapping, configurations: Mapping[str, str]) -> list[list[int]]:
+    """[requested, rounded up and not split, kept free] of a step of GPT-2 under each setting, from a dry run."""
+    trace, found = dry_run(model("gpt2"), Setup(**run)), []
+    for configuration in configurations.values():
+        on = trace.on("h200", configuration)
+        above = on.rounding + on.unsplit
+        found.append([on.requested, above, on.reserved - on.requested - above])
+    return found
+
+
+def priced(name: str, gpus: int, card: str, sequence: int) -> dict:
+    """What the picture shows of a run: points (name, seconds, bytes), what is usable, what binds, how many were tried."""
+    groups = gpus // 8  # a step has fewer sequences than the largest runs have GPUs
+    setup = Setup(
+        gpus=gpus, sequence=sequence, batch=1, accumulation=TOKENS // sequence // groups, precision="bf16-mixed",
+        sharding="zero3", mesh=Mesh(tensor=8), optimizer_impl="fused",
+    )  # fmt: skip
+    found = layouts(model(name), setup, card, most=MOST)
+    binds = f"memory keeps faster layouts out, of {found.tried} tried"
+    if found.binding != "memory":
+        binds = f"beside its arithmetic it waits longest for {said('combining')['waits'][found.binding]}"
+    points = [[name, round(seconds, 4), size] for name, seconds, size in found.points()]
+    return {"points": points, "usable": found.usable, "binding": binds, "tried": found.tried}
+
+
+def every() -> dict[str, tuple]:
+    """The key of each stored run, the numbers of model, GPUs, card and sequence -> the arguments of `priced`."""
+    runs = product(*map(enumerate, (_LAYOUTS.MODELS, _LAYOUTS.GPUS, _LAYOUTS.CARDS, _LAYOUTS.SEQUENCES)))
+    return {",".join(str(number) for number, _ in run): tuple(value for _, value in run) for run in runs}
+
+
+def play_step(configuration: str) -> list[segments.Moment]:
+    """The segments of GPT-2's first two steps, bf16 autocast, 8 × 1,024 tokens, on an H200: from a dry run."""
+    asked = requests(dry_run(model("gpt2"), Setup(precision="bf16-mixed")), gpu("h200").cublas_workspace)
+    allocator, here, found = Allocator(configuration), {}, []
+    for name, part in (("weights", asked.beginning), ("first step", asked.first), ("second step", asked.steady)):
+        between = range(1, BETWEEN + 1) if name != "weights" else ()
+        places = {len(part), *(round(i * len(part) / (BETWEEN + 1)) for i in between)}
+        for number, (key, size, stream) in enumerate(part, 1):
+            if size:
+                here.setdefault(key, []).append(allocator.malloc(size, stream))
+            elif here.get(key):
+                allocator.free(here[key].pop(0))
+            if number in places:
+                done = number == len(part)
+                label = f"the end of the {name}" if done else f"{name}, request {number:,} of {len(part):,}"
+                found.append(segments.standing(label, allocator, {}, merge=True))
+    return found
 
 
 def moments(configuration):
     """A step's moments as the file has them."""
-    return json.dumps([vars(m) for m in segments.play_step(configuration)], separators=(",", ":"))
+    return json.dumps([vars(m) for m in play_step(configuration)], separators=(",", ":"))
+
+
+def store(name, rows):
+    """Write a file of explorers, a line for each row: a key, and its JSON."""
+    lines = ",\n".join(f"{json.dumps(key)}: {row}" for key, row in rows.items())
+    Path(courses.__file__).with_name(name).write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+
+
+def main():
+    """Write the files."""
+    courses._stored = dict
+    tables = {name: getattr(explore, name)().kind.courses.tables for name in NAMES}
+    store(courses.FILE, {name: json.dumps(table, separators=(",", ":")) for name, table in tables.items()})
+    store(_BARS.FILE, {label: json.dumps(simulate(run, _BARS.SETTINGS)) for label, run in _BARS.RUNS.items()})
+    store(_LAYOUTS.FILE, {key: json.dumps(priced(*run)) for key, run in every().items()})
+    store(segments.FILE, {label: moments(configuration) for label, configuration in segments.PLAYED.items()})
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import sympy
 
 import everybyte as eb
 from everybyte import explore
-from everybyte.explore.block import OPERATIONS, kept
+from everybyte.explore.step import OPERATIONS, kept
 
 SETUPS = [
     {"precision": p, "attention": a, "dropout": d}

@@ -3,23 +3,25 @@
 import sys
 
 import pytest
+from explorers import every, priced
 
 from everybyte import explore
+from everybyte.explore.beside import table
 
-combining = sys.modules["everybyte.explore.combining"]
+combining = sys.modules["everybyte.explore.layouts"]
 
 
 def test_every_run_is_stored():
-    assert combining.stored().keys() == combining.every().keys()
-    names = {name for run in combining.stored().values() for name, *_ in run["points"]}
+    assert table(combining.FILE).keys() == every().keys()
+    names = {name for run in table(combining.FILE).values() for name, *_ in run["points"]}
     assert any("TP 8" in name for name in names) and any("FSDP alone" in name for name in names)
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("key", ["0,0,0,0", "0,1,0,0", "1,1,0,0", "2,3,1,1"])
 def test_what_is_stored_is_what_is_said_today(key):
-    found = combining.priced(*combining.every()[key])
-    stored = combining.stored()[key]
+    found = priced(*every()[key])
+    stored = table(combining.FILE)[key]
     assert [[name, seconds, size] for name, seconds, size in found.pop("points")] == stored["points"]
     assert found == {name: value for name, value in stored.items() if name != "points"}
 

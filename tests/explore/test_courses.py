@@ -12,7 +12,7 @@ import everybyte as eb
 from everybyte import explore
 from everybyte.explore import courses
 from everybyte.explore.beside import read
-from everybyte.explore.sizes import Size
+from everybyte.explore.courses import Size
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 from explorers import NAMES  # noqa: E402
@@ -33,7 +33,7 @@ def test_a_stale_file_is_not_read(monkeypatch):
     )
     cases, updates = {(0,): (model, setup)}, {(0,): (model, setup)}
     fresh = courses.Courses("made up", ("kind",), cases, ("kind",), updates)
-    wrong = fresh.tables() | {"operations": []}
+    wrong = fresh.tables | {"operations": []}
     monkeypatch.setattr(courses, "_stored", lambda: {"made up": wrong})
     assert courses.Courses("made up", ("kind",), cases, ("kind",), updates).operations == []
     monkeypatch.setattr(courses, "_stored", lambda: {"made up": wrong | {"signature": "another"}})

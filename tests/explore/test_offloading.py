@@ -10,7 +10,8 @@ import everybyte as eb
 from everybyte import explore
 from everybyte.ask.choices import PRECISIONS
 from everybyte.catalog import gpus
-from everybyte.explore.curves import GPUS, STAGES, gpus_label
+from everybyte.explore.controls import gpus_label
+from everybyte.explore.curves import GPUS, STAGES
 
 NAMED = [p for p in PRECISIONS if PRECISIONS[p].compute == "bf16"]
 

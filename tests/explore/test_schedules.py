@@ -8,7 +8,7 @@ import everybyte as eb
 from everybyte import explore
 from everybyte.ask import schedules
 
-chart = sys.modules["everybyte.explore.pipelines"]
+chart = sys.modules["everybyte.explore.layouts"]
 UNPACK = """
 import { pure } from "./picture.mjs";
 export default ({ spec, batches }) => Object.fromEntries(Object.entries(spec.runs).map(([key, run]) => {

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from importlib import resources
 
 import pytest
-from explorers import moments
+from explorers import BETWEEN, moments, simulate
 
 import everybyte as eb
 from everybyte import explore
 from everybyte.allocator import Allocator
 from everybyte.evidence import example
 from everybyte.explore.beside import table
-from everybyte.explore.segments import BETWEEN, FILE, PARTS, PLAYED, STORY, requests, unpacked
+from everybyte.explore.segments import FILE, PARTS, PLAYED, STORY, requests, unpacked
 
 allocator = sys.modules["everybyte.explore.bars"]
 
@@ -129,7 +129,7 @@ def test_the_stored_step_is_what_would_be_played_today(label):
 @pytest.mark.parametrize("label", allocator.RUNS)
 def test_the_stored_numbers_are_what_would_be_simulated_today(label):
     stored = table(allocator.FILE)
-    assert stored[label] == allocator.simulate(allocator.RUNS[label], allocator.SETTINGS)
+    assert stored[label] == simulate(allocator.RUNS[label], allocator.SETTINGS)
     assert stored.keys() == allocator.RUNS.keys()
 
 

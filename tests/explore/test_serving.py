@@ -6,7 +6,8 @@ import pytest
 
 import everybyte as eb
 from everybyte import explore
-from everybyte.explore.serving import CONTEXTS, MODELS, MOMENTS
+from everybyte.explore.beside import said as told
+from everybyte.explore.peaks import CONTEXTS, MOMENTS
 
 TIMED = """
 import { pure } from "./picture.mjs";
@@ -25,7 +26,7 @@ def states(explorer, concurrency, **labels):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", told("serving")["models"])
 def test_the_bytes_are_served_as_eb_serve_says(name):
     explorer, chance = explore.serving(), random.Random(name)
     for _ in range(4):

@@ -7,7 +7,8 @@ import pytest
 import everybyte as eb
 from everybyte import explore
 from everybyte.ask.choices import COMMON_OPTIMIZERS, OPTIMIZER_IMPLS, PRECISIONS
-from everybyte.explore.peaks import MOST, gpus_label
+from everybyte.explore.controls import gpus_label
+from everybyte.explore.peaks import MOST
 
 MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt2-nobias")
 NAMED = [p for p in PRECISIONS if not PRECISIONS[p].loss_scaling]

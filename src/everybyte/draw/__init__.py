@@ -10,21 +10,12 @@ from .palette import PARTS, Part, contrast, ink_on, part
 
 if TYPE_CHECKING:  # what editors and type checkers see of the names that are fetched when they are first used
     from .addresses import blocks, memory, segments
-    from .cutting import splits
-    from .dots import ratios
-    from .fields import bit_fields
+    from .dots import costs, front_of, fronts, learned, losses, ratios
     from .figures import amount, canvas, lines, ranges, regions, shares, stacked, timeline, timelines
-    from .frontier import front_of, fronts
-    from .labs import costs, learned, losses
-    from .rings import ring
-    from .schedules import schedule
-    from .shapes import block_shapes
+    from .schematics import bit_fields, block_shapes, ring, schedule, splits, tiles
     from .showing import ON_SLIDE, SLIDES, bundle, checked_alt, png, projected, show
-    from .squares import tiles
 
-_MODULES = (
-    "addresses", "cutting", "dots", "fields", "figures", "frontier", "labs", "rings", "schedules", "shapes", "showing", "squares",
-)  # fmt: skip
+_MODULES = ("addresses", "dots", "figures", "schematics", "showing")
 __all__ = [
     "ON_SLIDE", "PARTS", "Part", "SLIDES", "amount", "bit_fields", "block_shapes", "blocks", "bundle", "canvas",
     "checked_alt", "contrast", "costs", "front_of", "fronts", "ink_on", "learned", "lines", "losses", "memory",

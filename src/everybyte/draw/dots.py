@@ -1,22 +1,25 @@
-"""What was said over what is so, a dot for each, on a logarithmic axis."""
+"""Dots and measured curves: what was said over what is so, memory against time, what a lab measured."""
 
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import cycle, pairwise
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from .figures import _keys, canvas, named_rows
-from .palette import CARD, INK, MUTED
+from .. import units
+from .figures import _keys, amount, beside, canvas, named_rows
+from .palette import BLUE, CARD, GREEN, INK, MUTED, ORANGE, PINK, VERMILION
 
 #: How a kind of dot looks, in the order of the kinds: full, hollow, a triangle, a cross. Parts of memory keep the colors.
 _MARKERS: tuple[dict[str, Any], ...] = (
     {"marker": "o", "markerfacecolor": MUTED}, {"marker": "o", "markerfacecolor": CARD},
     {"marker": "^", "markerfacecolor": INK}, {"marker": "X", "markerfacecolor": INK},
 )  # fmt: skip
+_EDGE: dict[str, Any] = {"markersize": 6, "markeredgecolor": INK, "markeredgewidth": 0.8}
 _BIN = 0.055  # of a power of ten: as wide as a dot
 _STEP = 0.052  # of a row: as high as a dot
 
@@ -50,28 +53,21 @@ def ratios(rows: Mapping[str, Sequence[tuple[float, str, str]]], kinds: Sequence
         for column in columns.values():
             for place, (ratio, kind) in enumerate(column):
                 height = y + _STEP * (place - (len(column) - 1) / 2)
-                ax.plot(
-                    ratio, height, markersize=6, markeredgecolor=INK, markeredgewidth=0.8, **_MARKERS[kinds.index(kind)]
-                )
+                ax.plot(ratio, height, **_EDGE, **_MARKERS[kinds.index(kind)])
     far = sorted((ratio, y, words) for y, dots in enumerate(rows.values()) for ratio, _, words in dots)
     for ratio, y, words in (far[0], far[-1]):
-        ax.annotate(textwrap.fill(words, 30), (ratio, y), xytext=(0, 8), textcoords="offset points", fontsize=10, color=INK,
-                    ha="left" if ratio < 1 else "right", va="bottom")  # fmt: skip
+        beside(ax, (ratio, y), textwrap.fill(words, 30), (0, 8), ha="left" if ratio < 1 else "right", va="bottom")
     every = [ratio for ratio, _, _ in far]
     ends = math.floor(math.log2(min([*every, 0.5]) * 0.9)), math.ceil(math.log2(max([*every, 2]) * 1.1))
     ax.axvline(1, color=MUTED, linewidth=1, zorder=0)
-    ax.set(xscale="log", xlim=(2.0 ** ends[0], 2.0 ** ends[1]))
-    ax.set_xlabel("stated over computed")
+    ax.set(xscale="log", xlim=(2.0 ** ends[0], 2.0 ** ends[1]), xlabel="stated over computed")
     ax.set_xticks([2.0**k for k in range(ends[0], ends[1] + 1)])
     ax.xaxis.set_major_formatter(lambda v, _: f"{v:g} ×" if v >= 1 else f"1/{1 / v:g}")
     ax.xaxis.set_minor_locator(NullLocator())
     named_rows(ax, rows)
     ax.set_ylim(top=-0.6)  # room for the words above
-    handles = [
-        Line2D([], [], linestyle="", markersize=6, markeredgecolor=INK, markeredgewidth=0.8, label=kind, **look)
-        for kind, look in zip(kinds, _MARKERS, strict=False)
-    ]
-    _keys(fig, handles)
+    shown = zip(kinds, _MARKERS, strict=False)
+    _keys(fig, [Line2D([], [], linestyle="", label=kind, **_EDGE, **look) for kind, look in shown])
     said = []
     for label, dots in rows.items():
         near = sum(1 / 1.1 <= ratio <= 1.1 for ratio, _, _ in dots)
@@ -80,4 +76,175 @@ def ratios(rows: Mapping[str, Sequence[tuple[float, str, str]]], kinds: Sequence
             f"{label}, {len(dots)} numbers, {near} of them within a tenth, from {low[0]:.2g} times ({low[2]}) to {high[0]:.2g} times ({high[2]})"
         )
     fig.alt = f"Dots on a logarithmic axis, {title}: " + "; ".join(said) + "."
+    return fig
+
+
+def front_of(points: Sequence[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
+    """Of (name, seconds, bytes) those that no other beats in both, the fastest first."""
+    kept: list[tuple[str, float, float]] = []
+    for point in sorted(points, key=lambda one: (one[1], one[2])):
+        if not kept or point[2] < kept[-1][2]:
+            kept.append(point)
+    return kept
+
+
+def fronts(points: Sequence[tuple[str, float, float]], limit: float, title: str = "") -> Figure:
+    """Peak memory over seconds: a dot for each way, a line through those that none beats in both, numbered, and what is usable.
+
+    Args:
+        points: (name, seconds, bytes) of each. limit: bytes that are usable.
+
+    Raises:
+        ValueError: no points, or an amount that is not above 0.
+    """
+    if not points or any(not (seconds > 0 and size > 0) for _, seconds, size in points):
+        raise ValueError(f"points: {list(points)!r}; allowed: one or more, each (name, seconds, bytes), above 0")
+    fig, ax = canvas(title, height=4.4)
+    best = front_of(points)
+    dots = [(seconds, units.to(size, "GiB")) for _, seconds, size in points]
+    front, usable = [(seconds, units.to(size, "GiB")) for _, seconds, size in best], units.to(limit, "GiB")
+    for point, dot in zip(points, dots, strict=True):
+        marker, color = ("o", BLUE) if point[2] <= limit else ("x", VERMILION)
+        look = {"marker": marker, "color": color, "markersize": 7, "linestyle": "none"}
+        ax.plot(*dot, **look, alpha=1 if point in best else 0.55)
+    ax.plot(*zip(*front, strict=True), color=MUTED, linewidth=1.5, zorder=1)
+    ax.axhline(usable, color=INK, linestyle="--", linewidth=1)
+    place = {"xycoords": ("axes fraction", "data")}
+    beside(ax, (0.01, usable), f"usable {amount(limit, 'GiB')}", (0, -12), 9, **place)
+    ax.margins(x=0.15)
+    most = 1.15 * max(usable, *(size for _, size in dots))
+    ax.set(ylim=(0, most), xlabel="seconds a step at the data sheet's rates", ylabel="peak, GiB")
+    _number(fig, ax, dots, front, [name for name, *_ in best])
+    said = "; ".join(f"{name} {seconds:,.3g} s, {amount(size, 'GiB')}" for name, seconds, size in best)
+    fig.alt = f"Dots, {title}, peak memory over seconds a step, {len(points)} in all, {amount(limit, 'GiB')} usable. Beaten by none: {said}."
+    return fig
+
+
+#: Sizes in points of type: of a digit, a line, and the distance from a dot.
+_DIGIT, _LINE, _AWAY = 6.5, 10.0, 7.0
+
+
+def _number(fig, ax, dots, front, names):
+    """A number at each dot of the front, where it covers no dot, number or line; the names beside the axes."""
+    said = "\n".join(f"{number}  {name}" for number, name in enumerate(names, 1))
+    ax.text(1.01, 1, said, transform=ax.transAxes, va="top", fontsize=9, color=INK, linespacing=1.5)
+    fig.draw_without_rendering()  # settles the axes
+    at, line = ([ax.transData.transform(dot) * 72 / fig.dpi for dot in some] for some in (dots, front))
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in (*at, *_along(line))]
+    for number, (x, y) in enumerate(line, 1):
+        wide = _DIGIT * len(str(number))
+        places = [(x + dx, y + dy, x + dx + wide, y + dy + _LINE) for dx, dy in _places(wide)]
+        box = next((box for box in places if not any(_overlap(box, other) for other in taken)), places[0])
+        beside(ax, front[number - 1], str(number), (box[0] - x, box[1] - y + 1), 9, fontweight="bold")
+        taken.append(box)
+
+
+def _along(corners):
+    """Points of type along a line, from corner to corner, four apart or less."""
+    for (x, y), (to_x, to_y) in pairwise(corners):
+        steps = 1 + int(max(abs(to_x - x), abs(to_y - y)) // 4)
+        yield from ((x + (to_x - x) * i / steps, y + (to_y - y) * i / steps) for i in range(steps))
+
+
+def _places(wide):
+    """Where a number may begin from its dot, in points: beside it, under it, above it, and at its corners."""
+    beside, under, middle = (_AWAY, -_AWAY - wide), -_AWAY - _LINE, -wide / 2
+    yield from ((dx, -_LINE / 2) for dx in beside)
+    yield from ((middle, dy) for dy in (under, _AWAY))
+    yield from ((dx, dy) for dx in beside for dy in (under, _AWAY))
+
+
+def _overlap(a, b):
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+#: A line's look, in order: color, dash and marker together, so that none stands on color alone.
+_LOOKS = (
+    (BLUE, "-", "o"), (VERMILION, "--", "s"), (GREEN, "-.", "^"), (ORANGE, ":", "D"), (PINK, (0, (5, 1)), "v"),
+    (INK, (0, (1, 1)), "P"), (MUTED, (0, (3, 1, 1, 1)), "X"),
+)  # fmt: skip
+
+
+def costs(points: Mapping[str, tuple[float, float | None]], x_label: str, title: str = "") -> Figure:
+    """Memory against what it costs: a dot for each way to run the step, lower and to the left is better.
+
+    Args:
+        points: name -> (bytes at the peak, the price on the x axis: milliseconds, or arithmetic beside another's). Where
+            any price is None, the dots stand side by side, and the axis has no numbers: its label says why.
+
+    Raises:
+        ValueError: no points, or an amount below 0.
+    """
+    if not points or any(not (size >= 0 and (price is None or price >= 0)) for size, price in points.values()):
+        raise ValueError(f"points: {dict(points)!r}; allowed: one or more, each (bytes, price), 0 or more")
+    fig, ax = canvas(title, height=4.2)
+    unpriced = any(price is None for _, price in points.values())
+    for number, (name, (size, price)) in enumerate(points.items()):
+        price = number if unpriced else price
+        color, _, marker = _LOOKS[number % len(_LOOKS)]
+        ax.plot(price, units.to(size, "GiB"), marker=marker, markersize=10, color=color, linestyle="none")
+        beside(ax, (price, units.to(size, "GiB")), f"{name}\n{amount(size, 'GiB')}", (9, 5 if number % 2 else -17))
+    ax.margins(x=0.22)
+    if unpriced:
+        ax.set_xticks([])
+    most = 1.2 * units.to(max(size for size, _ in points.values()), "GiB")
+    ax.set(ylim=(0, most or 1), xlabel=x_label, ylabel="peak, GiB")
+    said = "; ".join(
+        f"{name} {amount(size, 'GiB')}" + ("" if price is None else f" at {price:,.4g}")
+        for name, (size, price) in points.items()
+    )
+    fig.alt = f"Dots, {title}, peak memory over {x_label}: {said}."
+    return fig
+
+
+def losses(curves: Mapping[str, Sequence[float | None]], title: str = "") -> Figure:
+    """The loss of every step, a line for each run; a step without a finite loss leaves a gap.
+
+    Raises:
+        ValueError: where no run has a finite loss.
+    """
+    if not any(loss is not None for curve in curves.values() for loss in curve):
+        raise ValueError(f"curves: {dict(curves)!r} has no finite loss; allowed: name -> the loss of each step")
+    runs = {name: [list(enumerate(curve, 1))] for name, curve in curves.items()}
+    every = [{"markevery": (i, max(1, len(curve) // 8)), "alpha": 0.9} for i, curve in enumerate(curves.values())]
+    steps = max(map(len, curves.values()))
+    fig = _falling(runs, every, "step", "loss, nats a token", title)
+    fig.alt = (
+        f"Lines, {title}: the loss of {len(curves)} runs ({', '.join(curves)}) over {steps} steps on the same text."
+    )
+    return fig
+
+
+def _falling(curves, looks, x_label, y_label, title):
+    """Curves of (x, loss or None), of one look for each name, which also has what `looks` say of it."""
+    fig, ax = canvas(title, height=4.0)
+    for (name, runs), (color, dash, marker), more in zip(curves.items(), cycle(_LOOKS), looks):
+        for number, points in enumerate(runs):
+            x, y = zip(*[(at, float("nan") if loss is None else loss) for at, loss in points], strict=True)
+            look = {"color": color, "linestyle": dash, "marker": marker, "markersize": 5}
+            ax.plot(x, y, label=None if number else name, **look, **more)
+    ax.set(xlabel=x_label, ylabel=y_label)
+    for text in ax.legend(frameon=False, fontsize=10).get_texts():
+        text.set_color(INK)
+    return fig
+
+
+def learned(curves: Mapping[str, Sequence[Sequence[tuple]]], x_label: str, title: str = "") -> Figure:
+    """The loss on what was not trained on: a thin line for each seed, of one look for each way.
+
+    Args:
+        curves: name -> for each seed its points (steps or seconds, loss); a loss of None leaves a gap.
+
+    Raises:
+        ValueError: where there are no runs, or a run has no points.
+    """
+    if not curves or not all(runs and all(runs) for runs in curves.values()):
+        raise ValueError(
+            f"curves: {dict(curves)!r}; allowed: name -> for each seed (steps or seconds, loss), one or more"
+        )
+    looks = [{"linewidth": 1.3, "alpha": 0.85}] * len(curves)
+    fig = _falling(curves, looks, x_label, "validation loss, nats a byte", title)
+    seeds = max(map(len, curves.values()))
+    times = "one seed" if seeds == 1 else f"{seeds} seeds at most"
+    fig.alt = f"Lines, {title}, over {x_label}: the validation loss of {len(curves)} ways ({', '.join(curves)}), {times} each."
     return fig

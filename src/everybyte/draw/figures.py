@@ -13,7 +13,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import NullFormatter, NullLocator
 
 from .. import units
-from .palette import ABOVE, CARD, GRID, INK, MUTED, ink_on, part
+from .palette import ABOVE, CARD, GRID, INK, MUTED, PARTS, ink_on, part
 
 #: Inches wide; 72 CSS pixels each.
 WIDTH = 9.5
@@ -23,11 +23,18 @@ _CASING = [withStroke(linewidth=4, foreground=MUTED)]
 
 def canvas(title: str, height: float = 3.6, width: float = WIDTH):
     """An empty figure in the book's style: (figure, axes). Inches."""
-    fig = Figure(figsize=(width, height), layout="constrained", facecolor=CARD)
-    ax = fig.add_subplot()
-    _title(fig, title)
-    _style(ax)
+    fig, (ax,) = canvases(title, height, width=width)
     return fig, ax
+
+
+def canvases(title: str, height: float, rows: int = 1, width: float = WIDTH, **more):
+    """The same with several axes one below the other: (figure, axes)."""
+    fig = Figure(figsize=(width, height), layout="constrained", facecolor=CARD)
+    fig.suptitle(textwrap.fill(title, int(width * 8.5)), x=0.01, ha="left", fontsize=13, color=INK, fontweight="bold")
+    axes = fig.subplots(rows, squeeze=False, **more)[:, 0]
+    for ax in axes:
+        _style(ax)
+    return fig, axes
 
 
 def _style(ax):
@@ -41,11 +48,6 @@ def _style(ax):
         axis.label.set(color=INK, fontsize=11)
     ax.grid(color=GRID, linewidth=0.8)
     ax.set_axisbelow(True)
-
-
-def _title(fig, title):
-    words = textwrap.fill(title, int(fig.get_figwidth() * 8.5))
-    fig.suptitle(words, x=0.01, ha="left", fontsize=13, color=INK, fontweight="bold")
 
 
 def amount(value: float, unit: str) -> str:
@@ -62,23 +64,36 @@ def words(ax, x, y, said, size=9.5, **more):
     return ax.text(x, y, said, **{"ha": "center", "va": "center", "color": INK, "fontsize": size} | more)
 
 
+def beside(ax, at, said, offset=(0, 0), size=10.0, **more):
+    """Words so many points from a place, or as `more` has them."""
+    look = {"xytext": offset, "textcoords": "offset points", "color": INK, "fontsize": size}
+    return ax.annotate(said, at, **look | more)
+
+
+def card(pad=1.0, edge="none", **more):
+    """The background of words that stand on a line or a color."""
+    return {"facecolor": CARD, "edgecolor": edge} | ({"pad": pad} if not more else more)
+
+
 def _on(ax, x, y, said, color):
     """Words on a part of this color, readable over its hatch."""
-    words(
-        ax,
-        x,
-        y,
-        said,
-        color=ink_on(color),
-        bbox={"boxstyle": "round,pad=0.15", "facecolor": color, "edgecolor": "none"},
-    )
+    box = {"boxstyle": "round,pad=0.15", "facecolor": color, "edgecolor": "none"}
+    words(ax, x, y, said, color=ink_on(color), bbox=box)
 
 
 def named_rows(ax, labels):
-    """Rows from the top down, each with its name."""
     ax.set_yticks(range(len(labels)), list(labels))
     ax.set_ylim(len(labels) - 0.5, -0.5)
     ax.grid(axis="y", visible=False)
+
+
+def areas(ax, x, lines, unit, **more):
+    """Amounts of parts, {part: amounts}, one on top of the other."""
+    floor = [0.0] * len(x)
+    for name, line in lines.items():
+        top = [low + _scaled(value, unit) for low, value in zip(floor, line, strict=True)]
+        ax.fill_between(x, floor, top, step="post", **_look(name) | more)
+        floor = top
 
 
 def _scaled(value, unit):
@@ -119,17 +134,14 @@ def _check_rows(rows):
                 raise ValueError(f"rows[{label!r}][{name!r}]: {value!r} is not an amount; allowed: 0 or more")
 
 
-def _order(rows):
-    from .palette import PARTS
-
-    present = {n for parts in rows.values() for n, v in parts.items() if v}
-    return [n for n in PARTS if n in present]
+def _inside(parts, unit):
+    return ", ".join(f"{part(name).label} {amount(value, unit)}" for name, value in parts.items() if value)
 
 
 def _stacked_said(rows, capacity, title, unit, capacity_label):
     said = []
     for label, parts in rows.items():
-        inside = ", ".join(f"{part(n).label} {amount(v, unit)}" for n, v in parts.items() if v)
+        inside = _inside(parts, unit)
         said.append(f"{label} {amount(sum(parts.values()), unit)}" + (f" ({inside})" if inside else ""))
     text = f"Stacked bars, {title}: " + "; ".join(said) + "."
     if capacity is not None:
@@ -157,34 +169,32 @@ def stacked(
         ValueError: no rows, an unknown part, a negative amount.
     """
     _check_rows(rows)
-    names = _order(rows)
+    names = [name for name in PARTS if any(parts.get(name) for parts in rows.values())]
     fig, ax = canvas(title, height=1.5 + 0.55 * len(rows) + 0.06 * max(0, len(names) - 20))  # more words in the legend
-    totals = {label: sum(parts.values()) for label, parts in rows.items()}
-    longest = max(totals.values()) or 1
+    longest = max(sum(parts.values()) for parts in rows.values()) or 1
     shown = capacity if capacity is not None and capacity <= 4 * longest else None
     limit = max(longest * 1.16, (shown or 0) * 1.1)
     for y, parts in enumerate(rows.values()):
         left = 0.0
-        for name in sorted(parts, key=lambda n: names.index(n) if n in names else -1):
+        for name in (name for name in names if parts.get(name)):
             value = parts[name]
-            if not value:
-                continue
             ax.barh(y, _scaled(value, unit), left=_scaled(left, unit), height=0.62, **_look(name))
             text = amount(value, unit).removesuffix(f" {unit}")
             if value / limit > 0.014 * len(text):
                 _on(ax, _scaled(left + value / 2, unit), y, text, part(name).color)
             left += value
-        ax.text(_scaled(left + 0.008 * limit, unit), y, amount(left, unit), va="center", fontsize=10, color=INK, fontweight="bold",
-                bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1}, zorder=5)  # fmt: skip
-    if shown is not None:
-        ax.axvline(_scaled(shown, unit), color=INK, linestyle="--", linewidth=1.5, zorder=4)
-        ax.annotate(
-            f"{capacity_label} {amount(shown, unit)}", (_scaled(shown, unit), 1), xycoords=("data", "axes fraction"),
-            ha="right" if shown > limit / 2 else "left", va="bottom", fontsize=9.5, color=INK,
-        )  # fmt: skip
-    elif capacity is not None:
-        ax.annotate(f"{capacity_label} {amount(capacity, unit)}, beyond this scale \N{RIGHTWARDS ARROW}", (1, 1),
-                    xycoords="axes fraction", ha="right", va="bottom", fontsize=9.5, color=INK)  # fmt: skip
+        end = {"ha": "left", "fontweight": "bold", "bbox": card(), "zorder": 5}
+        words(ax, _scaled(left + 0.008 * limit, unit), y, amount(left, unit), 10, **end)
+    if capacity is not None:
+        said, at, right = f"{capacity_label} {amount(capacity, unit)}", 1, True
+        if shown is None:
+            said += ", beyond this scale \N{RIGHTWARDS ARROW}"
+        else:
+            at, right = _scaled(shown, unit), shown > limit / 2
+            ax.axvline(at, color=INK, linestyle="--", linewidth=1.5, zorder=4)
+        across = "axes fraction" if shown is None else "data"
+        place = {"xycoords": (across, "axes fraction"), "ha": "right" if right else "left", "va": "bottom"}
+        beside(ax, (at, 1), said, size=9.5, **place)
     named_rows(ax, rows)
     ax.set(xlim=(0, _scaled(limit, unit)), xlabel=unit)
     _legend(fig, names)
@@ -205,48 +215,36 @@ def shares(parts: Mapping[str, float], title: str = "", unit: str = "parameters"
     total = sum(parts.values())
     if not total:
         raise ValueError(f"parts: {dict(parts)!r} sum to 0; allowed: at least one amount above 0")
-    fig, ax = canvas(title, height=2.1)
-    left = 0.0
-    for name, value in parts.items():
-        if not value:
-            continue
-        share = value / total
+    fig, ax = canvas(f"{title}: {amount(total, unit)}", height=2.1)
+    left, small = 0.0, []
+    for name, value in ((name, value) for name, value in parts.items() if value):
+        share, label = value / total, part(name).label
         ax.barh(0, share, left=left, height=0.6, **_look(name))
-        label = f"{part(name).label}\n{amount(value, unit).removesuffix(unit).strip()} · {share:.1%}"
         if share > 0.105:
-            _on(ax, left + share / 2, 0, label, part(name).color)
+            said = f"{label}\n{amount(value, unit).removesuffix(unit).strip()} · {share:.1%}"
+            _on(ax, left + share / 2, 0, said, part(name).color)
+        else:
+            small.append(Patch(label=f"{label}: {amount(value, unit)} · {share:.2%}", **_look(name)))
         left += share
-    small = [n for n, v in parts.items() if v and v / total <= 0.105]
-    extra = [
-        Patch(label=f"{part(n).label}: {amount(parts[n], unit)} · {parts[n] / total:.2%}", **_look(n)) for n in small
-    ]
-    if extra:
-        _keys(fig, extra)
-    ax.set_xlim(0, 1)
-    ax.set_ylim(-0.4, 0.4)
+    if small:
+        _keys(fig, small)
+    ax.set(xlim=(0, 1), ylim=(-0.4, 0.4))
     ax.set_axis_off()
-    _title(fig, f"{title}: {amount(total, unit)}")
-    total = sum(parts.values())
-    said = [
-        f"{part(n).label} {amount(v, unit)} ({v / total:.1%})"
-        for n, v in sorted(parts.items(), key=lambda kv: -kv[1])
-        if v
-    ]
-    fig.alt = f"One bar, {title}: {amount(total, unit)} in all; " + ", ".join(said) + "."
+    largest = sorted(((name, value) for name, value in parts.items() if value), key=lambda row: -row[1])
+    rows = ", ".join(f"{part(name).label} {amount(value, unit)} ({value / total:.1%})" for name, value in largest)
+    fig.alt = f"One bar, {title}: {amount(total, unit)} in all; {rows}."
     return fig
 
 
-def _lines_said(x, curves, x_label, title, unit, mark):
-    said = [
-        f"{label} from {amount(ys[0], unit)} at {x[0]:,g} to {amount(ys[-1], unit)} at {x[-1]:,g}"
-        for label, (_, ys) in curves.items()
-    ]
+def _lines_said(x, curves, x_label, title, unit, near):
+    def at(i, ys):
+        return f"{amount(ys[i], unit)} at {x[i]:,g}"
+
+    said = [f"{label} from {at(0, ys)} to {at(-1, ys)}" for label, (_, ys) in curves.items()]
     text = f"Lines, {title}, over {x_label}: " + "; ".join(said) + "."
-    if mark is not None:
-        near = min(range(len(x)), key=lambda i: abs(x[i] - mark))
-        text += (
-            f" At {x[near]:,g}: " + ", ".join(f"{c} {amount(ys[near], unit)}" for c, (_, ys) in curves.items()) + "."
-        )
+    if near is not None:
+        now = ", ".join(f"{label} {amount(ys[near], unit)}" for label, (_, ys) in curves.items())
+        text += f" At {x[near]:,g}: {now}."
     return text
 
 
@@ -291,18 +289,19 @@ def lines(
     else:
         ax.set_ylim(bottom=0)
     if capacity is not None:
-        ax.axhline(_scaled(capacity, unit), color=INK, linestyle="--", linewidth=1.5)
-        ax.annotate(f"capacity {amount(capacity, unit)}", (0.01, _scaled(capacity, unit)), xycoords=("axes fraction", "data"),
-                    va="bottom", fontsize=9.5, color=INK)  # fmt: skip
+        at = _scaled(capacity, unit)
+        ax.axhline(at, color=INK, linestyle="--", linewidth=1.5)
+        place = {"xycoords": ("axes fraction", "data"), "va": "bottom"}
+        beside(ax, (0.01, at), f"capacity {amount(capacity, unit)}", size=9.5, **place)
     _name_ends(ax, {label: _scaled(ys[-1], unit) for label, (_, ys) in curves.items()})
     if near is not None:
         ax.axvline(x[near], color=MUTED, linestyle=":", linewidth=1.2)
         said = [f"at {x[near]:,g}", *(f"{label}: {amount(ys[near], unit)}" for label, (_, ys) in curves.items())]
-        ax.text(0.02, 0.96, "\n".join(said), transform=ax.transAxes, va="top", fontsize=10, color=INK,
-                bbox={"facecolor": CARD, "edgecolor": GRID, "boxstyle": "round,pad=0.4"})  # fmt: skip
-    ax.set_xlabel(x_label)
-    ax.set_ylabel(unit)
-    fig.alt = _lines_said(x, curves, x_label, title, unit, mark)
+        box = card(edge=GRID, boxstyle="round,pad=0.4")
+        place = {"ha": "left", "va": "top", "transform": ax.transAxes, "bbox": box}
+        words(ax, 0.02, 0.96, "\n".join(said), 10, **place)
+    ax.set(xlabel=x_label, ylabel=unit)
+    fig.alt = _lines_said(x, curves, x_label, title, unit, near)
     return fig
 
 
@@ -313,9 +312,7 @@ def _name_ends(ax, ends):
     at = -1.0
     for label, y in sorted(ends.items(), key=lambda kv: kv[1]):
         at = max(place.transform((ax.get_xlim()[0], y))[1], at + 0.06)
-        ax.annotate(
-            f" {label}", (1, at), xycoords="axes fraction", color=INK, fontsize=10, va="center", annotation_clip=False
-        )
+        beside(ax, (1, at), f" {label}", xycoords="axes fraction", va="center", annotation_clip=False)
 
 
 def _peak_of(trace):
@@ -346,28 +343,21 @@ def timeline(trace, title: str = "", unit: str = "GiB", capacity: float | None =
 
 def _course(ax, trace, unit, high):
     """A timeline on axes that reach above `high` bytes. Returns the parts drawn."""
-    floor = [0.0] * len(trace.live)
-    steps = range(len(trace.live))
-    names = [name for name, line in trace.timeline().items() if any(line)]
-    for name in names:
-        top = [a + _scaled(b, unit) for a, b in zip(floor, trace.timeline()[name], strict=True)]
-        ax.fill_between(steps, floor, top, step="post", **{**_look(name), "linewidth": 0.3})
-        floor = top
+    lines = {name: line for name, line in trace.timeline().items() if any(line)}
+    areas(ax, range(len(trace.live)), lines, unit, linewidth=0.3)
     high = _scaled(high, unit) * 1.22
     for i, (name, at) in enumerate(sorted(trace.marks.items(), key=lambda kv: kv[1])):
         ax.axvline(at, color=INK, linestyle=":", linewidth=1.2)
         right = at > 0.9 * len(trace.live)
-        ax.annotate(f" {name.replace('_', ' ')} ", (at, high * (0.995 if i % 2 else 0.93)), ha="right" if right else "left",
-                    va="top", fontsize=9.5, color=INK, gid=ABOVE)  # fmt: skip
+        place = {"ha": "right" if right else "left", "va": "top", "fontsize": 9.5, "color": INK, "gid": ABOVE}
+        ax.annotate(f" {name.replace('_', ' ')} ", (at, high * (0.995 if i % 2 else 0.93)), **place)
     peak = (trace.peak_operation, _scaled(trace.peak, unit))
     ax.plot(*peak, "v", color=INK, markersize=9)
-    ax.annotate(f"peak {amount(trace.peak, unit)}, {trace.peak_at}", peak, xytext=(0, 8), textcoords="offset points",
-                ha="right" if peak[0] > len(trace.live) / 2 else "left", fontsize=10, color=INK, fontweight="bold",
-                bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1})  # fmt: skip
-    ax.set_xlim(0, len(trace.live) - 1)
-    ax.set_ylim(0, high)
-    ax.set_ylabel(unit)
-    return names
+    side = "right" if peak[0] > len(trace.live) / 2 else "left"
+    said = f"peak {amount(trace.peak, unit)}, {trace.peak_at}"
+    beside(ax, peak, said, (0, 8), ha=side, fontweight="bold", bbox=card())
+    ax.set(xlim=(0, len(trace.live) - 1), ylim=(0, high), ylabel=unit)
+    return list(lines)
 
 
 def timelines(traces: Mapping, title: str = "", unit: str = "GiB") -> Figure:
@@ -381,11 +371,9 @@ def timelines(traces: Mapping, title: str = "", unit: str = "GiB") -> Figure:
     """
     if not traces:
         raise ValueError("traces: {} has no timelines; allowed: {label: a dry run or a budget}")
-    fig, first = canvas(title, height=1.2 + 3 * len(traces))
-    first.remove()
-    names, axes = [], fig.subplots(len(traces), squeeze=False)[:, 0]
+    fig, axes = canvases(title, 1.2 + 3 * len(traces), len(traces))
+    names = []
     for ax, (label, trace) in zip(axes, traces.items(), strict=True):
-        _style(ax)
         names += _course(ax, trace, unit, max(t.peak for t in traces.values()))
         ax.set_title(label, loc="left", fontsize=10.5, color=INK)
     axes[-1].set_xlabel("operations of the step, in order")
@@ -439,24 +427,21 @@ def regions(
         name, label = regions[i]
         mask = [[float(int(v) == i) for v in row] for row in where]
         look = part(name)
-        ax.contourf(x, y, mask, levels=[0.5, 1.5], colors=[look.color], hatches=[look.hatch or None]).set_edgecolor(
-            CARD
-        )
+        paint = {"colors": [look.color], "hatches": [look.hatch or None]}
+        ax.contourf(x, y, mask, levels=[0.5, 1.5], **paint).set_edgecolor(CARD)
         row = max(range(len(y)), key=lambda j: sum(mask[j]))
         inside = [k for k in range(len(x)) if mask[row][k]]
         at = (x[inside[0]] * x[inside[-1]]) ** 0.5, y[row]
-        edge = row in (0, len(y) - 1)
-        ax.annotate(label, at, xytext=(0, 0 if not edge else 12 if row == 0 else -12), textcoords="offset points",
-                    ha="center", va="center", fontsize=10, color=INK, fontweight="bold",
-                    bbox={"facecolor": CARD, "edgecolor": GRID, "boxstyle": "round,pad=0.25"})  # fmt: skip
+        up = 12 if row == 0 else -12 if row == len(y) - 1 else 0
+        box = card(edge=GRID, boxstyle="round,pad=0.25")
+        beside(ax, at, label, (0, up), ha="center", va="center", fontweight="bold", bbox=box)
     for label, (amounts, limit) in (limits or {}).items():
         every = [amount for row in amounts for amount in row]
         if not min(every) < limit < max(every):
             continue
         line = ax.contour(x, y, amounts, levels=[limit], colors=[INK], linewidths=2, linestyles="--")
         right, top = max((point for piece in line.allsegs[0] for point in piece), key=lambda point: point[0])
-        ax.annotate(label, (right, top), xytext=(-4, 6), textcoords="offset points", ha="right", va="bottom",
-                    fontsize=9.5, color=INK, bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1.5})  # fmt: skip
+        beside(ax, (right, top), label, (-4, 6), 9.5, ha="right", va="bottom", bbox=card(1.5))
     if mark:
         ax.plot(*mark, marker="o", markersize=9, color=CARD, markeredgecolor=INK, markeredgewidth=2, linestyle="none")
     for axis, values in ((ax.xaxis, x), (ax.yaxis, y)):
@@ -492,32 +477,29 @@ def ranges(
     if not formats:
         raise ValueError("formats: {} has no formats; allowed: {label: {smallest, normal, largest}}")
     fig, ax = canvas(title, height=1.6 + 0.5 * len(formats))
+    said = []
     for y, (label, f) in enumerate(formats.items()):
         if not f["smallest"] <= f["normal"] < f["largest"]:
             raise ValueError(f"formats[{label!r}]: {dict(f)!r} does not ascend; allowed: smallest <= normal < largest")
-        ax.barh(y, f["normal"] - f["smallest"], left=f["smallest"], height=0.5, **_look("casts"))
-        ax.barh(y, f["largest"] - f["normal"], left=f["normal"], height=0.5, **_look("parameters"))
-        ax.annotate(f"2^{f['smallest']:g} ", (f["smallest"], y), ha="right", va="center", fontsize=9.5, color=INK)
-        ax.annotate(
-            f" 2^{round(f['largest'], 3):g}", (f["largest"], y), ha="left", va="center", fontsize=9.5, color=INK
-        )
-    low = min([f["smallest"] for f in formats.values()] + ([mark] if mark is not None else []))
-    high = max([f["largest"] for f in formats.values()] + ([mark] if mark is not None else []))
-    room = 0.1 * (high - low)
+        smallest, normal, largest = f["smallest"], f["normal"], f["largest"]
+        ax.barh(y, normal - smallest, left=smallest, height=0.5, **_look("casts"))
+        ax.barh(y, largest - normal, left=normal, height=0.5, **_look("parameters"))
+        beside(ax, (smallest, y), f"2^{smallest:g} ", size=9.5, ha="right", va="center")
+        beside(ax, (largest, y), f" 2^{round(largest, 3):g}", size=9.5, ha="left", va="center")
+        text = f"{label} from 2^{smallest:g} (normal from 2^{normal:g}) to 2^{round(largest, 3):g}"
+        said.append(text if mark is None else f"{text}, {_place(f, mark)} 2^{mark:g}")
+    marks = [] if mark is None else [mark]
+    low, high = (
+        min([*marks, *(f["smallest"] for f in formats.values())]),
+        max([*marks, *(f["largest"] for f in formats.values())]),
+    )
     if mark is not None:
         ax.axvline(mark, color=part("gradients").color, linewidth=2.5)
         words(ax, mark, 1, f"2^{mark:g}", 10, va="bottom", transform=ax.get_xaxis_transform())
-    ax.set_xlim(low - room, high + room)
+    room = 0.1 * (high - low)
+    ax.set(xlim=(low - room, high + room), xlabel="magnitude")
     named_rows(ax, formats)
     ax.xaxis.set_major_formatter(lambda v, _: f"2^{v:g}")
-    ax.set_xlabel("magnitude")
-    handles = [Patch(label="subnormal: fewer bits", **_look("casts")), Patch(label="normal", **_look("parameters"))]
-    _keys(fig, handles)
-    said = []
-    for label, f in formats.items():
-        text = f"{label} from 2^{f['smallest']:g} (normal from 2^{f['normal']:g}) to 2^{round(f['largest'], 3):g}"
-        if mark is not None:
-            text += f", {_place(f, mark)} 2^{mark:g}"
-        said.append(text)
+    _keys(fig, [Patch(label="subnormal: fewer bits", **_look("casts")), Patch(label="normal", **_look("parameters"))])
     fig.alt = f"{title}, positive numbers that each can hold: " + "; ".join(said) + "."
     return fig

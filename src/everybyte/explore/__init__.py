@@ -1,18 +1,15 @@
 """The explorers: one line each in a notebook. Controls around a picture that computes in the browser."""
 
 from .bars import allocator, optimizers, parameters, ring, states, tensor, zero
-from .block import block
-from .combining import combining
 from .controls import Choice, Slider, reset, shared, steps
 from .curves import attention, formats, loss, offloading
 from .explorer import Explorer
+from .layouts import combining, pipelines
 from .model import model
-from .peaks import adapters, batches, planning, precision, sharding
+from .peaks import adapters, batches, planning, precision, serving, sharding
 from .pictures import Lines, Ranges, Stack
-from .pipelines import pipelines
 from .segments import allocations, memory_map, played, upload
-from .serving import serving
-from .step import checkpointing, step
+from .step import block, checkpointing, step
 
 __all__ = [
     "Choice", "Explorer", "Lines", "Ranges", "Slider", "Stack", "adapters", "allocations", "allocator", "attention",

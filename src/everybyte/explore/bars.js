@@ -9,8 +9,8 @@ const stack = {
     const control = spec.controls.find((c) => c.name === spec.bars);
     const rows = (control ? control.options : [{ label: "", values: {} }]).map((option, i) => {
       const v = valuesOf(spec, state, control ? option.values : {});
-      const { parts, where } = spec.courses ? courses.peak(spec, v) : { parts: spec.parts.map((p) => FORMULAS[p.formula](v)) };
-      parts.forEach((x, j) => checked(x, spec.parts[j].formula));
+      const { parts, where } = spec.courses ? courses.peak(spec, v) : { parts: spec.parts.map(([, , formula]) => FORMULAS[formula](v)) };
+      parts.forEach((x, j) => checked(x, spec.parts[j][2]));
       return { label: option.label, parts, where, total: sum(parts), current: !control || i === state[spec.bars], v };
     });
     const now = rows.find((r) => r.current);
@@ -19,11 +19,11 @@ const stack = {
   capacity: (r) => against(r.now.v, r.now.total, (whole, free) =>
     ` ${fixed((100 * r.now.total) / r.capacity, 1)} % of ${whole}; ${amount(free)} are left.`),
   describe(spec, r) {
-    const parts = listed(spec.parts.map((p, i) => [p.label, r.now.parts[i]]), (x) => part(x, spec.unit));
+    const parts = listed(spec.parts.map(([, label], i) => [label, r.now.parts[i]]), (x) => part(x, spec.unit));
     return `${r.subject}: ${parts}; ${whole(r.now.total, spec.unit)} in all.${stack.capacity(r)}`;
   },
   change(spec, a, b, what) {
-    const moved = differing(spec.parts.map((p, i) => [p.label, a.now.parts[i], b.now.parts[i]]), (x) => part(x, spec.unit));
+    const moved = differing(spec.parts.map(([, label], i) => [label, a.now.parts[i], b.now.parts[i]]), (x) => part(x, spec.unit));
     const total = a.now.total === b.now.total ? `total stays ${whole(b.now.total, spec.unit)}`
       : `total ${part(a.now.total, spec.unit)}${ARROW}${whole(b.now.total, spec.unit)}`;
     return `${what}: ${[...moved, total].join("; ")}.${stack.capacity(b)}`;
@@ -51,10 +51,10 @@ const stack = {
       let at = 0;
       row.parts.forEach((value, j) => {
         if (!value) return;
-        const text = part(value, spec.unit);
+        const [[look, label], text] = [spec.parts[j], part(value, spec.unit)];
         const width = x(at + value) - x(at);
-        paint.part(x(at), y, width, bar, spec.parts[j].part, `${spec.parts[j].label}: ${text}`);
-        if (width > paint.measure(text) + 10) paint.pill(x(at) + width / 2, y + bar / 2, text, spec.looks[spec.parts[j].part]);
+        paint.part(x(at), y, width, bar, look, `${label}: ${text}`);
+        if (width > paint.measure(text) + 10) paint.pill(x(at) + width / 2, y + bar / 2, text, spec.looks[look]);
         at += value;
       });
       paint.text(x(at) + 6, y + bar / 2, words(row), more);
@@ -65,7 +65,7 @@ const stack = {
       paint.near(near ? x(r.capacity) : paint.width - 2, 9, words, { end: !near || x(r.capacity) > paint.width / 2 });
     }
     // The row now in numbers; what only others have has its name there too.
-    return paint.legend(bottom + 6, spec.parts.map((p, j) => [p.part, p.label, j]).filter(([, , j]) => r.rows.some((row) => row.parts[j]))
+    return paint.legend(bottom + 6, spec.parts.map(([look, label], j) => [look, label, j]).filter(([, , j]) => r.rows.some((row) => row.parts[j]))
       .map(([look, label, j]) => [look, `${label} ${part(r.now.parts[j], spec.unit)}` + (spec.shares ? ` (${fixed((100 * r.now.parts[j]) / r.now.total, 1)} %)` : "")]));
   },
 };
@@ -80,9 +80,9 @@ const peak = {
 const block = {
   compute(spec, state) {
     const v = valuesOf(spec, state);
-    const rows = spec.rows.map((row) => {
-      const tensors = row.tensors.map((t) => ({ label: t.label, x: checked(FORMULAS[t.formula](v), `${row.label}, ${t.label}`) }));
-      return { ...row, tensors: tensors.filter((t) => t.x), total: sum(tensors.map((t) => t.x)) };
+    const rows = spec.rows.map(([label, kept, note]) => {
+      const tensors = kept.map(([name, formula]) => ({ label: name, x: checked(FORMULAS[formula](v), `${label}, ${name}`) }));
+      return { label, note, tensors: tensors.filter((t) => t.x), total: sum(tensors.map((t) => t.x)) };
     });
     return { rows, total: sum(rows.map((row) => row.total)), whole: FORMULAS[spec.whole](v), v, subject: subjectOf(spec, state) };
   },
@@ -154,7 +154,7 @@ function round(x, f) {
 const ranges = {
   compute(spec, state) {
     const v = valuesOf(spec, state);
-    const rows = [{ label: spec.own, values: {} }, ...spec.rows].map(({ label, values }) => {
+    const rows = [[spec.own, {}], ...spec.rows].map(([label, values]) => {
       const row = { label };
       for (const [name, q] of Object.entries(spec.bounds)) row[name] = FORMULAS[q]({ ...v, ...values });
       if (!(row.smallest > 0 && row.smallest <= row.normal && row.normal <= row.largest)) {

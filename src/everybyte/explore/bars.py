@@ -1,10 +1,7 @@
-"""The explorers of amounts that stand: the states of a model, its parameters, what a block keeps on each of many GPUs, what is reserved."""
+"""The explorers of amounts that stand: states, parameters, what a block keeps on each of many GPUs, what is reserved."""
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import SimpleNamespace
 
 from sympy import floor
 
@@ -14,11 +11,24 @@ from ..ask.setup import Setup
 from ..catalog import Gpu, Model, models
 from ..common import checks
 from ..formulas import SYMBOLS, bindings, context, formula, tensor_parallel
-from ..formulas.symbols import BY_SYMBOL, A, D, H, L, P, n_s, s_b, sharded_gradients, sharded_optimizer, sharded_weights
+from ..formulas.symbols import A, D, H, L, P, n_s, s_b
 from .beside import said, table
-from .controls import OF_ACTIVATIONS, OF_STATES, Choice, Slider, asked, gpus_label, listed, opens, powers, shared, steps
+from .controls import (
+    OF_ACTIVATIONS,
+    OF_STATES,
+    Choice,
+    Slider,
+    asked,
+    decided,
+    gpus_label,
+    listed,
+    opens,
+    powers,
+    shared,
+    steps,
+)
 from .explorer import Explorer, told
-from .pictures import Stack
+from .pictures import Printed, Stack
 
 _SIZES = [n * 10**k for k in range(6, 13) for n in (1, 2, 3, 5, 7)]
 
@@ -61,7 +71,7 @@ def optimizers(
     Marked is `optimizer`, by default the setup's.
     """
     start = optimizer or (setup.optimizer if setup else "adamw")
-    kinds = {
+    kinds: dict[str, dict] = {
         name: {"states": OPTIMIZERS[name].states or 0, **{switch: int(name == o) for o, switch in OWN.items()}}
         for name in _NAMES
     }
@@ -85,8 +95,8 @@ def zero(model: Model | None = None, setup: Setup | None = None) -> Explorer:
 
     By default DDP on 8 GPUs.
     """
-    switches = [BY_SYMBOL[z] for z in (sharded_optimizer, sharded_gradients, sharded_weights)]
-    stages = {label: bindings(None, Setup(sharding=sharding), switches) for sharding, label in STAGES.items()}
+    switches = "sharded_optimizer", "sharded_gradients", "sharded_weights"
+    stages = {label: decided(None, Setup(sharding=sharding), *switches) for sharding, label in STAGES.items()}
     gpus, counts = setup.gpus if setup else 8, powers(0, 12)
     if gpus not in counts:
         raise ValueError(f"Setup.gpus: {gpus} is not offered; allowed: powers of two from 1 to 4,096")
@@ -119,10 +129,10 @@ def _fault(model):
 
 @opens()
 def parameters(model: Model | None = None) -> Explorer:
-    """Chapter 11: the parameters of a dense transformer: embeddings, attention, MLP, norms and head, as its dimensions move.
+    """Chapter 11: the parameters of a dense transformer, by group, as its dimensions move.
 
     The width is the heads times the width of a head, so that heads always divide it; of the key-value heads only
-    divisors of the heads are offered. What has no slider (biases, norms) stays as in the model chosen, by default GPT-2.
+    divisors of the heads are offered. What has no slider (biases, norms) stays as in the model, by default GPT-2.
     """
     known = {name: m for name, m in models().items() if not _fault(m)}
     start = model or known["gpt2"]
@@ -147,7 +157,7 @@ def parameters(model: Model | None = None) -> Explorer:
 
 @opens()
 def tensor(size: str = "22B", setup: Setup | None = None) -> Explorer:
-    """Chapter 33: bytes that one block of a GPT keeps for backward in bf16 with flash attention, on each of 1 to 16 GPUs that divide it.
+    """Chapter 33: bytes that a GPT's block keeps for backward on each of 1 to 16 GPUs that divide it, bf16 and flash.
 
     The size is one of Megatron's: `22B`, `175B`, `530B` or `1T`.
     """
@@ -172,8 +182,7 @@ def _offered(name, field, value, values):
 
 @opens()
 def ring(size: str = "Llama-3.1-8B", setup: Setup | None = None) -> Explorer:
-    """Chapter 35: bytes of one layer's attention in 16 bits on one of 4 to 128 GPUs that share each sequence: kept, and what backward
-    takes beside.
+    """Chapter 35: bytes of one layer's attention in 16 bits on one of 4 to 128 GPUs that share each sequence.
 
     The size has the heads of a model, one of those in explorers.toml.
     """
@@ -189,10 +198,8 @@ def ring(size: str = "Llama-3.1-8B", setup: Setup | None = None) -> Explorer:
         Choice("tokens", "sequence (tokens)", tokens, f"{setup.sequence:,}"),
         steps("context", "GPUs", counts, setup.mesh.context, said=gpus_label),
     ]
-    parts = [
-        ("activations", "kept for backward", floor(context.KEPT.expr)),
-        ("communication", "in backward, beside it", floor(context.BACKWARD.expr)),
-    ]
+    amounts = zip(said("ring")["parts"], (context.KEPT, context.BACKWARD), strict=True)
+    parts = [(part, label, floor(amount.expr)) for (part, label), amount in amounts]
     return told("ring", controls, Stack(parts, bars="context"))
 
 
@@ -202,47 +209,18 @@ FILE = "allocator.json"
 RUNS, SETTINGS = said("allocator")["runs"], said("allocator")["settings"]
 
 
-def simulate(run: Mapping, configurations: Mapping[str, str]) -> list[list[int]]:
-    """[requested, rounded up and not split, kept free] of a step of GPT-2 under each setting, from a dry run."""
-    from ..dryrun import dry_run  # with it torch
-
-    trace, found = dry_run(models()["gpt2"], Setup(**run)), []
-    for configuration in configurations.values():
-        on = trace.on("h200", configuration)
-        above = on.rounding + on.unsplit
-        found.append([on.requested, above, on.reserved - on.requested - above])
-    return found
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A number of the file, as a formula for pictures: by the numbers of the run and of the setting."""
-
-    name: str
-    number: int
-
-    #: The values that it reads.
-    symbols = (SimpleNamespace(name="run"), SimpleNamespace(name="setting"))
-
-    @property
-    def _numbers(self):
-        return [[row[self.number] for row in rows] for rows in table(FILE).values()]
-
-    @property
-    def javascript(self):
-        """An arrow function of one object with these as fields."""
-        return f"(v) => {json.dumps(self._numbers)}[v.run][v.setting]"
-
-    def __call__(self, **values):
-        return self._numbers[values["run"]][values["setting"]]
-
-
 def allocator() -> Explorer:
-    """Chapter 41: what PyTorch's allocator makes of a step of GPT-2: requested, rounded up, kept free, under five settings.
+    """Chapter 41: what PyTorch's allocator makes of a step of GPT-2, under five settings.
 
     Simulated by `everybyte.allocator` from dry runs, for an H200; the numbers are stored, and none is computed here.
     """
     controls = [listed("run", "step", RUNS), listed("setting", "setting", SETTINGS)]
-    parts = enumerate(said("allocator")["parts"])
-    parts = [(part, label, Entry(f"allocator {label}", i)) for i, (part, label) in parts]
+    parts = [(part, label, _entry(label, i)) for i, (part, label) in enumerate(said("allocator")["parts"])]
     return told("allocator", controls, Stack(parts, bars="setting"))
+
+
+def _entry(label, place):
+    """A number of the file, by the numbers of the run and of the setting."""
+    numbers = [[row[place] for row in rows] for rows in table(FILE).values()]
+    script = f"(v) => {json.dumps(numbers)}[v.run][v.setting]"
+    return Printed(f"allocator {label}", ("run", "setting"), lambda run, setting: numbers[run][setting], script)

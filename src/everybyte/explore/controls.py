@@ -9,12 +9,11 @@ from typing import ParamSpec, TypeVar
 import ipywidgets as widgets
 import traitlets
 
-from ..answers.headroom import Headroom
 from ..ask.choices import COMMON_OPTIMIZERS, OPTIMIZER_IMPLS
 from ..ask.setup import Setup
 from ..catalog import Gpu, Model, gpus, models
 from ..common import checks
-from ..formulas import bindings
+from ..formulas import SYMBOLS, bindings
 from ..rules.formulas import GPT, refused
 from .courses import PRECISIONS_OF_UPDATES, numbers_of
 
@@ -24,36 +23,25 @@ _LOOK = {"style": {"description_width": "10.5em"}, "layout": {"width": "31em", "
 
 
 class _Last:
-    """A trait that keeps its last value where it is set to None or NaN, so that nothing that reads a control meets them."""
+    """A trait that keeps its last value where it is set to None or NaN: nothing that reads a control meets them."""
 
     def _validate(self, obj, value):
         nothing = value is None or isinstance(value, float) and value != value
         return super()._validate(obj, obj._trait_values.get(self.name) if nothing else value)
 
 
-def _last(kind, **metadata):
-    return type(kind.__name__, (_Last, kind), {})().tag(**metadata)
+def _keeping(kind, synced, **others):
+    """The kind of widget, with these traits, of which one is synced, as `_Last` ones."""
+    traits = {name: type(trait.__name__, (_Last, trait), {})().tag(sync=True) for name, trait in synced.items()}
+    traits |= {name: type(trait.__name__, (_Last, trait), {})() for name, trait in others.items()}
+    return type(kind.__name__, (kind,), traits)
 
 
-class _Chosen(traitlets.HasTraits):
-    index = _last(traitlets.Int, sync=True)
-    value, label = _last(traitlets.Any), _last(traitlets.Unicode)
-
-
-class _Dropdown(_Chosen, widgets.Dropdown):
-    pass
-
-
-class _SelectionSlider(_Chosen, widgets.SelectionSlider):
-    pass
-
-
-class _IntSlider(widgets.IntSlider):
-    value = _last(traitlets.CInt, sync=True)
-
-
-class _FloatSlider(widgets.FloatSlider):
-    value = _last(traitlets.CFloat, sync=True)
+_SELECTED = {"synced": {"index": traitlets.Int}, "value": traitlets.Any, "label": traitlets.Unicode}
+_Dropdown = _keeping(widgets.Dropdown, **_SELECTED)
+_SelectionSlider = _keeping(widgets.SelectionSlider, **_SELECTED)
+_IntSlider = _keeping(widgets.IntSlider, {"value": traitlets.CInt})
+_FloatSlider = _keeping(widgets.FloatSlider, {"value": traitlets.CFloat})
 
 
 @dataclass(frozen=True)
@@ -85,7 +73,6 @@ class Slider:
             )
 
     def widget(self):
-        """The ipywidgets control."""
         whole = all(isinstance(n, int) for n in (self.low, self.high, self.start, self.step))
         ends = {"value": self.start, "min": self.low, "max": self.high, "step": self.step}
         return (_IntSlider if whole else _FloatSlider)(**ends, description=self.label, **_LOOK)
@@ -162,26 +149,21 @@ class Choice:
         return control
 
     def check(self, owner: str, state: object) -> None:
-        """Raise ValueError where there is no option of that index."""
         checks.whole(owner, self.name, state, 0, len(self.options) - 1)
 
     def state(self, value):
-        """The state that a preset names by its label."""
         labels = list(self.options)
         if value not in labels:
             raise ValueError(f"preset.{self.name}: {value!r} is unknown; allowed: {', '.join(labels)}")
         return labels.index(value)
 
     def said(self, state) -> str:
-        """The label of the option of index `state`."""
         return list(self.options)[state]
 
     def values(self, state):
-        """The symbols that the option of index `state` gives."""
         return list(self.options.values())[state]
 
     def moves(self, state):
-        """{other control's name: its state}: what the option of index `state` moves."""
         return self.sets.get(self.said(state), {})
 
     def spec(self):
@@ -215,7 +197,7 @@ def shared(name: str, start: str | None = None) -> Choice:
     return Choice(name, label, options(), start, kind, shared=True)
 
 
-#: Fields of a setup that decide about the model's states; about activations alone; that the controls of one step speak of.
+#: Fields of a setup that decide about a model's states, about activations alone, and of which a step's controls speak.
 OF_STATES = ("precision", "master_gradients", "optimizer", "optimizer_impl")
 OF_ACTIVATIONS = (
     "batch", "sequence", "accumulation", "attention", "dropout", "loss", "loss_chunks", "checkpointing", "checkpoint_every",
@@ -223,8 +205,8 @@ OF_ACTIVATIONS = (
 OF_THE_STEP = (*OF_STATES, "batch", "sequence", "attention", "dropout", "loss_chunks", "checkpoint_every")
 
 _OPENS = """
-An explorer opens with the `model`, `setup` and `gpu` that it is given; without them with its own, or with what the other explorers of
-the notebook show.
+An explorer opens with the `model`, `setup` and `gpu` that it is given; without them with its own, or with what the
+notebook's other explorers show.
 
 Raises:
     ValueError: where one of them says what no control offers and the explorer does not show.
@@ -232,14 +214,14 @@ Raises:
 
 
 def opens(*shown: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Have a function that opens an explorer refuse a `model`, `setup` or `gpu` that is no Model, Setup or Gpu, by name.
+    """Have a function that opens an explorer refuse a `model`, `setup` or `gpu` of another kind, by name.
 
     Args:
-        shown: fields of a setup that its controls show, that it checks itself, or that change nothing there; where there are any, a
-            setup that differs from the usual one in another field is refused too.
+        shown: fields of a setup that its controls show, that it checks itself, or that change nothing there; where there
+            are any, a setup that says something else is refused too.
     """
 
-    def decorated(function):
+    def decorated(function: Callable[_P, _R]) -> Callable[_P, _R]:
         arguments, kinds = signature(function), {"model": Model, "setup": Setup, "gpu": Gpu}
 
         @wraps(function)
@@ -267,13 +249,18 @@ def _check_setup(owner, setup, shown):
             )
 
 
+def decided(model: Model | None, setup: Setup | None, *names: str) -> dict[str, int]:
+    """The values of these symbols that a model or a setup decides."""
+    return bindings(model, setup, [SYMBOLS[name] for name in names])
+
+
 def gpts() -> dict[str, Model]:
     """The models of the catalog that the formulas of a GPT hold for, by name."""
     return {name: model for name, model in models().items() if refused(GPT, model) is None}
 
 
 def a_gpt(model: Model | None, usual: str = "gpt2") -> tuple[Model, Choice]:
-    """(a model that the formulas of a GPT hold for, the choice of it among the catalog's); of None the one called `usual`.
+    """(a model that the formulas of a GPT hold for, by default the `usual` one; the choice of it).
 
     Raises:
         ValueError: where they do not.
@@ -284,12 +271,7 @@ def a_gpt(model: Model | None, usual: str = "gpt2") -> tuple[Model, Choice]:
     return start, Choice("model", "model", {name: bindings(m, None) for name, m in known.items()}, start.name)
 
 
-def usable(cards: Mapping[str, Gpu]) -> dict[str, dict]:
-    """GPU's name -> what a process has of its memory, as the options of a choice."""
-    return {name: {"capacity": Headroom().usable(g), "capacity_label": f"{name}, usable"} for name, g in cards.items()}
-
-
-def of_the_step(setup: Setup | None, chosen: Setup, longest: int, dropouts=(0, 1)) -> list[Choice]:
+def one_step(setup: Setup | None, chosen: Setup, longest: int, dropouts=(0, 1)) -> list[Choice]:
     """The controls of one step on one GPU, but for its model and its precision.
 
     Args:
@@ -390,7 +372,7 @@ def _decided_by(label, setups):
     return {label: {name: values[name] for name in differ} for label, values in every.items()}
 
 
-#: Name -> (label, its options, where a fresh kernel has it, its kind): GPT-2, fp32, AdamW, batch 8, sequence 1024, an 80 GB H100.
+#: Name -> (label, its options, where a fresh kernel has it, its kind).
 _SHARES: dict[str, tuple[str, Callable, str, str]] = {
     "model": ("model", _models, "gpt2", "dropdown"),
     "precision": ("precision", _precisions, "fp32", "dropdown"),

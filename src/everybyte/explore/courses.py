@@ -6,10 +6,13 @@ letters in its sizes. The picture adds up the same operations in the browser tha
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from importlib import resources
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 from sympy import Min
@@ -18,29 +21,59 @@ from ..ask.choices import COMMON_OPTIMIZERS, MASTER_GRADIENTS, OPTIMIZER_IMPLS, 
 from ..ask.setup import Setup
 from ..catalog import Model
 from ..formulas import bindings, symbols
+from ..formulas.symbols import BY_SYMBOL
 from ..step.course import MARKS, Repeat, backwards, middles, place_of
 from ..theory import trace
-from ..theory.letters import factor, text
+from ..theory.letters import HELPERS, factor, text
 from ..theory.schedule import nested, stretched
 from ..theory.structure import Plan, structure
 from ..theory.training import Step
-from .sizes import Size
+
+_LETTER, _CALL = re.compile(r"\b[A-Za-z]\w*\b(?!\()"), re.compile(r"\b([a-z]+\()")
+_HELPERS = HELPERS | {"down": HELPERS["whole"]}
+#: A course's letter -> its name in code.
+NAMES = {
+    letter: BY_SYMBOL[z].name for letter, z in vars(symbols).items() if getattr(z, "is_Symbol", 0) and z in BY_SYMBOL
+}
 
 
-@lru_cache(2048)
-def _items(model, setup):
-    """(pieces that stand between steps, operations of all batches) of a step."""
-    course = trace(model, setup)
-    last = max(i for i, item in enumerate(course.items) if getattr(item, "name", "") == "after_backward")
-    return course.rest, course.items[: last + 1]
+@dataclass(frozen=True)
+class Size:
+    """Text in letters, such as a course says, which is evaluated in Python and in the browser.
 
+    Attributes:
+        names: letter -> the name of its value; a letter that has none here is itself the name.
+    """
 
-@lru_cache(2048)
-def _update(model, setup):
-    """(pieces that stand between steps, operations of the optimizer's step)."""
-    plan = Plan(model, setup)
-    step = Step(model, setup, plan.segments, plan.chunks, 0, plan.loops["layer"].turns)
-    return step.rest(), nested(stretched(step.run(), plan.loops), plan.loops)
+    name: str
+    text: str
+    names: Mapping | None = None
+
+    @cached_property
+    def symbols(self):
+        """What it needs values of, each with a `name`."""
+        names = NAMES if self.names is None else self.names
+        found = dict.fromkeys(names.get(letter, letter) for letter in _LETTER.findall(self.text))
+        return [SimpleNamespace(name=name) for name in found]
+
+    def _with(self, form):
+        names = NAMES if self.names is None else self.names
+        return _LETTER.sub(lambda letter: form.format(names.get(letter[0], letter[0])), self.text)
+
+    @cached_property
+    def javascript(self):
+        """An arrow function of one object with these names as fields; what it calls is the picture's `helpers`."""
+        return "(v) => " + _CALL.sub(r"helpers.\1", self._with("v.{}"))
+
+    @cached_property
+    def _code(self):
+        return compile(self._with("{}"), self.name, "eval")
+
+    def __call__(self, **values):
+        """The value from those of the symbols by name."""
+        if missing := [s.name for s in self.symbols if s.name not in values]:
+            raise ValueError(f"{self.name}: no value for {', '.join(missing)}")
+        return eval(self._code, {"__builtins__": {}} | _HELPERS, values)  # noqa: S307  text that a course wrote
 
 
 #: The file of this folder that has the courses of explorers as they open: `tools/explorers.py` writes it.
@@ -63,14 +96,14 @@ def fingerprint() -> str:
     return found.hexdigest()
 
 
+#: What this process traced last, by its signature.
+_TRACED: dict[str, dict] = {}
+
+
 @cache
 def _stored():
     file = resources.files(__package__).joinpath(FILE)
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-
-
-#: What this process traced last, by its signature.
-_TRACED: dict[str, dict] = {}
 
 
 class Steps:
@@ -83,8 +116,8 @@ class Steps:
     Attributes:
         sizes: `Size`s. operations: (name, place in `PEAKS` or a phase's end, owner, taken, freed), the last two pairs of a part and
             the number of a size. bodies: (operations, block, segment): operations of one turn by number; of each loop the turn's
-            number and the size that says how many turns came before it, or None. steps: what stands between steps, and items:
-            numbers of bodies, or of what repeats [size of how often, whether turns go down, loop, items].
+            number and the size that says how many turns came before it, or None. steps: (what stands between steps,
+            items): numbers of bodies, or of what repeats (size of how often, whether turns go down, loop, items).
         batches, updates: values, joined by commas -> the number of a step.
     """
 
@@ -92,30 +125,15 @@ class Steps:
     named = False
 
     def __init__(self, by: Sequence, update_by: Sequence, tables: dict, names: Mapping | None = None):
-        self.by, self.update_by, self._tables = tuple(by), tuple(update_by), tables
+        self.by, self.update_by, self.tables = tuple(by), tuple(update_by), tables
         self.sizes = [Size(f"size {i}", source, names) for i, source in enumerate(tables["sizes"])]
         self.operations, self.bodies, self.steps = tables["operations"], tables["bodies"], tables["steps"]
         self.batches, self.updates = tables["batches"], tables["updates"]
 
-    @property
-    def names(self):
-        """The names of values that choose a course."""
-        return (*self.by, *self.update_by)
-
-    def tables(self) -> dict:
-        """As the file has it."""
-        return self._tables
-
     def spec(self):
-        kept = ("batches", "updates", "steps", "operations", "bodies")
-        sizes = [size.name for size in self.sizes]
-        more = {"named": True} if self.named else {}
-        return (
-            {"by": self.by, "update_by": self.update_by}
-            | {n: self._tables[n] for n in kept}
-            | {"sizes": sizes, "marks": MARKS}
-            | more
-        )
+        """As the picture takes them: sizes by their names."""
+        more = {"sizes": [size.name for size in self.sizes], "marks": MARKS, "named": self.named}
+        return self.tables | {"by": self.by, "update_by": self.update_by} | more
 
     # Running, as picture.js does.
 
@@ -126,9 +144,9 @@ class Steps:
             key = _joined(values[name] for name in by)
             if key not in cases:
                 raise ValueError(f"courses: no step for {', '.join(by)}: {key}")
-            step = self.steps[cases[key]]
-            _change(live, step["rest"], sizes, 1)
-            items += step["items"]
+            rest, more = self.steps[cases[key]]
+            _change(live, rest, sizes, 1)
+            items += more
         return sizes, live, items
 
     def _walk(self, items, sizes, live, turns=None):
@@ -169,9 +187,8 @@ class Steps:
             if name in MARKS:
                 marks[name] = len(course)
             if taken or name in MARKS:
-                operations.append(
-                    (name, where, owner if self.named else owner.replace("*", self._block(body, turns, sizes, values)))
-                )
+                owner = owner if self.named else owner.replace("*", self._block(body, turns, sizes, values))
+                operations.append((name, where, owner))
                 course.append(dict(live))
         operations.append(("rest", "rest", ""))
         course.append(course[0])
@@ -192,23 +209,20 @@ class Courses(Steps):
     Args:
         name: of the explorer. by: names of values that choose a step's batches; cases: these values -> (model, setup) that
             stand for all with them. update_by, updates: the same of the optimizer's step, and of what it keeps.
-        anew: whether to trace them in any case.
     """
 
-    def __init__(
-        self, name: str, by: Sequence, cases: Mapping, update_by: Sequence, updates: Mapping, anew: bool = False
-    ):
+    def __init__(self, name: str, by: Sequence, cases: Mapping, update_by: Sequence, updates: Mapping):
         models, said = {}, [fingerprint(), tuple(by), tuple(update_by)]
         for key, (model, setup) in (*cases.items(), *updates.items()):
             said.append((key, models.setdefault(model, len(models)), setup))
-        self.name, self.signature = name, hashlib.sha256(repr((said, list(models))).encode()).hexdigest()
+        self.signature = hashlib.sha256(repr((said, list(models))).encode()).hexdigest()
         found = _stored().get(name, {})
-        if anew or found.get("signature") != self.signature:
-            found = None if anew else _TRACED.get(self.signature)
-            if found is None:
+        if found.get("signature") != self.signature:
+            if self.signature not in _TRACED:
                 _TRACED.clear()  # the last is enough: who opens an explorer of a model opens it again
-                found = _TRACED[self.signature] = _Traced(cases, updates).tables()
-        super().__init__(by, update_by, found | {"signature": self.signature})
+                _TRACED[self.signature] = _traced(cases, updates)
+            found = _TRACED[self.signature] | {"signature": self.signature}
+        super().__init__(by, update_by, found)
 
 
 def _change(live, pieces, sizes, sign):
@@ -220,40 +234,26 @@ class Printer:
     """Puts courses into tables, what is equal once."""
 
     def __init__(self):
-        self._sizes, self._operations, self._bodies, self._steps = {}, {}, {}, {}
+        self._made = {"sizes": {}, "operations": {}, "bodies": {}, "steps": {}}
         self.batches, self.updates = {}, {}
 
     def tables(self):
-        """All of it, as JSON holds it."""
-        made = {"sizes": list(self._sizes), "operations": list(self._operations), "bodies": list(self._bodies)}
-        steps = [json.loads(step) for step in self._steps]
-        return json.loads(json.dumps(made)) | {"steps": steps, "batches": self.batches, "updates": self.updates}
+        made = {name: list(table) for name, table in self._made.items()}
+        return json.loads(json.dumps(made)) | {"batches": self.batches, "updates": self.updates}
+
+    def put(self, table, entry):
+        """The number of an entry in `sizes`, `operations`, `bodies` or `steps`, as `Steps` has them."""
+        made = self._made[table]
+        return made.setdefault(entry, len(made))
 
     def step(self, rest, items):
         """The number of a step of these pieces between steps, and items that are put into the tables."""
-        return self.put(
-            self.pieces(rest), self._nested(items, {where: (index, repeat) for where, index, repeat in middles(items)})
-        )
-
-    def put(self, rest, items):
-        """The number of a step of what is in the tables."""
-        return _number(self._steps, json.dumps({"rest": rest, "items": items}))
-
-    def size(self, source):
-        """The number of a size."""
-        return _number(self._sizes, source)
-
-    def operation(self, name, where, owner, taken, freed):
-        """The number of an operation."""
-        return _number(self._operations, (name, where, owner, taken, freed))
-
-    def body(self, operations, block=(0, None), segment=(0, None)):
-        """The number of a body."""
-        return _number(self._bodies, (tuple(operations), block, segment))
+        stands = {where: (index, repeat) for where, index, repeat in middles(items)}
+        return self.put("steps", (self.pieces(rest), self._nested(items, stands)))
 
     def pieces(self, pieces):
         """Pairs of a part and the number of a size."""
-        return tuple((piece.part, self.size(self.amount(piece))) for piece in pieces)
+        return tuple((piece.part, self.put("sizes", self.amount(piece))) for piece in pieces)
 
     def amount(self, piece):
         """The text of a piece's bytes."""
@@ -271,21 +271,22 @@ class Printer:
 
         def close():
             if body:
-                found.append(self.body(body, *self._turns(turn, stands)))
+                found.append(self.put("bodies", (tuple(body), *self._turns(turn, stands))))
                 body.clear()
 
         for i, item in enumerate(items):
             if isinstance(item, Repeat):
                 close()
-                down = backwards(item, items[i + 1 :])
-                found.append([self.size(text(item.times)), int(down), item.loop, self._nested(item.items, stands)])
+                times, down = self.put("sizes", text(item.times)), int(backwards(item, items[i + 1 :]))
+                found.append((times, down, item.loop, self._nested(item.items, stands)))
                 continue
             if item.place != turn:
                 close()
             turn = item.place
-            body.append(self.operation(*self.named(item), self.pieces(item.taken), self.pieces(item.freed)))
+            operation = *self.named(item), self.pieces(item.taken), self.pieces(item.freed)
+            body.append(self.put("operations", operation))
         close()
-        return found
+        return tuple(found)
 
     def _turns(self, turn, stands):
         """Of block and segment the turn's number, and how many stood in before it, or nothing."""
@@ -293,27 +294,27 @@ class Printer:
             at = next((i for i, (loop, _) in enumerate(turn) if loop == name), None)
             index = 0 if at is None else turn[at][1]
             middle, repeat = (None, None) if at is None else stands.get((*turn[:at], name), (None, None))
-            yield index, self.size(text(repeat.times)) if middle is not None and index > middle else None
+            yield index, self.put("sizes", text(repeat.times)) if middle is not None and index > middle else None
 
 
-#: What stands between steps by what precision and optimizer choose: states, and a lasting buffer of gradients.
-_KEPT_BY_UPDATES = ("optimizer", "gradients")
-
-
-class _Traced(Printer):
+def _traced(cases, updates):
     """The tables of these cases, and of these optimizers' steps."""
-
-    def __init__(self, cases, updates):
-        super().__init__()
-        found = {}
-        for key, (model, setup) in cases.items():
-            rest, items = _items(model, setup)
-            if id(items) not in found:
-                found[id(items)] = self.step([piece for piece in rest if piece.part not in _KEPT_BY_UPDATES], items)
-            self.batches[_joined(key)] = found[id(items)]
-        for key, (model, setup) in updates.items():
-            rest, items = _update(model, setup)
-            self.updates[_joined(key)] = self.step([piece for piece in rest if piece.part in _KEPT_BY_UPDATES], items)
+    printer, found = Printer(), {}  # found: a course's id -> it, so that it stays, and its number
+    kept = "optimizer", "gradients"  # what stands between steps by what precision and optimizer choose
+    for key, (model, setup) in cases.items():
+        course = trace(model, setup)  # one for all setups that differ in letters alone
+        if id(course) not in found:
+            last = max(i for i, item in enumerate(course.items) if getattr(item, "name", "") == "after_backward")
+            rest = [piece for piece in course.rest if piece.part not in kept]
+            found[id(course)] = course, printer.step(rest, course.items[: last + 1])
+        printer.batches[_joined(key)] = found[id(course)][1]
+    for key, (model, setup) in updates.items():
+        plan = Plan(model, setup)
+        step = Step(model, setup, plan.segments, plan.chunks, 0, plan.loops["layer"].turns)
+        rest = [piece for piece in step.rest() if piece.part in kept]
+        items = nested(stretched(step.run(), plan.loops), plan.loops)
+        printer.updates[_joined(key)] = printer.step(rest, items)
+    return printer.tables()
 
 
 # What the controls offer, in the values that choose a course.
@@ -354,7 +355,7 @@ def only(name: str, *numbers: int) -> dict[int, dict]:
 
 
 def cases(models: Sequence[Model], *names: str, **own: Mapping[int, Mapping]) -> tuple[tuple, dict]:
-    """(names of values, every combination of their numbers -> (model, setup) that stands for all steps with them), `kind` first.
+    """(names of values, `kind` first; every combination of their numbers -> (model, setup) that stands for it).
 
     Args:
         models: one of each kind. names: of rows in `AXES`. own: further rows, or those of that name with other numbers.
@@ -395,8 +396,6 @@ def kinds(models: Mapping[str, Model]) -> tuple[dict[str, dict], list[Model]]:
 
 
 class _Lazy(dict):
-    """Sizes at some values, each worked out when it is asked for."""
-
     def __init__(self, sizes, values):
         super().__init__()
         self._sizes, self._values = sizes, values
@@ -408,7 +407,3 @@ class _Lazy(dict):
 
 def _joined(values):
     return ",".join(str(int(value)) for value in values)
-
-
-def _number(table, entry):
-    return table.setdefault(entry, len(table))

@@ -1,21 +1,22 @@
 // ---- curves, what fits of what is served, layouts, and what holds where -----------------------------------------
 
+const DASHES = ["", "8 5", "2 4", "10 4 2 4"]; // of curves, in their order
+
 const lines = {
   compute(spec, state) {
-    const base = valuesOf(spec, state);
-    const at = base[spec.x.name];
+    const at = valuesOf(spec, state)[spec.x];
     const run = (q, value) => {
-      const y = FORMULAS[q](valuesOf(spec, state, { [spec.x.name]: value }));
-      if (!Number.isFinite(y)) throw new Error(`${q}: ${y} at ${spec.x.label} ${value}`);
+      const y = FORMULAS[q](valuesOf(spec, state, { [spec.x]: value }));
+      if (!Number.isFinite(y)) throw new Error(`${q}: ${y} at ${spec.label} ${value}`);
       return y;
     };
-    const xs = spec.x.values ?? Array.from({ length: 16 }, (_, i) => (i + 1) * Math.max(1, Math.floor(at / 8)));
-    const curves = spec.curves.map((c) => ({ ...c, ys: xs.map((value) => run(c.formula, value)), now: run(c.formula, at) }));
+    const xs = spec.values ?? Array.from({ length: 16 }, (_, i) => (i + 1) * Math.max(1, Math.floor(at / 8)));
+    const curves = spec.curves.map(([part, label, q]) => ({ part, label, ys: xs.map((value) => run(q, value)), now: run(q, at) }));
     return { xs, curves, at, subject: subjectOf(spec, state) };
   },
   describe(spec, r) {
     const said = r.curves.map((c) => `${c.label} ${amount(c.now, spec.unit)}`).join(", ");
-    return `${r.subject ? r.subject + ": " : ""}at ${spec.x.label} ${grouped(r.at)}, ${said}.`;
+    return `${r.subject ? r.subject + ": " : ""}at ${spec.label} ${grouped(r.at)}, ${said}.`;
   },
   change(spec, a, b, what) {
     const said = b.curves.map((c, i) => {
@@ -30,7 +31,7 @@ const lines = {
     const longest = Math.max(...r.curves.map((c) => paint.measure(c.label)));
     const beside = longest < paint.width * 0.3; // a curve's name at its end, or all of them in a legend
     const [top, bottom, right] = [12, 270, paint.width - (beside ? longest + 14 : 34)];
-    const xs = r.xs ?? spec.x.values;
+    const xs = r.xs ?? spec.values;
     const { low, high, marks } = lines.amounts(spec, r, paint);
     const left = 14 + Math.max(...marks.map((value) => paint.measure(tick(value, spec.unit))));
     const x = scale([left, right], xs[0], xs.at(-1), spec.log);
@@ -38,18 +39,18 @@ const lines = {
     const y = (value) => (spec.log && value <= 0 ? bottom : up(value));
     rungs(paint, left, right, y, marks, spec.unit);
     for (const across of places(xs, spec.log, paint.narrow ? 2 : 4)) paint.text(x(across), bottom + 14, grouped(across), { anchor: "middle" });
-    paint.text((left + right) / 2, bottom + 32, spec.x.label, { anchor: "middle" });
+    paint.text((left + right) / 2, bottom + 32, spec.label, { anchor: "middle" });
     const within = r.at >= xs[0] && r.at <= xs.at(-1);
     if (within) paint.line(x(r.at), top, x(r.at), bottom, LIMIT);
-    const ends = r.curves.map((c) => ({ c, y: y(c.ys.at(-1)) })).sort((a, b) => a.y - b.y);
+    const ends = r.curves.map((c, i) => ({ c, dash: DASHES[i % 4], y: y(c.ys.at(-1)) })).sort((a, b) => a.y - b.y);
     ends.forEach((e, k) => { if (k) e.y = Math.max(e.y, ends[k - 1].y + 16); });
-    for (const { c, y: end } of ends) {
+    for (const { c, dash, y: end } of ends) {
       const look = spec.looks[c.part];
-      paint.curve(xs.map((value, j) => [x(value), y(c.ys[j])]), look, c.dash);
+      paint.curve(xs.map((value, j) => [x(value), y(c.ys[j])]), look, dash);
       if (within) paint.element("circle", { cx: x(r.at), cy: y(c.now), r: 5, fill: look.color, ...MARK });
       if (beside) paint.text(right + 8, end, c.label, {});
     }
-    return beside ? bottom + 46 : paint.legend(bottom + 48, r.curves.map((c) => [c.part, c.label, c.dash]));
+    return beside ? bottom + 46 : paint.legend(bottom + 48, r.curves.map((c, i) => [c.part, c.label, DASHES[i % 4]]));
   },
   // The ends of the upright axis and what it names. A logarithmic one runs between round numbers: 1 and 32 of KiB, MiB and so on, or
   // powers of ten.
@@ -67,7 +68,7 @@ const lines = {
   },
 };
 
-// What sequences take where a model generates, and for each context the most that fit: explore/serving.py's.
+// What sequences take where a model generates, and for each context the most that fit: explore/peaks.py's.
 const fitting = {
   ...stack,
   found: new Map(), // the curves of a model on a GPU: no other control moves them
@@ -94,9 +95,9 @@ const fitting = {
     for (const row of r.rows) row.most = fitting.most(spec, v, row.label, v.context);
     const key = `${state.model},${state.gpu}`;
     if (!fitting.found.has(key)) {
-      fitting.found.set(key, spec.curves.map((c) => spec.contexts.map((context) => fitting.most(spec, v, c.label, context))));
+      fitting.found.set(key, spec.curves.map(([, label]) => spec.contexts.map((context) => fitting.most(spec, v, label, context))));
     }
-    const curves = spec.curves.map((c, i) => ({ ...c, ys: fitting.found.get(key)[i], now: r.rows.find((row) => row.label === c.label).most }));
+    const curves = spec.curves.map(([part, label], i) => ({ part, label, ys: fitting.found.get(key)[i], now: r.rows.find((row) => row.label === label).most }));
     return { ...r, context: v.context, lines: { curves, at: v.context } };
   },
   fits(r) {
@@ -125,8 +126,8 @@ const fitting = {
       curve: (points, look, dash) => paint.curve(points.map(([x, y]) => [x, y + bottom]), look, dash),
       legend: (y, entries) => paint.legend(y + bottom, entries) - bottom,
     };
-    const x = { name: "context", label: "context (tokens): the most sequences that fit", values: spec.contexts };
-    return bottom + lines.draw({ ...spec, x, unit: "", log: true }, r.lines, lower);
+    const axes = { label: "context (tokens): the most sequences that fit", values: spec.contexts, unit: "", log: true };
+    return bottom + lines.draw({ ...spec, ...axes }, r.lines, lower);
   },
 };
 
@@ -196,7 +197,7 @@ const regions = {
   },
 };
 
-// Layouts that were priced beforehand: explore/combining.py's.
+// Layouts that were priced beforehand: explore/layouts.py's.
 const front = {
   compute(spec, state) {
     const v = valuesOf(spec, state);

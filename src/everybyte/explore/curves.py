@@ -10,9 +10,15 @@ from ..formulas import SYMBOLS, Formula, bindings, formula
 from ..formulas.formats import FLOATS
 from ..formulas.symbols import A, D, L, mu, sigma
 from .beside import said
-from .controls import OF_STATES, Choice, Slider, a_gpt, asked, gpus_label, opens, powers, shared, steps
+from .controls import OF_STATES, Choice, Slider, a_gpt, asked, decided, gpus_label, opens, powers, shared, steps
 from .explorer import Explorer, told
 from .pictures import Lines, Ranges
+
+
+def _curves(name, *quantities):
+    """The curves of an explorer, whose parts and labels stand in explorers.toml."""
+    return [(*look, q) for look, q in zip(said(name)["curves"], quantities, strict=True)]
+
 
 #: Widths of a head that published models have; 36 is there because it is no multiple of eight.
 _WIDTHS = (16, 32, 36, 48, 64, 80, 96, 128, 192, 256)
@@ -21,8 +27,7 @@ _HEADS = 128
 
 @opens()
 def attention(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """Chapter 15: bytes that one GPT block keeps for backward, eager and flash, against the sequence: where the square overtakes the
-    rest.
+    """Chapter 15: bytes that one GPT block keeps for backward, eager and flash, against the sequence.
 
     Of the model, by default GPT-2, it takes heads (at most 128) and head width; the rest of the block is GPT-2's.
     """
@@ -38,11 +43,7 @@ def attention(model: Model | None = None, setup: Setup | None = None) -> Explore
         *asked(setup, "precision", "dropout", "batch", "sequence"),
     ]
     block, square = formula("activations.block"), formula("attention.scores")
-    curves = [
-        ("eager", "eager block", block.given(eager=1)),
-        ("activations", "flash block", block.given(eager=0)),
-        ("scores", "eager squares", square.given(eager=1)),
-    ]
+    curves = _curves("attention", block.given(eager=1), block.given(eager=0), square.given(eager=1))
     picture = Lines("sequence", "sequence (tokens)", None, curves)
     derived = [("width", A * D), ("ffn_width", 4 * A * D)]
     return told("attention", controls, picture, base=bindings(gpt2, None), derived=derived)
@@ -50,7 +51,7 @@ def attention(model: Model | None = None, setup: Setup | None = None) -> Explore
 
 @opens(*OF_STATES, "batch", "sequence", "attention")
 def loss(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """Chapter 16: bytes of the logits-sized tensors at the loss's worst moment, and of what all blocks keep, against the vocabulary.
+    """Chapter 16: bytes of the loss's logits-sized tensors, and of what all blocks keep, against the vocabulary.
 
     The model is of GPT-2's architecture, one of your own too; by default it is GPT-2.
     """
@@ -66,10 +67,7 @@ def loss(model: Model | None = None, setup: Setup | None = None) -> Explorer:
         Choice("loss", "loss", chunks),
         *asked(setup, "batch", "sequence"),
     ]
-    curves = [
-        ("loss", "the loss's logits-sized tensors", formula("loss.logits")),
-        ("activations", "what all blocks keep", L * formula("activations.block").given(dropout=0)),
-    ]
+    curves = _curves("loss", formula("loss.logits"), L * formula("activations.block").given(dropout=0))
     values = sorted({2**i for i in range(8, 20)} | set(sizes) | {start.vocabulary})
     return told("loss", controls, Lines("vocabulary", "vocabulary", values, curves, log=True))
 
@@ -86,16 +84,12 @@ def _seconds(what, amount, rate):
     return Formula(f"seconds {what}", "", expr, "s", "the explorer's own quotient", "26_offloading")
 
 
-def _decided(setup, *names):
-    return bindings(None, setup, [SYMBOLS[name] for name in names])
-
-
 @opens("batch", "sequence", "precision", "sharding", "checkpointing", "gpus", "offload", "optimizer", "optimizer_impl")
 def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
-    """Chapter 26: the least time on the bus and the least time of arithmetic in one batch of an offloaded GPT, against its sequences.
+    """Chapter 26: the least time on the bus and of arithmetic in one batch of an offloaded GPT, against its sequences.
 
-    At the data sheets' rates, both directions of the bus at once, products in bf16. Blocks are the units, under ZeRO-2 or ZeRO-3 on 1
-    to 8 GPUs; sequences have 1,024 tokens; attention is flash. By default GPT-2 XL under mixed precision on one GPU.
+    At the data sheets' rates, both directions of the bus at once, products in bf16. Blocks are the units, under ZeRO-2 or
+    ZeRO-3 on 1 to 8 GPUs; sequences have 1,024 tokens; attention is flash. By default GPT-2 XL, mixed, on one GPU.
     """
     _, choice = a_gpt(model, "gpt2-xl")
     chosen = setup or Setup(precision="bf16-mixed", sharding="zero3")
@@ -103,10 +97,12 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
     checks.whole("offloading", "setup.sequence", chosen.sequence, SEQUENCE, SEQUENCE)
     checks.one_of("offloading", "setup.checkpointing", chosen.checkpointing, ("none", "full"))
     sixteen = [name for name, precision in PRECISIONS.items() if precision.compute == "bf16"]
-    precisions = {p: _decided(Setup(precision=p), "stored_weight_bytes", "reduced_bytes") for p in sixteen}
-    stages = {label: _decided(Setup(sharding=s), "sharded_weights") for s, label in STAGES.items()}
+    precisions: dict[str, dict] = {
+        p: decided(None, Setup(precision=p), "stored_weight_bytes", "reduced_bytes") for p in sixteen
+    }
+    stages = {label: decided(None, Setup(sharding=s), "sharded_weights") for s, label in STAGES.items()}
     kept = {"(no checkpointing)": Setup(), "full checkpointing": Setup(checkpointing="full")}
-    again = {label: _decided(s, "segmented") for label, s in kept.items()}
+    again = {label: decided(None, s, "segmented") for label, s in kept.items()}
     controls = [
         choice,
         Choice("precision", "precision", precisions, chosen.precision),
@@ -117,11 +113,13 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
         shared("gpu", gpu and gpu.name),
     ]
     products = sum(formula(name).expr for name in ("flops.forward", "flops.backward", "checkpoint.flops"))
-    curves = [
-        ("unsharded", "weights, up", _seconds("up", formula("fsdp.to_gpu").expr, "host_link")),
-        ("gradients", "gradients, down", _seconds("down", formula("fsdp.to_host").expr, "host_link")),
-        ("other", "arithmetic", _seconds("of products", products, "flop_rate")),
-    ]
+    up, down = (formula(name).expr for name in ("fsdp.to_gpu", "fsdp.to_host"))
+    times = (
+        _seconds("up", up, "host_link"),
+        _seconds("down", down, "host_link"),
+        _seconds("of products", products, "flop_rate"),
+    )
+    curves = _curves("offloading", *times)
     picture = Lines("batch", "sequences in the batch", powers(0, 8), curves, unit="s", log=True)
     derived = zip(said("offloading")["also"], ("fsdp.to_gpu", "fsdp.to_host"), strict=True)
     return told("offloading", controls, picture, derived=derived)
@@ -149,5 +147,5 @@ def formats() -> Explorer:
     presets |= {label: presets["fp16"] | gradient for label, gradient in said("formats")["gradients"].items()}
     bounds = {name: f"formats.{name}" for name in ("smallest", "largest", "epsilon", "spacing")}
     bounds["normal"] = "formats.smallest_normal"
-    picture = Ranges(shown, "yours", bounds, "magnitude", "scaled gradient")
+    picture = Ranges(list(shown.items()), "yours", bounds, "magnitude", "scaled gradient")
     return told("formats", controls, picture, presets=presets, derived=[("magnitude", mu + sigma)])

@@ -14,6 +14,7 @@ import traitlets
 
 from .. import draw
 from ..common import checks
+from ..formulas import SYMBOLS
 from .beside import read, said
 from .pictures import looks, quantity
 
@@ -106,15 +107,20 @@ class Explorer(widgets.VBox):
         return state
 
     def _spec(self, quantities):
-        needed = {s.name for q in quantities for s in q.symbols} | {"capacity", "capacity_label", "segment"}
-        needed |= set(self.kind.names)
+        courses = getattr(self.kind, "courses", None)
+        needed = {s.name for q in quantities for s in q.symbols} | {"capacity", "segment"}
+        needed |= {*courses.by, *courses.update_by} if courses else set()
+
+        def used(values):  # and what is not of the notation, which the picture asks for itself
+            return {name: value for name, value in values.items() if name in needed or name not in SYMBOLS}
+
         controls = [c.spec() for c in self._controls.values()]
         for c in controls:
             for option in c.get("options", ()):
-                option["values"] = {n: v for n, v in option["values"].items() if n in needed}
+                option["values"] = used(option["values"])
         return {
             "kind": self.kind.kind, "title": self.title, "controls": controls,
-            "base": {n: v for n, v in self._base.items() if n in needed},
+            "base": used(self._base),
             "derived": [[name, quantity(q).name] for name, q in self._derived], "subject": self._subject, "also": self._also,
             "presets": [{"label": label, "state": state} for label, state in self.presets.items()], "looks": looks(),
         } | self.kind.spec()  # fmt: skip

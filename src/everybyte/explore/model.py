@@ -1,5 +1,8 @@
 """The explorer of a derived formula: any model's peak, by batch, sequence and GPU; its owners; its timeline."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 from .. import draw, units
@@ -8,23 +11,21 @@ from ..common import checks
 from ..common.tables import Table
 from ..derivation import Derivation
 from ..derivation.course import changes
-from ..derivation.picture import axes, label
-from ..derivation.picture import steps as sizes_of
+from ..derivation.picture import axes as map_axes
+from ..derivation.picture import label as where
+from ..derivation.picture import steps as map_sizes
 from ..derivation.printing import at_the_peak
 from ..step.course import place_of
 from ..step.witness import starred
+from .beside import said
 from .controls import opens, shared, steps
 from .courses import Printer, Steps
 from .explorer import Explorer
-from .pictures import Kind, Stack, against
+from .pictures import Kind, Printed, Stack, against, labelled
 from .step import Timeline, looking
 
-_TITLES = {
-    "parts": "What a step of {name} takes at its peak",
-    "owners": "Whose the bytes are at the peak of {name}",
-    "timeline": "The bytes of one step of {name}",
-    "map": "Where the peak of {name} is",
-}
+#: View -> its title.
+_TITLES: dict[str, str] = said("model")["titles"]
 #: So many owners are named; the others are one.
 _NAMED = 12
 #: What the setup calls a letter, and where its slider begins; further ones begin near 224.
@@ -57,19 +58,22 @@ def model(derivation, gpu: Gpu | None = None, view: str = "parts", over: tuple[s
     if over is not None and view != "map":
         raise ValueError(f"explore.model.over: {over!r} with view {view!r}; allowed: with view 'map'")
     controls = _sizes(derivation)
-    said = [c.name for c in controls]
+    shown = [c.name for c in controls]
     base = {name: 1 for letter, name in _NAMES.items() if letter not in derivation.letters}
     title = _TITLES[view].format(name=derivation.name)
     if view == "timeline":
-        picture = Timeline(_Courses(derivation), derivation.part_names, said)
-        derived = [("case", _Amount(derivation, "case"))]
+        picture: Kind = Timeline(_Courses(derivation), labelled(derivation.part_names), shown)
+        number = at_the_peak(derivation, lambda case, *_: str(derivation.cases.index(case)))
+        derived = [("case", _amount(derivation, "case", number))]
         base["layers"] = derivation.layers or 0
         return Explorer(title, [*controls, *looking()], picture, base=base, derived=derived, subject=[])
     controls.append(shared("gpu", gpu and gpu.name))
     if view == "map":
-        return Explorer(title, controls, _Map(derivation, over), base=base, subject=[], also=said)
-    parts = _owners(derivation) if view == "owners" else _parts(derivation)
-    return Explorer(title, controls, Stack(parts), base=base, subject=[], also=said)
+        picture = _map(derivation, over)
+    else:
+        rows = _owners(derivation) if view == "owners" else _parts(derivation)
+        picture = Stack([(part, label, _live(derivation, label, part, owners)) for part, label, owners in rows])
+    return Explorer(title, controls, picture, base=base, subject=[], also=shown)
 
 
 def _names(derivation):
@@ -94,117 +98,108 @@ def _sizes(derivation):
     return controls
 
 
-class _Amount:
-    """A function of a derivation's letters as a formula for pictures: by default the bytes of a part at the peak, the case's number of none.
+def _amount(derivation, name, made):
+    """A function of a derivation's letters as a quantity. made: (in Python, in JavaScript)."""
+    return Printed(name, tuple(_names(derivation).values()), *made)
 
-    Args:
-        made: (in Python, in JavaScript).
+
+def _live(derivation, name, part, owners):
+    """The bytes of a part, or of some owners' share of it, at the peak."""
+    made = at_the_peak(derivation, lambda _, instant, whole: derivation.live(instant, part, owners).text(whole))
+    return _amount(derivation, name, made)
+
+
+@dataclass(frozen=True)
+class Regions(Kind):
+    """Which of several things holds where, over two letters, the others as the controls have them; and where it fits.
+
+    Attributes:
+        x, y: of a letter {name, label, values}. which: the number in `regions`, (part of the palette, label) each.
+        amount: bytes. others: letters that the title of the figure names.
     """
 
-    def __init__(self, derivation, name, part=None, owners=None, made=None):
-        self.name, names = name, _names(derivation).values()
-
-        def said(case, instant, whole):
-            if part is None:
-                return str(derivation.cases.index(case))
-            return derivation.live(instant, part, owners).text(whole)
-
-        self._call, self.javascript = made or at_the_peak(derivation, said)
-        self.symbols = [SimpleNamespace(name=name) for name in names]
-
-    def __call__(self, **values):
-        return self._call(*(values[s.name] for s in self.symbols))
-
-
-class _Map(Kind):
-    """Which instant is the peak, over two letters, the others as the controls have them."""
+    x: Mapping
+    y: Mapping
+    which: object
+    amount: object
+    regions: Sequence[tuple[str, str]]
+    others: Sequence[str] = ()
 
     kind = "regions"
 
-    def __init__(self, derivation, over):
-        self._d = derivation
-        self.across, self.up = axes(derivation, over)
-        self._x, self._y = sizes_of(derivation, self.across, _ACROSS), sizes_of(derivation, self.up, _UP)
-        self._names = list(dict.fromkeys(map(label, derivation.instants)))
-        self._which = _Amount(derivation, "which", made=at_the_peak(derivation, lambda _, i, __: str(self._number(i))))
-        self._peak = _Amount(derivation, "peak", made=(derivation.compiled(), derivation.javascript()))
-        self._looks = self._parts()
-
-    def _number(self, instant):
-        """Which of the labels an instant has."""
-        return self._names.index(label(instant))
-
-    def _parts(self):
-        """The part whose look each instant has: what there is most of, of those that grow with a step."""
-        looks = {}
-        places = {"optimizer step": "optimizer", "loss backward": "loss", "loss forward": "loss"}
-        for instant in self._d.instants:
-            parts = [column.part for column, _ in self._d.there(instant)]
-            grown = [part for part in parts if part in ("activations", "gradients", "casts", "unsharded")]
-            most = max(dict.fromkeys(grown), key=grown.count, default="activations")
-            looks.setdefault(self._number(instant), places.get(instant.at, most))
-        taken, found = set(), []
-        for number in range(len(self._names)):  # two regions that meet look apart, as far as there are looks
-            look = looks[number]
-            if look in taken:
-                look = next((p for p in _LOOKS if p not in taken), look)
-            taken.add(look)
-            found.append(look)
-        return found
-
-    def quantities(self):
-        return [self._which, self._peak]
-
-    def spec(self):
-        x, y = (
-            {"name": name, "label": _labelled(name), "values": values}
-            for name, values in ((self.across, self._x), (self.up, self._y))
-        )
-        regions = [[look, name] for look, name in zip(self._looks, self._names, strict=True)]
-        return {"x": x, "y": y, "which": "which", "amount": "peak", "regions": regions}
-
     def compute(self, values):
-        """The map, a row for each size up: (number of the instant, bytes) each; and the same `now`."""
+        """The map, a row for each size up: (number of the region, bytes) each; and the same `now`."""
 
         def run(more):
             at = {**values, **more}
-            return self._which(**at), self._peak(**at)
+            return self.which(**at), self.amount(**at)
 
-        rows = [[run({self.across: x, self.up: y}) for x in self._x] for y in self._y]
-        return SimpleNamespace(rows=rows, now=run({}), names=self._names)
+        rows = [[run({self.x["name"]: x, self.y["name"]: y}) for x in self.x["values"]] for y in self.y["values"]]
+        return SimpleNamespace(rows=rows, now=run({}), names=[name for _, name in self.regions])
+
+    def _counts(self, found):
+        """How many points there are; and the number of a region -> how many of them it has."""
+        flat = [which for row in found.rows for which, _ in row]
+        return len(flat), Counter(flat)
 
     def describe(self, subject, values):
         found = self.compute(values)
         which, peak = found.now
-        count = sum(cell[0] == which for row in found.rows for cell in row)
-        said = f"{subject}: the peak of {units.text(peak)} is in {found.names[which]}, as at {count:,} of the "
-        said += f"{len(self._x) * len(self._y):,} points of the map."
-        return said + against(values, peak, lambda whole, _: f" It fits {whole}.")
+        points, counts = self._counts(found)
+        alike = f"as at {counts[which]:,} of the {points:,} points of the map."
+        fits = against(values, peak, lambda whole, _: f" It fits {whole}.")
+        return f"{subject}: the peak of {units.text(peak)} is in {found.names[which]}, {alike}{fits}"
 
     def figure(self, title, subject, values, variants):
         found = self.compute(values)
-        where = [[cell[0] for cell in row] for row in found.rows]
-        limit = [[cell[1] for cell in row] for row in found.rows], values["capacity"]
-        regions = list(zip(self._looks, found.names, strict=True))
-        others = [n for n in _names(self._d).values() if n in self._d.letters and n not in (self.across, self.up)]
-        fixed = "".join(f", {name} {values[name]:,}" for name in others)
-        return draw.regions(
-            self._x, self._y, where, regions, _labelled(self.across), _labelled(self.up), title + fixed,
-            {f"{values['capacity_label']}: {units.text(values['capacity'])}": limit}, (values[self.across], values[self.up]),
-        )  # fmt: skip
+        where, amounts = ([[cell[i] for cell in row] for row in found.rows] for i in (0, 1))
+        fixed = "".join(f", {name} {values[name]:,}" for name in self.others)
+        limits = {f"{values['capacity_label']}: {units.text(values['capacity'])}": (amounts, values["capacity"])}
+        axes = self.x["values"], self.y["values"], where, self.regions, self.x["label"], self.y["label"]
+        return draw.regions(*axes, title + fixed, limits, (values[self.x["name"]], values[self.y["name"]]))
 
     def table(self, subject, values):
-        """A `Table` of the state: of each instant on how many points of the map it is the peak."""
-        found = self.compute(values)
-        flat = [cell[0] for row in found.rows for cell in row]
-        rows = [
-            (name, flat.count(i), f"{flat.count(i) / len(flat):.1%}") for i, name in enumerate(found.names) if i in flat
-        ]
+        points, counts = self._counts(self.compute(values))
+        rows = [(self.regions[i][1], n, f"{n / points:.1%}") for i, n in sorted(counts.items())]
         return Table(("peak in", "points", "share"), rows, subject)
 
 
-#: Looks of regions that would have another's.
-_LOOKS = ("activations", "gradients", "casts", "unsharded", "buffers", "parameters", "loss", "optimizer")
+def _map(derivation, over):
+    axes = [
+        {"name": name, "label": _labelled(name), "values": map_sizes(derivation, name, most)}
+        for name, most in zip(map_axes(derivation, over), (_ACROSS, _UP), strict=True)
+    ]
+    names = list(dict.fromkeys(map(where, derivation.instants)))
+
+    def number(instant):
+        return names.index(where(instant))
+
+    which = _amount(derivation, "which", at_the_peak(derivation, lambda _, instant, __: str(number(instant))))
+    peak = _amount(derivation, "peak", (derivation.compiled(), derivation.javascript()))
+    regions = list(zip(_looks(derivation, number, len(names)), names, strict=True))
+    shown = [axis["name"] for axis in axes]
+    others = [name for name in _names(derivation).values() if name in derivation.letters and name not in shown]
+    return Regions(*axes, which, peak, regions, others)
+
+
+def _looks(derivation, number, count):
+    """The part whose look each instant has, by its number: what there is most of, of those that grow with a step."""
+    looks = {}
+    places = {"optimizer step": "optimizer", "loss backward": "loss", "loss forward": "loss"}
+    for instant in derivation.instants:
+        grown = [column.part for column, _ in derivation.there(instant) if column.part in _GROWN]
+        most = max(dict.fromkeys(grown), key=grown.count, default="activations")
+        looks.setdefault(number(instant), places.get(instant.at, most))
+    found = []
+    for i in range(count):  # two regions that meet look apart, as far as there are looks
+        free = looks[i] not in found
+        found.append(looks[i] if free else next((part for part in _LOOKS if part not in found), looks[i]))
+    return found
+
+
+#: Parts that grow with a step, and looks of regions that would have another's.
+_GROWN = ("activations", "gradients", "casts", "unsharded")
+_LOOKS = (*_GROWN, "buffers", "parameters", "loss", "optimizer")
 
 
 def _labelled(name):
@@ -212,13 +207,13 @@ def _labelled(name):
 
 
 def _parts(derivation):
+    """(part, label, no owners) of what may live at the peak."""
     used = {c.part for c in derivation.columns if not c.host}
-    found = [part for part in derivation.part_names if part in used]
-    return [(part, draw.part(part).label, _Amount(derivation, part, part)) for part in found]
+    return [(part, draw.part(part).label, None) for part in derivation.part_names if part in used]
 
 
 def _owners(derivation):
-    """(part, label, amount) of what may live at the peak, by owner: the largest ones at the opening, and the others by part."""
+    """(part, label, owners) of what may live at the peak: the largest owners at the opening, and the others by part."""
     names, ranges = _names(derivation), derivation.main.ranges
     at = {names[x]: r.some([_USUAL.get(names[x], 224)], 1)[0] for x, r in ranges.items()}
     named = [row[:2] for row in derivation.at(**at).by_owner()][:_NAMED]
@@ -226,12 +221,10 @@ def _owners(derivation):
     rest = sorted({(c.part, c.owner) for c in derivation.columns if not c.host and (c.owner, c.part) not in named})
     for part in dict.fromkeys(part for part, _ in rest):
         rows.append((part, f"others, {part}", [owner for p, owner in rest if p == part]))
-    return [(part, label, _Amount(derivation, label, part, owners)) for part, label, owners in rows]
+    return rows
 
 
 class _Courses(Steps):
-    """The operations of a derivation's cases as the picture runs them; sizes are those of its tensors."""
-
     named = True
 
     def __init__(self, derivation):
@@ -239,14 +232,12 @@ class _Courses(Steps):
 
 
 class _Cases(Printer):
-    """Puts the operations of a derivation's cases into tables."""
-
     def __init__(self, derivation):
         super().__init__()
-        self._d, self._nothing = derivation, ((derivation.part_names[0], self.size("0")),)
+        self._d, self._nothing = derivation, ((derivation.part_names[0], self.put("sizes", "0")),)
         for i, case in enumerate(derivation.cases):
             self.batches[str(i)] = self._case(case)
-        self.updates[""] = self.put([], [])
+        self.updates[""] = self.put("steps", ((), ()))
 
     def _case(self, case):
         (_, first), *inner, (_, last) = changes(case.course)  # the first and the last stand between steps
@@ -254,8 +245,9 @@ class _Cases(Printer):
         following = [more for _, more in inner[1:]]
         for (o, more), then in zip(inner, [*following, {}], strict=True):
             freed, taken = self._changed(then, -1), self._changed(more, 1) or self._nothing
-            items.append(self.body([self.operation(o.name, place_of(o), starred(o.owner), taken, freed)]))
-        return self.put(rest, items)
+            operation = self.put("operations", (o.name, place_of(o), starred(o.owner), taken, freed))
+            items.append(self.put("bodies", ((operation,), (0, None), (0, None))))
+        return self.put("steps", (rest, tuple(items)))
 
     def _changed(self, changed, sign):
         """Pairs of a part and the number of a size, of each column that grows, or with -1 shrinks."""
@@ -264,5 +256,5 @@ class _Cases(Printer):
             column = self._d.columns[c]
             if n * sign > 0 and not column.host:
                 text = self._d.forms[column.form].text(whole="down({0}, {1})")
-                found.append((column.part, self.size(text if abs(n) == 1 else f"{abs(n)}*({text})")))
+                found.append((column.part, self.put("sizes", text if abs(n) == 1 else f"{abs(n)}*({text})")))
         return tuple(found)

@@ -1,38 +1,30 @@
-"""The explorers of a step's peak: a bar for each precision, number of GPUs, cut of the batch, set of switches or way to fine-tune."""
+"""The explorers of a peak: a bar for each precision, number of GPUs, cut of the batch, way to train or to serve."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
+from typing import Any
 
 from sympy import Min, ceiling
 
-from .. import draw
+from ..answers.headroom import ROUNDING, Headroom
+from ..answers.serving import MOST as UNLIMITED
+from ..answers.serving import cache_bytes, largest, weight_bytes
 from ..ask.choices import COMMON_OPTIMIZERS, PRECISIONS, Checkpointing
 from ..ask.setup import Lora, Setup
 from ..catalog import Gpu, Model, gpus, models
 from ..common import checks
+from ..common.tables import Table
 from ..formulas import bindings
 from ..formulas.symbols import B, G, autocast, n_a, w
+from ..theory import inference
+from ..theory.letters import factor, text
 from .beside import said
-from .controls import (
-    OF_THE_STEP,
-    Choice,
-    asked,
-    counted,
-    gpts,
-    gpus_label,
-    listed,
-    of_the_step,
-    opens,
-    powers,
-    precision_label,
-    shared,
-    steps,
-    usable,
-)  # fmt: skip
-from .courses import AXES, BY, CHUNKS, LONE, UPDATE_BY, Courses, Steps, cases, kinds, numbers_of, only
+from .controls import OF_THE_STEP, Choice, Slider, asked, counted, gpts, listed, one_step, opens, powers, shared, steps
+from .courses import AXES, BY, CHUNKS, LONE, UPDATE_BY, Courses, Printer, Size, Steps, cases, kinds, numbers_of, only
 from .explorer import Explorer, told
-from .pictures import Stack
+from .pictures import Stack, labelled
 
 
 @dataclass(frozen=True)
@@ -47,17 +39,8 @@ class Peak(Stack):
 
     kind = "peak"
 
-    @property
-    def names(self):
-        """The names of values that choose a course."""
-        return self.courses.names
-
     def quantities(self):
         return self.courses.sizes
-
-    def spec(self):
-        parts = [{"part": part, "label": label, "formula": name} for part, label, name in self.parts]
-        return self.shape() | {"parts": parts, "courses": self.courses.spec()}
 
     def highest(self, values):
         """(where, {part: amount}) of the operation with the most bytes, the first of equal ones."""
@@ -72,19 +55,15 @@ class Peak(Stack):
         return f"{super().describe(subject, values)} The peak is in {self.highest(values)[0]}."
 
 
-def labelled(parts: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Parts of the palette, with their labels, as `Peak` takes them."""
-    return [(part, draw.part(part).label, part) for part in parts]
-
-
-def peaks(name: str, bars: str, courses: Steps) -> Peak:
+def peaks(name: str, bars: str, courses: Steps, kind: type[Peak] = Peak, **more) -> Peak:
     """The picture of an explorer whose parts stand in explorers.toml."""
-    return Peak(labelled(said(name)["parts"]), bars=bars, courses=courses)
+    parts = [(part, label, part) for part, label in labelled(said(name)["parts"])]
+    return kind(parts, bars=bars, courses=courses, **more)
 
 
 @opens(*OF_THE_STEP)
 def precision(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
-    """Chapter 21: the peak of a GPT's training step with the plain loss, in exact tensor bytes, a bar for every precision.
+    """Chapter 21: the peak of a GPT's step with the plain loss, in exact tensor bytes, a bar for every precision.
 
     The model is one of the catalog's of GPT-2's architecture, by default GPT-2.
     """
@@ -95,7 +74,7 @@ def precision(model: Model | None = None, setup: Setup | None = None, gpu: Gpu |
     controls = [
         Choice("model", "model", options, start.name),
         *asked(setup, "precision"),
-        *of_the_step(setup, chosen, min(m.positions for m in known.values())),
+        *one_step(setup, chosen, min(m.positions for m in known.values())),
         shared("gpu", gpu and gpu.name),
     ]
     courses = Courses("precision", *cases(deepest, *BY), *cases(deepest, *UPDATE_BY))
@@ -127,8 +106,7 @@ def _precisions(others, **also):
 
 @opens(*OF_THE_STEP, "gpus", "sharding")
 def sharding(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
-    """Chapter 32: the peak of a GPT's step under FSDP (`zero3`, by blocks), on one GPU, in exact tensor bytes, a bar for every number
-    of GPUs.
+    """Chapter 32: the peak of a GPT's step under FSDP (`zero3`, by blocks) on one GPU, a bar for every number of GPUs.
 
     The model is one of the catalog's of GPT-2's architecture; by default GPT-2 XL under mixed precision on 8 GPUs.
     """
@@ -140,29 +118,28 @@ def sharding(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     controls = [
         Choice("precision", "precision", _precisions(("eager", "dropout"), sharding="zero3"), chosen.precision),
         Choice("model", "model", options, start.name),
-        steps("gpus", "number of GPUs", powers(0, MOST.bit_length() - 1), chosen.gpus, "shards", gpus_label),
-        *of_the_step(setup, chosen, min(m.positions for m in known.values())),
+        steps("gpus", "number of GPUs", powers(0, MOST.bit_length() - 1), chosen.gpus, "shards", counted("GPU")),
+        *one_step(setup, chosen, min(m.positions for m in known.values())),
         shared("gpu", gpu and gpu.name),
     ]
-    several = {0: {"sharding": "zero3"}, 1: {"sharding": "zero3", "gpus": 2}}
+    several: dict[int, dict] = {0: {"sharding": "zero3"}, 1: {"sharding": "zero3", "gpus": 2}}
     batches = cases(deepest, *BY, form=_FORMS, several=several)
     updates = cases(deepest, *UPDATE_BY, precision_no=_UPDATED, several=several)
     courses = Courses("sharding", *batches, *updates)
     return told("sharding", controls, peaks("sharding", "gpus", courses), derived=[LONE, _SEVERAL])
 
 
-#: A step whose sequences are cut into batches: how many there are, with how many sequences, and whether there are several.
+#: A step cut into batches: how many there are, with how many sequences, and whether there are several.
 CUT = [("accumulation", Min(n_a, B)), ("batch", ceiling(B / n_a)), ("accumulated", Min(n_a - 1, 1)), LONE]
 _ADAMW = only("optimizer_no", COMMON_OPTIMIZERS.index("adamw"))
 
 
 @opens("batch", "accumulation", "sequence", "precision", "master_gradients", "attention", "loss", "optimizer_impl")
 def batches(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
-    """Chapter 23: the peak of one step of a GPT in exact tensor bytes, a bar for each number of micro-batches that its sequences are
-    cut into.
+    """Chapter 23: the peak of one step of a GPT, a bar for each number of micro-batches that it is cut into.
 
-    The model is one of GPT-2's four sizes, by default GPT-2 XL in fp32; `batch` times `accumulation` are the sequences of the whole
-    step. AdamW, foreach or fused; the loss plain or in 8 chunks; no dropout, no checkpointing.
+    The model is one of GPT-2's four sizes, by default GPT-2 XL in fp32; `batch` times `accumulation` are the sequences
+    of the whole step. AdamW, foreach or fused; the loss plain or in 8 chunks; no dropout, no checkpointing.
     """
     known = {
         name: m for name, m in gpts().items() if m.qkv_bias and m.ffn_width == 4 * m.width and name.startswith("gpt2")
@@ -178,8 +155,7 @@ def batches(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | N
     fused = {"foreach": {"impl_no": 0}, "fused": {"impl_no": 2}}
     controls = [
         Choice("model", "model", options, start.name),
-        shared("precision", precision_label(chosen)),
-        *asked(chosen, "attention"),
+        *asked(chosen, "precision", "attention"),
         Choice("loss", "loss", losses, list(losses)[chosen.loss == "chunked"]),
         Choice("step", "optimizer's step", fused, chosen.optimizer_impl),
         steps("whole", "in a step", powers(0, 8), chosen.batch * chosen.accumulation, "batch", counted("sequence")),
@@ -192,6 +168,11 @@ def batches(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | N
     return told("batches", controls, peaks("batches", "cut", courses), derived=CUT)
 
 
+def _usable(cards: Mapping[str, Gpu]) -> dict[str, dict]:
+    """GPU's name -> what a process has of its memory, as the options of a choice."""
+    return {name: {"capacity": Headroom().usable(g), "capacity_label": f"{name}, usable"} for name, g in cards.items()}
+
+
 #: The bars of `planning`: sets of switches, the symbols' values that each has beside the chosen ones.
 SWITCHES = said("planning")["switches"]
 #: What it opens with: the run that chapter 45 plans.
@@ -202,11 +183,10 @@ _FSDP = [_SEVERAL, ("weight_bytes", w - 2 * autocast * _SEVERAL[1])]
 
 @opens("batch", "sequence", "precision", "gpus", "sharding")
 def planning(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
-    """Chapter 45: the peak of a Llama's step on one GPU, or on each of several under FSDP, in exact tensor bytes, a bar for each set of
-    switches, against what a GPU has usable.
+    """Chapter 45: the peak of a Llama's step, a bar for each set of switches, against what a GPU has usable.
 
-    By default Llama-3.1-8B on 8 H100s, two sequences of 8,192 tokens on each. AdamW, flash attention, the plain loss; several GPUs
-    share the model by `zero3`.
+    By default Llama-3.1-8B on 8 H100s, two sequences of 8,192 tokens on each. AdamW, flash attention, the plain loss;
+    several GPUs share the model by `zero3`.
     """
     known = {name: models()[name] for name in said("planning")["models"]}
     options, deepest = kinds(known)
@@ -218,14 +198,14 @@ def planning(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     plain = said("planning")["asked"]
     controls = [
         Choice("model", "model", options, start.name),
-        Choice("gpu", "GPU", usable(gpus()), card),
-        steps("gpus", "number of GPUs", powers(0, 10), chosen.gpus, "shards", gpus_label),
+        Choice("gpu", "GPU", _usable(gpus()), card),
+        steps("gpus", "number of GPUs", powers(0, 10), chosen.gpus, "shards", counted("GPU")),
         Choice("precision", "precision", _precisions(plain), chosen.precision),
         steps("batch", "batch of each (sequences)", powers(0, 8), chosen.batch),
         steps("sequence", "sequence (tokens)", powers(7, 17), chosen.sequence),
         Choice("switches", "switches", {label: plain | more for label, more in SWITCHES.items()}, "as chosen"),
     ]
-    several = {0: {}, 1: {"sharding": "zero3", "gpus": 2}}
+    several: dict[int, dict] = {0: {}, 1: {"sharding": "zero3", "gpus": 2}}
     every = cases(deepest, "form", "lone", "segmented", "accumulated", "chunked", form=_FORMS, several=several)
     updates = cases(deepest, *UPDATE_BY, precision_no=_UPDATED, optimizer_no=_ADAMW, several=several)
     courses = Courses("planning", *every, *updates)
@@ -262,22 +242,18 @@ def setup_of(
 
 @opens("batch", "sequence")
 def adapters(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
-    """Chapter 25: the peak of one fine-tuning step in exact tensor bytes, a bar for each way to train, against a GPU's memory.
+    """Chapter 25: the peak of one fine-tuning step, a bar for each way to train, against a GPU's memory.
 
     By default Llama 3.1 8B in QLoRA, one sequence of 2,048 tokens, on an RTX 4090.
     """
     start, chosen = model or models()["llama-3.1-8b"], setup or Setup(batch=1, sequence=2048)
     checks.one_of("adapters", "model", start.name, MODELS)
     options, deepest = kinds({name: models()[name] for name in MODELS})
-    ways = {way: bindings(None, setup_of(way)) for way in WAYS}
+    values = [bindings(None, setup_of(way)) for way in WAYS]
+    ways = {way: {"way": i} | {name: values[i][name] for name in _READ} for i, way in enumerate(WAYS)}
     controls = [
         Choice("model", "model", options, start.name),
-        Choice(
-            "way",
-            "way to train",
-            {way: {"way": i} | {n: ways[way][n] for n in _READ} for i, way in enumerate(ways)},
-            "QLoRA",
-        ),
+        Choice("way", "way to train", ways, "QLoRA"),
         listed("targets", "targets", TARGETS, "all linear layers"),
         listed("dropout", "dropout", DROPOUTS, symbol="dropped"),
         steps("rank", "rank", RANKS, 16, "adapter_rank", "rank {}".format),
@@ -293,3 +269,150 @@ def adapters(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     updates = {numbers[:3]: case for numbers, case in found.items() if not any(numbers[3:])}
     courses = Courses("adapters", by, found, by[:3], updates)
     return told("adapters", controls, peaks("adapters", "way", courses))
+
+
+# -- what fits where a model generates
+
+CONTEXTS = powers(9, 17)
+#: Tokens in a page.
+PAGE = 16
+#: The bars: moment -> (types of weights and cache, where they stand in pages; the part whose look its curve has).
+MOMENTS: dict[str, tuple[Any, str]] = {
+    label: (moment.get("types"), moment.get("look", "")) for label, moment in said("serving")["moments"].items()
+}
+_PASSES = ("prefill", "decode step")
+#: A flag among the factors of a count.
+_FLAG = re.compile(r"\bTrue\b")
+
+
+class _Passes(Printer):
+    """Puts each model's prefill and decode step into tables, tensors rounded up as the allocator does; and pages."""
+
+    def __init__(self, models):
+        super().__init__()
+        for kind, model in enumerate(models):
+            for i in range(len(_PASSES)):
+                values = inference.letters(model, 2, 1 if i else 64, 64 if i else 0)
+                course = inference.course(model, values)
+                self.batches[f"{kind},{i}"] = self.step(course.rest, course.items)
+            for i, (types, _) in enumerate(MOMENTS.values()):
+                if types:
+                    self.batches[f"{kind},{i}"] = self._pages(*types)
+        self.updates[""] = self.put("steps", ((), ()))
+
+    def amount(self, piece):
+        """The text of a piece's bytes, rounded up."""
+        times = _FLAG.sub("1", text(piece.count))
+        count = "" if times == "1" else f"*({times})"
+        return f"{ROUNDING}*up(({factor(piece.numbers)})*{factor(piece.width)},{ROUNDING}){count}"
+
+    def named(self, o):
+        return o.name, f"{o.phase}, at {o.name!r}", o.owner
+
+    def _pages(self, weights, cache):
+        """Weights and pages are all that stands: as one operation takes them."""
+        sizes = {"parameters": f"Q_{weights}", "cache": f"B*up(C,{PAGE})*{PAGE}*k_{cache}"}
+        pieces = tuple((part, self.put("sizes", size)) for part, size in sizes.items())
+        body = self.put("bodies", ((self.put("operations", ("pages", "", "", pieces, ())),), (0, None), (0, None)))
+        return self.put("steps", ((), (body,)))
+
+
+def _values(model):
+    found = inference.letters(model, 1, 1)
+    for letter in ("B", "S", "T", "T_0"):
+        del found[letter]
+    for types in (types for types, _ in MOMENTS.values() if types):
+        found[f"Q_{types[0]}"] = weight_bytes(model, types[0])
+        found[f"k_{types[1]}"] = cache_bytes(model, 1, types[1])
+    return found
+
+
+@dataclass(frozen=True)
+class Fitting(Peak):
+    """A bar for each moment against a GPU's memory; below, for each context the most sequences whose moment fits.
+
+    Attributes:
+        ways: moment -> the values that choose it. contexts: where the curves are evaluated. curves: (part of the palette,
+            moment). unlimited: at most so many are looked for.
+    """
+
+    ways: Mapping[str, Mapping] = field(default_factory=dict)
+    contexts: Sequence[int] = ()
+    curves: Sequence[tuple] = ()
+    unlimited: int = UNLIMITED
+
+    kind = "fitting"
+
+    def most(self, values: Mapping, way: str, context: int | None = None) -> int:
+        """The most sequences of a context whose moment fits; 0 where one does not."""
+        values = {**values, **self.ways[way], "context": values["context"] if context is None else context}
+
+        def size(number):
+            return sum(self.highest({**values, **passed(values, number)})[1].values())
+
+        return largest(size, values["capacity"]) if size(1) <= values["capacity"] else 0
+
+    def describe(self, subject, values):
+        where = self.highest(values)[0]
+        bars = Stack.describe(self, subject, values) + (f" The largest moment is in {where}." if where else "")
+        rows = ", ".join(f"{way} {self.most(values, way):,}" for way in self.ways)
+        return f"{bars} Sequences of {values['context']:,} tokens that fit at most: {rows}."
+
+    def figure(self, title, subject, values, variants):
+        """matplotlib's figure of the bars, with the most that fit beside each name; `table` has the curves."""
+        named = dict(zip(variants, self.ways, strict=True))
+        rows = {f"{label}: at most {self.most(values, named[label]):,}": row for label, row in variants.items()}
+        return super().figure(title, subject, values, rows)
+
+    def table(self, subject, values):
+        rows = [(way, *(f"{self.most(values, way, context):,}" for context in self.contexts[::2])) for way in self.ways]
+        return Table(("at most", *(f"{context:,} tokens" for context in self.contexts[::2])), rows, subject)
+
+
+def passed(values: Mapping, number: int) -> dict:
+    """The letters of a moment: so many sequences, new tokens and older ones of each."""
+    decode, context = values["decode"], values["context"]
+    return {
+        "B": number, "C": context, "S": 1 if decode else context - 1, "T": context - 1 + decode, "T_0": (context - 1) * decode,
+    }  # fmt: skip
+
+
+@opens()
+def serving(model: Model | None = None, gpu: Gpu | None = None, context: int = 8192, concurrency: int = 42) -> Explorer:
+    """Chapter 44: what sequences take where a model generates, and the most that fit, grown as in transformers or in pages.
+
+    The bytes are `eb.serve`'s, prompts as long as they may be: all tokens of the context but the last. The model, by
+    default Qwen2.5-7B on an 80 GB H100, has no window, and as many positions as the longest context.
+
+    Args:
+        context: tokens of a sequence, a power of two. concurrency: sequences at once.
+    """
+    start, card = model or models()["qwen2.5-7b"], gpu.name if gpu else "h100-80gb"
+    inference.check(start)
+    if start.window:
+        raise ValueError(f"serving.model.window: {start.window:,} of {start.name}; allowed: 0, or ask eb.serve")
+    if start.positions and start.positions < CONTEXTS[-1]:
+        raise ValueError(
+            f"serving.model.positions: {start.positions:,} of {start.name}; allowed: {CONTEXTS[-1]:,} or more, or ask eb.serve"
+        )
+    cards = {name: g for name, g in gpus().items() if g.bf16}  # in which weights and cache are
+    checks.one_of("serving", "gpu", card, cards)
+    if type(context) is not int or context not in CONTEXTS:
+        raise ValueError(
+            f"serving.context: {checks.shown(context)} is unknown; allowed: {', '.join(map(str, CONTEXTS))}"
+        )
+    known = {name: models()[name] for name in said("serving")["models"]} | {start.name: start}
+    options = {name: _values(m) | {"kind": kind} for kind, (name, m) in enumerate(known.items())}
+    ways = {label: {"moment": i, "decode": int(i == 1)} for i, label in enumerate(MOMENTS)}
+    controls = [
+        Choice("model", "model", options, start.name),
+        Choice("gpu", "GPU", _usable(cards), card),
+        steps("tokens", "context (tokens)", CONTEXTS, context, "context"),
+        Slider("concurrency", "sequences at once", 1, 512, concurrency),
+        Choice("way", "moment", ways, "prefill"),
+    ]
+    derived = [(name, Size(words, source, {})) for words, (name, source) in said("serving")["values"].items()]
+    courses = Steps(("kind", "moment"), (), _Passes(list(known.values())).tables(), {})
+    curves = [(part, label) for label, (_, part) in MOMENTS.items() if part]
+    picture = peaks("serving", "way", courses, Fitting, ways=ways, contexts=CONTEXTS, curves=curves)
+    return told("serving", controls, picture, derived=derived)

@@ -181,8 +181,9 @@ const courses = {
     for (const [cases, by] of [[c.batches, c.by], [c.updates, c.update_by]]) {
       const key = by.map((name) => v[name]).join(",");
       if (!(key in cases)) throw new Error(`no step for ${by.map((name) => `${name} ${v[name]}`).join(", ")}`);
-      courses.take(live, c.steps[cases[key]].rest, size, 1);
-      items.push(...c.steps[cases[key]].items);
+      const [rest, more] = c.steps[cases[key]];
+      courses.take(live, rest, size, 1);
+      items.push(...more);
     }
     return { size, live, items };
   },
@@ -222,7 +223,7 @@ const courses = {
       const total = taken.length ? sum(Object.values(live)) : 0;
       if (total > top) [top, where, parts] = [total, place, { ...live }];
     });
-    return { where, parts: spec.parts.map((p) => parts[p.formula] ?? 0) };
+    return { where, parts: spec.parts.map(([, , name]) => parts[name] ?? 0) };
   },
   // Every operation that takes something: [name, place, owner, or its block or 0], live bytes by part, and where each phase ends.
   unrolled(spec, v) {

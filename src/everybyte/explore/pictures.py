@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import SimpleNamespace
 
 from sympy import Basic
 
@@ -23,15 +24,70 @@ def quantity(q):
     return _own(q) if isinstance(q, Basic) else q
 
 
+@dataclass(frozen=True)
+class Printed:
+    """A function of the values of these names, in Python and, as an arrow function of one object, in JavaScript."""
+
+    name: str
+    names: Sequence[str]
+    python: Callable
+    javascript: str
+
+    @property
+    def symbols(self):
+        """What it needs values of, each with a `name`."""
+        return [SimpleNamespace(name=name) for name in self.names]
+
+    def __call__(self, **values):
+        return self.python(*(values[name] for name in self.names))
+
+
+def _is_one(value):
+    return isinstance(value, Basic) or hasattr(value, "javascript")
+
+
+def _spec_of(value):
+    """A picture's field as the page takes it: quantities by their names, what has a spec of its own by that."""
+    if hasattr(value, "spec"):
+        return value.spec()
+    if isinstance(value, Mapping):
+        return {name: _spec_of(each) for name, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return list(map(_spec_of, value))
+    return quantity(value).name if _is_one(value) else value
+
+
+def _found(value):
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [q for each in value for q in _found(each)]
+    return list(value.sizes) if hasattr(value, "sizes") else [value] if _is_one(value) else []
+
+
 @lru_cache(maxsize=1024)
 def _own(expr):
-    """An expression's formula: one, so that it is compiled once."""
     return Formula(str(expr), "", expr, "", "the explorer's own sum", "")
 
 
 def amount(value: float, unit: str) -> str:
     """`value` as text: bytes where `unit` is "B", else a count of things."""
     return units.text(value) if unit == "B" else f"{units.number(value)} {unit}".rstrip()
+
+
+def listed_amounts(rows: Sequence[tuple], unit: str = "B") -> str:
+    """(label, amount) of what there is, as a sentence has it: bytes, or the short count of things."""
+    return ", ".join(f"{label} {units.text(x) if unit == 'B' else units.number(x)}" for label, x in rows if x)
+
+
+def before(subject: str) -> str:
+    """What a sentence is of, to its colon, where that is said."""
+    return f"{subject}: " if subject else ""
+
+
+def labelled(parts: Sequence[str]) -> list[tuple[str, str]]:
+    """Parts of the palette, with their labels."""
+    return [(part, draw.part(part).label) for part in parts]
 
 
 def looks() -> dict:
@@ -43,10 +99,6 @@ def _axis(unit, value):
     if unit != "B":
         return unit
     return next((u for u in ("TiB", "GiB", "MiB", "KiB") if value >= units.UNITS[u]), "B")
-
-
-#: The dashes of curves, in their order.
-DASHES = ("", "8 5", "2 4", "10 4 2 4")
 
 
 def against(values: Mapping, total: float, fits: Callable[[str, float], str]) -> str:
@@ -68,19 +120,23 @@ def shared_out(rows: Sequence[tuple], title: str, first=("part",), last=("total"
 class Kind:
     """A kind of picture: what the picture's program calls it is its `kind`.
 
-    `quantities` are those that it evaluates, `spec` is what the program needs to know, `compute` works out a state's values; `describe` says
-    them in a sentence, as the program does, `figure` draws them on paper (variants: {label: values} of the bars), `table` lists them.
+    It is data: its fields are what the program needs to know. `compute` works out a state's values; `describe` says them
+    in a sentence, as the program does, `figure` draws them on paper (variants: {label: values} of the bars), `table`
+    lists them.
 
     Attributes:
-        names: of values that it needs beside those of its quantities. bars: the choice of whose options each is a bar; or "".
+        bars: the choice of whose options each is a bar; or "".
     """
 
-    names: Sequence[str] = ()
     bars = ""
 
     def quantities(self):
-        """None, where what it shows was decided before."""
-        return []
+        """What it evaluates; none, where what it shows was decided before."""
+        return _found(vars(self))
+
+    def spec(self):
+        """What the picture's program needs to know."""
+        return _spec_of(vars(self))
 
 
 @dataclass(frozen=True)
@@ -103,43 +159,33 @@ class Stack(Kind):
     def quantities(self):
         return [q for _, _, q in self.parts]
 
-    def spec(self):
-        parts = [{"part": part, "label": label, "formula": quantity(q).name} for part, label, q in self.parts]
-        return self.shape() | {"parts": parts}
-
-    def shape(self):
-        """What the picture needs to know beside its parts."""
-        return {"unit": self.unit, "bars": self.bars, "shares": self.shares}
-
     def compute(self, values):
         """[(part, label, amount)] at the symbols' values."""
         return [(part, label, quantity(q)(**values)) for part, label, q in self.parts]
 
     def describe(self, subject, values):
-        rows = self.compute(values)
-        total = sum(x for *_, x in rows)
-        text = units.text if self.unit == "B" else units.number
-        said = ", ".join(f"{label} {text(x)}" for _, label, x in rows if x)
+        rows = [(label, x) for _, label, x in self.compute(values)]
+        total = sum(x for _, x in rows)
         whole = units.text(total) if self.unit == "B" else f"{total:,} {self.unit}"
 
         def fits(room, free):
             return f" {100 * total / values['capacity']:.1f} % of {room}; {units.text(free)} are left."
 
-        return f"{subject}: {said}; {whole} in all.{against(values, total, fits)}"
+        return f"{subject}: {listed_amounts(rows, self.unit)}; {whole} in all.{against(values, total, fits)}"
 
     def figure(self, title, subject, values, variants):
         rows = {label: {} for label in variants}
         for label, row in variants.items():
             for part, _, x in self.compute(row):
                 rows[label][part] = rows[label].get(part, 0) + x
+        title = f"{title}, {subject}"
         if self.shares:
-            return draw.shares(next(iter(rows.values())), title=f"{title}, {subject}", unit=self.unit)
+            return draw.shares(next(iter(rows.values())), title=title, unit=self.unit)
         unit = _axis(self.unit, max(sum(r.values()) for r in rows.values()))
         named = {name: values[name] for name in ("capacity", "capacity_label") if name in values}
-        return draw.stacked(rows, title=f"{title}, {subject}", unit=unit, **named)
+        return draw.stacked(rows, title=title, unit=unit, **named)
 
     def table(self, subject, values):
-        """A `Table` of the state: each part's amount and share."""
         return shared_out([(label, x) for _, label, x in self.compute(values)], subject, unit=self.unit)
 
 
@@ -165,39 +211,36 @@ class Lines(Kind):
     def quantities(self):
         return [q for _, _, q in self.curves]
 
-    def spec(self):
-        curves = [
-            {"part": part, "label": label, "formula": quantity(q).name, "dash": DASHES[i % 4]}
-            for i, (part, label, q) in enumerate(self.curves)
-        ]
-        x = {"name": self.x, "label": self.label, "values": self.values and list(self.values)}
-        return {"x": x, "curves": curves, "unit": self.unit, "log": self.log}
-
-    def describe(self, subject, values):
-        said = ", ".join(f"{label} {amount(quantity(q)(**values), self.unit)}" for _, label, q in self.curves)
-        return f"{subject + ': ' if subject else ''}at {self.label} {values[self.x]:,}, {said}."
-
     def _across(self, values):
         return self.values or [max(1, values[self.x] // 8) * i for i in range(1, 17)]
 
-    def _over(self, q, values):
-        return [quantity(q)(**{**values, self.x: x}) for x in self._across(values)]
+    def _over(self, q, values, across=None):
+        return [quantity(q)(**{**values, self.x: x}) for x in across or self._across(values)]
+
+    def _now(self, values, *across):
+        """(label, the amount in words at each of these) of the curves; by default at the value now."""
+        return [
+            (label, *(amount(y, self.unit) for y in self._over(q, values, across or [values[self.x]])))
+            for _, label, q in self.curves
+        ]
+
+    def describe(self, subject, values):
+        said = ", ".join(map(" ".join, self._now(values)))
+        return f"{before(subject)}at {self.label} {values[self.x]:,}, {said}."
 
     def figure(self, title, subject, values, variants):
         curves = {label: (part, self._over(q, values)) for part, label, q in self.curves}
-        now = [quantity(q)(**values) for *_, q in self.curves]
-        unit = _axis(self.unit, max(now if self.log else (max(ys) for _, ys in curves.values())))
-        title = f"{title}, {subject}" if subject else title
+        if self.log:
+            most = max(quantity(q)(**values) for *_, q in self.curves)
+        else:
+            most = max(max(ys) for _, ys in curves.values())
+        title, unit = ", ".join(filter(None, (title, subject))), _axis(self.unit, most)
         return draw.lines(self._across(values), curves, self.label, title, unit=unit, mark=values[self.x], log=self.log)
 
     def table(self, subject, values):
         """A `Table` of the curves at the state's value, its half and its double."""
         at = [values[self.x] // 2 or 1, values[self.x], values[self.x] * 2]
-        rows = [
-            (label, *(amount(quantity(q)(**{**values, self.x: x}), self.unit) for x in at))
-            for _, label, q in self.curves
-        ]
-        return Table((self.label, *(f"{x:,}" for x in at)), rows, subject)
+        return Table((self.label, *(f"{x:,}" for x in at)), self._now(values, *at), subject)
 
 
 def rounded(x: float, spacing: float, largest: float) -> float:
@@ -215,12 +258,12 @@ class Ranges(Kind):
     """The ranges of number formats on a logarithmic axis, with a number marked in them.
 
     Attributes:
-        rows: {label: {symbol: value}}, the formats to compare with. own: the label of the one that the controls make.
+        rows: [(label, {symbol: value})], the formats to compare with. own: the label of the one that the controls make.
         bounds: {"smallest", "normal", "largest", "epsilon", "spacing"}: quantities, all positive numbers.
         mark: the name of the symbol that holds the number's base-2 logarithm. thing: what that number is.
     """
 
-    rows: Mapping[str, Mapping[str, object]]
+    rows: Sequence[tuple[str, Mapping[str, object]]]
     own: str
     bounds: Mapping[str, object]
     mark: str
@@ -231,17 +274,14 @@ class Ranges(Kind):
     def quantities(self):
         return list(self.bounds.values())
 
-    def spec(self):
-        rows = [{"label": label, "values": dict(values)} for label, values in self.rows.items()]
-        bounds = {name: quantity(q).name for name, q in self.bounds.items()}
-        return {"rows": rows, "own": self.own, "bounds": bounds, "mark": self.mark, "thing": self.thing}
-
     def compute(self, values):
         """{label: {each of `bounds`: its value}}, the controls' own format first."""
-        every = {self.own: values} | {label: {**values, **more} for label, more in self.rows.items()}
+        every = {self.own: values} | {label: {**values, **more} for label, more in self.rows}
         return {label: {name: float(quantity(q)(**v)) for name, q in self.bounds.items()} for label, v in every.items()}
 
-    def _fate(self, x, f):
+    def _fate(self, values, f):
+        """(what a format does to the number, in short and in a sentence)."""
+        x = 2.0 ** values[self.mark]
         value = rounded(x, f["spacing"], f["largest"])
         if math.isinf(value):
             return "overflows", "overflows: it is above the largest"
@@ -254,16 +294,16 @@ class Ranges(Kind):
         exponent = math.floor(math.log2(x))
         return f"rounds it, {error}", f"is rounded to {value / 2.0**exponent:.6g} × 2^{exponent}, {error}"
 
+    def _number(self, values):
+        return f"{self.thing} of 2^{values[self.mark]:g}"
+
     def describe(self, subject, values):
         rows = self.compute(values)
-        x = 2.0 ** values[self.mark]
         own = rows.pop(self.own)
-        others = ", ".join(f"{label} {self._fate(x, f)[0]}" for label, f in rows.items())
+        others = ", ".join(f"{label} {self._fate(values, f)[0]}" for label, f in rows.items())
         span = f"spans {_power(own['smallest'])} to {_plain(own['largest'])}, steps of {_power(own['epsilon'])} above 1"
-        verdict = self._fate(x, own)[1]
-        return (
-            f"{self.own} ({subject}) {span}: a {self.thing} of 2^{values[self.mark]:g} {verdict}. The others: {others}."
-        )
+        verdict = self._fate(values, own)[1]
+        return f"{self.own} ({subject}) {span}: a {self._number(values)} {verdict}. The others: {others}."
 
     def figure(self, title, subject, values, variants):
         rows = {
@@ -274,18 +314,12 @@ class Ranges(Kind):
 
     def table(self, subject, values):
         """A `Table` of the formats: smallest, smallest normal, largest, step above one, and what becomes of the number."""
-        x = 2.0 ** values[self.mark]
-        rows = [
-            (
-                label,
-                *(_power(f[n]) for n in ("smallest", "normal", "epsilon")),
-                _plain(f["largest"]),
-                self._fate(x, f)[0],
-            )
-            for label, f in self.compute(values).items()
-        ]
-        number = f"{self.thing} of 2^{values[self.mark]:g}"
-        return Table(("format", "smallest", "smallest normal", "step above 1", "largest", number), rows, subject)
+        rows = []
+        for label, f in self.compute(values).items():
+            bounds = (_power(f[name]) for name in ("smallest", "normal", "epsilon"))
+            rows.append((label, *bounds, _plain(f["largest"]), self._fate(values, f)[0]))
+        columns = "format", "smallest", "smallest normal", "step above 1", "largest", self._number(values)
+        return Table(columns, rows, subject)
 
 
 def _power(x):

@@ -1,7 +1,7 @@
 """Explorers of segments and their blocks, moment by moment: a reader's own requests, a snapshot, a training step played."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
@@ -16,7 +16,7 @@ from .beside import said as words_of
 from .beside import table
 from .controls import Slider, listed
 from .explorer import Explorer, told
-from .pictures import Kind
+from .pictures import Kind, before
 
 #: Most segments that are drawn: of more, the largest.
 ROWS = 24
@@ -50,9 +50,12 @@ class Moment:
     count: int
     hidden: tuple[int, int] = (0, 0)
 
+    def spec(self):
+        """As the page and the file have it."""
+        return vars(self)
+
 
 def unpacked(said: Mapping) -> Moment:
-    """A moment as JSON holds it."""
     rows = [[tuple(block) for block in row] for row in said["segments"]]
     return Moment(said["label"], tuple(said["counts"]), said["parts"], rows, said["count"], tuple(said["hidden"]))
 
@@ -61,10 +64,8 @@ def moment(label: str, rows: Iterable[list[Block]], counts: tuple[int, int, int]
     """A moment of all these segments; `merge`: neighbors of one part become one block."""
     every = [_merged(row) if merge else row for row in rows]
     parts: dict[str, int] = {}
-    for row in every:
-        for _, asked, name, _ in row:
-            if name:
-                parts[name] = parts.get(name, 0) + asked
+    for _, asked, name, _ in (block for row in every for block in row if block[2]):
+        parts[name] = parts.get(name, 0) + asked
     sizes = [sum(size for size, *_ in row) for row in every]
     shown = sorted(sorted(range(len(every)), key=lambda i: -sizes[i])[:ROWS])
     hidden = len(every) - len(shown), sum(sizes) - sum(sizes[i] for i in shown)
@@ -81,19 +82,19 @@ def _merged(row):
     return found
 
 
-def standing(allocator: Allocator, named: Callable[[int], tuple[str, str]]) -> list[list[Block]]:
-    """The segments of an allocator now. `named`: (part, name) of the block at an address."""
+def standing(label: str, allocator: Allocator, names: Mapping[int, str], merge: bool = False) -> Moment:
+    """The segments of an allocator now. names: address of a block -> what it is called."""
     rows = []
-    for first in allocator.segments.values():
-        row, block = [], first
+    for block in allocator.segments.values():
+        row = []
         while block is not None:
             if block.mapped:
-                used = block.state != "free"
-                row.append((block.size, *((block.requested, *named(block.address)) if used else (0, "", ""))))
+                used = block.requested, "requested", names.get(block.address, "")
+                row.append((block.size, *(used if block.state != "free" else (0, "", ""))))
             block = block.after
         if row:
             rows.append(row)
-    return rows
+    return moment(label, rows, (allocator.requested, allocator.allocated, allocator.reserved), merge)
 
 
 @dataclass(frozen=True)
@@ -109,10 +110,6 @@ class Map(Kind):
     parts: Sequence[tuple[str, str]] = field(default=(("requested", "tensors"),))
 
     kind = "map"
-    names = ("moment", "setting")
-
-    def spec(self):
-        return {"parts": [list(p) for p in self.parts], "moments": [list(map(vars, told)) for told in self.moments]}
 
     def compute(self, values) -> Moment:
         """The moment that the values name; of a setting that ended earlier, its last."""
@@ -131,7 +128,7 @@ class Map(Kind):
         *used, rounded, free, reserved = [(label, units.text(size)) for label, size in self._rows(now)]
         inside = ", ".join(map(" ".join, used)) or "nothing"
         return (
-            f"{subject + ': ' if subject else ''}{now.label}: {inside} in use; above it {rounded[1]} {rounded[0]} and "
+            f"{before(subject)}{now.label}: {inside} in use; above it {rounded[1]} {rounded[0]} and "
             f"{free[1]} {free[0]}; {reserved[1]} {reserved[0]} in {now.count} segments."
         )
 
@@ -144,7 +141,6 @@ class Map(Kind):
         return fig
 
     def table(self, subject, values):
-        """A `Table` of the state: the bytes of each part, and what is above them."""
         now = self.compute(values)
         rows = [(label, size, units.text(size)) for label, size in self._rows(now)]
         return Table(("what", "bytes", "that is"), rows, f"{subject}: {now.label}")
@@ -174,7 +170,7 @@ def requests(text: str) -> list[tuple[int, str, str, int]]:
             what, name, size = _request(said, live)
         except (ValueError, OverflowError) as error:
             raise ValueError(f"allocations.text: line {number}, {said[:60]!r}: {error}") from None
-        live ^= {name} - {""}
+        live ^= {name} - {""}  # what is asked for comes in, what is freed goes
         found.append((number, what, name, size))
     if not found:
         raise ValueError("allocations.text: no request; allowed: lines such as name = 60 MiB, free name, empty_cache")
@@ -241,24 +237,16 @@ def _decided(asked, configuration, memory):
                 allocator.empty_cache()
         except OutOfMemory:
             label, dead = f"{label}: out of memory", True
-        at.append(_now(label, allocator, {address: name for name, address in addresses.items()}))
+        at.append(standing(label, allocator, {address: name for name, address in addresses.items()}))
         if dead:
             break
     return at
 
 
-def _now(label, allocator, names, merge=False):
-    rows = standing(allocator, lambda address: ("requested", names.get(address, "")))
-    return moment(label, rows, (allocator.requested, allocator.allocated, allocator.reserved), merge)
-
-
 # -- a snapshot
 
 #: The parts that frames tell, in the order in which they are said, with what they are called.
-PARTS = (
-    ("parameters", "weights"), ("optimizer", "optimizer"), ("gradients", "gradients, and what else backward asks for"),
-    ("activations", "activations"), ("loss", "loss"), ("communication", "sent and received"),
-)  # fmt: skip
+PARTS: list[tuple[str, str]] = list(map(tuple, words_of("memory_map")["parts"]))
 
 
 def memory_map(memory, most: int = MOMENTS) -> Explorer:
@@ -307,33 +295,6 @@ def _row(memory, address, size, inside):
 FILE = "played.json"
 #: Label -> `PYTORCH_ALLOC_CONF`, under which the step is played.
 PLAYED: dict[str, str] = words_of("played")["settings"]
-#: How many moments of the first step and of the second are kept, between their ends.
-BETWEEN = 10
-
-
-def play_step(configuration: str) -> list[Moment]:
-    """The segments of GPT-2's first two steps, bf16 autocast, 8 × 1,024 tokens, on an H200: from a dry run."""
-    from ..ask.setup import Setup
-    from ..catalog import gpu, model
-    from ..dryrun import dry_run
-    from ..dryrun.requests import requests as of
-
-    asked = of(dry_run(model("gpt2"), Setup(precision="bf16-mixed")), gpu("h200").cublas_workspace)
-    allocator, here, found = Allocator(configuration), {}, []
-    for name, part in (("weights", asked.beginning), ("first step", asked.first), ("second step", asked.steady)):
-        between = range(1, BETWEEN + 1) if name != "weights" else ()
-        places = {len(part), *(round(i * len(part) / (BETWEEN + 1)) for i in between)}
-        for number, (key, size, stream) in enumerate(part, 1):
-            if size:
-                here.setdefault(key, []).append(allocator.malloc(size, stream))
-            elif here.get(key):
-                allocator.free(here[key].pop(0))
-            if number in places:
-                asked_for = f"{name}, request {number:,} of {len(part):,}"
-                found.append(
-                    _now(asked_for if number < len(part) else f"the end of the {name}", allocator, {}, merge=True)
-                )
-    return found
 
 
 def played() -> Explorer:

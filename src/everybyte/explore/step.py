@@ -1,24 +1,28 @@
-"""The explorers of one training step, operation by operation, with any of its instants named and taken apart."""
+"""The explorers of one training step, operation by operation, and of one block of it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from sympy import Min, ceiling
+from sympy import Add, Min, ceiling
 
 from .. import draw, units
 from ..ask.setup import Setup
 from ..catalog import Model
+from ..draw.palette import CARD, INK
+from ..formulas import formula
 from ..formulas.compute import BACKWARD, FORWARD
+from ..formulas.readings import both, expression, merged, more, reading
 from ..formulas.symbols import K, L, segmented
 from ..rules.formulas import GPT, refused
+from ..step.course import flat, standing
 from ..theory import MARKS, PARTS
 from ..theory.budget import not_derived
 from .beside import said
-from .controls import OF_THE_STEP, Choice, Slider, asked, gpts, listed, of_the_step, opens
+from .controls import OF_THE_STEP, Choice, Slider, a_gpt, asked, gpts, listed, one_step, opens
 from .courses import BY, LONE, UPDATE_BY, Courses, Steps, cases, kinds, only
 from .explorer import Explorer, told
-from .pictures import Kind, quantity, shared_out
+from .pictures import Kind, labelled, listed_amounts, quantity, shared_out
 
 #: What the picture may look at, in the order of the control's options.
 LOOKS = ("the slider's place", "the peak", *(mark.replace("_", " ") for mark in MARKS))
@@ -32,31 +36,21 @@ class Timeline(Kind):
 
     Attributes:
         courses: the steps that the values choose from. The values name the `place` of the slider and the `look`, a number in
-            `LOOKS`. parts: of the palette, in their order. sizes: the names of values that say how large the step is.
+            `LOOKS`. parts: of the palette, in their order, with their labels. named: of values that say how large the
+            step is. places: steps of the slider.
     """
 
     courses: Steps
-    parts: Sequence[str] = PARTS
-    sizes: Sequence[str] = ("batch", "sequence")
+    parts: Sequence[tuple[str, str]] = tuple(labelled(PARTS))
+    named: Sequence[str] = ("batch", "sequence")
+    places: int = PLACES
 
     kind = "timeline"
-
-    @property
-    def names(self):
-        """The names of values that choose a course."""
-        return self.courses.names
-
-    def quantities(self):
-        return list(self.courses.sizes)
-
-    def spec(self):
-        labels = [(name, draw.part(name).label) for name in self.parts]  # a list: a stored state sorts keys
-        return {"courses": self.courses.spec(), "labels": labels, "places": PLACES, "sizes": self.sizes}
 
     def compute(self, values):
         """The step, as `draw.timeline` takes it, with `operations` and the number `at` of the instant looked at."""
         operations, lines, marks = self.courses.unrolled(values)
-        lines = {part: lines.get(part, [0] * len(operations)) for part in self.parts}
+        lines = {part: lines.get(part, [0] * len(operations)) for part, _ in self.parts}
         live = [sum(parts) for parts in zip(*lines.values(), strict=True)]
         top, last = live.index(max(live)), len(live) - 1
         looks = [(2 * values["place"] * last + PLACES) // (2 * PLACES), top, *(marks[mark] for mark in MARKS)]
@@ -71,25 +65,22 @@ class Timeline(Kind):
         if owner.startswith("blocks.") and not self.courses.named:
             where = f", block {int(owner.split('.')[1]) + 1} of {values['layers']}"
         what = name.replace("_", " ") if name in ("rest", *MARKS) else f"{moment}{where}, {name}"
-        parts = [(draw.part(p).label, line[course.at]) for p, line in course.timeline().items() if line[course.at]]
+        lines = course.timeline()
+        parts = [(label, lines[part][course.at]) for part, label in self.parts if lines[part][course.at]]
         return what + (" (the peak)" if course.at == course.peak_operation else ""), parts
 
     def _of(self, subject, values):
-        return ", ".join(filter(None, (subject, *(f"{name} {values[name]:,}" for name in self.sizes))))
+        return ", ".join(filter(None, (subject, *(f"{name} {values[name]:,}" for name in self.named))))
 
     def _beside_peak(self, course, values):
-        """What else is said of the peak, to its full stop."""
         return "."
 
     def describe(self, subject, values):
         course = self.compute(values)
         what, parts = self._instant(course, values)
-        inside = ", ".join(f"{label} {units.text(x)}" for label, x in parts)
-        return (
-            f"{self._of(subject, values)}: the peak of {units.text(course.peak)} is in {course.peak_at}"
-            f"{self._beside_peak(course, values)} Operation {course.at:,} of {len(course.live) - 1:,}, {what}: {inside}; "
-            f"{units.text(course.live[course.at])} in all."
-        )
+        peak = f"the peak of {units.text(course.peak)} is in {course.peak_at}{self._beside_peak(course, values)}"
+        now = f"Operation {course.at:,} of {len(course.live) - 1:,}, {what}: {listed_amounts(parts)}"
+        return f"{self._of(subject, values)}: {peak} {now}; {units.text(course.live[course.at])} in all."
 
     def figure(self, title, subject, values, variants):
         course = self.compute(values)
@@ -99,7 +90,6 @@ class Timeline(Kind):
         return fig
 
     def table(self, subject, values):
-        """A `Table` of the state: each part's bytes at the instant looked at."""
         what, parts = self._instant(self.compute(values), values)
         return shared_out(parts, f"{subject}: {what}")
 
@@ -120,21 +110,15 @@ class Forgetting(Timeline):
     """A timeline with the peak that it would have without checkpointing, and the products that are recomputed.
 
     Attributes:
-        done: operations of the step's products. again: of those that backward recomputes. The values say whether the step
-            is `segmented` or `selective`, and the `segment`'s blocks.
+        done: operations of the step's products. again: of those that backward recomputes. without: the values of a step
+            without checkpointing. The values say whether the step is `segmented` or `selective`, and the `segment`.
     """
 
     done: object = FORWARD.expr + BACKWARD.expr
-    again: object = "checkpoint.flops"
+    again: object = formula("checkpoint.flops")
+    without: Mapping[str, int] = field(default_factory=WITHOUT.copy)
 
     kind = "forgetting"
-
-    def quantities(self):
-        return [*super().quantities(), self.done, self.again]
-
-    def spec(self):
-        more = {"done": quantity(self.done).name, "again": quantity(self.again).name, "without": WITHOUT}
-        return super().spec() | more
 
     def compute(self, values):
         """The step, with `plain`, the peak without checkpointing, `left` by forward, and the `share` recomputed."""
@@ -146,7 +130,6 @@ class Forgetting(Timeline):
         return course
 
     def _beside_peak(self, course, values):
-        """What checkpointing changes, in words."""
         left = f"Forward leaves {units.text(course.left)} of activations"
         if not values["segmented"] and not values["selective"]:
             return f". {left}; backward recomputes nothing."
@@ -164,9 +147,9 @@ def looking() -> list:
 
 
 def _controls(model, setup, without_biases=True):
-    """(the controls of a step with the plain loss, the instant to look at last; the deepest model of each kind; the axes of courses).
+    """(the controls of a step with the plain loss; the deepest model of each kind; which rows of `AXES` have fewer numbers).
 
-    It offers the GPTs, of them where it says so those with biases alone; where the model is none of them, that one alone.
+    It offers the GPTs, or those with biases alone; where the model is none of them, that one alone.
     """
     known = gpts()
     start = model or known["gpt2"]
@@ -179,12 +162,12 @@ def _controls(model, setup, without_biases=True):
     options, deepest = kinds(known)
     dropouts = (0, 1) if all(m.family == "gpt" for m in deepest) else (0,)  # a Llama has none
     choice = Choice("model", "model", options, start.name)
-    controls = [choice, *asked(setup, "precision"), *of_the_step(setup, chosen, shortest, dropouts), *looking()]
+    controls = [choice, *asked(setup, "precision"), *one_step(setup, chosen, shortest, dropouts), *looking()]
     return controls, deepest, {"dropout": only("dropout", *dropouts)}
 
 
 def _told(name, controls, picture, derived):
-    """The explorer, without presets where a model of one's own makes the sequence too short for them, or is none of theirs."""
+    """The explorer, without presets where the model is none of theirs, or has too short a sequence for them."""
     options, usual = {c.name: c.options for c in controls if isinstance(c, Choice)}, said(name)["usual"]
     more = {} if all(usual[each] in options[each] for each in ("sequence", "model")) else {"presets": {}}
     return told(name, controls, picture, derived=derived, **more)
@@ -203,7 +186,7 @@ def step(model: Model | None = None, setup: Setup | None = None) -> Explorer:
 
 @opens(*OF_THE_STEP, "checkpointing")
 def checkpointing(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """Chapter 22: one training step with the plain loss, in exact tensor bytes; how much of it is checkpointed is yours.
+    """Chapter 22: one training step with the plain loss, in exact tensor bytes; how much is checkpointed is yours.
 
     The model may be a Llama or one of your own, whose step is derived; by default it is GPT-2 with full checkpointing.
     """
@@ -219,7 +202,7 @@ def checkpointing(model: Model | None = None, setup: Setup | None = None) -> Exp
     return _told("checkpointing", controls, Forgetting(courses), [LONE, *SEGMENTS])
 
 
-def _checkpointed(models, layers, own):
+def _checkpointed(models, layers, own) -> tuple[tuple, dict]:
     """Cases of a step, by how many segments there are, how wide, and with how many blocks left: at most two of each."""
     none = dict.fromkeys(("few", "wide", "rest"), {0: {}})
     by, found = cases(models, *BY, **own, selective={0: {}, 1: {"checkpointing": "selective"}}, **none)
@@ -233,6 +216,111 @@ def _checkpointed(models, layers, own):
     for (wide, few, rest), (segment, full, left) in plans.items():
         deep = [model.replace(layers=full * segment + left) for model in models]
         setup = {"checkpointing": "every-k", "checkpoint_every": segment} if segment > 1 else {"checkpointing": "full"}
-        plan = {"few": {few: setup}, "wide": {wide: {}}, "rest": {rest: {}}}
-        found |= cases(deep, *BY, **own, selective={0: {}}, **plan)[1]
+        rows: dict[str, dict] = {"few": {few: setup}, "wide": {wide: {}}, "rest": {rest: {}}}
+        found |= cases(deep, *BY, **own, selective={0: {}}, **rows)[1]
     return by, found
+
+
+# -- a block
+
+#: (operation, {what it keeps: [(operation that makes it, which of its tensors; -1 for all)]}, what is said without).
+OPERATIONS = [
+    (o["name"], {tensor: [tuple(made) for made in makers] for tensor, makers in o.get("keeps", {}).items()}, o.get("note", ""))
+    for o in said("block")["operations"]
+]  # fmt: skip
+
+
+def kept(tensors):
+    """Bytes of some tensors that a block's forward leaves standing, as an expression."""
+
+    def read(**on):
+        found = reading(**on)
+        return found.bytes(p for name, i, p in _standing(found) if (name, i) in tensors or (name, -1) in tensors)
+
+    return expression(merged(read, _MATTERS) + more(read, "dropped", both("eager")))
+
+
+#: The switches that matter to what a block keeps, beside precision and dropout.
+_MATTERS = ("eager", both("narrow"), both("several", "heads"))
+
+
+def _standing(found):
+    """(operation, which of its tensors, piece) of the second block's activations that are there after forward."""
+    forward = [o for o in flat(found.course.items) if o.phase == "forward"]
+    makers = [o for o in forward if dict(o.place).get("block") == 1]
+    return [left for left in standing(makers, forward) if left[2].part == "activations"]
+
+
+def _sizes(values):
+    return f"batch {values['batch']:,}, sequence {values['sequence']:,}"
+
+
+@dataclass(frozen=True)
+class Block(Kind):
+    """A column of operations, each with the tensors that it keeps, as wide as they are large.
+
+    Attributes:
+        rows: [(operation, [(tensor, quantity)], what is said without)]. whole: the quantity of all blocks.
+    """
+
+    rows: Sequence[tuple]
+    whole: object
+
+    kind = "block"
+
+    def compute(self, values):
+        """[(operation, [(tensor, bytes), ...] of what is there, bytes)] at the symbols' values."""
+        rows = []
+        for name, tensors, _ in self.rows:
+            there = [(t, x) for t, q in tensors if (x := quantity(q)(**values))]
+            rows.append((name, there, sum(x for _, x in there)))
+        return rows
+
+    def describe(self, subject, values):
+        rows = self.compute(values)
+        inside = listed_amounts([(name, x) for name, _, x in rows])
+        total, every = (units.text(x) for x in (sum(x for *_, x in rows), quantity(self.whole)(**values)))
+        one = f"{subject}, {_sizes(values)}: one block keeps {total} for backward: {inside}."
+        return f"{one} {values['layers']} blocks keep {every}."
+
+    def figure(self, title, subject, values, variants):
+        rows = self.compute(values)
+        longest = max(x for *_, x in rows)
+        whole = units.text(sum(x for *_, x in rows))
+        fig, ax = draw.canvas(f"{title}: {whole} ({subject}, {_sizes(values)})", height=4.6)
+        look = draw.part("activations")
+        for i, (_, there, x) in enumerate(rows):
+            at, inside = 0, []
+            for tensor, size in there:
+                ax.barh(i, size, 0.74, left=at, facecolor=look.color, edgecolor=CARD, linewidth=1)
+                if size > longest * len(tensor) / 60:
+                    ax.text(at + size / 2, i, tensor, ha="center", va="center", fontsize=9, color=INK)
+                    inside.append(tensor)
+                at += size
+            beside = ", ".join(tensor for tensor, _ in there if tensor not in inside)
+            words = units.text(x) + (f" (with {beside})" if inside and beside else f" ({beside})" if beside else "")
+            ax.text(at + longest / 100, i, words if x else self.rows[i][2], va="center", fontsize=9, color=INK)
+        ax.set_yticks(range(len(rows)), [name for name, *_ in rows])
+        ax.set(ylim=(len(rows) - 0.4, -0.6), xlim=(0, longest * 1.75), xticks=[])
+        ax.grid(False)
+        ax.spines["bottom"].set_visible(False)
+        fig.alt = f"{title}, a bar for each operation. {self.describe(subject, values)}"
+        return fig
+
+    def table(self, subject, values):
+        rows = [(name, t, x) for name, there, _ in self.compute(values) for t, x in there]
+        return shared_out(rows, subject, ("operation", "keeps"), ("block", "all"))
+
+
+@opens(*OF_THE_STEP, "loss", "accumulation")
+def block(model: Model | None = None, setup: Setup | None = None) -> Explorer:
+    """Chapter 14: the block of a GPT, and the tensors that each of its operations keeps for backward.
+
+    A tensor that two operations keep is drawn at the first. Weights, and autocast's copies of them, are not drawn. The
+    model is of GPT-2's architecture, one of your own too; by default it is GPT-2.
+    """
+    start, choice = a_gpt(model)
+    controls = [choice, *asked(setup, "precision", "attention", "dropout", "batch", "sequence")]
+    rows = [(name, [(t, kept(made)) for t, made in tensors.items()], note) for name, tensors, note in OPERATIONS]
+    whole = L * Add(*(q for _, tensors, _ in rows for _, q in tensors))
+    return told("block", controls, Block(rows, whole), usual={"model": start.name})

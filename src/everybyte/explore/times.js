@@ -11,7 +11,7 @@ const timeline = {
     return { ops, course, total, marks, top, last, at, v, subject: subjectOf(spec, state) };
   },
   // What lives at the instant, of every part that lives at any: what is drawn has its name in the legend.
-  parts: (spec, r) => spec.labels.map(([p, label]) => [label, r.course[r.at][p] ?? 0, p]).filter(([, , p]) => r.course.some((parts) => parts[p])),
+  parts: (spec, r) => spec.parts.map(([p, label]) => [label, r.course[r.at][p] ?? 0, p]).filter(([, , p]) => r.course.some((parts) => parts[p])),
   instant(spec, r) {
     const [name, moment, owner] = r.ops[r.at];
     const where = !owner ? "" : spec.courses.named ? `, module ${owner}` : `, block ${owner} of ${r.v.layers}`;
@@ -21,7 +21,7 @@ const timeline = {
   peak: (r) => `${amount(r.total[r.top])} in ${r.ops[r.top][1]}`,
   beside: () => ".", // what else is said of the peak
   describe(spec, r) {
-    const sizes = spec.sizes.map((name) => `${name} ${grouped(r.v[name])}`).join(", ");
+    const sizes = spec.named.map((name) => `${name} ${grouped(r.v[name])}`).join(", ");
     return `${r.subject ? `${r.subject}, ` : ""}${sizes}: the peak of ${amount(r.total[r.top])} is in ${r.ops[r.top][1]}`
       + KINDS[spec.kind].beside(r) + timeline.instant(spec, r);
   },
@@ -68,7 +68,7 @@ const timeline = {
       shown.push(most);
     }
     let floor = shown.map(() => 0);
-    for (const [p, label] of spec.labels) {
+    for (const [p, label] of spec.parts) {
       const roof = shown.map((i, k) => floor[k] + (r.course[i][p] ?? 0));
       if (roof.some((value, k) => value > floor[k])) {
         const edge = (values) => values.flatMap((value, k) => [[k ? shown[k] : 0, value], [shown[k + 1] ?? r.last, value]]);
@@ -108,7 +108,7 @@ const forgetting = {
   },
 };
 
-// A schedule in time, as explore/pipelines.py packs it, and under each GPU's row its bytes meanwhile.
+// A schedule in time, as explore/layouts.py packs it, and under each GPU's row its bytes meanwhile.
 const chart = {
   ...stack,
   // Turns of each GPU, from when to when in forwards of a stage, and how many micro-batches are in flight from when on.
@@ -178,7 +178,7 @@ const chart = {
     const seen = new Set(r.rows.flatMap((row) => row.turns.map((turn) => turn.kind))); // as they first run: a stored state sorts keys
     const kinds = [...seen].map((kind) => spec.kinds[kind].slice(0, 2));
     const line = paint.legend(bottom + 40, [...kinds, ["", `idle: ${chart.idle(r)}`]]);
-    return paint.legend(line, spec.parts.map((p, j) => [p.part, `${r.now.label}, ${p.label}: ${amount(r.now.parts[j])}`]));
+    return paint.legend(line, spec.parts.map(([look, label], j) => [look, `${r.now.label}, ${label}: ${amount(r.now.parts[j])}`]));
   },
   // A row's boxes, with the micro-batch in each that has room for it.
   turns(spec, r, paint, row, x, y, lane, named) {
@@ -206,12 +206,12 @@ const chart = {
     const floor = top + under;
     const height = (bytes) => (bytes / high) * under;
     const [stands, kept] = row.parts;
-    const title = (j, after = "") => `${row.label}, ${spec.parts[j].label}: ${amount(row.parts[j])}${after}`;
-    if (stands) paint.part(x(0), floor - height(stands), x(r.end) - x(0), height(stands), spec.parts[0].part, title(0));
+    const title = (j, after = "") => `${row.label}, ${spec.parts[j][1]}: ${amount(row.parts[j])}${after}`;
+    if (stands) paint.part(x(0), floor - height(stands), x(r.end) - x(0), height(stands), spec.parts[0][0], title(0));
     const base = floor - height(stands);
     const levels = Array.from({ length: row.most + 1 }, (_, n) => (base - height((kept * n) / row.most)).toFixed(2));
     const roof = row.flying.map(([at, n], k) => `${x(at)},${levels[n]} ${x(row.flying[k + 1]?.[0] ?? r.end)},${levels[n]}`);
-    paint.area(`${x(0)},${base} ${roof.join(" ")} ${x(r.end)},${base}`, spec.parts[1].part, title(1, " at most"));
+    paint.area(`${x(0)},${base} ${roof.join(" ")} ${x(r.end)},${base}`, spec.parts[1][0], title(1, " at most"));
     paint.line(x(0), floor, x(r.end), floor, GRID);
   },
 };

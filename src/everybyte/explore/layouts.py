@@ -1,8 +1,9 @@
-"""Chapter 34's explorer: when each of eight GPUs in a row runs what, and under it the bytes that micro-batches take there meanwhile."""
+"""The explorers of many GPUs: a pipeline's schedule in time, and layouts, memory against time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 
 from .. import draw, units
 from ..ask import schedules
@@ -11,12 +12,10 @@ from ..ask.setup import Setup
 from ..catalog import Model, models
 from ..common.tables import Table
 from ..draw.palette import ACTIONS
-from ..formulas import bindings
-from ..formulas.symbols import BY_SYMBOL, H, L, all_first, divided, hop, p, v
-from .beside import said
-from .controls import Choice, Slider, counted, opens, steps
-from .explorer import Explorer, told
-from .pictures import Stack
+from .beside import said, table
+from .controls import Choice, Slider, counted, decided, listed, opens, steps
+from .explorer import POINTER, Explorer, told
+from .pictures import Kind, Stack
 
 #: GPUs in a row, and stages on each, by schedule.
 PLACES = 8
@@ -59,7 +58,6 @@ class Chart(Stack):
     """
 
     kind = "chart"
-    names = ("schedule_no",)
 
     def spec(self):
         runs = {f"{i},{n}": packed(timed(i, n)) for i in range(len(SCHEDULES)) for n in BATCHES}
@@ -67,7 +65,7 @@ class Chart(Stack):
         return super().spec() | {"runs": runs, "kinds": kinds}
 
     def run(self, values: Mapping) -> tuple[list[int], float, float]:
-        """(the most in flight on each GPU, how long the step lasts, how much of it each GPU waits), in forwards of a GPU's blocks."""
+        """(the most in flight on each GPU, how long a step lasts, how much of it a GPU waits), in forwards of its blocks."""
         gpus, stages = timed(values["schedule_no"], values["accumulation"]), values["pipeline_stages"]
         most = [max(count for _, count in schedules.flying(turns)) for turns in gpus]
         end = max(turn.end for turns in gpus for turn in turns)
@@ -88,35 +86,38 @@ class Chart(Stack):
         return draw.schedule(gpus, f"{title}, {subject}", peaks, values["place"])
 
     def table(self, subject, values):
-        """A `Table` of all GPUs, the chosen one marked."""
         most, end, waits = self.run(values)
         rows = []
         for i, count in enumerate(most):
             sizes = [x for *_, x in self.compute({**values, "place": i})]
             stages = ", ".join(str(i + PLACES * turn) for turn in range(values["pipeline_stages"]))
-            mark = "\N{BLACK RIGHT-POINTING TRIANGLE} " * (i == values["place"])
-            rows.append((f"{mark}GPU {i}", stages, count, *map(units.text, (*sizes, sum(sizes))), f"{waits / end:.1%}"))
+            rows.append(
+                (
+                    f"{POINTER * (i == values['place'])}GPU {i}",
+                    stages,
+                    count,
+                    *map(units.text, (*sizes, sum(sizes))),
+                    f"{waits / end:.1%}",
+                )
+            )
         columns = ("", "stages", "in flight at most", *(label for _, label, _ in self.parts), "in all", "idle")
         return Table(columns, rows, subject)
 
 
 @opens()
 def pipelines(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """Chapter 34: a schedule of eight GPUs in a row, and what stands on each beside weights, states and the last stage's logits.
+    """Chapter 34: a schedule of eight GPUs in a row, and what stands on each but weights, states and logits.
 
-    All blocks are checkpointed. By default Llama-3.1-70B, 1F1B, 16 micro-batches of one sequence of 8,192 tokens; 16 stages divide the
-    blocks of the models that are offered.
+    All blocks are checkpointed. By default Llama-3.1-70B, 1F1B, 16 micro-batches of one sequence of 8,192 tokens;
+    16 stages divide the blocks of the models that are offered.
     """
-    symbols = [BY_SYMBOL[z] for z in (p, v, hop, all_first, divided)]
-    named = {
-        str(name): bindings(None, Setup(gpus=PLACES, accumulation=PLACES, mesh=Mesh(pipeline=PLACES, schedule=name, stages=count)), symbols)
-        | {"schedule_no": i}
-        for i, (name, count) in enumerate(SCHEDULES.items())
-    }  # fmt: skip
-    dimensions = [BY_SYMBOL[z] for z in (L, H)]
-    known = {
-        m.name: bindings(m, None, dimensions) for m in models().values() if m.family and not m.layers % (2 * PLACES)
-    }
+    symbols, named = ("pipeline", "pipeline_stages", "hop", "all_first", "divided"), {}
+    for i, (name, count) in enumerate(SCHEDULES.items()):
+        mesh = Mesh(pipeline=PLACES, schedule=name, stages=count)
+        run = Setup(gpus=PLACES, accumulation=PLACES, mesh=mesh)
+        named[str(name)] = decided(None, run, *symbols) | {"schedule_no": i}
+    divided = [m for m in models().values() if m.family and not m.layers % (2 * PLACES)]
+    known = {m.name: decided(m, None, "layers", "width") for m in divided}
     micro = counted("micro-batch", "es")
     batches = {micro(n): {"accumulation": n} for n in BATCHES}
     if setup is not None and setup.mesh.pipeline != PLACES:
@@ -129,3 +130,65 @@ def pipelines(model: Model | None = None, setup: Setup | None = None) -> Explore
         Slider("sequence", "tokens of a micro-batch", 512, 65536, setup.sequence if setup else 8192, 512),
     ]
     return told("pipelines", controls, Chart(said("pipelines")["parts"], bars="place"))
+
+
+# -- layouts that were priced beforehand
+
+#: The file of what was priced, beside this one: made by `tools/explorers.py`.
+FILE = "layouts.json"
+MODELS = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
+GPUS = (8, 64, 512, 1024)
+CARDS = ("h100-80gb", "h200", "b200")
+SEQUENCES = (8192, 32768)
+BY = ("model_no", "gpus_no", "card_no", "sequence_no")
+
+
+@dataclass(frozen=True)
+class Front(Kind):
+    """Layouts as dots, memory over time, with a line through those that none beats in both.
+
+    Attributes:
+        by: names of values. runs: these, joined by commas -> points (name, seconds, bytes), `usable`, what binds, `tried`.
+    """
+
+    by: Sequence[str]
+    runs: Mapping[str, Mapping]
+
+    kind = "front"
+
+    def compute(self, values: Mapping):
+        return SimpleNamespace(**self.runs[",".join(str(values[name]) for name in self.by)])
+
+    def describe(self, subject, values):
+        run = self.compute(values)
+        first = next((point for point in run.points if point[2] <= run.usable), None)
+        if first is None:
+            return f"{subject}: none of {run.tried} layouts fits {units.text(run.usable)}."
+        name, seconds, size = first
+        said = f"{seconds:.2f} s a step, {units.text(size)} of {units.text(run.usable)}; {run.binding}"
+        return f"{subject}: the fastest that fits is {name}: {said}."
+
+    def figure(self, title, subject, values, variants):
+        run = self.compute(values)
+        points = [tuple(point) for point in run.points] or [("nothing fits", 1.0, run.usable * 2)]
+        return draw.fronts(points, run.usable, f"{title}, {subject}")
+
+    def table(self, subject, values):
+        run = self.compute(values)
+        fits = [(name, f"{time:.2f} s", units.text(size)) for name, time, size in run.points if size <= run.usable]
+        none = [(f"none of {run.tried} fits {units.text(run.usable)}", "–", "–")]
+        return Table(("layout", "step", "peak"), fits or none, subject)
+
+
+def combining() -> Explorer:
+    """Chapter 36: layouts of Llama 3.1 on 8 to 1,024 GPUs: memory against time, and the fastest that fits.
+
+    Priced by `everybyte.layouts` for a step of four million tokens; the numbers are stored, and none is computed here.
+    """
+    controls = [
+        listed("model", "model", MODELS, "llama-3.1-70b", BY[0]),
+        listed("gpus", "GPUs", list(map(counted("GPU"), GPUS)), "64 GPUs", BY[1]),
+        listed("card", "GPU", CARDS, "h100-80gb", BY[2]),
+        listed("sequence", "sequence (tokens)", list(map(counted("token"), SEQUENCES)), "8,192 tokens", BY[3]),
+    ]
+    return told("combining", controls, Front(BY, table(FILE)))

@@ -1,0 +1,333 @@
+"""Schematics: divided matrices, a ring, tiles of attention, bits of formats, the shapes of a block, a schedule."""
+
+from collections.abc import Mapping, Sequence
+from math import cos, pi, sin
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle, FancyArrowPatch, Patch, Polygon, Rectangle
+
+from .. import units
+from ..ask.schedules import Turn, flying
+from ..catalog import Model
+from ..catalog.weights import weights
+from ..common import checks
+from .figures import canvas, card, named_rows, words
+from .palette import ACTIONS, BLUE, CARD, GRAY, GREEN, INK, MUTED, PARTS, ink_on, part
+
+
+def _box(ax, x, y, wide, high, **look):
+    frame: dict[str, Any] = {"facecolor": CARD, "edgecolor": INK, "linewidth": 1}
+    ax.add_patch(Rectangle((x, y), wide, high, **frame | look))
+
+
+def _drawn(fig, ax, across, up, alt, **more):
+    """The schematic without axes, from and to these numbers, with its alternative text."""
+    ax.set(xlim=across, ylim=up, **more)
+    ax.axis("off")
+    fig.alt = alt
+    return fig
+
+
+#: A GPU each: no color, as colors mean parts of memory.
+_SHADES = ("#77746C", "#A09D94", "#C6C3BA", "#E9E6DD")
+#: X A = Y, Y B = Z: name, shape in words, rows and columns as drawn, how it is cut, and the sign after it.
+_PRODUCTS = (
+    ("X", "S × H, on all", 1.6, 1.2, "", "×"), ("A", "H × 4H, by columns", 1.2, 2.4, "columns", "="),
+    ("Y", "S × 4H, a part each", 1.6, 2.4, "columns", "×"), ("B", "4H × H, by rows", 2.4, 1.2, "rows", "="),
+    ("Z", "S × H, to be summed", 1.6, 1.2, "sums", ""),
+)  # fmt: skip
+_SHIFT, _BETWEEN = 0.12, 0.5
+
+
+def splits(parts: int = 4, title: str = "Columns, then rows") -> Figure:
+    """X A = Y with A cut by columns, then Y B = Z with B cut by rows: what each GPU has is of one shade.
+
+    Args:
+        parts: GPUs, from 2 to 4.
+
+    Raises:
+        ValueError: another number.
+    """
+    checks.whole("splits", "parts", parts, 2, len(_SHADES))
+    fig, ax = canvas(title, height=3.4)
+    x = 0.0
+    for name, shape, height, width, cut, sign in _PRODUCTS:
+        for i in range(parts if cut else 1):
+            shade = _SHADES[i] if cut else CARD
+            left, bottom, wide, high = x, -height / 2, width, height
+            if cut == "columns":
+                left, wide = x + i * width / parts, width / parts
+            elif cut == "rows":
+                bottom, high = height / 2 - (i + 1) * height / parts, height / parts
+            elif cut == "sums":
+                left, bottom = x + _SHIFT * i, -height / 2 + _SHIFT * i
+            _box(ax, left, bottom, wide, high, facecolor=shade)
+            if cut in ("columns", "rows"):
+                words(ax, left + wide / 2, bottom + high / 2, str(i), 11, color=ink_on(shade))
+        shift = _SHIFT * (parts - 1) if cut == "sums" else 0
+        words(ax, x + (width + shift) / 2, height / 2 + shift + 0.12, name, 13, va="bottom")
+        words(ax, x + (width + shift) / 2, -1.35, shape, va="top", color=MUTED)
+        words(ax, x + width + shift + _BETWEEN / 2, 0, sign, 15)
+        x += width + shift + _BETWEEN + (0.25 if name in "XB" else 0)
+    alt = (
+        f"Schematic, {title}: X of S rows and H columns times A, cut by columns among {parts} GPUs, gives {parts} blocks of "
+        f"columns of Y, one on each GPU; Y times B, cut by rows among the same {parts} GPUs, gives {parts} partial sums of Z, "
+        "each as large as Z, which the GPUs add up. Nothing is sent between the two products."
+    )
+    return _drawn(fig, ax, (-0.3, x - _BETWEEN + 0.1), (-1.8, 1.75), alt, aspect="equal")
+
+
+def ring(parts: int = 4, title: str = "Queries stay, keys and values go around") -> Figure:
+    """GPUs in a ring, each with its two pieces of the sequence.
+
+    Args:
+        parts: GPUs, from 2 to 8.
+
+    Raises:
+        ValueError: another number.
+    """
+    checks.whole("ring", "parts", parts, 2, 8)
+    fig, ax = canvas(title, height=4.2)
+    places = [(1.5 * sin(2 * pi * r / parts), 1.5 * cos(2 * pi * r / parts)) for r in range(parts)]
+    arrow: dict[str, Any] = {"shrinkA": 36, "shrinkB": 36, "arrowstyle": "-|>", "mutation_scale": 14, "color": INK}
+    for r, (x, y) in enumerate(places):
+        ax.add_patch(Circle((x, y), 0.46, facecolor=CARD, edgecolor=INK, linewidth=1))
+        words(ax, x, y + 0.12, f"GPU {r}", 10)
+        words(ax, x, y - 0.14, f"pieces {r}, {2 * parts - 1 - r}", 9, color=MUTED)
+        ax.add_patch(FancyArrowPatch((x, y), places[(r + 1) % parts], connectionstyle="arc3,rad=-0.15", **arrow))
+    words(ax, 0, 0, "K and V", 12)
+    alt = (
+        f"Schematic, {title}: {parts} GPUs in a ring. The sequence is cut into {2 * parts} pieces; GPU r has the pieces r and "
+        f"{2 * parts - 1} - r. Queries stay; keys and values go to the next GPU, {parts - 1} times."
+    )
+    return _drawn(fig, ax, (-2.6, 2.6), (-2.2, 2.2), alt, aspect="equal")
+
+
+def tiles(
+    tiles: int = 5, title: str = "One tile of scores exists at a time; a row leaves its output and one number"
+) -> Figure:
+    """FlashAttention's square of scores in tiles, at one moment of forward: which exist, and what is left of each row.
+
+    Args:
+        tiles: in each direction, from 3 to 8.
+
+    Raises:
+        ValueError: another number.
+    """
+    checks.whole("tiles", "tiles", tiles, 3, 8)
+    fig, ax = canvas(title, height=3.6)
+    now = tiles - 2, tiles // 2
+    for q in range(tiles):
+        for k in range(tiles):
+            said, look, ink = "gone" if (q, k) < now else "to come", {}, MUTED
+            if k > q:
+                said, look = "masked", {"edgecolor": MUTED, "linewidth": 0.5, "linestyle": ":"}
+            elif (q, k) == now:
+                said, look, ink = "on the\nchip", {"facecolor": PARTS["activations"].color}, INK
+            _box(ax, k, -q - 1, 0.92, 0.92, **look)
+            words(ax, k + 0.46, -q - 0.54, said, 8, color=ink)
+        for place, wide, what in ((tiles + 0.5, 1.4, "output"), (tiles + 2.1, 0.5, "lse")):
+            written = q < now[0]
+            _box(ax, place, -q - 1, wide, 0.92, linestyle="-" if written else ":")
+            words(ax, place + wide / 2, -q - 0.54, what if written else "", 8)
+    words(ax, tiles / 2, 0.25, "keys", 10, va="baseline")
+    words(ax, -0.25, -tiles / 2, "queries", 10, rotation=90)
+    words(ax, tiles + 1.5, 0.25, "written", 10, va="baseline")
+    alt = (
+        f"Schematic, {title}: the scores of queries, downwards, and keys, to the right, cut into {tiles} × {tiles} tiles. One tile "
+        "alone exists, on the chip. The tiles to its left have been and are gone, those to its right are still to come, and those "
+        "above the diagonal are masked. Beside each row of tiles stands what is written: its output, and one number a row, the log-sum-exp."
+    )
+    return _drawn(fig, ax, (-0.6, tiles + 2.8), (-tiles - 0.2, 0.7), alt, aspect="equal")
+
+
+#: What a field of bits is called, its color, its hatch: a figure's own, since no field is a part of memory.
+FIELDS = (("sign", GRAY, "--"), ("exponent", GREEN, "//"), ("mantissa", BLUE, ""))
+
+
+def bit_fields(formats: Mapping[str, tuple[int, int]], title: str = "") -> Figure:
+    """A row of boxes for each format, a box for each bit: its sign, exponent and mantissa.
+
+    Args:
+        formats: name -> (exponent bits, mantissa bits), from above.
+
+    Raises:
+        ValueError: where there is no format, or a number of bits is not from 0 to 64.
+    """
+    if not formats:
+        raise ValueError("bit_fields.formats: none; allowed: at least one")
+    for name, pair in formats.items():
+        for bits in pair:
+            checks.whole("bit_fields", name, bits, 0, 64)
+    fig, ax = canvas(title, height=0.55 * len(formats) + 1.1)
+    for row, pair in enumerate(formats.values()):
+        start = 0
+        for (field, color, hatch), bits in zip(FIELDS, (1, *pair), strict=True):
+            for bit in range(start, start + bits):
+                _box(ax, bit, row - 0.35, 1, 0.7, facecolor=color, hatch=hatch, edgecolor=CARD)
+            if bits > 1:
+                words(ax, start + bits / 2, row, f"{field} {bits}" if bits > 6 else str(bits), 10, bbox=card(1.5))
+            start += bits
+    widest = max(1 + e + m for e, m in formats.values())
+    ax.set(xlim=(-0.2, widest + 0.2), xlabel="bits: sign (gray), exponent (green), mantissa (blue)")
+    named_rows(ax, formats)
+    ax.grid(visible=False)
+    said = "; ".join(
+        f"{name} 1 sign, {e} exponent, {m} mantissa bits, {1 + e + m} in all" for name, (e, m) in formats.items()
+    )
+    fig.alt = f"Rows of bits, {title}: {said}."
+    return fig
+
+
+#: Fields of a model that put other operations into its block, and what stands in the blocks that are drawn.
+_PLAIN = {"block_norms": 2, "post_norm": False, "parallel_residual": False, "qk_norm": False, "sinks": False, "experts": 0, "latent_rank": 0}  # fmt: skip
+_WIDEST, _TALL, _GAP = 7.2, 0.62, 0.42  # of a column, of an operation, between two
+_ROOM = 3.2  # of an operation that has its words inside
+
+
+def block_shapes(
+    models: Sequence[Model],
+    title: str = "One block: each operation as wide as the numbers of a token that enter and leave",
+) -> Figure:
+    """One block of each model, side by side, drawn from the catalog's list of weights.
+
+    Args:
+        models: one or two, dense, with a norm before attention and one before the MLP.
+
+    Raises:
+        ValueError: no model or more than two, or one whose block is of another form.
+    """
+    checks.whole("block_shapes", "models, how many", len(models), 1, 2)
+    for m in models:
+        for field, plain in _PLAIN.items():
+            if getattr(m, field) != plain:
+                raise ValueError(f"block_shapes.models: {m.name} has {field} {getattr(m, field)!r}; allowed: {plain!r}")
+    fig, ax = canvas(title, height=7.0)
+    for column, m in enumerate(models):
+        _column(ax, m, column * (_WIDEST + 1.6))
+    right = len(models) * (_WIDEST + 1.6) - 1.6
+    said = "; ".join(
+        f"{m.name}: "
+        + ", ".join(f"{name} ({', '.join(words)}) to {out:,}" for name, _, _, out, words in _steps(m) if name != "add")
+        for m in models
+    )
+    alt = (
+        f"Schematic, {title}: the operations from top to bottom, with the shapes of their weights, and how many numbers of each "
+        f"token leave; what enters a branch is added to its result. {said}."
+    )
+    across = -_WIDEST / 2 - 1.6, right - _WIDEST / 2 + 0.4
+    return _drawn(fig, ax, across, (-10 * (_TALL + _GAP) - 0.3, 1.3), alt)
+
+
+def _steps(m):
+    """(operation, part of the palette, numbers a token in, out, shapes of its weights in words)."""
+    found = [w for w in weights(m) if w.count and w.group in ("block", "dense")]
+
+    def shapes(*names):
+        letter = (lambda name: name.rpartition(".")[2] + ": ") if len(names) > 1 and not m.fused else lambda name: ""
+        said = []
+        for name in names:
+            of_it = [w for w in found if w.name.rpartition(".")[0] == name]
+            sizes = [" × ".join(f"{n:,}" for n in reversed(w.shape)) for w in of_it]
+            said += [f"{letter(name)}{' + '.join(sizes)}"] if of_it else []
+        return said
+
+    queries, keys = m.heads * m.head_width, m.kv_heads * m.head_width
+    gated = m.ffn_width * (1 + m.gated)
+    grouped = f", {m.kv_heads} for k and v" if m.kv_heads != m.heads else ""
+    activation = m.activation.partition("_")[0]
+    return [
+        ("norm", "norms", m.width, m.width, shapes("norm1")),
+        ("q, k, v", "attention", m.width, queries + 2 * keys, shapes(*(f"attention.{x}" for x in ("qkv", "q", "k", "v")))),
+        ("attention", None, queries + 2 * keys, queries, [f"{m.heads} heads of {m.head_width}{grouped}"]),
+        ("output", "attention", queries, m.width, shapes("attention.out")),
+        ("add", None, m.width, m.width, []),
+        ("norm", "norms", m.width, m.width, shapes("norm2")),
+        ("gate, up" if m.gated else "up", "mlp", m.width, gated, shapes("mlp.gate_up", "mlp.gate", "mlp.up")),
+        (activation, None, gated, m.ffn_width, ["of the gate, times up"] if m.gated else ["of each number"]),
+        ("down", "mlp", m.ffn_width, m.width, shapes("mlp.down")),
+        ("add", None, m.width, m.width, []),
+    ]  # fmt: skip
+
+
+def _column(ax, m, middle):
+    steps = _steps(m)
+    scale = _WIDEST / max(max(a, b) for _, _, a, b, _ in steps)
+    side = middle - _WIDEST / 2 - 0.35
+    words(ax, middle, 1.0, f"{m.name}, H = {m.width:,}", 12, va="baseline", fontweight="bold")
+    words(ax, middle, 0.22, f"residual stream: B × S × {m.width:,}", 8.5, color=MUTED, bbox=card(1.5))
+    stream = 0.22
+    for i, (name, look, taken, out, said) in enumerate(steps):
+        top = -i * (_TALL + _GAP)
+        bottom = top - _TALL
+        half = (top + bottom) / 2
+        if name == "add":
+            words(ax, middle, half, "+", 15)
+            ax.plot([middle, side, side], [stream, stream, half], color=INK, linewidth=1.2, zorder=0)
+            arrow = {"arrowstyle": "->", "color": INK, "linewidth": 1.2}
+            ax.annotate("", (middle - 0.2, half), (side, half), arrowprops=arrow)
+            stream = bottom - _GAP / 2
+        else:
+            corners = [(-taken, top), (taken, top), (out, bottom), (-out, bottom)]
+            shape = [(middle + x * scale / 2, y) for x, y in corners]
+            ax.add_patch(Polygon(shape, facecolor=part(look).color if look else CARD, edgecolor=INK, linewidth=1))
+            inside = max(taken, out) * scale > _ROOM
+            place = middle if inside else middle + max(taken, out) * scale / 2 + 0.12
+            words(ax, place, half, "\n".join(said), 8.5, ha="center" if inside else "left")
+            words(ax, middle - _WIDEST / 2 - 0.45, half, name, ha="right")
+        words(ax, middle, bottom - _GAP / 2, f"B × S × {out:,}", 8.5, color=MUTED, bbox=card(1.5))
+
+
+def schedule(
+    gpus: Sequence[Sequence[Turn]], title: str = "", peaks: Mapping[int, int] | None = None, now: int | None = None
+) -> Figure:
+    """A pipeline's schedule: a row for each GPU, a box for each action; under it how many micro-batches are in flight.
+
+    Args:
+        gpus: what `schedules.timed` gives. peaks: GPU -> bytes, at the end of its row. now: the GPU that is marked.
+
+    Raises:
+        ValueError: without a GPU.
+    """
+    if not gpus:
+        raise ValueError("schedule.gpus: none; allowed: what pipelines.timed gives")
+    end = max(turn.end for turns in gpus for turn in turns)
+    flights = [list(flying(turns)) for turns in gpus]
+    most = [max(count for _, count in flight) for flight in flights]
+    fig, ax = canvas(title, height=1.3 + 0.75 * len(gpus))
+    looks = {kind: (part(name), label) for kind, (name, label) in ACTIONS.items()}
+    several = len({turn.action.stage for turns in gpus for turn in turns}) > len(gpus)
+    for row, turns in enumerate(gpus):
+        boxes: dict[tuple[str, bool], list[tuple[float, float]]] = {}
+        for (kind, stage, batch), start, stop in turns:
+            boxes.setdefault((kind, several and stage >= len(gpus)), []).append((start, stop - start))
+            if end <= 60:
+                color = looks[kind][0].color
+                box = {"boxstyle": "round,pad=0.1", "facecolor": color, "edgecolor": "none"}
+                words(ax, (start + stop) / 2, row + 0.25, str(batch), 7, color=ink_on(color), bbox=box)
+        for (kind, further), spans in boxes.items():  # a GPU's further stages are paler
+            look = {"facecolor": looks[kind][0].color, "hatch": looks[kind][0].hatch, "alpha": 0.55 if further else 1.0}
+            ax.broken_barh(spans, (row, 0.5), edgecolor=INK, linewidth=0.6 if end <= 250 else 0.1, **look)
+        when, counts = zip(*flights[row], (end, flights[row][-1][1]), strict=True)
+        heights = [row + 0.92 - 0.36 * count / max(most) for count in counts]
+        ax.fill_between(when, heights, row + 0.92, step="post", color=MUTED, alpha=0.6, linewidth=0)
+        said = f"{most[row]} in flight" + (f"\n{units.text(peaks[row])}" if peaks else "")
+        words(ax, end * 1.01, row + 0.45, said, 9, ha="left")
+    labels = ["\N{BLACK RIGHT-POINTING TRIANGLE} " * (row == now) + f"GPU {row}" for row in range(len(gpus))]
+    ax.set(xlim=(0, end * 1.16), ylim=(len(gpus), -0.1))
+    ax.set_yticks([row + 0.25 for row in range(len(gpus))], labels)
+    ax.set_xlabel("time, in forwards of a stage", loc="left")
+    ax.grid(visible=False)
+    used = {turn.action.kind for turns in gpus for turn in turns}
+    shown = [(look, label) for kind, (look, label) in looks.items() if kind in used]
+    keys = [Patch(facecolor=look.color, hatch=look.hatch, edgecolor=INK, label=label) for look, label in shown]
+    keys.append(Patch(facecolor=MUTED, alpha=0.6, label="micro-batches in flight"))
+    spread = {"frameon": False, "handlelength": 1.5, "columnspacing": 1.4}
+    fig.legend(handles=keys, loc="lower right", ncols=len(keys), fontsize=9, **spread)
+    said = ", ".join(
+        f"GPU {i} {count} in flight" + (f" and {units.text(peaks[i])} at its peak" if peaks else "")
+        for i, count in enumerate(most)
+    )
+    fig.alt = f"Schedule, {title}: {len(gpus)} GPUs in time, {end:g} units long; at most: {said}."
+    return fig
