@@ -16,7 +16,6 @@ from .context import cut
 from .letters import Letter, over, product, text
 from .programs import Network, source
 from .schedule import Loop, one_after_another
-from .sharding import Sharding
 from .tape import INT64, Piece, Storage
 from .tensors import Tensor, contiguous_strides, new
 from .training import Step
@@ -80,7 +79,7 @@ class StageNetwork(Network):
     """A stage: blocks in a row; the first with the embeddings, the last with norm and head, as `reference/mesh/stages.py` has it."""
 
     def __init__(self, *args, first, last, sequence, **options):
-        self.first, self.last, self.sequence, self.sharding = first, last, sequence, None
+        self.first, self.last, self.sequence = first, last, sequence
         super().__init__(*args, **options)
         for there, paths in ((first, ("token.", "position.")), (last, ("norm.", "head."))):
             for name in [] if there else [name for name in self.parameters if name.startswith(paths)]:
@@ -206,43 +205,30 @@ class PipelineStep(Step):
         self.place, self.plan = place_of(setup, rank), plan
         own, self.without = part_of(model, setup, rank)
         self.first, self.last = (group not in self.without for group in ENDS)
-        self.numbers, self.count = (
-            schedules.stages_of(setup.mesh, self.place), setup.mesh.pipeline * setup.mesh.stages
-        )  # fmt: skip
-        place = setup.mesh.rank(rank, setup.data)["context"]
-        super().__init__(own, setup, None, plan.chunks, plan.batches, plan.loops["layer"].turns, place)
+        self.numbers, self.count = schedules.stages_of(setup.mesh, self.place), setup.mesh.pipeline * setup.mesh.stages
+        in_ring = setup.mesh.rank(rank, setup.data)["context"]
+        super().__init__(own, setup, None, plan.chunks, plan.batches, plan.loops["layer"].turns, in_ring)
         self.turn, self.positions = 0, None
         self.stages = [Stage(self, *one, self.count) for one in zip(self.networks, self.numbers, strict=True)]
 
-    def made(self, segments, chunks, beside):
-        """The networks of all stages; the first of them."""
-        self.networks = [
-            self.network_of(
-                StageNetwork, blocks.segments, chunks, sequence=self.sequence, first=number == 0, last=number == self.count - 1
-            )
+    def made(self, beside):
+        networks = [
+            self.network_of(StageNetwork, blocks.segments, sequence=self.sequence, first=number == 0, last=number == self.count - 1)
             for number, blocks in zip(self.numbers, self.plan.blocks, strict=True)
         ]  # fmt: skip
         if self.model.tied:
-            self.networks[-1].parameters["head.weight"] = self.networks[0].parameters["token.weight"]
-        return self.networks[0]
+            networks[-1].parameters["head.weight"] = networks[0].parameters["token.weight"]
+        return networks
 
-    def sharded(self):
-        layers = Letter(self.model.layers, "L")
-        for network, number, count in zip(self.networks, self.numbers, self.plan.counts, strict=True):
-            ends = {"embeddings": number == 0, "last": number == self.count - 1}
-            times = layers if len(self.networks) == 1 else count
-            weights = [
-                (w, numbers, w.count * (times if w.group not in ENDS else 1))
-                for w, numbers, _ in self.weights if ends.get(w.group, True)
-            ]  # fmt: skip
-            network.sharding = Sharding(self, network, weights, self.shards)
-        return None
-
-    def has(self, group):
-        return group not in self.without
-
-    def _parameters(self):
-        return list(dict.fromkeys(p for network in self.networks for p in network.parameters.values()))
+    def weights_of(self, network):
+        times = Letter(self.model.layers, "L")
+        if len(self.networks) > 1:
+            times = self.plan.counts[self.networks.index(network)]
+        ends = {"embeddings": network.first, "last": network.last}
+        return [
+            (w, numbers, w.count * (times if w.group not in ENDS else 1))
+            for w, numbers, _ in self.weights if ends.get(w.group, True)
+        ]  # fmt: skip
 
     def _shape(self):
         batch, sequence = self.batch[0], self.sequence
