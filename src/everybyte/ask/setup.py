@@ -193,7 +193,7 @@ class Setup:
         offload: for `zero2` and `zero3` only: `cpu` keeps each GPU's share of weights, gradients and states in the memory of the
             CPU, which runs the optimizer; weights are copied to the GPU to be gathered, gradients back as they come.
         no_sync: for `zero2` and `zero3` with several batches (`accumulation`) only: whole gradients add up on each GPU, and only
-            the last batch's backward divides them; otherwise each one does.
+            the last batch's backward divides them; otherwise each one does. In a pipeline the last one alone does in any case.
         buckets: for DDP only: beside the gradients stand `copies` of them to be averaged, or they are `views` of these.
         adapters: a `Lora`, which trains in place of the model's weights; None for full fine-tuning. On one GPU, or under DDP, ZeRO and FSDP.
         quantization: with adapters only: `nf4` keeps the linear layers of blocks in 4 bits, quantized from the data type of matrix

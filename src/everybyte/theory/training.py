@@ -172,7 +172,7 @@ class Step:
 
     def run(self):
         """The step. Returns its operations."""
-        tape, setup, n = self.tape, self.setup, self.setup.accumulation
+        tape, setup = self.tape, self.setup
         total = None  # noqa: F841  lives as long as the step
         for i in range(self.batches):
             self.final = i == self.batches - 1
@@ -185,16 +185,20 @@ class Step:
                     loss = self.forward(*inputs)
                 tape.mark("after_forward")
                 tape.phase = "backward"
-                with tape.within(loss=True, owner="loss"):
-                    share = scale(loss, "share in the loss") if n > 1 else loss
-                self._backward(share)
-                total = self._total(share)  # noqa: F841
+                share = self.share_of(loss)
+                self.from_loss(share)
+                self.held = None
+                total = self.total(share)  # noqa: F841
                 tape.mark("after_backward")
                 tape.phase = "optimizer step"
                 if setup.precision == "bf16-deepspeed":
                     self.optimizer.accumulate()
-        tape.phase = "optimizer step"
-        if setup.offload == "none":
+        return self.updated()
+
+    def updated(self):
+        """The optimizer's step, which ends the step. Returns all operations."""
+        tape, tape.phase = self.tape, "optimizer step"
+        if self.setup.offload == "none":
             self.optimizer.step()
         tape.mark("after_step")
         tape.running = False
@@ -213,15 +217,23 @@ class Step:
             inputs = [own(x, self.ring.parts) for x in inputs]
         return self.network.forward(*inputs)
 
-    def _backward(self, share):
+    def share_of(self, loss):
+        """A batch's share in the loss of all."""
+        if self.setup.accumulation == 1:
+            return loss
+        with self.tape.within(loss=True, owner="loss"):
+            return scale(loss, "share in the loss")
+
+    def from_loss(self, share):
+        """Backward of a batch."""
         tape = self.tape
         with tape.within(loss=True, owner="loss"):
             loss = scale(share, "scaled loss", FP32) if self.setup.dtypes.loss_scaling else share
             one = new(tape, "gradient of one", (), loss.type)
         backward(tape, loss, one)
-        self.held = None
 
-    def _total(self, share):
+    def total(self, share):
+        """The sum of the shares so far."""
         if self.setup.accumulation == 1:
             return share.alias()
         with self.tape.within(loss=True, owner="loss"):
