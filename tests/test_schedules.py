@@ -161,6 +161,25 @@ def test_what_does_not_go_with_a_pipeline_is_refused(changes, said):
             witness(model, setup)
 
 
+def test_experts_that_fsdp_gathers_are_recomputed_where_all_forwards_gathered_them():
+    """After a backward they stand gathered: the next forward's region has no gathering, and its recomputation would have one."""
+    model = eb.Model(
+        name="mixture", layers=4, width=32, heads=4, head_width=8, kv_heads=4, vocabulary=104, positions=0, learned_positions=0, gated=True,
+        ffn_width=32, fused=False, tied=False, norm="rmsnorm", qkv_bias=False, out_bias=False, ffn_bias=False, experts=4,
+        experts_per_token=2, expert_width=32,
+    )  # fmt: skip
+    setup = eb.Setup(batch=1, sequence=16, gpus=8, accumulation=4, precision="bf16", checkpointing="operations", sharding="zero3",
+                     mesh=eb.Mesh(pipeline=2, expert=2))  # fmt: skip
+    for witness in (eb.budget, eb.dry_run):
+        with pytest.raises(
+            ValueError, match=r"^Setup\.checkpointing: 'operations' .* gathered, .* or sharding 'zero2'"
+        ):
+            witness(model, setup)
+    gpipe = setup.replace(mesh=eb.Mesh(pipeline=2, expert=2, schedule="gpipe"))
+    for goes in (gpipe, setup.replace(sharding="zero2")):
+        assert eb.budget(model, goes).peak == eb.dry_run(model, goes).peak
+
+
 def test_what_does_not_go_with_stages_of_divided_matrices_is_refused():
     model = eb.Model(name="even", layers=4, width=64, heads=2, vocabulary=102, positions=64, tied=False)
     setup = eb.Setup(batch=1, sequence=64, gpus=4, accumulation=4, mesh=eb.Mesh(pipeline=2, tensor=2))

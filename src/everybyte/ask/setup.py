@@ -141,7 +141,7 @@ class Setup:
         offload: for FSDP: `cpu` keeps each GPU's share of weights, gradients and states in the memory of the CPU, which runs the
             optimizer; weights are copied to the GPU to be gathered, gradients back as they come.
         no_sync: for FSDP with several batches (`accumulation`): whole gradients add up on each GPU, and only the last batch's backward
-            divides them; otherwise each one does.
+            divides them; otherwise each one does. In a pipeline the last one alone does in any case.
         buckets: for DDP: the averaged buckets are `copies` beside the gradients, or the gradients are `views` of them.
         adapters: a `Lora`, which trains in place of the model's weights; None for full fine-tuning.
         quantization: with adapters: `nf4` stores the blocks' linear layers in 4 bits, with a scale in 8 bits for each 64 numbers, as

@@ -49,6 +49,10 @@ PIPELINE = (
         Rule("sharding", lambda s: _split(s) and s.sharding == "zero3",
              "with schedule {s.mesh.schedule!r}, whose second half of a backward comes when weights have been let go",
              "'zero2', or another schedule"),
+        Rule("checkpointing", lambda s: s.checkpointing == "operations" and s.mesh.expert > 1 and s.sharding == "zero3"
+             and s.accumulation > 1 and s.mesh.schedule not in ("gpipe", "looped-bfs"),
+             "with mesh {s.mesh} and sharding 'zero3': a forward after a backward finds experts gathered, and PyTorch allows no "
+             "gathering where such a block is recomputed", "'none', 'full', 'every-k', 'selective', or sharding 'zero2'"),
         only("loss", "plain", why="with mesh {s.mesh}: the head would be of no stage's unit"),
         only("sharding_units", "block", "model", why="with mesh {s.mesh}: a stage has not both ends"),
         when=lambda s: s.mesh.pipeline > 1 and s.fsdp,

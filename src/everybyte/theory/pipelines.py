@@ -10,13 +10,11 @@ from dataclasses import replace
 
 from ..ask import schedules
 from ..catalog.weights import ENDS
-from . import operations as op
 from .autograd import Accumulate, backward
 from .context import cut
 from .letters import Letter, over, product, text
 from .programs import Network, source
 from .schedule import Loop, one_after_another
-from .sharding import Sharding
 from .tape import INT64, Piece, Storage
 from .tensors import Tensor, contiguous_strides, new
 from .training import Step
@@ -55,7 +53,7 @@ def place_of(setup, rank):
 
 
 class Leaf(Tensor):
-    """What a stage received: its gradient is wanted, and nobody's part.
+    """A buffer that a stage receives into. Its gradient is wanted, and belongs to no part.
 
     Attributes:
         grad: the gradient, once there is one.
@@ -63,69 +61,35 @@ class Leaf(Tensor):
 
     __slots__ = ("grad",)
 
-    def __init__(self, shape, storage, type):
-        super().__init__(shape, contiguous_strides(shape), storage, type)
+    def __init__(self, *args):
+        super().__init__(*args)
         self.grad, self.node = None, Arrive(self)
 
 
 class Arrive(Accumulate):
-    """The node of what was received."""
+    """The node of a `Leaf`."""
 
     def arrive(self, grads):
         self.parameter.grad = grads[0]
         grads.clear()
 
 
-class StageNetwork(Network):
-    """A stage: blocks in a row; the first with the embeddings, the last with norm and head, as `reference/mesh/stages.py` has it."""
-
-    def __init__(self, *args, first, last, sequence, **options):
-        self.first, self.last, self.sequence, self.sharding = first, last, sequence, None
-        super().__init__(*args, **options)
-        for there, paths in ((first, ("token.", "position.")), (last, ("norm.", "head."))):
-            for name in [] if there else [name for name in self.parameters if name.startswith(paths)]:
-                del self.parameters[name]
-
-    def _built(self, model, setup):
-        whole = super()._built(model, setup)
-        setup.sequence, self.share = self.sequence, whole.loss
-        self.before = (whole.head,) if whole.with_head else ()
-        stage = source("mesh.stages").STAGES[model.family](whole, range(model.layers), self.first, self.last)
-        stage.on(self)
-        return stage
-
-    def forward(self, x, positions):
-        """Of the first stage tokens in, of others what the one before gave; of the last logits out.
-
-        Args:
-            positions: where tokens stand, of GPUs that share sequences; else None.
-        """
-        self.module.positions = positions
-        try:
-            return self.module(x)
-        finally:
-            self.module.positions = None
-
-    def loss(self, output, targets):
-        """A micro-batch's share in the loss."""
-        loss = self.share(*self.before, output, targets)
-        if self.setup.accumulation == 1:
-            return loss
-        with self.tape.within(loss=True, owner="loss"):
-            return op.scale(loss, "share in the loss")
-
-
-class Stage:
-    """PyTorch's `PipelineStage`, by the names of its methods.
+class Stage(Network):
+    """A stage of `reference/mesh/stages.py`, run as PyTorch's `PipelineStage` runs it, by the names of its methods.
 
     Args:
-        network: its modules. number, count: which of how many. received: micro-batch -> what its input comes into;
-            grads_received: its output's gradient.
+        step: a `PipelineStep`. index: the stage's number in the model.
+
+    Attributes:
+        received: micro-batch -> what its input comes into; grads_received: its output's gradient.
     """
 
-    def __init__(self, step, network, number, count):
-        self.step, self.network, self.number, self.tape = step, network, number, step.tape
-        self.first, self.last = number == 0, number == count - 1
+    def __init__(self, *args, step, index, **options):
+        self.step, self.index, self.first, self.last = step, index, index == 0, index == step.count - 1
+        super().__init__(*args, **options)
+        for there, paths in ((self.first, ("token.", "position.")), (self.last, ("norm.", "head."))):
+            for name in [] if there else [name for name in self.parameters if name.startswith(paths)]:
+                del self.parameters[name]
         self.received, self.grads_received, self.fwd_cache, self.bwd_cache = {}, {}, {}, {}
         for i in range(step.batches):
             if not self.first:
@@ -133,10 +97,18 @@ class Stage:
             if not self.last:
                 self.grads_received[i] = step.buffer(Tensor)
 
+    def _built(self, model, setup):
+        whole = super()._built(model, setup)
+        setup.sequence, self.share = self.step.sequence, whole.loss
+        self.before = (whole.head,) if whole.with_head else ()
+        stage = source("mesh.stages").STAGES[model.family](whole, range(model.layers), self.first, self.last)
+        stage.on(self)
+        return stage
+
     @contextmanager
     def place(self):
-        """Within it, what runs is of this stage, in the turn that it is."""
-        with self.tape.turn("batch", self.step.turn), self.tape.turn("stage", self.step.stages.index(self)):
+        """Within it, operations belong to this stage, in the step's present turn."""
+        with self.tape.turn("batch", self.step.turn), self.tape.turn("stage", self.step.networks.index(self)):
             yield
 
     def clear(self):
@@ -147,52 +119,48 @@ class Stage:
             buffer.grad = None
 
     def forward_one_chunk(self, i, tokens):
-        """A forward, whose output is kept."""
+        """A forward, whose output is kept: of the first stage tokens in, of the last logits out."""
         self.tape.phase = "forward"
         x = tokens if self.first else self.received[i]
+        self.module.positions = self.step.positions
         with self.place():
-            output = self.network.forward(x, self.step.positions)
+            output = self.module(x)
+        self.module.positions = None
         self.fwd_cache[i] = output, x
         return output
 
+    def maybe_compute_loss(self, output):
+        """The loss of the last stage, after which forward has ended."""
+        step = self.step
+        with self.place():
+            if self.last:
+                step.losses.append((step.turn, step.share_of(self.share(*self.before, output, step.targets))))
+            self.tape.mark("after_forward")
+
     def backward_one_chunk(self, i, loss):
-        """A whole backward: `backward_one_chunk` and `stage_backward`."""
+        """A whole backward: `backward_one_chunk` and `stage_backward`. What it sends is the gradient of what was received."""
         tape, tape.phase = self.tape, "backward"
         output, x = self.fwd_cache.pop(i)
-        if self.network.sharding:
-            self.network.sharding.sends = self.network.sharding.last = False
+        if self.sharding:
+            self.sharding.sends = self.sharding.last = False
         self.backwards += 1
         self.step.final = self.backwards == self.step.batches
         with self.place():
             if self.last:
-                self._from_loss(loss)
+                self.step.from_loss(loss)
             else:
                 backward(tape, output, self.grads_received[i])
-        self.bwd_cache[i] = self._taken(x)
-        if self.last and not self.first:
-            output.node = None
+        self.bwd_cache[i] = None
+        if not self.first:
+            self.bwd_cache[i], x.grad = x.grad, None
+            if self.last:
+                output.node = None
 
-    def _from_loss(self, loss):
-        with self.tape.within(loss=True, owner="loss"):
-            one = new(self.tape, "gradient of one", (), loss.type)
-        backward(self.tape, loss, one)
-
-    def reduce_grad(self):
-        """After all backwards: `perform_reduce_grad`."""
-        self.within(lambda sharding: sharding.reduce())
-
-    def within(self, run):
-        """Have what FSDP divides of the stage do something outside of forwards and backwards."""
-        if self.network.sharding:
+    def gathered(self, kind):
+        """Have the units that FSDP divides the stage into do something outside of forwards and backwards: `reduce`, `unshard`, ..."""
+        if self.sharding:
             with self.place():
-                run(self.network.sharding)
-
-    def _taken(self, x):
-        """The gradient of what was received, which is sent."""
-        if self.first:
-            return None
-        grad, x.grad = x.grad, None
-        return grad
+                getattr(self.sharding, kind)()
 
 
 class PipelineStep(Step):
@@ -203,46 +171,32 @@ class PipelineStep(Step):
     """
 
     def __init__(self, model, setup, rank, plan):
-        self.place, self.plan = place_of(setup, rank), plan
+        self.place, self.plan, self.turn, self.positions = place_of(setup, rank), plan, 0, None
+        self.count = setup.mesh.pipeline * setup.mesh.stages
         own, self.without = part_of(model, setup, rank)
         self.first, self.last = (group not in self.without for group in ENDS)
-        self.numbers, self.count = (
-            schedules.stages_of(setup.mesh, self.place), setup.mesh.pipeline * setup.mesh.stages
-        )  # fmt: skip
-        place = setup.mesh.rank(rank, setup.data)["context"]
-        super().__init__(own, setup, None, plan.chunks, plan.batches, plan.loops["layer"].turns, place)
-        self.turn, self.positions = 0, None
-        self.stages = [Stage(self, *one, self.count) for one in zip(self.networks, self.numbers, strict=True)]
+        in_ring = setup.mesh.rank(rank, setup.data)["context"]
+        super().__init__(own, setup, None, plan.chunks, plan.batches, plan.loops["layer"].turns, in_ring)
 
-    def made(self, segments, chunks, beside):
-        """The networks of all stages; the first of them."""
-        self.networks = [
-            self.network_of(
-                StageNetwork, blocks.segments, chunks, sequence=self.sequence, first=number == 0, last=number == self.count - 1
-            )
-            for number, blocks in zip(self.numbers, self.plan.blocks, strict=True)
-        ]  # fmt: skip
+    def made(self, beside):
+        numbers = schedules.stages_of(self.setup.mesh, self.place)
+        stages = [
+            self.network_of(Stage, blocks.segments, step=self, index=number)
+            for number, blocks in zip(numbers, self.plan.blocks, strict=True)
+        ]
         if self.model.tied:
-            self.networks[-1].parameters["head.weight"] = self.networks[0].parameters["token.weight"]
-        return self.networks[0]
+            stages[-1].parameters["head.weight"] = stages[0].parameters["token.weight"]
+        return stages
 
-    def sharded(self):
-        layers = Letter(self.model.layers, "L")
-        for network, number, count in zip(self.networks, self.numbers, self.plan.counts, strict=True):
-            ends = {"embeddings": number == 0, "last": number == self.count - 1}
-            times = layers if len(self.networks) == 1 else count
-            weights = [
-                (w, numbers, w.count * (times if w.group not in ENDS else 1))
-                for w, numbers, _ in self.weights if ends.get(w.group, True)
-            ]  # fmt: skip
-            network.sharding = Sharding(self, network, weights, self.shards)
-        return None
-
-    def has(self, group):
-        return group not in self.without
-
-    def _parameters(self):
-        return list(dict.fromkeys(p for network in self.networks for p in network.parameters.values()))
+    def weights_of(self, network):
+        times = Letter(self.model.layers, "L")
+        if len(self.networks) > 1:
+            times = self.plan.counts[self.networks.index(network)]
+        ends = {"embeddings": network.first, "last": network.last}
+        return [
+            (w, numbers, w.count * (times if w.group not in ENDS else 1))
+            for w, numbers, _ in self.weights if ends.get(w.group, True)
+        ]  # fmt: skip
 
     def _shape(self):
         batch, sequence = self.batch[0], self.sequence
@@ -252,14 +206,12 @@ class PipelineStep(Step):
 
     def buffer(self, kind):
         """A buffer that stands for good: what `rest` counts."""
-        shape, storage = self._shape(), Storage(self.tape, ())
-        if kind is Tensor:
-            return Tensor(shape, contiguous_strides(shape), storage, self.weight)
-        return kind(shape, storage, self.weight)
+        shape = self._shape()
+        return kind(shape, contiguous_strides(shape), Storage(self.tape, ()), self.weight)
 
     def rest(self):
         """Between steps: the GPU's weights and states, and what is received into."""
-        number = sum((not stage.first) + (not stage.last) for stage in self.stages)
+        number = sum((not stage.first) + (not stage.last) for stage in self.networks)
         number = number * Letter(self.setup.accumulation, "n_a")
         received = Piece(product(self._shape()), self.weight.width, "communication", number)
         return [*super().rest(), received]
@@ -279,111 +231,77 @@ class PipelineStep(Step):
             self.positions = Tensor(own[1:], contiguous_strides(own[1:]), positions.storage, INT64)
         self.tokens = whole and Tensor(own, contiguous_strides(own), whole.storage, INT64)
         self.targets = targets and Tensor(own, contiguous_strides(own), targets.storage, INT64)
-        for stage in self.stages:
+        for stage in self.networks:
             stage.clear()
         self.losses = []
         order = schedules.turns(self.plan.mesh, self.batches, self.place)
-        {"gpipe": self._gpipe, "1f1b": self._one_forward_one_backward}.get(self.setup.mesh.schedule, self._runtime)(
-            order
-        )
+        loops = {"gpipe": self._gpipe, "1f1b": self._one_forward_one_backward}
+        loops.get(self.setup.mesh.schedule, self._runtime)(order)
         self.held = self.positions = None
         tape.phase = "backward"
-        total = self._summed()  # noqa: F841
-        tape.mark("after_backward")
-        tape.phase = "optimizer step"
-        if self.setup.offload == "none":
-            self.optimizer.step()
-        tape.mark("after_step")
-        tape.running = False
-        return tape.operations
-
-    def _summed(self):
-        total = None
+        total = None  # noqa: F841  lives as long as the step
         for turn, share in self.losses:
-            if self.setup.accumulation == 1:
-                total = share.alias()
-                continue
-            with self.tape.turn("batch", turn), self.tape.within(loss=True, owner="loss"):
-                total = new(self.tape, "sum of the shares", (), share.type)
-        return total
-
-    def _loss_of(self, stage, output, i):
-        """`_maybe_compute_loss`, after which forward has ended."""
-        with stage.place():
-            if stage.last:
-                self.losses.append((self.turn, stage.network.loss(output, self.targets)))
-            self.tape.mark("after_forward")
-
-    def _loss_from(self, i):
-        return self.losses[i][1] if self.losses else None
+            with tape.turn("batch", turn):
+                total = self.total(share)  # noqa: F841
+        tape.mark("after_backward")
+        return self.updated()
 
     # The schedules' loops, with the local variables that hold tensors.
 
     def _gpipe(self, order):
-        (stage,) = self.stages
-        for i in range(self.batches):
-            self.turn = i
-            output = stage.forward_one_chunk(i, self.tokens)
-            ops = self._sent(stage, output)  # noqa: F841
-            self._loss_of(stage, output, i)
-        for i in range(self.batches):
-            self.turn = i
-            ops = None  # noqa: F841
-            loss = self._loss_from(i)
-            stage.backward_one_chunk(i, loss)
-            ops = stage.bwd_cache.pop(i)  # noqa: F841
-        stage.reduce_grad()
-
-    @staticmethod
-    def _sent(stage, output):
-        return None if stage.last else output.alias()
+        (stage,) = self.networks
+        for self.turn, (kind, _, i) in order:
+            if kind == "F":
+                output = stage.forward_one_chunk(i, self.tokens)
+                ops = None if stage.last else output.alias()  # noqa: F841
+                stage.maybe_compute_loss(output)
+            else:
+                ops = None  # noqa: F841
+                loss = self._loss(i)
+                stage.backward_one_chunk(i, loss)
+                ops = stage.bwd_cache.pop(i)  # noqa: F841
+        stage.gathered("reduce")
 
     def _one_forward_one_backward(self, order):
-        (stage,) = self.stages
+        (stage,) = self.networks
         fwd_sends = bwd_sends = output = loss = None  # noqa: F841
         before = next(turn for turn, (kind, *_) in order if kind == "B")
         for self.turn, (kind, _, i) in order:
             if kind == "F":
                 output = stage.forward_one_chunk(i, self.tokens)
+                if self.turn >= before:
+                    stage.maybe_compute_loss(output)
+                fwd_sends = None if stage.last else output.alias()  # noqa: F841
                 if self.turn < before:
-                    fwd_sends = self._sent(stage, output)  # noqa: F841
-                    self._loss_of(stage, output, i)
-                else:
-                    self._loss_of(stage, output, i)
-                    fwd_sends = self._sent(stage, output)  # noqa: F841
+                    stage.maybe_compute_loss(output)
             else:
-                loss = self._loss_from(i)
+                loss = self._loss(i)
                 stage.backward_one_chunk(i, loss)
                 bwd_sends = stage.bwd_cache.pop(i)  # noqa: F841
-        stage.reduce_grad()
+        stage.gathered("reduce")
 
     def _runtime(self, order):
-        stages = {stage.number: stage for stage in self.stages}
+        stages, waiting = {stage.index: stage for stage in self.networks}, set()
         if self.setup.fsdp:
             order = schedules.gathering(order, self.batches)
-        self.waiting = set()
         for self.turn, (kind, number, i) in order:
-            self._perform(kind, stages[number], i)
+            stage = stages[number]
+            if kind not in ("F", "B"):
+                stage.gathered(kind)
+                if kind == "unshard":
+                    waiting.add(stage)
+                continue
+            if stage in waiting:
+                waiting.remove(stage)
+                stage.gathered("wait_for_unshard")
+            if kind == "F":
+                stage.maybe_compute_loss(stage.forward_one_chunk(i, self.tokens))
+            else:
+                stage.backward_one_chunk(i, self._loss(i) if stage.last else None)
+                stage.bwd_cache.pop(i)
 
-    def _perform(self, kind, stage, i):
-        if kind in ("unshard", "reshard"):
-            stage.within(lambda sharding: getattr(sharding, kind)())
-            if kind == "unshard":
-                self.waiting.add(stage)
-            return
-        if kind == "reduce":
-            stage.reduce_grad()
-            return
-        if stage in self.waiting:
-            self.waiting.remove(stage)
-            stage.within(lambda sharding: sharding.wait_for_unshard())
-        if kind == "F":
-            output = stage.forward_one_chunk(i, self.tokens)
-            self._loss_of(stage, output, i)
-        else:
-            loss = self._loss_from(i) if stage.last else None
-            stage.backward_one_chunk(i, loss)
-            stage.bwd_cache.pop(i)
+    def _loss(self, i):
+        return self.losses[i][1] if self.losses else None
 
 
 class StagePlan:

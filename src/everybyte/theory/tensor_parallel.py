@@ -36,22 +36,16 @@ class TensorParallel:
     """Each GPU has a part of each matrix.
 
     Args:
-        parts: how many there are. by_tokens: whether what stands between split modules is divided by tokens (sequence
-            parallelism). by_words: whether logits stay divided by the vocabulary (loss parallelism). sequence: tokens in all.
-        words, places: rows of the embeddings in all. tied: whether words and head are one weight. experts: whether MLPs are mixtures.
+        parts: how many there are. mesh: whether what stands between split modules is divided by tokens, and whether logits stay
+            divided by the vocabulary. sequence: tokens in all. whole: the model's fields, undivided.
     """
 
     divides = True
 
-    def __init__(self, parts, mesh, sequence, words, places, tied, experts=False):
-        self.experts, self.tied, self.parts, self.by_tokens, self.by_words = (
-            experts,
-            tied,
-            parts,
-            mesh.sequence_parallel,
-            mesh.loss_parallel,
-        )
-        self.sequence, self.rows = sequence, {"token": words, "position": places}
+    def __init__(self, parts, mesh, sequence, whole):
+        self.parts, self.sequence, self.experts, self.tied = parts, sequence, whole.experts > 0, whole.tied
+        self.by_tokens, self.by_words = mesh.sequence_parallel, mesh.loss_parallel
+        self.rows = {"token": whole.vocabulary, "position": whole.learned_positions}
 
     def moves(self, name):
         """Whether a weight's gradient is of another kind than the weight, and must be redistributed before it is used.

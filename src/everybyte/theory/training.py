@@ -4,17 +4,16 @@ from dataclasses import replace
 
 from ..ask.choices import DTYPE_BYTES, LIBRARIES
 from ..ask.mesh import DIVIDED
-from ..catalog.weights import ENDS, adapters, layers, linears, quantized, weights
+from ..catalog.weights import ENDS, linears, quantized
 from .autograd import backward
-from .context import Ring, cut, own, own_sequence
-from .expert_parallel import Experts
+from .context import cut, own, own_sequence
 from .letters import Letter, over, product, up
 from .operations import scale
 from .optimizers import Optimizer
+from .passes import PASSES
 from .programs import Network, Transformers
-from .sharding import Sharding, share
+from .sharding import share
 from .tape import FP32, INT64, Piece, Tape, Type
-from .tensor_parallel import TensorParallel
 from .tensors import new
 
 
@@ -48,114 +47,74 @@ class Step:
 
     Args:
         model: a Model. setup: a Setup. segments: blocks in each segment that is traced. chunks: tokens in each chunk.
-        batches: how many are traced. stepped: of how many blocks the optimizer is. place: the GPU's, of those that share sequences.
+        batches: how many are traced. stepped: of how many blocks the optimizer is. place: the GPU's in its ring.
     """
 
+    #: Groups of weights that are other stages'.
+    without: tuple[str, ...] = ()
+
     def __init__(self, model, setup, segments, chunks, batches, stepped, place=0):
-        self.tape, self.setup, self.batches, self.stepped, self.split = Tape(), setup, batches, stepped, None
+        self.tape, self.setup, self.batches, self.stepped, self.in_ring = Tape(), setup, batches, stepped, place
+        self.whole, self.segments, self.chunks = model, segments, chunks
         self.model, self.batch = Fields(model), (Letter(setup.batch, "B"), Letter(setup.sequence, "S"))
-        self.sequence, mesh, self.ring, self.held = own_sequence(setup), setup.mesh, None, None
-        if mesh.context > 1:
-            self.ring = Ring(Letter(mesh.context, "C"), place, mesh.rotation)
-        self.experts = Experts(model, setup) if mesh.expert > 1 else None
-        self.own = self.experts and self.experts.cut  # weights that FSDP divides among other GPUs than the rest
-        if mesh.tensor > 1:
-            parts, whole = Letter(mesh.tensor, "t"), self.model
-            self.model = Fields(model, parts)
-            self.split = TensorParallel(
-                parts,
-                mesh,
-                self.sequence,
-                whole.vocabulary,
-                whole.learned_positions,
-                model.tied,
-                bool(model.experts),
-            )
+        self.sequence, self.shards = own_sequence(setup), Letter(setup.shards, "G")
+        self.split = self.experts = self.own = self.ring = self.held = self.tensors = None
         precision = setup.dtypes
         self.stored = Type(setup.base_dtype, Letter(DTYPE_BYTES[setup.base_dtype], "w_s"))
         self.states = Letter(DTYPE_BYTES[setup.state_dtype], "s_b")
-        compute = Type(precision.compute, Letter(DTYPE_BYTES[precision.compute], "c"))
         self.beside = Type(setup.trained_dtype, Letter(DTYPE_BYTES[setup.trained_dtype], "w_A"))
+        self.reduced = Letter(DTYPE_BYTES[setup.reduced_dtype], "r")
         name = precision.compute if setup.fsdp else setup.base_dtype
         self.weight = Type(name, Letter(DTYPE_BYTES[name], "w"))
-        self.tape.compute = compute
-        self.tape.autocast = compute if precision.autocast and not setup.fsdp else None
-        self.weights = self._counted(
-            w for w in weights(self.model) if w.count and layers(model)[w.group] and self.has(w.group)
-        )
-        self.trained, beside = self.weights, None
-        if setup.adapters:
-            beside = Letter(setup.adapters.rank, "r_A"), compute if setup.fsdp and precision.autocast else self.beside
-            self.trained = self._counted(adapters(self.model, beside[0], setup.adapters.takes))
-        self.reduced = Letter(DTYPE_BYTES[setup.reduced_dtype], "r")
-        self.network = self.made(segments, chunks, beside)
-        for parameter in self._parameters():
-            if setup.kept_gradients == "fp32":
-                parameter.hooks.append(_moved)
-        self.sharding, tensors = None, None
-        self.shards = Letter(setup.shards, "G")
-        if setup.fsdp:
-            self.sharding = self.sharded()
-            tensors = [(w.group, self._share(w), count) for w, _, count in self.trained]
-        elif setup.sharding == "zero1":
-            numbers = Letter(int(sum(n * count for _, n, count in self.trained)), "P")
-            self.padded = self.shards * up(numbers, self.shards)
-            tensors = [("last", up(numbers, self.shards), 1)]
-            for parameter in self._parameters():
-                if parameter.node is not None:
-                    parameter.grad = parameter  # a view of a buffer, which each gradient is added to
-        elif setup.precision in LIBRARIES:
+        self.tape.compute = Type(precision.compute, Letter(DTYPE_BYTES[precision.compute], "c"))
+        self.tape.autocast = self.tape.compute if precision.autocast and not setup.fsdp else None
+        for apply in PASSES:
+            apply(self)
+        self.network = self.networks[0]
+        for parameter in self.parameters() if setup.kept_gradients == "fp32" else ():
+            parameter.hooks.append(_moved)
+        if setup.precision in LIBRARIES:
             self.padded = Letter(model.parameters, "P")
             if setup.precision == "bf16-deepspeed":  # all side by side, aligned to 4 bytes
                 self.padded = 2 * up(self.padded, 2)
-                tensors = [("last", self.padded, 1)]
-        elif setup.buckets == "views":
-            for parameter in self._parameters():
-                parameter.hooks.append(self._into_bucket)
-        self.optimizer = Optimizer(self, tensors)
+                self.tensors = [("last", self.padded, 1)]
+        self.optimizer = Optimizer(self, self.tensors)
 
-    def made(self, segments, chunks, beside):
-        """The network, for `__init__`."""
-        return self.network_of(Network if self.model.family else Transformers, segments, chunks, beside=beside)
+    def made(self, beside):
+        """The networks, for the pass `stages`. `beside`: where adapters train, (their rank, their data type)."""
+        return [self.network_of(Network if self.model.family else Transformers, self.segments, beside=beside)]
 
-    def network_of(self, kind, segments, chunks, **options):
+    def network_of(self, kind, segments, **options):
         """A network on this step's tape, with what its GPUs divide."""
-        found = kind(
-            self.tape, self.model, self.setup, segments, chunks, self.weight, split=self.split, experts=self.experts, **options
+        return kind(
+            self.tape, self.model, self.setup, segments, self.chunks, self.weight, split=self.split, experts=self.experts, **options
         )  # fmt: skip
-        if self.ring:
-            found.flash = self.ring
-        return found
 
-    def sharded(self):
-        """The units that FSDP gathers, for `__init__`."""
-        return Sharding(self, self.network, self.weights, self.shards)
+    def weights_of(self, network):
+        """Those of `weights` that a network has."""
+        return self.weights
 
-    @staticmethod
-    def has(group):
-        """Whether a group of weights is trained here."""
-        return True
-
-    def _counted(self, weights):
+    def counted(self, weights):
         """(weight, its numbers, how many there are of it) of each."""
         layers = Letter(self.model.layers, "L")
         if self.experts:
             weights = (replace(w, shape=self.experts.shape(w.name, w.shape)) for w in weights)
         return [(w, product(w.shape), w.count * (layers if w.group not in ENDS else 1)) for w in weights]
 
-    def _share(self, weight):
+    def share(self, weight):
         """Numbers of a weight that FSDP gives one GPU."""
         if self.own and weight.name in self.own.names:
             return share(weight.shape, self.own.shards, self.own.axis)
         return share(weight.shape, self.shards)
 
-    def _into_bucket(self, parameter):
+    def into_bucket(self, parameter):
         """The last batch's gradient is a view of DDP's bucket."""
         if self.final:
             parameter.grad = None
 
-    def _parameters(self):
-        return list(dict.fromkeys(self.network.parameters.values()))
+    def parameters(self):
+        """Those of all networks, shared ones once."""
+        return list(dict.fromkeys(p for network in self.networks for p in network.parameters.values()))
 
     def rest(self):
         """The pieces that live between steps."""
@@ -163,7 +122,7 @@ class Step:
         if setup.offload == "cpu":
             return [*self._buffers()]
         if setup.fsdp:
-            found = [Piece(self._share(w), self.stored.width, "parameters", count) for w, _, count in self.weights]
+            found = [Piece(self.share(w), self.stored.width, "parameters", count) for w, _, count in self.weights]
         elif setup.sharding == "zero1":
             wide = self.beside.width if setup.adapters else self.stored.width
             found = [Piece(self.padded, wide, part) for part in ("parameters", "gradients")]
@@ -215,7 +174,7 @@ class Step:
         setup = self.setup
         if setup.offload != "cpu":
             return self.optimizer.host()
-        found = [Piece(self._share(w), self.stored.width, "parameters", count) for w, _, count in self.weights]
+        found = [Piece(self.share(w), self.stored.width, "parameters", count) for w, _, count in self.weights]
         width = self.beside.width if setup.adapters else self.reduced
         parts = ("parameters", "gradients") if setup.adapters else ("gradients",)
         found += [Piece(numbers, width, part, count) for part in parts for _, numbers, count in self.optimizer.tensors]
@@ -223,12 +182,12 @@ class Step:
 
     def run(self):
         """The step. Returns its operations."""
-        tape, setup, n = self.tape, self.setup, self.setup.accumulation
+        tape, setup = self.tape, self.setup
         total = None  # noqa: F841  lives as long as the step
         for i in range(self.batches):
             self.final = i == self.batches - 1
-            if self.sharding:
-                self.sharding.sends = self.final or not setup.no_sync
+            if sharding := self.network.sharding:
+                sharding.sends = self.final or not setup.no_sync
             with tape.turn("batch", i):
                 tape.phase = "forward"
                 inputs = self._inputs()
@@ -236,16 +195,20 @@ class Step:
                     loss = self.forward(*inputs)
                 tape.mark("after_forward")
                 tape.phase = "backward"
-                with tape.within(loss=True, owner="loss"):
-                    share = scale(loss, "share in the loss") if n > 1 else loss
-                self._backward(share)
-                total = self._total(share)  # noqa: F841
+                share = self.share_of(loss)
+                self.from_loss(share)
+                self.held = None
+                total = self.total(share)  # noqa: F841
                 tape.mark("after_backward")
                 tape.phase = "optimizer step"
                 if setup.precision == "bf16-deepspeed":
                     self.optimizer.accumulate()
-        tape.phase = "optimizer step"
-        if setup.offload == "none":
+        return self.updated()
+
+    def updated(self):
+        """The optimizer's step, which ends the step. Returns all operations."""
+        tape, tape.phase = self.tape, "optimizer step"
+        if self.setup.offload == "none":
             self.optimizer.step()
         tape.mark("after_step")
         tape.running = False
@@ -264,15 +227,23 @@ class Step:
             inputs = [own(x, self.ring.parts) for x in inputs]
         return self.network.forward(*inputs)
 
-    def _backward(self, share):
+    def share_of(self, loss):
+        """A batch's share in the loss of all."""
+        if self.setup.accumulation == 1:
+            return loss
+        with self.tape.within(loss=True, owner="loss"):
+            return scale(loss, "share in the loss")
+
+    def from_loss(self, share):
+        """Backward of a batch."""
         tape = self.tape
         with tape.within(loss=True, owner="loss"):
             loss = scale(share, "scaled loss", FP32) if self.setup.dtypes.loss_scaling else share
             one = new(tape, "gradient of one", (), loss.type)
         backward(tape, loss, one)
-        self.held = None
 
-    def _total(self, share):
+    def total(self, share):
+        """The sum of the shares so far."""
         if self.setup.accumulation == 1:
             return share.alias()
         with self.tape.within(loss=True, owner="loss"):

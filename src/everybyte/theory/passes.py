@@ -1,0 +1,80 @@
+"""Every dimension is a pass over a `Step`, and `PASSES` is their order: that of `parallelize` in `reference/mesh/trainer.py`.
+
+A pass reads the setup, and changes what the step is made of; where its dimension is not divided it does nothing. What a dimension
+makes, holds and frees while the step runs is said in a file of its own: `tensor_parallel`, `expert_parallel`, `context`,
+`pipelines`, `autograd` (checkpointing) and `sharding`.
+"""
+
+from ..catalog.weights import adapters, layers, weights
+from .context import Ring
+from .expert_parallel import Experts
+from .letters import Letter, up
+from .sharding import Sharding
+from .tensor_parallel import TensorParallel
+
+
+def tensor(step):
+    """Heads, units and vocabulary are those of one GPU."""
+    mesh, whole = step.setup.mesh, step.model
+    if mesh.tensor > 1:
+        parts = Letter(mesh.tensor, "t")
+        step.model = type(whole)(step.whole, parts)
+        step.split = TensorParallel(parts, mesh, step.sequence, whole)
+
+
+def experts(step):
+    """Of a mixture's experts there are those of one GPU, and FSDP cuts them apart from the rest."""
+    if step.setup.mesh.expert > 1:
+        step.experts = Experts(step.whole, step.setup)
+        step.own = step.experts.cut
+
+
+def context(step):
+    """Attention goes around a ring."""
+    mesh = step.setup.mesh
+    if mesh.context > 1:
+        step.ring = Ring(Letter(mesh.context, "C"), step.in_ring, mesh.rotation)
+
+
+def stages(step):
+    """The networks: one, or of a pipeline one for each of the GPU's stages; and the weights that they hold and train."""
+    setup, model = step.setup, step.model
+    found = (w for w in weights(model) if w.count and layers(step.whole)[w.group] and w.group not in step.without)
+    step.weights = step.trained = step.counted(found)
+    beside = None
+    if setup.adapters:
+        kind = step.tape.compute if setup.fsdp and setup.dtypes.autocast else step.beside
+        beside = Letter(setup.adapters.rank, "r_A"), kind
+        step.trained = step.counted(adapters(model, beside[0], setup.adapters.takes))
+    step.networks = step.made(beside)
+    for network in step.networks:
+        network.sharding = None
+        if step.ring:
+            network.flash = step.ring
+
+
+def checkpointing(step):
+    """Nothing here: the reference's source, which a network runs, calls its blocks so."""
+
+
+def data(step):
+    """FSDP divides each network; ZeRO-1 has one buffer of weights and one of gradients; DDP's buckets may be the gradients."""
+    setup = step.setup
+    if setup.fsdp:
+        for network in step.networks:
+            network.sharding = Sharding(step, network, step.weights_of(network), step.shards)
+        step.tensors = [(w.group, step.share(w), count) for w, _, count in step.trained]
+    elif setup.sharding == "zero1":
+        numbers = Letter(int(sum(n * count for _, n, count in step.trained)), "P")
+        each = up(numbers, step.shards)
+        step.padded, step.tensors = step.shards * each, [("last", each, 1)]
+        for parameter in step.parameters():
+            if parameter.node is not None:
+                parameter.grad = parameter  # a view of a buffer, which each gradient is added to
+    elif setup.buckets == "views":
+        for parameter in step.parameters():
+            parameter.hooks.append(step.into_bucket)
+
+
+#: In the order in which they are applied.
+PASSES = (tensor, experts, context, stages, checkpointing, data)
