@@ -167,7 +167,7 @@ def _evaluate(tape, node, grads):
 def _bias(title):
     if title == "embedding":
         return "sum over sequences"
-    return f"{title} {'weight' if 'norm' in title else 'bias'} gradient"
+    return f"{title} {'weight' if 'norm' in title.replace(':', '').split() else 'bias'} gradient"
 
 
 def _holders(buffer, slot):
