@@ -18,7 +18,7 @@ from ..theory import alignment as passes
 from ..theory import letters
 from ..theory.budget import Budget, budget
 from ..theory.sharding import share
-from .headroom import Headroom, check_headroom, check_precision, find_gpu
+from .headroom import Headroom, computes, kept_free
 from .serving import cache_bytes
 from .work import standing
 
@@ -245,11 +245,9 @@ def align(
     if frozen is None:
         frozen = "none" if method == "dpo" and objective.reference == "before" else "whole"
     checks.one_of("align", "frozen", frozen, get_args(Frozen))
-    check_headroom("align", headroom)
+    headroom = kept_free("align", headroom)
     _check(objective, setup, frozen, rollout)
-    card = None if gpu is None else find_gpu(gpu)
-    if card is not None:
-        check_precision(setup, card)
+    card = None if gpu is None else computes(setup, gpu)
     scored = objective.reference == "before"
     steps = {"policy": budget(objective, setup)}
     alone = {"policy": steps["policy"] if scored else budget(replace(objective, reference="before"), setup)}
@@ -276,7 +274,7 @@ def align(
         if frozen == "whole" and scored and name not in steps and sum(held[name].values())
     }
     return Alignment(
-        objective, setup, card, rollout, headroom or Headroom(), held, steps, most[learning], learning, generating, scoring
+        objective, setup, card, rollout, headroom, held, steps, most[learning], learning, generating, scoring
     )  # fmt: skip
 
 
