@@ -117,8 +117,8 @@ def computes(setup: Setup, wanted: Gpu | str, rates: bool = False) -> Gpu:
     """The GPU of a run.
 
     Raises:
-        ValueError: as `find_gpu`; where it has no bf16 and the setup computes or stores in it; with `rates` also where nothing says how
-            fast it is, or the network between the nodes of the setup's GPUs.
+        ValueError: as `find_gpu`; where it has no bf16 and the setup computes or stores in it; with `rates` also where
+            nothing says how fast it is, or the network between the nodes of the setup's GPUs.
     """
     gpu = find_gpu(wanted)
     check(GPU, setup, gpu)

@@ -288,9 +288,8 @@ def candidates(model: Model, setup: Setup, gpu: Gpu) -> Iterator[Setup]:
             accumulation, left = divmod(sequences, data * batch)
             if left == 0 and accumulation >= pipeline:
                 mesh = Mesh(pipeline=pipeline, context=context, tensor=tensor, expert=expert)
-                yield setup.replace(
-                    mesh=mesh, batch=batch, accumulation=accumulation, checkpointing=checkpointing, sharding=shared, checkpoint_every=2
-                )  # fmt: skip
+                named = {"mesh": mesh, "sharding": shared, "checkpointing": checkpointing, "checkpoint_every": 2}
+                yield setup.replace(batch=batch, accumulation=accumulation, **named)
 
 
 def _divisors(number, most=None):

@@ -152,7 +152,8 @@ class Rung:
     def sets(self, precisions: list[dict]) -> Iterator[list]:
         """Switches, each with its settings; then, where none of these fits, with weights divided among several GPUs, or offloaded.
 
-        There the fused optimizer reads and writes the host's memory least, and blocks checkpointed whole leave the fewest activations.
+        There the fused optimizer reads and writes the host's memory least, and blocks checkpointed whole leave the
+        fewest activations.
         """
         setup, settings = self.setup, _settings(self.setup, self.model.layers)
         yield [precisions, *settings.values()]

@@ -213,9 +213,8 @@ def serve(
 
     found = concurrency or largest(size, usable)
     after = size(found + 1) if found and not concurrency and found < MOST else None
-    return Serving(
-        model, gpu, context, prompt, found, weights, cache, cache_dtype, page, headroom, usable, moments(found or 1), after
-    )  # fmt: skip
+    kept = (weights, cache, cache_dtype, page, headroom, usable)
+    return Serving(model, gpu, context, prompt, found, *kept, moments(found or 1), after)
 
 
 def _check_tokens(model, context, prompt):
