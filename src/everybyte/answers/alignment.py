@@ -18,7 +18,7 @@ from ..theory import alignment as passes
 from ..theory import letters
 from ..theory.budget import Budget, budget
 from ..theory.sharding import share
-from .headroom import Headroom, check_headroom, check_precision, find_gpu
+from .headroom import Headroom, computes, kept_free
 from .serving import cache_bytes
 from .work import standing
 
@@ -46,7 +46,8 @@ class Rollout:
     Attributes:
         sequences: how many are in its cache at once: prompts times samples of each. context: tokens of each, prompt and answer.
         weights: a `copy` of the policy's, as an inference engine has, or the trainer's own, `shared`.
-        tensor_parallel: GPUs that divide one copy: matrices and tables by rows or columns, and the cache by heads, not norms.
+        tensor_parallel: GPUs that divide one copy: matrices and tables by rows or columns, and the cache by heads, not
+            norms.
         asleep: whether weights and cache are freed while the policy learns.
 
     Raises:
@@ -102,15 +103,16 @@ class Alignment:
     """What aligning a model takes on each GPU.
 
     Attributes:
-        objective, setup: the policy's step. gpu: or None. rollout: or None. headroom: what is kept free of tensors on the GPU.
+        objective, setup: the policy's step. gpu: or None. rollout: or None. headroom: what is kept free of tensors on
+            the GPU.
         held: model -> part -> bytes that it keeps from step to step, with all gradients where it trains.
         steps: model -> the budget of one optimizer step of it alone; a DPO reference that runs in the step is within.
         parts: model -> part -> bytes at the peak of the step that takes most; they sum to `peak`. Models learn one after another: while
             one does, another's gradients are not there. learning: the model whose step that is.
-        generating: bytes held while samples are generated: the models between steps, and the engine, without what its kernels take
-            for a moment. None without a `Rollout`.
-        scoring: frozen model that stands whole -> bytes held while it scores a batch: all models between steps, and the largest moment
-            of its pass, as on one GPU.
+        generating: bytes held while samples are generated: the models between steps, and the engine, without what its
+            kernels take for a moment. None without a `Rollout`.
+        scoring: frozen model that stands whole -> bytes held while it scores a batch: all models between steps, and the
+            largest moment of its pass, as on one GPU.
     """
 
     objective: Objective
@@ -222,9 +224,9 @@ def align(
 ) -> Alignment:
     """What aligning a model takes on each GPU: policy, reference, value and reward model, and what generates.
 
-    Exact, as a budget: weights, gradients and states of every model, and each trained model's step with the method's own loss. Value
-    and reward models have the policy's body and one row for an output head. A frozen model has the data type of matrix products;
-    where it stands whole, it scores batches of the step's size. Other scoring is not derived.
+    Exact, as a budget: weights, gradients and states of every model, and each trained model's step with the method's
+    own loss. Value and reward models have the policy's body and one row for an output head. A frozen model has the data
+    type of matrix products; where it stands whole, it scores batches of the step's size. Other scoring is not derived.
 
     Args:
         method: `dpo`, `ppo` or `grpo`. model: the policy. setup: of its step; with adapters, the reference of `dpo` and `grpo` is the
@@ -245,11 +247,9 @@ def align(
     if frozen is None:
         frozen = "none" if method == "dpo" and objective.reference == "before" else "whole"
     checks.one_of("align", "frozen", frozen, get_args(Frozen))
-    check_headroom("align", headroom)
+    headroom = kept_free("align", headroom)
     _check(objective, setup, frozen, rollout)
-    card = None if gpu is None else find_gpu(gpu)
-    if card is not None:
-        check_precision(setup, card)
+    card = None if gpu is None else computes(setup, gpu)
     scored = objective.reference == "before"
     steps = {"policy": budget(objective, setup)}
     alone = {"policy": steps["policy"] if scored else budget(replace(objective, reference="before"), setup)}
@@ -276,7 +276,7 @@ def align(
         if frozen == "whole" and scored and name not in steps and sum(held[name].values())
     }
     return Alignment(
-        objective, setup, card, rollout, headroom or Headroom(), held, steps, most[learning], learning, generating, scoring
+        objective, setup, card, rollout, headroom, held, steps, most[learning], learning, generating, scoring
     )  # fmt: skip
 
 

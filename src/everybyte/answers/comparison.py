@@ -216,16 +216,17 @@ def gaps(measurement) -> Table:
     blocks = m.allocated_peak - m.requested_peak
     unnamed = m.peak - exact - blocks - m.workspace - COUNTED
     used = m.driver_used["cuda"] - (m.reserved_peak if m.reserved_at_end is None else m.reserved_at_end)
+    unsplit = "allocated above requested: a rest up to 1 MiB stays with its block"
     steps = [
         ("predicted: the tensors, as asked for", exact, "the budget"),
         (f"each rounded up to a multiple of {m.rounding} B", rounded - exact, "the budget, rounded"),
-        ("blocks that were not split", blocks - (rounded - exact), "allocated above requested: a rest up to 1 MiB stays with its block"),
+        ("blocks that were not split", blocks - (rounded - exact), unsplit),
         ("cuBLAS's workspaces", m.workspace, "measured: what clearing them gave back"),
         ("kernels' own memory", COUNTED, WHY),
         ("without a name", unnamed, "what is left: to be explained, never fitted"),
         ("measured: allocated at the peak", m.peak, "torch.cuda.max_memory_allocated, above the baseline"),
         ("kept by the allocator for later", m.reserved_peak - m.allocated_peak, "reserved above allocated"),
         ("context, libraries, other processes", used, "the driver's count above what was reserved when it was asked"),
-    ]  # fmt: skip
+    ]
     rows = [[what, size, "-" * (size < 0) + units.text(abs(size)), why] for what, size, why in steps]
     return Table(["", "bytes", "size", "from"], rows, f"{m.device['name']}, {m.date[:10]}")

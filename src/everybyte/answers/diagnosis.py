@@ -140,10 +140,8 @@ def doctor(
     numbers, card = _Numbers(evidence), card or _card(evidence.capacity)
     cause, findings = _cause(numbers)
     advice = _advice(cause, numbers, model, setup, card, configuration)
-    return Diagnosis(
-        message=evidence, cause=cause, findings=findings, account=_account(numbers), advice=advice,
-        caveats=_caveats(evidence, model, card),
-    )  # fmt: skip
+    account, caveats = _account(numbers), _caveats(evidence, model, card)
+    return Diagnosis(message=evidence, cause=cause, findings=findings, account=account, advice=advice, caveats=caveats)
 
 
 def both(owner: str, model: object, setup: object) -> None:
@@ -164,8 +162,10 @@ class _Numbers:
     """A message's sizes, 0 where it says none, and what follows from them.
 
     Attributes:
-        process: bytes that the driver counts for this process; None where that is not known. others: (process, bytes) of others.
-        missing, away, outside: bytes that the driver has too few of, that others hold, that this process has outside of PyTorch.
+        process: bytes that the driver counts for this process; None where that is not known. others: (process, bytes)
+            of others.
+        missing, away, outside: bytes that the driver has too few of, that others hold, that this process has outside of
+            PyTorch.
     """
 
     def __init__(self, said):
@@ -190,7 +190,8 @@ class _Numbers:
 def _mine(said: Message) -> tuple[int | None, tuple[tuple[int, int], ...]]:
     """(what the driver counts for this process, the others).
 
-    In a container a process does not know its own number: it is the one that holds what PyTorch reserved and a little more.
+    In a container a process does not know its own number: it is the one that holds what PyTorch reserved and a little
+    more.
     """
     if said.process is not None or said.reserved is None:
         return said.process, said.others
@@ -309,9 +310,8 @@ def _of_kind(said, model, setup, card):
     advice = _advised(*kind["advice"])
     if library and model is not None and card is not None:
         advice += _switches(model, setup, card, n)
-    return Diagnosis(
-        message=said, cause=kind["cause"], findings=[n.words(text) for text in finds], advice=advice, caveats=[kind["unknown"]]
-    )  # fmt: skip
+    found = [n.words(text) for text in finds]
+    return Diagnosis(message=said, cause=kind["cause"], findings=found, advice=advice, caveats=[kind["unknown"]])
 
 
 def _of_snapshot(memory, model, setup, card):
@@ -330,7 +330,7 @@ def _of_snapshot(memory, model, setup, card):
     if model is not None and card is not None:
         advice += _switches(model, setup, card, _Numbers(Message(kind="pytorch")))
     died = any(action == "oom" for action, *_ in memory.events)
-    caveats = ["what lies outside of PyTorch's allocator", "the part of what has no frames: backward's are taken for gradients"]  # fmt: skip
-    return Diagnosis(
-        message=None, cause="fragmentation" if split and died else "need", findings=found, account=parts, advice=advice, caveats=caveats
-    )  # fmt: skip
+    cause = "fragmentation" if split and died else "need"
+    frameless = "the part of what has no frames: backward's are taken for gradients"
+    caveats = ["what lies outside of PyTorch's allocator", frameless]
+    return Diagnosis(message=None, cause=cause, findings=found, account=parts, advice=advice, caveats=caveats)

@@ -17,7 +17,7 @@ from ..common.tables import Shown, Table, sized
 from ..derivation import Derivation
 from ..derivation.growing import largest as largest_size
 from ..theory.budget import Budget, budget, heaviest, not_derived
-from .headroom import CONFIGURATION, ROUNDING, Headroom, check_headroom, check_precision, find_gpu, left, takes
+from .headroom import CONFIGURATION, ROUNDING, Headroom, computes, kept_free, left, takes
 from .plan import Rung, plan
 
 #: What `fit` may vary, beside the reader's own letters of a derivation; of gpus it wants the fewest, of the others the most.
@@ -247,7 +247,7 @@ def fit(
 ) -> Fit:
     """As `own.fit`, of a `Model`, an `Objective` or a `Derivation`."""
     checks.kind("fit", "setup", setup, Setup)
-    check_headroom("fit", headroom)
+    headroom = kept_free("fit", headroom)
     if not isinstance(configuration, str):
         checks.kind("fit", "configuration", configuration, Settings)
     configuration = settings(configuration) if isinstance(configuration, str) else configuration
@@ -255,9 +255,7 @@ def fit(
     if isinstance(model, Derivation):
         _check_derived(model, setup)
         witness = _at
-    gpu = find_gpu(gpu)
-    check_precision(setup, gpu)
-    headroom = headroom or Headroom()
+    gpu = computes(setup, gpu)
     steps = _Steps(model, setup, gpu, vary, headroom, witness, configuration)
     shown, value, after = steps.by_peak()
     reserved = failed = None

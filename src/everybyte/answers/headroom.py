@@ -106,26 +106,31 @@ def find_gpu(wanted: Gpu | str) -> Gpu:
     return gpu(wanted)
 
 
-def check_headroom(owner: str, headroom: object) -> None:
-    """Raise ValueError unless it is a `Headroom`, or None for the GPU's own."""
+def kept_free(owner: str, headroom: Headroom | None) -> Headroom:
+    """What is kept free, by default the GPU's own. Raise ValueError for what is no `Headroom`."""
     if headroom is not None:
         checks.kind(owner, "headroom", headroom, Headroom)
+    return headroom or Headroom()
 
 
-def check_precision(setup: Setup, gpu: Gpu) -> None:
-    """Raise ValueError where the GPU has no bf16 and the setup computes or stores in it."""
+def computes(setup: Setup, wanted: Gpu | str, rates: bool = False) -> Gpu:
+    """The GPU of a run.
+
+    Raises:
+        ValueError: as `find_gpu`; where it has no bf16 and the setup computes or stores in it; with `rates` also where
+            nothing says how fast it is, or the network between the nodes of the setup's GPUs.
+    """
+    gpu = find_gpu(wanted)
     check(GPU, setup, gpu)
-
-
-def check_rates(gpu: Gpu, gpus: int = 1) -> None:
-    """Raise ValueError where nothing says how fast the GPU is, or of so many the network between their nodes."""
-    if not gpu.rated:
+    if rates and not gpu.rated:
         field = next(f for f in RATES if not getattr(gpu, f))
         raise ValueError(
             f"Gpu.{field}: 0 of the {gpu.name}, so that nothing says what a switch costs in time; allowed: a GPU of the catalog, or "
             f"Gpu(memory=..., {', '.join(f'{f}=...' for f in RATES)}); eb.fit asks for the memory alone"
         )
-    gpu.ring(gpus)
+    if rates:
+        gpu.ring(setup.gpus)
+    return gpu
 
 
 def takes(gpu: Gpu, precision: PrecisionName) -> bool:

@@ -17,7 +17,7 @@ from ..common import checks
 from ..common.tables import Table
 from ..rules import LAYOUT, check
 from ..theory.budget import Budget, budget, heaviest, heavy, not_derived
-from .headroom import ROUNDING, Headroom, check_headroom, check_precision, check_rates, find_gpu
+from .headroom import ROUNDING, Headroom, computes, kept_free
 from .work import held, made, matrix_flops, standing
 
 #: What a step does, one after another, in the order of the table; where there are experts, `expert` too.
@@ -240,11 +240,9 @@ def layouts(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | Non
     checks.kind("layouts", "setup", setup, Setup)
     checks.whole("layouts", "most", most, 1, 1000)
     check(LAYOUT, setup)
-    check_headroom("layouts", headroom)
-    gpu = find_gpu(gpu)
-    check_precision(setup, gpu)
-    check_rates(gpu, setup.gpus)
-    usable, alike, waiting = (headroom or Headroom()).usable(gpu), {}, []
+    headroom = kept_free("layouts", headroom)
+    gpu = computes(setup, gpu, rates=True)
+    usable, alike, waiting = headroom.usable(gpu), {}, []
     for changed in candidates(model, setup, gpu):
         if why := _refused(model, changed):
             alike.setdefault(re.sub(r"\d+", "", why), []).append(why)
@@ -290,9 +288,8 @@ def candidates(model: Model, setup: Setup, gpu: Gpu) -> Iterator[Setup]:
             accumulation, left = divmod(sequences, data * batch)
             if left == 0 and accumulation >= pipeline:
                 mesh = Mesh(pipeline=pipeline, context=context, tensor=tensor, expert=expert)
-                yield setup.replace(
-                    mesh=mesh, batch=batch, accumulation=accumulation, checkpointing=checkpointing, sharding=shared, checkpoint_every=2
-                )  # fmt: skip
+                named = {"mesh": mesh, "sharding": shared, "checkpointing": checkpointing, "checkpoint_every": 2}
+                yield setup.replace(batch=batch, accumulation=accumulation, **named)
 
 
 def _divisors(number, most=None):

@@ -22,7 +22,8 @@ _LOOKED = 8
 #: How far from a tensor a name is looked for.
 _FAR = 4
 #: What may hold a tensor for somebody else.
-_HOLDING = list | tuple | dict | set | BaseException | types.CellType | types.FunctionType | types.MethodType | types.TracebackType  # fmt: skip
+_HOLDING = list | tuple | dict | set | BaseException | types.TracebackType
+_HOLDING |= types.CellType | types.FunctionType | types.MethodType
 
 
 @dataclass(frozen=True)

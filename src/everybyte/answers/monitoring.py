@@ -57,8 +57,9 @@ class Monitor:
 
         Trainer(..., callbacks=[eb.Monitor()])
 
-    The phases end at backward's call and return, and before and after the optimizer's step. A loop that has neither says them itself,
-    by `mark` and `step`. After each read PyTorch counts its peaks anew, so `torch.cuda.max_memory_allocated` is the last phase's.
+    The phases end at backward's call and return, and before and after the optimizer's step. A loop that has neither
+    says them itself, by `mark` and `step`. After each read PyTorch counts its peaks anew, so
+    `torch.cuda.max_memory_allocated` is the last phase's.
 
     Args:
         optimizer: whose step ends a step; by default any's. device: by default the current GPU, or the CPU where there is none.
@@ -70,8 +71,9 @@ class Monitor:
     Attributes:
         counts: what is counted: on a GPU requested, allocated and reserved bytes; on a CPU what the C library handed out and what
             it has of the system, or what is resident; there peaks between two marks are not seen.
-        steps: those kept, the last at the end. most: phase -> the most bytes of all steps, by count; where reading takes more than
-            half a percent of the time, steps are passed over, and are one phase of their own. warnings: (step, text) of each.
+        steps: those kept, the last at the end. most: phase -> the most bytes of all steps, by count; where reading
+            takes more than half a percent of the time, steps are passed over, and are one phase of their own. warnings:
+            (step, text) of each.
         spent: seconds that reading took.
 
     Raises:
@@ -257,12 +259,13 @@ class Monitor:
             share = f"{peak / limit:.0%} of the {text(limit)} that this process can have"
             self._warn("near", f"{text(peak)} at the peak, in {where}, is {share}", now, peak)
         if retries > self._retries:
-            again = "the next such request may end the job"
-            self._warn("retry", f"the allocator gave back all that it kept, to serve a request in {where}: {again}", now, peak)  # fmt: skip
+            gave = f"the allocator gave back all that it kept, to serve a request in {where}"
+            self._warn("retry", f"{gave}: the next such request may end the job", now, peak)
         self._retries = retries
         if limit and "growth" not in self._said and self.growing and (limit - peak) / self.grown <= AHEAD:
             steps = max(0, int((limit - peak) / self.grown))
-            self._warn("growth", f"each step leaves {text(self.grown)} behind: {steps:,} steps until {text(limit)}", now, peak)  # fmt: skip
+            until = f"{steps:,} steps until {text(limit)}"
+            self._warn("growth", f"each step leaves {text(self.grown)} behind: {until}", now, peak)
 
     def _warn(self, kind, said, now, peak):
         if kind in self._said:

@@ -30,16 +30,19 @@ def fit(
 ) -> Fit:
     """The largest batch or sequence, or the fewest gpus, with which a step fits a GPU.
 
-    The value found fits, and the next does not, by the same budget with tensors rounded up to 512 bytes; and no value beyond it
-    fits either (of gpus, none below it that was looked at). The setup's own `vary` is not read. On one GPU PyTorch's allocator is
-    simulated from the first weight on, in the memory that context and others leave: the value is one at which it does not run out.
+    The value found fits, and the next does not, by the same budget with tensors rounded up to 512 bytes; and no value
+    beyond it fits either (of gpus, none below it that was looked at). The setup's own `vary` is not read. On one GPU
+    PyTorch's allocator is simulated, from the first weight on, in the memory that context and others leave, and does not
+    run out at the value found.
 
     Args:
         model: a `Model`, or an `Objective`; or a `Derivation`, or what `derive` takes: a Hugging Face config, a function that makes a
             module.
-        gpu: of the catalog, by name too; or its size, as "24 GiB". headroom: what is kept free; by default the GPU's own.
-        vary: a name in `VARY`, or a letter of a derivation's own, whose largest size is found by a proof that the peak grows with it.
-            The gpus of a model of one's own are counted by a dry run for each number that is tried, in seconds.
+        gpu: of the catalog, by name too; or its size, as "24 GiB". headroom: what is kept free; by default the GPU's
+            own.
+        vary: a name in `VARY`, or a letter of a derivation's own, whose largest size is found by a proof that the peak
+            grows with it. The gpus of a model of one's own are counted by a dry run for each number that is tried, in
+            seconds.
         batch: for `derive`, the arguments of a module of one's own. sizes: of its own letters, as R=224, those that do not vary.
         witness: what counts the bytes of a `Model`: called with model, setup and rounding. `eb.dry_run` takes models whose
             step is not derived, at seconds a value.
@@ -68,13 +71,15 @@ def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, 
     """Every set of switches for a run, with what it needs and what it costs in time, tokens in a step unchanged.
 
     The switches: the optimizer's implementation, attention, the loss in chunks, checkpointing, smaller batches with
-    accumulation, and a lower precision. Those that the setup has thrown stay thrown. Where no set of them fits, the last resorts:
-    weights divided by FSDP, where there are several GPUs; then weights, gradients and states in the memory of the CPU.
+    accumulation, and a lower precision. Those that the setup has thrown stay thrown. Where no set of them fits, the
+    last resorts: weights divided by FSDP, where there are several GPUs; then weights, gradients and states in the
+    memory of the CPU.
 
     Args:
         model: a `Model`, of which the theory says what each switch does; or a Hugging Face config, or a function that makes a
             module: on one GPU, each set of switches that it can take is counted by a dry run when it is asked for.
-        gpu: of the catalog, by name too: its rates say what a switch costs. headroom: what is kept free; by default the GPU's own.
+        gpu: of the catalog, by name too: its rates say what a switch costs. headroom: what is kept free; by default the
+            GPU's own.
         batch: for a module of your own, its arguments as `derive` takes them.
 
     Raises:

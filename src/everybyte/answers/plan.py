@@ -16,7 +16,7 @@ from ..catalog.weights import numbers_of
 from ..common import checks
 from ..common.tables import Shown, Table
 from ..theory.budget import budget, course_of, letters, not_derived
-from .headroom import CONFIGURATION, ROUNDING, Headroom, check_headroom, check_precision, check_rates, find_gpu, takes
+from .headroom import CONFIGURATION, ROUNDING, Headroom, computes, kept_free, takes
 from .work import Work, made, matrix_flops, sent_by, short_of, standing, updated, work
 
 #: Precisions in the order in which they lose digits.
@@ -152,7 +152,8 @@ class Rung:
     def sets(self, precisions: list[dict]) -> Iterator[list]:
         """Switches, each with its settings; then, where none of these fits, with weights divided among several GPUs, or offloaded.
 
-        There the fused optimizer reads and writes the host's memory least, and blocks checkpointed whole leave the fewest activations.
+        There the fused optimizer reads and writes the host's memory least, and blocks checkpointed whole leave the
+        fewest activations.
         """
         setup, settings = self.setup, _settings(self.setup, self.model.layers)
         yield [precisions, *settings.values()]
@@ -381,7 +382,7 @@ def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None) 
     derived = isinstance(model, Model)
     if derived:
         setup.check_undivided("plan", "; eb.layouts finds meshes, and eb.budget takes each rank")
-    check_headroom("plan", headroom)
+    headroom = kept_free("plan", headroom)
     if derived and (why := not_derived(model, setup)):
         raise ValueError(why)
     if derived:
@@ -391,9 +392,7 @@ def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None) 
             f"plan.setup: precision {setup.precision!r}, of which no rate of a GPU is known; allowed: {', '.join(PRECISIONS)}; eb.fit "
             "asks for the memory alone"
         )
-    gpu, headroom = find_gpu(gpu), headroom or Headroom()
-    check_precision(setup, gpu)
-    check_rates(gpu, setup.gpus)
+    gpu = computes(setup, gpu, rates=True)
     first = (Rung if derived else Counted)(model, setup, gpu)
     first.begin()
     found = Plan(model if derived else model.described, setup, gpu, headroom.usable(gpu), [], headroom.room(gpu))

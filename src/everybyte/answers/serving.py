@@ -11,7 +11,7 @@ from ..common import checks
 from ..common.search import most
 from ..common.tables import Shown, Table, sized
 from ..theory import inference
-from .headroom import ROUNDING, Headroom, check_headroom, find_gpu, left
+from .headroom import ROUNDING, Headroom, find_gpu, kept_free, left
 
 #: How keys and values are kept: tensors that grow by a copy, as `transformers` does by default; tensors with room for the whole context
 #: from the prefill on; pages, as vLLM's.
@@ -198,8 +198,7 @@ def serve(
     if concurrency is not None:
         checks.whole("serve", "concurrency", concurrency, 1, MOST)
     page = _check_kept(model, cache, weights, cache_dtype, page)
-    check_headroom("serve", headroom)
-    gpu, headroom = find_gpu(gpu), headroom or Headroom()
+    headroom, gpu = kept_free("serve", headroom), find_gpu(gpu)
     _check_gpu(gpu, cache, weights=weights, cache_dtype=cache_dtype)
     usable = headroom.usable(gpu)
 
@@ -212,9 +211,8 @@ def serve(
 
     found = concurrency or largest(size, usable)
     after = size(found + 1) if found and not concurrency and found < MOST else None
-    return Serving(
-        model, gpu, context, prompt, found, weights, cache, cache_dtype, page, headroom, usable, moments(found or 1), after
-    )  # fmt: skip
+    kept = (weights, cache, cache_dtype, page, headroom, usable)
+    return Serving(model, gpu, context, prompt, found, *kept, moments(found or 1), after)
 
 
 def _check_tokens(model, context, prompt):

@@ -57,17 +57,20 @@ class Objective:
     | `grpo` | a sequence, with those, the reference's log-probabilities, and one advantage | the same, less a divergence |
     | `value` | a sequence, with a value and a return of each token from before | PPO's other step: the value model's clipped square |
 
-    The first three take a token's log-probability from all logits at once: `logits.log_softmax(-1).gather(-1, targets)`, in fp32 under
-    autocast, else in the logits' data type. (trl 1.16 has these losses over a head that scores in tiles, which is not derived.)
+    The first three take a token's log-probability from all logits at once: `logits.log_softmax(-1).gather(-1,
+    targets)`, in fp32 under autocast, else in the logits' data type. (trl 1.16 has these losses over a head that scores
+    in tiles, which is not derived.)
 
     Sources: Rafailov et al. 2023, arXiv:2305.18290, equation 7; Schulman et al. 2017, arXiv:1707.06347, equation 7; Ouyang et al.
     2022, arXiv:2203.02155; Shao et al. 2024, arXiv:2402.03300, equations 3 and 4.
 
     Attributes:
-        model: the policy; for `value` the model whose body the value model has, with one row for its head. method: one of `METHODS`.
-        reference: for `dpo`, when the frozen reference runs: in the step, `after` the policy's forward, as is usual, or `first`; or
-            `before` training, which gives its log-probabilities to the step. In the step it has weights in the data type of matrix
-            products; with `Setup.adapters` it is the policy with its adapters switched off. The other methods score `before`.
+        model: the policy; for `value` the model whose body the value model has, with one row for its head. method: one
+            of `METHODS`.
+        reference: for `dpo`, when the frozen reference runs: in the step, `after` the policy's forward, as is usual, or
+            `first`; or `before` training, which gives its log-probabilities to the step. In the step it has weights in
+            the data type of matrix products; with `Setup.adapters` it is the policy with its adapters switched off. The
+            other methods score `before`.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.

@@ -113,40 +113,47 @@ class Setup:
     Attributes:
         batch, sequence: sequences in one forward on one GPU, and tokens in each.
         accumulation: forwards and backwards, on a batch each, whose gradients add up before the optimizer's step.
-        precision: a key of `PRECISIONS`, `LIBRARIES` or `OWN`. `*-mixed` is autocast over fp32 weights; `bf16-master` keeps bf16
-            weights, and an fp32 copy in the optimizer. Two libraries do that otherwise, on one GPU: `bf16-megatron` adds gradients up in
-            one fp32 buffer and frees the 16-bit ones as they come; `bf16-deepspeed` has both until the step ends. `own` leaves a module of
-            your own, or a Hugging Face model, in the data types that it is made in.
-        optimizer: a key of `OPTIMIZERS`. Under `zero1` it has one vector, its share of all numbers: `adafactor` factors nothing there,
-            and 8-bit states are in blocks of it.
-        optimizer_impl: all tensors at once, operation by operation (`foreach`, PyTorch's default on CUDA), one after another (`loop`),
-            or in one kernel (`fused`); by default the optimizer's first. `muon`'s own step is a loop; its AdamW, for what is no matrix of
-            a block, has this implementation.
+        precision: a key of `PRECISIONS`, `LIBRARIES` or `OWN`. `*-mixed` is autocast over fp32 weights; `bf16-master`
+            keeps bf16 weights, and an fp32 copy in the optimizer. Two libraries do that otherwise, on one GPU:
+            `bf16-megatron` adds gradients up in one fp32 buffer and frees the 16-bit ones as they come;
+            `bf16-deepspeed` has both until the step ends. `own` leaves a module of your own, or a Hugging Face model,
+            in the data types that it is made in.
+        optimizer: a key of `OPTIMIZERS`. Under `zero1` it has one vector, its share of all numbers: `adafactor` factors
+            nothing there, and 8-bit states are in blocks of it.
+        optimizer_impl: all tensors at once, operation by operation (`foreach`, PyTorch's default on CUDA), one after
+            another (`loop`), or in one kernel (`fused`); by default the optimizer's first. `muon`'s own step is a loop;
+            its AdamW, for what is no matrix of a block, has this implementation.
         attention: `eager` (the scores exist) or `flash` (they never do).
         dropout: probability, in [0, 1).
         loss: `plain` (all tokens' logits exist), `chunked` (one chunk's, recomputed in backward), or `linear-cross-entropy`
             (one chunk's, which become gradients in forward: `torch.nn.functional.linear_cross_entropy` with its default options).
-        loss_chunks: for `chunked`: how many chunks of equally many tokens, the last one smaller. `torch.chunk` may make fewer.
-        master_gradients: for `bf16-master`: where gradients are kept, as backward makes them (`bf16`), in an fp32 buffer, or `both`.
-        checkpointing: what is not saved and recomputed in backward: `none`; all of each block but its input (`full`), or of each
-            segment of `checkpoint_every` blocks (`every-k`); attention, between the projections (`selective`); all of a block but
-            the results of matrix products and attention kernels (`operations`).
+        loss_chunks: for `chunked`: how many chunks of equally many tokens, the last one smaller. `torch.chunk` may make
+            fewer.
+        master_gradients: for `bf16-master`: where gradients are kept, as backward makes them (`bf16`), in an fp32
+            buffer, or `both`.
+        checkpointing: what is not saved and recomputed in backward: `none`; all of each block but its input (`full`),
+            or of each segment of `checkpoint_every` blocks (`every-k`); attention, between the projections
+            (`selective`); all of a block but the results of matrix products and attention kernels (`operations`).
         checkpoint_every: for `every-k`: blocks in a segment; the last one may be shorter.
         gpus: how many train one model, each on a batch of its own.
-        sharding: what they divide: `none` (DDP, from two GPUs on); the optimizer's states (`zero1`); gradients and weights too
-            (FSDP), which stay gathered through backward (`zero2`), or are freed after forward and gathered again (`zero3`).
-        sharding_units: for FSDP: what is gathered at a time: each `block`, and the rest with the root; `block+ends`, each block, the
-            token embedding, the last norm with the head, and the rest with the root; or the whole `model`.
+        sharding: what they divide: `none` (DDP, from two GPUs on); the optimizer's states (`zero1`); gradients and
+            weights too (FSDP), which stay gathered through backward (`zero2`), or are freed after forward and gathered
+            again (`zero3`).
+        sharding_units: for FSDP: what is gathered at a time: each `block`, and the rest with the root; `block+ends`,
+            each block, the token embedding, the last norm with the head, and the rest with the root; or the whole
+            `model`.
         replicas: for FSDP: how many groups of GPUs each divide the whole among them (HSDP); a divisor of `gpus`.
-        offload: for FSDP: `cpu` keeps each GPU's share of weights, gradients and states in the memory of the CPU, which runs the
-            optimizer; weights are copied to the GPU to be gathered, gradients back as they come.
-        no_sync: for FSDP with several batches (`accumulation`): whole gradients add up on each GPU, and only the last batch's backward
-            divides them; otherwise each one does. In a pipeline the last one alone does in any case.
-        buckets: for DDP: the averaged buckets are `copies` beside the gradients, or the gradients are `views` of them.
+            offload: for FSDP: `cpu` keeps each GPU's share of weights, gradients and states in the memory of the CPU, which
+            runs the optimizer; weights are copied to the GPU to be gathered, gradients back as they come.
+        no_sync: for FSDP with several batches (`accumulation`): whole gradients add up on each GPU, and only the last
+            batch's backward divides them; otherwise each one does. In a pipeline the last one alone does in any
+        case.
+            buckets: for DDP: the averaged buckets are `copies` beside the gradients, or the gradients are `views` of them.
         adapters: a `Lora`, which trains in place of the model's weights; None for full fine-tuning.
-        quantization: with adapters: `nf4` stores the blocks' linear layers in 4 bits, with a scale in 8 bits for each 64 numbers, as
-            bitsandbytes does with double quantization (QLoRA); or `none`.
-        mesh: a `Mesh`, what is divided beside the batch; `gpus` are all of its GPUs, and `accumulation` the micro-batches of a pipeline.
+        quantization: with adapters: `nf4` stores the blocks' linear layers in 4 bits, with a scale in 8 bits for each
+            64 numbers, as bitsandbytes does with double quantization (QLoRA); or `none`.
+        mesh: a `Mesh`, what is divided beside the batch; `gpus` are all of its GPUs, and `accumulation` the
+            micro-batches of a pipeline.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.

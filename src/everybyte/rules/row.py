@@ -22,8 +22,8 @@ class Rule:
     Attributes:
         name: the field: `offload` of a setup, `Mesh.stages`, `Lora.base`.
         broken: whether the value does not go with the rest.
-        why: in words after the value, in which {s.…} and {m.…} stand for the setup's and the model's. allowed: what would go; empty
-            where `why` says what the value needs.
+        why: in words after the value, in which {s.…} and {m.…} stand for the setup's and the model's. allowed: what
+            would go; empty where `why` says what the value needs.
         instead: who answers for what does not go. when: what else has to be so, for the rule to hold.
     """
 
