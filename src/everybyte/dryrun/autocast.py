@@ -1,11 +1,13 @@
 """CUDA's autocast on tensors without data, whoever enters it: the trainer, a module in its forward, recomputation, a function's backward.
 
 PyTorch's own `torch.autocast` keeps the flags, the nesting and the life of the cache; a build without CUDA only casts nothing.
-Sources: `aten/src/ATen/autocast_mode.h` (the lists) and `autocast_mode.cpp` (`cached_cast`, the cache).
+Sources: `aten/src/ATen/autocast_mode.h` (the lists, here in `autocast.toml`) and `autocast_mode.cpp` (`cached_cast`, the cache).
 """
 
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import resources
 from unittest import mock
 
 import torch
@@ -25,25 +27,9 @@ def _functions(names: str) -> set:
 
 #: Data types of 16 bits.
 NARROW = torch.float16, torch.bfloat16
-#: Functions that autocast runs in 16 bits.
-LOWER = _functions(
-    """linear matmul __matmul__ __rmatmul__ mm bmm mv addmm addmv addr addbmm baddbmm einsum vecdot multi_dot chain_matmul
-    convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu
-    lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention"""
-)
-#: Functions that autocast runs in fp32, casting what they are given.
-FP32 = _functions(
-    """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__ __rpow__ softplus
-    layer_norm native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm cosine_similarity
-    nll_loss poisson_nll_loss cosine_embedding_loss hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss
-    margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss
-    binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp interpolate upsample"""
-)
-#: Functions that autocast gives an fp32 result, unless the caller names a data type.
-FP32_RESULT = _functions("softmax log_softmax sum prod cumsum cumprod norm vector_norm matrix_norm")
-#: Functions whose tensors autocast casts to fp32 where one of them is.
-_WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler grid_sample index_put tensordot scatter_add"
-WIDEST = _functions(_WIDEST)
+_LISTS = tomllib.loads(resources.files(__package__).joinpath("autocast.toml").read_text(encoding="utf-8"))
+#: Functions that autocast runs in 16 bits; in fp32; with an fp32 result; in fp32 where one of their tensors is.
+LOWER, FP32, FP32_RESULT, WIDEST = (_functions(_LISTS[name]) for name in ("lower", "fp32", "fp32_result", "widest"))
 
 
 class Autocast(Mode):
