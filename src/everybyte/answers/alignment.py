@@ -255,13 +255,7 @@ def align(
     alone = {"policy": steps["policy"] if scored else budget(replace(objective, reference="before"), setup)}
     if "value model" in MODELS[method]:
         steps["value model"] = alone["value model"] = budget(Objective(model, "value"), setup)
-    held, between = {}, {}
-    for name in MODELS[method]:
-        if name in alone:
-            between[name] = _parts(alone[name], "rest")
-            held[name] = between[name] | {"gradients": alone[name].parts_at("after_backward")["gradients"]}
-        else:
-            held[name] = between[name] = {"parameters": _frozen(objective, setup, name, frozen)}
+    held, between = _held(objective, setup, alone, frozen)
     generating = None
     if rollout is not None:
         held[ENGINE] = between[ENGINE] = rollout.held(model)
@@ -275,9 +269,20 @@ def align(
         for name in MODELS[method]
         if frozen == "whole" and scored and name not in steps and sum(held[name].values())
     }
-    return Alignment(
-        objective, setup, card, rollout, headroom, held, steps, most[learning], learning, generating, scoring
-    )  # fmt: skip
+    peak = most[learning]
+    return Alignment(objective, setup, card, rollout, headroom, held, steps, peak, learning, generating, scoring)
+
+
+def _held(objective, setup, alone, frozen):
+    """Model -> part -> bytes: with gradients, and between steps. alone: the step of each model that trains."""
+    held, between = {}, {}
+    for name in MODELS[objective.method]:
+        if name in alone:
+            between[name] = _parts(alone[name], "rest")
+            held[name] = between[name] | {"gradients": alone[name].parts_at("after_backward")["gradients"]}
+        else:
+            held[name] = between[name] = {"parameters": _frozen(objective, setup, name, frozen)}
+    return held, between
 
 
 def _check(objective, setup, frozen, rollout):

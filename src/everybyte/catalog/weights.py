@@ -43,6 +43,11 @@ def layers(m) -> dict:
     return {"embeddings": 1, "block": m.layers, "dense": m.layers - mixtures, "mixture": mixtures, "last": 1}
 
 
+def _linear(name, outputs, inputs, group, count, bias=0):
+    weight = Weight(f"{name}.weight", (outputs, inputs), group, count)
+    return [weight, Weight(f"{name}.bias", (outputs,), group, bias)]
+
+
 def weights(m) -> list[Weight]:
     """Every weight tensor of a model, in the order of the model; those of which there are none have `count` 0.
 
@@ -53,30 +58,21 @@ def weights(m) -> list[Weight]:
     split, narrow = 1 - m.fused, 1 - m.latent
     queries, keys, head = m.heads * m.head_width, m.kv_heads * m.head_width, m.head_width
     tied, table = m.tied, (m.vocabulary, m.embedding_width)
-    biases = narrow * m.qkv_bias
+    biases, latent, rank = narrow * m.qkv_bias, m.latent, m.query_rank
 
     def norm(name, width, group, count):
-        return [
-            Weight(f"{name}.weight", (width,), group, count),
-            Weight(f"{name}.bias", (width,), group, count * m.norm_bias),
-        ]
-
-    def linear(name, outputs, inputs, group, count, bias=0):
-        return [
-            Weight(f"{name}.weight", (outputs, inputs), group, count),
-            Weight(f"{name}.bias", (outputs,), group, bias),
-        ]
+        gain = Weight(f"{name}.weight", (width,), group, count)
+        return [gain, Weight(f"{name}.bias", (width,), group, count * m.norm_bias)]
 
     def mlp(name, inner, group, count):
         plain, gated = count * (1 - m.gated), count * m.gated
         return [
-            *linear(f"{name}.gate_up", 2 * inner, m.width, group, gated * m.fused, gated * m.fused * m.ffn_bias),
-            *linear(f"{name}.gate", inner, m.width, group, gated * split, gated * split * m.ffn_bias),
-            *linear(f"{name}.up", inner, m.width, group, plain + gated * split, (plain + gated * split) * m.ffn_bias),
-            *linear(f"{name}.down", m.width, inner, group, count, count * m.ffn_bias),
+            *_linear(f"{name}.gate_up", 2 * inner, m.width, group, gated * m.fused, gated * m.fused * m.ffn_bias),
+            *_linear(f"{name}.gate", inner, m.width, group, gated * split, gated * split * m.ffn_bias),
+            *_linear(f"{name}.up", inner, m.width, group, plain + gated * split, (plain + gated * split) * m.ffn_bias),
+            *_linear(f"{name}.down", m.width, inner, group, count, count * m.ffn_bias),
         ]
 
-    latent, rank = m.latent, m.query_rank
     return [
         Weight("token.weight", table, "embeddings"),
         Weight("position.weight", (m.learned_positions, m.width), "embeddings", m.has_positions),
@@ -84,11 +80,11 @@ def weights(m) -> list[Weight]:
         Weight("project.weight", (m.embedding_width, m.width), "embeddings", 2 * m.projected),
         *norm("embedding_norm", m.width, "embeddings", m.embedding_norm),
         *norm("norm1", m.width, "block", 1),
-        *linear("attention.qkv", queries + 2 * keys, m.width, "block", narrow * m.fused, biases * m.fused),
-        *linear("attention.q", queries, m.width, "block", narrow * split, biases * split),
-        *linear("attention.k", keys, m.width, "block", narrow * split, biases * split),
-        *linear("attention.v", keys, m.width, "block", narrow * split, biases * split),
-        *linear("attention.out", m.width, queries, "block", narrow, m.out_bias),
+        *_linear("attention.qkv", queries + 2 * keys, m.width, "block", narrow * m.fused, biases * m.fused),
+        *_linear("attention.q", queries, m.width, "block", narrow * split, biases * split),
+        *_linear("attention.k", keys, m.width, "block", narrow * split, biases * split),
+        *_linear("attention.v", keys, m.width, "block", narrow * split, biases * split),
+        *_linear("attention.out", m.width, queries, "block", narrow, m.out_bias),
         *norm("attention.q_norm", head, "block", m.qk_norm),
         *norm("attention.k_norm", head, "block", m.qk_norm),
         Weight("attention.sinks", (m.heads,), "block", m.sinks),
@@ -105,7 +101,7 @@ def weights(m) -> list[Weight]:
         Weight("mlp.down", (m.experts, m.width, m.expert_width), "mixture", m.has_experts),
         Weight("mlp.gate_up_bias", (m.experts, 2 * m.expert_width), "mixture", m.has_experts * m.ffn_bias),
         Weight("mlp.down_bias", (m.experts, m.width), "mixture", m.has_experts * m.ffn_bias),
-        *linear("mlp.router", m.experts, m.width, "mixture", m.has_experts, m.router_bias),
+        *_linear("mlp.router", m.experts, m.width, "mixture", m.has_experts, m.router_bias),
         *mlp("mlp.shared", m.expert_width, "mixture", m.shared_experts),
         *norm("norm", m.width, "last", m.final_norm),
         Weight("head.weight", (getattr(m, "outputs", m.vocabulary), m.embedding_width), "last", 1 - tied),
