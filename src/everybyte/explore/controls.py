@@ -234,7 +234,8 @@ def opens(*shown: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
                 _check_setup(function.__name__, given["setup"], shown)
             return function(*args, **kwargs)
 
-        opened.__doc__ = f"{getdoc(function)}\n{_OPENS}"
+        said = getdoc(function) or ""
+        opened.__doc__ = said if "Raises:" in said else f"{said}\n{_OPENS}"
         return opened
 
     return decorated
