@@ -255,13 +255,7 @@ def align(
     alone = {"policy": steps["policy"] if scored else budget(replace(objective, reference="before"), setup)}
     if "value model" in MODELS[method]:
         steps["value model"] = alone["value model"] = budget(Objective(model, "value"), setup)
-    held, between = {}, {}
-    for name in MODELS[method]:
-        if name in alone:
-            between[name] = _parts(alone[name], "rest")
-            held[name] = between[name] | {"gradients": alone[name].parts_at("after_backward")["gradients"]}
-        else:
-            held[name] = between[name] = {"parameters": _frozen(objective, setup, name, frozen)}
+    held, between = _held(objective, setup, frozen, alone)
     generating = None
     if rollout is not None:
         held[ENGINE] = between[ENGINE] = rollout.held(model)
@@ -301,6 +295,18 @@ def _check(objective, setup, frozen, rollout):
 def _parts(step, phase=None):
     """Part -> bytes of a step at the end of a phase, or at the peak: those that there are."""
     return {part: size for part, size in (step.parts_at(phase) if phase else step.parts).items() if size}
+
+
+def _held(objective, setup, frozen, alone):
+    """Model -> part -> bytes that it keeps: with all its gradients, and between steps."""
+    held, between = {}, {}
+    for name in MODELS[objective.method]:
+        if name in alone:
+            between[name] = _parts(alone[name], "rest")
+            held[name] = between[name] | {"gradients": alone[name].parts_at("after_backward")["gradients"]}
+        else:
+            held[name] = between[name] = {"parameters": _frozen(objective, setup, name, frozen)}
+    return held, between
 
 
 def _learning(name, step, between, objective):
