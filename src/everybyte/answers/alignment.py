@@ -255,7 +255,7 @@ def align(
     alone = {"policy": steps["policy"] if scored else budget(replace(objective, reference="before"), setup)}
     if "value model" in MODELS[method]:
         steps["value model"] = alone["value model"] = budget(Objective(model, "value"), setup)
-    held, between = _held(objective, setup, alone, frozen)
+    held, between = _held(objective, setup, frozen, alone)
     generating = None
     if rollout is not None:
         held[ENGINE] = between[ENGINE] = rollout.held(model)
@@ -269,20 +269,9 @@ def align(
         for name in MODELS[method]
         if frozen == "whole" and scored and name not in steps and sum(held[name].values())
     }
-    peak = most[learning]
-    return Alignment(objective, setup, card, rollout, headroom, held, steps, peak, learning, generating, scoring)
-
-
-def _held(objective, setup, alone, frozen):
-    """Model -> part -> bytes: with gradients, and between steps. alone: the step of each model that trains."""
-    held, between = {}, {}
-    for name in MODELS[objective.method]:
-        if name in alone:
-            between[name] = _parts(alone[name], "rest")
-            held[name] = between[name] | {"gradients": alone[name].parts_at("after_backward")["gradients"]}
-        else:
-            held[name] = between[name] = {"parameters": _frozen(objective, setup, name, frozen)}
-    return held, between
+    return Alignment(
+        objective, setup, card, rollout, headroom, held, steps, most[learning], learning, generating, scoring
+    )  # fmt: skip
 
 
 def _check(objective, setup, frozen, rollout):
@@ -306,6 +295,18 @@ def _check(objective, setup, frozen, rollout):
 def _parts(step, phase=None):
     """Part -> bytes of a step at the end of a phase, or at the peak: those that there are."""
     return {part: size for part, size in (step.parts_at(phase) if phase else step.parts).items() if size}
+
+
+def _held(objective, setup, frozen, alone):
+    """Model -> part -> bytes that it keeps: with all its gradients, and between steps."""
+    held, between = {}, {}
+    for name in MODELS[objective.method]:
+        if name in alone:
+            between[name] = _parts(alone[name], "rest")
+            held[name] = between[name] | {"gradients": alone[name].parts_at("after_backward")["gradients"]}
+        else:
+            held[name] = between[name] = {"parameters": _frozen(objective, setup, name, frozen)}
+    return held, between
 
 
 def _learning(name, step, between, objective):
