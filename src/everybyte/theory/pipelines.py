@@ -157,10 +157,10 @@ class Stage(Network):
                 output.node = None
 
     def gathered(self, kind):
-        """Have the units that FSDP divides the stage into do something outside of forwards and backwards: `reduce`, `unshard`, ..."""
+        """Have FSDP `reduce`, or each of its units do something outside of forwards and backwards, such as `unshard`."""
         if self.sharding:
             with self.place():
-                getattr(self.sharding, kind)()
+                self.sharding.reduce() if kind == "reduce" else self.sharding.each(kind)
 
 
 class PipelineStep(Step):

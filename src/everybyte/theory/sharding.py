@@ -323,9 +323,7 @@ class Sharding:
         self.casts_adapters = self.adapted and setup.dtypes.autocast and setup.trained_dtype != setup.dtypes.compute
         self.narrows = self.adapted and setup.reduced_dtype != setup.trained_dtype
         self.mixed = self.adapted and not setup.dtypes.autocast and setup.trained_dtype != setup.base_dtype
-        split = network.split
-        self.moves = split.moves if split.divides else lambda name: False
-        self.gradient_shape = split.gradient_shape if split.divides else lambda parameter: parameter.shape
+        self.moves, self.gradient_shape = network.split.moves, network.split.gradient_shape
         self.order, self.sent, self.gradients, self.last_gathered, self.root = [], [], {}, None, None
         self.ending, self.sends, self.last = False, True, True
         self.own = step.own
@@ -424,24 +422,13 @@ class Sharding:
             with self.tape.within(place=(*self.tape.at(*AROUND), *place)), self.tape.module(path, loss=False):
                 yield unit
 
-    def unshard(self):
-        """Ask for all units."""
+    def each(self, kind):
+        """Call a method of every unit: `unshard`, `wait_for_unshard` or `reshard`."""
         for unit in self._each():
-            unit.unshard()
-
-    def wait_for_unshard(self):
-        """Have all units whole."""
-        for unit in self._each():
-            unit.wait_for_unshard()
-
-    def reshard(self):
-        """Let all units go."""
-        for unit in self._each():
-            unit.reshard()
+            getattr(unit, kind)()
 
     def reduce(self):
-        """After all backwards: gradients are sent, units freed. Source: `perform_reduce_grad` in `pipelining/stage.py`."""
+        """After all backwards send the gradients and free the units. Source: `perform_reduce_grad` in `pipelining/stage.py`."""
         self.sends = self.last = True
-        for unit in self._each():
-            unit.post_backward()
+        self.each("post_backward")
         self.backward_ended()
