@@ -175,8 +175,9 @@ class MeshTrainer(Trainer):
         self.scaler = torch.amp.GradScaler(self.device.type) if precision.loss_scaling else None
         self.autocast = nullcontext
         if precision.autocast and not setup.fsdp:  # FSDP gathers 16 bits itself
-            enter, dtype = autocast or default_autocast(self.device.type), DTYPES[precision.compute]
-            self.autocast = lambda: enter(dtype)
+            dtype = DTYPES[precision.compute]
+            enter = autocast or default_autocast(self.device.type)
+            self.autocast = partial(enter, dtype)  # type: ignore[assignment]  # as the base has it
         self.ring = partial(going_around, mesh["context"], ways.rotation) if ways.context > 1 else None
         self.same = by_expert["same"].get_group() if by_expert and not setup.fsdp else None
         self.sharers = setup.sharers
