@@ -1,4 +1,4 @@
-"""Functional collectives, as CUDA's build runs them: what is sent lives until somebody waits for what comes.
+"""Functional collectives, as CUDA's build runs them: what is sent lives until somebody waits for what comes; and ring attention.
 
 The kernels for tensors without data know neither. They give a new tensor where PyTorch wraps or waits for the one that it has,
 and hold nothing. On CUDA the collective runs on a stream of its own, and NCCL's process group keeps its input until
@@ -13,7 +13,7 @@ import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.distributed_c10d import _resolve_process_group, get_process_group_ranks
 
-from .cuda import ANSWERS
+from .cuda import ANSWERS, SCRATCH
 
 functional = torch.ops._c10d_functional
 #: Collectives that make their result.
@@ -49,3 +49,19 @@ def in_flight(apart=()):
     answers |= {functional.wait_tensor.default: wait, functional._wrap_tensor_autograd.default: wrapped}
     with mock.patch.dict(ANSWERS, answers):
         yield
+
+
+@contextmanager
+def in_a_ring(apart=()):
+    """Within it, ring attention runs as on CUDA. `apart`: as of `in_flight`."""
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_backward.default
+    with in_flight(apart), mock.patch.dict(SCRATCH, {backward: _copied}):
+        yield
+
+
+def _copied(grad, query, key, value, out, *_):
+    """The kernel reads a token's heads side by side, and copies what does not lie so.
+
+    Source: `_flash_attention_backward` in `native/transformers/cuda/attention_backward.cu`.
+    """
+    return tuple(x.numel() * x.itemsize for x in (grad, out) if not x.transpose(1, 2).is_contiguous())

@@ -55,14 +55,10 @@ def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
                 stack.enter_context(patch)
         parts = setup.mesh.tensor
         divide = range(rank - rank % parts, rank - rank % parts + parts) if parts > 1 else ()
-        if setup.mesh.context > 1:
-            from .context import as_on_cuda
+        if setup.mesh.context > 1 or setup.mesh.expert > 1:
+            from .collectives import in_a_ring, in_flight
 
-            stack.enter_context(as_on_cuda(divide))
-        elif setup.mesh.expert > 1:
-            from .collectives import in_flight
-
-            stack.enter_context(in_flight(divide))
+            stack.enter_context((in_a_ring if setup.mesh.context > 1 else in_flight)(divide))
         yield
 
 

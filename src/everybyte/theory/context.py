@@ -212,37 +212,27 @@ class _Merger:
 
 
 class _AllToAll:
-    """Each sends to the next, and what it sent lives until what comes is there."""
-
-    def __init__(self, tape, parts):
-        self.tape, self.buffer, self.sent = tape, None, None
-
-    def exchange(self, given):
-        self.buffer, self.sent = _comes(self.tape, "from the neighbor", given.shape, given.type), given
-
-    def next_buffer(self):
-        self.sent = None
-        return self.buffer
-
-
-class _AllGather:
-    """Everyone's keys and values at once, at the first exchange; the later ones are not needed."""
+    """Each GPU sends to the next. What it sent lives until what comes is there."""
 
     def __init__(self, tape, parts):
         self.tape, self.parts, self.buffer, self.sent = tape, parts, None, None
 
     def exchange(self, given):
-        if self.buffer is None:
-            shape = (self.parts * given.shape[0],)
-            self.buffer, self.sent = _comes(self.tape, "from all", shape, given.type), given
+        self.buffer = new(self.tape, "keys and values from the neighbor", given.shape, given.type)
+        self.sent = given
 
     def next_buffer(self):
         self.sent = None
         return self.buffer
 
 
-def _comes(tape, title, shape, type):
-    return new(tape, f"keys and values {title}", shape, type)
+class _AllGather(_AllToAll):
+    """The keys and values of all GPUs come at the first exchange; the later ones do nothing."""
+
+    def exchange(self, given):
+        if self.buffer is None:
+            shape = (self.parts * given.shape[0],)
+            self.buffer, self.sent = new(self.tape, "keys and values from all", shape, given.type), given
 
 
 # The kernels, called below autograd.

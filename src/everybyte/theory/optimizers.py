@@ -27,12 +27,8 @@ class Optimizer:
         self.step_, self.tape, self.setup = step, step.tape, step.setup
         self.kind, self.width = OPTIMIZERS[step.setup.optimizer], step.states
         split = step.network.split
-        self.moved = (
-            []
-            if tensors or not split.divides
-            else [(numbers, self.width, count) for weight, numbers, count in step.trained if split.moves(weight.name)]
-        )
-        self.gradients = split.gradient_shape if not tensors and split.divides else lambda weight: weight.shape
+        moved = [] if tensors else [(n, count) for weight, n, count in step.trained if split.moves(weight.name)]
+        self.moved = [(numbers, self.width, count) for numbers, count in moved]
         self.tensors = tensors or [(weight.group, numbers, count) for weight, numbers, count in step.trained]
         self.weights = step.trained
         if step.setup.sharding == "zero1":  # one share of all numbers in a row
@@ -97,7 +93,8 @@ class Optimizer:
         if setup.dtypes.master and setup.kept_gradients == "bf16":
             sizes = [(n, 4, count) for _, n, count in self.tensors]
             if self.moved:
-                sizes = [(prod(self.gradients(w)), 4, count) for w, _, count in self.step_.trained]
+                shape = self.step_.network.split.gradient_shape
+                sizes = [(prod(shape(w)), 4, count) for w, _, count in self.step_.trained]
             copies = self._all("fp32 gradients", sizes)  # noqa: F841
         algorithm = self.kind.algorithm
         if algorithm == "adam":

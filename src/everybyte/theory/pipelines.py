@@ -1,8 +1,8 @@
 """One GPU of a pipeline: stages of a model, run in the order of a schedule.
 
-What a stage receives, sends, keeps and frees is what PyTorch's does, method by method: `torch/distributed/pipelining/stage.py`,
-`_backward.py`, and the loops of `schedules.py`, whose local variables hold tensors too. A tensor that is sent is taken to have
-arrived at once; where a send takes longer, NCCL holds its tensor until then.
+What a stage receives, sends, keeps and frees follows PyTorch's method by method: `torch/distributed/pipelining/stage.py`,
+`_backward.py`, and the loops of `schedules.py`, whose local variables hold tensors too. A tensor that is sent arrives at once; where
+a send takes longer, NCCL holds its tensor until then.
 """
 
 from contextlib import contextmanager
@@ -35,10 +35,7 @@ def part_of(model, setup, rank):
 
 
 def modules_of(model, setup, rank):
-    """What one GPU has, module by module as data parallelism takes them: (model, (whether it has the embeddings, norm and head)).
-
-    Of a pipeline each stage.
-    """
+    """The modules of one GPU that data parallelism wraps, of a pipeline its stages: (model, (whether it has embeddings, last norm)) each."""
     mesh = setup.mesh
     if mesh.pipeline == 1:
         return [(model, (True, True))]
@@ -157,10 +154,10 @@ class Stage(Network):
                 output.node = None
 
     def gathered(self, kind):
-        """Have the units that FSDP divides the stage into do something outside of forwards and backwards: `reduce`, `unshard`, ..."""
+        """Have FSDP `reduce`, or each of its units do something outside of forwards and backwards, such as `unshard`."""
         if self.sharding:
             with self.place():
-                getattr(self.sharding, kind)()
+                self.sharding.reduce() if kind == "reduce" else self.sharding.each(kind)
 
 
 class PipelineStep(Step):
@@ -305,11 +302,11 @@ class PipelineStep(Step):
 
 
 class StagePlan:
-    """What is traced of a GPU's stages: a few micro-batches, and of each stage's blocks a few.
+    """Which micro-batches of a GPU's stages, and which blocks of each stage, are traced.
 
     Attributes:
-        blocks: `Blocks` of each stage. mesh: as deep as it is traced. batches: micro-batches that are traced. chunks, loops, key:
-            as a `Plan`'s.
+        blocks: `Blocks` of each stage. mesh: the mesh at the traced depth. batches: traced micro-batches. chunks, loops, key: as a
+            `Plan`'s.
     """
 
     def __init__(self, model, setup, rank, blocks, chunked):
@@ -325,7 +322,7 @@ class StagePlan:
             "segment": lambda where: self.blocks[where.get("stage", 0)].segment,
         }
         self.chunks, stretch = chunked(setup, self.loops, [found.stretched for found in self.blocks])
-        # Of GPUs with a stage each it makes no difference where one is that has neither end.
+        # With one stage a GPU, all GPUs between the ends run alike.
         where = (place == 0, place == setup.mesh.pipeline - 1) if setup.mesh.schedule in schedules.ONE_STAGE else place
         self.key = (
             where, setup.mesh.rank(rank, setup.data)["context"], self.batches, tuple((loop.turns, loop.middle, text(loop.times)) for loop in turns), tuple(counts) if len(counts) > 1 else (),
@@ -334,9 +331,9 @@ class StagePlan:
 
 
 def _some(setup, place):
-    """(the mesh as deep as it is traced, micro-batches that are traced, the loops of their turns, one after another).
+    """(the mesh at the traced depth, traced micro-batches, the loops of their turns, one after another).
 
-    A few micro-batches, or of turns that are rounds a few; of 1F1B of the forwards before them too, and of the backwards after.
+    Where turns are rounds, a few rounds are traced; under 1F1B also a few of the forwards before them and of the backwards after.
     """
     mesh, batches = setup.mesh, Letter(setup.accumulation, "n_a")
     if mesh.schedule in ("gpipe", "looped-bfs"):

@@ -27,13 +27,12 @@ def share(shape, shards, axis=0):
 
 
 class Unit:
-    """A group of parameters that are gathered together: an `FSDPParamGroup` and its state.
+    """Parameters that are gathered together: an `FSDPParamGroup` and its state.
 
     Args:
-        parameters: those of the unit. numbers: that one GPU holds of the weights, and of adapters. reshards: whether it is freed
-            after forward.
-        shards: among how many GPUs it is divided. axis: along which dimension. factored: whether gradients are divided by another
-            number than that of the GPUs.
+        numbers: elements of weights, and of adapters, that one GPU holds. reshards: whether the unit is freed after forward.
+        shards: how many GPUs divide it. axis: the dimension that they cut. factored: whether gradients are divided by another number
+            than that of the GPUs.
     """
 
     def __init__(self, sharding, name, parameters, numbers, reshards, shards, axis=0, factored=False):
@@ -49,7 +48,7 @@ class Unit:
     # Gathering.
 
     def unshard(self):
-        """Ask for the unit: the flat buffer that all GPUs' shares come into."""
+        """Gather all GPUs' shards into a flat buffer."""
         if self.gathered is not None or self.whole or not self.parameters:
             return
         sharding, tape = self.sharding, self.tape
@@ -72,7 +71,7 @@ class Unit:
         return zip(self.parameters, self.shares, strict=True)
 
     def _input(self, parameter, numbers):
-        """This GPU's share of a parameter as it is gathered: from the CPU, in the type of forward. None where it is as stored."""
+        """This GPU's shard as it is gathered: copied from the CPU, cast to the type of forward; None where it is as stored."""
         sharding, tape, copy = self.sharding, self.tape, None
         beside = is_adapter(parameter)
         with tape.within(part="communication", place=self._place(parameter)):
@@ -83,7 +82,7 @@ class Unit:
             return tape.take(f"{self.name} cast", (numbers, sharding.width)) if casts else copy
 
     def wait_for_unshard(self):
-        """Have the unit whole: each parameter in a tensor of its own."""
+        """Copy each parameter out of the flat buffer into a tensor of its own."""
         if self.gathered is None:
             return
         sharding = self.sharding
@@ -108,11 +107,11 @@ class Unit:
         self.gathered = None
 
     def _place(self, parameter):
-        """Where what is done for one parameter is counted: of several blocks' parameters, with its block."""
+        """The place of an operation on one parameter: where a unit holds several blocks, that of the parameter's block."""
         return (*self.tape.at(*AROUND), *parameter.place) if self.name == "model" else self.tape.place
 
     def reshard(self):
-        """Let the whole tensors go."""
+        """Free the whole tensors."""
         if self.whole and (self.training != "forward" or self.reshards):
             for parameter in self.parameters:
                 parameter.storage.free()
@@ -137,7 +136,7 @@ class Unit:
         return self._followed(args) if entering and self.parameters else args
 
     def _followed(self, args):
-        """Have backward tell when it has passed the module: its inputs' gradients have come."""
+        """Have backward call `post_backward` once the gradients of the module's inputs have come."""
         inputs = [x for x in args if isinstance(x, Tensor) and x.node is not None]
         if not inputs or not self.tape.grad:
             return args
@@ -193,7 +192,7 @@ class Unit:
                 sharding.order[place - 1].prefetch()
 
     def prefetch(self):
-        """Ask for the unit that backward enters next."""
+        """Gather this unit, which backward enters next."""
         before, self.training = self.training, "backward"
         first = self.parameters[0].name.split(".") if self.parameters else ()
         with self.tape.module(".".join(first[:2]) if self.name == "block" else "", loss=False):  # its own, whoever asks
@@ -201,7 +200,7 @@ class Unit:
         self.training = before
 
     def post_backward(self):
-        """Backward has left the module: gradients are sent, or kept whole until the last batch."""
+        """Backward has left the module: its gradients are sent, or stay whole until the last batch."""
         sharding, tape, self.training = self.sharding, self.tape, "passed"
         if not self.parameters:  # FSDP makes no group of none
             return
@@ -233,7 +232,7 @@ class Unit:
                 self._reduce(gradients)
 
     def _as_divided(self, parameter):
-        """Its gradient, as tensor parallelism divides it. Source: `_fsdp_param.py`, `_get_grad_inner_tensor`."""
+        """The gradient, redistributed as tensor parallelism divides the weight. Source: `_fsdp_param.py`, `_get_grad_inner_tensor`."""
         added = self.accumulated.pop(parameter, None)
         if (added is None and parameter.grad is None) or not self.sharding.moves(parameter.name):
             return added or parameter.grad
@@ -264,7 +263,7 @@ class Unit:
         sharding.sent.append(sent)
 
     def _turn(self, gradients):
-        """Each GPU's part of each gradient one after another. The loop names a gradient until the next, `zip` the first to the end."""
+        """Copy each gradient so that each GPU's part is contiguous. `zip` holds the first gradient to the end of the loop."""
         first = gradients[0]  # noqa: F841
         for i, parameter in enumerate(self.parameters):
             before = gradients[i]
@@ -273,7 +272,7 @@ class Unit:
 
 
 def _children_first(names):
-    """FSDP goes through modules inside out: a router's weight comes before the experts' own."""
+    """The router's weight before the experts' own: FSDP goes through modules inside out."""
     found, own = [], []
     for name in names:
         if name.endswith(("mlp.gate_up", "mlp.down")):
@@ -285,7 +284,7 @@ def _children_first(names):
 
 
 def _inside(names):
-    """peft puts adapters into the layer that they stand beside: they come after its own weights."""
+    """Adapters after the weights of the layer that peft puts them into."""
     found = [name for name in names if ".lora_" not in name]
     for name in reversed([name for name in names if ".lora_" in name]):
         layer = name.partition(".lora_")[0]
@@ -308,10 +307,9 @@ class Sharding:
         weights: of the network, counted as `Step.weights` are.
 
     Attributes:
-        own: of experts on several GPUs, which FSDP cuts apart from the rest, a `Cut`; else None.
-        gradients: unit -> the shares of its gradients. order: units as forward left them. sends: whether this batch's
-            gradients are sent. last: whether no other backward comes before they are: units are freed, and what was noted for
-            prefetching is dropped.
+        own: where several GPUs divide experts, the `Cut` of their weights; else None.
+        gradients: unit -> its gradients' shards. order: units in the order in which forward left them. sends: whether this batch's
+            gradients are sent. last: whether this is the last backward before that: units are then freed, and `order` is cleared.
     """
 
     def __init__(self, step, network, weights, shards):
@@ -324,9 +322,7 @@ class Sharding:
         self.casts_adapters = self.adapted and setup.dtypes.autocast and setup.trained_dtype != setup.dtypes.compute
         self.narrows = self.adapted and setup.reduced_dtype != setup.trained_dtype
         self.mixed = self.adapted and not setup.dtypes.autocast and setup.trained_dtype != setup.base_dtype
-        split = network.split
-        self.moves = split.moves if split.divides else lambda name: False
-        self.gradient_shape = split.gradient_shape if split.divides else lambda parameter: parameter.shape
+        self.moves, self.gradient_shape = network.split.moves, network.split.gradient_shape
         self.order, self.sent, self.gradients, self.last_gathered, self.root = [], [], {}, None, None
         self.ending, self.sends, self.last = False, True, True
         self.own = step.own
@@ -334,18 +330,21 @@ class Sharding:
         network.enter, network.leave = self._enter, self._leave
 
     def flat(self, shards, frozen, adapters):
-        """(numbers, bytes of one) of what a unit is gathered into: of two data types it holds bytes. Source: `foreach_all_gather`."""
+        """(elements, bytes of one) of the buffer that a unit is gathered into; bytes, where it has two data types.
+
+        Source: `foreach_all_gather`.
+        """
         if not self.mixed:
             return shards * (frozen + adapters), self.width
         return shards * (frozen * self.width + adapters * self.beside), 1
 
     @property
     def in_backward(self):
-        """Whether backward runs: what is recomputed there is not freed."""
+        """Whether backward runs. What is recomputed there is not freed."""
         return self.tape.phase == "backward"
 
     def _cut(self, network, setup, weights, adapters):
-        """Module path -> the unit that it belongs to; of a group of two, both."""
+        """Module path -> its unit; the two modules of `ends` share one."""
         left, units = dict(network.parameters), {}
         if network.model.tied:
             del left["head.weight"]
@@ -401,7 +400,7 @@ class Sharding:
         return list(dict.fromkeys([self.units[""], *(unit for path, unit in self.units.items() if path)]))
 
     def backward_ended(self):
-        """Backward ends: units whose inputs have no gradient are passed only now. Source: `_root_post_backward_final_callback`."""
+        """Backward ends. Units whose inputs have no gradient are passed only now. Source: `_root_post_backward_final_callback`."""
         for unit in self.everyone:
             if unit.training != "passed":
                 unit.post_backward()
@@ -425,24 +424,13 @@ class Sharding:
             with self.tape.within(place=(*self.tape.at(*AROUND), *place)), self.tape.module(path, loss=False):
                 yield unit
 
-    def unshard(self):
-        """Ask for all units."""
+    def each(self, kind):
+        """Call a method of every unit: `unshard`, `wait_for_unshard` or `reshard`."""
         for unit in self._each():
-            unit.unshard()
-
-    def wait_for_unshard(self):
-        """Have all units whole."""
-        for unit in self._each():
-            unit.wait_for_unshard()
-
-    def reshard(self):
-        """Let all units go."""
-        for unit in self._each():
-            unit.reshard()
+            getattr(unit, kind)()
 
     def reduce(self):
-        """After all backwards: gradients are sent, units freed. Source: `perform_reduce_grad` in `pipelining/stage.py`."""
+        """After all backwards send the gradients and free the units. Source: `perform_reduce_grad` in `pipelining/stage.py`."""
         self.sends = self.last = True
-        for unit in self._each():
-            unit.post_backward()
+        self.each("post_backward")
         self.backward_ended()

@@ -23,6 +23,14 @@ class Undivided:
 
     embedding, cross_entropy = staticmethod(op.embedding), staticmethod(losses.cross_entropy)
 
+    def moves(self, name):
+        """Whether a weight's gradient must be redistributed before it is used."""
+        return False
+
+    def gradient_shape(self, weight):
+        """The shape of a weight's gradient, as backward leaves it."""
+        return weight.shape
+
     def entering(self, path, args):
         """What a module is given."""
         return args
@@ -56,19 +64,13 @@ class TensorParallel:
         path = name.removesuffix(".weight").removesuffix(".bias").rpartition(".")[2]
         if path == "token" and self.tied:
             return False  # cut already, to be added to the head's
-        return (
-            path in self.rows
-            or path == "router"
-            or path.endswith("_norm")
-            or (path.startswith("norm") and self.by_tokens)
-        )
+        norm = path.endswith("_norm") or (path.startswith("norm") and self.by_tokens)
+        return norm or path == "router" or path in self.rows
 
     def gradient_shape(self, weight):
         """The shape of a weight's gradient, as backward leaves it."""
         whole = self.rows.get(weight.name.removesuffix(".weight"))
-        if whole is not None and not self.moves(weight.name):
-            return weight.shape
-        return (whole, *weight.shape[1:]) if whole is not None else weight.shape
+        return (whole, *weight.shape[1:]) if whole is not None and self.moves(weight.name) else weight.shape
 
     # Collectives.
 

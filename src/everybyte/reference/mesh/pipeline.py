@@ -69,7 +69,7 @@ class Pipeline:
         module: all that the GPU has. stages: of it. parts: what is called in their place. model: the whole. mesh: of all GPUs.
     """
 
-    def __init__(self, module: nn.Module, stages: list[Stage], parts, model: Model, setup: Setup, mesh):
+    def __init__(self, module: nn.Module, stages, parts, model: Model, setup: Setup, mesh):
         ways, count = setup.mesh, setup.mesh.pipeline * setup.mesh.stages
         self.stages, self.tell = stages, lambda kind: None
         self.first, self.last = any(stage.first for stage in stages), any(stage.last for stage in stages)

@@ -86,7 +86,9 @@ def parallelize(
     if by_expert:
         for block in module.blocks:
             block.mlp.group = by_expert["expert"].get_group()
-    stages = cut(module, model, setup) if ways.pipeline > 1 else [module]
+    stages: list[nn.Module] = [module]
+    if ways.pipeline > 1 and model:
+        stages = [*cut(module, model, setup)]
     if setup.fsdp:
         if by_expert:
             shard_experts(module, setup, by_expert["same"])
@@ -158,11 +160,11 @@ class MeshTrainer(Trainer):
         pipeline: what runs the stages; None without a pipeline.
 
     Raises:
-        ValueError: where there is no process group of as many GPUs as the setup says.
+        ValueError: where there is no process group of as many GPUs as the setup says, or a pipeline is given no model.
     """
 
     def __init__(self, module: nn.Module, setup: Setup, autocast: Callable | None = None, model: Model | None = None):
-        _check_group(setup)
+        _check(setup, model)
         precision, ways, self.device = setup.dtypes, setup.mesh, next(module.parameters()).device
         self.module, mesh = module.to(DTYPES[precision.weights]), device_mesh(setup, self.device.type)
         by_expert = expert_mesh(setup, self.device.type) if ways.expert > 1 else None
@@ -173,11 +175,14 @@ class MeshTrainer(Trainer):
         self.scaler = torch.amp.GradScaler(self.device.type) if precision.loss_scaling else None
         self.autocast = nullcontext
         if precision.autocast and not setup.fsdp:  # FSDP gathers 16 bits itself
-            self.autocast = partial(autocast or default_autocast(self.device.type), DTYPES[precision.compute])
+            dtype = DTYPES[precision.compute]
+            enter = autocast or default_autocast(self.device.type)
+            self.autocast = partial(enter, dtype)  # type: ignore[assignment]  # as the base has it
         self.ring = partial(going_around, mesh["context"], ways.rotation) if ways.context > 1 else None
         self.same = by_expert["same"].get_group() if by_expert and not setup.fsdp else None
-        self.sharers, self.pipeline = setup.sharers, None
-        if ways.pipeline > 1:
+        self.sharers = setup.sharers
+        self.pipeline: Pipeline | None = None
+        if ways.pipeline > 1 and model:
             self.pipeline = Pipeline(self.module, stages, self.parts, model, setup, mesh)
 
     def step(self, batch, at=lambda phase: None):
@@ -232,7 +237,11 @@ class MeshTrainer(Trainer):
         super().update()
 
 
-def _check_group(setup):
+def _check(setup, model):
+    if setup.mesh.pipeline > 1 and model is None:
+        raise ValueError(
+            f"MeshTrainer.model: None with mesh {setup.mesh}; allowed: the whole Model, whose stages are cut"
+        )
     gpus = dist.get_world_size() if dist.is_initialized() else None
     if gpus != setup.gpus:
         there = "there is no process group" if gpus is None else f"the process group has {gpus}"
