@@ -26,7 +26,7 @@ CHUNKS, SEGMENTS = (8,), (2, 4)
 FULL = {"checkpointing": "full"}
 #: How FSDP may divide what is offloaded.
 OFFLOADED = ("zero2", "zero3")
-#: Of the bytes that a step with nothing recomputed moves, so many times those that it makes are the least.
+#: The bytes that a step with nothing recomputed moves are at least this factor times those that it makes.
 _MOVED = 1.8
 
 

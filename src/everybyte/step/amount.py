@@ -147,7 +147,7 @@ class Amount:
 
     @classmethod
     def total(cls, counts: Iterable[tuple["Amount", Any]]) -> "Amount":
-        """The sum of amounts, each so many times."""
+        """The sum of amounts, each by its factor."""
         return cls.of((m, c * n) for amount, n in counts for m, c in amount.terms)
 
     def __add__(self, other):
