@@ -20,7 +20,7 @@ def rounded_up(size):
 
 
 def pinned(copies=2):
-    """Bytes pinned for `times` copies of GPT-2 XL's fp32 weights: each tensor's, rounded up to a power of two."""
+    """Bytes pinned for `copies` copies of GPT-2 XL's fp32 weights: each tensor's, rounded up to a power of two."""
     times = layers(XL.model)
     sizes = (w.count * times[w.group] * rounded_up(4 * w.numbers) for w in weights(XL.model) if w.count)
     return copies * sum(sizes)
