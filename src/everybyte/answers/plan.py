@@ -150,7 +150,7 @@ class Rung:
             return False
 
     def sets(self, precisions: list[dict]) -> Iterator[list]:
-        """Switches, each with its settings; then, where none of these fits, with weights divided among several GPUs, or offloaded.
+        """Switches, each with its settings; then, where none of these fits, with weights divided among GPUs, or offloaded.
 
         There the fused optimizer reads and writes the host's memory least, and blocks checkpointed whole leave the
         fewest activations.

@@ -143,8 +143,8 @@ _STAGES = table(
     Rule("offload", lambda s, m: s.offload != "none" and m.tied, _tied("GPUs cannot add in the memory of the CPU"),
          "'none', or an untied model"),
     Rule("sharding", lambda s, m: s.fsdp and m.tied and s.mesh.schedule in TWO_STAGES,
-         "with schedule {s.mesh.schedule!r} and {m.name}, whose embedding and head are one weight, which cannot be in the "
-         "units of two stages", "'none', another schedule, or an untied model"),
+         "with schedule {s.mesh.schedule!r} and {m.name}, whose embedding and head are one weight, which cannot be in "
+         "the units of two stages", "'none', another schedule, or an untied model"),
     when=lambda s, m: s.mesh.pipeline > 1,
 )  # fmt: skip
 _KERNEL = table(
@@ -160,8 +160,8 @@ _EXPERTS = table(
 )  # fmt: skip
 _RING = table(
     Rule("precision", lambda s, m: m.kv_heads != m.heads,
-         "with mesh {s.mesh}: no ring takes fewer key heads than query heads in fp32, and {m.name} has {m.kv_heads} and "
-         "{m.heads}", "precisions that compute in 16 bits"),
+         "with mesh {s.mesh}: no ring takes fewer key heads than query heads in fp32, and {m.name} has {m.kv_heads} "
+         "and {m.heads}", "precisions that compute in 16 bits"),
     Rule("sequence", lambda s, m: s.sequence % (64 * s.mesh.context),
          "with mesh {s.mesh} in fp32, whose kernel pads rows to 32",
          lambda s, m: f"a multiple of {64 * s.mesh.context}, as {-(-s.sequence // (64 * s.mesh.context)) * 64 * s.mesh.context}"),

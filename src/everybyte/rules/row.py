@@ -17,7 +17,7 @@ def _reader(name):
 
 @dataclass(frozen=True, repr=False)
 class Rule:
-    """A value that does not go with the rest of a setup. What is a function is called with the setup, or the setup and a model.
+    """A value that does not go with the rest of a setup. Functions are called with the setup, or the setup and a model.
 
     Attributes:
         name: the field: `offload` of a setup, `Mesh.stages`, `Lora.base`.

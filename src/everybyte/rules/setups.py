@@ -71,7 +71,8 @@ _PIPELINE = table(
          lambda s: f"from {_least(s)} on"),
     Rule("accumulation",
          lambda s: s.mesh.schedule.startswith("interleaved") and _left_over(s.accumulation, s.mesh.pipeline),
-         lambda s: f"micro-batches do not divide into {s.accumulation // s.mesh.pipeline} equal rounds of {_IN_A_ROW.format(s=s)}",
+         lambda s: f"micro-batches do not divide into {s.accumulation // s.mesh.pipeline} equal rounds of "
+         + _IN_A_ROW.format(s=s),
          _near),
     when=lambda s: s.mesh.pipeline > 1,
 )  # fmt: skip
@@ -103,8 +104,8 @@ _ONE_FUNCTION = table(
          "with sharding_units 'block+ends', which gather the head's weight where the head is called: the function takes the weight "
          "alone", "'plain', or other units"),
     Rule("loss", lambda s: s.adapters and s.dtypes.autocast and s.adapters.base == "bf16",
-         "with precision {s.precision!r} over weights in bf16: autocast has no rule for the function, and PyTorch does not "
-         "multiply the norm's fp32 by the head's bf16", "'plain', 'chunked', or Lora.base 'fp32'"),
+         "with precision {s.precision!r} over weights in bf16: autocast has no rule for the function, and PyTorch does "
+         "not multiply the norm's fp32 by the head's bf16", "'plain', 'chunked', or Lora.base 'fp32'"),
     when=lambda s: s.loss == "linear-cross-entropy",
 )  # fmt: skip
 _RING = table(
@@ -113,7 +114,8 @@ _RING = table(
          f"{s.sequence % (2 * s.mesh.context)} tokens are left",
          lambda s: f"a multiple of {2 * s.mesh.context}, as {multiples(s.sequence, 2 * s.mesh.context)}"),
     only("attention", "flash", why="with mesh {s.mesh}: no ring forms the scores"),
-    only("dropout", 0.0, why="with mesh {s.mesh}: PyTorch's ring attention keeps the random state of its last part alone"),
+    only("dropout", 0.0,
+         why="with mesh {s.mesh}: PyTorch's ring attention keeps the random state of its last part alone"),
     only("replicas", 1, why="with mesh {s.mesh}: groups of rings that each hold the model are not derived"),
     when=lambda s: s.mesh.context > 1,
 )  # fmt: skip
@@ -135,7 +137,8 @@ _GPUS = table(
     Rule("buckets", lambda s: s.buckets != "copies" and not s.ddp,
          "needs sharding 'none' and gpus from 2 on, not {s.sharding!r} and {s.gpus}"),
     Rule("precision", lambda s: s.sharding != "none" and s.dtypes.loss_scaling,
-         "with sharding {s.sharding!r}: each GPU would see its own share of the gradients alone, and scale the loss by itself",
+         "with sharding {s.sharding!r}: each GPU would see its own share of the gradients alone, and scale the loss by "
+         "itself",
          "fp32, bf16-mixed, bf16-master, bf16"),
     Rule("master_gradients", lambda s: s.master_gradients != "bf16" and s.distributed,
          "needs one GPU and sharding 'none', not {s.gpus} and {s.sharding!r}"),
@@ -147,7 +150,8 @@ _WHOLE = table(
 _ADAPTERS = table(
     Rule("adapters", lambda s: not s.mesh.alone, BESIDE_MESH, "None, or no mesh"),
     Rule("quantization", lambda s: s.fsdp and s.quantization != "none",
-         "with adapters {s.adapters} and sharding {s.sharding!r} is not derived", "'none', or sharding 'none' or 'zero1'"),
+         "with adapters {s.adapters} and sharding {s.sharding!r} is not derived",
+         "'none', or sharding 'none' or 'zero1'"),
     Rule("adapters", lambda s: s.optimizer == "muon",
          ": every adapter is a matrix of a block, and 'muon' has an AdamW for other weights, of which there are none",
          ", ".join(name for name in OPTIMIZERS if name != "muon")),

@@ -39,7 +39,8 @@ PIPELINE = (
         Rule("loss", lambda s: s.ddp and s.loss != "plain",
              "with mesh {s.mesh} on {s.gpus} gpus: the head would be of no stage's DDP", "'plain'"),
         Rule("precision", lambda s: s.dtypes.autocast and not s.fsdp,
-             "with mesh {s.mesh}: PyTorch runs forwards and backwards of a schedule in one go, and autocast is for forwards alone",
+             "with mesh {s.mesh}: PyTorch runs forwards and backwards of a schedule in one go, and autocast is for "
+             "forwards alone",
              f"fp32, bf16-master, bf16, or {FSDP}"),
         when=lambda s: s.mesh.pipeline > 1,
     ),
@@ -99,7 +100,8 @@ GPU = table(
 #: Of an `Objective`, in the model's place: its own step; and its models beside one another.
 OBJECTIVE = table(
     only("loss", "plain", why="with objective {m.method!r}: log-probabilities are taken from all logits at once"),
-    only("dropout", 0.0, why="with objective {m.method!r}: the old log-probabilities and the reference's were made without it"),
+    only("dropout", 0.0,
+         why="with objective {m.method!r}: the old log-probabilities and the reference's were made without it"),
     Rule("mesh", lambda s, o: not s.mesh.alone, "with objective {m.method!r} is not derived", "no mesh"),
     Rule("adapters", lambda s, o: o.method == "value" and s.adapters, "with objective 'value', whose new head trains whole", "None"),
     Rule("adapters", lambda s, o: s.adapters and s.distributed,
