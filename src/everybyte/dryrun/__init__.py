@@ -115,7 +115,6 @@ def _check_mesh(model, setup, batch, rank):
             f"dry_run.model: {name} with mesh {setup.mesh}: the book {does}; allowed: a Model of GPT's or Llama's kind, "
             f"{'or no pipeline' if piped else 'a function that makes a module with Mesh(tensor=...) alone, or no mesh'}"
         )
-    if piped:
-        checks.whole("dry_run", "rank", rank, 0, setup.gpus - 1)
-        setup.check_model(model)
-        check(PIPELINE, setup)
+    checks.whole("dry_run", "rank", rank, 0, setup.gpus - 1)
+    setup.check_model(model)
+    check(PIPELINE, setup)
