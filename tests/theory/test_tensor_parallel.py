@@ -102,6 +102,14 @@ def test_what_operations_keep_of_divided_matrices_is_each_gpus_part(model, shard
     assert 0 < kept < none
 
 
+@pytest.mark.parametrize("seed", [4002, 4006, 4008])
+def test_a_norms_gradient_is_added_before_its_inputs_meet(seed):
+    """Their weights are DTensors, and their inputs become some: between a norm and the residual stream stands a node of its own."""
+    model, setup, rank = grid.staged(seed)
+    assert setup.mesh.tensor > 1 and setup.fsdp and setup.accumulation > 1
+    assert grid.first_difference(model, setup, rank=rank) is None
+
+
 def test_what_does_not_divide_is_named_with_the_nearest_that_does():
     setup = eb.Setup(batch=1, sequence=16, gpus=8, mesh=eb.Mesh(tensor=8))
     for changes, said in (

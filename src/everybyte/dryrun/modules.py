@@ -83,7 +83,7 @@ def _check_mesh(model, setup, batch):
 def _of_ours(model, setup, rank):
     if isinstance(model, Objective):
         return alignment.workload(model, setup)
-    if setup.mesh.pipeline > 1:
+    if not setup.mesh.alone:
         checks.whole("dry_run", "rank", rank, 0, setup.gpus - 1)
         setup.check_model(model)
         check(PIPELINE, setup)

@@ -98,8 +98,18 @@ class TensorParallel:
 
     def entering(self, path, args):
         """What a module is given: of those that are split by columns all tokens."""
-        title = {"attention": "attention input", "mlp": "MLP input", "head": "head input"}.get(path.rpartition(".")[2])
+        name = path.rpartition(".")[2]
+        if name.startswith("norm") or name.endswith("_norm"):
+            return self._wrapped(args[0], name), *args[1:]
+        title = {"attention": "attention input", "mlp": "MLP input", "head": "head input"}.get(name)
         return args if title is None else (self.enter(args[0], title), *args[1:])
+
+    @staticmethod
+    def _wrapped(x, name):
+        """A norm's input as a `DTensor`: its gradient passes a node of its own, so that the weight's has been added before."""
+        out = view(x, x.shape, x.strides)
+        record(out, f"{name} input", lambda node, grads: [grads[0]], [x])
+        return out
 
     def leaving(self, path, out):
         """What a module gives: of those that are split by rows a sum over GPUs."""
