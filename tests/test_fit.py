@@ -332,7 +332,7 @@ def test_the_command(capsys):
         (["gpt2", "--gpu", "h300"], "gpu.name: 'h300' is unknown"),
         (["gpt2", "--gpu", "h200", "--vary", "width"], "fit.vary: 'width'"),
         (["gpt2", "--gpu", "h200", "--keep-other", "1"], "not a number followed by a unit"),
-        (["pythia-70m", "--gpu", "h200"], "Model.parallel_residual"),
+        (["gemma-2-2b", "--gpu", "h200"], "Model.softcap"),
         (
             ["gpt2", "--gpu", "t4", "--precision", "bf16"],
             "Setup.precision: 'bf16' on t4, which has no bf16; allowed: fp32, fp16-mixed",

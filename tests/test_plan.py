@@ -20,7 +20,6 @@ from everybyte.reference import parallel
 from everybyte.reference.step import make_optimizer
 from everybyte.theory import trace
 from everybyte.theory.budget import letters, not_derived
-from everybyte.theory.compiled import LETTERS
 
 GPT2, XL = eb.model("gpt2"), eb.model("gpt2-xl")
 plan = cache(eb.plan)  # several tests look at one plan, and none changes it
@@ -104,7 +103,7 @@ def test_a_rung_is_the_budget_and_the_whole_step_s_work(seed):
 
 
 def course_batches(course):
-    return 1 + max(batch for batch, _ in course.at(dict.fromkeys(LETTERS, 8)).taken())
+    return 1 + max(batch for batch, _ in course.at(dict.fromkeys(letters(eb.model("gpt2"), eb.Setup()), 8)).taken())
 
 
 SETUPS = {

@@ -66,7 +66,7 @@ SCHEDULE = (
 )  # fmt: skip
 #: Of the steps of transformers' code, with a model.
 TRANSFORMERS = table(
-    Unlike("Model.code", lambda s, m: untrained(m), instead="eb.dry_run and eb.derive take it"),
+    Unlike("Model.code", lambda s, m: (why := untrained(m)) and (m.code == "reference" and m.unlike_reference() or why), instead="eb.dry_run and eb.derive take it"),
     only("attention", "flash"),
     only("dropout", 0.0),
     only("loss", "plain"),

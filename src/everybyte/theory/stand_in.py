@@ -274,8 +274,7 @@ class Methods:
     def new_ones(x, sizes, dtype):
         return new(x.tape, _title(x.tape, "new_ones"), sizes, dtype)
 
-    def __itruediv__(x, total):
-        return experts.divided(x, total)
+    __itruediv__ = experts.divided
 
     def __getitem__(x, index):
         if isinstance(index, Tensor):
