@@ -92,7 +92,7 @@ def answers(draw):
                     "/",
                     "~nosuchuser/x",
                     "relative",
-                    "/nowhere/at/all",
+                    "/proc/nowhere/at/all",
                     "/dev/null/x",
                 ]
             )
