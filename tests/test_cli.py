@@ -552,3 +552,18 @@ def test_the_command_is_that_entry():
     said = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     assert said["project"]["scripts"] == {"everybyte": "everybyte_command:main"}
     assert said["tool"]["setuptools"]["py-modules"] == ["everybyte_command"]
+
+
+def test_the_code_that_runs_a_model_is_chosen(capsys):
+    words = "fit llama-3.2-1b --gpu rtx-4090 --sequence 2048 --precision bf16 --json"
+    found = {}
+    for code in ("reference", "transformers"):
+        assert main([*words.split(), "--code", code]) == 0
+        found[code] = json.loads(capsys.readouterr().out)
+    assert [said["value"] for said in found.values()] == [3, 2]
+    model = eb.model("llama-3.2-1b").replace(code="transformers")
+    setup = eb.Setup(batch=2, sequence=2048, precision="bf16")
+    assert found["transformers"]["peak"] == eb.budget(model, setup, rounding=512).peak
+    assert [said["model"]["name"] for said in found.values()] == ["llama-3.2-1b", "llama-3.2-1b, transformers"]
+    assert main(["dry-run", "--hf", "config.json", "--code", "transformers"]) == 2
+    assert "--code: 'transformers' with --hf, which says its own code; allowed: with a name" in capsys.readouterr().err

@@ -30,7 +30,10 @@ def setup(options: Namespace) -> Setup:
 
 def configuration(options: Namespace) -> tuple:
     """(Model of the catalog, setup)."""
-    return model(options.model), setup(options)
+    found = model(options.model)
+    if getattr(options, "code", None) not in (None, found.code):
+        found = found.replace(code=options.code, name=f"{found.name}, {options.code}")
+    return found, setup(options)
 
 
 def subject(options: Namespace) -> tuple:
@@ -39,6 +42,10 @@ def subject(options: Namespace) -> tuple:
     if len(said) != 1:
         many = f"{len(said) or 'no'} model{'s' * (len(said) > 1)}"
         raise ValueError(f"{options.command}: {many}; allowed: one, by a name from `everybyte models`, --hf, --module")
+    if options.code and said != ["model"]:
+        raise ValueError(
+            f"--code: {options.code!r} with --{said[0]}, which says its own code; allowed: with a name from `everybyte models`"
+        )
     if said == ["model"]:
         if options.inputs:
             word = f"{checks.shown(options.inputs[0])} with {options.model}, whose inputs are tokens"

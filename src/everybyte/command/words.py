@@ -19,6 +19,7 @@ from ..ask.choices import CHOICES, LIMITS
 from ..ask.mesh import Mesh
 from ..ask.objectives import REFERENCES
 from ..ask.setup import Lora, Setup
+from ..catalog.models import CODES
 from ..common import checks, terminal
 from .completion import SHELLS
 
@@ -29,7 +30,7 @@ STATUSES = {int(status): said for status, said in SAID["statuses"].items()}
 #: An option, or a field of a setup -> the words that it takes: in its help, and for a shell that completes it.
 ALLOWED: dict[str, tuple[str, ...]] = dict(CHOICES) | {
     "method": tuple(MODELS), "vary": VARY, "reference": REFERENCES, "cache": CACHES, "cache_dtype": tuple(CACHE_TYPES),
-    "weights": WEIGHTS, "shell": SHELLS,
+    "weights": WEIGHTS, "shell": SHELLS, "code": CODES,
 }  # fmt: skip
 
 

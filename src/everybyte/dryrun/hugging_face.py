@@ -7,7 +7,7 @@ import copy
 import sys
 import tomllib
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from importlib import import_module, resources
 from unittest import mock
@@ -100,11 +100,16 @@ def recipe(model: Model) -> Recipe:
 
 
 def config_of(model: Model):
-    """The configuration with which Hugging Face's code trains a model that the book's references do not build.
+    """The configuration with which Hugging Face's code trains a model that the book's references do not run.
 
     Raises:
         ValueError: where transformers is not installed, or the architecture is not known.
     """
+    kind = None
+    with suppress(ValueError):  # no decoder: another architecture
+        kind = decoder(model)
+    if model.code == "transformers" and kind in DECODERS:
+        return decoder_config(model)
     found = recipe(model)
     try:
         import_module("transformers")

@@ -88,7 +88,7 @@ def _of_ours(model, setup, rank):
         setup.check_model(model)
         check(PIPELINE, setup)
     if model.family is None:
-        config = hugging_face.decoder_config(model) if model.code == "transformers" else hugging_face.config_of(model)
+        config = hugging_face.config_of(model)
         setup.check_model(model)
         return _of_config(config, setup, None, model)
     if not setup.mesh.alone:
