@@ -44,7 +44,7 @@ def drawn(seed):
 
 
 @pytest.mark.sampled(12)
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", [728, *range(120)])  # 728: GPT-2's bias is cast last
 def test_random_steps_agree_to_the_byte(seed):
     found = drawn(seed)
     if found is None:

@@ -471,20 +471,23 @@ def log_softmax(x, title):
 # Matrix products.
 
 
-def linear(x, weight, bias, title, shared=False):
+def linear(x, weight, bias, title, shared=False, bias_last=False):
     """x W^T + b. Saves the input where the weight requires a gradient, and the weight where the input does.
 
     The kernel of the product adds the bias, whose gradient is a sum over rows.
 
-    shared: whether several GPUs' results are summed, so that each adds a part of the bias.
+    shared: whether several GPUs' results are summed, so that each adds a part of the bias. bias_last: whether autocast casts the
+    bias last, as of `addmm(bias, x, weight)`, and not first, as of `linear(x, weight, bias)`.
 
     Source: `native/Linear.cpp`; `addmm` and `mm` in derivatives.yaml, whose gradients run in the order of their names.
     """
     tape = x.tape
-    if bias is not None:
+    if bias is not None and not bias_last:
         bias = lowered_weight(bias, f"{title} bias cast")
     weight = lowered_weight(weight, f"{title} weight cast")
     low = lowered(x, f"{title} input cast")
+    if bias is not None and bias_last:
+        bias = lowered_weight(bias, f"{title} bias cast")
     *leading, inputs = x.shape
     rows, outputs, kind, biased = product(leading), weight.shape[0], low.type, bias is not None
     turned = None if biased else transpose(weight, 0, 1)  # the view made last has its gradient first

@@ -169,16 +169,16 @@ class Network:
             out = self.split.leaving(path, function(*args))
             return self.leave(path, out)
 
-    def linear(self, path, x, title):
+    def linear(self, path, x, title, bias_last=False):
         """A linear layer's product, with an adapter where there is one beside it."""
         adapted = self.adapted and f"{path}.lora_A.weight" in self.parameters
-        return (self._adapted if adapted else self._linear)(path, x, title)
+        return self._adapted(path, x, title) if adapted else self._linear(path, x, title, bias_last)
 
-    def _linear(self, path, x, title):
+    def _linear(self, path, x, title, bias_last=False):
         weight, bias = self.parameters[f"{path}.weight"], self.parameters.get(f"{path}.bias")
         if self.quantized and path.startswith("blocks.") and ".lora_" not in path:
             return op.linear_4bit(x, weight.shape[0], self.tape.compute, title)
-        return op.linear(x, weight, bias, title, self.split.divides and path.rpartition(".")[2] in ROWS)
+        return op.linear(x, weight, bias, title, self.split.divides and path.rpartition(".")[2] in ROWS, bias_last)
 
     def _adapted(self, path, x, title):
         """Source: peft, tuners/lora/layer.py, `Linear.forward`, line by line."""

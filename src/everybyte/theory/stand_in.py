@@ -423,11 +423,13 @@ def stored(tape, shape, type=FP32, pieces=()):
 
 
 class Linear(Leaf):
+    bias_last = False
+
     def enable_adapters(self, enabled):
         self.network.adapted = enabled
 
     def forward(self, x):
-        return self.network.linear(self.path, x, self.title)
+        return self.network.linear(self.path, x, self.title, self.bias_last)
 
 
 class Embedding(Leaf):

@@ -7,11 +7,24 @@ from torch.utils import checkpoint
 from ..gpt import ACTIVATIONS
 from ..llama import GatedMLP
 from .mixtures import Experts, SharedExperts
-from .parts import OffsetNorm, RMSNorm, Rotary, attend, gelu_tanh, turn, turn_and_join, turn_pairs, turn_then_join
+from .parts import (
+    Conv1D,
+    OffsetNorm,
+    RMSNorm,
+    Rotary,
+    attend,
+    gelu_tanh,
+    turn,
+    turn_and_join,
+    turn_pairs,
+    turn_then_join,
+)
 
 
 class Attention(nn.Module):
     """Causal self-attention: what `heads` gives, over the new tokens and the cache."""
+
+    linear = nn.Linear
 
     def __init__(self, model):
         super().__init__()
@@ -19,10 +32,10 @@ class Attention(nn.Module):
         queries, keys = model.heads * model.head_width, model.kv_heads * model.head_width
         self.widths = queries, keys, keys
         if model.fused:
-            self.qkv = nn.Linear(model.width, sum(self.widths), bias=model.qkv_bias)
+            self.qkv = self.linear(model.width, sum(self.widths), bias=model.qkv_bias)
         else:
             self.q, self.k, self.v = (nn.Linear(model.width, width, bias=model.qkv_bias) for width in self.widths)
-        self.out = nn.Linear(queries, model.width, bias=model.out_bias)
+        self.out = self.linear(queries, model.width, bias=model.out_bias)
 
     def apart(self, x, heads):  # (B, S, A D) -> (B, A, S, D)
         return x.view(*x.shape[:-1], heads, self.head).transpose(1, 2)
@@ -34,11 +47,11 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """Two matrices with a function between them."""
 
-    def __init__(self, model):
+    def __init__(self, model, linear=nn.Linear):
         super().__init__()
         self.activation = gelu_tanh if model.activation == "gelu_tanh" else ACTIVATIONS[model.activation]
-        self.up = nn.Linear(model.width, model.ffn_width, bias=model.ffn_bias)
-        self.down = nn.Linear(model.ffn_width, model.width, bias=model.ffn_bias)
+        self.up = linear(model.width, model.ffn_width, bias=model.ffn_bias)
+        self.down = linear(model.ffn_width, model.width, bias=model.ffn_bias)
 
     def forward(self, x):
         return self.down(self.activation(self.up(x)))
@@ -110,6 +123,8 @@ def extended(decoder, tokens, new, cache):
 
 
 class GPT2Attention(Attention):
+    linear = Conv1D
+
     def forward(self, x, mask, layer):
         q, k, v = self.qkv(x).chunk(3, dim=2)
         k, v = self.apart(k, self.heads), self.apart(v, self.heads)
@@ -122,7 +137,7 @@ class GPT2Block(nn.Module):
     def __init__(self, model):
         super().__init__()
         self.norm1, self.attention = layer_norm(model, model.width), GPT2Attention(model)
-        self.norm2, self.mlp = layer_norm(model, model.width), MLP(model)
+        self.norm2, self.mlp = layer_norm(model, model.width), MLP(model, Conv1D)
 
     def forward(self, x, mask, layer):
         residual = x

@@ -38,6 +38,12 @@ def gelu_tanh(x):
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
 
 
+class Conv1D(nn.Linear):
+    """GPT-2's linear layer, `addmm(bias, x, weight)`: autocast casts the last argument first, so the bias after weight and input."""
+
+    bias_last = True
+
+
 class Rotary(nn.Module):
     """Cosines and sines by which a token turns R numbers of each head where it stands."""
 
