@@ -105,6 +105,13 @@ def test_an_operation_that_the_tape_has_not_is_refused_by_name(monkeypatch):
     )
     with pytest.raises(NotImplementedError, match=r"^torch\.nn\.functional\.hardswish: the tape has no such operation"):
         eb.budget(TINY, eb.Setup(batch=1, sequence=8))
+    planted(
+        "return F.dropout(self.out(y), self.dropout, self.training)",
+        "return F.pad(self.out(y), (0, 1), 0)",
+        monkeypatch,
+    )
+    with pytest.raises(NotImplementedError, match=r"^pad: its backward is not on the tape"):
+        eb.budget(TINY, eb.Setup(batch=1, sequence=8))
     planted("return F.dropout(self.out(y), self.dropout, self.training)", "return self.out(y).erf()", monkeypatch)
     with pytest.raises(AttributeError, match="'erf'"):
         eb.budget(TINY, eb.Setup(batch=1, sequence=8))

@@ -105,11 +105,8 @@ def config_of(model: Model):
     Raises:
         ValueError: where transformers is not installed, or the architecture is not known.
     """
-    kind = None
-    with suppress(ValueError):  # no decoder: another architecture
-        kind = decoder(model)
-    if model.code == "transformers" and kind in DECODERS:
-        return decoder_config(model)
+    if model.code == "transformers" and (kind := _decoder(model)) in DECODERS:
+        return _decoding("dry_run.model", kind, model)
     found = recipe(model)
     try:
         import_module("transformers")
@@ -124,10 +121,19 @@ def config_of(model: Model):
 def decoder_config(model: Model):
     """The configuration with which Hugging Face's code generates. Raises ValueError as `config_of`, and where no decoder is the model."""
     kind = decoder(model)
-    if kind not in DECODERS:
-        return config_of(model)
-    package("transformers", "dry_serve.model", extra="models")
+    return _decoding("dry_serve.model", kind, model) if kind in DECODERS else config_of(model)
+
+
+def _decoding(owner, kind, model):
+    """The configuration of a decoder. Raises ValueError, beginning with the owner, where transformers is not installed."""
+    package("transformers", owner, extra="models")
     return DECODERS[kind].of(model, bos_token_id=None, eos_token_id=None)
+
+
+def _decoder(model):
+    """Which decoder a model is; None where it is another architecture."""
+    with suppress(ValueError):
+        return decoder(model)
 
 
 def named_difference(model: Model, module: nn.Module) -> str | None:

@@ -486,7 +486,7 @@ def tensor(number, dtype=None, device=None):
 
 def pad(x, sizes, value):
     """So many more numbers before and after those of the last dimension."""
-    return new(x.tape, _title(x.tape, "pad"), (*x.shape[:-1], x.shape[-1] + sum(sizes)), x.type)
+    return _alone(x, "pad", _title(x.tape, "pad"), (*x.shape[:-1], x.shape[-1] + sum(sizes)))
 
 
 def cross_entropy(logits, targets, reduction="mean"):
