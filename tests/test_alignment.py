@@ -8,7 +8,7 @@ import everybyte as eb
 from everybyte.ask.objectives import Scorer
 from everybyte.command import main
 
-QWEN = eb.model("qwen2.5-7b")
+QWEN = eb.model("qwen2.5-7b", code="reference")
 P = 7_615_616_512
 SCORER = P - 152_064 * 3584 + 3584  # a row in place of the output head
 SMALL = QWEN.replace(

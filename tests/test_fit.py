@@ -409,7 +409,7 @@ def test_a_plan_says_what_the_allocator_makes_of_its_best():
 
 
 def test_over_a_mesh_it_is_the_heaviest_gpu_that_must_fit():
-    llama = eb.model("llama-3.1-8b")
+    llama = eb.model("llama-3.1-8b", code="reference")
     gpu, usable = "rtx-3090", eb.Headroom().usable(eb.gpu("rtx-3090"))
     piped = eb.Setup(gpus=8, sequence=1024, batch=1, accumulation=8, precision="bf16", mesh=eb.Mesh(pipeline=8))
     found = eb.fit(llama, piped, gpu)
@@ -421,7 +421,7 @@ def test_over_a_mesh_it_is_the_heaviest_gpu_that_must_fit():
 
 
 def test_what_a_mesh_divides_stays_divided():
-    llama = eb.model("llama-3.1-8b")
+    llama = eb.model("llama-3.1-8b", code="reference")
     setup = eb.Setup(
         gpus=8, sequence=1024, batch=1, precision="bf16-mixed", sharding="zero3", mesh=eb.Mesh(tensor=4), checkpointing="full"
     )  # fmt: skip

@@ -11,7 +11,7 @@ from everybyte.answers.layouts import TERMS, Layout, _refused, at_least, candida
 from everybyte.answers.plan import made, work
 from everybyte.theory.budget import heaviest, heavy, not_derived
 
-LLAMA = eb.model("llama-3.1-8b")
+LLAMA = eb.model("llama-3.1-8b", code="reference")
 SETUP = eb.Setup(gpus=8, sequence=4096, batch=1, accumulation=4, precision="bf16-mixed", sharding="zero3")
 
 
@@ -40,7 +40,7 @@ def test_no_layout_that_fits_is_faster_than_the_first(found):
 def test_pipelines_beside_rings_and_tensor_parallelism_are_searched():
     """On few GPUs of a model that a node does not hold, they are the fastest; each stage holds its part."""
     found = eb.layouts(
-        eb.model("llama-3.1-70b"), SETUP.replace(gpus=64, sequence=8192, accumulation=8), "h100-80gb", most=1
+        eb.model("llama-3.1-70b", code="reference"), SETUP.replace(gpus=64, sequence=8192, accumulation=8), "h100-80gb", most=1
     )
     mesh = found.best.setup.mesh
     assert (mesh.divided, found.best.setup.data, found.binding) == (["pipeline", "context", "tensor"], 1, "memory")
@@ -138,7 +138,7 @@ def test_each_dimension_has_its_price():
 
 
 def test_every_candidate_divides_the_model_the_sequence_and_the_step():
-    model, many = eb.model("llama-3.1-70b"), eb.Setup(gpus=512, sequence=8192, batch=1, accumulation=2)
+    model, many = eb.model("llama-3.1-70b", code="reference"), eb.Setup(gpus=512, sequence=8192, batch=1, accumulation=2)
     found = list(candidates(model, many, eb.gpu("h100-80gb")))
     assert len(found) > 400 and len(set(found)) == len(found)
     for setup in found:
@@ -149,7 +149,7 @@ def test_every_candidate_divides_the_model_the_sequence_and_the_step():
 
 # Mixtures.
 
-MIXTURE = eb.model("mixtral-8x7b").replace(layers=4)
+MIXTURE = eb.model("mixtral-8x7b", code="reference").replace(layers=4)
 EIGHT = SETUP.replace(precision="bf16", mesh=eb.Mesh(expert=8))
 
 
@@ -312,7 +312,7 @@ def test_bad_input_is_named(arguments, message):
 
 
 def test_where_nothing_fits_it_says_so():
-    found = eb.layouts(eb.model("llama-3.1-70b"), SETUP, "rtx-4090")
+    found = eb.layouts(eb.model("llama-3.1-70b", code="reference"), SETUP, "rtx-4090")
     assert found.best is None and found.binding == "memory" and "none of" in repr(found)
 
 

@@ -24,7 +24,7 @@ from everybyte.theory.budget import letters, not_derived
 GPT2, XL = eb.model("gpt2"), eb.model("gpt2-xl")
 plan = cache(eb.plan)  # several tests look at one plan, and none changes it
 TINY = eb.Model(name="tiny", layers=3, width=40, heads=5, vocabulary=331, positions=64)
-LLAMA = eb.model("llama-3.1-8b").replace(
+LLAMA = eb.model("llama-3.1-8b", code="reference").replace(
     name="tiny llama", layers=3, width=48, heads=6, kv_heads=3, head_width=8, ffn_width=88, vocabulary=331
 )
 
@@ -281,7 +281,7 @@ def test_so_it_is_of_a_llama(changes):
 
 
 def test_a_llama_has_a_plan():
-    llama, setup = eb.model("llama-3.1-8b"), eb.Setup(batch=2, sequence=4096, precision="bf16")
+    llama, setup = eb.model("llama-3.1-8b", code="reference"), eb.Setup(batch=2, sequence=4096, precision="bf16")
     found = plan(llama, setup, "h100-80gb")
     assert found.asked.peak > found.usable >= found.best.peak == eb.budget(llama, found.best.setup, ROUNDING).peak
     assert found.best.text() == "optimizer fused, checkpointing full"

@@ -13,7 +13,7 @@ GIB = 2**30
 @pytest.fixture
 def small(monkeypatch):
     """A Llama of four heads and two of keys, in the catalog's place."""
-    model = eb.model("llama-3.2-1b").replace(
+    model = eb.model("llama-3.2-1b", code="reference").replace(
         name="small", layers=4, width=64, heads=4, kv_heads=2, head_width=16, ffn_width=96, vocabulary=512, tied=False
     )
     monkeypatch.setattr(published, "find_model", lambda name: model)

@@ -43,9 +43,9 @@ MIXTURE = eb.Model(
     expert_width=21, window=128,
 )  # fmt: skip
 MODELS = (
-    eb.model("gpt2"), eb.model("llama-2-7b"), SMALL, MIXTURE, MIXTURE.replace(expert_width=24, name="even"), MIXTURE.replace(width=32, expert_width=24, name="of eights"), SMALL.replace(width=1560, name="wide"),
-    SMALL.replace(width=1, heads=1, ffn_width=2, name="thin"), eb.model("bert-large"), eb.model("gemma-2b").replace(code="transformers"),
-    eb.model("mistral-7b").replace(code="transformers", window=100),
+    eb.model("gpt2"), eb.model("llama-2-7b", code="reference"), SMALL, MIXTURE, MIXTURE.replace(expert_width=24, name="even"), MIXTURE.replace(width=32, expert_width=24, name="of eights"), SMALL.replace(width=1560, name="wide"),
+    SMALL.replace(width=1, heads=1, ffn_width=2, name="thin"), eb.model("bert-large"), eb.model("gemma-2b", code="reference").replace(code="transformers"),
+    eb.model("mistral-7b", code="reference").replace(code="transformers", window=100),
 )  # fmt: skip
 DEEPSEEK = eb.model("deepseek-v3")
 _GONE = ("experts", "experts_per_token", "expert_width", "shared_experts", "dense_layers", "router_bias")
@@ -55,7 +55,7 @@ OTHERS = (
     *map(eb.model, ("opt-125m", "opt-350m", "llama-3-8b", "mistral-7b", "mixtral-8x7b", "gemma-2b", "qwen3-8b", "phi-3-mini")),
     SMALL.replace(activation="relu"), eb.Model(name="narrow", layers=1, width=6, heads=1, vocabulary=9, positions=9),
     MIXTURE.replace(experts=0, experts_per_token=0, expert_width=0, head_width=12), LATENT,
-    eb.model("llama-3-8b").replace(name="partly turned", rotary_percent=50),
+    eb.model("llama-3-8b", code="reference").replace(name="partly turned", rotary_percent=50),
 )  # fmt: skip
 TABLES = {name: table for name, table in vars(rules).items() if name.isupper()}
 ROWS = {name: list(table) for name, table in TABLES.items()}

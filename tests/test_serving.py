@@ -10,15 +10,15 @@ from everybyte.answers.serving import cache_bytes, serve, weight_bytes
 from everybyte.command import main
 from everybyte.theory import inference
 
-QWEN = eb.model("qwen2.5-7b")
+QWEN = eb.model("qwen2.5-7b", code="reference")
 
 
 def test_the_cache_of_a_token():
     """Published dimensions: 28 layers, 2 tensors, 4 heads of 128, 2 bytes; DeepSeek-V3 keeps 512 + 64 numbers a layer."""
     assert cache_bytes(QWEN, 1) == 28 * 2 * 4 * 128 * 2 == 57_344
     assert cache_bytes(eb.model("deepseek-v3"), 2048) == 61 * 2048 * (512 + 64) * 2
-    assert cache_bytes(eb.model("llama-2-7b"), 4096) == 2 * 2**30
-    assert cache_bytes(eb.model("mistral-7b"), 10_000) == cache_bytes(eb.model("mistral-7b"), 4095)
+    assert cache_bytes(eb.model("llama-2-7b", code="reference"), 4096) == 2 * 2**30
+    assert cache_bytes(eb.model("mistral-7b", code="reference"), 10_000) == cache_bytes(eb.model("mistral-7b", code="reference"), 4095)
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-7b", "deepseek-v3", "gpt2"])
@@ -27,7 +27,7 @@ def test_the_formula_in_letters(name):
     assert eb.formula("cache.held").at(model, setup) == 3 * cache_bytes(model, 777)
     assert eb.formula("cache.pages").at(model, setup) == 3 * cache_bytes(model, 777, page=16)
     with pytest.raises(ValueError, match="Model.window"):
-        eb.formula("cache.held").at(eb.model("mistral-7b"), setup)
+        eb.formula("cache.held").at(eb.model("mistral-7b", code="reference"), setup)
 
 
 @pytest.mark.parametrize("tokens, pages", [(1, 1), (16, 1), (17, 2), (4097, 257)])
@@ -71,11 +71,11 @@ def test_what_was_asked_for():
     assert found.held == 4 * 8192 * 57_344
     assert not serve(QWEN, "24 GiB", 8192, 40).fits
     assert "do not fit" in repr(serve(QWEN, "24 GiB", 8192, 40))
-    assert "not one sequence" in repr(serve(eb.model("llama-2-70b"), "24 GiB", 512))
+    assert "not one sequence" in repr(serve(eb.model("llama-2-70b", code="reference"), "24 GiB", 512))
 
 
 def test_a_window_holds_the_whole_prompt_until_the_first_step():
-    model = eb.model("mistral-7b")
+    model = eb.model("mistral-7b", code="reference")
     long, after = serve(model, "h200", 16_001, 1, prompt=16_000), serve(model, "h200", 20_000, 1, prompt=16_000)
     assert (
         long.moments[1].bytes == after.moments[1].bytes > serve(model, "h200", 20_000, 1, prompt=5000).moments[1].bytes

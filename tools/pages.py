@@ -18,7 +18,7 @@ from everybyte.formulas.symbols import SYMBOLS
 from everybyte.rules.formulas import refused
 
 #: What the formulas are shown for, beside their general form; those of a Llama, for a Llama.
-GPT2, LLAMA = eb.model("gpt2"), eb.model("llama-2-7b")
+GPT2, LLAMA = eb.model("gpt2"), eb.model("llama-2-7b", code="reference")
 SHOWN = Setup(batch=8, sequence=1024, precision="bf16-mixed")
 _OWNERS = {"model": "the model", "setup": "the setup", "": "you"}
 _GENERATED = "*This page is written from the registry that the book computes with.*\n"

@@ -149,7 +149,7 @@ def test_no_sync_belongs_to_fsdp_with_several_batches():
 
 def test_one_weight_cannot_be_in_two_units():
     setup = eb.Setup(gpus=2, sharding="zero3", sharding_units="block+ends")
-    setup.check_model(eb.model("llama-2-7b"))
+    setup.check_model(eb.model("llama-2-7b", code="reference"))
     with pytest.raises(
         ValueError, match=r"Setup\.sharding_units: 'block\+ends' with gpt2, .* one weight.*'block' or 'model'"
     ):
@@ -187,7 +187,7 @@ def test_sequence_must_fit_the_models_positions():
 
 
 def test_experts_rows_are_of_16_bytes():
-    mixtral = eb.model("mixtral-8x7b")
+    mixtral = eb.model("mixtral-8x7b", code="reference")
     for precision, step in (("fp32", 4), ("bf16-mixed", 4), ("bf16-master", 8), ("bf16", 8)):
         setup = eb.Setup(precision=precision)
         setup.check_model(mixtral)
@@ -202,7 +202,7 @@ def test_experts_rows_are_of_16_bytes():
 
 
 def test_a_window_bounds_the_sequence_of_a_model_that_the_reference_builds():
-    mistral = eb.model("mistral-7b")
+    mistral = eb.model("mistral-7b", code="reference")
     eb.Setup(sequence=4096).check_model(mistral)
     with pytest.raises(ValueError, match=r"Setup\.sequence: 4097 .* window of 4096 tokens of mistral-7b.*1 to 4096"):
         eb.Setup(sequence=4097).check_model(mistral)

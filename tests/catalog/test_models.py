@@ -191,7 +191,7 @@ def test_defaults_are_gpt2s():
 def test_a_copy_follows_its_changes():
     wide = eb.model("gpt2").replace(width=1536)
     assert (wide.head_width, wide.ffn_width, wide.embedding_width, wide.published) == (128, 6144, 1536, None)
-    assert eb.model("llama-3-8b").replace(width=2048).ffn_width == 14336
+    assert eb.model("llama-3-8b", code="reference").replace(width=2048).ffn_width == 14336
     assert eb.model("gpt2").replace(layers=24, width=1024, heads=16).parameters == COUNTS["gpt2-medium"]
     with pytest.raises(ValueError, match=r"Model\.heads"):
         eb.model("gpt2").replace(heads=7)
@@ -202,8 +202,8 @@ def test_a_copy_keeps_what_only_happens_to_be_the_default():
     assert model.replace(layers=3).head_width == 2
     assert model.replace(width=16).head_width == 2  # which no default would be
     assert eb.model("gpt2").replace(layers=3).ffn_width == 3072
-    assert eb.model("llama-2-7b").replace(gated=False).activation == "gelu"
-    assert eb.model("gemma-2b").replace(gated=False).activation == "gelu_tanh"
+    assert eb.model("llama-2-7b", code="reference").replace(gated=False).activation == "gelu"
+    assert eb.model("gemma-2b", code="reference").replace(gated=False).activation == "gelu_tanh"
 
 
 #: Field -> a value that each family's reference does not build.
@@ -237,7 +237,7 @@ def test_the_references_families():
     prefixes = {"gpt2": "gpt", "opt": "gpt", "llama": "llama", "tiny": "llama", "mi": "llama", "qwen": "llama"}
     expected = {n: next((f for p, f in prefixes.items() if n.startswith(p)), None) for n in families}
     assert families == expected | {"opt-350m": None, "gemma-2b": "llama", "phi-3-mini": "llama"}
-    mixtral = eb.model("mixtral-8x7b")
+    mixtral = eb.model("mixtral-8x7b", code="reference")
     for changes in ({"fused": True}, {"shared_experts": 1}, {"dense_layers": 1}, {"router_bias": True}):
         assert f"Model.{next(iter(changes))}: " in mixtral.replace(**changes).unlike_reference()
     deepseek = "Model.latent_rank: 512 of deepseek-v3 is not a Llama's; allowed: 0"

@@ -21,9 +21,9 @@ from everybyte.theory.letters import HELPERS, text
 
 #: Heads are of a multiple of eight, so that their halves are whole.
 EIGHTH = sympy.Symbol("d", integer=True, positive=True)
-GPT, LLAMA = eb.model("gpt2"), eb.model("llama-3.1-8b")
+GPT, LLAMA = eb.model("gpt2"), eb.model("llama-3.1-8b", code="reference")
 MIXED = eb.Setup(precision="bf16-mixed")
-STEPS = {"gpt": (GPT, MIXED), "phi": (eb.model("phi-3-mini"), MIXED), "llama": (LLAMA, eb.Setup(precision="bf16"))}
+STEPS = {"gpt": (GPT, MIXED), "phi": (eb.model("phi-3-mini", code="reference"), MIXED), "llama": (LLAMA, eb.Setup(precision="bf16"))}
 
 
 @once
@@ -155,11 +155,11 @@ def test_what_does_not_hold_is_refused_by_name():
     with pytest.raises(ValueError, match="Setup.sequence: 2048"):
         formula.at(GPT, 2, 2048)
     with pytest.raises(ValueError, match="kv_heads 32 of llama-2-7b; allowed: fewer than heads"):
-        derived("llama").at(eb.model("llama-2-7b"), 2, 8)
+        derived("llama").at(eb.model("llama-2-7b", code="reference"), 2, 8)
     with pytest.raises(ValueError, match="kv_heads 8 of phi-3-mini; allowed: as many as heads"):
-        derived("phi").at(eb.model("phi-3-mini").replace(kv_heads=8), 2, 8)
+        derived("phi").at(eb.model("phi-3-mini", code="reference").replace(kv_heads=8), 2, 8)
     for model, setup, said in (
-        (eb.model("mixtral-8x7b"), eb.Setup(), "allowed: a GPT or a Llama"),
+        (eb.model("mixtral-8x7b", code="reference"), eb.Setup(), "allowed: a GPT or a Llama"),
         (eb.model("bert-base"), eb.Setup(), "allowed: a GPT or a Llama"),
         (GPT, eb.Setup(loss="chunked"), "Setup.loss: 'chunked' with letters 'all'; allowed: 'plain'"),
         (GPT, eb.Setup(gpus=8), "Setup.gpus: 8 with letters 'all'; allowed: 1"),

@@ -57,8 +57,8 @@ FIGURES = {
     ),
     "ratios": lambda: draw.ratios(RATIOS, ("holds", "off"), "articles"),
     "splits": lambda: draw.splits(3),
-    "block shapes": lambda: draw.block_shapes([eb.model("gpt2"), eb.model("llama-3.1-8b")]),
-    "block shapes, one": lambda: draw.block_shapes([eb.model("phi-3-mini")]),
+    "block shapes": lambda: draw.block_shapes([eb.model("gpt2"), eb.model("llama-3.1-8b", code="reference")]),
+    "block shapes, one": lambda: draw.block_shapes([eb.model("phi-3-mini", code="reference")]),
     "ring": lambda: draw.ring(4),
     "tiles": lambda: draw.tiles(5),
     "schedule": lambda: draw.schedule(schedules.timed(Mesh(pipeline=4), 8), "1F1B", dict.fromkeys(range(4), 9 * GIB)),
@@ -206,7 +206,7 @@ def test_the_shapes_of_a_block_are_its_module_s(name):
 
 
 def test_an_operation_is_drawn_as_wide_as_what_enters_and_leaves():
-    fig = draw.block_shapes([eb.model("llama-3.1-8b")])
+    fig = draw.block_shapes([eb.model("llama-3.1-8b", code="reference")])
     ends = [p.get_xy()[:4, 0] for p in fig.axes[0].patches if len(p.get_xy()) == 5]
     widths = [(b - a, c - d) for a, b, c, d in ends]
     unit = widths[0][0] / 4096

@@ -49,7 +49,7 @@ def test_cutting_can_cost():
 
 def test_bad_input():
     for arguments, said in (
-        ((eb.model("llama-2-7b"),), "batches.model: 'llama-2-7b'"),
+        ((eb.model("llama-2-7b", code="reference"),), "batches.model: 'llama-2-7b'"),
         ((None, eb.Setup(batch=3)), "whole: '3 sequences' is unknown"),
         ((None, eb.Setup(batch=1, accumulation=3)), "whole: '3 sequences' is unknown"),
         ((None, eb.Setup(optimizer_impl="loop")), "step: 'loop' is unknown"),

@@ -55,7 +55,7 @@ def test_what_is_shared_is_counted_once_and_said():
 
 def test_only_a_gpt_has_this_block():
     with pytest.raises(ValueError, match="llama-2-7b"):
-        explore.block(eb.model("llama-2-7b"))
+        explore.block(eb.model("llama-2-7b", code="reference"))
 
 
 def test_a_model_of_your_own():

@@ -254,7 +254,7 @@ def test_parameters_are_the_published(name):
 
 
 def test_key_value_heads_offer_divisors_only(node):
-    explorer = explore.parameters(eb.model("llama-2-7b"))
+    explorer = explore.parameters(eb.model("llama-2-7b", code="reference"))
     steps = [{"c_kv_heads": 31}, {"c_kv_heads": 15}, {"c_kv_heads": 9}, {"c_kv_heads": 5}, {"c_heads": 6}]
     seen = [shown["state"]["kv_heads"] for shown in play(node, explorer, *steps)["seen"]]
     assert seen == [32, 16, 8, 16, 4, 6]  # it moves on, the way it was moving; with fewer heads, to what divides them
@@ -350,8 +350,8 @@ def test_a_model_of_your_own():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: explore.parameters(eb.model("mixtral-8x7b")), "parameters.model: mixtral-8x7b has experts.*allowed: gpt2"),
-        (lambda: explore.parameters(eb.model("qwen3-32b")), "width that is not heads times head_width"),
+        (lambda: explore.parameters(eb.model("mixtral-8x7b", code="reference")), "parameters.model: mixtral-8x7b has experts.*allowed: gpt2"),
+        (lambda: explore.parameters(eb.model("qwen3-32b", code="reference")), "width that is not heads times head_width"),
         (lambda: Slider("batch", "batch", 1, 8, 9), "batch: 9 is not in the slider's range; allowed: 1 to 8"),
         (lambda: Choice("c", "c", {"a": {}}, "b"), "c: 'b' is unknown; allowed: a"),
         (lambda: explore.shared("modle"), "explore.control: 'modle' is unknown; did you mean 'model'"),

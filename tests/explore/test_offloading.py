@@ -82,7 +82,7 @@ def test_the_presets_are_what_they_are_called(explorer, preset, hidden):
 
 def test_what_it_does_not_cover_is_refused():
     for arguments, said in (
-        ((eb.model("llama-2-7b"),), "llama-2-7b"),
+        ((eb.model("llama-2-7b", code="reference"),), "llama-2-7b"),
         ((None, eb.Setup(sharding="zero1")), "offloading.setup.sharding: 'zero1'"),
         ((None, eb.Setup(sharding="zero3", sequence=512)), "offloading.setup.sequence: 512"),
         ((None, eb.Setup(sharding="zero3", checkpointing="selective")), "offloading.setup.checkpointing: 'selective'"),

@@ -80,6 +80,6 @@ def test_a_peak_that_moves_is_said(node):
 
 def test_what_it_does_not_cover_is_refused():
     own = eb.Model(name="own", layers=2, width=64, heads=2, vocabulary=100)
-    for model in (own, eb.model("llama-2-7b")):
+    for model in (own, eb.model("llama-2-7b", code="reference")):
         with pytest.raises(ValueError, match=r"precision\.model: .* allowed: gpt2"):
             explore.precision(model)

@@ -75,7 +75,7 @@ def test_it_answers_at_once(node):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"model": eb.model("mistral-7b")}, "serving.model.window: 4,096 of mistral-7b; allowed: 0"),
+        ({"model": eb.model("mistral-7b", code="reference")}, "serving.model.window: 4,096 of mistral-7b; allowed: 0"),
         ({"model": eb.model("gpt2")}, "serving.model.positions: 1,024 of gpt2; allowed: 131,072 or more"),
         ({"model": eb.model("gpt-oss-20b")}, "Model.sinks"),
         ({"context": 1000}, "serving.context: 1000 is unknown"),

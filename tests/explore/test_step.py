@@ -90,7 +90,7 @@ def test_a_model_of_your_own_is_shown_as_text():
     "changes", [{}, {"precision": "bf16-mixed", "attention": "eager", "optimizer_impl": "loop"}], ids=str
 )
 def test_a_llama_s_step_is_the_budget_s(changes, node):
-    llama = eb.model("llama-3.2-1b").replace(name="small llama", layers=5, vocabulary=1000)
+    llama = eb.model("llama-3.2-1b", code="reference").replace(name="small llama", layers=5, vocabulary=1000)
     setup = eb.Setup(batch=1, sequence=64, **changes)
     explorer, budget = explore.step(llama, setup), eb.budget(llama, setup)
     course = explorer.kind.compute(explorer.values())

@@ -15,7 +15,7 @@ export default ({ spec, states }) => states.map((state) => pure.describe(spec, s
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16-master", "bf16"])
 def test_it_says_what_the_formulas_say(precision, node):
-    model = eb.model("llama-2-7b")
+    model = eb.model("llama-2-7b", code="reference")
     setups = [eb.Setup(sharding=s, gpus=n, precision=precision) for s in SHARDINGS for n in (1, 8, 4096)]
     explorers = [explore.zero(model, setup) for setup in setups]
     states = []

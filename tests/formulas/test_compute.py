@@ -13,7 +13,7 @@ from everybyte.dryrun.cuda import Kernels
 from everybyte.dryrun.modules import workload
 
 GPT = eb.Model(name="small", layers=5, width=64, heads=4, vocabulary=101, positions=64, ffn_width=192)
-LLAMA = eb.model("llama-2-7b").replace(
+LLAMA = eb.model("llama-2-7b", code="reference").replace(
     layers=3, width=64, heads=4, head_width=16, kv_heads=2, ffn_width=96, vocabulary=100
 )
 CHANGES = [

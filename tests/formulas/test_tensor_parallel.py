@@ -43,12 +43,12 @@ def test_what_a_block_keeps(parts, sequence, dropout):
 
 @pytest.mark.parametrize("parts", [2, 8])
 def test_what_a_gpu_holds(parts):
-    for model in (GPT, GPT.replace(norm_bias=False, out_bias=False, tied=False), eb.model("llama-3.1-8b")):
+    for model in (GPT, GPT.replace(norm_bias=False, out_bias=False, tied=False), eb.model("llama-3.1-8b", code="reference")):
         setup = split(parts)
         held = eb.budget(model, setup).parts_at("rest")["parameters"]
         assert held == 2 * formula("tensor.parameters").at(model, setup)
     with pytest.raises(ValueError, match="Model.qk_norm: True of qwen3-8b; allowed: False"):
-        formula("tensor.parameters").at(eb.model("qwen3-8b"), split(parts))
+        formula("tensor.parameters").at(eb.model("qwen3-8b", code="reference"), split(parts))
 
 
 def sent(trace, parts):
@@ -98,7 +98,7 @@ def test_the_loss_s_peak(parts, precision):
 
 
 def test_what_sharding_or_stages_divide_too_is_refused():
-    llama, mixtral = eb.model("llama-3.1-8b"), eb.model("mixtral-8x7b")
+    llama, mixtral = eb.model("llama-3.1-8b", code="reference"), eb.model("mixtral-8x7b", code="reference")
     two = eb.Setup(gpus=4, sharding="zero3", precision="bf16", mesh=eb.Mesh(tensor=2))
     for name in ("tensor.whole", "tensor.parameters"):
         assert eb.formula(name).at(llama, two.replace(gpus=2, sharding="none")) > 0

@@ -17,7 +17,7 @@ from everybyte.formulas.workspaces import (
 )
 from everybyte.step.course import KERNELS
 
-LLAMA, MIXTRAL = eb.model("llama-3.2-1b").replace(name="x", layers=1), eb.model("mixtral-8x7b")
+LLAMA, MIXTRAL = eb.model("llama-3.2-1b", code="reference").replace(name="x", layers=1), eb.model("mixtral-8x7b", code="reference")
 GPT2, MIXED = eb.model("gpt2"), eb.Setup(precision="bf16-mixed")
 
 
@@ -176,13 +176,13 @@ def test_norms_of_many_narrow_heads_are_refused():
 
 
 def test_every_kernel_runs_in_some_step_and_takes_what_its_sizes_say():
-    gpt, mixtral = eb.model("gpt2"), eb.model("mixtral-8x7b")
+    gpt, mixtral = eb.model("gpt2"), eb.model("mixtral-8x7b", code="reference")
     there = set()
-    for model in (gpt, gpt.replace(fused=False), eb.model("qwen3-8b"), mixtral):
+    for model in (gpt, gpt.replace(fused=False), eb.model("qwen3-8b", code="reference"), mixtral):
         for changes in ({}, {"precision": "bf16"}):
             there |= set(eb.budget(model, eb.Setup(batch=2, sequence=64, **changes)).kernels)
     assert {kernel[0] for kernel in there if kernel} == set(KERNELS)
-    heads = 2 * 64 * eb.model("qwen3-8b").heads
+    heads = 2 * 64 * eb.model("qwen3-8b", code="reference").heads
     assert {("row sum", 3 * 768, 128), ("norm backward", 128, 768, 2), ("norm backward", heads, 128, 1)} <= there
     assert {("table backward", 64, 1024, 768), ("rows backward", 256, 128), ("rows backward", 256, 256)} <= there
 

@@ -12,7 +12,7 @@ from everybyte.rehearsal.steps import starter
 
 ALL = pytest.mark.thorough("it takes half a minute")
 SMALL = eb.Model(name="small", layers=2, width=64, heads=2, vocabulary=1001, positions=128)
-LLAMA = eb.model("llama-3.2-1b").replace(
+LLAMA = eb.model("llama-3.2-1b", code="reference").replace(
     name="x", layers=1, width=64, heads=4, kv_heads=2, head_width=16, ffn_width=64, vocabulary=1001, positions=64
 )
 SETUP = eb.Setup(batch=2, sequence=64)

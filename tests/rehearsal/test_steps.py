@@ -64,7 +64,7 @@ def test_matrices_and_sequences_divided_ask_for_what_formula_and_dry_run_say(her
 
 @pytest.mark.parametrize("changes", [{"gpus": 2}, {"gpus": 4, "sharding": "zero3", "precision": "bf16-mixed"}])
 def test_a_mixture_whose_experts_are_each_divided_asks_for_what_formula_and_dry_run_say(here, changes):
-    model = eb.model("mixtral-8x7b").replace(
+    model = eb.model("mixtral-8x7b", code="reference").replace(
         layers=2, width=64, heads=4, kv_heads=2, head_width=16, vocabulary=128, expert_width=128
     )
     setup = SETUP.replace(sequence=64, mesh=eb.Mesh(tensor=2), **{"precision": "bf16"} | changes)

@@ -106,7 +106,7 @@ def test_families_on_several_gpus(name, changes):
 
 def test_only_adapters_are_averaged_and_gathered_are_all():
     """Llama-3.1-8B, 8 GPUs: DDP's buckets and ZeRO-1's shares are the adapters'; FSDP divides frozen weights too."""
-    model, lora = eb.model("llama-3.1-8b"), eb.Lora(16)
+    model, lora = eb.model("llama-3.1-8b", code="reference"), eb.Lora(16)
     numbers = 32 * 16 * (3 * (4096 + 14336) + 2 * 8192 + 2 * 5120)
     setup = eb.Setup(batch=1, sequence=512, precision="bf16", checkpointing="full", adapters=lora, gpus=8)
     ddp, zero1, zero3 = (
@@ -130,7 +130,7 @@ def test_a_loss_that_aligns_takes_adapters_on_one_gpu():
         ValueError, match=r"^Setup\.adapters: .* on 2 gpus with objective 'dpo' is not derived; allowed: one"
     ):
         eb.budget(
-            eb.Objective(eb.model("llama-3.1-8b"), "dpo", reference="before"), eb.Setup(adapters=eb.Lora(8), gpus=2)
+            eb.Objective(eb.model("llama-3.1-8b", code="reference"), "dpo", reference="before"), eb.Setup(adapters=eb.Lora(8), gpus=2)
         )
 
 
@@ -164,13 +164,13 @@ def test_the_products_of_frozen_layers_are_counted_once():
         model, setup, _ = grid.adapted(seed)
         assert work(model, setup).flops == eb.dry_run(model, setup).flops, (model, setup)
     whole = eb.Setup(batch=2, sequence=512, precision="bf16")
-    ratio = work(eb.model("llama-3.1-8b"), whole.replace(adapters=eb.Lora(16))).flops
-    assert 0.66 < ratio / work(eb.model("llama-3.1-8b"), whole).flops < 0.70  # two thirds, and the adapters
+    ratio = work(eb.model("llama-3.1-8b", code="reference"), whole.replace(adapters=eb.Lora(16))).flops
+    assert 0.66 < ratio / work(eb.model("llama-3.1-8b", code="reference"), whole).flops < 0.70  # two thirds, and the adapters
 
 
 def kept(setup):
     """Bytes that one layer of Qwen2.5-7B keeps of forward."""
-    model = eb.model("qwen2.5-7b")
+    model = eb.model("qwen2.5-7b", code="reference")
     three, two = (eb.budget(model.replace(layers=n), setup) for n in (3, 2))
     return sum(a.phases["after_forward"] * sign - a.phases["rest"] * sign for a, sign in ((three, 1), (two, -1)))
 
@@ -188,7 +188,7 @@ def test_the_usual_adapters_keep_more_than_full_fine_tuning():
 
 def test_what_trains_is_the_adapters():
     """A and B of each target: r (inputs + outputs) numbers; so many states, and nothing of the frozen weights'."""
-    model = eb.model("llama-3.1-8b")
+    model = eb.model("llama-3.1-8b", code="reference")
     setup = eb.Setup(precision="bf16", sequence=16, adapters=eb.Lora(16, ("q", "v"), "bf16"))
     numbers = 32 * 16 * (4096 + 4096 + 4096 + 1024)
     rest = eb.budget(model, setup).moments["rest"]
@@ -283,7 +283,7 @@ def test_a_formula_of_whole_training_refuses_adapters():
 
 def test_fit_and_plan_know_what_is_frozen():
     """Llama-3.1-8B, whose full fine-tuning needs more than 16 bytes a parameter, trains on one GPU of 24 GB."""
-    model, gpu = eb.model("llama-3.1-8b"), eb.gpu("rtx-4090")
+    model, gpu = eb.model("llama-3.1-8b", code="reference"), eb.gpu("rtx-4090")
     setup = eb.Setup(batch=1, sequence=1024, precision="bf16", checkpointing="full", adapters=eb.Lora(16, dtype="bf16"))
     assert eb.fit(model, setup, gpu).fits and not eb.fit(model, setup.replace(adapters=None), gpu).fits
     best = eb.plan(model, setup.replace(checkpointing="none", sequence=8192), gpu).best
@@ -361,7 +361,7 @@ def test_the_bits_of_a_weight():
 
 def test_preparing_for_k_bit_training_upcasts_what_is_not_quantized():
     """Embedding, head and norms of Qwen2.5-7B in fp32 take 2.18 GB more; biases are cast back in the first forward."""
-    model = eb.model("qwen2.5-7b")
+    model = eb.model("qwen2.5-7b", code="reference")
     usual, prepared = (
         eb.budget(model, QLORA.replace(adapters=eb.Lora(16, base=base))).moments["rest"] for base in ("bf16", None)
     )
@@ -388,7 +388,7 @@ def test_what_does_not_go_with_4_bits_is_named(changes, lora, message):
 
 def test_experts_in_4_bits_are_refused():
     with pytest.raises(ValueError, match=r"^Setup\.quantization: 'nf4' with mixtral-8x7b, whose experts"):
-        eb.budget(eb.model("mixtral-8x7b"), QLORA)
+        eb.budget(eb.model("mixtral-8x7b", code="reference"), QLORA)
 
 
 def test_a_weight_of_two_numbers_in_4_bits_is_refused():

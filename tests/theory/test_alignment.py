@@ -13,7 +13,7 @@ from everybyte.theory import alignment as passes
 from everybyte.theory import letters
 
 GPT = eb.model("gpt2").replace(name="small", layers=3, width=64, heads=4, vocabulary=1000, positions=64)
-QWEN = eb.model("qwen2.5-7b").replace(
+QWEN = eb.model("qwen2.5-7b", code="reference").replace(
     name="small qwen",
     layers=4,
     width=64,
@@ -24,7 +24,7 @@ QWEN = eb.model("qwen2.5-7b").replace(
     vocabulary=1000,
     positions=64,
 )
-MIXTRAL = eb.model("mixtral-8x7b").replace(
+MIXTRAL = eb.model("mixtral-8x7b", code="reference").replace(
     name="small mixtral",
     layers=4,
     width=64,
@@ -119,7 +119,7 @@ def test_scoring_stands_beside_the_others():
 def test_published_dimensions():
     """The whole GPT-2, and Qwen2.5's vocabulary, whose logits are most of the step."""
     agree(eb.model("gpt2"), ("dpo", "after"), eb.Setup(batch=1, sequence=256, precision="bf16-mixed"))
-    agree(eb.model("qwen2.5-0.5b"), ("grpo", None), eb.Setup(batch=1, sequence=256, precision="bf16-master"))
+    agree(eb.model("qwen2.5-0.5b", code="reference"), ("grpo", None), eb.Setup(batch=1, sequence=256, precision="bf16-master"))
 
 
 #: Bytes a logit at the peak. Without a reference in the step: the log-probabilities that forward saved, gather's table, and

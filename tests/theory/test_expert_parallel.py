@@ -44,7 +44,7 @@ def test_any_mixture_to_the_byte(start):
 
 def test_mixtral_itself():
     setup = eb.Setup(batch=1, sequence=4096, precision="bf16", checkpointing="full", gpus=8, mesh=eb.Mesh(expert=8))
-    assert not grid.disagreements(eb.model("mixtral-8x7b"), setup)
+    assert not grid.disagreements(eb.model("mixtral-8x7b", code="reference"), setup)
 
 
 @pytest.mark.sampled(4)
@@ -147,7 +147,7 @@ def test_mixtral_on_64_with_eight_experts_each_cut_in_four():
         batch=1, sequence=4096, precision="bf16-mixed", checkpointing="full", sharding="zero3", gpus=64,
         mesh=eb.Mesh(tensor=4, expert=8),
     )  # fmt: skip
-    assert not grid.disagreements(eb.model("mixtral-8x7b").replace(layers=4), setup, rank=7)
+    assert not grid.disagreements(eb.model("mixtral-8x7b", code="reference").replace(layers=4), setup, rank=7)
 
 
 def test_mixtral_on_64():
@@ -160,7 +160,7 @@ def test_mixtral_on_64():
         gpus=64,
         mesh=eb.Mesh(expert=8),
     )
-    assert not grid.disagreements(eb.model("mixtral-8x7b"), setup, rank=7)
+    assert not grid.disagreements(eb.model("mixtral-8x7b", code="reference"), setup, rank=7)
 
 
 @pytest.mark.parametrize("routing", [0.3, 1.0, 1.25, 4.0])

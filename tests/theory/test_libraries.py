@@ -9,10 +9,10 @@ from everybyte.ask.choices import LIBRARIES
 
 GPT = eb.Model(name="a GPT", layers=3, width=48, heads=2, vocabulary=1001, positions=64)
 ODD = GPT.replace(name="an odd number of weights", ffn_width=101, tied=False)
-LLAMA = eb.model("llama-3.1-8b").replace(
+LLAMA = eb.model("llama-3.1-8b", code="reference").replace(
     layers=3, width=64, heads=4, kv_heads=2, vocabulary=101, ffn_width=176, head_width=16
 )
-GEMMA = eb.model("gemma-2b").replace(
+GEMMA = eb.model("gemma-2b", code="reference").replace(
     layers=2, width=64, heads=4, kv_heads=1, head_width=16, vocabulary=101, ffn_width=176
 )
 SETUP = eb.Setup(batch=2, sequence=16)

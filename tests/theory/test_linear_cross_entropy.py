@@ -21,8 +21,8 @@ MODELS = {
     "gpt": GPT,
     "fewer words than width": GPT.replace(vocabulary=31, tied=False),  # a row of inputs finds no place in one of logits
     "half as many": GPT.replace(vocabulary=19, tied=False),  # nor in fp32's
-    "llama": eb.model("llama-3.1-8b").replace(**SMALL),
-    "gemma": eb.model("gemma-2b").replace(**SMALL | {"kv_heads": 1}),
+    "llama": eb.model("llama-3.1-8b", code="reference").replace(**SMALL),
+    "gemma": eb.model("gemma-2b", code="reference").replace(**SMALL | {"kv_heads": 1}),
 }
 
 

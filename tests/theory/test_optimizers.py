@@ -17,13 +17,13 @@ from everybyte.formulas import formula
 from everybyte.reference.step import make_optimizer
 
 GPT = eb.Model(name="a GPT", layers=4, width=80, heads=2, vocabulary=2001, positions=32, tied=False)
-LLAMA = eb.model("llama-3.1-8b").replace(
+LLAMA = eb.model("llama-3.1-8b", code="reference").replace(
     layers=5, width=64, heads=4, kv_heads=2, vocabulary=101, ffn_width=176, head_width=16
 )
-MIXTRAL = eb.model("mixtral-8x7b").replace(
+MIXTRAL = eb.model("mixtral-8x7b", code="reference").replace(
     layers=2, width=64, heads=4, kv_heads=2, head_width=16, vocabulary=101, ffn_width=48, experts=4, expert_width=24
 )
-GEMMA = eb.model("gemma-2b").replace(
+GEMMA = eb.model("gemma-2b", code="reference").replace(
     layers=2, width=64, heads=4, kv_heads=1, head_width=16, vocabulary=101, ffn_width=176
 )
 #: Of 9,000 numbers, all of its tensors small.

@@ -12,7 +12,7 @@ from everybyte.theory import letters, pipelines, structure
 from everybyte.theory.budget import course_of, not_derived
 from everybyte.theory.schedule import Loop
 
-LLAMA = eb.model("llama-3.1-8b").replace(layers=160)
+LLAMA = eb.model("llama-3.1-8b", code="reference").replace(layers=160)
 
 
 def deep(seed):

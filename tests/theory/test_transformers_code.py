@@ -70,7 +70,7 @@ def test_every_family_agrees(kind, precision, gpus, checkpointing):
 
 def test_published_dimensions():
     """A Llama in bf16 as transformers computes it takes more than the book's own: norms and rotation in small operations, fp32 logits."""
-    llama, setup = eb.model("llama-3.2-1b"), eb.Setup(batch=4, sequence=1024, precision="bf16")
+    llama, setup = eb.model("llama-3.2-1b", code="reference"), eb.Setup(batch=4, sequence=1024, precision="bf16")
     agree(llama.replace(code="transformers"), setup)
     ours, theirs = eb.budget(llama, setup).peak, eb.budget(llama.replace(code="transformers"), setup).peak
     assert theirs > 1.25 * ours
@@ -92,7 +92,7 @@ def test_published_dimensions():
 )
 def test_what_is_not_derived_is_refused_by_name(changes, said):
     with pytest.raises(ValueError, match=said + ".*eb.dry_run takes it"):
-        eb.budget(eb.model("llama-3.2-1b").replace(code="transformers"), eb.Setup(precision="bf16", **changes))
+        eb.budget(eb.model("llama-3.2-1b", code="reference").replace(code="transformers"), eb.Setup(precision="bf16", **changes))
 
 
 def test_a_window_is_derived_as_long_as_it_is_not_reached():

@@ -92,6 +92,8 @@ class Lora:
                 short = ", ".join(dict.fromkeys(path.rpartition(".")[2] for path in widths))
                 raise ValueError(f"Lora.targets: {target!r} matches no linear layer {among}; allowed: {short}")
         found = [path for path in widths if self.takes(path)]
+        if not found:
+            raise ValueError(f"Setup.adapters: {self} with no linear layer {among}; allowed: None")
         width, path = min((widths[path], path) for path in found)
         if self.rank > width:
             raise ValueError(

@@ -13,8 +13,9 @@ NORMS = ("layernorm", "rmsnorm")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "silu_clamped")
 #: The architectures that the book's references build.
 FAMILIES: tuple[Literal["gpt"], Literal["llama"]] = ("gpt", "llama")
-#: Whose code a model runs.
-CODES = ("reference", "transformers")
+#: Whose code a model runs, and its name in words.
+CODE_NAMES = {"reference": "the book's code", "transformers": "transformers' code"}
+CODES = tuple(CODE_NAMES)
 _REQUIRED = ("layers", "width", "heads", "vocabulary")
 #: Where an unstated field comes from, and the fields that this follows. Order matters: a default may use the one before it.
 _DEFAULTS = {
@@ -325,16 +326,25 @@ def _divisors_near(number: int, wanted: int) -> str:
 
 
 @cache
-def models() -> dict[str, Model]:
-    """Every model of the catalog, by name, in the catalog's order."""
-    return {name: Model(name=name, **entry) for name, entry in files.entries(__package__, "models.toml").items()}
+def models(code: str | None = None) -> dict[str, Model]:
+    """Every model of the catalog, by name, in the catalog's order.
+
+    Args:
+        code: whose code runs them, one of `CODES`; by default the code that people run each of them with: transformers' for a Llama and
+            its like and OPT, the book's for GPT-2, which is nanoGPT's.
+    """
+    instead = {} if code is None else {"code": code}
+    entries = files.entries(__package__, "models.toml").items()
+    return {name: Model(name=name, **entry | instead) for name, entry in entries}
 
 
-def model(name: str) -> Model:
-    """The catalog's model of that name.
+def model(name: str, code: str | None = None) -> Model:
+    """The catalog's model of that name; `code` as for `models`.
 
     Raises:
         ValueError: where there is none; the message names near matches.
     """
+    if code is not None:
+        checks.one_of("model", "code", code, CODES)
     checks.one_of("model", "name", name, models())
-    return models()[name]
+    return models(code)[name]

@@ -129,9 +129,13 @@ def summed(m, each, found=None) -> int:
 
 
 def linears(m) -> list[tuple]:
-    """(path, weight) of each linear layer in a block, in the order of the model: what adapters stand beside."""
+    """(path, weight) of each linear layer in a block, in the order of the model: what adapters stand beside.
+
+    A router in transformers' code is none: it multiplies by a parameter of its own.
+    """
     times = layers(m)
-    found = [w for w in weights(m) if w.group not in ENDS and times[w.group] and w.count]
+    outside = (*ENDS, "mixture") if getattr(m, "code", "reference") == "transformers" else ENDS
+    found = [w for w in weights(m) if w.group not in outside and times[w.group] and w.count]
     return [(w.name.removesuffix(".weight"), w) for w in found if len(w.shape) == 2 and w.name.endswith(".weight")]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from .. import Gpu, model, units
 from ..answers.headroom import Headroom
 from ..ask.setup import Setup
+from ..catalog.models import CODE_NAMES
 from ..common import checks, files, interrupts
 
 
@@ -29,10 +30,11 @@ def setup(options: Namespace) -> Setup:
 
 
 def configuration(options: Namespace) -> tuple:
-    """(Model of the catalog, setup)."""
+    """(Model of the catalog, setup). A command that is not told whose code runs the model runs the book's, and its answer says so."""
     found = model(options.model)
-    if getattr(options, "code", None) not in (None, found.code):
-        found = found.replace(code=options.code, name=f"{found.name}, {options.code}")
+    code = getattr(options, "code", "reference") or found.code
+    if code != found.code:
+        found = found.replace(code=code, name=f"{found.name}, {CODE_NAMES[code]}")
     return found, setup(options)
 
 

@@ -44,7 +44,7 @@ def states(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | No
 
     A model of your own opens as its parameter count.
     """
-    own = model if model is not None and models().get(model.name) != model else None
+    own = model if model is not None and models("reference").get(model.name) != model else None
     sizes = {"(the model's)": {}} | {_size(n): {"parameters": n} for n in _SIZES}
     if own:
         sizes[own.name] = {"parameters": int(own.parameters)}
@@ -134,7 +134,7 @@ def parameters(model: Model | None = None) -> Explorer:
     The width is the heads times the width of a head, so that heads always divide it; of the key-value heads only
     divisors of the heads are offered. What has no slider (biases, norms) stays as in the model, by default GPT-2.
     """
-    known = {name: m for name, m in models().items() if not _fault(m)}
+    known = {name: m for name, m in models("reference").items() if not _fault(m)}
     start = model or known["gpt2"]
     if fault := _fault(start):
         raise ValueError(f"parameters.model: {start.name} {fault}; allowed: {', '.join(known)}, or a dense Model")

@@ -257,7 +257,7 @@ def decided(model: Model | None, setup: Setup | None, *names: str) -> dict[str, 
 
 def gpts() -> dict[str, Model]:
     """The models of the catalog that the formulas of a GPT hold for, by name."""
-    return {name: model for name, model in models().items() if refused(GPT, model) is None}
+    return {name: model for name, model in models("reference").items() if refused(GPT, model) is None}
 
 
 def a_gpt(model: Model | None, usual: str = "gpt2") -> tuple[Model, Choice]:
@@ -266,7 +266,7 @@ def a_gpt(model: Model | None, usual: str = "gpt2") -> tuple[Model, Choice]:
     Raises:
         ValueError: where they do not.
     """
-    if unlike := refused(GPT, start := model or models()[usual]):
+    if unlike := refused(GPT, start := model or models("reference")[usual]):
         raise ValueError(unlike)
     known = gpts() | {start.name: start}
     return start, Choice("model", "model", {name: bindings(m, None) for name, m in known.items()}, start.name)
@@ -344,8 +344,8 @@ def precision_label(setup: Setup) -> str:
 
 
 @cache
-def _models():
-    return {name: bindings(model, None) for name, model in models().items()}
+def _models("reference"):
+    return {name: bindings(model, None) for name, model in models("reference").items()}
 
 
 @cache

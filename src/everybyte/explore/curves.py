@@ -31,7 +31,7 @@ def attention(model: Model | None = None, setup: Setup | None = None) -> Explore
 
     Of the model, by default GPT-2, it takes heads (at most 128) and head width; the rest of the block is GPT-2's.
     """
-    gpt2 = models()["gpt2"]
+    gpt2 = models("reference")["gpt2"]
     start = model or gpt2
     if start.heads > _HEADS:
         raise ValueError(f"attention.model: {start.name} has {start.heads} heads; allowed: 1 to {_HEADS}")
@@ -56,7 +56,7 @@ def loss(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     The model is of GPT-2's architecture, one of your own too; by default it is GPT-2.
     """
     start, choice = a_gpt(model)
-    sizes = {m.vocabulary: name for name, m in reversed(models().items())}
+    sizes = {m.vocabulary: name for name, m in reversed(models("reference").items())}
     vocabularies = {"(the model's)": {}} | {f"{v:,}, as {sizes[v]}": {"vocabulary": v} for v in sorted(sizes)}
     chunks = {"plain": {"chunked": 0, "loss_chunks": 1}}
     chunks |= {f"in {n} chunks": {"chunked": 1, "loss_chunks": n} for n in (2, 8, 64)}

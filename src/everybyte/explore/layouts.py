@@ -116,7 +116,7 @@ def pipelines(model: Model | None = None, setup: Setup | None = None) -> Explore
         mesh = Mesh(pipeline=PLACES, schedule=name, stages=count)
         run = Setup(gpus=PLACES, accumulation=PLACES, mesh=mesh)
         named[str(name)] = decided(None, run, *symbols) | {"schedule_no": i}
-    divided = [m for m in models().values() if m.family and not m.layers % (2 * PLACES)]
+    divided = [m for m in models("reference").values() if m.family and not m.layers % (2 * PLACES)]
     known = {m.name: decided(m, None, "layers", "width") for m in divided}
     micro = counted("micro-batch", "es")
     batches = {micro(n): {"accumulation": n} for n in BATCHES}

@@ -188,7 +188,7 @@ def planning(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     By default Llama-3.1-8B on 8 H100s, two sequences of 8,192 tokens on each. AdamW, flash attention, the plain loss;
     several GPUs share the model by `zero3`.
     """
-    known = {name: models()[name] for name in said("planning")["models"]}
+    known = {name: models("reference")[name] for name in said("planning")["models"]}
     options, deepest = kinds(known)
     start, chosen = model or known["llama-3.1-8b"], setup or OPENS
     card = gpu.name if gpu else "h100-80gb"
@@ -246,9 +246,9 @@ def adapters(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
 
     By default Llama 3.1 8B in QLoRA, one sequence of 2,048 tokens, on an RTX 4090.
     """
-    start, chosen = model or models()["llama-3.1-8b"], setup or Setup(batch=1, sequence=2048)
+    start, chosen = model or models("reference")["llama-3.1-8b"], setup or Setup(batch=1, sequence=2048)
     checks.one_of("adapters", "model", start.name, MODELS)
-    options, deepest = kinds({name: models()[name] for name in MODELS})
+    options, deepest = kinds({name: models("reference")[name] for name in MODELS})
     values = [bindings(None, setup_of(way)) for way in WAYS]
     ways = {way: {"way": i} | {name: values[i][name] for name in _READ} for i, way in enumerate(WAYS)}
     controls = [
@@ -387,7 +387,7 @@ def serving(model: Model | None = None, gpu: Gpu | None = None, context: int = 8
     Args:
         context: tokens of a sequence, a power of two. concurrency: sequences at once.
     """
-    start, card = model or models()["qwen2.5-7b"], gpu.name if gpu else "h100-80gb"
+    start, card = model or models("reference")["qwen2.5-7b"], gpu.name if gpu else "h100-80gb"
     inference.check(start)
     if start.window:
         raise ValueError(f"serving.model.window: {start.window:,} of {start.name}; allowed: 0, or ask eb.serve")
@@ -401,7 +401,7 @@ def serving(model: Model | None = None, gpu: Gpu | None = None, context: int = 8
         raise ValueError(
             f"serving.context: {checks.shown(context)} is unknown; allowed: {', '.join(map(str, CONTEXTS))}"
         )
-    known = {name: models()[name] for name in said("serving")["models"]} | {start.name: start}
+    known = {name: models("reference")[name] for name in said("serving")["models"]} | {start.name: start}
     options = {name: _values(m) | {"kind": kind} for kind, (name, m) in enumerate(known.items())}
     ways = {label: {"moment": i, "decode": int(i == 1)} for i, label in enumerate(MOMENTS)}
     controls = [

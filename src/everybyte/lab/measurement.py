@@ -219,7 +219,7 @@ def model_as_dict(model: Model) -> dict:
     # A default may depend on another field, so what follows from others is always said.
     always = {f.name for f in fields(Model) if f.default in (MISSING, None)} - {"published"}
     always |= {f.name for f in fields(Model) if getattr(model, f.name) != getattr(plain, f.name)}
-    left_out = {"name"} | ({"published", "source"} if models().get(model.name) == model else set())
+    left_out = {"name"} | ({"published", "source"} if models("reference").get(model.name) == model else set())
     dimensions = {f.name: getattr(model, f.name) for f in fields(Model) if f.name in always - left_out}
     return {"name": model.name, "parameters": int(model.parameters), "dimensions": dimensions}
 
@@ -240,7 +240,7 @@ def model_from_dict(said: dict) -> Model:
     model = Model(name=said["name"], **dimensions)
     if said["parameters"] != model.parameters:
         raise _wrong("model", said["parameters"], f"the {model.parameters} parameters of these dimensions")
-    ours = models().get(model.name)
+    ours = models("reference").get(model.name)
     return ours if ours and ours.replace(source="") == model else model
 
 

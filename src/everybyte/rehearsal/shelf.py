@@ -77,7 +77,7 @@ def line_of(rehearsal: Rehearsal) -> dict:
 def _in_catalog(model):
     from ..catalog import models
 
-    return models().get(model.name) == model
+    return models("reference").get(model.name) == model
 
 
 def _rehearsal_of(said, head):

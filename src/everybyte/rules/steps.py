@@ -2,7 +2,7 @@
 
 from ..ask.choices import LIBRARIES, OPTIMIZERS, PRECISIONS
 from ..ask.schedules import SPLIT
-from ..catalog.decoders import untrained
+from ..catalog.decoders import decoder, untrained
 from .row import Rule, Unlike, only, table
 from .setups import FSDP
 
@@ -64,24 +64,29 @@ SCHEDULE = (
     *PIPELINE,
     *table(Rule("Mesh.schedule", _split, "is not derived", instead="eb.dry_run takes it"), when=lambda s: s.mesh.pipeline > 1),
 )  # fmt: skip
-#: Of the steps of transformers' code, with a model.
+#: Of the steps of transformers' code, with a model: what its own code does not do, and what is not derived of it.
+_UNLIKE = "with {m.name}, which transformers' code runs, is not derived"
 TRANSFORMERS = table(
     Unlike("Model.code", lambda s, m: (why := untrained(m)) and (m.code == "reference" and m.unlike_reference() or why), instead="eb.dry_run and eb.derive take it"),
     only("attention", "flash"),
     only("dropout", 0.0),
-    only("loss", "plain"),
-    only("checkpointing", "none", "full"),
-    only("sharding_units", "block", "model"),
     only("offload", "none"),
-    only("adapters", None),
     Rule("precision", lambda s, m: s.precision in LIBRARIES, allowed=", ".join(PRECISIONS)),
     Rule("precision", lambda s, m: m.scaled_embedding and s.fsdp and s.dtypes.autocast, allowed="bf16, bf16-master or fp32"),
-    Rule("mesh", lambda s, m: not s.mesh.alone, allowed="no mesh"),
     Rule("sequence", lambda s, m: 0 < m.window <= s.sequence, "reaches the window of {m.window}", "less"),
     Rule("optimizer", _one_by_one, "goes from tensor to tensor in the order of transformers' modules",
          "adamw, adam or adafactor with optimizer_impl 'foreach', sgd or momentum"),
-    why="with {m.name}, which transformers' code runs, is not derived",
+    why=_UNLIKE,
     instead="eb.dry_run takes it",
+    when=lambda s, m: m.family is None,
+) + table(
+    Rule("mesh", lambda s, m: not s.mesh.alone, allowed="no mesh"),
+    only("loss", "plain"),
+    only("checkpointing", "none", "full"),
+    only("sharding_units", "block", "model"),
+    Rule("adapters", lambda s, m: s.adapters and decoder(m) == "gpt2", allowed="None"),
+    why=_UNLIKE,
+    instead="the book's code takes it: eb.model(name, code='reference')",
     when=lambda s, m: m.family is None,
 )  # fmt: skip
 #: Of formulas, with a model.

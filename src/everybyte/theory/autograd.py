@@ -67,6 +67,19 @@ class Parameter(Tensor):
         self.node = None if frozen else Accumulate(self, spread)
 
 
+class Leaf:
+    """The node of a tensor that was made a leaf: it keeps the tensor and its gradient as long as the graph lives."""
+
+    sequence, edges, slots, saved, spread = SOON, (), 1, (), False
+
+    def __init__(self, x):
+        self.own, self.grad = x.alias(), None
+
+    def arrive(self, grads):
+        """The gradient has come."""
+        self.grad = grads.pop()
+
+
 def wants_gradient(tape, *inputs):
     """Whether autograd records an operation on these inputs."""
     return tape.grad and any(x is not None and x.node is not None for x in inputs)
@@ -138,7 +151,7 @@ def backward(tape, loss, gradient):
 
 
 def _evaluate(tape, node, grads):
-    if isinstance(node, Accumulate):
+    if isinstance(node, (Accumulate, Leaf)):
         node.arrive(grads)
         return []
     owner, loss, place = tape.owner, tape.loss, tape.place

@@ -227,6 +227,7 @@ class Transformers(Network):
 
     def _built(self, model, setup):
         module = source("hugging_face.decoders").DECODERS[decoder(model)](model)
+        module.leaf = setup.checkpointing == "full" and setup.adapters is not None
         module.recomputes, module.loss = setup.checkpointing == "full", source("hugging_face.training").CausalLoss()
         module.on(self)
         return module

@@ -201,6 +201,11 @@ class Methods:
     log_softmax = _titled("log_softmax", lambda x, dim, title: op.log_softmax(x, title))
     gather = _titled("gather", lambda x, dim, index, title: op.gather(x, index, title))
 
+    def requires_grad_(x):
+        """A leaf from here on, unless autograd has its history."""
+        x.node = x.node or autograd.Leaf(x)
+        return x
+
     def size(x, axis=None):
         return x.shape if axis is None else x.shape[axis]
 

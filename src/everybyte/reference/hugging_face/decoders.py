@@ -68,7 +68,8 @@ def rms_norm(model, width):
 class Decoder(nn.Module):
     """Tokens in, the last one's logits out; with labels loss and all logits, as `...ForCausalLM`."""
 
-    recomputes = False
+    #: Whether backward recomputes the blocks; whether what they get requires a gradient though no embedding trains, as peft has it then.
+    recomputes = leaf = False
 
     def __init__(self, model):
         super().__init__()
@@ -88,6 +89,13 @@ class Decoder(nn.Module):
         logits = self.head(x)
         loss = self.loss(logits, labels)
         return loss, logits
+
+    def embed(self, tokens):
+        rows = self.rows(tokens)
+        return rows.requires_grad_() if self.leaf else rows
+
+    def rows(self, tokens):
+        return self.token(tokens)
 
     def layers(self, cache, places):
         """Each block with its layer of the cache; a block that backward recomputes is called by `checkpoint`."""
@@ -157,7 +165,7 @@ class GPT2(Decoder):
         return GPT2Block(model)
 
     def hidden(self, tokens, cache):
-        rows = self.token(tokens)
+        rows = self.embed(tokens)
         places = self.places(rows, cache)
         learned = self.position(places)
         x = rows + learned
@@ -206,7 +214,7 @@ class OPT(Decoder):
         return OPTBlock(model)
 
     def hidden(self, tokens, cache):
-        rows = self.token(tokens)
+        rows = self.embed(tokens)
         seen = cache[0].seen
         ones = torch.ones(rows.size(0), seen + rows.size(1), device=rows.device)  # a place is how many stand before
         places = torch.cumsum(ones, dim=1)
@@ -278,7 +286,7 @@ class Llama(Decoder):
     def block(self, model, i):
         return LlamaBlock(model, LlamaAttention(model), Experts(model) if model.experts else GatedMLP(model))
 
-    def embed(self, tokens):
+    def rows(self, tokens):
         return self.token(tokens) if self.scale is None else self.token(tokens) * self.scale
 
     def hidden(self, tokens, cache):

@@ -31,7 +31,7 @@ def adam(states=2, quantization_block=256, scale_bits=32):
 
 def llama(blocks="NF4, double quantization", rest_bits=16, bits=None):
     """Llama 3.1 8B in bytes: the linear layers of its blocks in `bits` a number, all else in `rest_bits`."""
-    of = model("llama-3.1-8b")
+    of = model("llama-3.1-8b", code="reference")
     linear = of.layers * (formula("parameters.attention").at(of) + formula("parameters.mlp").at(of))
     each = Fraction(formula("formats.blocks.bits")(**BLOCKS[blocks])) if bits is None else bits
     return (linear * each + (of.parameters - linear) * (each if rest_bits is None else rest_bits)) / 8

@@ -9,7 +9,7 @@ from . import Case, Run, Setup, alike, answers, gpu, model, program, run
 PAPER = Run(None, Setup(precision="bf16-master", gpus=16))
 XL = run("gpt2-xl", batch=1, sequence=128, gpus=8)
 COPIES, VIEWS = (XL.phase("after_backward", buckets=kind) for kind in ("copies", "views"))
-LLAMA, H100 = 16 * model("llama-3.1-405b").parameters, gpu("h100-80gb").memory
+LLAMA, H100 = 16 * model("llama-3.1-405b", code="reference").parameters, gpu("h100-80gb").memory
 PART = P / G
 
 

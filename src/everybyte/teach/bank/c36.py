@@ -17,7 +17,7 @@ def fastest(card="h200"):
 
 
 def states(gpus=1024, each=16):
-    return each * model("llama-3.1-405b").parameters // gpus
+    return each * model("llama-3.1-405b", code="reference").parameters // gpus
 
 
 def sent(tensor):

@@ -4,7 +4,7 @@ from ...answers.serving import cache_bytes, serve, weight_bytes
 from . import Case, answers, gpu, model, program, run, small_llamas
 
 QWEN = run("qwen2.5-7b", batch=1, sequence=8192, precision="bf16-master")
-LARGE, LLAMA = model("llama-3.1-70b"), model("llama-3.1-8b")
+LARGE, LLAMA = model("llama-3.1-70b", code="reference"), model("llama-3.1-8b", code="reference")
 ONE, LONG = cache_bytes(LARGE, 4096), cache_bytes(LLAMA, 8192)
 #: Of exercise 44.5: grouped, one head for all, a window, latent.
 KINDS = (LLAMA, *map(model, ("gemma-2b", "mistral-7b", "deepseek-v3")))

@@ -21,7 +21,7 @@ def largest(card="h200", checkpointing="full"):
 
 
 def gpus(each=16):
-    return -(-each * model("llama-2-13b").parameters // Headroom().usable(gpu("a100-80gb")))
+    return -(-each * model("llama-2-13b", code="reference").parameters // Headroom().usable(gpu("a100-80gb")))
 
 
 def more(attention="eager", checkpointing="full"):

@@ -9,7 +9,7 @@ XL = run("gpt2-xl", batch=1, sequence=1_024, precision="bf16-mixed")
 
 
 def cache(heads="kv_heads", tensors=2, width=2):
-    m = model("llama-3.1-70b")
+    m = model("llama-3.1-70b", code="reference")
     return tensors * m.layers * getattr(m, heads) * m.head_width * width * 32 * 8_192
 
 
