@@ -45,14 +45,14 @@ MIXTURE = eb.Model(
 MODELS = (
     eb.model("gpt2"), eb.model("llama-2-7b", code="reference"), SMALL, MIXTURE, MIXTURE.replace(expert_width=24, name="even"), MIXTURE.replace(width=32, expert_width=24, name="of eights"), SMALL.replace(width=1560, name="wide"),
     SMALL.replace(width=1, heads=1, ffn_width=2, name="thin"), eb.model("bert-large"), eb.model("gemma-2b", code="reference").replace(code="transformers"),
-    eb.model("mistral-7b", code="reference").replace(code="transformers", window=100),
+    eb.model("gpt2", code="transformers"), eb.model("llama-2-7b"),
 )  # fmt: skip
 DEEPSEEK = eb.model("deepseek-v3")
 _GONE = ("experts", "experts_per_token", "expert_width", "shared_experts", "dense_layers", "router_bias")
 LATENT = DEEPSEEK.replace(**{name: type(getattr(DEEPSEEK, name))() for name in _GONE})
 #: More, for formulas.
 OTHERS = (
-    *map(eb.model, ("opt-125m", "opt-350m", "llama-3-8b", "mistral-7b", "mixtral-8x7b", "gemma-2b", "qwen3-8b", "phi-3-mini")),
+    *(eb.model(n, "reference") for n in ("opt-125m", "opt-350m", "llama-3-8b", "mistral-7b", "mixtral-8x7b", "gemma-2b", "qwen3-8b", "phi-3-mini")),
     SMALL.replace(activation="relu"), eb.Model(name="narrow", layers=1, width=6, heads=1, vocabulary=9, positions=9),
     MIXTURE.replace(experts=0, experts_per_token=0, expert_width=0, head_width=12), LATENT,
     eb.model("llama-3-8b", code="reference").replace(name="partly turned", rotary_percent=50),

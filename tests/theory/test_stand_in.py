@@ -89,8 +89,10 @@ def test_every_operation_has_a_title_and_every_title_an_operation(monkeypatch):
     for kind in DECODERS:
         for seed in range(12):
             model = small(kind, seed)
-            with suppress(ValueError):  # not derived
-                eb.budget(model.replace(code="transformers"), eb.Setup(batch=2, sequence=8))
+            for attention in ("flash", "eager"):
+                with suppress(ValueError):  # not derived
+                    setup = eb.Setup(batch=2, sequence=8, attention=attention, dropout=0.1)
+                    eb.budget(model.replace(code="transformers", window=min(model.window, 4)), setup)
             for asked in ((8,), (64,), (1, 64), (8, 0, None, 80), (1, 64, None, 80)):
                 with suppress(ValueError):  # refused
                     inference.course(model, inference.letters(model, 2, *asked))

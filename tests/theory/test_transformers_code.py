@@ -29,13 +29,19 @@ def drawn(seed):
         "precision": draw.choice(["fp32", "bf16", "bf16", "bf16-mixed", "fp16-mixed", "bf16-master"]),
         "checkpointing": draw.choice(["none", "full"]), "accumulation": draw.choice([1, 1, 2, 5]),
         "optimizer": draw.choice(["adamw", "adamw", "sgd", "momentum", "lion", "adafactor", "muon"]),
-        "optimizer_impl": draw.choice(["foreach", "loop", "fused"]),
+        "optimizer_impl": draw.choice(["foreach", "loop", "fused"]), "attention": draw.choice(["flash", "flash", "eager"]),
+        "dropout": draw.choice([0.0, 0.0, 0.1]),
     }  # fmt: skip
+    if model.window and draw.random() < 0.7:
+        model = model.replace(window=draw.choice([1, 16, 17, 29]))
+    if draw.random() < 0.3:
+        lora = eb.Lora(rank=draw.choice([1, 4]), dtype=draw.choice(["fp32", "bf16"]), dropout=draw.choice([0.0, 0.1]))
+        fields |= {"adapters": lora, "quantization": draw.choice(["none", "nf4"]), "optimizer": "adamw"}
     if draw.random() < 0.6:
         fields |= {"gpus": draw.choice([2, 3, 8]), "sharding": draw.choice(["none", "zero1", "zero2", "zero3"])}
         fields |= {"sharding_units": draw.choice(["block", "block", "model"]), "no_sync": draw.random() < 0.3}
         fields |= {"buckets": draw.choice(["copies", "views"]), "replicas": draw.choice([1, 1, 2])}
-    for name in ("no_sync", "buckets", "replicas", "sharding_units", "optimizer_impl"):
+    for name in ("quantization", "no_sync", "buckets", "replicas", "sharding_units", "optimizer_impl"):
         with suppress(ValueError):
             setup = eb.Setup(**fields)
             return None if not_derived(model, setup) else (model, setup)
@@ -79,11 +85,7 @@ def test_published_dimensions():
 @pytest.mark.parametrize(
     "changes, said",
     [
-        (
-            {"attention": "eager"},
-            "Setup.attention: 'eager' with llama-3.2-1b, which transformers' code runs, is not derived",
-        ),
-        ({"dropout": 0.1}, "Setup.dropout: 0.1 with llama-3.2-1b"),
+        ({"offload": "cpu", "gpus": 2, "sharding": "zero3"}, "Setup.offload: 'cpu' with llama-3.2-1b"),
         ({"loss": "chunked"}, "Setup.loss: 'chunked' with llama-3.2-1b"),
         ({"checkpointing": "selective"}, "Setup.checkpointing: 'selective' with llama-3.2-1b"),
         ({"gpus": 2, "mesh": eb.Mesh(tensor=2)}, "Setup.mesh: .* with llama-3.2-1b"),
@@ -91,16 +93,29 @@ def test_published_dimensions():
     ids=str,
 )
 def test_what_is_not_derived_is_refused_by_name(changes, said):
-    with pytest.raises(ValueError, match=said + ".*eb.dry_run takes it"):
-        eb.budget(eb.model("llama-3.2-1b", code="reference").replace(code="transformers"), eb.Setup(precision="bf16", **changes))
+    with pytest.raises(ValueError, match=said + ".*(eb.dry_run|the book's code) takes it"):
+        eb.budget(
+            eb.model("llama-3.2-1b", code="reference").replace(code="transformers"),
+            eb.Setup(precision="bf16", **changes),
+        )
 
 
-def test_a_window_is_derived_as_long_as_it_is_not_reached():
+@pytest.mark.parametrize("sequence", [31, 32, 33, 48])
+def test_a_window_that_is_reached_costs_a_mask_in_each_layer(sequence):
     mistral = small("mistral", 1).replace(window=32, code="transformers")
-    agree(mistral, eb.Setup(batch=2, sequence=31, precision="bf16"))
-    with pytest.raises(
-        ValueError, match="Setup.sequence: 32 reaches the window of 32; allowed: less; eb.dry_run takes it"
-    ):
-        eb.budget(mistral, eb.Setup(batch=2, sequence=32, precision="bf16"))
+    agree(mistral, eb.Setup(batch=2, sequence=sequence, precision="bf16"))
+
+
+def test_a_code_that_nobody_has_is_refused():
     with pytest.raises(ValueError, match="Model.code: 'torch' is unknown; allowed: reference, transformers"):
-        mistral.replace(code="torch")
+        eb.model("gpt2").replace(code="torch")
+    with pytest.raises(ValueError, match="model.code: 'torch' is unknown; allowed: reference, transformers"):
+        eb.model("gpt2", code="torch")
+
+
+def test_names_of_the_catalog_are_the_models_that_people_run():
+    assert eb.model("llama-3.2-1b").code == eb.models()["opt-125m"].code == "transformers"
+    assert eb.model("gpt2").code == "reference"
+    assert eb.model("llama-3.2-1b", code="reference") == eb.model("llama-3.2-1b").replace(
+        code="reference", published=eb.model("llama-3.2-1b").published
+    )

@@ -344,7 +344,7 @@ def precision_label(setup: Setup) -> str:
 
 
 @cache
-def _models("reference"):
+def _models():
     return {name: bindings(model, None) for name, model in models("reference").items()}
 
 

@@ -68,12 +68,9 @@ SCHEDULE = (
 _UNLIKE = "with {m.name}, which transformers' code runs, is not derived"
 TRANSFORMERS = table(
     Unlike("Model.code", lambda s, m: (why := untrained(m)) and (m.code == "reference" and m.unlike_reference() or why), instead="eb.dry_run and eb.derive take it"),
-    only("attention", "flash"),
-    only("dropout", 0.0),
     only("offload", "none"),
     Rule("precision", lambda s, m: s.precision in LIBRARIES, allowed=", ".join(PRECISIONS)),
     Rule("precision", lambda s, m: m.scaled_embedding and s.fsdp and s.dtypes.autocast, allowed="bf16, bf16-master or fp32"),
-    Rule("sequence", lambda s, m: 0 < m.window <= s.sequence, "reaches the window of {m.window}", "less"),
     Rule("optimizer", _one_by_one, "goes from tensor to tensor in the order of transformers' modules",
          "adamw, adam or adafactor with optimizer_impl 'foreach', sgd or momentum"),
     why=_UNLIKE,

@@ -2,7 +2,7 @@
 
 from .autograd import record, save, wants_gradient
 from .letters import over, up
-from .operations import cut, lowered, matmul, scale, softmax, transpose
+from .operations import cut, dropout, lowered, matmul, scale, softmax, transpose
 from .tape import BITS16, BOOL, FP32, INT64
 from .tensors import new, reshaped, several, strides_like
 
@@ -50,10 +50,10 @@ def scaled_dot_product_attention(q, k, v, probability=0.0, mask=None):
     v, k, q = (lowered(x, f"{n} cast") for n, x in zip("vkq", (v, k, q), strict=True))
     if q.type.name in BITS16 and mask is None and q.shape[-1] == v.shape[-1]:
         return _flash(tape, q, k, v)
-    bias = None if mask is None else _bias(q, mask)  # noqa: F841  lives while the kernel runs
+    bias = [] if mask is None else [_bias(q, mask)]
     if q.shape[-1] % 4 or q.shape[1] != k.shape[1]:
-        return _math(tape, q, k, v)
-    return _efficient(tape, q, k, v)
+        return _math(tape, q, k, v, probability)
+    return _efficient(tape, q, k, v, bias)
 
 
 def _bias(q, mask):
@@ -67,9 +67,9 @@ def _bias(q, mask):
     return bias
 
 
-def _attention(tape, q, k, v, make, backward):
+def _attention(tape, q, k, v, make, backward, bias=()):
     """One attention kernel: its result, and what it saves besides."""
-    saved, square = save(tape, [q, k, v], q, k, v), (*q.shape[:3], k.shape[2], q.shape[3])
+    saved, square = save(tape, [q, k, v], q, k, v, *bias), (*q.shape[:3], k.shape[2], q.shape[3])
 
     def forward():
         made = make()
@@ -108,7 +108,7 @@ def permuted(shape):
     return s * a * d, d, a * d, 1
 
 
-def _efficient(tape, q, k, v):
+def _efficient(tape, q, k, v, bias):
     rows = (*q.shape[:2], 32 * up(q.shape[2], 32))
 
     def make():  # the random state stands on the CPU; without gradients the sums' logarithms are not made
@@ -116,10 +116,10 @@ def _efficient(tape, q, k, v):
         shape = *q.shape[:3], v.shape[-1]
         return several(tape, "flash attention", (shape, q.type, permuted(shape)), *kept)
 
-    return _attention(tape, q, k, v, make, lambda x: permuted(x.shape))
+    return _attention(tape, q, k, v, make, lambda x: permuted(x.shape), bias)
 
 
-def _math(tape, q, k, v):
+def _math(tape, q, k, v, probability):
     """The fallback where no kernel fits: the scores are stored. Source: `_scaled_dot_product_attention_math`."""
     sequence, groups = q.shape[2], over(q.shape[1], k.shape[1])
     q = scale(q, "q scaled")
@@ -133,7 +133,7 @@ def _math(tape, q, k, v):
     if groups > 1:
         k, v = repeat_heads(k, groups, "k"), repeat_heads(v, groups, "v")
     scores = matmul(q, transpose(scale(k, "k scaled"), 2, 3), "scores", ("q", "k"))
-    weights = softmax(scores, "softmax")
+    weights = dropout(softmax(scores, "softmax"), probability, "weights")
     out = matmul(weights, v, "heads", ("weights", "v"))
     del past, mask
     return out

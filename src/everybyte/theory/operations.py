@@ -438,14 +438,15 @@ def gather(x, index, title):
     return out
 
 
-def _over_scores(x, title, cast_title, spare):
-    """A softmax of the last dimension, or its logarithm. Saves its result. Under autocast that is fp32; bf16 is cast first, and fp16 is not.
+def _over_scores(x, title, cast_title, spare, dtype=None):
+    """A softmax of the last dimension, or its logarithm. Saves its result.
 
-    spare: further tensors that its backward makes.
+    Under autocast, and where `dtype` says so, that is fp32; bf16 is cast first, and fp16 is not. spare: further tensors that its
+    backward makes.
     """
-    direct = x.tape.autocast and x.type.name == "fp16"
+    direct = (x.tape.autocast or dtype) and x.type.name == "fp16"
     before = x.type
-    wide = x if direct else raised(x, cast_title)
+    wide = x if direct else cast(x, dtype, cast_title) if dtype else raised(x, cast_title)
     out = like(title, wide, FP32 if direct else None)
 
     def run(node, grads, *_):
@@ -458,9 +459,9 @@ def _over_scores(x, title, cast_title, spare):
     return out
 
 
-def softmax(x, title, scores="scores"):
+def softmax(x, title, scores="scores", dtype=None):
     """Its backward on CUDA makes one more tensor, the product of gradient and result. Source: `native/cuda/SoftMax.cu`."""
-    return _over_scores(x, title, f"{scores} in fp32", 1)
+    return _over_scores(x, title, f"{scores} in fp32", 1, dtype)
 
 
 def log_softmax(x, title):

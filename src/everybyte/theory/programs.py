@@ -226,9 +226,8 @@ class Transformers(Network):
     """One of Hugging Face's decoders, with its loss, on a tape."""
 
     def _built(self, model, setup):
-        module = source("hugging_face.decoders").DECODERS[decoder(model)](model)
-        module.leaf = setup.checkpointing == "full" and setup.adapters is not None
-        module.recomputes, module.loss = setup.checkpointing == "full", source("hugging_face.training").CausalLoss()
+        module = source("hugging_face.decoders").DECODERS[decoder(model)](model).trained(model, setup)
+        module.loss = source("hugging_face.training").CausalLoss()
         module.on(self)
         return module
 

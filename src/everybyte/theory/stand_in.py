@@ -173,7 +173,7 @@ class Methods:
     # Number by number.
     __add__, __radd__, __sub__ = _titled("add", _add), _titled("add", _radd), _titled("sub", _sub)
     __mul__, __truediv__ = _titled("mul", _mul), _titled("div", _div)
-    __matmul__ = _titled("matmul", _matmul)
+    __matmul__ = matmul = _titled("matmul", _matmul)
     __rmul__ = _titled("mul", lambda x, number, title: op.scale(x, title))
     __neg__ = _titled("neg", op.scale)
     exp, square = _titled("exp", op.exponential), _titled("square", op.power)
@@ -194,7 +194,7 @@ class Methods:
     gelu, silu, relu = _activation("gelu"), _activation("silu"), _activation("relu", "result")
 
     # Sums, rows, products.
-    softmax = _titled("softmax", lambda x, title, dim: op.softmax(x, title))
+    softmax = _titled("softmax", lambda x, title, dim, dtype=None: op.softmax(x, title, dtype=dtype))
     rms_norm = _titled("rms_norm", lambda x, shape, weight, eps, title: op.rms_norm(x, weight, title))
     linear = _titled("linear", lambda x, weight, title: op.linear(x, weight, None, title))
     grouped_mm = _titled("grouped_mm", lambda x, weight, title, offs: experts.grouped(x, weight, offs, title))
@@ -264,12 +264,14 @@ class Methods:
         return made
 
     def expand(x, *sizes):
-        """A broadcast view; -1 keeps a size."""
+        """A broadcast view; -1 keeps a size. Its backward adds up what each copy gets."""
         shape = tuple(own if type(n) is int and n == -1 else n for own, n in zip(x.shape, sizes, strict=True))
         strides = (0 if own == 1 and n != 1 else s for own, n, s in zip(x.shape, shape, x.strides, strict=True))
-        if autograd.wants_gradient(x.tape, x):
-            raise NotImplementedError("expand: its backward is not on the tape")
-        return view(x, shape, tuple(strides))
+        out, title, before = view(x, shape, tuple(strides)), _title(x.tape, "expand"), x.shape
+        autograd.record(
+            out, title, lambda node, grads: [new(grads[0].tape, f"{title} backward", before, grads[0].type)], [x]
+        )
+        return out
 
     def new_empty(x, *sizes):
         if sizes == (0,):
@@ -476,9 +478,15 @@ def _filled(name):
     """A function that fills a tensor. Without a device it is made before there is a tape."""
 
     def make(*sizes, dtype=FP32, device=None):
+        sizes = sizes[0] if sizes[:1] == ((),) else sizes
         return Later(*sizes) if device is None else new(device, _title(device, name), sizes, dtype)
 
     return make
+
+
+def where(condition, x, other):
+    """The numbers of `x` where a condition is true, and elsewhere one number."""
+    return op.through(_title(x.tape, "where"), condition, x, type=x.type)
 
 
 def cat(parts, dim):
@@ -590,7 +598,7 @@ nn = _module(
 )  # fmt: skip
 torch = _module(
     "torch", nn=nn, float32=FP32, int32=INT32, bool=BOOL, arange=arange, cat=cat, empty=Later, no_grad=no_grad,
-    ones=_filled("ones"), zeros=_filled("zeros"), tensor=tensor, tril=lambda x: Mask(),
+    ones=_filled("ones"), zeros=_filled("zeros"), tensor=tensor, where=where, tril=lambda x: Mask(),
 )  # fmt: skip
 #: What stands for each of PyTorch's modules.
 MODULES = {

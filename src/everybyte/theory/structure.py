@@ -16,6 +16,7 @@ from ..ask.schedules import ONE_STAGE
 from ..ask.setup import Setup
 from ..catalog import Model
 from ..catalog.weights import adapters, numbers_of, weights
+from .attention import MASK_MULTIPLE
 from .buckets import buckets
 from .context import own_sequence
 from .course import PARTS, SHARED_PARTS, Course
@@ -170,6 +171,8 @@ def structure(model, setup, without=()):
         min(model.head_width, 3),
         min(model.turning, 3),
         model.heads == model.kv_heads,
+        masked := not model.family and 0 < model.window <= setup.sequence,
+        masked and setup.sequence % MASK_MULTIPLE > 0,
     )
     features = (
         *_features(model), model.family, model.activation.removesuffix("_tanh"), model.experts > 0, model.positions > 0,

@@ -3,16 +3,46 @@
 import torch
 
 
+def causal(queries, keys):
+    return keys <= queries
+
+
+def within(window):
+    """Which keys a query attends to, of the last `window`: Source: `sliding_window_causal_mask_function`."""
+
+    def attends(queries, keys):
+        found = queries.new_ones((), dtype=torch.bool)
+        found = found & (keys > queries - window)
+        return found & (keys <= queries)
+
+    return attends
+
+
 class Nothing:
-    """No cache, as in training: keys and values pass through."""
+    """No cache, as in training: keys and values pass through.
+
+    Attributes:
+        window: how many tokens back a token attends to; 0 where it is not limited. eager: whether the scores exist, which always have
+            a mask.
+    """
 
     seen = 0
+
+    def __init__(self, window=0, eager=False):
+        self.window, self.eager = window, eager
 
     def update(self, keys, values):  # (B, K, S, D) each
         return keys, values
 
-    def mask(self, x):
-        return None
+    def mask(self, x):  # (B, S, H)
+        S = x.size(1)
+        short = S < self.window or not self.window
+        if short and not self.eager:
+            return None
+        found = mask(x, 0, 0, S, within(self.window) if self.window else causal)
+        if not self.eager:
+            return found
+        return torch.where(found, torch.zeros((), dtype=x.dtype, device=x.device), torch.finfo(x.dtype).min)
 
 
 class Growing:
@@ -63,12 +93,7 @@ class Window(Growing):
     def mask(self, x):
         kept = 0 if self.keys is None else self.keys.size(2)
         count = kept + x.size(1)
-        return None if count < self.window else mask(x, self.seen, self.seen - kept, count, self.within)
-
-    def within(self, queries, keys):
-        found = queries.new_ones((), dtype=torch.bool)
-        found = found & (keys > queries - self.window)
-        return found & (keys <= queries)
+        return None if count < self.window else mask(x, self.seen, self.seen - kept, count, within(self.window))
 
 
 class Room(Growing):
@@ -94,7 +119,7 @@ class Room(Growing):
         self.counted = self.seen = torch.tensor(0, device=keys.device)
 
     def mask(self, x):  # a prompt is alone in its room, and its keys are cut out of it
-        return mask(x, self.seen, 0, self.room, lambda queries, keys: keys <= queries) if x.size(1) == 1 else None
+        return mask(x, self.seen, 0, self.room, causal) if x.size(1) == 1 else None
 
 
 def mask(x, seen, first, count, attends):

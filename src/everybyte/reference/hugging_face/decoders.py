@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.utils import checkpoint
 
 from ..gpt import ACTIVATIONS
@@ -13,6 +14,8 @@ from .parts import (
     RMSNorm,
     Rotary,
     attend,
+    attend_eagerly,
+    attend_narrowly,
     gelu_tanh,
     turn,
     turn_and_join,
@@ -25,6 +28,8 @@ class Attention(nn.Module):
     """Causal self-attention: what `heads` gives, over the new tokens and the cache."""
 
     linear = nn.Linear
+    #: What attends, and what does where the scores exist; with which probability one becomes 0.
+    attend, eagerly, dropout = staticmethod(attend), staticmethod(attend_eagerly), 0.0
 
     def __init__(self, model):
         super().__init__()
@@ -40,8 +45,10 @@ class Attention(nn.Module):
     def apart(self, x, heads):  # (B, S, A D) -> (B, A, S, D)
         return x.view(*x.shape[:-1], heads, self.head).transpose(1, 2)
 
-    def merged(self, y):  # (B, S, A, D) -> (B, S, H)
-        return self.out(y.reshape(*y.shape[:-2], -1))
+    def attended(self, q, k, v, mask, scale=None):  # -> (B, S, H), and the scores where they exist
+        y, scores = self.attend(q, k, v, mask, scale, self.dropout)
+        y = y.reshape(*y.shape[:-2], -1).contiguous()
+        return self.out(y), scores
 
 
 class MLP(nn.Module):
@@ -70,6 +77,7 @@ class Decoder(nn.Module):
 
     #: Whether backward recomputes the blocks; whether what they get requires a gradient though no embedding trains, as peft has it then.
     recomputes = leaf = False
+    dropout = 0.0
 
     def __init__(self, model):
         super().__init__()
@@ -96,6 +104,17 @@ class Decoder(nn.Module):
 
     def rows(self, tokens):
         return self.token(tokens)
+
+    def trained(self, model, setup):
+        """Bound to how a setup trains it: which attention, with which dropout, what backward recomputes. Returns the decoder."""
+        self.recomputes = setup.checkpointing == "full"
+        self.leaf = self.recomputes and setup.adapters is not None
+        self.eager, self.window = setup.attention == "eager", model.window
+        for module in self.modules():
+            module.dropout = setup.dropout
+            if isinstance(module, Attention) and self.eager:
+                module.attend = module.eagerly
+        return self
 
     def layers(self, cache, places):
         """Each block with its layer of the cache; a block that backward recomputes is called by `checkpoint`."""
@@ -131,17 +150,19 @@ def extended(decoder, tokens, new, cache):
 
 
 class GPT2Attention(Attention):
-    linear = Conv1D
+    linear, eagerly = Conv1D, staticmethod(attend_narrowly)
 
     def forward(self, x, mask, layer):
         q, k, v = self.qkv(x).chunk(3, dim=2)
         k, v = self.apart(k, self.heads), self.apart(v, self.heads)
         q = self.apart(q, self.heads)
         k, v = layer.update(k, v)
-        return self.merged(attend(q, k, v, mask))
+        return self.attended(q, k, v, mask)
 
 
 class GPT2Block(nn.Module):
+    dropout = 0.0
+
     def __init__(self, model):
         super().__init__()
         self.norm1, self.attention = layer_norm(model, model.width), GPT2Attention(model)
@@ -150,11 +171,13 @@ class GPT2Block(nn.Module):
     def forward(self, x, mask, layer):
         residual = x
         x = self.norm1(x)
-        attended = self.attention(x, mask, layer)
+        attended, _scores = self.attention(x, mask, layer)
+        attended = F.dropout(attended, self.dropout, self.training)
         x = attended + residual
         residual = x
         x = self.norm2(x)
         inner = self.mlp(x)
+        inner = F.dropout(inner, self.dropout, self.training)
         return residual + inner
 
 
@@ -169,7 +192,8 @@ class GPT2(Decoder):
         places = self.places(rows, cache)
         learned = self.position(places)
         x = rows + learned
-        mask = cache[0].mask(x)
+        mask = cache[0].mask(rows)
+        x = F.dropout(x, self.dropout, self.training)
         for block, layer in self.layers(cache, places):
             x = block(x, mask, layer)
         return self.norm(x)
@@ -185,10 +209,12 @@ class OPTAttention(Attention):
         k, v = self.k(x), self.v(x)
         k, v = self.apart(k, self.heads), self.apart(v, self.heads)
         k, v = layer.update(k, v)
-        return self.merged(attend(q, k, v, mask, scale=1.0))
+        return self.attended(q, k, v, mask, scale=1.0)
 
 
 class OPTBlock(nn.Module):
+    dropout = 0.0
+
     def __init__(self, model):
         super().__init__()
         self.norm1, self.attention = layer_norm(model, model.width), OPTAttention(model)
@@ -197,13 +223,15 @@ class OPTBlock(nn.Module):
     def forward(self, x, mask, layer):
         residual = x
         x = self.norm1(x)
-        x = self.attention(x, mask, layer)
+        x, _scores = self.attention(x, mask, layer)
+        x = F.dropout(x, self.dropout, self.training)
         x = residual + x
         residual = x
         x = self.norm2(x)
         x = self.mlp.up(x)  # in the open: what is normed goes as soon as it has been used
         x = self.mlp.activation(x)
         x = self.mlp.down(x)
+        x = F.dropout(x, self.dropout, self.training)
         return residual + x
 
 
@@ -248,7 +276,7 @@ class LlamaAttention(Attention):
             v = self.apart(self.v(x), self.kv_heads)
             q, k = turn(q, k, *turns)
         k, v = layer.update(k, v)
-        return self.merged(attend(q, k, v, mask))
+        return self.attended(q, k, v, mask)
 
     @property
     def numbers(self):
@@ -259,20 +287,26 @@ class LlamaAttention(Attention):
 
 
 class LlamaBlock(nn.Module):
+    dropout = 0.0
+
     def __init__(self, model, attention, mlp):
         super().__init__()
+        self.drops = model.fused  # Phi-3's alone
         self.norm1, self.attention = rms_norm(model, model.width), attention
         self.norm2, self.mlp = rms_norm(model, model.width), mlp
 
     def forward(self, x, turns, mask, layer):
         residual = x
         x = self.norm1(x)
-        x = self.attention(x, turns, mask, layer)
-        x = residual + x
+        x, _scores = self.attention(x, turns, mask, layer)
+        x = residual + self.dropped(x)
         residual = x
         x = self.norm2(x)
         x = self.mlp(x)
-        return residual + x
+        return residual + self.dropped(x)
+
+    def dropped(self, x):
+        return F.dropout(x, self.dropout * self.drops, self.training)
 
 
 class Llama(Decoder):
@@ -286,6 +320,9 @@ class Llama(Decoder):
     def block(self, model, i):
         return LlamaBlock(model, LlamaAttention(model), Experts(model) if model.experts else GatedMLP(model))
 
+    def entered(self, rows):
+        return rows
+
     def rows(self, tokens):
         return self.token(tokens) if self.scale is None else self.token(tokens) * self.scale
 
@@ -293,7 +330,7 @@ class Llama(Decoder):
         rows = self.embed(tokens)
         places = self.places(rows, cache)
         mask = cache[0].mask(rows)
-        x = rows
+        x = self.entered(rows)
         turns = self.rotary(x, places)
         for block, layer in self.layers(cache, places):
             x = block(x, turns, mask, layer)
@@ -310,18 +347,22 @@ class NeoXAttention(Attention):
         q, k, v = made.chunk(3, dim=-1)
         q, k = turn_then_join(q, k, *turns)
         k, v = layer.update(k, v)
-        return self.merged(attend(q, k, v, mask))
+        return self.attended(q, k, v, mask)
 
 
 class NeoXBlock(nn.Module):
+    dropout = 0.0
+
     def __init__(self, model):
         super().__init__()
         self.norm1, self.attention = layer_norm(model, model.width), NeoXAttention(model)
         self.norm2, self.mlp = layer_norm(model, model.width), MLP(model)
 
     def forward(self, x, turns, mask, layer):  # attention and MLP beside one another
-        attended = self.attention(self.norm1(x), turns, mask, layer)
+        attended, _scores = self.attention(self.norm1(x), turns, mask, layer)
+        attended = F.dropout(attended, self.dropout, self.training)
         inner = self.mlp(self.norm2(x))
+        inner = F.dropout(inner, self.dropout, self.training)
         return inner + attended + x
 
 
@@ -329,6 +370,9 @@ class NeoX(Llama):
     """Pythia."""
 
     norm_of = staticmethod(layer_norm)
+
+    def entered(self, rows):
+        return F.dropout(rows, self.dropout, self.training)
 
     def block(self, model, i):
         return NeoXBlock(model)
@@ -369,8 +413,8 @@ class LatentAttention(nn.Module):
         latent, k_turned = layer.update(latent, k_turned)
         q = torch.cat((straight, q_turned), dim=-1)
         k, v = self.expanded(latent, k_turned)
-        y = attend(q, k, v, mask)
-        return self.latent_out(y.reshape(B, S, -1))
+        y, scores = attend(q, k, v, mask)
+        return self.latent_out(y.reshape(B, S, -1)), scores
 
     def expanded(self, latent, turned):  # (B, 1, T, R) and (B, 1, T, D_r) -> (B, A, T, D), (B, A, T, D_v)
         B, _, T, _ = latent.shape

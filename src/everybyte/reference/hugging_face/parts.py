@@ -105,8 +105,8 @@ def paired(x, cos, sin):
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
-def attend(q, k, v, mask=None, scale=None):
-    """Heads side by side: (B, A, S, D) by (B, K, T, D) -> (B, S, A, D). Source: `sdpa_attention_forward`."""
+def attend(q, k, v, mask=None, scale=None, dropout=0.0):
+    """Heads side by side: (B, A, S, D) by (B, K, T, D) -> (B, S, A, D), and no scores. Source: `sdpa_attention_forward`."""
     S, groups, together = q.size(2), q.size(1) // k.size(1), False
     if groups > 1:
         if mask is None and k.size(-1) == v.size(-1):
@@ -118,9 +118,34 @@ def attend(q, k, v, mask=None, scale=None):
     causal = S > 1 and mask is None
     if causal and k.size(2) > S:
         k, v = k[:, :, :S], v[:, :, :S]
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=together)
+    y = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=together
+    )
     y = y.reshape(y.size(0), -1, S, v.size(-1))
-    return y.transpose(1, 2).contiguous()
+    return y.transpose(1, 2).contiguous(), None
+
+
+def attend_eagerly(q, k, v, mask, scale=None, dropout=0.0):
+    """The same with the scores, which are returned too. Source: `eager_attention_forward`."""
+    groups = q.size(1) // k.size(1)
+    keys, values = (repeated(k, groups), repeated(v, groups)) if groups > 1 else (k, v)
+    scores = torch.matmul(q, keys.transpose(2, 3)) * (q.size(-1) ** -0.5 if scale is None else scale)
+    scores = scores + mask
+    scores = F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
+    scores = F.dropout(scores, dropout, True)
+    y = torch.matmul(scores, values)
+    return y.transpose(1, 2).contiguous(), scores
+
+
+def attend_narrowly(q, k, v, mask, scale=None, dropout=0.0):
+    """GPT-2's, whose softmax is in the scores' own type."""
+    scores = torch.matmul(q, k.transpose(-1, -2)) * (q.size(-1) ** -0.5)
+    scores = scores + mask
+    scores = F.softmax(scores, dim=-1)
+    scores = scores.to(v.dtype)
+    scores = F.dropout(scores, dropout, True)
+    y = torch.matmul(scores, v)
+    return y.transpose(1, 2), scores
 
 
 def repeated(x, groups):  # (B, K, T, D) -> (B, A, T, D)

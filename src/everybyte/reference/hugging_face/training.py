@@ -20,5 +20,6 @@ class CausalLoss(nn.Module):
 
 def loss_of(decoder, tokens, labels):  # (B, S) each
     """The loss of a batch. The logits live as long as the outputs, which end with this call."""
-    outputs = decoder(tokens, [Nothing()] * len(decoder.blocks), labels)
+    nothing = Nothing(decoder.window, decoder.eager)
+    outputs = decoder(tokens, [nothing] * len(decoder.blocks), labels)
     return outputs[0]
