@@ -234,13 +234,9 @@ def test_by_default_it_is_a_llama_on_eight_gpus():
     deck = interview()
     assert deck.case.model.name == "llama-3.1-8b" and deck.case.setup.gpus == 8 and deck.case.gpu.name == "h100-80gb"
     assert not [name for name in NUMBERS if deck.value(name)[1]]
-    for id in (
-        "dropout",
-        "how-many-parameters",
-        "larger-vocabulary",
-    ):  # what a Llama has not, or has at its largest, is another's
-        said = deck.card(id)
-        assert "no number" not in text(said), said
+    # What a Llama has not, or has at its largest, is another's.
+    for id in ("dropout", "how-many-parameters", "larger-vocabulary"):
+        assert "no number" not in text(deck.card(id))
     assert "38.6 million" in deck.card("how-many-parameters").why
     assert deck.shown("loss_twice") != deck.shown("loss_worst")
     assert "8.03 billion parameters" in deck.card("how-many-parameters").answer
