@@ -77,7 +77,7 @@ def test_the_change_says_what_checkpointing_does(node):
     data = {"spec": explorer.picture.spec, "state": explorer.state, "steps": steps}
     _, none, looked, selective = node(PLAY, data, picture=explorer.source, page=PAGE)["seen"]
     assert "the peak 6.32 GiB in loss backward → 10.54 GiB in loss backward. Forward leaves" in none["sentence"]
-    assert "backward recomputes nothing" in none["sentence"] and "Operation 131 of 349" in looked["sentence"]
+    assert "backward recomputes nothing" in none["sentence"] and "Operation 132 of 350" in looked["sentence"]
     assert "backward recomputes attention" in selective["sentence"]
     assert any(text == "none: 10.54 GiB" for text in selective["texts"])
     assert not any(text.startswith("none: ") for text in none["texts"])

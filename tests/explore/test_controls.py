@@ -56,7 +56,7 @@ def test_the_place_moved_is_the_place_looked_at(node):
     explorer = explore.step()
     assert explorer.describe().count("(the peak)") == 1
     _, moved = play(node, explorer, {"c_place": 1000})
-    assert moved["state"]["look"] == 0 and "Operation 349 of 349, rest" in moved["sentence"]
+    assert moved["state"]["look"] == 0 and "Operation 350 of 350, rest" in moved["sentence"]
 
 
 def test_the_title_says_what_is_shown(node):

@@ -68,7 +68,7 @@ def test_an_instant_is_named():
     at = eb.budget(eb.model("gpt2"), eb.Setup()).operations.index(("gelu", "forward", "blocks.6.mlp"))
     place = next(p for p in range(PLACES) if explorer.kind.compute(explorer.values(look=0, place=p)).at == at)
     said = explorer.describe(explorer.state | {"look": 0, "place": place})
-    assert f"Operation {at} of 349, forward, block 7 of 12, gelu: weights 474.70 MiB, " in said
+    assert f"Operation {at + 1} of 350, forward, block 7 of 12, gelu: weights 474.70 MiB, " in said
 
 
 def test_a_moved_slider_says_where_it_is(node):

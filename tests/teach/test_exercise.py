@@ -100,6 +100,10 @@ def test_the_usual_mistakes_of_units_have_names(answer, name):
     assert verdict.kind == "wrong" and name in verdict.text
 
 
+def test_nothing_is_no_mistake_of_units():
+    assert check("17.1", 0).text.endswith("It is too small.")
+
+
 def test_factors_that_are_named_are_missed_by_name():
     e = _one(unit="GiB", factors={"batch": 8, "number of layers": 12})
     assert "The batch is missing" in e.judge(3 * 2**27).text
@@ -148,7 +152,9 @@ def test_equal_expressions_are_one_answer(answer):
         (L * (12 * H + 13) + V + N + 2, "factor H (width of the residual stream) is missing"),
         (12 * L * H**2, "does not depend on N"),
         (124_439_808, "does not depend on H"),
-        (11 * L * H**2 + 12 * L * H + (V + N + 2) * H, "2 of its terms differ"),
+        (11 * L * H**2 + 12 * L * H + (V + N + 2) * H, "Terms with another factor: 2."),
+        (12 * L * H**3 + 13 * L * H + (V + N + 2) * H, "Terms missing: 1, not in the answer: 1."),
+        (sp.Integer(0), "It is zero."),
     ],
 )
 def test_wrong_expressions_are_told_what_differs(answer, name):

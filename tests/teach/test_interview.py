@@ -100,7 +100,7 @@ def facts():
         "flash_peak": lambda: eb.dry_run(M, SETUP).peak,
         "flash_backward": 2 + L * SQUARE / forward_flops(), "eager_backward": 2,
         "dropout_cost": at("activations", dropout=0.1) - at("activations"),
-        "logits": 2 * T * V, "loss_worst": (4 + 4 + 2) * T * V, "llama_vocabulary": 128_256, "loss_llama": 10 * T * 128_256,
+        "logits": 2 * T * V, "loss_worst": (4 + 4 + 2) * T * V, "entries_twice": 2 * V, "loss_twice": 10 * T * 2 * V, "stepped": 12 * P,
         "peak": lambda: eb.dry_run(M, SETUP).peak, "peak_at": eb.budget(M, SETUP).peak_at,
         "rest": 12 * P, "after_forward": lambda: eb.dry_run(M, SETUP).phases["after_forward"],
         "step_foreach": phase("step"), "step_fused": phase("step", optimizer_impl="fused"),
@@ -233,8 +233,12 @@ def test_it_rests_on_a_chapter_that_is_there(id):
 def test_by_default_it_is_a_llama_on_eight_gpus():
     deck = interview()
     assert deck.case.model.name == "llama-3.1-8b" and deck.case.setup.gpus == 8 and deck.case.gpu.name == "h100-80gb"
-    # A Llama has no dropout; all else has a number.
-    assert {name for name in NUMBERS if deck.value(name)[1]} == {"dropout_cost"}
+    assert not [name for name in NUMBERS if deck.value(name)[1]]
+    # What a Llama has not, or has at its largest, is another's.
+    for id in ("dropout", "how-many-parameters", "larger-vocabulary"):
+        assert "no number" not in text(deck.card(id))
+    assert "38.6 million" in deck.card("how-many-parameters").why
+    assert deck.shown("loss_twice") != deck.shown("loss_worst")
     assert "8.03 billion parameters" in deck.card("how-many-parameters").answer
     assert (
         deck.value("free")[0]

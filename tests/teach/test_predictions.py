@@ -16,13 +16,14 @@ def test_a_guess_is_kept_and_compared():
 
 @pytest.mark.parametrize(
     ("guess", "words"),
-    [(30, "3 times too much"), (10, "exactly"), (10.5, "within a tenth"), (0, "no factor"), (-1, "no factor")],
+    [(30, "3 times too much"), (10, "exactly"), (10.5, "within a tenth"), (0, "no factor")],
 )
 def test_how_far_apart(guess, words):
     assert words in predict("90.2", guess).reveal(10 * 2**30).text
 
 
 def test_units_that_are_not_bytes():
+    assert "no factor" in predict("90.3", -1, unit="%").reveal(12).text
     assert "3 times too little" in predict("90.3", "4 bits", unit="bit").reveal(12).text
     assert "124,439,808 parameters" in predict("90.3", 100_000_000, unit="parameters").reveal(124_439_808).text
 
@@ -34,7 +35,9 @@ def test_no_guess_says_how_and_still_reveals(guess):
     assert "No guess was made. The answer is 1.00 GiB" in made.reveal(2**30).text
 
 
-@pytest.mark.parametrize("guess", ["<b>lots</b>", object(), [1], 10**5000, "9**9**9"], ids=lambda g: type(g).__name__)
+@pytest.mark.parametrize(
+    "guess", ["<b>lots</b>", object(), [1], 10**5000, "9**9**9", "-3 GiB", "1e99"], ids=lambda g: type(g).__name__
+)
 def test_what_cannot_be_read_is_said_and_escaped(guess):
     made = predict("90.5", guess, "<i>How</i> much?")
     assert made.value is None and "could not be read" in repr(made)

@@ -164,7 +164,8 @@ def rehearsed(
         rows.append([name, *said, *rest])
     versions = f" as on {catalog_gpu(gpu).title}, PyTorch {shelf.head['torch']}: no GPU" if shelf else ""
     what = f"{phase or 'peak'} (B)".replace("_", " ")
-    return Table([what, *columns], rows, f"Rehearsed{versions}, and nothing is measured")
+    reserved = "" if phase or not shelf else "; reserved: what the allocator holds, freed blocks that it keeps too"
+    return Table([what, *columns], rows, f"Rehearsed{versions}, and nothing is measured{reserved}")
 
 
 def _bytes(witness, phase):

@@ -170,7 +170,7 @@ def costs(points: Mapping[str, tuple[float, float | None]], x_label: str, title:
 
     Args:
         points: name -> (bytes at the peak, the price on the x axis: milliseconds, or arithmetic beside another's). Where
-            any price is None, the dots stand side by side, and the axis has no numbers: its label says why.
+            any price is None, bars stand side by side, which no axis of prices orders: the label says why.
 
     Raises:
         ValueError: no points, or an amount below 0.
@@ -180,20 +180,23 @@ def costs(points: Mapping[str, tuple[float, float | None]], x_label: str, title:
     fig, ax = canvas(title, height=4.2)
     unpriced = any(price is None for _, price in points.values())
     for number, (name, (size, price)) in enumerate(points.items()):
-        price = number if unpriced else price
         color, _, marker = _LOOKS[number % len(_LOOKS)]
+        if unpriced:
+            ax.bar(number, units.to(size, "GiB"), width=0.6, color=color)
+            beside(ax, (number, units.to(size, "GiB")), amount(size, "GiB"), (-16, 4))
+            continue
         ax.plot(price, units.to(size, "GiB"), marker=marker, markersize=10, color=color, linestyle="none")
         beside(ax, (price, units.to(size, "GiB")), f"{name}\n{amount(size, 'GiB')}", (9, 5 if number % 2 else -17))
-    ax.margins(x=0.22)
+    ax.margins(x=0.05 if unpriced else 0.22)
     if unpriced:
-        ax.set_xticks([])
+        ax.set_xticks(range(len(points)), [name.replace(", ", ",\n") for name in points])
     most = 1.2 * units.to(max(size for size, _ in points.values()), "GiB")
     ax.set(ylim=(0, most or 1), xlabel=x_label, ylabel="peak, GiB")
     said = "; ".join(
         f"{name} {amount(size, 'GiB')}" + ("" if price is None else f" at {price:,.4g}")
         for name, (size, price) in points.items()
     )
-    fig.alt = f"Dots, {title}, peak memory over {x_label}: {said}."
+    fig.alt = f"{'Bars' if unpriced else 'Dots'}, {title}, peak memory over {x_label}: {said}."
     return fig
 
 

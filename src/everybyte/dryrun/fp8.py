@@ -9,23 +9,25 @@ from torch import Tensor, nn
 E4, E5 = torch.float8_e4m3fn, torch.float8_e5m2
 
 
-def _product(left: Tensor, right: Tensor, wide: torch.dtype = E4) -> Tensor:
-    """`left @ right` in the type of `left`: the kernel takes the one by rows and the other by columns."""
+def _product(left: Tensor, right: Tensor, out: torch.dtype, wide: torch.dtype = E4) -> Tensor:
+    """`left @ right` in the type `out`: the kernel takes the one by rows and the other by columns."""
     scale = torch.ones((), device=left.device)
     low = right.t().contiguous().to(E4).t()
-    return torch._scaled_mm(left.to(wide), low, scale, scale, out_dtype=left.dtype)
+    return torch._scaled_mm(left.to(wide), low, scale, scale, out_dtype=out)
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, weight):
-        ctx.save_for_backward(x, weight)
-        return _product(x, weight.t())
+    def forward(ctx, x, weight, low):
+        kept = x.to(E4) if low else x
+        ctx.save_for_backward(kept, weight)
+        return _product(kept, weight.t(), x.dtype)
 
     @staticmethod
     def backward(ctx, gradient):
         x, weight = ctx.saved_tensors
-        return _product(gradient, weight, E5), _product(gradient.t().contiguous(), x, E5)
+        of_x = _product(gradient, weight, gradient.dtype, E5)
+        return of_x, _product(gradient.t().contiguous(), x, gradient.dtype, E5), None
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -33,7 +35,12 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 
     x: (tokens, in), in 16 bits. weight: (out, in), as wide. All sizes are multiples of 16.
     """
-    return _Linear.apply(x, weight)
+    return _Linear.apply(x, weight, False)
+
+
+def saving(x: Tensor, weight: Tensor) -> Tensor:
+    """`linear`, but what is saved for backward is the input in 8 bits, as Transformer Engine saves it. Of the same shapes."""
+    return _Linear.apply(x, weight, True)
 
 
 class Mlp(nn.Module):

@@ -79,7 +79,7 @@ class Timeline(Kind):
         course = self.compute(values)
         what, parts = self._instant(course, values)
         peak = f"the peak of {units.text(course.peak)} is in {course.peak_at}{self._beside_peak(course, values)}"
-        now = f"Operation {course.at:,} of {len(course.live) - 1:,}, {what}: {listed_amounts(parts)}"
+        now = f"Operation {course.at + 1:,} of {len(course.live):,}, {what}: {listed_amounts(parts)}"
         return f"{self._of(subject, values)}: {peak} {now}; {units.text(course.live[course.at])} in all."
 
     def figure(self, title, subject, values, variants):

@@ -16,7 +16,7 @@ const timeline = {
     const [name, moment, owner] = r.ops[r.at];
     const where = !owner ? "" : spec.courses.named ? `, module ${owner}` : `, block ${owner} of ${r.v.layers}`;
     const what = (name === moment || r.marks[name] === r.at ? name.replaceAll("_", " ") : `${moment}${where}, ${name}`) + (r.at === r.top ? " (the peak)" : "");
-    return ` Operation ${grouped(r.at)} of ${grouped(r.last)}, ${what}: ${listed(timeline.parts(spec, r), amount)}; ${amount(r.total[r.at])} in all.`;
+    return ` Operation ${grouped(r.at + 1)} of ${grouped(r.last + 1)}, ${what}: ${listed(timeline.parts(spec, r), amount)}; ${amount(r.total[r.at])} in all.`;
   },
   peak: (r) => `${amount(r.total[r.top])} in ${r.ops[r.top][1]}`,
   beside: () => ".", // what else is said of the peak
@@ -54,7 +54,7 @@ const timeline = {
     const [px, py] = [x(r.top), y(r.total[r.top])];
     arrow(px, py - 9, py - 1);
     paint.near(px, py - 5, `peak ${amount(r.total[r.top])}, ${r.ops[r.top][1]}`, { gap: 10, end: px > paint.width / 2, bold: true });
-    paint.text((left + right) / 2, bottom + 22, `the ${grouped(r.last)} operations of the step, in order`, { anchor: "middle" });
+    paint.text((left + right) / 2, bottom + 22, `the ${grouped(r.last + 1)} operations of the step, in order`, { anchor: "middle" });
     return paint.legend(bottom + 38, timeline.parts(spec, r).map(([label, value, p]) => [p, `${label} ${amount(value)}`]));
   },
   // No more points than the picture can show: of the operations that share a place, the one with the most bytes.

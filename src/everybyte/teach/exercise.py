@@ -169,8 +169,8 @@ class Exercise:
         why = "Close: mind the rounding, and what is exact."
         if abs(given - right) > abs(right) / 200:
             why = f"It is too {'large' if given > right else 'small'}."
-        for message, wrong in self._known_mistakes(right):
-            if abs(given - wrong) <= self.slack(wrong):
+        for message, wrong in self._known_mistakes(right):  # zero is near every small quotient, and no mistake of units
+            if abs(given - wrong) <= (self.slack(wrong) if given else 0):
                 why = sentence(message)
                 break
         return self.said("not yet", f"You say {show(given, self.unit)}. {why}")

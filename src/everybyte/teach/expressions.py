@@ -93,6 +93,8 @@ def describe(right: sympy.Expr, given: sympy.Expr) -> str:
     absent = right.free_symbols - given.free_symbols
     if _terms(right) > _MOST_TERMS or _terms(given) > _MOST_TERMS:
         return "The two differ when numbers are put in."
+    if given == 0:
+        return "It is zero."
     ratio = sympy.cancel(given / right)
     if ratio.is_Number:
         return f"It is the right expression times {ratio}."
@@ -105,12 +107,18 @@ def describe(right: sympy.Expr, given: sympy.Expr) -> str:
     words += [f"depends on {s} ({_meaning(s)}), and should not" for s in sorted(extra, key=str)]
     if words:
         return f"It {'; it '.join(words)}."
-    have, want = (sympy.expand(e).as_coefficients_dict() for e in (given, right))
-    differ = sorted((m for m in have.keys() | want.keys() if have[m] != want[m]), key=str)
+    have, want = (dict(sympy.expand(e).as_coefficients_dict()) for e in (given, right))
+    differ = sorted((m for m in have.keys() | want.keys() if have.get(m) != want.get(m)), key=str)
     if len(differ) > 1:
-        return f"{len(differ)} of its terms differ."
+        strange, absent = len(have.keys() - want.keys()), len(want.keys() - have.keys())
+        counts = {
+            "missing": absent,
+            "not in the answer": strange,
+            "with another factor": len(differ) - strange - absent,
+        }
+        return f"Terms {', '.join(f'{what}: {count}' for what, count in counts.items() if count)}."
     what = "The constant term" if differ[0] == 1 else f"The term in {differ[0]}"
-    return f"{what} is missing." if not have[differ[0]] else f"{what} differs; the others are right."
+    return f"{what} is missing." if differ[0] not in have else f"{what} differs; the others are right."
 
 
 def _meaning(symbol):

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from textwrap import shorten
 
+from .. import units
 from . import kept
 from .callout import Callout
 from .quantities import missing, read, show
@@ -11,6 +12,8 @@ from .quantities import missing, read, show
 _MADE: dict[str, "Prediction"] = {}
 #: Closer than this, a guess is called close.
 _CLOSE = Fraction(11, 10)
+#: Bytes of a guess, at most.
+_MOST = 2**60
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,7 +41,7 @@ def predict(id: str, guess: object, question: str = "", *, unit: str = "GiB") ->
     """
     value, kind, said = None, "open", [question]
     try:
-        value = None if missing(guess) else read(guess, unit)
+        value = None if missing(guess) else _sized(read(guess, unit), unit)
     except ValueError as error:
         kind = "unreadable"
         said.append(f"The guess could not be read: {shorten(str(error), 200)}.")
@@ -64,6 +67,13 @@ def reveal(id: str, value: float) -> Callout:
         known = ", ".join(_MADE) or "none yet"
         raise ValueError(f"reveal.id: {id!r} was not predicted in this session; allowed: {known}")
     return _MADE[id].reveal(value)
+
+
+def _sized(value, unit):
+    """A guess of bytes that some memory might have; ValueError otherwise."""
+    if unit in units.UNITS and not 0 <= value <= _MOST:
+        raise ValueError(f"memory is from 0 B to {units.text(_MOST)}")
+    return value
 
 
 def _apart(guess, answer):

@@ -1,6 +1,7 @@
 """The numbers of the interview's cards: how each is said, and how it is computed for a case."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import ceil, sqrt
 from operator import attrgetter
 from typing import Any
@@ -29,8 +30,8 @@ CLUSTER, RING = 64, Mesh(context=16)
 PAGE = 16
 #: One minus Adam's beta_2, PyTorch's default: the share of a new squared gradient in the average.
 NEW = 0.001
-SMALL, LARGE, MIXTURE, LATENT, QWEN = map(
-    model, ("llama-3-8b", "llama-3.1-70b", "mixtral-8x7b", "deepseek-v3", "qwen2.5-7b")
+GPT, SMALL, LARGE, MIXTURE, LATENT, QWEN = map(
+    model, ("gpt2", "llama-3-8b", "llama-3.1-70b", "mixtral-8x7b", "deepseek-v3", "qwen2.5-7b")
 )
 H100 = gpu("h100-80gb")
 WEIGHTS = weight_bytes(LARGE)
@@ -92,6 +93,12 @@ def _backward(c, **attention):
 def _change(c, **also):
     """How far autocast changes the peak, as a share of that in fp32."""
     return c.peak(**MIXED, **also) / c.peak(**FP32, **also) - 1
+
+
+def _dropped(c):
+    """What dropout adds to the activations of GPT-2 for the case's tokens."""
+    small = replace(c, model=GPT.replace(positions=max(GPT.positions, c.one.sequence)))
+    return small.part("activations", dropout=DROPOUT) - small.part("activations", dropout=0.0)
 
 
 def _spared(c, kind, **attention):
@@ -253,7 +260,7 @@ _shown("number", moved=_moved)
 _shown("teraflop", flops=_flops)
 # What is the same for all.
 _shown("count", late_step=LATE_STEP, rank=RANK, ring=RING.context, cluster=CLUSTER, page_tokens=PAGE)
-_shown("count", tensor_gpus=GPUS, tensor_tokens=LONG, llama_vocabulary=SMALL.vocabulary)
+_shown("count", tensor_gpus=GPUS, tensor_tokens=LONG, head_again=GPT.vocabulary * GPT.width)
 _shown("count", mixtral=MIXTURE.parameters, mixtral_active=formula("parameters.active").at(MIXTURE))
 _shown("count", fp16_largest=int(_float("fp16", "largest")))
 _shown("tiny", fp16_smallest=SMALLEST, fp16_vanishing=sqrt(SMALLEST / 2 / NEW), bf16_largest=_float("bf16", "largest"))
@@ -277,8 +284,9 @@ _shown(
     half_of_adam=lambda c: _adam(c) // 2,
     activations_twice=lambda c: c.part("activations", batch=2 * c.one.batch),
     scores=lambda c: c.model.layers * c.scores(),
-    dropout_cost=lambda c: c.part("activations", dropout=DROPOUT) - c.part("activations", dropout=0.0),
-    loss_llama=lambda c: c.at("loss.logits", {"vocabulary": SMALL.vocabulary}, **PLAIN),
+    dropout_cost=_dropped,
+    stepped=lambda c: c.states(**ADAM, **FP32) - c.at("gradients", **FP32),
+    loss_twice=lambda c: c.at("loss.logits", {"vocabulary": 2 * c.model.vocabulary}, **PLAIN),
     best_bytes=lambda c: min(map(c.segment, range(1, c.model.layers + 1))),
     root_bytes=lambda c: c.segment(round(sqrt(c.model.layers))),
     peak_accumulated=lambda c: c.peak(batch=1, accumulation=c.one.batch * c.one.accumulation, **PLAIN),
@@ -309,7 +317,7 @@ _shown(
 )
 _shown(
     "count",
-    head_again=lambda c: c.model.vocabulary * c.model.width,
+    entries_twice=lambda c: 2 * c.model.vocabulary,
     micro_batches=lambda c: 4 * c.gpus,
     best_every=lambda c: min(range(1, c.model.layers + 1), key=c.segment),
     root_segment=lambda c: round(sqrt(c.model.layers)),
