@@ -375,9 +375,22 @@ class LatentAttention(nn.Module):
 
 
 class DeepSeek(Llama):
+    """Some layers with one MLP, then layers with experts.
+
+    Attributes:
+        router_type: the data type of its routers' biases; None: the module's.
+    """
+
+    attention: type[nn.Module] = LatentAttention
+    router_type = None
+
     def block(self, model, i):
-        mlp = GatedMLP(model) if i < model.dense_layers else SharedExperts(model)
-        return LlamaBlock(model, LatentAttention(model), mlp)
+        mlp = GatedMLP(model) if i < model.dense_layers else SharedExperts(model, self.groups(model), self.router_type)
+        return LlamaBlock(model, self.attention(model), mlp)
+
+    def groups(self, model):
+        """Groups of experts, and of these how many a token visits."""
+        return (8, 4) if model.experts % 8 == 0 and model.experts >= 16 else (1, 1)
 
 
 #: transformers' `model_type` -> the class of its decoders.
