@@ -148,6 +148,29 @@ def quantized(numbers, up) -> list[tuple]:
     return [(up(numbers, 2), 1), (16, 4), (blocks, 1), (256, 4), (up(blocks, SCALES_BLOCK), 4), (1, 4)]
 
 
+def _up(a, b):
+    return -(-a // b)
+
+
+#: How a matrix is kept in fewer bits: a function of the weight, which gives (numbers, bytes of one) of each tensor that it becomes.
+#: int8: a scale for each row. nf4: as `quantized`.
+PACKED = {
+    "int8": lambda weight: [(weight.numbers, 1), (weight.shape[0], 4)],
+    "nf4": lambda weight: quantized(weight.numbers, _up),
+}
+
+
+def packed(m, kind: str) -> int:
+    """Bytes of a model's weights of which the matrices are in fewer bits, a key of `PACKED`, and the rest in 16."""
+    matrices = {weight.name for _, weight in linears(m)}
+
+    def size(weight):
+        tensors = PACKED[kind](weight) if weight.name in matrices else [(weight.numbers, 2)]
+        return sum(numbers * width for numbers, width in tensors)
+
+    return summed(m, size)
+
+
 def adapters(m, rank, takes) -> list[Weight]:
     """The two matrices beside each linear layer that `takes` its path: A of (rank, inputs), B of (outputs, rank).
 
