@@ -19,7 +19,8 @@ CACHES = ("dynamic", "static", "paged")
 PAGE = 16  # tokens in a page, as vLLM's
 #: Bytes of a number in a cache, by data type.
 CACHE_TYPES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
-#: How weights are kept: in 16 bits, or the linear layers of the blocks in fewer; nf4: as bitsandbytes does with double quantization.
+#: How weights are kept: in 16 bits, or the linear layers of the blocks in fewer; fp8: experts' matrices
+#: too, with a scale a block of 128 by 128, as DeepSeek-V3; nf4: as bitsandbytes does with double quantization.
 WEIGHTS = ("bf16", "fp16", *PACKED)
 #: Sequences at once, at most.
 MOST = 2**20
