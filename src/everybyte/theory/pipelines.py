@@ -336,7 +336,7 @@ def _some(setup, place):
     Where turns are rounds, a few rounds are traced; under 1F1B also a few of the forwards before them and of the backwards after.
     """
     mesh, batches = setup.mesh, Letter(setup.accumulation, "n_a")
-    if mesh.schedule in ("gpipe", "looped-bfs"):
+    if mesh.schedule in schedules.ALL_FIRST:
         loop = replace(Loop.of(batches, 5, 2), together=False)
         return mesh, loop.turns, [loop]
     if mesh.schedule == "1f1b":
