@@ -1,8 +1,9 @@
 """Pipelines: which blocks each stage has, which stages each GPU, and the order in which a GPU runs them.
 
 Sources: Huang et al. 2018, arXiv:1811.06965 (GPipe); Narayanan et al. 2021, arXiv:2006.09503 (1F1B) and arXiv:2104.04473
-(interleaved); Lamy-Poirier 2022, arXiv:2211.05953 (breadth first); Qi et al. 2023, arXiv:2401.10241 (zero bubble); DeepSeek-AI
-2024, arXiv:2412.19437 (DualPipe). The orders are those of PyTorch's `torch/distributed/pipelining/schedules.py`.
+(interleaved); Lamy-Poirier 2022, arXiv:2211.05953 (breadth first); Qi et al. 2023, arXiv:2401.10241 (zero bubble), and 2024,
+arXiv:2405.15362 (1F1B-V); DeepSeek-AI 2024, arXiv:2412.19437 (DualPipe). The orders are those of PyTorch's
+`torch/distributed/pipelining/schedules.py`, where it has the schedule.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-Schedule = Literal["gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "interleaved-zero-bubble", "zbv", "dualpipev"]
+Schedule = Literal[
+    "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "interleaved-zero-bubble", "1f1b-v", "zbv", "dualpipev"
+]
 
 
 class Action(NamedTuple):
@@ -186,6 +189,24 @@ def _interleaved_zero_bubble(mesh, batches, place):
     yield from (Action("W", *next(waiting)) for _ in range(remaining))
 
 
+def _one_forward_one_backward_v(mesh, batches, place):
+    """1F1B on stages that go down and back up: as much in flight on every GPU, two thirds of what 1F1B has on its first.
+
+    A micro-batch starts every 6 forwards' time, in which a GPU runs a forward and a backward, as long as two, of either stage.
+    Forwards follow one another at once; backwards wait for 3 after each third stage, so that no two meet on a GPU. Source: Qi et al.
+    2024, arXiv:2405.15362, V-shaped building blocks.
+    """
+    places, last = mesh.pipeline, 2 * mesh.pipeline - 1
+    begins, ahead = 2 * places + 3 * (places % 3 == 0), -(places + 2) % 3
+    starts = {}
+    for stage in stages_of(mesh, place):
+        back = last - stage  # backwards of its micro-batch that come before
+        starts["F", stage] = stage
+        starts["B", stage] = begins + 2 * back + 3 * ((ahead + back) // 3)
+    every = ((start + 6 * i, Action(*one, i)) for one, start in starts.items() for i in range(batches))
+    yield from (action for _, action in sorted(every))
+
+
 class _Counting:
     """Actions whose micro-batches are counted by stage and kind."""
 
@@ -318,6 +339,7 @@ SCHEDULES: Mapping[Schedule, Order] = MappingProxyType(
         "interleaved-zero-bubble": Order(
             actions=_interleaved_zero_bubble, pytorch="InterleavedZeroBubble", divided=True, hops=1
         ),
+        "1f1b-v": Order(actions=_one_forward_one_backward_v, stages=2),
         "zbv": Order(actions=_there_and_back, pytorch="ZBVZeroBubble", stages=2, divided=True, hops=1),
         "dualpipev": Order(actions=_dual_pipe_v, pytorch="DualPipeV", stages=2, least=2, divided=True),
     }
