@@ -93,6 +93,8 @@ def turns(mesh, batches: int, place: int) -> list[tuple[int, Action]]:
     actions = order(mesh, batches, place)
     if mesh.schedule in ALL_FIRST:
         return [(action.batch, action) for action in actions]
+    if SCHEDULES[mesh.schedule].hops is None:
+        return [(0, action) for action in actions]
     pairs, before, whole = rounds(mesh, batches, place)
     alone = mesh.schedule == "1f1b"
     found = []
@@ -326,8 +328,8 @@ class Order:
 
     @property
     def predicted(self) -> bool:
-        """Whether the theory follows it: not where backward is divided, or a GPU hands on to itself."""
-        return not self.divided and self.stages != 2
+        """Whether the theory follows it: not where backward is divided."""
+        return not self.divided
 
 
 SCHEDULES: Mapping[Schedule, Order] = MappingProxyType(
