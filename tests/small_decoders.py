@@ -8,7 +8,7 @@ import everybyte as eb
 LIKE = {
     "llama": "llama-3.1-8b", "mistral": "mistral-7b", "qwen2": "qwen2.5-7b", "qwen3": "qwen3-8b", "gemma": "gemma-2b",
     "phi3": "phi-3-mini", "mixtral": "mixtral-8x7b", "deepseek_v3": "deepseek-v3", "gpt2": "gpt2", "opt": "opt-125m",
-    "gpt_neox": "pythia-160m",
+    "gpt_neox": "pythia-160m", "glm4_moe": "glm-4.5",
 }  # fmt: skip
 
 
@@ -30,7 +30,11 @@ def small(kind, seed):
             "experts_per_token": draw.randint(1, 3),
             "expert_width": 8 * draw.randint(1, 9),
         }
+    if like.shared_experts:
+        sizes["dense_layers"] = draw.randint(0, sizes["layers"] - 1)
+    if kind == "glm4_moe":
+        sizes |= {"rotary_percent": draw.choice([25, 50, 75]), "qk_norm": draw.random() < 0.7, "qkv_bias": draw.random() < 0.7, "shared_experts": draw.randint(1, 2)}
     if like.latent:
-        sizes |= {"experts": draw.choice([16, 24, 32]), "dense_layers": draw.randint(0, sizes["layers"] - 1), "rope_width": 8,
+        sizes |= {"experts": draw.choice([16, 24, 32]), "rope_width": 8,
                   "head_width": 8 + head, "value_width": 8 * draw.randint(1, 4), "query_rank": 16, "latent_rank": 24, "kv_heads": heads}  # fmt: skip
     return like.replace(**sizes)

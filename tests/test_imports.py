@@ -37,7 +37,7 @@ MAY = {
     "common": {"units"},
     "step": GROUND,
     "catalog": GROUND,
-    "ask.mesh": GROUND,
+    "ask.mesh": GROUND | {"ask.schedules"},
     "ask.schedules": GROUND,
     "ask.choices": GROUND,
     "rules": GROUND | {"catalog", "ask.choices", "ask.mesh", "ask.schedules"},

@@ -45,7 +45,7 @@ MIXTURE = eb.Model(
 MODELS = (
     eb.model("gpt2"), eb.model("llama-2-7b", code="reference"), SMALL, MIXTURE, MIXTURE.replace(expert_width=24, name="even"), MIXTURE.replace(width=32, expert_width=24, name="of eights"), SMALL.replace(width=1560, name="wide"),
     SMALL.replace(width=1, heads=1, ffn_width=2, name="thin"), eb.model("bert-large"), eb.model("gemma-2b", code="reference").replace(code="transformers"),
-    eb.model("gpt2", code="transformers"), eb.model("llama-2-7b", code="reference"),
+    eb.model("gpt2", code="transformers"), eb.model("llama-2-7b"),
 )  # fmt: skip
 DEEPSEEK = eb.model("deepseek-v3")
 _GONE = ("experts", "experts_per_token", "expert_width", "shared_experts", "dense_layers", "router_bias")

@@ -1,5 +1,6 @@
 """Which stage has which blocks, and in which order a GPU runs them: PyTorch's own orders, and what does not go together."""
 
+from itertools import accumulate
 from types import SimpleNamespace
 
 import pytest
@@ -36,7 +37,7 @@ def made_of(mesh, batches):
     return eb.Setup(gpus=mesh.size, accumulation=batches, mesh=mesh)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", [name for name, row in schedules.SCHEDULES.items() if row.pytorch])
 def test_orders_are_pytorchs(schedule):
     """What PyTorch refuses is refused, and what it runs, it runs in this order (1F1B says its order by running alone)."""
     run = 0
@@ -98,6 +99,16 @@ def test_in_flight(schedule, stages, found):
     assert now == found
     if stages == 1:
         assert [schedules.in_flight(mesh, 8, place) for place in range(4)] == [{p: n} for p, n in enumerate(found)]
+
+
+@pytest.mark.parametrize("places", range(2, 32))
+def test_1f1b_on_a_v_has_as_much_in_flight_everywhere(places):
+    """In stages half as long as 1F1B's, whose first GPU has `places` in flight: a third more, so two thirds of it."""
+    mesh, found = eb.Mesh(pipeline=places, schedule="1f1b-v", stages=2), []
+    for place in range(places):
+        changes = [{"F": 1, "B": -1}[action.kind] for action in schedules.order(mesh, 4 * places, place)]
+        found.append(max(accumulate(changes)))
+    assert 4 * places / 3 - 1 <= min(found) <= max(found) <= 4 * places / 3 + 2
 
 
 def test_what_is_left_over_goes_to_the_second_stage_on():

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from small_decoders import small
 
 import everybyte as eb
 from everybyte.answers.headroom import ROUNDING
@@ -42,6 +43,52 @@ def test_weights_in_fewer_bits():
     assert weight_bytes(QWEN, "int8") == 2 * QWEN.parameters - linear + 4 * rows
     bits = 8 * (weight_bytes(QWEN, "nf4") - 2 * (QWEN.parameters - linear)) / linear
     assert 4.127 < bits < 4.129
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "phi3", "mixtral", "deepseek_v3", "glm4_moe"])
+def test_weights_in_fp8_are_those_of_transformers_own_modules(kind):
+    """A byte a number and a scale in fp32 for each 128 by 128 numbers of a matrix, those at its edges in smaller blocks."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
+
+    from everybyte.dryrun.hugging_face import decoder_config
+
+    sizes = {
+        "width": 320,
+        "heads": 4,
+        "kv_heads": 4,
+        "ffn_width": 456,
+        "expert_width": 136,
+        "layers": 2,
+        "dense_layers": 1,
+    }
+    like = small(kind, 1)
+    model = like.replace(
+        **{name: size for name, size in sizes.items() if getattr(like, name)},
+        embedding_width=320,
+        shared_experts=int(like.shared_experts > 0),
+    )
+    with torch.device("meta"):
+        module = transformers.AutoModelForCausalLM.from_config(decoder_config(model), dtype=torch.bfloat16)
+    quantized = replace_with_fp8_linear(module, ["lm_head"], transformers.FineGrainedFP8Config())
+    kept = {name: x.numel() * x.element_size() for name, x in quantized.named_parameters() if not name.endswith("bias")}
+    kept |= {
+        name: 2 * x.numel() for name, x in quantized.named_parameters() if name.endswith("bias")
+    }  # loaded in 16 bits
+    kept |= {name: 2 * x.numel() for name, x in quantized.named_buffers() if name.endswith("e_score_correction_bias")}
+    assert weight_bytes(model, "fp8") == sum(kept.values()) < weight_bytes(model)
+
+
+def test_weights_of_deepseek_v3_in_fp8():
+    """Blocks are whole but in one matrix, of 576 rows: 671.03 GB of numbers, of which embeddings, head, routers and norms in 16 bits."""
+    found, model = weight_bytes(eb.model("deepseek-v3"), "fp8"), eb.model("deepseek-v3")
+    wide = 2 * 129280 * 7168 + 61 * (2 * 7168 + 1536 + 512) + 7168 + 58 * 256 * 7168 + 58 * 256
+    scales = (model.parameters - wide) / 128**2 + 61 * 56 * 0.5  # 4.5 blocks of rows are five
+    assert found == model.parameters + wide + 4 * scales
+    with pytest.raises(
+        ValueError, match=r"^Model.expert_width: 100 of .* in fp8 is not derived; allowed: multiples of 128"
+    ):
+        weight_bytes(model.replace(shared_experts=2, expert_width=100), "fp8")
 
 
 @pytest.mark.parametrize("name", ["gpt2", "qwen2.5-7b", "mistral-7b", "deepseek-v3"])

@@ -52,6 +52,7 @@ FAMILIES = {
     "opt": 9,
     "bert": 2,
     "deepseek-v3": 1,
+    "glm-4.5": 2,
     "gpt-oss": 2,
 }
 

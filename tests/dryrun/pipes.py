@@ -32,6 +32,7 @@ def runs(world):
     meshes = {
         "gpipe": {}, "1f1b": {}, "interleaved-1f1b": {"stages": 2}, "looped-bfs": {"stages": 2},
         "interleaved-zero-bubble": {"stages": 2}, "zbv": {"stages": 2}, "dualpipev": {"stages": 2},
+        "1f1b-v": {"stages": 2},
     }  # fmt: skip
     found = {}
     for i, (schedule, changes) in enumerate(meshes.items()):

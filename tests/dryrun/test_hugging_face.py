@@ -28,12 +28,14 @@ SMALL = {
         "expert_width": 32, "experts_per_token": 4, "dense_layers": 1, "query_rank": 16, "latent_rank": 16, "rope_width": 8,
         "value_width": 16,
     },
+    "glm-4.5": GROUPED | {"layers": 3, "ffn_width": 96, "experts": 16, "expert_width": 32, "experts_per_token": 4, "dense_layers": 1},
 }  # fmt: skip
 SMALL = {name: eb.model(name).replace(**sizes) for name, sizes in SMALL.items()}
 #: Why some have other parameters than the catalog counts, and how many more.
 DIFFERENT = {
     "bert-base": ("BertForMaskedLM has a head for masked tokens, and no pooler", 2 * 48 + 101),
     "deepseek-v3": ("the biases of its routers have no gradient, and are buffers", -2 * 16),
+    "glm-4.5": ("the biases of its routers have no gradient, and are buffers", -2 * 16),
 }
 SETUP = eb.Setup(batch=2, sequence=32, attention="eager")
 
@@ -176,7 +178,7 @@ def test_a_model_of_no_known_kind_is_refused_by_name():
     ):
         eb.dry_run(strange, SETUP)
     for name, model in SMALL.items():
-        for change in ({"tied": not model.tied, "qkv_bias": not model.qkv_bias}, {"ffn_bias": not model.ffn_bias}):
+        for change in ({"fused": not model.fused}, {"ffn_bias": not model.ffn_bias}):
             with pytest.raises(
                 ValueError, match=rf"^Model\.\w+: .* of {name} .*allowed: .*; nor is it like .* {name}, whose"
             ):

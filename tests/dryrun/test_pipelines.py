@@ -17,6 +17,7 @@ pipes = loaded(SCRIPT)
 
 GPT = eb.Model(name="deep", layers=10, width=64, heads=2, vocabulary=101, positions=33)
 LLAMA = pipes.LLAMA.replace(layers=9)
+PREDICTED = [name for name, row in schedules.SCHEDULES.items() if row.predicted]
 
 
 def pipeline(schedule, places=4, batches=8, **changes):
@@ -52,7 +53,7 @@ def test_what_is_gathered_for_the_next_stages_forward_is_no_backwards():
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
-@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in schedules.SPLIT])
+@pytest.mark.parametrize("schedule", PREDICTED)
 def test_every_place_says_the_same_operation_by_operation(model, schedule):
     """Ten blocks on four GPUs: of 2, 3, 3 and 2, or of two stages each."""
     for rank in (0, 3):
@@ -61,7 +62,7 @@ def test_every_place_says_the_same_operation_by_operation(model, schedule):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
-@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in schedules.SPLIT])
+@pytest.mark.parametrize("schedule", PREDICTED)
 @pytest.mark.parametrize("sharding", ["none", "zero2", "zero3"])
 def test_stages_of_divided_matrices_say_the_same(model, schedule, sharding):
     """Pipeline 2, tensor 2, and with FSDP data 2 besides: the first and the last stage."""
@@ -97,7 +98,7 @@ BESIDE = {
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("beside", BESIDE)
-@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in schedules.SPLIT])
+@pytest.mark.parametrize("schedule", PREDICTED)
 def test_a_pipeline_beside_another_dimension_says_the_same_operation_by_operation(schedule, beside):
     """The first and the last stage, and where GPUs of a stage differ, another of them."""
     model, mesh, data, changes = BESIDE[beside]
@@ -145,6 +146,25 @@ def test_many_micro_batches_are_counted_as_they_run(schedule):
     model, setup = GPT.replace(layers=4), pipeline(schedule, 2, 14, sharding="zero3", gpus=4)
     for rank in (0, 2):
         assert grid.disagreements(model.replace(vocabulary=100), setup, rank=rank) == []
+
+
+def test_1f1b_on_a_v_keeps_as_much_on_every_gpu():
+    """PyTorch's runtime runs its order, and what forward keeps is even; 1F1B's first GPU keeps more than twice its third."""
+    model = GPT.replace(layers=16)
+    kept = {
+        s: [eb.dry_run(model, pipeline(s, batches=16), rank=rank).parts["activations"] for rank in range(3)]
+        for s in ("1f1b", "1f1b-v")
+    }
+    assert max(kept["1f1b-v"]) < 0.8 * max(kept["1f1b"]) and max(kept["1f1b-v"]) < 1.25 * min(kept["1f1b-v"])
+    assert max(kept["1f1b"]) > 1.9 * min(kept["1f1b"])
+
+
+def test_what_a_gpu_hands_on_to_itself_stands_until_the_next_step_hands_on():
+    """The last GPU of a V receives into no buffers of its own: what it gave in the step before takes their place."""
+    setup, each = pipeline("1f1b-v", batches=5), 2 * 16 * 64 * 4
+    for rank, sent, handed in ((0, 10, 0), (2, 20, 0), (3, 10, 10)):
+        rest = eb.budget(GPT, setup, rank=rank).moments["rest"]
+        assert (rest["communication"], rest["activations"]) == (sent * each, handed * each)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

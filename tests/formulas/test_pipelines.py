@@ -65,6 +65,8 @@ def test_what_does_not_divide_is_refused():
     setup = eb.Setup(gpus=8, accumulation=8, mesh=eb.Mesh(pipeline=8))
     with pytest.raises(ValueError, match=r"8 stages do not divide the 12 blocks of gpt2"):
         formula("pipeline.kept").at(eb.model("gpt2"), setup, place=1)
-    mesh = eb.Mesh(pipeline=2, schedule="dualpipev", stages=2)
-    with pytest.raises(ValueError, match="dualpipev"):
-        formula("pipeline.in_flight").at(None, setup.replace(gpus=2, mesh=mesh), place=1)
+    for schedule in ("dualpipev", "1f1b-v"):
+        mesh = eb.Mesh(pipeline=2, schedule=schedule, stages=2)
+        for name in ("in_flight", "kept", "received", "bubble"):
+            with pytest.raises(ValueError, match=schedule):
+                formula(f"pipeline.{name}").at(eb.model("gpt2"), setup.replace(gpus=2, mesh=mesh), place=1)

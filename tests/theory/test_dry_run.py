@@ -49,6 +49,27 @@ def test_gradients_added_up_whole_are_gradients(precision, sharding):
     assert not grid.disagreements(model, setup)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": "bf16-mixed"}, {"precision": "bf16", "attention": "eager", "checkpointing": "selective"},
+        {"precision": "bf16-mixed", "gpus": 4, "sharding": "zero3", "mesh": eb.Mesh(tensor=2)},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_heads_that_turn_in_part_with_normed_queries_and_keys(changes):
+    """GLM-4.5's attention in a model without experts, which the book's Llama builds."""
+    model = eb.model("glm-4.5").replace(
+        layers=4, width=64, heads=4, kv_heads=2, head_width=16, ffn_width=176, vocabulary=100, experts=0, experts_per_token=0,
+        expert_width=0, shared_experts=0, dense_layers=0, router_bias=False,
+    )  # fmt: skip
+    assert model.family == "llama" and model.turning == 8 and model.qk_norm
+    setup = eb.Setup(batch=2, sequence=32, **changes)
+    assert not grid.disagreements(model, setup)
+    for plain in ({"rotary_percent": 100}, {"qk_norm": False}):
+        assert eb.budget(model.replace(**plain), setup).phases != eb.budget(model, setup).phases
+
+
 #: Llama-2-7B under each stage on 8 GPUs, Llama-3.1-8B on many, Mixtral on 64.
 LARGE = [
     ("llama-2-7b", {"sharding": "zero1", "gpus": 8}),

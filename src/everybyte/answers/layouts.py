@@ -9,7 +9,7 @@ from itertools import product
 from .. import units
 from ..ask.choices import DTYPE_BYTES, SHARDINGS
 from ..ask.mesh import Mesh, divided
-from ..ask.schedules import cut
+from ..ask.schedules import SCHEDULES, cut
 from ..ask.setup import Setup
 from ..catalog import Gpu, Model
 from ..catalog.weights import ENDS, weights
@@ -107,7 +107,7 @@ class Layout:
         if mesh.expert > 1 and mesh.tensor > 1:
             parallelism["expert_tensor_parallel_degree"] = mesh.tensor
         if piped:
-            parallelism["pipeline_parallel_schedule"] = f'"{_TITAN[mesh.schedule]}"'
+            parallelism["pipeline_parallel_schedule"] = f'"{SCHEDULES[mesh.schedule].pytorch}"'
             parallelism["pipeline_parallel_microbatch_size"] = setup.batch
         checkpointing: dict[str, object] = {"mode": f'"{mode}"'}
         tables = {"training": training, "parallelism": parallelism, "activation_checkpoint": checkpointing}
@@ -143,10 +143,6 @@ class Layout:
         ]  # fmt: skip
 
 
-_TITAN = {
-    "gpipe": "GPipe", "1f1b": "1F1B", "interleaved-1f1b": "Interleaved1F1B", "looped-bfs": "LoopedBFS",
-    "interleaved-zero-bubble": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV",
-}  # fmt: skip
 COLUMNS = (
     "pipeline", "data", "context", "tensor", "expert", "micro-batch", "of them", "checkpointing", "peak", "step", "arithmetic",
     "then waits for",

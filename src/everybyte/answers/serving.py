@@ -6,7 +6,7 @@ from typing import Literal
 
 from ..ask.choices import DTYPE_BYTES
 from ..catalog import Gpu, Model
-from ..catalog.weights import linears, quantized, summed
+from ..catalog.weights import PACKED, packed
 from ..common import checks
 from ..common.search import most
 from ..common.tables import Shown, Table, sized
@@ -19,8 +19,9 @@ CACHES = ("dynamic", "static", "paged")
 PAGE = 16  # tokens in a page, as vLLM's
 #: Bytes of a number in a cache, by data type.
 CACHE_TYPES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
-#: How weights are kept; nf4: the linear layers of the blocks, as bitsandbytes does with double quantization.
-WEIGHTS = ("bf16", "fp16", "int8", "nf4")
+#: How weights are kept: in 16 bits, or the linear layers of the blocks in fewer; fp8: experts' matrices
+#: too, with a scale a block of 128 by 128, as DeepSeek-V3; nf4: as bitsandbytes does with double quantization.
+WEIGHTS = ("bf16", "fp16", *PACKED)
 #: Sequences at once, at most.
 MOST = 2**20
 
@@ -39,20 +40,9 @@ def cache_bytes(model: Model, tokens: int, dtype: str = "bf16", page: int = 1) -
 
 
 def weight_bytes(model: Model, dtype: str = "bf16") -> int:
-    """Bytes of a model's weights as they are served. int8: a byte a number and a 4-byte scale for each row of a linear layer."""
+    """Bytes of a model's weights as they are served: in one of `WEIGHTS`."""
     checks.one_of("serve", "weights", dtype, WEIGHTS)
-    if dtype in DTYPE_BYTES:
-        return model.parameters * DTYPE_BYTES[dtype]
-    smaller = {f"{path}.weight" for path, _ in linears(model)}
-
-    def size(weight):
-        if weight.name not in smaller:
-            return 2 * weight.numbers
-        if dtype == "nf4":
-            return sum(n * width for n, width in quantized(weight.numbers, lambda a, b: -(-a // b)))
-        return weight.numbers + 4 * weight.shape[0]
-
-    return summed(model, size)
+    return model.parameters * DTYPE_BYTES[dtype] if dtype in DTYPE_BYTES else packed(model, dtype)
 
 
 @dataclass(frozen=True)

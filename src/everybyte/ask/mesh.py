@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 from typing import Literal, final, get_args
 
 from ..common import checks
+from .schedules import Schedule
 
-Schedule = Literal["gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "interleaved-zero-bubble", "zbv", "dualpipev"]
 Rotation = Literal["all-gather", "all-to-all"]
 #: A field -> the values that it may have.
 CHOICES = {"schedule": get_args(Schedule), "rotation": get_args(Rotation)}

@@ -1,17 +1,19 @@
 """Pipelines: which blocks each stage has, which stages each GPU, and the order in which a GPU runs them.
 
 Sources: Huang et al. 2018, arXiv:1811.06965 (GPipe); Narayanan et al. 2021, arXiv:2006.09503 (1F1B) and arXiv:2104.04473
-(interleaved); Lamy-Poirier 2022, arXiv:2211.05953 (breadth first); Qi et al. 2023, arXiv:2401.10241 (zero bubble); DeepSeek-AI
-2024, arXiv:2412.19437 (DualPipe). The orders are those of PyTorch's `torch/distributed/pipelining/schedules.py`.
+(interleaved); Lamy-Poirier 2022, arXiv:2211.05953 (breadth first); Qi et al. 2023, arXiv:2401.10241 (zero bubble), and 2024,
+arXiv:2405.15362 (1F1B-V); DeepSeek-AI 2024, arXiv:2412.19437 (DualPipe). The orders are those of PyTorch's
+`torch/distributed/pipelining/schedules.py`, where it has the schedule.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
-#: Schedules of one stage a GPU; those whose GPUs have two, one on the way down and one on the way back up.
-ONE_STAGE, TWO_STAGES = ("gpipe", "1f1b"), ("zbv", "dualpipev")
-#: Schedules that run the weights' gradients apart from the inputs'.
-SPLIT = ("interleaved-zero-bubble", *TWO_STAGES)
+Schedule = Literal[
+    "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "interleaved-zero-bubble", "1f1b-v", "zbv", "dualpipev"
+]
 
 
 class Action(NamedTuple):
@@ -44,7 +46,7 @@ def cut(layers: int, stages: int) -> list[range]:
 def stages_of(mesh, place: int) -> list[int]:
     """The stages of the GPU at a place of the pipeline, in the order of the model.
 
-    Several go round and round; those of `zbv` and `dualpipev` there and back again, so that the first GPU has the last one too.
+    Several go round and round; those of `TWO_STAGES` there and back again, so that the first GPU has the last one too.
     """
     if mesh.schedule in TWO_STAGES:
         return [place, 2 * mesh.pipeline - 1 - place]
@@ -66,7 +68,7 @@ def order(mesh, batches: int, place: int) -> list[Action]:
     Args:
         batches: micro-batches of a step.
     """
-    return list(_ORDERS[mesh.schedule](mesh, batches, place))
+    return list(SCHEDULES[mesh.schedule].actions(mesh, batches, place))
 
 
 def rounds(mesh, batches: int, place: int) -> tuple[int, int, int]:
@@ -89,8 +91,10 @@ def turns(mesh, batches: int, place: int) -> list[tuple[int, Action]]:
     pairs, each forward before them and each backward after them is a turn of its own.
     """
     actions = order(mesh, batches, place)
-    if mesh.schedule in ("gpipe", "looped-bfs"):
+    if mesh.schedule in ALL_FIRST:
         return [(action.batch, action) for action in actions]
+    if SCHEDULES[mesh.schedule].hops is None:
+        return [(0, action) for action in actions]
     pairs, before, whole = rounds(mesh, batches, place)
     alone = mesh.schedule == "1f1b"
     found = []
@@ -185,6 +189,24 @@ def _interleaved_zero_bubble(mesh, batches, place):
             yield Action("W", *next(waiting))
             remaining -= 1
     yield from (Action("W", *next(waiting)) for _ in range(remaining))
+
+
+def _one_forward_one_backward_v(mesh, batches, place):
+    """1F1B on stages that go down and back up: as much in flight on every GPU, two thirds of what 1F1B has on its first.
+
+    A micro-batch starts every 6 forwards' time, in which a GPU runs a forward and a backward, as long as two, of either stage.
+    Forwards follow one another at once; backwards wait for 3 after each third stage, so that no two meet on a GPU. Source: Qi et al.
+    2024, arXiv:2405.15362, V-shaped building blocks.
+    """
+    places, last = mesh.pipeline, 2 * mesh.pipeline - 1
+    begins, ahead = 2 * places + 3 * (places % 3 == 0), -(places + 2) % 3
+    starts = {}
+    for stage in stages_of(mesh, place):
+        back = last - stage  # backwards of its micro-batch that come before
+        starts["F", stage] = stage
+        starts["B", stage] = begins + 2 * back + 3 * ((ahead + back) // 3)
+    every = ((start + 6 * i, Action(*one, i)) for one, start in starts.items() for i in range(batches))
+    yield from (action for _, action in sorted(every))
 
 
 class _Counting:
@@ -282,10 +304,55 @@ def _dual_pipe_v(mesh, batches, place):
     yield from done.found
 
 
-_ORDERS = {
-    "gpipe": _gpipe, "1f1b": _one_forward_one_backward, "looped-bfs": _breadth_first, "interleaved-1f1b": _interleaved,
-    "interleaved-zero-bubble": _interleaved_zero_bubble, "zbv": _there_and_back, "dualpipev": _dual_pipe_v,
-}  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One schedule: a row of `SCHEDULES`.
+
+    Attributes:
+        actions: what the GPU at a place runs: a function of the mesh, the micro-batches and the place.
+        pytorch: its name in PyTorch, and in torchtitan's files; None where PyTorch has none: its runtime then runs these actions.
+        stages: of each GPU; None for any number. Two go down and back up again.
+        least: micro-batches that it needs, for each GPU in a row.
+        divided: whether it runs the weights' gradients apart from the inputs'.
+        all_first: whether all forwards come before the first backward.
+        hops: forwards before the first backward, for each GPU between this and the last; None where no closed formula counts those.
+    """
+
+    actions: Callable[..., Iterator[Action]]
+    pytorch: str | None = None
+    stages: int | None = None
+    least: int = 0
+    divided: bool = False
+    all_first: bool = False
+    hops: int | None = None
+
+    @property
+    def predicted(self) -> bool:
+        """Whether the theory follows it: not where backward is divided."""
+        return not self.divided
+
+
+SCHEDULES: Mapping[Schedule, Order] = MappingProxyType(
+    {
+        "gpipe": Order(actions=_gpipe, pytorch="GPipe", stages=1, all_first=True, hops=0),
+        "1f1b": Order(actions=_one_forward_one_backward, pytorch="1F1B", stages=1, least=1, hops=1),
+        "interleaved-1f1b": Order(actions=_interleaved, pytorch="Interleaved1F1B", hops=2),
+        "looped-bfs": Order(actions=_breadth_first, pytorch="LoopedBFS", all_first=True, hops=0),
+        "interleaved-zero-bubble": Order(
+            actions=_interleaved_zero_bubble, pytorch="InterleavedZeroBubble", divided=True, hops=1
+        ),
+        "1f1b-v": Order(actions=_one_forward_one_backward_v, stages=2),
+        "zbv": Order(actions=_there_and_back, pytorch="ZBVZeroBubble", stages=2, divided=True, hops=1),
+        "dualpipev": Order(actions=_dual_pipe_v, pytorch="DualPipeV", stages=2, least=2, divided=True),
+    }
+)
+#: Schedules of one stage a GPU; those whose GPUs have two, one on the way down and one on the way back up; others.
+ONE_STAGE, TWO_STAGES, ANY_STAGES = (
+    tuple(n for n, row in SCHEDULES.items() if row.stages == stages) for stages in (1, 2, None)
+)
+#: Schedules that run the weights' gradients apart from the inputs'; those that run all forwards first.
+SPLIT = tuple(name for name, row in SCHEDULES.items() if row.divided)
+ALL_FIRST = tuple(name for name, row in SCHEDULES.items() if row.all_first)
 
 
 def in_flight(mesh, batches: int, place: int) -> dict[int, int]:

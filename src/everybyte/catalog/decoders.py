@@ -4,23 +4,18 @@ from .models import Model, architectures
 
 #: transformers' `model_type` -> field of `Model` -> what it may be.
 DECODERS = architectures("decoders.toml")
-
-
-#: Those whose training is not derived.
-GENERATES_ALONE = ("deepseek_v3",)
+#: Fields of a model that no step of theirs is derived with.
+GENERATES_ALONE = ("latent_rank", "shared_experts")
 
 
 def untrained(model: Model) -> str | None:
     """Why no training step of Hugging Face's decoders is derived for a model, in words; None where one is."""
     try:
-        kind = decoder(model)
+        decoder(model)
     except ValueError as error:
         return str(error)
-    return (
-        f"Model.latent_rank: {model.latent_rank} of {model.name} is not derived in training"
-        if kind in GENERATES_ALONE
-        else None
-    )
+    field = next((field for field in GENERATES_ALONE if getattr(model, field)), None)
+    return f"Model.{field}: {getattr(model, field)} of {model.name} is not derived in training" if field else None
 
 
 def decoder(model: Model) -> str:

@@ -4,11 +4,14 @@ The list is arithmetic on whatever it is given: a `Model` gives whole numbers, t
 """
 
 from dataclasses import dataclass
+from math import prod
 
 #: Groups of weights that stand once in a model.
 ENDS = ("embeddings", "last")
 #: Numbers of a weight in NF4 that share a scale; scales that share one.
 NF4_BLOCK, SCALES_BLOCK = 64, 256
+#: Rows, and columns, of a weight in fp8 that share a scale.
+FP8_BLOCK = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,49 @@ def quantized(numbers, up) -> list[tuple]:
     """
     blocks = up(numbers, NF4_BLOCK)
     return [(up(numbers, 2), 1), (16, 4), (blocks, 1), (256, 4), (up(blocks, SCALES_BLOCK), 4), (1, 4)]
+
+
+def _up(a, b):
+    return -(-a // b)
+
+
+#: How a matrix is kept in fewer bits: a function of the weight, which gives (numbers, bytes of one) of each tensor that it becomes.
+#: int8: a scale for each row. fp8: one for each block of 128 rows and columns, as DeepSeek-V3's checkpoint. nf4: as `quantized`.
+PACKED = {
+    "int8": lambda weight: [(weight.numbers, 1), (weight.shape[0], 4)],
+    "fp8": lambda weight: [(weight.numbers, 1), (_blocks(weight), 4)],
+    "nf4": lambda weight: quantized(weight.numbers, _up),
+}
+
+
+def _blocks(weight):
+    """Blocks of a matrix, or of each expert's, that have a scale in fp8. Source: DeepSeek-AI 2024, arXiv:2412.19437, 3.3.2."""
+    *experts, rows, columns = weight.shape
+    return prod(experts) * _up(rows, FP8_BLOCK) * _up(columns, FP8_BLOCK)
+
+
+def packed(m, kind: str) -> int:
+    """Bytes of a model's weights of which the matrices are in fewer bits, a key of `PACKED`, and the rest in 16.
+
+    In fp8 the experts' matrices are too, and routers are not: they are no linear layers in transformers' `FP8Linear`, `FP8Experts`.
+
+    Raises:
+        ValueError: in fp8, where several shared experts side by side begin within a block.
+    """
+    matrices = {weight.name for _, weight in linears(m)}
+    if kind == "fp8":
+        matrices = matrices - {"mlp.router.weight"} | {w.name for w in weights(m) if len(w.shape) == 3}
+        if m.shared_experts > 1 and m.expert_width % FP8_BLOCK:
+            raise ValueError(
+                f"Model.expert_width: {m.expert_width} of {m.name}, whose {m.shared_experts} shared experts are one matrix, in fp8 is "
+                f"not derived; allowed: multiples of {FP8_BLOCK}"
+            )
+
+    def size(weight):
+        tensors = PACKED[kind](weight) if weight.name in matrices else [(weight.numbers, 2)]
+        return sum(numbers * width for numbers, width in tensors)
+
+    return summed(m, size)
 
 
 def adapters(m, rank, takes) -> list[Weight]:

@@ -48,6 +48,7 @@ class Recipe:
     fixed: dict[str, object] = field(default_factory=dict)
     gelu_tanh: str = "gelu_pytorch_tanh"
     differs: str = ""
+    more: str = ""
 
     def of(self, model: Model, **others):
         """The configuration of the dimensions of `model`. others: what it is told besides."""
@@ -55,7 +56,7 @@ class Recipe:
         values = vars(model) | {"window": model.window or None, "activation": activation}
         usual = {theirs: ours for theirs, ours in _USUAL.items() if ours not in self.names.values()}
         sizes = {theirs: values[ours] for theirs, ours in (usual | self.names).items()}
-        more = _MORE[self.config](model) if self.config in _MORE else {}
+        more = _MORE[self.more](model) if self.more else {}
         return getattr(import_module("transformers"), self.config)(**others | sizes | self.fixed | more)
 
 
@@ -70,8 +71,8 @@ def _latent(model):
     return {"qk_nope_head_dim": model.head_width - model.rope_width} | groups
 
 
-#: Configurations that are told what is computed from several fields.
-_MORE = {"GPTNeoXConfig": _partly_rotary, "DeepseekV3Config": _latent}
+#: What a configuration is told that is computed from several fields: what a recipe calls `more`.
+_MORE = {"partly rotary": _partly_rotary, "latent": _latent}
 _SAID = tomllib.loads(resources.files(__package__).joinpath("recipes.toml").read_text(encoding="utf-8"))
 _USUAL = _SAID["usual"]
 TRAINED, DECODERS = ({name: Recipe(**row) for name, row in _SAID[table].items()} for table in ("trained", "decoders"))

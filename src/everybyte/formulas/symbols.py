@@ -11,7 +11,7 @@ from operator import attrgetter
 import sympy
 
 from ..ask.choices import COMMON_OPTIMIZERS, DTYPE_BYTES, OPTIMIZERS
-from ..ask.schedules import SPLIT
+from ..ask.schedules import ALL_FIRST, SCHEDULES, SPLIT
 from ..common import files
 
 _SAID = files.entries(__package__, "notation.toml")
@@ -150,9 +150,8 @@ n_a = _setup("accumulation")
 p = _setup("pipeline", "mesh.pipeline")
 v = _setup("pipeline_stages", "mesh.stages")
 i_p = _free("place")
-_HOPS = {"1f1b": 1, "interleaved-1f1b": 2, "interleaved-zero-bubble": 1, "zbv": 1}
-hop = _setup("hop", lambda s: _HOPS.get(s.mesh.schedule, 0))
-all_first = _setup("all_first", lambda s: s.mesh.schedule in ("gpipe", "looped-bfs"))
+hop = _setup("hop", lambda s: SCHEDULES[s.mesh.schedule].hops or 0)
+all_first = _setup("all_first", lambda s: s.mesh.schedule in ALL_FIRST)
 divided = _setup("divided", lambda s: s.mesh.schedule in SPLIT)
 
 # What of a step is switched on.

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from functools import partial
 
+from ..ask import schedules
 from ..ask.choices import LIBRARIES
 from . import row
 from .row import Rule, only, table, unlike
@@ -123,7 +124,7 @@ CAST = (Rule("precision", lambda s, m: s.dtypes.autocast, _CASTS, "bf16, bf16-ma
 SHARDED = (Rule("sharding", lambda s, m: s.fsdp, "divides experts' weights once more", "'none'", BUDGET),)
 #: Of pipelines; with stages of equally many blocks; with buffers between GPUs.
 ORDERED = (
-    Rule("Mesh.schedule", lambda s, m: s.mesh.schedule == "dualpipev", ", whose halves overlap", "others",
+    Rule("Mesh.schedule", lambda s, m: schedules.SCHEDULES[s.mesh.schedule].hops is None, ", whose forwards no closed formula counts", "others",
          "everybyte.ask.schedules.in_flight answers"),
 )  # fmt: skip
 EVEN = (
@@ -132,7 +133,7 @@ EVEN = (
     *ORDERED,
 )  # fmt: skip
 BUFFERED = (
-    Rule("Mesh.schedule", lambda s, m: s.mesh.schedule == "zbv", ", whose middle stages share a GPU", "others", DRY_RUN),
+    Rule("Mesh.schedule", lambda s, m: s.mesh.schedule in schedules.TWO_STAGES, ", whose middle stages share a GPU", "others", DRY_RUN),
     *ORDERED,
 )  # fmt: skip
 #: Of adapters beside every linear layer; of a cache that grows with the sequence.

@@ -1,11 +1,9 @@
 """What does not go together in a setup, whatever the model: tried when one is made."""
 
 from ..ask.choices import LIBRARIES, LIBRARY_OPTIMIZERS, NOT_SHARDED, OPTIMIZERS, OWN, PRECISIONS
-from ..ask.schedules import ONE_STAGE, TWO_STAGES
+from ..ask.schedules import ANY_STAGES, ONE_STAGE, SCHEDULES, TWO_STAGES
 from .row import Rule, multiples, needs, only, table
 
-#: Micro-batches for each GPU in a row that a schedule has at least.
-_LEAST = {"1f1b": 1, "dualpipev": 2}
 FSDP = "sharding 'zero2' or 'zero3'"
 #: Words of many rules.
 BESIDE_MESH = "with mesh {s.mesh} is not derived"
@@ -24,7 +22,7 @@ def _sharded(s):
 
 def _least(s):
     """Micro-batches that a schedule has at least."""
-    return _LEAST.get(s.mesh.schedule, 0) * s.mesh.pipeline
+    return SCHEDULES[s.mesh.schedule].least * s.mesh.pipeline
 
 
 def _left_over(batches, places):
@@ -64,7 +62,7 @@ _USUAL = table(
 _PIPELINE = table(
     Rule("Mesh.stages", lambda s: s.mesh.schedule in ONE_STAGE and s.mesh.stages != 1,
          "with schedule {s.mesh.schedule!r}, which runs one stage on each GPU",
-         "1, or schedule 'interleaved-1f1b', 'looped-bfs' or 'interleaved-zero-bubble'"),
+         f"1, or schedule {', '.join(map(repr, ANY_STAGES[:-1]))} or {ANY_STAGES[-1]!r}"),
     Rule("Mesh.stages", lambda s: s.mesh.schedule in TWO_STAGES and s.mesh.stages != 2,
          "with schedule {s.mesh.schedule!r}, which runs two stages on each GPU", "2"),
     Rule("accumulation", lambda s: s.accumulation < _least(s), f"micro-batches with {_IN_A_ROW}",

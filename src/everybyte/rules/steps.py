@@ -1,7 +1,7 @@
 """What of a setup no witness runs, or formulas alone do not derive: tried where the step is asked for."""
 
 from ..ask.choices import LIBRARIES, OPTIMIZERS, PRECISIONS
-from ..ask.schedules import SPLIT
+from ..ask.schedules import ALL_FIRST, SCHEDULES, SPLIT
 from ..catalog.decoders import decoder, untrained
 from .row import Rule, Unlike, only, table
 from .setups import FSDP
@@ -51,7 +51,7 @@ PIPELINE = (
              "with schedule {s.mesh.schedule!r}, whose second half of a backward comes when weights have been let go",
              "'zero2', or another schedule"),
         Rule("checkpointing", lambda s: s.checkpointing == "operations" and s.mesh.expert > 1 and s.sharding == "zero3"
-             and s.accumulation > 1 and s.mesh.schedule not in ("gpipe", "looped-bfs"),
+             and s.accumulation > 1 and s.mesh.schedule not in ALL_FIRST,
              "with mesh {s.mesh} and sharding 'zero3': a forward after a backward finds experts gathered, and PyTorch allows no "
              "gathering where such a block is recomputed", "'none', 'full', 'every-k', 'selective', or sharding 'zero2'"),
         only("loss", "plain", why="with mesh {s.mesh}: the head would be of no stage's unit"),
@@ -62,7 +62,7 @@ PIPELINE = (
 #: Of pipelines whose order no formula follows, beside.
 SCHEDULE = (
     *PIPELINE,
-    *table(Rule("Mesh.schedule", _split, "is not derived", instead="eb.dry_run takes it"), when=lambda s: s.mesh.pipeline > 1),
+    *table(Rule("Mesh.schedule", lambda s: not SCHEDULES[s.mesh.schedule].predicted, "is not derived", instead="eb.dry_run takes it"), when=lambda s: s.mesh.pipeline > 1),
 )  # fmt: skip
 #: Of the steps of transformers' code, with a model: what its own code does not do, and what is not derived of it.
 _UNLIKE = "with {m.name}, which transformers' code runs, is not derived"

@@ -112,7 +112,7 @@ def _course(model, decode, alone, masked, padded, static):
     if first:
         loops = [Loop.of(fields.dense_layers, 3, 1), Loop.of(number - fields.dense_layers, 3, 1)]
     network = Decoder(tape, fields, decoder(model), loops, loops[0].turns if first else 0)
-    batch, rest = Letter(2, "B"), [*_weights(model, fields, number), *_buffers(fields, number)]
+    batch, rest = Letter(2, "B"), [*_weights(model, fields, number), *_buffers(fields, number, network.module)]
     cache, layer = [], source("hugging_face.cache")
     for loop in loops:
         for turn in range(loop.turns):
@@ -195,14 +195,14 @@ def _weights(model, fields, number):
             yield Piece(product(weight.shape), HALF.width, "parameters", weight.count * times[weight.group])
 
 
-def _buffers(model, number):
+def _buffers(model, number, module):
     """The buffers beside the weights: Gemma's embedding scale, the rotary frequencies twice, a router's biases.
 
-    These are in 16 bits, as the module is made; in fp32 where a checkpoint is loaded.
+    These are in 16 bits, as the module is made, unless it says another type; in fp32 where a checkpoint is loaded.
     """
     if model.scaled_embedding:
         yield Piece(1, HALF.width, "buffers")
     if not model.has_positions:
         yield Piece(over(model.rope_width if model.latent else model.turning, 2), FP32.width, "buffers", 2)
-    if model.latent:
-        yield Piece(model.experts, HALF.width, "buffers", number - model.dense_layers)
+    if model.router_bias:
+        yield Piece(model.experts, (module.router_type or HALF).width, "buffers", number - model.dense_layers)

@@ -90,9 +90,9 @@ class Stage(Network):
         self.received, self.grads_received, self.fwd_cache, self.bwd_cache = {}, {}, {}, {}
         for i in range(step.batches):
             if not self.first:
-                self.received[i] = step.buffer(Leaf)
+                self.received[i] = step.buffer(Leaf, index - 1)
             if not self.last:
-                self.grads_received[i] = step.buffer(Tensor)
+                self.grads_received[i] = step.buffer(Tensor, index + 1)
 
     def _built(self, model, setup):
         whole = super()._built(model, setup)
@@ -169,6 +169,7 @@ class PipelineStep(Step):
 
     def __init__(self, model, setup, rank, plan):
         self.place, self.plan, self.turn, self.positions = place_of(setup, rank), plan, 0, None
+        self.mine, self.handed = schedules.stages_of(setup.mesh, self.place), []
         self.count = setup.mesh.pipeline * setup.mesh.stages
         own, self.without = part_of(model, setup, rank)
         self.first, self.last = (group not in self.without for group in ENDS)
@@ -176,10 +177,9 @@ class PipelineStep(Step):
         super().__init__(own, setup, None, plan.chunks, plan.batches, plan.loops["layer"].turns, in_ring)
 
     def made(self, beside):
-        numbers = schedules.stages_of(self.setup.mesh, self.place)
         stages = [
             self.network_of(Stage, blocks.segments, step=self, index=number)
-            for number, blocks in zip(numbers, self.plan.blocks, strict=True)
+            for number, blocks in zip(self.mine, self.plan.blocks, strict=True)
         ]
         if self.model.tied:
             stages[-1].parameters["head.weight"] = stages[0].parameters["token.weight"]
@@ -201,17 +201,22 @@ class PipelineStep(Step):
             sequence = over(sequence, Letter(self.setup.mesh.tensor, "t"))
         return batch, sequence, self.model.width
 
-    def buffer(self, kind):
-        """A buffer that stands for good: what `rest` counts."""
-        shape = self._shape()
-        return kind(shape, contiguous_strides(shape), Storage(self.tape, ()), self.weight)
+    def buffer(self, kind, source):
+        """What comes from a stage is received into: a buffer that stands for good, as `rest` counts. From a stage of this GPU it is what
+        that handed on in the step before, until it hands on the next."""
+        shape, pieces = self._shape(), []
+        if source in self.mine:
+            pieces = [Piece(product(shape), self.weight.width, "activations")]
+            self.handed += pieces
+        return kind(shape, contiguous_strides(shape), Storage(self.tape, pieces), self.weight)
 
     def rest(self):
         """Between steps: the GPU's weights and states, and what is received into."""
-        number = sum((not stage.first) + (not stage.last) for stage in self.networks)
+        sources = [number for stage in self.mine for number in (stage - 1, stage + 1)]
+        number = sum(0 <= source < self.count and source not in self.mine for source in sources)
         number = number * Letter(self.setup.accumulation, "n_a")
         received = Piece(product(self._shape()), self.weight.width, "communication", number)
-        return [*super().rest(), received]
+        return [*super().rest(), received, *self.handed]
 
     def run(self):
         """The step. Returns its operations."""
@@ -292,10 +297,21 @@ class PipelineStep(Step):
                 waiting.remove(stage)
                 stage.gathered("wait_for_unshard")
             if kind == "F":
-                stage.maybe_compute_loss(stage.forward_one_chunk(i, self.tokens))
+                self._forward(stage, i, stages.get(number + 1))
             else:
                 stage.backward_one_chunk(i, self._loss(i) if stage.last else None)
-                stage.bwd_cache.pop(i)
+                grad = stage.bwd_cache.pop(i)
+                if number - 1 in stages:
+                    stages[number - 1].grads_received[i] = grad
+                del grad
+
+    def _forward(self, stage, i, after):
+        """A forward. What it gives is handed on where the next stage is on this GPU too: `set_local_fwd_input`."""
+        output = stage.forward_one_chunk(i, self.tokens)
+        stage.maybe_compute_loss(output)
+        if after:
+            after.received[i].node = None  # which knows its leaf
+            after.received[i] = Leaf(output.shape, output.strides, output.storage, output.type)
 
     def _loss(self, i):
         return self.losses[i][1] if self.losses else None
@@ -336,7 +352,7 @@ def _some(setup, place):
     Where turns are rounds, a few rounds are traced; under 1F1B also a few of the forwards before them and of the backwards after.
     """
     mesh, batches = setup.mesh, Letter(setup.accumulation, "n_a")
-    if mesh.schedule in ("gpipe", "looped-bfs"):
+    if mesh.schedule in schedules.ALL_FIRST:
         loop = replace(Loop.of(batches, 5, 2), together=False)
         return mesh, loop.turns, [loop]
     if mesh.schedule == "1f1b":
@@ -346,6 +362,8 @@ def _some(setup, place):
             replace(Loop.of(batches - before, 2, 1), together=False),
         )
         return replace(mesh, pipeline=place + alone.turns), alone.turns + pairs.turns, [alone, pairs, alone]
+    if schedules.SCHEDULES[mesh.schedule].hops is None:  # nobody counts its rounds
+        return mesh, int(batches), [Loop(1, 1, -1)]
     pairs, _, whole = schedules.rounds(mesh, batches, place)
     if whole <= 4:
         return mesh, int(batches), [Loop(int(batches), 1, -1)]

@@ -1,4 +1,4 @@
-"""GPT-2, OPT, Llama and its like, GPT-NeoX, DeepSeek-V3. B sequences of S new tokens, with a cache of older ones."""
+"""GPT-2, OPT, Llama and its like, GPT-NeoX, DeepSeek-V3, GLM-4.5. B sequences of S new tokens, with a cache of older ones."""
 
 import torch
 from torch import nn
@@ -427,13 +427,51 @@ class LatentAttention(nn.Module):
 
 
 class DeepSeek(Llama):
+    """Some layers with one MLP, then layers with experts.
+
+    Attributes:
+        router_type: the data type of its routers' biases; None: the module's.
+    """
+
+    attention: type[nn.Module] = LatentAttention
+    router_type = None
+
     def block(self, model, i):
-        mlp = GatedMLP(model) if i < model.dense_layers else SharedExperts(model)
-        return LlamaBlock(model, LatentAttention(model), mlp)
+        mlp = GatedMLP(model) if i < model.dense_layers else SharedExperts(model, self.groups(model), self.router_type)
+        return LlamaBlock(model, self.attention(model), mlp)
+
+    def groups(self, model):
+        """Groups of experts, and of these how many a token visits."""
+        return (8, 4) if model.experts % 8 == 0 and model.experts >= 16 else (1, 1)
+
+
+# GLM-4.5.
+
+
+class GLMAttention(LlamaAttention):
+    """Of each head a part turns. Queries and keys are normed once all three projections have been made."""
+
+    def forward(self, x, turns, mask, layer):
+        q, k, v = (f(x).view(*x.shape[:-1], -1, self.head) for f in (self.q, self.k, self.v))
+        q = self.q_norm(q)
+        k = self.k_norm(k)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        q, k = turn_then_join(q, k, *turns)
+        k, v = layer.update(k, v)
+        return self.merged(attend(q, k, v, mask))
+
+
+class GLM(DeepSeek):
+    """Experts in one group, and attention without compression."""
+
+    attention, router_type = GLMAttention, torch.float32
+
+    def groups(self, model):
+        return 1, 1
 
 
 #: transformers' `model_type` -> the class of its decoders.
 DECODERS: dict[str, type] = {
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma", "phi3", "mixtral"), Llama),
-    "gpt2": GPT2, "opt": OPT, "gpt_neox": NeoX, "deepseek_v3": DeepSeek,
+    "gpt2": GPT2, "opt": OPT, "gpt_neox": NeoX, "deepseek_v3": DeepSeek, "glm4_moe": GLM,
 }  # fmt: skip

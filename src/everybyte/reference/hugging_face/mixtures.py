@@ -36,22 +36,26 @@ class Experts(Mixture):
 
 
 class Router(nn.Module):
-    """DeepSeek-V3's: a score for each expert, and a bias by which it is chosen."""
+    """DeepSeek-V3's: a score for each expert, and a bias by which it is chosen. type: the bias's; None: the module's."""
 
-    def __init__(self, model):
+    def __init__(self, model, type):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(model.experts, model.width))
-        self.register_buffer("bias", torch.zeros(model.experts))
+        self.register_buffer("bias", torch.zeros(model.experts, dtype=type))
 
 
 class SharedExperts(Experts):
-    """Groups of experts are chosen before experts, and beside them each token visits one that all share."""
+    """Groups of experts are chosen before experts, and beside them each token visits one that all share.
 
-    def __init__(self, model):
+    Args:
+        groups: how many there are, and how many are chosen. type: of the router's biases.
+    """
+
+    def __init__(self, model, groups, type):
         super().__init__(model)
-        self.router = Router(model)
+        self.router = Router(model, type)
         self.shared = GatedMLP(model.replace(ffn_width=model.expert_width * model.shared_experts))
-        self.groups, self.best = (8, 4) if model.experts % 8 == 0 and model.experts >= 16 else (1, 1)
+        self.groups, self.best = groups
 
     def forward(self, x):
         _logits, weights, chosen = self.route(x.view(-1, x.size(-1)))

@@ -7,28 +7,47 @@ first and the last stage have a copy each, whose gradients are added before the 
 """
 
 from contextlib import contextmanager
+from functools import partial
 from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import pipelining
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...ask.schedules import ONE_STAGE, TWO_STAGES, blocks_of, stages_of
+from ...ask.mesh import Mesh
+from ...ask.schedules import ONE_STAGE, TWO_STAGES, blocks_of, order, stages_of
+from ...ask.schedules import SCHEDULES as ORDERS
 from ...ask.setup import Setup
 from ...catalog import Model
 from ..step import DTYPES
 from .stages import STAGES, Stage
 
+
+class Ordered(schedules._PipelineScheduleRuntime):
+    """The runtime with the actions of `ask/schedules.py`, of a schedule that PyTorch has not.
+
+    Args:
+        name: the schedule's. stages: of this GPU. batches: micro-batches.
+    """
+
+    def __init__(self, name, stages, batches, **options):
+        super().__init__(stages, batches, **options)
+        mesh = Mesh(pipeline=self.pp_group_size, schedule=name, stages=len(stages))
+        self.pipeline_order = {
+            place: [schedules._Action.from_str(str(action)) for action in order(mesh, batches, place)]
+            for place in range(mesh.pipeline)
+        }
+        self._prepare_schedule_with_comms(self.pipeline_order)
+
+
+#: Schedule -> PyTorch's class of it, or the runtime with its order.
 SCHEDULES = {
-    "gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B,
-    "interleaved-1f1b": pipelining.ScheduleInterleaved1F1B, "looped-bfs": pipelining.ScheduleLoopedBFS,
-    "interleaved-zero-bubble": pipelining.ScheduleInterleavedZeroBubble, "zbv": pipelining.ScheduleZBVZeroBubble,
-    "dualpipev": schedules.ScheduleDualPipeV,
-}  # fmt: skip
+    name: schedules.get_schedule_class(row.pytorch) if row.pytorch else partial(Ordered, name)
+    for name, row in ORDERS.items()
+}
 
 
 def place_of(setup: Setup) -> int:
