@@ -464,7 +464,10 @@ def test_help_lists_every_field_and_its_values(capsys, command):
         option = f"--{field.name.replace('_', '-')} VALUE "
         assert text.count(option) >= 1
         said = text.rsplit(option, 1)[1].split(" --")[0]
-        usual = {"optimizer_impl": "the optimizer's first", "adapters": "none"}.get(field.name, field.default)
+        others = {"optimizer_impl": "the optimizer's first", "adapters": "none"} | dict.fromkeys(
+            ("outputs", "zero_grad", "clip"), "the loop's"
+        )
+        usual = others.get(field.name, field.default)
         assert said.endswith(f"(default {usual})")
         if field.name in CHOICES:
             assert said.startswith(", ".join(CHOICES[field.name]) + " (")

@@ -84,12 +84,15 @@ class Optimizer:
 
     # The update.
 
-    def step(self):
-        """The update."""
-        tape, setup = self.tape, self.setup
-        if setup.dtypes.loss_scaling:
-            checks = tape.take("gradients unscaled", *[(1, 4)] * 4, part="optimizer")
-            del checks[1:]
+    def unscale(self):
+        """Under loss scaling the gradients are divided; whether one is infinite is known until the step has ended."""
+        return self.tape.take("gradients unscaled", *[(1, 4)] * 4, part="optimizer")[:1]
+
+    def step(self, checks=None):
+        """The update. `checks`: what `unscale` gave, where it was called before."""
+        setup = self.setup
+        if setup.dtypes.loss_scaling and checks is None:
+            checks = self.unscale()
         if setup.dtypes.master and setup.kept_gradients == "bf16":
             sizes = [(n, 4, count) for _, n, count in self.tensors]
             if self.moved:

@@ -18,7 +18,12 @@ class CausalLoss(nn.Module):
         return F.cross_entropy(logits, shifted)
 
 
+def outputs_of(decoder, tokens, labels):  # (B, S) each -> (), (B, S, V)
+    """What the model gives for a batch: its loss, and the logits, which live as long as somebody has them."""
+    return decoder(tokens, [Nothing()] * len(decoder.blocks), labels)
+
+
 def loss_of(decoder, tokens, labels):  # (B, S) each
     """The loss of a batch. The logits live as long as the outputs, which end with this call."""
-    outputs = decoder(tokens, [Nothing()] * len(decoder.blocks), labels)
+    outputs = outputs_of(decoder, tokens, labels)
     return outputs[0]

@@ -1,0 +1,37 @@
+"""The loop of accelerate's examples. Sources: examples/nlp_example.py; `Accelerator.prepare_model` and `Accelerator.backward`."""
+
+
+def steps(run):
+    """Under autocast what a forward gives is widened to fp32, logits too, and stands in its `for` until the next has been."""
+    while True:
+        total = 0.0
+        for left in run.turns():
+            inputs = run.next_batch()
+            with run.averaging(not left):
+                outputs = called(run, inputs)
+                loss = outputs[0]
+                run.at("after_forward")
+                backward(run, loss)
+            total = run.summed(total, loss)
+            run.at("after_backward")
+        if run.clip != "none":
+            run.clip_norm()
+        run.update()
+        run.at("after_step")
+        run.drop_gradients()
+        run.end(total)
+        total = None
+        yield
+
+
+def called(run, inputs):
+    """A prepared model: its forward under autocast, then `convert_outputs_to_fp32`."""
+    with run.autocast():
+        outputs = run.forward(inputs)
+    return run.widened(outputs)
+
+
+def backward(run, loss):
+    """`Accelerator.backward`: it divides by the number of batches, be it one."""
+    loss = run.scaled(loss)
+    run.backward(loss)
