@@ -135,9 +135,9 @@ class _Step:
             _follow_gradients(tracker, _trained(self.trainer.module))
 
     def _told(self, forward):
-        def run(inputs):
+        def run(*inputs):
             self.tracker.phase = "forward"
-            return forward(inputs)
+            return forward(*inputs)
 
         return run
 

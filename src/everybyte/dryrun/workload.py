@@ -85,7 +85,8 @@ class Workload:
             trainer = self.trains(module, setup.replace(precision="fp32") if own else setup, **options)
 
         # The trainer's own way of calling is a method, which this workload's way stands before.
-        def forward(inputs):
+        def forward(inputs, items=None):
+            inputs = inputs if items is None else inputs | {"num_items_in_batch": items}
             given = self.call(trainer.called, inputs)
             return given if setup.looped else given[0]
 

@@ -9,8 +9,8 @@ from contextlib import nullcontext
 from . import operations as op
 from .letters import Letter, most, up
 from .programs import Transformers, source
-from .tape import FP32, Piece
-from .tensors import Tensor
+from .tape import BOOL, FP32, INT64, Piece
+from .tensors import Tensor, new
 from .training import Step
 
 #: Numbers that one block of `_foreach_norm` adds up. Source: PyTorch, `native/cuda/MultiTensorApply.cuh`, `kChunkSize`.
@@ -72,18 +72,40 @@ class LoopStep(Step):
     def autocast(self):
         return self.tape.casting()
 
-    def forward(self, inputs):
+    def items(self, batches):
+        """Targets that count, batch by batch: all but the first of each sequence."""
+        if not isinstance(self.network, Transformers):
+            return None
+        tape, total = self.tape, None
+        for _ in self.turns():
+            mask = new(tape, "targets that count", (self.batch[0], self.batch[1] - 1), BOOL)
+            number = new(tape, "how many", (), INT64)
+            del mask
+            total = new(tape, "how many so far", (), INT64)  # noqa: F841
+            del number
+        return new(tape, "how many in all", (), FP32)
+
+    def forward(self, inputs, items=None):
         """The loss, and the logits where they are kept, in a tuple."""
         self.tape.phase = "forward"
         if isinstance(self.network, Transformers):
-            return source("hugging_face.training").outputs_of(self.network.module, *inputs)
+            return source("hugging_face.training").outputs_of(self.network.module, *inputs, items)
         given = super().forward(*inputs)
         return given if isinstance(given, tuple) else (given,)
 
     def widened(self, outputs):
         return tuple(op.cast(x, FP32, "outputs in fp32") for x in outputs) if self.setup.dtypes.autocast else outputs
 
-    def scaled(self, loss):
+    def zero(self):
+        return new(self.tape, "loss that is logged", (), FP32, part="optimizer")
+
+    def clear(self, total):
+        """In place."""
+
+    def add(self, total, loss):
+        """In place."""
+
+    def scaled(self, loss, batches=None):
         with self._alone():
             return op.scale(loss, "share in the loss")
 

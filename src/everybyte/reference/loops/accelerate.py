@@ -24,14 +24,14 @@ def steps(run):
         yield
 
 
-def called(run, inputs):
-    """A prepared model: its forward under autocast, then `convert_outputs_to_fp32`."""
+def called(run, inputs, items=None):
+    """A prepared model: its forward under autocast, then `convert_outputs_to_fp32`. items: what its loss is a sum over, if it is told."""
     with run.autocast():
-        outputs = run.forward(inputs)
+        outputs = run.forward(inputs, items)
     return run.widened(outputs)
 
 
-def backward(run, loss):
-    """`Accelerator.backward`: it divides by the number of batches, be it one."""
-    loss = run.scaled(loss)
+def backward(run, loss, batches=None):
+    """`Accelerator.backward`: it divides by the number of batches, be it one, as it is for a `Trainer`'s."""
+    loss = run.scaled(loss, batches)
     run.backward(loss)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from inspect import signature
 
 import torch
 from torch import nn
@@ -55,7 +56,15 @@ class Looped(Trainer):
         """What a model is given without the targets."""
         return [x for name, x in inputs.items() if name != "labels"] if isinstance(inputs, Mapping) else inputs[0]
 
-    def forward(self, inputs):
+    def items(self, batches):
+        """How many targets all batches have, a tensor of one number; None for a model that does not take it, as transformers' do."""
+        told = all(isinstance(inputs, Mapping) and "labels" in inputs for inputs in batches)
+        taken = signature(self.module.forward).parameters.values()
+        if not told or not any(one.kind is one.VAR_KEYWORD for one in taken):
+            return None
+        return sum(inputs["labels"][..., 1:].ne(-100).sum() for inputs in batches) / 1
+
+    def forward(self, inputs, items=None):
         given = super().forward(inputs)
         return given if isinstance(given, tuple) else (given,)
 
@@ -63,9 +72,19 @@ class Looped(Trainer):
         """Under autocast what has 16 bits in fp32."""
         return wide(outputs) if self.widens else outputs
 
-    def scaled(self, loss):
-        """A batch's share in the loss of all."""
-        return loss / self.accumulation
+    def scaled(self, loss, batches=None):
+        """A batch's share in the loss of so many, or of all."""
+        return loss / (batches or self.accumulation)
+
+    def zero(self):
+        """A loss that is added up in place."""
+        return torch.zeros((), device=self.device)
+
+    def clear(self, total):
+        total.zero_()
+
+    def add(self, total, loss):
+        total += loss
 
     def summed(self, total, share):
         """The loss of the batches so far."""
