@@ -4,7 +4,6 @@
 def steps(run):
     """Under autocast what a forward gives is widened to fp32, logits too, and stands in its `for` until the next has been."""
     while True:
-        total = 0.0
         for left in run.turns():
             inputs = run.next_batch()
             with run.averaging(not left):
@@ -12,15 +11,13 @@ def steps(run):
                 loss = outputs[0]
                 run.at("after_forward")
                 backward(run, loss)
-            total = run.summed(total, loss)
             run.at("after_backward")
         if run.clip != "none":
             run.clip_norm()
         run.update()
         run.at("after_step")
         run.drop_gradients()
-        run.end(total)
-        total = None
+        run.end(loss)
         yield
 
 

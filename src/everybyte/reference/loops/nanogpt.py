@@ -5,7 +5,6 @@ def steps(run):
     """The next batch is made between forward and backward; logits live until the next forward has made others."""
     inputs = run.next_batch()
     while True:
-        total = 0.0
         for left in run.turns():
             with run.averaging(not left):
                 with run.autocast():
@@ -14,12 +13,10 @@ def steps(run):
                 inputs = run.next_batch()
                 run.at("after_forward")
                 run.backward(loss)
-            total = run.summed(total, loss)
             run.at("after_backward")
         run.clip_norm()
         run.update()
         run.at("after_step")
         run.drop_gradients()
-        run.end(total)
-        total = None
+        run.end(loss)
         yield

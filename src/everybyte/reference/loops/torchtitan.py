@@ -21,8 +21,8 @@ def train_step(run):
         run.at("after_backward")
     norm = run.clip_norm()  # noqa: F841  it is logged
     run.update()
-    loss = run.stacked(losses)
     run.at("after_step")
+    loss = run.stacked(losses)
     run.end(loss)
 
 
