@@ -123,6 +123,19 @@ def test_what_does_not_go_together_is_refused_by_name(changes, said):
         eb.Setup(**changes)
 
 
+@pytest.mark.parametrize("optimizer", ["adamw8bit", "paged-adamw8bit"])
+def test_a_trainers_8_bit_states_of_embeddings_have_32(optimizer):
+    pytest.importorskip("bitsandbytes")
+    setup = eb.Setup(batch=1, sequence=8, precision="bf16", optimizer=optimizer, loop="trainer")
+    for model in (SMALL.replace(vocabulary=2501), small("llama", 3).replace(code="transformers", vocabulary=2501)):
+        agree(model, setup)
+    usual = eb.budget(SMALL, setup.replace(loop="plain")).parts_at("rest")["optimizer"]
+    wider = eb.budget(SMALL, setup).parts_at("rest")["optimizer"]
+    numbers = 257 * 48  # the positions' states are few, and in fp32 anyway
+    logged = 4 + 2  # a loss, and a norm
+    assert wider - usual == 2 * (4 * numbers - numbers - 4 * -(-numbers // 256)) + logged
+
+
 def test_another_loop_has_its_own_ways():
     nano = eb.Setup(loop="nanogpt")
     assert (nano.outputs, nano.zero_grad, nano.clip) == ("kept", "end", "foreach")

@@ -188,6 +188,8 @@ _LOOPS = (
     *table(
         Rule("precision", lambda s: s.precision in LIBRARIES, allowed=", ".join(PRECISIONS)),
         Rule("precision", lambda s: s.fsdp and s.dtypes.autocast and s.loop in ("trainer", "accelerate"), allowed="bf16, fp32, or sharding 'none'"),
+        Rule("optimizer", lambda s: s.loop == "trainer" and s.dtypes.master and OPTIMIZERS[s.optimizer].algorithm == "adam8bit",
+             allowed="adamw, or precision bf16"),
         only("offload", "none"),
         Rule("mesh", lambda s: not s.mesh.alone, allowed="no mesh"),
         why="with loop {s.loop!r}, outputs {s.outputs!r}, zero_grad {s.zero_grad!r} and clip {s.clip!r} is not derived",

@@ -1,6 +1,6 @@
 """A small Llama of Hugging Face's in four training loops, as anyone writes them. It knows nothing of rehearsals.
 
-python loops.py FOLDER LOOP BATCHES [bf16]
+python loops.py FOLDER LOOP BATCHES [bf16] [OPTIM]
 """
 
 import sys
@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 folder, loop, batches, mixed = sys.argv[1], sys.argv[2], int(sys.argv[3]), "bf16" in sys.argv
+optim = next((word for word in sys.argv if word.startswith("adamw")), "adamw_torch_fused")
 sizes = {
     "hidden_size": 128,
     "intermediate_size": 352,
@@ -27,7 +28,7 @@ data = [{"input_ids": row, "labels": row.clone()} for row in rows]
 def trainer():
     arguments = TrainingArguments(
         output_dir=folder, per_device_train_batch_size=4, gradient_accumulation_steps=batches, max_steps=4, bf16=mixed,
-        logging_steps=100, save_strategy="no", report_to=[],
+        logging_steps=100, save_strategy="no", report_to=[], optim=optim,
     )  # fmt: skip
     Trainer(model=model, args=arguments, train_dataset=data).train()
 

@@ -7,6 +7,7 @@ from inspect import signature
 import torch
 from torch import nn
 
+from ...ask.choices import OPTIMIZERS
 from ...ask.setup import Setup
 from ..step import Trainer
 from .outputs import WithLogits
@@ -37,6 +38,8 @@ class Looped(Trainer):
         self.outputs, self.zero_grad, self.clip = setup.outputs, setup.zero_grad, setup.clip
         self.widens = setup.dtypes.autocast
         self.weights = [p for p in self.module.parameters() if p.requires_grad]
+        if setup.loop == "trainer" and OPTIMIZERS[setup.optimizer].algorithm == "adam8bit":
+            widen_embeddings(self.optimizer, self.module)
         self.loss, self.going = None, import_module(f"{__package__}.{setup.loop}").steps(self)
 
     def step(self, batch: Callable, at: Callable = lambda phase: None):
@@ -110,6 +113,19 @@ class Looped(Trainer):
     def end(self, loss):
         """What the step returns."""
         self.loss = loss
+
+
+def widen_embeddings(optimizer, module):
+    """Have bitsandbytes keep the states of embeddings in fp32, as `Trainer.create_optimizer` does.
+
+    There the manager is one for the whole process; here it is the optimizer's own.
+    """
+    manager = object.__new__(type(optimizer.mng))
+    manager.initialize()
+    for part in module.modules():
+        if isinstance(part, nn.Embedding):
+            manager.register_module_override(part, "weight", {"optim_bits": 32})
+    optimizer.mng = manager
 
 
 def wide(x):
