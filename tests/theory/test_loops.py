@@ -53,7 +53,7 @@ def drawn(seed):
 
 
 @pytest.mark.sampled(16)
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", [209, *range(200)])  # 209: the shares of one GPU alone
 def test_random_loops_agree_to_the_byte(seed):
     found = drawn(seed)
     if found is None:

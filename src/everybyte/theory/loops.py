@@ -164,9 +164,10 @@ class LoopStep(Step):
         norms = side_by_side("norms of the gradients")
         del scratch
         stack, whole = side_by_side("norms side by side"), None
-        if setup.fsdp:  # norms of shares: their squares are summed over the GPUs. Source: `_NormPartial`, `tensor/_ops/_math_ops.py`
-            squares = side_by_side("norms squared")
-            sums = side_by_side("squares summed") if self.shards > 1 else None
+        if (
+            setup.fsdp and setup.shards > 1
+        ):  # norms of shares: their squares are summed over the GPUs. Source: `_NormPartial`, `tensor/_ops/_math_ops.py`
+            squares, sums = side_by_side("norms squared"), side_by_side("squares summed")
             whole = side_by_side("roots of the sums")
             del squares, sums
         norm = tape.take("norm of all gradients", (1, width), part="optimizer")
