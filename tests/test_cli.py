@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import everybyte as eb
-from everybyte.ask.choices import CHOICES
+from everybyte.ask.choices import CHOICES, LOOPS
 from everybyte.command import FIRST, STATUSES, main
 
 SMALL = ["gpt2", "--batch", "1", "--sequence", "8"]
@@ -150,6 +150,8 @@ def test_every_option_reaches_the_setup(capsys):
         "offload",
         "buckets",
         "no_sync",
+        *vars(LOOPS["plain"]),
+        "loop",
     }
     assert changed.keys() | others == {f.name for f in fields(eb.Setup)}
     options = [word for field, value in changed.items() for word in ("--" + field.replace("_", "-"), str(value))]
@@ -464,7 +466,10 @@ def test_help_lists_every_field_and_its_values(capsys, command):
         option = f"--{field.name.replace('_', '-')} VALUE "
         assert text.count(option) >= 1
         said = text.rsplit(option, 1)[1].split(" --")[0]
-        usual = {"optimizer_impl": "the optimizer's first", "adapters": "none"}.get(field.name, field.default)
+        others = {"optimizer_impl": "the optimizer's first", "adapters": "none"} | dict.fromkeys(
+            vars(LOOPS["plain"]), "the loop's"
+        )
+        usual = others.get(field.name, field.default)
         assert said.endswith(f"(default {usual})")
         if field.name in CHOICES:
             assert said.startswith(", ".join(CHOICES[field.name]) + " (")

@@ -42,6 +42,10 @@ GOOD = {
     "buckets": ["copies"],
     "adapters": [None, eb.Lora(), eb.Lora(8, ("q", "v"))],
     "quantization": ["none"],
+    "loop": ["plain", "nanogpt", "trainer", "torchtitan", "accelerate"],
+    "outputs": ["dropped", "kept"],
+    "zero_grad": ["end", "start", "backward"],
+    "clip": ["none", "foreach", "loop"],
     "mesh": [eb.Mesh()],
 }
 BAD = {
@@ -68,6 +72,10 @@ BAD = {
     "adapters": ["lora", 16, True, ("q", "v")],
     "mesh": ["tensor=2", None, 2],
     "quantization": ["nf4", "int8", "NF4", None, True, 4],
+    "loop": ["lightning", "Plain", None, True],
+    "outputs": ["keep", True],
+    "zero_grad": ["before", True],
+    "clip": [1.0, "fused", True],
 }
 
 

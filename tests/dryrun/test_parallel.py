@@ -272,9 +272,9 @@ def test_the_third_step_is_as_the_second(monkeypatch, changes):
     second = eb.dry_run(SMALL, setup)
     once = parallel.make_steady
 
-    def twice(trainer, batch, tracker):
-        once(trainer, batch, tracker)
-        trainer.step(batch)
+    def twice(trainer, run, tracker):
+        once(trainer, run, tracker)
+        run()
 
     monkeypatch.setattr(parallel, "make_steady", twice)
     third = eb.dry_run(SMALL, setup)

@@ -11,6 +11,7 @@ from everybyte.lab import Measurement, meters
 from everybyte.lab import run as step
 from everybyte.lab.measurement import model_as_dict
 from everybyte.lab.rates import flops_of_step, utilization
+from everybyte.reference import Trainer
 
 CPU = torch.device("cpu")
 
@@ -163,7 +164,7 @@ def test_a_library_that_runs_out_of_memory_is_named(monkeypatch, small, tiny, te
     def fails(*_):
         raise RuntimeError(text)
 
-    monkeypatch.setattr(step.Trainer, "step", fails)
+    monkeypatch.setattr(Trainer, "step", fails)
     if whose is None:
         with pytest.raises(RuntimeError, match="CUDA error"):
             measured(small, tiny)

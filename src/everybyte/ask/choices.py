@@ -114,6 +114,38 @@ NOT_SHARDED: Mapping[tuple[str, bool], tuple[str, tuple[str, ...]]] = MappingPro
 )  # fmt: skip
 #: Those that PyTorch has in every implementation, and whose states are as large as the weights.
 COMMON_OPTIMIZERS = tuple(name for name, row in OPTIMIZERS.items() if row.common)
+LoopName = Literal["plain", "nanogpt", "trainer", "torchtitan", "accelerate"]
+Outputs = Literal["dropped", "kept"]
+ZeroGrad = Literal["end", "start", "backward"]
+Clip = Literal["none", "foreach", "loop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """One training loop: a row of `LOOPS`, whose code `reference/loops/` has by its name.
+
+    Attributes:
+        outputs: whether what a forward gives, its logits among it, is dropped before backward, or kept until the next forward has
+            given its own. zero_grad: where a step drops gradients: at its end, at its start, or before its first backward.
+        clip: whether gradients are scaled to a norm, and how the norms are taken, as `torch.nn.utils.clip_grad_norm_` has it.
+    """
+
+    outputs: Outputs = "dropped"
+    zero_grad: ZeroGrad = "end"
+    clip: Clip = "none"
+
+
+#: Sources: nanoGPT, train.py; transformers 5.23, trainer.py, `_run_epoch` and `training_step`; torchtitan, trainer.py, `train_step`;
+#: accelerate 1.15, examples/nlp_example.py.
+LOOPS: Mapping[LoopName, Loop] = MappingProxyType(
+    {
+        "plain": Loop(),
+        "nanogpt": Loop(outputs="kept", clip="foreach"),
+        "trainer": Loop(clip="foreach"),
+        "torchtitan": Loop(zero_grad="start", clip="foreach"),
+        "accelerate": Loop(outputs="kept"),
+    }
+)
 #: What the values mean, `Setup` says.
 OptimizerImpl = Literal["foreach", "loop", "fused"]
 Attention = Literal["eager", "flash"]
@@ -132,6 +164,7 @@ CHOICES = MappingProxyType(
         "attention": get_args(Attention), "loss": get_args(Loss), "master_gradients": get_args(MasterGradients),
         "checkpointing": get_args(Checkpointing), "sharding": get_args(Sharding), "sharding_units": get_args(ShardingUnits),
         "offload": get_args(Offload), "buckets": get_args(Buckets), "quantization": get_args(Quantization),
+        "loop": get_args(LoopName), "outputs": get_args(Outputs), "zero_grad": get_args(ZeroGrad), "clip": get_args(Clip),
     }
 )  # fmt: skip
 OPTIMIZER_IMPLS, ATTENTIONS, LOSSES = CHOICES["optimizer_impl"], CHOICES["attention"], CHOICES["loss"]

@@ -9,7 +9,7 @@ from ..catalog import Model
 from ..catalog.weights import layers, linears, weights
 from ..common import checks
 from . import choices
-from .choices import CHOICES, DTYPE_BYTES, EVERY_PRECISION, LIBRARIES, LIMITS, MOST_RANK, OPTIMIZERS, SUMMED
+from .choices import CHOICES, DTYPE_BYTES, EVERY_PRECISION, LIBRARIES, LIMITS, LOOPS, MOST_RANK, OPTIMIZERS, SUMMED
 from .mesh import Mesh, Part
 
 
@@ -154,6 +154,14 @@ class Setup:
         adapters: a `Lora`, which trains in place of the model's weights; None for full fine-tuning.
         quantization: with adapters: `nf4` stores the blocks' linear layers in 4 bits, with a scale in 8 bits for each
             64 numbers, as bitsandbytes does with double quantization (QLoRA); or `none`.
+        loop: whose training loop it is, a key of `LOOPS`: `plain`, or nanoGPT's, torchtitan's, transformers' `trainer`, accelerate's. What
+            it does with outputs, gradients and their norm the next three say; said otherwise they are a loop of your own, `plain`.
+        outputs: what a forward gives, its logits among it: `dropped` before backward, with all that a step names when it ends; or
+            `kept`, as `outputs = model(**batch)` in a `for` keeps it, until the next forward has given its own.
+        zero_grad: where the step drops gradients: at its `end`; at its `start`, so that they live between steps; or before its first
+            `backward`, so that they live through forward too.
+        clip: `none`, or `clip_grad_norm_` before the optimizer's step, norms of all tensors at once (`foreach`, PyTorch's default on
+            CUDA) or one after another (`loop`).
         mesh: a `Mesh`, what is divided beside the batch; `gpus` are all of its GPUs, and `accumulation` the
             micro-batches of a pipeline.
 
@@ -183,6 +191,10 @@ class Setup:
     buckets: choices.Buckets = "copies"
     adapters: Lora | None = None
     quantization: choices.Quantization = "none"
+    loop: choices.LoopName = "plain"
+    outputs: choices.Outputs = None  # type: ignore[assignment]  # the loop's, as the next two
+    zero_grad: choices.ZeroGrad = None  # type: ignore[assignment]
+    clip: choices.Clip = None  # type: ignore[assignment]
     mesh: Mesh = Mesh()
 
     def __post_init__(self):
@@ -201,6 +213,10 @@ class Setup:
         if self.optimizer_impl is None:
             usual = "fused" if self.precision in LIBRARIES else OPTIMIZERS[self.optimizer].impls[0]
             object.__setattr__(self, "optimizer_impl", usual)
+        checks.one_of("Setup", "loop", self.loop, CHOICES["loop"])
+        for name, usual in vars(LOOPS[self.loop]).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, usual)
         for field, (least, most) in LIMITS.items():
             checks.whole("Setup", field, getattr(self, field), least, most)
         for field, allowed in CHOICES.items():
@@ -261,6 +277,11 @@ class Setup:
         return self.gpus > 1 or self.sharding != "none"
 
     @property
+    def looped(self) -> bool:
+        """Whether the step is another than `Trainer.step`, which drops outputs, and gradients at its end, and clips none."""
+        return self.loop != "plain" or vars(LOOPS["plain"]) != {n: getattr(self, n) for n in vars(LOOPS["plain"])}
+
+    @property
     def segment(self) -> int:
         """Blocks that are checkpointed together, and that backward recomputes together; 0 for none."""
         return {"full": 1, "every-k": self.checkpoint_every}.get(self.checkpointing, 0)
@@ -310,10 +331,13 @@ class Setup:
         return own * row.passes[row.impls.index(self.optimizer_impl)] + row.quantized
 
     def replace(self, **changes) -> "Setup":
-        """A copy with some fields changed, checked again. The optimizer's usual implementation becomes the other's usual one."""
+        """A copy with some fields changed, checked again. What is usual of an optimizer, or of a loop, becomes what is usual of another."""
         usual = self.optimizer_impl == OPTIMIZERS[self.optimizer].impls[0]
         if usual and (changes.get("optimizer") in list(OPTIMIZERS) or changes.get("precision") in list(LIBRARIES)):
             changes = {"optimizer_impl": None} | changes
+        if changes.get("loop") in list(LOOPS):
+            row = vars(LOOPS[self.loop])
+            changes = {name: None for name, usual in row.items() if getattr(self, name) == usual} | changes
         return replace(self, **changes)
 
     def check_rank(self, owner: str, model: Model, rank: int, without: tuple[str, ...] = ()) -> None:

@@ -15,7 +15,7 @@ from ..answers.alignment import MODELS, Rollout
 from ..answers.fit import VARY
 from ..answers.headroom import Headroom
 from ..answers.serving import CACHE_TYPES, CACHES, WEIGHTS
-from ..ask.choices import CHOICES, LIMITS
+from ..ask.choices import CHOICES, LIMITS, LOOPS
 from ..ask.mesh import Mesh
 from ..ask.objectives import REFERENCES
 from ..ask.setup import Lora, Setup
@@ -120,7 +120,9 @@ def _field(field):
     """A field of Setup, as argparse takes it; what is true or false is a switch."""
     if isinstance(field.default, bool):
         return {"action": "store_true", "help": "a switch, off where it is not given"}
-    usual = {"optimizer_impl": "the optimizer's first", "adapters": "none"}
+    usual = {"optimizer_impl": "the optimizer's first", "adapters": "none"} | dict.fromkeys(
+        vars(LOOPS["plain"]), "the loop's"
+    )
     return {
         "type": _TYPES.get(field.name) or _TYPES.get(type(field.default).__name__), "default": field.default, "metavar": "VALUE",
         "help": f"{_allowed(field.name)} (default {usual.get(field.name, field.default)})",

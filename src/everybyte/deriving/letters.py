@@ -31,6 +31,7 @@ from ..derivation.lettered import Lettered, LetteredInstant, symbol
 from ..dryrun import Trace, Workload, count
 from ..dryrun.interrupts import BetweenOperations
 from ..dryrun.tracker import Tracker, sole_holder
+from ..dryrun.workload import as_tuple
 from ..reference import FAMILIES, gpt, llama
 from ..reference.step import DTYPES, random_batch
 from ..rules import LETTERS, check
@@ -167,7 +168,7 @@ def _traced(model, setup, depth) -> tuple[Trace, set]:
             stack.enter_context(patch)
         work = Workload(
             lambda: _made(model, shape, unchecked), tokens, lambda batch: [batch[1]],
-            lambda module, batch: module(*batch), setup, model,
+            as_tuple, setup, model,
         )  # fmt: skip
         return count(work, _InLetters(letters)), letters.guards
 

@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from . import hugging_face, parallel
 from .autocast import autocast_as_on_cuda
-from .cuda import Kernels, fused_optimizers_on_meta, loss_in_the_open, paged_states, quantized_weights
+from .cuda import Kernels, clipping_on_meta, fused_optimizers_on_meta, loss_in_the_open, paged_states, quantized_weights
 from .interrupts import BetweenOperations
 from .trace import Trace
 from .tracker import Tracker
@@ -31,10 +31,13 @@ def count(work: Workload, tracker: Tracker, rank: int = 0, first: bool = False) 
     with BetweenOperations(), _as_on_gpu(setup, tracker, rank), ExitStack() as stack:
         step = _Step(work, tracker)
         stack.enter_context(hugging_face.as_on_cuda())
+        if step.trainer.scaler:
+            step.trainer.scaler.scale(torch.empty((), device="meta"))  # its scale stands from now on
         if setup.distributed:
-            # What stays of a pipeline's step belongs to somebody.
-            with tracker.watching(step.module) if step.pipelined else nullcontext():
-                parallel.make_steady(step.trainer, work.batch, tracker)
+            # What stays of a pipeline's step, or of a loop's, belongs to somebody.
+            with tracker.watching(step.module) if step.pipelined or setup.looped else nullcontext():
+                run = step.run if setup.looped else partial(step.trainer.step, work.batch, tracker.mark)
+                parallel.make_steady(step.trainer, run, tracker)
         elif first:
             with tracker.watching(step.module):
                 step.run()
@@ -63,6 +66,7 @@ def _as_on_gpu(setup, tracker, rank):
     around = [
         warnings.catch_warnings(),
         fused_optimizers_on_meta(),
+        clipping_on_meta(),
         loss_in_the_open(),
         torch.enable_grad(),
         Kernels(tracker.loss_of),
@@ -125,8 +129,17 @@ class _Step:
             parallel.offload(self.trainer, tracker)
         if self.pipelined:
             pipelines.tell(self.trainer, tracker)
+        if setup.looped:  # which may make batches before
+            self.trainer.forward = self._told(self.trainer.forward)
         if setup.mesh.tensor > 1 and not setup.fsdp:  # parts of weights, which have taken their places
             _follow_gradients(tracker, _trained(self.trainer.module))
+
+    def _told(self, forward):
+        def run(*inputs):
+            self.tracker.phase = "forward"
+            return forward(*inputs)
+
+        return run
 
     def run(self) -> dict[str, int]:
         """Take it; moment -> the number of its mark. ValueError where it asks for a GPU, or for a gradient that is not there."""
@@ -214,8 +227,6 @@ def _make_states(trainer, tracker):
     """The optimizer's first update, on gradients of nothing: from it on its states exist."""
     for parameter in _trained(trainer.module):
         parameter.grad = torch.empty_like(parameter)
-    if trainer.scaler:
-        trainer.scaler.scale(torch.empty((), device="meta"))
     tracker.mark("states")
     trainer.update()
     tracker.mark("states made")

@@ -26,7 +26,12 @@ from ..reference.adapters import package
 aten = torch.ops.aten
 #: Operation -> from its arguments the bytes that CUDA's kernel takes while it runs, of one tensor or a tuple of several.
 #: Softmax's backward first makes the product of gradient and result (`softmax_backward_cuda_out` in `native/cuda/SoftMax.cu`).
-SCRATCH = {aten._softmax_backward_data.default: lambda gradient, result, *_: result.numel() * result.itemsize}
+#: Norms of many tensors first are those of their blocks, as many for each as the largest has (`foreach_tensor_norm_cuda` in
+#: `native/cuda/ForeachReduceOp.cu`).
+SCRATCH = {
+    aten._softmax_backward_data.default: lambda gradient, result, *_: result.numel() * result.itemsize,
+    aten._foreach_norm.Scalar: lambda tensors, *_: 4 * len(tensors) * -(-max(t.numel() for t in tensors) // 65536),
+}
 #: Which results are in the memory of the CPU, outside of a CUDA graph: attention's seed of random numbers, and its offset
 #: (`_efficient_attention_forward` in `native/transformers/cuda/attention.cu`).
 ON_HOST = {aten._scaled_dot_product_efficient_attention.default: (2, 3)}
@@ -315,6 +320,21 @@ def fused_optimizers_on_meta():
     name = "_get_fused_kernels_supported_devices"
     supported = getattr(optimizer, name)
     return mock.patch.object(optimizer, name, lambda: [*supported(), "meta"])
+
+
+@contextmanager
+def clipping_on_meta():
+    """Within it `clip_grad_norm_` takes its CUDA path for tensors on device "meta": the norms of all tensors at once."""
+    from torch.nn.utils import clip_grad
+
+    asked, known = clip_grad._has_foreach_support, clip_grad._device_has_foreach_support
+    with (
+        mock.patch.object(
+            clip_grad, "_has_foreach_support", lambda t, on: asked(t, torch.device("cuda") if on.type == "meta" else on)
+        ),
+        mock.patch.object(clip_grad, "_device_has_foreach_support", lambda on: on.type == "meta" or known(on)),
+    ):
+        yield
 
 
 def paged_states(setup, tracker):

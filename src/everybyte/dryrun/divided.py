@@ -14,7 +14,7 @@ from ..reference.mesh.context import placed
 from ..reference.mesh.mixture import ParallelExperts
 from ..reference.mesh.trainer import MeshTrainer, held
 from ..reference.step import random_batch
-from .workload import Workload
+from .workload import Workload, as_tuple
 
 
 def workload(model: Model, setup: Setup, rank: int) -> Workload:
@@ -34,7 +34,7 @@ def workload(model: Model, setup: Setup, rank: int) -> Workload:
         batch = placed(batch, first)
     return Workload(
         make, batch, lambda given: [targets for targets in given[1:2] if targets is not None],
-        lambda module, given: module(*given), setup, model, trains=partial(MeshTrainer, model=model),
+        as_tuple, setup, model, trains=partial(MeshTrainer, model=model),
     )  # fmt: skip
 
 

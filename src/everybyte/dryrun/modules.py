@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -175,7 +176,8 @@ def _call(module, inputs):
         )
     if not loss.requires_grad:
         raise ValueError(f"dry_run.model: the loss of {name} depends on none of its parameters; allowed: one that does")
-    return loss
+    others = [value for field, value in output.items() if field != "loss"] if isinstance(output, Mapping) else [output]
+    return loss, *others
 
 
 def is_config(model):

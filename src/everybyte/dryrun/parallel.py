@@ -168,13 +168,13 @@ def offload(trainer, tracker: Tracker) -> None:
     trainer.update = on_host
 
 
-def make_steady(trainer, batch, tracker: Tracker) -> None:
-    """One whole step: from it on FSDP knows its units, DDP has its last buckets, and the optimizer has its states."""
+def make_steady(trainer, run, tracker: Tracker) -> None:
+    """One whole step, which `run` takes: from it on FSDP knows its units, DDP has its last buckets, and the optimizer has its states."""
     parts = getattr(trainer, "parts", [trainer.called])
     averaged = [part for part in parts if isinstance(part, DistributedDataParallel)]
     for module in averaged:
         module.logger = SimpleNamespace(set_runtime_stats_and_log=lambda: None)  # it times no meta tensors
-    trainer.step(batch, tracker.mark)
+    run()
     for module in averaged:
         part = "gradients" if module.gradient_as_bucket_view else "communication"
         with tracker.making(part, "buckets"), _OnMeta(), warnings.catch_warnings():

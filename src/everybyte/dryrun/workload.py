@@ -14,6 +14,7 @@ from ..ask.setup import Setup
 from ..catalog import Model
 from ..reference import Trainer
 from ..reference.adapters import adapted, as_it_is, base_parameters
+from ..reference.loops.running import trainer_of
 from ..reference.step import DTYPES
 from ..step.witness import Counted
 from . import hugging_face
@@ -28,7 +29,7 @@ class Workload:
     Attributes:
         make: makes the module; called under device "meta".
         batch: makes the module's arguments, on device "meta". targets: which of them are there for the loss alone.
-        call: (module, arguments) -> the loss.
+        call: (module, arguments) -> (the loss, what else the module gave ...).
         setup: what runs: with the batch and the sequence of the arguments.
         model: the `Model`; None where the module must be counted first.
         trains: makes the trainer. as_made: whether the data types in which `make` makes its tensors are the reader's word.
@@ -37,11 +38,11 @@ class Workload:
     make: Callable[[], nn.Module]
     batch: Callable[[], tuple | dict]
     targets: Callable[[tuple | dict], list[Tensor]]
-    call: Callable[[nn.Module, tuple | dict], Tensor]
+    call: Callable[[nn.Module, tuple | dict], tuple]
     setup: Setup
     model: Model | None = None
     _: KW_ONLY
-    trains: Callable[..., Trainer] = Trainer
+    trains: Callable[..., Trainer] = trainer_of
     as_made: bool = False
 
     def module(self) -> nn.Module:
@@ -82,8 +83,14 @@ class Workload:
         with _floats_alone(module) if self.as_made and not (own or setup.adapters) else as_it_is(module, setup):
             # Where nothing is cast, that, and no more, is what the trainer is told.
             trainer = self.trains(module, setup.replace(precision="fp32") if own else setup, **options)
+
         # The trainer's own way of calling is a method, which this workload's way stands before.
-        trainer.forward = lambda inputs: self.call(trainer.called, inputs)  # type: ignore[method-assign]
+        def forward(inputs, items=None):
+            inputs = inputs if items is None else inputs | {"num_items_in_batch": items}
+            given = self.call(trainer.called, inputs)
+            return given if setup.looped else given[0]
+
+        trainer.forward = forward  # type: ignore[method-assign]
         return trainer
 
 
@@ -159,7 +166,13 @@ def of_reference(
         return [batch[1] if isinstance(batch[1], Tensor) else batch[1][0]]
 
     make = partial(family, model, setup)
-    return Workload(make, tokens, targets, lambda module, batch: module(*batch), setup, model, **options)
+    return Workload(make, tokens, targets, as_tuple, setup, model, **options)
+
+
+def as_tuple(module, batch):
+    """What a module of the book's gives: its loss, and where the loop keeps them its logits."""
+    given = module(*batch)
+    return given if isinstance(given, tuple) else (given,)
 
 
 def kind_of(value):

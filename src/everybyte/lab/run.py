@@ -22,8 +22,9 @@ import torch.distributed as dist
 from .. import units
 from ..ask.setup import Setup
 from ..catalog import Model
-from ..reference import FAMILIES, GPT, Trainer
+from ..reference import FAMILIES, GPT
 from ..reference.adapters import adapted, as_it_is, package
+from ..reference.loops.running import trainer_of
 from ..reference.mesh.context import placed
 from ..reference.splitting import divided_loss
 from ..reference.step import DTYPES
@@ -267,7 +268,7 @@ class _Session:
         if learned:
             module.load_state_dict(learned)
         module = adapted(module, self.setup)
-        kind = Trainer
+        kind = trainer_of
         if self.setup.mesh.context > 1:
             from ..reference.mesh.trainer import MeshTrainer as kind  # with PyTorch's pipelines
         with as_it_is(module, self.setup):

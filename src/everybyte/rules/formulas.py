@@ -41,6 +41,13 @@ def _wide(s, m):
 #: Of setups, whatever the formula.
 UNADAPTED = (only("adapters", None, allowed="None, as formulas speak of models that train whole", instead=BUDGET),)
 SPOKEN = (
+    Rule(
+        "loop",
+        lambda s, m: s.looped,
+        "with outputs {s.outputs!r}, zero_grad {s.zero_grad!r} and clip {s.clip!r}, of which formulas do not speak",
+        "what loop 'plain' does by default",
+        BUDGET,
+    ),
     Rule("precision", lambda s, m: s.precision in LIBRARIES, ", of which formulas do not speak", instead=BUDGET),
     only("loss", "plain", "chunked", why=", of which formulas do not speak", instead=BUDGET),
 )

@@ -1,6 +1,6 @@
 """What does not go together in a setup, whatever the model: tried when one is made."""
 
-from ..ask.choices import LIBRARIES, LIBRARY_OPTIMIZERS, NOT_SHARDED, OPTIMIZERS, OWN, PRECISIONS
+from ..ask.choices import LIBRARIES, LIBRARY_OPTIMIZERS, LOOPS, NOT_SHARDED, OPTIMIZERS, OWN, PRECISIONS
 from ..ask.schedules import ANY_STAGES, ONE_STAGE, SCHEDULES, TWO_STAGES
 from .row import Rule, multiples, needs, only, table
 
@@ -163,7 +163,39 @@ _ADAPTERS = table(
     Rule("Lora.dtype", lambda s: s.adapters.dtype not in _dtypes(s), _over, lambda s: " or ".join(map(repr, _dtypes(s)))),
     when=lambda s: s.adapters is not None,
 )  # fmt: skip
+
+
+def _not_its(name):
+    """A loop by name has its own value of a field."""
+    return Rule(name, lambda s: s.loop != "plain" and getattr(s, name) != getattr(LOOPS[s.loop], name),
+                "is not what loop {s.loop!r} does",
+                lambda s: f"{getattr(LOOPS[s.loop], name)!r}, or loop 'plain'")  # fmt: skip
+
+
+_LOOPS = (
+    _not_its("outputs"), _not_its("zero_grad"), _not_its("clip"),
+    *table(
+        only("loss", "plain", why="with outputs 'kept': there are no logits of all tokens to be kept"),
+        when=lambda s: s.outputs == "kept",
+    ),
+    *table(
+        only("sharding", "none", "zero2", "zero3", why="with clip {s.clip!r}: it adds gradients up within its step, and none can be clipped before"),
+        only("master_gradients", "bf16", why="with clip {s.clip!r}: gradients are no weight's"),
+        when=lambda s: s.clip != "none",
+    ),
+    *table(
+        Rule("precision", lambda s: s.precision in LIBRARIES, allowed=", ".join(PRECISIONS)),
+        Rule("precision", lambda s: s.fsdp and s.dtypes.autocast and s.loop in ("trainer", "accelerate"), allowed="bf16, fp32, or sharding 'none'"),
+        Rule("optimizer", lambda s: s.loop == "trainer" and s.dtypes.master and OPTIMIZERS[s.optimizer].algorithm == "adam8bit",
+             allowed="adamw, or precision bf16"),
+        only("offload", "none"),
+        Rule("mesh", lambda s: not s.mesh.alone, allowed="no mesh"),
+        why="with loop {s.loop!r}, outputs {s.outputs!r}, zero_grad {s.zero_grad!r} and clip {s.clip!r} is not derived",
+        instead="loop 'plain' with outputs 'dropped', zero_grad 'end' and clip 'none' takes it",
+        when=lambda s: s.looped,
+    ),
+)  # fmt: skip
 #: In the order in which they are tried.
 SETUP = (
-    *_USUAL, *_PIPELINE, *_EXPERT_PLACES, *_LIBRARY, *_OWN, *_ONE_FUNCTION, *_RING, *_EXPERTS, *_GPUS, *_WHOLE, *_ADAPTERS,
+    *_USUAL, *_PIPELINE, *_EXPERT_PLACES, *_LIBRARY, *_OWN, *_ONE_FUNCTION, *_RING, *_EXPERTS, *_GPUS, *_WHOLE, *_ADAPTERS, *_LOOPS,
 )  # fmt: skip

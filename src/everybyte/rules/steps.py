@@ -1,5 +1,7 @@
 """What of a setup no witness runs, or formulas alone do not derive: tried where the step is asked for."""
 
+from dataclasses import replace
+
 from ..ask.choices import LIBRARIES, OPTIMIZERS, PRECISIONS
 from ..ask.schedules import ALL_FIRST, SCHEDULES, SPLIT
 from ..catalog.decoders import decoder, untrained
@@ -28,6 +30,9 @@ def _one_by_one(s, m):
     return algorithm in ("lion", "muon") or (s.optimizer_impl == "loop" and algorithm in ("adam", "adafactor"))
 
 
+#: In whose place stands a step that is `Trainer`'s own.
+PLAIN_LOOP = Rule("loop", lambda s, *_: s.looped, "with outputs {s.outputs!r}, zero_grad {s.zero_grad!r} and clip {s.clip!r}",
+                  "what loop 'plain' does by default")  # fmt: skip
 #: Of pipelines.
 PIPELINE = (
     *table(
@@ -101,6 +106,7 @@ GPU = table(
 )  # fmt: skip
 #: Of an `Objective`, in the model's place: its own step; and its models beside one another.
 OBJECTIVE = table(
+    PLAIN_LOOP,
     only("loss", "plain", why="with objective {m.method!r}: log-probabilities are taken from all logits at once"),
     only("dropout", 0.0,
          why="with objective {m.method!r}: the old log-probabilities and the reference's were made without it"),
@@ -134,7 +140,7 @@ ROLLOUT = table(
 #: Of a search for layouts, which varies none of these.
 LAYOUT = table(
     only("adapters", None), only("offload", "none"), only("replicas", 1), only("sharding_units", "block"), only("no_sync", False),
-    only("buckets", "copies"),
+    only("buckets", "copies"), PLAIN_LOOP,
     why="is not searched", instead="eb.budget takes one layout",
 )  # fmt: skip
 #: Of a plan for a model of one's own, whose kind is in the model's place.
@@ -144,6 +150,7 @@ PLANNED = table(
 )  # fmt: skip
 #: Of a derivation; of one with letters for every dimension.
 DERIVED = table(
+    replace(PLAIN_LOOP, instead="eb.budget and eb.dry_run take it"),
     only("loss", "plain", "chunked", why="is not derived: its chunks are powers of two, which no formula in batch and sequence has",
          allowed="'plain', 'chunked'", instead="eb.budget and eb.dry_run take it"),
 )  # fmt: skip
@@ -159,6 +166,7 @@ CUT = table(
 )  # fmt: skip
 #: Of a recipe that clips gradients.
 CLIPPED = table(
+    replace(PLAIN_LOOP, allowed="what loop 'plain' does by default: the recipe says how it clips"),
     only("sharding", "none", "zero2", "zero3", why="adds gradients up within its step, and none can be clipped before"),
     Rule("precision", lambda s: s.precision in LIBRARIES, "keeps gradients that are no weight's", "'bf16-master'"),
     Rule("master_gradients", lambda s: s.dtypes.master and s.master_gradients != "bf16", "are no weight's", "'bf16'"),

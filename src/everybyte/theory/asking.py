@@ -50,9 +50,9 @@ class _Asking:
         out += [Request(held.pop(), 0) for _ in range(min(count if size else 0, len(held)))]
 
     def step(self):
-        """(requests, {phase: place after its first product, `after_backward`: place}); at its end goes what no operation frees:
-        gradients."""
-        out, places, start = [], {}, self._count
+        """(requests, {phase: place after its first product, `after_backward`: place}); at its end goes what no operation frees and the
+        next step does not begin with: gradients."""
+        out, places, before = [], {}, {size: len(held) for size, held in self._held.items()}
         for operation in self.operations:
             for piece in operation.taken:
                 self.take(piece, out)
@@ -62,7 +62,7 @@ class _Asking:
                 places["after_backward"] = len(out)
             for piece in operation.freed:
                 self.give(piece, out)
-        for held in self._held.values():
-            while held and held[-1] > start:
+        for size, held in self._held.items():
+            while len(held) > before.get(size, 0):
                 out.append(Request(held.pop(), 0))
         return out, places

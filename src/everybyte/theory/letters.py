@@ -115,6 +115,11 @@ def least(*numbers) -> Letter:
     return Letter(min(map(int, numbers)), f"least({','.join(map(text, numbers))})")
 
 
+def most(*numbers) -> Letter:
+    """The largest of some whole numbers."""
+    return Letter(max(map(int, numbers)), f"most({','.join(map(text, numbers))})")
+
+
 def _up(a, b):
     return -(-a // b)
 

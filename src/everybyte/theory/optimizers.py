@@ -15,6 +15,9 @@ from .tape import Piece
 #: Numbers in a tensor from which on bitsandbytes keeps 8-bit states, and pages them; in one block; in a table.
 QUANTIZED, PAGED, BLOCK, TABLE = 4096, 100_000, 256, 256
 
+#: Weights of embeddings.
+EMBEDDINGS = ("token.weight", "position.weight")
+
 
 class Optimizer:
     """What the setup's optimizer keeps and takes, tensor by tensor.
@@ -54,7 +57,7 @@ class Optimizer:
             ]
         if self.kind.algorithm == "adam" and setup.optimizer_impl == "fused":
             found += [Piece(1, 4, "optimizer", count) for _, _, count in self.tensors]
-        if self.kind.algorithm == "adam8bit" and any(numbers >= QUANTIZED for _, numbers, _ in self.weights):
+        if self.kind.algorithm == "adam8bit" and not all(self._wide(w, numbers) for w, numbers, _ in self.weights):
             found += [Piece(TABLE, 4, "optimizer", 2)]  # signed and unsigned, which all share
         return found
 
@@ -77,19 +80,26 @@ class Optimizer:
         return [(numbers, self.width, False)] * 2 + counter
 
     def _adam8bit_states(self, weight, numbers):
-        if numbers < QUANTIZED:
-            return [(numbers, 4, False)] * 2
         paged = self.kind.paged and numbers >= PAGED
+        if self._wide(weight, numbers):
+            return [(numbers, 4, paged)] * 2
         return [(numbers, 1, paged), (up(numbers, BLOCK), 4, False)] * 2
+
+    def _wide(self, weight, numbers):
+        """Whether an 8-bit optimizer keeps its states in fp32: of few numbers, and in transformers' `Trainer` of embeddings."""
+        return numbers < QUANTIZED or (self.setup.loop == "trainer" and weight.name in EMBEDDINGS)
 
     # The update.
 
-    def step(self):
-        """The update."""
-        tape, setup = self.tape, self.setup
-        if setup.dtypes.loss_scaling:
-            checks = tape.take("gradients unscaled", *[(1, 4)] * 4, part="optimizer")
-            del checks[1:]
+    def unscale(self):
+        """Under loss scaling the gradients are divided; whether one is infinite is known until the step has ended."""
+        return self.tape.take("gradients unscaled", *[(1, 4)] * 4, part="optimizer")[:1]
+
+    def step(self, checks=None):
+        """The update. `checks`: what `unscale` gave, where it was called before."""
+        setup = self.setup
+        if setup.dtypes.loss_scaling and checks is None:
+            checks = self.unscale()
         if setup.dtypes.master and setup.kept_gradients == "bf16":
             sizes = [(n, 4, count) for _, n, count in self.tensors]
             if self.moved:

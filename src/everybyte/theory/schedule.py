@@ -68,6 +68,18 @@ def _loop(loops, name, place):
     return loop(place) if callable(loop) else loop
 
 
+def left(operations, loops):
+    """What these operations take, and none of them frees, as often as it is taken."""
+    freed, found = {id(piece) for operation in operations for piece in operation.freed}, []
+    for operation in operations:
+        times, place = 1, dict(operation.place)
+        for name, index in operation.place:
+            loop = _loop(loops, name, place)
+            times = loop.times * times if loop is not None and index == loop.middle else times
+        found += [Piece(p.numbers, p.width, p.part, times * p.count) for p in operation.taken if id(p) not in freed]
+    return found
+
+
 def stretched(operations, loops):
     """Have what a stand-in took be freed as often as it was taken, where turns are freed together.
 

@@ -22,10 +22,11 @@ from .context import own_sequence
 from .course import PARTS, SHARED_PARTS, Course
 from .expert_parallel import OWN, along, received
 from .letters import Letter, up
+from .loops import LoopStep
 from .losses import is_thin
 from .optimizers import PAGED, QUANTIZED
 from .pipelines import PipelineStep, StagePlan, modules_of, part_of
-from .schedule import Loop, nested, stretched
+from .schedule import Loop, left, nested, stretched
 from .tape import Type
 from .training import Step
 
@@ -210,11 +211,11 @@ _COURSES: OrderedDict = OrderedDict()
 _MOST = 512
 
 
-def trace(model, setup, rank=0, make=Step, beside=()) -> Course:
+def trace(model, setup, rank=0, make=None, beside=()) -> Course:
     """The course of one GPU's step, to be read with `letters(model, setup, rank=rank)`. Equal structures share one.
 
     Args:
-        make: makes the step. beside: what decides its form besides.
+        make: makes the step; by default a `Step`, or of a loop of its own a `LoopStep`. beside: what decides its form besides.
     """
     mesh = setup.mesh
     if mesh.pipeline > 1:
@@ -226,7 +227,7 @@ def trace(model, setup, rank=0, make=Step, beside=()) -> Course:
 
     def step():
         turns = plan.loops["batch"].turns, plan.loops["layer"].turns
-        return make(model, setup, plan.segments, plan.chunks, *turns, place)
+        return (make or (LoopStep if setup.looped else Step))(model, setup, plan.segments, plan.chunks, *turns, place)
 
     return _shared((structure(model, setup), plan.key, place, _divided(model, setup), beside), step, plan.loops)
 
@@ -258,8 +259,9 @@ def _shared(key, make, loops):
     if key not in _COURSES:
         with _uncollected():
             step = make()
-            rest, host = step.rest(), step.host()
-            items = nested(stretched(step.run(), loops), loops)
+            rest, host, operations = step.rest(), step.host(), step.run()
+            rest += left(operations[: step.first], loops)
+            items = nested(stretched(operations, loops)[step.first :], loops)
             _COURSES[key] = Course(items, rest, host, PARTS + SHARED_PARTS * step.setup.distributed)
         while len(_COURSES) > _MOST:
             _COURSES.popitem(last=False)

@@ -52,6 +52,8 @@ class Step:
 
     #: Groups of weights that are other stages'.
     without: tuple[str, ...] = ()
+    #: Where the course begins among the operations: those before are of the step before it.
+    first = 0
 
     def __init__(self, model, setup, segments, chunks, batches, stepped, place=0):
         self.tape, self.setup, self.batches, self.stepped, self.in_ring = Tape(), setup, batches, stepped, place
