@@ -16,7 +16,7 @@ from everybyte.ask.choices import ATTENTIONS, CHECKPOINTINGS, COMMON_OPTIMIZERS,
 from everybyte.command import main
 from everybyte.common.search import fewest, most
 
-NOTHING = Headroom(driver=0, context=0, workspace=0, fragmentation=0)
+NOTHING = Headroom(driver=0, context=0, workspace=0, fragmentation=0, nccl=0)
 GPT2, XL = eb.model("gpt2"), eb.model("gpt2-xl")
 
 
@@ -310,17 +310,21 @@ def test_the_command(capsys):
         return capsys.readouterr().out
 
     found = json.loads(said("gpt2-xl", "--gpu", "a100-40gb", "--precision", "bf16-mixed", "--json"))
-    assert found["value"] == fit(XL, eb.Setup(precision="bf16-mixed"), "a100-40gb").value == 5
-    assert found["setup"]["batch"] == 5 and found["usable"] - found["peak"] == found["free"] > 0
+    assert found["value"] == fit(XL, eb.Setup(precision="bf16-mixed"), "a100-40gb").value == 4
+    assert (
+        found["expandable"]["value"] == 5
+        and found["setup"]["batch"] == 4
+        and found["usable"] - found["peak"] == found["free"] > 0
+    )
     assert sum(found["headroom"].values()) == found["gpu"]["memory"] - found["usable"]
-    assert "batch 5 fits" in said("gpt2-xl", "--gpu", "a100-40gb", "--precision", "bf16-mixed")
+    assert "batch 4 fits; 5 with" in said("gpt2-xl", "--gpu", "a100-40gb", "--precision", "bf16-mixed")
     both = said("gpt2", "--gpu", "rtx-4090", "--precision", "bf16-mixed")
     grows = said("gpt2", "--gpu", "rtx-4090", "--precision", "bf16-mixed", "--conf", "expandable_segments:True")
-    assert "batch 22 fits; 26 with PYTORCH_ALLOC_CONF=expandable_segments:True" in both and "batch 26 fits" in grows
+    assert "batch 22 fits; 27 with PYTORCH_ALLOC_CONF=expandable_segments:True" in both and "batch 27 fits" in grows
     less = json.loads(
         said("gpt2-xl", "--gpu", "a100-40gb", "--precision", "bf16-mixed", "--keep-other", "4GiB", "--json")
     )
-    assert less["value"] < 5 and less["headroom"]["other"] == 4 * 2**30
+    assert less["value"] < 4 and less["headroom"]["other"] == 4 * 2**30
     assert json.loads(said("gpt2", "--gpu", "t4", "--vary", "sequence", "--batch", "2", "--json"))["value"] == 1024
     assert json.loads(said("gpt2-xl", "--gpu", "rtx-4090", "--json", status=1))["value"] is None
     nothing = json.loads(said("gpt2-xl", "--gpu", "rtx-4090", "--plan", "--json"))  # other switches make it fit
@@ -355,7 +359,7 @@ def test_bad_input_to_the_command(capsys, arguments, said):
 
 
 def test_the_value_found_runs_and_the_next_does_not_by_the_allocator_too():
-    """On an RTX 4090 26 sequences fit by their peak. With the defaults the allocator runs out from 23 on."""
+    """On an RTX 4090 27 sequences fit by their peak. With the defaults the allocator runs out from 23 on."""
     setup, gpu = eb.Setup(sequence=1024, precision="bf16-mixed"), eb.gpu("rtx-4090")
     both, grows, plain = (eb.fit(GPT2, setup, gpu, configuration=c) for c in (None, "expandable_segments:True", ""))
     room = Headroom().room(gpu)
@@ -418,8 +422,8 @@ def test_of_values_that_run_and_do_not_in_turn_it_names_the_largest_below_which_
 def test_where_the_reader_says_what_fragments_nothing_is_simulated():
     setup = eb.Setup(sequence=1024, precision="bf16-mixed")
     found = eb.fit(GPT2, setup, "rtx-4090", headroom=Headroom(fragmentation=0), configuration="")
-    assert found.reserved is None and "Simulated" not in repr(found) and found.value == 26
-    assert "batch 26 fits, by its peak alone" in repr(found)
+    assert found.reserved is None and "Simulated" not in repr(found) and found.value == 27
+    assert "batch 27 fits, by its peak alone" in repr(found)
 
 
 def test_of_several_gpus_the_allocator_is_simulated_too():
