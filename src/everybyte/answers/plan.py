@@ -368,7 +368,9 @@ class Plan(Shown):
             configuration: `PYTORCH_ALLOC_CONF`, by default the plan's.
         """
         rung = rung or self.best
-        return rung and rung.played(self.configuration if configuration is None else configuration, self.room)
+        if rung is None:
+            return None
+        return rung.played(self.configuration if configuration is None else configuration, self.room)
 
     def table(self) -> Table:
         """The run as asked, and the cheapest set that fits in each precision, with what the allocator makes of those that fit."""

@@ -6,7 +6,7 @@ what the stand-in frees, by the name of the operation that took it.
 """
 
 from itertools import count, groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..allocator import Request, Requests
 from ..ask.choices import LIBRARIES
@@ -39,7 +39,7 @@ def made(model, setup) -> Made | None:
         return None
     if 0 < model.mixture_layers < model.layers:
         return None  # blocks that are not alike
-    standing = [w for w in weights(model) if w.count and layers(model)[w.group]]
+    standing: list[Any] = [w for w in weights(model) if w.count and layers(model)[w.group]]
     first, block, last = (
         [4 * w.numbers for w in standing for _ in range(w.count) if (w.group if w.group in ENDS else "") == group]
         for group in (ENDS[0], "", ENDS[1])
