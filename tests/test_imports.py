@@ -17,7 +17,7 @@ ASKED = {"ask.choices", "ask.mesh", "ask.objectives", "ask.schedules", "ask.setu
 STATED = GROUND | {"step", "catalog", "rules"} | ASKED
 FORMULAS = STATED | {"theory", "formulas"}
 BUDGET = FORMULAS | {"theory.budget", "allocator"}
-PLANNING = {f"answers.{name}" for name in ("headroom", "work", "plan", "fit", "layouts")}
+PLANNING = {f"answers.{name}" for name in ("communicators", "headroom", "work", "plan", "fit", "layouts")}
 DRAW = BUDGET | {"draw"}
 COUNTED = STATED | {"reference"}
 ANSWERS = {
@@ -47,10 +47,11 @@ MAY = {
     "theory": STATED | {"allocator"},
     "formulas": STATED | {"theory"},
     "theory.budget": STATED | {"theory", "allocator"},
-    "answers.headroom": STATED,
+    "answers.communicators": STATED,
+    "answers.headroom": STATED | {"answers.communicators"},
     "answers.work": BUDGET,
     "answers.plan": BUDGET | {"answers.headroom", "answers.work"},
-    "answers.layouts": BUDGET | {"answers.headroom", "answers.work"},
+    "answers.layouts": BUDGET | {"answers.communicators", "answers.headroom", "answers.work"},
     "answers.serving": STATED | {"theory", "answers.headroom"},
     "answers.fit": BUDGET | {"derivation", "answers.headroom", "answers.plan"},
     "answers.own": STATED | PLANNING | {"theory.budget", "derivation", "deriving", "allocator"},

@@ -26,7 +26,12 @@ def test_what_is_found_fits_and_the_fastest_comes_first(found):
     for one in found.found:
         assert one.fits and one.peak == heaviest(LLAMA, one.setup, 512).peak
         assert tokens_of(one.setup) == tokens_of(SETUP)
-    assert all(one.peak > found.usable for one in found.small)
+        assert (
+            one.reserved == one.played.reserved <= eb.Headroom().room(found.gpu, one.setup) and one.peak < one.reserved
+        )
+        assert one.usable == found.usable - one.nccl < found.usable
+    assert all(one.peak > one.usable or one.played.failed for one in found.small)
+    assert any(one.peak <= one.usable for one in found.small)  # some fit by their peak alone
 
 
 def test_no_layout_that_fits_is_faster_than_the_first(found):
@@ -34,7 +39,15 @@ def test_no_layout_that_fits_is_faster_than_the_first(found):
     for setup in candidates(LLAMA, SETUP, found.gpu):
         seconds = sum(priced(LLAMA, setup, found.gpu).values())
         if seconds < best.seconds and not not_derived(LLAMA, setup):
-            assert heaviest(LLAMA, setup, rounding=512).peak > found.usable
+            slower = Layout(
+                LLAMA,
+                setup,
+                found.gpu,
+                eb.Headroom().usable(found.gpu, setup),
+                {},
+                eb.Headroom().room(found.gpu, setup),
+            )
+            assert heaviest(LLAMA, setup, rounding=512).peak > slower.usable or slower.played.failed
 
 
 def test_pipelines_beside_rings_and_tensor_parallelism_are_searched():
@@ -211,7 +224,9 @@ def test_experts_are_searched_in_a_pipeline_too():
 
 @pytest.fixture(scope="module")
 def mixed():
-    return eb.layouts(MIXTURE, SETUP, eb.Gpu(**{**_rates("h100-80gb"), "memory": 204 * 10**8}), most=6)
+    """By peaks alone: neither communicators nor what fragments."""
+    kept = eb.Headroom(nccl=0, fragmentation=22 * 2**20)
+    return eb.layouts(MIXTURE, SETUP, eb.Gpu(**{**_rates("h100-80gb"), "memory": 204 * 10**8}), kept, most=6)
 
 
 def test_of_a_mixture_what_is_found_fits_and_none_that_fits_is_faster(mixed):

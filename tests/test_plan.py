@@ -74,8 +74,8 @@ def test_the_best_is_what_looking_at_every_set_finds(model, setup, card):
         peaks = sorted(r.peak for r in mine)
         for usable in (found.usable, *peaks[::7], peaks[0] - 1):
             right = next((r for r in mine if r.peak <= usable), None)
-            assert _cheapest(mine, usable) is right
-        assert found.cheapest(precision) is next((r for r in mine if r.peak <= found.usable), None)
+            assert _cheapest(mine, usable, lambda rung: True) is right
+        assert found.cheapest(precision) is next((r for r in mine if found.runs(r)), None)
     ladder = found.ladder()
     for rung, after in zip(ladder, ladder[1:], strict=False):  # nothing that is left out is as cheap and as small
         assert after.seconds >= rung.seconds and after.peak < rung.peak

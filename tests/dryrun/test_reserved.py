@@ -6,6 +6,7 @@ import everybyte as eb
 from everybyte.dryrun.requests import requests
 from everybyte.rehearsal import shipped
 from everybyte.theory import letters
+from everybyte.theory.asking import made
 from everybyte.theory.asking import requests as asked_for
 from everybyte.theory.budget import course_of
 
@@ -48,19 +49,60 @@ def test_of_the_shelf_nearly_all_are_within_2_percent():
     assert len(sample) >= 20 and sum(abs(share) <= 0.02 for share in off) >= 0.95 * len(sample), off
 
 
-@pytest.mark.parametrize("changes", STEPS[:3], ids=str)
-def test_a_budget_asks_for_the_same_bytes_and_finds_nearly_the_same_blocks(changes):
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("changes", STEPS[:4], ids=str)
+def test_a_budget_asks_for_the_same_bytes_and_finds_the_same_blocks(changes):
     model, setup, found = rehearsed(changes)
     said = eb.budget(model, setup).on("h200")
     assert said.requested == found.requested
-    assert (
-        abs(said.reserved - found.reserved) <= 0.05 * found.reserved
-    )  # which of several equal tensors goes, no formula says
+    assert abs(said.reserved - found.reserved) <= SHARE * found.reserved
 
 
-def test_a_budget_refuses_streams_that_it_does_not_know():
-    with pytest.raises(ValueError, match="Setup.sharding: 'zero3' on 8 gpus.*eb.dry_run"):
-        eb.budget(eb.model("gpt2"), eb.Setup(sharding="zero3", gpus=8)).on("h200")
+def test_a_budget_of_several_gpus_reserves_what_they_do():
+    """FSDP, DDP and ZeRO: every fifth rehearsed step of the shelf; of all 54, one of prose alone is off, whose batches differ."""
+    shared = [r for r in SHELF.found.values() if r.setup.distributed and not r.oom and r.model.name != "prose"][::5]
+    off = [eb.budget(r.model, r.setup).on("h200").reserved / r.reserved - 1 for r in shared]
+    assert len(shared) >= 10 and max(map(abs, off)) <= 0.005, off
+
+
+def freed_after(asked):
+    """After each tensor that a list of requests asks for: which of the earlier ones are given back before the next, by their number."""
+    numbers, found = {}, [[]]
+    for request in asked:
+        if request.bytes:
+            numbers.setdefault(request.key, []).append((len(found), request.bytes, request.stream > 0))
+            found.append([])
+        else:
+            found[-1].append(numbers[request.key].pop(0) if numbers.get(request.key) else ("before",))
+    return [sorted(map(str, gone)) for gone in found]
+
+
+FOLLOWED = [
+    {"precision": "bf16-mixed"},
+    {"precision": "bf16-mixed", "optimizer_impl": "fused", "checkpointing": "full"},
+    {"precision": "bf16-master", "checkpointing": "selective", "attention": "eager"},
+    {"precision": "bf16-mixed", "checkpointing": "every-k", "checkpoint_every": 2, "attention": "eager"},
+    {"precision": "bf16-mixed", "accumulation": 3},
+    {"loss": "chunked"},
+    {"precision": "bf16-mixed", "sharding": "zero3", "gpus": 8},
+    {"precision": "bf16-mixed", "sharding": "zero2", "gpus": 8, "replicas": 2},
+    {"sharding": "zero1", "gpus": 8},
+    {"precision": "bf16-mixed", "gpus": 2, "accumulation": 2},
+]
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("changes", FOLLOWED, ids=str)
+def test_a_formula_follows_each_tensor_as_a_dry_run_does(changes):
+    model, setup = eb.model("gpt2").replace(layers=6), eb.Setup(batch=2, sequence=128, **changes)
+    seen = requests(eb.dry_run(model, setup), CUBLAS // 2)
+    said = asked_for(course_of(model, setup), letters(model, setup), CUBLAS // 2, made(model, setup))
+    assert freed_after(said.steady) == freed_after(seen.steady)
+    if (
+        setup.gpus == 1 and setup.attention == "flash"
+    ):  # of several a first step was run; eager makes its masks within the blocks
+        assert freed_after(said.beginning) == freed_after(seen.beginning)
+        assert freed_after(said.first) == freed_after(seen.first)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ SCRIPTS = Path(__file__).with_name("scripts")
 CUBLAS = 2 * 33_554_432
 SMALL = eb.Model(name="small", layers=2, width=64, heads=2, vocabulary=1001, positions=64)
 #: What `loops.py` trains.
-LLAMA = eb.model("llama-3.1-8b").replace(
+LLAMA = eb.model("llama-3.1-8b", code="reference").replace(
     layers=2, width=128, heads=4, kv_heads=4, head_width=32, ffn_width=352, vocabulary=20_003, positions=2048, embedding_width=128,
     code="transformers",
 )  # fmt: skip

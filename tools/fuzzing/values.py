@@ -30,7 +30,7 @@ from everybyte.theory.budget import peaks
 
 from .drawn import JUNK, SMALL, STEP, Refused, cut, environment, junk_or, mostly, odd, printable, tags, whole
 
-NOTHING_KEPT = eb.Headroom(driver=0, context=0, workspace=0, fragmentation=0, other=0)
+NOTHING_KEPT = eb.Headroom(driver=0, context=0, workspace=0, fragmentation=0, nccl=0, other=0)
 FIELDS = {name: whole(*bounds) for name, bounds in LIMITS.items()} | {
     n: st.sampled_from(list(c)) for n, c in CHOICES.items()
 }

@@ -166,7 +166,9 @@ class Alignment:
         """Whether the peak, and what is held while generating, are within what the GPU has for tensors; None without a GPU."""
         if self.gpu is None:
             return None
-        return max(self.peak, self.generating or 0, *self.scoring.values()) <= self.headroom.usable(self.gpu)
+        return max(self.peak, self.generating or 0, *self.scoring.values()) <= self.headroom.usable(
+            self.gpu, self.setup
+        )
 
     def table(self) -> Table:
         """Each model at the peak, part by part, in bytes."""

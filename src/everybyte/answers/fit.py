@@ -1,7 +1,7 @@
 """What fits a GPU: the largest batch or sequence, or the fewest GPUs, by the budget that predicts the step."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import lcm
 
@@ -17,7 +17,7 @@ from ..common.tables import Shown, Table, sized
 from ..derivation import Derivation
 from ..derivation.growing import largest as largest_size
 from ..theory.budget import Budget, budget, heaviest, not_derived
-from .headroom import CONFIGURATION, ROUNDING, Headroom, computes, kept_free, left, takes
+from .headroom import EXPANDABLE, PLAYED, PYTORCH, ROUNDING, Headroom, computes, kept_free, left, takes
 from .plan import Rung, plan
 
 #: What `fit` may vary, beside the reader's own letters of a derivation; of gpus it wants the fewest, of the others the most.
@@ -34,10 +34,12 @@ class Fit(Shown):
         value: what was found; None where nothing fits.
         witness: what the step with `setup` takes, each tensor rounded up as CUDA's allocator does.
         next: the same for the next value, which does not fit; None where there is no next value.
-        configuration: `PYTORCH_ALLOC_CONF`, with which the allocator is simulated. reserved: what it makes of the step with `setup`
-            in the memory that context and others leave; None where it is not simulated: on several GPUs by formula alone, of a
-            derivation, and where `headroom` says what fragmentation takes.
-        failed: the same of `next`, where its peak fits and the allocator runs out.
+        configuration: `PYTORCH_ALLOC_CONF`, with which the allocator is simulated: "" for PyTorch's defaults. reserved: what it makes of
+            the step with `setup` in the memory that context and others leave; None where it is not simulated: of a derivation's formula
+            alone, and where `headroom` says what fragmentation takes.
+        failed: the same of `next`, where its peak fits and the allocator runs out. again: a value beyond `next` that runs; None where none
+            of those looked at does.
+        expandable: the same with `expandable_segments:True`, where the reader says no configuration; else None.
     """
 
     model: Described
@@ -52,10 +54,12 @@ class Fit(Shown):
     configuration: str = ""
     reserved: Reserved | None = None
     failed: Reserved | None = None
+    again: int | None = None
+    expandable: "Fit | None" = None
 
     @property
     def fits(self) -> bool:
-        """Whether anything fits."""
+        """Whether anything fits: by its peak, and by the allocator where it is simulated."""
         return self.value is not None
 
     @property
@@ -76,7 +80,7 @@ class Fit(Shown):
             return {"bound": self._bound()}
         wanted = self.next or self.witness
         parts = {name: size for name, size in wanted.parts.items() if size}
-        over = self._missing if self._ended else wanted.peak - self.usable
+        over = self._missing if self._ended else wanted.peak - self.headroom.usable(self.gpu, wanted.setup)
         return {"over": over, "at": wanted.peak_at, "part": max(parts, key=parts.__getitem__), "parts": parts}
 
     @property
@@ -93,7 +97,7 @@ class Fit(Shown):
     @property
     def _driver_has(self):
         """Bytes that the driver has left when the allocator runs out."""
-        return self.headroom.room(self.gpu) - self._ended.reserved
+        return self.headroom.room(self.gpu, (self.next or self.witness).setup) - self._ended.reserved
 
     @property
     def _missing(self):
@@ -113,12 +117,17 @@ class Fit(Shown):
     def nearest_gpu(self) -> Gpu | None:
         """The GPU of the catalog with the least memory that `setup` fits; None where there is none."""
         known = (g for g in sorted(gpus().values(), key=lambda g: g.memory) if takes(g, self.setup.precision))
-        return next((g for g in known if self.headroom.usable(g) >= self.peak), None)
+        return next((g for g in known if self.headroom.usable(g, self.setup) >= self.peak and self._runs(g)), None)
+
+    def _runs(self, gpu):
+        """Whether the allocator has enough on another GPU; yes where it is not simulated."""
+        played = self.reserved and _played(self.witness, gpu, self.configuration, self.headroom)
+        return not (played and played.failed)
 
     @cached_property
     def nearest_setup(self) -> Rung | None:
         """The cheapest `Rung` of `plan` that fits this GPU; None where there is none, or no such step is derived."""
-        return plan(self.model, self.setup, self.gpu, self.headroom).best if self._planned else None
+        return plan(self.model, self.setup, self.gpu, self.headroom, self.configuration).best if self._planned else None
 
     @property
     def _planned(self):
@@ -135,7 +144,14 @@ class Fit(Shown):
         if self.setup.sharding != "none" or not isinstance(self.model, Model):
             return None
         try:
-            return fit(self.model, self.setup.replace(sharding="zero3"), self.gpu, "gpus", self.headroom).value
+            return fit(
+                self.model,
+                self.setup.replace(sharding="zero3"),
+                self.gpu,
+                "gpus",
+                self.headroom,
+                configuration=self.configuration,
+            ).value
         except ValueError:
             return None
 
@@ -145,7 +161,7 @@ class Fit(Shown):
         if "bound" in said:
             return f"{said['bound']}; {units.text(self.free)} are left"
         if self._ended:
-            return self._pieces()
+            return self._pieces() + (f"; {self.vary} {self.again:,} runs again" if self.again else "")
         at, over, parts = said["at"], units.text(said["over"]), said["parts"]
         share = f"{parts[said['part']] / sum(parts.values()):.0%}"
         largest = f"the largest part is {said['part']}, {units.text(parts[said['part']])} ({share})"
@@ -158,9 +174,10 @@ class Fit(Shown):
     def _pieces(self):
         error = self._ended
         asked, free = units.text(error.segment), units.text(self._driver_has)
+        kept, dies = units.text(error.reserved - error.allocated), self.next if self.fits else self.witness
         return (
-            f"{self.vary} {getattr(self.setup, self.vary) + self.fits:,} fits by its peak, and the allocator runs out: {asked} asked of the "
-            f"driver, which has {free}; {units.text(error.reserved - error.allocated)} is kept free in pieces"
+            f"{self.vary} {getattr(dies.setup, self.vary):,} fits by its peak, and the allocator runs out: {asked} asked of the driver, "
+            f"which has {free}; {kept} is kept free in pieces"
         )
 
     def _after(self, value):
@@ -189,25 +206,48 @@ class Fit(Shown):
 
     def table(self) -> Table:
         """What was found, and why it is no more."""
-        title = f"{self.model.name} on {self.gpu.name}: "
-        title += f"{self.vary} {self.value:,} fits" if self.fits else "does not fit"
-        kept = [(f"− {t.name}", t.bytes) for t in self.headroom.terms(self.gpu)]
+        title = f"{self.model.name} on {self.gpu.name}: {self._found()}"
+        kept = [(f"− {t.name}", t.bytes) for t in self.headroom.terms(self.gpu, self.setup)]
         rows = [("memory", self.gpu.memory), *kept, ("usable", self.usable)]
         rows += [(f"peak, in {self.witness.peak_at}", self.peak), left(self.free)]
         rows += [] if self._reserves is None else [("reserved, simulated", self._reserves)]
+        if self.expandable and self.expandable._reserves is not None:
+            more = self.expandable
+            rows.append((f"reserved, {self.vary} {more.value:,} with expandable segments", more._reserves))
         return Table((title, "bytes", ""), [sized(*row) for row in rows])
+
+    def _found(self):
+        """What fits, and what expandable segments are worth."""
+        said = f"{self.vary} {self.value:,} fits" if self.fits else "does not fit"
+        more = self.expandable
+        if more is None or more.value == self.value:
+            return said + ", by its peak alone" * (self.fits and self.reserved is None)
+        return f"{said}; {more.value:,} with PYTORCH_ALLOC_CONF={EXPANDABLE}"
 
     def said(self) -> list[str]:
         """The lines under the table: why it is no more and, where nothing fits, what would do."""
         return [self.why(), *([] if self.fits else self.instead()), *self._simulated()]
 
     def _simulated(self):
-        if self.reserved is None:
-            why = "a formula does not keep the order of requests; .at(batch, sequence).on(gpu) does"
-            return [f"The allocator is not simulated: {why}"] * (self.witness.witness == "derive")
-        chosen = self.configuration or "PyTorch's defaults"
-        said = f"Simulated with {chosen}; not in it: what kernels take for themselves"
-        return [said + ", and which of several equal tensors goes first" * isinstance(self.witness, Budget)]
+        if self.reserved is not None:
+            said = [f"Simulated with {self.configuration or PYTORCH}; not in it: what kernels take for themselves"]
+            again = {"": self.reserved.allocator.retries}
+            if more := self.expandable:
+                again[", with expandable segments"] = (
+                    more.reserved.allocator.retries if more.fits and more.reserved else 0
+                )
+            each = "times in the steps simulated the allocator gives back what it keeps to go on, and waits for the GPU"
+            return said + [f"{times} {each}{named}" for named, times in again.items() if times and self.fits]
+        if self.witness.witness == "derive":
+            return [
+                "The allocator is not simulated: a formula does not keep the order of requests; .at(batch, sequence).on(gpu) does"
+            ]
+        why = (
+            "Headroom.fragmentation says what it keeps"
+            if self.headroom.fragmentation is not None
+            else "the witness has no requests"
+        )
+        return [f"The allocator is not simulated: {why}"] if self.fits else []
 
     def as_dict(self) -> dict:
         """As JSON holds it: whole bytes."""
@@ -218,15 +258,20 @@ class Fit(Shown):
             "vary": self.vary,
             "fits": self.fits,
             "value": self.value,
-            "headroom": {t.name: t.bytes for t in self.headroom.terms(self.gpu)},
+            "headroom": {t.name: t.bytes for t in self.headroom.terms(self.gpu, self.setup)},
             "usable": self.usable,
             "peak": self.peak,
             "peak_at": self.witness.peak_at,
+            "configuration": self.configuration,
             "reserved": self._reserves,
             "free": self.free,
             "limit": self.limit,
             "why": self.why(),
         }
+        if more := self.expandable:
+            said["expandable"] = {
+                "configuration": more.configuration, "value": more.value, "peak": more.peak, "reserved": more._reserves
+            }  # fmt: skip
         if sizes := getattr(self.witness, "sizes", {}):
             said["sizes"] = sizes
         if not self.fits:
@@ -243,45 +288,68 @@ def fit(
     vary: str = "batch",
     headroom: Headroom | None = None,
     witness: Callable = budget,
-    configuration: Settings | str = CONFIGURATION,
+    configuration: Settings | str | None = None,
+    whole: bool = False,
 ) -> Fit:
     """As `own.fit`, of a `Model`, an `Objective` or a `Derivation`."""
     checks.kind("fit", "setup", setup, Setup)
     headroom = kept_free("fit", headroom)
-    if not isinstance(configuration, str):
+    if configuration is not None and not isinstance(configuration, str):
         checks.kind("fit", "configuration", configuration, Settings)
-    configuration = settings(configuration) if isinstance(configuration, str) else configuration
+    chosen = settings(configuration or "") if not isinstance(configuration, Settings) else configuration
     checks.one_of("fit", "vary", vary, [*VARY, *getattr(model, "further", "")])
     if isinstance(model, Derivation):
         _check_derived(model, setup)
         witness = _at
     gpu = computes(setup, gpu)
-    steps = _Steps(model, setup, gpu, vary, headroom, witness, configuration)
-    shown, value, after = steps.by_peak()
-    reserved = failed = None
-    if value is not None and headroom.fragmentation is None:
-        if vary != "gpus" and steps.ends(value):
-            value = largest_below(steps.ends, steps.low, value)  # on one GPU, where `each` is 1
-            shown, after = (steps.low, None) if value is None else (value, value + 1)
-            failed = after and steps.played(after)
-        reserved = steps.played(shown)
+    checks.flag("fit", "whole", whole)
+    steps = _Steps(model, setup, gpu, vary, headroom, witness, whole)
+    found = _found(steps, chosen.text())
+    if configuration is None and found.reserved is not None:
+        found = replace(found, expandable=_found(steps, EXPANDABLE))
+    return found
+
+
+def _found(steps, configuration):
+    """The `Fit` with one configuration of the allocator."""
+    shown, value, after = steps.by_peak
+    reserved = failed = again = None
+    if value is not None and steps.headroom.fragmentation is None:
+        search = steps.fewest_that_run if steps.vary == "gpus" else steps.most_that_run
+        if steps.ends(value, configuration):
+            value, after, again = search(value, configuration)
+            shown = value or (shown if steps.vary == "gpus" else steps.low * steps.each)
+            failed = after and steps.played(after, configuration)
+        reserved = steps.played(shown, configuration)
+    setup = steps.setup if steps.lettered else steps.setup.replace(**{steps.vary: shown})
     return Fit(
-        getattr(model, "described", model), setup if steps.lettered else setup.replace(**{vary: shown}), gpu, vary, headroom,
-        steps.usable, value, steps.at(shown), None if after is None else steps.at(after), configuration.text(), reserved, failed,
+        getattr(steps.model, "described", steps.model), setup, steps.gpu, steps.vary, steps.headroom, steps.usable(shown), value, steps.at(shown),
+        None if after is None else steps.at(after), configuration, reserved, failed, again,
     )  # fmt: skip
+
+
+#: So many values next to the border are tried on each side: pieces fall otherwise from one to the next.
+BESIDE = 1
+
+
+def _played(step, gpu, configuration, headroom, whole=False):
+    """What the allocator makes of a step; None where it is not simulated. whole: as `Budget.on`'s."""
+    if not hasattr(step, "on") or step.witness == "derive":  # whose step a dry run has to count first, in seconds
+        return None
+    return step.on(gpu, configuration, headroom.room(gpu, step.setup), steps=PLAYED, whole=whole)
 
 
 class _Steps:
     """The steps with each value of what varies, counted and played once.
 
     Attributes:
-        lettered: whether what varies is a letter of a derivation's own. usable: bytes for tensors.
+        lettered: whether what varies is a letter of a derivation's own.
         each: what values are multiples of; low and high: the least and the most of these.
     """
 
-    def __init__(self, model, setup, gpu, vary, headroom, witness, configuration):
+    def __init__(self, model, setup, gpu, vary, headroom, witness, whole):
         self.model, self.setup, self.gpu, self.vary, self.witness = model, setup, gpu, vary, witness
-        self.configuration, self.usable, self.room = configuration, headroom.usable(gpu), headroom.room(gpu)
+        self.headroom, self.whole = headroom, whole
         self.lettered = vary in getattr(model, "further", "")
         self.each = _step(setup, vary)
         low, high = _range(model, setup, vary)
@@ -301,15 +369,20 @@ class _Steps:
 
     def over(self, number):
         """Bytes that are missing where `each` is taken that often."""
-        return self.at(number * self.each).peak - self.usable
+        return self.at(number * self.each).peak - self.usable(number * self.each)
 
+    def usable(self, value):
+        """Bytes for tensors: with other GPUs there are other communicators."""
+        return self.headroom.usable(self.gpu, self.setup.replace(gpus=value) if self.vary == "gpus" else self.setup)
+
+    @cached_property
     def by_peak(self):
         """(the value to show, the one that fits or None, the next or None), as far as peaks say."""
         if self.lettered:
             value, after, least = largest_size(self.model, self.setup, self.vary, self.over)
             found = least if value is None else value, value, after
         elif self.vary == "gpus":
-            shown, enough = fewest(self.over, self.low, self.high, self.usable // 64)
+            shown, enough = fewest(self.over, self.low, self.high, self.headroom.usable(self.gpu) // 64)
             found = (shown, shown, None if shown == self.low else shown - 1) if enough else (shown, None, None)
         else:
             value = self._most()
@@ -327,20 +400,51 @@ class _Steps:
             return max((v for v in ahead if over(v) <= 0), default=value)
         return value
 
-    def played(self, value):
+    def played(self, value, configuration):
         """What the allocator makes of a step; None where it is not simulated."""
-        if value not in self._played:
-            step = self.at(value)
-            derived = step.witness == "derive"  # whose step a dry run has to count first, in seconds
-            streams = isinstance(step, Budget) and step.setup.distributed
-            plays = hasattr(step, "on") and not derived and not streams  # a third step finds the second's blocks again
-            self._played[value] = step.on(self.gpu, self.configuration, self.room, steps=2) if plays else None
-        return self._played[value]
+        if (value, configuration) not in self._played:
+            self._played[value, configuration] = _played(
+                self.at(value), self.gpu, configuration, self.headroom, self.whole
+            )
+        return self._played[value, configuration]
 
-    def ends(self, value):
+    def ends(self, value, configuration):
         """Whether the allocator runs out."""
-        played = self.played(value)
-        return played is not None and played.failed
+        played = self.played(value, configuration)
+        return played is not None and played.failed is not None
+
+    def most_that_run(self, value, configuration):
+        """(the largest value below one that runs out of which all that were tried below run, or None; the next; a larger one that runs).
+
+        Of a few values below the border each is tried, and of a few above it, as pieces fall otherwise from one to the next.
+        """
+
+        def ends(number):
+            return self.ends(number * self.each, configuration)
+
+        high, again = value // self.each, None
+        border = largest_below(ends, self.low, high)
+        while border is not None:
+            dead = next((n for n in range(max(self.low, border - BESIDE), border + 1) if ends(n)), None)
+            if dead is None:
+                further = range(border + 2, min(border + 2 + BESIDE, high))
+                again = max((n for n in further if not ends(n)), default=None)
+                break
+            border = dead - 1 if dead > self.low else None
+        return tuple(n and n * self.each for n in (border, border and border + 1, again))
+
+    def fewest_that_run(self, value, configuration):
+        """The same of GPUs: (the fewest above those that run out, or None; the next fewer; None)."""
+        bad = self.low if value is None else value // self.each
+        step = 1
+        while (number := bad + step) <= self.high and self.ends(number * self.each, configuration):
+            bad, step = number, 2 * step
+        if number > self.high:
+            return None, None, None
+        while number - bad > 1:
+            middle = (number + bad) // 2
+            number, bad = (number, middle) if self.ends(middle * self.each, configuration) else (middle, bad)
+        return number * self.each, bad * self.each, None
 
 
 #: Kernels pad sequences to multiples of less than so many.

@@ -12,14 +12,23 @@ from ..catalog.gpus import RATES
 from ..common import checks
 from ..common.tables import Table
 from ..rules import GPU, check
+from .communicators import communicators
 
 _MIB = units.UNITS["MiB"]
 #: Term -> its reason, and the source of its default.
 _SAID = tomllib.loads(resources.files(__package__).joinpath("headroom.toml").read_text(encoding="utf-8"))
+#: GPUs whose context is known: by name.
+_CONTEXTS = _SAID.pop("contexts")
 #: CUDA's allocator rounds each tensor up to a multiple of so many bytes.
 ROUNDING = 512
-#: How the allocator is simulated, where nothing else is said: as whoever fills a GPU to its end should set it.
-CONFIGURATION = "expandable_segments:True"
+#: How whoever fills a GPU to its end should set the allocator. Where nobody says how it is set, it is simulated as PyTorch has it, ""; and
+#: then so.
+EXPANDABLE = "expandable_segments:True"
+#: How many steps the allocator is simulated for, to say that they run: near the border some die in the third or the fourth, whose requests
+#: find the second's blocks in other places.
+PLAYED = 4
+#: What is said of a configuration that is empty.
+PYTORCH = "PyTorch's defaults"
 
 
 @dataclass(frozen=True)
@@ -41,13 +50,15 @@ class Headroom:
         context: the process's CUDA context: the driver's structures and the loaded kernels.
         workspace: scratch of cuBLAS, one for the thread of forward and one for that of backward.
         fragmentation: what the allocator has and no tensor can use: the least of it; where it is not set, `fit` simulates the rest.
-        other: other processes, a display, a communicator; 0 by default.
+        nccl: of several GPUs the buffers of NCCL's communicators, by `communicators`; 0 for one.
+        other: other processes, a display; 0 by default.
     """
 
     driver: int | None = None
     context: int | None = None
     workspace: int | None = None
     fragmentation: int | None = None
+    nccl: int | None = None
     other: int | None = None
 
     def __post_init__(self):
@@ -55,37 +66,50 @@ class Headroom:
             if value is not None:
                 checks.whole("Headroom", name, value, 0, 2**50)
 
-    def terms(self, gpu: Gpu) -> list[Term]:
-        """The terms on that GPU, in the order in which they are taken."""
+    def terms(self, gpu: Gpu, setup: Setup | None = None) -> list[Term]:
+        """The terms on that GPU, in the order in which they are taken. setup: says which communicators there are; None for none."""
         return [
             term if getattr(self, name) is None else Term(name, getattr(self, name), term.reason, "set by the reader")
-            for name, term in _defaults(gpu).items()
+            for name, term in _defaults(gpu, setup).items()
         ]
 
-    def usable(self, gpu: Gpu) -> int:
+    def usable(self, gpu: Gpu, setup: Setup | None = None) -> int:
         """Bytes that are left for tensors."""
-        return gpu.memory - sum(term.bytes for term in self.terms(gpu))
+        return gpu.memory - sum(term.bytes for term in self.terms(gpu, setup))
 
-    def room(self, gpu: Gpu) -> int:
+    def room(self, gpu: Gpu, setup: Setup | None = None) -> int:
         """Bytes that are left for PyTorch's allocator: workspaces and what fragments are its own."""
-        return gpu.memory - sum(t.bytes for t in self.terms(gpu) if t.name not in ("workspace", "fragmentation"))
+        return gpu.memory - sum(t.bytes for t in self.terms(gpu, setup) if t.name not in ("workspace", "fragmentation"))
 
-    def table(self, gpu: Gpu) -> Table:
+    def table(self, gpu: Gpu, setup: Setup | None = None) -> Table:
         """From the GPU's memory to what is usable."""
         rows = [(f"memory ({gpu.memory_source})", units.text(gpu.memory), gpu.title, gpu.source)]
-        rows += [(f"− {t.name}", units.text(t.bytes), t.reason, t.source) for t in self.terms(gpu)]
-        return Table(("", "bytes", "what it is", "source"), [*rows, ("usable", units.text(self.usable(gpu)), "", "")])
+        rows += [(f"− {t.name}", units.text(t.bytes), t.reason, t.source) for t in self.terms(gpu, setup)]
+        return Table(
+            ("", "bytes", "what it is", "source"), [*rows, ("usable", units.text(self.usable(gpu, setup)), "", "")]
+        )
 
 
-def _defaults(gpu):
-    sizes = {
-        "driver": 0 if gpu.memory_source == "reported" else 441 * _MIB,
-        "context": 616 * _MIB,
-        "workspace": 2 * gpu.cublas_workspace,
-        "fragmentation": 22 * _MIB,
-        "other": 0,
+def _defaults(gpu, setup):
+    found = {
+        "driver": Term("driver", 0 if gpu.memory_source == "reported" else 441 * _MIB, **_SAID["driver"]),
+        "context": _context(gpu),
+        "workspace": Term("workspace", 2 * gpu.cublas_workspace, **_SAID["workspace"]),
+        "fragmentation": Term("fragmentation", 22 * _MIB, **_SAID["fragmentation"]),
     }
-    return {name: Term(name, size, **_SAID[name]) for name, size in sizes.items()}
+    talking = communicators(setup, gpu) if setup is not None else []
+    named = ", ".join(f"{one.axis} {units.text(one.bytes(gpu))}" for one in talking)
+    reason = f"{_SAID['nccl']['reason']}: {named}" if talking else "no other GPU"
+    found["nccl"] = Term("nccl", sum(one.bytes(gpu) for one in talking), reason, _SAID["nccl"]["source"])
+    return found | {"other": Term("other", 0, **_SAID["other"])}
+
+
+def _context(gpu):
+    """A GPU's own, where out-of-memory messages tell it; else the largest of three readings of any."""
+    for said in _CONTEXTS:
+        if gpu.name in said["gpus"]:
+            return Term("context", said["mib"] * _MIB, _SAID["context"]["reason"], said["source"])
+    return Term("context", 616 * _MIB, **_SAID["context"])
 
 
 def left(free: int) -> tuple[str, int]:

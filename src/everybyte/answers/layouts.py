@@ -7,6 +7,7 @@ from functools import cached_property, lru_cache
 from itertools import product
 
 from .. import units
+from ..allocator import Reserved, Settings, settings
 from ..ask.choices import DTYPE_BYTES, SHARDINGS
 from ..ask.mesh import Mesh, divided
 from ..ask.schedules import SCHEDULES, cut
@@ -17,8 +18,9 @@ from ..common import checks
 from ..common.tables import Table
 from ..rules import LAYOUT, check
 from ..theory.budget import Budget, budget, heaviest, heavy, not_derived
-from .headroom import ROUNDING, Headroom, computes, kept_free
-from .work import held, made, matrix_flops, standing
+from .communicators import communicators
+from .headroom import PLAYED, PYTORCH, ROUNDING, Headroom, computes, kept_free
+from .work import held, made, matrix_flops, short_of, standing
 
 #: What a step does, one after another, in the order of the table; where there are experts, `expert` too.
 TERMS = ("arithmetic", "memory", "tensor", "context", "pipeline", "data", "idle")
@@ -36,8 +38,9 @@ class Layout:
     """One way to train on all GPUs.
 
     Attributes:
-        model, gpu: the run. setup: with its mesh, micro-batch and checkpointing. usable: bytes for tensors.
+        model, gpu: the run. setup: with its mesh, micro-batch and checkpointing. usable: bytes for tensors, beside NCCL's communicators.
         terms: part of `TERMS`, of mixtures `expert` too -> seconds of one optimizer step at the data sheet's rates.
+        room: bytes for PyTorch's allocator; None where it is not simulated. configuration: as `PYTORCH_ALLOC_CONF`.
     """
 
     model: Model
@@ -45,6 +48,8 @@ class Layout:
     gpu: Gpu
     usable: int
     terms: dict[str, float]
+    room: int | None = None
+    configuration: str = ""
 
     @property
     def name(self) -> str:
@@ -77,9 +82,40 @@ class Layout:
 
     @property
     def fits(self) -> bool:
-        """Whether every GPU holds its part: to say no, one that does not is enough."""
+        """Whether every GPU holds its part by its peak, and the allocator of the one with the highest peak does not run out."""
         ranks = heavy(self.model, self.setup)
-        return all(_counted(self.model, self.setup, rounding=ROUNDING, rank=rank).peak <= self.usable for rank in ranks)
+        by_peak = all(
+            _counted(self.model, self.setup, rounding=ROUNDING, rank=rank).peak <= self.usable for rank in ranks
+        )
+        return by_peak and not (self.played and self.played.failed)
+
+    @cached_property
+    def played(self) -> Reserved | None:
+        """What the allocator makes of the GPU with the highest peak; None where it is not simulated.
+
+        Weights come as they stay. Of many micro-batches a few are played: in a pipeline that runs one forward and one backward in turn,
+        twice as many as there are stages.
+        """
+        if self.room is None:
+            return None
+        stages = self.setup.mesh.pipeline
+        few = (
+            short_of(self.setup)
+            if stages == 1
+            else self.setup.replace(accumulation=min(self.setup.accumulation, 2 * stages))
+        )
+        step = budget(self.model, few, rank=self.heaviest.rank)
+        return step.on(self.gpu, self.configuration, self.room, steps=PLAYED, whole=False)
+
+    @property
+    def nccl(self) -> int:
+        """Bytes that NCCL's communicators take of each GPU."""
+        return sum(one.bytes(self.gpu) for one in communicators(self.setup, self.gpu))
+
+    @property
+    def reserved(self) -> int | None:
+        """Bytes that the allocator reserves; None where it is not simulated, or runs out."""
+        return None if self.played is None or self.played.failed else self.played.reserved
 
     @property
     def tokens(self) -> float:
@@ -132,20 +168,26 @@ class Layout:
     def as_dict(self) -> dict:
         """As JSON holds it: bytes and seconds."""
         terms = {name: round(value, 6) for name, value in self.terms.items()}
-        return {"setup": self.setup.as_dict(), "peak": self.peak, "seconds": round(self.seconds, 6), "terms": terms}
+        return {
+            "setup": self.setup.as_dict(),
+            "peak": self.peak,
+            "reserved": self.reserved,
+            "seconds": round(self.seconds, 6),
+            "terms": terms,
+        }
 
     def row(self) -> list:
         """Of the table."""
         setup, mesh = self.setup, self.setup.mesh
         return [
             mesh.pipeline, setup.data, mesh.context, mesh.tensor, *[mesh.expert] * bool(self.model.experts), setup.batch, setup.accumulation, setup.checkpointing,
-            units.text(self.peak), f"{self.seconds:.2f} s", f"{self.terms['arithmetic'] / self.seconds:.0%}", self.waits_for,
+            units.text(self.peak), "–" if self.reserved is None else units.text(self.reserved), units.text(self.nccl), f"{self.seconds:.2f} s", f"{self.terms['arithmetic'] / self.seconds:.0%}", self.waits_for,
         ]  # fmt: skip
 
 
 COLUMNS = (
-    "pipeline", "data", "context", "tensor", "expert", "micro-batch", "of them", "checkpointing", "peak", "step", "arithmetic",
-    "then waits for",
+    "pipeline", "data", "context", "tensor", "expert", "micro-batch", "of them", "checkpointing", "peak", "reserved", "NCCL", "step",
+    "arithmetic", "then waits for",
 )  # fmt: skip
 
 
@@ -154,8 +196,9 @@ class Layouts:
     """Layouts of one run, in order of their time.
 
     Attributes:
-        model, setup, gpu: as asked. usable: bytes for tensors. found: those that fit, the fastest first.
-        tried: how many were priced. small: those looked at that do not fit; hopeless: those whose weights and kept activations alone
+        model, setup, gpu: as asked. usable: bytes for tensors and NCCL's communicators. found: those that fit, the fastest first.
+        tried: how many were priced. configuration: `PYTORCH_ALLOC_CONF`. small: those looked at that do not fit, by their peak or as the
+            allocator is simulated; hopeless: those whose weights and kept activations alone
             do not. refused: why -> how many are not derived: the first of them, and others that differ in its numbers.
     """
 
@@ -168,6 +211,7 @@ class Layouts:
     small: list[Layout]
     hopeless: list[Layout]
     refused: dict[str, int]
+    configuration: str = ""
 
     @property
     def best(self) -> Layout | None:
@@ -189,7 +233,12 @@ class Layouts:
         """The fastest that fit."""
         run = f"{self.model.name} on {self.setup.gpus:,} × {self.gpu.name}, {tokens_of(self.setup):,} tokens a step"
         columns = [name for name in COLUMNS if self.model.experts or name != "expert"]
-        return Table(columns, [one.row() for one in self.found], f"{run}, {units.text(self.usable)} usable")
+        simulated = f"; reserved as simulated with {self.configuration or PYTORCH}"
+        return Table(
+            columns,
+            [one.row() for one in self.found],
+            f"{run}, {units.text(self.usable)} usable, NCCL's communicators among it{simulated}",
+        )
 
     def report(self) -> str:
         """The table, and under it what binds and what was left out."""
@@ -206,7 +255,7 @@ class Layouts:
     def as_dict(self) -> dict:
         """As JSON holds it."""
         return {
-            "usable": self.usable, "tried": self.tried, "binding": self.binding, "refused": self.refused,
+            "usable": self.usable, "configuration": self.configuration, "tried": self.tried, "binding": self.binding, "refused": self.refused,
             "found": [layout.as_dict() for layout in self.found],
         }  # fmt: skip
 
@@ -216,18 +265,25 @@ def tokens_of(setup: Setup) -> int:
     return setup.batch * setup.accumulation * setup.data * setup.sequence
 
 
-def layouts(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, most: int = SHOWN) -> Layouts:
+def layouts(
+    model: Model,
+    setup: Setup,
+    gpu: Gpu | str,
+    headroom: Headroom | None = None,
+    most: int = SHOWN,
+    configuration: Settings | str = "",
+) -> Layouts:
     """The meshes, micro-batches and checkpointings with which a model trains on `setup.gpus`, the fastest first.
 
     A step sees as many tokens as the setup's does. Data parallelism is FSDP: weights are gathered for each micro-batch, or in a
     pipeline once for all. Time is the data sheet's: arithmetic, bytes through the GPU's memory, and what each dimension sends
     by the slowest link that it crosses (`Gpu.ring`), one after another; a pipeline is idle for (P − 1) / m of it. Tensor
     parallelism stays within a node, and a part of a sequence has `LEAST` tokens. Of mixtures routers are balanced. Memory is
-    `budget`'s, of each stage and place of a ring.
+    `budget`'s, of each stage and place of a ring; and the allocator of the GPU that needs the most is simulated.
 
     Args:
         setup: its mesh, batch, accumulation, checkpointing and sharding say no more than how many tokens a step sees.
-        most: how many to find.
+        most: how many to find. configuration: `PYTORCH_ALLOC_CONF`, with which the allocator is simulated: by default PyTorch's own.
 
     Raises:
         ValueError: for bad input, an unknown network, and where no layout of the model's is derived.
@@ -238,23 +294,28 @@ def layouts(model: Model, setup: Setup, gpu: Gpu | str, headroom: Headroom | Non
     check(LAYOUT, setup)
     headroom = kept_free("layouts", headroom)
     gpu = computes(setup, gpu, rates=True)
-    usable, alike, waiting = headroom.usable(gpu), {}, []
+    alike, waiting = {}, []
+    chosen = (configuration if isinstance(configuration, Settings) else settings(configuration)).text()
     for changed in candidates(model, setup, gpu):
         if why := _refused(model, changed):
             alike.setdefault(re.sub(r"\d+", "", why), []).append(why)
         else:
-            waiting.append(Layout(model, changed, gpu, usable, priced(model, changed, gpu)))
+            room = headroom.room(gpu, changed) if headroom.fragmentation is None else None
+            usable = headroom.usable(gpu, changed)
+            waiting.append(Layout(model, changed, gpu, usable, priced(model, changed, gpu), room, chosen))
     refused = {first: 1 + len(others) for first, *others in alike.values()}
     if not waiting:
         first = next(iter(refused), f"no mesh divides {model.name} and {setup.gpus} gpus")
         raise ValueError(f"layouts.setup: {first}")
     sorts: dict[str, list[Layout]] = {"found": [], "small": [], "hopeless": []}
     for layout in sorted(waiting, key=lambda one: (one.seconds, one.setup.mesh.size)):
-        hopeless = at_least(model, layout.setup) > usable
+        hopeless = at_least(model, layout.setup) > layout.usable
         sorts["hopeless" if hopeless else "found" if layout.fits else "small"].append(layout)
         if len(sorts["found"]) == most:
             break
-    return Layouts(model, setup, gpu, usable, tried=len(waiting), refused=refused, **sorts)
+    return Layouts(
+        model, setup, gpu, headroom.usable(gpu), tried=len(waiting), refused=refused, configuration=chosen, **sorts
+    )
 
 
 def _refused(model, setup):

@@ -12,7 +12,7 @@ from ..rules import PLANNED, check
 from ..theory.budget import budget
 from .fit import Fit
 from .fit import fit as fit_derived
-from .headroom import CONFIGURATION, Headroom
+from .headroom import Headroom
 from .plan import Plan
 from .plan import plan as plan_derived
 
@@ -25,15 +25,18 @@ def fit(
     headroom: Headroom | None = None,
     witness: Callable = budget,
     batch=None,
-    configuration: Settings | str = CONFIGURATION,
+    configuration: Settings | str | None = None,
+    whole: bool = False,
     **sizes: int,
 ) -> Fit:
     """The largest batch or sequence, or the fewest gpus, with which a step fits a GPU.
 
     The value found fits, and the next does not, by the same budget with tensors rounded up to 512 bytes; and no value
-    beyond it fits either (of gpus, none below it that was looked at). The setup's own `vary` is not read. On one GPU
-    PyTorch's allocator is simulated, from the first weight on, in the memory that context and others leave, and does not
-    run out at the value found.
+    beyond it fits either (of gpus, none below it that was looked at). The setup's own `vary` is not read. PyTorch's allocator
+    is simulated, from the first weight on, in the memory that context and others leave, and does not run out at the value
+    found: with PyTorch's defaults, and as `Fit.expandable` with expandable segments, unless the reader says a configuration.
+    Weights come to the GPU as they stay: made on the CPU, or of a module on meta in shares. Near the border a larger batch
+    may run where a smaller one does not; the value found is the largest below which every one that was tried runs.
 
     Args:
         model: a `Model`, or an `Objective`; or a `Derivation`, or what `derive` takes: a Hugging Face config, a function that makes a
@@ -46,7 +49,9 @@ def fit(
         batch: for `derive`, the arguments of a module of one's own. sizes: of its own letters, as R=224, those that do not vary.
         witness: what counts the bytes of a `Model`: called with model, setup and rounding. `eb.dry_run` takes models whose
             step is not derived, at seconds a value.
-        configuration: `PYTORCH_ALLOC_CONF`; "" for PyTorch's defaults, which need more.
+        configuration: `PYTORCH_ALLOC_CONF`, which then alone is simulated; "" for PyTorch's defaults; by default these, and
+            beside them expandable segments. whole: whether the weights are first made on the GPU, in fp32 and undivided, as the
+            book's own step makes them.
 
     Raises:
         ValueError: an unknown GPU, setting or `vary`; a setup that does not fit the model, or a GPU without its data types; a model
@@ -64,10 +69,17 @@ def fit(
             model = derive(model, setup, batch)
     if sizes:
         model = model.fixed(**sizes)
-    return fit_derived(model, setup, gpu, vary, headroom, witness, configuration)
+    return fit_derived(model, setup, gpu, vary, headroom, witness, configuration, whole)
 
 
-def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, batch=None) -> Plan:
+def plan(
+    model,
+    setup: Setup,
+    gpu: Gpu | str,
+    headroom: Headroom | None = None,
+    batch=None,
+    configuration: Settings | str = "",
+) -> Plan:
     """Every set of switches for a run, with what it needs and what it costs in time, tokens in a step unchanged.
 
     The switches: the optimizer's implementation, attention, the loss in chunks, checkpointing, smaller batches with
@@ -80,14 +92,15 @@ def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, 
             module: on one GPU, each set of switches that it can take is counted by a dry run when it is asked for.
         gpu: of the catalog, by name too: its rates say what a switch costs. headroom: what is kept free; by default the
             GPU's own.
-        batch: for a module of your own, its arguments as `derive` takes them.
+        batch: for a module of your own, its arguments as `derive` takes them. configuration: `PYTORCH_ALLOC_CONF`, with which the
+            allocator is simulated: a set fits where it does not run out. By default PyTorch's defaults.
 
     Raises:
         ValueError: an unknown GPU, or one given by its size alone; a setup that does not fit the model, or the GPU; a `Model`
             whose step is not derived; a `Derivation`, which is of one setup; of a model of one's own, several GPUs.
     """
     if isinstance(model, Model):
-        return plan_derived(model, setup, gpu, headroom)
+        return plan_derived(model, setup, gpu, headroom, configuration)
     if isinstance(model, Objective):
         raise ValueError(
             f"plan.model: {model.name}: what a switch costs is derived for the next token's loss alone; allowed: its model; eb.fit and "
@@ -102,4 +115,4 @@ def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, 
     check(PLANNED, setup, type(model).__name__)
     from ..deriving.planning import Counting
 
-    return plan_derived(Counting(model, batch), setup, gpu, headroom)
+    return plan_derived(Counting(model, batch), setup, gpu, headroom, configuration)

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from .. import units
-from ..allocator import Reserved
+from ..allocator import Reserved, Settings, settings
 from ..ask.choices import DTYPE_BYTES, LIBRARIES, OPTIMIZERS, OWN, PRECISIONS
 from ..ask.setup import Setup
 from ..catalog import Described, Gpu, Model
@@ -16,7 +16,7 @@ from ..catalog.weights import numbers_of
 from ..common import checks
 from ..common.tables import Shown, Table
 from ..theory.budget import budget, course_of, letters, not_derived
-from .headroom import CONFIGURATION, ROUNDING, Headroom, computes, kept_free, takes
+from .headroom import PLAYED, PYTORCH, ROUNDING, Headroom, computes, kept_free, takes
 from .work import Work, made, matrix_flops, sent_by, short_of, standing, updated, work
 
 #: Precisions in the order in which they lose digits.
@@ -98,9 +98,21 @@ class Rung:
         """Raise ValueError where the time of the optimizer's step is not derived."""
         updated(self.model, self.setup)
 
+    @cached_property
     def trace(self) -> Any:
-        """What the allocator is played on."""
-        return budget(self.model, self.setup)
+        """What the allocator is played on: of many accumulated batches, a few."""
+        return budget(self.model, short_of(self.setup))
+
+    def played(self, configuration: str, room: int | None) -> Reserved:
+        """What the allocator makes of it in so many bytes; its weights come as they stay."""
+        key = configuration, room
+        if key not in self._played:
+            self._played[key] = self.trace.on(self.gpu, configuration, room, steps=PLAYED, whole=False)
+        return self._played[key]
+
+    @cached_property
+    def _played(self):
+        return {}
 
     @property
     def _whole(self):
@@ -210,10 +222,13 @@ class Counted(Rung):
         moved = 2 * self.model.made(self.setup) + self.model.updated(self.setup)
         return Work(self.model.flops(self.setup), moved, compute=self.setup.dtypes.compute)
 
+    @cached_property
     def trace(self):
         return self.model.trace(self.setup)
 
-    begin = trace  # what a dry run refuses, it refuses here
+    def begin(self):
+        """What a dry run refuses, it refuses here."""
+        self.model.trace(self.setup)
 
     @property
     def _least(self):
@@ -234,15 +249,15 @@ class Counted(Rung):
         yield [computed, *settings.values()]
 
 
-def _cheapest(rungs, usable):
-    """The rung with the least time that fits; None where none does. Looks at no more of them than it has to."""
+def _cheapest(rungs, usable, runs):
+    """The rung with the least time that fits and that `runs`; None where none does. Looks at no more of them than it has to."""
     waiting = [(r._at_least, 0, len(r.kinds), i, r) for i, r in enumerate(rungs) if r._states <= usable]
     heapq.heapify(waiting)
     while waiting:
         _, known, kinds, i, rung = heapq.heappop(waiting)
-        if known:
+        if known and runs(rung):
             return rung
-        if rung.peak <= usable:
+        if not known and rung.peak <= usable:
             heapq.heappush(waiting, (rung.seconds, 1, kinds, i, rung))
     return None
 
@@ -252,8 +267,9 @@ class Plan(Shown):
     """Every set of switches, with its price, for one run on one GPU.
 
     Attributes:
-        model, setup, gpu: as asked. usable: bytes for tensors. room: bytes for PyTorch's allocator. rungs: one for each set of switches, the one asked for first;
-            each is worked out when something of it is asked for.
+        model, setup, gpu: as asked. usable: bytes for tensors. room: bytes for PyTorch's allocator; None where it is not simulated.
+        rungs: one for each set of switches, the one asked for first; each is worked out when something of it is asked for.
+        configuration: `PYTORCH_ALLOC_CONF`, "" for PyTorch's defaults.
     """
 
     model: Described
@@ -262,6 +278,7 @@ class Plan(Shown):
     usable: int
     rungs: list[Rung]
     room: int | None = None
+    configuration: str = ""
 
     @property
     def asked(self) -> Rung:
@@ -292,7 +309,7 @@ class Plan(Shown):
     def cheapest(self, precision: str) -> Rung | None:
         """The cheapest set with that precision that fits; None for none."""
         if precision not in self._found:
-            self._found[precision] = _cheapest(self._in(precision), self.usable)
+            self._found[precision] = _cheapest(self._in(precision), self.usable, self.runs)
         return self._found[precision]
 
     @cached_property
@@ -303,7 +320,7 @@ class Plan(Shown):
     def best(self) -> Rung | None:
         """The run as asked where it fits; else the cheapest set that does. Time does not buy back digits: a precision with
         fewer of them is looked at only where none with more fits. And the host's memory comes after all of them."""
-        if self.asked.peak <= self.usable:
+        if self.runs(self.asked):
             return self.asked
         return next((r for p in self.precisions if (r := self.cheapest(p))), None)
 
@@ -326,23 +343,34 @@ class Plan(Shown):
             ("on the host", host, lambda r: units.text(r.host)),
             ("moved there", host, lambda r: units.text(r.work.hosted)),
             ("time", True, lambda r: f"{r.share:+.1%}"),
-            ("fits", True, lambda r: "fits" if r.peak <= self.usable else "–"),
+            (
+                "fits",
+                True,
+                lambda r: "fits" if self.runs(r) else "runs out, in pieces" if r.peak <= self.usable else "–",
+            ),
         ]
         shown = [(name, said) for name, told, said in columns if told]
         title = f"{self.model.name} on {self.gpu.name}, {units.text(self.usable)} usable"
         title += "; time without the host's own" * host
         return Table([name for name, _ in shown], [tuple(said(r) for _, said in shown) for r in rungs], title)
 
-    def reserved(self, rung: Rung | None = None, configuration: str = CONFIGURATION) -> Reserved | None:
-        """What PyTorch's allocator makes of a rung, by default the best, in the memory that context and others leave; None on several
-        GPUs, whose streams no formula tells, and where nothing fits.
+    def runs(self, rung: Rung) -> bool:
+        """Whether a rung fits by its peak, and PyTorch's allocator does not run out, in the memory that context and others leave."""
+        if rung.peak > self.usable:
+            return False
+        return self.room is None or not rung.played(self.configuration, self.room).failed
 
-        A rung is found by its peak. Where `.failed` is set here, it needs more than that: the next one, or a batch less.
+    def reserved(self, rung: Rung | None = None, configuration: str | None = None) -> Reserved | None:
+        """What PyTorch's allocator makes of a rung, by default the best, in the memory that context and others leave; None where nothing
+        fits.
+
+        Args:
+            configuration: `PYTORCH_ALLOC_CONF`, by default the plan's.
         """
         rung = rung or self.best
-        if rung is None or rung.setup.distributed:
+        if rung is None:
             return None
-        return rung.trace().on(self.gpu, configuration, self.room)
+        return rung.played(self.configuration if configuration is None else configuration, self.room)
 
     def table(self) -> Table:
         """The run as asked, and the cheapest set that fits in each precision, with what the allocator makes of those that fit."""
@@ -351,14 +379,16 @@ class Plan(Shown):
         played = [self.reserved(rung) if rung.peak <= self.usable else None for rung in found]
         if not any(played):
             return shown
-        said = ["–" if p is None else "runs out, in pieces" if p.failed else units.text(p.reserved) for p in played]
+        said = ["–" if p is None or p.failed else units.text(p.reserved) for p in played]
         rows = [(*row, text) for row, text in zip(shown.rows, said, strict=True)]
-        return Table([*shown.columns, "reserved, simulated"], rows, shown.caption)
+        chosen = f"; simulated with {self.configuration or PYTORCH}"
+        return Table([*shown.columns, "reserved, simulated"], rows, shown.caption + chosen)
 
     def as_dict(self) -> dict:
         """As JSON holds it."""
         return {
             "usable": self.usable,
+            "configuration": self.configuration,
             "asked": _rung_as_dict(self.asked),
             "best": _rung_as_dict(self.best) if self.best else None,
             "ladder": [_rung_as_dict(r) for r in self.ladder()],
@@ -376,7 +406,9 @@ def _rung_as_dict(rung):
     return said | {"hosted": rung.work.hosted, "time": round(rung.share, 6)}
 
 
-def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None) -> Plan:
+def plan(
+    model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None, configuration: Settings | str = ""
+) -> Plan:
     """As `own.plan`, of a `Model` whose step is derived, or of a `Counting` of another."""
     checks.kind("plan", "setup", setup, Setup)
     derived = isinstance(model, Model)
@@ -395,7 +427,11 @@ def plan(model, setup: Setup, gpu: Gpu | str, headroom: Headroom | None = None) 
     gpu = computes(setup, gpu, rates=True)
     first = (Rung if derived else Counted)(model, setup, gpu)
     first.begin()
-    found = Plan(model if derived else model.described, setup, gpu, headroom.usable(gpu), [], headroom.room(gpu))
+    chosen = configuration if isinstance(configuration, Settings) else settings(configuration)
+    room = headroom.room(gpu, setup) if headroom.fragmentation is None else None
+    found = Plan(
+        model if derived else model.described, setup, gpu, headroom.usable(gpu, setup), [], room, chosen.text()
+    )
     for switches in first.sets(list(_precisions(setup, gpu))):
         if found.rungs and found.best:
             break

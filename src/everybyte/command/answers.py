@@ -120,10 +120,11 @@ def compare(options):
 def fit(options):
     card, headroom = given.card(options)
     subject, setup, batch = given.subject(options)
-    found = eb.fit(subject, setup, card, options.vary, headroom, batch=batch, **given.sizes(options))
+    sizes = given.sizes(options)
+    found = eb.fit(subject, setup, card, options.vary, headroom, batch=batch, configuration=options.conf, **sizes)
     if not options.plan:
         return _said(found, yes=found.fits)
-    switches = eb.plan(subject, setup, card, headroom, batch)
+    switches = eb.plan(subject, setup, card, headroom, batch, options.conf or "")
     rungs = [switches.asked, *switches.ladder()]
     if switches.best and switches.best not in rungs:
         rungs.append(switches.best)  # in another precision
@@ -135,7 +136,8 @@ def layouts(options):
     card, headroom = given.card(options)
     if options.written is not None:
         checks.one_of("layouts", "--as", options.written, ("torchtitan", "deepspeed"))
-    found = eb.layouts(*given.configuration(options), card, headroom, **given.asked(options, "most"))
+    asked = given.asked(options, "most") | {"configuration": options.conf or ""}
+    found = eb.layouts(*given.configuration(options), card, headroom, **asked)
     if options.written is None:
         return _said(found, found.report())
     if found.best is None:

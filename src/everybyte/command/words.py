@@ -13,7 +13,7 @@ from typing import Any
 from .. import __version__
 from ..answers.alignment import MODELS, Rollout
 from ..answers.fit import VARY
-from ..answers.headroom import Headroom
+from ..answers.headroom import EXPANDABLE, Headroom
 from ..answers.serving import CACHE_TYPES, CACHES, WEIGHTS
 from ..ask.choices import CHOICES, LIMITS, LOOPS
 from ..ask.mesh import Mesh
@@ -30,7 +30,7 @@ STATUSES = {int(status): said for status, said in SAID["statuses"].items()}
 #: An option, or a field of a setup -> the words that it takes: in its help, and for a shell that completes it.
 ALLOWED: dict[str, tuple[str, ...]] = dict(CHOICES) | {
     "method": tuple(MODELS), "vary": VARY, "reference": REFERENCES, "cache": CACHES, "cache_dtype": tuple(CACHE_TYPES),
-    "weights": WEIGHTS, "shell": SHELLS, "code": CODES,
+    "weights": WEIGHTS, "shell": SHELLS, "code": CODES, "conf": (EXPANDABLE,),
 }  # fmt: skip
 
 

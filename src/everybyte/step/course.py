@@ -11,8 +11,12 @@ from math import prod
 from typing import Any
 
 #: What an operation that communicates makes: a unit's weights gathered, its gradients to be reduced, and this GPU's share of their sum;
-#: a share of the weights copied from the memory of the CPU; a share of gradients in the type in which it goes there.
-KINDS = ("gathered", "sent", "received", "from the host", "stored")
+#: a share of the weights copied from the memory of the CPU; a share of gradients in the type in which it goes there. And what is made of
+#: the gradients before the optimizer's own step.
+KINDS = ("gathered", "sent", "received", "from the host", "stored", "prepared")
+#: CUDA's streams: the one on which a step runs, and those on which FSDP gathers weights and reduces gradients. A freed block serves
+#: requests of its own stream alone.
+STREAMS = RUNS, GATHERS, REDUCES = 0, 1, 2
 #: Kernels that take memory for themselves while they run, each with the numbers by which it is known how much.
 KERNELS = {
     "product": "of matrices, by cuBLAS",
@@ -43,6 +47,7 @@ class Operation:
         loss: whether it belongs to head or loss. place: which batch, segment, block and chunk it is in.
         taken, freed: pieces; each has a `part`. products: of matrices, each the numbers whose product is how many multiplications it takes.
         kernel: (one of `KERNELS`, its numbers); () where it takes nothing for itself.
+        stream: of CUDA's, on which it takes what it takes: one of `STREAMS`.
     """
 
     name: str
@@ -55,6 +60,7 @@ class Operation:
     products: list = field(default_factory=list)
     kind: str = ""
     kernel: tuple = ()
+    stream: int = 0
 
 
 def place_of(operation: Operation) -> str:

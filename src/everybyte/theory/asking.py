@@ -1,29 +1,79 @@
 """A course as a process asks for it: the weights, a first step in which the optimizer's states are made, and steady ones.
 
-A course knows what each operation takes and frees; of tensors of one size it does not say which is freed. Here the one that was
-taken last goes first, as backward frees what forward saved. So the bytes asked for are the course's at each moment, and the blocks
-that an allocator finds for them are nearly those of a real step: a dry run, which follows each tensor, knows them better.
+A course's pieces say which tensor is freed: what backward frees is the piece that forward took. Of what repeats, a stand-in's pieces are
+one for all turns: there the last that was taken goes first, as backward frees them; and what a turn frees of its neighbor is the like of
+what the stand-in frees, by the name of the operation that took it.
 """
 
+from collections import Counter
+from itertools import count, groupby
+from typing import Any, NamedTuple
+
 from ..allocator import Request, Requests
+from ..ask.choices import LIBRARIES
+from ..catalog import Model
+from ..catalog.weights import ENDS, layers, weights
+from ..step.course import middles
 
 #: Phases whose first product takes cuBLAS's workspace: those of the two threads. The optimizer runs on forward's.
 THREADS = ("forward", "backward")
 
 
-def requests(course, values, workspace: int) -> Requests:
+class Made(NamedTuple):
+    """Weights as they are made on the GPU, in fp32 and whole, before they are what they stay.
+
+    Attributes:
+        units: bytes of each tensor of what FSDP divides together: the embeddings, each block, what comes last. tied: bytes of the head
+            that is made and given up for the embedding; 0 without. becomes: `shares` of each unit, `flat` copies of all, each `narrow`;
+            `themselves`.
+    """
+
+    units: list[list[int]]
+    tied: int
+    becomes: str
+
+
+def made(model, setup) -> Made | None:
+    """How the book's own step makes a model; None where it is not told: of several networks, of parts of a mesh, in 4 bits."""
+    known = isinstance(model, Model) and model.family and setup.mesh.size == 1
+    if not known or setup.quantization != "none" or setup.precision in LIBRARIES:
+        return None
+    if 0 < model.mixture_layers < model.layers:
+        return None  # blocks that are not alike
+    standing: list[Any] = [w for w in weights(model) if w.count and layers(model)[w.group]]
+    first, block, last = (
+        [4 * w.numbers for w in standing for _ in range(w.count) if (w.group if w.group in ENDS else "") == group]
+        for group in (ENDS[0], "", ENDS[1])
+    )
+    becomes = (
+        "shares"
+        if setup.fsdp
+        else "flat"
+        if setup.sharding == "zero1"
+        else "themselves"
+        if setup.base_dtype == "fp32"
+        else "narrow"
+    )
+    return Made(
+        [first, *[block] * model.layers, last], 4 * model.vocabulary * model.width if model.tied else 0, becomes
+    )
+
+
+def requests(course, values, workspace: int, whole: Made | None = None) -> Requests:
     """What a process asks of its allocator.
 
     Args:
         course: of the step. values: of its letters. workspace: bytes of cuBLAS's, on forward's thread and on backward's, each taken
-            with the first product.
+            with the first product. whole: how the weights are made; by default as they stay.
     """
-    asking = _Asking(course, values)
-    beginning, states = [], []
+    asking, early, late = _Asking(course, values), [], []
     for piece in course.rest:
-        asking.take(piece, states if piece.part == "optimizer" else beginning)
+        (late if piece.part == "optimizer" and piece.key[1] != "m_w" else early).append(piece)
+    beginning = asking.beginning(early, whole)
+    states: list[Request] = []
+    asking.take(late, states)
     step, marks = asking.step()
-    updated = marks.pop("after_backward")
+    updated = marks.pop("updated")
     first = [*step[:updated], *states, *step[updated:]]
     for key, place in sorted(enumerate(marks.values(), 1), key=lambda pair: -pair[1]):
         first.insert(place, Request(-key, workspace))
@@ -33,36 +83,129 @@ def requests(course, values, workspace: int) -> Requests:
 class _Asking:
     def __init__(self, course, values):
         self.reading = course.at(values)
-        self.operations = [operation for operation, *_ in self.reading.unrolled() if operation is not None]
-        self._held: dict[int, list[int]] = {}  # by bytes of one tensor: keys, the last taken at the end
+        self.operations = [(o, turns) for o, _, turns in self.reading.unrolled() if o is not None]
+        self._born = {id(piece): operation for operation, _ in self.operations for piece in operation.taken}
+        self._kin = {id(piece): kin for operation, _ in self.operations for piece, kin in _kin(operation)}
+        self._middle = {(*where, index) for where, index, _ in middles(course.items)}
+        self._neighbors = {}
+        self._held: dict = {}  # by piece, by who took it in which turn, by bytes of one tensor: keys, the last taken at the end
+        self._alive: set[int] = set()
+        self._sizes: dict[int, int] = {}  # of every tensor that was taken
         self._count = 0
 
-    def take(self, piece, out):
-        size, count = self.reading.amounts.each(piece)
-        for _ in range(count if size else 0):
-            self._count += 1
-            self._held.setdefault(size, []).append(self._count)
-            out.append(Request(self._count, size))
+    def beginning(self, pieces, whole):
+        """The weights, made and then as they stay, and what else stands before the first step."""
+        stay, out = [], []
+        self.take(pieces, stay)
+        if whole is None:
+            return stay
+        numbers = count(-len(stay) - 3, -1)
+        units = [[Request(next(numbers), size) for size in unit] for unit in whole.units]
+        every = [request for unit in units for request in unit]
+        tied = [Request(next(numbers), whole.tied)] * bool(whole.tied)
+        tied += [Request(request.key, 0) for request in tied]
+        if whole.becomes == "themselves":
+            return [*stay[: len(every)], *tied, *stay[len(every) :]]
+        out = [*every, *tied]
+        if whole.becomes == "narrow":
+            for before, after in zip(every, stay, strict=False):
+                out += [after, Request(before.key, 0)]
+            return [*out, *stay[len(every) :]]
+        if whole.becomes == "flat":
+            return [*out, *stay, *(Request(request.key, 0) for request in every)]
+        ends = len(units[0])
+        shares = [
+            *stay[ends : len(every) - len(units[-1])],
+            *stay[:ends],
+            *stay[len(every) - len(units[-1]) : len(every)],
+        ]
+        for unit in (*units[1:-1], [*units[0], *units[-1]]):  # the root comes last
+            out += [*shares[: len(unit)], *(Request(request.key, 0) for request in unit)]
+            shares = shares[len(unit) :]
+        return [*out, *stay[len(every) :]]
 
-    def give(self, piece, out):
-        size, count = self.reading.amounts.each(piece)
-        held = self._held.get(size, [])
-        out += [Request(held.pop(), 0) for _ in range(min(count if size else 0, len(held)))]
+    def take(self, pieces, out, turns=None, stream=0):
+        """Ask for the tensors of some pieces; of those that stand for as many blocks, block after block."""
+        each = self.reading.amounts.each
+        for times, group in groupby(pieces, lambda piece: each(piece)[1]):
+            sized = [(piece, each(piece)[0]) for piece in group]
+            for piece, size in [one for one in sized if one[1]] * times:
+                self._count += 1
+                self._alive.add(self._count)
+                self._sizes[self._count] = size
+                known = [] if turns is None else [(self._kin[id(piece)], *turns.values())]
+                for name in (id(piece), size, *known):
+                    self._held.setdefault(name, []).append(self._count)
+                out.append(Request(self._count, size, stream))
+
+    def _steps(self, piece, operation):
+        """How many turns of each loop away a piece was taken that an operation frees, where one of both stands for many turns; else
+        None: then the piece itself is meant."""
+        name = id(piece), id(operation)
+        if name not in self._neighbors:
+            self._neighbors[name] = None
+            if id(piece) in self._born:
+                here, there = dict(operation.place), self._born[id(piece)].place
+                apart = {loop: index - here[loop] for loop, index in there if loop in here}
+                ends = [
+                    (*there[:i], loop, place)
+                    for i, (loop, index) in enumerate(there)
+                    if apart.get(loop)
+                    for place in (index, here[loop])
+                ]
+                pairs = [set(ends[i : i + 2]) for i in range(0, len(ends), 2)]
+                if pairs and len(apart) == len(there) and all(pair & self._middle for pair in pairs):
+                    self._neighbors[name] = apart
+        return self._neighbors[name]
+
+    def give(self, piece, out, before, operation, turns):
+        """Give back a piece's tensors; `before`: the last that was taken before this operation."""
+        (size, times), piece = self.reading.amounts.each(piece), piece.of or piece
+        ways = [(id(piece), self._count), (size, before), (size, self._count)]
+        if (apart := self._steps(piece, operation)) is not None:
+            ways.insert(0, ((self._kin[id(piece)], *(turns[loop] + by for loop, by in apart.items())), before))
+        for _ in range(times if size else 0):
+            if key := next((key for way in ways if (key := self._found(*way))), None):
+                self._alive.remove(key)
+                out.append(Request(key, 0))
+
+    def _found(self, name, last):
+        """The last tensor of that name that still lives and was not taken after `last`; None for none."""
+        held = self._held.get(name, [])
+        for place in range(len(held) - 1, -1, -1):
+            if held[place] not in self._alive:
+                del held[place]
+            elif held[place] <= last:
+                return held.pop(place)
+        return None
 
     def step(self):
-        """(requests, {phase: place after its first product, `after_backward`: place}); at its end goes what no operation frees and the
-        next step does not begin with: gradients."""
-        out, places, before = [], {}, {size: len(held) for size, held in self._held.items()}
-        for operation in self.operations:
-            for piece in operation.taken:
-                self.take(piece, out)
+        """(requests, {phase: place after its first product, `updated`: where the optimizer's own step begins}); at its end goes what no
+        operation frees and the next step does not begin with: gradients."""
+        out, places, start, stood = [], {}, self._count, self._standing()
+        for operation, turns in self.operations:
+            before = self._count
+            self.take(operation.taken, out, turns, operation.stream)
             if operation.kernel[:1] == ("product",) and operation.phase in THREADS:
                 places.setdefault(operation.phase, len(out))
-            if operation.name == "after_backward":
-                places["after_backward"] = len(out)
+            if operation.name == "after_backward" or operation.kind == "prepared":
+                places["updated"] = len(out)
             for piece in operation.freed:
-                self.give(piece, out)
-        for size, held in self._held.items():
-            while len(held) > before.get(size, 0):
-                out.append(Request(held.pop(), 0))
-        return out, places
+                self.give(piece, out, before, operation, turns)
+        more, left = self._standing() - stood, []
+        for key in sorted((key for key in self._alive if key > start), reverse=True):
+            if more[self._sizes[key]]:
+                more[self._sizes[key]] -= 1
+                left.append(key)
+        self._alive.difference_update(left)
+        return [*out, *(Request(key, 0) for key in left)], places
+
+    def _standing(self):
+        """How many tensors of each size there are."""
+        return Counter(self._sizes[key] for key in self._alive)
+
+
+def _kin(operation):
+    """(piece, what names it in every turn) of each that an operation takes."""
+    owner = tuple(part for part in operation.owner.split(".") if not part.isdigit())
+    return [(piece, (operation.name, operation.phase, owner, i)) for i, piece in enumerate(operation.taken)]

@@ -50,13 +50,10 @@ class Optimizer:
                 pieces = getattr(self, f"_{self.kind.algorithm}_states")(weight, numbers)
                 found += [Piece(size, width, "optimizer", count) for size, width, paged in pieces if not paged]
         else:
-            found += [
-                Piece(n, self.width, "optimizer", count)
-                for _, n, count in self.tensors
-                for _ in range(self.kind.states)
-            ]
-        if self.kind.algorithm == "adam" and setup.optimizer_impl == "fused":
-            found += [Piece(1, 4, "optimizer", count) for _, _, count in self.tensors]
+            counted = self.kind.algorithm == "adam" and setup.optimizer_impl == "fused"
+            for _, numbers, count in self.tensors:  # in the order in which they are made
+                states = [(1, 4)] * counted + [(numbers, self.width)] * self.kind.states
+                found += [Piece(n, width, "optimizer", count) for n, width in states]
         if self.kind.algorithm == "adam8bit" and not all(self._wide(w, numbers) for w, numbers, _ in self.weights):
             found += [Piece(TABLE, 4, "optimizer", 2)]  # signed and unsigned, which all share
         return found
@@ -93,7 +90,7 @@ class Optimizer:
 
     def unscale(self):
         """Under loss scaling the gradients are divided; whether one is infinite is known until the step has ended."""
-        return self.tape.take("gradients unscaled", *[(1, 4)] * 4, part="optimizer")[:1]
+        return self.tape.take("gradients unscaled", *[(1, 4)] * 4, part="optimizer", kind="prepared")[:1]
 
     def step(self, checks=None):
         """The update. `checks`: what `unscale` gave, where it was called before."""
@@ -105,7 +102,7 @@ class Optimizer:
             if self.moved:
                 shape = self.step_.network.split.gradient_shape
                 sizes = [(prod(shape(w)), 4, count) for w, _, count in self.step_.trained]
-            copies = self._all("fp32 gradients", sizes)  # noqa: F841
+            copies = self._all("fp32 gradients", sizes, "prepared")  # noqa: F841
         algorithm = self.kind.algorithm
         if algorithm == "adam":
             self._adam(self.tensors)
@@ -127,9 +124,9 @@ class Optimizer:
                 copy = self._make("gradient cast", numbers, 4)
                 del copy
 
-    def _all(self, name, pieces):
+    def _all(self, name, pieces, kind=""):
         """Tensors that are made together: (numbers, width, count) each."""
-        return self.tape.hold(name, [Piece(n, width, "optimizer", count) for n, width, count in pieces])
+        return self.tape.hold(name, [Piece(n, width, "optimizer", count) for n, width, count in pieces], kind)
 
     def _make(self, name, numbers, width=None):
         """One tensor."""

@@ -102,5 +102,5 @@ def stretched(operations, loops):
                     if name not in here or (loop.together and (piece.key, before) in turns):
                         count = loop.times * count
             if count is not piece.count:
-                operation.freed[i] = Piece(piece.numbers, piece.width, piece.part, count)
+                operation.freed[i] = Piece(piece.numbers, piece.width, piece.part, count, of=piece)
     return operations

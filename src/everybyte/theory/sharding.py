@@ -9,6 +9,7 @@ which unit comes next.
 
 from typing import NamedTuple
 
+from ..step.course import GATHERS, REDUCES
 from .autograd import Node
 from .letters import Letter, over, product, up
 from .tape import AROUND, Piece
@@ -55,7 +56,7 @@ class Unit:
         if self.alone:
             self.gathered = ()
             return
-        with tape.within(part="communication"):
+        with tape.within(part="communication", stream=GATHERS):
             if sharding.offloads:
                 inputs = [self._input(p, numbers) for p, numbers in self._each()]
             else:
@@ -249,14 +250,15 @@ class Unit:
             self._turn(gradients)
         sent = tape.take(f"{self.name} sent", (self.shards * numbers, sharding.reduced), kind="sent")
         gradients.clear()
-        received = tape.take(f"{self.name} received", (numbers, sharding.reduced), kind="received")
-        if self.alone and self.factored:
-            divided = tape.take(f"{self.name} divided", (numbers, sharding.reduced))
-            del divided
-        if sharding.replicated:
-            self.kept = received
-        if sharding.narrows:
-            received = tape.take(f"{self.name} received, as stored", (numbers, sharding.beside), kind="stored")
+        with tape.within(stream=REDUCES):
+            received = tape.take(f"{self.name} received", (numbers, sharding.reduced), kind="received")
+            if self.alone and self.factored:
+                divided = tape.take(f"{self.name} divided", (numbers, sharding.reduced))
+                del divided
+            if sharding.replicated:
+                self.kept = received
+            if sharding.narrows:
+                received = tape.take(f"{self.name} received, as stored", (numbers, sharding.beside), kind="stored")
         if not sharding.offloads and self not in sharding.gradients:
             sharding.gradients[self] = received
             received[0].assign("gradients")

@@ -9,7 +9,7 @@ So releases are Python's own, by reference counting, as they are in PyTorch.
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
-from ..step.course import Operation
+from ..step.course import RUNS, Operation
 from .letters import text
 
 
@@ -25,12 +25,15 @@ BITS16 = ("bf16", "fp16")
 
 
 class Piece:
-    """`count` tensors of so many elements, allocated at once. `part` may still change: a tensor becomes a gradient."""
+    """`count` tensors of so many elements, allocated at once. `part` may still change: a tensor becomes a gradient.
 
-    __slots__ = ("_key", "count", "numbers", "part", "width")
+    `of`: the piece that this one stands for as often as `count` says, where it is freed with those of other turns.
+    """
 
-    def __init__(self, numbers, width, part, count=1):
-        self.numbers, self.width, self.part, self.count, self._key = numbers, width, part, count, None
+    __slots__ = ("_key", "count", "numbers", "of", "part", "width")
+
+    def __init__(self, numbers, width, part, count=1, of=None):
+        self.numbers, self.width, self.part, self.count, self.of, self._key = numbers, width, part, count, of, None
 
     @property
     def key(self):
@@ -86,6 +89,7 @@ class Tape:
             of a tensor. kernel: runs a kernel, or gives what it made before. autocast: the type that matrix products are cast
             to, if any; casts: its copies of weights. callbacks: run as backward ends. arrived: parameters in the order in which their
             gradients came. network: whose module runs; naming: what its operations are called.
+        stream: on which tensors are made now.
     """
 
     def __init__(self):
@@ -94,6 +98,7 @@ class Tape:
         self.running, self.grad, self.pack, self.kernel = True, True, _alias, run
         self.casts, self.autocast, self.callbacks, self.arrived, self._sequence = {}, None, [], [], 0
         self.naming = self.network = None
+        self.stream = RUNS
 
     def next_sequence(self):
         """The number of autograd's next node."""
@@ -116,14 +121,16 @@ class Tape:
         self.note(name, [s.pieces[0] for s in storages], kind)
         return storages
 
-    def hold(self, name, pieces):
+    def hold(self, name, pieces, kind=""):
         """Record an operation that allocates all these pieces. Returns the storage that holds them."""
-        self.note(name, pieces)
+        self.note(name, pieces, kind)
         return Storage(self, pieces)
 
     def note(self, name, pieces, kind=""):
         """Record an operation that allocates these pieces."""
-        made = Operation(name, self.phase, self.owner, self.loss, self.place, list(pieces), kind=kind)
+        made = Operation(
+            name, self.phase, self.owner, self.loss, self.place, list(pieces), kind=kind, stream=self.stream
+        )
         self.operations.append(made)
 
     def by(self, kernel, *numbers):

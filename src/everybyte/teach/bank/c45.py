@@ -16,8 +16,8 @@ def usable(context=426 * MIB, other=2**30, **kept):
     return Headroom(context=context, other=other, **kept).usable(gpu("h100-80gb"))
 
 
-def largest(card="h200", checkpointing="full"):
-    return fit(LLAMA.model, LLAMA.having(checkpointing=checkpointing).setup, card).value
+def largest(card="h200", checkpointing="full", configuration=""):
+    return fit(LLAMA.model, LLAMA.having(checkpointing=checkpointing).setup, card, configuration=configuration).value
 
 
 def gpus(each=16):
@@ -72,12 +72,18 @@ FLOPS = 8 * B * S * H**2 + 2 * MLP + SQUARE
 
 ANSWERS = {
     "45.1": answers(
-        usable, other=0, context=616 * MIB, workspace=2 * 8_519_680, one={"workspace": 2**25}, no_context={"context": 0}
+        usable, other=0, context=748 * MIB, workspace=2 * 8_519_680, one={"workspace": 2**25}, no_context={"context": 0}
     ),
     "45.2": answers(
         FLOPS, half=FLOPS / 2, products=FLOPS - SQUARE, once=FLOPS - SQUARE / 2, matrix=FLOPS - MLP, gate=FLOPS + MLP
     ),
-    "45.3": answers(largest, card="h100-80gb", checkpointing="none", next=lambda: largest() + 1),
+    "45.3": answers(
+        largest,
+        card="h100-80gb",
+        checkpointing="none",
+        configuration="expandable_segments:True",
+        next=lambda: largest() + 1,
+    ),
     "45.4": answers(gpus(), twelve=gpus(12), weights=gpus(2)),
     "45.5": answers(more, attention="flash", checkpointing="selective", third=100 / 3),
     "45.6": program(bisection, cards, least=1, scan=True, doubles=True, over=1),

@@ -142,7 +142,7 @@ class Case(Run):
 
     def free(self) -> int:
         """Bytes between the peak and what is usable."""
-        free = Headroom().usable(self.gpu) - self.budget(self.setup, ROUNDING).peak
+        free = Headroom().usable(self.gpu, self.setup) - self.budget(self.setup, ROUNDING).peak
         if free < 0:
             raise ValueError(f"the step does not fit {self.gpu.name}")
         return free
@@ -150,10 +150,10 @@ class Case(Run):
 
 @cache
 def fitted(case: Case, vary: str, setup: Setup) -> int:
-    """The largest batch or sequence of a setup on the case's GPU, or its fewest GPUs."""
+    """The largest batch or sequence of a setup that runs on the case's GPU with PyTorch's default allocator, or its fewest GPUs."""
     case.budget(setup)
     derived = isinstance(case.model, Derived)
-    found = fit(case.model.derivation if derived else case.model, setup, case.gpu, vary)
+    found = fit(case.model.derivation if derived else case.model, setup, case.gpu, vary, configuration="")
     if derived and found.fits and found.next is None:
         raise ValueError(found.limit["bound"])
     if found.value is None:
