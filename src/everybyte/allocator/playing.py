@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from ..common.tables import Table, sized
+from ..common.tables import Shown, Table, sized
 from ..units import text
 from .settings import Settings, settings
 from .simulator import Allocator, OutOfMemory
@@ -39,7 +39,7 @@ class Requests:
 
 
 @dataclass(frozen=True, eq=False)
-class Reserved:
+class Reserved(Shown):
     """What an allocator does with the requests of some steps.
 
     Attributes:
@@ -97,9 +97,6 @@ class Reserved:
     def __repr__(self):
         end = ", out of memory" if self.failed else ""
         return f"Reserved({self.reserved:,} B reserved, {self.allocated:,} B allocated, {self.requested:,} B requested{end})"
-
-    def _repr_html_(self):
-        return self.table()._repr_html_()
 
 
 def play(

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..allocator import ACTIONS, GIVES, TAKES, Replayed, before, replay
 from ..common import checks
-from ..common.tables import Table
+from ..common.tables import Shown, Table
 from ..units import text
 from .pickles import Refused, read, refuse
 
@@ -83,7 +83,7 @@ class Held:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Memory:
+class Memory(Shown):
     """One GPU's side of a snapshot.
 
     Attributes:
@@ -262,9 +262,6 @@ class Memory:
 
     def __repr__(self):
         return f"Memory(GPU {self.device}: peak {self.peak:,} B, {len(self.events):,} events, {self.reserved:,} B reserved)"
-
-    def _repr_html_(self):
-        return self.table()._repr_html_()
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,7 +8,7 @@ from typing import Annotated
 from ..ask.setup import Setup
 from ..catalog import Model, models
 from ..common import checks
-from ..common.tables import Table, sized
+from ..common.tables import Shown, Table, sized
 from ..step.course import PHASES
 from .recipe import Recipe
 from .shapes import Kind, fits, kinds, number, some, whole
@@ -62,8 +62,8 @@ Date = Annotated[str, Kind(_so(lambda v: datetime.fromisoformat(v).tzinfo), "a d
 Digest = Annotated[str, Kind(_so(lambda v: re.fullmatch("[0-9a-f]{64}", v)), "64 hexadecimal digits")]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Measurement:
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Measurement(Shown):
     """One training step on a device. Bytes are whole; `phases`, `requested`, `peaks` and `peak` exceed `baseline`."""
 
     model: Annotated[Model, Kind(dict, "an object")]
@@ -186,12 +186,6 @@ class Measurement:
             rows += [["milliseconds a step", self.step_ms, ""], ["tokens a second", self.tokens_per_s, ""]]
             rows += [["model FLOP/s utilization", self.mfu, f"{self.mfu:.1%}"]] if self.mfu is not None else []
         return Table([device, "bytes", ""], rows)
-
-    def __repr__(self):
-        return repr(self.table())
-
-    def _repr_html_(self):
-        return self.table()._repr_html_()
 
 
 _KINDS = kinds(Measurement)

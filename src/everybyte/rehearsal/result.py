@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from .. import units
 from ..ask.setup import Setup
 from ..catalog import Gpu, Model
-from ..common.tables import Table
+from ..common.tables import Shown, Table, sized
 from . import reports
 
 #: What no rehearsal can know, said beside its numbers.
@@ -20,7 +20,7 @@ UNKNOWN = (
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Rehearsal:
+class Rehearsal(Shown):
     """One training step on a GPU that is not there: PyTorch's CUDA code and allocator ran, no kernel did.
 
     Attributes:
@@ -62,26 +62,21 @@ class Rehearsal:
 
     def as_dict(self) -> dict:
         """As JSON holds it. An allocator knows no parts, so `parts` is empty."""
-        said = {
-            f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("rounding", "model", "setup", "gpu")
-        }
+        apart = ("rounding", "model", "setup", "gpu")
         model = {"name": self.model.name, "parameters": int(self.model.parameters)}
-        head = {
-            "witness": "rehearse",
-            "gpu": self.gpu.name,
-            "model": model,
-            "setup": self.setup.as_dict(),
-            "oom": self.oom,
-        }
-        return head | said | {"parts": {}, "peak": self.peak}
+        head = {"witness": "rehearse", "gpu": self.gpu.name, "model": model, "setup": self.setup.as_dict()}
+        said = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in apart}
+        return head | {"oom": self.oom} | said | {"parts": {}, "peak": self.peak}
 
     def table(self) -> Table:
         """The three peaks, the phases, and what a rehearsal cannot know."""
-        rows = [[f"requested: the peak{_at(self.peak_at)}", self.requested, units.text(self.requested)]]
-        rows.append(["of it cuBLAS's workspaces", self.workspace, units.text(self.workspace)])
-        rows += [[name, value, units.text(value)] for name, value in self.phases.items()]
-        rows.append(["allocated: in the blocks that were found", self.allocated, units.text(self.allocated)])
-        rows.append(["reserved: with what the allocator keeps", self.reserved, units.text(self.reserved)])
+        rows: list[Sequence] = [
+            sized(f"requested: the peak{_at(self.peak_at)}", self.requested),
+            sized("of it cuBLAS's workspaces", self.workspace),
+            *(sized(*phase) for phase in self.phases.items()),
+            sized("allocated: in the blocks that were found", self.allocated),
+            sized("reserved: with what the allocator keeps", self.reserved),
+        ]
         if self.attention_kernel == "math":
             rows.append(["attention by the math kernel: this GPU has no other for it", "", "the scores are stored"])
         if self.out_of_memory:
@@ -94,9 +89,6 @@ class Rehearsal:
         out = ", out of memory" if self.oom else ""
         return f"Rehearsal({self.model.name} as on {self.gpu.name}: {self.requested:,} B requested, {self.reserved:,} B reserved{out})"
 
-    def _repr_html_(self):
-        return self.table()._repr_html_()
-
 
 def _at(place):
     return f", {place}" if place and place.startswith("before") else f", in {place}" if place else ""
@@ -107,7 +99,7 @@ def _times(count):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ScriptRehearsal:
+class ScriptRehearsal(Shown):
     """A script on GPUs that are not there.
 
     Attributes:
@@ -168,29 +160,18 @@ class ScriptRehearsal:
     def table(self) -> Table:
         """The worst device of the worst process: its peaks, where the script was, and what lived then."""
         process, device = self._worst
-        peak = device["peak"] or {}
-        rows = [
-            [f"requested: the peak{_at(peak.get('at'))}", device["requested"], _place(peak)],
-            ["allocated: in the blocks that were found", device["allocated"], units.text(device["allocated"])],
-            [
-                f"reserved: {device['segments']:,} segment{'s' * (device['segments'] != 1)}",
-                device["reserved"],
-                f"of {units.text(device['memory'])}",
-            ],
-        ]
-        rows += [
-            [f"requested {name.replace('_', ' ')}", size, units.text(size)]
-            for name, size in device["phases"].items()
-            if name != "backward_done"
+        peak, count = device["peak"] or {}, device["segments"]
+        segments, room = f"{count:,} segment{'s' * (count != 1)}", f"of {units.text(device['memory'])}"
+        phases = {name: size for name, size in device["phases"].items() if name != "backward_done"}
+        rows: list[Sequence] = [
+            (f"requested: the peak{_at(peak.get('at'))}", device["requested"], _place(peak)),
+            sized("allocated: in the blocks that were found", device["allocated"]),
+            (f"reserved: {segments}", device["reserved"], room),
+            *(sized(f"requested {name.replace('_', ' ')}", size) for name, size in phases.items()),
         ]
         if oom := process["oom"]:
-            rows.append(
-                [
-                    f"out of memory{_at(oom['at'])}: asked for",
-                    oom["requested"],
-                    f"{units.text(oom['free'])} free; {_place(oom)}",
-                ]
-            )
+            free = f"{units.text(oom['free'])} free; {_place(oom)}"
+            rows.append((f"out of memory{_at(oom['at'])}: asked for", oom["requested"], free))
         for held in peak.get("held", ()):
             count = held["tensors"]
             rows.append([f"  at the peak: {count:,} tensor{'s' * (count > 1)}", held["bytes"], _place(held)])
@@ -207,9 +188,6 @@ class ScriptRehearsal:
 
     def __repr__(self):
         return f"ScriptRehearsal({' '.join(self.command)} as on {self.gpu.name}: {self.peak:,} B requested)"
-
-    def _repr_html_(self):
-        return self.table()._repr_html_()
 
 
 def _place(said):
