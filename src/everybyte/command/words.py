@@ -3,11 +3,9 @@
 import argparse
 import shlex
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from .. import __version__
@@ -20,11 +18,11 @@ from ..ask.mesh import Mesh
 from ..ask.objectives import REFERENCES
 from ..ask.setup import Lora, Setup
 from ..catalog.models import CODES
-from ..common import checks, terminal
+from ..common import checks, files, terminal
 from .completion import SHELLS
 
 #: `words.toml`: commands, groups of arguments, and what else the command says.
-SAID = tomllib.loads(resources.files(__package__).joinpath("words.toml").read_text(encoding="utf-8"))
+SAID = files.toml(__package__, "words.toml")
 #: What the command returns, and when.
 STATUSES = {int(status): said for status, said in SAID["statuses"].items()}
 #: An option, or a field of a setup -> the words that it takes: in its help, and for a shell that completes it.

@@ -122,9 +122,14 @@ def parsed(text: str | bytes, **said) -> Any:
     return found
 
 
+def toml(package: str, name: str) -> dict[str, Any]:
+    """What a package's own TOML file says."""
+    return tomllib.loads(resources.files(package).joinpath(name).read_text(encoding="utf-8"))
+
+
 def entries(package: str, name: str) -> dict[str, dict[str, Any]]:
     """The tables of a package's own TOML file, in its order; one that names another by `like` has all that it does not state from there."""
     found: dict[str, dict[str, Any]] = {}
-    for title, entry in tomllib.loads(resources.files(package).joinpath(name).read_text(encoding="utf-8")).items():
+    for title, entry in toml(package, name).items():
         found[title] = (found[entry.pop("like")] if "like" in entry else {}) | entry
     return found

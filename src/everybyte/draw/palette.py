@@ -3,16 +3,14 @@
 The hues are Okabe and Ito's, chosen to be told apart with any color vision (jfly.uni-koeln.de/color, 2008); palette.toml has them.
 """
 
-import tomllib
 from dataclasses import dataclass
-from importlib import resources
 
-from ..common import checks
+from ..common import checks, files
 
 #: The background of every figure, and the inks on it: readable on a light page and on a dark one.
 CARD, INK, MUTED, GRID = "#FBFAF6", "#1B1B1B", "#55534E", "#DEDBD2"
 
-_LOOKS = tomllib.loads(resources.files(__package__).joinpath("palette.toml").read_text(encoding="utf-8"))
+_LOOKS = files.toml(__package__, "palette.toml")
 BLUE, VERMILION, GREEN, ORANGE, PINK, GRAY, YELLOW = _LOOKS["hues"].values()
 
 

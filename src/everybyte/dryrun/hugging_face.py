@@ -5,11 +5,10 @@ Nothing is downloaded: a config is dimensions, and the weights are random, here 
 
 import copy
 import sys
-import tomllib
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
-from importlib import import_module, resources
+from importlib import import_module
 from unittest import mock
 
 from torch import nn
@@ -18,6 +17,7 @@ from ..ask.setup import Setup
 from ..catalog import Model
 from ..catalog import model as catalog_model
 from ..catalog.decoders import decoder
+from ..common import files
 from ..reference.adapters import base_parameters, package
 
 #: What a configuration may call its depth; and the most layers that a dry run makes, one by one, in a minute or two.
@@ -72,7 +72,7 @@ def _latent(model):
 
 #: Configurations that are told what is computed from several fields.
 _MORE = {"GPTNeoXConfig": _partly_rotary, "DeepseekV3Config": _latent}
-_SAID = tomllib.loads(resources.files(__package__).joinpath("recipes.toml").read_text(encoding="utf-8"))
+_SAID = files.toml(__package__, "recipes.toml")
 _USUAL = _SAID["usual"]
 TRAINED, DECODERS = ({name: Recipe(**row) for name, row in _SAID[table].items()} for table in ("trained", "decoders"))
 

@@ -1,18 +1,16 @@
 """What is worth measuring, the most telling first: `grid.toml` crosses the switches that `Setup` has."""
 
-import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import product, zip_longest
-from pathlib import Path
 from typing import Any
 
 from ..ask.setup import Lora, Setup
 from ..catalog import Model, model
-from ..common import checks
+from ..common import checks, files
 from .recipe import Recipe
 
-_SAID = tomllib.loads(Path(__file__).with_name("grid.toml").read_text(encoding="utf-8"))
+_SAID = files.toml(__package__, "grid.toml")
 #: Group -> its rows of axes.
 GROUPS: dict[str, list[dict]] = _SAID["groups"]
 SIZES = tuple(_SAID["lists"]["sizes"])
