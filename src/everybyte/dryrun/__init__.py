@@ -8,12 +8,13 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ..ask.setup import Setup
 from ..common import checks
+from ..step.course import PHASES
 from ..step.witness import Counted
 from .counting import count
 from .cuda import refused
 from .interrupts import BetweenOperations
 from .modules import is_config, workload
-from .trace import PARTS, PHASES, SHARED_PARTS, Trace
+from .trace import PARTS, SHARED_PARTS, Trace
 from .tracker import Allocation, Tracker
 from .workload import Workload
 

@@ -9,8 +9,7 @@ from ..allocator import STEPS, Reserved, Settings, play
 from ..ask.setup import Setup
 from ..catalog import Described, Gpu
 from ..catalog import gpu as find_gpu
-from ..common import checks
-from ..step.course import PHASES, Course, Found, Operation, Reading
+from ..step.course import Course, Found, Operation, Reading
 from ..step.witness import Followed, starred
 from .requests import requests
 from .tracker import Allocation, Change, is_loss
@@ -92,32 +91,6 @@ class Trace(Followed):
     def timeline(self) -> dict[str, list[int]]:
         """Live bytes while each operation runs, by part: every one of `PARTS`, on several GPUs of `SHARED_PARTS` too."""
         return self._timeline
-
-    @property
-    def peak(self) -> int:
-        """The most bytes that live at once."""
-        return self._found.peak
-
-    @property
-    def peak_at(self) -> str:
-        """Where in the step the peak is: `forward`, `loss forward`, `loss backward`, `backward` or `optimizer step`."""
-        return self._found.peak_at
-
-    @property
-    def parts(self) -> dict[str, int]:
-        """Bytes of each part at the peak; they sum to `peak`."""
-        return self._found.parts
-
-    def parts_at(self, phase: str) -> dict[str, int]:
-        """Bytes of each part at the end of a phase: `rest`, `after_forward`, `after_backward` or `after_step`."""
-        checks.one_of("Trace", "phase", phase, self.marks)
-        return self._found.moments[phase]
-
-    @cached_property
-    def phases(self) -> dict[str, int]:
-        """Live bytes between steps (`rest`), after each phase, and the most in the optimizer's step (`step`)."""
-        live = {name: sum(parts.values()) for name, parts in self._found.moments.items()} | {"step": self._found.step}
-        return {name: live[name] for name in PHASES}
 
     def owners(self, operation: int | None = None) -> list[Allocation]:
         """What lives at an operation, by default the peak's, largest first."""
