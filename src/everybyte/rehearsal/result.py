@@ -1,4 +1,4 @@
-"""What a rehearsal found: a step of a model, or a script."""
+"""The results of rehearsals: of the book's step, and of a script."""
 
 import os
 from collections.abc import Sequence
@@ -21,17 +21,17 @@ UNKNOWN = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rehearsal(Shown):
-    """One training step on a GPU that is not there: PyTorch's CUDA code and allocator ran, no kernel did.
+    """One training step on a pretended GPU: PyTorch's CUDA code and allocator ran, no kernel did.
 
     Attributes:
-        model, setup: what ran. gpu: which GPU the stubs were. rounding: 1, for what tensors and kernels asked for counts.
-        requested, allocated, reserved: the most bytes asked for, in the blocks that were found for them, and with what the
-            allocator keeps. segments: how many it took from the driver, at most.
-        workspace: of the requested, cuBLAS's workspaces.
-        phases: requested bytes at the phases of one steady step, above those that lived before. peak_at: where the peak is.
-        out_of_memory: bytes asked for, free, and at what stage, where it did not fit; None where it did.
-        attention_kernel: which of PyTorch's ran, `math` where that GPU has none of its own for it; None for eager.
-        versions: PyTorch's and CUDA's. fingerprint: of the reference step.
+        model, setup: what ran. gpu: the pretended GPU. rounding: 1, because bytes count as they were requested.
+        requested, allocated, reserved: the most bytes requested by tensors and kernels, in the blocks that served them, and in
+            the allocator's segments. segments: the most segments at once.
+        workspace: bytes of the requested ones that are cuBLAS's workspaces.
+        phases: requested bytes at the phases of one steady step, above those before the model. peak_at: where the peak is.
+        out_of_memory: bytes asked for, bytes free, and at what stage, where the step did not fit; None where it did.
+        attention_kernel: PyTorch's kernel for attention, `math` where the GPU has no fused one; None for eager.
+        versions: of PyTorch and CUDA. fingerprint: of the reference step.
     """
 
     model: Model
@@ -61,7 +61,7 @@ class Rehearsal(Shown):
         return self.out_of_memory is not None
 
     def as_dict(self) -> dict:
-        """As JSON holds it. An allocator knows no parts, so `parts` is empty."""
+        """As JSON. An allocator does not know parts of memory, so `parts` is empty."""
         apart = ("rounding", "model", "setup", "gpu")
         model = {"name": self.model.name, "parameters": int(self.model.parameters)}
         head = {"witness": "rehearse", "gpu": self.gpu.name, "model": model, "setup": self.setup.as_dict()}
@@ -100,14 +100,14 @@ def _times(count):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ScriptRehearsal(Shown):
-    """A script on GPUs that are not there.
+    """A script on pretended GPUs.
 
     Attributes:
-        command: what ran. gpu: which GPU the stubs were. status: the exit status of the command. seconds: what the rehearsal took.
-        processes: what each process that used a GPU saw: `rank`, `steps`, `devices` (each with `requested`, `allocated`,
-            `reserved`, `segments`, `phases` and `peak`: `at`, `line`, what it `held`), `oom`, `reads`, `snapshot`, and whether
-            the report is its last (`final`): a process that was killed has one of its last optimizer step.
-        faults: in words, which of the reports could not be read.
+        command: what ran. gpu: the pretended GPU. status: the command's exit status. seconds: that the rehearsal took.
+        processes: the report of each process that used a GPU: `rank`, `steps`, `devices` (each with `requested`, `allocated`,
+            `reserved`, `segments`, `phases` and `peak`: `at`, `line`, what it `held`), `oom`, `reads`, `snapshot`, and `final`,
+            whether it was written at the end: a killed process leaves the report of its last optimizer step.
+        faults: in words, the reports that could not be read.
     """
 
     command: Sequence[str]
@@ -119,7 +119,7 @@ class ScriptRehearsal(Shown):
 
     @property
     def peak(self) -> int:
-        """The most bytes that any process asked for on one device."""
+        """The most bytes that were requested on one device, by the process that needs the most."""
         return self._worst[1]["requested"]
 
     @property
@@ -133,7 +133,7 @@ class ScriptRehearsal(Shown):
         return max(pairs, key=lambda pair: (bool(pair[0]["oom"]), pair[1]["requested"]))
 
     def as_dict(self) -> dict:
-        """As JSON holds it."""
+        """As JSON."""
         process, device = self._worst
         head = {"witness": "rehearse", "gpu": self.gpu.name, "command": list(self.command), "status": self.status}
         head |= {
@@ -191,11 +191,11 @@ class ScriptRehearsal(Shown):
 
 
 def _place(said):
-    """Where in the script, in a library of its, and in PyTorch."""
+    """Where a request came from: the line of the script, of a library, and the function of PyTorch."""
     found = [_near(said.get("line")), said.get("inner"), said.get("call")]
     return ", in ".join(text for text in found if text) or "no line of Python: made by backward, or before the history"
 
 
 def _near(line):
-    """A path from the working folder, where it is in it."""
+    """The line with its path relative to the working folder, where it is inside."""
     return line and line.removeprefix(os.getcwd() + os.sep)
