@@ -8,6 +8,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
+from ..evidence import Memory
+
 #: Files that are not the script's: Python's own, installed packages, code without a file.
 _NOT_A_SCRIPT = re.compile(r"/site-packages/|/dist-packages/|/lib(64)?/python3[.\d]*/|^<|/everybyte/rehearsal/")
 #: Files of PyTorch. Of their functions only the innermost one's name is reported.
@@ -31,38 +33,13 @@ class Instant:
 
 def most(snapshot: dict, device: int) -> Instant:
     """The instant at which the most bytes lived on a device. snapshot: from `torch.cuda.memory._snapshot()`."""
-    events = [e for e in snapshot["device_traces"][device] if e["action"] in ("alloc", "free_requested")]
-    alive = {
-        block["address"]: (block["requested_size"], block.get("frames") or None)
-        for segment in snapshot["segments"]
-        if segment["device"] == device
-        for block in segment["blocks"]
-        if block["state"] == "active_allocated"
-    }
-    for event in reversed(events):  # back to what lived when the history begins
-        if event["action"] == "alloc":
-            alive.pop(event["addr"], None)
-        else:
-            alive[event["addr"]] = (event["size"], None)
-    place, live = _highest(events, sum(size for size, _ in alive.values()))
-    for event in events[: place + 1]:
-        if event["action"] == "alloc":
-            alive[event["addr"]] = (event["size"], event.get("frames") or None)
-        else:
-            alive.pop(event["addr"], None)
-    made = sum(event["action"] == "alloc" for event in events[: place + 1])
-    frames = events[place].get("frames") or [] if place >= 0 else []
-    return Instant(live, made, frames, list(alive.values()))
-
-
-def _highest(events, live):
-    """(number of the event after which the most bytes live, these bytes); -1 for before the first event."""
-    place, highest = -1, live
-    for number, event in enumerate(events):
-        live += event["size"] if event["action"] == "alloc" else -event["size"]
-        if live > highest:
-            place, highest = number, live
-    return place, highest
+    trace = [e for e in snapshot["device_traces"][device] if e["action"] in ("alloc", "free_requested")]
+    segments = [segment for segment in snapshot["segments"] if segment["device"] == device]
+    events = [(e["action"], e["addr"], e["size"], 0) for e in trace]
+    memory = Memory(device, segments, events, [e.get("frames") or None for e in trace])
+    last = memory.peak_event  # the number of events until the peak
+    made = sum(action == "alloc" for action, *_ in events[:last])
+    return Instant(memory.peak, made, memory.frames[last - 1] or [] if last else [], list(memory.alive().values()))
 
 
 def line(frames: list[dict] | None) -> str | None:
