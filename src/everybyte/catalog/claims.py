@@ -229,13 +229,7 @@ def read_claims(text: str) -> dict[str, Claim]:
     """
     found = {}
     for id, entry in tomllib.loads(text).items():
-        if not isinstance(entry, dict):
-            raise ValueError(f"claim {id}: {entry!r} is not a table")
-        for name in _REQUIRED:
-            if name not in entry:
-                raise ValueError(f"claim {id}.{name}: missing")
-        for name in entry:
-            checks.one_of(f"claim {id}", "field", name, [f.name for f in fields(Claim)])
+        checks.table(f"claim {id}", entry, _REQUIRED, [f.name for f in fields(Claim) if f.name != "id"])
         if "numbers" in entry:
             entry["numbers"] = tuple(entry["numbers"])
         found[id] = Claim(id=id, **entry)

@@ -134,3 +134,15 @@ def kind(owner: str, field: str, value: object, wanted: type) -> None:
         said = said if len(said) < 60 else f"a {type(value).__name__}"
         instead = f"; eb.model({said})" if wanted.__name__ == "Model" and isinstance(value, str) else ""
         raise ValueError(f"{owner}.{field}: {said}; allowed: a {wanted.__name__}{instead}")
+
+
+def table(owner: str, entry: object, needed: Iterable[str], more: Iterable[str] = ()) -> None:
+    """Raise unless `entry` is a table that has every field `needed`, and no other but some of `more`."""
+    if not isinstance(entry, dict):
+        raise ValueError(f"{owner}: {shown(entry)}; allowed: a table")
+    needed = dict.fromkeys(needed)
+    for name in needed:
+        if name not in entry:
+            raise ValueError(f"{owner}.{name}: missing")
+    for name in entry:
+        one_of(owner, "field", name, needed | dict.fromkeys(more))

@@ -24,7 +24,17 @@ MARK = "EVERYBYTE_CHILD"
 GONE, LOOK = 5.0, 0.02
 
 
-class Child:
+class Ending:
+    """A context at whose end its `end()` is called."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.end()
+
+
+class Child(Ending):
     """A process and what it starts. At the end of its context, or of the object, nothing of it runs.
 
     Args:
@@ -61,12 +71,6 @@ class Child:
         with Held():
             if self._kept.detach():
                 _end(*self._known, grace)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.end()
 
 
 def run(

@@ -33,7 +33,7 @@ class Failed(RuntimeError):
     """A worker died, hung, or said what no worker says."""
 
 
-class Worker:
+class Worker(children.Ending):
     """A process that measures, one request after another. Use it as a context: at its end the process is ended.
 
     Args:
@@ -105,14 +105,8 @@ class Worker:
         with contextlib.suppress(OSError):  # of a request that nobody read
             self._requests.close()
 
-    def __enter__(self):
-        return self
 
-    def __exit__(self, *exception):
-        self.end()
-
-
-class Bench:
+class Bench(children.Ending):
     """A place for one worker at a time. One that failed, or kept something of a step, is ended: a fresh one follows.
 
     Args:
@@ -147,12 +141,6 @@ class Bench:
         if self._worker is not None:
             self._worker.end()
         self._worker = None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.end()
 
 
 def ask(worker: Worker, model: Model, setup: Setup, device: str | None, timeout: float, **options):

@@ -1,7 +1,6 @@
 """Texts in TOML, beside the Python that computes: read whole, or refused by the name of what is wrong."""
 
 import tomllib
-from collections.abc import Iterable
 from importlib import resources
 
 from ..common import checks
@@ -19,18 +18,6 @@ def parsed(file: str, text: str) -> dict[str, dict]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{file}: no TOML, {error}") from None
-
-
-def check(owner: str, entry: object, needed: Iterable[str], more: Iterable[str] = ()) -> None:
-    """Raise unless `entry` is a table that has every field `needed`, and no other but some of `more`."""
-    if not isinstance(entry, dict):
-        raise ValueError(f"{owner}: {checks.shown(entry)}; allowed: a table")
-    needed = list(needed)
-    for name in needed:
-        if name not in entry:
-            raise ValueError(f"{owner}.{name}: missing")
-    for name in entry:
-        checks.one_of(owner, "field", name, [*needed, *more])
 
 
 def some(owner: str, field: str, value: object) -> None:

@@ -90,7 +90,7 @@ def _exercise(owner, id, entry, computed):
     known = {f.name: f for f in fields(kind) if f.name not in ("id", "answer", *computed.more)}
     if computed.more:
         del known["accepts"]
-    texts.check(owner, entry, [n for n, f in known.items() if f.default is f.default_factory is MISSING], known)
+    checks.table(owner, entry, [n for n, f in known.items() if f.default is f.default_factory is MISSING], known)
     entry = {"mistakes": {}, "factors": {}} | entry
     for name, wanted in (("hints", list), ("mistakes", dict), ("factors", dict)):
         checks.kind(owner, name, entry[name], wanted)

@@ -69,7 +69,7 @@ def read_cards(entries: dict) -> dict[str, Card]:
     """Cards from tables by id, checked."""
     known = [field.name for field in fields(Card) if field.name != "id"]
     for id, entry in entries.items():
-        texts.check(f"Card {id}", entry, known)
+        checks.table(f"Card {id}", entry, known)
     return {id: Card(id, **entry) for id, entry in entries.items()}
 
 
