@@ -6,7 +6,8 @@ ALLOCATED = "active_allocated"
 def live_at_allocations(snapshot: dict, device: int, allocations: int, rounding: int = 512) -> list[int]:
     """Live bytes before the last `allocations` allocations of a CUDA snapshot, and after each of them.
 
-    The history has requested bytes, not the blocks' sizes: each request counts rounded up to `rounding` until it is freed. Source: PyTorch, `c10/cuda/CUDACachingAllocator.cpp` (`alloc_found_block`, `free`).
+    The history has requested bytes, not the blocks' sizes: each request counts rounded up to `rounding` until it is freed.
+    Source: PyTorch, `c10/cuda/CUDACachingAllocator.cpp` (`alloc_found_block`, `free`).
 
     Args:
         snapshot: of `torch.cuda.memory._snapshot()`: `segments` with their `blocks`, and `device_traces`.
