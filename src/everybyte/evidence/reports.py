@@ -1,4 +1,4 @@
-"""Messages that people reported, in PyTorch's words: thirteen jobs that died, to learn on."""
+"""Thirteen out-of-memory messages that people reported, as exercises."""
 
 from dataclasses import dataclass
 from functools import cache
