@@ -1,4 +1,4 @@
-"""Texts in TOML, beside the Python that computes: read whole, or refused by the name of what is wrong."""
+"""Read texts in TOML that belong to Python code, with errors that name the wrong field."""
 
 import tomllib
 from importlib import resources
@@ -7,13 +7,13 @@ from ..common import checks
 
 
 def read(package: str, file: str) -> dict[str, dict]:
-    """The tables of a package's TOML file, in its order; ValueError, naming the file, where it is none."""
+    """The tables of a package's TOML file, in order. Raise ValueError, naming the file, where it is invalid."""
     path = resources.files(package).joinpath(file)
     return parsed(path.name, path.read_text(encoding="utf-8"))
 
 
 def parsed(file: str, text: str) -> dict[str, dict]:
-    """The tables of a file that holds this text."""
+    """The tables of a file with this text."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -21,6 +21,6 @@ def parsed(file: str, text: str) -> dict[str, dict]:
 
 
 def some(owner: str, field: str, value: object) -> None:
-    """Raise unless `value` is text, and not blank."""
+    """Raise ValueError unless `value` is text that is not blank."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{owner}.{field}: {checks.shown(value)} is no text")
