@@ -72,7 +72,7 @@ MAY = {
     "lab": COUNTED,
     "derivation": STATED | {"draw"},  # a formula, whoever derived it
     "deriving": COUNTED | {"dryrun", "derivation"},
-    "rehearsal": COUNTED | {"lab"},
+    "rehearsal": COUNTED | {"lab", "evidence"},
     "published": BUDGET | COUNTED | {"dryrun"},  # what others say, against either side
     "command": EVERYTHING | {"__init__"},
     "__init__": EVERYTHING,

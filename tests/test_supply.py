@@ -75,7 +75,6 @@ ALLOWED = {
     ): "the same, or a form that a derivation solved, of whole numbers and letters",
     ("src/everybyte/explore/courses.py", "eval"): "the same",
     ("src/everybyte/derivation/printing.py", "exec"): "the source is printed from whole numbers and two letters",
-    ("src/everybyte/lab/checkpoints.py", "pickle.Unpickler"): "it loads the names of a list alone",
     ("src/everybyte/evidence/pickles.py", "pickle.Unpickler"): "it loads no name at all",
     ("tools/fuzzing/values.py", "eval"): "sums of digits and signs that it drew itself",
 }

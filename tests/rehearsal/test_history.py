@@ -19,7 +19,7 @@ def block(address, size, frames=(), state="active_allocated"):
 
 
 def snapshot(events, blocks, device=0):
-    return {"device_traces": [events], "segments": [{"device": device, "blocks": blocks}]}
+    return {"device_traces": [events], "segments": [{"device": device, "address": 0, "blocks": blocks}]}
 
 
 def test_the_peak_is_found_between_what_came_before_and_what_is_left():

@@ -1,7 +1,7 @@
-"""PyTorch's caching allocator as a readable program, and what it makes of a step: reserved bytes, segments and blocks.
+"""PyTorch's caching allocator as a readable program, and its result for a step: reserved bytes, segments and blocks.
 
-`settings` reads `PYTORCH_ALLOC_CONF`; `simulator` has the rules, on `blocks` and a `driver`; `replay` decides a real history again;
-`playing` has a step's requests decided.
+`settings` reads `PYTORCH_ALLOC_CONF`; `simulator` has the rules, on `blocks` and a `driver`; `replay` repeats a real history;
+`playing` plays a step's requests.
 It needs no PyTorch.
 """
 

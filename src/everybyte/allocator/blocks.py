@@ -1,4 +1,4 @@
-"""Segments cut into blocks, and pools of free blocks in the order in which the allocator looks through them."""
+"""Segments divided into blocks, and pools of free blocks in the order of the allocator's search."""
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ class Block:
     """A piece of a segment.
 
     Attributes:
-        address, size: bytes. pool: the `Pool` that it is of. serial: of its segment, in the order in which the driver gave them.
-        mapped: whether memory stands behind it; only of an expandable segment some blocks have none.
+        address, size: bytes. pool: its `Pool`. serial: of its segment, in the order of the driver's allocations.
+        mapped: whether it has physical memory; only blocks of an expandable segment may have none.
         before, after: its neighbors in the segment, None at an end.
         state: `FREE`, `ALLOCATED`, or `WAITING` for other streams that may still use it.
-        requested: bytes that were asked for, while it is allocated or waiting.
-        uses: other streams that use it. events: how many of them it waits for. age: searches of its pool when it became free.
+        requested: the request's bytes, while it is allocated or waiting.
+        uses: other streams that use it. events: how many it waits for. age: the count of its pool's searches when it became free.
     """
 
     address: int
@@ -45,7 +45,7 @@ class Block:
         return self.address + self.size
 
     def cut(self, size: int) -> "Block":
-        """Leave `size` bytes at the front; the rest, as a new block."""
+        """Keep `size` bytes at the front; return the rest as a new block."""
         rest = Block(self.address + size, self.size - size, self.pool, self.serial, self.mapped, self, self.after)
         if self.after is not None:
             self.after.before = rest
@@ -53,7 +53,7 @@ class Block:
         return rest
 
     def take_over(self, neighbor: "Block") -> None:
-        """Become one with a neighbor."""
+        """Merge with a neighbor."""
         if neighbor is self.before:
             self.address, self.before = neighbor.address, neighbor.before
             if self.before is not None:
@@ -66,14 +66,14 @@ class Block:
 
 
 class Pool:
-    """The free blocks of one stream, small or large, and what of growing segments is not mapped.
+    """The free blocks of one stream, small or large, and the unmapped blocks of growing segments.
 
-    They are in the order in which they are tried: by size, then the oldest segment's, then by address.
+    The order of the search: by size, then by the segment's age, then by address.
     Source: `BlockComparatorSizeCounterAddress`.
 
     Attributes:
-        stream: whose. small: whether for requests up to 1 MiB. expandable: whether its segments grow, by so many bytes: `page`.
-        free, unmapped: the places of its blocks, in order. blocks: all of these, by address.
+        stream: of its blocks. small: whether for requests up to 1 MiB. expandable: whether its segments grow, by `page` bytes.
+        free, unmapped: sort keys of its blocks, in order. blocks: all of these, by address.
     """
 
     def __init__(self, stream: int, small: bool, expandable: bool, page: int):
@@ -88,12 +88,12 @@ class Pool:
         return self.unmapped, (block.address,)
 
     def put(self, block: Block) -> None:
-        """Let a free block be found; one that is not mapped, be grown into."""
+        """Add a free block; one that is not mapped, for growth."""
         insort(*self._place(block))
         self.blocks[block.address] = block
 
     def remove(self, block: Block) -> None:
-        """Take a block out."""
+        """Remove a block."""
         places, place = self._place(block)
         del places[bisect_left(places, place)]
         del self.blocks[block.address]
@@ -101,7 +101,7 @@ class Pool:
     def best(self, size: int) -> Block | None:
         """The first block of at least `size` bytes; None where there is none.
 
-        Of a growing segment, the block that can still grow counts as large as it can get.
+        A block that can grow, in a growing segment, counts with its largest possible size.
         """
         place = bisect_left(self.free, (size,))
         if place == len(self.free):

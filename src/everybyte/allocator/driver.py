@@ -1,16 +1,16 @@
-"""The driver, as far as an allocator knows it: it hands out ranges of addresses with memory behind them, or refuses."""
+"""The driver as an allocator sees it: it allocates ranges of addresses with memory, or refuses."""
 
-#: What a driver hands out memory in.
+#: The driver allocates multiples of this many bytes.
 PAGE = 2 * 2**20
 
 
 class Driver:
     """Memory of a GPU: each request gets the lowest gap of addresses that is wide enough.
 
-    Where a real driver's addresses are others, the allocator's choices differ only between blocks of one and the same size.
+    With a real driver's addresses, the allocator's choices differ only between blocks of equal size.
 
     Attributes:
-        memory: bytes that can be had; None for no limit. used: bytes handed out.
+        memory: bytes of the GPU; None for no limit. used: allocated bytes.
     """
 
     def __init__(self, memory: int | None = None, start: int = 0):
@@ -18,17 +18,17 @@ class Driver:
         self._ranges: list[tuple[int, int]] = []  # (address, bytes), in order
 
     def take(self, size: int) -> int | None:
-        """The address of `size` bytes; None where there are not as many."""
+        """Allocate `size` bytes and return their address; None where there is too little memory."""
         whole = -(-size // PAGE) * PAGE
         return self.reserve(whole) if self.map(0, whole) else None
 
     def give(self, address: int, size: int) -> None:
-        """Have back what `take` gave."""
+        """Free what `take` allocated."""
         self.unmap(address, -(-size // PAGE) * PAGE)
         self.forget(address)
 
     def reserve(self, size: int) -> int:
-        """The address of a range of `size` bytes with nothing behind it yet."""
+        """Reserve a range of `size` bytes of addresses without memory, and return its address."""
         at, place = self._start, len(self._ranges)
         for number, (address, length) in enumerate(self._ranges):
             if at + size <= address:
@@ -39,17 +39,17 @@ class Driver:
         return at
 
     def forget(self, address: int) -> None:
-        """Have a range of addresses back."""
+        """Free a range of addresses."""
         place = next(i for i, (at, _) in enumerate(self._ranges) if at == address)
         del self._ranges[place]
 
     def map(self, address: int, size: int) -> bool:
-        """Put memory behind `size` bytes of addresses; whether there is as much."""
+        """Map memory to `size` bytes of addresses; return whether there is enough."""
         if self.memory is not None and self.used + size > self.memory:
             return False
         self.used += size
         return True
 
     def unmap(self, address: int, size: int) -> None:
-        """Have the memory behind addresses back."""
+        """Unmap the memory of addresses."""
         self.used -= size

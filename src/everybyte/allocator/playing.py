@@ -1,21 +1,21 @@
-"""A training step's requests, played through the allocator: what it reserves, and why that is more than the tensors."""
+"""Play a training step's requests through the allocator: what it reserves, and why that is more than the tensors."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from ..common.tables import Table, sized
+from ..common.tables import Shown, Table, sized
 from ..units import text
 from .settings import Settings, settings
 from .simulator import Allocator, OutOfMemory
 
-#: How many steps are played: after the second, the same requests find the same blocks again.
+#: The number of steps played: after the second, the same requests get the same blocks again.
 STEPS = 3
 
 
 class Request(NamedTuple):
-    """`key` asks for `bytes` on a stream, or where these are 0 gives back what it has."""
+    """Allocate `bytes` for `key` on a stream; with 0 bytes free the key's block."""
 
     key: int
     bytes: int
@@ -24,12 +24,12 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True)
 class Requests:
-    """What a process asks of its allocator, in order.
+    """A process's requests to its allocator, in order.
 
-    A key may be asked for again before it is given back: what it had first goes first.
+    A key may be allocated again before it is freed: its first block is freed first.
 
     Attributes:
-        beginning: until the first step: weights, and what else is made once. first: the first step, in which the optimizer's
+        beginning: until the first step: weights, and other lasting tensors. first: the first step, in which the optimizer's
             states are made. steady: each step after it.
     """
 
@@ -39,8 +39,8 @@ class Requests:
 
 
 @dataclass(frozen=True, eq=False)
-class Reserved:
-    """What an allocator does with the requests of some steps.
+class Reserved(Shown):
+    """The result of an allocator for the requests of some steps.
 
     Attributes:
         settings: of the allocator. steps: the most bytes reserved in each step, the beginning first. reserved: the most of all.
@@ -80,7 +80,7 @@ class Reserved:
         return self.reserved / self.requested - 1
 
     def table(self) -> Table:
-        """From what tensors and libraries ask for to what is reserved, each gap by its name."""
+        """The terms between requested and reserved bytes, each by its name."""
         rows = [
             sized("requested: tensors, and cuBLAS's workspaces", self.requested),
             sized("+ each rounded up to a multiple of 512 B", self.rounding),
@@ -98,9 +98,6 @@ class Reserved:
         end = ", out of memory" if self.failed else ""
         return f"Reserved({self.reserved:,} B reserved, {self.allocated:,} B allocated, {self.requested:,} B requested{end})"
 
-    def _repr_html_(self):
-        return self.table()._repr_html_()
-
 
 def play(
     requests: Requests,
@@ -112,12 +109,11 @@ def play(
 ) -> Reserved:
     """Play the beginning and some steps through an allocator.
 
-    What it does not know: when other streams are done with a block, which it takes to be at once; and the addresses of a driver that
-    gives others than the lowest first.
+    It assumes that other streams are done with a block at once, and that the driver gives the lowest addresses first.
 
     Args:
-        configuration, memory, total: as `Allocator`'s. steps: how many, the first among them. clear: whether the cache is given
-            back to the driver after each, as by `torch.cuda.empty_cache()`.
+        configuration, memory, total: as for `Allocator`. steps: how many, with the first. clear: whether the cache is emptied
+            after each, as by `torch.cuda.empty_cache()`.
     """
     chosen = settings(configuration) if isinstance(configuration, str) else configuration
     player = _Player(Allocator(chosen, memory, total))
@@ -146,7 +142,7 @@ class _Player:
         self._rounded = 0
 
     def run(self, requests: Iterable[Request], last: bool) -> int:
-        """The most bytes reserved in one part; of the last, with what stood when the most was allocated."""
+        """Run one part; return the most bytes reserved in it. For the last part, note the state when the most was allocated."""
         allocator, here, most, top = self.allocator, self._here, self.allocator.reserved, -1
         for key, size, stream in requests:
             if size:
@@ -166,7 +162,7 @@ class _Player:
         return most
 
     def look(self):
-        """What stands now, and why."""
+        """Note the terms of what is reserved now."""
         allocator = self.allocator
         self.highest = {
             "requested": allocator.requested,

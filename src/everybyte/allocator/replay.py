@@ -1,4 +1,4 @@
-"""A real allocator's history, decided again: does the simulator take the same block, at the same address, each time?"""
+"""Replay a real allocator's history: does the simulator take the same block, at the same address, each time?"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -8,17 +8,17 @@ from .driver import Driver
 from .settings import SMALL_SEGMENT, Settings
 from .simulator import GIVES, TAKES, Allocator, OutOfMemory
 
-#: What of a history is read; all else is passed over.
+#: The actions of a history that are read; others are skipped.
 ACTIONS = ("alloc", "free_requested", "free_completed", "oom", *TAKES, *GIVES)
 
 
 @dataclass(eq=False)
 class Replayed:
-    """A history, decided again up to its end or to the first decision that differs.
+    """A history replayed up to its end, or to the first decision that differs.
 
     Attributes:
         allocator: as it is at the end.
-        allocations: decided. asked: requests to the driver among the decisions. strays: frees of what no event allocated.
+        allocations: decided. asked: requests to the driver among the decisions. strays: frees of blocks that no event allocated.
         live: (requested, allocated, reserved) bytes after each event that changes them. wrong: the decision that differs, in words.
     """
 
@@ -31,7 +31,7 @@ class Replayed:
 
     @property
     def decisions(self) -> int:
-        """Blocks that were chosen, and requests to the driver that were made or spared."""
+        """The number of decisions: which block, and whether to request memory from the driver."""
         return self.allocations + self.asked
 
     def __repr__(self):
@@ -44,14 +44,14 @@ def replay(
     total: int | None = None,
     start: Iterable[Sequence] = (),
 ) -> Replayed:
-    """Decide a history again, from its requests and frees alone, and the addresses that the driver gave.
+    """Replay a history from its requests and frees, and the driver's addresses.
 
-    No rule decides when other streams are done with a block, and when `empty_cache` was called: the history says so.
+    When other streams were done with a block, and when `empty_cache` was called, is read off the history.
 
     Args:
         events: (action, address, bytes, stream), in the order and by the names of a snapshot's `device_traces`.
-        configuration: as `Allocator`'s. total: bytes of the GPU, for the addresses of a growing segment.
-        start: the segments that stood before the first event, as `before` gives them; none where the history is whole.
+        configuration: as for `Allocator`. total: bytes of the GPU, for the addresses of a growing segment.
+        start: the segments before the first event, from `before`; none where the history is whole.
     """
     told = _Told()
     allocator = Allocator(configuration, total=total, driver=told, events_pass=False)
@@ -88,7 +88,7 @@ def replay(
 
 
 def _emptied(allocator, told, size, stream):
-    """Whether all that was kept had been given back before an allocation.
+    """Whether the whole cache was freed before an allocation.
 
     It makes no difference whether by `empty_cache` or by a retry; but a retry that gives back less than all is left to `malloc`.
     """
@@ -97,7 +97,7 @@ def _emptied(allocator, told, size, stream):
 
 
 def _again(told, act, address=None, gives=False):
-    """Do what the history did; what differs, in words. `gives`: up to the first request for more."""
+    """Repeat an event; return what differs, in words. gives: only up to the first request for more memory."""
     count = next((i for i, e in enumerate(told.pending) if gives and e[0] in TAKES), len(told.pending))
     expected, rest = told.pending[:count], told.pending[count:]
     told.pending = list(expected)
@@ -113,7 +113,7 @@ def _again(told, act, address=None, gives=False):
 
 
 class _Told(Driver):
-    """A driver that has what the history says that the real one had, and notes what it is asked for."""
+    """A driver with the memory and the addresses of the real one, from the history; it notes its requests."""
 
     def __init__(self):
         super().__init__()
@@ -154,16 +154,16 @@ class _Told(Driver):
 
 
 def before(segments: Iterable[dict], events: Sequence[Sequence]) -> list[tuple]:
-    """The segments that stood before a history's first event: those of its end, with each event undone.
+    """The segments before a history's first event: those of its end, with each event undone.
 
     Args:
-        segments: of a snapshot. events: as `replay`'s, to the moment of the snapshot.
+        segments: of a snapshot. events: as for `replay`, until the snapshot.
 
     Returns:
         (address, bytes, stream, whether small, [(address, requested) of each block that was allocated]) of each segment.
 
     Raises:
-        ValueError: where segments grow, whose first address no snapshot tells.
+        ValueError: where segments grow, since a snapshot lacks their first addresses.
     """
     standing, live = {}, {}
     for segment in segments:
@@ -191,7 +191,7 @@ def before(segments: Iterable[dict], events: Sequence[Sequence]) -> list[tuple]:
 
 
 def _stand(allocator, address, size, stream, small, inside):
-    """A segment with the blocks that were allocated in it, each as large as it would be cut today."""
+    """Add a segment with its allocated blocks, each as large as the rules divide it."""
     pool = allocator.pool(stream, small)
     block = allocator.segment(address, size, pool)
     allocator.reserved += size

@@ -1,4 +1,4 @@
-"""What `PYTORCH_ALLOC_CONF` says, as far as it changes how many bytes the allocator takes or whether a request is refused."""
+"""The settings of `PYTORCH_ALLOC_CONF` that change the allocator's bytes, or whether a request is refused."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,11 +7,11 @@ from ..common import checks
 from ..units import UNITS
 
 MIB = UNITS["MiB"]
-#: Requests are rounded up to a multiple of so many bytes. The small pool: its largest request, and its segments.
+#: Requests are rounded up to a multiple of the first. Then of the small pool: the largest request, and the segments' size.
 ROUNDING, SMALL, SMALL_SEGMENT = 512, MIB, 2 * MIB
-#: From so many bytes on a request of the large pool gets a segment of its own size, rounded up to a multiple of the other.
+#: From the first on, a request of the large pool gets a segment of its own size, rounded up to a multiple of the second.
 LARGE, LARGE_ROUNDING = 10 * MIB, 2 * MIB
-#: Sizes from 1 MiB on may each be rounded by other steps: so many, a power of two each.
+#: The number of intervals, between powers of two from 1 MiB on, with rounding steps of their own.
 INTERVALS = 16
 #: Settings that change speed, the host's memory or the sharing between processes, and no byte on the GPU.
 WITHOUT_BYTES = (
@@ -30,19 +30,19 @@ _FLAGS = ("expandable_segments", "throw_on_cudamalloc_oom")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How the allocator rounds, splits, grows and gives back. The defaults are PyTorch's.
+    """How the allocator rounds, splits, grows and frees. The defaults are PyTorch's.
 
     Source: PyTorch 2.13, `c10/core/AllocatorConfig.h` and `c10/cuda/CUDAAllocatorConfig.h`.
 
     Attributes:
-        expandable_segments: one growing segment a pool and stream in place of many.
-        max_split_size: bytes; larger blocks are not split, and serve only requests of about their size. None: all are split.
+        expandable_segments: one growing segment for each pool and stream, in place of many.
+        max_split_size: bytes; larger blocks are not split, and serve only requests of about their size. None: no limit.
         max_non_split_rounding: bytes that such a block may be larger than a request that it serves; by default a large segment.
         large_segment: bytes of a segment for requests of 1 to 10 MiB, and of an expandable large segment's pages.
         roundup_power2_divisions: steps in each interval between powers of two, from 1 MiB to 32 GiB on; 0: none.
-        garbage_collection_threshold: share of the allowed memory from which on unused blocks are given back first; 0: never.
+        garbage_collection_threshold: share of the allowed memory above which unused blocks are freed first; 0: never.
         per_process_memory_fraction: share of the GPU that the process may reserve.
-        throw_on_cudamalloc_oom: whether a request beyond that share is refused at once, with nothing given back before.
+        throw_on_cudamalloc_oom: whether a request beyond that share is refused at once, before anything is freed.
     """
 
     expandable_segments: bool = False
@@ -71,7 +71,7 @@ class Settings:
         checks.probability("Settings", "per_process_memory_fraction", self.per_process_memory_fraction, one=True)
 
     def rounded(self, size: int) -> int:
-        """Bytes of the block that a request of `size` bytes is for. Source: `round_size`."""
+        """Bytes of the block for a request of `size` bytes. Source: `round_size`."""
         steps, step = self.roundup_power2_divisions[min(max(size.bit_length() - 21, 0), INTERVALS - 1)], ROUNDING
         if steps > 1 and size > ROUNDING * steps:
             step = (1 << size.bit_length() - 1) // steps
@@ -85,16 +85,16 @@ class Settings:
 
     @property
     def unsplit_from(self) -> int | float:
-        """Bytes from which on a block is not split."""
+        """The least bytes of a block that is not split."""
         return float("inf") if self.max_split_size is None else self.max_split_size
 
     @property
     def non_split_rounding(self) -> int:
-        """By so many bytes a block that is not split is too large for a request."""
+        """A block that is not split cannot serve a request that is smaller by this many bytes or more."""
         return self.large_segment if self.max_non_split_rounding is None else self.max_non_split_rounding
 
     def text(self) -> str:
-        """As `PYTORCH_ALLOC_CONF` takes it; empty for PyTorch's defaults."""
+        """The value of `PYTORCH_ALLOC_CONF`; empty for PyTorch's defaults."""
         own = {name: value for name, value in vars(self).items() if value != getattr(Settings, name, value)}
         said = [f"{name}:True" for name in _FLAGS if name in own]
         said += [f"{name}:{own[field] // MIB}" for name, field in _SIZES.items() if field in own]
@@ -105,10 +105,10 @@ class Settings:
 
 
 def settings(text: str = "") -> Settings:
-    """The settings that a value of `PYTORCH_ALLOC_CONF` makes.
+    """Read a value of `PYTORCH_ALLOC_CONF`.
 
     Raises:
-        ValueError: for a setting that PyTorch has not, a value that it refuses, and a `backend` whose rules are not these.
+        ValueError: for an unknown setting, a value that PyTorch refuses, and a `backend` with other rules.
     """
     if not isinstance(text, str):
         raise ValueError(
@@ -124,7 +124,7 @@ def settings(text: str = "") -> Settings:
 
 
 def _tokens(text):
-    """Name -> value, a list of pairs where the value is in brackets."""
+    """{name: value}; a value in brackets is a list of pairs."""
     found, rest = {}, "".join(text.split())
     while rest:
         name, colon, rest = rest.partition(":")
@@ -186,7 +186,7 @@ def _share(name, value):
 
 
 def _divisions(name, value):
-    """Steps of each interval, of one number for all or of a list of boundaries in MB. Source: `parseRoundUpPower2Divisions`."""
+    """The steps of each interval, from one number or boundaries in MB. Source: `parseRoundUpPower2Divisions`."""
     if isinstance(value, str):
         steps = _whole(name, value)
         if steps < 1 or steps & (steps - 1):
@@ -211,6 +211,6 @@ def _divisions(name, value):
     return tuple(found)
 
 
-#: Setting -> what reads its value.
+#: Setting -> function that reads its value.
 _READERS = {"backend": _backend, "roundup_power2_divisions": _divisions} | dict.fromkeys(_SIZES, _size)
 _READERS |= dict.fromkeys(_SHARES, _share) | dict.fromkeys(_FLAGS, _flag)

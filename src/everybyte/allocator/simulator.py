@@ -1,7 +1,7 @@
-"""PyTorch's caching allocator for CUDA, as a program that can be read: which block serves a request, and what is reserved.
+"""PyTorch's caching allocator for CUDA as a readable program: which block serves a request, and what is reserved.
 
-Source: PyTorch 2.13, `c10/cuda/CUDACachingAllocator.cpp`; each rule names its function there. What is not here: memory pools of
-CUDA graphs and of `torch.cuda.MemPool`, and the allocator of the driver's own (`backend:cudaMallocAsync`).
+Source: PyTorch 2.13, `c10/cuda/CUDACachingAllocator.cpp`; each rule names its function there. Not included: memory pools of
+CUDA graphs and of `torch.cuda.MemPool`, and the driver's own allocator (`backend:cudaMallocAsync`).
 """
 
 from collections import deque
@@ -18,8 +18,8 @@ class OutOfMemory(RuntimeError):
     """A request that could not be served.
 
     Attributes:
-        requested: bytes asked for. segment: bytes that the driver was asked for, which PyTorch's message names.
-        allocated, reserved: bytes then, after all that could be had back was given back. rejected: whether nothing was tried.
+        requested: bytes of the request. segment: bytes requested from the driver, which PyTorch's message names.
+        allocated, reserved: bytes after the allocator freed what it could. rejected: whether it was refused before that.
     """
 
     def __init__(self, requested, segment, allocated, reserved, rejected=False):
@@ -36,10 +36,10 @@ class Allocator:
 
     Args:
         configuration: `Settings`, or the text of `PYTORCH_ALLOC_CONF`.
-        memory: bytes that the driver has for this process; None for no limit.
+        memory: the driver's bytes for this process; None for no limit.
         total: bytes of the GPU, of which `per_process_memory_fraction` is a share; by default `memory`.
-        driver: what hands out addresses; by default the lowest that are free.
-        events_pass: whether other streams are done with a block as soon as it is freed; else when `finish` says so.
+        driver: gives the addresses; by default the lowest free ones.
+        events_pass: whether other streams are done with a block as soon as it is freed; else after `finish`.
 
     Attributes:
         requested, allocated, active, reserved: bytes asked for; in the blocks that serve them; with blocks that still wait for
@@ -80,7 +80,7 @@ class Allocator:
         """The address of a block of at least `size` bytes, for work of `stream`. Source: `malloc`.
 
         Raises:
-            OutOfMemory: where the driver has no more, and nothing that is kept can be given back for it.
+            OutOfMemory: where the driver has no more memory, and the cache too little to free.
         """
         if self.events_pass:
             self.finish()
@@ -101,7 +101,7 @@ class Allocator:
         return block.address
 
     def hand_out(self, block: Block, size: int) -> None:
-        """Have a block serve a request of `size` bytes. Source: `alloc_found_block`."""
+        """Use a block for a request of `size` bytes. Source: `alloc_found_block`."""
         block.state, block.requested = ALLOCATED, size
         self.live[block.address] = block
         self.requested += size
@@ -109,7 +109,7 @@ class Allocator:
         self.active += block.size
 
     def free(self, address: int) -> None:
-        """Take a block back; it can serve again once no other stream uses it. Source: `free`.
+        """Free a block; it can serve again once no other stream uses it. Source: `free`.
 
         Raises:
             ValueError: where no allocated block begins there.
@@ -124,7 +124,7 @@ class Allocator:
         block.uses = ()
 
     def let_go(self, address: int) -> Block:
-        """The first half of `free`: the block is allocated no more, and not free yet."""
+        """The first half of `free`: the block is no longer allocated, and not yet free."""
         block = self.live.pop(address, None)
         if block is None:
             raise ValueError(f"Allocator.free: no block is allocated at {address}; allowed: what malloc gave, once")
@@ -141,13 +141,13 @@ class Allocator:
         block.pool.put(self._aged(block))
 
     def record_stream(self, address: int, stream: int) -> None:
-        """Say that another stream uses a block: freed, it waits for that stream's work. Source: `recordStream`."""
+        """Note that another stream uses a block: when freed, it waits for that stream. Source: `recordStream`."""
         block = self.live[address]
         if stream != block.pool.stream and stream not in block.uses:
             block.uses = (*block.uses, stream)
 
     def finish(self, stream: int | None = None) -> None:
-        """The work of a stream, by default of each, is done: blocks that waited for it are free. Source: `process_events`."""
+        """Free the blocks that wait for a stream, by default for any. Source: `process_events`."""
         for name in self._events if stream is None else (stream,):
             queue = self._events.get(name, ())
             while queue:
@@ -157,7 +157,7 @@ class Allocator:
                     self.complete(block)
 
     def empty_cache(self) -> None:
-        """Give back to the driver each segment, or page of a growing one, of which nothing is used. Source: `emptyCache`."""
+        """Return unused segments, and unused pages of growing ones, to the driver. Source: `emptyCache`."""
         self.finish()
         for small in (False, True):
             for pool in [p for (_, s), p in sorted(self.pools.items()) if s is small]:
@@ -174,7 +174,7 @@ class Allocator:
         return pool
 
     def find(self, size: int, stream: int = 0) -> int | None:
-        """Where a request would be served without the driver; None where it would not."""
+        """The address at which a cached block would serve a request; None where the driver is needed."""
         wanted = self.settings.rounded(size)
         block = self._best(self.pool(stream, wanted <= SMALL), wanted)
         return None if block is None else block.address
@@ -192,7 +192,7 @@ class Allocator:
         return block
 
     def splits(self, block: Block, wanted: int) -> bool:
-        """Whether the rest of a block is cut off. Source: `should_split`."""
+        """Whether a block is split for a request. Source: `should_split`."""
         rest = block.size - wanted
         if block.pool.small or block.pool.expandable:
             return rest >= ROUNDING
@@ -203,7 +203,7 @@ class Allocator:
         return block
 
     def _merge(self, block):
-        """Become one with free neighbors, where memory stands behind both or neither. Source: `try_merge_blocks`."""
+        """Merge with free neighbors, where both are mapped or both are not. Source: `try_merge_blocks`."""
         for neighbor in (block.before, block.after):
             if neighbor is not None and neighbor.state is FREE and neighbor.mapped is block.mapped:
                 block.pool.remove(neighbor)
@@ -219,7 +219,7 @@ class Allocator:
         return self.allowed is not None and self.settings.garbage_collection_threshold > 0
 
     def _from_driver(self, pool, wanted, size):
-        """A block of new memory; if need be, after what is kept has been given back. Source: `malloc`."""
+        """A block of new memory, if necessary after the cache is freed. Source: `malloc`."""
         block = self._new(pool, wanted, size)
         if block is None and self._release_available(pool, wanted):
             block = self._new(pool, wanted, size)
@@ -248,7 +248,7 @@ class Allocator:
         return self.segment(address, segment, pool)
 
     def segment(self, address: int, size: int, pool: Pool, mapped: bool = True) -> Block:
-        """A segment that the driver gave, as one block."""
+        """A new segment, as one block."""
         self._serial += 1
         block = self.segments[address] = Block(address, size, pool, self._serial, mapped)
         return block
@@ -274,7 +274,7 @@ class Allocator:
                 self._release(block)
 
     def _release_available(self, pool, wanted):
-        """Where large blocks are not split: give back one that is large enough, or several, the largest first.
+        """Where large blocks are not split: free one that is large enough, or several, the largest first.
 
         Source: `release_available_cached_blocks`.
         """
@@ -292,7 +292,7 @@ class Allocator:
         return released >= wanted
 
     def _collect(self):
-        """Before the driver is asked: give back the large blocks that have been free the longest, down to the threshold.
+        """Free the large blocks that have been free the longest, down to the threshold, before a request to the driver.
 
         Source: `garbage_collect_cached_blocks`.
         """
@@ -347,7 +347,7 @@ class Allocator:
         return block
 
     def _map(self, block, size):
-        """Put pages behind the front of a block; whether the driver had them. Source: `map_block`."""
+        """Map pages to the front of a block; return whether the driver had them. Source: `map_block`."""
         pool = block.pool
         size = _multiple(size, pool.page)
         if not self.driver.map(block.address, size):
@@ -364,7 +364,7 @@ class Allocator:
         return True
 
     def _unmap(self, block):
-        """Take back the pages that lie wholly within a free block. Source: `unmap_block`."""
+        """Unmap the pages that lie wholly within a free block. Source: `unmap_block`."""
         pool = block.pool
         first = block
         while first.before is not None:

@@ -11,7 +11,8 @@ from ..catalog import Model
 from ..catalog import gpu as catalog_gpu
 from ..common import checks
 from ..common.tables import Shown, Table
-from ..theory.budget import PHASES, budget
+from ..step.course import PHASES
+from ..theory.budget import budget
 
 #: A model of several steps, or what gives it for a setup.
 Shape = Model | Callable[[Setup], Model]

@@ -21,9 +21,9 @@ VERDICTS = (
     "outdated API",
     "not settled here",
 )
-#: What a document can settle. The verdict on it is written by hand, and nothing computed checks it.
+#: Verdicts that a document can give. They are written by hand, and no computation checks them.
 BY_SOURCE = ("holds", "false", "outdated API")
-#: The articles, by number, by what they are about.
+#: The articles: number -> subject.
 ARTICLES = {
     1: "Calculating GPU memory requirements",
     2: "Predicting VRAM usage",
@@ -33,7 +33,7 @@ ARTICLES = {
 }
 _NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
 _STATED = re.compile(rf"([<>=]\s*)?{_NUMBER}(?:\s*to\s*{_NUMBER}|(\+))?\s*(.*)")
-#: What a sum of an article's own whole coefficients, or a plain proportion, may leave out and still be called right.
+#: How much a rule of the article, such as a sum of whole coefficients, may leave out and still be right.
 _SHARE = Fraction(1, 100)
 
 
@@ -52,7 +52,7 @@ class Stated:
 
     @classmethod
     def read(cls, text: str) -> "Stated":
-        """From "28 GB", "10 to 15 GB", "20+ GB"; "> 1", "< 1 %", "= 2" for what is implied.
+        """Read "28 GB", "10 to 15 GB" or "20+ GB"; "> 1", "< 1 %" or "= 2" for what is implied.
 
         Raises:
             ValueError: where the text is none of these.
@@ -75,7 +75,7 @@ class Stated:
 
     @classmethod
     def about(cls, number: Fraction, unit: str = "") -> "Stated":
-        """A number that follows from a rule, right to one part in a hundred."""
+        """A number that follows from a rule, allowed to be off by one part in a hundred."""
         return cls(number, number, unit, (number * _SHARE, number * _SHARE))
 
     def holds(self, value: Fraction) -> bool:
@@ -104,7 +104,7 @@ class Stated:
 
 
 def _rounding(number):
-    """How far rounding may have moved a number: half of its last digit other than zero, and at most a tenth of it."""
+    """How far a stated number may be off by rounding: half of its last nonzero digit, and at most a tenth of it."""
     if not number:
         return Fraction(0)
     power = 12
@@ -115,23 +115,23 @@ def _rounding(number):
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One claim of an article, and what settles it. Expressions are read by `everybyte.published.settling`, never evaluated as code.
+    """One claim of an article, and what settles it. `everybyte.published.settling` parses its expressions; none is run as code.
 
     Attributes:
         id: article and a name, "1.weights-7b". article: 1 to 5. section: its heading. claim: in the book's words.
         verdict: one of `VERDICTS`, which has to follow from the numbers. chapter: the notebook that derives them.
-        stated: the number with its unit, as `Stated.read` takes it, in digits of the article; "" where it has none.
-        expects: the comparison that its words imply, "> 1". recipe: an expression, what its own rule gives.
+        stated: the article's number with its unit, as `Stated.read` takes it; "" where it has none.
+        expects: the comparison that its words imply, "> 1". recipe: an expression of the article's own rule.
         unit: of `expects` and `recipe`; `stated` brings its own. conditions: what the article says that it holds under.
         numbers: the numbers of the article that the claim rests on; by default those of `stated`.
-        value: an expression, what is so. model, setup, gpu, format, symbols: what its letters take their values from.
-        runs: by name, other models and setups that the expression names. condition, given: what has to be so besides,
-            in words, and the fields that change then.
-        own: an expression, what the article itself says elsewhere. against: the id of another article's claim that
-            speaks of the same quantity.
-        easy: why it says nothing of how well the article estimates, such as "a definition"; such a claim is not counted.
+        value: an expression of the true number. model, setup, gpu, format, symbols: give its letters their values.
+        runs: {name: another model and setup that the expression may use}. condition, given: what must hold in addition, in
+            words, and the fields that change then.
+        own: an expression of what the article says elsewhere. against: the id of another article's claim about the same
+            quantity.
+        easy: why it does not count as an estimate, such as "a definition".
         sample: the name of a call in `everybyte.published.samples`. needs: what would settle a claim that is not settled here.
-        found, source: what a document says, in the book's words, and its address with the date of reading, where that settles it.
+        found, source: where a document settles it, what that says in the book's words, and its address with the date of reading.
 
     Raises:
         ValueError: naming the claim, the field, the value and what is allowed.
@@ -213,7 +213,7 @@ class Claim:
 
     @cached_property
     def span(self) -> Stated | None:
-        """The span that `stated` or `expects` leaves; None where the article's rule has yet to be computed, or there is none."""
+        """The span that `stated` or `expects` allows; None where there is neither, as where the article's rule is computed."""
         text = self.stated or self.expects
         return Stated.read(text) if text else None
 
@@ -229,13 +229,7 @@ def read_claims(text: str) -> dict[str, Claim]:
     """
     found = {}
     for id, entry in tomllib.loads(text).items():
-        if not isinstance(entry, dict):
-            raise ValueError(f"claim {id}: {entry!r} is not a table")
-        for name in _REQUIRED:
-            if name not in entry:
-                raise ValueError(f"claim {id}.{name}: missing")
-        for name in entry:
-            checks.one_of(f"claim {id}", "field", name, [f.name for f in fields(Claim)])
+        checks.table(f"claim {id}", entry, _REQUIRED, [f.name for f in fields(Claim) if f.name != "id"])
         if "numbers" in entry:
             entry["numbers"] = tuple(entry["numbers"])
         found[id] = Claim(id=id, **entry)

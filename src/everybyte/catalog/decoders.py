@@ -1,15 +1,15 @@
-"""Which of Hugging Face's decoders a model is, by the model's features."""
+"""Which of Hugging Face's decoders a model is, decided by its fields."""
 
 from .models import Model, architectures
 
-#: transformers' `model_type` -> field of `Model` -> what it may be.
+#: transformers' `model_type` -> field of `Model` -> allowed values.
 DECODERS = architectures("decoders.toml")
 #: Fields of a model that no step of theirs is derived with.
 GENERATES_ALONE = ("latent_rank", "shared_experts")
 
 
 def untrained(model: Model) -> str | None:
-    """Why no training step of Hugging Face's decoders is derived for a model, in words; None where one is."""
+    """Why no training step of a Hugging Face decoder is derived for the model, in words; None where one is."""
     try:
         decoder(model)
     except ValueError as error:
@@ -22,7 +22,7 @@ def decoder(model: Model) -> str:
     """transformers' `model_type` of the decoder that a model is.
 
     Raises:
-        ValueError: where it is none of those whose passes are derived: naming the field that keeps it from the nearest.
+        ValueError: where it is none of the derived decoders; the message names the field that differs from the nearest one.
     """
     apart = {
         name: [field for field, allowed in wanted.items() if getattr(model, field) not in allowed]

@@ -1,4 +1,4 @@
-"""GPUs as training sees them: memory, bandwidth, arithmetic, links."""
+"""GPUs and what matters of them in training: memory, bandwidth, arithmetic, links."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -8,7 +8,7 @@ from .. import units
 from ..common import checks, files
 
 MEMORY_SOURCES = ("reported", "nvidia-smi", "data sheet")
-#: What a price in time needs.
+#: Fields that an estimate of time needs.
 RATES = ("bandwidth", "bf16_flops", "fp32_flops", "host_link")
 _BYTES = ("memory", "bandwidth", "host_link", "peer_link", "network", "l2", "shared", "cublas")
 
@@ -17,33 +17,32 @@ def _in_bytes(entry):
     return entry | {field: round(units.parse(entry[field])) for field in _BYTES if field in entry}
 
 
-#: What begins a capability -> what it decides.
+#: The beginning of a capability -> what it decides.
 _ARCHITECTURES = {prefix: _in_bytes(row) for prefix, row in files.entries(__package__, "architectures.toml").items()}
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU's data sheet, and the memory that a process really finds on it.
+    """One GPU's data sheet, and the memory that a process finds on it.
 
-    Of a GPU that is given by its size alone, `Gpu(memory="24 GiB")`, the rates are 0, and the size is taken for a data sheet's.
+    A GPU may be given by its size alone, `Gpu(memory="24 GiB")`: then all rates are 0, and the size counts as a data sheet's.
 
     Attributes:
         name: as in the catalog. title: the vendor's name.
-        memory: bytes of the device's total, or their text; what a process can hope for before its own context.
+        memory: the device's total bytes, before any context, or a text such as "24 GiB".
         memory_source: `reported`: CUDA's total for a process (torch's `total_memory`), read from such a card; `nvidia-smi`:
             the driver's total, some hundred MiB more; `data sheet`: the vendor's figure.
         advertised_gb: the data sheet's figure, GB as the vendor counts.
-        bandwidth: device memory's, bytes a second. Of it and the next three 0 is for unknown.
-        bf16_flops: dense, without sparsity, a second; fp16's where `bf16` is False.
-        fp32_flops: of products in fp32 throughout, without TF32, a second.
-        bf16: whether the matrix units take bf16.
-        host_link: bytes a second, one direction, to the host. peer_link: to the other GPUs, one direction; 0 for none but the host's.
+        bandwidth: of device memory, bytes per second. Here and in the next fields 0 means unknown.
+        bf16_flops: FLOP/s in bf16, dense; in fp16 where `bf16` is False. fp32_flops: FLOP/s in fp32 without TF32.
+        bf16: whether the matrix units support bf16.
+        host_link: bytes per second to the host, one direction. peer_link: to the other GPUs; 0 where the host's is the only link.
         bridged: how many GPUs a bridge joins, where `peer_link` is a bridge's; 0 where it reaches the whole node.
-        network: bytes a second, one direction, of the network card that each GPU of a node has; 0 for unknown. node: GPUs of a node.
+        network: bytes per second, one direction, of each GPU's network card; 0 for unknown. node: GPUs of a node.
         capability: CUDA compute capability, or the vendor's architecture name.
-        multiprocessors, l2: how many, and bytes of the second-level cache; 0 where the catalog does not say.
-        source: where the figures stand.
+        multiprocessors: how many; l2: bytes of the second-level cache. 0 where the catalog does not say.
+        source: of the figures.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -96,52 +95,51 @@ class Gpu:
 
     @property
     def rated(self) -> bool:
-        """Whether it is known how fast it is."""
+        """Whether its rates are known."""
         return all(getattr(self, field) for field in RATES)
 
     @property
     def _architecture(self) -> dict[str, Any]:
-        """What the capability decides; where it is unknown as for Hopper, but for shared memory."""
+        """What the capability decides: a row of `architectures.toml`; of an unknown one Hopper's, without shared memory."""
         name = f"{self.capability or 9}."
         found = next(row for prefix, row in _ARCHITECTURES.items() if name.startswith(prefix))
         return _ARCHITECTURES[""] | found
 
     @property
     def shared_memory(self) -> int:
-        """Bytes of shared memory that one block may ask for; 0 where the catalog does not say."""
+        """Bytes of shared memory that one block of threads may use; 0 where the catalog does not say."""
         return self._architecture["shared"]
 
     @property
     def threads(self) -> int:
-        """Threads that one multiprocessor holds."""
+        """The most threads that are resident on one multiprocessor."""
         return self._architecture["threads"]
 
     @property
     def flash(self) -> bool:
-        """Whether PyTorch has a flash attention for it."""
+        """Whether PyTorch has a flash attention kernel for it."""
         return self._architecture["flash"]
 
     @property
     def cublas_workspace(self) -> int:
-        """Bytes of one cuBLAS or hipBLAS workspace by default; the larger of NVIDIA's where the capability is unknown."""
+        """Default bytes of one cuBLAS or hipBLAS workspace; NVIDIA's larger one where the capability is unknown."""
         return self._architecture["cublas"]
 
     def flops(self, compute: str) -> int:
-        """Operations a second of matrix products in that data type: `fp32`, or one of 16 bits."""
+        """FLOP/s of matrix products in that data type: `fp32`, or one of 16 bits."""
         return self.fp32_flops if compute == "fp32" else self.bf16_flops
 
     def ring(self, gpus: int, apart: int = 1) -> int:
-        """Bytes a second that each of so many GPUs sends by collectives that go round rings: the slowest link that one crosses.
+        """Bytes per second that each of `gpus` GPUs sends in a ring collective: the rate of the slowest link on the ring.
 
-        Within a node that is the link to the other GPUs, or where there is none the host's; where bridges join some GPUs alone, a
-        longer ring goes over the host's link too. Across nodes several rings run at once, each out of the node by another
-        member's network card: their rates add up.
+        Within a node that is `peer_link`, or the host's where there is none, or where the ring is longer than a bridge reaches.
+        Across nodes several rings run at once, each over another member's network card: their rates add up.
 
         Args:
-            apart: how far apart its members stand: 1 next to one another; among replicas of G GPUs each G.
+            apart: the distance between members: 1 for neighbors, G for replicas of G GPUs each.
 
         Raises:
-            ValueError: where they are on several nodes, and the catalog does not say how fast the network is.
+            ValueError: where the ring spans several nodes and the network's rate is unknown.
         """
         within = self.peer_link or self.host_link
         if self.bridged and gpus > 1 and gpus * apart > self.bridged:

@@ -9,7 +9,7 @@ from ..common import checks, files
 from .weights import layers, weights
 
 NORMS = ("layernorm", "rmsnorm")
-#: Functions of the MLP: GELU, its approximation by tanh, ReLU, SiLU; and SiLU between clamped factors, as gpt-oss has it.
+#: The MLP's activation functions: GELU, its tanh approximation, ReLU, SiLU; and SiLU with clamped factors (gpt-oss).
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "silu_clamped")
 #: The architectures that the book's references build.
 FAMILIES: tuple[Literal["gpt"], Literal["llama"]] = ("gpt", "llama")
@@ -17,7 +17,7 @@ FAMILIES: tuple[Literal["gpt"], Literal["llama"]] = ("gpt", "llama")
 CODE_NAMES = {"reference": "the book's code", "transformers": "transformers' code"}
 CODES = tuple(CODE_NAMES)
 _REQUIRED = ("layers", "width", "heads", "vocabulary")
-#: Where an unstated field comes from, and the fields that this follows. Order matters: a default may use the one before it.
+#: Field -> (its default as a function of the model, the fields that this reads). Order matters: a default may use an earlier one.
 _DEFAULTS = {
     "learned_positions": (lambda m: m.positions, {"positions"}),
     "kv_heads": (lambda m: m.heads, {"heads"}),
@@ -27,20 +27,20 @@ _DEFAULTS = {
     "norm_bias": (lambda m: m.norm == "layernorm", {"norm"}),
     "activation": (lambda m: "silu" if m.gated else "gelu", {"gated"}),
 }
-#: What such a field is until `__post_init__` fills it: nobody who reads a model meets it.
+#: The value of such a field until `__post_init__` fills it.
 _FOLLOWS: Any = None
 #: Fields that may not be 0.
 _POSITIVE = {*_REQUIRED, "kv_heads", "head_width", "ffn_width", "embedding_width", "published"}
-#: The largest dimension that is taken for one, and the exceptions.
+#: The largest value of a dimension, and the fields with another bound.
 _MOST = 2**24
 _MORE = {"positions": 2**27, "learned_positions": 2**27, "window": 2**27, "published": 2**60, "rotary_percent": 100}
-#: Fields that describe only models with the field named first; 0 elsewhere.
+#: Fields that only models have in which the first one is not 0.
 _MIXTURE = ("experts", "experts_per_token", "expert_width", "shared_experts", "dense_layers", "router_bias")
 _LATENT = ("latent_rank", "query_rank", "rope_width", "value_width")
 
 
 def architectures(file: str) -> dict[str, dict[str, Sequence[Any]]]:
-    """Architecture -> field of `Model` -> what it may be, of a file of the catalog."""
+    """{architecture: {field of `Model`: its allowed values}}, from a file of the catalog."""
 
     def values(said):
         return range(said["least"], said["most"] + 1, said.get("step", 1)) if isinstance(said, dict) else said
@@ -53,7 +53,7 @@ _REFERENCES = architectures("references.toml")
 
 
 class Described(Protocol):
-    """What stands for a model in a result: a `Model`, or what was counted of a module of one's own."""
+    """The model of a result: a `Model`, or the name and parameter count of a module of your own."""
 
     @property
     def name(self) -> str: ...
@@ -73,14 +73,14 @@ class Model:
 
     Attributes:
         name: as in the catalog, or any text for a model of your own.
-        positions: the longest sequence; 0 where nothing bounds it.
+        positions: the longest sequence in tokens; 0 for no bound.
         learned_positions: rows of the learned position table; 0 for rotary or no positions; by default `positions`.
         kv_heads: key and value heads (grouped-query attention); by default `heads`.
         head_width: width of one head; by default `width // heads`.
         ffn_width: inner width of the dense MLP; by default `4 * width`.
         gated: three MLP matrices (SwiGLU, GeGLU) in place of two.
         activation: the MLP's function, one of `ACTIVATIONS`; by default `silu` where the MLP is gated, else `gelu`.
-        fused: query, key and value are one weight tensor (and a gated MLP's two inner matrices one).
+        fused: query, key and value are one weight tensor, and so are a gated MLP's two inner matrices.
         tied: the output head is the embedding table.
         qkv_bias, out_bias, ffn_bias: biases of the attention's input and output projections and of the MLP.
         norm: `layernorm` or `rmsnorm`; norm_bias: whether a layernorm has a bias, as by default.
@@ -89,12 +89,12 @@ class Model:
         post_norm: the block's norms stand after the sum with the residual stream (BERT, OPT-350m), not before attention and MLP.
         parallel_residual: attention and MLP both read the block's input, and their outputs are added to it at once (GPT-NeoX).
         qk_norm: a norm of `head_width` on queries and one on keys.
-        rotary_percent: of each head, how much turns where positions are rotary.
-        window: how many tokens back attention reaches, in all layers or in some; 0 where it is not limited.
-        causal: whether a token attends to earlier ones alone.
+        rotary_percent: percent of each head's width that rotary positions rotate.
+        window: tokens that attention reaches back, in all layers or in some; 0 for no limit.
+        causal: whether a token attends only to itself and earlier tokens.
         softcap: attention scores and logits pass through a scaled tanh (Gemma 2).
-        sinks: one learned attention sink a head.
-        scaled_embedding: embeddings are multiplied by the root of the width (Gemma).
+        sinks: one learned attention sink per head.
+        scaled_embedding: embeddings are multiplied by the square root of the width (Gemma).
         embedding_width: width of the token table; a projection each way where it differs from `width`.
         token_types: rows of BERT's segment table. pooler: BERT's last dense layer, `width` by `width`.
         experts: routed experts in each mixture layer; 0 for a dense model. experts_per_token: how many a token visits.
@@ -102,9 +102,9 @@ class Model:
         dense_layers: layers at the start that keep the dense MLP. router_bias: a bias for each expert's score.
         query_rank, latent_rank, rope_width, value_width: multi-head latent attention (DeepSeek): ranks of the query's and
             the key-value's compression, rotary part of each head, width of a value head. `latent_rank` 0: no latent attention.
-        code: whose code runs the model: `reference`, the book's, where it has one, else Hugging Face's; or `transformers`, Hugging
-            Face's in any case. Both have the same weights, and compute in other types and another order.
-        published: the published parameter count, if any; source: where it and the dimensions stand.
+        code: whose code runs the model. `reference`: the book's where it has the architecture, else Hugging Face's.
+            `transformers`: Hugging Face's. The weights are the same; data types and the order of operations differ.
+        published: the published parameter count, if any. source: of the count and the dimensions.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -262,7 +262,7 @@ class Model:
 
     @property
     def family(self) -> Literal["gpt", "llama"] | None:
-        """Which of the book's references builds the model, None where neither does, or where `code` says transformers.
+        """Which of the book's references builds the model; None where neither does, or `code` is `transformers`.
 
         `gpt`: learned positions, LayerNorm, an MLP of two matrices, as many key as query heads (GPT-2, OPT). `llama`: rotary
         positions, RMSNorm, a gated MLP or experts, grouped heads (Llama, Mistral, Qwen, Gemma, Phi-3, Mixtral).
@@ -270,7 +270,7 @@ class Model:
         return next((family for family in FAMILIES if self.unlike_reference(family) is None), None)
 
     def unlike_reference(self, family: str | None = None) -> str | None:
-        """What keeps the book's references, or that of one `family`, from building the model, in words; None where nothing."""
+        """Why the book's references, or that of one `family`, cannot build the model, in words; None where one can."""
         if self.code != "reference":
             return f"Model.code: {self.code!r} of {self.name} is not the book's; allowed: 'reference'"
         if family is None:
@@ -285,7 +285,7 @@ class Model:
         return None
 
     def _by_other_fields(self, family):
-        """Field -> what it may be in a reference, where that follows from other fields."""
+        """{field: its allowed values in a reference}, where these follow from other fields."""
         turns = self.turning and self.turning % 2 == 0
         own: dict[str, Sequence] = {"embedding_width": (self.width,)}
         if family == "llama":
@@ -296,14 +296,14 @@ class Model:
 
     @property
     def turning(self) -> int:
-        """Numbers of each head that turn where positions are rotary."""
+        """Numbers of each head that rotary positions rotate."""
         return self.head_width * self.rotary_percent // 100
 
     def replace(self, **changes) -> "Model":
         """A copy with some fields changed, checked again.
 
-        A dimension that has its default follows the fields that this comes from (GPT-2 at twice the width has twice the
-        `ffn_width`). `published` does not carry over.
+        A field at its default is computed anew from the changed ones: GPT-2 at twice the width has twice the `ffn_width`.
+        `published` is dropped.
         """
         following = {
             field: None

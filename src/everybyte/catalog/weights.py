@@ -1,14 +1,14 @@
 """A model's weight tensors, listed once: names, shapes, and how many there are of each.
 
-The list is arithmetic on whatever it is given: a `Model` gives whole numbers, the notation's symbols give expressions.
+Dimensions may be whole numbers, of a `Model`, or symbols: then shapes and counts are expressions.
 """
 
 from dataclasses import dataclass
 from math import prod
 
-#: Groups of weights that stand once in a model.
+#: Groups of weights that occur once in a model.
 ENDS = ("embeddings", "last")
-#: Numbers of a weight in NF4 that share a scale; scales that share one.
+#: How many numbers of an NF4 weight share a scale; how many scales share a second one.
 NF4_BLOCK, SCALES_BLOCK = 64, 256
 #: Rows, and columns, of a weight in fp8 that share a scale.
 FP8_BLOCK = 128
@@ -16,7 +16,7 @@ FP8_BLOCK = 128
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """`count` tensors of one shape in one `group`: 0 or 1, or more where a group has several alike.
+    """`count` tensors of one shape in one `group`: 1; 0 where the model has none; more where a group has several of that shape.
 
     Attributes:
         name: as in the book's reference, within its group. group: `embeddings`, `block` (each layer), `dense` (each layer
@@ -41,7 +41,7 @@ class Weight:
 
 
 def layers(m) -> dict:
-    """How many times each group stands in the model."""
+    """{group: how often it occurs in the model}."""
     mixtures = m.mixture_layers
     return {"embeddings": 1, "block": m.layers, "dense": m.layers - mixtures, "mixture": mixtures, "last": 1}
 
@@ -52,11 +52,11 @@ def _linear(name, outputs, inputs, group, count, bias=0):
 
 
 def weights(m) -> list[Weight]:
-    """Every weight tensor of a model, in the order of the model; those of which there are none have `count` 0.
+    """Every weight tensor of a model, in the model's order. Tensors that it does not have are listed with `count` 0.
 
     Args:
-        m: a `Model`, or anything with its fields as numbers or expressions (conditions as 0 or 1); where it says `outputs`, its
-            head has so many rows, and not one for each word.
+        m: a `Model`, or an object with its fields as numbers or expressions (conditions as 0 or 1). `outputs`, where there is
+            such a field: rows of the head, by default the vocabulary.
     """
     split, narrow = 1 - m.fused, 1 - m.latent
     queries, keys, head = m.heads * m.head_width, m.kv_heads * m.head_width, m.head_width
@@ -114,42 +114,42 @@ def weights(m) -> list[Weight]:
 
 
 def trained(m, lora) -> list[Weight]:
-    """What a step trains: every weight that there is, or the matrices of a `Lora`."""
+    """The tensors that a step trains: all weights, or with a `Lora` its matrices."""
     times = layers(m)
     found = adapters(m, lora.rank, lora.takes) if lora else weights(m)
     return [w for w in found if w.count and times[w.group]]
 
 
 def numbers_of(m, lora, without: tuple[str, ...] = ()) -> int:
-    """How many numbers a step trains, but for those of some groups."""
+    """How many numbers a step trains; groups in `without` are left out."""
     return summed(m, lambda w: w.numbers, [w for w in trained(m, lora) if w.group not in without])
 
 
 def summed(m, each, found=None) -> int:
-    """The sum over a model's weights, or those found, of what one tensor counts for."""
+    """The sum of `each(weight)` over all tensors of a model, or over those in `found`."""
     times, found = layers(m), weights(m) if found is None else found
     return int(sum(w.count * times[w.group] * each(w) for w in found if w.count and times[w.group]))
 
 
 def linears(m) -> list[tuple]:
-    """(path, weight) of each linear layer in a block, in the order of the model: what adapters stand beside.
+    """(path, weight) of each linear layer of a block, in the model's order: those that adapters may be added to.
 
     A router in transformers' code is none: it multiplies by a parameter of its own.
     """
     times = layers(m)
-    outside = (*ENDS, "mixture") if getattr(m, "code", "reference") == "transformers" else ENDS
-    found = [w for w in weights(m) if w.group not in outside and times[w.group] and w.count]
+    others = () if getattr(m, "family", "llama") else ("mlp.router.weight",)
+    found = [w for w in weights(m) if w.group not in ENDS and times[w.group] and w.count and w.name not in others]
     return [(w.name.removesuffix(".weight"), w) for w in found if len(w.shape) == 2 and w.name.endswith(".weight")]
 
 
 def quantized(numbers, up) -> list[tuple]:
-    """(numbers, bytes of one) of each tensor that a weight of so many numbers is in NF4, with double quantization.
+    """(numbers, bytes per number) of each tensor that stores a weight of `numbers` numbers in NF4 with double quantization.
 
-    Codes, two to a byte; their table; a scale for each block, in 8 bits; the table of these; a scale for each block of scales;
-    the scales' mean. Source: Dettmers et al. 2023, arXiv:2305.14314; bitsandbytes, functional.py, `quantize_4bit`.
+    These are the codes, two per byte; their table; an 8-bit scale per block; the table of these; an fp32 scale per block of
+    scales; the scales' mean. Source: Dettmers et al. 2023, arXiv:2305.14314; bitsandbytes, functional.py, `quantize_4bit`.
 
     Args:
-        up: divides two numbers and rounds up.
+        up: a function of two numbers, their quotient rounded up.
     """
     blocks = up(numbers, NF4_BLOCK)
     return [(up(numbers, 2), 1), (16, 4), (blocks, 1), (256, 4), (up(blocks, SCALES_BLOCK), 4), (1, 4)]
@@ -199,7 +199,7 @@ def packed(m, kind: str) -> int:
 
 
 def adapters(m, rank, takes) -> list[Weight]:
-    """The two matrices beside each linear layer that `takes` its path: A of (rank, inputs), B of (outputs, rank).
+    """The two LoRA matrices of each linear layer whose path `takes` accepts: A of (rank, inputs), B of (outputs, rank).
 
     Args:
         m: as for `weights`. rank: a number or an expression.

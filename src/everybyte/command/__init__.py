@@ -1,4 +1,4 @@
-"""The command `everybyte`: what the library says, in a shell."""
+"""The command `everybyte`: the library's answers in a shell."""
 
 from .running import FIRST, main
 from .words import STATUSES

@@ -1,4 +1,4 @@
-"""What each command says, in a function of its name: (as JSON, in words, the exit status)."""
+"""A function for each command, by its name. It returns (the answer as JSON, in words, the exit status)."""
 
 import json
 from contextlib import nullcontext
@@ -219,7 +219,7 @@ def rehearse(options):
 
 
 def _grid(options, again):
-    """The labs' grid rehearsed, or some of what stands there once more."""
+    """Rehearse the labs' grid, or repeat some of its runs."""
     from .. import rehearsal
 
     asked = {"workers": options.workers, "say": terminal.note}
@@ -256,7 +256,7 @@ def record(options):
 
 
 def _starter(gpu):
-    """A context within which workers of a recording are started on stubs of a GPU."""
+    """A context in which a recording's workers start on stubs of a GPU."""
     from ..rehearsal import devices, place, steps
 
     where = place.find()

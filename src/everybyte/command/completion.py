@@ -1,4 +1,4 @@
-"""What a shell completes of the command: written from the parser that reads it, so that neither knows a word more."""
+"""Completion of the command in a shell, made from the command's parser, so that both know the same words."""
 
 import argparse
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ SHELLS = ("bash", "zsh", "fish")
 def words(
     commands: Mapping[str, argparse.ArgumentParser], names: Mapping[str, Iterable[str]]
 ) -> dict[str, dict[str, tuple]]:
-    """{command: {option: the words that may follow it}}; under "" of an option what may stand alone.
+    """{command: {option: the words that may follow it}}; under the option "" words without an option.
 
     Args:
         names: from an option's destination, "model", to the words that it takes.
@@ -25,7 +25,7 @@ def words(
 
 
 def script(shell: str, said: Mapping[str, Mapping[str, tuple]], helps: Mapping[str, str]) -> str:
-    """The shell's program. `helps`: of each command, in words."""
+    """The shell's program. helps: the help of each command."""
     return _fish(said, helps) if shell == "fish" else _bash(said, zsh=shell == "zsh")
 
 

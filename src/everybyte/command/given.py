@@ -1,4 +1,4 @@
-"""What a command is given, as the library takes it: models, setups, GPUs, sizes, files."""
+"""Make the library's arguments of a command's options: models, setups, GPUs, sizes, files."""
 
 import sys
 from argparse import Namespace
@@ -16,7 +16,7 @@ from ..common import checks, files, interrupts
 
 @contextmanager
 def torch(command: str) -> Iterator[None]:
-    """A context to import what needs PyTorch. Raise ValueError where that is not installed."""
+    """A context for imports that need PyTorch. Raise ValueError where it is not installed."""
     try:
         with interrupts.importing():
             yield
@@ -39,7 +39,7 @@ def configuration(options: Namespace) -> tuple:
 
 
 def subject(options: Namespace) -> tuple:
-    """(Model, setup, the arguments of its forward with letters) of a command that takes models of one's own."""
+    """(Model, setup, the arguments of its forward with letters) of a command that takes your own models."""
     said = [name for name in ("model", "hf", "module") if getattr(options, name) is not None]
     if len(said) != 1:
         many = f"{len(said) or 'no'} model{'s' * (len(said) > 1)}"
@@ -64,7 +64,7 @@ def subject(options: Namespace) -> tuple:
 
 
 def sizes(options: Namespace) -> dict[str, int]:
-    """The sizes of letters of one's own."""
+    """{letter: size} of the option for your own letters."""
     if options.sizes and not options.inputs:
         raise ValueError(f"--sizes: {checks.shown(options.sizes[0])}; allowed: with --inputs, sizes of its letters")
     found = {}
@@ -78,7 +78,7 @@ def sizes(options: Namespace) -> dict[str, int]:
 
 
 def inputs(batch: Any, setup: Setup, sizes: dict[str, int]) -> Any:
-    """Arguments of a forward, with the setup's numbers for letters, and `sizes` for those of one's own."""
+    """Arguments of a forward, with the setup's numbers for the book's letters, and `sizes` for your own."""
     if batch is None:
         return None
     from ..deriving import looks
@@ -90,7 +90,7 @@ def inputs(batch: Any, setup: Setup, sizes: dict[str, int]) -> Any:
 
 
 def size(option: str, said: Any) -> int:
-    """Bytes, from a size in words; what is none stays so."""
+    """Bytes of a size in words; None stays None."""
     try:
         return round(units.parse(said)) if isinstance(said, str) else said
     except ValueError as error:
@@ -98,7 +98,7 @@ def size(option: str, said: Any) -> int:
 
 
 def card(options: Namespace) -> tuple[Gpu | str, Headroom]:
-    """(GPU, what is kept free of tensors) of a command that asks for one."""
+    """(GPU, its headroom) of a command that needs a GPU."""
     kept = {f.name: size(f"--keep-{f.name}", getattr(options, f"keep_{f.name}")) for f in fields(Headroom)}
     headroom = Headroom(**kept)
     if (options.gpu is None) == (options.memory is None):
@@ -108,7 +108,7 @@ def card(options: Namespace) -> tuple[Gpu | str, Headroom]:
 
 
 def asked(options: Namespace, *names: str) -> dict[str, Any]:
-    """Those of the options that were given, by name."""
+    """{name: value} of the given options."""
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
 

@@ -1,4 +1,4 @@
-"""How a command runs and how it ends: what is said, where, and with which status."""
+"""Run a command: its output, its errors and its exit status."""
 
 import json
 import os
@@ -8,12 +8,12 @@ import traceback
 from ..common import interrupts, terminal
 from . import answers, words
 
-#: What `everybyte` alone runs.
+#: The command that `everybyte` without words runs.
 FIRST = ("budget", "gpt2", "--batch", "8", "--sequence", "1024", "--precision", "bf16-mixed")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return its exit status, one of `STATUSES`. What is wrong is said in one line."""
+    """Run the command; return its exit status, one of `STATUSES`. An error is printed in one line."""
     terminal.hold()
     endings = interrupts.Endings(exits=False)
     try:
@@ -66,7 +66,7 @@ def _wrong(line, status=2):
 
 
 def _theirs(error, module):
-    """Where in a module of the user's own an error arose; "" where it did not."""
+    """The place in the user's own module where an error was raised; "" where it was raised elsewhere."""
     if not module:
         return ""
     file = os.path.abspath(module.rpartition(":")[0])

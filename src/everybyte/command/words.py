@@ -1,13 +1,11 @@
-"""What the words of a command line ask for: the parser of what `words.toml` says that the commands take."""
+"""The parser of the command line, made from `words.toml`."""
 
 import argparse
 import shlex
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from .. import __version__
@@ -20,14 +18,14 @@ from ..ask.mesh import Mesh
 from ..ask.objectives import REFERENCES
 from ..ask.setup import Lora, Setup
 from ..catalog.models import CODES
-from ..common import checks, terminal
+from ..common import checks, files, terminal
 from .completion import SHELLS
 
-#: `words.toml`: commands, groups of arguments, and what else the command says.
-SAID = tomllib.loads(resources.files(__package__).joinpath("words.toml").read_text(encoding="utf-8"))
-#: What the command returns, and when.
+#: `words.toml`: commands, groups of arguments, and the command's other texts.
+SAID = files.toml(__package__, "words.toml")
+#: Exit status -> when it is returned.
 STATUSES = {int(status): said for status, said in SAID["statuses"].items()}
-#: An option, or a field of a setup -> the words that it takes: in its help, and for a shell that completes it.
+#: Option, or field of a setup -> its allowed words, for the help and for completion.
 ALLOWED: dict[str, tuple[str, ...]] = dict(CHOICES) | {
     "method": tuple(MODELS), "vary": VARY, "reference": REFERENCES, "cache": CACHES, "cache_dtype": tuple(CACHE_TYPES),
     "weights": WEIGHTS, "shell": SHELLS, "code": CODES, "conf": (EXPANDABLE,),
@@ -43,7 +41,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def read(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options of the command that the words name. Raise ValueError for a word that it does not take."""
+    """The options of the command in some words. Raise ValueError for an unknown word."""
     arguments, script = list(arguments), []
     if arguments[:1] == ["rehearse"] and "--" in arguments:
         place = arguments.index("--")
@@ -67,7 +65,7 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _refuse(parser, command, arguments, word, script):
-    """Raise ValueError for a word that a command does not know; `script`: what stood after `--`."""
+    """Raise ValueError for a word that a command does not know. script: the words after `--`."""
     if command == "rehearse" and (not word.startswith("-") or word.partition("=")[0] == "--script"):
         place = arguments.index(word)
         words = [word.removeprefix("--script").removeprefix("="), *arguments[place + 1 :], *script]
@@ -100,7 +98,7 @@ def parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
 
 @cache
 def _arguments(group: str) -> dict[str, dict[str, Any]]:
-    """Argument -> what argparse takes of it, of a group of `words.toml` or of a class's fields."""
+    """{argument: argparse's options for it}, from a group of `words.toml` or a class's fields."""
     if group == "headroom":
         return {
             f"--keep-{f.name}": {"default": f.default, "metavar": "SIZE", "help": f"kept free of tensors: {f.name}, as 500MiB"}
@@ -117,7 +115,7 @@ def _arguments(group: str) -> dict[str, dict[str, Any]]:
 
 
 def _field(field):
-    """A field of Setup, as argparse takes it; what is true or false is a switch."""
+    """argparse's options for a field of Setup; a boolean is a switch."""
     if isinstance(field.default, bool):
         return {"action": "store_true", "help": "a switch, off where it is not given"}
     usual = {"optimizer_impl": "the optimizer's first", "adapters": "none"} | dict.fromkeys(
@@ -130,7 +128,7 @@ def _field(field):
 
 
 def _allowed(field):
-    """In words, what a field of Setup may be."""
+    """The allowed values of a field of Setup, in words."""
     if field == "adapters":
         return f"'{Lora()}' or part of it: fields of a Lora; or none"
     if field == "mesh":
@@ -144,7 +142,7 @@ def _allowed(field):
 
 
 def _made(kind, allowed=""):
-    """What makes a value of a command's text, and says what is allowed where that is not as `kind` says it."""
+    """A function that reads a command's text as `kind`, and whose error says what is allowed."""
 
     def made(text):
         try:
@@ -156,7 +154,7 @@ def _made(kind, allowed=""):
     return made
 
 
-#: A type, or a field of Setup that has fields of its own -> what makes it of text.
+#: Type, or field of Setup with fields of its own -> function that makes it from text.
 _TYPES: dict[str, Any] = {
     "int": _made(int, "a whole number, such as 1024"), "float": _made(float, "a number, such as 0.1"),
     "adapters": _made(lambda text: None if text == "none" else Lora.read(text)),

@@ -1,1 +1,1 @@
-"""What any room may use: files, children, interrupts, tables, the terminal, checks of arguments. It knows no memory."""
+"""Shared tools without any knowledge of memory: files, child processes, interrupts, tables, the terminal, checks of arguments."""

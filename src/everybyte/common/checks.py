@@ -1,19 +1,19 @@
-"""Checks of user input, worded alike: the field, the value, what is allowed."""
+"""Checks of user input, with errors of one form: the field, the value, the allowed values."""
 
 import difflib
 import re
 from collections.abc import Iterable
 
 ABSURD = 2**40
-#: So many characters of a value are repeated in a message.
+#: The most characters of a value in a message.
 SHOWN = 200
 
 
 def printable(text: str, most: int | None = None) -> str:
-    """Text from outside on one line: an escape for whatever a terminal would act on, or would not show.
+    """Foreign text on one line, with escapes for characters that a terminal would act on, or not show.
 
-    Such are control characters with the new line, marks that turn the direction of writing, and halves of surrogates.
-    Of a text of more than `most` characters it says how many were left out.
+    These are control characters with the new line, marks that change the direction of writing, and lone surrogates.
+    A text of more than `most` characters is cut, with the number of characters left out.
     """
     left = 0 if most is None else len(text) - most
     text = text[:most] if left > 0 else text
@@ -23,7 +23,7 @@ def printable(text: str, most: int | None = None) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as a message repeats it: as Python writes it, on one line, shortened."""
+    """A value for a message: its repr on one line, shortened."""
     if isinstance(value, str | bytes) and len(value) > SHOWN:
         return f"{value[:SHOWN]!r}… ({len(value) - SHOWN:,} characters more)"
     try:
@@ -34,7 +34,7 @@ def shown(value: object) -> str:
 
 
 def natural(text: str) -> int | None:
-    """The whole number that at most 4,000 plain digits make; None for any other text."""
+    """The whole number of a text of at most 4,000 plain digits; None for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 4000 else None
 
 
@@ -46,7 +46,7 @@ def whole(owner: str, field: str, value: object, least: int, most: int = ABSURD)
 
 
 def whole_numbers(owner: str, field: str, values):
-    """`values` as a numpy array of 64-bit whole numbers, or of Python's where one is larger. Raise for other values."""
+    """`values` as a numpy array of 64-bit integers, or of Python's where one is larger. Raise for other values."""
     import numpy
 
     array = numpy.asarray(values)
@@ -56,7 +56,7 @@ def whole_numbers(owner: str, field: str, values):
     return array.astype(object if large else "int64")
 
 
-#: Field -> what others call some of its values.
+#: Field -> other names of some of its values.
 ELSEWHERE = {
     "sharding": {"fsdp": "zero3", "fsdp2": "zero3", "hsdp": "zero3", "ddp": "none"},
     "optimizer": {"adam8bit": "adamw8bit", "adamw_8bit": "adamw8bit", "paged_adamw_8bit": "paged-adamw8bit"},
@@ -66,7 +66,7 @@ ELSEWHERE = {
 
 
 def one_of(owner: str, field: str, value: object, allowed: Iterable[str]) -> None:
-    """Raise unless `value` is one of `allowed`; the message names near matches, or what is called so elsewhere."""
+    """Raise unless `value` is one of `allowed`; the message names near matches, or other names of the same thing."""
     allowed = tuple(allowed)
     if isinstance(value, str) and value in allowed:  # an array has no one answer to `in`
         return
@@ -80,7 +80,7 @@ def one_of(owner: str, field: str, value: object, allowed: Iterable[str]) -> Non
 
 
 def line(owner: str, field: str, value: object) -> None:
-    """Raise unless `value` is text of at most 200 characters that can be printed on a line."""
+    """Raise unless `value` is printable text of one line, with at most 200 characters."""
     if not isinstance(value, str):
         raise ValueError(f"{owner}.{field}: {shown(value)} is not text")
     if len(value) > 200 or not value.isprintable():
@@ -100,7 +100,7 @@ def flag(owner: str, field: str, value: object) -> None:
 
 
 def pairs(owner: str, words: Iterable[str], names: Iterable[str] | None = None) -> dict[str, str]:
-    """Name -> value of words such as `rank=16`. Raise for one without a value, and a name unknown or said twice."""
+    """{name: value} from words such as `rank=16`. Raise for a missing value, and an unknown or repeated name."""
     found: dict[str, str] = {}
     for word in words:
         name, _, value = word.partition("=")
@@ -117,7 +117,7 @@ def pairs(owner: str, words: Iterable[str], names: Iterable[str] | None = None) 
 
 
 def words(owner: str, text: str, names: Iterable[str]) -> dict:
-    """The fields of a command's text, `rank=16 targets=q,v dropout=0.05`: numbers as numbers, all else as text."""
+    """The fields in a command's text, `rank=16 targets=q,v dropout=0.05`: numbers as numbers, others as text."""
     if not isinstance(text, str):
         raise ValueError(f"{owner}: {shown(text)}; allowed: text such as NAME=VALUE NAME=VALUE")
     said: dict = dict(pairs(owner, text.replace(";", " ").split(), list(names)))
@@ -134,3 +134,15 @@ def kind(owner: str, field: str, value: object, wanted: type) -> None:
         said = said if len(said) < 60 else f"a {type(value).__name__}"
         instead = f"; eb.model({said})" if wanted.__name__ == "Model" and isinstance(value, str) else ""
         raise ValueError(f"{owner}.{field}: {said}; allowed: a {wanted.__name__}{instead}")
+
+
+def table(owner: str, entry: object, needed: Iterable[str], more: Iterable[str] = ()) -> None:
+    """Raise unless `entry` is a table with all fields in `needed`, and no others than some of `more`."""
+    if not isinstance(entry, dict):
+        raise ValueError(f"{owner}: {shown(entry)}; allowed: a table")
+    needed = dict.fromkeys(needed)
+    for name in needed:
+        if name not in entry:
+            raise ValueError(f"{owner}.{name}: missing")
+    for name in entry:
+        one_of(owner, "field", name, needed | dict.fromkeys(more))

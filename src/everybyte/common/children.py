@@ -1,7 +1,7 @@
-"""Processes that we start: each leads a group of its own, and ends with everything it has started, however we end.
+"""Child processes. Each leads a process group, and ends with all that it started, however this process ends.
 
-Whatever a process starts inherits a mark in its environment. By that, what has left the group, as torchrun's ranks do,
-is found where the system tells a process's environment (Linux).
+A child's own children inherit a mark in the environment. It finds those that left the group, as torchrun's ranks do, where the
+system shows a process's environment (Linux).
 """
 
 import contextlib
@@ -18,18 +18,28 @@ from pathlib import Path
 
 from .interrupts import Endings, Held, waiting
 
-#: The variable of the mark: the marks of whoever started us, then our own.
+#: The environment variable of the mark: the marks of this process's parents, then its own.
 MARK = "EVERYBYTE_CHILD"
-#: Seconds in which a killed process is gone, and between two looks.
+#: Seconds until a killed process is gone; seconds between two looks.
 GONE, LOOK = 5.0, 0.02
 
 
-class Child:
-    """A process and what it starts. At the end of its context, or of the object, nothing of it runs.
+class Ending:
+    """A context at whose end its `end()` is called."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.end()
+
+
+class Child(Ending):
+    """A process with its children. At the end of its context, or of the object, all of them have ended.
 
     Args:
         command: the program and its arguments. environment: all of its variables; by default this process's.
-        options: as `subprocess.Popen` takes them.
+        options: of `subprocess.Popen`.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None, **options):
@@ -45,7 +55,7 @@ class Child:
             self._kept = weakref.finalize(self, _end, *self._known)
 
     def finish(self, timeout: float | None = None, grace: float = 0.0) -> int:
-        """Wait for its exit status. Whatever ends us before that ends it, and what it leaves behind is ended too.
+        """Wait for its exit status, then end its children. An error or a signal before that ends it too.
 
         Raises:
             subprocess.TimeoutExpired: after `timeout` seconds.
@@ -57,22 +67,16 @@ class Child:
                 self.end(grace)
 
     def end(self, grace: float = 0.0) -> None:
-        """End it and all it started, at most `grace` seconds after asking, or at Ctrl-C. Once more does nothing."""
+        """End it and all it started: ask, then kill after `grace` seconds or at Ctrl-C. A second call does nothing."""
         with Held():
             if self._kept.detach():
                 _end(*self._known, grace)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.end()
 
 
 def run(
     command: Sequence[str], timeout: float | None = None, grace: float = 0.0, **options
 ) -> subprocess.CompletedProcess:
-    """What a command printed and returned, as `subprocess.run` gives it; all that it started is ended.
+    """Run a command as `subprocess.run` does, and end all that it started.
 
     Raises:
         subprocess.TimeoutExpired: after `timeout` seconds.
@@ -87,7 +91,7 @@ def run(
 
 
 def how(status: int) -> str:
-    """How a process ended, by its exit status: `with exit status 3`, `by signal SIGSEGV`."""
+    """How a process ended, in words, from its exit status: `with exit status 3`, `by signal SIGSEGV`."""
     if status >= 0:
         return f"with exit status {status}"
     names = {number.value: number.name for number in signal.Signals}
@@ -95,7 +99,7 @@ def how(status: int) -> str:
 
 
 def _end(process, mark, starter, grace=0.0):
-    """Ask a process and its group to end, wait for them, then kill what is left."""
+    """Ask a process and its group to end, wait, then kill those that are left."""
     if os.getpid() != starter:  # a fork of ours, which ends by itself
         return
     if grace:
@@ -114,18 +118,18 @@ def _end(process, mark, starter, grace=0.0):
 
 
 def _wait(is_so, until, patient=False):
-    """Wait until something is so, or until a time; where `patient`, also until the next Ctrl-C."""
+    """Wait until a condition is true, or until a time; with `patient` also until the next Ctrl-C."""
     while not is_so() and time.monotonic() < until and not (patient and waiting()):
         time.sleep(LOOK)
 
 
 def _over(process, mark):
-    """Whether the process has ended, and nothing of it runs."""
+    """Whether the process and its children have ended."""
     return process.poll() is not None and not _others(process.pid, mark)
 
 
 def _tell(process, mark, name):
-    """Send a signal to a process's group, and, unless its leader is there to pass it on, to what has left the group."""
+    """Send a signal to a process's group, and, unless its leader still runs and passes it on, to those that left the group."""
     if not hasattr(os, "killpg"):  # on Windows
         _kill_tree(process)
         return
@@ -147,7 +151,7 @@ def _kill_tree(process):
 
 
 def _others(group: int, mark: str) -> list[int]:
-    """The processes of a group, besides its leader, and those that bear the mark."""
+    """The processes of a group without its leader, and those with the mark."""
     if not sys.platform.startswith("linux"):
         return _group_alone(group)
     found = []
@@ -163,7 +167,7 @@ def _others(group: int, mark: str) -> list[int]:
 
 
 def _group_alone(group):
-    """Whether the group has a process, as a list: all that other systems tell."""
+    """A list that is empty where the group has no process, for systems that show no more."""
     if not hasattr(os, "killpg"):
         return []
     try:

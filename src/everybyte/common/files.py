@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and files from outside, read within bounds."""
+"""Write files atomically, and read foreign files within limits."""
 
 import json
 import os
@@ -13,18 +13,18 @@ from typing import Any, BinaryIO
 
 from . import checks, terminal
 
-#: How deep lists and dicts may be nested in JSON from outside.
+#: The most nested lists and dicts in foreign JSON.
 DEEP = 200
 _PIECE = 4 * 2**20
-#: What is no regular file; all others are devices.
+#: File types that are neither regular files nor devices.
 _KINDS = {stat.S_ISFIFO: "a pipe", stat.S_ISDIR: "a folder", stat.S_ISSOCK: "a socket"}
 
 
 @contextmanager
 def whole(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """A file to write bytes to; it replaces the one of that name, and takes its mode, once all is on the disk.
+    """A file to write bytes to. Once all is on the disk, it replaces the file of that name and takes its mode.
 
-    Where that fails, or the block raises, the old file stays, alone. A pipe or a device is written to.
+    Where that fails, or the block raises, the old file stays as it was. A pipe or a device is written directly.
     """
     try:
         path = Path(os.path.realpath(path))  # of a link the file that it names
@@ -55,10 +55,10 @@ def whole(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
 @contextmanager
 def opened(owner: str, path: str | os.PathLike, pipes: bool = False) -> Iterator[BinaryIO]:
-    """A regular file to read bytes from; `pipes`: or what a shell hands over by number, as /dev/fd/63.
+    """A regular file to read bytes from. pipes: whether also a shell's pipe, such as /dev/fd/63.
 
     Raises:
-        ValueError: where there is none, it cannot be read, or reading might wait for ever.
+        ValueError: where there is none, it cannot be read, or reading might never end.
     """
     name = checks.printable(os.fspath(path), checks.SHOWN)
     handed = pipes and os.fspath(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/"))
@@ -77,18 +77,18 @@ def opened(owner: str, path: str | os.PathLike, pipes: bool = False) -> Iterator
 
 
 def _at_once(path, flags):
-    """Open without waiting for whoever writes into a pipe."""
+    """Open without waiting for a pipe's writer."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def read(owner: str, path: str | os.PathLike, most: int) -> bytes:
-    """What a regular file holds. Raise ValueError where there is none, or it has more than `most` bytes."""
+    """The bytes of a regular file. Raise ValueError where there is none, or it has more than `most` bytes."""
     with opened(owner, path) as file:
         return some(owner, path, file, most)
 
 
 def some(owner: str, path: str | os.PathLike, file: BinaryIO, most: int) -> bytes:
-    """All that an open file holds. Raise ValueError where that is more than `most` bytes."""
+    """The bytes of an open file. Raise ValueError where they are more than `most`."""
     found = bytearray()
     with terminal.bar(desc="reading", unit="B", unit_scale=True) as bar:
         while len(found) <= most and (data := file.read(min(_PIECE, most + 1 - len(found)))):
@@ -101,10 +101,10 @@ def some(owner: str, path: str | os.PathLike, file: BinaryIO, most: int) -> byte
 
 
 def parsed(text: str | bytes, **said) -> Any:
-    """What JSON from outside says, read by `json.loads` with its options.
+    """Read foreign JSON by `json.loads` with its options.
 
     Raises:
-        ValueError: where it is no JSON, or has more than `DEEP` lists and dicts within one another.
+        ValueError: where it is no JSON, or has more than `DEEP` nested lists and dicts.
     """
     deep = ValueError(f"more than {DEEP} lists and dicts within one another")
     try:
@@ -122,9 +122,14 @@ def parsed(text: str | bytes, **said) -> Any:
     return found
 
 
+def toml(package: str, name: str) -> dict[str, Any]:
+    """Read a package's own TOML file."""
+    return tomllib.loads(resources.files(package).joinpath(name).read_text(encoding="utf-8"))
+
+
 def entries(package: str, name: str) -> dict[str, dict[str, Any]]:
-    """The tables of a package's own TOML file, in its order; one that names another by `like` has all that it does not state from there."""
+    """The tables of a package's own TOML file, in order. A table takes fields that it lacks from the one in its field `like`."""
     found: dict[str, dict[str, Any]] = {}
-    for title, entry in tomllib.loads(resources.files(package).joinpath(name).read_text(encoding="utf-8")).items():
+    for title, entry in toml(package, name).items():
         found[title] = (found[entry.pop("like")] if "like" in entry else {}) | entry
     return found

@@ -1,6 +1,6 @@
-"""What ends a program from outside (Ctrl-C, SIGTERM, SIGHUP): where it may come, and where it waits.
+"""Ctrl-C, SIGTERM and SIGHUP: where they may interrupt the program, and where they wait.
 
-Python raises it between any two instructions. Where a step and what undoes it must not be separated, it is `Held`.
+Python may raise them between any two instructions. Where a step and its undoing must not be separated, use `Held`.
 """
 
 import _thread
@@ -10,14 +10,14 @@ import threading
 import time
 from typing import Any
 
-#: Seconds after which a second Ctrl-C waits no longer in what may take long, or hang.
+#: Seconds after which a second Ctrl-C does not wait, for work that may take long, or hang.
 PATIENCE = 2.0
-#: Signals that end us as Ctrl-C does, where a system has them.
+#: Signals that end this process as Ctrl-C does, where a system has them.
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Ended(KeyboardInterrupt):
-    """A signal of `ENDING` came. Whatever Ctrl-C ends, it ends."""
+    """The error for a signal of `ENDING`. It ends all that Ctrl-C ends."""
 
     def __init__(self, number: int):
         super().__init__()
@@ -25,13 +25,12 @@ class Ended(KeyboardInterrupt):
 
 
 class Held:
-    """A context at whose end Ctrl-C, and what ends us as it does, is raised; `waiting` says whether one waits.
+    """A context that delays Ctrl-C and the signals of `ENDING` until its end; `waiting` says whether one waits.
 
-    It changes nothing in other threads than the main one, nor where somebody else handles Ctrl-C. Inside another one it
-    is part of that.
+    It does nothing outside of the main thread, or where other code handles Ctrl-C. Inside of another `Held` it is part of that.
 
     Args:
-        patience: seconds after the first Ctrl-C, after which another does not wait; with None each waits.
+        patience: seconds after the first Ctrl-C from which another one is raised at once; with None each waits.
     """
 
     outermost: "Held | None" = None  # signals are the process's
@@ -52,7 +51,7 @@ class Held:
         return self
 
     def note(self, number, frame) -> None:
-        """Keep it for later, or raise it where one has waited too long."""
+        """Keep the signal, or raise it where one has waited too long."""
         now = time.monotonic()
         if self.number and self.patience is not None and now - self.since > self.patience:
             raise error_of(number)
@@ -71,31 +70,31 @@ class Held:
 
 
 def importing() -> Held:
-    """A context for large imports: C code makes other errors of a Ctrl-C, or none, and does not load a second time."""
+    """A context for large imports, where C code turns Ctrl-C into other errors, or none, and does not load a second time."""
     return Held(PATIENCE)
 
 
 def waiting() -> bool:
-    """Whether something came that is held."""
+    """Whether a signal is held."""
     return bool(Held.outermost and Held.outermost.number)
 
 
 def error_of(number: int) -> KeyboardInterrupt:
-    """What a signal raises."""
+    """The error of a signal."""
     return KeyboardInterrupt() if number == signal.SIGINT else Ended(number)
 
 
 def told(error: KeyboardInterrupt) -> tuple[str, int]:
-    """(What ended a command, with what it had to say; its exit status, the shell's for that signal)."""
+    """(what ended a command, in words, with its message; the shell's exit status for that signal)."""
     number = error.number if isinstance(error, Ended) else signal.SIGINT
     what = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
     return "; ".join([what, *map(str, error.args)]), 128 + number
 
 
 class Endings:
-    """A context in which SIGTERM and SIGHUP raise `Ended`, where nobody else handles them, and no Ctrl-C is lost.
+    """A context in which SIGTERM and SIGHUP raise `Ended`, unless other code handles them, and no Ctrl-C is lost.
 
-    An `Ended` that leaves the outermost one exits with the shell's status for the signal, where `exits`.
+    With `exits`, an `Ended` that leaves the outermost context exits with the shell's status for the signal.
     """
 
     def __init__(self, exits: bool = True):
@@ -123,7 +122,7 @@ class Endings:
             sys.exit(128 + error.number)
 
     def undo(self) -> None:
-        """Restore what the signals did before; once more does nothing."""
+        """Restore the signals' handlers. A second call does nothing."""
         while self.before:
             number = next(iter(self.before))
             signal.signal(number, self.before[number])
@@ -133,7 +132,7 @@ class Endings:
 
 
 def _again(lost, usual=sys.unraisablehook):
-    """Raise again, a moment later, a Ctrl-C that came while an object was deleted: Python prints and forgets it."""
+    """Raise again, a moment later, a Ctrl-C that came during an object's deletion, which Python only prints."""
     if not isinstance(lost.exc_value, KeyboardInterrupt):
         return usual(lost)
     number = getattr(lost.exc_value, "number", signal.SIGINT)

@@ -1,11 +1,11 @@
-"""Searches for the largest whole number that fits, or the smallest, with few questions: each takes time."""
+"""Search for the largest or the smallest whole number that fits, with few measurements, since each takes time."""
 
 
 def most(over, low, high):
-    """The largest value that is not over, for a measure that grows; None where there is none.
+    """The largest value that is not over the limit, for a growing measure; None where there is none.
 
-    Peaks are nearly straight lines, or two with a bend: a line through two values guesses the border, and every third
-    guess halves what is left, for those that are not.
+    Peaks are nearly straight lines, or two with a bend. So a line through two values guesses the border, and every third guess
+    halves the rest, for other measures.
     """
     below = over(low)
     if below > 0:
@@ -25,11 +25,11 @@ def most(over, low, high):
 
 
 def fewest(over, low, high, slack):
-    """The smallest value that is not over, and whether there is one; else the value that is the least over.
+    """(the smallest value that is not over the limit, True); or (the value that is the least over it, False).
 
-    More GPUs have less each, with two exceptions: a single one needs no buffers to talk to others, and each tensor is
-    padded to a multiple of the GPUs. So it doubles the value until it is enough, bisects, and then looks further down
-    until a value is over by more than `slack`.
+    With more GPUs each has less, with two exceptions: a single one needs no buffers of communication, and each tensor is padded
+    to a multiple of the GPUs. So it doubles the value until it is enough, bisects, and then goes down until a value is over by
+    more than `slack`.
     """
     seen, value = {}, low
     while value <= high:
@@ -50,10 +50,10 @@ def fewest(over, low, high, slack):
 
 
 def beyond(over, value, low, high, slack):
-    """The largest value that is not over, upward from `value` or `low`, for a peak that may fall by `slack` bytes.
+    """The largest value that is not over the limit, upward from `value` or `low`, for a peak that may fall by `slack` bytes.
 
-    With the tokens, the number of chunks of the loss goes up and down, and with it what rounding adds: less than two
-    blocks a chunk, for its share of the loss and of the input's gradient. Everything else only grows.
+    With more tokens, the number of the loss's chunks may rise or fall, and the bytes of rounding with it: less than two blocks
+    per chunk, for its share of the loss and of the input's gradient. All else only grows.
     """
     ahead = value or low
     while ahead < high and over(ahead) <= slack:
@@ -64,7 +64,7 @@ def beyond(over, value, low, high, slack):
 
 
 def largest_below(ends, low, high):
-    """The largest value below `high` before `ends` is true, as it is from some value on; None where it always is."""
+    """The largest value below `high` for which `ends` is false. From some value on it is true; None where it always is."""
     step, bad = 1, high
     while ends(value := max(low, bad - step)):
         if value == low:

@@ -1,4 +1,4 @@
-"""A small table that reads well in a notebook, on a code host and in a terminal."""
+"""A small table for a notebook, a code host and a terminal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from . import checks
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns. Cells are text or whole numbers; numbers stand to the right, with separated thousands."""
+    """Rows under columns. Cells are text or whole numbers; numbers are aligned to the right, with separated thousands."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -52,7 +52,7 @@ class Table:
 
 
 class Shown:
-    """What shows itself as its `table()`, and under it what it has `said()`."""
+    """A base class whose objects are shown as their `table()`, with the lines of `said()` below."""
 
     def said(self) -> list[str]:
         """The lines under the table."""
@@ -66,7 +66,7 @@ class Shown:
 
 
 def sized(name: str, size: int) -> tuple[str, int, str]:
-    """A row for an amount: its name, its bytes, and these in words."""
+    """A row for an amount: its name, its bytes, and the bytes in words."""
     return name, size, units.text(size)
 
 

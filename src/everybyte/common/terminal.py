@@ -1,4 +1,4 @@
-"""What the command prints: readable in any encoding, and without anything that a terminal would act on."""
+"""Print to the terminal in any encoding, without characters that a terminal would act on."""
 
 import codecs
 import os
@@ -10,12 +10,12 @@ from typing import TextIO
 
 from . import checks
 
-#: What stands for a character that an encoding lacks; for any other it is the escape.
+#: Replacements of characters that an encoding lacks; others become escapes.
 PLAIN = {
     "−": "-", "–": "-", "—": "-", "×": "x", "·": "*", "…": "...", "≤": "<=", "≥": ">=", "→": "->", "≈": "~", "²": "^2",
     "³": "^3", "√": "sqrt ", "✓": "yes", "✗": "no", "“": '"', "”": '"', "’": "'",
 }  # fmt: skip
-#: An error's line has at most so many characters.
+#: The most characters of an error's line.
 LINE = 4000
 
 
@@ -37,24 +37,24 @@ def write(text: str, stream: TextIO | None) -> None:
 
 
 def clean(text: str) -> str:
-    """Lines that may hold text from outside, each printable."""
+    """Lines with foreign text, each made printable."""
     return text if text.isascii() and text.isprintable() else "\n".join(map(checks.printable, text.split("\n")))
 
 
 def shown(table: object, stream: TextIO | None) -> str:
-    """An answer as lines; the first of several, which names the columns, is emphasized."""
+    """An answer as lines. The first of several, with the columns' names, is emphasized."""
     head, line, rest = clean(str(table)).partition("\n")
     return (_colored(head, 1, stream) if line else head) + line + rest
 
 
 def complain(text: str) -> None:
-    """Say what is wrong, in one line."""
+    """Print an error in one line."""
     words = re.sub(rf"\S{{{2 * checks.SHOWN},}}", lambda word: checks.printable(word[0], checks.SHOWN), text)
     _aside(f"{_colored('everybyte:', 31, sys.stderr)} {checks.printable(words, LINE)}\n")
 
 
 def note(text: str) -> None:
-    """Say on standard error what is going on."""
+    """Print progress on standard error."""
     _aside(f"{clean(text)}\n")
 
 
@@ -72,7 +72,7 @@ def _colored(text, code, stream):
 
 
 def no_more(stream: TextIO | None) -> None:
-    """Let what was printed go nowhere from now on: the interpreter flushes it again at its exit."""
+    """Discard a stream's output from now on, since the interpreter flushes it again at its exit."""
     try:
         if stream is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -81,7 +81,7 @@ def no_more(stream: TextIO | None) -> None:
 
 
 def hold() -> None:
-    """Take the numbers of closed standard streams: a file that got one would be overwritten by a library's warning."""
+    """Open the numbers of closed standard streams, since a library's warning would overwrite a file with such a number."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -90,7 +90,7 @@ def hold() -> None:
 
 
 class _NoBar(list):
-    """Stands for tqdm's bar where none is shown."""
+    """A stand-in for tqdm's bar where none is shown."""
 
     def __enter__(self):
         return self
@@ -99,13 +99,13 @@ class _NoBar(list):
         pass
 
     def update(self, done: float = 1) -> None:
-        """Nothing is shown."""
+        """Do nothing."""
 
 
 def bar(iterable: Iterable | None = None, always: bool | None = None, **said):
-    """tqdm's bar, after two seconds where a terminal shows it; with `always` at once, anywhere.
+    """tqdm's bar: in a terminal, after two seconds; with `always` anywhere, at once.
 
-    There is none in a notebook, whose stored outputs would depend on a machine's speed, nor without tqdm.
+    There is none without tqdm, or in a notebook, whose stored outputs would depend on the machine's speed.
     """
     if always or (sys.stderr is not None and sys.stderr.isatty()):
         with suppress(ImportError):

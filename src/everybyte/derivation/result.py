@@ -13,7 +13,7 @@ from ..catalog import Described
 from ..common import checks
 from ..common.tables import Shown, Table, sized
 from ..step.amount import NAMES, USUAL, Amount
-from ..step.course import PHASES
+from ..step.course import PHASES, Found
 from ..step.witness import Counted, Followed
 from . import keeping, printing
 from .course import Case, Column, Instant, unrolled
@@ -84,21 +84,10 @@ class Point(Followed):
         return max(self.case.rounded, key=self._total)
 
     @cached_property
-    def parts(self) -> dict[str, int]:
-        """Bytes of each part at the peak."""
-        return self._parts(self.instant)
-
-    @cached_property
-    def moments(self) -> dict[str, dict[str, int]]:
-        """The end of a phase, or rest -> bytes of each part then."""
-        return {name: self._parts(instant) for name, instant in self.case.moments.items()}
-
-    @cached_property
-    def phases(self) -> dict[str, int]:
-        """Live bytes between steps (`rest`), after each phase, and the most in the optimizer's step (`step`)."""
-        found = {name: sum(parts.values()) for name, parts in self.moments.items()}
-        found["step"] = max(map(self._total, self.case.step))
-        return {name: found[name] for name in PHASES}
+    def _found(self) -> Found:
+        parts = self._parts(self.instant)
+        moments = {name: self._parts(instant) for name, instant in self.case.moments.items()}
+        return Found(moments, parts, sum(parts.values()), self.instant.at, max(map(self._total, self.case.step)))
 
     @property
     def marks(self) -> dict[str, int]:
@@ -149,21 +138,6 @@ class Point(Followed):
                 f"derive.on: {self.model.name} is known by its formula alone; allowed: eb.dry_run(model, setup).on(gpu)"
             )
         return again(self.setup, **self.sizes).on(gpu, configuration, memory)
-
-    @property
-    def peak(self) -> int:
-        """The most bytes that live at once."""
-        return sum(self.parts.values())
-
-    @property
-    def peak_at(self) -> str:
-        """Where in the step the peak is."""
-        return self.instant.at
-
-    def parts_at(self, phase: str) -> dict[str, int]:
-        """Bytes of each part at the end of a phase: `rest`, `after_forward`, `after_backward` or `after_step`."""
-        checks.one_of("Point", "phase", phase, self.moments)
-        return self.moments[phase]
 
     def by_owner(self) -> list[tuple[str, str, int, int]]:
         """What lives at the peak: (owner, part, tensors, bytes), most bytes first, all blocks' gathered as `blocks.*`."""

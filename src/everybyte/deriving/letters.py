@@ -243,7 +243,7 @@ def _solved(model, setup, traces, guards):
         total = sympy.expand(sympy.Add(*live.values()))
         found.append(LetteredInstant(one.operation, one.phase, one.owner, one.at, live, total))
     marks = {"rest": 0} | {o.operation: i for i, o in enumerate(found) if o.operation in MARKS}
-    conditions = _conditions(guards, model, setup)
+    conditions = _conditions(guards)
     step = range(marks["after_backward"], marks["after_step"] + 1)
     how = (
         "By PyTorch's symbolic shapes: the step was run on tensors whose sizes are letters, of "
@@ -255,7 +255,7 @@ def _solved(model, setup, traces, guards):
     )  # fmt: skip
 
 
-def _conditions(guards, model, setup):
+def _conditions(guards):
     """(in words, as a condition) each; ValueError where one fixes a letter."""
     D, B, S = (symbol(name) for name in "DBS")
     found = [

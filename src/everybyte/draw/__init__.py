@@ -1,6 +1,6 @@
-"""Figures: matplotlib, one function a figure, colors with a fixed meaning, alternative text always.
+"""Figures in matplotlib: a function for each figure, colors with a fixed meaning, and alternative text for all.
 
-The palette is there at once. What draws is loaded when it is first used, and matplotlib with it: without it explorers still answer.
+The palette is loaded at once; figures, and matplotlib, at their first use, so explorers work without matplotlib.
 """
 
 from importlib import import_module

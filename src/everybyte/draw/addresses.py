@@ -1,4 +1,4 @@
-"""An allocator's side of memory: what lived by part over a history, and how segments are filled."""
+"""Figures of an allocator: live bytes by part over a history, and how segments are filled."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ from .. import units
 from .figures import _keys, _legend, _look, areas, canvas, canvases
 from .palette import CARD, GRID, INK, MUTED, ORANGE, PARTS, part
 
-#: Most places at which a history is drawn, and most segments.
+#: The most places of a history that are drawn; the most segments.
 PLACES, SEGMENTS = 400, 24
 
 
 def _course(memory):
-    """(numbers of events, part -> live bytes at each): at most about `PLACES`, the peak and the end among them."""
+    """(numbers of events, {part: live bytes at each}): about `PLACES` at most, with the peak and the end."""
     known: dict[int, str] = {}  # frames are shared among events
     standing: dict[int, tuple[int, str]] = {}
     now: dict[str, int] = {}
@@ -45,7 +45,7 @@ def _course(memory):
 
 
 def memory(memory) -> Figure:
-    """Live bytes by part over the events of a snapshot, and its segments at the end, each a bar: used, rounding, free."""
+    """Live bytes by part over a snapshot's events, and its segments at the end as bars of used, rounding and free bytes."""
     at, course = _course(memory)
     title = f"What lived on GPU {memory.device}: at most {units.text(memory.peak)}"
     fig, (ax, below) = canvases(title, 6.2, 2, height_ratios=(3, 2))
@@ -79,7 +79,7 @@ def _states():
 
 
 def _filled(ax, rows, unit):
-    """Rows of blocks from the top down, each of boxes: (from which of its bytes, how many, look)."""
+    """Draw rows from the top down, each of boxes (first byte, bytes, look)."""
     scale, widest = units.UNITS[unit], 0.0
     for number, row in enumerate(rows):
         x = 0.0
@@ -93,7 +93,7 @@ def _filled(ax, rows, unit):
 
 
 def _strips(ax, strips, unit):
-    """Segments as bars of blocks: (bytes, bytes of it asked for; 0 where it is free)."""
+    """Draw segments as bars of blocks, (bytes, requested bytes; 0 where it is free)."""
     edged = {"edgecolor": MUTED, "linewidth": 0.6}
 
     def boxes(size, asked):
@@ -106,7 +106,7 @@ def _strips(ax, strips, unit):
 
 
 def segments(rows: Sequence[Sequence[tuple[int, int, str]]], title: str = "", unit: str = "MiB") -> Figure:
-    """Segments as bars of blocks, (bytes, bytes asked for, part of the palette, "" where it is free)."""
+    """Segments as bars of blocks, (bytes, requested bytes, part of the palette, "" where it is free)."""
     fig, ax = canvas(title, height=1.8 + 0.3 * max(1, len(rows)))
     sums: dict[str, int] = {}
 
@@ -126,7 +126,7 @@ def segments(rows: Sequence[Sequence[tuple[int, int, str]]], title: str = "", un
 
 
 def blocks(allocator, title: str = "Segments and their blocks", unit: str = "MiB") -> Figure:
-    """How the segments of an `everybyte.allocator.Allocator` are filled now: one bar each, in the order in which they came."""
+    """The current segments of an `everybyte.allocator.Allocator`, a bar for each, in order of allocation."""
     strips = []
     for block in allocator.segments.values():
         inside = []

@@ -1,4 +1,4 @@
-"""Dots and measured curves: what was said over what is so, memory against time, what a lab measured."""
+"""Dots and measured curves: ratios of stated to computed numbers, memory against time, a lab's measurements."""
 
 import math
 import textwrap
@@ -14,7 +14,7 @@ from .. import units
 from .figures import _keys, amount, beside, canvas, named_rows
 from .palette import BLUE, CARD, GREEN, INK, MUTED, ORANGE, PINK, VERMILION
 
-#: How a kind of dot looks, in the order of the kinds: full, hollow, a triangle, a cross. Parts of memory keep the colors.
+#: The looks of dots, in the order of the kinds: full, hollow, a triangle, a cross. Colors are left to parts of memory.
 _MARKERS: tuple[dict[str, Any], ...] = (
     {"marker": "o", "markerfacecolor": MUTED}, {"marker": "o", "markerfacecolor": CARD},
     {"marker": "^", "markerfacecolor": INK}, {"marker": "X", "markerfacecolor": INK},
@@ -25,7 +25,7 @@ _STEP = 0.052  # of a row: as high as a dot
 
 
 def ratios(rows: Mapping[str, Sequence[tuple[float, str, str]]], kinds: Sequence[str], title: str = "") -> Figure:
-    """Ratios about one, a row of dots for each label, those that would cover each other stacked.
+    """Ratios around 1: a row of dots for each label; dots that would overlap are stacked.
 
     Args:
         rows: {label: [(ratio, kind, words)]}, ratios above 0; the words stand beside the farthest dot to either side.
@@ -80,7 +80,7 @@ def ratios(rows: Mapping[str, Sequence[tuple[float, str, str]]], kinds: Sequence
 
 
 def front_of(points: Sequence[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
-    """Of (name, seconds, bytes) those that no other beats in both, the fastest first."""
+    """The points (name, seconds, bytes) that no other beats in both, the fastest first."""
     kept: list[tuple[str, float, float]] = []
     for point in sorted(points, key=lambda one: (one[1], one[2])):
         if not kept or point[2] < kept[-1][2]:
@@ -89,10 +89,10 @@ def front_of(points: Sequence[tuple[str, float, float]]) -> list[tuple[str, floa
 
 
 def fronts(points: Sequence[tuple[str, float, float]], limit: float, title: str = "") -> Figure:
-    """Peak memory over seconds: a dot for each way, a line through those that none beats in both, numbered, and what is usable.
+    """Peak memory over seconds: a dot for each point, a line through the numbered ones that none beats in both, and the limit.
 
     Args:
-        points: (name, seconds, bytes) of each. limit: bytes that are usable.
+        points: (name, seconds, bytes) of each. limit: usable bytes.
 
     Raises:
         ValueError: no points, or an amount that is not above 0.
@@ -125,7 +125,7 @@ _DIGIT, _LINE, _AWAY = 6.5, 10.0, 7.0
 
 
 def _number(fig, ax, dots, front, names):
-    """A number at each dot of the front, where it covers no dot, number or line; the names beside the axes."""
+    """Write a number at each dot of the front where it covers no dot, number or line, and the names beside the axes."""
     said = "\n".join(f"{number}  {name}" for number, name in enumerate(names, 1))
     ax.text(1.01, 1, said, transform=ax.transAxes, va="top", fontsize=9, color=INK, linespacing=1.5)
     fig.draw_without_rendering()  # settles the axes
@@ -140,14 +140,14 @@ def _number(fig, ax, dots, front, names):
 
 
 def _along(corners):
-    """Points of type along a line, from corner to corner, four apart or less."""
+    """Points along a line through its corners, at most four points of type apart."""
     for (x, y), (to_x, to_y) in pairwise(corners):
         steps = 1 + int(max(abs(to_x - x), abs(to_y - y)) // 4)
         yield from ((x + (to_x - x) * i / steps, y + (to_y - y) * i / steps) for i in range(steps))
 
 
 def _places(wide):
-    """Where a number may begin from its dot, in points: beside it, under it, above it, and at its corners."""
+    """Possible offsets of a number from its dot, in points: beside, under and above it, and at its corners."""
     beside, under, middle = (_AWAY, -_AWAY - wide), -_AWAY - _LINE, -wide / 2
     yield from ((dx, -_LINE / 2) for dx in beside)
     yield from ((middle, dy) for dy in (under, _AWAY))
@@ -158,7 +158,7 @@ def _overlap(a, b):
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-#: A line's look, in order: color, dash and marker together, so that none stands on color alone.
+#: The looks of lines, in order: color, dash and marker together, so that none depends on color alone.
 _LOOKS = (
     (BLUE, "-", "o"), (VERMILION, "--", "s"), (GREEN, "-.", "^"), (ORANGE, ":", "D"), (PINK, (0, (5, 1)), "v"),
     (INK, (0, (1, 1)), "P"), (MUTED, (0, (3, 1, 1, 1)), "X"),
@@ -166,7 +166,7 @@ _LOOKS = (
 
 
 def costs(points: Mapping[str, tuple[float, float | None]], x_label: str, title: str = "") -> Figure:
-    """Memory against what it costs: a dot for each way to run the step, lower and to the left is better.
+    """Memory against cost: a dot for each way to run the step; lower and further left is better.
 
     Args:
         points: name -> (bytes at the peak, the price on the x axis: milliseconds, or arithmetic beside another's). Where
@@ -201,7 +201,7 @@ def costs(points: Mapping[str, tuple[float, float | None]], x_label: str, title:
 
 
 def losses(curves: Mapping[str, Sequence[float | None]], title: str = "") -> Figure:
-    """The loss of every step, a line for each run; a step without a finite loss leaves a gap.
+    """The loss of each step, a line for each run; a step without a finite loss is a gap.
 
     Raises:
         ValueError: where no run has a finite loss.
@@ -219,7 +219,7 @@ def losses(curves: Mapping[str, Sequence[float | None]], title: str = "") -> Fig
 
 
 def _falling(curves, looks, x_label, y_label, title):
-    """Curves of (x, loss or None), of one look for each name, which also has what `looks` say of it."""
+    """Draw curves of (x, loss or None), with one look for each name, changed by `looks`."""
     fig, ax = canvas(title, height=4.0)
     for (name, runs), (color, dash, marker), more in zip(curves.items(), cycle(_LOOKS), looks):
         for number, points in enumerate(runs):
@@ -233,10 +233,10 @@ def _falling(curves, looks, x_label, y_label, title):
 
 
 def learned(curves: Mapping[str, Sequence[Sequence[tuple]]], x_label: str, title: str = "") -> Figure:
-    """The loss on what was not trained on: a thin line for each seed, of one look for each way.
+    """The loss on validation data: a thin line for each seed, with one look for each way.
 
     Args:
-        curves: name -> for each seed its points (steps or seconds, loss); a loss of None leaves a gap.
+        curves: {name: for each seed its points (steps or seconds, loss)}; a loss of None is a gap.
 
     Raises:
         ValueError: where there are no runs, or a run has no points.

@@ -1,6 +1,6 @@
-"""The figures that do not move: state in, figure out. Nothing here keeps state between calls or uses pyplot.
+"""Static figures, as functions of a state. Nothing here keeps state between calls or uses pyplot.
 
-Each figure has its alternative text built beside it from the same state, and carries it as `fig.alt`.
+Each figure's alternative text is made from the same state, and is its `fig.alt`.
 """
 
 import textwrap
@@ -17,7 +17,7 @@ from .palette import ABOVE, CARD, GRID, INK, MUTED, PARTS, ink_on, part
 
 #: Inches wide; 72 CSS pixels each.
 WIDTH = 9.5
-#: Around a line: its color is seen on the card whatever it is.
+#: An outline of lines, so that any color is visible on the card.
 _CASING = [withStroke(linewidth=4, foreground=MUTED)]
 
 
@@ -28,7 +28,7 @@ def canvas(title: str, height: float = 3.6, width: float = WIDTH):
 
 
 def canvases(title: str, height: float, rows: int = 1, width: float = WIDTH, **more):
-    """The same with several axes one below the other: (figure, axes)."""
+    """An empty figure with several axes one below the other: (figure, axes)."""
     fig = Figure(figsize=(width, height), layout="constrained", facecolor=CARD)
     fig.suptitle(textwrap.fill(title, int(width * 8.5)), x=0.01, ha="left", fontsize=13, color=INK, fontweight="bold")
     axes = fig.subplots(rows, squeeze=False, **more)[:, 0]
@@ -51,7 +51,7 @@ def _style(ax):
 
 
 def amount(value: float, unit: str) -> str:
-    """`value` as text in `unit`: a key of `units.UNITS` takes bytes; any other unit is a count of things."""
+    """`value` as text in `unit`: bytes where it is a key of `units.UNITS`; else a count of things."""
     if unit == "B":
         return f"{value:,.2f}".removesuffix(".00") + " B"  # there are no parts of a byte
     if unit in units.UNITS:
@@ -60,23 +60,23 @@ def amount(value: float, unit: str) -> str:
 
 
 def words(ax, x, y, said, size=9.5, **more):
-    """Words in the middle of a place, or as `more` has them."""
+    """Write words centered at a place. more: matplotlib's further arguments."""
     return ax.text(x, y, said, **{"ha": "center", "va": "center", "color": INK, "fontsize": size} | more)
 
 
 def beside(ax, at, said, offset=(0, 0), size=10.0, **more):
-    """Words so many points from a place, or as `more` has them."""
+    """Write words at some points from a place. more: matplotlib's further arguments."""
     look = {"xytext": offset, "textcoords": "offset points", "color": INK, "fontsize": size}
     return ax.annotate(said, at, **look | more)
 
 
 def card(pad=1.0, edge="none", **more):
-    """The background of words that stand on a line or a color."""
+    """The background of words on a line or a color."""
     return {"facecolor": CARD, "edgecolor": edge} | ({"pad": pad} if not more else more)
 
 
 def _on(ax, x, y, said, color):
-    """Words on a part of this color, readable over its hatch."""
+    """Write words on a part of this color, readable over its hatch."""
     box = {"boxstyle": "round,pad=0.15", "facecolor": color, "edgecolor": "none"}
     words(ax, x, y, said, color=ink_on(color), bbox=box)
 
@@ -88,7 +88,7 @@ def named_rows(ax, labels):
 
 
 def areas(ax, x, lines, unit, **more):
-    """Amounts of parts, {part: amounts}, one on top of the other."""
+    """Draw amounts of parts, {part: amounts}, one on top of the other."""
     floor = [0.0] * len(x)
     for name, line in lines.items():
         top = [low + _scaled(value, unit) for low, value in zip(floor, line, strict=True)]
@@ -111,7 +111,7 @@ def _legend(fig, names, extra=()):
 
 
 def _keys(fig, handles):
-    """A legend below, in as many columns as its words leave room for."""
+    """Draw a legend below, in as many columns as fit."""
     words = [len(h.get_label()) for h in handles]
 
     def wide(columns):  # in inches
@@ -158,12 +158,12 @@ def stacked(
     unit: str = "GiB",
     capacity_label: str = "capacity",
 ) -> Figure:
-    """Horizontal stacked bars by part, each part with its own label where it has room.
+    """Horizontal stacked bars by part, each part with a label where there is room.
 
     Args:
         rows: {label: {part: bytes}}, parts by their names in `palette.PARTS`; drawn from the top down.
-        capacity: bytes; a line across the bars, left out where it is more than four times the longest bar (then named).
-        title: above. unit: of the axis, a key of `units.UNITS`; any other word counts things instead of bytes.
+        capacity: bytes; a line across the bars; where it is more than four times the longest bar, only named.
+        title: above. unit: of the axis, a key of `units.UNITS`; with any other word amounts are counts.
 
     Raises:
         ValueError: no rows, an unknown part, a negative amount.
@@ -203,7 +203,7 @@ def stacked(
 
 
 def shares(parts: Mapping[str, float], title: str = "", unit: str = "parameters") -> Figure:
-    """One stacked bar whose length is the whole; each part's share stands on it or below it.
+    """One stacked bar of all parts, with each part's share on it or below it.
 
     Args:
         parts: {part: amount}, amounts in `unit`, bytes where it is a key of `units.UNITS`.
@@ -262,7 +262,7 @@ def lines(
 
     Args:
         x: ascending. curves: {label: (part, values)}, values in bytes where `unit` is a key of `units.UNITS`.
-        mark: an x to mark with each curve's value. log: both axes logarithmic. capacity: a horizontal line, as the values.
+        mark: an x to mark with each curve's value. log: whether both axes are logarithmic. capacity: a horizontal line.
 
     Raises:
         ValueError: an unknown part, a curve that is not as long as `x`, fewer than two points.
@@ -306,7 +306,7 @@ def lines(
 
 
 def _name_ends(ax, ends):
-    """Each curve's name at its end, moved up where two would touch."""
+    """Write each curve's name at its end, moved up where two would touch."""
     ax.get_ylim()  # settles the limits
     place = ax.transData + ax.transAxes.inverted()
     at = -1.0
@@ -321,10 +321,10 @@ def _peak_of(trace):
 
 
 def timeline(trace, title: str = "", unit: str = "GiB", capacity: float | None = None, at: int | None = None) -> Figure:
-    """Live bytes by part over the operations of one training step, its phases and its peak marked.
+    """Live bytes by part over the operations of one training step, with its phases and its peak marked.
 
     Args:
-        trace: what `everybyte.dry_run` or `everybyte.budget` returns: its `timeline()`, `live`, `marks`, `peak`,
+        trace: from `everybyte.dry_run` or `everybyte.budget`, with `timeline()`, `live`, `marks`, `peak`,
             `peak_operation`, `peak_at`, `parts`.
         capacity: bytes; a line across. at: the number of an operation to mark.
     """
@@ -342,7 +342,7 @@ def timeline(trace, title: str = "", unit: str = "GiB", capacity: float | None =
 
 
 def _course(ax, trace, unit, high):
-    """A timeline on axes that reach above `high` bytes. Returns the parts drawn."""
+    """Draw a timeline on axes that reach above `high` bytes; return its parts."""
     lines = {name: line for name, line in trace.timeline().items() if any(line)}
     areas(ax, range(len(trace.live)), lines, unit, linewidth=0.3)
     high = _scaled(high, unit) * 1.22
@@ -361,10 +361,10 @@ def _course(ax, trace, unit, high):
 
 
 def timelines(traces: Mapping, title: str = "", unit: str = "GiB") -> Figure:
-    """Timelines one below the other, on one scale.
+    """Timelines one below the other, with the same scale.
 
     Args:
-        traces: {label: what `timeline` takes}.
+        traces: {label: a trace as for `timeline`}.
 
     Raises:
         ValueError: where there are none.
@@ -406,15 +406,15 @@ def regions(
     limits: Mapping[str, tuple] | None = None,
     mark: tuple[float, float] | None = None,
 ) -> Figure:
-    """A map of what holds where, on two logarithmic axes, each region named where it is widest.
+    """A map of regions on two logarithmic axes, each named where it is widest.
 
     Args:
-        x, y: ascending, above 0. where: a row for each y, a number for each x: the place in `regions`.
+        x, y: ascending, above 0. where: a row for each y, with an index of `regions` for each x.
         regions: [(part of the palette, label)].
         limits: {label: (amounts like `where`, an amount)}: a line where the amounts pass it. mark: a point.
 
     Raises:
-        ValueError: where `where` has not a row for each y and a number for each x, or names no region.
+        ValueError: where `where` lacks a row for a y or a number for an x, or has an index of no region.
     """
     if len(where) != len(y) or any(len(row) != len(x) for row in where):
         raise ValueError(f"where: {len(where)} rows do not go with {len(y)} of y and {len(x)} of x; allowed: one each")
@@ -464,7 +464,7 @@ def _place(f, mark):
 def ranges(
     formats: Mapping[str, Mapping[str, float]], mark: float | None = None, title: str = "Number formats"
 ) -> Figure:
-    """The positive range of number formats on a logarithmic axis: subnormal part hatched, normal part solid.
+    """The positive range of number formats on a logarithmic axis; the subnormal part is hatched, the normal part solid.
 
     Args:
         formats: {label: {"smallest", "normal", "largest"}}, each the base-2 logarithm of a positive number:
@@ -472,7 +472,7 @@ def ranges(
         mark: the base-2 logarithm of a number to mark, such as a gradient.
 
     Raises:
-        ValueError: no formats; bounds that do not ascend.
+        ValueError: no formats, or bounds that do not ascend.
     """
     if not formats:
         raise ValueError("formats: {} has no formats; allowed: {label: {smallest, normal, largest}}")

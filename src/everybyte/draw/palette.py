@@ -1,24 +1,22 @@
-"""One meaning a color throughout the book, never a color alone: each part has its own hatch or shade, and a label.
+"""Each color has one meaning in the whole book, and is never alone: each part also has a hatch or shade, and a label.
 
-The hues are Okabe and Ito's, chosen to be told apart with any color vision (jfly.uni-koeln.de/color, 2008); palette.toml has them.
+The hues are Okabe and Ito's, distinct for any color vision (jfly.uni-koeln.de/color, 2008). They are in palette.toml.
 """
 
-import tomllib
 from dataclasses import dataclass
-from importlib import resources
 
-from ..common import checks
+from ..common import checks, files
 
-#: The background of every figure, and the inks on it: readable on a light page and on a dark one.
+#: The background of all figures, and the inks on it, readable on light and dark pages.
 CARD, INK, MUTED, GRID = "#FBFAF6", "#1B1B1B", "#55534E", "#DEDBD2"
 
-_LOOKS = tomllib.loads(resources.files(__package__).joinpath("palette.toml").read_text(encoding="utf-8"))
+_LOOKS = files.toml(__package__, "palette.toml")
 BLUE, VERMILION, GREEN, ORANGE, PINK, GRAY, YELLOW = _LOOKS["hues"].values()
 
 
 @dataclass(frozen=True)
 class Part:
-    """How one part of memory looks.
+    """The look of one part of memory.
 
     Attributes:
         label: in words. color: sRGB, `#RRGGBB`. hatch: matplotlib's; the explorers draw the same.
@@ -29,12 +27,12 @@ class Part:
     hatch: str = ""
 
 
-#: Every part of memory and every group of parameters, in the order in which they are stacked.
+#: All parts of memory and groups of parameters, in the order of stacking.
 PARTS: dict[str, Part] = {
     name: Part(label, _LOOKS["hues"].get(color, color), *hatch)
     for name, (label, color, *hatch) in _LOOKS["parts"].items()
 }
-#: A pipeline's kind of action -> (the part whose look it has, what it is called).
+#: A pipeline's kind of action -> (the part with its look, its name).
 ACTIONS: dict[str, tuple[str, str]] = {kind: tuple(look) for kind, look in _LOOKS["actions"].items()}
 
 
@@ -62,9 +60,9 @@ def contrast(one: str, other: str) -> float:
 
 
 def ink_on(color: str) -> str:
-    """The text color, dark or white, that reads better on `color`."""
+    """The text color, dark or white, with more contrast on `color`."""
     return max(("#111111", "#FFFFFF"), key=lambda ink: contrast(ink, color))
 
 
-#: The label of a moment, above a timeline.
+#: Moment -> its label above a timeline.
 ABOVE = "above"

@@ -1,4 +1,4 @@
-"""Schematics: divided matrices, a ring, tiles of attention, bits of formats, the shapes of a block, a schedule."""
+"""Schematics: divided matrices, a ring, tiles of attention, bits of formats, a block's shapes, a schedule."""
 
 from collections.abc import Mapping, Sequence
 from math import cos, pi, sin
@@ -22,16 +22,16 @@ def _box(ax, x, y, wide, high, **look):
 
 
 def _drawn(fig, ax, across, up, alt, **more):
-    """The schematic without axes, from and to these numbers, with its alternative text."""
+    """The schematic without axes, with these limits and its alternative text."""
     ax.set(xlim=across, ylim=up, **more)
     ax.axis("off")
     fig.alt = alt
     return fig
 
 
-#: A GPU each: no color, as colors mean parts of memory.
+#: A shade for each GPU, without color, as colors mean parts of memory.
 _SHADES = ("#77746C", "#A09D94", "#C6C3BA", "#E9E6DD")
-#: X A = Y, Y B = Z: name, shape in words, rows and columns as drawn, how it is cut, and the sign after it.
+#: X A = Y, Y B = Z: name, shape in words, drawn rows and columns, how it is divided, and the sign after it.
 _PRODUCTS = (
     ("X", "S × H, on all", 1.6, 1.2, "", "×"), ("A", "H × 4H, by columns", 1.2, 2.4, "columns", "="),
     ("Y", "S × 4H, a part each", 1.6, 2.4, "columns", "×"), ("B", "4H × H, by rows", 2.4, 1.2, "rows", "="),
@@ -41,7 +41,7 @@ _SHIFT, _BETWEEN = 0.12, 0.5
 
 
 def splits(parts: int = 4, title: str = "Columns, then rows") -> Figure:
-    """X A = Y with A cut by columns, then Y B = Z with B cut by rows: what each GPU has is of one shade.
+    """X A = Y with A divided by columns, then Y B = Z with B divided by rows; a shade for each GPU.
 
     Args:
         parts: GPUs, from 2 to 4.
@@ -107,7 +107,7 @@ def ring(parts: int = 4, title: str = "Queries stay, keys and values go around")
 def tiles(
     tiles: int = 5, title: str = "One tile of scores exists at a time; a row leaves its output and one number"
 ) -> Figure:
-    """FlashAttention's square of scores in tiles, at one moment of forward: which exist, and what is left of each row.
+    """FlashAttention's tiles of scores at one moment of forward: which exist, and what is kept of each row.
 
     Args:
         tiles: in each direction, from 3 to 8.
@@ -142,18 +142,18 @@ def tiles(
     return _drawn(fig, ax, (-0.6, tiles + 2.8), (-tiles - 0.2, 0.7), alt, aspect="equal")
 
 
-#: What a field of bits is called, its color, its hatch: a figure's own, since no field is a part of memory.
+#: A field of bits: its name, color and hatch, which are this figure's own, since no field is a part of memory.
 FIELDS = (("sign", GRAY, "--"), ("exponent", GREEN, "//"), ("mantissa", BLUE, ""))
 
 
 def bit_fields(formats: Mapping[str, tuple[int, int]], title: str = "") -> Figure:
-    """A row of boxes for each format, a box for each bit: its sign, exponent and mantissa.
+    """A row of boxes for each format, with a box for each bit of sign, exponent and mantissa.
 
     Args:
-        formats: name -> (exponent bits, mantissa bits), from above.
+        formats: {name: (exponent bits, mantissa bits)}, from the top down.
 
     Raises:
-        ValueError: where there is no format, or a number of bits is not from 0 to 64.
+        ValueError: for no formats, or a number of bits that is not from 0 to 64.
     """
     if not formats:
         raise ValueError("bit_fields.formats: none; allowed: at least one")
@@ -180,7 +180,7 @@ def bit_fields(formats: Mapping[str, tuple[int, int]], title: str = "") -> Figur
     return fig
 
 
-#: Fields of a model that put other operations into its block, and what stands in the blocks that are drawn.
+#: Fields of a model that change its block's operations, with their values in the blocks that can be drawn.
 _PLAIN = {"block_norms": 2, "post_norm": False, "parallel_residual": False, "qk_norm": False, "sinks": False, "experts": 0, "latent_rank": 0}  # fmt: skip
 _WIDEST, _TALL, _GAP = 7.2, 0.62, 0.42  # of a column, of an operation, between two
 _ROOM = 3.2  # of an operation that has its words inside
@@ -190,13 +190,13 @@ def block_shapes(
     models: Sequence[Model],
     title: str = "One block: each operation as wide as the numbers of a token that enter and leave",
 ) -> Figure:
-    """One block of each model, side by side, drawn from the catalog's list of weights.
+    """One block of each model, side by side, from the catalog's list of weights.
 
     Args:
         models: one or two, dense, with a norm before attention and one before the MLP.
 
     Raises:
-        ValueError: no model or more than two, or one whose block is of another form.
+        ValueError: for no model or more than two, or one with another form of block.
     """
     checks.whole("block_shapes", "models, how many", len(models), 1, 2)
     for m in models:
@@ -221,7 +221,7 @@ def block_shapes(
 
 
 def _steps(m):
-    """(operation, part of the palette, numbers a token in, out, shapes of its weights in words)."""
+    """(operation, part of the palette, numbers per token in, out, shapes of its weights in words)."""
     found = [w for w in weights(m) if w.count and w.group in ("block", "dense")]
 
     def shapes(*names):
@@ -282,10 +282,10 @@ def _column(ax, m, middle):
 def schedule(
     gpus: Sequence[Sequence[Turn]], title: str = "", peaks: Mapping[int, int] | None = None, now: int | None = None
 ) -> Figure:
-    """A pipeline's schedule: a row for each GPU, a box for each action; under it how many micro-batches are in flight.
+    """A pipeline's schedule: a row for each GPU with a box for each action, and below the micro-batches in flight.
 
     Args:
-        gpus: what `schedules.timed` gives. peaks: GPU -> bytes, at the end of its row. now: the GPU that is marked.
+        gpus: from `schedules.timed`. peaks: {GPU: bytes}, at the end of its row. now: the marked GPU.
 
     Raises:
         ValueError: without a GPU.

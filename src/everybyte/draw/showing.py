@@ -1,4 +1,4 @@
-"""Showing a figure with its alternative text."""
+"""Show a figure with its alternative text."""
 
 import base64
 import io
@@ -12,16 +12,16 @@ from matplotlib.text import Annotation, Text
 from .figures import _keys
 from .palette import ABOVE, INK
 
-#: Pixels of the PNG for each CSS pixel: sharp on dense screens.
+#: Pixels of the PNG per CSS pixel, for dense screens.
 DENSITY = 2
-#: A figure's picture for slides in a notebook's output: there where the variable says that slides will be made of the run.
+#: The type of a figure's picture for slides in a notebook's output, and the variable that asks for it.
 ON_SLIDE, SLIDES = "application/vnd.everybyte.slide+png", "EVERYBYTE_SLIDES"
 #: Inches, and the least and most points of its words: 190 pixels an inch on a slide 1,280 wide, so 9.1 points are 24 pixels.
 SLIDE, LEAST, MOST = (6.4, 3.1), 9.1, 10
 
 
 def png(fig: Figure, description: str | None = None, density: float = DENSITY) -> bytes:
-    """The figure as a PNG; the same figure gives the same bytes (no date, no version inside)."""
+    """The figure as a PNG without date and version, so that the same figure has the same bytes."""
     out = io.BytesIO()
     for text in fig.findobj(Text):  # a model's name with dollar signs is a name, no formula
         text.set_parse_math(False)
@@ -31,9 +31,9 @@ def png(fig: Figure, description: str | None = None, density: float = DENSITY) -
 
 
 def projected(fig: Figure) -> bytes:
-    """The figure as a PNG for a slide: smaller, so that its words, which stay as they are, are larger beside it.
+    """The figure as a PNG for a slide: smaller, so that its words, whose size stays, are relatively larger.
 
-    It is changed itself. A diagram, whose words stand in its shapes, stays as it is.
+    It changes the figure. A diagram with words in its shapes stays as it is.
     """
     if not all(ax.axison for ax in fig.axes):
         return png(fig)
@@ -63,7 +63,7 @@ def projected(fig: Figure) -> bytes:
 
 
 def checked_alt(alt: object) -> str:
-    """`alt`, where it can stand for a figure: at least 40 characters, a digit among them.
+    """`alt`, if it can replace a figure: at least 40 characters with a digit.
 
     Raises:
         ValueError: where it cannot.
@@ -78,7 +78,7 @@ def checked_alt(alt: object) -> str:
 
 
 def bundle(fig: Figure, alt: str) -> tuple[dict, dict]:
-    """(data, metadata) of a notebook output: the PNG, and the alternative text as its text and its `alt`."""
+    """(data, metadata) of a notebook's output: the PNG, with the alternative text as plain text and as `alt`."""
     alt = checked_alt(alt)
     data = {"image/png": base64.b64encode(png(fig)).decode(), "text/plain": alt}
     return data, {"image/png": {"alt": alt, "width": round(fig.get_figwidth() * 72)}}
@@ -88,7 +88,7 @@ def show(fig: Figure, alt: str | None = None) -> None:
     """Display a figure in a notebook, with alternative text.
 
     Args:
-        fig: matplotlib's. Those that this package draws carry their own text as `fig.alt`.
+        fig: matplotlib's. This package's figures have their text as `fig.alt`.
         alt: its message and key numbers in words; by default `fig.alt`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The real training step on tensors without data: every byte is counted, nothing is computed."""
+"""Dry runs: the real training step on tensors without data. Every byte is counted, nothing is computed."""
 
 import traceback
 from dataclasses import replace
@@ -8,12 +8,13 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ..ask.setup import Setup
 from ..common import checks
+from ..step.course import PHASES
 from ..step.witness import Counted
 from .counting import count
 from .cuda import refused
 from .interrupts import BetweenOperations
 from .modules import is_config, workload
-from .trace import PARTS, PHASES, SHARED_PARTS, Trace
+from .trace import PARTS, SHARED_PARTS, Trace
 from .tracker import Allocation, Tracker
 from .workload import Workload
 
@@ -23,27 +24,29 @@ __all__ = ["PARTS", "PHASES", "SHARED_PARTS", "Allocation", "Counted", "Trace", 
 def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -> Trace:
     """Count the bytes of one steady training step, as it would run on CUDA.
 
-    Steady: the optimizer's states exist already. The tensors have no data, so the model may be larger than the machine.
+    A steady step is one after the optimizer's states exist. The tensors have no data, so the model may be larger than the machine.
 
     Args:
-        model: a `Model`, whose reference implementation is run, or where the book has none, Hugging Face's of those
-            dimensions; an `Objective`; a Hugging Face config, whose language model is made with random weights, `setup`'s
-            attention, dropout and full checkpointing, and no cache, and is given tokens and labels (a config with a dropout of
-            its own asks for a setup that says the same); or a function that makes a `torch.nn.Module` whose forward returns
-            the loss, or an object with it as `.loss`. Part `loss` is what the head makes, and what follows it: the head is
-            called `head` or `lm_head`, or makes what one of PyTorch's loss functions is given.
-        setup: every field counts, or is refused by name: a module of your own decides itself about attention, dropout,
-            loss and checkpointing. With `Mesh(tensor=...)` it divides its matrices itself: its method `parallelize` is called with
-            the device mesh of the GPUs that divide them. The trace's setup has the batch and the sequence of what the module is given.
-        rounding: round each allocation up to a multiple of so many bytes: 512 as CUDA's allocator does.
-        batch: the forward's arguments, for a module of your own or a config: a dict, a tuple or one value, each tensor
-            as an example or as (shape, dtype). Of a dict, `labels`, `targets` and `target` count as the loss's.
-        rank: of several GPUs the one that is counted. Where FSDP cannot cut a weight evenly, the last ones hold less of it. Those
-            of a pipeline have other blocks, and other micro-batches in flight.
+        model: one of these:
+            a `Model`: its reference implementation is run, or where the book has none, Hugging Face's with those dimensions;
+            an `Objective`;
+            a Hugging Face config: its language model is made with random weights, the setup's attention, dropout and full
+            checkpointing, and no cache, and is given tokens and labels. A config with a dropout needs a setup with the same;
+            a function that makes a `torch.nn.Module` whose forward returns the loss, or an object with a `.loss`.
+            The part `loss` begins with the output of the head: the module called `head` or `lm_head`, or the one whose output a
+            loss function of PyTorch is given.
+        setup: every field is used, or refused by name: a module of your own decides itself about attention, dropout, loss and
+            checkpointing. With `Mesh(tensor=...)` its method `parallelize` is called with the device mesh, and must divide its
+            matrices. The trace's setup has the batch and the sequence of the module's arguments.
+        rounding: bytes; each allocation is rounded up to a multiple of it, 512 for CUDA's allocator.
+        batch: the forward's arguments, for a module of your own or a config: a dict, a tuple or one value, with each tensor
+            as an example or as (shape, dtype). In a dict, `labels`, `targets` and `target` count as the loss's.
+        rank: which of several GPUs is counted. Where FSDP cannot divide a weight evenly, the last ranks have less of it. Ranks of
+            a pipeline have different blocks, and different numbers of micro-batches in flight.
 
     Raises:
-        ValueError: where the setup does not fit the model, the reference has no such architecture, or the module
-            cannot run on tensors without data. What a module itself raises says in a note where it was.
+        ValueError: where the setup does not fit the model, no reference has the architecture, or the module cannot run on
+            tensors without data. An error that a module itself raises gets a note with its place.
     """
     checks.whole("dry_run", "rounding", rounding, 1, 2**30)
     checks.kind("dry_run", "setup", setup, Setup)
@@ -72,6 +75,6 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
 
 
 def _ours(error):
-    """Whether this package's own code raised it, and so named what is wrong."""
+    """Whether this package raised the error, so that it names what is wrong."""
     *_, last = traceback.walk_tb(error.__traceback__)
     return isinstance(error, ValueError) and last[0].f_globals.get("__name__", "").startswith(__package__.split(".")[0])

@@ -31,7 +31,7 @@ def _built(model: Model | Scorer, setup: Setup, loss: nn.Module) -> nn.Module:
 
 
 def workload(objective: Objective, setup: Setup) -> Workload:
-    """The step of an objective, made ready."""
+    """The `Workload` of an objective's step."""
     objective.check(setup)
     return of_reference(_module, partial(_batch, objective, setup), setup, cast(Model, objective))
 
@@ -47,7 +47,7 @@ def _module(objective, setup):
 
 
 def _batch(objective, setup):
-    """(tokens, targets, mask) with a reference in the step; else (tokens, (targets, mask, what is known from before))."""
+    """(tokens, targets, mask) with a reference in the step; else (tokens, (targets, mask, values computed before))."""
     sequences, length = objective.sequences * setup.batch, setup.sequence
     tokens, targets = (_empty(torch.int64, sequences, length) for _ in range(2))
     mask = _empty(torch.bool, sequences, length)
@@ -63,9 +63,11 @@ def _empty(dtype, *shape):
 
 
 def dry_score(model: Model | Scorer, setup: Setup) -> Counted:
-    """A frozen model's pass over a batch, without gradients: each token's log-probability, or by a `Scorer` its score.
+    """A frozen model's pass over a batch, without gradients: each token's log-probability, or a `Scorer`'s score.
 
-    model: its weights have the data type of matrix products. setup: of one GPU; its batch, sequence, precision and attention count.
+    Args:
+        model: its weights have the data type of matrix products.
+        setup: of one GPU; its batch, sequence, precision and attention are used.
     """
     tracker, compute = Tracker(), DTYPES[setup.dtypes.compute]
     loss = Scores() if isinstance(model, Scorer) else TokenLogProbabilities()

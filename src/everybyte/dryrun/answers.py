@@ -1,4 +1,4 @@
-"""PyTorch's answers for tensors without data, remembered: many of the kernels that give them are written in Python, and slow."""
+"""A cache of PyTorch's results for tensors without data: many of their kernels are written in Python, and slow."""
 
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
-#: The slow ones. What they return is new, a storage each, as large as its tensor.
+#: Slow operations. All that they return is new, each tensor with a storage of its size.
 _SLOW = {
     aten._foreach_sqrt.default, aten._log_softmax.default, aten._log_softmax_backward_data.default,
     aten._softmax_backward_data.default, aten.add.Tensor, aten.addmm.default, aten.cat.default, aten.clamp.default,
@@ -24,7 +24,7 @@ class _Elsewhere(Exception):
 
 
 class _Form(NamedTuple):
-    """A tensor without data: its size, stride and type. Of anything else the type and the value, as 2 and 2.0 are one key."""
+    """A tensor's data type, size and stride; or another value with its type, since 2 and 2.0 are one key of a dict."""
 
     kind: Any
     value: Any
@@ -41,7 +41,7 @@ def _form(value):
 
 
 def _made(form):
-    """What has this form."""
+    """A tensor or value of this form."""
     if not isinstance(form, _Form):
         return list(map(_made, form))
     if isinstance(form.kind, torch.dtype):
@@ -50,7 +50,7 @@ def _made(form):
 
 
 def answer(func, args, kwargs):
-    """What the operation returns: of the slow ones, PyTorch's own answer, remembered for arguments of the same form."""
+    """What the operation returns; for a slow one, PyTorch's own result from the cache, by the arguments' forms."""
     if func not in _SLOW:
         return func(*args, **kwargs)
     try:

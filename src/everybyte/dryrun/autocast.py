@@ -4,10 +4,8 @@ PyTorch's own `torch.autocast` keeps the flags, the nesting and the life of the 
 Sources: `aten/src/ATen/autocast_mode.h` (the lists, here in `autocast.toml`) and `autocast_mode.cpp` (`cached_cast`, the cache).
 """
 
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from importlib import resources
 from unittest import mock
 
 import torch
@@ -16,6 +14,7 @@ from torch.amp import autocast_mode
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ..common import files
 from .cuda import BACKWARD, Mode
 
 
@@ -27,7 +26,7 @@ def _functions(names: str) -> set:
 
 #: Data types of 16 bits.
 NARROW = torch.float16, torch.bfloat16
-_LISTS = tomllib.loads(resources.files(__package__).joinpath("autocast.toml").read_text(encoding="utf-8"))
+_LISTS = files.toml(__package__, "autocast.toml")
 #: Functions that autocast runs in 16 bits; in fp32; with an fp32 result; in fp32 where one of their tensors is.
 LOWER, FP32, FP32_RESULT, WIDEST = (_functions(_LISTS[name]) for name in ("lower", "fp32", "fp32_result", "widest"))
 

@@ -1,4 +1,4 @@
-"""What a call takes that a training script makes beside the step's own: clipping gradients, gathering a state dict.
+"""The memory of a call that a training script makes during a step, such as clipping gradients or gathering a state dict.
 
 The call is PyTorch's own. It runs on the module and the optimizer of a dry run, and its allocations are counted.
 """
@@ -18,12 +18,12 @@ MOMENTS = ("after_backward", "after_step")
 
 @dataclass(frozen=True)
 class Call:
-    """What one call takes, in bytes.
+    """The memory of one call, in bytes.
 
     Attributes:
-        most: the most that lives at once on the GPU of what the call allocates. stays: what its result holds on the GPU.
-        host: what its result holds in the memory of the CPU. before: what lives on the GPU as it begins.
-        tensors: how many allocations it makes on the GPU.
+        most: the most of the call's allocations that live at once on the GPU. stays: of its result on the GPU.
+        host: of its result in the memory of the CPU. before: what lives on the GPU as it begins.
+        tensors: the number of its allocations on the GPU.
     """
 
     most: int
@@ -38,7 +38,7 @@ def during(model, setup: Setup, call: Callable, moment: str = "after_backward", 
 
     Args:
         model: as in `dry_run`. setup: as in `dry_run`, without ZeRO-1 and without offload. rank: which of several GPUs.
-        call: is given the module and its optimizer, whose tensors have no data; what it returns is held until it is counted.
+        call: a function of the module and its optimizer, whose tensors have no data; its result is kept until it is counted.
         moment: `after_backward`, before the optimizer's step, or `after_step`, before the gradients are freed.
 
     Raises:

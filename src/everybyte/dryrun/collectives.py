@@ -1,7 +1,7 @@
-"""Functional collectives, as CUDA's build runs them: what is sent lives until somebody waits for what comes; and ring attention.
+"""Functional collectives as in CUDA's build, where what is sent lives until the result is waited for; and ring attention.
 
-The kernels for tensors without data know neither. They give a new tensor where PyTorch wraps or waits for the one that it has,
-and hold nothing. On CUDA the collective runs on a stream of its own, and NCCL's process group keeps its input until
+The kernels for tensors without data do neither: they return a new tensor where PyTorch wraps or waits for the one that it has,
+and keep no input. On CUDA the collective runs on a stream of its own, and NCCL's process group keeps its input until
 `wait_tensor`, which may be much later. Sources: `torch/distributed/_functional_collectives.py`, `_maybe_wrap_tensor`;
 `torch/csrc/distributed/c10d/Functional.cpp`, `register_work`; `ProcessGroupNCCL.cpp`, `stashed_for_allocator_safety_`.
 """
@@ -16,7 +16,7 @@ from torch.distributed.distributed_c10d import _resolve_process_group, get_proce
 from .cuda import ANSWERS, SCRATCH
 
 functional = torch.ops._c10d_functional
-#: Collectives that make their result.
+#: Collectives that allocate their result.
 SENDING = (
     functional.all_gather_into_tensor.default, functional.reduce_scatter_tensor.default,
     functional.all_to_all_single.default,
@@ -25,7 +25,7 @@ SENDING = (
 
 @contextmanager
 def in_flight(apart=()):
-    """Within it, collectives run as on CUDA, but for those among the ranks `apart`, which are waited for at once."""
+    """A context in which collectives run as on CUDA. Those among the ranks `apart` are waited for at once."""
     held = {}  # by the address of what comes: what is sent
 
     def sending(func):
@@ -53,14 +53,14 @@ def in_flight(apart=()):
 
 @contextmanager
 def in_a_ring(apart=()):
-    """Within it, ring attention runs as on CUDA. `apart`: as of `in_flight`."""
+    """A context in which ring attention runs as on CUDA. apart: as for `in_flight`."""
     backward = torch.ops.aten._scaled_dot_product_flash_attention_backward.default
     with in_flight(apart), mock.patch.dict(SCRATCH, {backward: _copied}):
         yield
 
 
 def _copied(grad, query, key, value, out, *_):
-    """The kernel reads a token's heads side by side, and copies what does not lie so.
+    """Bytes of copies: the kernel reads a token's heads side by side, and copies what is stored otherwise.
 
     Source: `_flash_attention_backward` in `native/transformers/cuda/attention_backward.cu`.
     """

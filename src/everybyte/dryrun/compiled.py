@@ -1,4 +1,4 @@
-"""What forward keeps under `torch.compile`: the partitioner's choice, asked for without a GPU and without compiling a kernel."""
+"""What forward saves under `torch.compile`: the partitioner's choice, without a GPU and without compiling a kernel."""
 
 from unittest import mock
 
@@ -19,16 +19,15 @@ _VIEWS = {getattr(aten, name) for name in "view detach t transpose permute expan
 
 
 def partitioned(model: Model, setup: Setup, budget: float = 1.0) -> tuple[int, int]:
-    """(bytes that forward keeps for backward besides weights and inputs, FLOPs of backward's products) of a compiled GPT.
+    """(bytes that forward saves for backward without weights and inputs, FLOPs of backward's products) of a compiled GPT.
 
-    AOTAutograd's joint graph is cut by PyTorch's min-cut partitioner, as `torch.compile` does it on a GPU. What a compiled step
-    takes at its peak, Inductor's buffers decide; it is not said here. FLOPs as `torch.utils.flop_counter` counts them: of matrix
-    products and attention.
+    PyTorch's min-cut partitioner divides AOTAutograd's joint graph, as `torch.compile` does on a GPU. The peak of a compiled step
+    depends on Inductor's buffers, and is not given. FLOPs are those of `torch.utils.flop_counter`: matrix products and attention.
 
     Args:
-        model, setup: a GPT in fp32 with flash attention, whose batch and sequence count.
-        budget: `torch._functorch.config.activation_memory_budget`, from 1 (nothing recomputed that costs a product) to 0 (inputs
-            alone are kept).
+        model, setup: a GPT in fp32 with flash attention; the setup's batch and sequence are used.
+        budget: `torch._functorch.config.activation_memory_budget`, from 1 (no matrix product is recomputed) to 0 (only inputs are
+            saved).
 
     Raises:
         ValueError: for other precisions or attentions, and a budget out of range.
@@ -70,7 +69,7 @@ def partitioned(model: Model, setup: Setup, budget: float = 1.0) -> tuple[int, i
 
 
 def _attention(query, key, value, is_causal=False, dropout_p=0.0, **_):
-    """CUDA's kernel by name: of fake tensors it needs shapes alone."""
+    """CUDA's kernel for attention: fake tensors need only its shapes."""
     return aten._scaled_dot_product_efficient_attention(query, key, value, None, True, dropout_p, is_causal)[0]
 
 
@@ -83,7 +82,7 @@ def _flops(node):
 
 
 def _source(node):
-    """Of views, the node that made their bytes."""
+    """The node that made a view's bytes; of any other node itself."""
     while node.op == "call_function" and getattr(node.target, "overloadpacket", None) in _VIEWS:
         node = node.args[0]
     return node

@@ -1,4 +1,4 @@
-"""One steady training step, followed by a tracker."""
+"""Count one steady training step with a tracker."""
 
 import gc
 import traceback
@@ -19,13 +19,13 @@ from .workload import Workload, raise_of_gpu
 
 
 def count(work: Workload, tracker: Tracker, rank: int = 0, first: bool = False) -> Trace:
-    """One steady step of a workload on one of its GPUs.
+    """Count one steady step of a workload on one of its GPUs.
 
-    Steady is a step that leaves what it found. On one GPU the optimizer's first update, on a gradient for every weight, is taken for
-    all that came before; `tracker.steady` says whether the step bears that out.
+    A steady step leaves the memory that it found. On one GPU only the optimizer's first update is run before, on a gradient for
+    every weight; `tracker.steady` says whether the step was steady after that.
 
     Args:
-        first: whether a whole step comes before the one that is counted, in place of that update.
+        first: whether a whole step is run before the counted one, in place of that update.
     """
     setup = work.setup
     with BetweenOperations(), _as_on_gpu(setup, tracker, rank), ExitStack() as stack:
@@ -62,7 +62,7 @@ def count(work: Workload, tracker: Tracker, rank: int = 0, first: bool = False) 
 
 @contextmanager
 def _as_on_gpu(setup, tracker, rank):
-    """Within it PyTorch acts as on this GPU, and the tracker follows it."""
+    """A context in which PyTorch acts as on this GPU, and the tracker follows it."""
     around = [
         warnings.catch_warnings(),
         fused_optimizers_on_meta(),
@@ -89,7 +89,7 @@ def _as_on_gpu(setup, tracker, rank):
 
 
 def _of_optimizers_inside(tracker):
-    """What an optimizer makes that a module steps itself, in forward or backward, is an optimizer's."""
+    """Hooks: what an optimizer allocates belongs to the part `optimizer`, also where a module steps it in forward or backward."""
     entered = []
 
     def before(*_):
@@ -105,10 +105,10 @@ def _of_optimizers_inside(tracker):
 
 
 class _Step:
-    """The module and the trainer of a workload, and the step that they take.
+    """The module and the trainer of a workload, and their step.
 
     Attributes:
-        idle: names of parameters that train and had no gradient as the optimizer's step began.
+        idle: names of trained parameters without a gradient when the optimizer's step began.
     """
 
     def __init__(self, work, tracker):
@@ -142,7 +142,7 @@ class _Step:
         return run
 
     def run(self) -> dict[str, int]:
-        """Take it; moment -> the number of its mark. ValueError where it asks for a GPU, or for a gradient that is not there."""
+        """Take the step; return {moment: the number of its mark}. Raise ValueError where it needs a GPU, or a missing gradient."""
         tracker, setup, marks = self.tracker, self.work.setup, {}
         following = {"after_forward": "backward", "after_backward": "optimizer step", "after_step": "rest"}
         if self.pipelined:  # another forward may follow, and says so
@@ -191,7 +191,7 @@ def _follow_gradients(tracker, parameters):
 
 
 def _where(error, tracker, module):
-    """Where in the step an error arose, for its note."""
+    """The note of an error: where in the step it was raised."""
     paths = {id(child): path or type(module).__name__ for path, child in module.named_modules()}
     inside = [paths.get(id(frame.f_locals.get("self"))) for frame, _ in traceback.walk_tb(error.__traceback__)]
     path = next((p for p in reversed(inside) if p), type(module).__name__)
@@ -203,7 +203,7 @@ def _where(error, tracker, module):
 
 
 def _assign(tracker, trainer):
-    """Tell the tracker what each tensor is that stands before the first step."""
+    """Tell the tracker the part of each tensor that exists before the first step."""
     for name, parameter in trainer.module.named_parameters():
         tracker.assign(parameter, "parameters", name)
     for name, buffer in trainer.module.named_buffers():
@@ -224,7 +224,7 @@ def _assign(tracker, trainer):
 
 
 def _make_states(trainer, tracker):
-    """The optimizer's first update, on gradients of nothing: from it on its states exist."""
+    """Run the optimizer's first update, on gradients without data: it makes the states."""
     for parameter in _trained(trainer.module):
         parameter.grad = torch.empty_like(parameter)
     tracker.mark("states")

@@ -1,7 +1,7 @@
-"""CUDA's choices, made on tensors without data.
+"""CUDA's choices of kernels, for tensors without data.
 
-A build of PyTorch without CUDA cannot run its kernels' dispatch; these function modes make the same choices one level
-above: which kernel attention takes, how dropout stores its mask, what autocast casts. Sources: PyTorch's
+A build of PyTorch without CUDA cannot dispatch to its kernels. These function modes make the same choices one level above:
+which kernel attention takes, how dropout stores its mask, what autocast casts. Sources: PyTorch's
 `aten/src/ATen/autocast_mode.h` (the lists), `autocast_mode.cpp` (the cache), `native/Dropout.cpp`,
 `native/transformers/attention.cpp` and `native/transformers/cuda/sdp_utils.cpp`.
 """
@@ -24,7 +24,7 @@ from ..ask.choices import OPTIMIZERS
 from ..reference.adapters import package
 
 aten = torch.ops.aten
-#: Operation -> from its arguments the bytes that CUDA's kernel takes while it runs, of one tensor or a tuple of several.
+#: Operation -> a function of its arguments: bytes that CUDA's kernel takes while it runs, of one tensor or of several.
 #: Softmax's backward first makes the product of gradient and result (`softmax_backward_cuda_out` in `native/cuda/SoftMax.cu`).
 #: Norms of many tensors first are those of their blocks, as many for each as the largest has (`foreach_tensor_norm_cuda` in
 #: `native/cuda/ForeachReduceOp.cu`).
@@ -38,14 +38,14 @@ ON_HOST = {aten._scaled_dot_product_efficient_attention.default: (2, 3)}
 
 
 def refused(said: str, allowed: str, field: str = "model") -> ValueError:
-    """The error of what cannot be dry-run, or not as it is asked for."""
+    """The `ValueError` for what cannot be dry-run."""
     return ValueError(f"dry_run.{field}: {said}; allowed: {allowed}")
 
 
 def _grouped_mm(a, b, offs=None, bias=None, out_dtype=None):
-    """Groups of rows times a matrix each, as on CUDA: of three data types, in rows of a multiple of 16 bytes.
+    """Groups of rows, each times its own matrix, as on CUDA: in three data types, with rows of a multiple of 16 bytes.
 
-    The kernel for tensors without data knows bf16 alone, as CUDA did once. Sources: `_grouped_mm_cuda` in
+    The kernel for tensors without data accepts only bf16, as CUDA once did. Sources: `_grouped_mm_cuda` in
     `native/cuda/GroupedBlas.cpp`, and `native/GroupedMMUtils.h`.
     """
     for matrix in (a, b):
@@ -79,7 +79,7 @@ def _grouped_flops(a, b, *_, **__):
 
 
 def _of_shapes(flops):
-    """One of PyTorch's counts, which want shapes: given here for tensors, and found by itself in what is nested."""
+    """One of PyTorch's FLOP counts, which takes shapes, as a function of tensors."""
 
     def count(*args, out_val=None, **kwargs):
         if kwargs or not isinstance(out_val, Tensor) or not all(isinstance(a, Tensor) for a in args):
@@ -89,10 +89,10 @@ def _of_shapes(flops):
     return count if hasattr(flops, "__wrapped__") else flops
 
 
-#: Operation -> floating-point operations from its arguments: PyTorch's own list, and what is not on it.
+#: Operation -> its FLOPs as a function of its arguments: PyTorch's own list, and operations that it lacks.
 FLOPS = {packet: _of_shapes(flops) for packet, flops in flop_registry.items()} | {aten._grouped_mm: _grouped_flops}
 FLOPS[aten.addmm_] = FLOPS[aten.addmm]
-#: Operations written in Python, whose own operations are followed: name -> what runs in their place.
+#: Operations whose inner operations are followed -> the function that runs in their place.
 IN_THE_OPEN: dict = {}
 
 
@@ -112,10 +112,10 @@ class Mode(TorchFunctionMode):
 
 @cache
 def _body(func):
-    """The function without the line that hands it to a mode as a whole; None where it has none.
+    """A function written in Python without the check that hands it to a mode as a whole; None for any other.
 
-    PyTorch would run it, and all that it calls, without the mode; but CUDA's choices are made for what it calls:
-    `multi_head_attention_forward`, say, calls `linear`, `scaled_dot_product_attention` and `dropout`.
+    With that check PyTorch would run it, and all that it calls, outside of the mode. But the mode must see what it calls:
+    `multi_head_attention_forward` calls `linear`, `scaled_dot_product_attention` and `dropout`.
     """
     if func is Tensor.backward:
         return _backward
@@ -129,7 +129,7 @@ def _body(func):
     return body
 
 
-#: What runs backward, in which recomputation and functions of one's own ask for CUDA's choices too.
+#: Functions that run backward, where recomputation and custom autograd functions need CUDA's choices too.
 BACKWARD = {Tensor.backward, torch.autograd.backward, torch.autograd.grad}
 
 
@@ -137,13 +137,13 @@ def _backward(tensor, gradient=None, retain_graph=None, create_graph=False, inpu
     return torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
-#: Losses: each is given scores, or log-probabilities, first.
+#: Loss functions; the first argument is scores or log-probabilities.
 _LOSSES = [name for name in vars(F) if name.endswith(("_loss", "cross_entropy", "kl_div"))]
 LOSSES = {getattr(F, name) for name in _LOSSES if name != "linear_cross_entropy"}
 
 
 class Kernels(Mode):
-    """What CUDA does in any precision. `on_loss` is told what a loss function is given."""
+    """CUDA's kernels in any precision. on_loss: called with the first argument of each loss function."""
 
     def __init__(self, on_loss: Callable = lambda scores: None):
         super().__init__()
@@ -186,7 +186,7 @@ def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
 
 
 def _added(mask, query):
-    """A mask as the kernels add it to the scores: 0 where it is True, minus infinity elsewhere."""
+    """A boolean mask as a number that is added to the scores: 0 where it is True, minus infinity elsewhere."""
     if mask is None or mask.dtype is not torch.bool:
         return mask
     hidden = torch.full((), float("-inf"), dtype=query.dtype, device="meta")
@@ -194,7 +194,7 @@ def _added(mask, query):
 
 
 def _math(query, key, value, mask, dropout_p, is_causal, scale):
-    """What is left where no kernel fits: the scores exist, in fp32."""
+    """PyTorch's math kernel, for what no other kernel accepts: it makes the scores, in fp32."""
     dtype, root, groups = query.dtype, scale**0.5, query.size(-3) // key.size(-3)
     query, key, value = query.float(), key.float(), value.float()
     query = query * root
@@ -212,7 +212,7 @@ def _math(query, key, value, mask, dropout_p, is_causal, scale):
 
 
 class _RMSNorm(torch.autograd.Function):
-    """CUDA's one kernel, which saves its input and one fp32 number a row. Of a `DTensor` it takes this GPU's rows."""
+    """CUDA's single kernel, which saves its input and one fp32 number per row. Of a `DTensor` it takes this GPU's rows."""
 
     @staticmethod
     def forward(ctx, input, weight, dims):
@@ -230,12 +230,12 @@ class _RMSNorm(torch.autograd.Function):
 
 
 def _local(tensor):
-    """What this GPU has of a tensor that may be a `DTensor`."""
+    """This GPU's part of a tensor that may be a `DTensor`."""
     return getattr(tensor, "_local_tensor", tensor)
 
 
 def _as(tensor, local, rows, summed=False):
-    """A result like `tensor` of this GPU's part of it; summed: over the GPUs that have other rows, as a weight's gradient is.
+    """A result like `tensor` from this GPU's part `local`. summed: whether GPUs with other rows add to it, as to a weight's gradient.
 
     Source: `torch/distributed/tensor/_ops/_math_ops.py`, `_common_norm_forward_strategy` and `_common_norm_backward_strategy`.
     """
@@ -284,9 +284,9 @@ _KERNELS = {
 
 @contextmanager
 def loss_in_the_open():
-    """Within it `linear_cross_entropy` with options runs its own code on tensors without data, where PyTorch gives shapes alone.
+    """A context in which `linear_cross_entropy` with options runs its own code on tensors without data, not only its shapes.
 
-    It asks "meta" what it would ask CUDA, and multiplies 16 bits into fp32, as GPUs with bf16 do.
+    It treats "meta" as CUDA, and multiplies 16 bits into fp32, as GPUs with bf16 do.
     Source: PyTorch, `torch/nn/modules/linear_cross_entropy.py`, and `_options.py`.
     """
     if not hasattr(torch.nn, "LinearCrossEntropyOptions"):  # from PyTorch 2.13 on
@@ -316,7 +316,7 @@ def loss_in_the_open():
 
 
 def fused_optimizers_on_meta():
-    """Within it PyTorch's optimizers take their CUDA paths (`fused=True`) for tensors on device "meta"."""
+    """A context in which PyTorch's optimizers take their CUDA paths (`fused=True`) on device "meta"."""
     name = "_get_fused_kernels_supported_devices"
     supported = getattr(optimizer, name)
     return mock.patch.object(optimizer, name, lambda: [*supported(), "meta"])
@@ -338,7 +338,7 @@ def clipping_on_meta():
 
 
 def paged_states(setup, tracker):
-    """Within it bitsandbytes pages an optimizer's states without a driver: what is paged is on the host."""
+    """A context in which bitsandbytes pages an optimizer's states without a driver: paged states are on the host."""
     if not OPTIMIZERS[setup.optimizer].paged:
         return nullcontext()
     functional = package("bitsandbytes", f"Setup.optimizer: {setup.optimizer!r}").functional
@@ -353,7 +353,7 @@ def paged_states(setup, tracker):
 
 @contextmanager
 def quantized_weights(setup):
-    """Within it bitsandbytes' product with a 4-bit weight takes what its CUDA kernel takes: the whole weight again, and its scales.
+    """A context in which bitsandbytes' product with a 4-bit weight takes its CUDA kernel's memory: the whole weight, and its scales.
 
     Source: bitsandbytes, backends/cuda/ops.py, `_dequant_linear_fallback`: used from 1,537 rows on by every GPU, and with fewer by
     those for which `_gemm_4bit_use_custom_cuda` says so.

@@ -1,4 +1,4 @@
-"""One GPU's step of the book's models on a mesh, on tensors without data, made ready."""
+"""The `Workload` of one GPU of a mesh, for the book's models."""
 
 import math
 from contextlib import nullcontext
@@ -18,7 +18,7 @@ from .workload import Workload, as_tuple
 
 
 def workload(model: Model, setup: Setup, rank: int) -> Workload:
-    """The step of one rank, which is told where each token stands, and what its routers choose."""
+    """One rank's step. It is told the tokens' positions, and what its routers choose."""
     mesh, place = setup.mesh, setup.mesh.rank(rank, setup.data)["pipeline"]
     piped = mesh.pipeline > 1
 
@@ -39,7 +39,7 @@ def workload(model: Model, setup: Setup, rank: int) -> Workload:
 
 
 def mesh_trainer(module, setup, **options):
-    """The trainer of a module of somebody's own, which divides its own matrices."""
+    """The trainer of a module of your own that divides its own matrices."""
     if not hasattr(module, "parallelize"):
         raise ValueError(
             f"dry_run.model: {type(module).__name__} with mesh {setup.mesh} does not say how its matrices are divided; allowed: a "
@@ -49,7 +49,7 @@ def mesh_trainer(module, setup, **options):
 
 
 def _ends(model, setup, place, first):
-    """Tokens for the first stage and targets for the last, of all micro-batches, where they are on this GPU; positions of a ring."""
+    """Tokens where this GPU has the first stage, targets where it has the last, of all micro-batches; a ring's positions."""
     mine, last = stages_of(setup.mesh, place), setup.mesh.pipeline * setup.mesh.stages - 1
     shape = setup.accumulation * setup.batch, setup.sequence
     given = [torch.randint(model.vocabulary, shape, device="meta") if stage in mine else None for stage in (0, last)]
@@ -59,7 +59,7 @@ def _ends(model, setup, place, first):
 
 
 def told_mixture(model, setup):
-    """A divided mixture that is told how many rows come."""
+    """A class of divided mixtures that is told how many rows arrive."""
     sent = setup.batch * setup.own_sequence * model.experts_per_token
     received = math.ceil(setup.mesh.routing * sent)
 

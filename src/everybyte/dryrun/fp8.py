@@ -1,11 +1,11 @@
-"""A product in 8 bits as training libraries make it, to see what it keeps: one scale a tensor, factors cast as it runs."""
+"""A product in fp8 as in training libraries, to see what it saves: one scale per tensor, factors are cast when it runs."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-#: Of forward's factors, and of the gradients that backward multiplies.
+#: Types of forward's factors, and of backward's gradients.
 E4, E5 = torch.float8_e4m3fn, torch.float8_e5m2
 
 
@@ -44,7 +44,7 @@ def saving(x: Tensor, weight: Tensor) -> Tensor:
 
 
 class Mlp(nn.Module):
-    """Two matrices around a SiLU, of a residual stream that has a gradient; the sum is its loss. multiply: as `linear`."""
+    """Two matrices around a SiLU, on a residual stream with a gradient. Its loss is the sum. multiply: such as `linear`."""
 
     def __init__(self, multiply: Callable[[Tensor, Tensor], Tensor], tokens: int, width: int, ffn: int):
         super().__init__()
@@ -53,5 +53,5 @@ class Mlp(nn.Module):
         self.stream, self.up, self.down = (nn.Parameter(torch.empty(shape)) for shape in shapes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of a batch of (tokens, width)."""
+        """The loss of x, (tokens, width)."""
         return self.multiply(nn.functional.silu(self.multiply(x + self.stream, self.up)), self.down).sum()

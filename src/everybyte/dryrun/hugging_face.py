@@ -5,11 +5,10 @@ Nothing is downloaded: a config is dimensions, and the weights are random, here 
 
 import copy
 import sys
-import tomllib
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
-from importlib import import_module, resources
+from importlib import import_module
 from unittest import mock
 
 from torch import nn
@@ -18,15 +17,16 @@ from ..ask.setup import Setup
 from ..catalog import Model
 from ..catalog import model as catalog_model
 from ..catalog.decoders import decoder
+from ..common import files
 from ..reference.adapters import base_parameters, package
 
-#: What a configuration may call its depth; and the most layers that a dry run makes, one by one, in a minute or two.
+#: Names of the depth in configurations; the most layers, which a dry run makes and runs one by one in a minute or two.
 DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 MOST_LAYERS = 10_000
 
 
 def check_depth(owner: str, layers: object) -> None:
-    """Raise ValueError where so many layers are more than a dry run makes."""
+    """Raise ValueError for more than `MOST_LAYERS` layers."""
     if isinstance(layers, int) and layers > MOST_LAYERS:
         raise ValueError(
             f"{owner}: {layers:,} layers, each of which a dry run makes and runs; allowed: {MOST_LAYERS:,}. eb.budget takes a Model of "
@@ -39,7 +39,7 @@ def check_depth(owner: str, layers: object) -> None:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How Hugging Face builds an architecture: a row of `recipes.toml`, which says what its columns are."""
+    """How Hugging Face builds an architecture: a row of `recipes.toml`, where the columns are explained."""
 
     config: str
     like: str = ""
@@ -51,7 +51,7 @@ class Recipe:
     more: str = ""
 
     def of(self, model: Model, **others):
-        """The configuration of the dimensions of `model`. others: what it is told besides."""
+        """The configuration with the dimensions of `model`. others: further arguments of it."""
         activation = self.gelu_tanh if model.activation == "gelu_tanh" else model.activation
         values = vars(model) | {"window": model.window or None, "activation": activation}
         usual = {theirs: ours for theirs, ours in _USUAL.items() if ours not in self.names.values()}
@@ -66,20 +66,20 @@ def _partly_rotary(model):
 
 
 def _latent(model):
-    """DeepSeek-V3 sends a token to 4 of 8 groups of experts; too few experts for groups of two are one group."""
+    """DeepSeek-V3 routes a token within 4 of 8 groups of experts; a number of experts without such groups of two is one group."""
     groups = {} if model.experts % 8 == 0 and model.experts >= 16 else {"n_group": 1, "topk_group": 1}
     return {"qk_nope_head_dim": model.head_width - model.rope_width} | groups
 
 
 #: What a configuration is told that is computed from several fields: what a recipe calls `more`.
 _MORE = {"partly rotary": _partly_rotary, "latent": _latent}
-_SAID = tomllib.loads(resources.files(__package__).joinpath("recipes.toml").read_text(encoding="utf-8"))
+_SAID = files.toml(__package__, "recipes.toml")
 _USUAL = _SAID["usual"]
 TRAINED, DECODERS = ({name: Recipe(**row) for name, row in _SAID[table].items()} for table in ("trained", "decoders"))
 
 
 def recipe(model: Model) -> Recipe:
-    """How Hugging Face builds a model that the references do not.
+    """The recipe of a model that the references do not build.
 
     Raises:
         ValueError: where it is none of the architectures known here.
@@ -120,7 +120,7 @@ def config_of(model: Model):
 
 
 def decoder_config(model: Model):
-    """The configuration with which Hugging Face's code generates. Raises ValueError as `config_of`, and where no decoder is the model."""
+    """The configuration with which Hugging Face's code generates. Raise ValueError as `config_of`, and where the model is no decoder."""
     kind = decoder(model)
     return _decoding("dry_serve.model", kind, model) if kind in DECODERS else config_of(model)
 
@@ -138,10 +138,10 @@ def _decoder(model):
 
 
 def named_difference(model: Model, module: nn.Module) -> str | None:
-    """Why the module that Hugging Face makes of `model` has other parameters than it; None where it has the same.
+    """Why Hugging Face's module has another parameter count than `model`; None where it is the same.
 
     Raises:
-        ValueError: where no reason is known: it would be another architecture.
+        ValueError: where no reason is known, so that it is another architecture.
     """
     count = base_parameters(module)
     if count == model.parameters:
@@ -159,16 +159,16 @@ def named_difference(model: Model, module: nn.Module) -> str | None:
 
 
 def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Module]:
-    """A function that makes the language model of a config as `setup` has it: its attention, its dropout, its checkpointing.
+    """A function that makes the language model of a config, with the setup's attention, dropout and checkpointing.
 
-    A model that is no decoder is trained on masked tokens.
+    A model that is no decoder is made for masked tokens.
 
     Args:
-        made_here: whether the config was made of a `Model`; then the setup alone decides about dropout. Else the setup must say the
-            dropout that the config has.
+        made_here: whether the config was made from a `Model`: then the setup decides about dropout. Else the setup must have the
+            config's dropout.
 
     Raises:
-        ValueError: naming what of `setup` such a model cannot do.
+        ValueError: naming the field of the setup that such a model does not support.
     """
     import transformers
     from transformers.models.auto import modeling_auto
@@ -219,7 +219,7 @@ def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Modul
 
 
 def _dropouts(config, setup, made_here):
-    """The fields of a config that get the setup's dropout: none where it has its own, which must be the setup's."""
+    """The fields of a config that are set to the setup's dropout; none where the config has a dropout, which must be equal."""
     kind, said = type(config).__name__, vars(config)
     for name, value in said.items():
         if "layerdrop" in name and value:
@@ -242,7 +242,7 @@ def _dropouts(config, setup, made_here):
 
 
 def refuse(setup: Setup, what: str, meaningless: set) -> None:
-    """Raise where a field that `what` does not read has another value than its default."""
+    """Raise ValueError where a field that `what` does not use is not at its default."""
     for said in fields(Setup):
         value = getattr(setup, said.name)
         if said.name in meaningless and value != said.default:
@@ -257,10 +257,10 @@ def refuse(setup: Setup, what: str, meaningless: set) -> None:
 
 @contextmanager
 def as_on_cuda():
-    """Within it Hugging Face's models do on meta what they do on a GPU.
+    """A context in which Hugging Face's models do on device meta what they do on a GPU.
 
-    They would read from the positions whether a row packs several sequences: here none does. And for meta alone they would enter no
-    region of autocast.
+    They would read off the positions whether a row packs several sequences; here none does. And only on meta they would skip
+    autocast.
     """
     if sys.modules.get("transformers") is None:
         yield

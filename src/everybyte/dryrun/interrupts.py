@@ -1,8 +1,8 @@
-"""Ctrl-C, between two operations.
+"""Ctrl-C between two operations.
 
-Python raises it between any two instructions. Between the entering of a mode and the `try` that leaves it, the mode would stay on
-PyTorch's stack, and every later tensor of the process would go through it; a `with` has such places too, at both its ends. So while
-modes come and go with every operation, Ctrl-C is noted, and raised where the next operation begins: there all modes are in place.
+Python may raise it between any two instructions. Raised while a mode is entered or left, at either end of a `with` too, it would
+leave the mode on PyTorch's stack, and every later tensor of the process would go through it. So during a dry run Ctrl-C is noted,
+and raised where the next operation begins.
 """
 
 import torch.utils._python_dispatch
@@ -11,7 +11,7 @@ from ..common.interrupts import PATIENCE, Held, error_of
 
 
 class BetweenOperations(Held):
-    """A context in which Ctrl-C waits for `check`, and no longer than to its end."""
+    """A context in which Ctrl-C waits for `check`, or for the context's end."""
 
     waiting: int | None = None  # in a class of which one instance at a time is entered: signals are the process's
 
@@ -22,7 +22,7 @@ class BetweenOperations(Held):
         return super().__enter__()
 
     def note(self, number, frame) -> None:
-        """Keep it for `check`."""
+        """Keep the signal for `check`."""
         super().note(number, frame)
         BetweenOperations.waiting = self.number
 
@@ -36,7 +36,7 @@ class BetweenOperations(Held):
 
 
 def check() -> None:
-    """Raise the Ctrl-C that is waiting, where one is."""
+    """Raise a waiting Ctrl-C, if there is one."""
     if number := BetweenOperations.waiting:
         BetweenOperations.waiting = None
         raise error_of(number)
@@ -46,5 +46,5 @@ _POP = torch.overrides._pop_mode, torch.utils._python_dispatch._pop_mode
 
 
 def _modes():
-    """How many function modes and dispatch modes there are."""
+    """(number of function modes, number of dispatch modes) that are entered."""
     return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()

@@ -1,7 +1,7 @@
 """A device mesh of any shape on device "meta", seen from any of its ranks: `init_device_mesh("meta", ...)` within `on_meta`.
 
-What a mesh asks of the device, which would be CUDA's, is answered here; what a `DTensor` is made of is what the tracker
-follows. Its caches hold process groups of the run before, by name, so each run begins with empty ones.
+Here stand the answers that a mesh needs from the device, in place of CUDA's. The tracker follows the local tensors of `DTensor`s.
+Their caches hold process groups of earlier runs, by name, so each run begins with empty caches.
 """
 
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from .tracker import Tracker
 
 @contextmanager
 def on_meta(tracker: Tracker):
-    """Within it PyTorch makes device meshes of device "meta", and the tracker sees the tensors that `DTensor`s are made of."""
+    """A context in which PyTorch makes meshes of device "meta", and the tracker sees the local tensors of `DTensor`s."""
     from torch.distributed import device_mesh
     from torch.distributed.tensor import DTensor, _redistribute, debug
 
@@ -36,7 +36,7 @@ def on_meta(tracker: Tracker):
 
 
 def _on_host(value, dtype=None, **_):
-    """The number that a masked tensor is set to: CUDA's `x[mask] = 0` has it in the memory of the CPU.
+    """The number of `x[mask] = 0`, which on CUDA is in the memory of the CPU.
 
     Source: `torch/csrc/autograd/python_variable_indexing.cpp`, `THPVariable_setitem`.
     """
@@ -44,7 +44,7 @@ def _on_host(value, dtype=None, **_):
 
 
 class Stream(torch.cpu.Stream):
-    """A stream in which everything has been done already; it has a number, by which the tracker tells whose an allocation is."""
+    """A stream whose work is always done. By its number the tracker notes on which stream an allocation was made."""
 
     numbers = count(1)
 
@@ -61,7 +61,7 @@ class Stream(torch.cpu.Stream):
 
 
 class Device:
-    """What FSDP and device meshes ask of `torch.cuda`."""
+    """The functions of `torch.cuda` that FSDP and device meshes use."""
 
     Stream, Event = Stream, torch.cpu.Event
 

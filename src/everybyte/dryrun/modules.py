@@ -1,4 +1,4 @@
-"""What can be run, made ready: the book's reference, an objective, a Hugging Face config, a module of your own."""
+"""The `Workload` of whatever can be run: a model, an objective, a Hugging Face config, a module of your own."""
 
 import math
 import sys
@@ -20,12 +20,12 @@ from ..rules import PIPELINE, TENSOR, check
 from . import alignment, hugging_face
 from .workload import Workload, kind_of, of_reference
 
-#: What a module of your own decides itself.
+#: Fields of a setup that a module of your own decides itself.
 _ITS_OWN = {"attention", "dropout", "loss", "loss_chunks", "checkpointing", "checkpoint_every"}
 
 
 def workload(model, setup: Setup, batch=None, rank: int = 0) -> Workload:
-    """What `dry_run` was given, made ready; the arguments and errors are its."""
+    """The workload of the arguments of `dry_run`; it raises what `dry_run` raises."""
     if isinstance(model, Model):
         hugging_face.check_depth("Model.layers", model.layers)
     _check_mesh(model, setup, batch)
@@ -64,7 +64,7 @@ def workload(model, setup: Setup, batch=None, rank: int = 0) -> Workload:
 
 
 def _check_mesh(model, setup, batch):
-    """Raise ValueError where a mesh is asked of what is not divided so. A module of one's own divides its matrices itself."""
+    """Raise ValueError for a mesh by which the model cannot be divided. A module of your own divides its matrices itself."""
     pipelined = setup.mesh.pipeline > 1
     ours = isinstance(model, Model) and model.family is not None and not (pipelined and batch is not None)
     if setup.mesh.alone or ours:
@@ -100,7 +100,7 @@ def _of_ours(model, setup, rank):
 
 
 def _of_config(config, setup, batch, model=None):
-    """A language model with random weights: nothing is downloaded."""
+    """The workload of a config's language model with random weights. Nothing is downloaded."""
     if batch is None:
         shape = (setup.batch, setup.sequence), torch.int64
         batch = {"input_ids": shape, "labels": shape}
@@ -122,12 +122,10 @@ def _own(make, setup, batch, model=None):
 
 
 def _as_given(setup, first):
-    """The setup with the batch and the sequence of the first argument: of tokens, (B, S), or of states, (B, S, H).
-
-    Where it is neither, the sequence is 1.
+    """The setup with batch and sequence of the first argument: tokens (B, S), or states (B, S, H); else the sequence is 1.
 
     Raises:
-        ValueError: where the setup says others.
+        ValueError: where the setup has other ones than these or the defaults.
     """
     in_sequence = first.dim() == (3 if first.is_floating_point() else 2)
     given = {"batch": first.size(0) if first.dim() else 1, "sequence": first.size(1) if in_sequence else 1}

@@ -1,10 +1,9 @@
-"""One rank, by default 0, of any number of GPUs in one process: collectives move nothing, and every buffer is counted.
+"""One rank of any number of GPUs, in one process: collectives move nothing, and every buffer is counted.
 
-PyTorch's "fake" process group takes each collective as done. FSDP and DDP run as they are, on device meta; what they
-would ask of the CUDA device (streams, events) the CPU's stand-ins answer, which wait for nothing. So the live bytes are
-those of CUDA's allocator, which counts a tensor as freed with its last reference, whatever stream it was used on (FSDP
-orders its streams by events and calls no `record_stream`). What streams do change is which freed block may serve which
-request, the reserved bytes: each allocation says whose stream it was made on.
+PyTorch's "fake" process group returns from each collective at once. FSDP and DDP run unchanged on device meta, with the CPU's
+streams and events, which wait for nothing. The live bytes are still CUDA's: its allocator counts a tensor as freed with its last
+reference, whatever stream used it, since FSDP orders its streams by events and does not call `record_stream`. Streams do change
+which freed block may serve which request, and so the reserved bytes: each allocation has the number of its stream.
 """
 
 import sys
@@ -27,10 +26,10 @@ from .tracker import Tracker
 
 @contextmanager
 def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
-    """Within it, this process is one of `setup.gpus`; what FSDP gathers, sends and frees is told to the tracker.
+    """A context in which this process is one rank of `setup.gpus`. The tracker is told what FSDP gathers, sends and frees.
 
     Raises:
-        ValueError: where this process is one of several already, or there is no such rank.
+        ValueError: where this process has a process group already, or there is no such rank.
     """
     checks.whole("dry_run", "rank", rank, 0, setup.gpus - 1)
     if not setup.distributed:
@@ -63,13 +62,13 @@ def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
 
 
 def _places(setup, rank):
-    """GPUs among which something is divided -> this one's place among them."""
+    """{number of GPUs among which something is divided: this rank's place among them}."""
     place = setup.sharer(rank) % setup.shards
     return {setup.expert_shards: place // setup.mesh.expert, setup.shards: place}
 
 
 def _fsdp_on_meta(tracker, places):
-    """FSDP takes meta for a device like others, and the tracker sees what no operation shows."""
+    """Patches: FSDP accepts device meta, and the tracker sees what no operation shows."""
     from torch.distributed.fsdp._fully_shard import (
         _fsdp_collectives,
         _fsdp_param,
@@ -100,7 +99,7 @@ def _fsdp_on_meta(tracker, places):
 
 
 def _shares(places, tensor, count, dim):
-    """In place of a view for each rank the first's, to which all are padded, and this one's: a thousand take most of the time."""
+    """Views of a tensor for all ranks: only the first's, to which all are padded, and this rank's, as a thousand are slow."""
     size, rank = tensor.size(dim), places[count]
     each = -(-size // count)
     shares = [tensor.narrow(dim, 0, each)] * count
@@ -125,7 +124,7 @@ def _within(tracker, part, method):
 
 
 def _copied_up(tracker, inputs):
-    """A share on the host is copied to the GPU to be gathered. Here both stand on meta, where PyTorch would copy nothing."""
+    """Copy a share on the host to the GPU before it is gathered. On meta PyTorch would not copy it."""
 
     def run(param):
         with ExitStack() as stack:
@@ -149,7 +148,7 @@ def _told(tracker, resize):
 
 
 class _OnMeta(TorchDispatchMode):
-    """DDP's ranks agree on the order of buckets by numbers, which they read back: here they are this one's own."""
+    """DDP's ranks agree on the order of buckets by numbers that they read back: here they read this rank's own."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is torch.ops.aten.copy_.default and args[1].is_meta and not args[0].is_meta:
@@ -158,7 +157,7 @@ class _OnMeta(TorchDispatchMode):
 
 
 def offload(trainer, tracker: Tracker) -> None:
-    """Have the tracker know that the optimizer works on the host."""
+    """Tell the tracker that the optimizer works on the host."""
     update = trainer.update
 
     def on_host():
@@ -182,7 +181,7 @@ def make_steady(trainer, run, tracker: Tracker) -> None:
 
 
 def gathered(module):
-    """(name, whole parameter, storage) of each of FSDP's parameters, once it has been gathered."""
+    """(name, unsharded parameter, gathered storages) of each of FSDP's parameters that has been gathered before."""
     for state in {id(s): s for m in module.modules() if (s := getattr(m, "_get_fsdp_state", lambda: None)())}.values():
         for group in state._fsdp_param_groups:
             for p in group.fsdp_params:

@@ -11,7 +11,7 @@ from torch.distributed.pipelining._utils import InferenceMode
 
 @contextmanager
 def on_meta():
-    """Within it, PyTorch's pipelines run in one process on device meta: what they ask of peers and of CUDA is answered."""
+    """A context in which PyTorch's pipelines run in one process on device meta, without peers and without CUDA."""
 
     def agreed(self, stages, *_):  # the ranks vote, by numbers that they read back: all said that shapes are known
         for stage in stages:
@@ -34,12 +34,12 @@ def on_meta():
 
 
 def tell(trainer, tracker):
-    """Have the tracker know at any moment whether a forward or a backward runs, or the optimizer."""
+    """Tell the tracker at each moment whether a forward, a backward or the optimizer runs."""
     trainer.pipeline.watch(lambda kind: setattr(tracker, "phase", kind))
 
 
 def follow(tracker, module):
-    """Have the tracker know weights that were made out of its sight: of a larger model, whose others were dropped."""
+    """Tell the tracker of weights that were made outside of it: of a whole model, of which a stage was kept."""
     for name, parameter in module.named_parameters():
         tracker.assign(parameter, "parameters", name)
     for name, buffer in module.named_buffers():

@@ -1,22 +1,22 @@
-"""A dry run's births and deaths as a real process would ask for them: the weights, a first step, and steady ones."""
+"""A dry run's allocations and frees as the requests of a real process: the weights, a first step, steady steps."""
 
 from ..allocator import Request, Requests
 from .tracker import Change
 
-#: Operations that are products: the first on a thread asks for cuBLAS's workspace.
+#: Matrix products: the first one of a thread requests cuBLAS's workspace.
 PRODUCTS = {"addmm", "_addmm_activation", "mm", "bmm", "baddbmm", "_grouped_mm", "_scaled_mm"}
 
 
 def requests(trace, workspace: int, whole: bool = True) -> Requests:
-    """What PyTorch's allocator is asked for, from the first weight on.
+    """The requests to PyTorch's allocator, from the first weight on.
 
-    The first step is put together: forward and backward are a steady step's, and then comes the update that made the optimizer's
-    states. Of several GPUs a first step was run, and is the end of the beginning. cuBLAS's workspaces come with the
-    first product of forward's thread and of backward's, after the product's result.
+    On one GPU the first step is composed: forward and backward of a steady step, then the update that made the optimizer's states.
+    On several GPUs a first step was run, and is the end of the beginning. cuBLAS's workspaces are requested at the first product of
+    forward's thread and of backward's, after the product's result.
 
     Args:
-        workspace: bytes of each of cuBLAS's. whole: whether weights that FSDP divides are first made whole on the GPU; else in
-            shares, as of a module on meta.
+        workspace: bytes of each of cuBLAS's workspaces. whole: whether weights that FSDP divides are first made whole on the GPU;
+            else as shares, as from a module on meta.
     """
     beginning, first = _parted(trace)
     if not whole:
@@ -34,7 +34,7 @@ def requests(trace, workspace: int, whole: bool = True) -> Requests:
 
 
 def _parted(trace):
-    """(changes until the first step, changes of the first step; none where one was run in the beginning)."""
+    """(changes until the first step, changes of the first step; none where the beginning has it)."""
     begun = trace.beginning
     moments = {change.what: i for i, change in enumerate(begun) if change.allocation is None}
     if "states" not in moments:
@@ -48,10 +48,9 @@ def _parted(trace):
 
 
 def _names(steady):
-    """(allocation -> key, where it is not its own; what is made in each step, and freed neither in it nor in the next).
+    """({an allocation: its key, where that is another's}, requests that free at the step's end).
 
-    What a step makes and leaves has the key of what it frees and has not made, its like from before. The others are given back at
-    the step's end.
+    What a step leaves has the key of an equal allocation that the step found and freed. What has none such is freed at the end.
     """
     born = {id(c.allocation): c.allocation for c in steady if c.what == "birth"}
     dead = {id(c.allocation): c.allocation for c in steady if c.what == "death"}
@@ -70,7 +69,7 @@ def _names(steady):
 
 
 def _asked(changes: list[Change], names):
-    """A request for each change; None for what asks for nothing on the GPU."""
+    """A request for each change; None for a change without memory on the GPU."""
 
     def request(a, what):
         if a is None or a.host or not a.bytes:
@@ -81,7 +80,7 @@ def _asked(changes: list[Change], names):
 
 
 def _first_product(changes, moment):
-    """The place after the first product on the thread whose work a mark ends; None where there is none."""
+    """The place after the first product of the thread that ends at a mark; None where there is none."""
     began = moment == "after_forward"
     for place, (allocation, what) in enumerate(changes):
         if allocation is None:

@@ -1,4 +1,4 @@
-"""What a dry run saw: every allocation, and the live bytes at every operation."""
+"""The result of a dry run: every allocation, and the live bytes at every operation."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,14 +9,13 @@ from ..allocator import STEPS, Reserved, Settings, play
 from ..ask.setup import Setup
 from ..catalog import Described, Gpu
 from ..catalog import gpu as find_gpu
-from ..common import checks
-from ..step.course import PHASES, Course, Found, Operation, Reading
+from ..step.course import Course, Found, Operation, Reading
 from ..step.witness import Followed, starred
 from .requests import requests
 from .tracker import Allocation, Change, is_loss
 
 PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss", "workspace")
-#: What steps on several GPUs have besides: weights gathered whole, and what is sent and received.
+#: Further parts of steps on several GPUs: gathered weights, and buffers of communication.
 SHARED_PARTS = ("unsharded", "communication")
 
 
@@ -25,11 +24,11 @@ BYTES = SimpleNamespace(size=attrgetter("bytes"))
 
 
 def reading(operations, allocations, amounts=BYTES, parts=PARTS, heads=()) -> Reading:
-    """What was counted on the GPU, read as any step is: the moments are the operations.
+    """A `Reading` of what was counted on the GPU; its moments are the operations.
 
     Args:
-        operations: (name, phase, owner) of each, as a tracker has them. amounts: says of an allocation its `size`.
-        heads: modules whose operations belong to the loss, beside those that are called so.
+        operations: (name, phase, owner) of each, as a tracker has them. amounts: gives the `size` of an allocation.
+        heads: modules whose operations belong to the loss, beside those with such a name.
     """
     items = [Operation(name, phase, owner, is_loss(owner) or owner in heads, ()) for name, phase, owner in operations]
     course = Course(items, parts, [])
@@ -50,11 +49,11 @@ class Trace(Followed):
         model, setup: what ran. rounding: bytes that each allocation is rounded up to a multiple of; 1 for none, 512 as CUDA.
         operations: (name, phase, owner) of each operation that allocated, and of each mark.
         allocations: all, those that outlived the step with `death` None.
-        marks: end of a phase, one of `PHASES` but for `step` -> its number among the operations.
-        changes: births, deaths and marks of the steady step in the order in which they came. beginning: the same from the
-            first weight on until the steady step, with the first update between the marks `states` and `states made`.
-        flops: floating-point operations of the step's matrix products.
-        heads: modules whose operations belong to the loss, beside those that are called so. rank: which of several GPUs it is.
+        marks: end of a phase, one of `PHASES` without `step` -> its number among the operations.
+        changes: allocations, frees and marks of the steady step, in order. beginning: the same from the first weight until the
+            steady step, with the first update between the marks `states` and `states made`.
+        flops: of the step's matrix products.
+        heads: modules whose operations belong to the loss, beside those with such a name. rank: which of several GPUs it is.
     """
 
     witness = "dry run"
@@ -93,32 +92,6 @@ class Trace(Followed):
         """Live bytes while each operation runs, by part: every one of `PARTS`, on several GPUs of `SHARED_PARTS` too."""
         return self._timeline
 
-    @property
-    def peak(self) -> int:
-        """The most bytes that live at once."""
-        return self._found.peak
-
-    @property
-    def peak_at(self) -> str:
-        """Where in the step the peak is: `forward`, `loss forward`, `loss backward`, `backward` or `optimizer step`."""
-        return self._found.peak_at
-
-    @property
-    def parts(self) -> dict[str, int]:
-        """Bytes of each part at the peak; they sum to `peak`."""
-        return self._found.parts
-
-    def parts_at(self, phase: str) -> dict[str, int]:
-        """Bytes of each part at the end of a phase: `rest`, `after_forward`, `after_backward` or `after_step`."""
-        checks.one_of("Trace", "phase", phase, self.marks)
-        return self._found.moments[phase]
-
-    @cached_property
-    def phases(self) -> dict[str, int]:
-        """Live bytes between steps (`rest`), after each phase, and the most in the optimizer's step (`step`)."""
-        live = {name: sum(parts.values()) for name, parts in self._found.moments.items()} | {"step": self._found.step}
-        return {name: live[name] for name in PHASES}
-
     def owners(self, operation: int | None = None) -> list[Allocation]:
         """What lives at an operation, by default the peak's, largest first."""
         at = self.peak_operation if operation is None else operation
@@ -129,7 +102,7 @@ class Trace(Followed):
 
     @property
     def host(self) -> dict[str, int]:
-        """Bytes of each part in the memory of the CPU after backward, when all of it is there; empty without offload."""
+        """Bytes of each part in the memory of the CPU after backward, where it is the most; empty without offload."""
         parts = ("parameters", "gradients", "optimizer")
         there = [a for a in self._alive(self.marks["after_backward"]) if a.host and a.part in parts]
         return {part: sum(a.bytes for a in there if a.part == part) for part in parts if there}
@@ -137,7 +110,7 @@ class Trace(Followed):
     def by_owner(self, operation: int | None = None) -> list[tuple[str, str, int, int]]:
         """What lives at an operation, by default the peak's: (owner, part, tensors, bytes), most bytes first.
 
-        The owner is the parameter or the module that made it; those of all blocks are one, `blocks.*`.
+        The owner is the parameter, or the module that made it. All blocks count as one owner, `blocks.*`.
         """
         gathered = {}
         for allocation in self.owners(operation):
@@ -148,7 +121,7 @@ class Trace(Followed):
 
     @cached_property
     def reserved(self) -> int:
-        """The most bytes that PyTorch's allocator reserves for it on an H200, with its default settings: `on(gpu)` for others."""
+        """The most bytes that PyTorch's allocator reserves for it on an H200 with default settings; see `on` for others."""
         return self.on("h200").reserved
 
     def on(
@@ -160,18 +133,18 @@ class Trace(Followed):
         clear: bool = False,
         whole: bool = True,
     ) -> Reserved:
-        """What PyTorch's allocator makes of it on a GPU, from the first weight on: reserved bytes, and what they are.
+        """What PyTorch's allocator reserves for it on a GPU, from the first weight on, simulated, and what these bytes are.
 
-        cuBLAS's workspaces are counted too; what other kernels take while they run is not, nor what a process takes outside the
-        allocator. Streams are taken to be done with a block as soon as it is freed. Of 486 rehearsed steps 471 reserve within 2 % of
-        this, and 478 within 5 %. In the others, small models and losses in many chunks, the gradient of a bias is a sum over so many
-        rows that blocks of threads meet in a buffer (`Reduce.cuh`) larger than any free block; without it, four reserve what this says.
+        cuBLAS's workspaces are included. Other kernels' workspaces are not, nor memory outside of the allocator. It assumes that
+        streams are done with a block as soon as it is freed. Of 486 rehearsed steps, 471 reserve within 2 % of this and 478 within
+        5 %. The others are small models and losses in many chunks: there the sum of a bias's gradient takes a buffer (`Reduce.cuh`)
+        larger than any free block. Without that buffer, four of them reserve exactly this.
 
         Args:
             gpu: of the catalog, or its name: how large cuBLAS's workspaces are. configuration: as `PYTORCH_ALLOC_CONF`.
-            memory: bytes that the process has; by default all that are asked for. steps: how many, the first among them.
-            clear: whether the cache is emptied after each. whole: whether weights that FSDP divides are first made whole on the GPU;
-                else in shares, as of a module on meta.
+            memory: bytes that the process has; by default no limit. steps: how many, with the first.
+            clear: whether the cache is emptied after each step. whole: whether weights that FSDP divides are first made whole on
+                the GPU; else as shares, as from a module on meta.
         """
         gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
         asked = requests(self, gpu.cublas_workspace, whole)

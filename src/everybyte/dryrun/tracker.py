@@ -1,4 +1,4 @@
-"""Every tensor's birth and death, seen from below autograd, on tensors without data."""
+"""Follow every tensor from allocation to free, below autograd, on tensors without data."""
 
 import weakref
 from contextlib import ExitStack, contextmanager
@@ -20,15 +20,15 @@ from .cuda import ANSWERS, FLOPS, IN_THE_OPEN, ON_HOST, SCRATCH, refused
 aten = torch.ops.aten
 #: The in-place operations on lists of tensors that PyTorch's optimizers are made of.
 _IN_PLACE = {getattr(aten, f"_foreach_{name}_") for name in "add addcdiv addcmul copy div lerp mul zero".split()}
-#: What autograd asks for under a dispatch mode, and what it does without one, into zeros that it has just made.
+#: Operation that autograd calls under a dispatch mode -> the one without a mode, which writes into zeros that it just made.
 _INTO = {
     aten.index_put.default: aten.index_put_.default, aten.scatter.src: aten.scatter_.src,
     aten.scatter_add.default: aten.scatter_add_.default,
 }  # fmt: skip
 _ZEROS = {"new_zeros", "zeros", "zeros_like"}
-#: FSDP's own that write into tensors they are given; the CPU's make padded copies within, CUDA's do not.
+#: FSDP's operations that write into given tensors; the CPU's kernels make padded copies, CUDA's do not.
 _COPIES = ("fsdp::chunk_cat", "fsdp::split_with_sizes_copy")
-#: Of operations whose result depends on the values in a tensor.
+#: Tags of operations whose result depends on a tensor's values.
 _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 #: Products and convolutions, whose factors have one data type.
 _ONE_TYPE = {getattr(aten, name) for name in "mm addmm bmm baddbmm mv addmv dot convolution _grouped_mm".split()}
@@ -41,9 +41,9 @@ class Allocation:
     """One storage.
 
     Attributes:
-        bytes: its size. birth: the number of the operation that made it. death: of the last one that it outlived; None while it
-            lives. owner: the module that the operation belongs to. operation: its name. part: of memory. host: whether it is in the
-            memory of the CPU. stream: whose it is; 0 for the one that a step runs on.
+        bytes: its size. birth: the number of the operation that made it. death: the number of the last operation before it was
+            freed; None while it lives. owner: the operation's module. operation: the operation's name. part: of memory.
+        host: whether it is in the memory of the CPU. stream: on which it was made; 0 for the step's own.
     """
 
     bytes: int
@@ -57,7 +57,7 @@ class Allocation:
 
 
 class Change(NamedTuple):
-    """What happened, in order: the birth or the death of an allocation; or a moment, by its name, with None."""
+    """(an allocation, "birth" or "death"); or (None, the name of a moment)."""
 
     allocation: Allocation | None
     what: str
@@ -66,20 +66,19 @@ class Change(NamedTuple):
 class Tracker(TorchDispatchMode):
     """Follows the storages on device "meta" while it is entered.
 
-    While an operation runs, its inputs and its outputs live together: what it frees is freed after it.
+    While an operation runs, its inputs and outputs are all live: what it frees is freed after it.
 
     Attributes:
         operations: (name, phase, owner) of each operation that allocated, and of each mark.
         allocations: every `Allocation`, in order of birth.
-        changes: births and deaths in the order in which they came, also those before `restart`.
-        phase: set by the caller as the step goes on: `rest`, `forward`, `backward`, `optimizer step`.
-        opened: classes of tensors that are made of others; the others are followed.
-        flops: floating-point operations of matrix products and convolutions; products: how many an operation has.
-        asked: classes of tensors that PyTorch asks for shapes, and that no step has. unseen: those, and what the result of a
-            collective waits in.
-        heads: paths of the modules, whatever their names, that make what a loss function is given, or are one.
-        host: whether what is made now is in the memory of the CPU. stream: whose it is, 0 for the step's own.
-        steady: whether the step that was counted left what it found, said by who counts.
+        changes: births and deaths in order, also those before `restart`.
+        phase: set by the caller: `rest`, `forward`, `backward`, `optimizer step`.
+        opened: classes of tensors that wrap others; the inner ones are followed.
+        flops: of matrix products and convolutions; products: {operation: function that gives its FLOPs}.
+        asked: classes of tensors that PyTorch uses only to find shapes. unseen: those, and the wrapper of a collective's result.
+        heads: paths of modules whose output a loss function is given, or that are a loss.
+        host: whether new tensors are in the memory of the CPU. stream: on which they are made, 0 for the step's own.
+        steady: set by the caller: whether the counted step left the memory that it found.
     """
 
     opened: tuple[type, ...] = ()
@@ -123,7 +122,7 @@ class Tracker(TorchDispatchMode):
         return self.now
 
     def restart(self) -> None:
-        """Forget what has happened; what lives now was there before."""
+        """Forget the past; what lives now counts as there before."""
         self.flops = 0
         self.operations = [("rest", "rest", "")]
         self.allocations = [a for a in self._live.values() if a.death is None and a.bytes]
@@ -135,9 +134,9 @@ class Tracker(TorchDispatchMode):
         return any(a.birth and a.death is None and a.bytes for a in self._live.values())
 
     def assign(self, tensor, part: str, owner: str = "", device: bool = False) -> None:
-        """Say what part a tensor belongs to, and whose it is, from its birth; follow it from now on if it is new here.
+        """Set the part and the owner of a tensor; follow it from now on if it is unknown.
 
-        `device`: it is on the GPU, wherever it was made.
+        device: whether it is on the GPU, wherever it was made.
         """
         for storage in storages(tensor):
             if storage._cdata not in self._live:
@@ -154,7 +153,7 @@ class Tracker(TorchDispatchMode):
 
     @staticmethod
     def size(number):
-        """A number of bytes as an allocation has it."""
+        """A number of bytes as allocations have it; a subclass may convert it."""
         return number
 
     answer = staticmethod(answer)
@@ -184,7 +183,7 @@ class Tracker(TorchDispatchMode):
         del self._refs[address]
 
     def resized(self, storage) -> None:
-        """Note that a storage has another size: FSDP frees its bytes and takes new ones, while the tensor stays."""
+        """Note that a storage was resized: FSDP frees its bytes and takes new ones while the tensor stays."""
         before = self._live.get(storage._cdata)
         if before is None or (before.death is None and before.bytes == storage.nbytes()):
             return
@@ -206,11 +205,11 @@ class Tracker(TorchDispatchMode):
             setattr(self, name, before)
 
     def making(self, part: str, owner: str | None = None):
-        """Within it, everything new belongs to that part and that owner, by default the one that it belonged to before."""
+        """A context in which new tensors belong to that part and owner; by default the owner stays as it is."""
         return self._while("_making", (part, self._making[1] if owner is None else owner))
 
     def on_host(self):
-        """Within it, everything new is in the memory of the CPU: there too a tensor is one without data, on meta."""
+        """A context in which new tensors, which are on meta too, count as in the memory of the CPU."""
         return self._while("host", True)
 
     # Operations.
@@ -271,7 +270,7 @@ class Tracker(TorchDispatchMode):
             raise
 
     def _note(self, func, args, out):
-        """Follow what an operation has made, and what its kernel takes meanwhile."""
+        """Follow what an operation made, and count what its kernel takes while it runs."""
         born = []
         for leaf in (out,) if isinstance(out, torch.Tensor) else tree_leaves(out):
             if isinstance(leaf, torch.Tensor) and leaf.is_meta and not isinstance(leaf, self.unseen):
@@ -308,7 +307,7 @@ class Tracker(TorchDispatchMode):
         return allocation is not None and allocation.operation in _ZEROS and allocation.birth == self.now
 
     def _check(self, func, args):
-        """Raise where CUDA would: kernels for tensors without data do not always look at devices, nor at a product's data types."""
+        """Raise where CUDA would, for devices and for a product's data types: kernels for meta do not always check them."""
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         strays = [t for t in tensors if not t.is_meta and t.dim()]
         if strays and any(t.is_meta for t in tensors) and func.overloadpacket not in _CROSSING:
@@ -341,7 +340,7 @@ class Tracker(TorchDispatchMode):
         return owner
 
     def loss_of(self, given) -> None:
-        """A loss function is called: the head is what made the scores that it is given, and the loss what follows."""
+        """Note a call of a loss function: the module that made its scores is a head, and the loss is what follows."""
         frame = -2 if self._modules[-1] in self._losses else -1
         caller = self._modules[frame]
         if self.phase != "forward" or not isinstance(given, torch.Tensor) or self._is_loss(caller):
@@ -369,7 +368,7 @@ class Tracker(TorchDispatchMode):
                 a.part = "loss"
 
     def _refused(self, does, allowed):
-        """Why the module that runs cannot be followed."""
+        """The error that the running module cannot be followed."""
         who = f"module {self._modules[-1]!r}" if self._modules[-1] else "the model itself"
         return refused(f"{who} {does}", allowed)
 
@@ -385,7 +384,7 @@ class Tracker(TorchDispatchMode):
 
     @contextmanager
     def watching(self, module):
-        """Know which submodule of `module` each operation belongs to."""
+        """A context in which each operation's owner is the submodule of `module` that runs it."""
 
         def leave_module(name):
             self._modules.pop()
@@ -405,7 +404,7 @@ class Tracker(TorchDispatchMode):
 
 
 def _moves(lists):
-    """Whether an operation on lists of `DTensor`s must redistribute one first: a gradient that is no part, or no sum yet."""
+    """Whether an operation on lists of `DTensor`s must redistribute one first, since the placements differ."""
     first, *others = (given for given in lists if isinstance(given, list | tuple))
     places = [t.placements for t in first]
     pairs = (pair for given in others for pair in zip(given, places, strict=True))
@@ -413,7 +412,7 @@ def _moves(lists):
 
 
 def storages(tensor):
-    """The storages of a tensor; of one that is made of others, theirs."""
+    """The storages of a tensor; for one that wraps others, theirs."""
     if hasattr(tensor, "__tensor_flatten__"):
         inner = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
         yield from (s for t in inner if isinstance(t, torch.Tensor) for s in storages(t))
@@ -422,23 +421,23 @@ def storages(tensor):
 
 
 def is_opaque(tensor) -> bool:
-    """Whether a tensor answers operations itself and does not say what it is made of."""
+    """Whether a tensor handles operations itself and does not reveal the tensors in it."""
     if isinstance(tensor, FakeTensor) or hasattr(tensor, "__tensor_flatten__"):
         return False
     return type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
 
 
 def is_loss(owner: str) -> bool:
-    """Whether a module, by its path, is called the output head or the loss."""
+    """Whether a module's path ends in the name of the output head or the loss."""
     return owner.rpartition(".")[2] in ("head", "lm_head", "loss")
 
 
-#: What autograd calls the backward of a product or a convolution.
+#: Beginnings of autograd's names for the backward of products and convolutions.
 _PRODUCTS = ("Mm", "Addmm", "Bmm", "Baddbmm", "Convolution")
 
 
 def _product(tensor):
-    """Autograd's node of the last product that made a tensor, before what reshapes, casts or scales it; None where there is none."""
+    """Autograd's node of the product behind a tensor, before reshapes, casts and scaling; None where there is none."""
     node = tensor.grad_fn
     for _ in range(32):  # far enough
         if node is None or node.name().startswith(_PRODUCTS):
@@ -448,12 +447,12 @@ def _product(tensor):
 
 
 def _holders(tensor):
-    """Autograd's three conditions, in `torch/csrc/autograd/input_buffer.cpp`."""
+    """The values of the three conditions for adding in place, in `torch/csrc/autograd/input_buffer.cpp`."""
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata), tensor._use_count(), _is_dense(tensor)
 
 
 def _is_dense(tensor):
-    """Whether its elements, in some order of the dimensions, lie side by side."""
+    """Whether the elements are contiguous in some order of the dimensions."""
     step = 1
     # Of a letter, the number that stands for it.
     known = [[n.node.hint if isinstance(n, torch.SymInt) else n for n in ns] for ns in (tensor.stride(), tensor.size())]
@@ -466,7 +465,7 @@ def _is_dense(tensor):
 
 @cache
 def sole_holder():
-    """What `_holders` says, inside a dispatch mode, of a gradient that only autograd's buffer holds: counted, not assumed."""
+    """The value of `_holders`, inside a dispatch mode, of a gradient that only autograd's buffer holds: measured, not assumed."""
     seen = []
 
     class Count(TorchDispatchMode):

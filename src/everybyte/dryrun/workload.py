@@ -1,4 +1,4 @@
-"""What a step trains, and on what."""
+"""A workload: what a step trains, and on what."""
 
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -119,16 +119,16 @@ def _check_tensors(module):
 
 
 def _tensors(module):
-    """How a message names it -> each parameter, then each buffer."""
+    """{its name in a message: tensor} of all parameters, then all buffers."""
     found = {f"parameter {path!r}": tensor for path, tensor in module.named_parameters()}
     return found | {f"buffer {path!r}": tensor for path, tensor in module.named_buffers()}
 
 
 def _check_dtypes(module, setup):
-    """Raise ValueError where the precision would cast what was not made in fp32.
+    """Raise ValueError where the setup's precision would cast a tensor that was not made in fp32.
 
-    Whoever says a precision has all of a module in fp32 cast to it, as scripts do; but not what was made in another data type.
-    Complex numbers are never cast.
+    A module made in fp32 is cast to the precision, as scripts do; a tensor in another data type is not. Complex numbers are never
+    cast.
     """
     if setup.precision in OWN:
         return
@@ -146,7 +146,7 @@ def _check_dtypes(module, setup):
 
 @contextmanager
 def _floats_alone(module):
-    """Within it a cast of the module leaves complex numbers as they are, of which PyTorch would throw the imaginary part away."""
+    """A context in which a cast of the module leaves complex numbers as they are; PyTorch would drop the imaginary part."""
     module.to = lambda dtype: module._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)
     try:
         yield
@@ -157,9 +157,9 @@ def _floats_alone(module):
 def of_reference(
     family: Callable[[Model, Setup], nn.Module], tokens, setup: Setup, model: Model, **options
 ) -> Workload:
-    """A reference model of the book's, whose forward takes the batch and gives the loss.
+    """The workload of a reference model, whose forward takes the batch and returns the loss.
 
-    The second of the batch are the targets, or the first of a tuple there.
+    The batch's second entry are the targets, or a tuple that begins with them.
     """
 
     def targets(batch):
@@ -180,7 +180,7 @@ def kind_of(value):
 
 
 def raise_of_gpu(who: str, error: Exception) -> None:
-    """Raise ValueError where an error says that there is no GPU for `who` asked for it: none is needed."""
+    """Raise ValueError where an error says that there is no GPU, for which `who` asked; a dry run needs none."""
     if isinstance(error, AssertionError | RuntimeError) and "CUDA" in str(error):
         allowed = "a module that names no device, and is not moved: a dry run makes it on device meta"
         raise refused(f"{who} asks for a GPU ({error})", allowed) from error

@@ -1,7 +1,7 @@
-"""What a running or a dead job left behind, read without PyTorch: snapshots of the allocator, and messages.
+"""Read evidence of a running or a dead job without PyTorch: snapshots of the allocator, and error messages.
 
-`pickles` reads a file that may come from anybody; `snapshots` says what lived when the most did, and whose it was; `messages` reads
-the text of an error into numbers; `reports` has messages that people met.
+`pickles` reads an untrusted pickle; `snapshots` finds what lived at the peak, and which line asked for it; `messages` reads
+the numbers in an error's text; `reports` has messages that people reported.
 """
 
 from .messages import Message, message

@@ -1,4 +1,4 @@
-"""The text of an out-of-memory error, read into whole bytes. A message gives two decimals, so each number is known to 0.5 %.
+"""Read the text of an out-of-memory error into whole bytes. A message has two decimals, so each number is exact to 0.5 %.
 
 `messages.toml` has the patterns.
 """
@@ -35,13 +35,13 @@ _NOT_MEMORY = {_IN_PIECES: _BROKEN} | _PATTERNS["not_memory"]
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """What a message says, in bytes; None where it does not say.
+    """The numbers in a message, in bytes; None where the message lacks one.
 
     Attributes:
         kind: `pytorch`, `rejected`, `mps`, `thc`, `cublas`, `cudnn`, `nccl`, `pinned`, `driver`, `cgroup` or `host`: whose memory ran
             out. form: of PyTorch's text, 1 or 2.
         asked: of the driver, for a new segment. gpu: its number. capacity, free: of the GPU, as its driver counts them.
-        allocated: in blocks that serve tensors. cached: reserved besides, after all that could be given back was.
+        allocated: in blocks that serve tensors. cached: reserved but not allocated, after the allocator freed what it could.
         process: what the driver counts for this process; of `cgroup`, what it had of the host's memory.
         others: (number, bytes) of other processes. allowed: what this one may have.
         graphs: of the allocated, what pools of CUDA graphs hold, free blocks among them.
@@ -62,15 +62,15 @@ class Message:
 
     @property
     def reserved(self) -> int | None:
-        """Bytes that PyTorch's allocator has."""
+        """Bytes that PyTorch's allocator has reserved."""
         return None if self.allocated is None or self.cached is None else self.allocated + self.cached
 
 
 def message(text: str) -> Message:
-    """Read an error's text, with whatever stands around it.
+    """Read an error's text; other text may stand around it.
 
     Raises:
-        ValueError: where no memory ran out: the message says what the text looks like instead.
+        ValueError: where the text is of no out-of-memory error; the message says what it looks like.
     """
     if len(text) > MOST:
         raise ValueError(f"doctor.text: {len(text):,} characters; allowed: {MOST:,}, such as the last lines of a log")
@@ -101,13 +101,13 @@ def message(text: str) -> Message:
 
 
 def _one(text):
-    """The last message of PyTorch's own, in one line; empty where there is none."""
+    """PyTorch's last message, in one line; empty where there is none."""
     at = max((found.start() for found in _BEGINS.finditer(text)), default=None)
     return "" if at is None else " ".join(text[max(0, at - _BEFORE) : at + _AFTER].split())
 
 
 def _pytorch(last):
-    """The caching allocator's message, from what it tried to allocate on."""
+    """Read the caching allocator's message, from "Tried to allocate" on."""
     two = bool(re.search("total capaci?ty of", last)) or "Of the allocated memory" in last
     said = _said("two" if two else "one", last)
     reserved = said.pop("reserved", None)
@@ -122,7 +122,7 @@ def _pytorch(last):
 
 
 def _host(flat):
-    """The numbers of a message about the host's memory: of the first row that it fits."""
+    """Read a message about the host's memory, by the first row of patterns that matches."""
     for row in _PATTERNS["host"]:
         if found := re.search(row["says"], flat):
             if "unit" not in row:

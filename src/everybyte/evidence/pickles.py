@@ -1,6 +1,6 @@
-"""Reading a pickle that may come from anybody: dicts, lists, tuples, numbers and text, and nothing else.
+"""Read an untrusted pickle of dicts, lists, tuples, numbers and text, and nothing else.
 
-A pickle is a program. It can name any class or function and have it called, which `pickle.load` does. A snapshot of PyTorch's
+A pickle is a program. It can name any class or function, and `pickle.load` calls it. A snapshot of PyTorch's
 needs none, so here the first name ends the reading.
 """
 
@@ -26,16 +26,16 @@ _LOOKS = {
 
 
 class Refused(ValueError):
-    """A file that is not read, and why."""
+    """The error for a file that is not read; the message says why."""
 
 
 def refuse(what: str, allowed: str = "what PyTorch writes") -> NoReturn:
-    """Raise `Refused` for what a snapshot is or says."""
+    """Raise `Refused` for a snapshot's content."""
     raise Refused(f"snapshot: {what}; allowed: {allowed}")
 
 
 class _Plain(pickle.Unpickler):
-    """An unpickler that loads no class: whatever would, ends it."""
+    """An unpickler that raises `Refused` instead of loading a class."""
 
     def find_class(self, module, name):
         raise Refused(
@@ -53,7 +53,7 @@ class _Slow(pickle._Unpickler):
 
 
 class _Counted(io.BufferedIOBase):
-    """A file that gives no more than it has, and tells a bar how far it was read. `short`: what was wanted beyond its end, in words."""
+    """A file that reads no further than its size, and updates a progress bar. short: what was read beyond its end, in words."""
 
     def __init__(self, file, size, bar):
         self._file, self._left, self._bar, self.short = file, size, bar, ""
@@ -89,7 +89,7 @@ class _Counted(io.BufferedIOBase):
 
 
 def read(source: str | os.PathLike | bytes, progress: bool | None = False) -> tuple[object, int]:
-    """What a pickle holds, and how many bytes it has.
+    """(the object in a pickle, the pickle's bytes).
 
     Args:
         source: a file's path, or its bytes. progress: whether a bar shows how far it is; None: after two seconds, where somebody looks.
@@ -140,7 +140,7 @@ def _opened(source):
 
 @contextmanager
 def _limited(more):
-    """Within it, this process may take so many bytes of addresses more, where the system can say so; whether it can."""
+    """A context that limits how many more bytes of addresses this process may take. It yields whether the system can."""
     try:
         import resource
 

@@ -1,9 +1,9 @@
-"""Messages that people reported, in PyTorch's words: thirteen jobs that died, to learn on."""
+"""Thirteen out-of-memory messages that people reported, as exercises."""
 
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+
+from ..common import files
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def _one(numbers):
 @cache
 def reports() -> dict[str, Report]:
     """Name -> report, in the order of the file."""
-    said = tomllib.loads(resources.files(__package__).joinpath("reports.toml").read_text(encoding="utf-8"))
+    said = files.toml(__package__, "reports.toml")
     found = {}
     for name, entry in said.items():
         numbers, version = entry["numbers"], entry["version"]

@@ -1,6 +1,6 @@
-"""PyTorch's memory snapshot, read safely: what lived when the most did, whose it was, and how the segments are filled.
+"""Read PyTorch's memory snapshot safely: what lived at the peak, which line asked for it, and how the segments are filled.
 
-Its form: PyTorch 2.13, `torch/csrc/cuda/memory_snapshot.cpp` and `torch/cuda/_memory_viz.py`.
+Source of its format: PyTorch 2.13, `torch/csrc/cuda/memory_snapshot.cpp` and `torch/cuda/_memory_viz.py`.
 """
 
 import os
@@ -14,13 +14,13 @@ from typing import Any
 
 from ..allocator import ACTIONS, GIVES, TAKES, Replayed, before, replay
 from ..common import checks
-from ..common.tables import Table
+from ..common.tables import Shown, Table
 from ..units import text
 from .pickles import Refused, read, refuse
 
 Frames = list[dict]
 STATES = ("active_allocated", "active_awaiting_free", "active_pending_free", "inactive")
-#: By the frames of what asked for a block: which part of a step's memory it is, the first that fits; else activations.
+#: Part of a step's memory -> a pattern of a block's frames; the first that matches, else activations.
 _MAKES = r"^(__init__|_apply|to|cuda|reset_parameters|from_pretrained|load_state_dict|to_empty)$"
 _PARTS = (
     ("optimizer", re.compile(r"/torch/optim/|bitsandbytes/optim|/torchao/optim|optimizer\.py$")),
@@ -31,12 +31,12 @@ _PARTS = (
 _LOSS = re.compile(r"^(?:(?:linear_|fixed_)?cross_entropy|nll_loss|log_softmax|\w*CrossEntropy\w*|ForCausalLMLoss)$")
 _NAMED_LOSS, _MODULES = re.compile(r"[Ll]oss"), re.compile(r"/torch/nn/modules/(?!loss\.py)")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3[.\d]*/|^<|^\?\?")
-#: Where a block was asked for and no frame of Python's is known.
+#: The place of a block without a Python frame.
 NO_FRAME = "no line of Python: backward, or before the history"
 
 
 def where(frames: Frames | None) -> str:
-    """The innermost line of the script's own, as file:line function; else of a library; else that there is none."""
+    """The innermost line of the script, as "file:line function"; else of a library; else `NO_FRAME`."""
     last = None
     for frame in frames or ():
         file = str(frame.get("filename", ""))
@@ -49,7 +49,7 @@ def where(frames: Frames | None) -> str:
 
 
 def part(frames: Frames | None) -> str:
-    """Which part of a step's memory a block is, as far as the frames tell: backward's have none, as it runs no Python."""
+    """A block's part of a step's memory, from its frames. Backward's blocks have no frames, as it runs no Python."""
     if not frames:
         return "gradients"
     for name, pattern in _PARTS:
@@ -60,7 +60,7 @@ def part(frames: Frames | None) -> str:
 
 
 def _in_loss(frames):
-    """Whether a loss asked for it: what is innermost decides, so that a model called within `compute_loss` is none."""
+    """Whether a loss made the block. The innermost frame decides, so a model that `compute_loss` calls is no loss."""
     for frame in frames:
         file, name = str(frame.get("filename", "")), str(frame.get("name", ""))
         if _LOSS.match(name) or file.endswith("/torch/nn/modules/loss.py"):
@@ -74,7 +74,7 @@ def _in_loss(frames):
 
 @dataclass(frozen=True)
 class Held:
-    """What lives at a moment and was asked for at one place: `where`, `part` of memory (read off the frames), `blocks`, `bytes`."""
+    """Blocks that live at a moment and were requested at one line: `where`, `part` of memory (from the frames), `blocks`, `bytes`."""
 
     where: str
     part: str
@@ -83,12 +83,12 @@ class Held:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Memory:
-    """One GPU's side of a snapshot.
+class Memory(Shown):
+    """One GPU's data in a snapshot.
 
     Attributes:
         device: its number. segments: at the end, as PyTorch has them. events: (action, address, bytes, stream), the oldest first.
-        frames: of each event, or None. settings: `PYTORCH_ALLOC_CONF`, where it is told.
+        frames: of each event, or None. settings: `PYTORCH_ALLOC_CONF`, where it is known.
     """
 
     device: int
@@ -109,12 +109,12 @@ class Memory:
 
     @cached_property
     def requested(self) -> int:
-        """Bytes of these that were asked for."""
+        """Bytes that were requested for these blocks."""
         return sum(size for size, _ in self._standing.values())
 
     @cached_property
     def _standing(self):
-        """Address -> (bytes asked for, frames) of what is allocated at the end."""
+        """{address: (bytes requested, frames)} of what is allocated at the end."""
         found = {}
         for segment in self.segments:
             at = segment["address"]
@@ -127,7 +127,7 @@ class Memory:
 
     @cached_property
     def _start(self):
-        """The same of what was allocated before the first event: the end, with each event undone."""
+        """The same for what was allocated before the first event: each event is undone from the end."""
         found = dict(self._standing)
         for action, address, size, _ in reversed(self.events):
             if action == "alloc":
@@ -141,7 +141,7 @@ class Memory:
 
     @cached_property
     def live(self) -> list[int]:
-        """Bytes that tensors and libraries asked for and had: before the first event, and after each."""
+        """Live requested bytes: before the first event, and after each event."""
         now = sum(size for size, _ in self._start.values())
         found = [now]
         for action, _, size, _ in self.events:
@@ -151,22 +151,22 @@ class Memory:
 
     @cached_property
     def peak_event(self) -> int:
-        """How many events there were when the most bytes lived for the first time."""
+        """The number of events until the first peak of live bytes."""
         return self.live.index(max(self.live))
 
     @property
     def peak(self) -> int:
-        """The most bytes that lived at once."""
+        """The most live bytes."""
         return self.live[self.peak_event]
 
     def alive(self, event: int | None = None) -> dict[int, tuple[int, Frames | None]]:
-        """Address -> (bytes asked for, frames) of what lived after so many events, by default at the peak."""
+        """{address: (bytes requested, frames)} of what lived after a number of events, by default at the peak."""
         found = dict(self._start)
         self._go_on(found, {}, 0, self.peak_event if event is None else event)
         return found
 
     def _go_on(self, live, ranges, done, until):
-        """Have the events from one to another change what lives, and the ranges of memory."""
+        """Apply the events from one to another to what lives, and to the ranges of memory."""
         for (action, address, size, _), frames in zip(self.events[done:until], self.frames[done:until], strict=True):
             if action == "alloc":
                 live[address] = size, frames
@@ -178,7 +178,7 @@ class Memory:
                 _remove(ranges, address, size)
 
     def held(self, event: int | None = None) -> list[Held]:
-        """What lived after so many events, by default at the peak, by the line that asked for it: most bytes first."""
+        """What lived after a number of events, by default at the peak, by the line that requested it; most bytes first."""
         sizes: dict[tuple[str, str], list[int]] = {}
         known: dict[int, tuple[str, str]] = {}  # frames are shared among events
         for size, frames in self.alive(event).values():
@@ -189,10 +189,10 @@ class Memory:
         return sorted(rows, key=lambda row: -row.bytes)
 
     def maps(self, events: Iterable[int]) -> Iterator[list[tuple[int, int, list[tuple[int, int, Frames | None]]]]]:
-        """After each of so many events, ascending: the ranges of memory that the allocator had, by address.
+        """The ranges of memory that the allocator had, by address, after each of some numbers of events, ascending.
 
         Returns:
-            (address, bytes, [(address, bytes asked for, frames) of each block in use]) of each range; neighbors that grew are one.
+            (address, bytes, [(address, bytes requested, frames) of each block in use]) of each range; neighbors that grew are one.
         """
         ranges, live, done = self._first_ranges(), dict(self._start), 0
         for until in events:
@@ -207,7 +207,7 @@ class Memory:
             yield found
 
     def _first_ranges(self):
-        """Address -> (bytes, whether it grows) of the memory before the first event: the end's, with each event undone."""
+        """{address: (bytes, whether it grows)} of the memory before the first event: each event is undone from the end."""
         ranges = {s["address"]: (s["total_size"], bool(s.get("is_expandable"))) for s in self.segments}
         for action, address, size, _ in reversed(self.events):
             if action in TAKES:
@@ -219,22 +219,22 @@ class Memory:
     part_of = staticmethod(part)
 
     def parts(self, event: int | None = None) -> dict[str, int]:
-        """Bytes of each part after so many events, by default at the peak: as far as the frames tell."""
+        """Bytes of each part, from the frames, after a number of events, by default at the peak."""
         found: dict[str, int] = {}
         for row in self.held(event):
             found[row.part] = found.get(row.part, 0) + row.bytes
         return found
 
     def replayed(self, total: int | None = None) -> Replayed:
-        """The history decided again by `everybyte.allocator`.
+        """The history replayed by `everybyte.allocator`.
 
         Raises:
-            ValueError: for a history of growing segments that begins in the middle.
+            ValueError: for a history of growing segments that lacks its beginning.
         """
         return replay(self.events, self.settings, total, before(self.segments, self.events))
 
     def table(self, rows: int = 12) -> Table:
-        """What lived at the peak, by the line that asked for it."""
+        """What lived at the peak, by the line that requested it."""
         found = self.held()
         first, rest = found[:rows], found[rows:]
         if rest:
@@ -263,23 +263,20 @@ class Memory:
     def __repr__(self):
         return f"Memory(GPU {self.device}: peak {self.peak:,} B, {len(self.events):,} events, {self.reserved:,} B reserved)"
 
-    def _repr_html_(self):
-        return self.table()._repr_html_()
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Snapshot:
     """A file that PyTorch's `torch.cuda.memory._dump_snapshot` wrote.
 
     Attributes:
-        name: of the file. devices: number -> what is known of that GPU, those alone of which something is.
+        name: of the file. devices: {number: `Memory`} of the GPUs with any data.
     """
 
     name: str
     devices: dict[int, Memory] = field(default_factory=dict)
 
     def __getattr__(self, name) -> Any:
-        """Of the GPU that had the most, where it is not said which."""
+        """An attribute of the GPU that had the most."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.main, name)
@@ -301,14 +298,14 @@ class Snapshot:
 
 
 def snapshot(source: str | os.PathLike | bytes, progress: bool | None = None) -> Snapshot:
-    """Read a memory snapshot; nothing that it holds is run, whoever wrote it.
+    """Read a memory snapshot. Nothing in it is executed.
 
     Args:
         source: a file's path, or its bytes, as a notebook's upload gives them.
         progress: whether a bar shows how far it is; by default after two seconds, in a terminal or a notebook.
 
     Raises:
-        Refused: a ValueError, for what is no pickle, no snapshot, hostile, cut short or larger than 500 MB: the message says which.
+        Refused: a ValueError, where the file is no pickle, no snapshot, hostile, cut short or larger than 500 MB.
     """
     if not isinstance(source, str | os.PathLike | bytes):
         raise Refused(f"snapshot.source: a {type(source).__name__}; allowed: a file's path, or its bytes")
@@ -340,16 +337,16 @@ def snapshot(source: str | os.PathLike | bytes, progress: bool | None = None) ->
     return Snapshot(named, devices)
 
 
-#: What a segment is, where it does not say.
+#: Defaults of a segment's fields.
 _USUAL = {"device": 0, "stream": 0, "segment_type": "large"}
-#: What a frame says: what kind that is, and the most characters or the largest number.
+#: A frame's fields: type, and the most characters or the largest number.
 _FRAME = {"filename": (str, 2**12), "name": (str, 2**16), "line": (int, 2**31)}
 #: Bytes that a segment, a block or an event takes in a file at least; and whole numbers, in a machine's word, are below this one.
 LEAST, WORD = 16, 2**64
 
 
 def _check_number(segments, traces, size):
-    """Raise where there is more to walk than a file of that size can say: a pickle may name one list many times."""
+    """Raise where there are more items than a file of that size can have: a pickle may refer to one list many times."""
     lists = [s.get("blocks") for s in segments if isinstance(s, dict)] + traces
     number = len(segments) + sum(len(some) for some in lists if isinstance(some, list))
     if number > size // LEAST + 1000:
@@ -374,7 +371,7 @@ def _segment(said, known):
 
 
 def _check_frames(said, known):
-    """Raise unless the frames of a block or an event are dicts of text and numbers, in a list; or there are none."""
+    """Raise unless the frames of a block or an event are missing, or a list of dicts of text and numbers."""
     frames = said.get("frames") or []
     if id(frames) in known:
         return
@@ -421,7 +418,7 @@ def _memory(device, segments, trace, conf, known):
 
 
 def _add(ranges, address, size, grows):
-    """Memory is put behind a range; it becomes one with growing neighbors."""
+    """Add a mapped range; join it with growing neighbors."""
     end = address + size
     if grows and ranges.get(end, (0, False))[1]:
         size += ranges.pop(end)[0]
@@ -432,7 +429,7 @@ def _add(ranges, address, size, grows):
 
 
 def _remove(ranges, address, size):
-    """Memory behind a range is given back; what of a growing range lies before and after it stays."""
+    """Remove a mapped range; the rest of a growing range, before and after it, stays."""
     for at, (n, grows) in list(ranges.items()):
         if at <= address and address + size <= at + n:
             del ranges[at]

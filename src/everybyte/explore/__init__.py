@@ -1,4 +1,4 @@
-"""The explorers: one line each in a notebook. Controls around a picture that computes in the browser."""
+"""The explorers: a notebook opens each with one line. They are controls around a picture that computes in the browser."""
 
 from .bars import allocator, optimizers, parameters, ring, states, tensor, zero
 from .controls import Choice, Slider, reset, shared, steps

@@ -1,4 +1,4 @@
-"""The explorers of amounts that stand: states, parameters, what a block keeps on each of many GPUs, what is reserved."""
+"""Explorers with bars: model states, parameters, what a block saves on each of many GPUs, what the allocator reserves."""
 
 import json
 import math
@@ -42,7 +42,7 @@ def _size(count):
 def states(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
     """Chapter 13: weights, gradients, master weights and optimizer states for every precision, against a GPU's memory.
 
-    A model of your own opens as its parameter count.
+    A model that is not in the catalog opens by its parameter count.
     """
     own = model if model is not None and models("reference").get(model.name) != model else None
     sizes = {"(the model's)": {}} | {_size(n): {"parameters": n} for n in _SIZES}
@@ -57,7 +57,7 @@ def states(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | No
     return told("states", controls, Stack(said("states")["parts"], bars="precision"))
 
 
-#: Optimizer -> the switch of the formula of its states, where these are no number of tensors as large as the weights.
+#: Optimizer -> the switch of its own formula, where its states are not tensors as large as the weights.
 OWN = {"adafactor": "adafactor", "adamw8bit": "adam8bit", "muon": "muon"}
 _NAMES: tuple[OptimizerName, ...] = ("sgd", "adafactor", "adamw8bit", "momentum", "lion", "muon", "adamw")
 
@@ -68,7 +68,7 @@ def optimizers(
 ) -> Explorer:
     """Chapter 24: weights, gradients and states under every optimizer, against a GPU's memory.
 
-    Marked is `optimizer`, by default the setup's.
+    `optimizer` is marked, by default the setup's.
     """
     start = optimizer or (setup.optimizer if setup else "adamw")
     kinds: dict[str, dict] = {
@@ -91,9 +91,9 @@ STAGES: dict[Sharding, str] = {"none": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-
 
 @opens(*OF_ACTIVATIONS, *OF_STATES, "gpus", "sharding")
 def zero(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """Chapter 31: model states on each of 1 to 4,096 GPUs, stage by stage, and the bytes that each sends in a step.
+    """Chapter 31: model states per GPU on 1 to 4,096 GPUs, for each ZeRO stage, and the bytes that each GPU sends in a step.
 
-    By default DDP on 8 GPUs.
+    The default is DDP on 8 GPUs.
     """
     switches = "sharded_optimizer", "sharded_gradients", "sharded_weights"
     stages = {label: decided(None, Setup(sharding=sharding), *switches) for sharding, label in STAGES.items()}
@@ -119,7 +119,7 @@ def _slider(name, of_it, start):
 
 
 def _fault(model):
-    """Why the explorer cannot show `model`, or nothing."""
+    """Why the explorer cannot show `model`, in words; empty where it can."""
     if model.experts or model.latent_rank:
         return "has experts or latent attention"
     if model.width != model.heads * model.head_width or model.embedding_width != model.width:
@@ -129,10 +129,10 @@ def _fault(model):
 
 @opens()
 def parameters(model: Model | None = None) -> Explorer:
-    """Chapter 11: the parameters of a dense transformer, by group, as its dimensions move.
+    """Chapter 11: the parameters of a dense transformer, by group, for any dimensions.
 
-    The width is the heads times the width of a head, so that heads always divide it; of the key-value heads only
-    divisors of the heads are offered. What has no slider (biases, norms) stays as in the model, by default GPT-2.
+    The width is heads times head width, so the heads always divide it. Only divisors of the heads are offered as key-value heads.
+    What has no slider (biases, norms) stays as in the model, by default GPT-2.
     """
     known = {name: m for name, m in models("reference").items() if not _fault(m)}
     start = model or known["gpt2"]
@@ -157,9 +157,9 @@ def parameters(model: Model | None = None) -> Explorer:
 
 @opens()
 def tensor(size: str = "22B", setup: Setup | None = None) -> Explorer:
-    """Chapter 33: bytes that a GPT's block keeps for backward on each of 1 to 16 GPUs that divide it, bf16 and flash.
+    """Chapter 33: bytes per GPU that a GPT's block saves for backward, divided among 1 to 16 GPUs, in bf16 with flash attention.
 
-    The size is one of Megatron's: `22B`, `175B`, `530B` or `1T`.
+    size: of one of Megatron's models, `22B`, `175B`, `530B` or `1T`.
     """
     sizes, plans, counts = said("tensor")["sizes"], said("tensor")["plans"], powers(0, 4)
     checks.one_of("tensor", "size", size, sizes)
@@ -182,9 +182,9 @@ def _offered(name, field, value, values):
 
 @opens()
 def ring(size: str = "Llama-3.1-8B", setup: Setup | None = None) -> Explorer:
-    """Chapter 35: bytes of one layer's attention in 16 bits on one of 4 to 128 GPUs that share each sequence.
+    """Chapter 35: bytes per GPU of one layer's attention in 16 bits, where 4 to 128 GPUs share each sequence.
 
-    The size has the heads of a model, one of those in explorers.toml.
+    size: the model whose heads it has, one of those in explorers.toml.
     """
     sizes, counts, lengths = said("ring")["sizes"], powers(2, 7), said("ring")["tokens"]
     checks.one_of("ring", "size", size, sizes)
@@ -203,16 +203,16 @@ def ring(size: str = "Llama-3.1-8B", setup: Setup | None = None) -> Explorer:
     return told("ring", controls, Stack(parts, bars="context"))
 
 
-#: The file of what the allocator reserves, beside this one: made by `tools/explorers.py`.
+#: The file of reserved bytes, beside this one; `tools/explorers.py` writes it.
 FILE = "allocator.json"
 #: Label -> changes to the setup of GPT-2 on an H200; label -> `PYTORCH_ALLOC_CONF`.
 RUNS, SETTINGS = said("allocator")["runs"], said("allocator")["settings"]
 
 
 def allocator() -> Explorer:
-    """Chapter 41: what PyTorch's allocator makes of a step of GPT-2, under five settings.
+    """Chapter 41: what PyTorch's allocator reserves for a step of GPT-2, under five settings.
 
-    Simulated by `everybyte.allocator` from dry runs, for an H200; the numbers are stored, and none is computed here.
+    The numbers are stored: `everybyte.allocator` simulated them from dry runs, for an H200.
     """
     controls = [listed("run", "step", RUNS), listed("setting", "setting", SETTINGS)]
     parts = [(part, label, _entry(label, i)) for i, (part, label) in enumerate(said("allocator")["parts"])]
@@ -220,7 +220,7 @@ def allocator() -> Explorer:
 
 
 def _entry(label, place):
-    """A number of the file, by the numbers of the run and of the setting."""
+    """A quantity: a stored number, chosen by the numbers of the run and the setting. place: its place in a row of the file."""
     numbers = [[row[place] for row in rows] for rows in table(FILE).values()]
     script = f"(v) => {json.dumps(numbers)}[v.run][v.setting]"
     return Printed(f"allocator {label}", ("run", "setting"), lambda run, setting: numbers[run][setting], script)

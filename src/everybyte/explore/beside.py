@@ -1,4 +1,4 @@
-"""What stands beside the explorers' code: words and tables, the picture's program, what was computed before."""
+"""The files beside the explorers' code: texts and tables, the picture's program, stored numbers."""
 
 import json
 import tomllib
@@ -13,7 +13,7 @@ def read(name: str) -> str:
 
 @cache
 def table(name: str) -> dict:
-    """What a JSON or TOML file of this folder holds."""
+    """The content of a JSON or TOML file of this folder."""
     return (json if name.endswith(".json") else tomllib).loads(read(name))
 
 
@@ -21,5 +21,5 @@ _SAID = tomllib.loads(read("explorers.toml"))  # explorers ask as they are impor
 
 
 def said(name: str) -> dict:
-    """What a reader is told of the explorer of that name, and what else stands in explorers.toml for it."""
+    """An explorer's table in explorers.toml: its title, presets and other texts and numbers."""
     return _SAID[name]

@@ -1,4 +1,4 @@
-"""What a reader can turn: sliders, steps and choices, and the ones that all explorers of a kernel share."""
+"""The controls: sliders, steps and choices, and those that all explorers of a kernel share."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -23,7 +23,7 @@ _LOOK = {"style": {"description_width": "10.5em"}, "layout": {"width": "31em", "
 
 
 class _Last:
-    """A trait that keeps its last value where it is set to None or NaN: nothing that reads a control meets them."""
+    """A trait that ignores None and NaN and keeps its last value, so that no reader of a control meets them."""
 
     def _validate(self, obj, value):
         nothing = value is None or isinstance(value, float) and value != value
@@ -31,7 +31,7 @@ class _Last:
 
 
 def _keeping(kind, synced, **others):
-    """The kind of widget, with these traits, of which one is synced, as `_Last` ones."""
+    """The widget class `kind` with these traits as `_Last` traits; those in `synced` are synced with the page."""
     traits = {name: type(trait.__name__, (_Last, trait), {})().tag(sync=True) for name, trait in synced.items()}
     traits |= {name: type(trait.__name__, (_Last, trait), {})() for name, trait in others.items()}
     return type(kind.__name__, (kind,), traits)
@@ -49,9 +49,9 @@ class Slider:
     """A number from `low` to `high`, typed or dragged. It gives the value of the symbol `name`.
 
     Attributes:
-        name: a symbol's name in code. label: in words. start: at first. step: between values; fractions allowed.
-        divides: the name of another control whose value this one must divide: only divisors are offered.
-        sets: {other control's name: its state}: moving the slider moves those controls too.
+        name: a symbol's name in code. label: in words. start: the first value. step: between values, may be a fraction.
+        divides: the name of another control; only divisors of its value are offered.
+        sets: {another control's name: its state}, which moving the slider sets.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Slider:
         return {self.name: state}
 
     def moves(self, state):
-        """{other control's name: its state}: what a choice of this state has moved; a slider's own are not told of."""
+        """{another control's name: the state that this one set}; empty, as a sentence does not mention what a slider set."""
         return {}
 
     def spec(self):
@@ -115,8 +115,8 @@ class Choice:
         name: of the control. label: in words. options: {label: {symbol's name in code: value}}.
         start: an option's label; None for the first, or for what the shared control shows now.
         kind: `dropdown` or `slider` (options in order). shared: one control for all explorers of this kernel.
-        sets: {option's label: {other control's name: its state}}: choosing the option moves those controls too.
-        instead_of: another choice that this one overrides. An option in parentheses overrides nothing and is not said.
+        sets: {option's label: {another control's name: its state}}, which choosing the option sets.
+        instead_of: another choice that this one overrides. An option in parentheses overrides nothing and is not named.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Choice:
             raise ValueError(f"{self.name}: {self.start!r} is unknown; allowed: {', '.join(self.options)}")
 
     def widget(self):
-        """The ipywidgets control: a new one, or the one that every explorer shares."""
+        """The ipywidgets control: a new one, or the one that all explorers share."""
         control = _SHARED.get(self.name) if self.shared else None
         if control is None:
             kind = _SelectionSlider if self.kind == "slider" else _Dropdown
@@ -174,12 +174,12 @@ class Choice:
         return {"name": self.name, "label": self.label, "options": options, "instead_of": self.instead_of}
 
 
-#: The state that a kernel's explorers share: a control is one model with as many views as explorers show it.
+#: The shared controls of this kernel, by name: one widget each, which every explorer displays.
 _SHARED: dict[str, widgets.Widget] = {}
 
 
 def reset() -> None:
-    """Put the shared model, precision, optimizer, batch, sequence and GPU back to where a fresh kernel has them."""
+    """Reset the shared model, precision, optimizer, batch, sequence and GPU to the values of a fresh kernel."""
     for name, control in _SHARED.items():
         control.index = list(control.options).index(_SHARES[name][2])
 
@@ -197,7 +197,7 @@ def shared(name: str, start: str | None = None) -> Choice:
     return Choice(name, label, options(), start, kind, shared=True)
 
 
-#: Fields of a setup that decide about a model's states, about activations alone, and of which a step's controls speak.
+#: Fields of a setup that decide a model's states; that decide activations alone; that a step's controls show.
 OF_STATES = ("precision", "master_gradients", "optimizer", "optimizer_impl")
 OF_ACTIVATIONS = (
     "batch", "sequence", "accumulation", "attention", "dropout", "loss", "loss_chunks", "checkpointing", "checkpoint_every",
@@ -214,11 +214,11 @@ Raises:
 
 
 def opens(*shown: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Have a function that opens an explorer refuse a `model`, `setup` or `gpu` of another kind, by name.
+    """A decorator: the function that opens an explorer refuses a `model`, `setup` or `gpu` of another type.
 
     Args:
-        shown: fields of a setup that its controls show, that it checks itself, or that change nothing there; where there
-            are any, a setup that says something else is refused too.
+        shown: fields of a setup that its controls show, that it checks itself, or that make no difference there. Where any are
+            given, a setup with another field off its default is refused too.
     """
 
     def decorated(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -251,7 +251,7 @@ def _check_setup(owner, setup, shown):
 
 
 def decided(model: Model | None, setup: Setup | None, *names: str) -> dict[str, int]:
-    """The values of these symbols that a model or a setup decides."""
+    """{name: value} of these symbols, as far as the model or the setup determines them."""
     return bindings(model, setup, [SYMBOLS[name] for name in names])
 
 
@@ -261,10 +261,10 @@ def gpts() -> dict[str, Model]:
 
 
 def a_gpt(model: Model | None, usual: str = "gpt2") -> tuple[Model, Choice]:
-    """(a model that the formulas of a GPT hold for, by default the `usual` one; the choice of it).
+    """(the model, by default the `usual` one; the choice among models for which the formulas of a GPT hold).
 
     Raises:
-        ValueError: where they do not.
+        ValueError: where they do not hold for `model`.
     """
     if unlike := refused(GPT, start := model or models("reference")[usual]):
         raise ValueError(unlike)
@@ -273,11 +273,11 @@ def a_gpt(model: Model | None, usual: str = "gpt2") -> tuple[Model, Choice]:
 
 
 def one_step(setup: Setup | None, chosen: Setup, longest: int, dropouts=(0, 1)) -> list[Choice]:
-    """The controls of one step on one GPU, but for its model and its precision.
+    """The controls of one step on one GPU, without model and precision.
 
     Args:
-        setup: what was asked for; None leaves the shared ones as they are. chosen: what the others start with.
-        longest: the most tokens in a sequence; two are the least. dropouts: whether there may be dropout: 0, 1.
+        setup: as the caller gave it; None leaves the shared controls as they are. chosen: where the others start.
+        longest: the longest sequence in tokens; the shortest is two. dropouts: the options of dropout, 0 and 1.
     """
     impls = {
         name: {"foreach": int(name == "foreach"), "loop": int(name == "loop"), "impl_no": i}
@@ -296,7 +296,7 @@ def one_step(setup: Setup | None, chosen: Setup, longest: int, dropouts=(0, 1)) 
 
 
 def asked(setup: Setup | None, *names: str) -> list[Choice]:
-    """Controls as a setup has them, or of None as they are: `attention`, `dropout`, and shared ones."""
+    """The named controls, set as `setup` has them; with None as they are. They are `attention`, `dropout`, and shared ones."""
     masks = "no dropout", "dropout"  # any above 0 costs the same
     own = {
         "attention": lambda: listed("attention", "attention", ("flash", "eager"), setup and setup.attention, "eager"),
@@ -313,24 +313,24 @@ def asked(setup: Setup | None, *names: str) -> list[Choice]:
 def listed(
     name: str, label: str, labels: Iterable[str], start: str | None = None, symbol: str = "", kind: str = "dropdown"
 ) -> Choice:
-    """A choice whose options give one symbol their number; by default the symbol that is called as the control."""
+    """A choice whose options give one symbol the option's number; by default the symbol with the control's name."""
     return Choice(name, label, {each: {symbol or name: i} for i, each in enumerate(labels)}, start, kind)
 
 
 def steps(
     name: str, label: str, values: Sequence[float], start: float, symbol: str = "", said: Callable = "{:,}".format
 ) -> Choice:
-    """A slider over the listed values of one symbol, by default the one that is called as the control. `said`: a value's label."""
+    """A slider over the listed values of one symbol, by default the one with the control's name. said: value -> label."""
     return Choice(name, label, {said(v): {symbol or name: v} for v in values}, said(start), kind="slider")
 
 
 def powers(least: int, most: int) -> list[int]:
-    """The powers of two between these, both among them."""
+    """2**least, ..., 2**most."""
     return [2**i for i in range(least, most + 1)]
 
 
 def counted(thing: str, more: str = "s") -> Callable[[int], str]:
-    """A function of a count that says so many things."""
+    """A function that words a count: 1 -> "1 thing", 2 -> "2 things"."""
     return lambda count: f"{count:,} {thing}{more * (count > 1)}"
 
 
@@ -338,7 +338,7 @@ gpus_label = counted("GPU")
 
 
 def precision_label(setup: Setup) -> str:
-    """The option of the shared control `precision` that stands for a setup."""
+    """The label of a setup's option in the shared control `precision`."""
     extra = "" if setup.master_gradients == "bf16" else f", {setup.master_gradients} gradients"
     return setup.precision + extra
 
@@ -373,7 +373,7 @@ def _decided_by(label, setups):
     return {label: {name: values[name] for name in differ} for label, values in every.items()}
 
 
-#: Name -> (label, its options, where a fresh kernel has it, its kind).
+#: Name of a shared control -> (label, function that gives its options, a fresh kernel's option, kind).
 _SHARES: dict[str, tuple[str, Callable, str, str]] = {
     "model": ("model", _models, "gpt2", "dropdown"),
     "precision": ("precision", _precisions, "fp32", "dropdown"),

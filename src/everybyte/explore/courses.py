@@ -1,7 +1,7 @@
-"""Courses of steps as an explorer's picture runs them: the theory's operations, with sizes printed for the browser.
+"""Courses of steps for the explorers' pictures: the theory's operations, with sizes printed as JavaScript.
 
-The controls of an explorer reach steps of a few dozen structures. Each is traced once, here; what the controls leave open are
-letters in its sizes. The picture adds up the same operations in the browser that a budget adds up in Python.
+An explorer's controls reach steps of a few dozen structures. Each structure is traced once, here; numbers that the controls
+leave open are letters in its sizes. The browser sums the same operations as a budget does in Python.
 """
 
 import hashlib
@@ -39,10 +39,10 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Size:
-    """Text in letters, such as a course says, which is evaluated in Python and in the browser.
+    """A size as a text in letters, as a course has it, evaluated in Python and in the browser.
 
     Attributes:
-        names: letter -> the name of its value; a letter that has none here is itself the name.
+        name: of the size. text: the expression. names: letter -> the name of its value, where the two differ.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Size:
 
     @cached_property
     def javascript(self):
-        """An arrow function of one object with these names as fields; what it calls is the picture's `helpers`."""
+        """An arrow function of one object with these names as fields. The functions that it calls are the picture's `helpers`."""
         return "(v) => " + _CALL.sub(r"helpers.\1", self._with("v.{}"))
 
     @cached_property
@@ -76,9 +76,9 @@ class Size:
         return eval(self._code, {"__builtins__": {}} | _HELPERS, values)  # noqa: S307  text that a course wrote
 
 
-#: The file of this folder that has the courses of explorers as they open: `tools/explorers.py` writes it.
+#: The file with the courses of the explorers as they open, beside this one; `tools/explorers.py` writes it.
 FILE = "courses.json"
-#: What a course follows from, by folder of the package: where any of it has changed, the file is not read.
+#: Folder -> files that courses depend on, None for all: where any of them has changed, the file is not read.
 SOURCES = {
     "step": None, "ask": ("choices.py", "setup.py"), "theory": None, "reference": None, "catalog": ("models.py", "weights.py"),
     "explore": ("courses.py",),
@@ -87,7 +87,7 @@ SOURCES = {
 
 @cache
 def fingerprint() -> str:
-    """SHA-256 of the sources that courses follow from."""
+    """SHA-256 of the sources that the courses depend on."""
     package, found = resources.files(__package__.rpartition(".")[0]), hashlib.sha256()
     for folder, names in SOURCES.items():
         there = {path.name: path for path in package.joinpath(folder).iterdir() if path.name.endswith(".py")}
@@ -96,7 +96,7 @@ def fingerprint() -> str:
     return found.hexdigest()
 
 
-#: What this process traced last, by its signature.
+#: The tables that this process traced last, by signature.
 _TRACED: dict[str, dict] = {}
 
 
@@ -107,21 +107,23 @@ def _stored():
 
 
 class Steps:
-    """Steps as tables, which run in Python and in the browser.
+    """Steps as tables, which run in Python and in the browser. Entries refer to one another by number.
 
     Args:
-        by, update_by: names of values that choose a step's batches, and the optimizer's step with what it keeps.
+        by, update_by: names of the values that choose forward and backward, and the optimizer's step with its states.
         tables: as `Printer` makes them. names: letter -> name of its value, where it is not the notation's.
 
     Attributes:
-        sizes: `Size`s. operations: (name, place in `PEAKS` or a phase's end, owner, taken, freed), the last two pairs of a part and
-            the number of a size. bodies: (operations, block, segment): operations of one turn by number; of each loop the turn's
-            number and the size that says how many turns came before it, or None. steps: (what stands between steps,
-            items): numbers of bodies, or of what repeats (size of how often, whether turns go down, loop, items).
-        batches, updates: values, joined by commas -> the number of a step.
+        sizes: `Size`s.
+        operations: (name, place in `PEAKS` or a phase's end, owner, taken, freed); taken and freed are pairs (part, size).
+        bodies: (operations of one turn, block, segment); block and segment are (number of the turn, size of how often
+            an earlier turn repeats, or None).
+        steps: (pieces that live between steps, items); an item is a body, or for a loop (size of how often, whether its turns
+            count down, name of the loop, items).
+        batches, updates: {values joined by commas: a step}.
     """
 
-    #: Whether an operation's owner is said as it is, and not by the number of its block.
+    #: Whether an operation is named by its module, and not by the number of its block.
     named = False
 
     def __init__(self, by: Sequence, update_by: Sequence, tables: dict, names: Mapping | None = None):
@@ -150,7 +152,7 @@ class Steps:
         return sizes, live, items
 
     def _walk(self, items, sizes, live, turns=None):
-        """(operation, its body, turns) while `live` is as it runs: every turn of what repeats; without `turns` the first and the last."""
+        """(operation, its body, turns) one by one; `live` is then as while it runs. Without `turns` a loop runs its first and last turn."""
         for item in items:
             if isinstance(item, int):
                 for o in self.bodies[item][0]:
@@ -180,7 +182,7 @@ class Steps:
         return found
 
     def unrolled(self, values):
-        """(operations, {part: live bytes at each}, phase -> its place), block after block, as a budget's."""
+        """(operations, {part: live bytes at each}, {phase: its place}) of the whole step, as a budget has them."""
         sizes, live, items = self._chosen(values)
         operations, course, marks = [("rest", "rest", "")], [dict(live)], {"rest": 0}
         for (name, where, owner, taken, _), body, turns in self._walk(items, sizes, live, {}):
@@ -204,11 +206,11 @@ class Steps:
 
 
 class Courses(Steps):
-    """The steps that an explorer's controls reach: read from the file where it has them, else traced.
+    """The steps that an explorer's controls reach: read from `FILE` where they are stored, else traced.
 
     Args:
-        name: of the explorer. by: names of values that choose a step's batches; cases: these values -> (model, setup) that
-            stand for all with them. update_by, updates: the same of the optimizer's step, and of what it keeps.
+        name: of the explorer. by: names of the values that choose forward and backward; cases: {these values: a model and a
+            setup that stand for all with them}. update_by, updates: the same for the optimizer's step and its states.
     """
 
     def __init__(self, name: str, by: Sequence, cases: Mapping, update_by: Sequence, updates: Mapping):
@@ -231,7 +233,7 @@ def _change(live, pieces, sizes, sign):
 
 
 class Printer:
-    """Puts courses into tables, what is equal once."""
+    """Puts courses into the tables of `Steps`; equal entries are stored once."""
 
     def __init__(self):
         self._made = {"sizes": {}, "operations": {}, "bodies": {}, "steps": {}}
@@ -242,21 +244,21 @@ class Printer:
         return json.loads(json.dumps(made)) | {"batches": self.batches, "updates": self.updates}
 
     def put(self, table, entry):
-        """The number of an entry in `sizes`, `operations`, `bodies` or `steps`, as `Steps` has them."""
+        """The number of an entry in a table: `sizes`, `operations`, `bodies` or `steps`."""
         made = self._made[table]
         return made.setdefault(entry, len(made))
 
     def step(self, rest, items):
-        """The number of a step of these pieces between steps, and items that are put into the tables."""
+        """The number of a step with these pieces between steps, and these items, which are put into the tables."""
         stands = {where: (index, repeat) for where, index, repeat in middles(items)}
         return self.put("steps", (self.pieces(rest), self._nested(items, stands)))
 
     def pieces(self, pieces):
-        """Pairs of a part and the number of a size."""
+        """(part, number of a size) of each piece."""
         return tuple((piece.part, self.put("sizes", self.amount(piece))) for piece in pieces)
 
     def amount(self, piece):
-        """The text of a piece's bytes."""
+        """A piece's bytes, as a text in letters."""
         times = "".join(f"*({n})" for n in (text(piece.width), text(piece.count)) if n != "1")
         return f"({factor(piece.numbers)}){times}"
 
@@ -266,7 +268,7 @@ class Printer:
         return o.name, o.name if o.name in MARKS else place_of(o), owner
 
     def _nested(self, items, stands):
-        """Numbers of bodies, each operations of one turn; of what repeats [number of times, whether turns go down, loop, items]."""
+        """The items of `Steps`: numbers of bodies, and loops."""
         found, turn, body = [], None, []
 
         def close():
@@ -289,7 +291,7 @@ class Printer:
         return tuple(found)
 
     def _turns(self, turn, stands):
-        """Of block and segment the turn's number, and how many stood in before it, or nothing."""
+        """For block and segment: (the turn's number, number of the size of how often an earlier turn repeats, or None)."""
         for name in ("block", "segment"):
             at = next((i for i, (loop, _) in enumerate(turn) if loop == name), None)
             index = 0 if at is None else turn[at][1]
@@ -298,7 +300,7 @@ class Printer:
 
 
 def _traced(cases, updates):
-    """The tables of these cases, and of these optimizers' steps."""
+    """The tables of these cases and these optimizers' steps."""
     printer, found = Printer(), {}  # found: a course's id -> it, so that it stays, and its number
     kept = "optimizer", "gradients"  # what stands between steps by what precision and optimizer choose
     for key, (model, setup) in cases.items():
@@ -319,18 +321,18 @@ def _traced(cases, updates):
 
 # What the controls offer, in the values that choose a course.
 
-#: The forms of a step's batches: fields of a setup. `moved` are gradients that go to an fp32 buffer at once.
+#: The forms of forward and backward, as fields of a setup.
 FORMS: tuple[dict[str, Any], ...] = (
     {"precision": "fp32"}, {"precision": "bf16-mixed"}, {"precision": "fp16-mixed"}, {"precision": "bf16"},
     {"precision": "bf16-master", "master_gradients": "fp32"},
 )  # fmt: skip
-#: What the optimizer's step tells apart, in the order of the shared control.
+#: The precisions that the optimizer's step distinguishes, in the order of the shared control.
 PRECISIONS_OF_UPDATES: tuple[dict[str, Any], ...] = tuple(
     {"precision": p, "master_gradients": m} for p in PRECISIONS for m in (MASTER_GRADIENTS if p == "bf16-master" else ("bf16",))
 )  # fmt: skip
-#: Chunks of a loss in chunks.
+#: Chunks of the chunked loss.
 CHUNKS = 8
-#: A value that chooses a course -> for each of its numbers the fields of a setup.
+#: Name of a value that chooses a course -> the fields of a setup for each of its numbers.
 AXES: dict[str, tuple[dict[str, Any], ...]] = {
     "form": FORMS,
     "eager": ({"attention": "flash"}, {"attention": "eager"}),
@@ -343,22 +345,22 @@ AXES: dict[str, tuple[dict[str, Any], ...]] = {
     "optimizer_no": tuple({"optimizer": name} for name in COMMON_OPTIMIZERS),
     "impl_no": tuple({"optimizer_impl": name} for name in OPTIMIZER_IMPLS),
 }
-#: What chooses the batches of a step with the plain loss, and the optimizer's step; beside the model's `kind`.
+#: The values that choose forward and backward with the plain loss, and the optimizer's step, beside the model's `kind`.
 BY, UPDATE_BY = ("form", "eager", "dropout", "lone"), ("precision_no", "optimizer_no", "impl_no")
-#: 1 where there is one sequence: then attention that forms its scores copies less.
+#: 1 for one sequence: then eager attention copies less.
 LONE = ("lone", 1 - Min(symbols.B - 1, 1))
 
 
 def only(name: str, *numbers: int) -> dict[int, dict]:
-    """Some numbers of a row of `AXES`, with their fields."""
+    """Some numbers of a row of `AXES`, with their fields of a setup."""
     return {i: AXES[name][i] for i in numbers}
 
 
 def cases(models: Sequence[Model], *names: str, **own: Mapping[int, Mapping]) -> tuple[tuple, dict]:
-    """(names of values, `kind` first; every combination of their numbers -> (model, setup) that stands for it).
+    """(names of values, `kind` first; {every combination of their numbers: the (model, setup) that stands for it}).
 
     Args:
-        models: one of each kind. names: of rows in `AXES`. own: further rows, or those of that name with other numbers.
+        models: one of each kind. names: rows of `AXES`. own: further rows, or rows of `AXES` with other numbers.
     """
     rows = {name: dict(enumerate(AXES[name])) for name in names} | own
     found = {}
@@ -374,7 +376,7 @@ def cases(models: Sequence[Model], *names: str, **own: Mapping[int, Mapping]) ->
 
 
 def numbers_of(setup) -> dict[str, int]:
-    """The values by which a setup's precision, optimizer and implementation choose courses."""
+    """The values by which a setup's precision, optimizer and implementation choose its course."""
     form = setup.precision if setup.master_gradients == "fp32" else setup.precision.replace("bf16-master", "bf16")
     return {
         "form": [each["precision"] for each in FORMS].index(form),
@@ -385,7 +387,7 @@ def numbers_of(setup) -> dict[str, int]:
 
 
 def kinds(models: Mapping[str, Model]) -> tuple[dict[str, dict], list[Model]]:
-    """({name: a model's values with its `kind`}, the deepest model of each kind): models of a kind have one course."""
+    """({name: a model's values with its `kind`}, the deepest model of each kind). Models of one kind have the same course."""
     found, options = {}, {}
     for name, model in models.items():
         key = structure(model, Setup(batch=2, sequence=2))[:3], min(model.layers, 2)

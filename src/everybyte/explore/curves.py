@@ -1,4 +1,4 @@
-"""The explorers of curves over one size, and of the ranges of number formats."""
+"""Explorers with curves over one size, and the one of number formats' ranges."""
 
 from sympy import ceiling
 
@@ -16,20 +16,20 @@ from .pictures import Lines, Ranges
 
 
 def _curves(name, *quantities):
-    """The curves of an explorer, whose parts and labels stand in explorers.toml."""
+    """[(part, label, quantity)] of an explorer's curves; parts and labels stand in explorers.toml."""
     return [(*look, q) for look, q in zip(said(name)["curves"], quantities, strict=True)]
 
 
-#: Widths of a head that published models have; 36 is there because it is no multiple of eight.
+#: Head widths of published models, and 36, which is no multiple of eight.
 _WIDTHS = (16, 32, 36, 48, 64, 80, 96, 128, 192, 256)
 _HEADS = 128
 
 
 @opens()
 def attention(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """Chapter 15: bytes that one GPT block keeps for backward, eager and flash, against the sequence.
+    """Chapter 15: bytes that one GPT block saves for backward, with eager and flash attention, over the sequence.
 
-    Of the model, by default GPT-2, it takes heads (at most 128) and head width; the rest of the block is GPT-2's.
+    It uses the model's heads (at most 128) and head width, by default GPT-2's; the rest of the block is GPT-2's.
     """
     gpt2 = models("reference")["gpt2"]
     start = model or gpt2
@@ -51,9 +51,9 @@ def attention(model: Model | None = None, setup: Setup | None = None) -> Explore
 
 @opens(*OF_STATES, "batch", "sequence", "attention")
 def loss(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """Chapter 16: bytes of the loss's logits-sized tensors, and of what all blocks keep, against the vocabulary.
+    """Chapter 16: bytes of the loss's logits-sized tensors, and of what all blocks save, over the vocabulary.
 
-    The model is of GPT-2's architecture, one of your own too; by default it is GPT-2.
+    The model, by default GPT-2, may be any of GPT-2's architecture.
     """
     start, choice = a_gpt(model)
     sizes = {m.vocabulary: name for name, m in reversed(models("reference").items())}
@@ -73,23 +73,23 @@ def loss(model: Model | None = None, setup: Setup | None = None) -> Explorer:
 
 
 STAGES: dict[Sharding, str] = {"zero2": "ZeRO-2", "zero3": "ZeRO-3"}
-#: Of one machine, whose GPUs have a link each.
+#: GPUs of one machine, each with its own link to the host.
 GPUS = powers(0, 3)
 SEQUENCE = 1024
 
 
 def _seconds(what, amount, rate):
-    """Tenths of a millisecond, rounded up: the catalog's rates have no more digits."""
+    """A formula: `amount` over a rate, in seconds, rounded up to tenths of a millisecond."""
     expr = ceiling(10_000 * amount / SYMBOLS[rate].symbol) / 10_000
     return Formula(f"seconds {what}", "", expr, "s", "the explorer's own quotient", "26_offloading")
 
 
 @opens("batch", "sequence", "precision", "sharding", "checkpointing", "gpus", "offload", "optimizer", "optimizer_impl")
 def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
-    """Chapter 26: the least time on the bus and of arithmetic in one batch of an offloaded GPT, against its sequences.
+    """Chapter 26: the least time of transfers and of arithmetic in one batch of an offloaded GPT, over its sequences.
 
-    At the data sheets' rates, both directions of the bus at once, products in bf16. Blocks are the units, under ZeRO-2 or
-    ZeRO-3 on 1 to 8 GPUs; sequences have 1,024 tokens; attention is flash. By default GPT-2 XL, mixed, on one GPU.
+    At the data sheets' rates, with both directions of the bus at once and products in bf16. FSDP's units are blocks, under ZeRO-2
+    or ZeRO-3 on 1 to 8 GPUs. Sequences have 1,024 tokens, attention is flash. The default is GPT-2 XL, mixed, on one GPU.
     """
     _, choice = a_gpt(model, "gpt2-xl")
     chosen = setup or Setup(precision="bf16-mixed", sharding="zero3")
@@ -126,10 +126,10 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
 
 
 def formats() -> Explorer:
-    """Chapter 12: the range of a number format with the bits that the reader gives it, beside fp32, bf16, fp16 and fp8.
+    """Chapter 12: the range of a number format with chosen bits, beside fp32, bf16, fp16 and fp8.
 
-    A gradient of magnitude 2^x, times a loss scale, is marked: each format keeps it, rounds it (to nearest, ties to
-    even), loses it to 0, or it overflows.
+    A gradient of magnitude 2^x times a loss scale is marked. Each format keeps it, rounds it (to nearest, ties to even), rounds it
+    to 0, or overflows.
     """
     tops = said("formats")["tops"]
     controls = [

@@ -1,7 +1,7 @@
-"""An explorer: ipywidgets controls, linked in the browser to one picture that evaluates the formulas itself.
+"""An explorer: ipywidgets controls, linked in the browser to a picture that evaluates the formulas itself.
 
-The controls are jslinked to the picture's traits, so that nothing needs a kernel once the explorer is shown. The picture's program is
-one module, joined from the files of `PROGRAM`, with the formulas, printed as JavaScript, put in.
+The controls are jslinked to the picture's traits, so an explorer that is shown needs no kernel. The picture's program is one
+JavaScript module: the files of `PROGRAM`, with the formulas printed into it.
 """
 
 import json
@@ -21,12 +21,12 @@ from .pictures import looks, quantity
 #: The files that are the picture's program, one after another.
 PROGRAM = ("picture.js", "bars.js", "curves.js", "times.js", "page.js")
 _PLACE = "{/* formulas */}"
-#: Before the bar that is chosen, and the row.
+#: Stands before the label of the chosen bar or row.
 POINTER = "\N{BLACK RIGHT-POINTING TRIANGLE} "
 
 
 def program(quantities: Sequence) -> str:
-    """The picture's JavaScript module, with these formulas put in, by name."""
+    """The picture's JavaScript module with these formulas in it, by name."""
     formulas = {q.name: q for q in quantities}
     body = "".join(f"  {json.dumps(name)}: {f.javascript},\n" for name, f in formulas.items())
     template = "\n".join(map(read, PROGRAM))
@@ -49,11 +49,11 @@ class Picture(anywidget.AnyWidget):
 
 
 class Explorer(widgets.VBox):
-    """Controls around a picture. Shown in a notebook it is live; on a code host and on paper it is its figure.
+    """Controls around a picture. It is live in a notebook, and a matplotlib figure on a code host and on paper.
 
     Args:
         title: above the picture.
-        controls: `Slider`s and `Choice`s; a later one overrides what an earlier one says of the same symbol.
+        controls: `Slider`s and `Choice`s; a later one overrides an earlier one's value of the same symbol.
         picture: a kind of picture from `pictures`.
         presets: {label: {control: value or option label}}. "Reset", the opening state, is put before them.
         base: values of symbols that no control gives. derived: [(symbol's name, quantity)], computed in this order.
@@ -131,7 +131,7 @@ class Explorer(widgets.VBox):
         return {name: getattr(self._inputs[name], c.trait) for name, c in self._controls.items()}
 
     def _at(self, state):
-        """A state as it was given, where each control has it; of None the one shown."""
+        """The given state, checked; for None the one that is shown."""
         if state is None:
             return self.state
         checks.kind("explorer", "state", state, Mapping)
@@ -170,7 +170,7 @@ class Explorer(widgets.VBox):
         return ", ".join(said + [f"{name} {values[name]:,}" for name in self._also])
 
     def describe(self, state: Mapping | None = None) -> str:
-        """The sentence of a state, as the picture says it."""
+        """The sentence that the picture shows at a state."""
         state = self._at(state)
         return self.kind.describe(self._subject_at(state), self.values(state))
 
@@ -200,10 +200,10 @@ class Explorer(widgets.VBox):
 
 
 def told(name: str, controls: Sequence, picture, usual: Mapping | None = None, **more) -> Explorer:
-    """The explorer whose title, presets and sentence stand in explorers.toml under this name.
+    """The explorer whose title, presets and subject stand in explorers.toml under this name.
 
     Args:
-        usual: what its presets say besides. more: of `Explorer`, what stands there not or is another.
+        usual: values of controls that all presets share. more: arguments of `Explorer` beside or in place of those there.
     """
     words = said(name)
     usual = {**(usual or {}), **words.get("usual", {})}

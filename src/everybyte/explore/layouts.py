@@ -1,4 +1,4 @@
-"""The explorers of many GPUs: a pipeline's schedule in time, and layouts, memory against time."""
+"""Explorers of many GPUs: a pipeline's schedule, and layouts by memory and time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,26 +17,26 @@ from .controls import Choice, Slider, counted, decided, listed, opens, steps
 from .explorer import POINTER, Explorer, told
 from .pictures import Kind, Stack
 
-#: GPUs in a row, and stages on each, by schedule.
+#: The number of GPUs; schedule -> stages on each GPU.
 PLACES = 8
 SCHEDULES: dict[Schedule, int] = {
     "gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "looped-bfs": 2, "interleaved-zero-bubble": 2,
 }  # fmt: skip
-#: Micro-batches of a step: rounds of all GPUs, which interleaved schedules ask for.
+#: Micro-batches of a step: multiples of the GPUs, as interleaved schedules require.
 BATCHES = (8, 16, 32, 64, 128)
 
 
 @cache
 def timed(number: int, batches: int) -> list[list[schedules.Turn]]:
-    """What each GPU runs when, under the schedule of that number, in forwards of a stage."""
+    """The turns of each GPU under the schedule of that number, timed in forwards of a stage."""
     name, stages = list(SCHEDULES.items())[number]
     return schedules.timed(Mesh(pipeline=PLACES, schedule=name, stages=stages), batches)
 
 
 def packed(gpus: list[list[schedules.Turn]]) -> dict:
-    """A schedule as the picture takes it: for each GPU a letter an action, after how long it waits; small on its second stage.
+    """A schedule for the picture: for each GPU a text with one letter per action, lower case on its second stage, after the wait.
 
-    Of a stage and kind the micro-batches come in order; `back`: in backwards the last one first.
+    Micro-batches come in order within each stage and kind; `back`: whether backward takes the last one first.
     """
     rows = []
     for place, turns in enumerate(gpus):
@@ -52,9 +52,9 @@ def packed(gpus: list[list[schedules.Turn]]) -> dict:
 
 @dataclass(frozen=True)
 class Chart(Stack):
-    """A schedule in time, a row for each GPU and a lane for each of its stages; under each row its bytes meanwhile.
+    """A schedule over time: a row per GPU, a lane per stage, and under each row the GPU's bytes.
 
-    Two parts: what stands all the time, and what the most micro-batches in flight keep.
+    There are two parts: what lives all the time, and what the most micro-batches in flight save.
     """
 
     kind = "chart"
@@ -65,7 +65,7 @@ class Chart(Stack):
         return super().spec() | {"runs": runs, "kinds": kinds}
 
     def run(self, values: Mapping) -> tuple[list[int], float, float]:
-        """(the most in flight on each GPU, how long a step lasts, how much of it a GPU waits), in forwards of its blocks."""
+        """(the most micro-batches in flight on each GPU, the step's length, the time that a GPU waits), in forwards of its blocks."""
         gpus, stages = timed(values["schedule_no"], values["accumulation"]), values["pipeline_stages"]
         most = [max(count for _, count in schedules.flying(turns)) for turns in gpus]
         end = max(turn.end for turns in gpus for turn in turns)
@@ -106,10 +106,10 @@ class Chart(Stack):
 
 @opens()
 def pipelines(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """Chapter 34: a schedule of eight GPUs in a row, and what stands on each but weights, states and logits.
+    """Chapter 34: a pipeline's schedule on eight GPUs, and the bytes of each GPU without weights, states and logits.
 
-    All blocks are checkpointed. By default Llama-3.1-70B, 1F1B, 16 micro-batches of one sequence of 8,192 tokens;
-    16 stages divide the blocks of the models that are offered.
+    All blocks are checkpointed. The default is Llama-3.1-70B under 1F1B, with 16 micro-batches of one sequence of 8,192 tokens.
+    Only models are offered whose layers 16 stages divide.
     """
     symbols, named = ("pipeline", "pipeline_stages", "hop", "all_first", "divided"), {}
     for i, (name, count) in enumerate(SCHEDULES.items()):
@@ -134,7 +134,7 @@ def pipelines(model: Model | None = None, setup: Setup | None = None) -> Explore
 
 # -- layouts that were priced beforehand
 
-#: The file of what was priced, beside this one: made by `tools/explorers.py`.
+#: The file of stored layouts, beside this one; `tools/explorers.py` writes it.
 FILE = "layouts.json"
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
 GPUS = (8, 64, 512, 1024)
@@ -145,10 +145,11 @@ BY = ("model_no", "gpus_no", "card_no", "sequence_no")
 
 @dataclass(frozen=True)
 class Front(Kind):
-    """Layouts as dots, memory over time, with a line through those that none beats in both.
+    """Layouts as dots, memory over time, with a line through those that no other beats in both.
 
     Attributes:
-        by: names of values. runs: these, joined by commas -> points (name, seconds, bytes), `usable`, what binds, `tried`.
+        by: names of values. runs: {these values joined by commas: points (name, seconds, bytes), `usable` bytes, what is the
+            limit (`binding`), how many were `tried`}.
     """
 
     by: Sequence[str]
@@ -181,9 +182,9 @@ class Front(Kind):
 
 
 def combining() -> Explorer:
-    """Chapter 36: layouts of Llama 3.1 on 8 to 1,024 GPUs: memory against time, and the fastest that fits.
+    """Chapter 36: layouts of Llama 3.1 on 8 to 1,024 GPUs, by memory and time, and the fastest that fits.
 
-    Priced by `everybyte.layouts` for a step of four million tokens; the numbers are stored, and none is computed here.
+    The numbers are stored: `everybyte.layouts` computed them for a step of four million tokens.
     """
     controls = [
         listed("model", "model", MODELS, "llama-3.1-70b", BY[0]),

@@ -1,4 +1,4 @@
-"""The explorer of a derived formula: any model's peak, by batch, sequence and GPU; its owners; its timeline."""
+"""The explorer of a derivation: any model's peak by batch, sequence and GPU, its owners, its timeline, its map."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,26 +26,26 @@ from .step import Timeline, looking
 
 #: View -> its title.
 _TITLES: dict[str, str] = said("model")["titles"]
-#: So many owners are named; the others are one.
+#: The most owners that are shown by name; the others are one row per part.
 _NAMED = 12
-#: What the setup calls a letter, and where its slider begins; further ones begin near 224.
+#: Letter -> the setup's name for it; name -> where its slider begins. Further letters begin near 224.
 _NAMES, _USUAL = {"B": "batch", "S": "sequence"}, {"batch": 8, "sequence": 1024}
-#: Sizes that the slider of a further letter offers, where the formula holds.
+#: Sizes that the slider of a further letter may offer.
 _SIZES = (
     *(2**k for k in range(14)), *(3 * 2**k for k in range(3, 10)), 28, 56, 112, 160, 224, 240, 299, 320, 336, 448, 518, 640, 896, 1280,
 )  # fmt: skip
-#: So many points a map has across, and up.
+#: Points of a map, across and up.
 _ACROSS, _UP = 48, 24
 
 
 @opens()
 def model(derivation, gpu: Gpu | None = None, view: str = "parts", over: tuple[str, str] | None = None) -> Explorer:
-    """The peak of a `Derivation`, for every batch, sequence and further letter, computed in the browser from its formula.
+    """The peak of a `Derivation` for every batch, sequence and further letter, computed in the browser from its formula.
 
     Args:
-        derivation: what `everybyte.derive` returns. gpu: the one that it opens with.
-        view: `parts` at the peak; `owners` of what lives there; the `timeline` of the whole step; the `map` of which instant
-            is the peak where. over: the two letters of the map, across and up; by default as `Derivation.figure`'s.
+        derivation: from `everybyte.derive`. gpu: the one that it opens with.
+        view: `parts` at the peak; `owners` of what lives there; the `timeline` of the whole step; or the `map`, which instant
+            is the peak at which sizes. over: the two letters of the map, across and up; by default those of `Derivation.figure`.
 
     Raises:
         ValueError: for what is no derivation, an unknown view, a map of one letter, or a GPU that is not in the catalog.
@@ -82,7 +82,7 @@ def _names(derivation):
 
 
 def _sizes(derivation):
-    """The sliders of batch, sequence and further letters, as far as the formula has them."""
+    """The sliders of batch, sequence and further letters that the formula has."""
     controls: list = []
     for letter in derivation.letters:
         name = _names(derivation)[letter]
@@ -99,23 +99,23 @@ def _sizes(derivation):
 
 
 def _amount(derivation, name, made):
-    """A function of a derivation's letters as a quantity. made: (in Python, in JavaScript)."""
+    """A quantity from a function of a derivation's letters. made: (the function in Python, in JavaScript)."""
     return Printed(name, tuple(_names(derivation).values()), *made)
 
 
 def _live(derivation, name, part, owners):
-    """The bytes of a part, or of some owners' share of it, at the peak."""
+    """A quantity: the bytes of a part at the peak, or of some owners' tensors in it."""
     made = at_the_peak(derivation, lambda _, instant, whole: derivation.live(instant, part, owners).text(whole))
     return _amount(derivation, name, made)
 
 
 @dataclass(frozen=True)
 class Regions(Kind):
-    """Which of several things holds where, over two letters, the others as the controls have them; and where it fits.
+    """A map over two letters: which instant is the peak, and where the peak fits. Other letters are as the controls have them.
 
     Attributes:
-        x, y: of a letter {name, label, values}. which: the number in `regions`, (part of the palette, label) each.
-        amount: bytes. others: letters that the title of the figure names.
+        x, y: {name, label, values} of a letter. regions: (part of the palette, label) of each instant.
+        which: the quantity that gives a number in `regions`; amount: the bytes. others: letters that the figure's title names.
     """
 
     x: Mapping
@@ -128,7 +128,7 @@ class Regions(Kind):
     kind = "regions"
 
     def compute(self, values):
-        """The map, a row for each size up: (number of the region, bytes) each; and the same `now`."""
+        """`rows` of the map, one per value of y: (number of the region, bytes) for each x; and the same for `now`."""
 
         def run(more):
             at = {**values, **more}
@@ -138,7 +138,7 @@ class Regions(Kind):
         return SimpleNamespace(rows=rows, now=run({}), names=[name for _, name in self.regions])
 
     def _counts(self, found):
-        """How many points there are; and the number of a region -> how many of them it has."""
+        """(the number of points, {number of a region: its points})."""
         flat = [which for row in found.rows for which, _ in row]
         return len(flat), Counter(flat)
 
@@ -183,7 +183,7 @@ def _map(derivation, over):
 
 
 def _looks(derivation, number, count):
-    """The part whose look each instant has, by its number: what there is most of, of those that grow with a step."""
+    """The part whose look each region has, by number: the one with most tensors at the instant, of those that grow with a step."""
     looks = {}
     places = {"optimizer step": "optimizer", "loss backward": "loss", "loss forward": "loss"}
     for instant in derivation.instants:
@@ -197,7 +197,7 @@ def _looks(derivation, number, count):
     return found
 
 
-#: Parts that grow with a step, and looks of regions that would have another's.
+#: Parts that grow with a step; looks for regions that would look like another one.
 _GROWN = ("activations", "gradients", "casts", "unsharded")
 _LOOKS = (*_GROWN, "buffers", "parameters", "loss", "optimizer")
 
@@ -207,13 +207,13 @@ def _labelled(name):
 
 
 def _parts(derivation):
-    """(part, label, no owners) of what may live at the peak."""
+    """(part, label, None) of each part that may live at the peak."""
     used = {c.part for c in derivation.columns if not c.host}
     return [(part, draw.part(part).label, None) for part in derivation.part_names if part in used]
 
 
 def _owners(derivation):
-    """(part, label, owners) of what may live at the peak: the largest owners at the opening, and the others by part."""
+    """(part, label, owners) of what may live at the peak: the largest owners at the opening state, then all others by part."""
     names, ranges = _names(derivation), derivation.main.ranges
     at = {names[x]: r.some([_USUAL.get(names[x], 224)], 1)[0] for x, r in ranges.items()}
     named = [row[:2] for row in derivation.at(**at).by_owner()][:_NAMED]
@@ -250,7 +250,7 @@ class _Cases(Printer):
         return self.put("steps", (rest, tuple(items)))
 
     def _changed(self, changed, sign):
-        """Pairs of a part and the number of a size, of each column that grows, or with -1 shrinks."""
+        """(part, number of a size) of each column that grows; with sign -1, that shrinks."""
         found = []
         for c, n in sorted(changed.items()):
             column = self._d.columns[c]

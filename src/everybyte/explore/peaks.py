@@ -1,4 +1,4 @@
-"""The explorers of a peak: a bar for each precision, number of GPUs, cut of the batch, way to train or to serve."""
+"""Explorers of a peak, with a bar for each precision, number of GPUs, cut of the batch, way to train or to serve."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from .pictures import Stack, labelled
 
 @dataclass(frozen=True)
 class Peak(Stack):
-    """A bar for each option: the amounts at the operation of its step at which they are the most in all.
+    """A bar for each option: the amounts by part at the peak of its step.
 
     Attributes:
         parts: [(part of the palette, label, the part)]. courses: the steps that the values choose from.
@@ -43,7 +43,7 @@ class Peak(Stack):
         return self.courses.sizes
 
     def highest(self, values):
-        """(where, {part: amount}) of the operation with the most bytes, the first of equal ones."""
+        """(where, {part: amount}) at the peak: the first operation with the most bytes."""
         return self.courses.peak(values)
 
     def compute(self, values):
@@ -86,7 +86,7 @@ MOST = 4096
 
 
 def _divided(fields):
-    """Whether FSDP takes a precision: no loss scaling, no buffer of gradients."""
+    """Whether FSDP supports a precision: without loss scaling and without a buffer of gradients."""
     return not PRECISIONS[fields["precision"]].loss_scaling and fields.get("master_gradients", "bf16") == "bf16"
 
 
@@ -97,7 +97,7 @@ _SEVERAL = ("several", Min(G - 1, 1))
 
 
 def _precisions(others, **also):
-    """{precision that FSDP takes: its symbols' values, but for those that other controls give}."""
+    """{precision that FSDP supports: its symbols' values}, without those that other controls give (`others`)."""
     setups = [Setup(**fields, **also) for fields in _UPDATED.values()]
     values = {setup.precision: bindings(None, setup) | numbers_of(setup) for setup in setups}
     others = {"optimizer_no", "impl_no", "shards", "batch", "sequence", *others}
@@ -129,7 +129,7 @@ def sharding(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     return told("sharding", controls, peaks("sharding", "gpus", courses), derived=[LONE, _SEVERAL])
 
 
-#: A step cut into batches: how many there are, with how many sequences, and whether there are several.
+#: Derived values of a step cut into micro-batches: their number, the sequences of each, whether there are several.
 CUT = [("accumulation", Min(n_a, B)), ("batch", ceiling(B / n_a)), ("accumulated", Min(n_a - 1, 1)), LONE]
 _ADAMW = only("optimizer_no", COMMON_OPTIMIZERS.index("adamw"))
 
@@ -169,24 +169,24 @@ def batches(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | N
 
 
 def _usable(cards: Mapping[str, Gpu]) -> dict[str, dict]:
-    """GPU's name -> what a process has of its memory, as the options of a choice."""
+    """The options of a choice of GPU: {name: its usable memory and its label}."""
     return {name: {"capacity": Headroom().usable(g), "capacity_label": f"{name}, usable"} for name, g in cards.items()}
 
 
-#: The bars of `planning`: sets of switches, the symbols' values that each has beside the chosen ones.
+#: The bars of `planning`: label of a set of switches -> symbols' values beside those of the controls.
 SWITCHES = said("planning")["switches"]
-#: What it opens with: the run that chapter 45 plans.
+#: The setup that `planning` opens with, which chapter 45 plans.
 OPENS = Setup(gpus=8, sharding="zero3", precision="bf16-mixed", batch=2, sequence=8192)
-#: FSDP gathers casts, so no product of several GPUs needs one of its own.
+#: FSDP gathers weights in the cast type, so autocast copies no weight on several GPUs.
 _FSDP = [_SEVERAL, ("weight_bytes", w - 2 * autocast * _SEVERAL[1])]
 
 
 @opens("batch", "sequence", "precision", "gpus", "sharding")
 def planning(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
-    """Chapter 45: the peak of a Llama's step, a bar for each set of switches, against what a GPU has usable.
+    """Chapter 45: the peak of a Llama's step, a bar for each set of switches, against a GPU's usable memory.
 
-    By default Llama-3.1-8B on 8 H100s, two sequences of 8,192 tokens on each. AdamW, flash attention, the plain loss;
-    several GPUs share the model by `zero3`.
+    The default is Llama-3.1-8B on 8 H100s with two sequences of 8,192 tokens each. AdamW, flash attention, the plain loss; several
+    GPUs divide the model by `zero3`.
     """
     known = {name: models("reference")[name] for name in said("planning")["models"]}
     options, deepest = kinds(known)
@@ -213,15 +213,15 @@ def planning(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
 
 
 MODELS: list[str] = said("adapters")["models"]
-#: Way to fine-tune -> fields of the setup; of the adapters, without which it is full fine-tuning.
+#: Way to fine-tune -> its fields of the setup, and of the adapters (`lora`), which full fine-tuning has not.
 WAYS: dict[str, dict] = said("adapters")["ways"]
 TARGETS: dict[str, tuple[str, ...] | str] = {
     "q and v": ("q", "v"), "attention": ("q", "k", "v", "out"), "all linear layers": "all-linear",
 }  # fmt: skip
-#: What `lora_dropout` is; any above 0 costs the same.
+#: Label -> `lora_dropout`; any value above 0 takes the same memory.
 DROPOUTS = {"no dropout": 0.0, "adapters' dropout 0.05": 0.05}
 AGAIN: dict[str, Checkpointing] = {"(nothing recomputed)": "none", "full checkpointing": "full"}
-#: Ranks offered; and what a course's sizes read of a setup.
+#: The ranks that are offered; the symbols of a setup that a course's sizes use.
 RANKS = powers(1, 8)
 _READ = ("weight_bytes", "stored_weight_bytes", "adapter_bytes", "compute_bytes", "state_bytes", "reduced_bytes")
 
@@ -234,7 +234,7 @@ def setup_of(
     dropout: float = 0.0,
     **more,
 ) -> Setup:
-    """The setup of one of `WAYS`, with AdamW in one kernel."""
+    """The setup of one of `WAYS`, with fused AdamW."""
     fields, lora = WAYS[way]["setup"], WAYS[way].get("lora")
     beside = None if lora is None else Lora(rank, TARGETS[targets], dropout=dropout, **lora)
     return Setup(**fields, adapters=beside, checkpointing=again, optimizer_impl="fused", **more)
@@ -244,7 +244,7 @@ def setup_of(
 def adapters(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
     """Chapter 25: the peak of one fine-tuning step, a bar for each way to train, against a GPU's memory.
 
-    By default Llama 3.1 8B in QLoRA, one sequence of 2,048 tokens, on an RTX 4090.
+    The default is Llama 3.1 8B with QLoRA, one sequence of 2,048 tokens, on an RTX 4090.
     """
     start, chosen = model or models("reference")["llama-3.1-8b"], setup or Setup(batch=1, sequence=2048)
     checks.one_of("adapters", "model", start.name, MODELS)
@@ -276,17 +276,17 @@ def adapters(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
 CONTEXTS = powers(9, 17)
 #: Tokens in a page.
 PAGE = 16
-#: The bars: moment -> (types of weights and cache, where they stand in pages; the part whose look its curve has).
+#: Moment, a bar -> (data types of weights and paged cache, or None; the part whose look its curve has, or "").
 MOMENTS: dict[str, tuple[Any, str]] = {
     label: (moment.get("types"), moment.get("look", "")) for label, moment in said("serving")["moments"].items()
 }
 _PASSES = ("prefill", "decode step")
-#: A flag among the factors of a count.
+#: A condition among the factors of a count.
 _FLAG = re.compile(r"\bTrue\b")
 
 
 class _Passes(Printer):
-    """Puts each model's prefill and decode step into tables, tensors rounded up as the allocator does; and pages."""
+    """Puts each model's prefill, decode step and paged cache into tables, with tensors rounded up as by the allocator."""
 
     def __init__(self, models):
         super().__init__()
@@ -301,7 +301,7 @@ class _Passes(Printer):
         self.updates[""] = self.put("steps", ((), ()))
 
     def amount(self, piece):
-        """The text of a piece's bytes, rounded up."""
+        """A piece's bytes as a text in letters, rounded up."""
         times = _FLAG.sub("1", text(piece.count))
         count = "" if times == "1" else f"*({times})"
         return f"{ROUNDING}*up(({factor(piece.numbers)})*{factor(piece.width)},{ROUNDING}){count}"
@@ -310,7 +310,7 @@ class _Passes(Printer):
         return o.name, f"{o.phase}, at {o.name!r}", o.owner
 
     def _pages(self, weights, cache):
-        """Weights and pages are all that stands: as one operation takes them."""
+        """A step whose one operation takes the weights and the pages of the cache."""
         sizes = {"parameters": f"Q_{weights}", "cache": f"B*up(C,{PAGE})*{PAGE}*k_{cache}"}
         pieces = tuple((part, self.put("sizes", size)) for part, size in sizes.items())
         body = self.put("bodies", ((self.put("operations", ("pages", "", "", pieces, ())),), (0, None), (0, None)))
@@ -329,11 +329,11 @@ def _values(model):
 
 @dataclass(frozen=True)
 class Fitting(Peak):
-    """A bar for each moment against a GPU's memory; below, for each context the most sequences whose moment fits.
+    """A bar for each moment against a GPU's memory; below it curves of the most sequences that fit, over the context.
 
     Attributes:
         ways: moment -> the values that choose it. contexts: where the curves are evaluated. curves: (part of the palette,
-            moment). unlimited: at most so many are looked for.
+            moment). unlimited: the most sequences that are searched.
     """
 
     ways: Mapping[str, Mapping] = field(default_factory=dict)
@@ -344,7 +344,7 @@ class Fitting(Peak):
     kind = "fitting"
 
     def most(self, values: Mapping, way: str, context: int | None = None) -> int:
-        """The most sequences of a context whose moment fits; 0 where one does not."""
+        """The most sequences of `context` tokens whose moment fits; 0 where one does not fit."""
         values = {**values, **self.ways[way], "context": values["context"] if context is None else context}
 
         def size(number):
@@ -370,7 +370,7 @@ class Fitting(Peak):
 
 
 def passed(values: Mapping, number: int) -> dict:
-    """The letters of a moment: so many sequences, new tokens and older ones of each."""
+    """The letters of a moment with `number` sequences: their new tokens, their older ones, and all."""
     decode, context = values["decode"], values["context"]
     return {
         "B": number, "C": context, "S": 1 if decode else context - 1, "T": context - 1 + decode, "T_0": (context - 1) * decode,
@@ -379,10 +379,10 @@ def passed(values: Mapping, number: int) -> dict:
 
 @opens()
 def serving(model: Model | None = None, gpu: Gpu | None = None, context: int = 8192, concurrency: int = 42) -> Explorer:
-    """Chapter 44: what sequences take where a model generates, and the most that fit, grown as in transformers or in pages.
+    """Chapter 44: the memory of sequences that a model generates, and the most that fit, with a growing or a paged cache.
 
-    The bytes are `eb.serve`'s, prompts as long as they may be: all tokens of the context but the last. The model, by
-    default Qwen2.5-7B on an 80 GB H100, has no window, and as many positions as the longest context.
+    The bytes are `eb.serve`'s, for the longest prompt: all tokens of the context but the last. The model, by default Qwen2.5-7B on
+    an 80 GB H100, has no window, and at least as many positions as the longest context.
 
     Args:
         context: tokens of a sequence, a power of two. concurrency: sequences at once.

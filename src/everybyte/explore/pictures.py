@@ -1,4 +1,4 @@
-"""The kinds of picture: each names its formulas, computes, says and draws a state in Python as picture.js does in the browser.
+"""The kinds of picture. Each lists its formulas, and computes, describes and draws a state in Python as picture.js does.
 
 A quantity is the name of a registered formula, or a sympy expression in the book's notation.
 """
@@ -18,7 +18,7 @@ from ..formulas import Formula, formula
 
 
 def quantity(q):
-    """The formula behind a quantity: registered, or made from a sympy expression for an explorer alone; a course's `Size`."""
+    """The formula of a quantity: a registered one, one made from a sympy expression, or the `Size` or `Printed` that it is."""
     if isinstance(q, str):
         return formula(q)
     return _own(q) if isinstance(q, Basic) else q
@@ -26,7 +26,7 @@ def quantity(q):
 
 @dataclass(frozen=True)
 class Printed:
-    """A function of the values of these names, in Python and, as an arrow function of one object, in JavaScript."""
+    """A quantity given as two functions of the same names: in Python, and in JavaScript as an arrow function of one object."""
 
     name: str
     names: Sequence[str]
@@ -35,7 +35,7 @@ class Printed:
 
     @property
     def symbols(self):
-        """What it needs values of, each with a `name`."""
+        """The names whose values it needs, as objects with a `name`."""
         return [SimpleNamespace(name=name) for name in self.names]
 
     def __call__(self, **values):
@@ -47,7 +47,7 @@ def _is_one(value):
 
 
 def _spec_of(value):
-    """A picture's field as the page takes it: quantities by their names, what has a spec of its own by that."""
+    """A picture's field as JSON: a quantity by its name, an object with a `spec()` by that."""
     if hasattr(value, "spec"):
         return value.spec()
     if isinstance(value, Mapping):
@@ -76,17 +76,17 @@ def amount(value: float, unit: str) -> str:
 
 
 def listed_amounts(rows: Sequence[tuple], unit: str = "B") -> str:
-    """(label, amount) of what there is, as a sentence has it: bytes, or the short count of things."""
+    """A sentence's list of the (label, amount) rows that are not 0: bytes, or counts of things."""
     return ", ".join(f"{label} {units.text(x) if unit == 'B' else units.number(x)}" for label, x in rows if x)
 
 
 def before(subject: str) -> str:
-    """What a sentence is of, to its colon, where that is said."""
+    """The subject and a colon; empty without a subject."""
     return f"{subject}: " if subject else ""
 
 
 def labelled(parts: Sequence[str]) -> list[tuple[str, str]]:
-    """Parts of the palette, with their labels."""
+    """[(part of the palette, its label)]."""
     return [(part, draw.part(part).label) for part in parts]
 
 
@@ -102,7 +102,7 @@ def _axis(unit, value):
 
 
 def against(values: Mapping, total: float, fits: Callable[[str, float], str]) -> str:
-    """Whether so many bytes fit the `capacity` that the values name, where they do. `fits`: what is said then, of it and what is left."""
+    """A sentence whether `total` bytes fit the values' `capacity`; empty without one. fits: words it from the capacity and what is left."""
     if "capacity" not in values:
         return ""
     free, whole = values["capacity"] - total, f"the {units.text(values['capacity'])} of {values['capacity_label']}"
@@ -110,7 +110,7 @@ def against(values: Mapping, total: float, fits: Callable[[str, float], str]) ->
 
 
 def shared_out(rows: Sequence[tuple], title: str, first=("part",), last=("total",), unit: str = "B") -> Table:
-    """A `Table` of rows that end in an amount: each with its share, and the whole below. first: columns; last: what the whole is called."""
+    """A `Table` of rows that end in an amount, each with its share, and the total. first: columns before it; last: the total's labels."""
     total = sum(row[-1] for row in rows)
     body = [(*row, amount(row[-1], unit), f"{row[-1] / total:.1%}" if total else "") for row in rows]
     columns = *first, "bytes" if unit == "B" else unit, "that is", "share"
@@ -118,30 +118,29 @@ def shared_out(rows: Sequence[tuple], title: str, first=("part",), last=("total"
 
 
 class Kind:
-    """A kind of picture: what the picture's program calls it is its `kind`.
+    """A kind of picture. `kind` is its name in the picture's program.
 
-    It is data: its fields are what the program needs to know. `compute` works out a state's values; `describe` says them
-    in a sentence, as the program does, `figure` draws them on paper (variants: {label: values} of the bars), `table`
-    lists them.
+    Its fields are the data that the program needs. `compute` gives a state's numbers; `describe` puts them into the sentence that
+    the program shows; `figure` draws them with matplotlib (variants: {label: values} of the bars); `table` lists them.
 
     Attributes:
-        bars: the choice of whose options each is a bar; or "".
+        bars: the name of the choice with a bar for each option; "" for none.
     """
 
     bars = ""
 
     def quantities(self):
-        """What it evaluates; none, where what it shows was decided before."""
+        """The quantities that it evaluates; empty where all numbers are stored."""
         return _found(vars(self))
 
     def spec(self):
-        """What the picture's program needs to know."""
+        """The data for the picture's program."""
         return _spec_of(vars(self))
 
 
 @dataclass(frozen=True)
 class Stack(Kind):
-    """Amounts stacked in a bar, against the capacity that the values name `capacity`, where they do.
+    """Amounts stacked in a bar, against the values' `capacity`, where there is one.
 
     Attributes:
         parts: [(part of the palette, label, quantity)]. unit: "B" for bytes, else what is counted.
@@ -194,8 +193,8 @@ class Lines(Kind):
     """Curves over one symbol, with a mark at its value now.
 
     Attributes:
-        x: the symbol's name. label: in words. values: where the curves are evaluated, ascending; None: sixteen whole numbers in equal
-            steps, up to twice the symbol's value now, so that the curves part wherever the slider stands.
+        x: the symbol's name. label: in words. values: where the curves are evaluated, ascending; None for sixteen equal steps up
+            to twice the symbol's present value.
         curves: [(part of the palette, label, quantity)]. unit: "B" or what is counted. log: both axes logarithmic.
     """
 
@@ -218,7 +217,7 @@ class Lines(Kind):
         return [quantity(q)(**{**values, self.x: x}) for x in across or self._across(values)]
 
     def _now(self, values, *across):
-        """(label, the amount in words at each of these) of the curves; by default at the value now."""
+        """(label, amounts in words) of each curve at the values `across`; by default at the present one."""
         return [
             (label, *(amount(y, self.unit) for y in self._over(q, values, across or [values[self.x]])))
             for _, label, q in self.curves
@@ -238,13 +237,13 @@ class Lines(Kind):
         return draw.lines(self._across(values), curves, self.label, title, unit=unit, mark=values[self.x], log=self.log)
 
     def table(self, subject, values):
-        """A `Table` of the curves at the state's value, its half and its double."""
+        """A `Table` of the curves at the state's value, at half and at twice that."""
         at = [values[self.x] // 2 or 1, values[self.x], values[self.x] * 2]
         return Table((self.label, *(f"{x:,}" for x in at)), self._now(values, *at), subject)
 
 
 def rounded(x: float, spacing: float, largest: float) -> float:
-    """`x` > 0 as a number format holds it: round to nearest, ties to even (IEEE 754); infinity above the largest.
+    """`x` > 0, rounded by a number format to nearest, ties to even (IEEE 754); infinity above the largest number.
 
     Args:
         spacing: between the format's numbers around `x`.
@@ -258,9 +257,9 @@ class Ranges(Kind):
     """The ranges of number formats on a logarithmic axis, with a number marked in them.
 
     Attributes:
-        rows: [(label, {symbol: value})], the formats to compare with. own: the label of the one that the controls make.
-        bounds: {"smallest", "normal", "largest", "epsilon", "spacing"}: quantities, all positive numbers.
-        mark: the name of the symbol that holds the number's base-2 logarithm. thing: what that number is.
+        rows: [(label, {symbol: value})] of the formats to compare with. own: the label of the one that the controls make.
+        bounds: quantities of "smallest", "normal", "largest", "epsilon" and "spacing", all positive.
+        mark: the symbol of the marked number's base-2 logarithm. thing: what that number is, in words.
     """
 
     rows: Sequence[tuple[str, Mapping[str, object]]]
@@ -280,7 +279,7 @@ class Ranges(Kind):
         return {label: {name: float(quantity(q)(**v)) for name, q in self.bounds.items()} for label, v in every.items()}
 
     def _fate(self, values, f):
-        """(what a format does to the number, in short and in a sentence)."""
+        """What a format does to the marked number: (in short, in a sentence)."""
         x = 2.0 ** values[self.mark]
         value = rounded(x, f["spacing"], f["largest"])
         if math.isinf(value):

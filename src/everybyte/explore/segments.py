@@ -1,4 +1,4 @@
-"""Explorers of segments and their blocks, moment by moment: a reader's own requests, a snapshot, a training step played."""
+"""Explorers of the allocator's segments over time: of your own requests, a snapshot, a simulated training step."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,29 +18,29 @@ from .controls import Slider, listed
 from .explorer import Explorer, told
 from .pictures import Kind, before
 
-#: Most segments that are drawn: of more, the largest.
+#: The most segments that are drawn: the largest ones.
 ROWS = 24
-#: Most lines of a reader's text, and most moments of a history.
+#: The most lines of a text, and the default number of moments of a history.
 LINES, MOMENTS = 200, 40
-#: Fragmentation by hand, as chapter 41 builds it.
+#: Requests that fragment memory, as in chapter 41.
 STORY = """
 step = 60 MiB
 free step
 state = 2 MiB
 step = 60 MiB
 """
-#: (bytes, bytes asked for, part of the palette, name); the part "" where it is free.
+#: (bytes, requested bytes, part of the palette, name); the part is "" where the block is free.
 Block = tuple[int, int, str, str]
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What stands at a moment, as the page and the file have it too.
+    """The segments at one moment. The page and the file have the same fields.
 
     Attributes:
-        label: what just happened. counts: requested, allocated and reserved bytes. parts: part -> bytes asked for.
-        segments: the blocks of each that is drawn, in the order of their addresses or as they came.
-        count: how many segments there are. hidden: (how many are not drawn, their bytes).
+        label: what just happened. counts: requested, allocated and reserved bytes. parts: part -> requested bytes.
+        segments: the blocks of each segment that is drawn, in order of address or of creation.
+        count: the number of segments. hidden: (number of those not drawn, their bytes).
     """
 
     label: str
@@ -51,7 +51,7 @@ class Moment:
     hidden: tuple[int, int] = (0, 0)
 
     def spec(self):
-        """As the page and the file have it."""
+        """The moment as JSON."""
         return vars(self)
 
 
@@ -61,7 +61,7 @@ def unpacked(said: Mapping) -> Moment:
 
 
 def moment(label: str, rows: Iterable[list[Block]], counts: tuple[int, int, int], merge: bool = False) -> Moment:
-    """A moment of all these segments; `merge`: neighbors of one part become one block."""
+    """The moment with these segments. merge: whether neighbors of one part become one block."""
     every = [_merged(row) if merge else row for row in rows]
     parts: dict[str, int] = {}
     for _, asked, name, _ in (block for row in every for block in row if block[2]):
@@ -83,7 +83,7 @@ def _merged(row):
 
 
 def standing(label: str, allocator: Allocator, names: Mapping[int, str], merge: bool = False) -> Moment:
-    """The segments of an allocator now. names: address of a block -> what it is called."""
+    """An allocator's segments now. names: address of a block -> its name."""
     rows = []
     for block in allocator.segments.values():
         row = []
@@ -102,8 +102,8 @@ class Map(Kind):
     """Segments at a moment, each a bar of blocks.
 
     Attributes:
-        moments: for each setting, what stood after each event; the values name the `setting` and the `moment`.
-        parts: (part of the palette, label), in the order in which they are said.
+        moments: for each setting the moments after each event; the values `setting` and `moment` choose one.
+        parts: (part of the palette, label), in the order of the sentence.
     """
 
     moments: Sequence[Sequence[Moment]]
@@ -112,12 +112,12 @@ class Map(Kind):
     kind = "map"
 
     def compute(self, values) -> Moment:
-        """The moment that the values name; of a setting that ended earlier, its last."""
+        """The moment that the values choose; where the setting's history ended before it, the last one."""
         told = self.moments[values.get("setting", 0)]
         return told[min(values["moment"], len(told) - 1)]
 
     def _rows(self, now):
-        """(what, bytes) of each part in use; then of what is above them, of what is kept free, and of all."""
+        """(what, bytes) of each part in use, then of rounding and unsplit rests, of what is kept free, and of all segments."""
         requested, allocated, reserved = now.counts
         used = [(label, now.parts[name]) for name, label in self.parts if now.parts.get(name)]
         free = ("kept free", reserved - allocated)
@@ -153,10 +153,10 @@ _FREE = re.compile(r"(?:free|del)\s+(?P<name>\w+)")
 
 
 def requests(text: str) -> list[tuple[int, str, str, int]]:
-    """(line, what, name, bytes) of each request in a text of lines: `name = 60 MiB`, `free name`, `empty_cache`; # begins a comment.
+    """(line, what, name, bytes) of each line of a text: `name = 60 MiB`, `free name` or `empty_cache`; # begins a comment.
 
     Raises:
-        ValueError: with the line, for what is none of these, a name that is free or in use already, or too many lines.
+        ValueError: naming the line, for anything else, a name that is not in use or already is, or too many lines.
     """
     checks.kind("allocations", "text", text, str)
     found, live = [], set()
@@ -178,7 +178,7 @@ def requests(text: str) -> list[tuple[int, str, str, int]]:
 
 
 def _request(said, live):
-    """(what, name, bytes) of a line, where `live` are the names in use."""
+    """(what, name, bytes) of one line. live: the names in use."""
     if said == "empty_cache":
         return said, "", 0
     if match := _FREE.fullmatch(said):
@@ -199,15 +199,15 @@ def _request(said, live):
 def allocations(
     text: str = STORY, memory: str | int | None = "100 MiB", configurations: Mapping[str, str] | None = None
 ) -> Explorer:
-    """Your own requests, decided one by one by PyTorch's rules: the segments as a picture, under several settings.
+    """Your own requests, served one by one by PyTorch's rules: a picture of the segments, under several settings.
 
     Args:
-        text: a request a line: `name = 60 MiB`, `free name`, `empty_cache`; # begins a comment.
-        memory: of the GPU for this process, as text or bytes; None for no limit.
+        text: one request per line: `name = 60 MiB`, `free name`, `empty_cache`; # begins a comment.
+        memory: of the GPU for this process, as text or in bytes; None for no limit.
         configurations: label -> `PYTORCH_ALLOC_CONF`; by default the three of chapter 41.
 
     Raises:
-        ValueError: with the line, for what is no request; for an unknown setting.
+        ValueError: naming the line that is no request, or an unknown setting.
     """
     asked = requests(text)
     limit = round(units.parse(memory)) if isinstance(memory, str) else memory
@@ -245,19 +245,19 @@ def _decided(asked, configuration, memory):
 
 # -- a snapshot
 
-#: The parts that frames tell, in the order in which they are said, with what they are called.
+#: (part, label) of the parts that frames indicate, in the order of the sentence.
 PARTS: list[tuple[str, str]] = list(map(tuple, words_of("memory_map")["parts"]))
 
 
 def memory_map(memory, most: int = MOMENTS) -> Explorer:
-    """A snapshot's segments over its history, each block by the part of memory that its frames tell.
+    """A snapshot's segments over its history; each block is colored by the part of memory that its frames indicate.
 
-    Of a block's own size a history says what was asked for; what stands beside it up to the next block counts as kept free, but for
-    the rounding to 512 bytes.
+    A history has the bytes that were requested, not a block's size. So bytes up to the next block count as kept free, except for
+    rounding to 512 bytes.
 
     Args:
-        memory: one GPU's side of a snapshot, or the snapshot: then of the GPU that had the most. most: moments, of which the last is the
-            end; the peak and the moment before the first event are among them.
+        memory: one GPU's side of a snapshot; or a snapshot, of which it takes the GPU with the most bytes.
+        most: the number of moments. The beginning, the peak and the end are among them.
     """
     memory = getattr(memory, "main", memory)
     last = len(memory.events)
@@ -291,14 +291,14 @@ def _row(memory, address, size, inside):
 
 # -- a training step
 
-#: The file of the moments of a step, beside this one: made by `tools/explorers.py`.
+#: The file of the simulated step's moments, beside this one; `tools/explorers.py` writes it.
 FILE = "played.json"
-#: Label -> `PYTORCH_ALLOC_CONF`, under which the step is played.
+#: Label -> `PYTORCH_ALLOC_CONF` of the simulation.
 PLAYED: dict[str, str] = words_of("played")["settings"]
 
 
 def played() -> Explorer:
-    """GPT-2's first two steps, played through the allocator: the segments as they fill, under two settings."""
+    """GPT-2's first two steps, simulated by the allocator's rules: the segments as they fill, under two settings."""
     moments = [[unpacked(said) for said in table(FILE)[label]] for label in PLAYED]
     last = len(moments[0]) - 1
     controls = [listed("setting", "setting", list(PLAYED)), Slider("moment", "moment", 0, last, last)]
@@ -313,9 +313,9 @@ _SAID = (
 
 
 class Upload(widgets.VBox):
-    """A button for a file, and below it the table of its peak and the map of its segments, or why it was refused.
+    """A button that takes a file. Below it appear the table of its peak and the map of its segments, or why it was refused.
 
-    A notebook's server takes files up to some 10 MB this way; of larger ones `eb.snapshot(path)` reads up to 500 MB.
+    A notebook's server accepts files of up to about 10 MB this way; `eb.snapshot(path)` reads up to 500 MB.
     """
 
     def __init__(self):

@@ -1,4 +1,4 @@
-"""The explorers of one training step, operation by operation, and of one block of it."""
+"""Explorers of one training step, operation by operation, and of one block."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,20 +24,21 @@ from .courses import BY, LONE, UPDATE_BY, Courses, Steps, cases, kinds, only
 from .explorer import Explorer, told
 from .pictures import Kind, labelled, listed_amounts, quantity, shared_out
 
-#: What the picture may look at, in the order of the control's options.
+#: The instants that can be chosen, in the order of the control's options.
 LOOKS = ("the slider's place", "the peak", *(mark.replace("_", " ") for mark in MARKS))
-#: The slider's steps from the step's beginning to its end.
+#: Steps of the slider from the beginning to the end.
 PLACES = 1000
 
 
 @dataclass(frozen=True)
 class Timeline(Kind):
-    """Live bytes by part over the operations of a step, which it goes through itself, with one instant taken apart.
+    """Live bytes by part over the operations of a step, and the parts at one instant.
+
+    The values `look`, a number in `LOOKS`, and `place`, of the slider, choose the instant.
 
     Attributes:
-        courses: the steps that the values choose from. The values name the `place` of the slider and the `look`, a number in
-            `LOOKS`. parts: of the palette, in their order, with their labels. named: of values that say how large the
-            step is. places: steps of the slider.
+        courses: the steps that the values choose from. parts: (part of the palette, label), in order.
+        named: values that the sentence names as the step's size. places: steps of the slider.
     """
 
     courses: Steps
@@ -48,7 +49,7 @@ class Timeline(Kind):
     kind = "timeline"
 
     def compute(self, values):
-        """The step, as `draw.timeline` takes it, with `operations` and the number `at` of the instant looked at."""
+        """The step as `draw.timeline` takes it, with its `operations` and the number `at` of the chosen instant."""
         operations, lines, marks = self.courses.unrolled(values)
         lines = {part: lines.get(part, [0] * len(operations)) for part, _ in self.parts}
         live = [sum(parts) for parts in zip(*lines.values(), strict=True)]
@@ -94,7 +95,7 @@ class Timeline(Kind):
         return shared_out(parts, f"{subject}: {what}")
 
 
-#: How many segments there are but the last, which has the blocks that are left; where there are more than two, two.
+#: The number of segments without the last, which has the remaining blocks. The values below count to two at most.
 _FULL = ceiling(L / K) - 1
 SEGMENTS = [
     ("few", segmented * Min(_FULL, 2)),
@@ -107,11 +108,12 @@ WITHOUT = {"segmented": 0, "selective": 0, "segment": 1}
 
 @dataclass(frozen=True)
 class Forgetting(Timeline):
-    """A timeline with the peak that it would have without checkpointing, and the products that are recomputed.
+    """A timeline with the peak without checkpointing, and the share of products that backward recomputes.
+
+    The values `segmented`, `selective` and `segment` say how the step is checkpointed.
 
     Attributes:
-        done: operations of the step's products. again: of those that backward recomputes. without: the values of a step
-            without checkpointing. The values say whether the step is `segmented` or `selective`, and the `segment`.
+        done: FLOPs of the step's products. again: FLOPs that backward recomputes. without: values that switch checkpointing off.
     """
 
     done: object = FORWARD.expr + BACKWARD.expr
@@ -121,7 +123,7 @@ class Forgetting(Timeline):
     kind = "forgetting"
 
     def compute(self, values):
-        """The step, with `plain`, the peak without checkpointing, `left` by forward, and the `share` recomputed."""
+        """The step with `plain`, the peak without checkpointing, `left`, the activations after forward, and the recomputed `share`."""
         course = super().compute(values)
         without = values | WITHOUT | {"few": 0, "wide": 0, "rest": 0}
         course.plain = super().compute(without).peak if values["segmented"] or values["selective"] else course.peak
@@ -142,14 +144,14 @@ class Forgetting(Timeline):
 
 
 def looking() -> list:
-    """The controls of the instant that a timeline looks at."""
+    """The controls that choose a timeline's instant."""
     return [listed("look", "look at", LOOKS, "the peak"), Slider("place", "place (‰)", 0, PLACES, 0, sets={"look": 0})]
 
 
 def _controls(model, setup, without_biases=True):
-    """(the controls of a step with the plain loss; the deepest model of each kind; which rows of `AXES` have fewer numbers).
+    """(the controls of a step with the plain loss; the deepest model of each kind; rows of `AXES` with fewer numbers).
 
-    It offers the GPTs, or those with biases alone; where the model is none of them, that one alone.
+    They offer all GPTs, or only those with biases; or the given model alone, where it is none of them.
     """
     known = gpts()
     start = model or known["gpt2"]
@@ -167,7 +169,7 @@ def _controls(model, setup, without_biases=True):
 
 
 def _told(name, controls, picture, derived):
-    """The explorer, without presets where the model is none of theirs, or has too short a sequence for them."""
+    """The explorer; without presets where it offers not their model or their sequence."""
     options, usual = {c.name: c.options for c in controls if isinstance(c, Choice)}, said(name)["usual"]
     more = {} if all(usual[each] in options[each] for each in ("sequence", "model")) else {"presets": {}}
     return told(name, controls, picture, derived=derived, **more)
@@ -175,7 +177,7 @@ def _told(name, controls, picture, derived):
 
 @opens(*OF_THE_STEP)
 def step(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """Chapter 17: one training step with the plain loss, in exact tensor bytes; the instant to look at is yours.
+    """Chapter 17: one training step with the plain loss, in exact tensor bytes, at any instant.
 
     The model may be a Llama or one of your own, whose step is derived; by default it is GPT-2.
     """
@@ -186,7 +188,7 @@ def step(model: Model | None = None, setup: Setup | None = None) -> Explorer:
 
 @opens(*OF_THE_STEP, "checkpointing")
 def checkpointing(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """Chapter 22: one training step with the plain loss, in exact tensor bytes; how much is checkpointed is yours.
+    """Chapter 22: one training step with the plain loss, in exact tensor bytes, under any kind of checkpointing.
 
     The model may be a Llama or one of your own, whose step is derived; by default it is GPT-2 with full checkpointing.
     """
@@ -203,7 +205,7 @@ def checkpointing(model: Model | None = None, setup: Setup | None = None) -> Exp
 
 
 def _checkpointed(models, layers, own) -> tuple[tuple, dict]:
-    """Cases of a step, by how many segments there are, how wide, and with how many blocks left: at most two of each."""
+    """Cases of a checkpointed step, by number of full segments, blocks of a segment, and blocks left over: 0, 1, or 2 for more."""
     none = dict.fromkeys(("few", "wide", "rest"), {0: {}})
     by, found = cases(models, *BY, **own, selective={0: {}, 1: {"checkpointing": "selective"}}, **none)
     plans = {}
@@ -223,7 +225,7 @@ def _checkpointed(models, layers, own) -> tuple[tuple, dict]:
 
 # -- a block
 
-#: (operation, {what it keeps: [(operation that makes it, which of its tensors; -1 for all)]}, what is said without).
+#: (operation, {tensor that it saves: [(operation that makes it, which of its tensors; -1 for all)]}, the note where it saves nothing).
 OPERATIONS = [
     (o["name"], {tensor: [tuple(made) for made in makers] for tensor, makers in o.get("keeps", {}).items()}, o.get("note", ""))
     for o in said("block")["operations"]
@@ -231,7 +233,7 @@ OPERATIONS = [
 
 
 def kept(tensors):
-    """Bytes of some tensors that a block's forward leaves standing, as an expression."""
+    """An expression of the bytes of some tensors that a block saves for backward. tensors: {(operation, which of its tensors)}."""
 
     def read(**on):
         found = reading(**on)
@@ -240,12 +242,12 @@ def kept(tensors):
     return expression(merged(read, _MATTERS) + more(read, "dropped", both("eager")))
 
 
-#: The switches that matter to what a block keeps, beside precision and dropout.
+#: The switches that decide what a block saves, beside precision and dropout.
 _MATTERS = ("eager", both("narrow"), both("several", "heads"))
 
 
 def _standing(found):
-    """(operation, which of its tensors, piece) of the second block's activations that are there after forward."""
+    """(operation, which of its tensors, piece) of the second block's activations that live after forward."""
     forward = [o for o in flat(found.course.items) if o.phase == "forward"]
     makers = [o for o in forward if dict(o.place).get("block") == 1]
     return [left for left in standing(makers, forward) if left[2].part == "activations"]
@@ -257,10 +259,10 @@ def _sizes(values):
 
 @dataclass(frozen=True)
 class Block(Kind):
-    """A column of operations, each with the tensors that it keeps, as wide as they are large.
+    """A block's operations, each with the tensors that it saves for backward, drawn as wide as they are large.
 
     Attributes:
-        rows: [(operation, [(tensor, quantity)], what is said without)]. whole: the quantity of all blocks.
+        rows: [(operation, [(tensor, quantity)], the note where it saves nothing)]. whole: the quantity of all blocks.
     """
 
     rows: Sequence[tuple]
@@ -269,7 +271,7 @@ class Block(Kind):
     kind = "block"
 
     def compute(self, values):
-        """[(operation, [(tensor, bytes), ...] of what is there, bytes)] at the symbols' values."""
+        """[(operation, [(tensor, bytes), ...] of the tensors that exist, bytes in all)] at the symbols' values."""
         rows = []
         for name, tensors, _ in self.rows:
             there = [(t, x) for t, q in tensors if (x := quantity(q)(**values))]
@@ -314,10 +316,10 @@ class Block(Kind):
 
 @opens(*OF_THE_STEP, "loss", "accumulation")
 def block(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """Chapter 14: the block of a GPT, and the tensors that each of its operations keeps for backward.
+    """Chapter 14: the block of a GPT, and the tensors that each of its operations saves for backward.
 
-    A tensor that two operations keep is drawn at the first. Weights, and autocast's copies of them, are not drawn. The
-    model is of GPT-2's architecture, one of your own too; by default it is GPT-2.
+    A tensor that two operations save is drawn at the first. Weights and autocast's copies of them are not drawn. The model, by
+    default GPT-2, may be any of GPT-2's architecture.
     """
     start, choice = a_gpt(model)
     controls = [choice, *asked(setup, "precision", "attention", "dropout", "batch", "sequence")]

@@ -1,4 +1,4 @@
-"""The book's formulas, in sympy: notation, registry, a module for each topic; `formulas.toml` has their words."""
+"""The book's formulas, in sympy: notation, registry, one module per topic. Their titles and sources stand in `formulas.toml`."""
 
 from . import (  # noqa: F401  each fills the registry
     adapters,

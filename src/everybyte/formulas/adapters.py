@@ -1,4 +1,4 @@
-"""Adapters, and frozen weights in 4 bits: what stands for them between steps."""
+"""Adapters and frozen weights in 4 bits: the memory that they hold between steps."""
 
 from sympy import Add, ceiling
 

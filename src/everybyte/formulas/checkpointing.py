@@ -1,4 +1,4 @@
-"""What checkpointing costs: the matrix products that backward makes a second time."""
+"""What checkpointing costs: the matrix products that backward recomputes."""
 
 from sympy import ceiling
 

@@ -7,7 +7,7 @@ arithmetic. The causal mask's half of attention counts as done, as it does in th
 from .registry import register
 from .symbols import A, A_kv, B, D, F, H, L, S, V, chunked, dropped, eager, gated
 
-#: One product of queries and keys, or of weights and values: a square.
+#: FLOPs of queries times keys, or of attention weights times values.
 _square = 2 * B * A * S**2 * D
 _head = 2 * B * S * H * V
 _matrices = 2 * A * D * H + 2 * A_kv * D * H + (2 + gated) * H * F

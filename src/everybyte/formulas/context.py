@@ -1,7 +1,7 @@
-"""Context parallelism: what attention keeps, takes and sends where C GPUs share every sequence.
+"""Context parallelism: what attention saves, allocates and sends where C GPUs share every sequence.
 
-In 16 bits, of one layer and one GPU; a shard is what one GPU has of the sequence. What PyTorch's ring takes beside its
-arguments was read off `theory.context`: how many shards of q (A heads) and of k or v (A_kv heads) live at one instant.
+Bytes of one layer on one GPU, in 16 bits. A shard is one GPU's part of the sequence. The numbers of shards of q (A heads) and
+of k or v (A_kv heads) that live at once in PyTorch's ring were read off `theory.context`.
 """
 
 from .registry import register
@@ -10,7 +10,7 @@ from .symbols import A, A_kv, B, C, D, S, c, gathers
 _TOKENS = B * S / C
 _Q, _K = _TOKENS * A * D * c, _TOKENS * A_kv * D * c
 _SUMS = 4 * _TOKENS * A
-#: A random state, of two numbers and one.
+#: Bytes of the random state: two tensors, of two 8-byte numbers and of one.
 _STATE = 24
 
 KEPT = register("context.kept", 2 * _Q + 2 * _K + _SUMS + _STATE)

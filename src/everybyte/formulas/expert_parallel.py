@@ -1,4 +1,4 @@
-"""Experts on several GPUs: their weights, the rows that come and go, and what a mixture keeps of them."""
+"""Experts on several GPUs: their weights, the rows that are sent and received, and what a mixture saves for backward."""
 
 from sympy import ceiling
 

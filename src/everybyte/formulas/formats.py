@@ -1,4 +1,4 @@
-"""What one number costs, and what it can hold: floating-point, integer and block formats."""
+"""Bytes and ranges of number formats: floating-point, integer and block formats."""
 
 from types import MappingProxyType
 
@@ -9,7 +9,7 @@ from .symbols import P, e_bits, m_bits, mu, nan, q_bits, q_block, q_outer, q_out
 
 
 def _formats(names, rows):
-    """Name -> the values of these symbols, by name in code."""
+    """{name of a format: {symbol's name in code: value}}, read-only."""
     formats = {name: MappingProxyType(dict(zip(names, row, strict=True))) for name, row in rows.items()}
     return MappingProxyType(formats)
 
@@ -27,7 +27,7 @@ FLOATS = _formats(
         "fp4 e2m1": (2, 1, 0, 0),
     },
 )
-#: Block formats: numbers of a few bits that share scales. A tensor may keep a constant too (a table, one fp32 scale).
+#: Block formats: numbers of a few bits that share scales. What a tensor has once (a table, one fp32 scale) is not counted.
 BLOCKS = _formats(
     ("quantized_bits", "quantization_block", "scale_bits", "outer_block", "outer_scale_bits"),
     {

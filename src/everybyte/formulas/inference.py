@@ -1,4 +1,4 @@
-"""Inference: keys and values that are kept."""
+"""Inference: the cache of keys and values."""
 
 from sympy import ceiling
 

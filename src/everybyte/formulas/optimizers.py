@@ -1,4 +1,4 @@
-"""States of optimizers that keep less than two numbers a parameter: factored, of some matrices alone, in 8 bits."""
+"""States of optimizers that keep less than AdamW: one (Lion), factored (Adafactor), one for hidden matrices (Muon), in 8 bits."""
 
 from sympy import Add, Piecewise, ceiling
 
@@ -11,7 +11,7 @@ from .symbols import s_b
 
 
 def blocks(numbers):
-    """(exact, rounded) bytes of an 8-bit state: a code a number, a scale a block; fp32 below `QUANTIZED` numbers."""
+    """(exact, rounded) bytes of an 8-bit state: one byte per number and a scale per block; fp32 below `QUANTIZED` numbers."""
     codes, scales, small = vector(numbers, 1), vector(ceiling(numbers / BLOCK), 4), vector(numbers, 4)
     return tuple(
         Piecewise((plain, numbers < QUANTIZED), (code + scale, True))
@@ -20,7 +20,7 @@ def blocks(numbers):
 
 
 def _states(name, each, *shared):
-    """The states of all weights, each (exact, rounded) bytes by tensor, and what they share."""
+    """Register the sum of states. each: a tensor -> its states, (exact, rounded) bytes; shared: states that there are once."""
     times = [(TIMES[t.group] * t.count, state) for t in TENSORS for state in each(t)] + [(1, pair) for pair in shared]
     return register(f"states.{name}", *(Add(*(many * state[i] for many, state in times)) for i in (0, 1)))
 

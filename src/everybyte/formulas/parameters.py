@@ -1,4 +1,4 @@
-"""How many parameters, exactly: the catalog's list of weight tensors, read with the notation's letters."""
+"""Parameter counts: the catalog's list of weight tensors, with the notation's letters as dimensions."""
 
 from types import SimpleNamespace
 
@@ -10,13 +10,13 @@ from .symbols import SYMBOLS, E, E_t, H, L, L_m, N, T, latent, norm_bias
 
 
 def lettered(**fixed):
-    """A model whose fields are letters, for `catalog.weights`. `fixed`: fields that are numbers instead."""
+    """A stand-in for a `Model` whose fields are symbols, for `catalog.weights`. `fixed`: fields with other values."""
     fields = {name: entry.symbol for name, entry in SYMBOLS.items() if entry.needs == "model"}
     fields |= {"has_positions": Min(N, 1), "has_types": Min(T, 1), "has_experts": Integer(1)}
     return SimpleNamespace(**fields | fixed)
 
 
-#: What no model has that the book's references build.
+#: Fields of features that no model of the book's references has.
 _PLAIN = dict.fromkeys(
     ("latent", "has_types", "projected", "embedding_norm", "sinks", "pooler", "shared_experts", "router_bias"),
     Integer(0),
@@ -24,16 +24,16 @@ _PLAIN = dict.fromkeys(
 
 
 def of_reference(*groups, **fixed):
-    """The weight tensors of some groups that models of the book's references can have."""
+    """The weight tensors of these groups, as far as a model that the book's references build can have them."""
     return [w for w in weights(lettered(**_PLAIN | fixed)) if w.group in groups and w.count != 0]
 
 
-#: Every weight tensor of a model, and how many times each group of them stands in it.
+#: Every weight tensor of a model, and how often each group occurs in it.
 WEIGHTS, TIMES = weights(lettered()), layers(lettered())
 
 
 def _numbers(group, names=""):
-    """Numbers in the tensors of a group whose names begin so, counted once; common factors taken out."""
+    """Parameters of one occurrence of a group, of the tensors whose names begin with `names`; common factors taken out."""
     tensors = [w for w in WEIGHTS if w.group == group and w.name.startswith(names)]
     total = Add(*(w.count * w.numbers for w in tensors)).replace(Min, lambda *_: 1)  # no rows, no numbers
     return factor_terms(collect(expand(total), [latent, norm_bias, H]))

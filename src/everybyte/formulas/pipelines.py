@@ -1,6 +1,6 @@
-"""Pipelines: how many micro-batches are in flight, what they keep, what stands to receive, how long GPUs wait.
+"""Pipelines: micro-batches in flight, what they save, buffers to receive into, and the time that GPUs wait.
 
-`everybyte.ask.schedules` has the orders themselves, which these are held to.
+Tests compare these with the schedules themselves, in `everybyte.ask.schedules`.
 """
 
 from sympy import Integer, Min
@@ -8,9 +8,9 @@ from sympy import Integer, Min
 from .registry import register
 from .symbols import B, H, L, S, all_first, divided, hop, i_p, n_a, p, v, w
 
-#: What one micro-batch sends from stage to stage, forward; its gradient is as large.
+#: Bytes that one micro-batch sends from stage to stage in forward; its gradient is as large.
 BOUNDARY = register("pipeline.boundary", B * S * H * w)
-#: Of all v n_a forwards of a GPU, the most that wait for the end of their backward.
+#: The most of a GPU's v n_a forwards whose backward has not ended yet.
 _waiting = (v - 1) * p + 1 + hop * (p - 1 - i_p) + divided * i_p + all_first * v * n_a
 IN_FLIGHT = register("pipeline.in_flight", Min(v * n_a, _waiting))
 _neighbors = Min(Integer(1), i_p) + Min(Integer(1), p - 1 - i_p)

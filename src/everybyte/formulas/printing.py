@@ -12,13 +12,13 @@ import sympy
 from sympy.printing.jscode import JavascriptCodePrinter
 from sympy.printing.pycode import PythonCodePrinter
 
-#: Stand-ins, which sympy does not take apart, compare or reorder: a rounded quotient stays two whole numbers, and a
-#: maximum of many long sums costs nothing to rebuild.
+#: Stand-ins that sympy neither simplifies nor reorders: a rounded quotient keeps its two whole numbers, and a maximum of
+#: many long sums is not compared again.
 _STAND_INS = {f: sympy.Function(f"_{f.__name__}") for f in (sympy.ceiling, sympy.floor, sympy.Max, sympy.Min)}
 
 
 def _functions(**forms):
-    """How each stand-in is printed: by a function's name, or by what makes text of its arguments' texts."""
+    """How sympy's printer writes each stand-in: a function's name, or a function of the arguments' texts."""
     return {f"_{name}": form if isinstance(form, str) else [(lambda *_: True, form)] for name, form in forms.items()}
 
 
@@ -48,21 +48,21 @@ class _JavaScript(JavascriptCodePrinter):
 
 
 def _program(printer, expr, names):
-    """(assignments, result) as text, common subexpressions taken out, symbols renamed to `names`."""
+    """(assignments, result) as text: common subexpressions are computed once, symbols renamed to `names`."""
     shared, result = _shared(expr, tuple(names.items()))
     return [(str(s), printer.doprint(e)) for s, e in shared], printer.doprint(result)
 
 
 @lru_cache(maxsize=512)
 def _shared(expr, names):
-    """(assignments, result) as expressions, which the languages have in common."""
+    """(assignments, result) as expressions, the same for both languages."""
     inert = _inert(expr, {s: sympy.Symbol(name) for s, name in names})
     shared, (result,) = sympy.cse([inert], symbols=sympy.numbered_symbols("t_"), optimizations=[], order="none")
     return shared, result
 
 
 def _inert(expr, known):
-    """The expression with stand-ins, its symbols renamed; `known` remembers what has been rewritten."""
+    """The expression with stand-ins in place of functions, its symbols renamed. `known`: what is rewritten already."""
     if expr not in known:
         args = expr.args[0].as_numer_denom() if expr.func in (sympy.ceiling, sympy.floor) else expr.args
         known[expr] = _STAND_INS.get(expr.func, expr.func)(*(_inert(arg, known) for arg in args)) if args else expr

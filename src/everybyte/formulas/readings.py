@@ -1,9 +1,9 @@
-"""Formulas read off courses: what the step's program says of each structure, as one expression with switches.
+"""Formulas read off courses: many courses, one per combination of switches, become one expression with switches.
 
-A course speaks of one structure: flash or eager attention, with dropout or without. Its sizes are polynomials in the letters.
-A formula over switches is the polynomial in them that has the courses' values at every combination: of each switch it has
-what the courses with it say more than those without (`merged`). Which switches matter to a formula is declared where it is
-registered, as a tree; the tests hold every formula against courses of models and setups that are drawn at random.
+A course describes one structure, such as flash attention with dropout. Its sizes are polynomials in the letters. A formula is
+the polynomial in letters and 0/1 switches that equals the courses at every combination: each switch multiplies what the
+courses with it have more than those without it (`merged`). A formula declares as a tree which switches it depends on. The tests
+compare every formula with courses of models and setups drawn at random.
 """
 
 from functools import lru_cache
@@ -20,11 +20,11 @@ from ..theory import trace
 from ..theory.letters import text
 from . import symbols
 
-#: The letters of courses that the notation has by other names, or not in a GPT: its tables are as wide as its stream.
+#: The letters that the sizes of courses may have.
 _LETTERS = (
     "B", "S", "L", "H", "A", "A_kv", "D", "F", "V", "N", "N_max", "K", "n_c", "n_a", "w", "w_s", "c", "s_b", "m_w",
 )  # fmt: skip
-#: A switch -> what a formula has for it. Two tell a trivial dimension, of which nothing need be copied, from others.
+#: Switch -> its expression in a formula. The last two are 0 for one sequence, or one head: then less is copied.
 SWITCHES = {
     name: getattr(symbols, name)
     for name in (
@@ -41,11 +41,11 @@ _EXPRESSIONS = [getattr(symbols, name) for name in _LETTERS] + list(SWITCHES.val
 
 
 def letter(name):
-    """A letter or a switch as a polynomial."""
+    """The polynomial of one letter or switch."""
     return _BY_NAME[name]
 
 
-# Sizes as polynomials. A quotient that is rounded up is a letter of its own.
+# Sizes as polynomials. A rounded quotient is a letter of its own.
 
 
 @lru_cache(None)
@@ -70,7 +70,7 @@ def _whole(a, b):
 
 @lru_cache(None)
 def polynomial(said, family="gpt"):
-    """The polynomial that a text of a course says. Of a GPT, a head is one A-th of the width."""
+    """The polynomial of a size as a course writes it, a text. In a GPT, A D is written as H."""
     same = {"W": "H"} | ({"A_kv": "A"} if family == "gpt" else {})
     letters = {name: _BY_NAME[same.get(name, name)] for name in (*_LETTERS, "W")}
     found = _RING(eval(said, {"__builtins__": {}}, {"up": _up, "whole": _whole} | letters))  # noqa: S307  a course's own
@@ -78,7 +78,7 @@ def polynomial(said, family="gpt"):
 
 
 def _by_width(found):
-    """All heads' numbers of a token, A D, as H."""
+    """A polynomial with every product A D replaced by H."""
     a, d, h = (_INDEX[name] for name in ("A", "D", "H"))
     terms = {}
     for powers, factor in found.terms():
@@ -89,7 +89,7 @@ def _by_width(found):
 
 
 def expression(found) -> sympy.Expr:
-    """A polynomial in the notation: under the same switches what all terms have in common stands before them."""
+    """A polynomial as a sympy expression; of terms with the same switches, the common factor is taken out."""
     groups = {}
     first, last = len(_LETTERS), len(_LETTERS) + len(SWITCHES)
     for powers, factor in _RING(found).terms():
@@ -112,7 +112,7 @@ def _term(powers, factor=QQ(1)):  # noqa: B008  a constant
 
 
 def _gpt(on):
-    """A model and a setup that have these switches on; dimensions stand for all that are not trivial."""
+    """A GPT and a setup with these switches on. The dimensions are small, and none is trivial unless a switch says so."""
     heads, width, segment = 2 if on.get("heads", 1) else 1, 12 if on.get("narrow") else 8, on.get("segment", 5)
     biases = {name: bool(on.get(name, 1)) for name in ("qkv_bias", "out_bias", "ffn_bias", "norm_bias")}
     model = Model(
@@ -132,7 +132,7 @@ def _gpt(on):
 
 
 def _llama(on):
-    """The same of a Llama, on one GPU."""
+    """A Llama and the same setup."""
     _, setup = _gpt(on)
     model = Model(
         layers=4, width=24, heads=2, kv_heads=2, head_width=8, vocabulary=97, positions=64, learned_positions=0, ffn_width=40,
@@ -148,7 +148,7 @@ def _reading(on, family):
 
 
 class _Polynomials:
-    """Sizes as polynomials."""
+    """The amounts that a `Reading` asks for, as polynomials."""
 
     def __init__(self, family):
         self.family = family
@@ -167,7 +167,7 @@ def _size(key, family):
 
 
 def reading(family="gpt", **on) -> Reading:
-    """What the course with these switches on says, in polynomials."""
+    """The course with these switches on, read in polynomials."""
     return _reading(tuple(sorted(on.items())), family)
 
 
@@ -175,21 +175,21 @@ def reading(family="gpt", **on) -> Reading:
 
 
 def both(*names, then=()):
-    """A tree in which each of some switches is off and on."""
+    """A tree for `merged` with every combination of these switches; `then`: the tree below each."""
     return (names[0], both(*names[1:], then=then), both(*names[1:], then=then)) if names else then
 
 
-#: The precisions that differ in what a step does, from the simplest on; `moved` is bf16 whose gradients move to a buffer.
+#: The precisions whose steps differ, the simplest first.
 PRECISIONS = ("fp32", "bf16", "bf16-mixed", "fp16-mixed")
 
 
 def merged(read, tree=(), moved=False):
-    """The polynomial in the switches of a tree whose value at each combination is what `read` says of it.
+    """The polynomial in precision and the switches of a tree that equals `read` at every combination.
 
     Args:
-        read: called with precision and switches by name -> a polynomial.
-        tree: (switch, tree where it is off, tree where it is on), or nothing where no other matters.
-        moved: whether it matters that gradients move to a buffer at once.
+        read: called with the precision and the switches by name; gives a polynomial.
+        tree: (switch, tree where it is off, tree where it is on); () where no further switch matters.
+        moved: whether gradients that move to a buffer at once make a difference.
     """
     if tree:
         name, off, on = tree
@@ -202,12 +202,12 @@ def merged(read, tree=(), moved=False):
 
 
 def more(read, switch, tree=()):
-    """What a switch adds, whatever else is on: as `merged`, of what does not depend on the other switches that matter."""
+    """What a switch adds, as `merged` gives it, where that is the same under every other switch outside of `tree`."""
     return merged(read, (switch, tree, tree)) - merged(read, tree)
 
 
 def _like(found, cast):
-    """Without autocast all numbers are as wide as the weights: those that autocast has in another width are written with c."""
+    """The polynomial `found`, of a step without autocast, with c in place of w where the autocast step `cast` has c: there w = c."""
     w, c, terms = _INDEX["w"], _INDEX["c"], {}
     for powers, factor in found.terms():
         product = powers[:w] + (powers[w] - 1,) + powers[w + 1 : c] + (powers[c] + 1,) + powers[c + 1 :]

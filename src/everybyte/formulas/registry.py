@@ -25,14 +25,14 @@ _REGISTRY: dict[str, "Formula"] = {}
 
 
 def bindings(model: Model | None, setup: Setup | None, symbols=None) -> dict[str, int]:
-    """The value of each of `symbols`, by default all, that a model and a setup decide, by its name in code."""
+    """{name in code: value} of the `symbols`, by default all, that the model or the setup determines."""
     source = {"model": model, "setup": setup, "": None}
     entries = SYMBOLS.values() if symbols is None else symbols
     return {s.name: s.value(source[s.needs]) for s in entries if s.value and source[s.needs] is not None}
 
 
 class Amount(int):
-    """A whole number that remembers the formula and the numbers put in: it shows both in a notebook."""
+    """A whole number with its formula and the numbers put in. A notebook shows both."""
 
     def __new__(cls, value, formula, model, setup, values):
         self = super().__new__(cls, value)
@@ -61,11 +61,12 @@ class Formula:
     """A named formula.
 
     Attributes:
-        name: `topic.item`. title: in words. made: the expression, or a function that makes it when first asked.
-        unit: `parameters`, `B`, `bit` or `` for a pure number.
+        name: `topic.item`. title: in words. made: the expression, or a function that makes it when it is first needed.
+        unit: `parameters`, `B`, `bit`, or empty for a pure number.
         source: paper and equation, or the code that it describes. chapter: the notebook that derives it.
-        assumptions: what it holds under. rounded: as `made`, with each tensor rounded up; None without.
-        refuses: rules of models and setups for which it does not hold. when: while what a kernel's own memory lives.
+        assumptions: under which it holds. rounded: as `made`, with each tensor rounded up; None where there is none.
+        refuses: rules that name the models and setups for which it does not hold.
+        when: of a kernel's own memory, the operation during which it lives.
     """
 
     name: str
@@ -119,7 +120,7 @@ class Formula:
         return self._python(**{e.name: self._one(e.name, values[e.name]) for e in self.symbols})
 
     def _one(self, name, value):
-        """A plain number: numpy's whole numbers have 64 bits, and what does not fit is cut off without a word."""
+        """The value as a Python number: a product of numpy's 64-bit whole numbers would overflow silently."""
         if getattr(value, "shape", None):
             raise ValueError(
                 f"formula {self.name}: {name} is an array; allowed: one number; formula.arrays takes arrays"
@@ -130,7 +131,7 @@ class Formula:
         return value
 
     def arrays(self, **values):
-        """The value over numpy arrays, which broadcast: of whole numbers exact, whatever its size; from 2**63 on Python's."""
+        """The values over numpy arrays, which broadcast. Whole numbers are exact at any size: from 2**63 on Python's own."""
         import numpy
 
         self._need(values)
@@ -241,8 +242,8 @@ def register(name: str, made, rounded=None, said: str = "", of: str = "", refuse
     """Add a formula to the registry. A name is given once.
 
     Args:
-        said: its entry in `formulas.toml`, by default that of its name. of: what stands for {} in the entry's title.
-        refuses: the rules, where the entry names none.
+        said: the name of its entry in `formulas.toml`; by default its own. of: replaces {} in the entry's title.
+        refuses: rules for which it does not hold, where the entry names none.
     """
     if name in _REGISTRY:
         raise ValueError(f"formula.name: {name!r} is registered already")

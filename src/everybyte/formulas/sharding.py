@@ -1,4 +1,4 @@
-"""Many GPUs: what FSDP holds, gathers and sends of any model that the book's references build, in letters.
+"""FSDP on G GPUs: what each holds, gathers and sends of any model that the book's references build.
 
 FSDP cuts each tensor by rows: each of G GPUs holds the G-th part of the rows, rounded up. A unit (a block, or the root
 with the rest) is gathered into a flat buffer, copied out into whole tensors, used, and freed. Its gradients are copied
@@ -20,17 +20,17 @@ from .symbols import ends_apart as apart
 __all__ = ["BUCKET", "FIRST_BUCKET", "buckets"]
 
 
-#: How many times a unit has the tensors of a group: a block has a mixture of experts or an MLP.
+#: How often a unit has the tensors of a group: a block has either a mixture of experts or a dense MLP.
 _mixture = Min(E, 1)
 _TIMES = {"embeddings": 1, "block": 1, "dense": 1 - _mixture, "mixture": _mixture, "last": 1}
 
 
 def _share(weights):
-    """Numbers that one GPU holds of some tensors: the G-th part of the rows of each."""
+    """Numbers that one GPU holds of these tensors: of each a G-th of the rows, rounded up."""
     return Add(*(_TIMES[x.group] * x.count * ceiling(x.shape[0] / G) * prod(x.shape[1:]) for x in weights))
 
 
-#: No rows of positions, no numbers: there need be no condition.
+#: Without learned positions the table has 0 rows, so no condition is needed.
 _ENDS = of_reference("embeddings", "last", has_positions=1)
 _LLAMA = dict.fromkeys(("fused", "norm_bias", "out_bias", "ffn_bias", "qk_norm"), Integer(0))
 _ROOT, _BLOCK = _share(_ENDS), _share(of_reference("block", "dense", "mixture"))
@@ -48,12 +48,12 @@ for _unit, _what, _numbers, _refuses in (
     for _item, _held in (("share", 1), ("flat", G * w), ("sent", G * r), ("received", r)):
         register(f"fsdp.{_unit}.{_item}", _held * _numbers, said=f"fsdp.unit.{_item}", of=_what, refuses=_refuses)
 
-#: Numbers of a GPU's shares, each time a unit is gathered for a batch: the root once, a block again in backward. The
-#: last norm and the head stay gathered, as backward needs them first.
+#: Numbers of a GPU's shares, summed over all gathers of a batch: the root once, a block a second time for backward. The
+#: last norm and the head stay gathered, because backward needs them first.
 _GATHERED = _ROOT + L * _BLOCK + sharded_weights * (1 - one_unit) * (L * _BLOCK + apart * _TOKEN)
-#: The batches whose gradients are sent.
+#: How many batches' gradients are reduced.
 _reduced = n_a - no_sync * (n_a - 1)
-#: What groups of GPUs average of a GPU's shares, unit by unit, each in R parts.
+#: Numbers of a GPU's shares that R replicas average, unit by unit, each unit divided by R and rounded up.
 _UNITS = (
     one_unit * ceiling(_MODEL / R)
     + (1 - one_unit) * L * ceiling(_BLOCK / R)
@@ -65,7 +65,7 @@ register("fsdp.sent", _shards + 2 * _reduced * (R - 1) * r * _UNITS)
 register("fsdp.to_gpu", n_a * w_s * _GATHERED)
 register("fsdp.to_host", _reduced * r * _MODEL)
 
-#: Weight tensors in all.
+#: The number of weight tensors.
 _tensors = Add(
     *({"embeddings": 1, "last": 1}.get(x.group, L) * _TIMES[x.group] * x.count for x in of_reference(*_TIMES))
 )

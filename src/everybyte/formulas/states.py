@@ -1,4 +1,4 @@
-"""What stands between steps and after one: weights, gradients, the optimizer's states."""
+"""Memory between steps and right after one: weights, gradients, the optimizer's states."""
 
 from sympy import Add, ceiling
 
@@ -11,17 +11,17 @@ from .symbols import rounding as k
 
 
 def vector(numbers, width, count=1):
-    """Bytes of so many tensors of so many numbers: exact, and each rounded up."""
+    """(exact, rounded) bytes of `count` tensors of `numbers` numbers of `width` bytes; each is rounded up."""
     return count * numbers * width, count * k * ceiling(numbers * width / k)
 
 
 def per_weight(width):
-    """Bytes of `width` for each number of the weights, each tensor rounded up."""
+    """`width` bytes for each parameter, each tensor rounded up."""
     return Add(*(vector(t.numbers, width, TIMES[t.group] * t.count)[1] for t in TENSORS))
 
 
 def _sum(name, *terms):
-    """The sum of other formulas, exact and rounded."""
+    """Register the sum of other formulas, exact and rounded."""
     return register(name, Add(*(t.expr for t in terms)), Add(*(t.rounded for t in terms)))
 
 

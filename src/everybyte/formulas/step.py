@@ -1,4 +1,4 @@
-"""What the book derives of a whole step, by name: read off the courses of a GPT's steps."""
+"""Formulas of a whole training step, read off the courses of a GPT's steps."""
 
 from functools import partial
 
@@ -14,20 +14,20 @@ from .temporaries import taken
 t, full = B * S, 1 - autocast
 #: Tokens in a chunk of the chunked loss.
 chunk = ceiling(t / n_c)
-#: What matters to what a block keeps of attention.
+#: The switches that decide what attention saves in a block.
 _ATTENTION = ("eager", both("narrow"), both("several", "heads"))
 
 
-# What stands after forward.
+# What lives after forward.
 
 
 def _after_forward(part):
-    """Reads off what stands of a part after forward."""
+    """A function of switches: the bytes of a part that live after forward."""
     return lambda **on: reading(**on).last("after_forward").live[part]
 
 
 def _block(read):
-    """What a block keeps, by the switches that matter to it."""
+    """What a block saves for backward, over the switches that it depends on. read: switches -> bytes."""
     return merged(read, _ATTENTION) + more(read, "dropped", both("eager"))
 
 
@@ -42,21 +42,21 @@ def _activations():
 
 
 def _with_chunks(part, switch):
-    """A part after forward to which one switch matters, and what the chunked loss adds to it."""
+    """A part's bytes after forward, where they depend on one switch and on whether the loss is chunked."""
     read = _after_forward(part)
     return expression(merged(read, both(switch)) + more(read, "chunked"))
 
 
 def _made(course, phase, **where):
-    """The operations of a phase that stand in these turns of loops."""
+    """The operations of a phase in these turns of the loops, such as block=1."""
     return [o for o in flat(course.items) if o.phase == phase and where.items() <= dict(o.place).items()]
 
 
 def kept(names=(), beside=0, family="gpt", **fixed):
-    """Reads off how much of activations a block's forward leaves: all, or what operations of some names make.
+    """A function of switches: the activations that a block saves for backward, in bytes; of all its operations, or those of some names.
 
     Args:
-        beside: how many of the tensors that such an operation makes are left out, the first of them its result.
+        beside: how many of an operation's tensors are left out; the first is its result.
     """
 
     def read(**on):
@@ -93,7 +93,7 @@ register("phase.step", lambda: AFTER_STEP.expr + taken())
 
 
 def _above(mark, *names):
-    """Reads off how much more lives at an operation than at a mark."""
+    """A function of switches: how many bytes more live at the last operation of these names than at a mark."""
 
     def read(**on):
         found = reading(**on)
@@ -121,7 +121,7 @@ register("instant.end_of_backward", _at_the_end)
 
 
 def _again(block):
-    """Reads off how much a block holds that is recomputed: which of a segment of three."""
+    """A function of switches: the bytes that a recomputed block saves. block: which of a segment of three."""
 
     def read(**on):
         found = reading(segmented=1, segment=3, **on)  # so short that each of its blocks is traced

@@ -23,7 +23,7 @@ class Symbol:
 
     Attributes:
         name: spelled out, as in code. symbol: sympy's. meaning: in words. unit: what it counts.
-        needs: `model` or `setup`, which gives the value; `` for a free one. value: reads it off.
+        needs: `model` or `setup`, whose fields give the value; empty for a free symbol. value: computes it from that object.
     """
 
     name: str
@@ -39,7 +39,7 @@ SYMBOLS: dict[str, Symbol] = {}
 
 
 def _symbol(needs, name, value=None):
-    """A symbol whose value `needs` has: `value` is a function of it, or the path of a field, by default the name's."""
+    """Add a symbol. value: a function of the object that `needs` names, or the path of a field; by default the field `name`."""
     switch = _SAID["switches"].get(name)
     said = {"letter": rf"[\text{{{name.replace('_', ' ')}}}]", "meaning": switch, "unit": "0 or 1"}
     said = said if switch else {"unit": "", **_SAID["letters"][name]}
@@ -55,13 +55,13 @@ _model, _setup, _free = (partial(_symbol, needs) for needs in ("model", "setup",
 
 
 def _width(name, dtype):
-    """Bytes of one number of a data type, by a function of the setup or the path of a field; 0 for none."""
+    """Add a symbol for the bytes of one number. dtype: a function of the setup, or a field's path; 0 where it gives None."""
     read = dtype if callable(dtype) else attrgetter(dtype)
     return _setup(name, lambda s: DTYPE_BYTES[read(s)] if read(s) else 0)
 
 
 def _common(setup):
-    """The optimizer, whose states are as large as the weights; ValueError where they are not."""
+    """The row of the setup's optimizer. Raise ValueError where its states are not as large as the weights, which the formulas assume."""
     row = OPTIMIZERS[setup.optimizer]
     if not row.common:
         raise ValueError(
@@ -202,5 +202,5 @@ splits = _free("splits")
 ell = _free("host_link")
 f = _free("flop_rate")
 
-#: From sympy's symbol back to its entry.
+#: sympy's symbol -> its entry.
 BY_SYMBOL = {entry.symbol: entry for entry in SYMBOLS.values()}

@@ -1,4 +1,4 @@
-"""What the optimizer's step takes while it runs."""
+"""Temporary memory of the optimizer's step."""
 
 from functools import cache
 
@@ -7,13 +7,13 @@ from sympy import Max, Min
 from .parameters import of_reference
 from .symbols import A, H, P, adam, foreach, g_m, loop, master, s_b, scaled
 
-#: Of all tensors at once: gradients in fp32 for master weights, and the root of the variance.
+#: Bytes taken for all tensors at once: fp32 gradients for master weights; the square roots of the variances (foreach).
 GRADIENTS, ROOTS = 4 * master * (1 - Min(g_m, 1)) * P, adam * foreach * s_b * P
 
 
 @cache
 def one_root():
-    """The loop's most: the tensor before's root, scaled, still has its name while this one's root is scaled."""
+    """The most that the one-by-one loop takes: the previous tensor's scaled root is still alive while this one's is scaled."""
     groups = ("embeddings", "block", "dense", "last")
     tensors = of_reference(*groups, fused=1, gated=0, qk_norm=0, has_positions=1, kv_heads=A, head_width=H / A)
     sizes, there = [x.numbers for x in tensors], [x.count for x in tensors]
@@ -26,5 +26,5 @@ def one_root():
 
 @cache
 def taken():
-    """The most that it takes beside what stands after backward."""
+    """The most that the step takes above what lives after backward."""
     return Max(16 * scaled, 4 * scaled + GRADIENTS + ROOTS + one_root(), evaluate=False)

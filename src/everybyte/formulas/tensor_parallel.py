@@ -1,6 +1,6 @@
-"""Tensor and sequence parallelism in closed form: what a GPT's block keeps, what stays whole, what is sent.
+"""Tensor and sequence parallelism in closed form: what a GPT's block saves, which weights stay whole, what is sent.
 
-What PyTorch's `DTensor` makes of it, operation by operation, is `theory/tensor_parallel.py`; these are its sums.
+`theory/tensor_parallel.py` follows PyTorch's `DTensor` operation by operation; these formulas are the sums.
 """
 
 from sympy import Add
@@ -10,17 +10,17 @@ from .symbols import A, B, F, H, L, P, S, V, dropped, ffn_bias, final_norm, norm
 from .symbols import loss_parallel as by_words
 from .symbols import sequence_parallel as by_tokens
 
-#: The part of the tokens that a GPU has between the divided matrices.
+#: The share of the tokens that a GPU has outside of the divided matrices.
 TOKENS = by_tokens / t + (1 - by_tokens)
 
-#: A token's numbers in a block, within heads and the MLP: query, key, value, what attention gives; up, activation.
+#: Numbers per token inside the divided part: query, key, value and attention's result; the MLP's up and activation.
 WITHIN = 4 * H + 2 * F
-#: Between them: what both norms are given.
+#: Numbers per token outside of it: the inputs of both norms.
 BETWEEN = 2 * H
-#: What the divided matrices are given, which each needs of every token.
+#: Numbers per token of the divided matrices' inputs, which every GPU needs for all tokens.
 GIVEN = 2 * H
 
-#: The bytes of each kind that a block keeps, in 16 bits; norms' and attention's statistics, and dropout's masks, apart.
+#: Bytes that a block saves for backward, by kind, in 16 bits; dropout's masks take one byte a number.
 KEPT = {
     "within": w * B * S * WITHIN / t,
     "between": B * S * (w * BETWEEN + 2 * dropped * H) * TOKENS,

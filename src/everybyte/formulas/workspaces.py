@@ -1,7 +1,7 @@
-"""What kernels take for themselves: memory that CUDA's allocator counts and no tensor of the step is.
+"""Kernels' workspaces: memory that CUDA's allocator counts but that is no tensor of the step.
 
-Each term is what the source of the kernel says, in the book's letters, under its assumptions. None is measured yet, so
-the budget counts 0 for each (`COUNTED`), and what a GPU shows above the budget stays in the open until then.
+Each term follows the kernel's source, under the assumptions that it names. None is measured yet, so the budget counts 0 for
+each (`COUNTED`): what a GPU shows above the budget is not explained by it.
 """
 
 from functools import cache
@@ -17,7 +17,7 @@ from .registry import Formula, register
 from .symbols import A, A_kv, B, D, E, E_t, F, H, S, V, dropped, eager, half, norm_bias, queries, splits, tile, w
 from .symbols import multiprocessors as cores
 
-#: Bytes that the budget counts for all of them, and why.
+#: Bytes that the budget counts for each, and why.
 COUNTED, WHY = 0, "not measured: 0"
 
 
@@ -40,13 +40,13 @@ CUBLAS = _register("cublas", Integer(2 * 32 * 2**20))
 CUBLASLT = _register("cublaslt", Integer(0))
 
 _flash = half * (1 - eager)
-#: The kernel's heads: padded to whole tiles of 32, above 128 of 64.
+#: Head width in the kernel: padded to a multiple of 32, above 128 of 64.
 _head = Piecewise((_up(D, 32), D <= 128), (_up(D, 64), True))
 FLASH = _register("flash_backward", 4 * _flash * B * A * _up(S, 128) * (_head + 1))
 #: Whether some query heads share a key head: 1 or 0.
 _shared = Min(A - A_kv, 1)
 GROUPED_HEADS = _register("flash_heads", 2 * 2 * _flash * _shared * B * S * A * D)
-#: Memory-efficient attention's row sums: in the output's layout, and again in the kernel's where that differs.
+#: Memory-efficient attention's row sums: in the output's layout, and a second time in the kernel's layout where that differs.
 _deltas = 4 * B * A * S
 _product = 4 * B * A * S * D + _deltas * (1 + Min(A - 1, 1))
 _tiles = B * A * ceiling(S / queries) * ceiling(D / 64) * (4 * 64 * queries + 16)
@@ -55,14 +55,14 @@ EFFICIENT = _register("efficient_backward", (1 - half) * (1 - eager) * (1 - _sha
 # Norms, tables, biases.
 
 _rows = Min(floor(64 * 1024 / 2 / ceiling(H / 32)), ceiling(B * S / 32))
-#: Many rows, of numbers too few to keep half of the multiprocessors at work.
+#: Many rows that are so narrow that they use less than half of the multiprocessors.
 _tall = (B * S > 64 * 1024) & (floor(H / 32) < floor(cores / 2))
 NORM = _register("norm_backward", _where(_tall, (1 + norm_bias) * w * _rows * H + w * H))
 
 _sorted = B * S > 3072
 _segments = Min(B * S, V)
 _partial = floor(B * S / 10) + _segments
-#: Blocks of threads that would add up the partial sums.
+#: Blocks of threads that add up the partial sums.
 _blocks = ceiling(_segments * _up(H, 32) / Min(_up(H, 32), 1024))
 _fused = (_blocks < 4 * cores) & (_partial > 4 * _blocks)
 _places = 8 * (3 * B * S + 2 * _segments + _partial) + 16
@@ -71,7 +71,7 @@ EMBEDDING = _register("embedding_backward", _sums)
 
 
 def _radix(numbers, copies, passes):
-    """What CUB's sort of 8-byte numbers takes by passes of 8 bits: copies, counts of each digit, states of tiles."""
+    """Bytes of CUB's radix sort of 8-byte numbers, 8 bits a pass: copies, a histogram per pass, the states of its tiles."""
     return copies * _up(8 * numbers, 256) + 2048 * passes + 1024 * ceiling(numbers / tile) + 511
 
 
@@ -82,9 +82,9 @@ UNIQUE = _register("embedding_unique", _where(_sorted, 32 * B * S + 8 + 1279))
 
 
 def summed(outputs, rows):
-    """Bytes of the buffer in which blocks of threads meet that sum rows of so many numbers, and of their semaphores.
+    """Bytes of the buffer and semaphores with which several blocks of threads sum `rows` rows of `outputs` numbers.
 
-    With less than 1,021 rows, one block sums a column by itself.
+    Below 1,021 rows one block sums a column alone, and takes none.
     """
     values, grid = ceiling(rows / 4), ceiling(outputs / 128)
     blocks = Max(Min(ceiling(symbols.threads / 128 * cores / grid), ceiling(values / 16)), ceiling(values / 256))
@@ -99,7 +99,7 @@ RANDOM = _register("flash_dropout", 16 * _flash * dropped)
 
 # Experts.
 
-#: Visits of tokens to experts; and up to how many CUB sorts within one block of threads: keys alone, and pairs.
+#: (token, expert) pairs; and the most that CUB sorts in one block of threads: keys alone, and pairs.
 _visits, _ONE_BLOCK, _ONE_BLOCK_OF_PAIRS = B * S * E_t, 4096, 2304
 _many = 8 * _visits + _radix(_visits, 2, 8)
 VISITS = _register("experts_sort", Piecewise((8 * _visits, _visits <= _ONE_BLOCK), (_many, True)))
@@ -107,7 +107,7 @@ ENDS = _register("experts_ends", Integer(1023))
 
 
 def indexed(numbers, rows):
-    """Bytes that adding so many gradients to rows by number takes: places, sorted, and what CUB sorts pairs with."""
+    """Bytes of adding `numbers` gradients to rows by index: the sorted indices, and CUB's sort of pairs."""
     passes = Piecewise((1, rows <= 2**8), (2, rows <= 2**16), (3, True))
     copies = Piecewise((0, rows <= 2**8), (2, True))
     return 32 * numbers + Piecewise((1, numbers <= _ONE_BLOCK_OF_PAIRS), (_radix(numbers, copies, passes), True))
@@ -117,21 +117,21 @@ INDEXED = _register("experts_index", indexed(_visits, _visits))
 _sixteen = half * (1 - symbols.fp16) * (4 - w) * symbols.grouped > 0
 GROUPED = _register("experts_products", _where(_sixteen, 60 * E + symbols.grouped))
 
-#: Of mixture layers alone.
+#: Terms that only mixture layers have.
 MIXTURE: tuple[Formula, ...] = (VISITS, ENDS, INDEXED, GROUPED)
 TERMS: tuple[Formula, ...] = (
     CUBLAS, CUBLASLT, FLASH, GROUPED_HEADS, SPLIT, RANDOM, EFFICIENT, BIAS, NORM, NORM_SUMS, SORT, UNIQUE, EMBEDDING,
     *MIXTURE,
 )  # fmt: skip
-#: An H200's.
+#: Of an H200.
 MULTIPROCESSORS = 132
-#: Pairs with an 8-byte number that CUB's radix sort gives a block of threads, from which compute capability on.
-#: As rehearsals of PyTorch 2.13 show: the states of its tiles grow by one at the next number.
+#: Compute capability from which on -> pairs per tile of CUB's radix sort of 8-byte numbers, counted in rehearsals of
+#: PyTorch 2.13: with one pair more there is one more tile state.
 TILES = {9: 4608, 8: 3840, 7: 2816}
 
 
 def flash_splits(model: Model, setup: Setup, multiprocessors: int = MULTIPROCESSORS) -> int:
-    """Into how many parts flash attention cuts the keys, so that few heads keep all multiprocessors at work.
+    """How many parts flash attention splits the keys into, so that few heads still use all multiprocessors.
 
     Source: PyTorch, flash_api.cpp, `num_splits_heuristic`.
     """
@@ -146,7 +146,7 @@ def flash_splits(model: Model, setup: Setup, multiprocessors: int = MULTIPROCESS
 
 
 def said(model: Model, setup: Setup, gpu: Gpu | None = None) -> dict[str, int]:
-    """What the sources say, in bytes, of each term: its name without `workspace.`. `gpu`: by default an H200."""
+    """{name without `workspace.`: bytes by the kernel's source} of each term. `gpu`: by default an H200."""
     machine = _machine(model, setup, gpu)
     found = {term.name.partition(".")[2]: int(term.at(model, setup, **machine)) for term in _of(model)}
     return found | ({"cublas": 2 * gpu.cublas_workspace} if gpu else {})
@@ -158,7 +158,7 @@ def _of(model):
 
 
 def _machine(model, setup, gpu):
-    """What decides how much a GPU's kernels take: an H200's where none is given, or its multiprocessors are unknown."""
+    """{symbol's name: value} of the machine; an H200's where no GPU is given, or its multiprocessors are unknown."""
     if gpu is None or not gpu.multiprocessors:
         gpu = find_gpu("h200")
     number, major = gpu.multiprocessors, gpu.capability.partition(".")[0]
@@ -201,7 +201,7 @@ def requested(found, gpu: Gpu) -> tuple[int, str]:
     return 2 * gpu.cublas_workspace + found.live[most] + takes(found.kernels[most]), f"{name} ({owner})"
 
 
-#: Kernels -> the terms that say together what one takes.
+#: Kernel -> the terms whose sum it takes.
 _TERMS = {
     "attention": ("flash_split", "flash_dropout"),
     "attention backward": ("flash_backward", "flash_heads", "efficient_backward"),

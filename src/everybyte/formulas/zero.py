@@ -1,7 +1,6 @@
-"""ZeRO: what each of many GPUs holds of a model's states, and what it sends in a step; one formula with three switches.
+"""ZeRO: what each of G GPUs holds of a model's states and sends in a step; one formula with three switches.
 
-This is the paper's count, of numbers divided evenly. What PyTorch's FSDP holds, which divides each tensor by rows and
-gathers unit by unit, is in `sharding`.
+This is the paper's count, with all numbers divided evenly. PyTorch's FSDP divides each tensor by rows: see `sharding`.
 """
 
 from sympy import Add, ceiling
@@ -9,7 +8,7 @@ from sympy import Add, ceiling
 from .registry import register
 from .symbols import G, P, c, g, g_m, m_w, n_s, r, s_b, sharded_gradients, sharded_optimizer, sharded_weights, w_s
 
-#: Numbers of the one G-th that a GPU holds of what is divided, the last GPU's padded.
+#: Numbers of one GPU's share of what is divided; the last one is padded.
 SHARE = ceiling(P / G)
 
 
@@ -23,9 +22,9 @@ GRADIENTS = register("zero.gradients", (g + g_m) * held(sharded_gradients))
 OPTIMIZER = register("zero.optimizer", (m_w + n_s * s_b) * held(sharded_optimizer))
 STATES = register("zero.states", Add(WEIGHTS.expr, GRADIENTS.expr, OPTIMIZER.expr))
 
-#: Numbers that one GPU sends, and as many that it receives, when shares go round a ring: the half of an all-reduce.
+#: Numbers that one GPU sends, and receives, when shares go once around a ring: half of an all-reduce.
 ROUND = (G - 1) * SHARE
-#: ZeRO-2 and 3 gather weights in the type in which they compute.
+#: ZeRO-2 and 3 gather weights in the data type of matrix products.
 _gathered = sharded_gradients * c + (1 - sharded_gradients) * w_s
 SENT_NUMBERS = register("zero.sent.numbers", (2 + sharded_weights) * ROUND)
 SENT = register("zero.sent", ((2 - sharded_optimizer) * r + (sharded_optimizer + sharded_weights) * _gathered) * ROUND)

@@ -1,4 +1,4 @@
-"""The same step on a device, in a process of its own, and the record of what GPUs said. It loads no torch."""
+"""Measure the reference step on a device, in a process of its own, and record it. Importing this loads no torch."""
 
 from .grid import Configuration, gpt2_for, grid
 from .measurement import Measurement

@@ -1,12 +1,12 @@
-"""Which GPU of the catalog a device is, by the name that its driver gives it."""
+"""Match a device with a GPU of the catalog by the name that its driver gives it."""
 
 import re
 
 from ..catalog import Gpu, gpus
 
-#: How the name of a rehearsal's device begins: PyTorch's CUDA code runs on it, and no kernel.
+#: The beginning of the device's name in a rehearsal, where PyTorch's CUDA code runs but no kernel.
 REHEARSED = "rehearsed "
-#: Words of a driver's name or a data sheet's that tell no two cards apart.
+#: Words in names of devices that distinguish no two cards.
 _VENDOR = {"nvidia", "amd", "tesla", "geforce", "instinct", "generation", "hbm2", "hbm2e", "hbm3", "hbm3e"}
 
 
@@ -20,9 +20,9 @@ def check(device: object) -> None:
 
 
 def recognize(name: str, memory: int) -> Gpu | None:
-    """The catalog's GPU that a device of that name and so many bytes is, or None.
+    """The catalog's GPU with that name and about that many bytes; None where there is none.
 
-    Every word of the name must stand in the catalog's title and the memory lie within 5 %; of two such, the nearer.
+    Every word of the name must occur in the catalog's title, and the memory must be within 5 %. Of several, the nearest in memory.
     """
     words = _words(name)
     fits = [
@@ -32,7 +32,7 @@ def recognize(name: str, memory: int) -> Gpu | None:
 
 
 def slug(name: str) -> str:
-    """A device's name as a file's."""
+    """A device's name as the name of a file."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "device"
 
 

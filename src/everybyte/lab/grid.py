@@ -1,30 +1,28 @@
-"""What is worth measuring, the most telling first: `grid.toml` crosses the switches that `Setup` has."""
+"""The grid of steps to measure, the most informative first: `grid.toml` combines the switches of `Setup`."""
 
-import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import product, zip_longest
-from pathlib import Path
 from typing import Any
 
 from ..ask.setup import Lora, Setup
 from ..catalog import Model, model
-from ..common import checks
+from ..common import checks, files
 from .recipe import Recipe
 
-_SAID = tomllib.loads(Path(__file__).with_name("grid.toml").read_text(encoding="utf-8"))
-#: Group -> its rows of axes.
+_SAID = files.toml(__package__, "grid.toml")
+#: Group -> its rows; a row has the values of each axis.
 GROUPS: dict[str, list[dict]] = _SAID["groups"]
 SIZES = tuple(_SAID["lists"]["sizes"])
-#: Steps that are timed where time is the question, after so many.
+#: Timed steps of a measurement of time, and the steps before them.
 TIMED, WARM_UP = 30, 10
-#: Groups that are not of peaks alone, in their order, and how many steps they time.
+#: Groups that are not only peaks, in their order -> how many steps they time.
 STEPS = {"times": TIMED, "curves": 0, "allocator": 0}
-#: A small GPT that learns prose byte by byte; how it does so, and how GPT-2 does; seeds of what is claimed to differ.
+#: A small GPT that learns prose byte by byte; its recipe and GPT-2's; the seeds of runs that are compared.
 PROSE = Model(name="prose", **_SAID["models"]["prose"])
 LONG, SHORT = Recipe(), Recipe(steps=200, warm_up=20, learning_rate=6e-4, windows=32)
 SEEDS = (0, 1, 2)
-#: Ways to fine-tune: what trains, then by which optimizer; and how the small GPT does, at a learning rate for each.
+#: Ways to fine-tune: which weights train; by which optimizer. The small GPT's recipe, and the learning rate of each way.
 MIXED = Setup(precision="bf16-mixed", optimizer_impl="fused")
 LORA = MIXED.replace(adapters=Lora(16, base="bf16"))
 WAYS = {"full": MIXED, "LoRA": LORA, "QLoRA": LORA.replace(quantization="nf4")}
@@ -34,13 +32,13 @@ TUNED = Recipe(steps=200, warm_up=20, pretrained=200)
 RATES = {"full": 1e-3, "LoRA": 3e-3, "QLoRA": 3e-3, "lion": 1e-4, "muon": 1e-3, "adamw8bit": 1e-3}
 RECIPES = {"long": LONG, "short": SHORT} | {name: replace(TUNED, learning_rate=rate) for name, rate in RATES.items()}
 RECIPES |= {f"long, seed {seed}": replace(LONG, seed=seed) for seed in SEEDS[1:]}
-#: Peaks that come before all times and curves, and how many of them are of FSDP.
+#: Peaks that are measured before times and curves, and how many of them are of FSDP.
 FIRST, SHARDED = 60, 10
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A step to measure, and how; the last four as `measure` takes them."""
+    """A step to measure, and how: `steps` and the fields after it are arguments of `measure`."""
 
     group: str  # of the grid, that it stands for first
     model: Model
@@ -53,39 +51,38 @@ class Configuration:
 
     @property
     def asked(self) -> dict:
-        """What of a measurement is no part of model and setup: a record keeps it with them."""
+        """How it is measured, beside model and setup, as a record keeps it."""
         said = {name: getattr(self, name) for name in ("steps", "tf32", "expandable", "limit")}
         return said | {"recipe": self.recipe and str(self.recipe)}
 
 
 def gpt2_for(setup: Setup) -> Model:
-    """GPT-2 small, with as many positions as the setup's sequence needs."""
+    """GPT-2 small, with more positions where the setup's sequence is longer than its own."""
     if setup.sequence <= model("gpt2").positions:
         return model("gpt2")
     return model("gpt2").replace(name=f"gpt2-{setup.sequence}", positions=setup.sequence)
 
 
 def tuned(setup: Setup) -> Setup:
-    """A way to fine-tune, as the small GPT is."""
+    """A setup of `WAYS` or `SMALLER` with the batch and sequence of the small GPT's fine-tuning."""
     return setup.replace(batch=32, sequence=256)
 
 
 def tuned_by(name: str) -> Recipe:
-    """How the small GPT is fine-tuned in that one of `WAYS` or `SMALLER`."""
+    """The recipe by which the small GPT is fine-tuned in that one of `WAYS` or `SMALLER`."""
     return RECIPES[name]
 
 
 def grid(only: Iterable[str] = ()) -> list[Configuration]:
-    """What to measure, in parts worth having alone: 60 peaks, times, curves, the allocator's switches, the other peaks.
+    """The steps to measure, in this order: 60 peaks, times, curves, the allocator's switches, the other peaks.
 
-    Of the peaks comes one of each group, then the next of each; every sixth of the first is one of FSDP. No step stands
-    twice among them.
+    Peaks come in turn from each group, and every sixth of the first 60 is one of FSDP. No peak is listed twice.
 
     Args:
         only: names of `GROUPS`; by default all.
 
     Raises:
-        ValueError: for a group that there is not.
+        ValueError: for an unknown group.
     """
     only = list(only)
     for name in only:
@@ -110,7 +107,7 @@ _FIELDS = [field.name for field in fields(Configuration)]
 
 
 def _made(group: str) -> Iterator[Configuration]:
-    """The configurations of a group: each row's axes crossed, combinations near their starts first."""
+    """The configurations of a group: all combinations of each row's axes, those near the axes' beginnings first."""
 
     def far(choice):
         ranks = [rank for rank, _ in choice]
@@ -131,7 +128,7 @@ def _made(group: str) -> Iterator[Configuration]:
 
 
 def _configuration(group, said):
-    """What an entry of the table says, by its names."""
+    """The configuration of these values by name."""
     way = (WAYS | SMALLER | PAGED)[said.pop("way")] if "way" in said else Setup()
     how = {name: said.pop(name) for name in _FIELDS if name in said}
     if "recipe" in how:
@@ -152,19 +149,19 @@ def _model(name):
 
 
 def _has(configuration, said):
-    """Whether each of these fields has one of its values."""
+    """Whether each of these fields has one of the listed values."""
     has = vars(configuration.setup) | {"model": configuration.model.name}
     return all(has[field] in values for field, values in said.items())
 
 
 def in_fp16(setup: Setup) -> Setup:
-    """The setup as a GPU without bf16 runs it: fp16-mixed in place of bf16-mixed over fp32 weights; else as it is."""
+    """The setup for a GPU without bf16: fp16-mixed in place of bf16-mixed over fp32 weights; others as they are."""
     mixed = setup.precision == "bf16-mixed" and setup.sharding == "none" and setup.base_dtype == "fp32"
     return setup.replace(precision="fp16-mixed") if mixed else setup
 
 
 def for_gpu(configurations: Iterable[Configuration], bf16: bool) -> list[Configuration]:
-    """What of it to measure on a GPU: without units for bf16, fp16-mixed in place of bf16-mixed, once."""
+    """The configurations for a GPU, each once; without bf16 units, fp16-mixed in place of bf16-mixed."""
     found = {}
     for configuration in configurations:
         if not bf16:

@@ -1,4 +1,4 @@
-"""Training on prose: a trainer with a schedule and clipping, its windows, and the loss on what it does not train on."""
+"""Training on prose: a trainer with a learning-rate schedule and clipping, its batches, and the validation loss."""
 
 import lzma
 from collections.abc import Callable
@@ -17,25 +17,25 @@ from .recipe import Recipe
 
 #: Two novels; `prose/TEXT.md` says which.
 PROSE = Path(__file__).parent / "prose" / "austen.txt.xz"
-#: The learning rate of pretraining; and the tenths of the prose that are trained on: the rest is for validation.
+#: The learning rate of pretraining; the tenths of the prose that are training text.
 BEFORE, TRAINED = 3e-3, 9
 
 
 @cache
 def prose() -> tuple[torch.Tensor, torch.Tensor]:
-    """(What is trained on, what is not): a byte a token, uint8."""
+    """(training text, validation text): uint8, one byte per token."""
     text = torch.frombuffer(bytearray(lzma.decompress(PROSE.read_bytes())), dtype=torch.uint8)
     return text[: len(text) * TRAINED // 10], text[len(text) * TRAINED // 10 :]
 
 
 def windows(text: torch.Tensor, starts: torch.Tensor, sequence: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens of the windows that start there, and the same moved on by one: (B, S) each, int64."""
+    """(tokens, targets) of the windows that start there; targets are the next tokens. (B, S) each, int64."""
     rows = text[starts[:, None] + torch.arange(sequence + 1)].to(torch.int64)  # (B, S + 1)
     return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
 
 def training_batches(setup: Setup, seed: int) -> Callable:
-    """Random windows, the same for every configuration with that seed. N GPUs share batches N times as large."""
+    """A function that gives a batch of random windows, the same for every setup with that seed. N GPUs share batches N times as large."""
     text, _ = prose()
     rank, gpus = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     generator, B, S = torch.Generator().manual_seed(seed), setup.batch, setup.sequence
@@ -48,7 +48,7 @@ def training_batches(setup: Setup, seed: int) -> Callable:
 
 
 def validation_batches(setup: Setup, count: int) -> list:
-    """At least so many windows, evenly spaced over what is not trained on, in batches of the setup's size."""
+    """At least `count` windows, evenly spaced over the validation text, in batches of the setup's size."""
     _, text = prose()
     count = -(-count // setup.batch) * setup.batch
     starts = torch.arange(count) * (len(text) - setup.sequence - 1) // count
@@ -56,7 +56,7 @@ def validation_batches(setup: Setup, count: int) -> list:
 
 
 def pretrain(module: nn.Module, vocabulary: int, setup: Setup, recipe: Recipe) -> None:
-    """Train all weights of a module on the book's text, in fp32 by AdamW: the same for every way to fine-tune it."""
+    """Train all weights of a module on the book's text, in fp32 by AdamW, before it is fine-tuned in any way."""
     plain = Setup(batch=setup.batch, sequence=setup.sequence, attention=setup.attention)
     steps = recipe.pretrained
     shape = {"steps": max(10, steps), "warm_up": max(1, min(9, steps // 10))}
@@ -67,7 +67,7 @@ def pretrain(module: nn.Module, vocabulary: int, setup: Setup, recipe: Recipe) -
 
 
 class Learner(Trainer):
-    """The reference's trainer, with a learning rate that rises and falls, and gradients of a bounded norm."""
+    """The reference's trainer with a learning-rate schedule and gradient clipping."""
 
     def __init__(self, module: nn.Module, setup: Setup, recipe: Recipe):
         super().__init__(module, setup)

@@ -1,4 +1,4 @@
-"""The third witness: what one device said of one training step, in whole bytes."""
+"""A measurement: one training step on a device, in whole bytes."""
 
 import re
 from dataclasses import MISSING, dataclass, fields
@@ -8,22 +8,22 @@ from typing import Annotated
 from ..ask.setup import Setup
 from ..catalog import Model, models
 from ..common import checks
-from ..common.tables import Table, sized
+from ..common.tables import Shown, Table, sized
 from ..step.course import PHASES
 from .recipe import Recipe
 from .shapes import Kind, fits, kinds, number, some, whole
 
-#: The version of the JSON. A reader refuses any other.
+#: The version of the JSON. Any other is refused.
 SCHEMA = 1
-#: Who says it: a GPU (or CPU), or PyTorch's CUDA code on a GPU that is not there.
+#: Where it was measured: on a GPU or CPU; or on the pretended GPU of a rehearsal.
 WITNESSES = ("measure", "rehearse")
 STATUSES = ("measured", "oom", "skipped", "failed")
-#: The phases within which the most bytes are counted.
+#: The phases of which the most bytes are recorded.
 WITHIN = ("forward", "backward", "step")
 
 
 def _so(question):
-    """A shape: what answers a question with yes, and does not make it fail."""
+    """A shape of `shapes.fits`: values for which `question` is true and raises no error."""
 
     def answer(value):
         try:
@@ -42,7 +42,7 @@ def _history(value):
 _OUT = {"requested": (whole, None), "free": (whole, None), "at": str, "of?": str}
 _LEARNING = {"recipe": _so(lambda v: Recipe(**v)), "asked": whole, "validation": some([whole, (number, None), number])}
 _DEVICE = {"name": str, "type": object, "gpu": object, "memory": object, ...: object}
-#: The types of fields, with what a record may say there.
+#: Types of fields, with the values that a record may have.
 Whole = Annotated[int, Kind(whole, "a whole number, 0 or more")]
 Number = Annotated[float, Kind(number, "a number, 0 or more")]
 Text = Annotated[str, Kind(str, "text")]
@@ -62,8 +62,8 @@ Date = Annotated[str, Kind(_so(lambda v: datetime.fromisoformat(v).tzinfo), "a d
 Digest = Annotated[str, Kind(_so(lambda v: re.fullmatch("[0-9a-f]{64}", v)), "64 hexadecimal digits")]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Measurement:
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Measurement(Shown):
     """One training step on a device. Bytes are whole; `phases`, `requested`, `peaks` and `peak` exceed `baseline`."""
 
     model: Annotated[Model, Kind(dict, "an object")]
@@ -129,12 +129,12 @@ class Measurement:
 
     @property
     def timed(self) -> bool:
-        """Whether its milliseconds mean anything: timed on a device that computes, with collectives that move."""
+        """Whether its milliseconds are real: timed on a real device, with collectives that move data."""
         fake = (self.settings or {}).get("collectives") == "fake"
         return self.step_ms is not None and self.witness == "measure" and not fake
 
     def as_dict(self) -> dict:
-        """As JSON holds it. No device knows the parts, so `parts` is empty."""
+        """As JSON. A device does not know parts of memory, so `parts` is empty."""
         head = {"schema": SCHEMA, "witness": self.witness, "status": self.status, "oom": self.oom}
         said = head | {f.name: getattr(self, f.name) for f in fields(self)}
         said |= {"model": model_as_dict(self.model), "setup": self.setup.as_dict(), "parts": {}}
@@ -147,7 +147,7 @@ class Measurement:
         """From JSON.
 
         Raises:
-            ValueError: where a field is missing, of another kind or unknown, or the schema is another.
+            ValueError: for a missing or unknown field, a value of another type, or another schema.
         """
         if said.get("schema") != SCHEMA:
             raise _wrong("schema", said.get("schema"), SCHEMA)
@@ -168,7 +168,7 @@ class Measurement:
         return cls(**values | {"model": model_from_dict(values["model"]), "setup": Setup(**values["setup"])})
 
     def table(self) -> Table:
-        """What was measured, or why it was not."""
+        """The measured numbers, or why nothing was measured."""
         device = f"{self.device['name']}, {self.date[:10]}"
         if self.status in ("skipped", "failed"):
             return Table([device, ""], [[self.status, self.reason]])
@@ -186,12 +186,6 @@ class Measurement:
             rows += [["milliseconds a step", self.step_ms, ""], ["tokens a second", self.tokens_per_s, ""]]
             rows += [["model FLOP/s utilization", self.mfu, f"{self.mfu:.1%}"]] if self.mfu is not None else []
         return Table([device, "bytes", ""], rows)
-
-    def __repr__(self):
-        return repr(self.table())
-
-    def _repr_html_(self):
-        return self.table()._repr_html_()
 
 
 _KINDS = kinds(Measurement)
@@ -211,9 +205,9 @@ _NEEDED = {
 
 
 def model_as_dict(model: Model) -> dict:
-    """A model as JSON holds it: its name, its parameters, and the dimensions that a plain GPT-2 has not.
+    """A model as JSON: its name, its parameters, and the dimensions that are not GPT-2's defaults.
 
-    Where the catalog has the model, its source and published count are left to the catalog.
+    Source and published count are left out where the catalog has the model.
     """
     plain = Model(**{f.name: getattr(model, f.name) for f in fields(Model) if f.default is MISSING})
     # A default may depend on another field, so what follows from others is always said.
@@ -225,7 +219,7 @@ def model_as_dict(model: Model) -> dict:
 
 
 def model_from_dict(said: dict) -> Model:
-    """The model of `model_as_dict`; where the catalog has it, the catalog's.
+    """The model from `model_as_dict`; the catalog's own, where it has the model.
 
     Raises:
         ValueError: where a field is missing or wrong, or the parameters are not those of the dimensions.

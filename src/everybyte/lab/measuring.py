@@ -1,4 +1,4 @@
-"""One step measured on this machine: by a worker, or of many GPUs by as many."""
+"""Measure one step on this machine, by one worker per GPU."""
 
 import os
 import socket
@@ -17,9 +17,9 @@ from .measurement import Measurement
 from .process import COMMAND, EXPANDABLE, Failed, Worker, ask
 from .recipe import Recipe
 
-#: Seconds that a worker may take to start and say what there is; and that ranks have to end once one has failed.
+#: Seconds that a worker may take to start and describe its device; that ranks get to end after one has failed.
 START, GRACE = 120.0, 1.0
-#: What a measurement keeps of every rank.
+#: Fields of every rank that a measurement keeps.
 KEPT = (
     "phases", "requested", "peaks", "peak", "peak_at", "allocated_peak", "active_peak", "reserved_peak", "step_ms",
     "loss",
@@ -49,17 +49,17 @@ def measure(
     Args:
         device: `cuda`, `cuda:1`, ...; by default the first GPU. `cpu` runs the same step on the CPU and counts the
             storages of its tensors (`rounding` 1): no kernel's own memory, and the CPU's choice of kernels.
-        warm_up, steps: how many steps to take before, and how many to time.
-        points: the most places of the timeline to keep; 0 for no timeline, and no `peak_at`.
+        warm_up: steps before; steps: timed steps.
+        points: the most points of the timeline that are kept; 0 for no timeline and no `peak_at`.
         tf32: whether fp32 matrix products may round their factors to TF32.
-        limit: bytes that the step may take, to run out on purpose.
+        limit: bytes that the step may take, for instance to run out of memory on purpose.
         expandable: whether the allocator maps memory into segments that grow (`expandable_segments:True`).
         recipe: of a training run on prose, whose steps are measured in place of `steps`.
-        alone: measure the first of many GPUs, on one device: all its tensors are there, and collectives move nothing.
-        timeout: seconds until the process is ended.
+        alone: measure rank 0 alone, on one device: all its tensors exist, and its collectives move nothing.
+        timeout: seconds after which the process is ended.
 
     Raises:
-        ValueError: for bad input, a setup that does not fit the model, and where there is no such device, or too few.
+        ValueError: for bad input, a setup that does not fit the model, a device that does not exist, or too few GPUs.
         Failed: where the process dies, with its exit status and last lines, or takes longer than `timeout`.
     """
     options: dict[str, Any] = {"warm_up": warm_up, "steps": steps, "points": points, "tf32": tf32, "limit": limit}
@@ -81,15 +81,15 @@ def measure(
 
 
 class _RanOut(Exception):
-    """A rank ran out of memory: the others wait for it in vain. Its argument is that rank's measurement."""
+    """A rank ran out of memory, so the others would wait forever. Its argument is that rank's measurement."""
 
 
 def measure_ranks(
     model: Model, setup: Setup, device: str | None, timeout: float, command: Sequence[str] = COMMAND, **options
 ) -> Measurement:
-    """Measure on all of the setup's GPUs at once, by a worker each: rank 0's measurement, with what each rank found.
+    """Measure on all of the setup's GPUs at once, with one worker each: rank 0's measurement, with `ranks` of all.
 
-    Where a rank runs out of memory the measurement is that rank's.
+    Where a rank runs out of memory, it is that rank's measurement.
 
     Raises:
         ValueError: where there are fewer GPUs, or a rank refuses.
@@ -133,7 +133,7 @@ def measure_ranks(
 
 
 def _ranks(gpus):
-    """For each of so many processes the variables by which PyTorch finds the others: torchrun's."""
+    """For each rank the environment variables of torchrun, by which PyTorch finds the other ranks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -147,7 +147,7 @@ def _ranks(gpus):
 def check_request(model, setup, *, warm_up=2, steps=5, points=0, tf32=False, limit=None, recipe=None, alone=False):
     """Raise ValueError where a worker could only fail, before one is started.
 
-    `alone`: it is the first of all GPUs, and collectives move nothing.
+    alone: rank 0 is measured alone, and collectives move nothing.
     """
     for field, value, kind, allowed in (
         ("model", model, Model, "everybyte.model(name) or everybyte.Model(...)"),

@@ -1,4 +1,4 @@
-"""What a device says of its memory and time: CUDA's allocator by its own statistics, a CPU by following storages."""
+"""Meters of memory and time: a GPU's by the statistics of CUDA's allocator, a CPU's by following storages."""
 
 import gc
 import re
@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_leaves
 from ..common import children
 from .timeline import live_at_allocations
 
-#: What each meter counts, in bytes: what tensors asked for; the blocks they got; also blocks that are freed but still
-#: in use by a stream; also what the allocator keeps for later.
+#: A meter's counts, in bytes: requested by tensors; in their blocks; with freed blocks that a stream still uses; with the
+#: allocator's cache.
 COUNTS = ("requested", "allocated", "active", "reserved")
-#: What is kept of a GPU's state after timing -> what its driver's tool calls it.
+#: A field of the GPU's state after timing -> its name in nvidia-smi.
 CLOCKS = {
     "sm_mhz": "clocks.sm", "power_w": "power.draw", "power_limit_w": "power.limit", "temperature_c": "temperature.gpu",
 }  # fmt: skip
@@ -46,7 +46,7 @@ class Cuda:
         self._retries = self._stats()["num_alloc_retries"]
 
     def empty(self) -> int:
-        """Free what nothing uses, cuBLAS's workspaces too; return the bytes of these."""
+        """Free unused memory and cuBLAS's workspaces; return the bytes of the workspaces."""
         gc.collect()
         torch.cuda.synchronize(self.device)
         before = self.now()["requested"]  # not allocated: a workspace may stand in a block that was not split
@@ -72,7 +72,7 @@ class Cuda:
         return {count: stats[f"{count}_bytes.all.{when}"] for count in COUNTS}
 
     def restart(self) -> None:
-        """Count the most from here on."""
+        """Reset the peaks."""
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def allocations(self) -> int:
@@ -80,11 +80,11 @@ class Cuda:
         return self._stats()["allocation.all.allocated"]
 
     def retries(self) -> int:
-        """How often in this measurement the allocator had to give memory back before it could serve a request."""
+        """How often in this measurement the allocator had to free its cache before it could serve a request."""
         return self._stats()["num_alloc_retries"] - self._retries
 
     def segments(self) -> int:
-        """How many segments the allocator has from the driver now."""
+        """The number of the allocator's segments now."""
         return self._stats()["segment.all.current"]
 
     def driver(self) -> dict[str, int | None]:
@@ -97,21 +97,21 @@ class Cuda:
         return {"cuda": total - free, "nvml": nvml}
 
     def free(self) -> int:
-        """Bytes that the driver, or the limit, has left."""
+        """Free bytes, by the driver or the limit."""
         free = torch.cuda.mem_get_info(self.device)[0]
         return min(free, max(0, self._limit - self.now()["reserved"])) if self._limit else free
 
     def bounded(self):
-        """Within it, memory that is not there is refused, as CUDA always does."""
+        """A context in which more memory than there is is refused; CUDA always does so."""
         return nullcontext()
 
     def watching(self):
-        """Within it, memory is counted, as CUDA's allocator always does."""
+        """A context in which memory is counted; CUDA's allocator always does so."""
         return nullcontext()
 
     @contextmanager
     def history(self):
-        """Within it, allocations are noted: at its end, its list has the live bytes before them and after each."""
+        """A context that gives a list. At its end the list has the live bytes before the first allocation and after each."""
         live = []
         torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python")
         start = self.allocations()
@@ -123,7 +123,7 @@ class Cuda:
             torch.cuda.memory._record_memory_history(enabled=None)
 
     def stamp(self) -> torch.cuda.Event:
-        """A moment in the GPU's queue, without waiting."""
+        """A moment in the GPU's queue; it does not wait for the GPU."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -135,7 +135,7 @@ class Cuda:
         return [start.elapsed_time(end) for start, end in pairwise(stamps)]
 
     def clocks(self) -> dict[str, float] | None:
-        """The GPU's clock, power and temperature now, as its driver's tool says; None where there is no such tool."""
+        """The GPU's clock, power and temperature now, from nvidia-smi; None where that is not installed."""
         if not (tool := shutil.which("nvidia-smi")):
             return None
         asked = f"--query-gpu={','.join(CLOCKS.values())}", f"--id={self.device.index or 0}"
@@ -158,7 +158,7 @@ def _kilobytes(file: str, name: str) -> int:
 
 
 def available() -> int | None:
-    """Bytes of memory that are left to the machine or the container; None where nothing says so."""
+    """Bytes of memory available on the machine, or in the container; None where that is unknown."""
     try:
         found = [_kilobytes("/proc/meminfo", "MemAvailable")]
     except OSError:
@@ -171,13 +171,13 @@ def available() -> int | None:
 
 
 class Cpu:
-    """The storages of CPU tensors, followed from birth to death while `watching`. It has the methods of `Cuda`.
+    """The storages of CPU tensors, followed from allocation to free while `watching`. It has the methods of `Cuda`.
 
-    What a kernel takes for itself is not seen. Where two gradients of one tensor meet in backward, a third tensor is
-    counted that would not be there unwatched. Nothing is kept for later, and no driver counts.
+    It does not see kernels' own memory. Where backward adds two gradients of one tensor, it counts a third tensor that would not
+    exist without it. It has no cache and no driver.
 
     Args:
-        limit: bytes; one more is out of memory.
+        limit: bytes above which memory is exhausted.
     """
 
     rounding = 1
@@ -213,7 +213,7 @@ class Cpu:
         return {"cuda": None, "nvml": None}
 
     def free(self) -> int | None:
-        """Bytes that the limit has left; None where there is none."""
+        """Free bytes by the limit; None without a limit."""
         return self._limit and self._limit - self._counter.refused
 
     def watching(self):
@@ -221,9 +221,9 @@ class Cpu:
 
     @contextmanager
     def bounded(self):
-        """Within it, this process is refused more memory than the machine has free; else Linux would end some process.
+        """A context in which this process cannot take more memory than is free; else Linux would kill some process.
 
-        Where nothing says what is free, as on macOS and Windows, nothing is refused.
+        Where free memory is unknown, as on macOS and Windows, there is no bound.
         """
         free = available()
         if free is None:
@@ -259,7 +259,7 @@ class Cpu:
 
 
 class _Counter(TorchDispatchMode):
-    """Follows storages by weak reference, and FSDP's, which are resized."""
+    """Follows storages by weak references, and the resizing of FSDP's."""
 
     def __init__(self, limit):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A process of its own for measuring: it takes its memory with it when it ends, however it ends."""
+"""Worker processes that measure: when one ends, in whatever way, its memory is free."""
 
 import contextlib
 import json
@@ -18,27 +18,27 @@ from ..common import children, files
 from .measurement import Measurement, model_as_dict
 
 SOURCES = str(Path(__file__).resolve().parents[2])
-#: What a worker runs. No module is taken from the folder that it happens to start in.
+#: A worker's command, and a variable that keeps it from importing modules of its working folder.
 COMMAND, APART = (sys.executable, "-u", "-m", "everybyte.lab.worker"), {"PYTHONSAFEPATH": "1"}
-#: Lines of a worker's standard error that are told when it fails.
+#: Lines of a failed worker's standard error that the error shows.
 LAST_LINES = 8
-#: What makes an allocator's segments grow: PyTorch's name for it, and the older one.
+#: Variables that let the allocator's segments grow: PyTorch's present name and the older one.
 EXPANDABLE = dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "expandable_segments:True")
-#: The variable that tells a worker whose it is.
+#: The variable with the process number of a worker's parent.
 PARENT = "EVERYBYTE_PARENT"
 _ENDED = None
 
 
 class Failed(RuntimeError):
-    """A worker died, hung, or said what no worker says."""
+    """A worker died, hung, or gave an invalid answer."""
 
 
-class Worker:
-    """A process that measures, one request after another. Use it as a context: at its end the process is ended.
+class Worker(children.Ending):
+    """A process that measures, one request after another. As a context it ends the process at its end.
 
     Args:
         command: what to run; by default this package's worker.
-        environment: variables besides this process's.
+        environment: variables in addition to this process's.
     """
 
     def __init__(self, command: Sequence[str] = COMMAND, environment: Mapping[str, str] | None = None):
@@ -60,11 +60,11 @@ class Worker:
         self._answers.put(_ENDED)
 
     def ask(self, timeout: float, **request) -> dict:
-        """What the worker answers to a request.
+        """The worker's answer to a request.
 
         Raises:
             ValueError: where the worker refuses the request.
-            Failed: where it ends, or gives no answer within `timeout` seconds; it is ended then.
+            Failed: where the worker ends, or does not answer within `timeout` seconds and is ended.
         """
         try:
             if self._requests.closed:
@@ -92,7 +92,7 @@ class Worker:
         return answer
 
     def _failed(self, how):
-        """The error of a worker that is ended here, with its last lines."""
+        """End the worker; return the error with its last lines."""
         self.end()
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()[-LAST_LINES:]
@@ -100,23 +100,17 @@ class Worker:
         return Failed(f"the worker {how}{last}")
 
     def end(self) -> None:
-        """End the process and its children, now; once more does nothing."""
+        """End the process and its children now. A second call does nothing."""
         self._child.end()
         with contextlib.suppress(OSError):  # of a request that nobody read
             self._requests.close()
 
-    def __enter__(self):
-        return self
 
-    def __exit__(self, *exception):
-        self.end()
-
-
-class Bench:
-    """A place for one worker at a time. One that failed, or kept something of a step, is ended: a fresh one follows.
+class Bench(children.Ending):
+    """Holds one worker at a time, and replaces one that failed or has memory of a step left.
 
     Args:
-        start: starts a worker, given an `environment` where it needs one.
+        start: a function that starts a worker; it takes an `environment`.
     """
 
     def __init__(self, start: Callable[..., Worker] = Worker):
@@ -124,7 +118,7 @@ class Bench:
         self._worker: Worker | None = None
 
     def worker(self, expandable: bool = False) -> Worker:
-        """The worker that is there, or a fresh one. `expandable`: one whose allocator's segments grow."""
+        """The present worker, or a new one. expandable: whether its allocator's segments grow."""
         if expandable != self._expandable:
             self.end()
         if self._worker is None:
@@ -133,7 +127,7 @@ class Bench:
         return self._worker
 
     def measure(self, *what, expandable: bool = False, **options) -> Measurement:
-        """What `ask` asks of a worker."""
+        """The measurement by the worker, with the arguments of `ask`."""
         clean = False
         try:
             measurement, clean = ask(self.worker(expandable), *what, **options)
@@ -148,15 +142,9 @@ class Bench:
             self._worker.end()
         self._worker = None
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.end()
-
 
 def ask(worker: Worker, model: Model, setup: Setup, device: str | None, timeout: float, **options):
-    """The measurement that a worker makes, and whether the worker is fit for another."""
+    """(a worker's measurement, whether the worker can take another request)."""
     said = {"device": device, "model": model_as_dict(model), "setup": setup.as_dict(), "options": options}
     answer = worker.ask(timeout, ask="measure", **said)
     return Measurement.from_dict(answer["found"]), answer["clean"]

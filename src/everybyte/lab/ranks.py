@@ -1,4 +1,4 @@
-"""What a worker answers: as the only GPU, as one of many, or as the first of many, alone."""
+"""A worker's answers: as the only GPU, as one of several ranks, or as rank 0 alone."""
 
 import os
 from contextlib import contextmanager
@@ -13,19 +13,19 @@ from .run import describe, find, run
 
 #: Seconds that a rank waits for the others in a collective; NCCL's first one also makes its connections.
 PATIENCE, FIRST = 40, 180
-#: Ranks that a CPU may be given at once.
+#: The most ranks on a CPU.
 PROCESSES = 8
 
 
 @contextmanager
 def group(setup: Setup, device: torch.device, real: bool = False):
-    """Within it, this process is a rank of `setup.gpus`: one of several that were started, else the first, alone.
+    """A context in which this process is a rank of `setup.gpus`; it gives the name of the backend, or None.
 
-    Alone, collectives move nothing, yet all of rank 0's tensors are there. Where they must be `real`, as to learn,
-    several GPUs alone are refused. It gives the name of what carries the collectives.
+    It is one of several ranks that were started, or else rank 0 alone: then its tensors exist and its collectives move nothing.
+    Where collectives must be `real`, as for learning, rank 0 of several alone is refused.
 
     Raises:
-        ValueError: where torchrun started another number, or PyTorch was built without what they need.
+        ValueError: where torchrun started another number of ranks, or PyTorch lacks the backend.
     """
     if not setup.distributed:
         yield None
@@ -55,7 +55,7 @@ def group(setup: Setup, device: torch.device, real: bool = False):
 
 
 def run_as_rank(model, setup: Setup, device: torch.device, **options) -> tuple[dict, bool]:
-    """What `run` finds, in the group of its setup."""
+    """What `run` returns, in the process group of its setup."""
     if setup.ddp:  # its buckets are rebuilt at the second step, in the order in which gradients came
         options["warm_up"] = max(2, options.get("warm_up", 2))
     if device.type == "cuda":
@@ -68,7 +68,7 @@ def run_as_rank(model, setup: Setup, device: torch.device, **options) -> tuple[d
 
 
 def answer(request: dict) -> dict:
-    """What was `found` for a request, and whether this process is `clean` again; or the `error` of bad input."""
+    """The answer to a request: `found`, with `clean`, whether nothing of the step is left; or the `error` of bad input."""
     try:
         device = find(request["device"])
         if request["ask"] == "device":

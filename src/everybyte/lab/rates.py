@@ -1,4 +1,4 @@
-"""The arithmetic of a training step and the time it may take: for utilization, and to plan what to measure."""
+"""FLOPs of a training step, for utilization; and estimates of its time, to plan what to measure."""
 
 from collections.abc import Callable, Iterable
 
@@ -8,24 +8,24 @@ from ..catalog import Gpu, Model, gpus
 from ..common.tables import Table
 from .grid import TIMED, WARM_UP, Configuration
 
-#: What a recording asks of each measurement.
+#: Options of every measurement of a recording.
 OPTIONS = {"warm_up": 1, "points": 160}
-#: Seconds that the timed steps of one measurement may take, and a training run; it has fewer steps where need be.
+#: Seconds for a measurement's timed steps, and for a training run; where they are too few, fewer steps are taken.
 LONGEST, TRAINING = 15.0, 60.0
-#: Shares of the catalog's dense 16-bit peak that a 16-bit step reaches, that TF32 does, and fp32 without it.
+#: Share of the catalog's dense 16-bit peak that a step reaches in 16 bits, in TF32, and in fp32.
 USED, TF32, FP32 = 0.45, 0.2, 1 / 20
-#: Times that eager attention reads or writes its scores; seconds that Python takes for a block's forward and backward.
+#: How often eager attention reads or writes its scores; Python's seconds per block, forward and backward.
 PASSES, LAUNCH = 16, 1.5e-3
-#: Bytes that an optimizer's step moves for each parameter; seconds around each measurement.
+#: Bytes per parameter that an optimizer's step moves; seconds of overhead per measurement.
 MOVED, AROUND = 40, 0.4
 
 
 def flops_of_step(model: Model, tokens: int, sequence: int) -> int:
     """Model FLOPs of one training step, without recomputation: 6·N + 12·L·A·D·S for each token.
 
-    N: parameters that multiply a token, so not positions, nor the token table where the head is another matrix, nor
-    experts that it does not visit; L layers of A heads of width D over sequences of S. The half of attention that the
-    causal mask hides is counted. Source: Chowdhery et al., PaLM (2022), appendix B.
+    N: parameters that a token is multiplied with: without positions, without the token table unless it is the head, and without
+    experts that the token does not visit. L layers of A heads of width D, sequences of S. The half of attention that the causal
+    mask hides is counted. Source: Chowdhery et al., PaLM (2022), appendix B.
     """
     looked_up = model.learned_positions + (0 if model.tied else model.vocabulary)
     expert = (2 + model.gated) * model.width * model.expert_width
@@ -35,7 +35,7 @@ def flops_of_step(model: Model, tokens: int, sequence: int) -> int:
 
 
 def utilization(flops: int, milliseconds: float, gpu: str | None, setup: Setup) -> float | None:
-    """Model FLOP/s over the catalog's dense 16-bit peak; None for fp32, whose peak is another, and unknown devices."""
+    """Model FLOP/s over the catalog's dense 16-bit peak; None for fp32 and unknown devices."""
     if gpu is None or setup.dtypes.compute == "fp32":
         return None
     return round(flops / (milliseconds / 1e3) / gpus()[gpu].bf16_flops, 4)
@@ -47,7 +47,7 @@ def tokens_of_step(setup: Setup) -> int:
 
 
 def step_seconds(model: Model, setup: Setup, gpu: Gpu, tf32: bool = False) -> float:
-    """What a step may take, by rule of thumb: for a plan, without a claim."""
+    """Seconds of a step, by rule of thumb: good enough for a plan."""
     tokens, compute = tokens_of_step(setup), setup.dtypes.compute
     again = 4 / 3 if setup.segment else 1
     arithmetic = again * flops_of_step(model, tokens, setup.sequence) / gpu.bf16_flops
@@ -59,7 +59,7 @@ def step_seconds(model: Model, setup: Setup, gpu: Gpu, tf32: bool = False) -> fl
 
 
 def seconds(configuration: Configuration, gpu: Gpu) -> float:
-    """What measuring a configuration may take."""
+    """Seconds of measuring a configuration, by rule of thumb."""
     each = step_seconds(configuration.model, configuration.setup, gpu, configuration.tf32)
     asked = options(configuration)
     if recipe := configuration.recipe:
@@ -71,7 +71,7 @@ def seconds(configuration: Configuration, gpu: Gpu) -> float:
 
 
 def options(configuration: Configuration) -> dict:
-    """What a recording asks of a measurement: where time is the question, more steps before, and a time limit."""
+    """The options of a recording's measurement; one of time has more warm-up steps and a time limit."""
     if configuration.recipe:
         how: dict = {"recipe": configuration.recipe.as_dict(), "seconds": TRAINING}
     else:
@@ -81,7 +81,7 @@ def options(configuration: Configuration) -> dict:
 
 
 def estimate(wanted: Iterable[Configuration], gpu: Gpu, need: Callable[[Model, Setup], int]) -> Table:
-    """What a recording would measure on a GPU: for each group the steps, how many fit, and their seconds."""
+    """A table of what a recording would measure on a GPU: per group the steps, how many fit, and their seconds."""
     groups = {}
     for configuration in wanted:
         row = groups.setdefault(configuration.group, [0, 0, 0.0])

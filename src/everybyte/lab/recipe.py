@@ -1,4 +1,4 @@
-"""How a training run goes: its steps, their learning rates, the clipping of gradients, and the windows of prose."""
+"""The recipe of a training run: steps, learning rates, gradient clipping, validation."""
 
 from dataclasses import asdict, dataclass
 from math import cos, pi
@@ -48,14 +48,14 @@ class Recipe:
         return self.learning_rate * (0.1 + 0.45 * (1 + cos(pi * done)))
 
     def check(self, setup: Setup) -> None:
-        """Raise ValueError where gradients cannot be clipped as the recipe says."""
+        """Raise ValueError where a setup does not allow gradient clipping, or the pretraining that the recipe has."""
         check(CLIPPED, setup)
         if self.pretrained and setup.distributed:
             many = f"{setup.gpus} gpus and sharding {setup.sharding!r}"
             raise ValueError(f"Recipe.pretrained: {self.pretrained} with {many}; allowed: 0, or one GPU")
 
     def as_dict(self) -> dict:
-        """As JSON holds it."""
+        """As JSON."""
         return asdict(self)
 
     def __str__(self):

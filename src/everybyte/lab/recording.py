@@ -1,4 +1,4 @@
-"""Measure a grid of steps on one device and keep what it says: an interruption loses only what is running."""
+"""Measure a grid of steps on one device into a file; an interruption loses only the running measurement."""
 
 import sys
 import time
@@ -24,7 +24,7 @@ EACH = 120.0
 
 @dataclass
 class Progress:
-    """What a recording came to."""
+    """The outcome of a recording."""
 
     path: Path  # of the record
     there: int = 0  # measurements that it had already
@@ -33,7 +33,7 @@ class Progress:
     faults: list[str] = field(default_factory=list)  # of lines that were moved aside
 
     def as_dict(self) -> dict:
-        """As JSON holds it."""
+        """As JSON."""
         return asdict(self) | {"path": str(self.path)}
 
     def __str__(self):
@@ -51,21 +51,20 @@ def record(
     need: Callable[[Model, Setup], int] | None = None,
     start: Callable[[], Worker] = Worker,
 ) -> Progress:
-    """Measure what is not recorded yet of a device, a line of `out`/`<gpu>.jsonl` each, until time is up.
+    """Measure what is not recorded yet of a device, one line of `out`/`<gpu>.jsonl` each, until time is up.
 
-    One worker takes one step after another. A fresh one takes over after an out-of-memory, a failure, or whenever
-    something of a step is left in memory. The next recording tries again what failed, and leaves out what is there with
-    the same fingerprint of the reference step.
+    One worker measures one step after another. A new one replaces it after an out-of-memory, a failure, or where memory of a step
+    is left. A later recording retries failed steps, and skips those recorded with the same fingerprint of the reference step.
 
     Args:
-        minutes: after which no more is started, and what runs is given up.
+        minutes: after which nothing is started any more, and the running measurement is ended.
         only: names of the grid's groups. configurations: in place of the grid. device: as `measure`'s.
-        need: bytes that a step takes at least; where the device has less free, the step is recorded as skipped.
-        start: starts a worker, given an `environment` where it needs one.
+        need: gives the least bytes of a step; where the device has less free, the step is recorded as skipped.
+        start: a function that starts a worker; it takes an `environment`.
 
     Raises:
-        ValueError: for bad input, and where there is no such device.
-        Failed: where not even the device can be asked for.
+        ValueError: for bad input, or a device that does not exist.
+        Failed: where the worker cannot even describe the device.
     """
     if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not minutes > 0:
         raise ValueError(f"record.minutes: {minutes!r} is not a number above 0")
@@ -109,7 +108,7 @@ class _Recording:
         return progress
 
     def _measurement(self, configuration, device):
-        """The measurement of a configuration; None where there is no time for it."""
+        """The measurement of a configuration; None where time is up."""
         model, setup = configuration.model, configuration.setup
 
         def without(status, reason):
@@ -133,7 +132,7 @@ class _Recording:
 
 
 def _there(path):
-    """What of a record is not measured again."""
+    """The configurations of a record that need not be measured again."""
     if not path.exists():
         return set()
     measured = (m for m in read(path).measurements if m.fingerprint == fingerprint() and m.status != "failed")
@@ -141,7 +140,7 @@ def _there(path):
 
 
 def asked(measurement: Measurement) -> dict:
-    """How a record's measurement was asked for, beside its model and setup."""
+    """How a recorded step was measured, beside its model and setup."""
     plain = Configuration("", measurement.model, measurement.setup, measurement.steps or 0).asked
     if measurement.learning:  # some of its steps are counted, and not timed
         plain |= {"steps": measurement.learning["asked"], "recipe": str(Recipe(**measurement.learning["recipe"]))}
@@ -149,5 +148,5 @@ def asked(measurement: Measurement) -> dict:
 
 
 def has_bf16(device: dict) -> bool:
-    """Whether a device has units for bf16, by its compute capability; a CPU, or one that says none, is said to."""
+    """Whether a device has bf16 units, by its compute capability; True for a CPU and where it is unknown."""
     return float(device.get("capability") or 8) >= 8

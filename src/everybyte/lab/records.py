@@ -1,4 +1,4 @@
-"""What GPUs said, kept: a line for each measurement, with a checksum, read back with distrust."""
+"""Files of measurements: one line each, with a checksum, checked when read."""
 
 import ast
 import hashlib
@@ -22,7 +22,7 @@ REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 
 @cache
 def fingerprint(folder: Path = REFERENCE) -> str:
-    """Which reference step this is: SHA-256 of its source files, without imports and docstrings, and of its text."""
+    """SHA-256 of the reference step: its source files without imports and docstrings, and its text."""
     digest = hashlib.sha256()
     for path in sorted([*folder.glob("*.py"), *folder.glob("*.txt")]):
         text = path.read_text(encoding="utf-8")
@@ -31,7 +31,7 @@ def fingerprint(folder: Path = REFERENCE) -> str:
 
 
 def _done(source):
-    """The lines of a source file but its imports and docstrings."""
+    """A source file without its imports and docstrings."""
     lines = dict(enumerate(source.splitlines(), 1))
     for node in ast.walk(ast.parse(source)):
         said = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -65,10 +65,10 @@ class Record:
 
 
 def read(path: str | os.PathLike) -> Record:
-    """The measurements of a file. A line that is cut short, edited, or of another schema is refused, the others kept.
+    """The measurements of a file. Lines that are cut short, edited or of another schema are reported as faults.
 
     Raises:
-        ValueError: where it is no file: a folder, a pipe, a device.
+        ValueError: where it is a folder, a pipe or a device.
     """
     path = Path(path)
     _check_file(path)
@@ -77,7 +77,7 @@ def read(path: str | os.PathLike) -> Record:
 
 
 def append(path: Path, measurement: Measurement) -> None:
-    """Add a line, on the disk when this returns; where that fails, nothing of it is added."""
+    """Add a line. It is on the disk when this returns; where that fails, nothing is added."""
     said = measurement.as_dict()
     line = json.dumps(said | {"check": _checksum(said)}, allow_nan=False).encode() + b"\n"
     with _alone(path) as file:
@@ -88,9 +88,9 @@ def append(path: Path, measurement: Measurement) -> None:
 
 
 def repair(path: Path) -> list[str]:
-    """Move refused lines to the end of a file beside, the record's name with `.refused`; return the faults.
+    """Move faulty lines to the end of the file with `.refused` after its name; return the faults.
 
-    Whoever appends meanwhile waits.
+    Another process that appends meanwhile waits.
     """
     if not path.exists():
         return []
@@ -106,7 +106,7 @@ def repair(path: Path) -> list[str]:
 
 @contextmanager
 def _alone(path):
-    """The record, open for adding, and locked; opened again where another file has taken its name meanwhile."""
+    """A context with the record, open for adding and locked; opened again where the file was replaced meanwhile."""
     _check_file(path)
     while True:
         with path.open("a+b", buffering=0) as file:
@@ -118,7 +118,7 @@ def _alone(path):
 
 
 def _lock(file):
-    """Lock a file until it is closed. Windows and some clusters' file systems cannot: there, one recorder at a time."""
+    """Lock a file until it is closed. Windows and some cluster file systems cannot: run one recording at a time there."""
     with suppress(ImportError, OSError):
         import fcntl
 
@@ -126,7 +126,7 @@ def _lock(file):
 
 
 def _add(file, data):
-    """Add all of the bytes at the end of a file, on the disk when this returns, or none."""
+    """Add all of the bytes at the end of a file, and wait for the disk; or add none."""
     before = os.fstat(file.fileno()).st_size
     try:
         while data:
@@ -143,7 +143,7 @@ def _check_file(path):
 
 
 def _split(path):
-    """The file's good lines, each with its measurement, and its bad ones, each with its fault."""
+    """([(valid line, its measurement)], [(invalid line, its fault)]) of a file."""
     *lines, rest = path.read_bytes().split(b"\n")
     good, bad = [], []
     for number, line in enumerate(lines, 1):

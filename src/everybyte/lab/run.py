@@ -1,7 +1,7 @@
 """One measurement, inside the worker: the reference step, warmed up, counted and timed.
 
-Warm-up steps make the optimizer's states. One steady step is then counted, moment by moment, and, if asked for, every
-allocation in it is noted; the rest are only timed.
+Warm-up steps make the optimizer's states. One steady step is counted at each moment, with its allocations where a timeline is
+wanted. Further steps are only timed.
 """
 
 import gc
@@ -38,13 +38,13 @@ from .recipe import Recipe
 from .records import fingerprint
 from .timeline import reduced, where
 
-#: Steps that loss scaling may skip before a measurement is given up; steps that tell how long a training run's take.
+#: Skipped steps after which a measurement is given up; steps that are timed to estimate a training run.
 SKIPS, PROBE = 24, 5
-#: Tokens that the text needs.
+#: The vocabulary that the text needs: one token per byte value.
 BYTES = 256
-#: PyTorch's functions that tell how large its workspaces are.
+#: PyTorch's functions that return the sizes of its workspaces.
 SIZES = ("cublas_workspace_size", "cublaslt_workspace_size")
-#: Errors that mean the same as `torch.OutOfMemoryError`: whose memory ran out, and what stands in them.
+#: Errors that mean the same as `torch.OutOfMemoryError`: whose memory ran out -> a pattern of the message.
 OUT_OF_MEMORY = {
     "cuBLAS": r"CUBLAS_STATUS_ALLOC_FAILED",
     "cuDNN": r"CUDNN_STATUS_ALLOC_FAILED",
@@ -53,11 +53,11 @@ OUT_OF_MEMORY = {
     "CUDA": r"CUDA error: out of memory|cudaErrorMemoryAllocation",
     "the CPU": r"DefaultCPUAllocator: (can't allocate|not enough) memory",
 }
-#: The weights that were pretrained last in this process, on the host: several ways to fine-tune start from them.
+#: The last pretrained weights of this process, on the host: several ways to fine-tune start from them.
 LEARNED: dict[tuple, dict] = {}
 #: What `torch._fused_sdp_choice` answers.
 KERNELS = {0: "math", 1: "flash", 2: "memory-efficient", 3: "cudnn"}
-#: Variables of the environment that change what an allocator or cuBLAS takes.
+#: Environment variables that change what the allocator or cuBLAS takes.
 VARIABLES = (
     "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "CUBLAS_WORKSPACE_CONFIG",
     "CUBLASLT_WORKSPACE_SIZE", "TORCH_CUBLASLT_UNIFIED_WORKSPACE", "CUDA_MODULE_LOADING",
@@ -68,7 +68,7 @@ def find(device: str | None) -> torch.device:
     """The device of that name, by default the first GPU.
 
     Raises:
-        ValueError: where it names none, or PyTorch can use no such device.
+        ValueError: where it is no device's name, or PyTorch cannot use the device.
     """
     check(device)
     if device == "cpu":
@@ -87,7 +87,7 @@ def find(device: str | None) -> torch.device:
 
 
 def _remedy(said):
-    """What to do about an error of CUDA's beginning, in words."""
+    """What to do about an error of CUDA's initialization, in words."""
     if torch.version.cuda is None:
         return "this PyTorch is built without CUDA, so install one that is built with it"
     said = said.lower()
@@ -121,10 +121,10 @@ def _driver():
 
 
 def settings(device: torch.device, tf32: bool) -> dict:
-    """Set what decides which kernels run, the same everywhere, and say it.
+    """Set what decides which kernels run, the same on every machine; return these settings.
 
-    On a GPU attention takes the flash kernel or the memory-efficient one, as the book says: not cuDNN's, and the math
-    kernel only where the GPU has no other (`attention_kernel`).
+    On a GPU, attention uses the flash or the memory-efficient kernel: never cuDNN's, and the math kernel only where the GPU has no
+    other (`attention_kernel`).
     """
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     kernels = torch.backends.cuda
@@ -146,9 +146,9 @@ def settings(device: torch.device, tf32: bool) -> dict:
 
 
 def attention_kernel(model: Model, setup: Setup, device: torch.device) -> str | None:
-    """Which of PyTorch's kernels attention takes on that GPU; None for eager, and on a CPU.
+    """The name of PyTorch's kernel for attention on that GPU; None for eager attention, and on a CPU.
 
-    GPUs before Ampere have no flash kernel, and for bf16 the math kernel alone: it is switched on then, and said.
+    GPUs before Ampere have no flash kernel, and for bf16 only the math kernel, which is then switched on.
     """
     if device.type == "cpu" or setup.attention == "eager":
         return None
@@ -181,14 +181,14 @@ def run(
     """Measure one configuration.
 
     Args:
-        warm_up, steps: how many steps to take before, and how many to time; `steps` 0 times none.
-        seconds: fewer steps, but at least two, where all would take longer.
-        points: the most places of the timeline that are kept; 0 for no timeline.
+        warm_up: steps before; steps: timed steps, may be 0.
+        seconds: that the timed steps may take; where they would take longer, fewer are taken, at least two.
+        points: the most points of the timeline that are kept; 0 for no timeline.
         tf32: whether fp32 matrix products may use it. limit: bytes that the step may take.
-        recipe: of a training run, as a dict: all steps are then its steps, as many as it says.
+        recipe: of a training run, as a dict; then its steps are measured.
 
     Returns:
-        What `Measurement.from_dict` takes, and whether the process is as before: nothing of the step lives.
+        (what `Measurement.from_dict` takes, whether the process has no memory of the step left).
     """
     recipe = recipe and Recipe(**recipe)
     found = _told(model, setup, device, tf32, limit, recipe)
@@ -220,7 +220,7 @@ def run(
 
 
 def _told(model, setup, device, tf32, limit, recipe) -> dict[str, Any]:
-    """What is known before the step: what it runs on, and with which settings, which are made here."""
+    """The fields that are known before the step: device, versions, settings. The settings are made here."""
     tokens = "prose" if recipe else "text" if model.vocabulary >= BYTES else "random"
     made = settings(device, tf32) | {"limit": limit, "tokens": tokens}
     cuda = device.type == "cuda"
@@ -234,7 +234,7 @@ def _told(model, setup, device, tf32, limit, recipe) -> dict[str, Any]:
 
 
 class _Session:
-    """A trainer on a device, and what was seen of its steps."""
+    """A trainer on a device, and the record of its steps."""
 
     def __init__(self, model, setup, meter, baseline, recipe=None):
         self.model, self.setup, self.meter, self.baseline, self.recipe = model, setup, meter, baseline, recipe
@@ -249,7 +249,7 @@ class _Session:
             return module.initialize() if isinstance(module, GPT) else module
 
     def pretrained(self):
-        """The weights that a copy of the model has learned before, in the host's memory and not measured."""
+        """The pretrained weights, on the host; learning them is not measured."""
         setup, recipe = self.setup, self.recipe
         if not (recipe and recipe.pretrained):
             return {}
@@ -291,7 +291,7 @@ class _Session:
         self.batch = lambda: tuple(tokens.to(device) for tokens in windows())
 
     def step(self, at=lambda moment: None):
-        """One step: whether it changed the weights. Loss scaling skips a step whose gradients are infinite."""
+        """Take one step; return whether it changed the weights. Loss scaling skips a step with infinite gradients."""
         scaler = self.trainer.scaler
         scale = scaler.get_scale() if scaler else 0
         start = self.meter.stamp()
@@ -305,13 +305,13 @@ class _Session:
         return taken
 
     def taken_step(self):
-        """Steps until one changes the weights: its milliseconds."""
+        """Take steps until one changes the weights; return its milliseconds."""
         while not self.step():
             pass
         return self.last_ms
 
     def _telling(self, at):
-        """What a step tells its moments to: `at`, and the stage that each begins, for an out-of-memory to name."""
+        """The function that a step calls at its moments: it calls `at`, and notes the stage for an out-of-memory error."""
         following = {"after_forward": "backward", "after_backward": "optimizer step", "after_step": "rest"}
         left, self.stage = self.setup.accumulation, "forward"
 
@@ -327,7 +327,7 @@ class _Session:
         self.losses.append(loss if math.isfinite(loss) else None)
 
     def _see_most(self):
-        """The most bytes since the last call."""
+        """The peaks since the last call."""
         most = self.meter.most()
         self.most = {count: max(self.most[count], value) for count, value in most.items()}
         self.meter.restart()
@@ -343,9 +343,9 @@ class _Session:
         return {"peak": peaks["allocated_peak"] - self.baseline} | peaks
 
     def count(self, points):
-        """Live bytes at each moment of a step (of several batches the last one's), and the most in each phase.
+        """Take a step: live bytes at each of its moments (in the last micro-batch), and the most in each phase.
 
-        With `points` also the step's timeline, and where in it the peak is.
+        With `points` also the step's timeline, and where its peak is.
         """
         phases = {"after_forward": "forward", "after_backward": "backward", "after_step": "step"}
         seen, marks = {}, []
@@ -388,7 +388,7 @@ class _Session:
         return {"peak_at": where(live.index(max(live)), marks), "history": history}
 
     def time(self, steps, seconds):
-        """Steps that are only timed; their peaks count too."""
+        """Take steps that are only timed; return the peaks, which include theirs."""
         self.meter.restart()
         if seconds and steps > 2:
             steps = max(2, min(steps, int(1e3 * seconds / max(self.last_ms, 1e-3))))
@@ -400,7 +400,7 @@ class _Session:
         return self._peak()
 
     def learn(self, seconds):
-        """The rest of a recipe's steps, with the loss on unseen prose now and then; fewer where all take too long."""
+        """Take the rest of a recipe's steps, with validation losses in between; fewer where all would take too long."""
         self.meter.restart()
         trainer, asked = self.trainer, self.recipe
         before, fit = trainer.taken, asked.steps
@@ -422,7 +422,7 @@ class _Session:
         return self._peak() | {"learning": learning}
 
     def _back_to_back(self, steps):
-        """Steps without waiting in between: their tokens are on the host, pinned, and their losses go there."""
+        """Take steps without waiting between them: tokens come from pinned host memory, losses are copied there."""
         device, count = self.meter.device, steps * self.setup.accumulation
         pinned = (lambda t: t.pin_memory()) if device.type == "cuda" else (lambda t: t)
         waiting = iter([tuple(pinned(tokens) for tokens in self.windows()) for _ in range(count)])
@@ -443,7 +443,7 @@ class _Session:
             self._note(loss)
 
     def rates(self, gpu):
-        """Time, and what follows from it; the losses alone where no step was timed."""
+        """Time and the rates that follow from it; only the losses where no step was timed."""
         learned = {"loss": self.losses, "skipped_steps": self.skipped, "steps": len(self.step_ms)}
         if not self.step_ms:
             return learned
@@ -457,9 +457,9 @@ class _Session:
 
 
 def same_batch(vocabulary: int, setup: Setup, device) -> Callable:
-    """Random tokens, the same in every step, and the same moved on by one as targets: (B, S) each, int64.
+    """A function that gives the same random tokens at every call, and the next ones as targets: (B, S) each, int64.
 
-    They are for vocabularies too small for the text's bytes.
+    For vocabularies that are too small for the text's bytes.
     """
     generator, shape = torch.Generator(device), (setup.batch, setup.sequence)
 
@@ -471,7 +471,7 @@ def same_batch(vocabulary: int, setup: Setup, device) -> Callable:
 
 
 def _whose(error):
-    """Whose memory an error says has run out: PyTorch's allocator, or a library; None where none has."""
+    """Whose memory ran out, by an error: PyTorch's allocator's, or a library's; None for another error."""
     if isinstance(error, torch.OutOfMemoryError):
         return "PyTorch"
     if isinstance(error, MemoryError):
@@ -480,7 +480,7 @@ def _whose(error):
 
 
 def _out_of_memory(error, session, whose="PyTorch"):
-    """An out-of-memory as a result: whose memory, what was asked for, what was free, when, and the peaks until then."""
+    """The fields of a measurement that ran out of memory: whose memory, bytes requested, bytes free, the stage, the peaks."""
     asked = re.search(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)", str(error))
     size = round(units.parse(f"{asked[1]} {asked[2].replace('bytes', 'B')}")) if asked else None
     out = {"requested": size, "free": session.meter.free(), "at": session.stage, "of": whose}

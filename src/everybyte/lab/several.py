@@ -1,4 +1,4 @@
-"""What the labs' notebooks show of several steps: measured here on a GPU, else the record, else a plain no."""
+"""Several steps for the labs' notebooks: measured here on a GPU, or else from the record, or else a sentence that there is none."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from .recipe import Recipe
 from .recording import asked, has_bf16
 from .records import fingerprint, read, unmeasured
 
-#: Set, to anything: no GPU is asked. So the book's stored outputs are those of the record on every machine.
+#: A variable: where it is set, no GPU is used, so that the book's stored outputs are the same on every machine.
 RECORD_ONLY = "EVERYBYTE_RECORD_ONLY"
 #: Where records are looked for, from the working folder: of a lab, of the repository, of a chapter.
 FOLDERS = ("records", "labs/records", "../labs/records")
@@ -26,7 +26,7 @@ NOT_YET = "Not yet recorded on a GPU"
 
 
 class _Shown:
-    """Shows its table, or what is said where the table would be empty."""
+    """Shows its table, or the sentence `said` where the table would be empty."""
 
     def __repr__(self):
         return repr(self.table()) if self._any() else self.said
@@ -37,7 +37,7 @@ class _Shown:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Runs(_Shown):
-    """Some steps of one model, by the names that a notebook gives them."""
+    """Steps of one model, by the names that a notebook gives them."""
 
     said: str  # where the measurements are from, a sentence
     found: dict[str, Measurement | None]  # None for what is not there
@@ -45,13 +45,13 @@ class Runs(_Shown):
 
     @property
     def measured(self) -> dict[str, Measurement]:
-        """Those that were measured to the end."""
+        """The completed measurements."""
         return {name: m for name, m in self.found.items() if m is not None and m.status == "measured"}
 
     def table(self) -> Table:
-        """A row each: the most bytes allocated and reserved, and on a GPU time and what follows from it.
+        """A row each: the most bytes allocated and reserved; on a GPU also time and rates.
 
-        No time is shown of a step whose collectives move nothing, nor of a rehearsal.
+        Times are left out where collectives move nothing, and of rehearsals.
         """
         timed = any(m.device["type"] != "cpu" for m in self.measured.values())
         columns = ["", "peak (B)", "size", *(["reserved (B)", "ms a step", "tokens/s", "MFU"] if timed else [])]
@@ -88,10 +88,10 @@ def runs(
     """Several steps of a model, one after another in one process of their own, or from the record.
 
     Args:
-        model: of all of them, or what gives it for a setup. setups: name -> setup.
+        model: of all steps, or a function of the setup that gives it. setups: name -> setup.
         device: as `measure`'s, and measured there. By default the first GPU where PyTorch can use one and
             `EVERYBYTE_RECORD_ONLY` is not set; else the record of the GPU that has most of them.
-        records: the folder of the records; by default the first of `FOLDERS` that there is.
+        records: the folder of the records; by default the first of `FOLDERS` that exists.
         timeout: seconds for each. options: `warm_up`, `steps`, `points`, `tf32`, `limit`, `expandable` as `measure`'s.
 
     Raises:
@@ -116,7 +116,7 @@ class Trainings(_Shown):
 
     @property
     def learned(self) -> dict[str, list[Measurement]]:
-        """Those that ran to their end, each with its `learning`."""
+        """The completed runs."""
         done = {name: [m for m in runs if m is not None and m.learning] for name, runs in self.found.items()}
         return {name: runs for name, runs in done.items() if runs}
 
@@ -131,7 +131,7 @@ class Trainings(_Shown):
         return {name: [run[-1][1] for run in runs] for name, runs in self.curves().items()}
 
     def table(self) -> Table:
-        """A row each: the last validation loss, least to most of the seeds, seconds of training, the peak."""
+        """A row each: the range of the last validation losses over the seeds, seconds of training, the peak."""
         rows = []
         for name, runs in self.learned.items():
             losses, (step, _, seconds) = self.last()[name], _validation(runs[0])[-1]
@@ -159,10 +159,10 @@ def trainings(
     timeout: float = 600.0,
     tf32: bool = False,
 ) -> Trainings:
-    """Training runs of a model on prose, the same windows for all setups: made here, or from the record, as `runs`.
+    """Training runs of a model on prose, with the same windows for all setups: measured here or from the record, as by `runs`.
 
     Args:
-        model, setups: as `runs`'s. recipe: how each goes, or name -> how that one goes. seeds: each runs with each.
+        model, setups: as of `runs`. recipe: of all runs, or name -> recipe. seeds: each setup runs once with each.
         device, records, timeout: as `runs`'s; `cpu` runs a setup of several GPUs in as many processes.
 
     Raises:
@@ -204,7 +204,7 @@ def _gpu():
 
 
 def _measured(steps, device, timeout, options):
-    """Each step measured here. `steps`: name -> model and setup; `options`: name -> options of that one."""
+    """`Runs` of steps that are measured here. steps: name -> (model, setup); options: name -> options."""
     found, bf16 = {}, True
     with Bench(Worker) as bench:
         for name, (model, setup) in steps.items():
@@ -228,7 +228,7 @@ def _measured(steps, device, timeout, options):
 
 
 def _as_many_gpus(setup, device, learns):
-    """Whether this machine has all of a setup's GPUs: then all are used. What learns needs them."""
+    """Whether the step runs on all of its setup's GPUs: where this machine has them, and always where it learns."""
     import torch
 
     if learns or setup.gpus == 1:
@@ -237,13 +237,13 @@ def _as_many_gpus(setup, device, learns):
 
 
 def last_line(error: Exception) -> str:
-    """What went wrong, in one line: how the process ended, and the last of its lines, the error's own words."""
+    """An error in one line: how the process ended, and the last line that it wrote."""
     first, *lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{first.partition(';')[0]}: {lines[-1]}" if lines else first
 
 
 def _recorded(steps, records, options):
-    """Each step from the record that has the most of them. `options`: name -> what else that one was asked for with."""
+    """`Runs` from the record that has the most of these steps. options: name -> how that one must have been measured."""
     folder = next((p for p in ([records] if records else FOLDERS) if Path(p).is_dir()), None)
     most = dict.fromkeys(steps)
     for path in sorted(Path(folder).glob("*.jsonl")) if folder else ():

@@ -1,4 +1,4 @@
-"""What JSON may be, said as data, and whether a value is that."""
+"""Shapes of JSON values, as data, and whether a value has one."""
 
 import math
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ class Kind:
 
 
 def kinds(of: type) -> dict[str, Kind]:
-    """Field -> its kind, read off the types of a class."""
+    """{field: its `Kind`}, from the annotations of a class."""
     hints = get_type_hints(of, include_extras=True)
     parts = ((name, part) for name, hint in hints.items() for part in (hint, *get_args(hint)))
     return {name: part.__metadata__[0] for name, part in parts if hasattr(part, "__metadata__")}
 
 
 def fits(value: object, shape: Any) -> bool:
-    """Whether a value that JSON holds has a shape.
+    """Whether a JSON value has a shape.
 
     Args:
-        shape: a type; None; a function that answers the question; a tuple of shapes, of which one must fit;
+        shape: a type; None; a function that gives True or False; a tuple of shapes, of which one must fit;
             `[shape, ...]`, a list of any length; `[shape, shape]`, a list of exactly these; `{name: shape}`, an object
             with exactly these names, where `name?` may be missing and `...` stands for all other names.
     """
@@ -46,7 +46,7 @@ def fits(value: object, shape: Any) -> bool:
 
 
 def some(shape: Any):
-    """A list of at least one."""
+    """The shape of a list with at least one entry."""
     return lambda value: fits(value, [shape, ...]) and len(value) > 0
 
 

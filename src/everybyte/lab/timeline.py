@@ -1,4 +1,4 @@
-"""From an allocator's history to a short list of live bytes that keeps the instant of the peak."""
+"""An allocator's history as a short list of live bytes, with the instant of the peak in it."""
 
 ALLOCATED = "active_allocated"
 
@@ -6,8 +6,8 @@ ALLOCATED = "active_allocated"
 def live_at_allocations(snapshot: dict, device: int, allocations: int, rounding: int = 512) -> list[int]:
     """Live bytes before the last `allocations` allocations of a CUDA snapshot, and after each of them.
 
-    The history holds what was asked for, not the block that was found: each request counts rounded up to `rounding`,
-    until it is freed. Source: PyTorch, `c10/cuda/CUDACachingAllocator.cpp` (`alloc_found_block`, `free`).
+    The history has requested bytes, not the blocks' sizes: each request counts rounded up to `rounding` until it is freed.
+    Source: PyTorch, `c10/cuda/CUDACachingAllocator.cpp` (`alloc_found_block`, `free`).
 
     Args:
         snapshot: of `torch.cuda.memory._snapshot()`: `segments` with their `blocks`, and `device_traces`.
@@ -29,7 +29,7 @@ def live_at_allocations(snapshot: dict, device: int, allocations: int, rounding:
 
 
 def reduced(live: list[int], most: int) -> list[int]:
-    """At most `most` places of `live` (four or more) that show its course: the ends, and extremes in between."""
+    """At most `most` (four or more) places of `live`: both ends, and local extremes in between."""
     if len(live) <= most:
         return list(range(len(live)))
     stretches = (most - 2) // 2
@@ -41,11 +41,11 @@ def reduced(live: list[int], most: int) -> list[int]:
 
 
 def where(place: int, marks: list[tuple[str, int]]) -> str:
-    """Where in the step an allocation is, in a dry run's words.
+    """The part of the step in which an allocation was made, one of `PEAKS`.
 
     Args:
-        place: how many allocations the step had made with it.
-        marks: (moment, how many it had made when that came), in order: `loss`, `after_forward`, `loss_done` and
+        place: the number of allocations until it, with it.
+        marks: (moment, number of allocations until then), in order: `loss`, `after_forward`, `loss_done` and
             `after_backward` of each batch, `after_step`.
     """
     ends = {

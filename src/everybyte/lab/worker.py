@@ -17,7 +17,7 @@ from .process import PARENT
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer requests until the input ends."""
     threading.Thread(target=_end_with, args=(int(os.environ.get(PARENT, os.getppid())),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # a library that prints must not spoil an answer
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def _end_with(parent):
-    """End this process once its parent has ended, maybe by now: a killed one tells nobody."""
+    """End this process when its parent has ended: a killed parent cannot end it."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

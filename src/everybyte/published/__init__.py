@@ -1,1 +1,1 @@
-"""What others published, held against what is found here: articles' claims, and runs whose memory was published."""
+"""Compare published numbers with this library's: articles' claims, and the memory of published runs."""

@@ -1,4 +1,4 @@
-"""What expressions of claims call: numbers of many steps at once, of the allocator, of the catalog."""
+"""The functions in expressions of claims: numbers of many steps, of the allocator, of the catalog."""
 
 import math
 from fractions import Fraction
@@ -27,17 +27,17 @@ def _grid():
 
 
 def _share_of_grid(place):
-    """Per cent of chapter 17's steps whose peak is there."""
+    """Per cent of chapter 17's steps with their peak in one of these phases."""
     return Fraction(100 * sum(step.peak_at == place for step in _grid()), len(_grid()))
 
 
 def _over_forward():
-    """The largest peak over what lives after forward, in chapter 17's steps."""
+    """The largest ratio of the peak to the live bytes after forward, among chapter 17's steps."""
     return max(Fraction(step.peak, step.phases["after_forward"]) for step in _grid())
 
 
 def _bf16_from_ampere(vendor):
-    """Per cent of a vendor's GPUs in the catalog that take bf16 exactly where their capability is 8 or more."""
+    """Per cent of a vendor's GPUs in the catalog that have bf16 if and only if their capability is 8 or more."""
     found = [card for card in gpus().values() if card.title.startswith(vendor)]
 
     def as_said(card):
@@ -49,13 +49,13 @@ def _bf16_from_ampere(vendor):
 
 @cache
 def _simulated(what):
-    """A number of the allocator's, by its rules."""
+    """A number from the allocator's rules."""
     checks.one_of("simulated", "what", what, _SIMULATED)
     return Fraction(_SIMULATED[what]())
 
 
 def _fragmented(largest):
-    """The largest free piece, or all free memory, over a request that fails: 2 MiB in use keep 60 out of 100."""
+    """The ratio of the largest free piece, or all free memory, to a request that fails: of 60 MiB, with 2 of 100 MiB in use."""
     allocator = Allocator(memory=100 * _MIB)
     allocator.free(allocator.malloc(60 * _MIB))
     allocator.malloc(2 * _MIB)
@@ -68,7 +68,7 @@ def _fragmented(largest):
 
 
 def _half():
-    """What a process has when it is refused, over its half of the GPU."""
+    """The ratio of a process's bytes when it is refused to its half of the GPU."""
     allocator = Allocator("per_process_memory_fraction:0.5", memory=100 * _MIB, total=100 * _MIB)
     try:
         while True:
@@ -85,13 +85,13 @@ def _autocast_step():
 
 
 def _third_step():
-    """What is reserved in the third step over the second's: of steps that are alike."""
+    """The ratio of the reserved bytes in the third of equal steps to those in the second."""
     steps = _autocast_step().on("h200").steps
     return Fraction(steps[3], steps[2])
 
 
 def _cleared():
-    """Requests to the driver in three steps with the cache given back after each, over those without."""
+    """The ratio of requests to the driver in three steps with the cache emptied after each, to those without."""
     plain, cleared = (_autocast_step().on("h200", clear=clear).allocator.log for clear in (False, True))
     return Fraction(len(cleared), len(plain))
 
@@ -103,7 +103,7 @@ _SIMULATED = {
     "third step over second": _third_step,
     "driver's requests, cleared over kept": _cleared,
 }
-#: Function -> what it computes, exactly.
+#: Name of a function in expressions -> the function; its values are exact.
 FUNCTIONS = {
     "bf16_from_ampere": _bf16_from_ampere, "ceil": math.ceil, "max": max, "min": min, "over_forward": _over_forward,
     "share_of_grid": _share_of_grid, "simulated": _simulated, "sqrt": lambda x: Fraction(math.sqrt(x)),

@@ -1,8 +1,8 @@
-"""The expressions of claims: read exactly, never evaluated as code.
+"""Compute the expressions of claims exactly; they are never evaluated as code.
 
-An expression is in bytes, or bytes a second. Its names are letters of the notation, spelled out; formulas;
-`budget.peak` and the like, or `heaviest.peak` of the GPU that needs the most; `gpu.memory`. The name of one of the
-claim's runs may stand before each.
+An expression is in bytes, or bytes per second. Its names are symbols of the notation, in words; formulas; `budget.peak`, or
+`heaviest.peak` for the GPU that needs the most, and others like these; `gpu.memory`. The name of one of the claim's runs may
+precede each.
 """
 
 import ast
@@ -19,13 +19,13 @@ from ..theory.budget import budget as predict
 from ..theory.budget import heaviest
 from .computed import FUNCTIONS
 
-#: The longest expression, in characters, and the largest number in it, in bits: what a float still holds.
+#: The longest expression, in characters; the largest number in it, in bits, so that a float can represent it.
 _LONGEST, _BITS = 1000, 1000
 _SETTING = ("model", "setup", "gpu", "format", "symbols", "runs")
 
 
 def _power(base, exponent):
-    """A whole power, of at most so many bits."""
+    """A whole power with at most `_BITS` bits."""
     if exponent.denominator != 1:
         raise ValueError(f"the power {exponent} is not allowed in an expression; allowed: whole ones, and sqrt")
     bits = max(base.numerator.bit_length(), base.denominator.bit_length())
@@ -40,7 +40,7 @@ _OPERATORS = {
 
 
 class Reader:
-    """Reads the expressions of one claim, with what `changes` puts in place of the claim's own fields."""
+    """Computes the expressions of one claim. changes: values in place of the claim's fields."""
 
     def __init__(self, claim, changes=None):
         self.claim, self.changes = claim, dict(changes or {})
@@ -50,17 +50,17 @@ class Reader:
         self.run = self._run("", {})
 
     def field(self, name):
-        """What the claim has there, or what stands in its place."""
+        """The value in `changes`, or the claim's field."""
         return self.changes.get(name, getattr(self.claim, name))
 
     def computed(self) -> Fraction | str | None:
-        """The value in the claim's unit, or what PyTorch says of its call; None where there is neither."""
+        """The value in the claim's unit, or PyTorch's message on its call; None where there is neither."""
         if self.claim.sample:
             return self.sample()
         return self.read("value") if self.claim.value or self.changes else None
 
     def read(self, name: str) -> Fraction:
-        """The value of the expression in a field, an exact number in the claim's unit."""
+        """The exact value of the expression in a field, in the claim's unit."""
         text = self.field(name)
         try:
             if len(text) > _LONGEST:
@@ -75,7 +75,7 @@ class Reader:
         return found / units.UNITS.get(self.claim.unit.removesuffix("/s"), 1)
 
     def sample(self) -> str:
-        """What PyTorch says of the claim's call; "" where it says nothing."""
+        """PyTorch's message on the claim's call; "" where there is none."""
         from . import samples
 
         name = self.field("sample")
@@ -129,7 +129,7 @@ def _dotted(node):
 
 @dataclass(frozen=True)
 class _Run:
-    """What the names of an expression take their values from."""
+    """The source of values for the names in an expression."""
 
     model: Model | None
     parameters: int | None

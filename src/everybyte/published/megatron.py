@@ -1,7 +1,7 @@
-"""Runs of Megatron-LM whose makers keep their bytes in its tests: what a dry run of one GPU's part says of them.
+"""Runs of Megatron-LM with bytes recorded in its own tests, compared with a dry run of one GPU's part.
 
-Megatron's functional tests train models on eight GPUs and compare what PyTorch's allocator says with recorded values:
-bytes after a step, and at most. Configuration and record of each test stand side by side in its repository.
+Megatron's functional tests train models on eight GPUs and compare PyTorch's allocated bytes with recorded values: after a step,
+and at most. Configuration and record of each test are side by side in its repository.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ..ask.setup import Setup
 from ..catalog import Model
 from ..common.tables import Table
 
-#: Where configurations and records stand, as they were read on 2026-11-22.
+#: The address of configurations and records, read on 2026-11-22.
 SOURCE = "github.com/NVIDIA/Megatron-LM, tests/functional_tests/test_cases/gpt"
 #: The model of both tests, before its vocabulary is padded: a null tokenizer adds an end to 131,072 or 131,073 words.
 MODEL = Model(
@@ -22,13 +22,13 @@ MODEL = Model(
 
 @dataclass(frozen=True)
 class Run:
-    """A run on eight H100: bf16, the distributed optimizer, fp32 gradients added up, dropout of 0.1, no checkpointing.
+    """A run on eight H100: bf16, the distributed optimizer, accumulated fp32 gradients, dropout of 0.1, no checkpointing.
 
     Attributes:
         test: its folder. commit: of the record. batch: sequences of 8,192 in a micro-batch.
         tensor: GPUs that share a matrix. vocabulary: padded to 128 times `tensor`.
-        owned: blocks of the GPU that records, the last of all; it has no embedding where it is one stage of several.
-        in_flight: blocks whose activations it holds when its first backward begins.
+        owned: blocks of the last GPU, which records; it has no embedding where it is one stage of several.
+        in_flight: blocks whose activations it has when its first backward begins.
         standing, most: bytes after a step, and at most, as recorded.
     """
 
@@ -44,12 +44,12 @@ class Run:
 
     @property
     def embeds(self) -> bool:
-        """Whether the GPU has the embedding: it has all blocks."""
+        """Whether the GPU has the embedding, as it does with all blocks."""
         return self.owned == MODEL.layers
 
     @property
     def name(self) -> str:
-        """In words."""
+        """A short description."""
         how = f"tensor {self.tensor}" if self.embeds else "pipeline 4, interleaved, 1 block each"
         return f"{MODEL.name}, 8 GPUs, {how}, {self.batch} × 8,192"
 
@@ -65,14 +65,14 @@ BYTES = 2 + 4 + 12 // 2
 
 
 def gpt(model: Model, layers: int, tensor: int, vocabulary: int, embeds: bool):
-    """What makes one GPU's part of Megatron's GPT, for `dry_run`: of tokens and labels, or of a stage's input.
+    """A function that makes one GPU's part of Megatron's GPT, for `dry_run`. Its inputs are tokens and labels, or a stage's input.
 
     Matrices are divided by `tensor`; norms, positions and what is added to the residual stream are not, as there is no
     sequence parallelism. Collectives add up in place. Source: Megatron-LM, `core/models/gpt/gpt_model.py`,
     `core/transformer/transformer_layer.py`, `core/fusions`, `core/tensor_parallel/cross_entropy.py`.
 
     Args:
-        layers: blocks that it has. embeds: whether it begins with the embedding; else it takes `stream`, a float tensor
+        layers: number of blocks. embeds: whether it begins with the embedding; else its input is `stream`, a float tensor
             (batch, sequence, width).
     """
     from .models import GPTPart
@@ -82,7 +82,7 @@ def gpt(model: Model, layers: int, tensor: int, vocabulary: int, embeds: bool):
 
 @lru_cache
 def predicted(run: Run) -> tuple[int, int]:
-    """(bytes after a step, bytes at most) of a run: its states by hand, the rest by a dry run of its own code."""
+    """(bytes after a step, bytes at most) of a run: states from `BYTES`, the rest from a dry run of its own code."""
     import torch
 
     from ..dryrun import dry_run
@@ -99,7 +99,7 @@ def predicted(run: Run) -> tuple[int, int]:
 
 
 def table() -> Table:
-    """Each recorded run: GiB after a step and at most, as predicted and as recorded, and the difference at most."""
+    """A table of the recorded runs: predicted and recorded GiB after a step and at most, and the difference at most."""
     rows = []
     for run in RUNS:
         standing, most = predicted(run)

@@ -1,4 +1,4 @@
-"""The models of torchtitan and of Megatron-LM: the book's own, with what differs there."""
+"""The models of torchtitan and of Megatron-LM: the book's models with their differences."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ _ATTENTION = (aten._scaled_dot_product_flash_attention.default, aten._scaled_dot
 
 
 class ComplexAttention(llama.GroupedAttention):
-    """torchtitan's: pairs turn as complex numbers in fp32; key and value heads are repeated for their query heads."""
+    """torchtitan's attention: rotary embeddings by complex numbers in fp32; key and value heads repeated for their query heads."""
 
     def forward(self, x, turns, _):  # (B, S, H), (S, D/2)
         B, S, D = x.size(0), x.size(1), 2 * turns.size(1)
@@ -36,7 +36,7 @@ class ComplexAttention(llama.GroupedAttention):
 
 
 class Fp32Loss(gpt.Loss):
-    """torchtitan's: of the logits in fp32."""
+    """torchtitan's loss, of logits in fp32."""
 
     def forward(self, logits, targets):  # (B, S, V), (B, S)
         return super().forward(logits.float(), targets)
@@ -83,7 +83,7 @@ class Llama(llama.Llama):
 
 
 class InPlaceLoss(torch.autograd.Function):
-    """Megatron's: one fp32 copy of the logits becomes the softmax, and then the gradient, in place."""
+    """Megatron's loss: one fp32 copy of the logits becomes the softmax, and then the gradient, in place."""
 
     @staticmethod
     def forward(ctx, logits, labels):  # (B, S, V / t), (B, S)
@@ -104,7 +104,7 @@ class InPlaceLoss(torch.autograd.Function):
 
 
 class DividedAttention(gpt.Attention):
-    """Megatron's: of some of the heads, with fewer key and value heads than query heads."""
+    """Megatron's attention with some of the heads, and fewer key and value heads than query heads."""
 
     def __init__(self, model: Model, setup: Setup, tensor: int):
         super().__init__(model, setup)
@@ -119,7 +119,7 @@ class DividedAttention(gpt.Attention):
 
 
 class GPTPart(gpt.GPT):
-    """One GPU's part of Megatron's: see `megatron.gpt`."""
+    """One GPU's part of Megatron's GPT: see `megatron.gpt`."""
 
     def __init__(self, model: Model, layers: int, tensor: int, vocabulary: int, embeds: bool):
         shares = {"vocabulary": vocabulary // tensor, "ffn_width": model.ffn_width // tensor}

@@ -1,4 +1,4 @@
-"""The articles' calls of PyTorch, each in its smallest form: what PyTorch says when it is made."""
+"""The articles' calls of PyTorch, each in its smallest form, and PyTorch's message on each."""
 
 import warnings
 from functools import cache
@@ -6,7 +6,7 @@ from functools import cache
 
 @cache
 def outcome(name: str) -> str:
-    """What PyTorch says of a call of `SAMPLES`, in one line: "" where it runs without a word.
+    """PyTorch's error or warning on a call of `SAMPLES`, in one line; "" where there is none.
 
     Raises:
         ValueError: where there is no PyTorch.
@@ -49,7 +49,7 @@ def _disabled_scaler(torch):
 
 
 def _checkpointed(torch):
-    """A checkpointed layer gives the gradient that it gives without."""
+    """A checkpointed layer has the same gradient as without checkpointing."""
     from torch.utils.checkpoint import checkpoint
 
     torch.manual_seed(0)
@@ -127,7 +127,7 @@ def _profile_sorted(torch):
     return "" if said.key_averages().table(sort_by="cuda_memory_usage", row_limit=10) else "no table"
 
 
-#: Name -> a function of torch that makes the call; it returns "", or what is wrong where nothing is raised or warned of.
+#: Name -> a function of torch that makes the call. It returns "", or what is wrong where nothing is raised or warned of.
 SAMPLES = {
     "accumulated": _accumulated,
     "amp autocast": _amp_autocast,

@@ -1,17 +1,17 @@
-"""What the articles claim against what is so: numbers computed when asked for, and a verdict that follows from them.
+"""Settle the articles' claims: compute numbers, and derive a verdict from them.
 
 The rule, first match:
 
-1. a call of PyTorch's that runs without complaint holds; one that is refused, warned of or gone is an outdated API;
+1. a call of PyTorch that runs without complaint holds; one with an error or a warning, or that is gone, is an outdated API;
    for hardware and other packages a document is quoted, with address and date, and the verdict is written beside it;
-2. a claim with nothing to set beside it is not settled here;
-3. what was stated holds where the value, rounded as the article rounds, is what it says; or it holds if the condition
-   is met, where it is so with the condition and not without;
+2. a claim without a value or a document is not settled here;
+3. a claim holds where the value, rounded as in the article, is the stated number; it holds if the condition is met, where the
+   value is the stated number only with the condition;
 4. it contradicts the article's own figures, or another article's, where the two have no number in common;
-5. else it is off by the factor between the value and the nearest number stated.
+5. else it is off by the factor between the value and the nearest stated number.
 
-A stated number is right to half of its last digit other than zero, and never to more than a tenth: "28 GB" is 27.5 to
-28.5, "30 GB" is 27 to 33. A rule is right to one part in a hundred, which the smallest tensors of a block may add.
+A stated number is a span: plus and minus half of its last digit other than zero, but at most a tenth. "28 GB" is 27.5 to 28.5,
+"30 GB" is 27 to 33. A rule's span is one part in a hundred, since the smallest tensors of a block may add as much.
 """
 
 import math
@@ -26,14 +26,14 @@ from .expressions import Reader
 
 @dataclass(frozen=True)
 class Settled:
-    """A claim with what is so.
+    """A claim with its value and its verdict.
 
     Attributes:
         stated: the span that the article states or implies, in `claim.unit`; None where there is none.
-        computed: the value in the same unit; what PyTorch says of a call, "" for nothing, or a document says; or None.
-        under: the value with the condition met, for what holds if.
+        computed: the value in the same unit; or the words of PyTorch ("" for none) or of a document; or None.
+        under: the value with the condition met, where the claim has one.
         verdict: in full, with the condition or the factor.
-        ratio: the nearest stated number over the value; None where one of them is missing or zero, or where only a
+        ratio: of the nearest stated number to the value; None where one of them is missing or zero, or where only a
             comparison was implied.
     """
 
@@ -46,24 +46,24 @@ class Settled:
 
     @property
     def factor(self) -> float | None:
-        """How far off, 1 or more, whichever way."""
+        """The factor between the value and the stated number, 1 or more in either direction."""
         return None if self.ratio is None else max(self.ratio, 1 / self.ratio)
 
     @property
     def text(self) -> str:
-        """The computed number with its unit; then the one with the condition met."""
+        """The computed number with its unit, then the number with the condition met."""
         said = [_shown(value, self.claim.unit) for value in (self.computed, self.under) if value is not None]
         return ", or ".join(dict.fromkeys(said)) or "–"
 
     @property
     def stated_text(self) -> str:
-        """What was stated, as text: the article's number, what its rule gives, or the comparison that it implies."""
+        """The stated number as text: the article's number, its rule's value, or the comparison that it implies."""
         if self.claim.recipe and self.stated:
             return _shown(self.stated.low, self.claim.unit)
         return self.claim.stated or self.claim.expects or "–"
 
     def as_dict(self) -> dict:
-        """As JSON: `stated` a number or [least, most], null for an open end; `computed` a number, text or null."""
+        """A dict for JSON: `stated` is a number or [least, most], null for an open end; `computed` is a number, text or null."""
         span = None if self.stated is None else [_plain(self.stated.low), _plain(self.stated.high)]
         computed = _plain(self.computed) if isinstance(self.computed, Fraction) else self.computed
         return {
@@ -74,11 +74,11 @@ class Settled:
 
 
 def settle(claim: Claim) -> Settled:
-    """What is so of a claim.
+    """Settle a claim.
 
     Raises:
-        ValueError: naming the claim and the field: an expression that does not read, a name that is unknown, a verdict
-            that does not follow, evidence that is no evidence.
+        ValueError: naming the claim and the field: for an unreadable expression, an unknown name, a verdict that does not follow,
+            invalid evidence.
     """
     checks.kind("settle", "claim", claim, Claim)
     plain, special = Reader(claim), Reader(claim, claim.given) if claim.given else None
@@ -109,7 +109,7 @@ def disagree(one: Claim, other: Claim) -> bool:
     """Whether two claims about one quantity have no number in common.
 
     Raises:
-        ValueError: where they are not in one unit, or one of them states nothing.
+        ValueError: where they have different units, or one of them states no number.
     """
     spans = [_stated(claim, Reader(claim)) for claim in (one, other)]
     if None in spans or one.unit != other.unit:
@@ -162,7 +162,7 @@ def _shown(value, unit):
 
 
 def _digits(value):
-    """Four digits that count, and two places after the point where there are more before it."""
+    """A number in four significant digits; with two decimals where it has more digits before the point."""
     if value == int(value) or abs(value) >= 10_000:
         return f"{value:,.0f}"
     return f"{value:,.{max(2, 3 - math.floor(math.log10(abs(value))))}f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""Runs of torchtitan whose makers published the memory that they took, and what a dry run of their code says."""
+"""Runs of torchtitan with published memory, compared with a dry run of their code."""
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -9,11 +9,11 @@ from ..catalog import model as find_model
 from ..common import checks
 from ..common.tables import Table
 
-#: Where the figures stand: six tables of GiB that the allocator reserved at most, on H100 of 96 GB.
+#: The address of six tables of GiB that the allocator reserved at most, on H100 of 96 GB.
 SOURCE = "github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md"
-#: How torchtitan starts a run: `run_llama_train.sh`.
+#: torchtitan's allocator settings, from `run_llama_train.sh`.
 CONFIGURATION = "expandable_segments:True"
-#: Bytes of that H100, as a process finds them: 96 GB of the vendor's, less what the driver keeps.
+#: Bytes of that H100 that a process sees: the vendor's 96 GB without the driver's own.
 MEMORY = 95 * 2**30
 
 
@@ -22,10 +22,10 @@ class Run:
     """A published run.
 
     Attributes:
-        table: its number there. model: by name. setup: with FSDP as torchtitan's.
-        recompute: `every second product` or `blocks`. gib: reserved at most, as published.
-        compiled: whether blocks ran through torch.compile, and products in fp8.
-        own: whether its makers' model code is run; else, where matrices are divided, the book's Llama.
+        table: its number there. model: its name. setup: with FSDP as in torchtitan.
+        recompute: `every second product` or `blocks`. gib: published reserved memory at most.
+        compiled: whether blocks ran through torch.compile, with products in fp8.
+        own: whether torchtitan's model code is run; else, where matrices are divided, the book's Llama.
     """
 
     table: int
@@ -38,7 +38,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """In words."""
+        """A short description."""
         setup = self.setup
         how = ", compiled, fp8" if self.compiled else ""
         tensor = f", tensor {setup.mesh.tensor}" if setup.mesh.tensor > 1 else ""
@@ -59,13 +59,13 @@ RUNS = (
 
 
 def llama(name: str, recompute: str, sequence: int):
-    """What makes a Llama of the catalog as torchtitan writes it, for `dry_run` and `derive`: of tokens and labels.
+    """A function that makes torchtitan's Llama with a catalog model's dimensions, for `dry_run` and `derive`; inputs: tokens, labels.
 
-    It differs from the book's own: rotary embeddings by complex numbers in fp32, key and value heads repeated, logits
-    cast to fp32 for the loss, the head never tied, and checkpoints that keep every second matrix product.
+    It differs from the book's: rotary embeddings by complex numbers in fp32, repeated key and value heads, logits cast to fp32
+    for the loss, an untied head, and checkpoints that save every second matrix product.
 
     Args:
-        recompute: `nothing`, `blocks`, or `every second product`: all else but that and attention.
+        recompute: `nothing`, `blocks`, or `every second product`: all but attention and every second product.
     """
     checks.one_of("llama", "recompute", recompute, ("nothing", "blocks", "every second product"))
     from .models import Llama
@@ -75,7 +75,7 @@ def llama(name: str, recompute: str, sequence: int):
 
 @lru_cache
 def reserved(run: Run) -> tuple[int, int]:
-    """(bytes live, bytes reserved) at most: a dry run of the run's own code, played through an H100's allocator."""
+    """(live bytes, reserved bytes) at most, from a dry run of the run's own code, played through an H100's allocator."""
     import torch
 
     from ..dryrun import dry_run
@@ -91,7 +91,7 @@ def reserved(run: Run) -> tuple[int, int]:
 
 
 def table() -> Table:
-    """Each published run: what a dry run of its own code reserves, what was published, and the difference."""
+    """A table of the published runs: reserved memory of a dry run, published memory, and the difference."""
     rows = []
     for run in RUNS:
         live, held = (size / 2**30 for size in reserved(run))

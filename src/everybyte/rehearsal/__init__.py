@@ -1,8 +1,8 @@
-"""A GPU that does nothing: PyTorch's own CUDA code and allocator run on it, and what they ask for is seen, without a GPU.
+"""Rehearsals: PyTorch's CUDA build and its allocator run on a GPU that does nothing, and their requests are recorded.
 
-The stubs (`libraries`, `stubs`, `native/`) stand in an environment of their own (`place`) where PyTorch's CUDA build looks for
-NVIDIA's libraries. On them run a training script (`script`, watched from inside by `watch` and `history`), the book's own step
-and the labs' grid (`steps`, `shelf`). Importing this loads no torch.
+`libraries`, `stubs` and `native/` make stubs, libraries in place of NVIDIA's, in an environment of their own (`place`). On them
+run any training script (`script`; `watch` and `history` record inside its process), the book's own step (`steps`) and the labs'
+grid (`shelf`). Importing this loads no torch.
 """
 
 from .place import set_up

@@ -1,16 +1,16 @@
-"""Which GPU a rehearsal has: one of the catalog's, told to the stubs by the environment."""
+"""The GPU that a rehearsal pretends: one of the catalog's, described to the stubs by environment variables."""
 
 from ..catalog import Gpu, gpu
 from ..lab.devices import REHEARSED
 from ..units import UNITS
 
-#: How the name of every device of a rehearsal begins, and ends: it can be taken for no GPU.
+#: The beginning and the end of a device's name in a rehearsal, so that nobody takes it for a real GPU.
 BEGINS, ENDS = REHEARSED, " (no GPU)"
 #: Set in every process of a rehearsal.
 MARK = "EVERYBYTE_REHEARSAL"
-#: Bytes that a context is said to take before anything is asked for. No stub can know them: it is a guess.
+#: Bytes of a CUDA context, before anything is allocated: a guess, as no stub can know them.
 CONTEXT = UNITS["MiB"] * 512
-#: Devices that one process may be given.
+#: The most devices of one process.
 MOST = 16
 
 
@@ -38,12 +38,12 @@ def number(gpu: Gpu) -> int:
 
 
 def title(gpu: Gpu) -> str:
-    """What PyTorch calls the device."""
+    """The name that PyTorch gives the device."""
     return f"{BEGINS}{gpu.title}{ENDS}"
 
 
 def environment(gpu: Gpu, count: int = 1, memory: int | None = None) -> dict[str, str]:
-    """The variables that tell the stubs which GPU they are. `memory`: other bytes than the catalog's."""
+    """The environment variables that describe `count` such GPUs to the stubs. `memory`: bytes in place of the catalog's."""
     said = {
         "NAME": title(gpu),
         "MEMORY": memory or gpu.memory,

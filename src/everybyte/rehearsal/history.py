@@ -1,26 +1,28 @@
-"""What an allocator's history says: the most bytes that lived at once, where that was, and what lived then.
+"""An allocator's history: the most bytes that lived at once, when that was, and what lived then.
 
-PyTorch's snapshot holds, for each device, what was asked for and freed, in order, each with the Python frames that did so,
-and the blocks that live when it is taken. Source: PyTorch, `c10/cuda/CUDACachingAllocator.cpp` (`record_trace`).
+A PyTorch snapshot holds for each device the allocations and frees in order, with their Python frames, and the blocks that are
+live when it is taken. Source: PyTorch, `c10/cuda/CUDACachingAllocator.cpp` (`record_trace`).
 """
 
 import re
 from collections import Counter
 from dataclasses import dataclass
 
-#: Files that are nobody's script: Python's own, packages, and what has no file.
+from ..evidence import Memory
+
+#: Files that are not the script's: Python's own, installed packages, code without a file.
 _NOT_A_SCRIPT = re.compile(r"/site-packages/|/dist-packages/|/lib(64)?/python3[.\d]*/|^<|/everybyte/rehearsal/")
-#: PyTorch itself, of whose functions only the name of the innermost is told.
+#: Files of PyTorch. Of their functions only the innermost one's name is reported.
 _TORCH = re.compile(r"/site-packages/torch/|/dist-packages/torch/")
 
 
 @dataclass(frozen=True)
 class Instant:
-    """When the most bytes lived.
+    """The instant of a history at which the most bytes lived.
 
     Attributes:
-        live: as tensors asked for them. allocation: how many of the history's allocations had been made with it.
-        frames: Python's, of the allocation, the innermost first. held: (bytes, frames or None) of each block that lived.
+        live: bytes as tensors asked for them. allocation: how many allocations the history had made by then.
+        frames: Python's, of the last one, the innermost first. held: (bytes, frames or None) of each live block.
     """
 
     live: int
@@ -30,39 +32,14 @@ class Instant:
 
 
 def most(snapshot: dict, device: int) -> Instant:
-    """The instant at which the most bytes lived on a device, of a snapshot that `torch.cuda.memory._snapshot()` gives."""
-    events = [e for e in snapshot["device_traces"][device] if e["action"] in ("alloc", "free_requested")]
-    alive = {
-        block["address"]: (block["requested_size"], block.get("frames") or None)
-        for segment in snapshot["segments"]
-        if segment["device"] == device
-        for block in segment["blocks"]
-        if block["state"] == "active_allocated"
-    }
-    for event in reversed(events):  # back to what lived when the history begins
-        if event["action"] == "alloc":
-            alive.pop(event["addr"], None)
-        else:
-            alive[event["addr"]] = (event["size"], None)
-    place, live = _highest(events, sum(size for size, _ in alive.values()))
-    for event in events[: place + 1]:
-        if event["action"] == "alloc":
-            alive[event["addr"]] = (event["size"], event.get("frames") or None)
-        else:
-            alive.pop(event["addr"], None)
-    made = sum(event["action"] == "alloc" for event in events[: place + 1])
-    frames = events[place].get("frames") or [] if place >= 0 else []
-    return Instant(live, made, frames, list(alive.values()))
-
-
-def _highest(events, live):
-    """(Number of the event after which the most bytes live, these bytes); -1 where that is before them all."""
-    place, highest = -1, live
-    for number, event in enumerate(events):
-        live += event["size"] if event["action"] == "alloc" else -event["size"]
-        if live > highest:
-            place, highest = number, live
-    return place, highest
+    """The instant at which the most bytes lived on a device. snapshot: from `torch.cuda.memory._snapshot()`."""
+    trace = [e for e in snapshot["device_traces"][device] if e["action"] in ("alloc", "free_requested")]
+    segments = [segment for segment in snapshot["segments"] if segment["device"] == device]
+    events = [(e["action"], e["addr"], e["size"], 0) for e in trace]
+    memory = Memory(device, segments, events, [e.get("frames") or None for e in trace])
+    last = memory.peak_event  # the number of events until the peak
+    made = sum(action == "alloc" for action, *_ in events[:last])
+    return Instant(memory.peak, made, memory.frames[last - 1] or [] if last else [], list(memory.alive().values()))
 
 
 def line(frames: list[dict] | None) -> str | None:
@@ -71,7 +48,7 @@ def line(frames: list[dict] | None) -> str | None:
 
 
 def inner(frames: list[dict] | None) -> str | None:
-    """The innermost line outside of PyTorch and Python, where that is a library's: file:line and function."""
+    """The innermost line that is neither PyTorch's nor Python's, as file:line function; None where it is the script's own."""
     for frame in frames or ():
         if _TORCH.search(frame["filename"]) or re.search(
             r"/lib(64)?/python3[.\d]*/(?!site-packages)|^<", frame["filename"]
@@ -85,13 +62,13 @@ def inner(frames: list[dict] | None) -> str | None:
 
 
 def call(frames: list[dict] | None) -> str | None:
-    """The function of PyTorch's that asked, the innermost; None where the script itself did."""
+    """The innermost function of PyTorch, by name; None where the innermost frame is not PyTorch's."""
     first = next((f for f in frames or () if not f["filename"].startswith("<")), None)
     return first["name"] if first and _TORCH.search(first["filename"]) else None
 
 
 def holders(instant: Instant, rows: int = 12) -> list[dict]:
-    """What lived at an instant, by the line of the script that made it: most bytes first, the rest together."""
+    """What lived at an instant, by the line of the script that made it: the `rows` largest, then one row for the rest."""
     sizes, counts = Counter(), Counter()
     for size, frames in instant.held:
         where = (line(frames), inner(frames)) if frames else (None, None)

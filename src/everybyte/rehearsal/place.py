@@ -1,7 +1,7 @@
-"""Where a rehearsal runs: an environment of its own, with PyTorch's CUDA build, the stubs, and nothing of NVIDIA's.
+"""The environment of rehearsals: PyTorch's CUDA build and the stubs, without NVIDIA's packages.
 
-NVIDIA's real libraries beside the stubs would be found first, or overwrite them, and end in a crash: so an environment that has
-them is refused before anything is written, and empty packages of their names keep pip from bringing them.
+NVIDIA's libraries beside the stubs would be found first, or overwrite them, and PyTorch would crash. So an environment that has
+them is refused before anything is written, and empty packages with their names keep pip from installing them.
 """
 
 import json
@@ -17,17 +17,17 @@ from pathlib import Path
 from ..common import children
 from . import libraries, stubs
 
-#: The environment: its name, in the folder of the project; and the variable that names another.
+#: The environment's folder in the project, and the variable that names another one.
 FOLDER, VARIABLE = ".venv-rehearsal", "EVERYBYTE_REHEARSAL_VENV"
-#: PyTorch's versions that were tried, the usual one first; and what the labs need beside it.
+#: Tried versions of PyTorch, the default first; packages that the labs need beside it.
 TORCHES = ("2.13.0", "2.11.0")
 BESIDE = ("numpy>=2", "tqdm>=4.66", "bitsandbytes>=0.50", "lion-pytorch>=0.2.5", "peft>=0.21")
-#: What stands in the files INSTALLER of the empty packages.
+#: The content of the empty packages' INSTALLER files.
 INSTALLER = "everybyte-rehearsal"
 PROJECT = Path(__file__).resolve().parents[3]
-#: Requirements of PyTorch's that are kept away: NVIDIA's libraries, and the compiler that needs a GPU.
+#: Requirements of PyTorch that are not installed: NVIDIA's libraries and Triton, which needs a GPU.
 _KEPT_AWAY = re.compile(r"^Requires-Dist: ((?:nvidia|cuda|triton)[\w-]*)(?:\[(.*?)\])?\s*\(?([^;)]*)", re.M)
-#: Seconds that pip may take to undo what it has begun.
+#: Seconds that pip gets to clean up when it is interrupted.
 GRACE = 5.0
 _REAL_GPU = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
 
@@ -48,7 +48,7 @@ class Place:
 
 
 def check_machine() -> None:
-    """Raise ValueError where no stubs can be made: they are assembler for Linux on x86-64."""
+    """Raise ValueError where the stubs, assembler for Linux on x86-64, cannot be built."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         here = f"{platform.system()} on {platform.machine()}"
         raise ValueError(
@@ -60,12 +60,12 @@ def check_machine() -> None:
 
 
 def real_gpu() -> bool:
-    """Whether this machine seems to have an NVIDIA GPU of its own."""
+    """Whether this machine seems to have an NVIDIA GPU."""
     return any(Path(path).exists() for path in _REAL_GPU)
 
 
 def where(folder: str | os.PathLike | None = None) -> Path:
-    """The environment's folder: as said, as the variable says, or the project's; else the working folder's."""
+    """The environment's folder: the one given, that of the variable, the project's, or one in the working folder."""
     if folder or os.environ.get(VARIABLE):
         return Path(folder or os.environ[VARIABLE]).absolute()
     there = PROJECT / FOLDER
@@ -78,7 +78,7 @@ def site_packages(folder: Path) -> Path | None:
 
 
 def nvidia(site: Path) -> list[str]:
-    """What is NVIDIA's own in a folder of packages: names of packages, and of libraries that are no stubs."""
+    """NVIDIA's packages in a folder of packages, by name; where there are none, NVIDIA's libraries that are no stubs."""
     packages = [
         info.name.removesuffix(".dist-info") for info in sorted(site.glob("nvidia_*.dist-info")) if not _empty(info)
     ]
@@ -112,7 +112,7 @@ def refuse_nvidia(site: Path) -> None:
 
 
 def find(folder: str | os.PathLike | None = None) -> Place:
-    """The environment of rehearsals, its stubs built again where they are of other sources.
+    """The environment of rehearsals. Stubs that were built from other sources, or for another PyTorch, are built again.
 
     Raises:
         ValueError: where there is none, or it has NVIDIA's own libraries, saying what to do.
@@ -140,7 +140,7 @@ def _manifest(place):
 def set_up(
     folder: str | os.PathLike | None = None, torch: str = TORCHES[0], say=print, headers: Path | None = None
 ) -> Place:
-    """Make the environment, or mend it: PyTorch's CUDA build without NVIDIA's packages, what it needs else, and the stubs.
+    """Create or complete the environment: PyTorch's CUDA build without NVIDIA's packages, its other requirements, the stubs.
 
     Raises:
         ValueError: where this machine cannot, the network is missing, or NVIDIA's own packages are there: then nothing is written.
@@ -184,7 +184,7 @@ def _run(command):
 
 
 def stand_in(site: Path) -> list[str]:
-    """Write an empty package for each of NVIDIA's that PyTorch requires, so that pip finds it there; their names."""
+    """Write an empty package for each NVIDIA package that PyTorch requires, so that pip counts it as installed; their names."""
     metadata = next(site.glob("torch-*.dist-info")) / "METADATA"
     made = []
     for name, extras, wish in _KEPT_AWAY.findall(metadata.read_text(encoding="utf-8")):

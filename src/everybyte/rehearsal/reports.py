@@ -1,4 +1,4 @@
-"""What the processes of a rehearsal said: a file each, written again as the run goes, and read with distrust."""
+"""Reports of a rehearsal's processes: one file per process, rewritten during the run, and checked when read."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 from ..common import children, files
 
 _WHOLE = ("pid", "rank", "steps", "reads", "bytes_read")
-#: What each report holds, and what it holds of a device.
+#: Field of a report -> its type; field of one of its devices -> its type.
 _FIELDS = dict.fromkeys(_WHOLE, int) | {"torch": str, "notes": list, "devices": list, "ended": bool, "final": bool}
 _OF_DEVICE = dict.fromkeys(("device", "memory", "requested", "allocated", "reserved", "segments"), int) | {
     "phases": dict
@@ -15,13 +15,13 @@ _OF_DEVICE = dict.fromkeys(("device", "memory", "requested", "allocated", "reser
 
 
 def write(folder: str, began: int, said: dict) -> None:
-    """Keep what a process said, in place of what it said before. `began`: when, for the order of the files."""
+    """Write this process's report in place of its last one. `began`: when the process started, which orders the files."""
     with files.whole(os.path.join(folder, f"{began}-{os.getpid()}.json")) as file:
         file.write(json.dumps(said).encode())
 
 
 def read(folder: Path) -> tuple[list[dict], list[str]]:
-    """The reports of a folder, by when their processes began, and in words what of it is none."""
+    """(the reports of a folder in the order in which their processes started, in words what could not be read)."""
     if not folder.is_dir():
         return [], ["the folder of reports is gone: the script has deleted it"]
     found, faults = [], []
@@ -51,7 +51,7 @@ def _check_fields(where, said, fields):
 
 
 def nobody(command: str, status: int, read: list[dict], faults: list[str]) -> str:
-    """Why there is nothing to show: no process of a command is known to have used a GPU."""
+    """The message where no process of a command is known to have used a GPU: how it ended, and why nothing is known."""
     how = f"it ended {children.how(status)}"
     if faults:
         return f"rehearse.reports: {command} left none that says of a GPU; {how}; {'; '.join(faults[:3])}"
@@ -69,7 +69,7 @@ def nobody(command: str, status: int, read: list[dict], faults: list[str]) -> st
 
 
 def unfinished(processes: list[dict], status: int) -> list[str]:
-    """Of each process that ended without its last report, what is known, and how the command ended."""
+    """A sentence for each process that ended before its last report: what its numbers leave out."""
     one = len(processes) == 1
     return [
         f"{'the script' if one else 'rank ' + str(said['rank'])} ended {children.how(status) if one and status else 'at once'}, "

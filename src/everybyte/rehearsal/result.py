@@ -1,4 +1,4 @@
-"""What a rehearsal found: a step of a model, or a script."""
+"""The results of rehearsals: of the book's step, and of a script."""
 
 import os
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from .. import units
 from ..ask.setup import Setup
 from ..catalog import Gpu, Model
-from ..common.tables import Table
+from ..common.tables import Shown, Table, sized
 from . import reports
 
 #: What no rehearsal can know, said beside its numbers.
@@ -20,18 +20,18 @@ UNKNOWN = (
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Rehearsal:
-    """One training step on a GPU that is not there: PyTorch's CUDA code and allocator ran, no kernel did.
+class Rehearsal(Shown):
+    """One training step on a pretended GPU: PyTorch's CUDA code and allocator ran, no kernel did.
 
     Attributes:
-        model, setup: what ran. gpu: which GPU the stubs were. rounding: 1, for what tensors and kernels asked for counts.
-        requested, allocated, reserved: the most bytes asked for, in the blocks that were found for them, and with what the
-            allocator keeps. segments: how many it took from the driver, at most.
-        workspace: of the requested, cuBLAS's workspaces.
-        phases: requested bytes at the phases of one steady step, above those that lived before. peak_at: where the peak is.
-        out_of_memory: bytes asked for, free, and at what stage, where it did not fit; None where it did.
-        attention_kernel: which of PyTorch's ran, `math` where that GPU has none of its own for it; None for eager.
-        versions: PyTorch's and CUDA's. fingerprint: of the reference step.
+        model, setup: what ran. gpu: the pretended GPU. rounding: 1, because bytes count as they were requested.
+        requested, allocated, reserved: the most bytes requested by tensors and kernels, in the blocks that served them, and in
+            the allocator's segments. segments: the most segments at once.
+        workspace: bytes of the requested ones that are cuBLAS's workspaces.
+        phases: requested bytes at the phases of one steady step, above those before the model. peak_at: where the peak is.
+        out_of_memory: bytes asked for, bytes free, and at what stage, where the step did not fit; None where it did.
+        attention_kernel: PyTorch's kernel for attention, `math` where the GPU has no fused one; None for eager.
+        versions: of PyTorch and CUDA. fingerprint: of the reference step.
     """
 
     model: Model
@@ -61,27 +61,22 @@ class Rehearsal:
         return self.out_of_memory is not None
 
     def as_dict(self) -> dict:
-        """As JSON holds it. An allocator knows no parts, so `parts` is empty."""
-        said = {
-            f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("rounding", "model", "setup", "gpu")
-        }
+        """As JSON. An allocator does not know parts of memory, so `parts` is empty."""
+        apart = ("rounding", "model", "setup", "gpu")
         model = {"name": self.model.name, "parameters": int(self.model.parameters)}
-        head = {
-            "witness": "rehearse",
-            "gpu": self.gpu.name,
-            "model": model,
-            "setup": self.setup.as_dict(),
-            "oom": self.oom,
-        }
-        return head | said | {"parts": {}, "peak": self.peak}
+        head = {"witness": "rehearse", "gpu": self.gpu.name, "model": model, "setup": self.setup.as_dict()}
+        said = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in apart}
+        return head | {"oom": self.oom} | said | {"parts": {}, "peak": self.peak}
 
     def table(self) -> Table:
         """The three peaks, the phases, and what a rehearsal cannot know."""
-        rows = [[f"requested: the peak{_at(self.peak_at)}", self.requested, units.text(self.requested)]]
-        rows.append(["of it cuBLAS's workspaces", self.workspace, units.text(self.workspace)])
-        rows += [[name, value, units.text(value)] for name, value in self.phases.items()]
-        rows.append(["allocated: in the blocks that were found", self.allocated, units.text(self.allocated)])
-        rows.append(["reserved: with what the allocator keeps", self.reserved, units.text(self.reserved)])
+        rows: list[Sequence] = [
+            sized(f"requested: the peak{_at(self.peak_at)}", self.requested),
+            sized("of it cuBLAS's workspaces", self.workspace),
+            *(sized(*phase) for phase in self.phases.items()),
+            sized("allocated: in the blocks that were found", self.allocated),
+            sized("reserved: with what the allocator keeps", self.reserved),
+        ]
         if self.attention_kernel == "math":
             rows.append(["attention by the math kernel: this GPU has no other for it", "", "the scores are stored"])
         if self.out_of_memory:
@@ -94,9 +89,6 @@ class Rehearsal:
         out = ", out of memory" if self.oom else ""
         return f"Rehearsal({self.model.name} as on {self.gpu.name}: {self.requested:,} B requested, {self.reserved:,} B reserved{out})"
 
-    def _repr_html_(self):
-        return self.table()._repr_html_()
-
 
 def _at(place):
     return f", {place}" if place and place.startswith("before") else f", in {place}" if place else ""
@@ -107,15 +99,15 @@ def _times(count):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ScriptRehearsal:
-    """A script on GPUs that are not there.
+class ScriptRehearsal(Shown):
+    """A script on pretended GPUs.
 
     Attributes:
-        command: what ran. gpu: which GPU the stubs were. status: the exit status of the command. seconds: what the rehearsal took.
-        processes: what each process that used a GPU saw: `rank`, `steps`, `devices` (each with `requested`, `allocated`,
-            `reserved`, `segments`, `phases` and `peak`: `at`, `line`, what it `held`), `oom`, `reads`, `snapshot`, and whether
-            the report is its last (`final`): a process that was killed has one of its last optimizer step.
-        faults: in words, which of the reports could not be read.
+        command: what ran. gpu: the pretended GPU. status: the command's exit status. seconds: that the rehearsal took.
+        processes: the report of each process that used a GPU: `rank`, `steps`, `devices` (each with `requested`, `allocated`,
+            `reserved`, `segments`, `phases` and `peak`: `at`, `line`, what it `held`), `oom`, `reads`, `snapshot`, and `final`,
+            whether it was written at the end: a killed process leaves the report of its last optimizer step.
+        faults: in words, the reports that could not be read.
     """
 
     command: Sequence[str]
@@ -127,7 +119,7 @@ class ScriptRehearsal:
 
     @property
     def peak(self) -> int:
-        """The most bytes that any process asked for on one device."""
+        """The most bytes that were requested on one device, by the process that needs the most."""
         return self._worst[1]["requested"]
 
     @property
@@ -141,7 +133,7 @@ class ScriptRehearsal:
         return max(pairs, key=lambda pair: (bool(pair[0]["oom"]), pair[1]["requested"]))
 
     def as_dict(self) -> dict:
-        """As JSON holds it."""
+        """As JSON."""
         process, device = self._worst
         head = {"witness": "rehearse", "gpu": self.gpu.name, "command": list(self.command), "status": self.status}
         head |= {
@@ -168,29 +160,18 @@ class ScriptRehearsal:
     def table(self) -> Table:
         """The worst device of the worst process: its peaks, where the script was, and what lived then."""
         process, device = self._worst
-        peak = device["peak"] or {}
-        rows = [
-            [f"requested: the peak{_at(peak.get('at'))}", device["requested"], _place(peak)],
-            ["allocated: in the blocks that were found", device["allocated"], units.text(device["allocated"])],
-            [
-                f"reserved: {device['segments']:,} segment{'s' * (device['segments'] != 1)}",
-                device["reserved"],
-                f"of {units.text(device['memory'])}",
-            ],
-        ]
-        rows += [
-            [f"requested {name.replace('_', ' ')}", size, units.text(size)]
-            for name, size in device["phases"].items()
-            if name != "backward_done"
+        peak, count = device["peak"] or {}, device["segments"]
+        segments, room = f"{count:,} segment{'s' * (count != 1)}", f"of {units.text(device['memory'])}"
+        phases = {name: size for name, size in device["phases"].items() if name != "backward_done"}
+        rows: list[Sequence] = [
+            (f"requested: the peak{_at(peak.get('at'))}", device["requested"], _place(peak)),
+            sized("allocated: in the blocks that were found", device["allocated"]),
+            (f"reserved: {segments}", device["reserved"], room),
+            *(sized(f"requested {name.replace('_', ' ')}", size) for name, size in phases.items()),
         ]
         if oom := process["oom"]:
-            rows.append(
-                [
-                    f"out of memory{_at(oom['at'])}: asked for",
-                    oom["requested"],
-                    f"{units.text(oom['free'])} free; {_place(oom)}",
-                ]
-            )
+            free = f"{units.text(oom['free'])} free; {_place(oom)}"
+            rows.append((f"out of memory{_at(oom['at'])}: asked for", oom["requested"], free))
         for held in peak.get("held", ()):
             count = held["tensors"]
             rows.append([f"  at the peak: {count:,} tensor{'s' * (count > 1)}", held["bytes"], _place(held)])
@@ -208,16 +189,13 @@ class ScriptRehearsal:
     def __repr__(self):
         return f"ScriptRehearsal({' '.join(self.command)} as on {self.gpu.name}: {self.peak:,} B requested)"
 
-    def _repr_html_(self):
-        return self.table()._repr_html_()
-
 
 def _place(said):
-    """Where in the script, in a library of its, and in PyTorch."""
+    """Where a request came from: the line of the script, of a library, and the function of PyTorch."""
     found = [_near(said.get("line")), said.get("inner"), said.get("call")]
     return ", in ".join(text for text in found if text) or "no line of Python: made by backward, or before the history"
 
 
 def _near(line):
-    """A path from the working folder, where it is in it."""
+    """The line with its path relative to the working folder, where it is inside."""
     return line and line.removeprefix(os.getcwd() + os.sep)

@@ -1,4 +1,4 @@
-"""Any training script on a GPU that does nothing: started, watched, and asked what its allocator saw."""
+"""Run any training script on a pretended GPU, and collect its processes' reports."""
 
 import os
 import shutil
@@ -15,15 +15,15 @@ from .result import ScriptRehearsal
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INSIDE = Path(__file__).resolve().parent / "inside" / "sitecustomize.py"
-#: Optimizer steps after which a script is ended, unless another number is said: by then every peak has been.
+#: Default number of optimizer steps after which a script is ended: by then its peak has been reached.
 STEPS = 5
-#: Seconds that a script, and what it has started, may take to end once they were asked to.
+#: Seconds that a script and its children get to end after they were asked to.
 GRACE = 10.0
 
 
 @contextmanager
 def surroundings(where: "place.Place", variables: dict[str, str]):
-    """Within it: the environment variables of a rehearsed process, and a folder of its own for what it needs and says."""
+    """A context that gives (the environment variables of a rehearsed process, the folder for its reports)."""
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
         sources = Path(folder) / "sources"
         sources.mkdir()
@@ -54,16 +54,16 @@ def rehearse_script(
     folder: str | os.PathLike | None = None,
     quiet: bool = False,
 ) -> ScriptRehearsal:
-    """Run a training script, unmodified, on a GPU of the catalog that is not there.
+    """Run a training script, unmodified, on a pretended GPU.
 
     Args:
         command: `["python", "train.py", ...]`, `["torchrun", ...]`, `["accelerate", "launch", ...]`, found in the rehearsal's
-            environment. gpu: the catalog's name.
-        gpus: how many the machine is to have. alone: run rank 0 of so many in one process; its collectives move nothing.
-        steps: of an optimizer, after which each process ends; 0 lets it run to its own end.
+            environment. gpu: a name of the catalog.
+        gpus: how many GPUs to pretend. alone: run rank 0 of `gpus` ranks in one process; its collectives move nothing.
+        steps: optimizer steps after which each process is ended; 0 for never.
         memory: bytes of each GPU, in place of the catalog's.
-        snapshot: a file for the allocator's history at the peak, as PyTorch's viewer takes it.
-        folder: of the environment. quiet: send what the script prints to standard error.
+        snapshot: a file for the allocator's history at the peak, in the format of PyTorch's viewer.
+        folder: of the environment. quiet: send the script's output to standard error.
 
     Raises:
         ValueError: where there is no environment, no such command in it, or no process of it is known to have used a GPU.
@@ -105,7 +105,7 @@ def rehearse_script(
 
 
 def _program(command, where, path):
-    """The command, its program found in the rehearsal's environment first."""
+    """The command with its program's path, looked up in the rehearsal's environment first."""
     name, *rest = command
     if name == "torchrun" and not (where.folder / "bin" / "torchrun").exists():
         return [str(where.python), "-m", "torch.distributed.run", *rest]

@@ -1,4 +1,4 @@
-"""The labs' grid, rehearsed and kept: a file for each GPU, a line a step, read back with distrust."""
+"""The labs' grid, rehearsed: one file per GPU with one line per step, checked when read."""
 
 import json
 import os
@@ -19,9 +19,9 @@ from ..lab.records import fingerprint
 from . import devices, place, steps
 from .result import Rehearsal
 
-#: The version of the files. A reader refuses any other.
+#: The version of the files' format. Any other is refused.
 SCHEMA = 1
-#: GPUs whose grid is shipped; where the files are, from the working folder, and in the clone that this package is run from.
+#: GPUs whose grid is shipped, and the folders where the files may be: from the working folder, or in this clone.
 GPUS = ("h200", "a100-80gb", "rtx-4090")
 FOLDERS = (
     "rehearsals",
@@ -29,7 +29,7 @@ FOLDERS = (
     "../labs/rehearsals",
     Path(__file__).resolve().parents[3] / "labs/rehearsals",
 )
-#: Steps rehearsed at once, and seconds that one may take.
+#: Workers at once, and the seconds that one step may take.
 WORKERS, EACH = 2, 180.0
 _NUMBERS = ("requested", "allocated", "reserved", "segments", "workspace")
 
@@ -39,7 +39,7 @@ class Shelf:
     """A file of rehearsals.
 
     Attributes:
-        path: the file. head: its first line: the GPU, versions, the reference's fingerprint. found: (model, setup) -> rehearsal.
+        path: the file. head: its first line: GPU, versions, fingerprint of the reference step. found: (model, setup) -> rehearsal.
     """
 
     path: Path
@@ -48,12 +48,12 @@ class Shelf:
 
     @property
     def stale(self) -> bool:
-        """Whether it is of another reference step than today's."""
+        """Whether the reference step has changed since."""
         return self.head["fingerprint"] != fingerprint()
 
 
 def head_of(gpu_name: str, versions: dict) -> dict:
-    """What the first line of a file says."""
+    """The first line of a file, as JSON."""
     found = gpu(gpu_name)
     return {
         "rehearsals": SCHEMA, "witness": "rehearse", "gpu": found.name, "memory": found.memory, "torch": versions["torch"],
@@ -62,7 +62,7 @@ def head_of(gpu_name: str, versions: dict) -> dict:
 
 
 def line_of(rehearsal: Rehearsal) -> dict:
-    """A rehearsal as a line holds it: a setup's fields where they are not the usual, the catalog's models by name."""
+    """A rehearsal as JSON: the setup's fields that are not at their defaults, models of the catalog by name."""
     usual = Setup().as_dict()
     setup = {name: value for name, value in rehearsal.setup.as_dict().items() if value != usual[name]}
     model = model_as_dict(rehearsal.model)
@@ -104,7 +104,7 @@ def read(path: str | os.PathLike) -> Shelf:
     """The rehearsals of a file.
 
     Raises:
-        ValueError: for the first line that is not as it must be, with its number.
+        ValueError: for the first invalid line, with its number.
     """
     path = Path(path)
     first, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
@@ -139,9 +139,9 @@ def rehearse_grid(
     folder: str | os.PathLike | None = None,
     say: Callable[[str], None] = print,
 ) -> Shelf:
-    """Rehearse the labs' grid on a GPU of the catalog and keep it in `out`/GPU.jsonl; what is there already is not run again.
+    """Rehearse the labs' grid on a GPU of the catalog into `out`/GPU.jsonl. Steps that the file has are not run again.
 
-    A file of another PyTorch or another reference step is begun anew.
+    A file of another PyTorch or another reference step is replaced.
 
     Raises:
         ValueError: for bad input, and where there is no environment for it.
@@ -177,13 +177,13 @@ def recheck(
     folder: str | os.PathLike | None = None,
     say: Callable[[str], None] = print,
 ) -> Shelf:
-    """Rehearse `count` steps of a file again, spread over the grid, with today's reference step; where each asks for what the
-    file says, the file is today's, and its first line says how many were `rechecked`.
+    """Rehearse `count` steps of a file again, evenly spread, with the present reference step.
 
-    For a change of the reference step that should change no step of the grid, such as a new optimizer.
+    It is for a change of the reference step that should change no step of the grid, such as a new optimizer. Where every step
+    agrees, the file gets the present fingerprint, and its first line says how many steps were `rechecked`.
 
     Raises:
-        ValueError: where a step comes out otherwise, or with another PyTorch: `rehearse_grid` makes the file anew.
+        ValueError: where a step differs, or PyTorch or the GPU is another: then run `rehearse_grid`.
     """
     path = Path(out) / f"{gpu_name}.jsonl"
     there = read(path)
@@ -207,7 +207,7 @@ def recheck(
 
 
 def _decided(rehearsal):
-    """What the step decides. What is allocated and reserved for it also depends on the steps before it in the same worker."""
+    """The numbers that must agree: allocated and reserved bytes also depend on earlier steps in the same worker, and are not."""
     said = line_of(rehearsal)
     return (
         {name: said.get(name) for name in ("requested", "workspace", "phases", "at")}
@@ -217,13 +217,13 @@ def _decided(rehearsal):
 
 
 def peaks(only: Iterable[str] = ()) -> list[Configuration]:
-    """The grid's steps, each once, however it is timed: without variants that a setup does not say."""
+    """The grid's steps, each once; variants that are no field of the setup (limit, expandable, TF32) are left out."""
     plain = [c for c in grid(only) if not (c.expandable or c.limit or (c.tf32 and not c.recipe))]
     return list({(c.model, c.setup): c for c in reversed(plain)}.values())[::-1]
 
 
 def _there(path, head):
-    """What a file has already, and its first line, which may say that it was rechecked."""
+    """(the rehearsals that a file with this head has already, its first line)."""
     part = path.with_suffix(".jsonl.part")
     for old in (part, path):
         if old.exists():
@@ -244,7 +244,7 @@ def _write(path, head, rehearsals):
 
 
 class _Run:
-    """Several workers at once; each line is on the disk as soon as it is known."""
+    """A run of several workers at once. Each line is written as soon as its step is done."""
 
     def __init__(self, where, gpu, path, head, there):
         self.where, self.gpu, self.path, self.head, self.there = where, gpu, path, head, there
@@ -295,7 +295,7 @@ class _Run:
             self._say(line_of(found))
 
     def _close(self, context):
-        """End a worker; of two who want to, one does."""
+        """End a worker, once, whichever thread asks."""
         with self.lock:
             if context not in self.open:
                 return

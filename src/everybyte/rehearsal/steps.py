@@ -1,4 +1,4 @@
-"""The book's own step, rehearsed: what `measure` runs, in the environment of the stubs."""
+"""Rehearse the book's own step: what `measure` runs, in the environment of the stubs."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from . import devices, place
 from .result import Rehearsal
 from .script import surroundings
 
-#: Steps before the one that is counted: the optimizer's states, and DDP's buckets, are there then.
+#: Steps before the counted one: after them the optimizer's states and DDP's buckets exist.
 WARM_UP = 2
 _COUNTS = ("requested", "allocated", "reserved")
 
@@ -29,19 +29,19 @@ def rehearse(
     timeout: float = 600.0,
     folder: str | os.PathLike | None = None,
 ) -> Rehearsal:
-    """Rehearse one steady training step: the reference step on PyTorch's CUDA build, on a GPU that does nothing.
+    """Rehearse one steady training step: the reference step on PyTorch's CUDA build, on a pretended GPU.
 
-    Of many GPUs it is the first, alone: collectives move nothing, and all of its tensors are there. A mesh may divide matrices or
-    sequences.
+    With several GPUs it is rank 0 alone: all of its tensors exist, and its collectives move nothing. A mesh may have a tensor or a
+    context dimension.
 
     Args:
-        gpu: a name from the catalog; its memory, capability and multiprocessors are the pretended ones.
-        memory: bytes of the GPU, in place of the catalog's: less, to run out on purpose.
+        gpu: a name of the catalog, whose memory, capability and multiprocessors are pretended.
+        memory: bytes in place of the catalog's, for instance less, to run out of memory on purpose.
         expandable: whether the allocator maps memory into segments that grow (`expandable_segments:True`).
-        timeout: seconds until it is given up. folder: of the environment.
+        timeout: seconds after which it is ended. folder: of the environment.
 
     Raises:
-        ValueError: for bad input, and where there is no environment for it: the message says what to do.
+        ValueError: for bad input, or where there is no environment; the message says how to make one.
     """
     check_request(model, setup, alone=True)
     checks.flag("rehearse", "expandable", expandable)
@@ -58,14 +58,14 @@ def rehearse(
 
 @contextmanager
 def worker(where: place.Place, gpu: Gpu, memory: int | None = None, expandable: bool = False) -> Iterator[Worker]:
-    """A worker of the lab's, on stubs of that GPU."""
+    """A context with a worker of the labs on a pretended GPU."""
     with starter(where, gpu, memory) as start, start(EXPANDABLE if expandable else None) as running:
         yield running
 
 
 @contextmanager
 def starter(where: place.Place, gpu: Gpu, memory: int | None = None) -> Iterator[Callable[..., Worker]]:
-    """Within it: what starts a worker of the lab's on stubs of that GPU, as `record` takes it."""
+    """A context with a function that starts a worker of the labs on a pretended GPU, as `record` takes it."""
     variables = devices.environment(gpu, 1, memory) | {"CUDA_VISIBLE_DEVICES": "0"}
     with surroundings(where, variables) as (surrounding, _):
 
@@ -78,10 +78,10 @@ def starter(where: place.Place, gpu: Gpu, memory: int | None = None) -> Iterator
 
 
 def one(running: Worker, model: Model, setup: Setup, gpu: Gpu, timeout: float) -> tuple[Rehearsal, bool]:
-    """A rehearsal by a worker, and whether the worker is fit for another.
+    """(a rehearsal by a worker, whether the worker can take another).
 
     Raises:
-        Failed: where the worker dies, or what it ran on was no rehearsal's device.
+        Failed: where the worker dies, or ran on another device than a rehearsal's.
     """
     measured, clean = ask(running, model, setup, None, timeout, warm_up=WARM_UP, steps=0, points=4)
     if measured.witness != "rehearse":
@@ -90,7 +90,7 @@ def one(running: Worker, model: Model, setup: Setup, gpu: Gpu, timeout: float) -
 
 
 def of(measured: Measurement, gpu: Gpu) -> Rehearsal:
-    """What a worker of the lab's found on stubs, as a rehearsal: no time, no loss, and bytes as they were asked for."""
+    """A worker's measurement on the stubs as a `Rehearsal`: bytes as requested, without times and losses."""
     peaks = {count: getattr(measured, f"{count}_peak") - measured.baseline for count in _COUNTS[:2]}
     peaks["reserved"] = measured.reserved_peak
     return Rehearsal(

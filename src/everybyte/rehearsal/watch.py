@@ -1,8 +1,8 @@
-"""Inside a rehearsed process: what PyTorch's allocator did, kept for a report. Nothing of the script is changed.
+"""Inside a rehearsed process: record what PyTorch's allocator does, without changing the script.
 
-It runs in the environment of the script, from the moment at which that imports PyTorch. What it saw it writes as JSON after each
-step of an optimizer, when memory ran out, and at the process's end, which not every process comes to. What it needs of the
-environment's variables it takes before the script runs, which may change them.
+It starts when the script imports PyTorch. It writes a report as JSON after each optimizer step, when memory runs out, and at the
+end of the process, which a killed process does not reach. It reads environment variables before the script runs, because the
+script may change them.
 """
 
 import atexit
@@ -19,18 +19,18 @@ from collections import Counter
 from ..common import files
 from . import history, reports
 
-#: Where reports go; after how many steps of an optimizer a process ends (0: never); where snapshots go; ranks to pretend.
+#: Variables: the folder of reports; optimizer steps until a process ends (0: never); the file of snapshots; ranks to pretend.
 REPORTS, STEPS = "EVERYBYTE_REHEARSAL_REPORTS", "EVERYBYTE_REHEARSAL_STEPS"
 SNAPSHOTS, ALONE = "EVERYBYTE_REHEARSAL_SNAPSHOTS", "EVERYBYTE_REHEARSAL_ALONE"
-#: Events of the allocator that are kept: of more, the oldest go.
+#: The most events of the allocator's history; older ones are dropped.
 EVENTS = 1_000_000
 COUNTS = ("requested", "allocated", "reserved")
-#: The backend of groups on the CPU, in place of gloo, where a process is alone.
+#: The backend in place of gloo, for groups on the CPU, where a process is alone.
 NOBODY = "nobody"
 
 
 def wait_for_torch() -> None:
-    """Have PyTorch watched as soon as it is imported, and not before."""
+    """Watch PyTorch from the moment at which it is imported."""
     told = {name: value for name, value in os.environ.items() if name.startswith(("EVERYBYTE_REHEARSAL", "REHEARSAL_"))}
     told |= {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
     then = {"torch": lambda torch: start(torch, told), "transformers.masking_utils": one_sequence_a_row}
@@ -38,14 +38,14 @@ def wait_for_torch() -> None:
 
 
 def _tell_stubs(told):
-    """The stubs ask C's environment which GPU they are, as they are loaded; the script's own view of it stays as it has made it."""
+    """Put variables that the script has removed back into C's environment, which the stubs read; `os.environ` stays as it is."""
     for name, value in told.items():
         if name.startswith("REHEARSAL_") and name not in os.environ:
             os.putenv(name, value)
 
 
 class _Finder:
-    """Calls one function before a module is run, and one with it once it has been imported."""
+    """An import hook. first: called before a module is run; then: called with the module after its import."""
 
     def __init__(self, then, first):
         self.then, self.first = then, first
@@ -69,7 +69,7 @@ class _Finder:
 
 
 def one_sequence_a_row(masks) -> None:
-    """Tell Hugging Face's models what they would read from the positions, and a rehearsal reads as 0: that no row packs several."""
+    """Tell Hugging Face's models that no row packs several sequences: they would read that off positions, which are zeros here."""
     masks.find_packed_sequence_indices = lambda position_ids: None
     if _watched:
         _watched.notes.append(
@@ -81,7 +81,7 @@ _watched = None
 
 
 def start(torch, told: dict[str, str]) -> None:
-    """Watch this process from here on. `told`: the environment's variables as they were before the script ran."""
+    """Watch this process. `told`: environment variables as they were before the script ran."""
     global _watched
     if torch.version.cuda is None or not hasattr(torch._C, "_cuda_init"):
         return  # another PyTorch than the rehearsal's: nobody reports, and the launcher says so
@@ -89,7 +89,7 @@ def start(torch, told: dict[str, str]) -> None:
 
 
 class _Watched:
-    """What is seen of a process."""
+    """The record of one process."""
 
     def __init__(self, torch, told):
         self.torch, self.told, self.steps, self.notes = torch, told, 0, []
@@ -113,7 +113,7 @@ class _Watched:
         self._report()
 
     def _watch_the_end(self):
-        """Python's own end, and the one that skips it."""
+        """Report at Python's regular end, and at `os._exit`."""
         atexit.register(self._at_the_end)
         leave = os._exit
 
@@ -142,7 +142,7 @@ class _Watched:
         autograd.backward = backward
 
     def _watch_resets(self):
-        """A script that has its peaks counted anew shall not make us forget the old ones."""
+        """Read the peaks before the script resets them."""
         for name in ("reset_peak_memory_stats", "reset_max_memory_allocated"):
             for module in (self.torch.cuda, self.torch.cuda.memory):
                 original = getattr(module, name, None)
@@ -161,7 +161,7 @@ class _Watched:
         return range(cuda.device_count()) if cuda.is_initialized() else ()
 
     def _mark(self, moment):
-        """Live bytes now, and how many allocations there have been."""
+        """Note a moment: live bytes, and how many allocations there have been."""
         for device in self._devices():
             stats = self.torch.cuda.memory_stats(device)
             if stats:
@@ -181,7 +181,7 @@ class _Watched:
         settled()
 
     def _look(self):
-        """Where a device has had more bytes than ever before, find out when and what."""
+        """Update each device's peaks. Where requested bytes reached a new one, find out when, and what lived then."""
         for device in self._devices():
             stats = self.torch.cuda.memory_stats(device)
             if not stats:
@@ -208,13 +208,13 @@ class _Watched:
             self._keep(snapshot, path)
 
     def _place(self, frames):
-        """Where Python was; in backward, whose thread has no Python, where the script called it."""
+        """Where Python was. Backward's thread runs no Python: then the line of the script that called it."""
         if not frames and self.backward_line:
             return {"line": self.backward_line, "inner": None, "call": "backward"}
         return {"line": history.line(frames), "inner": history.inner(frames), "call": history.call(frames)}
 
     def _keep(self, snapshot, path):
-        """The snapshot as PyTorch's own viewer takes it: a pickle, which we write and never read."""
+        """Write the snapshot as a pickle, the format of PyTorch's viewer. It is never read here."""
         import pickle
 
         if rank := self._rank():
@@ -229,7 +229,7 @@ class _Watched:
             self.snapshot = path
 
     def _out_of_memory(self, device, asked, total, free):
-        """PyTorch calls this before it raises."""
+        """Called by PyTorch before it raises an out-of-memory error."""
         snapshot = self.torch.cuda.memory._snapshot()
         events = [e for e in snapshot["device_traces"][device] if e["action"] == "oom"]
         frames = (events[-1].get("frames") if events else None) or []
@@ -244,7 +244,7 @@ class _Watched:
         self._report()
 
     def _rank(self):
-        """As a launcher said, or the script itself."""
+        """This process's rank, from a launcher or the script; 0 where there is none."""
         said = os.environ.get("RANK") or self.told.get("RANK") or "0"
         return int(said) if said.isdecimal() else 0
 
@@ -254,7 +254,7 @@ class _Watched:
             self._report(final=True)
 
     def _report(self, final=False):
-        """Write what was seen, in place of what was written before. Where it cannot be kept, the script goes on as on a GPU."""
+        """Write the report in place of the last one. Where that fails, the script goes on."""
         if os.getpid() != self.pid and (self.torch.cuda._is_in_bad_fork() or not self.highest):
             return  # a fork that has no GPU of its own
         if self.writing.acquire(blocking=False):  # a thread that writes, or one that did when the process was forked
@@ -293,10 +293,10 @@ def _caller():
 
 
 def where(allocation: int, marks: list[tuple[str, int]]) -> str:
-    """Where in the script an allocation is: before the first step, or in which part of a step.
+    """The part of a step in which an allocation was made, or that it was before any backward.
 
     Args:
-        allocation: its number. marks: (moment, how many there were by then), in order.
+        allocation: its number. marks: (moment, number of allocations by then), in order.
     """
     ends = {
         "after_forward": "forward",
@@ -314,7 +314,7 @@ _stubs: set[str] = set()  # the library of the stubs that this process has loade
 
 
 def unknown_reads() -> tuple[int, int]:
-    """How often, and how many bytes, were read from the GPU that nobody knows: they were zeros."""
+    """(number, bytes) of reads from the GPU whose content is unknown, and was read as zeros."""
     import ctypes
 
     if not _stubs:
@@ -328,9 +328,9 @@ def unknown_reads() -> tuple[int, int]:
 
 
 def together(torch) -> None:
-    """Let the objects that processes send each other, such as a pipeline's shapes, travel through the group's store.
+    """Send Python objects between processes, such as a pipeline's shapes, through the group's store.
 
-    PyTorch sends them as a tensor of bytes on the GPU, whose collectives move nothing here: who receives would read zeros.
+    PyTorch sends them as bytes on the GPU. Here collectives move nothing, so the receiver would read zeros.
     """
     from torch.distributed import distributed_c10d as c10d
 
@@ -367,10 +367,10 @@ def together(torch) -> None:
 
 
 def settled() -> None:
-    """Until every collective is over for PyTorch too.
+    """Wait until PyTorch has seen that every collective is done.
 
-    NCCL's tensors stay, DDP's first buckets among them, until a thread that looks every tenth of a second has seen that it is done.
-    A GPU's step outlasts that, a rehearsed one does not: how many of them a peak holds would be chance.
+    A thread looks every tenth of a second, and until then NCCL's tensors, such as DDP's first buckets, are not freed. A step on a
+    GPU takes longer than that. A rehearsed one does not, and its peak would hold a random number of them.
     """
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     for group in list(c10d._world.pg_map) if c10d else ():
@@ -379,9 +379,9 @@ def settled() -> None:
 
 
 def alone(torch, ranks: int) -> None:
-    """Be the first of many: the group that is asked for, with nobody else in it; its collectives move nothing, and return.
+    """Pretend to be rank 0 of `ranks`: collectives return at once and move nothing.
 
-    On the CPU too: gloo would wait for the others, so PyTorch's own fake group stands in for it.
+    On the CPU too, where gloo would wait for the other ranks: PyTorch's fake process group takes its place.
     """
     from torch._C._distributed_c10d import FakeProcessGroup
     from torch.distributed import device_mesh, distributed_c10d

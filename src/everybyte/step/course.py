@@ -118,6 +118,12 @@ class Found:
     peak_at: str
     step: int
 
+    @property
+    def phases(self) -> dict:
+        """One of `PHASES` -> live bytes then; of `step` the most within it."""
+        live = {name: sum(parts.values()) for name, parts in self.moments.items()} | {"step": self.step}
+        return {name: live[name] for name in PHASES}
+
 
 class Course:
     """The operations of a step.

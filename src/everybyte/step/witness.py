@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+from ..common import checks
 from ..common.tables import Table
 from ..units import text
 
@@ -30,10 +31,25 @@ class Counted:
 
 
 class Witness:
-    """A step's bytes. Who is one has `model`, `setup`, `parts` at the peak, `phases`, `peak`, `peak_at`, `host`, and `parts_at(phase)`, as fields or properties."""
+    """A step's bytes. Who is one has `model`, `setup`, `parts` at the peak, `phases`, `peak`, `peak_at`, `host`, `moments` (the ends of phases) and `timeline()`."""
 
     #: Its name in JSON.
     witness: ClassVar[str]
+
+    @cached_property
+    def live(self: Any) -> list[int]:
+        """Live bytes while each operation runs."""
+        return [sum(parts) for parts in zip(*self.timeline().values(), strict=True)]
+
+    @cached_property
+    def peak_operation(self) -> int:
+        """The number of the first operation at which the most bytes live."""
+        return self.live.index(max(self.live))
+
+    def parts_at(self: Any, phase: str) -> dict[str, int]:
+        """Bytes of each part at the end of a phase: `rest`, `after_forward`, `after_backward` or `after_step`."""
+        checks.one_of(type(self).__name__, "phase", phase, self.moments)
+        return self.moments[phase]
 
     def table(self: Any) -> Table:
         """Each part at the peak and at the ends of the phases, in bytes."""
@@ -65,17 +81,32 @@ class Witness:
 
 
 class Followed(Witness):
-    """A witness that knows every operation: `operations`, (name, phase, owner) each, `timeline()`, `by_owner()`, `rank`."""
+    """A witness that follows every operation. Who is one has `operations`, (name, phase, owner) each, `by_owner()`, `rank`, and `_found`: a `Found`."""
+
+    @property
+    def peak(self: Any) -> int:
+        """The most bytes that live at once."""
+        return self._found.peak
+
+    @property
+    def peak_at(self: Any) -> str:
+        """Where in the step the peak is, one of `PEAKS`."""
+        return self._found.peak_at
+
+    @property
+    def parts(self: Any) -> dict[str, int]:
+        """Bytes of each part at the peak; they sum to `peak`."""
+        return self._found.parts
+
+    @property
+    def moments(self: Any) -> dict[str, dict[str, int]]:
+        """The end of a phase, or `rest` -> bytes of each part then."""
+        return self._found.moments
 
     @cached_property
-    def live(self: Any) -> list[int]:
-        """Live bytes while each operation runs."""
-        return [sum(parts) for parts in zip(*self.timeline().values(), strict=True)]
-
-    @cached_property
-    def peak_operation(self) -> int:
-        """The number of the first operation at which the most bytes live."""
-        return self.live.index(max(self.live))
+    def phases(self: Any) -> dict[str, int]:
+        """Live bytes between steps (`rest`), after each phase, and the most in the optimizer's step (`step`)."""
+        return self._found.phases
 
     def as_dict(self: Any) -> dict:
         """As JSON holds it: whole bytes; with each operation, what lives while it runs, by part, and what lives at the peak, by owner."""

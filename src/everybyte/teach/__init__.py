@@ -1,4 +1,4 @@
-"""What the reader does: predict, answer an exercise, take a hint; the table of what the articles say; the interview."""
+"""For the reader: predictions, exercises, hints, the table of the articles' claims, and the interview."""
 
 from .exercise import Exercise, check, exercises, hint
 from .predictions import predict, reveal

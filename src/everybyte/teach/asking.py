@@ -1,4 +1,4 @@
-"""A training step, and what exercises and interview cards ask of it."""
+"""A training step, and the questions of exercises and interview cards about it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,9 +16,9 @@ _PLAIN = Setup()
 
 @dataclass(frozen=True)
 class Run:
-    """A model and a setup. Each question takes fields of the setup that it changes; amounts are in bytes.
+    """A model and a setup. Each method takes changed fields of the setup; amounts are in bytes.
 
-    Without a model (None) it answers formulas of setups alone.
+    Without a model (None) only formulas of setups have values.
     """
 
     model: Any
@@ -30,7 +30,7 @@ class Run:
 
     @property
     def parameters(self) -> int:
-        """How many parameters the model has."""
+        """The model's parameter count."""
         return int(self.model.parameters)
 
     def step(self, rounding: int = 1, rank: int = 0, **changes) -> Budget:
@@ -46,33 +46,33 @@ class Run:
         return self.step(**changes).peak
 
     def falls(self, by: dict, **changes) -> int:
-        """How far the peak falls where `by` is changed too."""
+        """The bytes by which the peak falls when `by` is changed too."""
         return self.peak(**changes) - self.peak(**changes | by)
 
     def phase(self, name: str, **changes) -> int:
-        """What is live at the end of a phase: `rest`, `after_forward`, ...; the most within it, of `step`."""
+        """Live bytes at the end of a phase, `rest` or `after_forward`; for `step` the most within it."""
         return self.step(**changes).phases[name]
 
     def part(self, name: str, phase: str = "after_forward", **changes) -> int:
-        """What a part takes at the end of a phase."""
+        """Bytes of a part at the end of a phase."""
         return self.step(**changes).parts_at(phase)[name]
 
     def in_step(self, **changes) -> int:
-        """What the optimizer's step takes at its worst moment above what stands after it."""
+        """The optimizer step's largest live bytes, above those after it."""
         return self.phase("step", **changes) - self.phase("after_step", **changes)
 
     def forward(self, **changes) -> int:
-        """What forward leaves for backward."""
+        """Bytes that forward leaves for backward."""
         return self.phase("after_forward", **changes) - self.phase("rest", **changes)
 
     def of_block(self, measure: Callable[..., Any], *asked, **changes):
-        """What a third block adds to one of these amounts: `run.of_block(Run.part, "casts")`."""
+        """Bytes that a third block adds to one of these amounts, as in `run.of_block(Run.part, "casts")`."""
         runs = (replace(self, model=self.model.replace(layers=n)) for n in (3, 2))
         three, two = (measure(run, *asked, **changes) for run in runs)
         return three - two
 
     def at(self, name: str, symbols: dict | None = None, **changes):
-        """A registered formula's value; `symbols` replace some."""
+        """A registered formula's value. symbols: values in place of the run's."""
         return formula(name).at(self.model, self.having(**changes).setup, **(symbols or {}))
 
 

@@ -28,7 +28,7 @@ class Callout:
         return self.kind == "right"
 
     def and_said(self, sentence: str) -> "Callout":
-        """The same with one more sentence; itself where that is empty."""
+        """The callout with one more sentence; itself where the sentence is empty."""
         return replace(self, text=f"{self.text} {sentence}") if sentence else self
 
     def __repr__(self):

@@ -1,6 +1,6 @@
-"""The exercises: each knows its answer, computed when it is checked, the usual mistakes, and two hints.
+"""The exercises. Each has an answer, computed when it is checked, the usual mistakes, and two hints.
 
-A chapter's are those of `teach/bank`, read when the chapter is first asked for.
+A chapter's exercises are in `teach/bank`, and read at the first use of the chapter.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from .quantities import missing, read, show
 
 _HINTS_TAKEN: dict[str, int] = {}
 DIFFICULTIES = {1: "easy", 2: "medium", 3: "hard"}
-#: What is said of an answer -> the kind of its callout.
+#: Verdict -> kind of its callout.
 _VERDICTS = {
     "right": "right",
     "not yet": "wrong",
@@ -35,15 +35,15 @@ class Exercise:
     """One exercise.
 
     Attributes:
-        id: chapter and number, "13.2". title: in the table of exercises. difficulty: 1 to 3. minutes: a reader's.
+        id: chapter and number, "13.2". title: in the table of exercises. difficulty: 1 to 3. minutes: of a reader.
         accepts: `number` or `expression`; `function` in a `program.Program`.
         unit: what a plain number means, such as "GiB", "parameters", "bit". Bytes where it is one of `units.UNITS`.
-        answer: gives the right answer from the library: a number (of bytes where the unit is one of bytes) or an expression.
-        mistakes: from what went wrong, a sentence, to the wrong answer that it gives, or a function that computes it.
-        factors: from a name, "batch", to its number here: names an answer that lacks it or has it twice.
+        answer: a function that computes the right answer: a number (bytes where `unit` is one of bytes) or an expression.
+        mistakes: {a sentence on what went wrong: the wrong answer, or a function that computes it}.
+        factors: {a factor's name, such as "batch": its value}, for answers that lack it or have it twice.
         hints: two.
-        decimals, significant, tolerance: how exact a number must be: to so many decimals of `unit`, to so many significant
-            digits, or within so much (of bytes where the unit is one of bytes), for the `reason` given. By default exact.
+        decimals, significant, tolerance: how exact a number must be: decimals in `unit`, significant digits, or a distance (in
+            bytes where `unit` is one of bytes) with its `reason`. By default exact.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -98,7 +98,7 @@ class Exercise:
 
     @property
     def wanted(self) -> str:
-        """What it accepts, in words."""
+        """The accepted kind of answer, in words."""
         if self.accepts == "expression":
             return "a sympy expression in the book's letters"
         what = f"a plain number of {self.unit}" if self.unit else "a plain number"
@@ -119,7 +119,7 @@ class Exercise:
         return self._value(self.answer)
 
     def slack(self, right: Fraction) -> Fraction:
-        """How far from `right` a number is accepted: half of the last digit asked for, or the tolerance."""
+        """The accepted distance from `right`: half of the last digit, or the tolerance."""
         scale = Fraction(units.UNITS.get(self.unit, 1))
         if self.decimals is not None:
             return scale / 10**self.decimals / 2
@@ -129,7 +129,7 @@ class Exercise:
         return Fraction(self.tolerance)
 
     def judge(self, answer: object) -> Callout:
-        """Right, wrong (with the mistake's name where it is known), not attempted, or not readable. Never an exception."""
+        """Judge an answer as right, wrong (with the mistake's sentence where known), not attempted or unreadable. Never raises."""
         if missing(answer):
             how = f"Put {self.wanted}, in place of the three dots and run the cell again."
             return self.said("not attempted yet", how)
@@ -140,7 +140,7 @@ class Exercise:
             return self.said("could not be read", f"{sentence(shorten(why, 200))} It takes {self.wanted}.")
 
     def said(self, verdict: str, text: str) -> Callout:
-        """A verdict, one of `_VERDICTS`, and why."""
+        """The callout of a verdict, one of `_VERDICTS`, with its reason."""
         return Callout(_VERDICTS[verdict], f"{self.id} {verdict}", text)
 
     def _value(self, value):
@@ -189,7 +189,7 @@ class Exercise:
 
 @cache
 def _computed(function, accepts):
-    """What the function says, read; a judge asks for the same again and again."""
+    """The function's value, read; cached, since each check needs it again."""
     return _read(function(), accepts)
 
 
@@ -214,15 +214,15 @@ def _unit_mistakes(right):
 
 
 def check(id: str, answer: object) -> Callout:
-    """What the book says to an answer: `.right` where it is accepted.
+    """Check an answer; the result's `.right` says whether it is accepted.
 
     Args:
-        id: the exercise's, "13.2". answer: a number, text with a unit, a sympy expression, a function; `...` where not attempted.
+        id: of the exercise, "13.2". answer: a number, text with a unit, a sympy expression, a function; `...` where not attempted.
 
     Raises:
         ValueError: where there is no such exercise. Nothing in `answer` raises.
 
-    What is right or wrong is kept for `progress()`; what is not attempted or could not be read is not.
+    Right and wrong answers are kept for `progress()`; missing and unreadable ones are not.
     """
     try:
         verdict = exercise(id).judge(answer)
@@ -235,7 +235,7 @@ def check(id: str, answer: object) -> Callout:
 
 
 def hint(id: str, number: int | None = None) -> Callout:
-    """The exercise's next hint, or hint `number` (1 or 2); then where its solution is.
+    """The exercise's next hint, or hint `number` (1 or 2); after the last, the place of the solution.
 
     Raises:
         ValueError: where there is no such exercise or hint.
@@ -287,7 +287,7 @@ def chapters() -> tuple[str, ...]:
 
 @cache
 def listed(chapter: str) -> dict[str, dict]:
-    """What is said of a chapter's exercises, by id, in its order; nothing is computed.
+    """The texts of a chapter's exercises, by id, in order; nothing is computed.
 
     Raises:
         ValueError: where the chapter has none.
@@ -298,15 +298,15 @@ def listed(chapter: str) -> dict[str, dict]:
 
 @cache
 def bank(chapter: str) -> dict[str, Exercise]:
-    """A chapter's by id, in its order.
+    """A chapter's exercises by id, in order.
 
     Raises:
-        ValueError: where the chapter has none, or what stands in its files does not belong together.
+        ValueError: where the chapter has none, or its files do not match.
     """
     computed = import_module(f".bank.c{chapter}", __package__).ANSWERS
     return import_module(".bank", __package__).joined(chapter, listed(chapter), computed)
 
 
 def sentence(text: str) -> str:
-    """The text with a capital, and a full stop where it has no end of its own."""
+    """The text with a capital, and with a full stop where it has no punctuation at its end."""
     return text[:1].upper() + text[1:] + "." * (not text.endswith((".", "?", "!")))

@@ -1,6 +1,6 @@
-"""Reading and comparing the reader's sympy expressions: equal forms are one answer, an unproved one is not accepted.
+"""Read and compare the reader's sympy expressions. Equal forms are one answer; an unproved one is not accepted.
 
-Numbers put in can only refuse: an expression is right where sympy proves that its difference from the answer is zero.
+Values for the letters can only refute an expression. It is right where sympy proves that its difference from the answer is zero.
 """
 
 import math
@@ -42,7 +42,7 @@ def constant(expr) -> Fraction:
 
 
 def read(answer: object) -> sympy.Expr:
-    """The reader's expression, its letters replaced by the book's symbols of the same name.
+    """The reader's expression, with its letters replaced by the book's symbols of the same name.
 
     Raises:
         ValueError: a sentence for the reader, where it is not an expression in the book's notation.
@@ -63,7 +63,7 @@ def read(answer: object) -> sympy.Expr:
 
 
 def equal(one: sympy.Expr, other: sympy.Expr) -> bool | None:
-    """Whether two expressions are the same. None: they agree wherever tried, but there is no proof.
+    """Whether two expressions are equal; None where they agree at all points tried, without a proof.
 
     Raises:
         ValueError: where no number can be computed from them.
@@ -88,7 +88,7 @@ def equal(one: sympy.Expr, other: sympy.Expr) -> bool | None:
 
 
 def describe(right: sympy.Expr, given: sympy.Expr) -> str:
-    """What separates a wrong expression from the right one, without giving the answer away."""
+    """How a wrong expression differs from the right one, in words that do not reveal the answer."""
     extra = given.free_symbols - right.free_symbols
     absent = right.free_symbols - given.free_symbols
     if _terms(right) > _MOST_TERMS or _terms(given) > _MOST_TERMS:
@@ -131,7 +131,7 @@ def _agree(a, b):
 
 
 def _check_size(expr):
-    """Raise where comparing would take long: too many nodes, or numbers of hundreds of digits."""
+    """Raise where a comparison would take long: too many nodes, or numbers of hundreds of digits."""
     if sum(1 for _ in sympy.preorder_traversal(expr)) > _MOST_NODES:
         raise ValueError("this expression is too long to compare")
     if any(max(abs(n.p), n.q).bit_length() > _LONGEST_NUMBER for n in expr.atoms(sympy.Rational)):
@@ -151,10 +151,10 @@ _FUNCTIONS = {
 
 
 def _value(expr, point):
-    """The value at `point`, in fractions as long as they go. Bounded work, whatever the expression.
+    """The value at `point`, a Fraction where possible, in bounded time for any expression.
 
     Raises:
-        ValueError: where there is no value, it is too large, or a function is none that the book uses.
+        ValueError: where there is no value, it is too large, or a function is not used in the book.
     """
     if expr in point:
         return point[expr]
@@ -186,7 +186,7 @@ def _power(base, exponent):
 
 
 def _terms(expr):
-    """At most how many terms `expr` has when multiplied out."""
+    """An upper bound on the number of terms of `expr` when expanded."""
     if expr.is_Add:
         return min(sum(map(_terms, expr.args)), _MOST_TERMS + 1)
     if expr.is_Mul:

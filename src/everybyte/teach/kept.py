@@ -1,6 +1,6 @@
-"""The file in which a reader's progress is kept: small, on this machine alone, outside the book's folder.
+"""The file of a reader's progress: small, only on this machine, outside the book's folder.
 
-Where: the file that the environment variable EVERYBYTE_PROGRESS names, by a whole path; with `off`, none; unset,
+Its place: the absolute path in the environment variable EVERYBYTE_PROGRESS; with `off`, none; unset,
 `progress.json` in the user's state directory (XDG_STATE_HOME/everybyte, or the platform's), and none where CI is set. The
 tools and tests that run the notebooks set `off`, so that what is stored in them is a new reader's on every machine.
 It comes with the notebooks' packages: without them nothing is kept.
@@ -16,14 +16,14 @@ from ..common import files
 
 VARIABLE = "EVERYBYTE_PROGRESS"
 OFF = "off"
-#: What the file holds: for each of these the ids. Nothing in it is ever taken back.
+#: The kinds of ids in the file. No id is ever removed.
 SOLVED, TRIED, PREDICTED = "solved", "tried", "predicted"
 _MOST = 2**24  # bytes: ten thousand times the book's ids
 _PATIENCE = 5  # seconds to wait for another notebook
 
 
 def load() -> tuple[dict[str, list[str]], Path | None, str]:
-    """What is kept, in which file, and a sentence where something is wrong with it. It raises nothing."""
+    """(the kept ids, the file, a sentence on what is wrong with it or ""). Never raises."""
     path = None
     try:
         path = place()
@@ -34,7 +34,7 @@ def load() -> tuple[dict[str, list[str]], Path | None, str]:
 
 
 def keep(what: str, id: str) -> str:
-    """Add an id to what is kept; say in a sentence what went wrong, "" where nothing did. It raises nothing."""
+    """Add an id to the file; return a sentence on what went wrong, or "". Never raises."""
     try:
         path = place()
         if path is None:
@@ -78,7 +78,7 @@ def place() -> Path | None:
 
 
 def _read(path):
-    """What the file holds, and a sentence where it was damaged and is set aside."""
+    """(the file's ids, a sentence where it was damaged and is set aside)."""
     with suppress(ValueError):
         return _load(path), ""
     with _alone(path):
@@ -90,7 +90,7 @@ def _read(path):
 
 
 def _load(path):
-    """The ids in the file, by what they are; ValueError where it is damaged."""
+    """The file's ids by kind. Raise ValueError where it is damaged."""
     try:
         if path.stat().st_size > _MOST:
             raise ValueError("too large")

@@ -1,4 +1,4 @@
-"""A number committed to before it is seen, and the two side by side afterwards."""
+"""A guess before a number is shown, and both side by side afterwards."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,7 +10,7 @@ from .callout import Callout
 from .quantities import missing, read, show
 
 _MADE: dict[str, "Prediction"] = {}
-#: Closer than this, a guess is called close.
+#: The largest factor between the answer and a close guess.
 _CLOSE = Fraction(11, 10)
 #: Bytes of a guess, at most.
 _MOST = 2**60
@@ -18,13 +18,13 @@ _MOST = 2**60
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Callout):
-    """What the reader sees of a guess. `value` is in bytes where `unit` is one of bytes, None where there is no guess."""
+    """A guess as the reader sees it. `value` is in bytes where `unit` is one of bytes, None where there is no guess."""
 
     value: Fraction | None
     unit: str
 
     def reveal(self, value: float | Fraction) -> Callout:
-        """The answer beside the guess, and by what factor they differ. `value` is in bytes where the unit is one of bytes."""
+        """The answer beside the guess, with the factor between them. `value` is in bytes where the unit is one of bytes."""
         answer = f"The answer is {show(value, self.unit)}"
         text = f"No guess was made. {answer}."
         if self.value is not None:
@@ -33,11 +33,11 @@ class Prediction(Callout):
 
 
 def predict(id: str, guess: object, question: str = "", *, unit: str = "GiB") -> Prediction:
-    """Commit to a number before seeing it; kept in this session for `reveal`, and that it was made for `progress()`.
+    """Guess a number before seeing it. The guess is kept in this session for `reveal`; `progress()` keeps that one was made.
 
     Args:
         id: such as "P13.1", which no exercise has. guess: a number, or text with a unit; `...` until the reader edits it.
-        unit: what a plain number means. Of bytes where it is one of `units.UNITS`.
+        unit: of a plain number; bytes where it is one of `units.UNITS`.
     """
     value, kind, said = None, "open", [question]
     try:
@@ -58,7 +58,7 @@ def predict(id: str, guess: object, question: str = "", *, unit: str = "GiB") ->
 
 
 def reveal(id: str, value: float) -> Callout:
-    """The answer beside the guess that `predict(id, ...)` took. `value` is in bytes where that unit is one of bytes.
+    """The answer beside the guess of `predict(id, ...)`. `value` is in bytes where that unit is one of bytes.
 
     Raises:
         ValueError: where no `predict` with this id ran in this session.

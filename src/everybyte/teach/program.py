@@ -1,4 +1,4 @@
-"""Exercises whose answer is a function: the reader's runs beside the library's, on the same small cases."""
+"""Exercises whose answer is a function: the reader's and the library's run on the same small cases."""
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +20,7 @@ _FAILED = object()
 
 @dataclass(frozen=True)
 class Case:
-    """One call: a name that the reader is told, the arguments, what the library says, and what watches it meanwhile."""
+    """One call: its name for the reader, the arguments, the library's result, and a context around the call."""
 
     name: str
     arguments: tuple
@@ -29,12 +29,12 @@ class Case:
 
 
 def equal(given: Any, right: Any) -> bool:
-    """Whether two numbers are equal, or tuples of numbers; True and False are none."""
+    """Whether two numbers, or tuples of numbers, are equal. True and False are not numbers."""
     return not isinstance(given, bool) and bool(given == right)
 
 
 def alike(given: Any, right: Any) -> bool:
-    """Whether two results are equal, whatever kinds of sequences and of dicts hold what is in them."""
+    """Whether two results are equal, with any types of sequences and dicts."""
     if isinstance(right, list | tuple):
         return all(alike(a, b) for a, b in zip(given, right, strict=True))
     return bool((dict(given) if isinstance(right, dict) else given) == right)
@@ -45,12 +45,12 @@ class Program(Exercise):
     """An exercise that takes a function.
 
     Attributes:
-        call: how it is called, such as "count(model)".
-        cases: gives the calls; the same each time.
-        agree: whether what the function gave is what the library says, by default equality of numbers.
-        answer, mistakes: functions that give a right program, and wrong ones by what went wrong.
+        call: its call, such as "count(model)".
+        cases: a function that returns the cases, the same each time.
+        agree: compares the function's result with the library's; by default equality of numbers.
+        answer, mistakes: functions that return a right program, and wrong ones by their sentences.
 
-    A case gets copies of its arguments. A function that loops for ever is the reader's to interrupt.
+    A call gets copies of the arguments. The reader must interrupt a function that never ends.
     """
 
     ACCEPTED: ClassVar[tuple[str, ...]] = ("function",)
@@ -66,15 +66,15 @@ class Program(Exercise):
 
     @property
     def wanted(self) -> str:
-        """The function that it accepts, as it is called."""
+        """The call of the accepted function."""
         return self.call
 
     def right(self) -> Any:
-        """A function that is right."""
+        """A right function."""
         return self.answer()
 
     def judge(self, answer: object) -> Callout:
-        """Right, wrong at the first case that shows it, not attempted, or no function. Never an exception of the reader's."""
+        """Judge a function as right, wrong at its first wrong case, not attempted or unreadable. The reader's errors are caught."""
         nothing = self.said("not attempted yet", f"Write {self.call} and run the cell again.")
         if missing(answer):
             return nothing
@@ -93,7 +93,7 @@ class Program(Exercise):
         return self.said("right", f"Equal to the library in all {len(cases)} cases.")
 
     def _run(self, function, case):
-        """What it gives, and what went wrong, a sentence, or ""."""
+        """(the function's result, a sentence on what went wrong or "")."""
         arguments = deepcopy(case.arguments)
         try:
             with case.within():
@@ -108,7 +108,7 @@ class Program(Exercise):
             return False
 
     def _named(self, cases, given):
-        """The mistake that gives the same in every case so far, or fails where this fails; where it is known."""
+        """The known mistake with the same results, or the same failure, in all cases so far; None where there is none."""
         for message, wrong in self.mistakes.items():
             function = wrong()
             theirs = [self._run(function, case)[0] for case in cases[: len(given)]]
@@ -133,13 +133,13 @@ def _said(error):
 
 
 def close(given: Iterable[Any], right: Iterable[Any]) -> bool:
-    """Whether these are the right gradients: as many tensors, each within the rounding of doubles summed in another order."""
+    """Whether gradients are right: the same number of tensors, equal up to the rounding of doubles summed in another order."""
     pairs = zip(given, right, strict=True)
     return all(a.shape == b.shape and float((a - b).abs().max()) < 1e-9 for a, b in pairs)
 
 
 def named_shapes(model: Model) -> list[tuple[str, tuple[int, ...]]]:
-    """(name, shape) of each weight, as `named_parameters()` gives them."""
+    """(name, shape) of each weight, in the order of `named_parameters()`."""
     times, found = layers(model), []
     for w in weights(model):
         blocks = [""] if w.group in ("embeddings", "last") else [f"blocks.{i}." for i in range(times[w.group])]
@@ -149,7 +149,7 @@ def named_shapes(model: Model) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def small_gpts(seed: int, number: int) -> list[Model]:
-    """So many small models of GPT-2's architecture, the same for the same seed."""
+    """Some small models of GPT-2's architecture, the same for the same seed."""
     draw = Random(seed)
     return [
         Model(name=f"small GPT {i}", layers=draw.randint(1, 4), vocabulary=draw.randint(50, 400), positions=64,
@@ -159,7 +159,7 @@ def small_gpts(seed: int, number: int) -> list[Model]:
 
 
 def small_llamas(seed: int, number: int) -> list[Model]:
-    """So many small models of Llama's architecture, with grouped heads, the same for the same seed."""
+    """Some small models of Llama's architecture with grouped heads, the same for the same seed."""
     draw = Random(seed)
     return [
         Model(name=f"small Llama {i}", layers=draw.randint(1, 4), vocabulary=draw.randint(50, 400), positions=64, learned_positions=0,
@@ -171,5 +171,5 @@ def small_llamas(seed: int, number: int) -> list[Model]:
 
 
 def small_models(seed: int, number: int) -> list[Model]:
-    """So many of each of the two."""
+    """`number` small models of each of the two architectures."""
     return small_gpts(seed, number) + small_llamas(seed, number)

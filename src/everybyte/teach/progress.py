@@ -1,4 +1,4 @@
-"""How far the reader is: what has been solved, by chapter, and what comes next."""
+"""The reader's progress: solved exercises by chapter, and the next one."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +11,11 @@ from .kept import PREDICTED, SOLVED, TRIED, load
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the reader is.
+    """The reader's progress.
 
     Attributes:
-        solved, tried, predicted: ids of exercises answered rightly, of those answered wrongly, of predictions made.
-        path: the file; None where none is kept. trouble: what is wrong with it, a sentence, or "".
+        solved, tried, predicted: ids of exercises with a right answer, exercises with a wrong answer, predictions.
+        path: the file; None where none is kept. trouble: a sentence on what is wrong with it, or "".
     """
 
     solved: frozenset[str] = frozenset()
@@ -26,13 +26,13 @@ class Progress:
 
     @property
     def next(self) -> Exercise | None:
-        """The first that is unsolved in a chapter begun; then the first of a chapter not begun; None at the end."""
+        """The first unsolved exercise of a chapter that was begun; else of any chapter; None at the end."""
         left = [id for chapter in _in_order() for id in listed(chapter) if id not in self.solved]
         begun = {*map(chapter_of, self.solved | self.tried)}
         return exercise(next((id for id in left if chapter_of(id) in begun), left[0])) if left else None
 
     def table(self) -> Table:
-        """A row for each chapter, then one for all: solved of how many, wrong so far, predictions made, the next."""
+        """A row for each chapter, then one for all: solved, wrong so far, predictions, the next exercise."""
         rows, every = [], []
         guesses = [chapter_of(id.removeprefix("P")) for id in self.predicted]
         for chapter in _in_order():
@@ -65,7 +65,7 @@ class Progress:
 
 
 def progress() -> Progress:
-    """What has been solved, by chapter, and what comes next. It writes nothing, but sets a damaged file aside."""
+    """The reader's progress: solved exercises by chapter, and the next one. It only reads, but sets a damaged file aside."""
     kept, path, trouble = load()
     solved, tried, predicted = (frozenset(kept.get(what, ())) for what in (SOLVED, TRIED, PREDICTED))
     return Progress(solved, tried, predicted, path, trouble)

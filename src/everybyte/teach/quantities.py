@@ -1,4 +1,4 @@
-"""Reading the reader's numbers: text with a unit, plain numbers, sympy's. Text is parsed, never evaluated."""
+"""Read the reader's numbers: text with a unit, plain numbers, sympy's. Text is parsed, never evaluated."""
 
 import re
 from fractions import Fraction
@@ -19,9 +19,9 @@ def missing(answer: object) -> bool:
 
 
 def read(answer: object, unit: str) -> Fraction:
-    """The number that the reader means: bytes where `unit` is one of `units.UNITS`, else in `unit`.
+    """The reader's number: in bytes where `unit` is one of `units.UNITS`, else in `unit`.
 
-    Of plain numbers in an exercise that asks for GiB (or another unit of bytes), those from 2**20 on are bytes.
+    In an exercise in GiB or another unit of bytes, plain numbers from 2**20 on are bytes.
 
     Raises:
         ValueError: a sentence for the reader, where there is no such number.

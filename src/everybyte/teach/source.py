@@ -1,4 +1,4 @@
-"""The reference's own source, shown in a chapter: the program that PyTorch trains and that the theory reads."""
+"""Show the reference's source in a chapter: the program that PyTorch trains and that the theory reads."""
 
 import ast
 from pathlib import Path
@@ -10,14 +10,14 @@ REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 
 
 def source(file: str, *names: str):
-    """Lines of `reference/`, as they stand there, highlighted as Python.
+    """Lines of `reference/`, highlighted as Python.
 
     Args:
         file: a module of the reference, such as "gpt" or "hugging_face.decoders".
         names: functions, classes or methods in it, such as "Attention.forward".
 
     Raises:
-        ValueError: for a module or a name that is not there.
+        ValueError: for an unknown module or name.
     """
     from IPython.display import Markdown
 
@@ -34,7 +34,7 @@ def source(file: str, *names: str):
 
 
 def _definitions(node, path=""):
-    """(name, node) of every function, class and method."""
+    """(name, node) of each function, class and method."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.ClassDef):
             yield path + child.name, child

@@ -1,39 +1,26 @@
-"""Texts in TOML, beside the Python that computes: read whole, or refused by the name of what is wrong."""
+"""Read texts in TOML that belong to Python code, with errors that name the wrong field."""
 
 import tomllib
-from collections.abc import Iterable
 from importlib import resources
 
 from ..common import checks
 
 
 def read(package: str, file: str) -> dict[str, dict]:
-    """The tables of a package's TOML file, in its order; ValueError, naming the file, where it is none."""
+    """The tables of a package's TOML file, in order. Raise ValueError, naming the file, where it is invalid."""
     path = resources.files(package).joinpath(file)
     return parsed(path.name, path.read_text(encoding="utf-8"))
 
 
 def parsed(file: str, text: str) -> dict[str, dict]:
-    """The tables of a file that holds this text."""
+    """The tables of a file with this text."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{file}: no TOML, {error}") from None
 
 
-def check(owner: str, entry: object, needed: Iterable[str], more: Iterable[str] = ()) -> None:
-    """Raise unless `entry` is a table that has every field `needed`, and no other but some of `more`."""
-    if not isinstance(entry, dict):
-        raise ValueError(f"{owner}: {checks.shown(entry)}; allowed: a table")
-    needed = list(needed)
-    for name in needed:
-        if name not in entry:
-            raise ValueError(f"{owner}.{name}: missing")
-    for name in entry:
-        checks.one_of(owner, "field", name, [*needed, *more])
-
-
 def some(owner: str, field: str, value: object) -> None:
-    """Raise unless `value` is text, and not blank."""
+    """Raise ValueError unless `value` is text that is not blank."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{owner}.{field}: {checks.shown(value)} is no text")

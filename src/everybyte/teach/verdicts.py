@@ -1,4 +1,4 @@
-"""The table of the beat "What the articles say": a chapter's claims, each with its number, the computed one and the verdict."""
+"""The table of "What the articles say": a chapter's claims, each with its number, the computed one and the verdict."""
 
 from ..catalog import claims
 from ..catalog.claims import ARTICLES
@@ -7,21 +7,21 @@ from ..common.tables import Table
 from ..published.settling import settle
 
 ALL = "all"
-#: How the verdict of a claim begins that no condition saves.
+#: Beginnings of the verdicts of claims that do not hold, even under a condition.
 WRONG = ("off by", "false", "contradicts")
 
 
 def articles(chapter: str, *numbers: int, section: str = "", caption: str = "", wrong: bool = False) -> Table:
-    """The claims that a chapter settles.
+    """A table of the claims that a chapter settles.
 
     Args:
         chapter: its number, "13", or its slug; "all" for every chapter, which the table then names.
-        numbers: of the articles; by default all that say something here.
-        section: of an article, as it is headed there; by default all.
-        wrong: only those that do not hold, not even under a condition; the caption says how many there are in all.
+        numbers: of the articles; by default all with a claim in this chapter.
+        section: heading of an article's section; by default all.
+        wrong: only claims that do not hold, even under a condition; the caption has the number of all.
 
     Raises:
-        ValueError: where no article says anything in that chapter, or a number or a section is not an article's.
+        ValueError: where the chapter has no claims, or there is no such article or section.
     """
     for number in numbers:
         checks.whole("articles", "numbers", number, min(ARTICLES), max(ARTICLES))
@@ -40,7 +40,7 @@ def articles(chapter: str, *numbers: int, section: str = "", caption: str = "", 
 
 
 def _row(settled, all_together):
-    """The verdict and, where all claims stand together, why one is not counted."""
+    """A row of the table. For all chapters, the verdict also says why a claim is not counted."""
     claim, verdict = settled.claim, settled.verdict
     if all_together and claim.easy:
         verdict += f" ({claim.easy}: not counted)"

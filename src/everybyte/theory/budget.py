@@ -11,7 +11,6 @@ from ..catalog import Gpu, Model
 from ..catalog import gpu as find_gpu
 from ..common import checks
 from ..rules import FORMULA, SCHEDULE, broken
-from ..step.course import PHASES
 from ..step.witness import Witness
 from . import MARKS, PEAKS, letters, place_of, trace
 from .alignment import trace as align
@@ -51,11 +50,6 @@ class Budget(Witness):
     host: dict[str, int] = field(default_factory=dict)
     rank: int = 0
 
-    def parts_at(self, phase: str) -> dict[str, int]:
-        """Bytes of each part at the end of a phase: `rest`, `after_forward`, `after_backward` or `after_step`."""
-        checks.one_of("Budget", "phase", phase, self.moments)
-        return self.moments[phase]
-
     def timeline(self) -> dict[str, list[int]]:
         """Live bytes while each operation that takes something runs, by part, as a dry run's."""
         return self._course[1]
@@ -74,16 +68,6 @@ class Budget(Witness):
     def marks(self) -> dict[str, int]:
         """The end of a phase -> its place in the timeline."""
         return self._course[2]
-
-    @cached_property
-    def live(self) -> list[int]:
-        """Live bytes at each place of the timeline."""
-        return [sum(parts) for parts in zip(*self.timeline().values(), strict=True)]
-
-    @cached_property
-    def peak_operation(self) -> int:
-        """The place in the timeline of the first operation at which the most bytes live."""
-        return self.live.index(max(self.live))
 
     @cached_property
     def _course(self):
@@ -142,11 +126,8 @@ def budget(model: Model | Objective, setup: Setup, rounding: int = 1, rank: int 
     checks.whole("budget", "rounding", rounding, 1, 2**30)
     course = course_of(model, setup, rank)
     found = course.budget(letters(_model(model), setup, rounding, rank), rounding)
-    phases = {name: sum(live.values()) for name, live in found.moments.items()} | {"step": found.step}
-    return Budget(
-        model, setup, rounding, found.moments, found.parts | {"workspace": 0}, {name: phases[name] for name in PHASES},
-        found.peak, found.peak_at, course.host(letters(_model(model), setup, rank=rank)), rank,
-    )  # fmt: skip
+    host, parts = course.host(letters(_model(model), setup, rank=rank)), found.parts | {"workspace": 0}
+    return Budget(model, setup, rounding, found.moments, parts, found.phases, found.peak, found.peak_at, host, rank)
 
 
 def heaviest(model, setup: Setup, rounding: int = 1, witness=budget):

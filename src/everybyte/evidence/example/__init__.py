@@ -1,4 +1,4 @@
-"""What a small training script with a leak left behind, rehearsed: PyTorch's CUDA code ran, on a GPU that does nothing.
+"""The evidence of a small training script with a leak, from a rehearsal: PyTorch's CUDA code ran on a GPU that does nothing.
 
 `train.py` is the script, `train.pickle` the snapshot that it wrote, `summary.txt` what it printed; `tools/snapshots.py` makes both.
 """
@@ -18,7 +18,7 @@ def script() -> str:
 
 
 def summary() -> str:
-    """What `torch.cuda.memory_summary()` said at its end."""
+    """The text of `torch.cuda.memory_summary()` at its end."""
     return SUMMARY.read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""What Python runs first in every process of a rehearsal: it has the process watched, then does what it would have done."""
+"""Python imports this first in every process of a rehearsal: it starts `watch`, then the `sitecustomize` that it hides."""
 
 import importlib.util
 import os

@@ -1,8 +1,8 @@
-"""The exercises of each chapter: what is said of them in `cNN.toml`, what is computed in `ANSWERS` of `cNN.py`.
+"""The exercises of each chapter: their texts in `cNN.toml`, their answers in `ANSWERS` of `cNN.py`.
 
 An exercise has the same id in both. A mistake has one name in both, a sentence there and a wrong answer here: often the
-right function with the argument of that name changed. What the files of answers need stands here once: `run` and `Run` ask
-about a step, `answers`, `each` and `program` say what is right and wrong.
+right function with the argument of that name changed. For the files of answers: `run` and `Run` ask about a step, and `answers`,
+`each` and `program` collect right and wrong answers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +26,7 @@ MIB, GIB = 2**20, 2**30
 
 @dataclass(frozen=True)
 class Answers:
-    """What is computed: the right answer, the wrong ones by name, and of a `Program` its cases and what agrees."""
+    """The right answer, the wrong ones by name, and for a `Program` its cases and its comparison."""
 
     right: Callable[[], object]
     wrong: Mapping[str, object]
@@ -34,10 +34,10 @@ class Answers:
 
 
 def answers(right: Any, /, **wrong: Any) -> Answers:
-    """An amount's or an expression's: a value, or a function that computes it when it is asked for.
+    """The answers of an exercise on an amount or an expression. right: a value, or a function that computes it later.
 
-    A wrong one is a value or a function too. Where the right one is a function with an argument of that name, it is what the
-    function gives with the argument changed; a dict changes several.
+    A wrong answer is a value or a function too. Where `right` is a function with an argument of its name, the wrong answer is the
+    function's value with that argument changed; a dict changes several arguments.
     """
     if not callable(right):
         return Answers(_giving(right), wrong)
@@ -53,7 +53,7 @@ def answers(right: Any, /, **wrong: Any) -> Answers:
 
 
 def each(function: Callable, /, **arguments: Any) -> dict[str, Any]:
-    """What a function gives for each: of a tuple of arguments, a dict of them, or one."""
+    """{name: the function's value for its arguments}: a tuple of them, a dict, or one."""
 
     def given(some):
         return function(**some) if isinstance(some, dict) else function(*some if isinstance(some, tuple) else (some,))
@@ -62,7 +62,7 @@ def each(function: Callable, /, **arguments: Any) -> dict[str, Any]:
 
 
 def program(right: Callable, cases: Callable[[], Iterable[Case]], agree: Callable = equal, /, **wrong: Any) -> Answers:
-    """A function's: the wrong ones are functions too, the right one with the argument of their name changed."""
+    """The answers of a `Program`. The wrong ones are functions too, or `right` with the argument of their name changed."""
     wrong = {name: _giving(function) for name, function in answers(right, **wrong).wrong.items()}
     return Answers(_giving(right), wrong, {"cases": cases, "agree": agree})
 
@@ -72,10 +72,10 @@ def _giving(value):
 
 
 def joined(chapter: str, said: dict[str, dict], computed: dict[str, Answers]) -> dict[str, Exercise]:
-    """A chapter's exercises, from its file's tables and what is computed for each.
+    """A chapter's exercises, from its file's tables and their answers.
 
     Raises:
-        ValueError: naming the file, the exercise and the field, where text and answers do not belong together.
+        ValueError: naming the file, the exercise and the field, where text and answers do not match.
     """
     file = f"c{chapter}.toml"
     _same(file, "exercise", said, computed)
@@ -90,7 +90,7 @@ def _exercise(owner, id, entry, computed):
     known = {f.name: f for f in fields(kind) if f.name not in ("id", "answer", *computed.more)}
     if computed.more:
         del known["accepts"]
-    texts.check(owner, entry, [n for n, f in known.items() if f.default is f.default_factory is MISSING], known)
+    checks.table(owner, entry, [n for n, f in known.items() if f.default is f.default_factory is MISSING], known)
     entry = {"mistakes": {}, "factors": {}} | entry
     for name, wanted in (("hints", list), ("mistakes", dict), ("factors", dict)):
         checks.kind(owner, name, entry[name], wanted)

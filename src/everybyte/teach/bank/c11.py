@@ -26,7 +26,7 @@ def off(term):
 
 
 def missed(positions=4096, **changes):
-    """What GPT-2's formula misses of Llama 2 7B, or of what that would be with some changes."""
+    """Parameters of Llama 2 7B, or of it with some changes, that GPT-2's formula lacks."""
     box = GPT2.subs({L: LLAMA.layers, H: LLAMA.width, V: LLAMA.vocabulary, N: positions})
     return LLAMA.replace(**changes).parameters - box
 

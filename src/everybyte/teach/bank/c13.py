@@ -33,13 +33,13 @@ def gradients(name="gpt2-xl", precision="bf16-mixed"):
 
 
 def shapes(m):
-    """Of all weights, in the model's order."""
+    """The shapes of all weights, in the model's order."""
     groups = [("embeddings",), *[("block", "dense")] * m.layers, ("last",)]
     return [tuple(t.shape) for group in groups for t in weights(m) if t.group in group for _ in range(t.count)]
 
 
 def moments():
-    """The optimizer's step of small models in fp32, less the batch and the loss."""
+    """Bytes of the optimizer's step of small models in fp32, without the batch and the loss."""
     for m, kind in product(small_models(13, 4), ("fused", "foreach", "loop")):
         step = Run(m, Setup(batch=1, sequence=8, precision="fp32", optimizer_impl=kind)).phase("step")
         yield Case(f"{m.name}, {kind}", (shapes(m), kind), step - 2 * 8 * 8 - 4)

@@ -27,7 +27,7 @@ def leading(precision="bf16", attention="flash", dropout=0.0):
 
 
 def masked(precision="bf16-mixed", dropout=0.0, masks=2):
-    """Eager attention's, with masks of so many bytes for each number of the stream."""
+    """Bytes of eager attention, with masks of some bytes for each number of the stream."""
     return leading(precision, "eager", dropout) + terms(masks)
 
 
@@ -37,7 +37,7 @@ def tokens(precision="bf16"):
 
 
 def mlp(numbers):
-    """What a block keeps, by data type, where its MLP keeps so many numbers a token beside its input."""
+    """Bytes that a block keeps, by data type, where its MLP keeps `numbers` per token beside its input."""
     return TOKENS * (H * (2 * w + 6 * c) + numbers * c)
 
 
@@ -45,7 +45,7 @@ BF16, LIMIT = leading(), tokens()
 
 
 def llamas():
-    """What one block saves for each token, of small Llamas, less attention's rows and its 24 bytes of random state."""
+    """Bytes per token that a block of small Llamas saves, without attention's rows and its 24 bytes of random state."""
     for m in small_llamas(14, 8):
         for precision in ("bf16", "bf16-mixed"):
             kept = Run(m, Setup(batch=2, sequence=32, precision=precision)).at("activations.llama") - 24

@@ -23,7 +23,7 @@ def saved(loss_chunks=8, precision="bf16-mixed"):
 
 
 def watch(most):
-    """A mode under which no operation may make a tensor of more than so many numbers."""
+    """A mode in which no operation may make a tensor of more than `most` numbers."""
     from torch import Tensor
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves

@@ -12,7 +12,7 @@ INPUTS = MEDIUM.at("checkpoint.inputs", checkpointing="full")
 
 
 def most(segment, precision="bf16-mixed"):
-    """The most activations of a step of GPT-2 XL in segments of so many blocks."""
+    """The most activations of a step of GPT-2 XL in segments of some number of blocks."""
     step = XL.step(precision=precision, checkpointing="every-k", checkpoint_every=segment)
     return max(step.timeline()["activations"])
 

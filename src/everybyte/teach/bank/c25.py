@@ -18,7 +18,7 @@ NF4 = formula("nf4.weight")(parameters=MATRIX)
 
 
 def more(**lora):
-    """What a layer of Qwen2.5-7B keeps of forward above full fine-tuning's, in percent."""
+    """The further bytes that a layer of Qwen2.5-7B saves, compared with full fine-tuning, in percent."""
     return 100 * (QWEN.of_block(Run.forward, adapters=Lora(16, **lora)) / QWEN.of_block(Run.forward) - 1)
 
 

@@ -11,7 +11,7 @@ GPUS = [2**i for i in range(13)]
 
 
 def over(**changes):
-    """How far a peak is above two bytes a parameter."""
+    """Bytes of a peak above two bytes per parameter."""
     return SHORT.peak(**changes) - 2 * XL.parameters
 
 

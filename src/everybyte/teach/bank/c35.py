@@ -26,7 +26,7 @@ def kept(copies=1):
 
 
 def most(gpus=4, each=2):
-    """The most rows that a GPU's experts get, over an even share."""
+    """The ratio of the most rows that a GPU's experts get to an even share."""
     rows = [sum(VISITS[i * each : (i + 1) * each]) for i in range(gpus)]
     return max(rows) / (sum(rows) / gpus)
 

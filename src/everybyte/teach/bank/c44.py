@@ -11,7 +11,7 @@ KINDS = (LLAMA, *map(model, ("gemma-2b", "mistral-7b", "deepseek-v3")))
 
 
 def times(checkpointing="full", optimizer_impl="fused"):
-    """A training step's peak over generating's, one sequence of 8,192 tokens of Qwen2.5-7B."""
+    """The ratio of a training step's peak to that of generation, for one sequence of 8,192 tokens of Qwen2.5-7B."""
     return (
         QWEN.peak(checkpointing=checkpointing, optimizer_impl=optimizer_impl) / serve(QWEN.model, "h200", 8192, 1).peak
     )

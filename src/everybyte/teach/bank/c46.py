@@ -14,7 +14,7 @@ def cache(heads="kv_heads", tensors=2, width=2):
 
 
 def vanishing(new=0.05, share=2, name="smallest"):
-    """In millionths."""
+    """The gradient below which the new part of Adam's average of squares vanishes in fp16, in millionths."""
     return 10**6 * sqrt(formula(f"formats.{name}")(**FLOATS["fp16"]) / share / new)
 
 

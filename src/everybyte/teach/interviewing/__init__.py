@@ -1,6 +1,6 @@
-"""Interview questions, answered in thirty seconds with numbers for the model, GPU and setup that the reader chooses.
+"""Interview questions with answers of thirty seconds, and numbers for the model, GPU and setup that the reader chooses.
 
-The text stands in `cards.toml`; a number stands there as its name in braces, and `numbers` computes it when it is asked for.
+The texts are in `cards.toml`, with numbers as names in braces; `numbers` computes them when they are shown.
 """
 
 from typing import Any
@@ -20,9 +20,9 @@ def interview(of="llama-3.1-8b", gpu: Gpu | str = "h100-80gb", setup: Setup | No
     """The deck for a model, a GPU and a setup; by default Llama 3.1 8B, bf16, ZeRO-3 on 8 GPUs with two sequences of 4,096 tokens each.
 
     Args:
-        of: a `Model`, or its name in the catalog; or a derivation of any other, which knows its peaks under its own setup, and
-            not what a model's dimensions say. gpu: of the catalog, by name too.
-        setup: of a derivation by default its own; of that, other batches and sequences.
+        of: a `Model`, or its name in the catalog; or a derivation of another model, which has peaks under its own setup, but no
+            numbers of a model's dimensions. gpu: of the catalog, also by name.
+        setup: for a derivation, its own with any batch and sequence; by default its own.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.

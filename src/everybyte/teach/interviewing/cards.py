@@ -1,4 +1,4 @@
-"""The interview's cards: what is asked, and the same with a case's numbers put in."""
+"""The interview's cards, without and with a case's numbers."""
 
 import re
 from dataclasses import dataclass, fields
@@ -17,15 +17,15 @@ NAME = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True)
 class Card:
-    """One question as it is asked.
+    """One question with its answer.
 
     Attributes:
-        id, part, topic: where it belongs. question: as it is asked. answer: thirty seconds' worth, numbers as names in braces.
-        chapter: slug of the one whose derivation it rests on. follow_up: what is asked next. wrong: the usual wrong answer,
-        and why it is wrong; they may have numbers too.
+        id, part, topic: its place. question: the text. answer: of thirty seconds, with numbers as names in braces.
+        chapter: slug of the chapter with its derivation. follow_up: the next question. wrong: the usual wrong answer, and why it
+            is wrong; both may have numbers too.
 
     Raises:
-        ValueError: naming the card, the field, the value and what is allowed.
+        ValueError: naming the card, the field, the value and the allowed values.
     """
 
     id: str
@@ -51,7 +51,7 @@ class Card:
 
     @property
     def names(self) -> list[str]:
-        """The numbers that its texts ask for, once each."""
+        """The names of numbers in its texts, once each."""
         return list(dict.fromkeys(name for said in TEXTS for name in NAME.findall(getattr(self, said))))
 
 
@@ -60,7 +60,7 @@ def cards() -> dict[str, Card]:
     """Every card by id, in the book's order.
 
     Raises:
-        ValueError: where an entry of `cards.toml` lacks a field, has one too many, or says what is not allowed.
+        ValueError: where an entry of `cards.toml` lacks a field, has an unknown one, or a value that is not allowed.
     """
     return read_cards(texts.read(__package__, "cards.toml"))
 
@@ -69,13 +69,13 @@ def read_cards(entries: dict) -> dict[str, Card]:
     """Cards from tables by id, checked."""
     known = [field.name for field in fields(Card) if field.name != "id"]
     for id, entry in entries.items():
-        texts.check(f"Card {id}", entry, known)
+        checks.table(f"Card {id}", entry, known)
     return {id: Card(id, **entry) for id, entry in entries.items()}
 
 
 @dataclass(frozen=True)
 class Answered:
-    """A card with its numbers put in. `missing`: a number's name -> why there is none for this choice."""
+    """A card with its numbers. missing: {name of a number: why it has no value for this case}."""
 
     card: Card
     question: str
@@ -87,14 +87,14 @@ class Answered:
 
     @property
     def chapter(self) -> str:
-        """The notebook of the derivation, beside this one."""
+        """The file name of the derivation's notebook."""
         return f"{self.card.chapter}.ipynb"
 
     def __repr__(self):
         return f"{self.question}\n\n{self.text()}"
 
     def text(self) -> str:
-        """What is under the question."""
+        """The text under the question."""
         return (
             f"{self.answer}\n\nRests on: {self.card.chapter}\nFollow-up: {self.follow_up}\n"
             f"The usual wrong answer: {self.wrong}\nWhy it is wrong: {self.why}"
@@ -103,14 +103,14 @@ class Answered:
 
     @property
     def apology(self) -> list[str]:
-        """Why some numbers are not there."""
+        """Why some numbers are missing."""
         return [f"No number here: {why}." for why in dict.fromkeys(self.missing.values())]
 
     def _repr_html_(self):
         return f"<h4>{escape(self.question)}</h4>{self.back()}"
 
     def back(self) -> str:
-        """What is under the question, as HTML; every text is escaped."""
+        """The text under the question as HTML; all texts are escaped."""
         link = f'<a href="{escape(self.chapter)}">{escape(self.card.chapter)}</a>'
         return (
             f"<p>{escape(self.answer)}</p><p><b>Rests on</b> {link}. <b>Follow-up:</b> {escape(self.follow_up)}</p>"
@@ -119,7 +119,7 @@ class Answered:
         )
 
     def markdown(self) -> str:
-        """The same as Markdown; every text is escaped."""
+        """The text under the question as Markdown; all texts are escaped."""
         return (
             f"### {plain(self.question)}\n\n{plain(self.answer)}\n\n"
             f"- **Rests on:** [{self.card.chapter}]({self.chapter})\n- **Follow-up:** {plain(self.follow_up)}\n"
@@ -129,5 +129,5 @@ class Answered:
 
 
 def plain(text):
-    """Text as Markdown that says no more than it."""
+    """Text with Markdown's characters escaped."""
     return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", escape(text, quote=False))

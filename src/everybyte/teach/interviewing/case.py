@@ -1,4 +1,4 @@
-"""What the numbers of the interview are for: a model, a GPU and a setup, and what each number asks of them."""
+"""The case of an interview, a model, a GPU and a setup, with the amounts that its numbers need."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,14 +14,14 @@ from ...catalog import Gpu
 from ...catalog.weights import layers, weights
 from ..asking import Run
 
-#: Where nothing else is chosen: the GPUs of part 3, adapters' rank.
+#: Defaults: the GPUs of part 3, the adapters' rank.
 GPUS, RANK = 8, 16
 EAGER: dict[str, Any] = {"attention": "eager"}
 FLASH: dict[str, Any] = {"attention": "flash"}
 
 
 class Derived:
-    """A derivation in a model's place: its peaks and its parameters are known, its dimensions are not."""
+    """A derivation in place of a model: its peaks and parameters are known, its dimensions are not."""
 
     def __init__(self, derivation):
         self.derivation, self.name, self.parameters = derivation, derivation.name, derivation.parameters
@@ -30,15 +30,15 @@ class Derived:
         raise ValueError(f"a derivation of {self.name} does not say its {field.replace('_', ' ')}")
 
     def replace(self, **_):
-        """Nothing: a derivation has no dimension to change."""
+        """Raise ValueError: a derivation has no dimension to change."""
         raise ValueError(f"a derivation of {self.name} knows whole steps, and not what each block saves")
 
     def unlike_reference(self, *_):
-        """Why no formula is for it."""
+        """Why no formula applies to it."""
         return f"a derivation of {self.name} knows whole steps, and not what each operation saves"
 
     def at(self, setup, rounding):
-        """The bytes of a step; ValueError where it was derived under another setup."""
+        """The bytes of a step. Raise ValueError where it was derived under another setup."""
         asked, made = setup.as_dict(), self.derivation.setup.as_dict()
         for field in asked:
             if field not in ("batch", "sequence") and asked[field] != made[field]:
@@ -48,7 +48,7 @@ class Derived:
         return self.derivation.at(setup.batch, setup.sequence, rounding)
 
 
-#: A field that is changed -> what of it must go back to the default.
+#: Changed field -> fields that then go back to their defaults.
 _WITH: dict[str, dict[str, object]] = {
     "checkpointing": {"checkpoint_every": 2},
     "loss": {"loss_chunks": 8},
@@ -60,7 +60,7 @@ _ONE = {"gpus": 1, "sharding": "none"} | _WITH["sharding"]
 
 @dataclass(frozen=True, kw_only=True)
 class Case(Run):
-    """What the numbers are for. Questions about one GPU take the setup on one GPU; those about many, its GPUs, or 8."""
+    """A model, a GPU and a setup. Numbers of one GPU use the setup on one GPU; numbers of several use its GPUs, or 8."""
 
     gpu: Gpu
 
@@ -76,7 +76,7 @@ class Case(Run):
 
     @property
     def gpus(self) -> int:
-        """GPUs, of questions about many."""
+        """The number of GPUs, for numbers of several."""
         return self.setup.gpus if self.setup.gpus > 1 else GPUS
 
     def having(self, **changes) -> Self:
@@ -87,11 +87,11 @@ class Case(Run):
         return replace(self, setup=self.one.replace(**usual | changes))
 
     def budget(self, setup, rounding=1, rank=0):
-        """The budget, or what the derivation says."""
+        """The budget, or the derivation's bytes."""
         return self.model.at(setup, rounding) if isinstance(self.model, Derived) else super().budget(setup, rounding)
 
     def scores(self) -> int:
-        """Bytes that eager attention saves of a block's squares: what it saves more than flash, which saves numbers of its own."""
+        """Bytes that eager attention saves of a block's scores, beyond flash attention, which has saved tensors of its own."""
         eager, flash = (self.of_block(Run.part, "activations", **attention) for attention in (EAGER, FLASH))
         return eager - flash + self.at("attention.flash", **FLASH)
 
@@ -105,21 +105,21 @@ class Case(Run):
         return numbers * self.gpus * DTYPE_BYTES[self.setup.dtypes.compute]
 
     def states(self, **changes) -> int:
-        """Bytes of weights, gradients and all that the optimizer keeps."""
+        """Bytes of weights, gradients and optimizer states."""
         return sum(self.at(name, **changes) for name in ("weights", "gradients", "optimizer"))
 
     def shared(self, name: str, sharding: str):
-        """A formula's value where the GPUs of the case divide so."""
+        """A formula's value for the case's GPUs with this sharding."""
         return self.at(name, sharding=sharding, gpus=self.gpus)
 
     def segment(self, blocks: int) -> int:
-        """Bytes of checkpointed inputs, and of one recomputed segment of so many blocks."""
+        """Bytes of checkpointed inputs, and of one recomputed segment, with segments of some number of blocks."""
         inputs = self.of_block(Run.part, "activations", checkpointing="full")
         block = sum(self.of_block(Run.part, part) for part in ("activations", "casts"))
         return (ceil(self.model.layers / blocks) - 1) * inputs + blocks * block
 
     def short(self, **changes) -> int:
-        """Activations of as many tokens in sequences half as long."""
+        """Bytes of activations for the same tokens in sequences of half the length."""
         if self.one.sequence % 2:
             raise ValueError("the sequence is odd")
         return self.part("activations", batch=2 * self.one.batch, sequence=self.one.sequence // 2, **changes)
@@ -131,13 +131,13 @@ class Case(Run):
         return m.layers * RANK * 2 * (m.width + inner + m.width + keys)
 
     def cache(self) -> int:
-        """Bytes that keys and values of one token take, in 16 bits."""
+        """Bytes of the keys and values of one token, in 16 bits."""
         if self.model.latent_rank:
             raise ValueError("latent attention caches something else")
         return cache_bytes(self.model, 1)
 
     def inference(self) -> int:
-        """Bytes that the case's tokens take to be generated, in 16 bits."""
+        """Bytes to generate the case's tokens, in 16 bits."""
         return self.at("weights", precision="bf16") + self.tokens * self.cache()
 
     def free(self) -> int:

@@ -1,4 +1,4 @@
-"""The deck of an interview: its cards with the numbers of a case, as tables, as pages, as what other programs read."""
+"""The deck of an interview: its cards with the numbers of a case, as tables, pages, and files for other programs."""
 
 import csv
 import io
@@ -29,7 +29,7 @@ class Deck:
         return len(self.cards)
 
     def value(self, name: str) -> tuple[object, str]:
-        """A number and "", or None and why there is none for this choice.
+        """(a number, ""), or (None, why it has no value for this case).
 
         Raises:
             ValueError: where there is no number of that name.
@@ -43,12 +43,12 @@ class Deck:
         return self._values[name]
 
     def shown(self, name: str) -> str:
-        """A number as the answers show it, rounded as it is said."""
+        """A number rounded as in the answers."""
         value, why = self.value(name)
         return "(no number here)" if why else SHOWN[NUMBERS[name][0]](value)
 
     def card(self, id: str) -> Answered:
-        """The card of that id, its numbers put in.
+        """The card of that id, with its numbers.
 
         Raises:
             ValueError: where the deck has none; the message names near matches.
@@ -74,18 +74,18 @@ class Deck:
         return Deck(self.case, tuple(wanted))
 
     def table(self, answers: bool = False) -> Table:
-        """Every question: id, topic, the chapter that it rests on; or its answer, to be read where nothing folds."""
+        """A table of all questions: id, topic, chapter of the derivation; or the answers, for places where nothing folds."""
         if answers:
             return Table(("card", "question", "answer"), [(a.card.id, a.question, a.answer) for a in self._all()])
         rows = [(a.card.id, a.card.topic, a.question, a.card.chapter) for a in self._all()]
         return Table(("card", "topic", "question", "rests on"), rows)
 
     def browse(self) -> "Folded":
-        """Every question, its answer folded under it."""
+        """All questions, each with its answer folded under it."""
         return Folded(tuple(self._all()))
 
     def drill(self, ids: Iterable[str] | None = None) -> "Drill":
-        """Question, your answer, then the card's; what was missed comes back. `ids`: in which order; by default the deck's."""
+        """A `Drill`: question, your answer, the card's answer; missed cards return. ids: the order; by default the deck's."""
         order = [card.id for card in self.cards] if ids is None else list(ids)
         for id in order:
             checks.one_of("drill", "ids", id, [card.id for card in self.cards])
@@ -94,7 +94,7 @@ class Deck:
         return Drill(self, order)
 
     def page(self, part: int) -> str:
-        """One part's cards as a page of Markdown, to be printed.
+        """One part's cards as a page of Markdown for printing.
 
         Raises:
             ValueError: where there is no such part, or the deck has no card of it.
@@ -108,11 +108,11 @@ class Deck:
         return "\n".join([first, *(a.markdown() for a in found._all())])
 
     def save_page(self, part: int, path: str | Path) -> Path:
-        """That page in a file."""
+        """Write that page to a file."""
         return _write(path, self.page(part).encode())
 
     def save_csv(self, path: str | Path) -> Path:
-        """All cards as CSV: one row a card, under a row of names."""
+        """Write all cards as CSV: a row of names, then a row for each card."""
         text = io.StringIO(newline="")
         names = [f.name for f in fields(Card)]
         rows = ([getattr(a if name in TEXTS else a.card, name) for name in names] for a in self._all())
@@ -120,7 +120,7 @@ class Deck:
         return _write(path, text.getvalue().encode())
 
     def save_anki(self, path: str | Path) -> Path:
-        """All cards as an Anki package. A card keeps its identity, so that importing again replaces its numbers.
+        """Write all cards as an Anki package. Cards keep their identity, so another import replaces their numbers.
 
         Raises:
             ImportError: where genanki is not installed: `pip install "everybyte[cards]"`.
@@ -153,7 +153,7 @@ class Deck:
 
 
 def _number_of(name):
-    """Anki tells decks and kinds of notes apart by a number of 31 bits."""
+    """A number of 31 bits, by which Anki identifies decks and kinds of notes."""
     return zlib.crc32(f"everybyte.interview.{name}".encode()) & 0x7FFFFFFF
 
 

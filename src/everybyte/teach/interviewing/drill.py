@@ -1,4 +1,4 @@
-"""One question of the interview after another; what was missed comes back."""
+"""Ask the interview's questions one by one; missed cards return."""
 
 from html import escape
 
@@ -9,9 +9,9 @@ _BACK = 3  # cards that come before one that was missed comes back
 
 
 class Drill:
-    """One question after another: `answer(...)` reveals the card, `knew()` or `missed()` goes on.
+    """Questions one by one: `answer(...)` reveals the card, `knew()` or `missed()` goes on.
 
-    What was missed comes back after three others, or at the end. Nothing is random. `asked`: ids in the order of asking.
+    A missed card returns after three others, or at the end. Nothing is random. asked: ids of the asked cards, in order.
     """
 
     def __init__(self, deck, order):
@@ -21,16 +21,16 @@ class Drill:
 
     @property
     def card(self) -> Answered | None:
-        """The card in hand; None at the end."""
+        """The current card; None at the end."""
         return self.deck.card(self._queue[0]) if self._queue else None
 
     @property
     def left(self) -> int:
-        """Cards still to come, the one in hand included."""
+        """The number of cards left, with the current one."""
         return len(self._queue)
 
     def answer(self, text: str) -> "Drill":
-        """Your answer, in a sentence; then the card's is shown beside it.
+        """Show the card's answer beside yours, which is a sentence.
 
         Raises:
             ValueError: where there is no text (it is `...` until you write one), or no question is left.
@@ -42,13 +42,13 @@ class Drill:
         return self
 
     def knew(self) -> "Drill":
-        """You had it: it is done."""
+        """Note that you knew the answer: the card is done."""
         self._must(revealed=True)
         self._queue.pop(0)
         return self._ask()
 
     def missed(self) -> "Drill":
-        """You had it not: it comes back."""
+        """Note that you did not know the answer: the card returns."""
         self._must(revealed=True)
         id = self._queue.pop(0)
         self.misses[id] = self.misses.get(id, 0) + 1
@@ -56,7 +56,7 @@ class Drill:
         return self._ask()
 
     def score(self) -> Table:
-        """The cards that were asked, and how often each was missed."""
+        """A table of the asked cards, with how often each was missed."""
         rows = [(id, self.misses.get(id, 0)) for id in dict.fromkeys(self.asked)]
         return Table(("card", "missed"), rows)
 

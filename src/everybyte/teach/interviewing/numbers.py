@@ -1,4 +1,4 @@
-"""The numbers of the interview's cards: how each is said, and how it is computed for a case."""
+"""The numbers of the interview's cards: how each is computed for a case, and how it is shown."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,13 +20,13 @@ from ...theory.inference import course, letters
 from ..asking import Run, run
 from .case import EAGER, FLASH, GPUS, RANK, Case, Derived, fitted
 
-#: Where nothing else is chosen: the step of the late out-of-memory, a dropout.
+#: The step of the late out-of-memory error; the dropout of the card on it.
 LATE_STEP, DROPOUT = 5_000, 0.1
 #: Tokens of a long sequence.
 LONG = 8192
-#: GPUs of a layout; those that share a sequence of a million tokens.
+#: GPUs of a cluster's layout; GPUs that share a sequence of a million tokens.
 CLUSTER, RING = 64, Mesh(context=16)
-#: Tokens in a page of a paged cache, as vLLM has it.
+#: Tokens in a page of a paged cache, as in vLLM.
 PAGE = 16
 #: One minus Adam's beta_2, PyTorch's default: the share of a new squared gradient in the average.
 NEW = 0.001
@@ -47,7 +47,7 @@ def _float(name, item):
 
 
 SMALLEST = _float("fp16", "smallest")
-#: Bytes that one GPU sends in a step of one long sequence whose matrices are divided.
+#: Bytes that one GPU sends in a step of one long sequence, with divided matrices.
 SENT = LARGE.layers * int(
     formula("tensor.sent")(batch=1, sequence=LONG, width=LARGE.width, weight_bytes=2, tensor=GPUS)
 )
@@ -65,12 +65,12 @@ def _adam(c):
 
 
 def _trained(c):
-    """What a model takes that trains in 16 bits with fp32 copies, without activations."""
+    """Bytes of a model that trains in 16 bits with fp32 copies, without activations."""
     return c.at("zero.states", **MASTER, **ADAM, sharding="none")
 
 
 def _prefilled(c):
-    """Bytes of activations that one token more adds to the largest moment of a prefill of Qwen2.5-7B."""
+    """Bytes of activations that one more token adds to the peak of a prefill of Qwen2.5-7B."""
     moments = (
         max(course(QWEN, v).at(v).unrolled(), key=lambda turn: sum(turn[1].values()))[1]
         for v in (letters(QWEN, 1, tokens) for tokens in (513, 512))
@@ -86,12 +86,12 @@ def _flops(c, *names, **changes):
 
 
 def _backward(c, **attention):
-    """Backward's operations over forward's."""
+    """The ratio of backward's operations to forward's."""
     return _flops(c, "backward", **attention) / _flops(c, "forward", **attention)
 
 
 def _change(c, **also):
-    """How far autocast changes the peak, as a share of that in fp32."""
+    """Autocast's change of the peak, as a share of the peak in fp32."""
     return c.peak(**MIXED, **also) / c.peak(**FP32, **also) - 1
 
 
@@ -102,18 +102,18 @@ def _dropped(c):
 
 
 def _spared(c, kind, **attention):
-    """Bytes that a kind of checkpointing takes off the peak."""
+    """Bytes by which a kind of checkpointing lowers the peak."""
     return c.peak(**UNCHECKED, **attention) - c.peak(checkpointing=kind, **attention)
 
 
 def _recomputed(c):
-    """More operations of full checkpointing, as a share."""
+    """The further operations of full checkpointing, as a share."""
     full, none = (matrix_flops(c.model, c.having(**kind).setup) for kind in (FULL, UNCHECKED))
     return full / none - 1
 
 
 def _moved(c):
-    """Bytes a parameter that the memory moves for each further batch of an accumulation."""
+    """Bytes per parameter that memory moves for each further batch of an accumulation."""
     if c.one.batch < 2 or c.one.accumulation > 1:
         raise ValueError("one batch of several sequences is needed")
     if isinstance(c.model, Derived):
@@ -124,7 +124,7 @@ def _moved(c):
 
 
 def _adapters_kept(c):
-    """What a block keeps of forward with fp32 adapters on every linear layer, over that of full fine-tuning, in bf16."""
+    """The ratio of a block's saved bytes with fp32 adapters on every linear layer to those of full fine-tuning, in bf16."""
     kept = (c.of_block(Run.forward, adapters=lora, **BF16, **UNCHECKED, **PLAIN) for lora in (Lora(RANK), None))
     with_them, without = kept
     return with_them / without
@@ -145,12 +145,12 @@ def _block(c):
 
 
 def _stage(c):
-    """Bytes that one micro-batch leaves on one stage of a pipeline as long as the GPUs are many."""
+    """Bytes that one micro-batch leaves on one stage of a pipeline with a stage on each GPU."""
     return ceil(c.model.layers / c.gpus) * _block(c)
 
 
 def _bubble(c, pipeline_stages=1, divided=0):
-    """The time that a pipeline's GPUs wait over the time that they work, with four micro-batches a GPU."""
+    """The ratio of the time that a pipeline's GPUs wait to the time that they work, with four micro-batches per GPU."""
     pipeline = {"pipeline": c.gpus, "pipeline_stages": pipeline_stages, "accumulation": 4 * c.gpus}
     return formula("pipeline.bubble")(**pipeline, divided=divided)
 
@@ -160,32 +160,32 @@ def _advertised(c):
 
 
 def _boundary(c):
-    """Bytes that a stage sends the next of a micro-batch, in 16 bits."""
+    """Bytes of a micro-batch that a stage sends to the next, in 16 bits."""
     tensor = {"batch": c.one.batch, "sequence": c.one.sequence, "width": c.model.width, "weight_bytes": 2}
     return formula("pipeline.boundary")(**tensor)
 
 
 def _kept(parts, by_tokens=False):
-    """Bytes that a GPT's block keeps on each of so many GPUs for each number of the stream, in 16 bits, statistics left out."""
+    """Bytes that a GPT's block saves on each GPU for each number of the residual stream, in 16 bits, without statistics."""
     one = {"batch": 1, "sequence": 1, "width": 1, "ffn_width": 4, "heads": 0, "weight_bytes": 2, "dropout": 1}
     found = formula("tensor.block")(**one, tensor=parts, sequence_parallel=int(by_tokens))
     return found - 24 - 16 / (parts if by_tokens else 1)
 
 
 def _digits(x, most):
-    """`x`, rounded to so many significant digits."""
+    """`x` rounded to at most `most` significant digits."""
     return float(f"{x:.{most}g}")
 
 
 def _three(n, scale):
-    """A whole number in the first unit of which there is one, in three significant digits."""
+    """A whole number in the largest unit that it reaches, in three significant digits."""
     size, unit = next((pair for pair in scale if abs(n) >= pair[0]), scale[-1])
     return f"{_digits(n / size, 3):,g}{unit}"
 
 
 _UNITS = [(units.UNITS[unit], f" {unit}") for unit in ("TiB", "GiB", "MiB", "KiB", "B")]
 _COUNTS = [(10**9, " billion"), (10**6, " million"), (1, "")]
-#: A number as a person says it: three digits, two of a share; what is exact, `Deck.value` has.
+#: Kind -> a number as a person says it: three digits, or two of a share. `Deck.value` has the exact number.
 SHOWN: dict[str, Callable[[Any], str]] = {
     "text": str,
     "bytes": lambda n: _three(n, _UNITS),
@@ -198,19 +198,19 @@ SHOWN: dict[str, Callable[[Any], str]] = {
     "teraflop": lambda n: f"{_digits(n / 1e12, 3):,g} TFLOP",
     "milliseconds": lambda s: f"{_digits(1e3 * s, 3):,g} ms",
 }
-#: Name -> how it is shown, and how it is computed for a `Case`.
+#: Name -> (kind, function of a `Case`).
 NUMBERS: dict[str, tuple[str, Callable[[Case], Any]]] = {}
 
 
 def _shown(kind, **numbers):
-    """Numbers shown alike: each a function of a case, a field of it by its path, or the same for all."""
+    """Add numbers of one kind: each a function of a case, a path to its field, or a constant."""
     for name, how in numbers.items():
         how = attrgetter(how) if isinstance(how, str) else how
         NUMBERS[name] = kind, how if callable(how) else lambda c, how=how: how
 
 
 def _asked(kind, ask, *of, **numbers):
-    """Numbers shown alike that ask the same of a case: each under its own changes of the setup."""
+    """Add numbers of one kind, from one function of a case with different changes of the setup."""
     _shown(kind, **{name: lambda c, changes=changes: ask(c, *of, **changes) for name, changes in numbers.items()})
 
 
