@@ -36,6 +36,7 @@ _MORE = {"positions": 2**27, "learned_positions": 2**27, "window": 2**27, "publi
 #: Fields that describe only models with the field named first; 0 elsewhere.
 _MIXTURE = ("experts", "experts_per_token", "expert_width", "shared_experts", "dense_layers", "router_bias")
 _LATENT = ("latent_rank", "query_rank", "rope_width", "value_width")
+_WINDOW = ("full_every", "chunked")
 
 
 def architectures(file: str) -> dict[str, dict[str, Sequence[Any]]]:
@@ -89,7 +90,9 @@ class Model:
         parallel_residual: attention and MLP both read the block's input, and their outputs are added to it at once (GPT-NeoX).
         qk_norm: a norm of `head_width` on queries and one on keys.
         rotary_percent: of each head, how much turns where positions are rotary.
-        window: how many tokens back attention reaches, in all layers or in some; 0 where it is not limited.
+        window: tokens that one attends to, itself among them, in each layer that has the window; 0 where no layer has one.
+        full_every: of every so many layers the last attends to all tokens, and the others have the window; 0: all have it.
+        chunked: the window is a chunk (Llama 4): sequences are cut every `window` tokens, and none attends to an earlier chunk.
         causal: whether a token attends to earlier ones alone.
         softcap: attention scores and logits pass through a scaled tanh (Gemma 2).
         sinks: one learned attention sink a head.
@@ -137,6 +140,8 @@ class Model:
     qk_norm: bool = False
     rotary_percent: int = 100
     window: int = 0
+    full_every: int = 0
+    chunked: bool = False
     causal: bool = True
     softcap: bool = False
     sinks: bool = False
@@ -214,6 +219,9 @@ class Model:
             checks.whole("Model", "query_rank", self.query_rank, 1, _MOST)
             checks.whole("Model", "rope_width", self.rope_width, 1, self.head_width)
             checks.whole("Model", "value_width", self.value_width, 1, _MOST)
+        self._only_with("window", *_WINDOW)
+        if self.full_every == 1:
+            raise ValueError("Model.full_every: 1 leaves no layer its window; allowed: 0, 2 or more, or window 0")
 
     def _only_with(self, switch, *others):
         for field in others:
@@ -233,6 +241,16 @@ class Model:
     def mixture_layers(self) -> int:
         """Layers with experts."""
         return self.layers - self.dense_layers if self.experts else 0
+
+    def windowed(self, layer: int) -> bool:
+        """Whether a layer, counted from 0, has the window."""
+        return self.window > 0 and not (self.full_every and (layer + 1) % self.full_every == 0)
+
+    @property
+    def windowed_layers(self) -> int:
+        """Layers that have the window; the others attend to all tokens."""
+        full = self.layers // self.full_every if self.full_every else 0
+        return self.layers - full if self.window else 0
 
     @property
     def has_positions(self) -> bool:
@@ -302,8 +320,10 @@ class Model:
         """A copy with some fields changed, checked again.
 
         A dimension that has its default follows the fields that this comes from (GPT-2 at twice the width has twice the
-        `ffn_width`). `published` does not carry over.
+        `ffn_width`). `published` does not carry over, and without a window nothing that is said of one.
         """
+        if changes.get("window") == 0:
+            changes = {"full_every": 0, "chunked": False} | changes
         following = {
             field: None
             for field, (default, sources) in _DEFAULTS.items()

@@ -17,9 +17,11 @@ def _beside(s):
 
 
 def _undivided(r, m):
-    """The field of a model that GPUs of a `Rollout` do not divide; None for none."""
-    fields = ("kv_heads", "heads", "ffn_width", "vocabulary")
-    return next((name for name in fields if getattr(m, name) % r.tensor_parallel), None)
+    """The field of a model that GPUs of a `Rollout` do not divide; None for none. Fewer key heads than GPUs are repeated."""
+    many = r.tensor_parallel
+    if not m.latent and m.kv_heads % many and many % m.kv_heads:
+        return "kv_heads"
+    return next((name for name in ("heads", "ffn_width", "vocabulary") if getattr(m, name) % many), None)
 
 
 def _one_by_one(s, m):
