@@ -47,21 +47,13 @@ def test_a_window_that_stands_in_some_layers(name, context, windowed, most):
     assert f"{windowed} of {model.layers} layers" in found.said()[-1]
 
 
-def _configs():
-    """(a model of the catalog with a window, the configuration from which transformers makes its cache)."""
-    transformers = pytest.importorskip("transformers")
-    from everybyte.dryrun.hugging_face import decoder_config
-
-    for model in eb.models().values():
-        if model.window:
-            config = transformers.Llama4TextConfig() if "llama-4" in model.name else decoder_config(model)
-            yield model, config, transformers.DynamicCache(config=config)
-
-
 def test_what_transformers_caches_keep_of_every_model_with_a_window():
     """Hugging Face's cache of each configuration, fed with a prompt and a token: its keys and values are the formula's bytes."""
-    torch, names = pytest.importorskip("torch"), []
-    for model, _, cache in _configs():
+    torch, transformers, names = pytest.importorskip("torch"), pytest.importorskip("transformers"), []
+    from everybyte.dryrun.hugging_face import decoder_config
+
+    for model in filter(lambda model: model.window, eb.models().values()):
+        cache = transformers.DynamicCache(config=decoder_config(model))
         for tokens in (model.window // 2, 2 * model.window):
             for layer in range(model.layers):
                 x = torch.empty(1, model.kv_heads, tokens, model.head_width, dtype=torch.bfloat16, device="meta")

@@ -69,7 +69,7 @@ def test_models_of_the_catalog(name):
     assert not differences(eb.model(name), 4, 1000 if name == "gpt2" else 4096, steps=1)
 
 
-@pytest.mark.parametrize("name", ["gemma-2-2b", "gemma-3-1b", "gpt-oss-20b"])
+@pytest.mark.parametrize("name", ["gemma-2-2b", "gemma-3-1b", "gpt-oss-20b", "llama-4-scout"])
 def test_what_a_window_in_some_layers_keeps(name):
     """Of passes that are not derived the dry run counts the cache: a layer with a window holds the prompt, then W tokens; others all."""
     model = eb.model(name).replace(layers=7, full_every=3, window=32, experts=4 * (eb.model(name).experts > 0))

@@ -64,6 +64,11 @@ def _by_layers(model):
     return {"layer_types": [("full_attention", "sliding_attention")[model.windowed(i)] for i in range(model.layers)]}
 
 
+def _without_rope(model):
+    """Llama 4's layers that attend to all tokens have no rotary positions."""
+    return {"no_rope_layers": [int(model.windowed(i)) for i in range(model.layers)]}
+
+
 def _switched(model):
     """Qwen's have a window where it is switched on."""
     if not model.window:
@@ -86,6 +91,7 @@ def _latent(model):
 _MORE = {
     "GPTNeoXConfig": _partly_rotary, "DeepseekV3Config": _latent, "Qwen2Config": _switched, "Qwen3Config": _switched,
     "MinistralConfig": _by_layers, "Gemma2Config": _by_layers, "Gemma3TextConfig": _by_layers, "GptOssConfig": _by_layers,
+    "Llama4TextConfig": _without_rope,
 }  # fmt: skip
 _SAID = tomllib.loads(resources.files(__package__).joinpath("recipes.toml").read_text(encoding="utf-8"))
 _USUAL = _SAID["usual"]
