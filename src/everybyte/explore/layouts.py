@@ -166,7 +166,7 @@ class Front(Kind):
             return f"{subject}: none of {run.tried} layouts fits {units.text(run.usable)}."
         name, seconds, size = first
         said = f"{seconds:.2f} s a step, {units.text(size)} of {units.text(run.usable)}; {run.binding}"
-        return f"{subject}: the fastest that fits is {name}: {said}."
+        return f"{subject}: first of those that fit, at the data sheet's rates: {name}, {said}."
 
     def figure(self, title, subject, values, variants):
         run = self.compute(values)
@@ -181,7 +181,7 @@ class Front(Kind):
 
 
 def combining() -> Explorer:
-    """Chapter 36: layouts of Llama 3.1 on 8 to 1,024 GPUs: memory against time, and the fastest that fits.
+    """Chapter 36: layouts of Llama 3.1 on 8 to 1,024 GPUs: memory against time, and the first of those that fit.
 
     Priced by `everybyte.layouts` for a step of four million tokens; the numbers are stored, and none is computed here.
     """
